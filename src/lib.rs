@@ -1,1 +1,3 @@
+//! Vulkan-first inference on the application's own memory.
 
+pub mod memory;
