@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! `onepool`: a compute and inference runtime that runs a graph directly on the application's own memory.
 
 pub mod backend;
@@ -19,8 +18,3 @@ pub mod shape;
 pub use dtype::{DType, Element};
 pub use graph::{Graph, GraphBuilder, Tensor, TensorInfo};
 pub use shape::{Dim, Shape, SymShape};
-=======
-//! Vulkan-first inference on the application's own memory.
-
-pub mod memory;
->>>>>>> memory
