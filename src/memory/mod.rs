@@ -14,6 +14,7 @@
 
 pub mod budget;
 pub mod coherency;
+mod fill;
 pub mod host;
 pub mod import;
 pub mod lease;
