@@ -109,7 +109,8 @@ pub fn tvm_rule(requests: &[Request]) -> TvmBlocks {
             let at = free.partition_point(|&f| blocks[f] <= blocks[block]);
             free.insert(at, block);
         }
-        let fit = free.iter().position(|&f| blocks[f] >= r.bytes && blocks[f] <= r.bytes.saturating_mul(RANGE));
+        let fit =
+            free.iter().position(|&f| blocks[f] >= r.bytes && blocks[f] <= r.bytes.saturating_mul(RANGE));
         let grow = || free.iter().rposition(|&f| blocks[f] < r.bytes && blocks[f] >= r.bytes / RANGE);
         let block = match fit.or_else(grow) {
             Some(at) => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Domain, Loc, Place, Plan, Segment, Work};
 use crate::backend::DeviceInfo;
-use crate::memory::coherency::{Access, Barrier, ResourceId, Touch, Tracker};
+use crate::memory::coherency::{Access, Barrier, ResourceId, Step, Touch, Tracker, opening_barrier};
 use crate::memory::range::ByteRange;
 
 /// Says which memory backs a place: places with one name share bytes, at the offsets given.
@@ -43,7 +43,7 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
         let start = base.saturating_add(loc.offset);
         Some((id, ByteRange::new(start, start.saturating_add(loc.bytes))))
     };
-    let mut trace: Vec<Vec<Touch>> = Vec::with_capacity(segment.commands.len());
+    let mut trace: Vec<(Option<Barrier>, Vec<Touch>)> = Vec::with_capacity(segment.commands.len());
     for command in &mut segment.commands {
         let mut touches: Vec<Touch> = Vec::new();
         command.work.for_each_touch(&mut |loc, access| {
@@ -54,17 +54,23 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
                     Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
                     Place::Input(_) | Place::Constant(_) => false,
                 };
-                if seen_outside && access.writes() && !host_reads.contains(&loc) {
+                if seen_outside && !access.writes().is_empty() && !host_reads.contains(&loc) {
                     host_reads.push(loc);
                 }
             }
         });
         command.barrier = tracker.command(&touches);
-        trace.push(touches);
+        trace.push((command.barrier, touches));
     }
     let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
     segment.closing = tracker.finish(&reads).barrier;
-    segment.opening = Tracker::opening_barrier(&trace);
+    let mut steps: Vec<Step<'_>> = Vec::with_capacity(trace.len() * 2);
+    for (barrier, touches) in &trace {
+        steps.extend(barrier.map(Step::Barrier));
+        steps.push(Step::Command(touches));
+    }
+    steps.extend(segment.closing.map(Step::Barrier));
+    segment.opening = opening_barrier(&steps);
     segment.host_reads = host_reads;
 }
 

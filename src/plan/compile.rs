@@ -8,12 +8,12 @@ use super::report::{NodeReport, PlanReport};
 use super::rewrite::fuse;
 use super::storage::{Backing, Life, Storage};
 use super::{
-    Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant, PlannedIo,
-    PlannedKernel, Segment, Work, insert_barriers,
+    Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
+    PlannedIo, PlannedKernel, Segment, Work, insert_barriers,
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
-use crate::kernel::NativeKernel;
+use crate::kernel::{KernelId, NativeKernel, touch};
 use crate::memory::coherency::Access;
 use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
 
@@ -84,11 +84,7 @@ impl Compiler<'_> {
         plan.report.graph_nodes = self.graph.nodes().len();
         plan.report.fused = fused;
         insert_barriers(&mut plan, self.devices, &|place| (place, 0));
-        plan.report.barriers = plan
-            .segments
-            .iter()
-            .map(|s| s.barriers().count())
-            .sum();
+        plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
         Ok(plan)
     }
 
@@ -236,7 +232,7 @@ struct Emitter<'a> {
     constant_index: HashMap<(u32, TensorIdentity, Option<PackKey>), u32>,
 }
 
-type KernelKey = (u32, u16, Vec<(u32, u32)>);
+type KernelKey = (u32, KernelId, Vec<(u32, u32)>);
 
 impl<'a> Emitter<'a> {
     fn new(compiler: &'a Compiler<'a>, flow: &'a Flow, lowered: &'a [Lowering1], order: &'a [usize]) -> Self {
@@ -321,7 +317,8 @@ impl<'a> Emitter<'a> {
             if let NodeWork::Device(lowered) = &self.lowered[n].work {
                 for (i, &bytes) in lowered.scratch.iter().enumerate() {
                     let (first, last) = (step as u32, step as u32);
-                    let request = Request { bytes: (bytes as u64).next_multiple_of(16), alignment, first, last };
+                    let request =
+                        Request { bytes: (bytes as u64).next_multiple_of(16), alignment, first, last };
                     let domain = Domain::Device(self.lowered[n].device);
                     requests.entry(domain).or_default().push((Owner::Scratch(n, i), request));
                 }
@@ -433,7 +430,9 @@ impl<'a> Emitter<'a> {
                 let mut args = Vec::with_capacity(node.inputs.len() + node.outputs.len());
                 for (i, input) in node.inputs.iter().enumerate() {
                     args.push(match input {
-                        Some(v) if !by_value.contains(&i) => Some((self.loc(*v, device)?, Access::KERNEL_READ)),
+                        Some(v) if !by_value.contains(&i) => {
+                            Some((self.loc(*v, device)?, Access::KERNEL_READ))
+                        }
                         _ => None,
                     });
                 }
@@ -453,7 +452,7 @@ impl<'a> Emitter<'a> {
         match step {
             Step::Dispatch { kernel, spec, args, params, groups } => {
                 let access: Vec<Access> = match kernel {
-                    StepKernel::Table(id) => id.info().bindings.iter().map(|b| b.access).collect(),
+                    StepKernel::Table(id) => id.info().bindings.iter().map(|b| touch(b.access)).collect(),
                     StepKernel::Module(source) => source.accesses(),
                 };
                 let args = args
@@ -493,7 +492,13 @@ impl<'a> Emitter<'a> {
         Ok(Loc { place: loc.place, offset: loc.offset + offset, bytes })
     }
 
-    fn operand(&mut self, n: usize, device: u32, l: &Lowered, operand: Operand) -> Result<Option<Loc>, PlanError> {
+    fn operand(
+        &mut self,
+        n: usize,
+        device: u32,
+        l: &Lowered,
+        operand: Operand,
+    ) -> Result<Option<Loc>, PlanError> {
         let node = &self.flow.nodes[n];
         Ok(match operand {
             Operand::Input(i) => match node.inputs.get(i).copied().flatten() {
@@ -552,9 +557,7 @@ impl<'a> Emitter<'a> {
     fn kernel(&mut self, device: u32, kernel: &StepKernel, spec: &[(u32, u32)]) -> u32 {
         let next = self.kernels.len() as u32;
         let index = match kernel {
-            StepKernel::Table(id) => {
-                *self.kernel_index.entry((device, id.0, spec.to_vec())).or_insert(next)
-            }
+            StepKernel::Table(id) => *self.kernel_index.entry((device, *id, spec.to_vec())).or_insert(next),
             StepKernel::Module(_) => next,
         };
         if index == next {
@@ -593,7 +596,8 @@ fn merge_in_place(
             continue;
         }
         let node = &flow.nodes[n];
-        let Some(source) = node.op.in_place(&flow.cx(n)).and_then(|i| node.inputs.get(i).copied().flatten()) else {
+        let Some(source) = node.op.in_place(&flow.cx(n)).and_then(|i| node.inputs.get(i).copied().flatten())
+        else {
             continue;
         };
         let (from, to) = (storage.root(source), storage.root(node.outputs[0]));
@@ -626,16 +630,23 @@ fn push_commands(segments: &mut Vec<Segment>, device: u32, works: Vec<Work>, nod
 
 /// Who touches the memory bound at `place`, and when.
 fn io(segments: &[Segment], place: Place, name: String, info: TensorInfo) -> PlannedIo {
-    let mut io =
-        PlannedIo { name, info, devices: Vec::new(), reads: 0, writes: 0, first: (u32::MAX, 0), last: (0, 0) };
+    let mut io = PlannedIo {
+        name,
+        info,
+        devices: Vec::new(),
+        reads: 0,
+        writes: 0,
+        first: (u32::MAX, 0),
+        last: (0, 0),
+    };
     for (s, segment) in segments.iter().enumerate() {
         for (c, command) in segment.commands.iter().enumerate() {
             let mut touched = false;
             command.work.for_each_touch(&mut |loc, access| {
                 if loc.place == place {
                     touched = true;
-                    io.reads += u32::from(access.reads());
-                    io.writes += u32::from(access.writes());
+                    io.reads += u32::from(!access.reads().is_empty());
+                    io.writes += u32::from(!access.writes().is_empty());
                 }
             });
             if touched {

@@ -135,8 +135,8 @@ impl Flow {
     /// [`PlanError::Fold`] where the operator fails on the values.
     pub(super) fn fold(&mut self, n: usize) -> Result<bool, PlanError> {
         let node = &self.nodes[n];
-        let known = node.op.shape_only()
-            || node.inputs.iter().flatten().all(|&v| self.values[v].constant.is_some());
+        let known =
+            node.op.shape_only() || node.inputs.iter().flatten().all(|&v| self.values[v].constant.is_some());
         let bytes: usize = node.outputs.iter().map(|&v| self.values[v].info.bytes()).sum();
         if !known || bytes > limits::MAX_FOLDED_BYTES {
             return Ok(false);
@@ -147,8 +147,11 @@ impl Flow {
             Err(OpError::Unsupported { .. }) => return Ok(false),
             Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
         };
-        let results = evaluate(node.op.as_ref(), &cx, &kernel)
-            .map_err(|source| PlanError::Fold { node: node.name.clone(), op: node.op.name(), source })?;
+        let results = evaluate(node.op.as_ref(), &cx, &kernel).map_err(|source| PlanError::Fold {
+            node: node.name.clone(),
+            op: node.op.name(),
+            source,
+        })?;
         for (v, tensor) in node.outputs.clone().into_iter().zip(results) {
             self.values[v].constant = Some(tensor);
         }
@@ -222,7 +225,8 @@ pub fn specialize(
     }
     for (i, &id) in graph.inputs().iter().enumerate() {
         let decl = graph.tensor(id);
-        let info = infos.get(i).cloned().ok_or_else(|| PlanError::MissingInput { name: decl.name.clone() })?;
+        let info =
+            infos.get(i).cloned().ok_or_else(|| PlanError::MissingInput { name: decl.name.clone() })?;
         let v = flow.values.len();
         value_of[id.index()] = Some(v);
         let constant = values.get(&i).cloned();
@@ -291,11 +295,8 @@ pub fn specialize(
 
 /// Nodes all of whose outputs are known compute nothing any more.
 pub(super) fn drop_folded(flow: &mut Flow) {
-    let keep: Vec<bool> = flow
-        .nodes
-        .iter()
-        .map(|n| n.outputs.iter().any(|&v| flow.values[v].constant.is_none()))
-        .collect();
+    let keep: Vec<bool> =
+        flow.nodes.iter().map(|n| n.outputs.iter().any(|&v| flow.values[v].constant.is_none())).collect();
     flow.retain(&keep);
 }
 
@@ -322,7 +323,8 @@ fn live_nodes(graph: &Graph) -> Vec<bool> {
 fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanError {
     let mut found = Vec::new();
     let mut seen = vec![false; graph.tensors().len()];
-    let mut stack: Vec<TensorId> = graph.node(node).inputs.get(input).copied().flatten().into_iter().collect();
+    let mut stack: Vec<TensorId> =
+        graph.node(node).inputs.get(input).copied().flatten().into_iter().collect();
     while let Some(id) = stack.pop() {
         if std::mem::replace(&mut seen[id.index()], true) {
             continue;

@@ -41,7 +41,8 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
         let out = flow.nodes[first].outputs[0];
         let [next] = users[out][..] else { continue };
         // A second output that is read, or a value the caller wants, must stay.
-        let others_read = flow.nodes[first].outputs[1..].iter().any(|&v| !users[v].is_empty() || is_output[v]);
+        let others_read =
+            flow.nodes[first].outputs[1..].iter().any(|&v| !users[v].is_empty() || is_output[v]);
         if is_output[out] || others_read || dead[next] || flow.nodes[next].outputs.len() != 1 {
             continue;
         }
