@@ -8,6 +8,7 @@ mod activation;
 mod attr;
 mod cx;
 mod lower;
+pub mod strided;
 
 pub mod conv;
 pub mod index;
