@@ -8,6 +8,10 @@ mod activation;
 mod attr;
 mod cx;
 mod lower;
+mod real;
+#[cfg(test)]
+mod test_util;
+mod window;
 
 pub mod conv;
 pub mod index;
@@ -23,6 +27,7 @@ pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
 pub use lower::{Lowered, Lowering, Operand, PackKey, Packed, Step, StepKernel};
+pub use window::{AutoPad, Window, WindowAxis};
 
 use std::any::Any;
 use std::fmt;
