@@ -131,12 +131,8 @@ impl Operator for Gather {
             _ => id::GATHER_B128,
         };
         let n = outer * indices * inner;
-        let p = params::Gather {
-            n: word(n)?,
-            inner: word(inner)?,
-            indices: word(indices)?,
-            size: word(size)?,
-        };
+        let p =
+            params::Gather { n: word(n)?, inner: word(inner)?, indices: word(indices)?, size: word(size)? };
         let words = if cx.dtype(1)? == DType::I64 { 2 } else { 1 };
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[(spec::gather::INDEX_WORDS, words)], &args, &p, n)

@@ -210,13 +210,22 @@ impl Operator for Reduce {
         let n = kept.elements();
         let row = reduced.sizes().last().copied().unwrap_or(1);
         let parts = (2..=256).rev().find(|p| row % p == 0).unwrap_or(1);
-        let cut = n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && combine != 4 && kept.rank() < MAX_KERNEL_RANK;
+        let cut =
+            n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && combine != 4 && kept.rank() < MAX_KERNEL_RANK;
         let stage = |codes: (u32, u32, u32)| {
             [(spec::reduce::MAP, codes.0), (spec::reduce::COMBINE, codes.1), (spec::reduce::FINISH, codes.2)]
         };
         if !cut {
             let codes = stage((map, combine, finish));
-            return dispatch(lower, kernel, &codes, (Operand::Input(0), Operand::Output(0)), &kept, &reduced, count);
+            return dispatch(
+                lower,
+                kernel,
+                &codes,
+                (Operand::Input(0), Operand::Output(0)),
+                &kept,
+                &reduced,
+                count,
+            );
         }
         // First every row in parts, then the parts of each result.
         let bytes = cx.dtype(0)?.bytes();
