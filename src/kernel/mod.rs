@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod requires;
+mod source;
 pub mod table;
 
 use std::borrow::Cow;
@@ -10,6 +11,7 @@ use std::borrow::Cow;
 use rspirv::spirv::Capability;
 
 pub use self::requires::Requires;
+pub use self::source::KernelSource;
 pub use self::table::{id, params, spec};
 use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
@@ -60,6 +62,10 @@ pub struct KernelInfo {
     pub spec: &'static [SpecInfo],
     /// Bytes of workgroup memory with every specialization constant at its default.
     pub shared_bytes: u32,
+    /// What a device must have to run it.
+    pub requires: Requires,
+    /// Whether the work-group size is given by `OpExecutionModeId LocalSizeId`.
+    pub local_size_id: bool,
     /// The capabilities the module declares.
     pub capabilities: &'static [Capability],
     /// First word and count of words in the table's blob.
@@ -70,11 +76,6 @@ impl KernelInfo {
     /// The kernel's SPIR-V.
     pub fn spirv(&self) -> &'static [u32] {
         table::words(self.words)
-    }
-
-    /// What a device must have to run it.
-    pub const fn requires(&self) -> Requires {
-        Requires::from_capabilities(self.capabilities)
     }
 
     /// The same facts as the reflection of a user's module gives.
@@ -88,6 +89,7 @@ impl KernelInfo {
             spec: self.spec.to_vec(),
             local_size: self.local_size,
             local_size_spec: self.local_size_spec,
+            local_size_id: self.local_size_id,
             shared_bytes: self.shared_bytes,
             capabilities: self.capabilities.to_vec(),
         }
