@@ -8,7 +8,11 @@ mod activation;
 mod attr;
 mod cx;
 mod lower;
+mod real;
 pub mod strided;
+#[cfg(test)]
+mod test_util;
+mod window;
 
 pub mod conv;
 pub mod index;
@@ -24,6 +28,7 @@ pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
 pub use lower::{Lowered, Lowering, Operand, PackKey, Packed, Step, StepKernel};
+pub use window::{AutoPad, Window, WindowAxis};
 
 use std::any::Any;
 use std::fmt;
