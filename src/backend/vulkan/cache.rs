@@ -115,7 +115,8 @@ fn unseal(sealed: &[u8]) -> Option<&[u8]> {
 
 /// FNV-1a.
 fn checksum(data: &[u8]) -> u64 {
-    data.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    data.iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Whether the data begins with the header of version one for this device and driver.

@@ -238,9 +238,8 @@ impl Recorded {
         if self.query_room >= self.slots {
             return Ok(());
         }
-        let info = vk::QueryPoolCreateInfo::default()
-            .query_type(vk::QueryType::TIMESTAMP)
-            .query_count(self.slots);
+        let info =
+            vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(self.slots);
         // SAFETY: the count is not 0, VUID-VkQueryPoolCreateInfo-queryCount-02763.
         let pool = unsafe { device.raw.create_query_pool(&info, None) }
             .map_err(|code| device.error("vkCreateQueryPool", code, 0))?;
@@ -355,7 +354,10 @@ impl Argument {
         let refuse = |log: String| DeviceError::Program { kernel: kernel.name.clone(), log };
         let limits = &device.info.limits;
         let Arg::Buffer(range, _) = arg else {
-            return Err(refuse(format!("argument {} is absent, which only native kernels take", binding.number)));
+            return Err(refuse(format!(
+                "argument {} is absent, which only native kernels take",
+                binding.number
+            )));
         };
         let buffer = buffers.get(range.buffer)?;
         buffer.check(range)?;
@@ -365,7 +367,9 @@ impl Argument {
         };
         if !range.offset.is_multiple_of(alignment) {
             let (number, offset) = (binding.number, range.offset);
-            return Err(refuse(format!("argument {number} starts at byte {offset}, no multiple of {alignment}")));
+            return Err(refuse(format!(
+                "argument {number} starts at byte {offset}, no multiple of {alignment}"
+            )));
         }
         // A descriptor cannot be empty; the kernel sees from its parameters that there is nothing.
         let (offset, bytes) = match range.bytes {
@@ -376,13 +380,17 @@ impl Argument {
             return Err(DeviceError::Limit { what: "a kernel argument", asked: bytes, limit });
         }
         match binding.texel {
-            None => Ok(Argument::Range(vk::DescriptorBufferInfo { buffer: buffer.raw, offset, range: bytes })),
+            None => {
+                Ok(Argument::Range(vk::DescriptorBufferInfo { buffer: buffer.raw, offset, range: bytes }))
+            }
             Some((format, texel)) => {
                 // Whole texels; the last one may reach into the bytes behind the argument.
                 let whole = bytes.next_multiple_of(texel);
                 if offset + whole > buffer.info.bytes {
                     let number = binding.number;
-                    return Err(refuse(format!("argument {number} ends in part of a texel of {texel} bytes")));
+                    return Err(refuse(format!(
+                        "argument {number} ends in part of a texel of {texel} bytes"
+                    )));
                 }
                 Ok(Argument::View(buffer.texel_view(device, format, offset, whole)?))
             }
@@ -473,7 +481,10 @@ impl Encoder<'_> {
         to.check(dst)?;
         if !dst.offset.is_multiple_of(4) || !dst.bytes.is_multiple_of(4) {
             return Err(DeviceError::Unsupported {
-                what: format!("a fill of {} bytes at byte {}: both must be multiples of 4", dst.bytes, dst.offset),
+                what: format!(
+                    "a fill of {} bytes at byte {}: both must be multiples of 4",
+                    dst.bytes, dst.offset
+                ),
             });
         }
         if dst.bytes > 0 {
@@ -518,7 +529,11 @@ impl Encoder<'_> {
 fn scope2(access: Access) -> (vk::PipelineStageFlags2, vk::AccessFlags2) {
     use vk::{AccessFlags2 as A, PipelineStageFlags2 as S};
     let kinds = [
-        (Access::KERNEL_READ, S::COMPUTE_SHADER, A::SHADER_STORAGE_READ | A::SHADER_SAMPLED_READ | A::UNIFORM_READ),
+        (
+            Access::KERNEL_READ,
+            S::COMPUTE_SHADER,
+            A::SHADER_STORAGE_READ | A::SHADER_SAMPLED_READ | A::UNIFORM_READ,
+        ),
         (Access::KERNEL_WRITE, S::COMPUTE_SHADER, A::SHADER_STORAGE_WRITE),
         (Access::TRANSFER_READ, S::ALL_TRANSFER, A::TRANSFER_READ),
         (Access::TRANSFER_WRITE, S::ALL_TRANSFER, A::TRANSFER_WRITE),
@@ -540,7 +555,9 @@ fn scope(access: Access) -> (vk::PipelineStageFlags, vk::AccessFlags) {
         (Access::HOST_WRITE, S::HOST, A::HOST_WRITE),
     ];
     let named = kinds.into_iter().filter(|(kind, ..)| access.contains(*kind));
-    named.fold((S::empty(), A::empty()), |(stages, accesses), (_, stage, bits)| (stages | stage, accesses | bits))
+    named.fold((S::empty(), A::empty()), |(stages, accesses), (_, stage, bits)| {
+        (stages | stage, accesses | bits)
+    })
 }
 
 #[cfg(test)]
@@ -556,7 +573,9 @@ mod tests {
         assert_eq!(scope2(Access::NONE), (vk::PipelineStageFlags2::NONE, vk::AccessFlags2::NONE));
         let (stages, access) = scope(Access::HOST_WRITE | Access::KERNEL_READ);
         assert_eq!(stages, vk::PipelineStageFlags::HOST | vk::PipelineStageFlags::COMPUTE_SHADER);
-        assert!(access.contains(vk::AccessFlags::HOST_WRITE) && !access.contains(vk::AccessFlags::SHADER_WRITE));
+        assert!(
+            access.contains(vk::AccessFlags::HOST_WRITE) && !access.contains(vk::AccessFlags::SHADER_WRITE)
+        );
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub(super) struct TimelineFunctions {
 impl Device {
     /// Opens the device that `probe` found usable.
     pub(super) fn open(instance: Arc<Instance>, probe: Probe, without: Without) -> Result<Self, DeviceError> {
-        let Probe { physical, info, extensions, mut features, memory, family, queues, timestamp_bits, cache } = probe;
+        let Probe { physical, info, extensions, mut features, memory, family, queues, timestamp_bits, cache } =
+            probe;
         let has_timeline = features.has_timeline() && !without.timeline;
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let priorities = vec![1.0; queues as usize];
@@ -60,10 +61,8 @@ impl Device {
             // SAFETY: a queue that was created with the device, VUID-vkGetDeviceQueue-queueIndex-00385.
             .map(|index| Mutex::new(unsafe { raw.get_device_queue(family, index) }))
             .collect();
-        let host_memory = info
-            .import
-            .is_some()
-            .then(|| ash::ext::external_memory_host::Device::new(&instance.raw, &raw));
+        let host_memory =
+            info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(&instance.raw, &raw));
         Ok(Device {
             physical,
             memory,
@@ -155,7 +154,10 @@ fn timeline_functions(
         return TimelineFunctions { wait: core.wait_semaphores, counter: core.get_semaphore_counter_value };
     }
     let khr = ash::khr::timeline_semaphore::Device::new(instance, device);
-    TimelineFunctions { wait: khr.fp().wait_semaphores_khr, counter: khr.fp().get_semaphore_counter_value_khr }
+    TimelineFunctions {
+        wait: khr.fp().wait_semaphores_khr,
+        counter: khr.fp().get_semaphore_counter_value_khr,
+    }
 }
 
 fn barrier2_function(

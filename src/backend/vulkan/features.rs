@@ -167,10 +167,8 @@ impl Features {
             controls.shader_rounding_mode_rte_float32,
             controls.shader_rounding_mode_rtz_float32,
         ];
-        let without_format = [
-            base.shader_storage_image_read_without_format,
-            base.shader_storage_image_write_without_format,
-        ];
+        let without_format =
+            [base.shader_storage_image_read_without_format, base.shader_storage_image_write_without_format];
         let present = [
             // Core since 1.0, without a feature of their own.
             (true, Requires::IMAGE_1D),
@@ -195,10 +193,7 @@ impl Features {
             ),
             (self.dot_product.shader_integer_dot_product == vk::TRUE, Requires::DOT_PRODUCT),
             (self.matrix.cooperative_matrix == vk::TRUE, Requires::COOPERATIVE_MATRIX),
-            (
-                self.workgroup_layout.workgroup_memory_explicit_layout == vk::TRUE,
-                Requires::WORKGROUP_LAYOUT,
-            ),
+            (self.workgroup_layout.workgroup_memory_explicit_layout == vk::TRUE, Requires::WORKGROUP_LAYOUT),
             (controls_all == [vk::TRUE; 5], Requires::FLOAT_CONTROLS),
             (self.maintenance4.maintenance4 == vk::TRUE, Requires::LOCAL_SIZE_ID),
             (version >= vk::API_VERSION_1_2, Requires::SPIRV_1_4.union(Requires::SPIRV_1_5)),
@@ -242,7 +237,9 @@ mod tests {
     fn an_extension_is_enabled_only_where_the_core_has_it_not() {
         let names = listed(&[ash::khr::timeline_semaphore::NAME, ash::ext::external_memory_host::NAME]);
         let old = Extensions::new(vk::API_VERSION_1_1, &names);
-        assert!(old.has(ash::khr::timeline_semaphore::NAME) && !old.is_core(ash::khr::timeline_semaphore::NAME));
+        assert!(
+            old.has(ash::khr::timeline_semaphore::NAME) && !old.is_core(ash::khr::timeline_semaphore::NAME)
+        );
         assert_eq!(old.to_enable().count(), 2);
         let new = Extensions::new(vk::API_VERSION_1_3, &names);
         assert!(new.is_core(ash::khr::timeline_semaphore::NAME) && new.has(ash::khr::synchronization2::NAME));

@@ -14,7 +14,11 @@ const HANDLE: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFl
 /// # Safety
 /// The pages stay mapped and accessible until the buffer is destroyed, and no page is part of another
 /// live import of this device.
-pub(super) unsafe fn import(device: &Device, address: HostAddress, bytes: u64) -> Result<Buffer, DeviceError> {
+pub(super) unsafe fn import(
+    device: &Device,
+    address: HostAddress,
+    bytes: u64,
+) -> Result<Buffer, DeviceError> {
     let refused = |code: vk::Result| DeviceError::ImportRefused { code: code.as_raw() };
     let (Some(functions), Some(rules)) = (&device.host_memory, &device.info.import) else {
         return Err(refused(vk::Result::ERROR_EXTENSION_NOT_PRESENT));
@@ -76,7 +80,8 @@ unsafe fn bind(
         return Err(refused);
     }
     let types = device.memory.memory_types_as_slice();
-    let index = *import_candidates(types, bits & requirements.memory_type_bits).first().ok_or(refused.clone())?;
+    let index =
+        *import_candidates(types, bits & requirements.memory_type_bits).first().ok_or(refused.clone())?;
     let flags = types.get(index as usize).ok_or(refused)?.property_flags;
     let mut pointer = vk::ImportMemoryHostPointerInfoEXT::default()
         .handle_type(HANDLE)

@@ -33,7 +33,9 @@ impl Instance {
             .map_err(|code| error("vkEnumerateInstanceVersion", code, 0))?
             .unwrap_or(vk::API_VERSION_1_0);
         if version < vk::API_VERSION_1_1 {
-            return Err(unavailable("the Vulkan loader is of version 1.0 and 1.1 is needed; update it".into()));
+            return Err(unavailable(
+                "the Vulkan loader is of version 1.0 and 1.1 is needed; update it".into(),
+            ));
         }
         let mut layers = Vec::new();
         let mut extensions = Vec::new();
@@ -55,7 +57,8 @@ impl Instance {
         let enabled = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
         let mut features = vk::ValidationFeaturesEXT::default().enabled_validation_features(&enabled);
         let on = [vk::TRUE];
-        let settings = [layer_switch(c"validate_sync", &on), layer_switch(c"syncval_submit_time_validation", &on)];
+        let settings =
+            [layer_switch(c"validate_sync", &on), layer_switch(c"syncval_submit_time_validation", &on)];
         let mut settings = vk::LayerSettingsCreateInfoEXT::default().settings(&settings);
         // Layers before 1.3.268 have no such settings; for those the environment variable
         // VK_LAYER_ENABLES turns on the checks across submissions.
@@ -149,7 +152,8 @@ fn no_loader(cause: &ash::LoadingError) -> DeviceError {
 
 fn no_driver() -> DeviceError {
     let hint = render_node_hint().unwrap_or_else(|| {
-        "install one (Debian and Ubuntu: apt install mesa-vulkan-drivers, or the GPU vendor's driver)".to_owned()
+        "install one (Debian and Ubuntu: apt install mesa-vulkan-drivers, or the GPU vendor's driver)"
+            .to_owned()
     });
     unavailable(format!("no Vulkan driver offers a device; {hint}"))
 }
@@ -169,7 +173,8 @@ fn require_validation(entry: &ash::Entry) -> Result<(), DeviceError> {
         });
     }
     for extension in [ash::ext::debug_utils::NAME, ash::ext::validation_features::NAME] {
-        let found = has_extension(entry, Some(VALIDATION_LAYER), extension)? || has_extension(entry, None, extension)?;
+        let found = has_extension(entry, Some(VALIDATION_LAYER), extension)?
+            || has_extension(entry, None, extension)?;
         if !found {
             let name = extension.to_string_lossy();
             return Err(DeviceError::Unsupported {

@@ -30,21 +30,27 @@ pub(super) struct Binding {
 
 impl Kernel {
     /// Creates a kernel; may run on several threads at once.
-    pub(super) fn new(device: &Device, cache: &PipelineCache, desc: &KernelDesc<'_>) -> Result<Self, DeviceError> {
+    pub(super) fn new(
+        device: &Device,
+        cache: &PipelineCache,
+        desc: &KernelDesc<'_>,
+    ) -> Result<Self, DeviceError> {
         let source = desc.source;
-        let refuse = |log: String| DeviceError::Program { kernel: source.name.to_string(), log };
+        let refuse = |log: String| DeviceError::Program { kernel: source.name().to_owned(), log };
         let missing = source.requires().missing(device.info.features);
         if !missing.is_empty() {
-            return Err(DeviceError::Unsupported { what: format!("{missing}, which kernel {} needs", source.name) });
+            return Err(DeviceError::Unsupported {
+                what: format!("{missing}, which kernel {} needs", source.name()),
+            });
         }
-        let words = source.spirv.as_deref().ok_or_else(|| refuse("it has no SPIR-V form".to_owned()))?;
-        let reflection = &source.reflection;
+        let (words, reflection) = source.spirv().ok_or_else(|| refuse("it has no SPIR-V form".to_owned()))?;
         check_limits(reflection, desc.spec, &device.info.limits).map_err(refuse)?;
-        let bindings = reflection.bindings.iter().map(binding).collect::<Result<Vec<_>, _>>().map_err(refuse)?;
+        let bindings =
+            reflection.bindings.iter().map(binding).collect::<Result<Vec<_>, _>>().map_err(refuse)?;
         let (entries, values) = specialize(reflection, desc.spec).map_err(refuse)?;
 
         let mut kernel = Kernel {
-            name: source.name.to_string(),
+            name: source.name().to_owned(),
             pipeline: vk::Pipeline::null(),
             layout: vk::PipelineLayout::null(),
             set_layout: vk::DescriptorSetLayout::null(),
@@ -93,7 +99,8 @@ impl Kernel {
             .stage_flags(vk::ShaderStageFlags::COMPUTE)
             .size(self.params_bytes.next_multiple_of(4))];
         let used = if self.params_bytes == 0 { &[][..] } else { &ranges[..] };
-        let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&set_layouts).push_constant_ranges(used);
+        let info =
+            vk::PipelineLayoutCreateInfo::default().set_layouts(&set_layouts).push_constant_ranges(used);
         // SAFETY: the range's size is above 0, a multiple of 4 and within the device's limit
         // (VUID-VkPushConstantRange-size-00296, -00297, -00298).
         self.layout = unsafe { raw.create_pipeline_layout(&info, None) }
@@ -117,13 +124,14 @@ impl Kernel {
         let made = unsafe { raw.create_compute_pipelines(cache.raw, &info, None) };
         // SAFETY: a pipeline does not need its module after it was made.
         unsafe { raw.destroy_shader_module(module, None) };
-        let pipelines = made.map_err(|(_, code)| match device.error("vkCreateComputePipelines", code, 0) {
-            DeviceError::Backend { code, .. } => DeviceError::Program {
-                kernel: self.name.clone(),
-                log: format!("the driver could not compile it (code {code})"),
-            },
-            error => error,
-        })?;
+        let pipelines =
+            made.map_err(|(_, code)| match device.error("vkCreateComputePipelines", code, 0) {
+                DeviceError::Backend { code, .. } => DeviceError::Program {
+                    kernel: self.name.clone(),
+                    log: format!("the driver could not compile it (code {code})"),
+                },
+                error => error,
+            })?;
         self.pipeline = pipelines.into_iter().next().unwrap_or(vk::Pipeline::null());
         Ok(())
     }
@@ -153,8 +161,7 @@ fn binding(info: &BindingInfo) -> Result<Binding, String> {
         BindingKind::StorageTexelBuffer => vk::DescriptorType::STORAGE_TEXEL_BUFFER,
         kind => return Err(format!("binding {} is a {kind:?}, which no argument can be", info.binding)),
     };
-    let is_texel =
-        matches!(info.kind, BindingKind::UniformTexelBuffer | BindingKind::StorageTexelBuffer);
+    let is_texel = matches!(info.kind, BindingKind::UniformTexelBuffer | BindingKind::StorageTexelBuffer);
     let texel = is_texel.then(|| texel_format(info)).transpose()?;
     Ok(Binding { number: info.binding, ty, texel })
 }
@@ -169,7 +176,10 @@ fn texel_format(info: &BindingInfo) -> Result<(vk::Format, u64), String> {
         Some((ScalarType::F32, 1)) => Ok((vk::Format::R32_SFLOAT, 4)),
         Some((ScalarType::U32, 1)) => Ok((vk::Format::R32_UINT, 4)),
         Some((ScalarType::I32, 1)) => Ok((vk::Format::R32_SINT, 4)),
-        other => Err(format!("binding {} has texels of a format that not every device has: {other:?}", info.binding)),
+        other => Err(format!(
+            "binding {} has texels of a format that not every device has: {other:?}",
+            info.binding
+        )),
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use ash::vk;
-use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc};
+use gpu_allocator::vulkan::{
+    Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc,
+};
 use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, MemoryLocation};
 
 use super::device::Device;
@@ -97,11 +99,13 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn new(device: &Device) -> Result<Self, DeviceError> {
+        let mut debug_settings = AllocatorDebugSettings::default();
+        debug_settings.log_leaks_on_shutdown = false;
         let desc = AllocatorCreateDesc {
             instance: device.instance.raw.clone(),
             device: device.raw.clone(),
             physical_device: device.physical,
-            debug_settings: AllocatorDebugSettings { log_leaks_on_shutdown: false, ..Default::default() },
+            debug_settings,
             buffer_device_address: false,
             allocation_sizes: AllocationSizes::new(32 * MIB, 8 * MIB)
                 .with_max_device_memblock_size(256 * MIB)
@@ -140,7 +144,8 @@ impl Pool {
         let requirements = unsafe { device.raw.get_buffer_memory_requirements(raw) };
         let types = device.memory.memory_types_as_slice();
         let (kind, unified) = (device.info.kind, device.info.unified);
-        let mut refusal = DeviceError::Unsupported { what: format!("{:?} memory for buffers", desc.placement) };
+        let mut refusal =
+            DeviceError::Unsupported { what: format!("{:?} memory for buffers", desc.placement) };
         for index in candidates(types, requirements.memory_type_bits, desc.placement, kind, unified) {
             let allocation = match self.allocate(device, desc, requirements, index) {
                 Ok(allocation) => allocation,
@@ -234,7 +239,9 @@ fn allocation_error(device: &Device, cause: &AllocationError, bytes: u64) -> Dev
         AllocationError::Internal(text) if text.contains("ERROR_OUT_OF_HOST_MEMORY") => {
             vk::Result::ERROR_OUT_OF_HOST_MEMORY
         }
-        AllocationError::Internal(text) if text.contains("ERROR_DEVICE_LOST") => vk::Result::ERROR_DEVICE_LOST,
+        AllocationError::Internal(text) if text.contains("ERROR_DEVICE_LOST") => {
+            vk::Result::ERROR_DEVICE_LOST
+        }
         AllocationError::Internal(text) if text.contains("ERROR_TOO_MANY_OBJECTS") => {
             vk::Result::ERROR_TOO_MANY_OBJECTS
         }

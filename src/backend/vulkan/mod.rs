@@ -97,7 +97,8 @@ impl Driver for VulkanDriver {
     }
 
     fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
-        Ok(probe_all(&self.instance()?)?.into_iter().map(|probe| probe.info).collect())
+        let instance = self.instance()?;
+        Ok(probe_all(&instance)?.into_iter().map(|probe| probe.info).collect())
     }
 
     fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
@@ -108,7 +109,9 @@ impl Driver for VulkanDriver {
 /// A failed call as the error that a caller can tell apart; `bytes` is what an allocation asked for.
 fn error(call: &'static str, code: vk::Result, bytes: u64) -> DeviceError {
     match code {
-        vk::Result::ERROR_DEVICE_LOST => DeviceError::Lost { detail: format!("{call}: VK_ERROR_DEVICE_LOST") },
+        vk::Result::ERROR_DEVICE_LOST => {
+            DeviceError::Lost { detail: format!("{call}: VK_ERROR_DEVICE_LOST") }
+        }
         vk::Result::ERROR_OUT_OF_HOST_MEMORY => DeviceError::OutOfHostMemory { bytes },
         vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => DeviceError::OutOfDeviceMemory { bytes },
         code => DeviceError::Backend { api: "Vulkan", call, code: code.as_raw() },

@@ -230,9 +230,9 @@ struct Family {
 
 /// A family for compute alone where there is one, else one that has compute; with a clock if possible.
 fn compute_family(families: &[vk::QueueFamilyProperties]) -> Option<Family> {
-    let candidates = (0u32..).zip(families).filter(|(_, family)| {
-        family.queue_flags.contains(vk::QueueFlags::COMPUTE) && family.queue_count > 0
-    });
+    let candidates = (0u32..)
+        .zip(families)
+        .filter(|(_, family)| family.queue_flags.contains(vk::QueueFlags::COMPUTE) && family.queue_count > 0);
     let (index, family) = candidates.min_by_key(|(_, family)| {
         (family.timestamp_valid_bits == 0, family.queue_flags.contains(vk::QueueFlags::GRAPHICS))
     })?;

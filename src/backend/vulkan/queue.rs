@@ -67,7 +67,12 @@ impl Queue {
         Recorded::new(device)
     }
 
-    fn record(&self, mut recorded: Recorded, recording: &Recording, once: bool) -> Result<Recorded, DeviceError> {
+    fn record(
+        &self,
+        mut recorded: Recorded,
+        recording: &Recording,
+        once: bool,
+    ) -> Result<Recorded, DeviceError> {
         // SAFETY: the pools are fresh or their last submission is finished.
         let result = unsafe { recorded.record(&self.shared, recording, once) };
         match result {

@@ -70,7 +70,8 @@ impl Timeline {
             match &self.clock {
                 Clock::Semaphore(semaphore, _) => {
                     let (semaphores, values) = ([*semaphore], [point]);
-                    let mut signals = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+                    let mut signals =
+                        vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
                     let info = info.signal_semaphores(&semaphores).push_next(&mut signals);
                     // SAFETY: the queue is locked; the value is above every earlier one
                     // (VUID-VkSubmitInfo-pSignalSemaphores-03242); the buffers are as the caller promises.
@@ -180,7 +181,8 @@ impl Timeline {
                 ("vkWaitSemaphores", unsafe { (functions.wait)(device.raw.handle(), &info, nanos) })
             }
             Clock::Fences(fences) => {
-                let fence = lock(fences).pending.iter().find(|(at, _)| *at >= point).map(|(_, fence)| fence.clone());
+                let fence =
+                    lock(fences).pending.iter().find(|(at, _)| *at >= point).map(|(_, fence)| fence.clone());
                 // Somebody else saw it signaled.
                 let Some(fence) = fence else { return Ok(true) };
                 // SAFETY: a fence that was submitted; held here, so that it is not reset meanwhile.

@@ -38,7 +38,8 @@ pub(super) fn candidates(
     kind: DeviceKind,
     unified: bool,
 ) -> Vec<u32> {
-    let allowed = (0u32..).zip(types).filter(|(index, ty)| bits & (1 << index) != 0 && usable(ty.property_flags));
+    let allowed =
+        (0u32..).zip(types).filter(|(index, ty)| bits & (1 << index) != 0 && usable(ty.property_flags));
     let mut scored: Vec<(u32, u32)> = allowed
         .filter_map(|(index, ty)| Some((score(ty.property_flags, placement, kind, unified)?, index)))
         .collect();
@@ -67,7 +68,8 @@ fn score(flags: Flags, placement: Placement, kind: DeviceKind, unified: bool) ->
                 // Mapped write-combined memory is a trap for whoever reads it.
                 Some(50 + if visible { 0 } else { 8 })
             } else {
-                (kind != DeviceKind::Discrete).then(|| has(Flags::HOST_CACHED, 2) + has(Flags::HOST_COHERENT, 1))
+                (kind != DeviceKind::Discrete)
+                    .then(|| has(Flags::HOST_CACHED, 2) + has(Flags::HOST_COHERENT, 1))
             }
         }
         Placement::Upload => {
