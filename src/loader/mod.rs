@@ -17,3 +17,8 @@ pub mod onnx;
 pub mod params;
 
 pub use error::{LoadError, LoadErrorKind, Location};
+
+use crate::ops::OpDef;
+
+/// Finds the operator of a domain and a name: [`crate::ops::find`].
+type Find = fn(&str, &str) -> Option<&'static OpDef>;

@@ -18,6 +18,7 @@ use super::{Opsets, legacy};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::limits;
+use crate::loader::Find;
 use crate::loader::error::{LoadError, LoadErrorKind, Location, nearest};
 use crate::ops::{self, AttrMap, AttrReader, AttrValue, OpDef, OpError};
 use crate::shape::{Dim, ShapeError, SymShape};
@@ -27,6 +28,7 @@ pub(super) struct Importer<'m, 's> {
     store: Store<'s>,
     functions: HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>,
     opsets: &'m Opsets,
+    find: Find,
     /// Nodes seen, those of inlined functions each time.
     visited: usize,
 }
@@ -162,6 +164,7 @@ impl<'m, 's> Importer<'m, 's> {
         model: &'m ModelProto,
         opsets: &'m Opsets,
         mut store: Store<'s>,
+        find: Find,
     ) -> Result<Self, LoadError> {
         let mut tensors = Vec::new();
         if let Some(graph) = &model.graph {
@@ -178,7 +181,7 @@ impl<'m, 's> Importer<'m, 's> {
                 return Err(LoadErrorKind::Duplicate { what: "functions", name: f.name.clone() }.into());
             }
         }
-        Ok(Importer { store, functions, opsets, visited: 0 })
+        Ok(Importer { store, functions, opsets, find, visited: 0 })
     }
 
     /// The model's main graph.
@@ -299,7 +302,7 @@ impl<'m, 's> Importer<'m, 's> {
     ) -> Result<(), Failure> {
         let domain = domain_of(&node.domain);
         let opset = self.opset(domain, scope.opsets);
-        let def = ops::find(domain, &node.op_type).filter(|d| d.since <= opset);
+        let def = (self.find)(domain, &node.op_type).filter(|d| d.since <= opset);
         if def.is_none() && !is_constant(node) {
             let key = (domain, node.op_type.as_str(), node.overload.as_str());
             return match self.functions.get(&key).copied() {
@@ -322,7 +325,10 @@ impl<'m, 's> Importer<'m, 's> {
         let Some(def) = def else {
             let value = constant_value(&attrs)?;
             let name = node.output.first().map_or("", String::as_str);
-            return Ok(if name.is_empty() { () } else { scope.constant(making, name, value)? });
+            if !name.is_empty() {
+                scope.constant(making, name, value)?;
+            }
+            return Ok(());
         };
         let mut inputs: Vec<Option<TensorId>> =
             node.input.iter().map(|name| scope.get(making, name)).collect();
@@ -429,7 +435,7 @@ impl<'m, 's> Importer<'m, 's> {
         }
         self.body(&function.node, making, &mut inner).map_err(Failure::Inside)?;
         for (from, to) in passed {
-            let identity = ops::find("", "Identity").ok_or_else(|| {
+            let identity = (self.find)("", "Identity").ok_or_else(|| {
                 LoadErrorKind::unsupported("a function that returns its input without the operator Identity")
             })?;
             let op = (identity.read)(&mut AttrReader::new(&AttrMap::new(), 1, 1), super::NEWEST_OPSET)?;

@@ -18,9 +18,11 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
+use super::Find;
 use super::error::{LoadError, LoadErrorKind};
 use super::source::Source;
 use crate::graph::Graph;
+use crate::ops;
 use graph::Importer;
 use proto::{ModelProto, OperatorSetIdProto};
 use skeleton::{Message, skeleton};
@@ -47,7 +49,7 @@ pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
     // The path may be a link into a store of files, with the data beside the file it leads to.
     let mut roots = vec![folder(path)];
     roots.extend(path.canonicalize().ok().map(|real| folder(&real)));
-    Source::open(path).and_then(|source| load(source, roots)).map_err(|e| e.in_file(path))
+    Source::open(path).and_then(|source| load(source, roots, ops::find)).map_err(|e| e.in_file(path))
 }
 
 /// Loads an ONNX model from memory; external data is found in the folder `base_dir`.
@@ -55,10 +57,10 @@ pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
 /// # Errors
 /// As [`load_onnx`]; external data without `base_dir` is an error.
 pub fn load_onnx_bytes(bytes: &[u8], base_dir: Option<&Path>) -> Result<Graph, LoadError> {
-    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect())
+    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect(), ops::find)
 }
 
-fn load(mut source: Source<'_>, roots: Vec<PathBuf>) -> Result<Graph, LoadError> {
+fn load(mut source: Source<'_>, roots: Vec<PathBuf>, find: Find) -> Result<Graph, LoadError> {
     let walked = skeleton(&mut source, Message::Model)?;
     let model =
         ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
@@ -75,7 +77,7 @@ fn load(mut source: Source<'_>, roots: Vec<PathBuf>) -> Result<Graph, LoadError>
     let opsets = Opsets::of_model(&model)?;
     let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
     let store = Store::new(source, walked.held, roots);
-    Importer::new(&model, &opsets, store)?.main_graph(graph)
+    Importer::new(&model, &opsets, store, find)?.main_graph(graph)
 }
 
 /// Which version of each domain's operators a model or function uses.

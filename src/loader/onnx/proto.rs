@@ -13,10 +13,6 @@ pub(crate) const HELD_TAG: u32 = 536_870_000;
 pub(crate) struct ModelProto {
     #[prost(int64, tag = "1")]
     pub(crate) ir_version: i64,
-    #[prost(string, tag = "2")]
-    pub(crate) producer_name: String,
-    #[prost(string, tag = "3")]
-    pub(crate) producer_version: String,
     #[prost(message, optional, boxed, tag = "7")]
     pub(crate) graph: Option<Box<GraphProto>>,
     #[prost(message, repeated, tag = "8")]
@@ -142,7 +138,6 @@ pub(crate) mod data_type {
     pub(crate) const INT16: i32 = 5;
     pub(crate) const INT32: i32 = 6;
     pub(crate) const INT64: i32 = 7;
-    pub(crate) const STRING: i32 = 8;
     pub(crate) const BOOL: i32 = 9;
     pub(crate) const FLOAT16: i32 = 10;
     pub(crate) const DOUBLE: i32 = 11;

@@ -300,7 +300,7 @@ mod tests {
         says(&raw, "tensor \"t\": bytes of data of a tensor float32[2]: expected 8, found 7");
         says(&proto(data_type::FLOAT, &[-2]), "impossible size -2");
         says(&proto(data_type::FLOAT, &[i64::MAX, i64::MAX]), "too many elements");
-        says(&proto(data_type::STRING, &[1]), "unsupported: element type STRING");
+        says(&proto(8, &[1]), "unsupported: element type STRING");
         says(&proto(17, &[1]), "unsupported: element type FLOAT8E4M3FN");
         says(&proto(22, &[1]), "unsupported: element type INT4");
         says(&proto(99, &[1]), "element type number 99");
