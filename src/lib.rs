@@ -14,6 +14,7 @@ pub mod recording;
 pub mod registry;
 pub mod session;
 pub mod shape;
+pub mod spirv;
 
 pub use dtype::{DType, Element};
 pub use graph::{Graph, GraphBuilder, Tensor, TensorInfo};

@@ -150,10 +150,10 @@ impl Tensor {
     /// offset does not suit the element type.
     pub fn in_region(info: TensorInfo, region: Arc<HostRegion>, offset: usize) -> Result<Self, TensorError> {
         let end = offset.checked_add(info.bytes());
-        if end.is_none_or(|end| end > region.len()) {
+        if end.is_none_or(|end| end > region.bytes()) {
             return Err(TensorError::Length {
                 expected: info.bytes(),
-                got: region.len().saturating_sub(offset),
+                got: region.bytes().saturating_sub(offset),
                 info: info.to_string(),
             });
         }

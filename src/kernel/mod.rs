@@ -1,39 +1,112 @@
-//! L2 stand-in, replaced by the kernel table.
-#![allow(missing_docs, reason = "replaced")]
+//! Compute kernels: the table of those that ship, and what a backend gets to create one from.
+
+#![forbid(unsafe_code)]
+
 pub mod native;
-pub use native::{KernelError, NativeArg, NativeArgs, NativeFn, NativeKernel};
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Requires(pub u32);
-impl Requires {
-    pub fn contains(self, o: Requires) -> bool {
-        self.0 & o.0 == o.0
+mod requires;
+mod source;
+pub mod table;
+
+use std::borrow::Cow;
+
+use rspirv::spirv::Capability;
+
+pub use self::native::{KernelError, NativeArg, NativeArgs, NativeFn, NativeKernel};
+pub use self::requires::Requires;
+pub use self::source::{KernelSource, touch};
+pub use self::table::{id, params, spec};
+use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
+
+/// A shipped kernel; the constants are in [`id`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KernelId(u16);
+
+impl KernelId {
+    /// What is known about the kernel.
+    pub fn info(self) -> &'static KernelInfo {
+        &table::KERNELS[usize::from(self.0)]
+    }
+
+    /// The kernel called `name`; for tools, everything else uses the constants of [`id`].
+    pub fn by_name(name: &str) -> Option<Self> {
+        let at = table::KERNELS.binary_search_by(|info| info.name.cmp(name)).ok()?;
+        u16::try_from(at).ok().map(Self)
+    }
+
+    /// Every kernel, sorted by name.
+    pub fn all() -> impl ExactSizeIterator<Item = Self> {
+        (0..table::KERNELS.len() as u16).map(Self)
     }
 }
-#[derive(Clone, Debug, Default)]
-pub struct KernelSource {
-    pub native: Option<NativeKernel>,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KernelId(pub u16);
-#[derive(Debug)]
-pub struct BindingInfo;
+
+/// A shipped kernel, as reflected when the crate was built.
 #[derive(Debug)]
 pub struct KernelInfo {
+    /// Its name, `<file>[_<variant>]`; unique.
     pub name: &'static str,
+    /// The folder of its source under `shaders/`.
+    pub family: &'static str,
+    /// Path of its source in the repository.
+    pub source: &'static str,
+    /// SPIR-V version, (major, minor).
+    pub version: (u8, u8),
+    /// Work-group size; a component that can be specialized has its default here.
     pub local_size: [u32; 3],
+    /// The specialization constants of the work-group size.
+    pub local_size_spec: [Option<u32>; 3],
+    /// Bindings of set 0, numbered from 0 without gaps.
     pub bindings: &'static [BindingInfo],
+    /// Members of the push-constant block.
+    pub params: &'static [ParamInfo],
+    /// Bytes of the push-constant block, at most 128.
     pub params_bytes: u32,
-    pub requires: Requires,
+    /// Specialization constants by id.
+    pub spec: &'static [SpecInfo],
+    /// Bytes of workgroup memory with every specialization constant at its default.
+    pub shared_bytes: u32,
+    /// The capabilities the module declares.
+    pub capabilities: &'static [Capability],
+    /// First word and count of words in the table's blob.
+    words: (usize, usize),
 }
-static NONE: KernelInfo =
-    KernelInfo { name: "", local_size: [1; 3], bindings: &[], params_bytes: 0, requires: Requires(0) };
-impl KernelId {
-    pub fn info(self) -> &'static KernelInfo {
-        &NONE
+
+impl KernelInfo {
+    /// The kernel's SPIR-V.
+    pub fn spirv(&self) -> &'static [u32] {
+        table::words(self.words)
+    }
+
+    /// What a device must have to run it.
+    pub const fn requires(&self) -> Requires {
+        Requires::from_capabilities(self.capabilities)
+    }
+
+    /// The same facts as the reflection of a user's module gives.
+    pub fn reflection(&self) -> Reflection {
+        Reflection {
+            version: self.version,
+            entry_point: Cow::Borrowed("main"),
+            bindings: self.bindings.to_vec(),
+            params: self.params.to_vec(),
+            params_bytes: self.params_bytes,
+            spec: self.spec.to_vec(),
+            local_size: self.local_size,
+            local_size_spec: self.local_size_spec,
+            shared_bytes: self.shared_bytes,
+            capabilities: self.capabilities.to_vec(),
+        }
     }
 }
-pub fn grid_1d(n: u64, local: u32, max_x: u32) -> [u32; 3] {
-    let g = n.div_ceil(local as u64).max(1) as u32;
-    let x = g.min(max_x);
-    [x, g.div_ceil(x), 1]
+
+/// The work-groups that cover `n` invocations of work-groups of `local`, folded over y where a device takes
+/// no more than `max_groups_x` along x. The counterpart of `linear_id()` in `shaders/include/grid.glsl`.
+///
+/// At least one work-group is returned, so that a dispatch of it is valid; `local` and `max_groups_x` of
+/// zero count as one.
+pub fn grid_1d(n: u64, local: u32, max_groups_x: u32) -> [u32; 3] {
+    let groups = n.div_ceil(u64::from(local.max(1))).max(1);
+    let rows = groups.div_ceil(u64::from(max_groups_x.max(1)));
+    // Rows of equal length waste less than one work-group per row.
+    let columns = groups.div_ceil(rows);
+    [columns as u32, u32::try_from(rows).unwrap_or(u32::MAX), 1]
 }

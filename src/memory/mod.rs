@@ -1,39 +1,21 @@
-//! L1 stand-in, replaced by the memory layer.
-#![allow(missing_docs, reason = "replaced")]
-pub mod range {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct ByteRange {
-        pub start: u64,
-        pub end: u64,
-    }
-}
-pub mod coherency {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct Access(pub u8);
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct Barrier {
-        pub src: Access,
-        pub dst: Access,
-    }
-}
-pub mod import {
-    #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-    pub struct ImportRules {
-        pub alignment: u64,
-    }
-}
-pub mod host {
-    #[derive(Debug)]
-    pub struct HostRegion(Vec<u8>);
-    impl HostRegion {
-        pub fn len(&self) -> usize {
-            self.0.len()
-        }
-        pub fn is_empty(&self) -> bool {
-            self.0.is_empty()
-        }
-        pub fn as_slice(&self) -> &[u8] {
-            &self.0
-        }
-    }
-}
+//! The application's memory: which bytes, who sees them, and whether a device may use them in place.
+//!
+//! * [`range`]: byte ranges, range sets and interval maps.
+//! * [`coherency`]: a pure state machine; accesses in, barriers, flushes and invalidates out.
+//! * [`import`]: pure policy; which window of pages a device may import, by which path a tensor goes,
+//!   and why.
+//! * [`host`]: owned, page-aligned memory that a device may import.
+//! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
+//! * [`budget`]: live imports and allocations against what the device can hold.
+//! * [`os`]: pages and the process map, one file per operating system.
+//!
+//! Invariant of the layer: it knows no device API. `host` and the files of `os` are the only ones with
+//! `unsafe`; the rest is arithmetic that a property test can drive.
+
+pub mod budget;
+pub mod coherency;
+pub mod host;
+pub mod import;
+pub mod lease;
+pub mod os;
+pub mod range;

@@ -1,5 +1,6 @@
 //! What an operator's device lowering is made of: dispatches as plain data.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::OpError;
@@ -102,6 +103,8 @@ pub struct Lowered {
     pub scratch: Vec<usize>,
     /// Packed constants.
     pub packed: Vec<Packed>,
+    /// Steps that need no order behind the step before them ([`Lowering::join`]).
+    pub joined: BTreeSet<usize>,
 }
 
 /// Collects the lowering of one operator for one device.
@@ -124,7 +127,7 @@ impl<'a> Lowering<'a> {
 
     /// Whether the device can run kernel `id`.
     pub fn can_run(&self, id: KernelId) -> bool {
-        self.device.features.contains(id.info().requires)
+        self.device.features.contains(id.info().requires())
     }
 
     /// Makes a scratch range of `bytes`, valid for this operator's steps.
@@ -210,6 +213,12 @@ impl<'a> Lowering<'a> {
         });
     }
 
+    /// Says that the last step needs no order behind the one before it although both write one operand:
+    /// they write different elements.
+    pub fn join(&mut self) {
+        self.out.joined.extend(self.out.steps.len().checked_sub(1));
+    }
+
     /// Adds a copy of bytes.
     pub fn copy(&mut self, src: (Operand, u64), dst: (Operand, u64), bytes: u64) {
         if bytes > 0 {
@@ -230,8 +239,8 @@ impl<'a> Lowering<'a> {
     fn check(&self, info: &KernelInfo, args: usize, params: usize, groups: [u32; 3]) -> Result<(), OpError> {
         let limits = &self.device.limits;
         let fail = |problem: String| Err(OpError::unsupported(format!("kernel {}: {problem}", info.name)));
-        if !self.device.features.contains(info.requires) {
-            return fail(format!("the device lacks {:?}", info.requires));
+        if !self.device.features.contains(info.requires()) {
+            return fail(format!("the device lacks {:?}", info.requires()));
         }
         if args != info.bindings.len() {
             return fail(format!("{args} arguments for {} bindings", info.bindings.len()));

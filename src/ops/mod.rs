@@ -8,6 +8,11 @@ mod activation;
 mod attr;
 mod cx;
 mod lower;
+mod real;
+pub mod strided;
+#[cfg(test)]
+mod test_util;
+mod window;
 
 pub mod conv;
 pub mod index;
@@ -23,6 +28,7 @@ pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
 pub use lower::{Lowered, Lowering, Operand, PackKey, Packed, Step, StepKernel};
+pub use window::{AutoPad, Window, WindowAxis};
 
 use std::any::Any;
 use std::fmt;
@@ -120,6 +126,28 @@ pub struct Cost {
     pub bytes: u64,
 }
 
+/// Two operators in one ([`Operator::absorb`]).
+#[derive(Clone, Debug)]
+pub struct Absorbed {
+    /// The one.
+    pub op: Arc<dyn Operator>,
+    /// Its inputs.
+    pub inputs: Vec<AbsorbedInput>,
+}
+
+/// Where an input of an absorbing operator comes from.
+#[derive(Clone, Debug)]
+pub enum AbsorbedInput {
+    /// An input of the first operator.
+    Own(usize),
+    /// An input of the second operator.
+    Next(usize),
+    /// A constant that was computed.
+    New(crate::graph::Tensor),
+    /// None.
+    Absent,
+}
+
 /// One operator with its attributes resolved.
 pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// ONNX's name of the operator.
@@ -173,10 +201,23 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         Err(OpError::unsupported(format!("{} has no device kernel", self.name())))
     }
 
+    /// Whether its outputs depend on its inputs' shapes only, never on their elements (Shape, Size).
+    fn shape_only(&self) -> bool {
+        false
+    }
+
     /// The same operator with `activation` applied to its output, where its kernels can.
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         let _ = activation;
         None
+    }
+
+    /// This operator and `next`, the only reader of output 0 (as its input `at`), as one operator.
+    /// The default absorbs activations.
+    fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        let _ = at;
+        let op = self.with_activation(&next.as_activation(next_cx)?)?;
+        Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
     }
 
     /// The activation this operator is, where it is one of a single data input.

@@ -1,0 +1,207 @@
+//! Shader sources: where they are, what they include, which variants their leading comments ask for.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A SPIR-V version that a file may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum SpirvTarget {
+    /// SPIR-V 1.3, for Vulkan 1.1.
+    V1_3,
+    /// SPIR-V 1.6, for Vulkan 1.3.
+    V1_6,
+}
+
+/// One kernel that a source makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Variant {
+    /// The kernel's name.
+    pub(super) kernel: String,
+    /// Macros, in the order of the line.
+    pub(super) defines: Vec<(String, String)>,
+}
+
+/// What the leading comment lines of a source say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Directives {
+    /// The kernels.
+    pub(super) variants: Vec<Variant>,
+    /// The SPIR-V version.
+    pub(super) target: SpirvTarget,
+}
+
+/// Every file below `shaders/`, by its path from the repository root.
+pub(super) type Files = BTreeMap<String, String>;
+
+/// One `.comp` file.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Path from the repository root, with `/`.
+    pub(super) path: String,
+    /// The folder under `shaders/`.
+    pub(super) family: String,
+    /// The file's name without `.comp`.
+    pub(super) stem: String,
+    /// The kernels it makes.
+    pub(super) variants: Vec<Variant>,
+    /// The SPIR-V version.
+    pub(super) target: SpirvTarget,
+    /// All files, for includes.
+    pub(super) files: Arc<Files>,
+}
+
+impl Source {
+    /// The source text.
+    pub(super) fn text(&self) -> &str {
+        self.files.get(&self.path).map_or("", String::as_str)
+    }
+
+    /// The files that this one may include, directly or not, in the order of their paths. Conditions are
+    /// not evaluated, so this may name more than a compilation reads.
+    pub(super) fn includes(&self) -> Vec<(&str, &str)> {
+        let mut found: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut pending = vec![(self.path.as_str(), self.text())];
+        while let Some((path, text)) = pending.pop() {
+            for line in text.lines() {
+                let Some(name) = include_name(line) else { continue };
+                if let Some((path, text)) = resolve(&self.files, path, name)
+                    && found.insert(path, text).is_none()
+                {
+                    pending.push((path, text));
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+}
+
+/// Reads all shaders under `root/shaders`, sorted by path.
+///
+/// # Errors
+/// A file cannot be read, lies outside a family folder, or has a malformed directive.
+pub(super) fn collect(root: &Path) -> Result<Vec<Source>, String> {
+    let mut files = Files::new();
+    read_tree(root, "shaders", &mut files)?;
+    let files = Arc::new(files);
+    let mut sources = Vec::new();
+    for (path, text) in files.iter() {
+        let Some(stem) = path.strip_suffix(".comp") else { continue };
+        let parts: Vec<&str> = stem.split('/').collect();
+        let &[_, family, stem] = parts.as_slice() else {
+            return Err(format!("{path}: a kernel belongs into shaders/<family>/"));
+        };
+        if !is_word(stem) {
+            return Err(format!("{path}: a kernel's name is made of a-z, 0-9 and _"));
+        }
+        let Directives { variants, target } =
+            directives(stem, text).map_err(|(line, message)| format!("{path}:{line}: {message}"))?;
+        sources.push(Source {
+            path: path.clone(),
+            family: family.to_owned(),
+            stem: stem.to_owned(),
+            variants,
+            target,
+            files: Arc::clone(&files),
+        });
+    }
+    Ok(sources)
+}
+
+/// Parses the comment lines at the head of a source; an error comes with its line number.
+///
+/// # Errors
+/// A `variant:` or `spirv:` line that is malformed or repeated.
+pub(super) fn directives(stem: &str, text: &str) -> Result<Directives, (usize, String)> {
+    let mut found = Directives { variants: Vec::new(), target: SpirvTarget::V1_3 };
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let Some(comment) = line.strip_prefix("//") else {
+            if line.is_empty() {
+                continue;
+            }
+            break;
+        };
+        let fail = |message: String| Err((at + 1, message));
+        let comment = comment.trim();
+        if let Some(rest) = comment.strip_prefix("variant:") {
+            let variant = variant(stem, rest).map_err(|message| (at + 1, message))?;
+            if found.variants.iter().any(|known| known.kernel == variant.kernel) {
+                return fail(format!("variant of kernel {} is declared twice", variant.kernel));
+            }
+            found.variants.push(variant);
+        } else if let Some(rest) = comment.strip_prefix("spirv:") {
+            found.target = match rest.trim() {
+                "1.3" => SpirvTarget::V1_3,
+                "1.6" => SpirvTarget::V1_6,
+                other => return fail(format!("SPIR-V {other} is neither 1.3 nor 1.6")),
+            };
+        }
+    }
+    if found.variants.is_empty() {
+        found.variants.push(Variant { kernel: stem.to_owned(), defines: Vec::new() });
+    }
+    Ok(found)
+}
+
+fn variant(stem: &str, rest: &str) -> Result<Variant, String> {
+    let mut words = rest.split_whitespace();
+    let name = words.next().ok_or("a variant needs a name")?;
+    if !is_word(name) {
+        return Err(format!("variant name {name} is not made of a-z, 0-9 and _"));
+    }
+    let mut defines = vec![(format!("VARIANT_{name}"), "1".to_owned())];
+    for word in words {
+        let (key, value) = word.split_once('=').unwrap_or((word, "1"));
+        let identifier = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !identifier || key.is_empty() || key.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(format!("{key} is no macro name"));
+        }
+        if defines.iter().any(|(known, _)| known == key) {
+            return Err(format!("macro {key} is defined twice"));
+        }
+        defines.push((key.to_owned(), value.to_owned()));
+    }
+    Ok(Variant { kernel: format!("{stem}_{name}"), defines })
+}
+
+/// Finds `name` beside the including file, then in `shaders/include/`.
+pub(super) fn resolve<'f>(files: &'f Files, includer: &str, name: &str) -> Option<(&'f str, &'f str)> {
+    let folder = includer.rsplit_once('/').map_or("", |(folder, _)| folder);
+    [format!("{folder}/{name}"), format!("shaders/include/{name}")]
+        .iter()
+        .find_map(|path| files.get_key_value(path))
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+}
+
+fn include_name(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
+    rest.trim_start().strip_prefix('"')?.split('"').next()
+}
+
+fn is_word(name: &str) -> bool {
+    let letters = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    letters && !name.is_empty()
+}
+
+fn read_tree(root: &Path, folder: &str, files: &mut Files) -> Result<(), String> {
+    let fail = |path: &str, error: std::io::Error| format!("{path}: {error}");
+    for entry in std::fs::read_dir(root.join(folder)).map_err(|error| fail(folder, error))? {
+        let entry = entry.map_err(|error| fail(folder, error))?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else {
+            return Err(format!("{folder}: a file name is not UTF-8"));
+        };
+        let path = format!("{folder}/{name}");
+        if entry.path().is_dir() {
+            read_tree(root, &path, files)?;
+        } else if name.ends_with(".comp") || name.ends_with(".glsl") {
+            let text = std::fs::read_to_string(entry.path()).map_err(|error| fail(&path, error))?;
+            if text.contains('\0') {
+                return Err(format!("{path}: the file holds a zero byte"));
+            }
+            files.insert(path, text);
+        }
+    }
+    Ok(())
+}

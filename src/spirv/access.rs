@@ -1,0 +1,136 @@
+//! How the instructions of a module use its global variables.
+//!
+//! Pointers are followed from the variable through access chains, and image values through loads. A use
+//! that is not understood counts as reading and writing, so that a barrier is never missing.
+//!
+//! Shared with the build script: no `crate::` paths here.
+
+use std::collections::HashMap;
+
+use rspirv::dr::Operand;
+use rspirv::spirv::{Op, StorageClass};
+
+use super::parse::{Inst, Module, SpirvError};
+use super::reflect::Access;
+
+/// The access of each global resource variable that is used at all, by the variable's id.
+pub(super) fn uses(module: &Module) -> Result<HashMap<u32, Access>, SpirvError> {
+    let mut uses = Uses { roots: HashMap::new(), images: HashMap::new(), found: HashMap::new() };
+    let mut in_function = false;
+    for inst in &module.insts {
+        match inst.op() {
+            Op::Function => in_function = true,
+            Op::Variable if !in_function => {
+                let image = match inst.storage_class(0)? {
+                    StorageClass::UniformConstant => true,
+                    StorageClass::StorageBuffer | StorageClass::Uniform => false,
+                    _ => continue,
+                };
+                if let Some(id) = inst.inst.result_id {
+                    uses.roots.insert(id, Root { variable: id, image });
+                }
+            }
+            _ if in_function => uses.follow(inst)?,
+            _ => {}
+        }
+    }
+    Ok(uses.found)
+}
+
+#[derive(Clone, Copy)]
+struct Root {
+    variable: u32,
+    image: bool,
+}
+
+struct Uses {
+    /// Ids of pointers into a resource.
+    roots: HashMap<u32, Root>,
+    /// Ids of image values that were loaded from a resource.
+    images: HashMap<u32, u32>,
+    found: HashMap<u32, Access>,
+}
+
+impl Uses {
+    fn follow(&mut self, inst: &Inst) -> Result<(), SpirvError> {
+        let result = inst.inst.result_id;
+        match inst.op() {
+            Op::AccessChain | Op::InBoundsAccessChain | Op::PtrAccessChain | Op::CopyObject => {
+                if let Some(root) = self.roots.get(&inst.id(0)?).copied()
+                    && let Some(id) = result
+                {
+                    self.roots.insert(id, root);
+                }
+                if let Some(variable) = self.images.get(&inst.id(0)?).copied()
+                    && let Some(id) = result
+                {
+                    self.images.insert(id, variable);
+                }
+            }
+            Op::Load => match self.roots.get(&inst.id(0)?).copied() {
+                Some(Root { variable, image: true }) => {
+                    if let Some(id) = result {
+                        self.images.insert(id, variable);
+                    }
+                }
+                Some(Root { variable, image: false }) => self.mark(variable, Access::Read),
+                None => {}
+            },
+            Op::Store => {
+                self.pointer(inst.id(0)?, Access::Write);
+                self.value(inst.id(1)?);
+            }
+            Op::CopyMemory => {
+                self.pointer(inst.id(0)?, Access::Write);
+                self.pointer(inst.id(1)?, Access::Read);
+            }
+            Op::AtomicLoad => self.pointer(inst.id(0)?, Access::Read),
+            Op::AtomicStore => self.pointer(inst.id(0)?, Access::Write),
+            Op::CooperativeMatrixLoadKHR => self.pointer(inst.id(0)?, Access::Read),
+            Op::CooperativeMatrixStoreKHR => self.pointer(inst.id(0)?, Access::Write),
+            Op::ArrayLength | Op::ImageQuerySize | Op::ImageQuerySizeLod => {}
+            Op::ImageQueryLevels | Op::ImageQuerySamples | Op::ImageQueryFormat => {}
+            Op::Image => {
+                if let (Some(variable), Some(id)) = (self.images.get(&inst.id(0)?).copied(), result) {
+                    self.images.insert(id, variable);
+                }
+            }
+            Op::ImageWrite => self.image(inst.id(0)?, Access::Write),
+            Op::ImageRead
+            | Op::ImageFetch
+            | Op::ImageGather
+            | Op::ImageSampleExplicitLod
+            | Op::ImageSampleImplicitLod => self.image(inst.id(0)?, Access::Read),
+            _ => {
+                for operand in &inst.inst.operands {
+                    if let Operand::IdRef(id) = operand {
+                        self.value(*id);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A pointer or image used in a way that is not followed.
+    fn value(&mut self, id: u32) {
+        self.pointer(id, Access::ReadWrite);
+        self.image(id, Access::ReadWrite);
+    }
+
+    fn pointer(&mut self, id: u32, access: Access) {
+        if let Some(root) = self.roots.get(&id).copied() {
+            self.mark(root.variable, access);
+        }
+    }
+
+    fn image(&mut self, id: u32, access: Access) {
+        if let Some(variable) = self.images.get(&id).copied() {
+            self.mark(variable, access);
+        }
+    }
+
+    fn mark(&mut self, variable: u32, access: Access) {
+        self.found.entry(variable).and_modify(|found| *found = found.union(access)).or_insert(access);
+    }
+}

@@ -1,0 +1,15 @@
+//! SPIR-V: read, check, reflect and build kernels.
+//!
+//! Pure functions over words; no device and no driver. A user's module passes `check_module`
+//! before a driver sees it, because a driver does not validate.
+
+#![forbid(unsafe_code)]
+
+mod access;
+pub mod parse;
+pub mod reflect;
+mod types;
+
+pub use parse::{SpirvError, SpirvErrorKind};
+pub use reflect::{Access, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
+pub use types::{Element, ScalarType, ValueType};
