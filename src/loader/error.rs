@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::graph::{GraphError, TensorError};
+use crate::memory::host::HostError;
 use crate::ops::OpError;
 use crate::shape::ShapeError;
 
@@ -193,6 +194,9 @@ pub enum LoadErrorKind {
         /// Names that are nearly the same.
         candidates: Vec<String>,
     },
+    /// There is no memory for the model's data.
+    #[error(transparent)]
+    Memory(HostError),
     /// Something that is allowed in such files but not supported.
     #[error("unsupported: {0}")]
     Unsupported(String),
@@ -278,7 +282,9 @@ impl LoadError {
             | LoadErrorKind::UnknownFunction { .. }
             | LoadErrorKind::Unsupported(_) => true,
             LoadErrorKind::Op(e) => op_unsupported(e),
-            LoadErrorKind::Graph(e) => matches!(&**e, GraphError::Node { source, .. } if op_unsupported(source)),
+            LoadErrorKind::Graph(e) => {
+                matches!(&**e, GraphError::Node { source, .. } if op_unsupported(source))
+            }
             _ => false,
         }
     }

@@ -4,14 +4,13 @@
 //! that says where. Nothing allocates more than a small multiple of the file's size.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(test),
-    deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice)
-)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
 
 mod error;
 mod pack;
 mod source;
+#[cfg(test)]
+mod testing;
 
 pub mod onnx;
 pub mod params;

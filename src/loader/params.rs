@@ -411,8 +411,10 @@ mod tests {
 
     #[test]
     fn no_prefix_and_no_flipped_bit_panics() {
-        let params =
-            vec![("w".to_owned(), Tensor::new([3], &[1i8, 2, 3]).unwrap()), ("b".into(), Tensor::scalar(1u8))];
+        let params = vec![
+            ("w".to_owned(), Tensor::new([3], &[1i8, 2, 3]).unwrap()),
+            ("b".into(), Tensor::scalar(1u8)),
+        ];
         let bytes = bytes_of(&params);
         for end in 0..bytes.len() {
             assert!(read_params(&bytes[..end]).is_err(), "{end}");
@@ -425,7 +427,6 @@ mod tests {
             }
         }
     }
-
 
     #[test]
     fn a_factory_record_holds_graph_and_parameters() {

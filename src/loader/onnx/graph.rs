@@ -72,11 +72,7 @@ enum Capture {
 
 impl Making {
     fn new(name: &str) -> Self {
-        Making {
-            builder: GraphBuilder::new(name),
-            names: HashMap::new(),
-            constants: HashMap::new(),
-        }
+        Making { builder: GraphBuilder::new(name), names: HashMap::new(), constants: HashMap::new() }
     }
 
     /// `wanted`, or that with a number where it is taken.
@@ -205,7 +201,8 @@ impl<'m, 's> Importer<'m, 's> {
         self.body(&proto.node, making, &mut scope)?;
         for info in proto.value_info.iter().chain(&proto.output) {
             // Of a type that is not supported there is nothing to declare.
-            let (Some(slot), Ok((dtype, shape))) = (scope.slots.get(info.name.as_str()), type_of(info)) else {
+            let (Some(slot), Ok((dtype, shape))) = (scope.slots.get(info.name.as_str()), type_of(info))
+            else {
                 continue;
             };
             if let Some(id) = slot.id
@@ -230,7 +227,8 @@ impl<'m, 's> Importer<'m, 's> {
         making: &mut Making,
         scope: &mut Scope<'m, '_>,
     ) -> Result<(), LoadError> {
-        let sparse = |t: &'m super::proto::SparseTensorProto| t.values.as_ref().map_or("", |v| v.name.as_str());
+        let sparse =
+            |t: &'m super::proto::SparseTensorProto| t.values.as_ref().map_or("", |v| v.name.as_str());
         let constants: HashSet<&str> = proto
             .initializer
             .iter()
@@ -369,16 +367,19 @@ impl<'m, 's> Importer<'m, 's> {
             if !seen.insert(name) {
                 continue;
             }
-            captures.push((name, match scope.get(making, name) {
-                None => Capture::Absent,
-                Some(id) => match making.constants.get(&id) {
-                    Some(value) => Capture::Constant(value.clone()),
-                    None => {
-                        inputs.push(Some(id));
-                        Capture::Input
-                    }
+            captures.push((
+                name,
+                match scope.get(making, name) {
+                    None => Capture::Absent,
+                    Some(id) => match making.constants.get(&id) {
+                        Some(value) => Capture::Constant(value.clone()),
+                        None => {
+                            inputs.push(Some(id));
+                            Capture::Input
+                        }
+                    },
                 },
-            }));
+            ));
         }
         for (name, graph) in graphs {
             let inner = scope.inner(String::new(), scope.opsets, scope.attrs)?;
@@ -519,7 +520,8 @@ fn bind_captures<'m>(
     making: &mut Making,
     scope: &mut Scope<'m, '_>,
 ) -> Result<(), LoadErrorKind> {
-    let free: HashSet<&str> = if captures.is_empty() { HashSet::new() } else { free_names(proto).into_iter().collect() };
+    let free: HashSet<&str> =
+        if captures.is_empty() { HashSet::new() } else { free_names(proto).into_iter().collect() };
     for (name, capture) in captures {
         let own = free.contains(name);
         let id = match capture {
@@ -589,8 +591,12 @@ fn constant_value(attrs: &AttrMap) -> Result<Tensor, LoadErrorKind> {
         ("value_floats", AttrValue::Floats(v)) => Tensor::new([v.len()], v)?,
         ("value_ints", AttrValue::Floats(v)) if v.is_empty() => Tensor::new([0], &[0i64; 0])?,
         ("value_floats", AttrValue::Ints(v)) if v.is_empty() => Tensor::new([0], &[0f32; 0])?,
-        ("value_string" | "value_strings", _) => return Err(LoadErrorKind::unsupported("a constant of texts")),
-        (name, _) => return Err(LoadErrorKind::unexpected("a value of a constant", format!("attribute {name:?}"))),
+        ("value_string" | "value_strings", _) => {
+            return Err(LoadErrorKind::unsupported("a constant of texts"));
+        }
+        (name, _) => {
+            return Err(LoadErrorKind::unexpected("a value of a constant", format!("attribute {name:?}")));
+        }
     })
 }
 

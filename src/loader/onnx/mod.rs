@@ -62,8 +62,7 @@ pub fn load_onnx_bytes(bytes: &[u8], base_dir: Option<&Path>) -> Result<Graph, L
 
 fn load(mut source: Source<'_>, roots: Vec<PathBuf>, find: Find) -> Result<Graph, LoadError> {
     let walked = skeleton(&mut source, Message::Model)?;
-    let model =
-        ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
+    let model = ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
     if model.ir_version <= 0 {
         return Err(LoadErrorKind::missing("the IR version (is this an ONNX model?)").into());
     }
@@ -94,7 +93,11 @@ impl Opsets {
                 return Err(LoadErrorKind::unexpected("an opset version of at least 1", found));
             }
             if domain.is_empty() && import.version > NEWEST_OPSET {
-                tracing::warn!(opset = import.version, newest = NEWEST_OPSET, "the opset is newer than this library");
+                tracing::warn!(
+                    opset = import.version,
+                    newest = NEWEST_OPSET,
+                    "the opset is newer than this library"
+                );
             }
             opsets.insert(domain.to_owned(), import.version);
         }

@@ -103,7 +103,13 @@ impl Walk<'_, '_> {
         Ok(out)
     }
 
-    fn field(&mut self, message: Message, end: u64, depth: usize, out: &mut Vec<u8>) -> Result<(), LoadError> {
+    fn field(
+        &mut self,
+        message: Message,
+        end: u64,
+        depth: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoadError> {
         let start = self.source.at();
         let key = self.varint(end)?;
         let (field, wire) = (key >> 3, key & 7);
@@ -220,7 +226,8 @@ mod tests {
 
     #[test]
     fn large_data_stays_in_the_file_and_all_else_is_copied() {
-        let attribute = AttributeProto { name: "value".into(), t: Some(Box::new(tensor(2000))), ..Default::default() };
+        let attribute =
+            AttributeProto { name: "value".into(), t: Some(Box::new(tensor(2000))), ..Default::default() };
         let node = NodeProto { op_type: "Constant".into(), attribute: vec![attribute], ..Default::default() };
         let graph =
             GraphProto { node: vec![node], initializer: vec![tensor(5000), tensor(8)], ..Default::default() };
@@ -232,17 +239,18 @@ mod tests {
         assert_eq!(back.initializer[1], graph.initializer[1]);
         assert_eq!(back.initializer[0].raw_data, None);
         let (at, len) = s.held[back.initializer[0].held as usize - 1];
-        assert_eq!(bytes[at as usize..(at + len) as usize], graph.initializer[0].raw_data.as_ref().unwrap()[..]);
+        assert_eq!(
+            bytes[at as usize..(at + len) as usize],
+            graph.initializer[0].raw_data.as_ref().unwrap()[..]
+        );
         let t = back.node[0].attribute[0].t.as_ref().unwrap();
         assert_eq!(s.held[t.held as usize - 1].1, 2000);
     }
 
     #[test]
     fn a_file_cannot_claim_data_of_its_own() {
-        let graph = GraphProto {
-            initializer: vec![TensorProto { held: 1, ..tensor(8) }],
-            ..Default::default()
-        };
+        let graph =
+            GraphProto { initializer: vec![TensorProto { held: 1, ..tensor(8) }], ..Default::default() };
         let s = walk(&model(graph)).unwrap();
         let back = ModelProto::decode(s.bytes.as_slice()).unwrap().graph.unwrap();
         assert_eq!(back.initializer[0].held, 0);
@@ -257,7 +265,8 @@ mod tests {
             graph = GraphProto { node: vec![n], ..Default::default() };
         }
         assert!(matches!(walk(&model(graph)).unwrap_err().kind(), LoadErrorKind::TooDeep { .. }));
-        for bytes in [&[0x3a, 0xff][..], &[0x3a, 5, 1], &[3], &[0], &[0xff; 12], &[0x08], &[0x3a, 2, 0x09, 1]] {
+        for bytes in [&[0x3a, 0xff][..], &[0x3a, 5, 1], &[3], &[0], &[0xff; 12], &[0x08], &[0x3a, 2, 0x09, 1]]
+        {
             assert!(walk(bytes).is_err(), "{bytes:?}");
         }
         assert!(walk(&[]).unwrap().bytes.is_empty());

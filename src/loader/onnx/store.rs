@@ -346,9 +346,8 @@ mod tests {
     fn overlapping_pieces_cannot_add_up_without_bound() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("w"), [1u8; 100]).unwrap();
-        let protos: Vec<TensorProto> = (0..5)
-            .map(|i| external(&[("location", "w"), ("offset", &i.to_string())], &[90]))
-            .collect();
+        let protos: Vec<TensorProto> =
+            (0..5).map(|i| external(&[("location", "w"), ("offset", &i.to_string())], &[90])).collect();
         let all: Vec<&TensorProto> = protos.iter().collect();
         let e = store(dir.path()).preload(&all).unwrap_err();
         assert!(matches!(e.kind(), LoadErrorKind::TooMany { .. }), "{e}");

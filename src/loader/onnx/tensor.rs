@@ -328,7 +328,10 @@ mod tests {
         assert_eq!(t.as_slice::<f32>().unwrap(), [0.0, 5.0, 0.0, 0.0, 0.0, 7.0]);
         let rows = Tensor::new([2, 2], &[0i64, 1, 1, 2]).unwrap();
         assert_eq!(dense(&rows).unwrap().bytes(), t.bytes());
-        assert!(matches!(dense(&Tensor::from_i64s(&[1, 6])), Err(LoadErrorKind::OutOfRange { index: 6, .. })));
+        assert!(matches!(
+            dense(&Tensor::from_i64s(&[1, 6])),
+            Err(LoadErrorKind::OutOfRange { index: 6, .. })
+        ));
         assert!(matches!(dense(&Tensor::from_i64s(&[1])), Err(LoadErrorKind::Unexpected { .. })));
         assert!(matches!(dense(&Tensor::from_i64s(&[0, 1])), Err(LoadErrorKind::TooMany { .. })));
     }
