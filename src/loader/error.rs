@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(
             text,
             "m.onnx: node \"n1\" (Rellu): there is no operator \"Rellu\" of domain \"\" at opset 13 \
-             (did you mean PRelu, Relu?)"
+             (did you mean Relu, PRelu?)"
         );
         assert!(e.is_unsupported());
         assert!(!LoadError::from(LoadErrorKind::missing("x")).is_unsupported());
