@@ -9,6 +9,7 @@ pub mod vulkan;
 
 pub mod cpu;
 pub mod sim;
+pub mod slots;
 
 use std::fmt;
 use std::ptr::NonNull;

@@ -1,5 +1,6 @@
 //! What an operator's device lowering is made of: dispatches as plain data.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::OpError;
@@ -102,6 +103,8 @@ pub struct Lowered {
     pub scratch: Vec<usize>,
     /// Packed constants.
     pub packed: Vec<Packed>,
+    /// Steps that need no order behind the step before them ([`Lowering::join`]).
+    pub joined: BTreeSet<usize>,
 }
 
 /// Collects the lowering of one operator for one device.
@@ -208,6 +211,12 @@ impl<'a> Lowering<'a> {
             params,
             groups,
         });
+    }
+
+    /// Says that the last step needs no order behind the one before it although both write one operand:
+    /// they write different elements.
+    pub fn join(&mut self) {
+        self.out.joined.extend(self.out.steps.len().checked_sub(1));
     }
 
     /// Adds a copy of bytes.

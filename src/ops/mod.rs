@@ -9,6 +9,7 @@ mod attr;
 mod cx;
 mod lower;
 mod real;
+pub mod strided;
 #[cfg(test)]
 mod test_util;
 mod window;

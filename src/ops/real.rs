@@ -110,9 +110,7 @@ fn activate_f64(activation: &Activation, x: f64) -> f64 {
         Activation::Clip { low, high } => ceil(floor(x, low.into()), high.into()),
         Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::Tanh => x.tanh(),
-        Activation::HardSigmoid { alpha, beta } => {
-            (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0)
-        }
+        Activation::HardSigmoid { alpha, beta } => (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0),
         Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Activation::Silu => x / (1.0 + (-x).exp()),
     }
@@ -158,7 +156,11 @@ enum Output<'a, T> {
 
 impl<T: Real> RealIo<'_, T> {
     /// Output `index` of `len` elements, with the inputs; for kernels of one output.
-    pub(crate) fn output(&mut self, index: usize, len: usize) -> Result<(&mut [T], RealInputs<'_, T>), KernelError> {
+    pub(crate) fn output(
+        &mut self,
+        index: usize,
+        len: usize,
+    ) -> Result<(&mut [T], RealInputs<'_, T>), KernelError> {
         let (inputs, outputs) = (&self.inputs, &mut self.outputs);
         let out = outputs.get_mut(index).and_then(Output::slice);
         let out = out.ok_or(KernelError::Absent { index: inputs.len() + index })?;
@@ -219,9 +221,8 @@ pub(crate) fn real_kernel<K: RealKernel>(
     cx: &OpCx,
     kernel: K,
 ) -> Result<NativeKernel, OpError> {
-    let inputs: Vec<Option<DType>> = (0..cx.input_count())
-        .map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float()))
-        .collect();
+    let inputs: Vec<Option<DType>> =
+        (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float())).collect();
     let outputs: Vec<DType> = cx.outputs().iter().map(|o| o.dtype).collect();
     if let Some(d) = outputs.iter().find(|d| !d.is_float()) {
         return Err(OpError::unsupported(format!("{name} of {d}")));

@@ -43,11 +43,7 @@ pub(crate) fn read_op(name: &str, opset: i64, map: &AttrMap) -> Result<Arc<dyn O
 }
 
 /// The facts of a call with known inputs and `outputs` wanted outputs.
-pub(crate) fn facts(
-    op: &dyn Operator,
-    inputs: &[Option<Tensor>],
-    outputs: usize,
-) -> Result<OpCx, OpError> {
+pub(crate) fn facts(op: &dyn Operator, inputs: &[Option<Tensor>], outputs: usize) -> Result<OpCx, OpError> {
     let facts = inputs.iter().map(|t| t.clone().map(Fact::known)).collect();
     let cx = OpCx::for_infer(facts, outputs);
     let infos = op.infer(&cx)?;

@@ -44,23 +44,30 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
         Some((id, ByteRange::new(start, start.saturating_add(loc.bytes))))
     };
     let mut trace: Vec<(Option<Barrier>, Vec<Touch>)> = Vec::with_capacity(segment.commands.len());
-    for command in &mut segment.commands {
+    for group in segment.commands.chunk_by_mut(|_, next| next.joined) {
         let mut touches: Vec<Touch> = Vec::new();
-        command.work.for_each_touch(&mut |loc, access| {
-            if let Some((id, range)) = resource(&loc) {
-                touches.push(Touch { resource: id, range, access });
-                let seen_outside = match loc.place {
-                    Place::Output(_) => true,
-                    Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
-                    Place::Input(_) | Place::Constant(_) => false,
-                };
-                if seen_outside && !access.writes().is_empty() && !host_reads.contains(&loc) {
-                    host_reads.push(loc);
+        let mut barrier = None;
+        for command in group.iter_mut() {
+            command.barrier = None;
+            command.work.for_each_touch(&mut |loc, access| {
+                if let Some((id, range)) = resource(&loc) {
+                    touches.push(Touch { resource: id, range, access });
+                    let seen_outside = match loc.place {
+                        Place::Output(_) => true,
+                        Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
+                        Place::Input(_) | Place::Constant(_) => false,
+                    };
+                    if seen_outside && !access.writes().is_empty() && !host_reads.contains(&loc) {
+                        host_reads.push(loc);
+                    }
                 }
-            }
-        });
-        command.barrier = tracker.command(&touches);
-        trace.push((command.barrier, touches));
+            });
+        }
+        if let Some(first) = group.first_mut() {
+            barrier = tracker.command(&touches);
+            first.barrier = barrier;
+        }
+        trace.push((barrier, touches));
     }
     let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
     segment.closing = tracker.finish(&reads).barrier;

@@ -369,7 +369,7 @@ impl<'a> Emitter<'a> {
                 commands: works.len() as u32,
                 output: cx.outputs().first().map(ToString::to_string).unwrap_or_default(),
             });
-            push_commands(&mut segments, device, works, node);
+            push_commands(&mut segments, device, works, node, self.joined(n));
         }
         for (o, v) in self.storage.copies.clone() {
             let info = &self.flow.values[v].info;
@@ -389,7 +389,7 @@ impl<'a> Emitter<'a> {
                 commands: works.len() as u32,
                 output: info.to_string(),
             });
-            push_commands(&mut segments, 0, works, node);
+            push_commands(&mut segments, 0, works, node, None);
         }
         let total = |f: fn(&Cost) -> u64| nodes.iter().map(|n: &NodeReport| f(&n.cost)).sum();
         let report = PlanReport {
@@ -417,6 +417,13 @@ impl<'a> Emitter<'a> {
             segments,
             report,
         })
+    }
+
+    fn joined(&self, n: usize) -> Option<&'a BTreeSet<usize>> {
+        match &self.lowered[n].work {
+            NodeWork::Device(lowered) => Some(&lowered.joined),
+            _ => None,
+        }
     }
 
     fn node_works(&mut self, n: usize) -> Result<Vec<Work>, PlanError> {
@@ -616,7 +623,13 @@ fn merge_in_place(
     }
 }
 
-fn push_commands(segments: &mut Vec<Segment>, device: u32, works: Vec<Work>, node: u32) {
+fn push_commands(
+    segments: &mut Vec<Segment>,
+    device: u32,
+    works: Vec<Work>,
+    node: u32,
+    joined: Option<&BTreeSet<usize>>,
+) {
     if works.is_empty() {
         return;
     }
@@ -624,7 +637,10 @@ fn push_commands(segments: &mut Vec<Segment>, device: u32, works: Vec<Work>, nod
         segments.push(Segment::new(device));
     }
     if let Some(segment) = segments.last_mut() {
-        segment.commands.extend(works.into_iter().map(|work| PlannedCommand { barrier: None, work, node }));
+        segment.commands.extend(works.into_iter().enumerate().map(|(i, work)| {
+            let joined = joined.is_some_and(|j| j.contains(&i));
+            PlannedCommand { barrier: None, work, node, joined }
+        }));
     }
 }
 

@@ -142,6 +142,8 @@ pub struct PlannedCommand {
     pub work: Work,
     /// The node it belongs to: index into [`PlanReport::nodes`].
     pub node: u32,
+    /// It runs beside the command before it: both write different elements.
+    pub joined: bool,
 }
 
 /// Commands that run on one device in one submission.

@@ -149,7 +149,11 @@ impl Operator for MatMul {
             DType::I64 => Ok(integers::<i64>(dims, sizes)),
             DType::U32 => Ok(integers::<u32>(dims, sizes)),
             DType::U64 => Ok(integers::<u64>(dims, sizes)),
-            _ => real_kernel("MatMul", cx, Run { dims, sizes, activation: self.activation, biased: self.biased }),
+            _ => real_kernel(
+                "MatMul",
+                cx,
+                Run { dims, sizes, activation: self.activation, biased: self.biased },
+            ),
         }
     }
 

@@ -12,16 +12,8 @@ use super::{Family, OpDef};
 use crate::dtype::DType;
 
 /// Element types of matrix products.
-pub(crate) const TYPES: &[DType] = &[
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::F64,
-    DType::I32,
-    DType::I64,
-    DType::U32,
-    DType::U64,
-];
+pub(crate) const TYPES: &[DType] =
+    &[DType::F32, DType::F16, DType::BF16, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
 
 /// The family's rows.
 pub const FAMILY: Family = Family {

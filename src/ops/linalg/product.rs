@@ -250,6 +250,9 @@ mod tests {
         let (rows, all) = (Mat::rows(&a, 3), Threads::One);
         assert!(product([2, 2, 3], rows, rows, &mut c, 2, false, all).is_err());
         assert!(product([2, 2, 2], Mat::rows(&a, 2), Mat::rows(&a, 2), &mut c, 1, false, all).is_err());
-        assert!(product([2, 2, 2], Mat { data: &a, row: usize::MAX, col: 2 }, rows, &mut c, 2, false, all).is_err());
+        assert!(
+            product([2, 2, 2], Mat { data: &a, row: usize::MAX, col: 2 }, rows, &mut c, 2, false, all)
+                .is_err()
+        );
     }
 }
