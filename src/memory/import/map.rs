@@ -263,7 +263,8 @@ mod tests {
                     Ok((key, offset)) => {
                         let id = *map.get(&key).unwrap();
                         let created = id == serial;
-                        prop_assert!(held.iter().all(|page| *page == if created { None } else { Some(id) }));
+                        let before = (!created).then_some(id);
+                        prop_assert!(held.iter().all(|page| *page == before));
                         owner[span].fill(Some(id));
                         let start = owner.iter().position(|page| *page == Some(id)).unwrap() as u64;
                         prop_assert_eq!(offset, (from - start) * PAGE + 3);
