@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::range::{ByteRange, RangeSet};
 use super::ledger::{Ledger, Log};
 use super::{Access, Barrier, Footprint, ResourceId, Touch};
+use crate::memory::range::{ByteRange, RangeSet};
 
 /// What the host shares of one resource, from the memory flags that were *granted*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::super::budget::BudgetExceeded;
-use super::super::os::OsError;
-use super::super::range::ByteRange;
+use crate::memory::budget::BudgetExceeded;
+use crate::memory::os::OsError;
+use crate::memory::range::ByteRange;
 
 const INTO_REGION: &str = "read it into a HostRegion";
 const USE_REGION: &str = "keep the tensor in a HostRegion";
