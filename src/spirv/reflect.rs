@@ -10,7 +10,7 @@ use rspirv::spirv::{BuiltIn, Capability, Decoration, Dim, ExecutionMode, Executi
 
 use super::access;
 use super::parse::{Inst, Module, SpirvError, SpirvErrorKind, parse};
-use super::types::{Element, Index, SIZE_CAP, ScalarType, ValueType, unsupported};
+use super::types::{Element, Index, SIZE_CAP, ScalarType, TypeBudget, ValueType, unsupported};
 
 /// A module with more bindings, or more specialization constants, is refused.
 pub const MAX_INTERFACE: usize = 256;
@@ -447,7 +447,7 @@ fn image_dim(image: &Inst) -> Result<Dim, SpirvError> {
 
 fn shared_bytes(index: &Index<'_>) -> Result<u32, SpirvError> {
     let mut total = 0u64;
-    let mut budget = 1 << 20;
+    let mut budget = TypeBudget::new();
     for (variable, _) in variables(index.module, &[StorageClass::Workgroup]) {
         let (size, align) = index.natural_size(index.pointee(variable)?, &mut budget)?;
         total = total.next_multiple_of(align) + size;
