@@ -315,10 +315,10 @@ fn check_global(inst: &Inst, declared: &mut HashSet<Capability>) -> Result<(), S
             }
             declare(declared, *capability);
         }
-        (Op::ExtInstImport, [Operand::LiteralString(name)]) => {
-            if name != "GLSL.std.450" && !name.starts_with("NonSemantic.") {
-                return Err(invalid(inst, "an extended instruction set other than GLSL.std.450"));
-            }
+        (Op::ExtInstImport, [Operand::LiteralString(name)])
+            if name != "GLSL.std.450" && !name.starts_with("NonSemantic.") =>
+        {
+            return Err(invalid(inst, "an extended instruction set other than GLSL.std.450"));
         }
         (Op::MemoryModel, [Operand::AddressingModel(addressing), Operand::MemoryModel(memory)]) => {
             if *addressing != AddressingModel::Logical {
@@ -328,24 +328,27 @@ fn check_global(inst: &Inst, declared: &mut HashSet<Capability>) -> Result<(), S
                 return Err(invalid(inst, "a memory model of another API"));
             }
         }
-        (Op::Variable, [Operand::StorageClass(class), ..]) => {
-            if !matches!(
-                class,
-                StorageClass::UniformConstant
-                    | StorageClass::Input
-                    | StorageClass::Uniform
-                    | StorageClass::Workgroup
-                    | StorageClass::Private
-                    | StorageClass::PushConstant
-                    | StorageClass::StorageBuffer
-            ) {
-                let rule = format!("a global variable of storage class {class:?}");
-                return Err(inst.error(SpirvErrorKind::Invalid { rule: Cow::Owned(rule) }));
-            }
+        (Op::Variable, [Operand::StorageClass(class), ..]) if !is_kernel_class(*class) => {
+            let rule = format!("a global variable of storage class {class:?}");
+            return Err(inst.error(SpirvErrorKind::Invalid { rule: Cow::Owned(rule) }));
         }
         _ => {}
     }
     Ok(())
+}
+
+/// Storage classes of the global variables of a compute kernel.
+fn is_kernel_class(class: StorageClass) -> bool {
+    matches!(
+        class,
+        StorageClass::UniformConstant
+            | StorageClass::Input
+            | StorageClass::Uniform
+            | StorageClass::Workgroup
+            | StorageClass::Private
+            | StorageClass::PushConstant
+            | StorageClass::StorageBuffer
+    )
 }
 
 /// Adds a capability and those that it implies.

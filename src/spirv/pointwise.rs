@@ -509,7 +509,7 @@ pub(super) mod math {
     pub(crate) const ERF_P: f32 = 0.327_591_1;
     /// Cephes `tanhf`: `tanh(x) = x + x^3 P(x^2)` below [`TANH_SMALL`], from the highest power.
     pub(crate) const TANH: [f32; 5] =
-        [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1];
+        [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
     /// Beyond this, `tanh(x) = 1 - 2 / (e^2x + 1)` loses nothing.
     pub(crate) const TANH_SMALL: f32 = 0.625;
 }

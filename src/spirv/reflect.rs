@@ -232,6 +232,9 @@ fn local_size(
     entry: u32,
     spec: &mut [SpecInfo],
 ) -> Result<([u32; 3], [Option<u32>; 3]), SpirvError> {
+    let sets = |inst: &Inst, mode: ExecutionMode| {
+        inst.inst.operands.starts_with(&[Operand::IdRef(entry), Operand::ExecutionMode(mode)])
+    };
     let mut literal = None;
     let mut ids = None;
     for inst in index.module.globals() {
@@ -242,15 +245,11 @@ fn local_size(
                 ids = Some((inst, [inst.id(0)?, inst.id(1)?, inst.id(2)?]));
                 break;
             }
-            Op::ExecutionModeId if inst.id(0)? == entry => {
-                if inst.inst.operands.get(1) == Some(&Operand::ExecutionMode(ExecutionMode::LocalSizeId)) {
-                    ids = Some((inst, [inst.id(2)?, inst.id(3)?, inst.id(4)?]));
-                }
+            Op::ExecutionModeId if sets(inst, ExecutionMode::LocalSizeId) => {
+                ids = Some((inst, [inst.id(2)?, inst.id(3)?, inst.id(4)?]));
             }
-            Op::ExecutionMode if inst.id(0)? == entry => {
-                if inst.inst.operands.get(1) == Some(&Operand::ExecutionMode(ExecutionMode::LocalSize)) {
-                    literal = Some([inst.literal(2)?, inst.literal(3)?, inst.literal(4)?]);
-                }
+            Op::ExecutionMode if sets(inst, ExecutionMode::LocalSize) => {
+                literal = Some([inst.literal(2)?, inst.literal(3)?, inst.literal(4)?]);
             }
             _ => {}
         }

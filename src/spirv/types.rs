@@ -103,11 +103,17 @@ impl TypeBudget {
     }
 }
 
+/// An id, or one member of it.
+type Target = (u32, Option<u32>);
+
+/// A decoration and the instruction that carries it.
+type Decorated<'m> = (Decoration, &'m Inst);
+
 /// Decorations and names of a module by id, ready for lookups.
 pub(super) struct Index<'m> {
     pub(super) module: &'m Module,
-    names: HashMap<(u32, Option<u32>), &'m str>,
-    decorations: HashMap<(u32, Option<u32>), Vec<(Decoration, &'m Inst)>>,
+    names: HashMap<Target, &'m str>,
+    decorations: HashMap<Target, Vec<Decorated<'m>>>,
 }
 
 impl<'m> Index<'m> {
