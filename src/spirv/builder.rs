@@ -246,22 +246,35 @@ impl Kernel {
         self.choose(take, a, b)
     }
 
-    /// `Pow` of GLSL is defined for positive bases only; the sign and the special cases are ours.
+    /// `Pow` of GLSL is defined for positive bases only; the sign and the special cases are ours. As in C,
+    /// but for the sign of a zero base, which is lost, and for a NaN exponent, which gives NaN.
     fn pow(&mut self, x: u32, y: u32) -> u32 {
         let (zero, one, half) = (self.float(0.0), self.float(1.0), self.float(0.5));
-        let magnitude = self.ext(GlslStd450Op::FAbs, &[x]);
-        let magnitude = self.ext(GlslStd450Op::Pow, &[magnitude, y]);
+        let (infinity, nan) = (self.float(f32::INFINITY), self.float(f32::NAN));
+        let size = self.ext(GlslStd450Op::FAbs, &[x]);
+        let magnitude = self.ext(GlslStd450Op::Pow, &[size, y]);
+        // A negative base takes the sign of an odd exponent, and no fraction.
         let floor = self.ext(GlslStd450Op::Floor, &[y]);
         let integral = self.compare(CompareOp::Equal, floor, y);
         let halved = self.arith(Op::FMul, y, half);
         let halved_floor = self.ext(GlslStd450Op::Floor, &[halved]);
-        let odd = self.compare(CompareOp::NotEqual, halved_floor, halved);
+        let even = self.compare(CompareOp::Equal, halved_floor, halved);
         let minus = self.op(Op::FNegate, self.types.float, &[magnitude]);
-        let signed = self.choose(odd, minus, magnitude);
-        let nan = self.float(f32::NAN);
-        let negative = self.choose(integral, signed, nan);
+        let signed = self.choose(even, magnitude, minus);
+        let endless = self.compare(CompareOp::Equal, size, infinity);
+        let fraction = self.choose(endless, magnitude, nan);
+        let negative = self.choose(integral, signed, fraction);
         let below = self.compare(CompareOp::Less, x, zero);
         let value = self.choose(below, negative, magnitude);
+        // Zero, NaN, and an exponent of zero.
+        let inverse = self.compare(CompareOp::Less, y, zero);
+        let of_zero = self.choose(inverse, infinity, zero);
+        let is_zero = self.compare(CompareOp::Equal, x, zero);
+        let value = self.choose(is_zero, of_zero, value);
+        let x_nan = self.op(Op::IsNan, self.types.boolean, &[x]);
+        let y_nan = self.op(Op::IsNan, self.types.boolean, &[y]);
+        let unknown = self.op(Op::LogicalOr, self.types.boolean, &[x_nan, y_nan]);
+        let value = self.choose(unknown, nan, value);
         let always = self.compare(CompareOp::Equal, y, zero);
         self.choose(always, one, value)
     }
