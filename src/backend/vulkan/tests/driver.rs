@@ -66,3 +66,45 @@ fn contexts_without_validation_share_the_listing_and_say_nothing() {
     assert!(two.validation_messages().is_empty());
     assert_eq!(format!("{two:?}").matches("buffers: 1").count(), 1);
 }
+
+/// Run by the tests below in a process of its own, under another environment.
+#[test]
+fn listing_and_opening_answer_whatever_is_installed() {
+    let listed = VulkanDriver::new().devices();
+    let desc = ContextDesc { validation: true, ..Default::default() };
+    let opened = VulkanDriver::new().open(0, &desc).map(|context| context.info().name.clone());
+    println!("listed: {:?}", listed.map(|devices| devices.len()).map_err(|error| error.to_string()));
+    println!("opened: {:?}", opened.map_err(|error| error.to_string()));
+}
+
+fn listing_under(name: &str, value: &str) -> String {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--nocapture",
+            "backend::vulkan::tests::driver::listing_and_opening_answer_whatever_is_installed",
+        ])
+        .env(name, value)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("listed: "), "{text}");
+    text
+}
+
+#[test]
+fn without_a_driver_the_error_says_what_to_do() {
+    let text = listing_under("VK_ICD_FILENAMES", "/nonexistent/icd.json");
+    assert!(
+        text.contains("listed: Err(\"vulkan is not available: no Vulkan driver offers a device; "),
+        "{text}"
+    );
+    assert!(text.contains("apt install") || text.contains("usermod"), "{text}");
+}
+
+#[test]
+fn without_the_validation_layer_the_error_says_what_to_install() {
+    let text = listing_under("VK_LAYER_PATH", "/nonexistent");
+    assert!(text.contains("listed: Ok("), "{text}");
+    assert!(text.contains("opened: Err(") && text.contains("apt install vulkan-validationlayers"), "{text}");
+}

@@ -53,11 +53,19 @@ fn a_missing_barrier_between_submissions_is_reported() {
 
 #[test]
 fn waiting_orders_submissions_without_a_barrier() {
-    let fixture = Fixture::new();
-    let queue = fixture.queue();
-    let whole = chain(&fixture, None);
-    for at in [0, 1] {
-        fixture.run(&queue, &recording(vec![whole.commands[at].clone()]));
+    for (timeline, wait) in [
+        (false, WaitPolicy::Block),
+        (false, WaitPolicy::Spin),
+        (true, WaitPolicy::Block),
+        (true, WaitPolicy::Spin),
+    ] {
+        let without = Without { timeline, ..Default::default() };
+        let fixture = Fixture::with(&ContextDesc { wait, ..Default::default() }, without);
+        let queue = fixture.queue();
+        let whole = chain(&fixture, None);
+        for command in whole.commands {
+            fixture.run(&queue, &recording(vec![command]));
+        }
+        assert_eq!(fixture.take_messages(), [""; 0]);
     }
-    assert_eq!(fixture.take_messages(), [""; 0]);
 }
