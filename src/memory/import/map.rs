@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::range::ByteRange;
 use super::refusal::Refusal;
 use super::window::Window;
+use crate::memory::range::ByteRange;
 
 /// The wanted pages are partly, not wholly, inside live imports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -263,7 +263,8 @@ mod tests {
                     Ok((key, offset)) => {
                         let id = *map.get(&key).unwrap();
                         let created = id == serial;
-                        prop_assert!(held.iter().all(|page| *page == if created { None } else { Some(id) }));
+                        let before = (!created).then_some(id);
+                        prop_assert!(held.iter().all(|page| *page == before));
                         owner[span].fill(Some(id));
                         let start = owner.iter().position(|page| *page == Some(id)).unwrap() as u64;
                         prop_assert_eq!(offset, (from - start) * PAGE + 3);
