@@ -121,8 +121,8 @@ fn native<T: Number>(op: NaryOp, name: &'static str, nest: Nest, lens: Vec<usize
                 let count = T::from_f64(lens.len() as f64);
                 fold(&nest, &xs, y, T::add, move |v| v.div(count));
             }
-            NaryOp::Min => fold(&nest, &xs, y, T::min, |v| v),
-            NaryOp::Max => fold(&nest, &xs, y, T::max, |v| v),
+            NaryOp::Min => fold(&nest, &xs, y, T::least, |v| v),
+            NaryOp::Max => fold(&nest, &xs, y, T::greatest, |v| v),
         }
         Ok(())
     })

@@ -21,9 +21,9 @@ pub(crate) trait Number: Element + PartialOrd {
     /// Remainder with the sign of the divisor; 0 for an integer divisor of 0.
     fn modulo(self, o: Self) -> Self;
     /// The smaller one; NaN where either is.
-    fn min(self, o: Self) -> Self;
+    fn least(self, o: Self) -> Self;
     /// The larger one; NaN where either is.
-    fn max(self, o: Self) -> Self;
+    fn greatest(self, o: Self) -> Self;
     /// The magnitude; of the lowest integer itself.
     fn abs(self) -> Self;
     /// The opposite.
@@ -32,6 +32,8 @@ pub(crate) trait Number: Element + PartialOrd {
     fn powi(self, e: i64) -> Self;
     /// The nearest `f64`.
     fn to_f64(self) -> f64;
+    /// The nearest number; the low bits for integers.
+    fn from_i64(v: i64) -> Self;
     /// The number cut off, within the range of `i64`.
     fn to_i64(self) -> i64;
     /// The nearest number; integers are cut off and kept within range.
@@ -72,11 +74,11 @@ macro_rules! float {
                 }
             }
             #[inline(always)]
-            fn min(self, o: Self) -> Self {
+            fn least(self, o: Self) -> Self {
                 if self < o || self.is_nan() { self } else { o }
             }
             #[inline(always)]
-            fn max(self, o: Self) -> Self {
+            fn greatest(self, o: Self) -> Self {
                 if self > o || self.is_nan() { self } else { o }
             }
             #[inline(always)]
@@ -93,6 +95,9 @@ macro_rules! float {
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 f64::from(self)
+            }
+            fn from_i64(v: i64) -> Self {
+                v as $t
             }
             fn to_i64(self) -> i64 {
                 self as i64
@@ -127,10 +132,10 @@ macro_rules! half {
             fn modulo(self, o: Self) -> Self {
                 <$t>::from_f32(Number::modulo(self.to_f32(), o.to_f32()))
             }
-            fn min(self, o: Self) -> Self {
+            fn least(self, o: Self) -> Self {
                 if self < o || self.is_nan() { self } else { o }
             }
-            fn max(self, o: Self) -> Self {
+            fn greatest(self, o: Self) -> Self {
                 if self > o || self.is_nan() { self } else { o }
             }
             fn abs(self) -> Self {
@@ -144,6 +149,9 @@ macro_rules! half {
             }
             fn to_f64(self) -> f64 {
                 <$t>::to_f64(self)
+            }
+            fn from_i64(v: i64) -> Self {
+                <$t>::from_f64(v as f64)
             }
             fn to_i64(self) -> i64 {
                 self.to_f32() as i64
@@ -183,11 +191,11 @@ macro_rules! integer {
                 if r != 0 && (r < 0) != (o < 0) { r.wrapping_add(o) } else { r }
             }
             #[inline(always)]
-            fn min(self, o: Self) -> Self {
+            fn least(self, o: Self) -> Self {
                 Ord::min(self, o)
             }
             #[inline(always)]
-            fn max(self, o: Self) -> Self {
+            fn greatest(self, o: Self) -> Self {
                 Ord::max(self, o)
             }
             #[inline(always)]
@@ -216,6 +224,9 @@ macro_rules! integer {
             }
             fn to_f64(self) -> f64 {
                 self as f64
+            }
+            fn from_i64(v: i64) -> Self {
+                v as $t
             }
             fn to_i64(self) -> i64 {
                 i64::try_from(self).unwrap_or(i64::MAX)
@@ -299,8 +310,8 @@ mod tests {
 
     #[test]
     fn floats_keep_nan_and_follow_the_sign_of_the_divisor() {
-        assert!(Number::min(f32::NAN, 1.0).is_nan() && Number::min(1.0, f32::NAN).is_nan());
-        assert!(Number::max(f16::NAN, f16::ONE).is_nan() && Number::max(f16::ONE, f16::NAN).is_nan());
+        assert!(Number::least(f32::NAN, 1.0).is_nan() && Number::least(1.0, f32::NAN).is_nan());
+        assert!(Number::greatest(f16::NAN, f16::ONE).is_nan() && Number::greatest(f16::ONE, f16::NAN).is_nan());
         assert_eq!((Number::modulo(-7.5f64, 2.0), Number::fmod(-7.5f64, 2.0)), (0.5, -1.5));
         assert_eq!(Number::modulo(5.3f32, -2.0), 5.3 % 2.0 - 2.0);
     }

@@ -71,7 +71,7 @@ fn integers<T: Number>(u: Unary, n: usize, args: &mut NativeArgs<'_, '_>) -> Res
     match u.op {
         UnaryOp::Abs => map(x, y, T::abs),
         UnaryOp::Neg => map(x, y, T::neg),
-        UnaryOp::Relu => map(x, y, |v| T::max(v, T::ZERO)),
+        UnaryOp::Relu => map(x, y, |v| T::greatest(v, T::ZERO)),
         // The complement, for signed and unsigned types alike: -1 - x wraps.
         UnaryOp::BitwiseNot => map(x, y, |v| T::ZERO.sub(one).sub(v)),
         UnaryOp::Sign => map(x, y, |v| {
