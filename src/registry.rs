@@ -84,6 +84,8 @@ impl Registry {
     /// The backends of this crate.
     pub fn with_defaults() -> Registry {
         let mut registry = Registry::empty();
+        #[cfg(feature = "vulkan")]
+        registry.register(Box::new(crate::backend::vulkan::VulkanDriver::default()));
         registry.register(Box::new(CpuDriver));
         registry
     }

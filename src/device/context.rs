@@ -42,6 +42,11 @@ impl Context {
         &self.inner.core
     }
 
+    /// A number that no other living context has.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.inner.core).addr()
+    }
+
     /// What the device is and can do.
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.core.info

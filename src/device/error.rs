@@ -18,7 +18,8 @@ pub struct UsageError {
 }
 
 impl UsageError {
-    pub(super) fn new(context: &'static str, problem: Problem) -> UsageError {
+    /// What is wrong with `context`, breaking no rule of the Vulkan specification.
+    pub fn new(context: &'static str, problem: Problem) -> UsageError {
         UsageError { context, problem, vuid: None }
     }
 

@@ -68,7 +68,7 @@ impl Kernel {
     }
 
     pub(super) fn native(core: &Arc<Core>, native: NativeKernel) -> Result<Kernel, Error> {
-        Kernel::create(core, &Arc::new(KernelSource { native: Some(native) }), &[])
+        Kernel::create(core, &Arc::new(KernelSource::from_native(native)), &[])
     }
 
     /// The kernel as a recording names it.

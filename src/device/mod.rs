@@ -42,4 +42,4 @@ pub use self::event::Event;
 pub use self::host::{HostRead, HostWrite};
 pub use self::kernel::{Kernel, KernelArg};
 pub use self::queue::{Prepared, Queue};
-pub use self::scope::{Scope, ScopedBuffer};
+pub use self::scope::{Lent, Scope, ScopedBuffer, scope};

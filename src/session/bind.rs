@@ -67,20 +67,20 @@ impl<'e> Memory<'e> {
 }
 
 /// Where borrowed memory can be bound; made by [`super::Session::scope`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SessionScope<'s, 'env> {
-    inner: &'s Arc<Inner>,
+    inner: Arc<Inner>,
     scope: &'s Scope<'s, 'env>,
 }
 
 impl<'s, 'env> SessionScope<'s, 'env> {
-    pub(super) fn new(inner: &'s Arc<Inner>, scope: &'s Scope<'s, 'env>) -> Self {
-        SessionScope { inner, scope }
+    pub(super) fn new(inner: &Arc<Inner>, scope: &'s Scope<'s, 'env>) -> Self {
+        SessionScope { inner: Arc::clone(inner), scope }
     }
 
     /// Begins to bind memory to inputs and outputs.
     pub fn bind(&self) -> BindingBuilder<'s> {
-        BindingBuilder::new(self.inner)
+        BindingBuilder::new(&self.inner)
     }
 
     /// A borrowed slice to read from.

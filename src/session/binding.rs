@@ -193,13 +193,17 @@ impl<'e> Binding<'e> {
                 let args = args
                     .iter()
                     .map(|arg| match arg {
-                        Some((loc, access)) if loc.bytes > 0 => Ok(Arg::Buffer(self.range(*loc, d)?, *access)),
+                        Some((loc, access)) if loc.bytes > 0 => {
+                            Ok(Arg::Buffer(self.range(*loc, d)?, *access))
+                        }
                         Some((_, access)) if native => {
                             Ok(Arg::Buffer(BufferRange { bytes: 0, ..self.unused(d) }, *access))
                         }
                         Some((_, access)) => Ok(Arg::Buffer(self.unused(d), *access)),
                         None if native => Ok(Arg::Absent),
-                        None => Ok(Arg::Buffer(self.unused(d), crate::memory::coherency::Access::KERNEL_READ)),
+                        None => {
+                            Ok(Arg::Buffer(self.unused(d), crate::memory::coherency::Access::KERNEL_READ))
+                        }
                     })
                     .collect::<Result<_, Error>>()?;
                 let (params, groups) = (params.clone(), *groups);
@@ -221,9 +225,8 @@ impl<'e> Binding<'e> {
             Place::Constant(c) => Some(self.compiled.constants[c as usize].range()),
             Place::Arena(a) => self.arenas.buffer(a, d).map(|b| b.range()),
         };
-        let base = base.ok_or_else(|| SessionError::NoSharing {
-            device: self.device(d).context.info().name.clone(),
-        })?;
+        let base = base
+            .ok_or_else(|| SessionError::NoSharing { device: self.device(d).context.info().name.clone() })?;
         Ok(BufferRange { offset: base.offset + loc.offset, bytes: loc.bytes, ..base })
     }
 
@@ -328,9 +331,9 @@ impl<'e> Binding<'e> {
     }
 
     fn view_of(&self, slot: &Slot<'_>, info: &TensorInfo) -> Result<HostView, Error> {
-        let buffer = slot.view(info.bytes() as u64).ok_or_else(|| {
-            crate::device::UsageError::new("host_view", crate::device::Problem::NotMapped)
-        })?;
+        let buffer = slot
+            .view(info.bytes() as u64)
+            .ok_or_else(|| crate::device::UsageError::new("host_view", crate::device::Problem::NotMapped))?;
         Ok(HostView { buffer, info: info.clone() })
     }
 }

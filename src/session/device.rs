@@ -14,13 +14,9 @@ pub(super) struct Device {
 }
 
 /// Barrier behind copies that kernels read or overwrite next.
-pub(super) const COPIED: Barrier = Barrier {
-    src: Access::TRANSFER_WRITE,
-    dst: Access::DEVICE,
-};
+pub(super) const COPIED: Barrier = Barrier { src: Access::TRANSFER_WRITE, dst: Access::DEVICE };
 /// Barrier between kernels and copies of their results.
-pub(super) const COMPUTED: Barrier =
-    Barrier { src: Access::DEVICE_WRITE, dst: Access::TRANSFER_READ };
+pub(super) const COMPUTED: Barrier = Barrier { src: Access::DEVICE_WRITE, dst: Access::TRANSFER_READ };
 /// Barrier behind copies that the host reads next.
 pub(super) const SHOWN: Barrier = Barrier { src: Access::TRANSFER_WRITE, dst: Access::HOST_READ };
 
@@ -62,7 +58,12 @@ impl Device {
         }
     }
 
-    pub(super) fn buffer(&self, bytes: u64, placement: Placement, label: &'static str) -> Result<Buffer, Error> {
+    pub(super) fn buffer(
+        &self,
+        bytes: u64,
+        placement: Placement,
+        label: &'static str,
+    ) -> Result<Buffer, Error> {
         // A buffer is never empty, and a texel view or a fill may round its end up.
         let bytes = bytes.max(16).next_multiple_of(16);
         self.context.create_buffer(&BufferDesc { bytes, placement, label })

@@ -6,7 +6,7 @@ use crate::graph::{GraphError, TensorError};
 use crate::loader::LoadError;
 use crate::memory::host::HostError;
 use crate::plan::PlanError;
-use crate::registry::RegistryError;
+use crate::registry::OpenError;
 use crate::shape::ShapeError;
 
 /// Any failure of the library, by layer.
@@ -27,7 +27,7 @@ pub enum Error {
     Device(#[from] device::Error),
     /// No such device, or it cannot be opened.
     #[error(transparent)]
-    Registry(#[from] RegistryError),
+    Registry(#[from] OpenError),
     /// Host memory could not be had or is in use.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -111,7 +111,9 @@ pub enum SessionError {
         got: u64,
     },
     /// Memory bound to an output is read by an input later than it is written.
-    #[error("{first:?} and {second:?} share memory, and the graph writes one before it has read the other; bind them apart")]
+    #[error(
+        "{first:?} and {second:?} share memory, and the graph writes one before it has read the other; bind them apart"
+    )]
     Overlap {
         /// One input or output.
         first: String,
@@ -137,7 +139,9 @@ pub enum SessionError {
     #[error("a session needs a model: give a path or a graph")]
     NoModel,
     /// A device of a table must import host memory for what two devices share.
-    #[error("{device} cannot import host memory, so it cannot share tensors with the other devices of the session")]
+    #[error(
+        "{device} cannot import host memory, so it cannot share tensors with the other devices of the session"
+    )]
     NoSharing {
         /// The device's name.
         device: String,

@@ -335,3 +335,6 @@ impl Inner {
 fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Shape> {
     given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,9 +72,7 @@ impl ParamStore {
         }
         let buffer = upload(device, constant)?;
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = held
-            .entry(key)
-            .or_insert_with(|| Held { _tensor: constant.tensor.clone(), buffer });
+        let entry = held.entry(key).or_insert_with(|| Held { _tensor: constant.tensor.clone(), buffer });
         Ok(entry.buffer.clone())
     }
 }

@@ -118,7 +118,9 @@ impl<'e> Slot<'e> {
                 self.compute.insert(d, buffer.sub_buffer(0, bytes)?);
                 return Ok(());
             }
-            Source::Region(region, range) => (region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes()),
+            Source::Region(region, range) => {
+                (region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes())
+            }
             Source::Lent(lent, range) => (lent.address() + range.start, range.bytes()),
         };
         check_capacity(io, given)?;
@@ -284,9 +286,7 @@ fn decide(
     ladder: &crate::memory::import::DevicePolicy,
 ) -> Result<Choice, Error> {
     choose(request, ladder).map_err(|e| match e {
-        ImportError::Strict { .. } => {
-            SessionError::Strict { verdict: format!("{}: {e}", io.name) }.into()
-        }
+        ImportError::Strict { .. } => SessionError::Strict { verdict: format!("{}: {e}", io.name) }.into(),
         e => Error::Device(device::Error::Import(e)),
     })
 }

@@ -110,7 +110,7 @@ impl ContextBackend for CpuContext {
     }
 
     fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError> {
-        match &desc.source.native {
+        match desc.source.native() {
             Some(native) => Ok(self.tables.kernels().insert(native.clone())),
             None => Err(DeviceError::Unsupported { what: "kernels without a native function".to_owned() }),
         }

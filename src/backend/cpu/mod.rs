@@ -87,7 +87,7 @@ fn info(threads: usize) -> DeviceInfo {
             non_coherent_atom: 1,
             memory_bytes: address_space,
         },
-        features: Requires(0),
+        features: Requires::NONE,
         import: Some(import_rules()),
         subgroup: 1,
         timestamp_ns: 1.0,
