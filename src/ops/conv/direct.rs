@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
     use crate::graph::Tensor;
+    use crate::ops::conv::Conv;
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
     use crate::ops::window::AutoPad;
-    use crate::ops::conv::Conv;
     use crate::ops::{AttrValue, OpError, Operator, Window};
 
     /// The definition, in `f64`: every output element by itself, over any number of dimensions.
@@ -215,10 +215,7 @@ mod tests {
 
     #[test]
     fn a_large_convolution_in_several_blocks_matches() {
-        let op = Conv {
-            window: Window { pads: vec![1, 1, 1, 1], ..Window::default() },
-            ..Conv::default()
-        };
+        let op = Conv { window: Window { pads: vec![1, 1, 1, 1], ..Window::default() }, ..Conv::default() };
         let (x, w) = (tensor(&[1, 40, 61, 47], 1), tensor(&[3, 40, 3, 3], 2));
         assert!(columns::block(360, 61 * 47, 4, BLOCK_BYTES) < 61 * 47, "one block only");
         let got = run_f32(&op, &[Some(x.clone()), Some(w.clone())]).unwrap();

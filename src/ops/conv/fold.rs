@@ -111,9 +111,9 @@ pub fn channel_bias(added: &Tensor, output: &Shape) -> Result<Option<Tensor>, Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::conv::{Conv, ConvTranspose};
     use crate::ops::test_util::{assert_near, run_f32, tensor, values};
     use crate::ops::{Operator, Window};
-    use crate::ops::conv::{Conv, ConvTranspose};
 
     fn check(op: &dyn Operator, x: &Tensor, w: &Tensor, channels: usize, layout: WeightLayout) {
         let var: Vec<f32> = values(channels, 9).iter().map(|v| v.abs() + 0.1).collect();

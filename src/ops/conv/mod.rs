@@ -19,6 +19,13 @@ pub const FAMILY: Family = Family {
     name: "conv",
     ops: &[
         OpDef { name: "Conv", domain: "", since: 1, types: FLOATS, gpu: true, read: conv_op::read },
-        OpDef { name: "ConvTranspose", domain: "", since: 1, types: FLOATS, gpu: true, read: transpose::read },
+        OpDef {
+            name: "ConvTranspose",
+            domain: "",
+            since: 1,
+            types: FLOATS,
+            gpu: true,
+            read: transpose::read,
+        },
     ],
 };

@@ -38,6 +38,13 @@ pub const FAMILY: Family = Family {
         OpDef { name: "LpPool", domain: "", since: 1, types: FLOATS, gpu: true, read: pool_op::lp },
         OpDef { name: "MaxPool", domain: "", since: 1, types: MAX_TYPES, gpu: true, read: pool_op::max },
         OpDef { name: "Resize", domain: "", since: 10, types: &DType::ALL, gpu: true, read: resize::read },
-        OpDef { name: "Upsample", domain: "", since: 7, types: &DType::ALL, gpu: true, read: resize::upsample },
+        OpDef {
+            name: "Upsample",
+            domain: "",
+            since: 7,
+            types: &DType::ALL,
+            gpu: true,
+            read: resize::upsample,
+        },
     ],
 };

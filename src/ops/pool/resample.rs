@@ -69,11 +69,7 @@ fn pick<T: Element>(
 }
 
 /// Weighted sums.
-pub(super) fn weighted(
-    tables: Vec<AxisTable>,
-    cx: &OpCx,
-    outside: f32,
-) -> Result<NativeKernel, OpError> {
+pub(super) fn weighted(tables: Vec<AxisTable>, cx: &OpCx, outside: f32) -> Result<NativeKernel, OpError> {
     let dtype = cx.dtype(0)?;
     let run = Run { tables, outside };
     macro_rules! integers {
@@ -124,7 +120,8 @@ impl Run {
             return;
         }
         // Axes that shrink come first: less is left for the others.
-        let mut order: Vec<usize> = (0..self.tables.len()).filter(|i| !self.tables[*i].is_identity()).collect();
+        let mut order: Vec<usize> =
+            (0..self.tables.len()).filter(|i| !self.tables[*i].is_identity()).collect();
         let growth = |i: &usize| self.tables[*i].output() as f64 / self.tables[*i].input as f64;
         order.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         let mut sizes: Vec<usize> = self.tables.iter().map(|t| t.input).collect();
@@ -286,11 +283,11 @@ mod tests {
     fn examples_of_the_specification() {
         let scales = |v: &[f32]| Some(Tensor::new([v.len()], v).unwrap());
         let x = Tensor::new([1, 1, 2, 4], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).unwrap();
-        let align =
-            [("mode", text("linear")), ("coordinate_transformation_mode", text("align_corners"))];
+        let align = [("mode", text("linear")), ("coordinate_transformation_mode", text("align_corners"))];
         let got = resize(&align, x.clone(), [None, scales(&[1.0, 1.0, 0.6, 0.6]), None]).unwrap();
         assert_near(&got, &[1.0, 3.142857], 1e-5);
-        let got = resize(&[("mode", text("linear"))], x, [None, scales(&[1.0, 1.0, 0.6, 0.6]), None]).unwrap();
+        let got =
+            resize(&[("mode", text("linear"))], x, [None, scales(&[1.0, 1.0, 0.6, 0.6]), None]).unwrap();
         assert_near(&got, &[2.6666665, 4.3333331], 1e-5);
         let antialias = [("mode", text("linear")), ("antialias", AttrValue::Int(1))];
         let got = resize(&antialias, grid(), [None, scales(&[1.0, 1.0, 0.6, 0.6]), None]).unwrap();
@@ -306,11 +303,22 @@ mod tests {
         let roi = Tensor::new([8], &[0.0f32, 0.0, 0.4, 0.6, 1.0, 1.0, 1.2, 1.7]).unwrap();
         let got = resize(&crop, grid(), [Some(roi), None, Some(Tensor::from_i64s(&[1, 1, 3, 3]))]).unwrap();
         assert_near(&got, &[7.6000004, 10.0, 10.0, 12.400001, 10.0, 10.0, 10.0, 10.0, 10.0], 1e-5);
-        let outside =
-            [("mode", text("cubic")), ("exclude_outside", AttrValue::Int(1)), ("cubic_coeff_a", AttrValue::Float(-0.5))];
+        let outside = [
+            ("mode", text("cubic")),
+            ("exclude_outside", AttrValue::Int(1)),
+            ("cubic_coeff_a", AttrValue::Float(-0.5)),
+        ];
         let got = resize(&outside, grid(), [None, scales(&[1.0, 1.0, 0.8, 0.8]), None]).unwrap();
         let want = [
-            1.36812675, 2.6695014, 4.0133367, 6.57362535, 7.875, 9.2188353, 11.94896657, 13.25034122, 14.59417652,
+            1.36812675,
+            2.6695014,
+            4.0133367,
+            6.57362535,
+            7.875,
+            9.2188353,
+            11.94896657,
+            13.25034122,
+            14.59417652,
         ];
         assert_near(&got, &want, 1e-5);
     }
@@ -319,10 +327,7 @@ mod tests {
     fn aspect_policies_keep_the_ratio() {
         let x = Tensor::new([1, 1, 2, 4], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).unwrap();
         let size = |policy: &str| {
-            let list = [
-                ("axes", AttrValue::Ints(vec![2, 3])),
-                ("keep_aspect_ratio_policy", text(policy)),
-            ];
+            let list = [("axes", AttrValue::Ints(vec![2, 3])), ("keep_aspect_ratio_policy", text(policy))];
             resize(&list, x.clone(), [None, None, Some(Tensor::from_i64s(&[7, 8]))]).unwrap().shape().to_vec()
         };
         assert_eq!(size("not_larger"), [1, 1, 4, 8]);
@@ -365,6 +370,9 @@ mod tests {
         let crop = [("coordinate_transformation_mode", text("tf_crop_and_resize"))];
         assert!(fails(&crop, [scales(&[0.0; 3]), scales(&[1.0, 1.0, 2.0, 2.0]), None]));
         let tiny = [("mode", text("linear")), ("antialias", AttrValue::Int(1))];
-        assert!(fails(&tiny, [None, scales(&[1.0, 1.0, 2.0, 1e-30]), Some(Tensor::from_i64s(&[1, 1, 8, 1]))]));
+        assert!(fails(
+            &tiny,
+            [None, scales(&[1.0, 1.0, 2.0, 1e-30]), Some(Tensor::from_i64s(&[1, 1, 8, 1]))]
+        ));
     }
 }

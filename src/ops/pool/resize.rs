@@ -192,8 +192,7 @@ pub(super) fn upsample(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn
 
 /// The operators from before there were coordinate modes.
 fn simple(mode: i32, inputs: ResizeInputs, scales: Vec<f32>) -> Arc<dyn Operator> {
-    let mode =
-        if mode == 0 { Interpolation::Nearest(NearestMode::Floor) } else { Interpolation::Linear };
+    let mode = if mode == 0 { Interpolation::Nearest(NearestMode::Floor) } else { Interpolation::Linear };
     let coordinates = CoordinateMode::Asymmetric;
     Arc::new(Resize { desc: ResizeDesc { mode, coordinates, inputs, scales, ..ResizeDesc::default() } })
 }

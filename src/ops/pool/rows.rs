@@ -209,8 +209,8 @@ mod tests {
 
     use super::*;
     use crate::graph::Tensor;
-    use crate::ops::test_util::{assert_near, attrs, read_op, run_cpu, run_f32, tensor, tensor_of, values};
     use crate::ops::pool::Pool;
+    use crate::ops::test_util::{assert_near, attrs, read_op, run_cpu, run_f32, tensor, tensor_of, values};
     use crate::ops::{AttrValue, AutoPad, Window};
 
     #[derive(Clone, Debug)]
@@ -350,7 +350,8 @@ mod tests {
         assert_eq!(run_cpu(&*op, &[Some(x)], 1).unwrap()[0].as_slice::<u8>().unwrap(), [200, 200]);
         let x = tensor_of(&[1, 1, 4], &values(4, 1), bf16::from_f32);
         let all = x.to_f32s().unwrap();
-        let want = [all[..3].iter().copied().fold(-2.0, f32::max), all[1..].iter().copied().fold(-2.0, f32::max)];
+        let want =
+            [all[..3].iter().copied().fold(-2.0, f32::max), all[1..].iter().copied().fold(-2.0, f32::max)];
         assert_eq!(run_cpu(&*op, &[Some(x)], 1).unwrap()[0].to_f32s().unwrap(), want);
     }
 

@@ -47,8 +47,16 @@ impl AxisTable {
         self.output() == self.input
             && self.index.chunks(self.taps).zip(self.weight.chunks(self.taps)).enumerate().all(
                 |(i, (index, weight))| {
-                    index.iter().zip(weight).all(|(j, w)| if *j == i as i32 { true } else { *w == 0.0 && *j >= 0 })
-                        && (weight.iter().zip(index).filter(|(_, j)| **j == i as i32).map(|(w, _)| *w).sum::<f64>()
+                    index
+                        .iter()
+                        .zip(weight)
+                        .all(|(j, w)| if *j == i as i32 { true } else { *w == 0.0 && *j >= 0 })
+                        && (weight
+                            .iter()
+                            .zip(index)
+                            .filter(|(_, j)| **j == i as i32)
+                            .map(|(w, _)| *w)
+                            .sum::<f64>()
                             - 1.0)
                             .abs()
                             < 1e-12
@@ -160,10 +168,18 @@ impl AxisDesc {
                 offset + (x + 0.5) / self.scale - 0.5
             }
             CoordinateMode::PytorchHalfPixel => {
-                if resized > 1.0 { (x + 0.5) / self.scale - 0.5 } else { 0.0 }
+                if resized > 1.0 {
+                    (x + 0.5) / self.scale - 0.5
+                } else {
+                    0.0
+                }
             }
             CoordinateMode::AlignCorners => {
-                if resized == 1.0 { 0.0 } else { x * last / (resized - 1.0) }
+                if resized == 1.0 {
+                    0.0
+                } else {
+                    x * last / (resized - 1.0)
+                }
             }
             CoordinateMode::Asymmetric => x / self.scale,
             CoordinateMode::TfCropAndResize => {
@@ -198,7 +214,9 @@ mod tests {
 
     #[test]
     fn weights_sum_to_one_and_reproduce_a_line() {
-        for mode in [Interpolation::Linear, Interpolation::Cubic { a: -0.75 }, Interpolation::Cubic { a: -0.5 }] {
+        for mode in
+            [Interpolation::Linear, Interpolation::Cubic { a: -0.75 }, Interpolation::Cubic { a: -0.5 }]
+        {
             for (input, output) in [(5, 9), (9, 5), (7, 7), (3, 20), (20, 3)] {
                 for antialias in [false, true] {
                     let table = AxisTable::new(&AxisDesc { antialias, ..desc(input, output, mode) });
@@ -214,7 +232,8 @@ mod tests {
         let table = AxisTable::new(&d);
         for o in 2..13 {
             let at = o * table.taps..(o + 1) * table.taps;
-            let got: f64 = table.index[at.clone()].iter().zip(&table.weight[at]).map(|(i, w)| f64::from(*i) * w).sum();
+            let got: f64 =
+                table.index[at.clone()].iter().zip(&table.weight[at]).map(|(i, w)| f64::from(*i) * w).sum();
             assert!((got - d.place(o)).abs() < 1e-9);
         }
     }
