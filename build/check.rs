@@ -12,7 +12,7 @@ use rspirv::spirv::Capability;
 use spirv_reflect::convert::result_to_string;
 use spirv_reflect::ffi;
 
-use super::spirv::reflect::{BindingKind, Reflection};
+use super::spirv::reflect::{BindingKind, Reflection, reflect};
 
 /// Why spirv-reflect cannot read this kernel, if it cannot.
 pub(super) fn unreadable(kernel: &Reflection) -> Option<String> {
@@ -34,6 +34,13 @@ pub(super) fn unreadable(kernel: &Reflection) -> Option<String> {
 /// # Errors
 /// The first difference.
 pub(super) fn compare(words: &[u32], kernel: &Reflection) -> Result<(), String> {
+    let plain = reflect(words).map_err(|error| error.to_string())?;
+    if let Some(constant) = plain.spec.first() {
+        return Err(format!(
+            "specialization constant {} ({}) is not declared through include/spec.glsl",
+            constant.id, constant.name
+        ));
+    }
     let seen = read(words)?;
     let ours: Vec<_> = kernel.bindings.iter().map(|b| (b.set, b.binding, Some(b.kind))).collect();
     if ours != seen.bindings {
@@ -65,10 +72,7 @@ fn read(words: &[u32]) -> Result<Seen, String> {
         ffi::spvReflectCreateShaderModule(size_of_val(words), words.as_ptr().cast(), &raw mut module)
     };
     if result != ffi::SpvReflectResult_SPV_REFLECT_RESULT_SUCCESS {
-        let error = result_to_string(result);
-        return Err(format!(
-            "spirv-reflect: {error}; declare specialization constants through include/spec.glsl"
-        ));
+        return Err(format!("spirv-reflect: {}", result_to_string(result)));
     }
     // SAFETY: the module was created; its pointers and counts describe arrays that live until it is destroyed,
     // and everything is copied out of them before.

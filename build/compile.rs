@@ -97,15 +97,17 @@ fn messages(path: &str, kernel: &str, error: &GlslangError) -> String {
     let mut lines = Vec::new();
     for line in log.lines() {
         let Some(message) = line.strip_prefix("ERROR: ") else { continue };
+        if message.contains("compilation terminated") || message.contains("compilation errors") {
+            continue;
+        }
         let located = message.split_once(':').and_then(|(file, rest)| {
             let (line, text) = rest.split_once(':')?;
             let line: usize = line.parse().ok()?;
             let file = if file.parse::<usize>().is_ok() || file.is_empty() { path } else { file };
-            Some(format!("{file}:{line}:{text} (kernel {kernel})"))
+            Some(format!("{file}:{line}: {} (kernel {kernel})", text.trim()))
         });
         match located {
             Some(located) => lines.push(located),
-            None if message.contains("compilation errors") => {}
             None => lines.push(format!("{path}:1: {message} (kernel {kernel})")),
         }
     }

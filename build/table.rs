@@ -76,7 +76,18 @@ fn row(rows: &mut String, kernel: &Kernel<'_>, first_word: usize) {
     line(rows, 2, "],");
     line(rows, 2, &format!("shared_bytes: {},", r.shared_bytes));
     let capabilities: Vec<String> = r.capabilities.iter().map(|c| format!("Capability::{c:?}")).collect();
+    line(
+        rows,
+        2,
+        &format!(
+            "requires: Requires::of({:?}, {}, &[{}]),",
+            r.version,
+            r.local_size_id,
+            capabilities.join(", ")
+        ),
+    );
     line(rows, 2, &format!("capabilities: &[{}],", capabilities.join(", ")));
+    line(rows, 2, &format!("local_size_id: {},", r.local_size_id));
     line(rows, 2, &format!("words: ({first_word}, {}),", kernel.words.len()));
     line(rows, 1, "},");
 }

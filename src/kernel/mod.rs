@@ -64,6 +64,10 @@ pub struct KernelInfo {
     pub spec: &'static [SpecInfo],
     /// Bytes of workgroup memory with every specialization constant at its default.
     pub shared_bytes: u32,
+    /// What a device must have to run it.
+    pub requires: Requires,
+    /// Whether the work-group size is given by `OpExecutionModeId LocalSizeId`.
+    pub local_size_id: bool,
     /// The capabilities the module declares.
     pub capabilities: &'static [Capability],
     /// First word and count of words in the table's blob.
@@ -74,11 +78,6 @@ impl KernelInfo {
     /// The kernel's SPIR-V.
     pub fn spirv(&self) -> &'static [u32] {
         table::words(self.words)
-    }
-
-    /// What a device must have to run it.
-    pub const fn requires(&self) -> Requires {
-        Requires::from_capabilities(self.capabilities)
     }
 
     /// The same facts as the reflection of a user's module gives.
@@ -92,6 +91,7 @@ impl KernelInfo {
             spec: self.spec.to_vec(),
             local_size: self.local_size,
             local_size_spec: self.local_size_spec,
+            local_size_id: self.local_size_id,
             shared_bytes: self.shared_bytes,
             capabilities: self.capabilities.to_vec(),
         }

@@ -36,12 +36,15 @@ const NAMES: &[(Requires, &str)] = &[
     (Requires::DOT_PRODUCT, "integer dot product"),
     (Requires::VULKAN_MEMORY_MODEL, "vulkan memory model"),
     (Requires::VARIABLE_POINTERS, "variable pointers"),
-    (Requires::BUFFER_ADDRESS, "buffer device address"),
+    (Requires::LOCAL_SIZE_ID, "work-group size by id"),
     (Requires::WORKGROUP_LAYOUT, "explicit workgroup memory layout"),
     (Requires::IMAGE_1D, "one-dimensional images"),
     (Requires::IMAGE_FORMATS, "extended storage image formats"),
     (Requires::IMAGE_WITHOUT_FORMAT, "storage images without format"),
     (Requires::FLOAT_CONTROLS, "float controls"),
+    (Requires::SPIRV_1_4, "spir-v 1.4"),
+    (Requires::SPIRV_1_5, "spir-v 1.5"),
+    (Requires::SPIRV_1_6, "spir-v 1.6"),
     (Requires::UNKNOWN, "a feature unknown to this runtime"),
 ];
 
@@ -100,8 +103,8 @@ impl Requires {
     pub const VULKAN_MEMORY_MODEL: Self = Self(1 << 24);
     /// Variable pointers.
     pub const VARIABLE_POINTERS: Self = Self(1 << 25);
-    /// Pointers into buffers by address.
-    pub const BUFFER_ADDRESS: Self = Self(1 << 26);
+    /// `LocalSizeId` as an execution mode (Vulkan 1.3's maintenance4).
+    pub const LOCAL_SIZE_ID: Self = Self(1 << 26);
     /// Explicit layout of workgroup memory.
     pub const WORKGROUP_LAYOUT: Self = Self(1 << 27);
     /// One-dimensional images.
@@ -112,10 +115,28 @@ impl Requires {
     pub const IMAGE_WITHOUT_FORMAT: Self = Self(1 << 30);
     /// Control over rounding, denormals and special values.
     pub const FLOAT_CONTROLS: Self = Self(1 << 31);
+    /// SPIR-V 1.4 (Vulkan 1.2).
+    pub const SPIRV_1_4: Self = Self(1 << 32);
+    /// SPIR-V 1.5 (Vulkan 1.2).
+    pub const SPIRV_1_5: Self = Self(1 << 33);
+    /// SPIR-V 1.6 (Vulkan 1.3).
+    pub const SPIRV_1_6: Self = Self(1 << 34);
     /// A capability that none of the others stands for; no device has it.
     pub const UNKNOWN: Self = Self(1 << 63);
 
-    /// What a module with these capabilities asks for.
+    /// What a module of this SPIR-V version with these capabilities asks for.
+    pub const fn of(version: (u8, u8), local_size_id: bool, capabilities: &[Capability]) -> Self {
+        let version = match version {
+            (1, 0..=3) => Self::NONE,
+            (1, 4) => Self::SPIRV_1_4,
+            (1, 5) => Self::SPIRV_1_4.union(Self::SPIRV_1_5),
+            _ => Self::SPIRV_1_4.union(Self::SPIRV_1_5).union(Self::SPIRV_1_6),
+        };
+        let size = if local_size_id { Self::LOCAL_SIZE_ID } else { Self::NONE };
+        Self::from_capabilities(capabilities).union(version).union(size)
+    }
+
+    /// What a module with these capabilities asks for, its version aside.
     pub const fn from_capabilities(capabilities: &[Capability]) -> Self {
         let mut all = Self::NONE;
         let mut at = 0;
@@ -192,7 +213,6 @@ impl Requires {
             | C::DotProductInput4x8BitPacked => Self::DOT_PRODUCT,
             C::VulkanMemoryModel | C::VulkanMemoryModelDeviceScope => Self::VULKAN_MEMORY_MODEL,
             C::VariablePointers | C::VariablePointersStorageBuffer => Self::VARIABLE_POINTERS,
-            C::PhysicalStorageBufferAddresses => Self::BUFFER_ADDRESS,
             C::WorkgroupMemoryExplicitLayoutKHR
             | C::WorkgroupMemoryExplicitLayout8BitAccessKHR
             | C::WorkgroupMemoryExplicitLayout16BitAccessKHR => Self::WORKGROUP_LAYOUT,

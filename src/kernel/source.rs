@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::native::NativeKernel;
 use super::{KernelId, Requires};
 use crate::memory::coherency::Access;
-use crate::spirv::{self, Reflection, SpirvError};
+use crate::spirv::{self, Reflection, SpirvError, check_module};
 
 /// A kernel's code in one or several forms; a backend takes the one it runs.
 #[derive(Clone, Debug)]
@@ -39,9 +39,9 @@ impl KernelSource {
     /// A SPIR-V module of the caller's or one built at run time.
     ///
     /// # Errors
-    /// [`SpirvError`] where the module is not a compute kernel that can be reflected.
+    /// [`SpirvError`] where the words are no module that may be handed to a driver.
     pub fn from_spirv(name: impl Into<Cow<'static, str>>, words: Vec<u32>) -> Result<Self, SpirvError> {
-        let reflection = spirv::reflect(&words)?;
+        let reflection = check_module(&words)?;
         let form = SpirvForm { words: Cow::Owned(words), reflection };
         Ok(KernelSource { name: name.into(), spirv: Some(Arc::new(form)), opencl_c: None, native: None })
     }
@@ -86,9 +86,10 @@ impl KernelSource {
 
     /// What the SPIR-V form needs of a device.
     pub fn requires(&self) -> Requires {
-        self.spirv
-            .as_ref()
-            .map_or(Requires::NONE, |f| Requires::from_capabilities(&f.reflection.capabilities))
+        self.spirv.as_ref().map_or(Requires::NONE, |f| {
+            let r = &f.reflection;
+            Requires::of(r.version, r.local_size_id, &r.capabilities)
+        })
     }
 
     /// How the kernel touches each of its arguments, in binding order; empty for native functions.

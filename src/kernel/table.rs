@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use rspirv::spirv::Capability;
 
-use super::{KernelId, KernelInfo};
+use super::{KernelId, KernelInfo, Requires};
 use crate::spirv::{Access, BindingInfo, BindingKind, Element, ParamInfo, ScalarType, SpecInfo, ValueType};
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));

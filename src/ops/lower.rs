@@ -127,7 +127,7 @@ impl<'a> Lowering<'a> {
 
     /// Whether the device can run kernel `id`.
     pub fn can_run(&self, id: KernelId) -> bool {
-        self.device.features.contains(id.info().requires())
+        self.device.features.contains(id.info().requires)
     }
 
     /// Makes a scratch range of `bytes`, valid for this operator's steps.
@@ -239,8 +239,8 @@ impl<'a> Lowering<'a> {
     fn check(&self, info: &KernelInfo, args: usize, params: usize, groups: [u32; 3]) -> Result<(), OpError> {
         let limits = &self.device.limits;
         let fail = |problem: String| Err(OpError::unsupported(format!("kernel {}: {problem}", info.name)));
-        if !self.device.features.contains(info.requires()) {
-            return fail(format!("the device lacks {:?}", info.requires()));
+        if !self.device.features.contains(info.requires) {
+            return fail(format!("the device lacks {:?}", info.requires));
         }
         if args != info.bindings.len() {
             return fail(format!("{args} arguments for {} bindings", info.bindings.len()));

@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod check;
 pub mod parse;
 pub mod reflect;
 mod types;
+mod typing;
 
+pub use check::check_module;
 pub use parse::{SpirvError, SpirvErrorKind};
 pub use reflect::{Access, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
 pub use types::{Element, ScalarType, ValueType};

@@ -123,6 +123,8 @@ pub struct Reflection {
     pub local_size: [u32; 3],
     /// The specialization constants of the work-group size.
     pub local_size_spec: [Option<u32>; 3],
+    /// Whether the work-group size is given by `OpExecutionModeId LocalSizeId`.
+    pub local_size_id: bool,
     /// Bytes of workgroup memory with every specialization constant at its default.
     pub shared_bytes: u32,
     /// The capabilities the module declares, in order.
@@ -156,6 +158,7 @@ pub fn reflect_module(module: &Module) -> Result<Reflection, SpirvError> {
         spec,
         local_size,
         local_size_spec,
+        local_size_id: module.globals().any(|inst| inst.op() == Op::ExecutionModeId),
         shared_bytes: shared_bytes(&index)?,
         capabilities: module
             .globals()

@@ -231,8 +231,11 @@ impl<'m> Index<'m> {
         }
         let (scalar, components) = self.vector(self.type_def(ty, ty.id(0)?)?)?;
         let stride = self.array_stride(ty)?;
-        let length = self.expect(ty, ty.id(1)?, &[Op::Constant], "a constant")?;
-        Ok(ValueType { scalar, components, array: Some((length.literal(0)?, stride)) })
+        let length = self.expect(ty, ty.id(1)?, &[Op::Constant], "a constant")?.literal(0)?;
+        if length == 0 {
+            return Err(unsupported(ty, "an array of length 0"));
+        }
+        Ok(ValueType { scalar, components, array: Some((length, stride)) })
     }
 
     /// The stride of an array type.
@@ -328,6 +331,11 @@ impl<'m> Index<'m> {
                 let Some(Operand::LiteralSpecConstantOpInteger(op)) = inst.inst.operands.first() else {
                     return None;
                 };
+                if *op == Op::CompositeExtract && inst.inst.operands.len() == 3 {
+                    let composite = self.module.def(inst.id(1).ok()?)?;
+                    let part = composite.id(inst.literal(2).ok()? as usize).ok()?;
+                    return self.constant_u32(part, depth + 1);
+                }
                 let a = self.constant_u32(inst.id(1).ok()?, depth + 1)?;
                 let b = self.constant_u32(inst.id(2).ok()?, depth + 1)?;
                 match op {
