@@ -103,6 +103,20 @@ fn one_name_for_two_kernels_is_refused() {
 }
 
 #[test]
+fn one_name_for_two_files_is_refused() {
+    let project = Project::new(&[("copy/a.comp", &shader("", "")), ("math/a.comp", &shader("", ""))]);
+    assert_eq!(project.error(), "shaders/math/a.comp: shaders/copy/a.comp has the same name");
+}
+
+#[test]
+fn a_name_is_an_identifier() {
+    for name in ["A", "2d", "a-b"] {
+        let error = Project::new(&[(&format!("copy/{name}.comp"), &shader("", ""))]).error();
+        assert!(error.contains("a-z, 0-9 and _, a letter first"), "{error}");
+    }
+}
+
+#[test]
 fn a_variant_sets_its_macros() {
     let body = "#ifdef VARIANT_wide\ndst[0] = WIDTH;\n#else\ndst[0] = FLAG;\n#endif";
     let text = format!("// variant: wide  WIDTH=4u\n//variant:  flag FLAG\n{}", shader(DST, body));
