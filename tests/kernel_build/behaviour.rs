@@ -259,3 +259,13 @@ fn what_spirv_reflect_cannot_read_is_listed() {
     assert_eq!(project.output("reflect_skipped.txt"), "shaders/copy/wide.comp: Int64\n");
     assert!(project.output("kernels.rs").contains("pub const REFLECT_SKIPPED: usize = 1;"));
 }
+
+#[test]
+fn the_example_for_authors_builds() {
+    let notes = include_str!("../../shaders/README.md");
+    let example = notes.split("```glsl\n").nth(1).unwrap().split("```").next().unwrap();
+    let project = Project::new(&[("copy/axpb.comp", example)]);
+    assert_eq!(project.build().unwrap().kernels, 2);
+    let table = project.output("kernels.rs");
+    assert!(table.contains("pub const OP: u32 = 1;") && table.contains("pub struct Axpb {"), "{table}");
+}
