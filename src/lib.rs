@@ -1,4 +1,23 @@
-//! Vulkan-first compute and inference runtime that runs a graph directly on the application's own memory.
+//! `onepool`: a compute and inference runtime that runs a graph directly on the application's own memory.
 
+pub mod backend;
+pub mod device;
+pub mod dtype;
+pub mod graph;
 pub mod kernel;
+pub mod limits;
+pub mod loader;
+pub mod memory;
+pub mod ops;
+pub mod plan;
+pub mod recording;
+pub mod registry;
+pub mod session;
+pub mod shape;
 pub mod spirv;
+
+pub use dtype::{DType, Element};
+pub use graph::{Graph, GraphBuilder, Tensor, TensorInfo};
+pub use memory::host::{HostRegion, SharedRegion};
+pub use session::{Binding, Error, Memory, Session};
+pub use shape::{Dim, Shape, SymShape};

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod native;
 mod requires;
 mod source;
 pub mod table;
@@ -10,8 +11,9 @@ use std::borrow::Cow;
 
 use rspirv::spirv::Capability;
 
+pub use self::native::{KernelError, NativeArg, NativeArgs, NativeFn, NativeKernel};
 pub use self::requires::Requires;
-pub use self::source::KernelSource;
+pub use self::source::{KernelSource, touch};
 pub use self::table::{id, params, spec};
 use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
@@ -161,11 +163,11 @@ mod tests {
     fn a_users_module_is_checked() {
         let info = id::FILL.info();
         let source = KernelSource::from_spirv("mine", info.spirv().to_vec()).unwrap();
-        assert_eq!(source.reflection, KernelSource::from(id::FILL).reflection);
+        assert_eq!(source.spirv().unwrap().1, KernelSource::shipped(id::FILL).spirv().unwrap().1);
         assert_eq!(source.requires(), Requires::NONE);
         let error = KernelSource::from_spirv("mine", vec![1, 2, 3]).unwrap_err();
         assert_eq!(error.kind, SpirvErrorKind::HeaderIncomplete { words: 3 });
         let source = source.with_opencl_c("kernel void main_() {}");
-        assert_eq!(source.opencl_c.as_deref(), Some("kernel void main_() {}"));
+        assert_eq!(source.opencl_c(), Some("kernel void main_() {}"));
     }
 }

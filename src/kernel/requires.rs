@@ -247,6 +247,12 @@ impl fmt::Debug for Requires {
     }
 }
 
+impl serde::Serialize for Requires {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(NAMES.iter().filter(|(bit, _)| self.contains(*bit)).map(|(_, name)| name))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,46 @@
+// Copies a strided block of elements: any transpose, slice, concatenation, padding or tiling of bytes.
+// variant: b8    T=uint8_t   EXT_INT8=1
+// variant: b16   T=uint16_t  EXT_INT16=1
+// variant: b32   T=uint
+// variant: b64   T=uvec2
+// variant: b128  T=uvec4
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 64);
+SPEC(1, uint, RANK, 8u);
+
+layout(set = 0, binding = 0, std430) readonly buffer Src { T src[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Dst { T dst[]; };
+
+layout(push_constant) uniform Params
+{
+    uint dims[8];
+    int src_strides[8];
+    int dst_strides[8];
+    uint n;
+    int src_offset;
+    int dst_offset;
+} p;
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    int from = p.src_offset;
+    int to = p.dst_offset;
+    uint left = i;
+    for (uint d = RANK; d-- > 0u;) {
+        uint size = p.dims[d];
+        uint outer = left / size;
+        int at = int(left - outer * size);
+        from += at * p.src_strides[d];
+        to += at * p.dst_strides[d];
+        left = outer;
+    }
+    dst[to] = src[from];
+}

@@ -1,0 +1,126 @@
+// y = x in another element type: numbers to integers are cut off and kept within the type's range, integers to
+// narrower ones lose their upper bits, everything but zero is true.
+// variant: f32_f16  S=float D=uint16_t C=float FROM_f32 TO_f16 EXT_STORAGE16
+// variant: f32_f64  S=float D=double C=float FROM_f32 TO_f64
+// variant: f32_i8  S=float D=int8_t C=float FROM_f32 TO_i8 EXT_STORAGE8
+// variant: f32_u8  S=float D=uint8_t C=float FROM_f32 TO_u8 EXT_STORAGE8
+// variant: f32_bool  S=float D=uint8_t C=float FROM_f32 TO_bool EXT_STORAGE8
+// variant: f32_i32  S=float D=int C=float FROM_f32 TO_i32
+// variant: f32_u32  S=float D=uint C=float FROM_f32 TO_u32
+// variant: f32_i64  S=float D=int64_t C=float FROM_f32 TO_i64 EXT_INT64
+// variant: f16_f32  S=uint16_t D=float C=float FROM_f16 TO_f32 EXT_STORAGE16
+// variant: f16_i8  S=uint16_t D=int8_t C=float FROM_f16 TO_i8 EXT_STORAGE16 EXT_STORAGE8
+// variant: f16_u8  S=uint16_t D=uint8_t C=float FROM_f16 TO_u8 EXT_STORAGE16 EXT_STORAGE8
+// variant: f16_bool  S=uint16_t D=uint8_t C=float FROM_f16 TO_bool EXT_STORAGE16 EXT_STORAGE8
+// variant: f16_i32  S=uint16_t D=int C=float FROM_f16 TO_i32 EXT_STORAGE16
+// variant: f16_u32  S=uint16_t D=uint C=float FROM_f16 TO_u32 EXT_STORAGE16
+// variant: f16_i64  S=uint16_t D=int64_t C=float FROM_f16 TO_i64 EXT_INT64 EXT_STORAGE16
+// variant: f64_f32  S=double D=float C=double FROM_f64 TO_f32
+// variant: f64_i32  S=double D=int C=double FROM_f64 TO_i32
+// variant: f64_i64  S=double D=int64_t C=double FROM_f64 TO_i64 EXT_INT64
+// variant: i8_f32  S=int8_t D=float C=int FROM_i8 TO_f32 EXT_STORAGE8
+// variant: i8_f16  S=int8_t D=uint16_t C=int FROM_i8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: i8_u8  S=int8_t D=uint8_t C=int FROM_i8 TO_u8 EXT_STORAGE8
+// variant: i8_bool  S=int8_t D=uint8_t C=int FROM_i8 TO_bool EXT_STORAGE8
+// variant: i8_i32  S=int8_t D=int C=int FROM_i8 TO_i32 EXT_STORAGE8
+// variant: i8_u32  S=int8_t D=uint C=int FROM_i8 TO_u32 EXT_STORAGE8
+// variant: i8_i64  S=int8_t D=int64_t C=int FROM_i8 TO_i64 EXT_INT64 EXT_STORAGE8
+// variant: u8_f32  S=uint8_t D=float C=uint FROM_u8 TO_f32 EXT_STORAGE8
+// variant: u8_f16  S=uint8_t D=uint16_t C=uint FROM_u8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: u8_i8  S=uint8_t D=int8_t C=uint FROM_u8 TO_i8 EXT_STORAGE8
+// variant: u8_bool  S=uint8_t D=uint8_t C=uint FROM_u8 TO_bool EXT_STORAGE8
+// variant: u8_i32  S=uint8_t D=int C=uint FROM_u8 TO_i32 EXT_STORAGE8
+// variant: u8_u32  S=uint8_t D=uint C=uint FROM_u8 TO_u32 EXT_STORAGE8
+// variant: u8_i64  S=uint8_t D=int64_t C=uint FROM_u8 TO_i64 EXT_INT64 EXT_STORAGE8
+// variant: bool_f32  S=uint8_t D=float C=uint FROM_bool TO_f32 EXT_STORAGE8
+// variant: bool_f16  S=uint8_t D=uint16_t C=uint FROM_bool TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: bool_i8  S=uint8_t D=int8_t C=uint FROM_bool TO_i8 EXT_STORAGE8
+// variant: bool_u8  S=uint8_t D=uint8_t C=uint FROM_bool TO_u8 EXT_STORAGE8
+// variant: bool_i32  S=uint8_t D=int C=uint FROM_bool TO_i32 EXT_STORAGE8
+// variant: bool_u32  S=uint8_t D=uint C=uint FROM_bool TO_u32 EXT_STORAGE8
+// variant: bool_i64  S=uint8_t D=int64_t C=uint FROM_bool TO_i64 EXT_INT64 EXT_STORAGE8
+// variant: i32_f32  S=int D=float C=int FROM_i32 TO_f32
+// variant: i32_f16  S=int D=uint16_t C=int FROM_i32 TO_f16 EXT_STORAGE16
+// variant: i32_f64  S=int D=double C=int FROM_i32 TO_f64
+// variant: i32_i8  S=int D=int8_t C=int FROM_i32 TO_i8 EXT_STORAGE8
+// variant: i32_u8  S=int D=uint8_t C=int FROM_i32 TO_u8 EXT_STORAGE8
+// variant: i32_bool  S=int D=uint8_t C=int FROM_i32 TO_bool EXT_STORAGE8
+// variant: i32_u32  S=int D=uint C=int FROM_i32 TO_u32
+// variant: i32_i64  S=int D=int64_t C=int FROM_i32 TO_i64 EXT_INT64
+// variant: u32_f32  S=uint D=float C=uint FROM_u32 TO_f32
+// variant: u32_f16  S=uint D=uint16_t C=uint FROM_u32 TO_f16 EXT_STORAGE16
+// variant: u32_i8  S=uint D=int8_t C=uint FROM_u32 TO_i8 EXT_STORAGE8
+// variant: u32_u8  S=uint D=uint8_t C=uint FROM_u32 TO_u8 EXT_STORAGE8
+// variant: u32_bool  S=uint D=uint8_t C=uint FROM_u32 TO_bool EXT_STORAGE8
+// variant: u32_i32  S=uint D=int C=uint FROM_u32 TO_i32
+// variant: u32_i64  S=uint D=int64_t C=uint FROM_u32 TO_i64 EXT_INT64
+// variant: i64_f32  S=int64_t D=float C=int64_t FROM_i64 TO_f32 EXT_INT64
+// variant: i64_f16  S=int64_t D=uint16_t C=int64_t FROM_i64 TO_f16 EXT_INT64 EXT_STORAGE16
+// variant: i64_f64  S=int64_t D=double C=int64_t FROM_i64 TO_f64 EXT_INT64
+// variant: i64_i8  S=int64_t D=int8_t C=int64_t FROM_i64 TO_i8 EXT_INT64 EXT_STORAGE8
+// variant: i64_u8  S=int64_t D=uint8_t C=int64_t FROM_i64 TO_u8 EXT_INT64 EXT_STORAGE8
+// variant: i64_bool  S=int64_t D=uint8_t C=int64_t FROM_i64 TO_bool EXT_INT64 EXT_STORAGE8
+// variant: i64_i32  S=int64_t D=int C=int64_t FROM_i64 TO_i32 EXT_INT64
+// variant: i64_u32  S=int64_t D=uint C=int64_t FROM_i64 TO_u32 EXT_INT64
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+#include "half.glsl"
+
+LOCAL_SIZE(0, 64);
+
+layout(set = 0, binding = 0, std430) readonly buffer X { S x[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Y { D y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint n;
+} p;
+
+#if defined(FROM_f32) || defined(FROM_f16) || defined(FROM_f64)
+#define FROM_FLOAT
+#endif
+
+C load(uint i)
+{
+#ifdef FROM_f16
+    return unpackHalf2x16(uint(x[i])).x;
+#else
+    return C(x[i]);
+#endif
+}
+
+// The number v cut off, within [low, high]; `over` is the first number above the type's range.
+#ifdef FROM_FLOAT
+#define TO_INT(TYPE, v, low, over, high) \
+    ((v) >= C(over) ? TYPE(high) : ((v) > C(low) ? TYPE(v) : ((v) <= C(low) ? TYPE(low) : TYPE(0))))
+#else
+#define TO_INT(TYPE, v, low, over, high) TYPE(v)
+#endif
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    C v = load(i);
+#if defined(TO_f32) || defined(TO_f64)
+    y[i] = D(v);
+#elif defined(TO_f16)
+    y[i] = uint16_t(half_bits(float(v)));
+#elif defined(TO_i8)
+    y[i] = D(TO_INT(int, v, -128, 128, 127));
+#elif defined(TO_u8)
+    y[i] = D(TO_INT(uint, v, 0, 256, 255));
+#elif defined(TO_i32)
+    y[i] = TO_INT(int, v, 0x80000000, 2147483648.0, 0x7fffffff);
+#elif defined(TO_u32)
+    y[i] = TO_INT(uint, v, 0, 4294967296.0, 0xffffffffu);
+#elif defined(TO_i64)
+    y[i] = TO_INT(int64_t, v, 0x8000000000000000L, 9223372036854775808.0, 0x7fffffffffffffffL);
+#elif defined(TO_bool)
+    y[i] = D(v != C(0) ? 1u : 0u);
+#endif
+}

@@ -1,0 +1,138 @@
+// Reduces blocks of elements to one each: y[i] = finish(combine over r of map(x[base(i) + r])).
+// variant: f32  T=float    ACC=float    FLOAT=1
+// variant: i32  T=int      ACC=int
+// variant: i64  T=int64_t  ACC=int64_t  EXT_INT64=1
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 64);
+SPEC(1, uint, KEPT, 4u);      // dimensions kept
+SPEC(2, uint, REDUCED, 4u);   // dimensions reduced
+SPEC(3, uint, MAP, 0u);       // 0 x, 1 |x|, 2 x * x
+SPEC(4, uint, COMBINE, 0u);   // 0 sum, 1 max, 2 min, 3 product, 4 log of the sum of exponentials
+SPEC(5, uint, FINISH, 0u);    // 0 y, 1 y / count, 2 sqrt(y), 3 log(y)
+
+layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint kept[5];
+    int kept_strides[5];
+    uint reduced[5];
+    int reduced_strides[5];
+    uint n;
+    uint inner;     // elements along the innermost reduced dimension
+    uint outer;     // all the other reduced elements
+    uint count;     // what a mean divides by
+} p;
+
+int base_of(uint i)
+{
+    int at = 0;
+    for (uint d = KEPT; d-- > 0u;) {
+        uint next = i / p.kept[d];
+        at += int(i - next * p.kept[d]) * p.kept_strides[d];
+        i = next;
+    }
+    return at;
+}
+
+int row_of(uint r)
+{
+    int at = 0;
+    for (uint d = REDUCED - 1u; d-- > 0u;) {
+        uint next = r / p.reduced[d];
+        at += int(r - next * p.reduced[d]) * p.reduced_strides[d];
+        r = next;
+    }
+    return at;
+}
+
+ACC mapped(ACC v)
+{
+    if (MAP == 1u) {
+        return v < ACC(0) ? -v : v;
+    }
+    return MAP == 2u ? v * v : v;
+}
+
+ACC combined(ACC a, ACC v)
+{
+    if (COMBINE == 1u) {
+#ifdef FLOAT
+        // A NaN stays.
+        return (v > a || isnan(v)) ? v : a;
+#else
+        return v > a ? v : a;
+#endif
+    }
+    if (COMBINE == 2u) {
+#ifdef FLOAT
+        return (v < a || isnan(v)) ? v : a;
+#else
+        return v < a ? v : a;
+#endif
+    }
+    return COMBINE == 3u ? a * v : a + v;
+}
+
+ACC finished(ACC v)
+{
+    if (FINISH == 1u) {
+        return v / ACC(p.count);
+    }
+#ifdef FLOAT
+    if (FINISH == 2u) {
+        return sqrt(v);
+    }
+    if (FINISH == 3u) {
+        return log(v);
+    }
+#endif
+    return v;
+}
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    int base = base_of(i);
+    int step = p.reduced_strides[REDUCED - 1u];
+    // Maxima and minima begin with an element, sums and products with the neutral one.
+    bool picks = COMBINE == 1u || COMBINE == 2u || COMBINE == 4u;
+    ACC acc = picks ? mapped(ACC(x[base])) : ACC(COMBINE == 3u ? 1 : 0);
+#ifdef FLOAT
+    if (COMBINE == 4u) {
+        for (uint o = 0u; o < p.outer; ++o) {
+            int row = base + row_of(o);
+            for (uint k = 0u; k < p.inner; ++k) {
+                acc = max(acc, x[row + int(k) * step]);
+            }
+        }
+        float top = isinf(acc) ? 0.0 : acc;
+        float sum = 0.0;
+        for (uint o = 0u; o < p.outer; ++o) {
+            int row = base + row_of(o);
+            for (uint k = 0u; k < p.inner; ++k) {
+                sum += exp(x[row + int(k) * step] - top);
+            }
+        }
+        y[i] = log(sum) + top;
+        return;
+    }
+#endif
+    for (uint o = 0u; o < p.outer; ++o) {
+        int row = base + row_of(o);
+        ACC part = picks ? mapped(ACC(x[row])) : ACC(COMBINE == 3u ? 1 : 0);
+        for (uint k = 0u; k < p.inner; ++k) {
+            part = combined(part, mapped(ACC(x[row + int(k) * step])));
+        }
+        acc = combined(acc, part);
+    }
+    y[i] = T(finished(acc));
+}

@@ -1,0 +1,448 @@
+//! The pluggable device interface, modelled on OpenCL's objects.
+//!
+//! A backend is thin and gets only validated calls: [`crate::device`] above it checks ranges,
+//! alignments, access and lifetimes, so a backend's errors are only what a caller cannot foresee.
+//! Handles are generational and belong to one context. One virtual call is made per submission.
+
+#[cfg(feature = "vulkan")]
+pub mod vulkan;
+
+pub mod cpu;
+pub mod sim;
+pub mod slots;
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::kernel::{KernelSource, Requires};
+use crate::memory::import::ImportRules;
+use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
+
+/// What goes wrong on a device without the caller's doing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The device stopped; every object of the context is dead, host memory is intact.
+    #[error("the device was lost ({detail}); open a new context, the application's memory is intact")]
+    Lost {
+        /// What the driver or the probe said.
+        detail: String,
+    },
+    /// The host has no memory left.
+    #[error("out of host memory for {bytes} bytes")]
+    OutOfHostMemory {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The device has no memory left.
+    #[error("out of device memory for {bytes} bytes")]
+    OutOfDeviceMemory {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// A wait ran out of time.
+    #[error("the device did not finish within {millis} ms")]
+    Timeout {
+        /// The time allowed.
+        millis: u64,
+    },
+    /// More than the device can hold or address in one object.
+    #[error("{what} of {asked} bytes is above this device's limit of {limit}")]
+    Limit {
+        /// Which object.
+        what: &'static str,
+        /// Bytes asked for.
+        asked: u64,
+        /// The device's limit.
+        limit: u64,
+    },
+    /// Host memory was refused for import.
+    #[error("the driver refused to import host memory (code {code})")]
+    ImportRefused {
+        /// The driver's code.
+        code: i32,
+    },
+    /// A program or kernel could not be built.
+    #[error("kernel {kernel}: {log}")]
+    Program {
+        /// Which kernel.
+        kernel: String,
+        /// What the compiler or the checker said.
+        log: String,
+    },
+    /// A native kernel failed while running.
+    #[error("kernel {kernel} failed: {source}")]
+    Kernel {
+        /// Which kernel.
+        kernel: String,
+        /// Its error.
+        source: crate::kernel::KernelError,
+    },
+    /// The API cannot be used on this machine at all.
+    #[error("{api} is not available: {reason}")]
+    Unavailable {
+        /// Which API, as [`Driver::api`] names it.
+        api: &'static str,
+        /// What is missing and what to do about it.
+        reason: String,
+    },
+    /// A handle of another context, or of an object that was destroyed.
+    #[error("stale or foreign {object} handle")]
+    Stale {
+        /// What kind of object.
+        object: &'static str,
+    },
+    /// The device or its driver lacks something.
+    #[error("this device does not support {what}")]
+    Unsupported {
+        /// What is missing.
+        what: String,
+    },
+    /// Any other failure of a call of the API below.
+    #[error("{api} call {call} failed with code {code}")]
+    Backend {
+        /// "Vulkan", "OpenCL", ...
+        api: &'static str,
+        /// The call's name.
+        call: &'static str,
+        /// Its result.
+        code: i32,
+    },
+}
+
+/// What kind of thing a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A GPU that shares the host's memory.
+    Integrated,
+    /// A GPU with memory of its own, behind a bus.
+    Discrete,
+    /// A GPU of a virtual machine.
+    Virtual,
+    /// A processor: lavapipe, PoCL, or our own CPU backend.
+    Cpu,
+    /// Something else.
+    Other,
+}
+
+/// Sizes and alignments a device prescribes; bytes unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Limits {
+    /// The longest range one kernel argument may have.
+    pub max_argument_bytes: u64,
+    /// The largest buffer or allocation.
+    pub max_buffer_bytes: u64,
+    /// What the offset of a kernel argument must be a multiple of.
+    pub argument_alignment: u64,
+    /// What the offset of a texel-view argument must be a multiple of.
+    pub texel_alignment: u64,
+    /// The most texels of one texel view.
+    pub max_texels: u64,
+    /// Work-groups along each axis.
+    pub max_groups: [u32; 3],
+    /// Work-items of one work-group.
+    pub max_group_items: u32,
+    /// Work-items of one work-group along each axis.
+    pub max_group_size: [u32; 3],
+    /// Local (shared) memory of one work-group.
+    pub max_local_bytes: u32,
+    /// Parameter bytes of a dispatch.
+    pub max_params_bytes: u32,
+    /// Arguments of one kernel.
+    pub max_arguments: u32,
+    /// Granularity of flush and invalidate.
+    pub non_coherent_atom: u64,
+    /// Bytes the device can hold at once, imports included.
+    pub memory_bytes: u64,
+}
+
+/// What a device is and can do.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct DeviceInfo {
+    /// "vulkan", "opencl", "cpu", "sim".
+    pub api: &'static str,
+    /// The device's name as its driver tells it.
+    pub name: String,
+    /// What it is.
+    pub kind: DeviceKind,
+    /// The driver's name and version.
+    pub driver: String,
+    /// The version of the API that the device speaks.
+    pub api_version: String,
+    /// Identifies device and driver across runs: caches are keyed by it.
+    pub uuid: String,
+    /// Position among the devices of its driver.
+    pub index: usize,
+    /// Why the device cannot be used, if it cannot.
+    pub unusable: Option<String>,
+    /// Whether host and device share one memory, so that device memory can be mapped at no cost.
+    pub unified: bool,
+    /// Whether kernels are native functions (else SPIR-V or its translation).
+    pub native: bool,
+    /// Sizes and alignments.
+    pub limits: Limits,
+    /// Shader features present.
+    pub features: Requires,
+    /// Rules for importing host memory, where it is possible.
+    pub import: Option<ImportRules>,
+    /// Lanes that execute in lock-step; 1 where that means nothing.
+    pub subgroup: u32,
+    /// Nanoseconds of one timestamp tick; 0 without timestamps.
+    pub timestamp_ns: f64,
+    /// Whether reading operands through RGBA32F texel views is the faster way (lavapipe).
+    pub prefers_texels: bool,
+    /// Hints for a person: what would make it usable or faster.
+    pub advice: Vec<String>,
+}
+
+/// How a context is opened.
+#[derive(Clone, Debug)]
+pub struct ContextDesc {
+    /// Turns the API's validation on (Vulkan layers) and collects its messages, see
+    /// [`ContextBackend::validation_messages`].
+    pub validation: bool,
+    /// Threads of the CPU backend; 0 takes the processor's count.
+    pub threads: usize,
+    /// Folder of on-disk caches; `None` keeps nothing.
+    pub cache_dir: Option<std::path::PathBuf>,
+    /// How waiting is done.
+    pub wait: WaitPolicy,
+}
+
+impl Default for ContextDesc {
+    fn default() -> Self {
+        ContextDesc { validation: false, threads: 0, cache_dir: None, wait: WaitPolicy::default() }
+    }
+}
+
+/// How the host waits for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitPolicy {
+    /// Sleeps in the driver.
+    Block,
+    /// Polls until done.
+    Spin,
+    /// Polls for some microseconds, then sleeps.
+    SpinThenBlock {
+        /// How long to poll.
+        micros: u32,
+    },
+}
+
+impl Default for WaitPolicy {
+    fn default() -> Self {
+        WaitPolicy::SpinThenBlock { micros: 50 }
+    }
+}
+
+/// Where a buffer should live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Where the device is fastest; mapped too on a unified device if that costs nothing.
+    Device,
+    /// Host memory the device can reach, for the host to write (uploads).
+    Upload,
+    /// Cached host memory the device can reach, for the host to read (downloads).
+    Readback,
+    /// Mapped, cached and coherent where possible: both sides use it in turn.
+    Shared,
+}
+
+/// What a buffer is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferDesc {
+    /// Its size; not 0.
+    pub bytes: u64,
+    /// Where it should live.
+    pub placement: Placement,
+    /// Shown by debuggers and in reports.
+    pub label: &'static str,
+}
+
+/// What was granted for a buffer, never what was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferInfo {
+    /// Its size.
+    pub bytes: u64,
+    /// Its address in the process, where it is mapped (it stays mapped while it lives).
+    pub host: Option<HostAddress>,
+    /// Whether host and device see each other's writes without flush and invalidate.
+    pub coherent: bool,
+    /// Whether the host's reads are cached (uncached reads are some hundred times slower).
+    pub cached: bool,
+    /// Whether it lies in the device's own memory.
+    pub device_local: bool,
+    /// Whether it is an import of somebody else's memory.
+    pub imported: bool,
+}
+
+/// The address of mapped bytes; may be sent between threads because it grants no access by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostAddress(pub NonNull<u8>);
+
+// SAFETY: an address is a number; every access through it is an unsafe operation of its own.
+#[allow(unsafe_code, reason = "a bare address carries no access")]
+unsafe impl Send for HostAddress {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "a bare address carries no access")]
+unsafe impl Sync for HostAddress {}
+
+/// A point on a queue's time line: reached once everything submitted up to it has finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timepoint(pub u64);
+
+/// How a kernel is created.
+#[derive(Clone, Debug)]
+pub struct KernelDesc<'a> {
+    /// Its code, in one or several forms.
+    pub source: &'a KernelSource,
+    /// Values of specialization constants, (id, value as 32 bits).
+    pub spec: &'a [(u32, u32)],
+}
+
+/// Opens devices of one API. One value per backend, listed in [`crate::registry`].
+pub trait Driver: Send + Sync {
+    /// The name of the API: "vulkan", "cpu", ...
+    fn api(&self) -> &'static str;
+
+    /// The devices there are, unusable ones included with the reason, best first.
+    ///
+    /// # Errors
+    /// Why the API cannot be used at all (no loader, no driver).
+    fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError>;
+
+    /// Opens device `index` of [`Driver::devices`].
+    ///
+    /// # Errors
+    /// [`DeviceError`] where the device is gone, unusable or refuses.
+    fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError>;
+}
+
+/// A device opened: makes buffers, kernels, queues.
+pub trait ContextBackend: Send + Sync + fmt::Debug {
+    /// What the device is and can do.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Allocates a buffer. Its contents are undefined.
+    ///
+    /// # Errors
+    /// Out of memory, [`DeviceError::Limit`].
+    fn create_buffer(&self, desc: &BufferDesc) -> Result<BufferId, DeviceError>;
+
+    /// Imports `[address, address + bytes)`, which fits the device's [`ImportRules`].
+    ///
+    /// # Safety
+    /// The pages stay mapped and accessible as imported until [`ContextBackend::destroy_buffer`]
+    /// has returned for the buffer, and no page is part of another live import of this context.
+    ///
+    /// # Errors
+    /// [`DeviceError::ImportRefused`] and out of memory.
+    #[allow(unsafe_code, reason = "the caller vouches for the lifetime of the memory")]
+    unsafe fn import_host(&self, address: HostAddress, bytes: u64) -> Result<BufferId, DeviceError>;
+
+    /// What was granted for a buffer.
+    ///
+    /// # Errors
+    /// [`DeviceError::Stale`].
+    fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError>;
+
+    /// Makes host writes to non-coherent memory visible to later submissions. Ranges are multiples
+    /// of the atom or end with the buffer.
+    ///
+    /// # Errors
+    /// [`DeviceError::Stale`], or the driver's error.
+    fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError>;
+
+    /// Makes device writes to non-coherent memory visible to the host, once they have finished.
+    ///
+    /// # Errors
+    /// [`DeviceError::Stale`], or the driver's error.
+    fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), DeviceError>;
+
+    /// Frees a buffer that no unfinished submission uses.
+    fn destroy_buffer(&self, buffer: BufferId);
+
+    /// Creates a kernel from the form of its source that this backend runs.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
+    fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError>;
+
+    /// Frees a kernel that no unfinished submission uses.
+    fn destroy_kernel(&self, kernel: DeviceKernelId);
+
+    /// A new in-order queue.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    fn create_queue(&self) -> Result<Arc<dyn QueueBackend>, DeviceError>;
+
+    /// Bytes allocated and imported now, for reports and tests.
+    fn usage(&self) -> MemoryUsage;
+
+    /// Messages of the API's validation since the last call; empty without validation.
+    fn validation_messages(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Memory of a context in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryUsage {
+    /// Bytes of live buffers that the context allocated.
+    pub allocated: u64,
+    /// Bytes of live imports.
+    pub imported: u64,
+    /// How many buffers were ever allocated.
+    pub allocations: u64,
+    /// How many imports were ever made.
+    pub imports: u64,
+}
+
+/// Executes recordings in order.
+pub trait QueueBackend: Send + Sync + fmt::Debug {
+    /// Submits once, behind everything submitted before. The recording's `flush` ranges have been
+    /// flushed by the caller.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; after an error nothing of the recording runs.
+    fn submit(&self, recording: &Recording) -> Result<Timepoint, DeviceError>;
+
+    /// Translates a recording once for many submissions.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    fn prepare(&self, recording: &Recording) -> Result<PreparedId, DeviceError>;
+
+    /// Submits a prepared recording. Earlier submissions of it may be unfinished only if the
+    /// recording begins with the barrier that orders it behind itself.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; after an error nothing of the recording runs.
+    fn submit_prepared(&self, prepared: PreparedId) -> Result<Timepoint, DeviceError>;
+
+    /// Frees a prepared recording that no unfinished submission uses.
+    fn release_prepared(&self, prepared: PreparedId);
+
+    /// Waits until `point` is reached; errors of kernels that ran up to it surface here.
+    ///
+    /// # Errors
+    /// [`DeviceError::Timeout`] where `timeout` passed, [`DeviceError::Lost`], [`DeviceError::Kernel`].
+    fn wait(&self, point: Timepoint, timeout: Option<Duration>) -> Result<(), DeviceError>;
+
+    /// The latest point reached.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`].
+    fn completed(&self) -> Result<Timepoint, DeviceError>;
+
+    /// Nanoseconds of the timestamp slots of the finished submission at `point`, from an arbitrary
+    /// origin common to the queue; empty where the device has no clock or the times were overwritten.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    fn timestamps(&self, point: Timepoint) -> Result<Vec<u64>, DeviceError>;
+}

@@ -1,0 +1,319 @@
+//! Constant tensors on the host.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::dtype::{DType, Element};
+use crate::memory::host::HostRegion;
+use crate::shape::{Shape, ShapeError};
+
+/// A tensor's element type and shape.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct TensorInfo {
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Its sizes.
+    pub shape: Shape,
+}
+
+impl TensorInfo {
+    /// A tensor of `dtype` and `shape`.
+    pub fn new(dtype: DType, shape: Shape) -> Self {
+        TensorInfo { dtype, shape }
+    }
+
+    /// How many elements it has.
+    pub fn elements(&self) -> usize {
+        self.shape.elements()
+    }
+
+    /// How many bytes it has, without padding.
+    pub fn bytes(&self) -> usize {
+        self.shape.elements() * self.dtype.bytes()
+    }
+}
+
+impl fmt::Display for TensorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+/// Why bytes do not make a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// The sizes are impossible.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The data's length does not match the shape.
+    #[error("a tensor {info} has {expected} bytes, got {got}")]
+    Length {
+        /// Type and shape.
+        info: String,
+        /// What they need.
+        expected: usize,
+        /// What there is.
+        got: usize,
+    },
+    /// The data is viewed as another type than it has.
+    #[error("a tensor of {have} cannot be read as {asked}")]
+    Type {
+        /// Its type.
+        have: DType,
+        /// The type asked for.
+        asked: DType,
+    },
+    /// The data lies at an address the type cannot have.
+    #[error("tensor data of {dtype} is not aligned")]
+    Alignment {
+        /// Its type.
+        dtype: DType,
+    },
+}
+
+/// Bytes aligned for every element type.
+#[derive(Clone, Default)]
+struct Words {
+    words: Vec<u128>,
+    bytes: usize,
+}
+
+impl Words {
+    fn zeroed(bytes: usize) -> Self {
+        Words { words: vec![0; bytes.div_ceil(16)], bytes }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.words).get(..self.bytes).unwrap_or(&[])
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.words).get_mut(..self.bytes).unwrap_or(&mut [])
+    }
+}
+
+#[derive(Clone)]
+enum Data {
+    Owned(Arc<Words>),
+    Region { region: Arc<HostRegion>, offset: usize },
+}
+
+/// An immutable tensor on the host; clones share its bytes.
+#[derive(Clone)]
+pub struct Tensor {
+    info: TensorInfo,
+    data: Data,
+}
+
+impl Tensor {
+    /// A tensor of the elements `values` in row-major order.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] where the shape has another number of elements, [`TensorError::Shape`].
+    pub fn new<T: Element>(dims: impl Into<Vec<usize>>, values: &[T]) -> Result<Self, TensorError> {
+        let info = TensorInfo::new(T::DTYPE, Shape::new(dims)?);
+        Tensor::from_bytes(info, bytemuck::cast_slice(values))
+    }
+
+    /// A tensor of `bytes`: little-endian elements in row-major order, copied.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`].
+    pub fn from_bytes(info: TensorInfo, bytes: &[u8]) -> Result<Self, TensorError> {
+        if info.bytes() != bytes.len() {
+            return Err(TensorError::Length {
+                expected: info.bytes(),
+                got: bytes.len(),
+                info: info.to_string(),
+            });
+        }
+        let mut words = Words::zeroed(bytes.len());
+        words.as_mut_slice().copy_from_slice(bytes);
+        Ok(Tensor { info, data: Data::Owned(Arc::new(words)) })
+    }
+
+    /// A tensor whose bytes `fill` writes; they are zero before.
+    ///
+    /// # Errors
+    /// What `fill` returns.
+    pub fn build<E>(info: TensorInfo, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
+        let mut words = Words::zeroed(info.bytes());
+        fill(words.as_mut_slice())?;
+        Ok(Tensor { info, data: Data::Owned(Arc::new(words)) })
+    }
+
+    /// A tensor that lies in `region` from `offset` on, not copied.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] where it would end beyond the region, [`TensorError::Alignment`] where the
+    /// offset does not suit the element type.
+    pub fn in_region(info: TensorInfo, region: Arc<HostRegion>, offset: usize) -> Result<Self, TensorError> {
+        let end = offset.checked_add(info.bytes());
+        if end.is_none_or(|end| end > region.bytes()) {
+            return Err(TensorError::Length {
+                expected: info.bytes(),
+                got: region.bytes().saturating_sub(offset),
+                info: info.to_string(),
+            });
+        }
+        if offset % info.dtype.bytes() != 0 {
+            return Err(TensorError::Alignment { dtype: info.dtype });
+        }
+        Ok(Tensor { info, data: Data::Region { region, offset } })
+    }
+
+    /// A one-dimensional `int64` tensor, as shapes and axes are.
+    pub fn from_i64s(values: &[i64]) -> Self {
+        let info = TensorInfo { dtype: DType::I64, shape: Shape::new([values.len()]).unwrap_or_default() };
+        let mut words = Words::zeroed(values.len() * 8);
+        words.as_mut_slice().copy_from_slice(bytemuck::cast_slice(values));
+        Tensor { info, data: Data::Owned(Arc::new(words)) }
+    }
+
+    /// A scalar.
+    pub fn scalar<T: Element>(value: T) -> Self {
+        let mut words = Words::zeroed(size_of::<T>());
+        words.as_mut_slice().copy_from_slice(bytemuck::bytes_of(&value));
+        Tensor { info: TensorInfo::new(T::DTYPE, Shape::scalar()), data: Data::Owned(Arc::new(words)) }
+    }
+
+    /// Type and shape.
+    pub fn info(&self) -> &TensorInfo {
+        &self.info
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.info.dtype
+    }
+
+    /// Sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.info.shape
+    }
+
+    /// The elements' bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.data {
+            Data::Owned(words) => words.as_slice(),
+            Data::Region { region, offset } => {
+                let end = offset + self.info.bytes();
+                region.as_slice().get(*offset..end).unwrap_or(&[])
+            }
+        }
+    }
+
+    /// The region and the offset the bytes lie at, where they lie in one: such a tensor can be imported.
+    pub fn region(&self) -> Option<(&Arc<HostRegion>, usize)> {
+        match &self.data {
+            Data::Owned(_) => None,
+            Data::Region { region, offset } => Some((region, *offset)),
+        }
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// [`TensorError::Type`] where the tensor holds another type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
+        if !T::holds(self.dtype()) {
+            return Err(TensorError::Type { have: self.dtype(), asked: T::DTYPE });
+        }
+        bytemuck::try_cast_slice(self.bytes()).map_err(|_| TensorError::Alignment { dtype: self.dtype() })
+    }
+
+    /// The elements of an integer tensor (or of a `bool` one as 0 and 1) as `i64`.
+    ///
+    /// # Errors
+    /// [`TensorError::Type`] for float tensors and for `uint64` values beyond `i64`.
+    pub fn to_i64s(&self) -> Result<Vec<i64>, TensorError> {
+        let fail = || TensorError::Type { have: self.dtype(), asked: DType::I64 };
+        Ok(match self.dtype() {
+            DType::I64 => self.as_slice::<i64>()?.to_vec(),
+            DType::I32 => self.as_slice::<i32>()?.iter().map(|&v| v.into()).collect(),
+            DType::I16 => self.as_slice::<i16>()?.iter().map(|&v| v.into()).collect(),
+            DType::I8 => self.as_slice::<i8>()?.iter().map(|&v| v.into()).collect(),
+            DType::U8 | DType::Bool => self.as_slice::<u8>()?.iter().map(|&v| v.into()).collect(),
+            DType::U16 => self.as_slice::<u16>()?.iter().map(|&v| v.into()).collect(),
+            DType::U32 => self.as_slice::<u32>()?.iter().map(|&v| v.into()).collect(),
+            DType::U64 => {
+                let values: Result<Vec<i64>, _> =
+                    self.as_slice::<u64>()?.iter().map(|&v| v.try_into()).collect();
+                values.map_err(|_| fail())?
+            }
+            _ => return Err(fail()),
+        })
+    }
+
+    /// The elements of a float tensor as `f32` (`float64` is rounded).
+    ///
+    /// # Errors
+    /// [`TensorError::Type`] for other tensors.
+    pub fn to_f32s(&self) -> Result<Vec<f32>, TensorError> {
+        Ok(match self.dtype() {
+            DType::F32 => self.as_slice::<f32>()?.to_vec(),
+            DType::F16 => self.as_slice::<half::f16>()?.iter().map(|v| v.to_f32()).collect(),
+            DType::BF16 => self.as_slice::<half::bf16>()?.iter().map(|v| v.to_f32()).collect(),
+            DType::F64 => self.as_slice::<f64>()?.iter().map(|&v| v as f32).collect(),
+            have => return Err(TensorError::Type { have, asked: DType::F32 }),
+        })
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] where the number of elements differs.
+    pub fn reshaped(&self, shape: Shape) -> Result<Self, TensorError> {
+        let info = TensorInfo::new(self.dtype(), shape);
+        if info.bytes() != self.info.bytes() {
+            return Err(TensorError::Length {
+                expected: info.bytes(),
+                got: self.info.bytes(),
+                info: info.to_string(),
+            });
+        }
+        Ok(Tensor { info, data: self.data.clone() })
+    }
+
+    /// Equal for tensors that share their bytes: identifies a parameter across graphs and sessions.
+    pub fn identity(&self) -> TensorIdentity {
+        match &self.data {
+            Data::Owned(words) => TensorIdentity(Arc::as_ptr(words) as usize, 0, self.info.bytes()),
+            Data::Region { region, offset } => {
+                TensorIdentity(Arc::as_ptr(region) as usize, *offset, self.info.bytes())
+            }
+        }
+    }
+}
+
+/// See [`Tensor::identity`]. Meaningful only while a clone of the tensor is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorIdentity(usize, usize, usize);
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({})", self.info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_gives_back_its_elements_and_refuses_other_types() {
+        let t = Tensor::new([2, 2], &[1.0f32, 2.0, 3.0, 4.0]).unwrap();
+        assert_eq!(t.as_slice::<f32>().unwrap(), &[1.0, 2.0, 3.0, 4.0]);
+        assert!(matches!(t.as_slice::<i32>(), Err(TensorError::Type { .. })));
+        assert!(matches!(Tensor::new([3], &[1.0f32]), Err(TensorError::Length { .. })));
+        assert_eq!(t.identity(), t.reshaped(Shape::new([4]).unwrap()).unwrap().identity());
+    }
+
+    #[test]
+    fn integers_of_every_width_widen() {
+        assert_eq!(Tensor::new([2], &[-1i8, 2]).unwrap().to_i64s().unwrap(), [-1, 2]);
+        assert!(Tensor::new([1], &[u64::MAX]).unwrap().to_i64s().is_err());
+        assert!(Tensor::new([1], &[1.0f32]).unwrap().to_i64s().is_err());
+    }
+}

@@ -1,0 +1,723 @@
+//! Owned memory that any device can import: anonymous, private, page-aligned.
+//!
+//! Two states, so that safe Rust never holds a slice over bytes that a device is writing:
+//! * [`HostRegion`]: one owner, no device; plain slices.
+//! * [`SharedRegion`]: kept by `Arc` and open to devices; bytes are reached through guards, and a device
+//!   works only under a [`DeviceLease`]. Both take holds in one table ([`super::lease`]) that refuses
+//!   what would race.
+//!
+//! An island of `unsafe`: the slices made from raw pages. What a device layer owes in return is said at
+//! [`SharedRegion::lease_device`].
+
+#![allow(unsafe_code, reason = "slices over raw pages are made here, behind guards")]
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::fill;
+use super::import::Window;
+use super::lease::{Busy, Occupancy, Ticket, Use};
+use super::os::{self, Advice, Mapping, OsError};
+use super::range::ByteRange;
+
+/// Owned memory could not be had or filled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// No address space is that large.
+    #[error("{bytes} bytes are more than an address space holds")]
+    TooLarge {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The system gave no pages.
+    #[error("no host memory for {bytes} bytes")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the system said.
+        source: OsError,
+    },
+    /// Reading failed.
+    #[error("reading {} failed", path.as_ref().map_or("the source".into(), |path| path.display().to_string()))]
+    Io {
+        /// The file, when there is one.
+        path: Option<PathBuf>,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The source ended early.
+    #[error("the source ended after {got} of {expected} bytes")]
+    Truncated {
+        /// Bytes wanted.
+        expected: u64,
+        /// Bytes there were.
+        got: u64,
+    },
+    /// A directory, pipe or device has no size to read.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The range leaves the file.
+    #[error("{bytes} bytes at offset {offset} lie outside a file of {file_bytes} bytes")]
+    OutsideFile {
+        /// Start of the range.
+        offset: u64,
+        /// Length of the range.
+        bytes: u64,
+        /// Size of the file.
+        file_bytes: u64,
+    },
+    /// The range leaves the region.
+    #[error("bytes {range} lie outside a region of {bytes} bytes")]
+    OutOfBounds {
+        /// The range.
+        range: ByteRange,
+        /// Size of the region.
+        bytes: u64,
+    },
+    /// The bytes are no slice of such elements.
+    #[error("{bytes} bytes are no slice of elements of {element} bytes: {cause}")]
+    Cast {
+        /// Length of the byte slice.
+        bytes: usize,
+        /// Size of one element.
+        element: usize,
+        /// Size or alignment.
+        cause: &'static str,
+    },
+    /// The bytes are held in a way that excludes the wanted use.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+}
+
+/// The pages behind a region; dropping them gives them back.
+#[derive(Debug)]
+struct Pages {
+    // None for a region of 0 bytes.
+    mapping: Option<Mapping>,
+    start: NonNull<u8>,
+    bytes: usize,
+    fork_safe: bool,
+}
+
+// SAFETY: the pages belong to the value alone; `start` points into `mapping`, which is itself Send.
+unsafe impl Send for Pages {}
+// SAFETY: the pages are reached through `&self` only as an address; slices are made by the owners below,
+// under a borrow or a hold that excludes writers.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn new(bytes: usize) -> Result<Pages, HostError> {
+        let page = os::page_size();
+        if bytes == 0 {
+            // An address to show, never to reach: page-aligned, so that alignment checks hold for it too.
+            let start = NonNull::new(std::ptr::without_provenance_mut(page)).unwrap_or(NonNull::dangling());
+            return Ok(Pages { mapping: None, start, bytes, fork_safe: true });
+        }
+        let huge = os::huge_page_size();
+        let mapped = bytes
+            .checked_next_multiple_of(page)
+            .filter(|mapped| *mapped <= isize::MAX as usize - huge)
+            .ok_or(HostError::TooLarge { bytes: bytes as u64 })?;
+        let large = bytes >= huge;
+        let alignment = if large { huge.max(page) } else { page };
+        let mapping = Mapping::anonymous(mapped, alignment)
+            .map_err(|source| HostError::OutOfMemory { bytes: bytes as u64, source })?;
+        if large {
+            // Without huge pages the memory is slower for a device to reach, and otherwise the same.
+            if let Err(error) = mapping.advise(Advice::HugePages) {
+                tracing::debug!(%error, bytes, "no huge pages");
+            }
+        }
+        let fork_safe = match mapping.advise(Advice::DontFork) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(%error, bytes, "a forked child will share these pages");
+                false
+            }
+        };
+        let start = mapping.as_ptr();
+        Ok(Pages { mapping: Some(mapping), start, bytes, fork_safe })
+    }
+
+    fn mapped_bytes(&self) -> usize {
+        self.mapping.as_ref().map_or(0, Mapping::bytes)
+    }
+
+    fn window(&self) -> Window {
+        Window { addr: self.start.addr().get() as u64, bytes: self.mapped_bytes() as u64, offset: 0 }
+    }
+
+    /// Start and length of a range that lies inside, for a slice.
+    fn part(&self, range: ByteRange) -> Result<(NonNull<u8>, usize), HostError> {
+        let bytes = self.bytes as u64;
+        if range.start > bytes || range.end > bytes {
+            return Err(HostError::OutOfBounds { range, bytes });
+        }
+        // Both ends are at most `bytes`, which is a usize.
+        // SAFETY: `range.start` is within the pages or one past them, so the address stays in (or at the
+        // end of) one allocation.
+        let start = unsafe { self.start.add(range.start as usize) };
+        Ok((start, range.bytes() as usize))
+    }
+}
+
+/// Owned, zeroed, page-aligned memory with one owner and no device at work on it.
+///
+/// Large regions start on a huge-page boundary and ask for huge pages; no region is inherited by a
+/// forked child, where copy-on-write would move its pages from under a device.
+#[derive(Debug)]
+pub struct HostRegion {
+    pages: Pages,
+}
+
+impl HostRegion {
+    /// Zeroed memory. 0 bytes are allowed and own nothing.
+    ///
+    /// # Errors
+    /// The size is impossible, or the system has no room.
+    pub fn new(bytes: usize) -> Result<HostRegion, HostError> {
+        Ok(HostRegion { pages: Pages::new(bytes)? })
+    }
+
+    /// Memory with a copy of these bytes.
+    ///
+    /// # Errors
+    /// As [`HostRegion::new`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<HostRegion, HostError> {
+        let mut region = HostRegion::new(bytes.len())?;
+        region.as_mut_slice().copy_from_slice(bytes);
+        Ok(region)
+    }
+
+    /// Memory filled with exactly `bytes` bytes of a reader.
+    ///
+    /// # Errors
+    /// As [`HostRegion::new`]; or the reader fails or ends early.
+    pub fn from_reader(reader: &mut impl Read, bytes: usize) -> Result<HostRegion, HostError> {
+        let mut region = HostRegion::new(bytes)?;
+        fill::fill(region.as_mut_slice(), 0, None, |buffer, _| reader.read(buffer))?;
+        Ok(region)
+    }
+
+    /// Memory with the contents of a file, read straight into it: past the page cache where the file
+    /// system allows, so that the bytes are resident once.
+    ///
+    /// # Errors
+    /// As [`HostRegion::new`]; or the file cannot be read, is no regular file, or shrinks meanwhile.
+    pub fn read_file(path: impl AsRef<Path>) -> Result<HostRegion, HostError> {
+        let path = path.as_ref();
+        let (file, file_bytes) = fill::open(path)?;
+        HostRegion::from_file(&file, path, 0, file_bytes)
+    }
+
+    /// Memory with `bytes` bytes of a file from `offset` on; see [`HostRegion::read_file`].
+    ///
+    /// # Errors
+    /// As [`HostRegion::read_file`]; or the range leaves the file.
+    pub fn read_file_range(path: impl AsRef<Path>, offset: u64, bytes: u64) -> Result<HostRegion, HostError> {
+        let path = path.as_ref();
+        let (file, file_bytes) = fill::open(path)?;
+        match ByteRange::from_offset(offset, bytes) {
+            Some(range) if range.end <= file_bytes => HostRegion::from_file(&file, path, offset, bytes),
+            _ => Err(HostError::OutsideFile { offset, bytes, file_bytes }),
+        }
+    }
+
+    fn from_file(file: &File, path: &Path, offset: u64, bytes: u64) -> Result<HostRegion, HostError> {
+        let len = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
+        let mut region = HostRegion::new(len)?;
+        fill::from_file(region.as_mut_slice(), file, path, offset)?;
+        Ok(region)
+    }
+
+    /// Size as asked for.
+    pub fn bytes(&self) -> usize {
+        self.pages.bytes
+    }
+
+    /// Address of the first byte; page-aligned even for 0 bytes.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.pages.start
+    }
+
+    /// The whole pages of the region, as an import takes them.
+    pub fn window(&self) -> Window {
+        self.pages.window()
+    }
+
+    /// Whether the system keeps the pages out of forked children.
+    pub fn is_fork_safe(&self) -> bool {
+        self.pages.fork_safe
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the pages hold `bytes` initialized bytes, live as long as `self`, and no device or
+        // other owner knows them; writers need `&mut self`.
+        unsafe { slice::from_raw_parts(self.pages.start.as_ptr(), self.pages.bytes) }
+    }
+
+    /// The bytes, to change them.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`; `&mut self` makes this the only reference.
+        unsafe { slice::from_raw_parts_mut(self.pages.start.as_ptr(), self.pages.bytes) }
+    }
+
+    /// The bytes as elements.
+    ///
+    /// # Errors
+    /// The size is no multiple of an element's.
+    pub fn as_slice_of<T: Pod>(&self) -> Result<&[T], HostError> {
+        elements(self.as_slice())
+    }
+
+    /// The bytes as elements, to change them.
+    ///
+    /// # Errors
+    /// The size is no multiple of an element's.
+    pub fn as_mut_slice_of<T: Pod>(&mut self) -> Result<&mut [T], HostError> {
+        elements_mut(self.as_mut_slice())
+    }
+
+    /// Opens the region to devices: from here on its bytes are reached through guards and leases.
+    pub fn into_shared(self) -> Arc<SharedRegion> {
+        Arc::new(SharedRegion { pages: self.pages, occupancy: Occupancy::default() })
+    }
+}
+
+/// A region that devices may work on.
+#[derive(Debug)]
+pub struct SharedRegion {
+    pages: Pages,
+    occupancy: Occupancy,
+}
+
+impl SharedRegion {
+    /// Size as asked for.
+    pub fn bytes(&self) -> usize {
+        self.pages.bytes
+    }
+
+    /// Address of the first byte. Reading or writing through it is the caller's `unsafe` and needs a
+    /// lease or a guard.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.pages.start
+    }
+
+    /// The whole pages of the region, as an import takes them.
+    pub fn window(&self) -> Window {
+        self.pages.window()
+    }
+
+    /// Whether the system keeps the pages out of forked children.
+    pub fn is_fork_safe(&self) -> bool {
+        self.pages.fork_safe
+    }
+
+    /// Whether neither the host nor a device holds any byte.
+    pub fn is_idle(&self) -> bool {
+        self.occupancy.is_idle()
+    }
+
+    /// The bytes, for reading.
+    ///
+    /// # Errors
+    /// The host or a device writes them.
+    pub fn read(&self) -> Result<ReadGuard<'_>, HostError> {
+        self.read_range(self.whole())
+    }
+
+    /// Some of the bytes, for reading.
+    ///
+    /// # Errors
+    /// The host or a device writes them, or they lie outside.
+    pub fn read_range(&self, range: ByteRange) -> Result<ReadGuard<'_>, HostError> {
+        let (start, bytes) = self.pages.part(range)?;
+        let ticket = self.occupancy.take(range, Use::HostRead)?;
+        Ok(ReadGuard { hold: Hold { region: self, ticket }, start, bytes })
+    }
+
+    /// The bytes, for writing.
+    ///
+    /// # Errors
+    /// The host or a device uses them.
+    pub fn write(&self) -> Result<WriteGuard<'_>, HostError> {
+        self.write_range(self.whole())
+    }
+
+    /// Some of the bytes, for writing.
+    ///
+    /// # Errors
+    /// The host or a device uses them, or they lie outside.
+    pub fn write_range(&self, range: ByteRange) -> Result<WriteGuard<'_>, HostError> {
+        let (start, bytes) = self.pages.part(range)?;
+        let ticket = self.occupancy.take(range, Use::HostWrite)?;
+        Ok(WriteGuard { hold: Hold { region: self, ticket }, start, bytes })
+    }
+
+    /// Takes bytes for one submission; the lease keeps the pages alive and is dropped when the device is
+    /// done. Several leases may hold the same bytes: the order among device accesses is the tracker's.
+    ///
+    /// What a device layer owes: every device access to the region happens while a lease covers it,
+    /// with `write` for writes; and whatever it made of the pages (an import) keeps the `Arc`, so that
+    /// the pages outlive it.
+    ///
+    /// # Errors
+    /// The host holds a guard that excludes it, or the bytes lie outside.
+    pub fn lease_device(self: &Arc<Self>, range: ByteRange, write: bool) -> Result<DeviceLease, HostError> {
+        self.pages.part(range)?;
+        let wanted = if write { Use::DeviceWrite } else { Use::DeviceRead };
+        let ticket = self.occupancy.take(range, wanted)?;
+        Ok(DeviceLease { region: Arc::clone(self), ticket, range, write })
+    }
+
+    /// Takes the region back from the devices.
+    ///
+    /// # Errors
+    /// Somebody else keeps it: the region comes back as it was.
+    pub fn into_owned(self: Arc<Self>) -> Result<HostRegion, Arc<SharedRegion>> {
+        // Guards borrow the region and leases keep it by Arc, so a sole owner proves that none lives.
+        Arc::try_unwrap(self).map(|region| HostRegion { pages: region.pages })
+    }
+
+    /// All bytes of the region.
+    pub fn whole(&self) -> ByteRange {
+        ByteRange::up_to(self.pages.bytes as u64)
+    }
+}
+
+/// Gives a hold back when dropped.
+#[derive(Debug)]
+struct Hold<'a> {
+    region: &'a SharedRegion,
+    ticket: Ticket,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.region.occupancy.give_back(&self.ticket);
+    }
+}
+
+/// Bytes that nobody writes while the guard lives.
+#[derive(Debug)]
+pub struct ReadGuard<'a> {
+    hold: Hold<'a>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the guard is a shared slice and a reference to a `Sync` region.
+unsafe impl Send for ReadGuard<'_> {}
+// SAFETY: as above; `&ReadGuard` gives out only `&[u8]`.
+unsafe impl Sync for ReadGuard<'_> {}
+
+impl ReadGuard<'_> {
+    /// The bytes as elements.
+    ///
+    /// # Errors
+    /// The size is no multiple of an element's, or the start is not aligned for it.
+    pub fn as_slice_of<T: Pod>(&self) -> Result<&[T], HostError> {
+        elements(self)
+    }
+
+    /// The region the bytes belong to.
+    pub fn region(&self) -> &SharedRegion {
+        self.hold.region
+    }
+}
+
+impl Deref for ReadGuard<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `part` checked that the bytes lie in the region, which outlives the guard; the hold
+        // keeps write guards and device writes away from them.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+/// Bytes that nobody else touches while the guard lives.
+#[derive(Debug)]
+pub struct WriteGuard<'a> {
+    hold: Hold<'a>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the guard is an exclusive slice and a reference to a `Sync` region.
+unsafe impl Send for WriteGuard<'_> {}
+// SAFETY: `&WriteGuard` gives out only `&[u8]`; changing the bytes needs `&mut`.
+unsafe impl Sync for WriteGuard<'_> {}
+
+impl WriteGuard<'_> {
+    /// The bytes as elements.
+    ///
+    /// # Errors
+    /// The size is no multiple of an element's, or the start is not aligned for it.
+    pub fn as_mut_slice_of<T: Pod>(&mut self) -> Result<&mut [T], HostError> {
+        elements_mut(self)
+    }
+
+    /// The region the bytes belong to.
+    pub fn region(&self) -> &SharedRegion {
+        self.hold.region
+    }
+}
+
+impl Deref for WriteGuard<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `part` checked that the bytes lie in the region, which outlives the guard; the hold
+        // keeps every other guard and device access away from them.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for WriteGuard<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes this the only reference through the guard.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+/// Bytes that one submission works on. Leaking it leaves them leased for good, which is safe.
+#[derive(Debug)]
+#[must_use = "a dropped lease lets the host back at the bytes"]
+pub struct DeviceLease {
+    region: Arc<SharedRegion>,
+    ticket: Ticket,
+    range: ByteRange,
+    write: bool,
+}
+
+impl DeviceLease {
+    /// The region, kept alive by the lease.
+    pub fn region(&self) -> &Arc<SharedRegion> {
+        &self.region
+    }
+
+    /// The leased bytes.
+    pub fn range(&self) -> ByteRange {
+        self.range
+    }
+
+    /// Whether the device may write them.
+    pub fn writes(&self) -> bool {
+        self.write
+    }
+}
+
+impl Drop for DeviceLease {
+    fn drop(&mut self) {
+        self.region.occupancy.give_back(&self.ticket);
+    }
+}
+
+fn elements<T: Pod>(bytes: &[u8]) -> Result<&[T], HostError> {
+    bytemuck::try_cast_slice(bytes).map_err(|error| cast_error::<T>(bytes.len(), error))
+}
+
+fn elements_mut<T: Pod>(bytes: &mut [u8]) -> Result<&mut [T], HostError> {
+    let len = bytes.len();
+    bytemuck::try_cast_slice_mut(bytes).map_err(|error| cast_error::<T>(len, error))
+}
+
+fn cast_error<T>(bytes: usize, error: bytemuck::PodCastError) -> HostError {
+    let cause = match error {
+        bytemuck::PodCastError::TargetAlignmentGreaterAndInputNotAligned => "the start is not aligned",
+        _ => "the size is no multiple",
+    };
+    HostError::Cast { bytes, element: size_of::<T>(), cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn pattern(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at * 31 + at / 255) as u8).collect()
+    }
+
+    #[test]
+    fn regions_are_zeroed_and_aligned() {
+        for bytes in [0, 1, 4095, 4096, 4097, 70_000] {
+            let region = HostRegion::new(bytes).unwrap();
+            assert_eq!(region.bytes(), bytes);
+            assert!(region.as_slice().iter().all(|byte| *byte == 0));
+            assert!(region.as_ptr().addr().get().is_multiple_of(os::page_size()));
+            assert!(region.window().bytes.is_multiple_of(os::page_size() as u64));
+            assert!(region.window().bytes >= bytes as u64);
+        }
+    }
+
+    #[test]
+    fn a_large_region_starts_on_a_huge_page() {
+        let huge = os::huge_page_size();
+        let mut region = HostRegion::new(huge + 1).unwrap();
+        assert!(region.as_ptr().addr().get().is_multiple_of(huge));
+        region.as_mut_slice()[huge] = 7;
+        assert_eq!(region.as_slice()[huge], 7);
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        for bytes in [usize::MAX, usize::MAX - 4096, isize::MAX as usize, isize::MAX as usize + 1] {
+            assert!(matches!(HostRegion::new(bytes), Err(HostError::TooLarge { .. })), "{bytes}");
+        }
+        #[cfg(not(miri))]
+        assert!(matches!(HostRegion::new(1 << 60), Err(HostError::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn typed_views_check_the_size() {
+        let mut region = HostRegion::new(12).unwrap();
+        region.as_mut_slice_of::<f32>().unwrap()[2] = 1.5;
+        assert_eq!(region.as_slice_of::<f32>().unwrap(), [0.0, 0.0, 1.5]);
+        assert!(matches!(region.as_slice_of::<u64>(), Err(HostError::Cast { bytes: 12, element: 8, .. })));
+        assert!(HostRegion::new(0).unwrap().as_slice_of::<f64>().unwrap().is_empty());
+    }
+
+    #[test]
+    fn readers_fill_exactly() {
+        let data = pattern(10_000);
+        let region = HostRegion::from_reader(&mut data.as_slice(), 9_999).unwrap();
+        assert_eq!(region.as_slice(), &data[..9_999]);
+        let short = HostRegion::from_reader(&mut data.as_slice(), 10_001);
+        assert!(matches!(short, Err(HostError::Truncated { expected: 10_001, got: 10_000 })));
+
+        struct Lying;
+        impl Read for Lying {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                Ok(buffer.len() + 100)
+            }
+        }
+        assert_eq!(HostRegion::from_reader(&mut Lying, 10).unwrap().bytes(), 10);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn files_are_read_whole_and_in_part() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let data = pattern((3 << 20) + 777);
+        file.write_all(&data).unwrap();
+        file.flush().unwrap();
+        assert_eq!(HostRegion::read_file(file.path()).unwrap().as_slice(), data);
+        for (offset, bytes) in [
+            (0, 0),
+            (0, 4096),
+            (4096, 2 << 20),
+            (5, 2 << 20),
+            (8192, (3 << 20) + 777 - 8192),
+            (data.len(), 0),
+        ] {
+            let region = HostRegion::read_file_range(file.path(), offset as u64, bytes as u64).unwrap();
+            assert_eq!(region.as_slice(), &data[offset..offset + bytes], "{offset} {bytes}");
+        }
+        for (offset, bytes) in [(data.len() as u64, 1), (u64::MAX, 1), (0, u64::MAX)] {
+            let refused = HostRegion::read_file_range(file.path(), offset, bytes);
+            assert!(matches!(refused, Err(HostError::OutsideFile { .. })));
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn what_is_no_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(HostRegion::read_file(folder.path()), Err(HostError::NotAFile { .. })));
+        assert!(matches!(HostRegion::read_file(folder.path().join("none")), Err(HostError::Io { .. })));
+        let empty = folder.path().join("empty");
+        File::create(&empty).unwrap();
+        assert_eq!(HostRegion::read_file(&empty).unwrap().bytes(), 0);
+    }
+
+    #[test]
+    fn a_device_that_writes_keeps_the_host_away() {
+        let region = HostRegion::from_bytes(&pattern(8192)).unwrap().into_shared();
+        let half = ByteRange::new(0, 4096);
+        let lease = region.lease_device(half, true).unwrap();
+        assert!(matches!(region.read(), Err(HostError::Busy(Busy { held: Use::DeviceWrite, .. }))));
+        assert!(matches!(region.write_range(half), Err(HostError::Busy(_))));
+        assert_eq!(&*region.read_range(ByteRange::new(4096, 8192)).unwrap(), &pattern(8192)[4096..]);
+        let second = region.lease_device(region.whole(), false).unwrap();
+        drop(lease);
+        assert!(region.read().is_ok());
+        assert!(matches!(region.write(), Err(HostError::Busy(Busy { held: Use::DeviceRead, .. }))));
+        drop(second);
+        region.write().unwrap()[0] = 9;
+        assert!(region.is_idle());
+        assert_eq!(region.into_owned().unwrap().as_slice()[0], 9);
+    }
+
+    #[test]
+    fn guards_keep_devices_away() {
+        let region = HostRegion::new(64).unwrap().into_shared();
+        let read = region.read().unwrap();
+        assert!(region.read().is_ok());
+        assert!(region.lease_device(region.whole(), false).is_ok());
+        assert!(region.lease_device(region.whole(), true).is_err());
+        drop(read);
+        let mut write = region.write().unwrap();
+        write.as_mut_slice_of::<u32>().unwrap()[1] = 5;
+        assert!(region.lease_device(region.whole(), false).is_err());
+        drop(write);
+        assert_eq!(region.read().unwrap().as_slice_of::<u32>().unwrap()[1], 5);
+    }
+
+    #[test]
+    fn a_leaked_lease_stays() {
+        let region = HostRegion::new(64).unwrap().into_shared();
+        std::mem::forget(region.lease_device(region.whole(), true).unwrap());
+        assert!(region.read().is_err());
+        assert!(region.into_owned().is_err());
+    }
+
+    #[test]
+    fn a_lease_keeps_the_pages() {
+        let region = HostRegion::from_bytes(b"alive").unwrap().into_shared();
+        let lease = region.lease_device(region.whole(), false).unwrap();
+        drop(region);
+        assert_eq!(&*lease.region().read().unwrap(), b"alive");
+        assert!(!lease.writes());
+    }
+
+    #[test]
+    fn ranges_outside_are_errors() {
+        let region = HostRegion::new(64).unwrap().into_shared();
+        for range in [ByteRange::new(0, 65), ByteRange::new(65, 65), ByteRange::new(u64::MAX - 1, u64::MAX)] {
+            assert!(matches!(region.read_range(range), Err(HostError::OutOfBounds { .. })));
+            assert!(matches!(region.lease_device(range, true), Err(HostError::OutOfBounds { .. })));
+        }
+        assert!(region.read_range(ByteRange::new(64, 64)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn disjoint_write_guards_work_in_parallel() {
+        let region = HostRegion::new(4096).unwrap().into_shared();
+        std::thread::scope(|scope| {
+            for part in 0..4u64 {
+                let region = &region;
+                scope.spawn(move || {
+                    let range = ByteRange::new(part * 1024, (part + 1) * 1024);
+                    region.write_range(range).unwrap().fill(part as u8 + 1);
+                });
+            }
+        });
+        let bytes = region.read().unwrap();
+        assert!(
+            (0..4).all(|part| bytes[part * 1024..(part + 1) * 1024].iter().all(|b| *b == part as u8 + 1))
+        );
+    }
+}

@@ -1,0 +1,518 @@
+//! The ladder of paths, the choice of a rung, and the report.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::ImportError;
+use super::refusal::Refusal;
+use super::rules::ImportRules;
+use super::window::{ReadWrite, Window};
+
+/// How a tensor's bytes reach the device, from best to worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Path {
+    /// The CPU backend works on the pointer itself.
+    Host,
+    /// The bytes lie in device-visible memory already.
+    Direct,
+    /// The application's pages are imported and used in place.
+    Imported,
+    /// The pages are imported, and the device copies from and to them; the CPU copies nothing.
+    ImportedDma,
+    /// The pages reach the device as a dma-buf.
+    DmaBuf,
+    /// The CPU copies into a device-visible buffer, or out of it.
+    Staged,
+}
+
+impl Path {
+    /// Whether the CPU copies the bytes.
+    pub const fn copies_on_cpu(self) -> bool {
+        matches!(self, Path::Staged)
+    }
+
+    /// Whether the device copies the bytes before or after its kernels use them.
+    pub const fn copies_on_device(self) -> bool {
+        matches!(self, Path::ImportedDma)
+    }
+
+    /// Whether the path needs a live import.
+    pub const fn imports(self) -> bool {
+        matches!(self, Path::Imported | Path::ImportedDma)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Path::Host => "used in place by the CPU",
+            Path::Direct => "already in device-visible memory",
+            Path::Imported => "imported",
+            Path::ImportedDma => "imported and copied by the device",
+            Path::DmaBuf => "shared as a dma-buf",
+            Path::Staged => "copied by the CPU",
+        })
+    }
+}
+
+/// Why a path was taken.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// There are no bytes to move.
+    Empty,
+    /// The device is the CPU.
+    HostBackend,
+    /// The runtime placed the tensor where the device sees it.
+    Resident,
+    /// Every page passed the rules.
+    Importable,
+    /// Every page passed; the kernel is told where in its binding the tensor starts.
+    OffsetInParams {
+        /// Bytes from the binding's start to the tensor.
+        remainder: u64,
+    },
+    /// The tensor starts where no binding may start.
+    OffsetRemainder {
+        /// Where in the import it starts.
+        offset: u64,
+        /// What a binding's offset must be a multiple of.
+        alignment: u64,
+    },
+    /// A device with memory of its own reads the tensor several times.
+    Reused {
+        /// How often the graph touches each byte.
+        times: u32,
+    },
+    /// A better rung was refused.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+impl Reason {
+    /// The reason in words.
+    pub fn sentence(&self) -> Cow<'static, str> {
+        match self {
+            Reason::Empty => "the tensor has no bytes".into(),
+            Reason::HostBackend => "the device is the CPU".into(),
+            Reason::Resident => "the runtime owns this memory".into(),
+            Reason::Importable => "every page can be imported".into(),
+            Reason::OffsetInParams { remainder } => {
+                format!("every page can be imported; the kernel adds {remainder} bytes to its binding").into()
+            }
+            Reason::OffsetRemainder { offset, alignment } => {
+                format!("offset {offset} is no multiple of the {alignment} that a binding needs").into()
+            }
+            Reason::Reused { times } => {
+                format!("the graph touches each byte {times} times and the device has its own memory").into()
+            }
+            Reason::Refused { refusal } => refusal.sentence(),
+        }
+    }
+
+    /// What the application can do for a better path; `None` when there is nothing to do.
+    pub fn fix(&self) -> Option<&'static str> {
+        match self {
+            Reason::Refused { refusal } => refusal.fix(),
+            Reason::OffsetRemainder { .. } => Some("start the tensor at a multiple of the alignment"),
+            _ => None,
+        }
+    }
+}
+
+/// What kind of device it is, as far as its memory goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A GPU in the memory of the CPU.
+    Integrated,
+    /// A GPU with its own memory behind a bus.
+    Discrete,
+    /// A driver that runs on the CPU.
+    Software,
+    /// The native CPU backend, which works on pointers.
+    Host,
+}
+
+/// Size below which a copy beats an import where nothing was measured.
+pub const DEFAULT_COPY_THRESHOLD: u64 = 64 << 10;
+
+/// What a device offers and prefers. The two thresholds are meant to be set from a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevicePolicy {
+    /// Kind of device.
+    pub kind: DeviceKind,
+    /// It imports host pointers.
+    pub import_supported: bool,
+    /// It imports dma-bufs.
+    pub dma_buf_supported: bool,
+    /// Tensors below this many bytes are copied.
+    pub copy_threshold: u64,
+    /// A discrete device uses an import in place when its graph touches each byte at most this often.
+    pub direct_reads: u32,
+    /// What a binding's offset must be a multiple of.
+    pub storage_offset_alignment: u64,
+    /// Most bytes in one binding.
+    pub max_range: u64,
+    /// A copy by the CPU is an error.
+    pub strict: bool,
+}
+
+impl DevicePolicy {
+    /// The policy of a device that imports under these rules, with nothing measured.
+    pub const fn importing(kind: DeviceKind, rules: &ImportRules) -> DevicePolicy {
+        DevicePolicy {
+            kind,
+            import_supported: true,
+            dma_buf_supported: false,
+            copy_threshold: DEFAULT_COPY_THRESHOLD,
+            direct_reads: 1,
+            storage_offset_alignment: rules.storage_offset_alignment,
+            max_range: rules.max_range,
+            strict: false,
+        }
+    }
+
+    /// The policy of the native CPU backend.
+    pub const fn host() -> DevicePolicy {
+        DevicePolicy {
+            kind: DeviceKind::Host,
+            import_supported: true,
+            dma_buf_supported: false,
+            copy_threshold: 0,
+            direct_reads: u32::MAX,
+            storage_offset_alignment: 1,
+            max_range: u64::MAX,
+            strict: false,
+        }
+    }
+}
+
+/// One tensor's memory and what the plan does with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes of one element; 0 counts as 1.
+    pub element_bytes: u64,
+    /// What the device does with it.
+    pub access: ReadWrite,
+    /// The answer of [`plan_window`](super::plan_window), or of the driver if that refused.
+    pub window: Result<Window, Refusal>,
+    /// It lies in memory the runtime made device-visible.
+    pub resident: bool,
+    /// Its pages are imported already, so that a share costs nothing.
+    pub imported: bool,
+    /// The memory can be had as a dma-buf.
+    pub dma_buf: bool,
+    /// How often the graph touches each byte.
+    pub touches: u32,
+    /// Most bytes a kernel sees at once.
+    pub binding_bytes: u64,
+    /// Its kernels take a start offset in elements.
+    pub takes_offset: bool,
+}
+
+impl Request {
+    /// A tensor of bytes, touched once, bound whole, with nothing special about it.
+    pub const fn new(addr: u64, bytes: u64, access: ReadWrite, window: Result<Window, Refusal>) -> Request {
+        Request {
+            addr,
+            bytes,
+            element_bytes: 1,
+            access,
+            window,
+            resident: false,
+            imported: false,
+            dma_buf: false,
+            touches: 1,
+            binding_bytes: bytes,
+            takes_offset: false,
+        }
+    }
+}
+
+/// The rung chosen for a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The path.
+    pub path: Path,
+    /// Why this one.
+    pub reason: Reason,
+    /// The pages to import, for the paths that import.
+    pub window: Option<Window>,
+}
+
+impl Choice {
+    const fn new(path: Path, reason: Reason) -> Choice {
+        Choice { path, reason, window: None }
+    }
+
+    /// The report on this choice.
+    pub fn verdict(&self, tensor: impl Into<String>, request: &Request) -> Verdict {
+        Verdict {
+            tensor: tensor.into(),
+            path: self.path,
+            bytes: request.bytes,
+            offset: self.window.map_or(0, |window| window.offset),
+            access: request.access,
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+/// Chooses the best rung that a tensor's memory, its device and its use allow.
+///
+/// # Errors
+/// A binding is larger than the device takes, or `strict` forbids the copy that would be needed.
+pub fn choose(request: &Request, policy: &DevicePolicy) -> Result<Choice, ImportError> {
+    if request.bytes == 0 {
+        return Ok(Choice::new(Path::Direct, Reason::Empty));
+    }
+    let element = request.element_bytes.max(1);
+    let misaligned = !request.addr.is_multiple_of(element);
+    if policy.kind == DeviceKind::Host {
+        let refusal = Refusal::ElementMisaligned { addr: request.addr, element };
+        return if misaligned {
+            stage(request, policy, refusal)
+        } else {
+            Ok(Choice::new(Path::Host, Reason::HostBackend))
+        };
+    }
+    if request.binding_bytes > policy.max_range {
+        return Err(ImportError::RangeTooLarge { bytes: request.binding_bytes, max: policy.max_range });
+    }
+    if request.resident {
+        return Ok(Choice::new(Path::Direct, Reason::Resident));
+    }
+    if !policy.import_supported {
+        return fall_back(request, policy, Refusal::NotSupported);
+    }
+    if request.bytes < policy.copy_threshold && !request.imported && !policy.strict {
+        let (bytes, threshold) = (request.bytes, policy.copy_threshold);
+        return stage(request, policy, Refusal::BelowThreshold { bytes, threshold });
+    }
+    let window = match &request.window {
+        Ok(window) => *window,
+        Err(refusal) => return fall_back(request, policy, refusal.clone()),
+    };
+    let (path, reason) = in_place_or_dma(request, policy, window, misaligned.then_some(element));
+    Ok(Choice { path, reason, window: Some(window) })
+}
+
+/// The pages can be imported: whether kernels use them in place or the device copies first.
+fn in_place_or_dma(
+    request: &Request,
+    policy: &DevicePolicy,
+    window: Window,
+    misaligned_element: Option<u64>,
+) -> (Path, Reason) {
+    if policy.kind == DeviceKind::Discrete && request.touches > policy.direct_reads {
+        return (Path::ImportedDma, Reason::Reused { times: request.touches });
+    }
+    if let Some(element) = misaligned_element {
+        let refusal = Refusal::ElementMisaligned { addr: request.addr, element };
+        return (Path::ImportedDma, Reason::Refused { refusal });
+    }
+    let remainder = window.remainder(policy.storage_offset_alignment);
+    // The rest of the binding lies in front of the tensor and counts against the largest binding.
+    let fits = request.binding_bytes.checked_add(remainder).is_some_and(|bytes| bytes <= policy.max_range);
+    let whole_elements = remainder.is_multiple_of(request.element_bytes.max(1));
+    match remainder {
+        0 => (Path::Imported, Reason::Importable),
+        _ if request.takes_offset && whole_elements && fits => {
+            (Path::Imported, Reason::OffsetInParams { remainder })
+        }
+        _ => {
+            let alignment = policy.storage_offset_alignment;
+            (Path::ImportedDma, Reason::OffsetRemainder { offset: window.offset, alignment })
+        }
+    }
+}
+
+/// No import: a dma-buf if both sides have it, else the CPU copies.
+fn fall_back(request: &Request, policy: &DevicePolicy, refusal: Refusal) -> Result<Choice, ImportError> {
+    if request.dma_buf && policy.dma_buf_supported {
+        return Ok(Choice::new(Path::DmaBuf, Reason::Refused { refusal }));
+    }
+    stage(request, policy, refusal)
+}
+
+fn stage(request: &Request, policy: &DevicePolicy, refusal: Refusal) -> Result<Choice, ImportError> {
+    if policy.strict {
+        return Err(ImportError::Strict { bytes: request.bytes, refusal });
+    }
+    Ok(Choice::new(Path::Staged, Reason::Refused { refusal }))
+}
+
+/// What was decided for one tensor, for the user.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Verdict {
+    /// Name of the tensor.
+    pub tensor: String,
+    /// The path taken.
+    pub path: Path,
+    /// Size of the tensor.
+    pub bytes: u64,
+    /// Where in its import the tensor starts; 0 without one.
+    pub offset: u64,
+    /// What the device does with it.
+    pub access: ReadWrite,
+    /// Why this path.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Verdict { tensor, path, bytes, offset, reason, .. } = self;
+        write!(f, "{tensor}: {path}, {bytes} bytes")?;
+        if path.imports() {
+            write!(f, " at offset {offset} of the import")?;
+        }
+        write!(f, ": {}", reason.sentence())?;
+        match reason.fix() {
+            Some(fix) => write!(f, "; {fix}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn window(offset: u64) -> Result<Window, Refusal> {
+        Ok(Window { addr: 0x10_0000, bytes: 2 * MIB, offset })
+    }
+
+    fn tensor(offset: u64) -> Request {
+        Request::new(0x10_0000 + offset, MIB, ReadWrite::Read, window(offset))
+    }
+
+    fn policy(kind: DeviceKind) -> DevicePolicy {
+        DevicePolicy { storage_offset_alignment: 16, ..DevicePolicy::importing(kind, &ImportRules::strict()) }
+    }
+
+    fn path(request: &Request, policy: &DevicePolicy) -> Path {
+        choose(request, policy).unwrap().path
+    }
+
+    #[test]
+    fn shared_memory_is_used_in_place() {
+        for kind in [DeviceKind::Integrated, DeviceKind::Software] {
+            let choice = choose(&Request { touches: 9, ..tensor(64) }, &policy(kind)).unwrap();
+            assert_eq!((choice.path, &choice.reason), (Path::Imported, &Reason::Importable));
+            assert_eq!(choice.window, window(64).ok());
+        }
+    }
+
+    #[test]
+    fn a_discrete_device_copies_what_it_reads_twice() {
+        let discrete = policy(DeviceKind::Discrete);
+        assert_eq!(path(&tensor(64), &discrete), Path::Imported);
+        let choice = choose(&Request { touches: 2, ..tensor(64) }, &discrete).unwrap();
+        assert_eq!((choice.path, choice.reason), (Path::ImportedDma, Reason::Reused { times: 2 }));
+        let measured = DevicePolicy { direct_reads: 3, ..discrete };
+        assert_eq!(path(&Request { touches: 2, ..tensor(64) }, &measured), Path::Imported);
+    }
+
+    #[test]
+    fn odd_offsets_go_by_dma_or_by_params() {
+        let integrated = policy(DeviceKind::Integrated);
+        let choice = choose(&tensor(52), &integrated).unwrap();
+        assert_eq!(choice.reason, Reason::OffsetRemainder { offset: 52, alignment: 16 });
+        let floats = Request { element_bytes: 4, takes_offset: true, ..tensor(52) };
+        assert_eq!(choose(&floats, &integrated).unwrap().reason, Reason::OffsetInParams { remainder: 4 });
+        let doubles = Request { element_bytes: 8, ..floats.clone() };
+        let refused = choose(&doubles, &integrated).unwrap();
+        assert_eq!(refused.path, Path::ImportedDma);
+        assert!(matches!(refused.reason, Reason::Refused { refusal: Refusal::ElementMisaligned { .. } }));
+        let tight = DevicePolicy { max_range: MIB, ..integrated };
+        assert_eq!(path(&floats, &tight), Path::ImportedDma);
+        let odd_elements = Request { element_bytes: 12, addr: 12 * 1000, ..floats };
+        assert_eq!(path(&odd_elements, &integrated), Path::ImportedDma);
+    }
+
+    #[test]
+    fn small_tensors_are_copied_unless_that_gains_nothing() {
+        let integrated = policy(DeviceKind::Integrated);
+        let small = Request { bytes: 1000, binding_bytes: 1000, ..tensor(0) };
+        let refusal = Refusal::BelowThreshold { bytes: 1000, threshold: DEFAULT_COPY_THRESHOLD };
+        assert_eq!(choose(&small, &integrated).unwrap().reason, Reason::Refused { refusal });
+        assert_eq!(path(&Request { imported: true, ..small.clone() }, &integrated), Path::Imported);
+        assert_eq!(path(&Request { resident: true, ..small.clone() }, &integrated), Path::Direct);
+        assert_eq!(path(&small, &DevicePolicy { strict: true, ..integrated }), Path::Imported);
+    }
+
+    #[test]
+    fn refusals_fall_down_the_ladder() {
+        let refused = Request { window: Err(Refusal::Memfd), dma_buf: true, ..tensor(0) };
+        let integrated = policy(DeviceKind::Integrated);
+        assert_eq!(path(&refused, &integrated), Path::Staged);
+        let with_dma_buf = DevicePolicy { dma_buf_supported: true, ..integrated };
+        assert_eq!(path(&refused, &with_dma_buf), Path::DmaBuf);
+        let strict = DevicePolicy { strict: true, ..integrated };
+        let error = ImportError::Strict { bytes: MIB, refusal: Refusal::Memfd };
+        assert_eq!(choose(&refused, &strict), Err(error));
+        assert_eq!(path(&refused, &DevicePolicy { strict: true, ..with_dma_buf }), Path::DmaBuf);
+        let without = DevicePolicy { import_supported: false, ..integrated };
+        let choice = choose(&tensor(0), &without).unwrap();
+        assert_eq!(choice.reason, Reason::Refused { refusal: Refusal::NotSupported });
+        assert_eq!(choice.window, None);
+    }
+
+    #[test]
+    fn empty_tensors_are_never_trouble() {
+        let empty = Request::new(7, 0, ReadWrite::Write, Err(Refusal::Empty));
+        for kind in [DeviceKind::Integrated, DeviceKind::Discrete, DeviceKind::Software, DeviceKind::Host] {
+            let strict = DevicePolicy { strict: true, import_supported: false, ..policy(kind) };
+            assert_eq!(choose(&empty, &strict).unwrap().reason, Reason::Empty);
+        }
+    }
+
+    #[test]
+    fn bindings_larger_than_the_device_takes_are_errors() {
+        let integrated = DevicePolicy { max_range: MIB - 1, ..policy(DeviceKind::Integrated) };
+        let error = ImportError::RangeTooLarge { bytes: MIB, max: MIB - 1 };
+        assert_eq!(choose(&tensor(0), &integrated), Err(error));
+        let split = Request { binding_bytes: MIB / 2, ..tensor(0) };
+        assert_eq!(path(&split, &integrated), Path::Imported);
+    }
+
+    #[test]
+    fn the_cpu_takes_the_pointer() {
+        let request = Request { element_bytes: 4, ..tensor(64) };
+        assert_eq!(path(&request, &DevicePolicy::host()), Path::Host);
+        let odd = Request { addr: 0x10_0001, ..request };
+        assert_eq!(path(&odd, &DevicePolicy::host()), Path::Staged);
+    }
+
+    #[test]
+    fn a_verdict_speaks_and_serializes() {
+        let request = Request { window: Err(Refusal::FileBacked { path: "/w".to_owned() }), ..tensor(0) };
+        let choice = choose(&request, &policy(DeviceKind::Integrated)).unwrap();
+        let verdict = choice.verdict("weights", &request);
+        assert_eq!(
+            verdict.to_string(),
+            "weights: copied by the CPU, 1048576 bytes: file-backed mapping of /w: this driver imports only \
+             anonymous memory; read it into a HostRegion"
+        );
+        let json = serde_json::to_value(&verdict).unwrap();
+        let expected = serde_json::json!({
+            "tensor": "weights", "path": "staged", "bytes": MIB, "offset": 0, "access": "read",
+            "reason": { "kind": "refused", "refusal": { "kind": "file_backed", "path": "/w" } },
+        });
+        assert_eq!(json, expected);
+        let imported =
+            choose(&tensor(64), &policy(DeviceKind::Integrated)).unwrap().verdict("x", &tensor(64));
+        assert!(imported.to_string().contains("at offset 64 of the import: every page can be imported"));
+    }
+}

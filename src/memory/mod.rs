@@ -1,0 +1,37 @@
+//! The application's memory: which bytes, who sees them, and whether a device may use them in place.
+//!
+//! * [`range`]: byte ranges, range sets and interval maps.
+//! * [`coherency`]: a pure state machine; accesses in, barriers, flushes and invalidates out.
+//! * [`import`]: pure policy; which window of pages a device may import, by which path a tensor goes,
+//!   and why.
+//! * [`host`]: owned, page-aligned memory that a device may import.
+//! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
+//! * [`budget`]: live imports and allocations against what the device can hold.
+//! * [`os`]: pages and the process map, one file per operating system.
+//!
+//! Invariant of the layer: it knows no device API. `host` and the files of `os` are the only ones with
+//! `unsafe`; the rest is arithmetic that a property test can drive.
+
+pub mod budget;
+pub mod coherency;
+mod fill;
+pub mod host;
+pub mod import;
+pub mod lease;
+pub mod os;
+pub mod range;
+
+use import::{ImportRules, ReadWrite, Refusal, Window, enclosing, plan_window};
+
+/// The pages around `bytes` bytes at `addr`, if the process's own map says that a device with these
+/// rules can import each of them.
+///
+/// The answer holds as long as nobody remaps the pages; only their owner can promise that.
+///
+/// # Errors
+/// The first rule that is broken, with its numbers and the fix.
+pub fn window_of(addr: u64, bytes: u64, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
+    let page = os::page_size() as u64;
+    let pages = enclosing(addr, bytes, rules, page)?;
+    plan_window(addr, bytes, access, rules, &os::process_map(pages)?, page)
+}

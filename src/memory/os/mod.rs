@@ -1,0 +1,119 @@
+//! What an operating system knows about memory: pages, mappings, and the process's own map.
+//!
+//! One file per system behind the same few items; nothing outside this file names a system. A system
+//! with no file of its own (and Miri) gets `portable`: aligned heap memory, and no process map, so that
+//! nothing can be imported there by a borrowed pointer.
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod linux;
+#[cfg(all(target_os = "linux", not(miri)))]
+use linux as system;
+
+#[cfg(any(not(target_os = "linux"), miri))]
+mod portable;
+#[cfg(any(not(target_os = "linux"), miri))]
+use portable as system;
+
+use super::range::ByteRange;
+
+pub use system::Mapping;
+pub(crate) use system::{open_direct, read_at};
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+use linux::testing;
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod linux_tests;
+
+/// What the system refused, or does not offer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OsError {
+    /// This system has no such facility.
+    #[error("{what} is not supported on this operating system")]
+    Unsupported {
+        /// The facility.
+        what: &'static str,
+    },
+    /// A system call failed.
+    #[error("{call} failed with error {code}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// The system's error number; 0 when it gave none.
+        code: i32,
+    },
+    /// The process map holds a line that cannot be read.
+    #[error("unreadable line in the process map: {line:?}")]
+    BadMap {
+        /// The line, shortened.
+        line: String,
+    },
+}
+
+/// What stands behind a mapping.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backing {
+    /// Zero-filled memory of the process.
+    Anonymous,
+    /// The heap that `brk` grows: anonymous memory.
+    Heap,
+    /// A stack: anonymous memory that may grow downwards.
+    Stack,
+    /// A file, huge pages of a pool and System V segments included.
+    File {
+        /// Its path as the system shows it.
+        path: String,
+        /// Whether its name is gone.
+        deleted: bool,
+    },
+    /// Memory behind a descriptor with no file system.
+    Memfd,
+    /// A mapping of the kernel or of a device, by its name.
+    Special(String),
+}
+
+/// One mapping of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// Its addresses.
+    pub range: ByteRange,
+    /// Reads are allowed.
+    pub readable: bool,
+    /// Writes are allowed.
+    pub writable: bool,
+    /// Writes reach other mappings of the same object.
+    pub shared: bool,
+    /// What stands behind it.
+    pub backing: Backing,
+}
+
+/// Advice on the use of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Back it with huge pages where that is possible.
+    HugePages,
+    /// A forked child does not get it: copy on write would move its pages under the device.
+    DontFork,
+}
+
+/// Bytes in a page.
+pub fn page_size() -> usize {
+    system::page_size()
+}
+
+/// Bytes in a huge page.
+pub fn huge_page_size() -> usize {
+    system::huge_page_size()
+}
+
+/// The mappings of this process that overlap a window of addresses, in ascending order.
+///
+/// The answer is a snapshot: other threads may map and unmap meanwhile. It serves to refuse early and
+/// with a reason; the driver still has the last word.
+///
+/// # Errors
+/// The map cannot be read, or the system has none.
+pub fn process_map(window: ByteRange) -> Result<Vec<MapEntry>, OsError> {
+    system::process_map(window)
+}

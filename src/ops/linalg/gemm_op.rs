@@ -1,0 +1,290 @@
+//! Gemm: `alpha * A' * B' + beta * C` of two matrices.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::TYPES;
+use super::integer::{Int, add_product};
+use super::product::{Mat, Threads, product};
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
+use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator};
+use crate::shape::Shape;
+
+/// `activation(alpha * A' * B' + beta * C)`, where A' and B' may be transposes and C is broadcast.
+#[derive(Clone, Debug)]
+pub struct Gemm {
+    /// Factor of the product.
+    pub alpha: f32,
+    /// Factor of C.
+    pub beta: f32,
+    /// Whether A is given transposed.
+    pub trans_a: bool,
+    /// Whether B is given transposed.
+    pub trans_b: bool,
+    /// Applied to the output.
+    pub activation: Activation,
+}
+
+impl Default for Gemm {
+    fn default() -> Self {
+        Gemm { alpha: 1.0, beta: 1.0, trans_a: false, trans_b: false, activation: Activation::None }
+    }
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    if opset < 7 {
+        // C broadcasts in any case.
+        attrs.flag("broadcast", false)?;
+    }
+    Ok(Arc::new(Gemm {
+        alpha: attrs.float("alpha", 1.0)?,
+        beta: attrs.float("beta", 1.0)?,
+        trans_a: attrs.flag("transA", false)?,
+        trans_b: attrs.flag("transB", false)?,
+        activation: Activation::None,
+    }))
+}
+
+/// A Gemm resolved.
+#[derive(Clone, Debug)]
+pub(crate) struct Dims {
+    /// Rows of the output.
+    pub m: usize,
+    /// Columns of the output.
+    pub n: usize,
+    /// Length of the sums.
+    pub k: usize,
+    /// Distances in elements with which C is read as rows and columns, if it is given and has a factor.
+    pub c: Option<[usize; 2]>,
+}
+
+impl Gemm {
+    /// Whether C could be added as an input: it has none, so that a bias behind it can become one.
+    pub fn accepts_bias(&self, cx: &OpCx) -> bool {
+        !cx.has(2) && self.beta == 1.0 && self.activation == Activation::None
+    }
+
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
+        let matrix = |i: usize, transposed: bool| match (cx.shape(i)?.dims(), transposed) {
+            (&[r, c], false) => Ok((r, c)),
+            (&[c, r], true) => Ok((r, c)),
+            _ => Err(cx.shape_error(i, "two dimensions")),
+        };
+        let (m, k) = matrix(0, self.trans_a)?;
+        let (kb, n) = matrix(1, self.trans_b)?;
+        if k != kb {
+            return Err(cx.shape_error(1, format!("a sum over {k} elements, as input 0 has")));
+        }
+        let c = match cx.input_opt(2) {
+            None => None,
+            Some(c) => {
+                let strides = c.shape.broadcast_strides(&Shape::new([m, n])?)?;
+                // A factor of 0 leaves C out, whatever it holds.
+                strides.try_into().ok().filter(|_| self.beta != 0.0)
+            }
+        };
+        Ok(Dims { m, n, k, c })
+    }
+}
+
+impl Operator for Gemm {
+    fn name(&self) -> &'static str {
+        "Gemm"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(2..=3, 1..=1)?;
+        let dtype = cx.dtype_of(0, TYPES)?;
+        cx.expect_dtype(1, dtype)?;
+        if cx.has(2) {
+            cx.expect_dtype(2, dtype)?;
+        }
+        let dims = self.resolve(cx)?;
+        if !dtype.is_float() {
+            if self.activation != Activation::None {
+                return Err(OpError::unsupported(format!("a fused activation of {dtype}")));
+            }
+            if self.alpha.fract() != 0.0 || self.beta.fract() != 0.0 {
+                return Err(OpError::unsupported(format!("fractional alpha or beta of {dtype}")));
+            }
+        }
+        Ok(vec![TensorInfo::new(dtype, Shape::new([dims.m, dims.n])?)])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        let flops = self.resolve(cx).map_or(0, |d| 2 * d.m as u64 * d.n as u64 * d.k as u64);
+        Cost { flops, bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let sizes = [0, 1, 2].map(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
+        let run = Run { dims: self.resolve(cx)?, op: self.clone(), sizes };
+        match cx.dtype(0)? {
+            DType::I32 => Ok(integers::<i32>(run)),
+            DType::I64 => Ok(integers::<i64>(run)),
+            DType::U32 => Ok(integers::<u32>(run)),
+            DType::U64 => Ok(integers::<u64>(run)),
+            _ => real_kernel("Gemm", cx, run),
+        }
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        (self.activation == Activation::None)
+            .then(|| Arc::new(Gemm { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct Run {
+    dims: Dims,
+    op: Gemm,
+    sizes: [usize; 3],
+}
+
+impl Run {
+    fn operands<'a, T>(&self, a: &'a [T], b: &'a [T]) -> (Mat<'a, T>, Mat<'a, T>) {
+        let Dims { m, n, k, .. } = self.dims;
+        let a = if self.op.trans_a { Mat::transposed(a, m) } else { Mat::rows(a, k) };
+        let b = if self.op.trans_b { Mat::transposed(b, k) } else { Mat::rows(b, n) };
+        (a, b)
+    }
+}
+
+/// Calls `f` with every element of the `n`-column output and the element of C it takes.
+fn each_c<T: Copy>(y: &mut [T], n: usize, c: &[T], [row, col]: [usize; 2], f: impl Fn(&mut T, T)) {
+    for (r, y) in y.chunks_mut(n.max(1)).enumerate() {
+        y.iter_mut().enumerate().for_each(|(i, y)| f(y, c[r * row + i * col]));
+    }
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let Dims { m, n, k, c: c_strides } = self.dims;
+        let (y, inputs) = io.output(0, m * n)?;
+        let (a, b) = self.operands(inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
+        let c = c_strides.map(|s| Ok((inputs.get(2, self.sizes[2])?, s))).transpose()?;
+        let (alpha, beta) = (T::from_f64(self.op.alpha.into()), T::from_f64(self.op.beta.into()));
+        if alpha == T::ONE {
+            if let Some((c, strides)) = c {
+                each_c(y, n, c, strides, |y, c| *y = beta * c);
+            }
+            product([m, n, k], a, b, y, n, c.is_some(), Threads::All)?;
+        } else {
+            product([m, n, k], a, b, y, n, false, Threads::All)?;
+            y.iter_mut().for_each(|y| *y *= alpha);
+            if let Some((c, strides)) = c {
+                each_c(y, n, c, strides, |y, c| *y += beta * c);
+            }
+        }
+        activate_all(&self.op.activation, y);
+        Ok(())
+    }
+}
+
+fn integers<T: Int>(run: Run) -> NativeKernel {
+    NativeKernel::new("Gemm", move |args| {
+        let Dims { m, n, k, c: c_strides } = run.dims;
+        let (a, b) = (args.read::<T>(0)?, args.read::<T>(1)?);
+        let c = args.read_opt::<T>(2)?;
+        let y = args.take_write::<T>(args.len() - 1)?;
+        for (i, len) in [a.len(), b.len(), c.map_or(run.sizes[2], <[T]>::len)].into_iter().enumerate() {
+            check_len(i, len, run.sizes[i])?;
+        }
+        check_len(args.len() - 1, y.len(), m * n)?;
+        y.fill(bytemuck::Zeroable::zeroed());
+        let (a, b) = run.operands(a, b);
+        add_product(n, k, a, b, y);
+        let (alpha, beta) = (T::from_whole(run.op.alpha), T::from_whole(run.op.beta));
+        y.iter_mut().for_each(|y| *y = y.times(alpha));
+        if let (Some(c), Some(strides)) = (c, c_strides) {
+            each_c(y, n, c, strides, |y, c| *y = y.plus(c.times(beta)));
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::AttrValue;
+    use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
+
+    proptest! {
+        #[test]
+        fn gemm_matches_its_definition(
+            m in 1usize..9, n in 1usize..9, k in 1usize..20, ta in any::<bool>(), tb in any::<bool>(),
+            alpha in prop_oneof![Just(1.0f32), Just(0.5)], beta in prop_oneof![Just(1.0f32), Just(0.0), Just(-2.0)],
+            c in 0usize..6, relu in any::<bool>(),
+        ) {
+            let a = tensor(&if ta { [k, m] } else { [m, k] }, 1);
+            let b = tensor(&if tb { [n, k] } else { [k, n] }, 2);
+            let shapes: [&[usize]; 5] = [&[], &[n], &[1, n], &[m, 1], &[m, n]];
+            let c = shapes.get(c).map(|s| tensor(s, 3));
+            let map = attrs(&[
+                ("alpha", AttrValue::Float(alpha)),
+                ("beta", AttrValue::Float(beta)),
+                ("transA", AttrValue::Int(ta.into())),
+                ("transB", AttrValue::Int(tb.into())),
+            ]);
+            let mut op = read_op("Gemm", 13, &map).unwrap();
+            if relu {
+                op = op.with_activation(&Activation::Relu).unwrap();
+            }
+            let mut inputs = vec![Some(a.clone()), Some(b.clone())];
+            inputs.extend(c.clone().map(Some));
+            let got = run_f32(&*op, &inputs).unwrap();
+            let (av, bv) = (a.to_f32s().unwrap(), b.to_f32s().unwrap());
+            let mut want = Vec::new();
+            for r in 0..m {
+                for col in 0..n {
+                    let sum: f64 = (0..k).map(|i| {
+                        let x = if ta { av[i * m + r] } else { av[r * k + i] };
+                        let y = if tb { bv[col * k + i] } else { bv[i * n + col] };
+                        f64::from(x) * f64::from(y)
+                    }).sum();
+                    let bias = c.as_ref().map_or(0.0, |c| {
+                        let v = c.to_f32s().unwrap();
+                        let d = c.shape().dims();
+                        let at = match d {
+                            [] => 0,
+                            &[len] => col % len,
+                            &[rows, cols] => r % rows * cols + col % cols,
+                            _ => unreachable!(),
+                        };
+                        f64::from(v[at])
+                    });
+                    let y = f64::from(alpha) * sum + f64::from(beta) * bias;
+                    want.push(if relu { y.max(0.0) } else { y });
+                }
+            }
+            assert_near(&got, &want, 1e-5);
+        }
+    }
+
+    #[test]
+    fn integers_work_and_mismatches_are_errors() {
+        let map = attrs(&[("alpha", AttrValue::Float(2.0))]);
+        let op = read_op("Gemm", 13, &map).unwrap();
+        let t = |v: &[i32]| Some(Tensor::new([2, 2], v).unwrap());
+        let inputs = [t(&[1, 2, 3, 4]), t(&[1, 0, 0, 1]), Some(Tensor::new([2], &[10i32, 20]).unwrap())];
+        let got = run_cpu(&*op, &inputs, 1).unwrap().remove(0);
+        assert_eq!(got.as_slice::<i32>().unwrap(), [12, 24, 16, 28]);
+        let fails = |a: &[usize], b: &[usize], c: &[usize]| {
+            let inputs = [a, b, c].map(|s| Some(tensor(s, 1)));
+            facts(&*op, &inputs, 1).is_err()
+        };
+        assert!(fails(&[2, 3], &[2, 3], &[]));
+        assert!(fails(&[2, 3, 1], &[3, 3], &[]));
+        assert!(fails(&[2, 3], &[3, 4], &[3]));
+        assert!(fails(&[2, 3], &[3, 4], &[1, 2, 4]));
+    }
+}

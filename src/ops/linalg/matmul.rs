@@ -1,0 +1,353 @@
+//! MatMul: NumPy's `matmul`, with an optional bias of the last axis and an activation.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::TYPES;
+use super::integer::{Int, add_product};
+use super::product::{Mat, Threads, product};
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
+use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator};
+use crate::shape::Shape;
+
+/// `activation(A x B + bias)`. Inputs: A, B and, where [`MatMul::biased`], a bias of B's last axis.
+#[derive(Clone, Debug, Default)]
+pub struct MatMul {
+    /// Applied to the output.
+    pub activation: Activation,
+    /// Whether there is a third input: one number for every column of the output.
+    pub biased: bool,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let _ = attrs;
+    Ok(Arc::new(MatMul::default()))
+}
+
+impl MatMul {
+    /// The same product with a bias as third input, unless it has a bias or an activation already.
+    pub fn with_bias(&self) -> Option<MatMul> {
+        let plain = !self.biased && self.activation == Activation::None;
+        plain.then(|| MatMul { biased: true, ..self.clone() })
+    }
+}
+
+/// A product resolved: one `m` by `k` times `k` by `n` product for every element of `batch`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dims {
+    /// Rows of A.
+    pub m: usize,
+    /// Columns of B.
+    pub n: usize,
+    /// Columns of A.
+    pub k: usize,
+    /// Sizes of the batch axes of the output.
+    pub batch: Shape,
+    /// For every product, the matrix of A and of B that it reads.
+    pub pairs: Vec<(usize, usize)>,
+    /// The output.
+    pub output: Shape,
+}
+
+impl Dims {
+    /// The product of tensors of shapes `a` and `b`.
+    pub(crate) fn resolve(cx: &OpCx) -> Result<Dims, OpError> {
+        let (a, b) = (cx.shape(0)?, cx.shape(1)?);
+        let (row, column) = (a.rank() == 1, b.rank() == 1);
+        let (a_batch, m, k) = match a.dims() {
+            [] => return Err(cx.shape_error(0, "at least one dimension")),
+            [k] => (&[] as &[usize], 1, *k),
+            [batch @ .., m, k] => (batch, *m, *k),
+        };
+        let (b_batch, kb, n) = match b.dims() {
+            [] => return Err(cx.shape_error(1, "at least one dimension")),
+            [k] => (&[] as &[usize], *k, 1),
+            [batch @ .., k, n] => (batch, *k, *n),
+        };
+        if k != kb {
+            return Err(cx.shape_error(1, format!("{k} rows, as input 0 has columns")));
+        }
+        let (a_batch, b_batch) = (Shape::new(a_batch)?, Shape::new(b_batch)?);
+        let batch = a_batch.broadcast(&b_batch)?;
+        let mut dims = batch.to_vec();
+        if !row {
+            dims.push(m);
+        }
+        if !column {
+            dims.push(n);
+        }
+        let output = Shape::new(dims)?;
+        let pairs = if output.elements() == 0 { Vec::new() } else { pairs(&batch, &a_batch, &b_batch)? };
+        Ok(Dims { m, n, k, batch, pairs, output }.folded(&a_batch, &b_batch))
+    }
+
+    /// One larger product where every product reads the same B and A's matrices lie one behind the other.
+    fn folded(mut self, a_batch: &Shape, b_batch: &Shape) -> Dims {
+        if b_batch.elements() == 1 && a_batch.elements() == self.batch.elements() && !self.pairs.is_empty() {
+            self.m *= self.pairs.len();
+            self.batch = Shape::scalar();
+            self.pairs = vec![(0, 0)];
+        }
+        self
+    }
+
+    /// Arithmetic operations.
+    pub(crate) fn flops(&self) -> u64 {
+        2 * self.pairs.len() as u64 * self.m as u64 * self.n as u64 * self.k as u64
+    }
+}
+
+fn pairs(batch: &Shape, a: &Shape, b: &Shape) -> Result<Vec<(usize, usize)>, OpError> {
+    let (a, b, strides) = (a.broadcast_strides(batch)?, b.broadcast_strides(batch)?, batch.strides());
+    Ok((0..batch.elements())
+        .map(|i| {
+            let at = |own: &[usize]| {
+                batch.iter().zip(&strides).zip(own).map(|((d, s), own)| i / s % d * own).sum::<usize>()
+            };
+            (at(&a), at(&b))
+        })
+        .collect())
+}
+
+impl Operator for MatMul {
+    fn name(&self) -> &'static str {
+        "MatMul"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        let inputs = if self.biased { 3 } else { 2 };
+        cx.expect_counts(inputs..=inputs, 1..=1)?;
+        let dtype = cx.dtype_of(0, TYPES)?;
+        cx.expect_dtype(1, dtype)?;
+        let dims = Dims::resolve(cx)?;
+        if self.biased {
+            cx.expect_dtype(2, dtype)?;
+            if cx.shape(2)?.dims() != [dims.n] {
+                return Err(cx.shape_error(2, format!("[{}]", dims.n)));
+            }
+        }
+        if !dtype.is_float() && (self.biased || self.activation != Activation::None) {
+            return Err(OpError::unsupported(format!("a fused bias or activation of {dtype}")));
+        }
+        Ok(vec![TensorInfo::new(dtype, dims.output)])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: Dims::resolve(cx).map_or(0, |d| d.flops()), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let dims = Dims::resolve(cx)?;
+        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
+        match cx.dtype(0)? {
+            DType::I32 => Ok(integers::<i32>(dims, sizes)),
+            DType::I64 => Ok(integers::<i64>(dims, sizes)),
+            DType::U32 => Ok(integers::<u32>(dims, sizes)),
+            DType::U64 => Ok(integers::<u64>(dims, sizes)),
+            _ => real_kernel(
+                "MatMul",
+                cx,
+                Run { dims, sizes, activation: self.activation, biased: self.biased },
+            ),
+        }
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        (self.activation == Activation::None)
+            .then(|| Arc::new(MatMul { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct Run {
+    dims: Dims,
+    sizes: [usize; 2],
+    activation: Activation,
+    biased: bool,
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let Dims { m, n, k, ref pairs, ref output, .. } = self.dims;
+        let (y, inputs) = io.output(0, output.elements())?;
+        let (a, b) = (inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
+        let bias = if self.biased { Some(inputs.get(2, n)?) } else { None };
+        if y.is_empty() {
+            return Ok(());
+        }
+        let one = |(y, &(i, j)): (&mut [T], &(usize, usize)), threads| {
+            if let Some(bias) = bias {
+                y.chunks_mut(n).for_each(|row| row.copy_from_slice(bias));
+            }
+            let (a, b) = (Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n));
+            product([m, n, k], a, b, y, n, bias.is_some(), threads)?;
+            activate_all(&self.activation, y);
+            Ok(())
+        };
+        if pairs.len() >= rayon::current_num_threads() {
+            y.par_chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::One))
+        } else {
+            y.chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::All))
+        }
+    }
+}
+
+fn integers<T: Int>(dims: Dims, sizes: [usize; 2]) -> NativeKernel {
+    NativeKernel::new("MatMul", move |args| {
+        let Dims { m, n, k, ref pairs, ref output, .. } = dims;
+        let (a, b) = (args.read::<T>(0)?, args.read::<T>(1)?);
+        let y = args.take_write::<T>(2)?;
+        check_len(0, a.len(), sizes[0])?;
+        check_len(1, b.len(), sizes[1])?;
+        check_len(2, y.len(), output.elements())?;
+        y.fill(bytemuck::Zeroable::zeroed());
+        if y.is_empty() {
+            return Ok(());
+        }
+        for (y, &(i, j)) in y.chunks_mut(m * n).zip(pairs) {
+            add_product(n, k, Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n), y);
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::Fact;
+    use crate::ops::test_util::{assert_near, facts, run_cpu, run_f32, tensor, tensor_of, values};
+
+    /// The definition, in `f64`: operands broadcast element by element.
+    fn reference(a: &Tensor, b: &Tensor) -> Vec<f64> {
+        let widen = |t: &Tensor| t.to_f32s().unwrap().into_iter().map(f64::from).collect::<Vec<_>>();
+        let (av, bv) = (widen(a), widen(b));
+        let mut ad = a.shape().to_vec();
+        let mut bd = b.shape().to_vec();
+        if ad.len() == 1 {
+            ad.insert(0, 1);
+        }
+        if bd.len() == 1 {
+            bd.push(1);
+        }
+        let rank = ad.len().max(bd.len());
+        ad.splice(0..0, vec![1; rank - ad.len()]);
+        bd.splice(0..0, vec![1; rank - bd.len()]);
+        let (m, k, n) = (ad[rank - 2], ad[rank - 1], bd[rank - 1]);
+        let batch: Vec<usize> = (0..rank - 2).map(|i| if ad[i] == 1 { bd[i] } else { ad[i] }).collect();
+        let mut out = Vec::new();
+        for flat in 0..batch.iter().product() {
+            let offset = |dims: &[usize]| {
+                let (mut rest, mut index, mut step): (usize, usize, usize) = (flat, 0, 1);
+                for i in (0..rank - 2).rev() {
+                    let at = rest % batch[i];
+                    rest /= batch[i];
+                    if dims[i] != 1 {
+                        index += at * step;
+                    }
+                    step *= dims[i];
+                }
+                index
+            };
+            let (ao, bo) = (offset(&ad) * m * k, offset(&bd) * k * n);
+            for r in 0..m {
+                for c in 0..n {
+                    out.push((0..k).map(|i| av[ao + r * k + i] * bv[bo + i * n + c]).sum());
+                }
+            }
+        }
+        out
+    }
+
+    fn check(a: &[usize], b: &[usize], want_shape: &[usize]) {
+        let (a, b) = (tensor(a, 1), tensor(b, 2));
+        let got = run_f32(&MatMul::default(), &[Some(a.clone()), Some(b.clone())]).unwrap();
+        assert_eq!(got.shape().dims(), want_shape);
+        assert_near(&got, &reference(&a, &b), 1e-5);
+    }
+
+    #[test]
+    fn vectors_matrices_and_batches_follow_numpy() {
+        check(&[3], &[3], &[]);
+        check(&[3], &[3, 4], &[4]);
+        check(&[2, 3], &[3], &[2]);
+        check(&[2, 3], &[3, 4], &[2, 4]);
+        check(&[5, 2, 3], &[3, 4], &[5, 2, 4]);
+        check(&[2, 3], &[5, 3, 4], &[5, 2, 4]);
+        check(&[2, 1, 7, 3], &[4, 3, 5], &[2, 4, 7, 5]);
+        check(&[3], &[5, 3, 4], &[5, 4]);
+        check(&[5, 2, 3], &[3], &[5, 2]);
+        check(&[0, 3], &[3, 4], &[0, 4]);
+        check(&[2, 0], &[0, 4], &[2, 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_batch_matches_the_definition(
+            m in 1usize..6, n in 1usize..6, k in 1usize..20,
+            batch in proptest::collection::vec((1usize..4, 0u8..3), 0..3),
+        ) {
+            let pick = |keep: u8| batch.iter().map(move |(d, who)| if *who == keep { 1 } else { *d });
+            let a: Vec<usize> = pick(1).chain([m, k]).collect();
+            let b: Vec<usize> = pick(2).chain([k, n]).collect();
+            let (a, b) = (tensor(&a, 3), tensor(&b, 4));
+            let got = run_f32(&MatMul::default(), &[Some(a.clone()), Some(b.clone())]).unwrap();
+            assert_near(&got, &reference(&a, &b), 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_fused_bias_and_activation_equal_separate_ones() {
+        let (a, b, bias) = (tensor(&[7, 5], 1), tensor(&[5, 9], 2), tensor(&[9], 3));
+        let op = MatMul::default().with_bias().unwrap();
+        let op = op.with_activation(&Activation::Relu).unwrap();
+        let got = run_f32(&*op, &[Some(a.clone()), Some(b.clone()), Some(bias.clone())]).unwrap();
+        let bias = bias.to_f32s().unwrap();
+        let want: Vec<f64> = reference(&a, &b)
+            .iter()
+            .enumerate()
+            .map(|(i, v)| (v + f64::from(bias[i % 9])).max(0.0))
+            .collect();
+        assert_near(&got, &want, 1e-5);
+        assert!(op.with_activation(&Activation::Relu).is_none());
+    }
+
+    #[test]
+    fn integers_and_halves_multiply() {
+        let (a, b) = (Tensor::new([1, 2], &[i64::MAX, 2]).unwrap(), Tensor::new([2, 1], &[2i64, 3]).unwrap());
+        let got = run_cpu(&MatMul::default(), &[Some(a), Some(b)], 1).unwrap().remove(0);
+        assert_eq!(got.as_slice::<i64>().unwrap(), [4]);
+        let half = |seed| tensor_of(&[3, 3], &values(9, seed), half::f16::from_f32);
+        let (a, b) = (half(1), half(2));
+        let got = run_cpu(&MatMul::default(), &[Some(a.clone()), Some(b.clone())], 1).unwrap().remove(0);
+        assert_eq!(got.dtype(), DType::F16);
+        assert_near(&got, &reference(&a, &b), 2e-3);
+        let wide = |seed| tensor_of(&[3, 3], &values(9, seed), f64::from);
+        let (a, b) = (wide(1), wide(2));
+        let got = run_cpu(&MatMul::default(), &[Some(a.clone()), Some(b.clone())], 1).unwrap().remove(0);
+        assert_near(&got, &reference(&a, &b), 1e-7);
+    }
+
+    #[test]
+    fn shapes_and_types_that_do_not_fit_are_errors() {
+        let fails = |a: &[usize], b: &[usize]| {
+            facts(&MatMul::default(), &[Some(tensor(a, 1)), Some(tensor(b, 1))], 1).unwrap_err()
+        };
+        assert!(matches!(fails(&[2, 3], &[4, 2]), OpError::InputShape { input: 1, .. }));
+        assert!(matches!(fails(&[], &[1]), OpError::InputShape { input: 0, .. }));
+        assert!(matches!(fails(&[2, 2, 3], &[3, 3, 2]), OpError::Shape(_)));
+        let ints = Fact::known(Tensor::from_i64s(&[1]));
+        let cx = OpCx::for_infer(vec![Some(Fact::known(tensor(&[1], 1))), Some(ints)], 1);
+        assert!(matches!(MatMul::default().infer(&cx), Err(OpError::DType { input: 1, .. })));
+    }
+}

@@ -1,0 +1,272 @@
+//! Matrix products over slices: the one place that calls the `gemm` crate.
+
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+use crate::kernel::KernelError;
+use crate::ops::real::Real;
+
+/// A matrix in a slice: element (r, c) lies at `r * row + c * col`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mat<'a, T> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Distance of rows.
+    pub row: usize,
+    /// Distance of columns.
+    pub col: usize,
+}
+
+impl<'a, T> Mat<'a, T> {
+    /// Rows of `row` elements each, one behind the other.
+    pub(crate) fn rows(data: &'a [T], row: usize) -> Self {
+        Mat { data, row, col: 1 }
+    }
+
+    /// The transpose of a matrix of rows of `row` elements.
+    pub(crate) fn transposed(data: &'a [T], row: usize) -> Self {
+        Mat { data, row: 1, col: row }
+    }
+
+    fn covers(&self, rows: usize, cols: usize) -> bool {
+        span(rows, cols, self.row, self.col).is_some_and(|n| n <= self.data.len())
+    }
+}
+
+/// How many elements a matrix of these sizes and distances reaches over.
+fn span(rows: usize, cols: usize, row: usize, col: usize) -> Option<usize> {
+    if rows == 0 || cols == 0 {
+        return Some(0);
+    }
+    let last = (rows - 1).checked_mul(row)?.checked_add((cols - 1).checked_mul(col)?)?;
+    // The crate computes addresses in signed bytes.
+    last.checked_add(1).filter(|n| *n <= isize::MAX as usize / 16)
+}
+
+/// Whether a product uses the thread pool it is called in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// One thread.
+    One,
+    /// All threads of the pool.
+    All,
+}
+
+/// `c = a * b`, or `c += a * b` where `accumulate`; `a` is `m` by `k`, `b` is `k` by `n`, and `c` is `m` rows
+/// of `n` elements that start `c_row` elements apart.
+///
+/// # Errors
+/// [`KernelError::Value`] where a slice is too short for its matrix.
+#[allow(clippy::too_many_arguments, reason = "the sizes and operands of a product")]
+pub(crate) fn product<T: Real>(
+    [m, n, k]: [usize; 3],
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    c_row: usize,
+    accumulate: bool,
+    threads: Threads,
+) -> Result<(), KernelError> {
+    let fits = a.covers(m, k)
+        && b.covers(k, n)
+        && (m <= 1 || c_row >= n)
+        && span(m, n, c_row, 1).is_some_and(|s| s <= c.len());
+    if !fits {
+        return Err(KernelError::Value { what: format!("operands too short for a {m}x{n}x{k} product") });
+    }
+    if m == 0 || n == 0 {
+        return Ok(());
+    }
+    if k == 0 {
+        if !accumulate {
+            c.chunks_mut(c_row.max(n)).for_each(|row| row[..n].fill(T::ZERO));
+        }
+        return Ok(());
+    }
+    if m == 1 {
+        row_times_matrix(n, k, a, b, &mut c[..n], accumulate, threads);
+        return Ok(());
+    }
+    if n == 1 && c_row == 1 && a.col == 1 {
+        matrix_times_column(k, a, b, &mut c[..m], accumulate, threads);
+        return Ok(());
+    }
+    let parallelism = match threads {
+        Threads::One => Parallelism::None,
+        Threads::All => Parallelism::Rayon(0),
+    };
+    // SAFETY: `covers` and `span` proved that every element (r, c) of the three matrices lies in its slice,
+    // that offsets fit `isize`, and `c_row >= n` that the elements of `c` are distinct; `c` is borrowed
+    // mutably, so it overlaps neither operand. `T` is `f32` or `f64`, which the crate implements.
+    #[allow(unsafe_code, reason = "the crate's interface is raw pointers")]
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c.as_mut_ptr(),
+            1,
+            c_row as isize,
+            accumulate,
+            a.data.as_ptr(),
+            a.col as isize,
+            a.row as isize,
+            b.data.as_ptr(),
+            b.col as isize,
+            b.row as isize,
+            T::ONE,
+            T::ONE,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+    Ok(())
+}
+
+/// Elements that one task of a matrix-vector product reads at least.
+const VECTOR_TASK: usize = 1 << 16;
+
+fn row_times_matrix<T: Real>(
+    n: usize,
+    k: usize,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    accumulate: bool,
+    threads: Threads,
+) {
+    if !accumulate {
+        c.fill(T::ZERO);
+    }
+    let block = match threads {
+        Threads::One => n,
+        Threads::All => (VECTOR_TASK / k.max(1)).clamp(64, n.max(64)),
+    };
+    let column_major = b.row == 1 && b.col >= k;
+    c.par_chunks_mut(block.max(1)).enumerate().for_each(|(i, c)| {
+        let first = i * block;
+        if column_major {
+            for (j, c) in c.iter_mut().enumerate() {
+                let column = &b.data[(first + j) * b.col..][..k];
+                *c += dot(a, column);
+            }
+            return;
+        }
+        for r in 0..k {
+            let x = a.data[r * a.col];
+            if b.col == 1 {
+                let row = &b.data[r * b.row + first..][..c.len()];
+                c.iter_mut().zip(row).for_each(|(c, b)| *c += x * *b);
+            } else {
+                let row = b.data[r * b.row + first * b.col..].iter().step_by(b.col);
+                c.iter_mut().zip(row).for_each(|(c, b)| *c += x * *b);
+            }
+        }
+    });
+}
+
+fn matrix_times_column<T: Real>(
+    k: usize,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    accumulate: bool,
+    threads: Threads,
+) {
+    let block = match threads {
+        Threads::One => c.len(),
+        Threads::All => (VECTOR_TASK / k.max(1)).clamp(1, c.len().max(1)),
+    };
+    let column = Mat { data: b.data, row: 0, col: b.row };
+    c.par_chunks_mut(block.max(1)).enumerate().for_each(|(i, c)| {
+        for (j, c) in c.iter_mut().enumerate() {
+            let row = &a.data[(i * block + j) * a.row..][..k];
+            let sum = dot(column, row);
+            *c = if accumulate { *c + sum } else { sum };
+        }
+    });
+}
+
+/// Sum of products of a row of `a` with `b`, in several independent sums that vectorize.
+fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
+    const LANES: usize = 16;
+    if a.col != 1 {
+        return b.iter().enumerate().map(|(i, b)| a.data[i * a.col] * *b).sum();
+    }
+    let mut sums = [T::ZERO; LANES];
+    let a = &a.data[..b.len()];
+    let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let tail: T = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(a, b)| *a * *b).sum();
+    for (a, b) in a_chunks.zip(b_chunks) {
+        for ((s, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *s += *a * *b;
+        }
+    }
+    sums.into_iter().sum::<T>() + tail
+}
+
+/// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
+pub(crate) fn sum_of<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
+    const LANES: usize = 16;
+    let chunks = x.chunks_exact(LANES);
+    let tail: T = chunks.remainder().iter().map(|v| f(*v)).sum();
+    let mut sums = [T::ZERO; LANES];
+    for chunk in chunks {
+        for (s, v) in sums.iter_mut().zip(chunk) {
+            *s += f(*v);
+        }
+    }
+    sums.into_iter().sum::<T>() + tail
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ops::test_util::values;
+
+    proptest! {
+        #[test]
+        fn products_match_their_definition(
+            m in 0usize..9, n in 0usize..70, k in 0usize..40,
+            ta in any::<bool>(), tb in any::<bool>(), accumulate in any::<bool>(), gap in 0usize..3,
+            all in any::<bool>(),
+        ) {
+            let (a, b) = (values(m * k, 1), values(k * n, 2));
+            let am = if ta { Mat::transposed(&a, m) } else { Mat::rows(&a, k) };
+            let bm = if tb { Mat::transposed(&b, k) } else { Mat::rows(&b, n) };
+            let mut c = vec![0.5f32; m * (n + gap)];
+            let threads = if all { Threads::All } else { Threads::One };
+            product([m, n, k], am, bm, &mut c, n + gap, accumulate, threads).unwrap();
+            for r in 0..m {
+                for col in 0..n {
+                    let mut want = if accumulate { 0.5 } else { 0.0 };
+                    for i in 0..k {
+                        let x = if ta { a[i * m + r] } else { a[r * k + i] };
+                        let y = if tb { b[col * k + i] } else { b[i * n + col] };
+                        want += f64::from(x) * f64::from(y);
+                    }
+                    prop_assert!((f64::from(c[r * (n + gap) + col]) - want).abs() < 1e-4);
+                }
+                for g in 0..gap {
+                    prop_assert_eq!(c[r * (n + gap) + n + g], 0.5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_operands_are_errors() {
+        let (a, mut c) = ([0.0f32; 5], [0.0f32; 4]);
+        let (rows, all) = (Mat::rows(&a, 3), Threads::One);
+        assert!(product([2, 2, 3], rows, rows, &mut c, 2, false, all).is_err());
+        assert!(product([2, 2, 2], Mat::rows(&a, 2), Mat::rows(&a, 2), &mut c, 1, false, all).is_err());
+        assert!(
+            product([2, 2, 2], Mat { data: &a, row: usize::MAX, col: 2 }, rows, &mut c, 2, false, all)
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! Operators that move elements without computing: transposes, slices, concatenations, padding, tiling.
+
+mod concat;
+mod depth_space;
+mod pad;
+pub(crate) mod region;
+mod slice;
+mod split;
+mod tile;
+mod transpose;
+
+pub use concat::Concat;
+pub use depth_space::{DepthMode, DepthToSpace, SpaceToDepth};
+pub use pad::{Pad, PadMode};
+pub use slice::Slice;
+pub use split::Split;
+pub use tile::Tile;
+pub use transpose::Transpose;
+
+use super::{Family, OpDef};
+use crate::dtype::DType;
+
+/// The family's rows.
+pub const FAMILY: Family = Family {
+    name: "movement",
+    ops: &[
+        row("Concat", concat::read),
+        row("DepthToSpace", depth_space::read_depth_to_space),
+        row("Pad", pad::read),
+        row("Slice", slice::read),
+        row("SpaceToDepth", depth_space::read_space_to_depth),
+        row("Split", split::read),
+        row("Tile", tile::read),
+        row("Transpose", transpose::read),
+    ],
+};
+
+type Reader =
+    fn(&mut super::AttrReader<'_>, i64) -> Result<std::sync::Arc<dyn super::Operator>, super::OpError>;
+
+const fn row(name: &'static str, read: Reader) -> OpDef {
+    OpDef { name, domain: "", since: 1, types: &DType::ALL, gpu: true, read }
+}
+
+/// The parts of [`super::Operator`] that every movement shares; `pieces` does the work.
+macro_rules! moves {
+    () => {
+        fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+            region::cpu(self.name(), cx, self.pieces(cx)?)
+        }
+
+        fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+            region::gpu(lower, cx, &self.pieces(cx)?)
+        }
+
+        fn cost(&self, cx: &OpCx) -> Cost {
+            Cost { flops: 0, bytes: 2 * cx.outputs().iter().map(|o| o.bytes() as u64).sum::<u64>() }
+        }
+
+        fn as_any(&self) -> &dyn std::any::Any {
+            self
+        }
+    };
+}
+pub(crate) use moves;

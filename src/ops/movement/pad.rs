@@ -1,0 +1,230 @@
+//! Pad: elements before and behind each axis, or fewer where pads are negative.
+
+use std::sync::Arc;
+
+use super::moves;
+use super::region::{self, Block, Piece, Source, signed_strides};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::NativeKernel;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::shape::{Shape, ShapeError, normalize_axis};
+
+/// What the new elements are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PadMode {
+    /// One value.
+    #[default]
+    Constant,
+    /// The input mirrored at its edge, the edge itself not repeated.
+    Reflect,
+    /// The edge repeated.
+    Edge,
+    /// The input repeated.
+    Wrap,
+}
+
+/// Pads its input. Pads are an attribute before opset 11 and input 1 from then on.
+#[derive(Clone, Debug, Default)]
+pub struct Pad {
+    /// What the new elements are.
+    pub mode: PadMode,
+    /// Begins then ends, and the value, where they are attributes.
+    pub fixed: Option<(Vec<i64>, f32)>,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let words = [
+        ("constant", PadMode::Constant),
+        ("reflect", PadMode::Reflect),
+        ("edge", PadMode::Edge),
+        ("wrap", PadMode::Wrap),
+    ];
+    let mode = attrs.choice("mode", PadMode::Constant, &words)?;
+    if opset >= 11 {
+        return Ok(Arc::new(Pad { mode, fixed: None }));
+    }
+    let name = if opset < 2 { "paddings" } else { "pads" };
+    let pads = attrs.ints_opt(name)?.ok_or_else(|| attrs.error(name, "is missing"))?;
+    Ok(Arc::new(Pad { mode, fixed: Some((pads, attrs.float("value", 0.0)?)) }))
+}
+
+/// A run of one axis: `len` outputs from `to` on read inputs from `from` on, each `step` further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    to: usize,
+    from: usize,
+    step: isize,
+    len: usize,
+}
+
+/// The input position that output position `i` (which may lie outside `0..n`) shows.
+fn source(mode: PadMode, i: i64, n: i64) -> Option<i64> {
+    if (0..n).contains(&i) {
+        return Some(i);
+    }
+    match mode {
+        PadMode::Constant => None,
+        PadMode::Edge => Some(i.clamp(0, n - 1)),
+        PadMode::Wrap => Some(i.rem_euclid(n)),
+        PadMode::Reflect if n == 1 => Some(0),
+        PadMode::Reflect => {
+            let period = 2 * (n - 1);
+            let k = i.rem_euclid(period);
+            Some(if k < n { k } else { period - k })
+        }
+    }
+}
+
+/// The most elements a mirrored or repeated axis may gain: its runs are found one by one.
+const MAX_REPEATED: usize = 1 << 24;
+
+/// The runs of an axis of `n` elements padded by `begin` and to `out` elements.
+fn runs(mode: PadMode, n: usize, begin: i64, out: usize) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    if mode == PadMode::Constant {
+        let to = begin.clamp(0, out as i64) as usize;
+        let from = (-begin).clamp(0, n as i64) as usize;
+        let len = (n - from).min(out - to);
+        runs.extend((len > 0).then_some(Run { to, from, step: 1, len }));
+        return runs;
+    }
+    for to in 0..out {
+        let Some(from) = source(mode, to as i64 - begin, n as i64) else { continue };
+        let from = from as usize;
+        if let Some(last) = runs.last_mut()
+            && last.to + last.len == to
+        {
+            let step = from as isize - (last.from as isize + (last.len as isize - 1) * last.step);
+            if last.len == 1 && (-1..=1).contains(&step) {
+                (last.step, last.len) = (step, 2);
+                continue;
+            }
+            if last.len > 1 && step == last.step {
+                last.len += 1;
+                continue;
+            }
+        }
+        runs.push(Run { to, from, step: 1, len: 1 });
+    }
+    runs
+}
+
+impl Pad {
+    /// Elements added before and behind each axis.
+    fn pads(&self, cx: &OpCx) -> Result<Vec<(i64, i64)>, OpError> {
+        let rank = cx.shape(0)?.rank();
+        let (pads, axes) = match &self.fixed {
+            Some((pads, _)) => (pads.clone(), None),
+            None => (cx.need_i64s(1)?, cx.need_i64s_opt(3)?),
+        };
+        let axes: Vec<usize> = match axes {
+            Some(axes) => axes.iter().map(|&a| normalize_axis(a, rank)).collect::<Result<_, _>>()?,
+            None => (0..rank).collect(),
+        };
+        if pads.len() != 2 * axes.len() {
+            let problem = format!("{} pads for {} axes, expected two for each", pads.len(), axes.len());
+            return Err(OpError::Value { input: 1, problem });
+        }
+        let mut out = vec![(0, 0); rank];
+        for (k, a) in axes.iter().enumerate() {
+            out[*a] = (pads[k], pads[k + axes.len()]);
+        }
+        Ok(out)
+    }
+
+    fn value(&self, cx: &OpCx) -> Result<Tensor, OpError> {
+        let dtype = cx.dtype(0)?;
+        let bytes = match (&self.fixed, cx.value(2)) {
+            (Some((_, value)), _) => match dtype {
+                DType::F32 => value.to_le_bytes().to_vec(),
+                DType::F64 => f64::from(*value).to_le_bytes().to_vec(),
+                DType::F16 => half::f16::from_f32(*value).to_le_bytes().to_vec(),
+                _ => vec![0; dtype.bytes()],
+            },
+            (None, Some(t)) => {
+                cx.expect_dtype(2, dtype)?;
+                t.bytes().get(..dtype.bytes()).map_or_else(|| vec![0; dtype.bytes()], <[u8]>::to_vec)
+            }
+            (None, None) if cx.has(2) => return Err(OpError::NeedsValue { input: 2 }),
+            (None, None) => vec![0; dtype.bytes()],
+        };
+        Ok(Tensor::from_bytes(TensorInfo::new(dtype, Shape::scalar()), &bytes)?)
+    }
+
+    fn pieces(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
+        let (x, y) = (cx.shape(0)?, &cx.output(0)?.shape);
+        let pads = self.pads(cx)?;
+        let (own, out) = (signed_strides(x), signed_strides(y));
+        let mut pieces = Vec::new();
+        if self.mode == PadMode::Constant && pads.iter().any(|&(b, e)| b > 0 || e > 0) {
+            pieces.extend(region::fill(self.value(cx)?, 0, y));
+        }
+        let per_axis: Vec<Vec<Run>> = (0..x.rank()).map(|d| runs(self.mode, x[d], pads[d].0, y[d])).collect();
+        let mut blocks = vec![Block::default()];
+        for (d, runs) in per_axis.iter().enumerate() {
+            let extend = |block: &Block, run: &Run| {
+                let mut block = block.clone();
+                block.dims.push(run.len);
+                block.src_strides.push(run.step * own[d]);
+                block.dst_strides.push(out[d]);
+                block.src_offset += run.from * own[d].unsigned_abs();
+                block.dst_offset += run.to * out[d].unsigned_abs();
+                block
+            };
+            blocks = blocks.iter().flat_map(|b| runs.iter().map(move |r| extend(b, r))).collect();
+        }
+        pieces.extend(blocks.into_iter().filter_map(|b| b.piece(Source::Input(0), 0)));
+        Ok(pieces)
+    }
+}
+
+impl Operator for Pad {
+    fn name(&self) -> &'static str {
+        "Pad"
+    }
+
+    fn value_inputs(&self) -> &'static [usize] {
+        &[1, 2, 3]
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=4, 1..=1)?;
+        let x = cx.input(0)?;
+        self.value(cx)?;
+        let mut dims = Vec::with_capacity(x.shape.rank());
+        for (d, (begin, end)) in self.pads(cx)?.into_iter().enumerate() {
+            let overflow = || ShapeError::Overflow { shape: x.shape.to_string() };
+            let n = i64::try_from(x.shape[d]).map_err(|_| overflow())?;
+            let size = n.checked_add(begin).and_then(|s| s.checked_add(end)).ok_or_else(overflow)?;
+            let size = usize::try_from(size).map_err(|_| ShapeError::Size { index: d, size })?;
+            if n == 0 && size > 0 && self.mode != PadMode::Constant {
+                return Err(cx.shape_error(0, "elements to repeat along every padded axis"));
+            }
+            if self.mode != PadMode::Constant && size > x.shape[d].saturating_add(MAX_REPEATED) {
+                return Err(OpError::unsupported(format!("an axis padded to {size} by {:?}", self.mode)));
+            }
+            dims.push(size);
+        }
+        Ok(vec![TensorInfo::new(x.dtype, Shape::new(dims)?)])
+    }
+
+    moves!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_becomes_few_runs() {
+        let r = runs(PadMode::Reflect, 4, 2, 8);
+        let shown: Vec<i64> = (0..8).filter_map(|i| source(PadMode::Reflect, i - 2, 4)).collect();
+        assert_eq!(shown, [2, 1, 0, 1, 2, 3, 2, 1]);
+        assert_eq!(r.iter().map(|r| r.len).sum::<usize>(), 8);
+        assert_eq!(r.len(), 3);
+        assert_eq!(runs(PadMode::Edge, 3, 2, 7).len(), 3);
+        assert_eq!(runs(PadMode::Constant, 3, -1, 1), [Run { to: 0, from: 1, step: 1, len: 1 }]);
+        assert_eq!(runs(PadMode::Wrap, 2, 4, 7).len(), 4);
+    }
+}

@@ -1,0 +1,272 @@
+//! Strided blocks of elements moved from inputs to outputs: what every data movement lowers to.
+
+use rayon::prelude::*;
+
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
+use crate::ops::strided::Nest;
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
+use crate::shape::Shape;
+
+/// Dimensions that the device kernel walks.
+const MAX_KERNEL_RANK: usize = 8;
+/// Below this many elements one thread is faster.
+const PARALLEL_ELEMENTS: usize = 1 << 15;
+
+/// Where a block's elements come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// An input of the operator.
+    Input(usize),
+    /// One element, repeated.
+    Element(Tensor),
+}
+
+/// One block: `dst[dst_offset + ..] = src[src_offset + ..]`, in elements.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    source: Source,
+    output: usize,
+    /// Operand 0 is the source, operand 1 the destination.
+    nest: Nest,
+    src_offset: usize,
+    dst_offset: usize,
+}
+
+/// A block under construction: sizes with strides on both sides.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Block {
+    /// Elements along each dimension.
+    pub(crate) dims: Vec<usize>,
+    /// Source strides in elements; negative ones walk backwards, 0 repeats.
+    pub(crate) src_strides: Vec<isize>,
+    /// Destination strides in elements.
+    pub(crate) dst_strides: Vec<isize>,
+    /// The first element read.
+    pub(crate) src_offset: usize,
+    /// The first element written.
+    pub(crate) dst_offset: usize,
+}
+
+impl Block {
+    /// The block as a piece from `source` to `output`; `None` where it is empty.
+    pub(crate) fn piece(self, source: Source, output: usize) -> Option<Piece> {
+        let nest = Nest::new(&self.dims, &[self.src_strides, self.dst_strides]);
+        let (src_offset, dst_offset) = (self.src_offset, self.dst_offset);
+        (nest.elements() > 0).then_some(Piece { source, output, nest, src_offset, dst_offset })
+    }
+}
+
+/// Row-major strides of `shape` as signed numbers.
+pub(crate) fn signed_strides(shape: &Shape) -> Vec<isize> {
+    shape.strides().into_iter().map(|s| s as isize).collect()
+}
+
+/// A piece that fills all of output `output` with one element.
+pub(crate) fn fill(value: Tensor, output: usize, shape: &Shape) -> Option<Piece> {
+    let block = Block {
+        dims: shape.to_vec(),
+        src_strides: vec![0; shape.rank()],
+        dst_strides: signed_strides(shape),
+        ..Block::default()
+    };
+    block.piece(Source::Element(value), output)
+}
+
+/// The native function that moves `pieces`, in order.
+pub(crate) fn cpu(name: &'static str, cx: &OpCx, pieces: Vec<Piece>) -> Result<NativeKernel, OpError> {
+    let inputs = cx.input_count();
+    let sizes: Vec<usize> = cx.outputs().iter().map(|o| o.dtype.bytes()).collect();
+    Ok(NativeKernel::new(name, move |args| {
+        for (o, bytes) in sizes.iter().enumerate() {
+            let own: Vec<&Piece> = pieces.iter().filter(|p| p.output == o).collect();
+            match bytes {
+                1 => move_all::<u8>(args, &own, inputs + o)?,
+                2 => move_all::<u16>(args, &own, inputs + o)?,
+                4 => move_all::<u32>(args, &own, inputs + o)?,
+                _ => move_all::<u64>(args, &own, inputs + o)?,
+            }
+        }
+        Ok(())
+    }))
+}
+
+fn move_all<T: bytemuck::Pod + Send + Sync>(
+    args: &mut NativeArgs<'_, '_>,
+    pieces: &[&Piece],
+    output: usize,
+) -> Result<(), KernelError> {
+    if !args.has(output) {
+        return Ok(());
+    }
+    let dst = args.take_write::<T>(output)?;
+    for piece in pieces {
+        match &piece.source {
+            Source::Input(i) => move_piece(piece, args.read::<T>(*i)?, dst),
+            Source::Element(t) => move_piece(piece, bytemuck::cast_slice(t.bytes()), dst),
+        }
+    }
+    Ok(())
+}
+
+fn move_piece<T: bytemuck::Pod + Send + Sync>(piece: &Piece, src: &[T], dst: &mut [T]) {
+    let n = piece.nest.elements();
+    let dense = piece
+        .nest
+        .strides(1)
+        .iter()
+        .rev()
+        .zip(piece.nest.sizes().iter().rev())
+        .try_fold(1isize, |run, (stride, size)| (*stride == run).then_some(run * *size as isize));
+    let end = piece.dst_offset.saturating_add(n);
+    match dst.get_mut(piece.dst_offset..end) {
+        // Elements are visited in the order they lie in the destination, so it can be cut anywhere.
+        Some(out) if dense.is_some() && n >= PARALLEL_ELEMENTS => {
+            let chunk = n.div_ceil(rayon::current_num_threads() * 4).max(PARALLEL_ELEMENTS / 4);
+            out.par_chunks_mut(chunk).enumerate().for_each(|(c, out)| {
+                let first = c * chunk;
+                piece.nest.runs(first..first + out.len(), |start, len, at| {
+                    let to = start - first;
+                    row(piece, src, out.get_mut(to..to + len).unwrap_or(&mut []), 1, at[0], len);
+                });
+            });
+        }
+        _ => {
+            let step = piece.nest.inner_stride(1);
+            piece.nest.runs(0..n, |_, len, at| {
+                let to = piece.dst_offset.wrapping_add_signed(at[1]);
+                row(piece, src, dst.get_mut(to..).unwrap_or(&mut []), step, at[0], len);
+            });
+        }
+    }
+}
+
+/// One row of the innermost dimension. `step` is not negative: destinations are walked forwards.
+fn row<T: Copy>(piece: &Piece, src: &[T], dst: &mut [T], step: isize, src_at: isize, len: usize) {
+    let from = piece.src_offset.wrapping_add_signed(src_at);
+    match (piece.nest.inner_stride(0), step) {
+        (1, 1) => {
+            if let (Some(d), Some(s)) = (dst.get_mut(..len), src.get(from..from.saturating_add(len))) {
+                d.copy_from_slice(s);
+            }
+        }
+        (0, 1) => {
+            if let (Some(d), Some(s)) = (dst.get_mut(..len), src.get(from)) {
+                d.fill(*s);
+            }
+        }
+        (stride, step) => {
+            for i in 0..len {
+                let s = src.get(from.wrapping_add_signed(stride * i as isize));
+                let d = dst.get_mut(step.unsigned_abs() * i);
+                if let (Some(s), Some(d)) = (s, d) {
+                    *d = *s;
+                }
+            }
+        }
+    }
+}
+
+/// Emits one dispatch for each piece. Pieces write different elements of their outputs and need no order
+/// among one another, but for a background of one element, on which the others are laid.
+pub(crate) fn gpu(lower: &mut Lowering<'_>, cx: &OpCx, pieces: &[Piece]) -> Result<(), OpError> {
+    let mut background = true;
+    for piece in pieces {
+        let info = cx.output(piece.output)?;
+        let source = match &piece.source {
+            Source::Input(i) => Operand::Input(*i),
+            Source::Element(t) => element(lower, t),
+        };
+        dispatch(lower, piece, source, info)?;
+        if !background {
+            lower.join();
+        }
+        background = matches!(piece.source, Source::Element(_));
+    }
+    Ok(())
+}
+
+/// A constant of one element, repeated to fill the widest kernel's element.
+fn element(lower: &mut Lowering<'_>, t: &Tensor) -> Operand {
+    let key = PackKey { layout: "element x16", numbers: [0; 4] };
+    lower.packed(t, key, 16, |t, out| {
+        out.chunks_exact_mut(t.bytes().len().max(1)).for_each(|o| o.copy_from_slice(t.bytes()));
+        Ok(())
+    })
+}
+
+fn dispatch(
+    lower: &mut Lowering<'_>,
+    piece: &Piece,
+    source: Operand,
+    info: &TensorInfo,
+) -> Result<(), OpError> {
+    let mut dims = piece.nest.sizes().to_vec();
+    let mut src = piece.nest.strides(0).to_vec();
+    let mut dst = piece.nest.strides(1).to_vec();
+    let (mut src_offset, mut dst_offset) = (piece.src_offset, piece.dst_offset);
+    let mut bytes = info.dtype.bytes();
+    // Wider elements where both sides allow it: fewer, larger accesses.
+    while bytes < 16 {
+        let last = dims.len() - 1;
+        let even = |v: &[isize]| v[..last].iter().all(|s| s % 2 == 0);
+        let repeats = src[last] == 0 && matches!(piece.source, Source::Element(_));
+        let inner = dst[last] == 1 && (src[last] == 1 || repeats);
+        if !(inner
+            && dims[last] % 2 == 0
+            && even(&src)
+            && even(&dst)
+            && src_offset % 2 == 0
+            && dst_offset % 2 == 0)
+        {
+            break;
+        }
+        dims[last] /= 2;
+        src[..last].iter_mut().chain(&mut dst[..last]).for_each(|s| *s /= 2);
+        src_offset /= 2;
+        dst_offset /= 2;
+        bytes *= 2;
+    }
+    if dims.len() > MAX_KERNEL_RANK {
+        return Err(OpError::unsupported(format!(
+            "a block of {} dimensions, the kernel walks {MAX_KERNEL_RANK}",
+            dims.len()
+        )));
+    }
+    let kernel: KernelId = match bytes {
+        1 => id::STRIDED_COPY_B8,
+        2 => id::STRIDED_COPY_B16,
+        4 => id::STRIDED_COPY_B32,
+        8 => id::STRIDED_COPY_B64,
+        _ => id::STRIDED_COPY_B128,
+    };
+    let n: usize = dims.iter().product();
+    let mut p = params::StridedCopy {
+        dims: [1; 8],
+        src_strides: [0; 8],
+        dst_strides: [0; 8],
+        n: word(n)?,
+        src_offset: signed_word(src_offset as isize)?,
+        dst_offset: signed_word(dst_offset as isize)?,
+    };
+    for d in 0..dims.len() {
+        p.dims[d] = word(dims[d])?;
+        p.src_strides[d] = signed_word(src[d])?;
+        p.dst_strides[d] = signed_word(dst[d])?;
+    }
+    let rank = [(spec::strided_copy::RANK, dims.len() as u32)];
+    lower.dispatch_1d(kernel, &rank, &[source, Operand::Output(piece.output)], &p, n)
+}
+
+/// A number of elements as the kernels take it.
+pub(crate) fn word(n: usize) -> Result<u32, OpError> {
+    u32::try_from(n)
+        .map_err(|_| OpError::unsupported(format!("{n} elements, the kernels count to {}", u32::MAX)))
+}
+
+fn signed_word(n: isize) -> Result<i32, OpError> {
+    i32::try_from(n).map_err(|_| {
+        OpError::unsupported(format!("an offset of {n} elements, the kernels reach {}", i32::MAX))
+    })
+}

@@ -1,0 +1,69 @@
+//! Transpose: dimensions in another order.
+
+use std::sync::Arc;
+
+use super::moves;
+use super::region::{self, Block, Piece, Source, signed_strides};
+use crate::graph::TensorInfo;
+use crate::kernel::NativeKernel;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::shape::{Shape, normalize_axis};
+
+/// Dimension `i` of the output is dimension `perm[i]` of the input.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transpose {
+    /// The order; `None` reverses the dimensions.
+    pub perm: Option<Vec<i64>>,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Transpose { perm: attrs.ints_opt("perm")? }))
+}
+
+impl Transpose {
+    fn order(&self, rank: usize) -> Result<Vec<usize>, OpError> {
+        let Some(perm) = &self.perm else { return Ok((0..rank).rev().collect()) };
+        let order: Vec<usize> = perm.iter().map(|&p| normalize_axis(p, rank)).collect::<Result<_, _>>()?;
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        if sorted.into_iter().eq(0..rank) {
+            return Ok(order);
+        }
+        let expected = format!("{rank} dimensions each named once, not {perm:?}");
+        Err(OpError::Count { what: "entries in perm", found: perm.len(), expected })
+    }
+
+    fn pieces(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
+        let (x, y) = (cx.shape(0)?, &cx.output(0)?.shape);
+        let strides = signed_strides(x);
+        let block = Block {
+            dims: y.to_vec(),
+            src_strides: self.order(x.rank())?.into_iter().map(|d| strides[d]).collect(),
+            dst_strides: signed_strides(y),
+            ..Block::default()
+        };
+        Ok(block.piece(Source::Input(0), 0).into_iter().collect())
+    }
+}
+
+impl Operator for Transpose {
+    fn name(&self) -> &'static str {
+        "Transpose"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=1, 1..=1)?;
+        let x = cx.input(0)?;
+        let dims: Vec<usize> = self.order(x.shape.rank())?.into_iter().map(|d| x.shape[d]).collect();
+        Ok(vec![TensorInfo::new(x.dtype, Shape::new(dims)?)])
+    }
+
+    fn alias(&self, cx: &OpCx) -> Option<usize> {
+        let x = cx.shape(0).ok()?;
+        // Moving only dimensions of size 1 leaves the bytes as they are.
+        let kept: Vec<usize> = self.order(x.rank()).ok()?.into_iter().filter(|&d| x[d] != 1).collect();
+        kept.is_sorted().then_some(0)
+    }
+
+    moves!();
+}

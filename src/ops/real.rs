@@ -1,0 +1,299 @@
+//! Native functions over every floating-point type, written once.
+//!
+//! A [`RealKernel`] computes in `f32` or `f64`; arguments of the half types are widened to `f32` before
+//! and rounded after it.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+
+use half::{bf16, f16};
+
+use super::{Activation, OpCx, OpError};
+use crate::dtype::{DType, Element};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+
+/// The floating-point types.
+pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
+
+/// `f32` and `f64`.
+pub(crate) trait Real:
+    Element
+    + PartialOrd
+    + Default
+    + Debug
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + MulAssign
+    + Sum
+{
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// The smallest value, negative infinity.
+    const LOWEST: Self;
+    /// The nearest value.
+    fn from_f64(v: f64) -> Self;
+    /// Exactly this value.
+    fn to_f64(self) -> f64;
+    /// `e^x`.
+    fn exp(self) -> Self;
+    /// The natural logarithm.
+    fn ln(self) -> Self;
+    /// The square root.
+    fn sqrt(self) -> Self;
+    /// The absolute value.
+    fn abs(self) -> Self;
+    /// `x^e`.
+    fn powf(self, e: Self) -> Self;
+    /// The value that `activation` maps this one to.
+    fn activate(self, activation: &Activation) -> Self;
+}
+
+macro_rules! real {
+    ($t:ty, |$x:ident, $a:ident| $activate:expr) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const LOWEST: Self = <$t>::NEG_INFINITY;
+            fn from_f64(v: f64) -> Self {
+                v as $t
+            }
+            fn to_f64(self) -> f64 {
+                self.into()
+            }
+            fn exp(self) -> Self {
+                <$t>::exp(self)
+            }
+            fn ln(self) -> Self {
+                <$t>::ln(self)
+            }
+            fn sqrt(self) -> Self {
+                <$t>::sqrt(self)
+            }
+            fn abs(self) -> Self {
+                <$t>::abs(self)
+            }
+            fn powf(self, e: Self) -> Self {
+                <$t>::powf(self, e)
+            }
+            fn activate(self, $a: &Activation) -> Self {
+                let $x = self;
+                $activate
+            }
+        }
+    };
+}
+
+real!(f32, |x, a| a.apply(x));
+real!(f64, |x, a| activate_f64(a, x));
+
+fn activate_f64(activation: &Activation, x: f64) -> f64 {
+    let floor = |x: f64, low: f64| if x < low { low } else { x };
+    let ceil = |x: f64, high: f64| if x > high { high } else { x };
+    match *activation {
+        Activation::None => x,
+        Activation::Relu => floor(x, 0.0),
+        Activation::LeakyRelu { slope } => {
+            if x < 0.0 {
+                f64::from(slope) * x
+            } else {
+                x
+            }
+        }
+        Activation::Clip { low, high } => ceil(floor(x, low.into()), high.into()),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::Tanh => x.tanh(),
+        Activation::HardSigmoid { alpha, beta } => (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0),
+        Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
+}
+
+/// Applies `activation` to every element.
+pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
+    match *activation {
+        Activation::None => {}
+        // The common ones as loops without a branch on the kind, for the vectorizer.
+        Activation::Relu => values.iter_mut().for_each(|v| {
+            *v = if *v < T::ZERO { T::ZERO } else { *v };
+        }),
+        Activation::Clip { low, high } => {
+            let (low, high) = (T::from_f64(low.into()), T::from_f64(high.into()));
+            values.iter_mut().for_each(|v| {
+                let y = if *v < low { low } else { *v };
+                *v = if y > high { high } else { y };
+            });
+        }
+        _ => values.iter_mut().for_each(|v| *v = v.activate(activation)),
+    }
+}
+
+/// A native function over any floating-point type.
+pub(crate) trait RealKernel: Send + Sync + 'static {
+    /// Computes the outputs from the inputs.
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError>;
+}
+
+/// The arguments of one call as slices of the type that is computed in.
+pub(crate) struct RealIo<'a, T: Real> {
+    inputs: Vec<Option<Cow<'a, [T]>>>,
+    outputs: Vec<Output<'a, T>>,
+}
+
+enum Output<'a, T> {
+    Absent,
+    Direct(&'a mut [T]),
+    F32(Vec<T>, &'a mut [f32]),
+    F16(Vec<T>, &'a mut [f16]),
+    Bf16(Vec<T>, &'a mut [bf16]),
+}
+
+impl<T: Real> RealIo<'_, T> {
+    /// Output `index` of `len` elements, with the inputs; for kernels of one output.
+    pub(crate) fn output(
+        &mut self,
+        index: usize,
+        len: usize,
+    ) -> Result<(&mut [T], RealInputs<'_, T>), KernelError> {
+        let (inputs, outputs) = (&self.inputs, &mut self.outputs);
+        let out = outputs.get_mut(index).and_then(Output::slice);
+        let out = out.ok_or(KernelError::Absent { index: inputs.len() + index })?;
+        check_len(inputs.len() + index, out.len(), len)?;
+        Ok((out, RealInputs(inputs)))
+    }
+
+    /// The first three outputs, absent ones `None`, with the inputs.
+    pub(crate) fn outputs(&mut self) -> ([Option<&mut [T]>; 3], RealInputs<'_, T>) {
+        let mut outputs = self.outputs.iter_mut();
+        let mut next = || outputs.next().and_then(Output::slice);
+        ([next(), next(), next()], RealInputs(&self.inputs))
+    }
+}
+
+/// The inputs of one call.
+pub(crate) struct RealInputs<'c, T: Real>(&'c [Option<Cow<'c, [T]>>]);
+
+impl<'c, T: Real> RealInputs<'c, T> {
+    /// Input `index`, of `len` elements.
+    pub(crate) fn get(&self, index: usize, len: usize) -> Result<&'c [T], KernelError> {
+        self.get_opt(index, len)?.ok_or(KernelError::Absent { index })
+    }
+
+    /// Input `index`, of `len` elements, if it was given.
+    pub(crate) fn get_opt(&self, index: usize, len: usize) -> Result<Option<&'c [T]>, KernelError> {
+        match self.0.get(index).and_then(Option::as_deref) {
+            None => Ok(None),
+            Some(slice) => check_len(index, slice.len(), len).map(|()| Some(slice)),
+        }
+    }
+}
+
+impl<T> Output<'_, T> {
+    fn slice(&mut self) -> Option<&mut [T]> {
+        match self {
+            Output::Absent => None,
+            Output::Direct(s) => Some(s),
+            Output::F32(s, _) | Output::F16(s, _) | Output::Bf16(s, _) => Some(s),
+        }
+    }
+}
+
+/// Checks that an argument has the elements that inference promised.
+pub(crate) fn check_len(index: usize, got: usize, expected: usize) -> Result<(), KernelError> {
+    if got == expected {
+        return Ok(());
+    }
+    Err(KernelError::Value { what: format!("argument {index} has {got} elements, expected {expected}") })
+}
+
+/// A native kernel from `kernel` for the types of `cx`. Inputs of other than float types are absent in it.
+///
+/// # Errors
+/// [`OpError::Unsupported`] where an output is of another type.
+pub(crate) fn real_kernel<K: RealKernel>(
+    name: &'static str,
+    cx: &OpCx,
+    kernel: K,
+) -> Result<NativeKernel, OpError> {
+    let inputs: Vec<Option<DType>> =
+        (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float())).collect();
+    let outputs: Vec<DType> = cx.outputs().iter().map(|o| o.dtype).collect();
+    if let Some(d) = outputs.iter().find(|d| !d.is_float()) {
+        return Err(OpError::unsupported(format!("{name} of {d}")));
+    }
+    let wide = inputs.iter().flatten().chain(&outputs).any(|d| *d == DType::F64);
+    Ok(NativeKernel::new(name, move |args| {
+        if wide {
+            call::<f64, K>(&kernel, args, &inputs, &outputs)
+        } else {
+            call::<f32, K>(&kernel, args, &inputs, &outputs)
+        }
+    }))
+}
+
+fn call<T: Real, K: RealKernel>(
+    kernel: &K,
+    args: &mut NativeArgs<'_, '_>,
+    inputs: &[Option<DType>],
+    outputs: &[DType],
+) -> Result<(), KernelError> {
+    let mut io = RealIo { inputs: Vec::with_capacity(inputs.len()), outputs: Vec::new() };
+    for (i, dtype) in inputs.iter().enumerate() {
+        let given = dtype.filter(|_| args.has(i));
+        io.inputs.push(given.map(|d| read::<T>(args, i, d)).transpose()?);
+    }
+    for (o, &dtype) in outputs.iter().enumerate() {
+        let index = inputs.len() + o;
+        io.outputs.push(if !args.has(index) {
+            Output::Absent
+        } else if dtype == DType::F16 {
+            let raw = args.take_write::<f16>(index)?;
+            Output::F16(vec![T::ZERO; raw.len()], raw)
+        } else if dtype == DType::BF16 {
+            let raw = args.take_write::<bf16>(index)?;
+            Output::Bf16(vec![T::ZERO; raw.len()], raw)
+        } else if dtype == DType::F32 && T::DTYPE != DType::F32 {
+            let raw = args.take_write::<f32>(index)?;
+            Output::F32(vec![T::ZERO; raw.len()], raw)
+        } else {
+            Output::Direct(args.take_write::<T>(index)?)
+        });
+    }
+    kernel.run(&mut io)?;
+    for output in io.outputs {
+        match output {
+            Output::F32(values, raw) => {
+                raw.iter_mut().zip(values).for_each(|(r, v)| *r = v.to_f64() as f32);
+            }
+            Output::F16(values, raw) => {
+                raw.iter_mut().zip(values).for_each(|(r, v)| *r = f16::from_f64(v.to_f64()));
+            }
+            Output::Bf16(values, raw) => {
+                raw.iter_mut().zip(values).for_each(|(r, v)| *r = bf16::from_f64(v.to_f64()));
+            }
+            Output::Absent | Output::Direct(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn read<'a, T: Real>(
+    args: &NativeArgs<'a, '_>,
+    index: usize,
+    dtype: DType,
+) -> Result<Cow<'a, [T]>, KernelError> {
+    Ok(match dtype {
+        d if d == T::DTYPE => Cow::Borrowed(args.read::<T>(index)?),
+        DType::F16 => args.read::<f16>(index)?.iter().map(|v| T::from_f64(v.to_f64())).collect(),
+        DType::BF16 => args.read::<bf16>(index)?.iter().map(|v| T::from_f64(v.to_f64())).collect(),
+        DType::F32 => args.read::<f32>(index)?.iter().map(|v| T::from_f64((*v).into())).collect(),
+        _ => args.read::<f64>(index)?.iter().map(|v| T::from_f64(*v)).collect(),
+    })
+}

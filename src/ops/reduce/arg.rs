@@ -1,0 +1,146 @@
+//! ArgMax and ArgMin: positions of extreme elements along an axis.
+
+use std::sync::Arc;
+
+use half::f16;
+use rayon::prelude::*;
+
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::movement::region::word;
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::shape::Shape;
+
+/// Which element is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// The largest.
+    Largest,
+    /// The smallest.
+    Smallest,
+}
+
+/// Positions, as int64, of extreme elements along an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArgReduce {
+    /// Which element.
+    pub pick: Pick,
+    /// The axis, negative ones counted from the end.
+    pub axis: i64,
+    /// Whether the axis stays, with size 1.
+    pub keep_dims: bool,
+    /// Of equal elements the last, rather than the first.
+    pub last: bool,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, pick: Pick) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(ArgReduce {
+        pick,
+        axis: attrs.int("axis", 0)?,
+        keep_dims: attrs.flag("keepdims", true)?,
+        last: attrs.flag("select_last_index", false)?,
+    }))
+}
+
+impl ArgReduce {
+    /// `[outer, size, inner]` of the input.
+    fn sizes(&self, cx: &OpCx) -> Result<[usize; 3], OpError> {
+        let x = cx.shape(0)?;
+        let axis = x.axis(self.axis)?;
+        Ok([x[..axis].iter().product(), x[axis], x[axis + 1..].iter().product()])
+    }
+
+    fn run<T: bytemuck::Pod + PartialOrd + Sync>(
+        self,
+        args: &mut NativeArgs<'_, '_>,
+        [_, size, inner]: [usize; 3],
+    ) -> Result<(), KernelError> {
+        let x = args.read::<T>(0)?;
+        let y = args.take_write::<i64>(1)?;
+        // Only a NaN is not equal to itself.
+        let nan = |v: &T| v.partial_cmp(v).is_none();
+        let find = |(i, out): (usize, &mut i64)| {
+            let base = i / inner * size * inner + i % inner;
+            let mut best = 0;
+            for k in 1..size {
+                let (Some(v), Some(b)) = (x.get(base + k * inner), x.get(base + best * inner)) else { break };
+                let better = match self.pick {
+                    Pick::Largest => v > b,
+                    Pick::Smallest => v < b,
+                };
+                if !nan(b) && (better || nan(v) || (self.last && v == b)) {
+                    best = k;
+                }
+            }
+            *out = best as i64;
+        };
+        if x.len() > 1 << 15 {
+            y.par_iter_mut().enumerate().for_each(find);
+        } else {
+            y.iter_mut().enumerate().for_each(find);
+        }
+        Ok(())
+    }
+}
+
+impl Operator for ArgReduce {
+    fn name(&self) -> &'static str {
+        match self.pick {
+            Pick::Largest => "ArgMax",
+            Pick::Smallest => "ArgMin",
+        }
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=1, 1..=1)?;
+        cx.dtype_of(0, super::TYPES)?;
+        let x = cx.shape(0)?;
+        let axis = x.axis(self.axis)?;
+        if x[axis] == 0 && x.iter().enumerate().all(|(d, &n)| d == axis || n > 0) {
+            return Err(cx.shape_error(0, "at least one element along the axis"));
+        }
+        let mut dims = x.to_vec();
+        if self.keep_dims {
+            dims[axis] = 1;
+        } else {
+            dims.remove(axis);
+        }
+        Ok(vec![TensorInfo::new(DType::I64, Shape::new(dims)?)])
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let (op, sizes, dtype) = (*self, self.sizes(cx)?, cx.dtype(0)?);
+        Ok(NativeKernel::new(self.name(), move |args| match dtype {
+            DType::F32 => op.run::<f32>(args, sizes),
+            DType::F64 => op.run::<f64>(args, sizes),
+            DType::F16 => op.run::<f16>(args, sizes),
+            DType::I32 => op.run::<i32>(args, sizes),
+            DType::I64 => op.run::<i64>(args, sizes),
+            DType::U32 => op.run::<u32>(args, sizes),
+            DType::U64 => op.run::<u64>(args, sizes),
+            DType::I8 => op.run::<i8>(args, sizes),
+            _ => op.run::<u8>(args, sizes),
+        }))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kernel = match cx.dtype(0)? {
+            DType::F32 => id::ARG_F32,
+            DType::I32 => id::ARG_I32,
+            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
+        };
+        let [outer, size, inner] = self.sizes(cx)?;
+        let p = params::Arg { n: word(outer * inner)?, size: word(size)?, inner: word(inner)? };
+        let constants = [
+            (spec::arg::SMALLEST, u32::from(self.pick == Pick::Smallest)),
+            (spec::arg::LAST, u32::from(self.last)),
+        ];
+        lower.dispatch_1d(kernel, &constants, &[Operand::Input(0), Operand::Output(0)], &p, outer * inner)
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

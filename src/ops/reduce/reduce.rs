@@ -1,0 +1,528 @@
+//! ReduceSum, ReduceMean, ReduceMax, ...: blocks of elements to one each.
+
+use std::sync::Arc;
+
+use half::f16;
+use rayon::prelude::*;
+
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::movement::region::{signed_strides, word};
+use crate::ops::strided::Nest;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::shape::{Shape, normalize_axis};
+
+/// Dimensions that the device kernel walks on either side.
+const MAX_KERNEL_RANK: usize = 5;
+/// Fewer results than this leave a device idle: long rows are then cut in two stages.
+const FEW_RESULTS: usize = 4096;
+/// Rows shorter than this are not worth a second stage.
+const LONG_ROW: usize = 2048;
+
+/// Which reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReduceKind {
+    /// Sum of absolute values.
+    L1,
+    /// Square root of the sum of squares.
+    L2,
+    /// Logarithm of the sum.
+    LogSum,
+    /// Logarithm of the sum of exponentials, computed without overflow.
+    LogSumExp,
+    /// Largest element.
+    Max,
+    /// Mean.
+    Mean,
+    /// Smallest element.
+    Min,
+    /// Product.
+    Prod,
+    /// Sum.
+    Sum,
+    /// Sum of squares.
+    SumSquare,
+}
+
+impl ReduceKind {
+    /// The kernel's MAP, COMBINE and FINISH.
+    fn codes(self) -> (u32, u32, u32) {
+        match self {
+            ReduceKind::L1 => (1, 0, 0),
+            ReduceKind::L2 => (2, 0, 2),
+            ReduceKind::LogSum => (0, 0, 3),
+            ReduceKind::LogSumExp => (0, 4, 0),
+            ReduceKind::Max => (0, 1, 0),
+            ReduceKind::Mean => (0, 0, 1),
+            ReduceKind::Min => (0, 2, 0),
+            ReduceKind::Prod => (0, 3, 0),
+            ReduceKind::Sum => (0, 0, 0),
+            ReduceKind::SumSquare => (2, 0, 0),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            ReduceKind::L1 => "ReduceL1",
+            ReduceKind::L2 => "ReduceL2",
+            ReduceKind::LogSum => "ReduceLogSum",
+            ReduceKind::LogSumExp => "ReduceLogSumExp",
+            ReduceKind::Max => "ReduceMax",
+            ReduceKind::Mean => "ReduceMean",
+            ReduceKind::Min => "ReduceMin",
+            ReduceKind::Prod => "ReduceProd",
+            ReduceKind::Sum => "ReduceSum",
+            ReduceKind::SumSquare => "ReduceSumSquare",
+        }
+    }
+}
+
+/// Reduces its input over axes, which are an attribute or input 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reduce {
+    /// Which reduction.
+    pub kind: ReduceKind,
+    /// The axes, where they are an attribute.
+    pub axes: Option<Vec<i64>>,
+    /// Whether reduced axes stay, with size 1.
+    pub keep_dims: bool,
+    /// Whether no axes at all mean that nothing is reduced, rather than everything.
+    pub noop_with_empty_axes: bool,
+}
+
+pub(super) fn read(
+    attrs: &mut AttrReader<'_>,
+    _: i64,
+    kind: ReduceKind,
+) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Reduce {
+        kind,
+        axes: attrs.ints_opt("axes")?,
+        keep_dims: attrs.flag("keepdims", true)?,
+        noop_with_empty_axes: attrs.flag("noop_with_empty_axes", false)?,
+    }))
+}
+
+/// The elements of a reduction: where each result's block begins, and what lies in a block.
+struct Blocks {
+    kept: Nest,
+    reduced: Nest,
+    count: usize,
+}
+
+impl Reduce {
+    /// Marks the axes that are reduced.
+    fn marks(&self, cx: &OpCx) -> Result<Vec<bool>, OpError> {
+        let rank = cx.shape(0)?.rank();
+        let axes = match &self.axes {
+            Some(axes) => Some(axes.clone()),
+            None => cx.need_i64s_opt(1)?,
+        };
+        let axes = axes.unwrap_or_default();
+        if axes.is_empty() {
+            return Ok(vec![!self.noop_with_empty_axes; rank]);
+        }
+        let mut marks = vec![false; rank];
+        for a in axes {
+            marks[normalize_axis(a, rank)?] = true;
+        }
+        Ok(marks)
+    }
+
+    fn blocks(&self, cx: &OpCx) -> Result<Blocks, OpError> {
+        let x = cx.shape(0)?;
+        let (strides, marks) = (signed_strides(x), self.marks(cx)?);
+        let nest = |reduced: bool| {
+            let own = || (0..x.rank()).filter(|&d| marks[d] == reduced);
+            let dims: Vec<usize> = own().map(|d| x[d]).collect();
+            Nest::new(&dims, &[own().map(|d| strides[d]).collect()])
+        };
+        let count = (0..x.rank()).filter(|&d| marks[d]).map(|d| x[d]).product();
+        Ok(Blocks { kept: nest(false), reduced: nest(true), count })
+    }
+}
+
+impl Operator for Reduce {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn value_inputs(&self) -> &'static [usize] {
+        &[1]
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=2, 1..=1)?;
+        let dtype = cx.dtype_of(0, super::TYPES)?;
+        let x = cx.shape(0)?;
+        let marks = self.marks(cx)?;
+        let dims: Vec<usize> = x
+            .iter()
+            .zip(&marks)
+            .filter(|(_, reduced)| self.keep_dims || !**reduced)
+            .map(|(&d, reduced)| if *reduced { 1 } else { d })
+            .collect();
+        let out = Shape::new(dims)?;
+        let no_neutral = matches!(self.kind, ReduceKind::Max | ReduceKind::Min) && !dtype.is_float();
+        if no_neutral && x.elements() == 0 && out.elements() > 0 && dtype == DType::Bool {
+            return Err(cx.shape_error(0, "at least one element for each result"));
+        }
+        Ok(vec![TensorInfo::new(dtype, out)])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        let elements = cx.input_opt(0).map_or(0, |x| x.elements() as u64);
+        Cost { flops: elements, bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let blocks = self.blocks(cx)?;
+        let (kind, out) = (self.kind, cx.input_count());
+        let run = move |args: &mut NativeArgs<'_, '_>, dtype| match dtype {
+            DType::F32 => reduce::<f32>(args, out, &blocks, kind),
+            DType::F64 => reduce::<f64>(args, out, &blocks, kind),
+            DType::F16 => reduce::<f16>(args, out, &blocks, kind),
+            DType::I32 => reduce::<i32>(args, out, &blocks, kind),
+            DType::I64 => reduce::<i64>(args, out, &blocks, kind),
+            DType::U32 => reduce::<u32>(args, out, &blocks, kind),
+            DType::U64 => reduce::<u64>(args, out, &blocks, kind),
+            DType::I8 => reduce::<i8>(args, out, &blocks, kind),
+            _ => reduce::<u8>(args, out, &blocks, kind),
+        };
+        let dtype = cx.dtype(0)?;
+        Ok(NativeKernel::new(self.name(), move |args| run(args, dtype)))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kernel = match cx.dtype(0)? {
+            DType::F32 => id::REDUCE_F32,
+            DType::I32 => id::REDUCE_I32,
+            DType::I64 => id::REDUCE_I64,
+            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
+        };
+        let Blocks { kept, reduced, count } = self.blocks(cx)?;
+        if count == 0 {
+            return Err(OpError::unsupported("no device kernel for results without elements"));
+        }
+        let (map, combine, finish) = self.kind.codes();
+        let n = kept.elements();
+        let row = reduced.sizes().last().copied().unwrap_or(1);
+        let parts = (2..=256).rev().find(|p| row % p == 0).unwrap_or(1);
+        let cut =
+            n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && combine != 4 && kept.rank() < MAX_KERNEL_RANK;
+        let stage = |codes: (u32, u32, u32)| {
+            [(spec::reduce::MAP, codes.0), (spec::reduce::COMBINE, codes.1), (spec::reduce::FINISH, codes.2)]
+        };
+        if !cut {
+            let codes = stage((map, combine, finish));
+            return dispatch(
+                lower,
+                kernel,
+                &codes,
+                (Operand::Input(0), Operand::Output(0)),
+                &kept,
+                &reduced,
+                count,
+            );
+        }
+        // First every row in parts, then the parts of each result.
+        let bytes = cx.dtype(0)?.bytes();
+        let partial = lower.scratch(n * parts * bytes);
+        let step = reduced.inner_stride(0);
+        let mut dims = kept.sizes().to_vec();
+        let mut strides = kept.strides(0).to_vec();
+        dims.push(parts);
+        strides.push(step * (row / parts) as isize);
+        let mut inner = reduced.sizes().to_vec();
+        if let Some(last) = inner.last_mut() {
+            *last = row / parts;
+        }
+        let first = Nest::new(&dims, &[strides]);
+        let inner = Nest::new(&inner, &[reduced.strides(0).to_vec()]);
+        if first.rank() > MAX_KERNEL_RANK || inner.rank() > MAX_KERNEL_RANK {
+            return Err(OpError::unsupported("a reduction over more dimensions than the kernel walks"));
+        }
+        let codes = stage((map, combine, 0));
+        dispatch(lower, kernel, &codes, (Operand::Input(0), partial), &first, &inner, 1)?;
+        let outer = Nest::new(&[n], &[vec![parts as isize]]);
+        let rest = Nest::new(&[parts], &[vec![1]]);
+        let codes = stage((0, combine, finish));
+        dispatch(lower, kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+fn dispatch(
+    lower: &mut Lowering<'_>,
+    kernel: crate::kernel::KernelId,
+    codes: &[(u32, u32)],
+    (from, to): (Operand, Operand),
+    kept: &Nest,
+    reduced: &Nest,
+    count: usize,
+) -> Result<(), OpError> {
+    if kept.rank() > MAX_KERNEL_RANK || reduced.rank() > MAX_KERNEL_RANK {
+        return Err(OpError::unsupported(format!(
+            "a reduction that keeps {} and reduces {} dimensions, the kernel walks {MAX_KERNEL_RANK}",
+            kept.rank(),
+            reduced.rank()
+        )));
+    }
+    let side = |nest: &Nest| -> Result<([u32; 5], [i32; 5]), OpError> {
+        let (mut dims, mut strides) = ([1; 5], [0; 5]);
+        for (d, (&size, &stride)) in nest.sizes().iter().zip(nest.strides(0)).enumerate() {
+            dims[d] = word(size)?;
+            strides[d] = i32::try_from(stride).map_err(|_| OpError::unsupported("strides beyond 32 bits"))?;
+        }
+        Ok((dims, strides))
+    };
+    let ((kept_dims, kept_strides), (reduced_dims, reduced_strides)) = (side(kept)?, side(reduced)?);
+    let inner = reduced.sizes().last().copied().unwrap_or(1);
+    let n = kept.elements();
+    let p = params::Reduce {
+        kept: kept_dims,
+        kept_strides,
+        reduced: reduced_dims,
+        reduced_strides,
+        n: word(n)?,
+        inner: word(inner)?,
+        outer: word(reduced.elements() / inner.max(1))?,
+        count: word(count)?,
+    };
+    let mut constants = codes.to_vec();
+    constants.push((spec::reduce::KEPT, kept.rank() as u32));
+    constants.push((spec::reduce::REDUCED, reduced.rank() as u32));
+    lower.dispatch_1d(kernel, &constants, &[from, to], &p, n)
+}
+
+/// An element type as reductions compute with it.
+trait Number: bytemuck::Pod + Send + Sync {
+    /// What sums are kept in.
+    type Acc: Accumulator;
+    fn widen(self) -> Self::Acc;
+    fn narrow(acc: Self::Acc) -> Self;
+    /// What a maximum and a minimum of nothing are.
+    fn bounds() -> (Self::Acc, Self::Acc);
+}
+
+/// A type that sums, products and extremes are kept in.
+trait Accumulator: Copy + Send + Sync + PartialOrd {
+    const ZERO: Self;
+    const ONE: Self;
+    fn add(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn abs(self) -> Self;
+    fn div_count(self, count: usize) -> Self;
+    fn as_f64(self) -> f64;
+    fn from_f64(v: f64) -> Self;
+    fn is_nan(self) -> bool;
+}
+
+impl Accumulator for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+    fn add(self, other: f64) -> f64 {
+        self + other
+    }
+    fn mul(self, other: f64) -> f64 {
+        self * other
+    }
+    fn abs(self) -> f64 {
+        f64::abs(self)
+    }
+    fn div_count(self, count: usize) -> f64 {
+        self / count as f64
+    }
+    fn as_f64(self) -> f64 {
+        self
+    }
+    fn from_f64(v: f64) -> f64 {
+        v
+    }
+    fn is_nan(self) -> bool {
+        f64::is_nan(self)
+    }
+}
+
+impl Accumulator for i64 {
+    const ZERO: i64 = 0;
+    const ONE: i64 = 1;
+    fn add(self, other: i64) -> i64 {
+        self.wrapping_add(other)
+    }
+    fn mul(self, other: i64) -> i64 {
+        self.wrapping_mul(other)
+    }
+    fn abs(self) -> i64 {
+        self.wrapping_abs()
+    }
+    fn div_count(self, count: usize) -> i64 {
+        i64::try_from(count).ok().and_then(|n| self.checked_div(n)).unwrap_or(0)
+    }
+    fn as_f64(self) -> f64 {
+        self as f64
+    }
+    fn from_f64(v: f64) -> i64 {
+        v as i64
+    }
+    fn is_nan(self) -> bool {
+        false
+    }
+}
+
+macro_rules! number {
+    ($($t:ty => $acc:ty, $widen:expr, $narrow:expr, $low:expr, $high:expr;)*) => {$(
+        impl Number for $t {
+            type Acc = $acc;
+            fn widen(self) -> $acc { ($widen)(self) }
+            fn narrow(acc: $acc) -> $t { ($narrow)(acc) }
+            fn bounds() -> ($acc, $acc) { ($low, $high) }
+        }
+    )*};
+}
+
+number! {
+    f32 => f64, |v: f32| f64::from(v), |a| a as f32, f64::NEG_INFINITY, f64::INFINITY;
+    f64 => f64, |v| v, |a| a, f64::NEG_INFINITY, f64::INFINITY;
+    f16 => f64, |v: f16| v.to_f64(), f16::from_f64, f64::NEG_INFINITY, f64::INFINITY;
+    i8 => i64, |v: i8| i64::from(v), |a| a as i8, i64::from(i8::MIN), i64::from(i8::MAX);
+    u8 => i64, |v: u8| i64::from(v), |a| a as u8, 0, i64::from(u8::MAX);
+    i32 => i64, |v: i32| i64::from(v), |a| a as i32, i64::from(i32::MIN), i64::from(i32::MAX);
+    u32 => i64, |v: u32| i64::from(v), |a| a as u32, 0, i64::from(u32::MAX);
+    i64 => i64, |v| v, |a| a, i64::MIN, i64::MAX;
+    u64 => i64, |v: u64| v as i64, |a| a as u64, 0, i64::MAX;
+}
+
+fn reduce<T: Number>(
+    args: &mut NativeArgs<'_, '_>,
+    out: usize,
+    blocks: &Blocks,
+    kind: ReduceKind,
+) -> Result<(), KernelError> {
+    let x = args.read::<T>(0)?;
+    let y = args.take_write::<T>(out)?;
+    let chunk = (4096 / blocks.count.max(1)).max(1);
+    let work = |(c, out): (usize, &mut [T])| {
+        let first = c * chunk;
+        blocks.kept.runs(first..first + out.len(), |start, len, at| {
+            let step = blocks.kept.inner_stride(0);
+            for k in 0..len {
+                let base = at[0] + step * k as isize;
+                if let Some(slot) = out.get_mut(start - first + k) {
+                    *slot = T::narrow(one(x, base, blocks, kind));
+                }
+            }
+        });
+    };
+    if y.len().saturating_mul(blocks.count) > 1 << 15 {
+        y.par_chunks_mut(chunk).enumerate().for_each(work);
+    } else {
+        y.chunks_mut(chunk).enumerate().for_each(work);
+    }
+    Ok(())
+}
+
+fn fold<T: Number>(
+    x: &[T],
+    base: isize,
+    reduced: &Nest,
+    first: T::Acc,
+    f: impl Fn(T::Acc, T::Acc) -> T::Acc,
+) -> T::Acc {
+    let mut acc = first;
+    let step = reduced.inner_stride(0);
+    reduced.runs(0..reduced.elements(), |_, len, at| {
+        let from = (base + at[0]).unsigned_abs();
+        match (step, x.get(from..from.saturating_add(len))) {
+            // Eight sums side by side, so that the loop vectorizes.
+            (1, Some(row)) => {
+                let mut lanes = row.chunks_exact(8);
+                if len >= 16 {
+                    let mut part: Option<[T::Acc; 8]> = None;
+                    for lane in lanes.by_ref() {
+                        let values: [T::Acc; 8] = std::array::from_fn(|i| lane[i].widen());
+                        part = Some(match part {
+                            None => values,
+                            Some(p) => std::array::from_fn(|i| f(p[i], values[i])),
+                        });
+                    }
+                    acc = part.into_iter().flatten().fold(acc, &f);
+                    acc = lanes.remainder().iter().fold(acc, |a, v| f(a, v.widen()));
+                } else {
+                    acc = row.iter().fold(acc, |a, v| f(a, v.widen()));
+                }
+            }
+            _ => {
+                for i in 0..len {
+                    if let Some(v) = x.get(from.wrapping_add_signed(step * i as isize)) {
+                        acc = f(acc, v.widen());
+                    }
+                }
+            }
+        }
+    });
+    acc
+}
+
+fn one<T: Number>(x: &[T], base: isize, blocks: &Blocks, kind: ReduceKind) -> T::Acc {
+    let r = &blocks.reduced;
+    if blocks.count == 0 {
+        let (low, high) = T::bounds();
+        return match kind {
+            ReduceKind::Prod => T::Acc::ONE,
+            ReduceKind::Max => low,
+            ReduceKind::Min => high,
+            ReduceKind::LogSum | ReduceKind::LogSumExp => T::Acc::from_f64(f64::NEG_INFINITY),
+            ReduceKind::Mean => T::Acc::from_f64(f64::NAN),
+            _ => T::Acc::ZERO,
+        };
+    }
+    let (low, high) = T::bounds();
+    let sum = || fold(x, base, r, T::Acc::ZERO, T::Acc::add);
+    let squares = || {
+        // Each element is squared before it is added, also within a lane.
+        let mut acc = T::Acc::ZERO;
+        each(x, base, r, |v| acc = acc.add(v.mul(v)));
+        acc
+    };
+    match kind {
+        ReduceKind::Sum => sum(),
+        ReduceKind::Mean => sum().div_count(blocks.count),
+        ReduceKind::LogSum => T::Acc::from_f64(sum().as_f64().ln()),
+        ReduceKind::L1 => {
+            let mut acc = T::Acc::ZERO;
+            each(x, base, r, |v| acc = acc.add(v.abs()));
+            acc
+        }
+        ReduceKind::SumSquare => squares(),
+        ReduceKind::L2 => T::Acc::from_f64(squares().as_f64().sqrt()),
+        ReduceKind::Prod => fold(x, base, r, T::Acc::ONE, T::Acc::mul),
+        ReduceKind::Max => fold(x, base, r, low, |a, v| if v > a || v.is_nan() { v } else { a }),
+        ReduceKind::Min => fold(x, base, r, high, |a, v| if v < a || v.is_nan() { v } else { a }),
+        ReduceKind::LogSumExp => {
+            let mut top = f64::NEG_INFINITY;
+            each(x, base, r, |v| top = top.max(v.as_f64()));
+            let shift = if top.is_finite() { top } else { 0.0 };
+            let mut sum = 0.0;
+            each(x, base, r, |v| sum += (v.as_f64() - shift).exp());
+            T::Acc::from_f64(sum.ln() + shift)
+        }
+    }
+}
+
+fn each<T: Number>(x: &[T], base: isize, reduced: &Nest, mut f: impl FnMut(T::Acc)) {
+    let step = reduced.inner_stride(0);
+    reduced.runs(0..reduced.elements(), |_, len, at| {
+        let from = (base + at[0]).unsigned_abs();
+        for i in 0..len {
+            if let Some(v) = x.get(from.wrapping_add_signed(step * i as isize)) {
+                f(v.widen());
+            }
+        }
+    });
+}

@@ -1,0 +1,98 @@
+//! Puts barriers between the commands of a plan.
+
+use std::collections::HashMap;
+
+use super::{Domain, Loc, Place, Plan, Segment, Work};
+use crate::backend::DeviceInfo;
+use crate::memory::coherency::{Access, Barrier, ResourceId, Touch, Tracker};
+use crate::memory::range::ByteRange;
+
+/// Says which memory backs a place: places with one name share bytes, at the offsets given.
+pub type ResourceMap<'a> = dyn Fn(Place) -> (Place, u64) + 'a;
+
+/// Decides every barrier of `plan`, where `resolve` tells which bound places are the same memory.
+///
+/// Constants are never written, so they are not tracked. A run is ordered behind earlier ones by the
+/// device layer, so a plan begins with none. Native devices run their commands one after
+/// the other on coherent memory and need none.
+pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], resolve: &ResourceMap<'_>) {
+    let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
+    for segment in &mut plan.segments {
+        let native = devices.get(segment.device as usize).is_none_or(|d| d.native);
+        if native {
+            segment.closing = None;
+            segment.commands.iter_mut().for_each(|c| c.barrier = None);
+            segment.host_reads = Vec::new();
+        } else {
+            order_segment(segment, &shared, resolve);
+        }
+    }
+}
+
+fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'_>) {
+    let mut ids: HashMap<Place, ResourceId> = HashMap::new();
+    let mut tracker = Tracker::new();
+    let mut host_reads: Vec<Loc> = Vec::new();
+    let mut resource = |loc: &Loc| -> Option<(ResourceId, ByteRange)> {
+        if matches!(loc.place, Place::Constant(_)) || loc.bytes == 0 {
+            return None;
+        }
+        let (place, base) = resolve(loc.place);
+        let next = ResourceId(ids.len() as u32);
+        let id = *ids.entry(place).or_insert(next);
+        let start = base.saturating_add(loc.offset);
+        Some((id, ByteRange::new(start, start.saturating_add(loc.bytes))))
+    };
+    for group in segment.commands.chunk_by_mut(|_, next| next.joined) {
+        let mut touches: Vec<Touch> = Vec::new();
+        for command in group.iter_mut() {
+            command.barrier = None;
+            command.work.for_each_touch(&mut |loc, access| {
+                if let Some((id, range)) = resource(&loc) {
+                    touches.push(Touch { resource: id, range, access });
+                    let seen_outside = match loc.place {
+                        Place::Output(_) => true,
+                        Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
+                        Place::Input(_) | Place::Constant(_) => false,
+                    };
+                    if seen_outside && !access.writes().is_empty() && !host_reads.contains(&loc) {
+                        host_reads.push(loc);
+                    }
+                }
+            });
+        }
+        if let Some(first) = group.first_mut() {
+            first.barrier = tracker.command(&touches);
+        }
+    }
+    let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
+    segment.closing = tracker.finish(&reads).barrier;
+    segment.host_reads = host_reads;
+}
+
+impl Segment {
+    /// An empty segment on `device`.
+    pub(super) fn new(device: u32) -> Self {
+        Segment { device, commands: Vec::new(), closing: None, host_reads: Vec::new() }
+    }
+
+    /// All barriers, for counting.
+    pub fn barriers(&self) -> impl Iterator<Item = &Barrier> {
+        let between = self.commands.iter().filter_map(|c| c.barrier.as_ref());
+        between.chain(&self.closing)
+    }
+}
+
+impl Work {
+    /// Calls `f` with every range it touches and how.
+    pub fn for_each_touch(&self, f: &mut dyn FnMut(Loc, Access)) {
+        match self {
+            Work::Dispatch { args, .. } => args.iter().flatten().for_each(|(loc, access)| f(*loc, *access)),
+            Work::Copy { src, dst } => {
+                f(*src, Access::TRANSFER_READ);
+                f(*dst, Access::TRANSFER_WRITE);
+            }
+            Work::Fill { dst, .. } => f(*dst, Access::TRANSFER_WRITE),
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! A graph specialized to concrete shapes: inferred, folded, dead parts dropped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::PlanError;
+use crate::graph::{Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo};
+use crate::kernel::{NativeArg, NativeArgs};
+use crate::limits;
+use crate::ops::{Fact, OpCx, OpError, Operator};
+
+/// A value of a [`Flow`].
+pub type ValueId = usize;
+
+/// A tensor of the specialized graph.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// The tensor's name.
+    pub name: String,
+    /// Type and shape.
+    pub info: TensorInfo,
+    /// Its elements, where they are known.
+    pub constant: Option<Tensor>,
+    /// How the graph wants it stored.
+    pub scope: StorageScope,
+}
+
+/// A node of the specialized graph.
+#[derive(Clone, Debug)]
+pub struct FlowNode {
+    /// The node's name in the graph.
+    pub name: String,
+    /// What it computes.
+    pub op: Arc<dyn Operator>,
+    /// What it reads.
+    pub inputs: Vec<Option<ValueId>>,
+    /// What it writes. Outputs nobody wants are values too: kernels write them.
+    pub outputs: Vec<ValueId>,
+    /// The device that the graph asks for.
+    pub device: Option<u32>,
+    /// Nodes of this flow that must come first.
+    pub control_deps: Vec<usize>,
+}
+
+/// A graph specialized to concrete shapes. Producers come before users.
+#[derive(Clone, Debug, Default)]
+pub struct Flow {
+    /// Nodes.
+    pub nodes: Vec<FlowNode>,
+    /// Values.
+    pub values: Vec<Value>,
+    /// The graph's inputs, in its order; those given by value are constants here.
+    pub inputs: Vec<ValueId>,
+    /// The graph's outputs.
+    pub outputs: Vec<(String, ValueId)>,
+}
+
+/// What is known of the graph's inputs in one specialization.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Signature {
+    /// Types and shapes, in the order of the graph's inputs.
+    pub inputs: Vec<(crate::dtype::DType, Vec<usize>)>,
+    /// Bytes of inputs that decide shapes, by position.
+    pub values: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Flow {
+    /// The facts of node `n`, outputs included.
+    pub fn cx(&self, n: usize) -> OpCx {
+        let node = &self.nodes[n];
+        let facts = node.inputs.iter().map(|i| i.map(|v| self.fact(v))).collect();
+        let outputs = node.outputs.iter().map(|&v| self.values[v].info.clone()).collect();
+        OpCx::for_infer(facts, node.outputs.len()).with_outputs(outputs)
+    }
+
+    fn fact(&self, v: ValueId) -> Fact {
+        Fact { info: self.values[v].info.clone(), value: self.values[v].constant.clone() }
+    }
+
+    /// For every value, the nodes that read it (once for each time they do).
+    pub fn users(&self) -> Vec<Vec<usize>> {
+        let mut users = vec![Vec::new(); self.values.len()];
+        for (n, node) in self.nodes.iter().enumerate() {
+            for &v in node.inputs.iter().flatten() {
+                users[v].push(n);
+            }
+        }
+        users
+    }
+
+    /// Removes nodes whose outputs nobody reads, and renumbers control dependencies.
+    pub fn drop_dead(&mut self) {
+        let mut live = vec![false; self.values.len()];
+        for (_, v) in &self.outputs {
+            live[*v] = true;
+        }
+        let mut keep = vec![false; self.nodes.len()];
+        for n in (0..self.nodes.len()).rev() {
+            let node = &self.nodes[n];
+            if keep[n] || node.outputs.iter().any(|&v| live[v]) {
+                keep[n] = true;
+                node.inputs.iter().flatten().for_each(|&v| live[v] = true);
+                node.control_deps.iter().for_each(|&d| keep[d] = true);
+            }
+        }
+        self.retain(&keep);
+    }
+
+    /// Keeps the nodes marked in `keep`; control dependencies on others are dropped.
+    pub fn retain(&mut self, keep: &[bool]) {
+        let mut position = vec![usize::MAX; self.nodes.len()];
+        let mut next = 0;
+        for (n, _) in keep.iter().enumerate().filter(|(_, k)| **k) {
+            position[n] = next;
+            next += 1;
+        }
+        let nodes = std::mem::take(&mut self.nodes);
+        self.nodes = nodes.into_iter().zip(keep).filter(|(_, k)| **k).map(|(n, _)| n).collect();
+        for node in &mut self.nodes {
+            node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
+            node.control_deps.retain(|d| *d != usize::MAX);
+        }
+    }
+
+    /// Adds a constant value.
+    pub fn add_constant(&mut self, name: String, value: Tensor) -> ValueId {
+        let scope = StorageScope::Buffer;
+        self.values.push(Value { name, info: value.info().clone(), constant: Some(value), scope });
+        self.values.len() - 1
+    }
+
+    /// Computes node `n` on the host if all it reads is known and the result is not too large.
+    ///
+    /// # Errors
+    /// [`PlanError::Fold`] where the operator fails on the values.
+    pub(super) fn fold(&mut self, n: usize) -> Result<bool, PlanError> {
+        let node = &self.nodes[n];
+        let known =
+            node.op.shape_only() || node.inputs.iter().flatten().all(|&v| self.values[v].constant.is_some());
+        let bytes: usize = node.outputs.iter().map(|&v| self.values[v].info.bytes()).sum();
+        if !known || bytes > limits::MAX_FOLDED_BYTES {
+            return Ok(false);
+        }
+        let cx = self.cx(n);
+        let kernel = match node.op.cpu(&cx) {
+            Ok(kernel) => kernel,
+            Err(OpError::Unsupported { .. }) => return Ok(false),
+            Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
+        };
+        let results = evaluate(node.op.as_ref(), &cx, &kernel).map_err(|source| PlanError::Fold {
+            node: node.name.clone(),
+            op: node.op.name(),
+            source,
+        })?;
+        for (v, tensor) in node.outputs.clone().into_iter().zip(results) {
+            self.values[v].constant = Some(tensor);
+        }
+        Ok(true)
+    }
+}
+
+/// Runs an operator's native function on known inputs.
+///
+/// # Errors
+/// What the function returns.
+pub fn evaluate(
+    op: &dyn Operator,
+    cx: &OpCx,
+    kernel: &crate::kernel::NativeKernel,
+) -> Result<Vec<Tensor>, crate::kernel::KernelError> {
+    let by_value = op.value_inputs();
+    let mut results = Vec::with_capacity(cx.outputs().len());
+    let mut buffers: Vec<Vec<u128>> =
+        cx.outputs().iter().map(|o| vec![0u128; o.bytes().div_ceil(16)]).collect();
+    let mut args: Vec<NativeArg<'_>> = (0..cx.input_count())
+        .map(|i| match cx.value(i) {
+            Some(t) if !by_value.contains(&i) => NativeArg::Read(t.bytes()),
+            _ => NativeArg::Absent,
+        })
+        .collect();
+    for (buffer, info) in buffers.iter_mut().zip(cx.outputs()) {
+        let bytes = bytemuck::cast_slice_mut::<u128, u8>(buffer);
+        args.push(NativeArg::Write(bytes.get_mut(..info.bytes()).unwrap_or(&mut [])));
+    }
+    kernel.call(&mut NativeArgs::new(&mut args, &[]))?;
+    drop(args);
+    for (buffer, info) in buffers.iter().zip(cx.outputs()) {
+        let bytes = bytemuck::cast_slice::<u128, u8>(buffer).get(..info.bytes()).unwrap_or(&[]);
+        let tensor = Tensor::build(info.clone(), |out| {
+            out.copy_from_slice(bytes);
+            Ok::<(), crate::kernel::KernelError>(())
+        })?;
+        results.push(tensor);
+    }
+    Ok(results)
+}
+
+pub(super) fn node_error(node: &str, op: &dyn Operator, source: OpError) -> PlanError {
+    PlanError::Graph(GraphError::Node { node: node.to_owned(), op: op.name().to_owned(), source })
+}
+
+/// Specializes `graph`: `infos` are its inputs' types and shapes, `values` the inputs given by value.
+///
+/// # Errors
+/// [`PlanError::NeedsValues`] where the values of other inputs decide shapes; [`PlanError::Graph`]
+/// where an operator refuses; [`PlanError::Fold`].
+pub fn specialize(
+    graph: &Graph,
+    infos: &[TensorInfo],
+    values: &BTreeMap<usize, Tensor>,
+) -> Result<Flow, PlanError> {
+    let live = live_nodes(graph);
+    let mut flow = Flow::default();
+    let mut value_of: Vec<Option<ValueId>> = vec![None; graph.tensors().len()];
+    for (t, decl) in graph.tensors().iter().enumerate() {
+        let constant = match &decl.origin {
+            Origin::Constant(c) => Some(c.clone()),
+            _ => None,
+        };
+        if let Some(c) = constant {
+            value_of[t] = Some(flow.values.len());
+            let (name, info, scope) = (decl.name.clone(), c.info().clone(), decl.scope);
+            flow.values.push(Value { name, info, constant: Some(c), scope });
+        }
+    }
+    for (i, &id) in graph.inputs().iter().enumerate() {
+        let decl = graph.tensor(id);
+        let info =
+            infos.get(i).cloned().ok_or_else(|| PlanError::MissingInput { name: decl.name.clone() })?;
+        let v = flow.values.len();
+        value_of[id.index()] = Some(v);
+        let constant = values.get(&i).cloned();
+        flow.values.push(Value { name: decl.name.clone(), info, constant, scope: decl.scope });
+        flow.inputs.push(v);
+    }
+    let mut flow_node = vec![usize::MAX; graph.nodes().len()];
+    for (n, node) in graph.nodes().iter().enumerate().filter(|(n, _)| live[*n]) {
+        let inputs: Vec<Option<ValueId>> =
+            node.inputs.iter().map(|i| i.and_then(|id| value_of[id.index()])).collect();
+        let facts = inputs.iter().map(|i| i.map(|v| flow.fact(v))).collect();
+        let cx = OpCx::for_infer(facts, node.outputs.len());
+        let infos = node.op.infer(&cx).map_err(|source| match source {
+            OpError::NeedsValue { input } => needs_values(graph, NodeId(n as u32), input),
+            source => node_error(&node.name, node.op.as_ref(), source),
+        })?;
+        if infos.len() < node.outputs.len() {
+            let source = OpError::Count {
+                what: "outputs",
+                found: node.outputs.len(),
+                expected: format!("at most {}", infos.len()),
+            };
+            return Err(node_error(&node.name, node.op.as_ref(), source));
+        }
+        let mut outputs = Vec::with_capacity(infos.len());
+        for (o, info) in infos.into_iter().enumerate() {
+            let v = flow.values.len();
+            let id = node.outputs.get(o).copied().flatten();
+            let (name, scope) = match id {
+                Some(id) => (graph.tensor(id).name.clone(), graph.tensor(id).scope),
+                None => (format!("{}:unused{o}", node.name), StorageScope::Buffer),
+            };
+            flow.values.push(Value { name, info, constant: None, scope });
+            outputs.push(v);
+            if let Some(id) = id {
+                value_of[id.index()] = Some(v);
+            }
+        }
+        flow_node[n] = flow.nodes.len();
+        flow.nodes.push(FlowNode {
+            name: node.name.clone(),
+            op: node.op.clone(),
+            inputs,
+            outputs,
+            device: node.device,
+            control_deps: node
+                .control_deps
+                .iter()
+                .map(|d| flow_node[d.index()])
+                .filter(|d| *d != usize::MAX)
+                .collect(),
+        });
+        flow.fold(flow.nodes.len() - 1)?;
+    }
+    for (name, id) in graph.outputs() {
+        let v = value_of[id.index()].ok_or_else(|| {
+            let name = graph.tensor(*id).name.clone();
+            PlanError::Graph(GraphError::Dangling { name, user: "output".to_owned() })
+        })?;
+        flow.outputs.push((name.clone(), v));
+    }
+    drop_folded(&mut flow);
+    flow.drop_dead();
+    Ok(flow)
+}
+
+/// Nodes all of whose outputs are known compute nothing any more.
+pub(super) fn drop_folded(flow: &mut Flow) {
+    let keep: Vec<bool> =
+        flow.nodes.iter().map(|n| n.outputs.iter().any(|&v| flow.values[v].constant.is_none())).collect();
+    flow.retain(&keep);
+}
+
+fn live_nodes(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes().len()];
+    let mut stack: Vec<NodeId> = Vec::new();
+    let reach = |id: TensorId, stack: &mut Vec<NodeId>| {
+        if let Origin::Node { node, .. } = graph.tensor(id).origin {
+            stack.push(node);
+        }
+    };
+    graph.outputs().iter().for_each(|(_, id)| reach(*id, &mut stack));
+    while let Some(n) = stack.pop() {
+        if !std::mem::replace(&mut live[n.index()], true) {
+            let node = graph.node(n);
+            node.inputs.iter().flatten().for_each(|id| reach(*id, &mut stack));
+            stack.extend(&node.control_deps);
+        }
+    }
+    live
+}
+
+/// The graph inputs that decide input `input` of `node`.
+fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanError {
+    let mut found = Vec::new();
+    let mut seen = vec![false; graph.tensors().len()];
+    let mut stack: Vec<TensorId> =
+        graph.node(node).inputs.get(input).copied().flatten().into_iter().collect();
+    while let Some(id) = stack.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        match graph.tensor(id).origin {
+            Origin::Input => found.extend(graph.inputs().iter().position(|i| *i == id)),
+            Origin::Constant(_) => {}
+            Origin::Node { node, .. } => {
+                let node = graph.node(node);
+                if !node.op.shape_only() {
+                    stack.extend(node.inputs.iter().flatten());
+                }
+            }
+        }
+    }
+    found.sort_unstable();
+    PlanError::NeedsValues {
+        node: graph.node(node).name.clone(),
+        op: graph.node(node).op.name(),
+        input,
+        inputs: found,
+    }
+}

@@ -1,0 +1,264 @@
+//! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
+
+pub mod arena;
+mod barriers;
+mod compile;
+mod flow;
+mod report;
+mod rewrite;
+mod storage;
+
+pub use barriers::{ResourceMap, insert_barriers};
+pub use compile::{Compiler, PlanOptions};
+pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
+pub use report::{NodeReport, PlanReport};
+pub use rewrite::fuse;
+
+use crate::graph::{GraphError, Tensor, TensorInfo};
+use crate::kernel::{KernelError, NativeKernel};
+use crate::memory::coherency::{Access, Barrier};
+use crate::ops::{Packed, StepKernel};
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The graph or one of its operators refuses.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// Shapes depend on the values of inputs that were not given.
+    #[error(
+        "node {node:?} ({op}): the value of its input {input} decides shapes and comes from graph inputs {inputs:?}; \
+         give their values when the plan is made"
+    )]
+    NeedsValues {
+        /// The node.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// Which input.
+        input: usize,
+        /// Positions among the graph's inputs.
+        inputs: Vec<usize>,
+    },
+    /// A graph input has no type and shape.
+    #[error("input {name:?} has no type and shape")]
+    MissingInput {
+        /// The input.
+        name: String,
+    },
+    /// Computing a constant failed.
+    #[error("node {node:?} ({op}) on known values: {source}")]
+    Fold {
+        /// The node.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// What its function said.
+        source: KernelError,
+    },
+    /// A node asks for a device that is not in the table.
+    #[error("node {node:?} is placed on device {device}, the session has {devices}")]
+    UnknownDevice {
+        /// The node.
+        node: String,
+        /// What it asks for.
+        device: u32,
+        /// How many devices there are.
+        devices: usize,
+    },
+    /// No device of the session has a kernel for a node.
+    #[error("node {node:?} ({op}) runs on none of the session's devices: {reason}")]
+    NoKernel {
+        /// The node.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// What each device said.
+        reason: String,
+    },
+}
+
+/// Which memory a location is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// The memory bound to graph input `0`..
+    Input(u32),
+    /// The memory bound to graph output `0`..
+    Output(u32),
+    /// Constant of [`Plan::constants`].
+    Constant(u32),
+    /// Arena of [`Plan::arenas`].
+    Arena(u32),
+}
+
+/// A range of one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Loc {
+    /// The place.
+    pub place: Place,
+    /// Offset in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// What one planned command does.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Runs kernel `kernel` of [`Plan::kernels`].
+    Dispatch {
+        /// Which kernel.
+        kernel: u32,
+        /// Arguments in binding order.
+        args: Vec<Option<(Loc, Access)>>,
+        /// Parameter bytes.
+        params: Vec<u8>,
+        /// Work-groups.
+        groups: [u32; 3],
+    },
+    /// Copies bytes.
+    Copy {
+        /// Where from.
+        src: Loc,
+        /// Where to.
+        dst: Loc,
+    },
+    /// Fills with a word.
+    Fill {
+        /// What.
+        dst: Loc,
+        /// The word.
+        value: u32,
+    },
+}
+
+/// One command of a segment.
+#[derive(Clone, Debug)]
+pub struct PlannedCommand {
+    /// The barrier before it, if it needs one.
+    pub barrier: Option<Barrier>,
+    /// What it does.
+    pub work: Work,
+    /// The node it belongs to: index into [`PlanReport::nodes`].
+    pub node: u32,
+    /// It runs beside the command before it: both write different elements.
+    pub joined: bool,
+}
+
+/// Commands that run on one device in one submission.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// Entry of the session's device table.
+    pub device: u32,
+    /// Commands in order.
+    pub commands: Vec<PlannedCommand>,
+    /// The barrier after the last command that makes results visible to the host.
+    pub closing: Option<Barrier>,
+    /// Ranges whose results the host or another device reads after the segment.
+    pub host_reads: Vec<Loc>,
+}
+
+/// A kernel that a plan needs.
+#[derive(Clone, Debug)]
+pub struct PlannedKernel {
+    /// The device it is created on.
+    pub device: u32,
+    /// Its code.
+    pub code: KernelCode,
+    /// Specialization constants.
+    pub spec: Vec<(u32, u32)>,
+}
+
+/// The code of a planned kernel.
+#[derive(Clone, Debug)]
+pub enum KernelCode {
+    /// SPIR-V.
+    Device(StepKernel),
+    /// A native function.
+    Native(NativeKernel),
+}
+
+/// A constant that a plan reads on one device.
+#[derive(Clone, Debug)]
+pub struct PlannedConstant {
+    /// The device that reads it.
+    pub device: u32,
+    /// The tensor's name.
+    pub name: String,
+    /// Its elements.
+    pub tensor: Tensor,
+    /// The layout it is read in, where it is not the tensor's own.
+    pub packed: Option<Packed>,
+}
+
+impl PlannedConstant {
+    /// Bytes the device reads.
+    pub fn bytes(&self) -> u64 {
+        self.packed.as_ref().map_or(self.tensor.info().bytes(), |p| p.bytes) as u64
+    }
+}
+
+/// Which devices share an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+pub enum Domain {
+    /// One device alone touches it.
+    Device(u32),
+    /// Host memory that several devices touch.
+    Host,
+}
+
+/// One range of memory that holds intermediate tensors.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PlannedArena {
+    /// Who touches it.
+    pub domain: Domain,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The largest sum of bytes alive at once.
+    pub lower_bound: u64,
+    /// What TVM's rule would have used.
+    pub tvm_bytes: u64,
+    /// What all tensors together would have used.
+    pub naive_bytes: u64,
+    /// How many ranges lie in it.
+    pub ranges: usize,
+}
+
+/// An input or output of a plan.
+#[derive(Clone, Debug)]
+pub struct PlannedIo {
+    /// Its name.
+    pub name: String,
+    /// Type and shape.
+    pub info: TensorInfo,
+    /// Devices whose commands touch it, ascending.
+    pub devices: Vec<u32>,
+    /// How many commands read it.
+    pub reads: u32,
+    /// How many commands write it.
+    pub writes: u32,
+    /// Position (segment, command) of the first command that touches it.
+    pub first: (u32, u32),
+    /// Position (segment, command) of the last command that touches it.
+    pub last: (u32, u32),
+}
+
+/// What runs, in which order, on which bytes.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The graph's inputs; one whose value is part of the specialization is touched by no command.
+    pub inputs: Vec<PlannedIo>,
+    /// The graph's outputs.
+    pub outputs: Vec<PlannedIo>,
+    /// Kernels.
+    pub kernels: Vec<PlannedKernel>,
+    /// Constants.
+    pub constants: Vec<PlannedConstant>,
+    /// Arenas.
+    pub arenas: Vec<PlannedArena>,
+    /// Segments in order.
+    pub segments: Vec<Segment>,
+    /// What was decided, for people.
+    pub report: PlanReport,
+}

@@ -1,0 +1,44 @@
+//! What a plan decided, for people and for JSON.
+
+use super::PlannedArena;
+use crate::ops::Cost;
+
+/// One node of a plan.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct NodeReport {
+    /// The node's name.
+    pub name: String,
+    /// Its operator.
+    pub op: &'static str,
+    /// The device it runs on.
+    pub device: u32,
+    /// Why it does not run where it was asked to.
+    pub fallback: Option<String>,
+    /// What it costs.
+    pub cost: Cost,
+    /// How many commands it became.
+    pub commands: u32,
+    /// Type and shape of its first output.
+    pub output: String,
+}
+
+/// What a plan decided.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct PlanReport {
+    /// Nodes in order.
+    pub nodes: Vec<NodeReport>,
+    /// Nodes of the graph before folding and fusion.
+    pub graph_nodes: usize,
+    /// Pairs of nodes that became one.
+    pub fused: usize,
+    /// Dispatches, copies and fills.
+    pub commands: usize,
+    /// Barriers between them.
+    pub barriers: usize,
+    /// Arenas.
+    pub arenas: Vec<PlannedArena>,
+    /// Bytes of constants on all devices.
+    pub constant_bytes: u64,
+    /// What all nodes cost.
+    pub cost: Cost,
+}

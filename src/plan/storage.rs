@@ -1,0 +1,110 @@
+//! Where values live: which share bytes, which are bound by the caller, which lie in an arena.
+
+use std::collections::BTreeSet;
+
+use super::flow::{Flow, ValueId};
+
+/// What backs a class of values that share their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backing {
+    /// Memory bound to an input.
+    Input(u32),
+    /// Memory bound to an output.
+    Output(u32),
+    /// A constant.
+    Constant,
+    /// A range of an arena.
+    Arena,
+}
+
+/// Classes of values that share their bytes.
+#[derive(Debug)]
+pub(super) struct Storage {
+    parent: Vec<ValueId>,
+    backing: Vec<Backing>,
+    /// Outputs that are written by a copy: (output, value).
+    pub(super) copies: Vec<(u32, ValueId)>,
+}
+
+impl Storage {
+    /// Classes of `flow`, where `alias[n]` is the input whose bytes node `n` passes on as its output 0.
+    pub(super) fn new(flow: &Flow, alias: &[Option<usize>]) -> Self {
+        let mut s = Storage {
+            parent: (0..flow.values.len()).collect(),
+            backing: vec![Backing::Arena; flow.values.len()],
+            copies: Vec::new(),
+        };
+        for (v, value) in flow.values.iter().enumerate() {
+            if value.constant.is_some() {
+                s.backing[v] = Backing::Constant;
+            }
+        }
+        for (i, &v) in flow.inputs.iter().enumerate() {
+            if s.backing[v] != Backing::Constant {
+                s.backing[v] = Backing::Input(i as u32);
+            }
+        }
+        for (node, alias) in flow.nodes.iter().zip(alias) {
+            if let Some(source) = alias.and_then(|i| node.inputs[i]) {
+                let root = s.root(source);
+                let out = s.root(node.outputs[0]);
+                s.parent[out] = root;
+            }
+        }
+        for (o, (_, v)) in flow.outputs.iter().enumerate() {
+            let root = s.root(*v);
+            if s.backing[root] == Backing::Arena {
+                s.backing[root] = Backing::Output(o as u32);
+            } else {
+                s.copies.push((o as u32, *v));
+            }
+        }
+        s
+    }
+
+    /// The value that stands for the class of `v`.
+    pub(super) fn root(&self, mut v: ValueId) -> ValueId {
+        while self.parent[v] != v {
+            v = self.parent[v];
+        }
+        v
+    }
+
+    /// What backs `v`.
+    pub(super) fn backing(&self, v: ValueId) -> Backing {
+        self.backing[self.root(v)]
+    }
+
+    /// Lets `out` use the bytes of the class of `source`, which nothing reads later.
+    pub(super) fn merge(&mut self, source: ValueId, out: ValueId) {
+        let (root, out) = (self.root(source), self.root(out));
+        if root != out {
+            self.parent[out] = root;
+        }
+    }
+}
+
+/// First and last step that touches a class, and the devices that do.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Life {
+    /// The first step.
+    pub(super) first: u32,
+    /// The last step.
+    pub(super) last: u32,
+    /// Whether any step touches it.
+    pub(super) touched: bool,
+    /// Devices.
+    pub(super) devices: BTreeSet<u32>,
+}
+
+impl Life {
+    /// Step `step` on `device` touches it.
+    pub(super) fn touch(&mut self, step: u32, device: u32) {
+        if !self.touched {
+            (self.first, self.touched) = (step, true);
+        }
+        self.first = self.first.min(step);
+        self.last = self.last.max(step);
+        self.devices.insert(device);
+    }
+}
