@@ -73,6 +73,13 @@ impl GraphBuilder {
         id
     }
 
+    /// Adds an input that stands for a tensor of the graph around this one ([`Graph::captured`]). No other
+    /// input may be added afterwards.
+    pub fn captured_input(&mut self, name: impl Into<String>) -> TensorId {
+        self.graph.captured += 1;
+        self.declare_input(name, None, None)
+    }
+
     /// Adds a constant.
     pub fn constant(&mut self, name: impl Into<String>, value: Tensor) -> TensorId {
         self.push(TensorDecl {
@@ -90,6 +97,15 @@ impl GraphBuilder {
         let origin = Origin::Node { node: NodeId(u32::MAX), output: 0 };
         let scope = StorageScope::Buffer;
         self.push(TensorDecl { name: name.into(), dtype: None, shape: None, origin, scope })
+    }
+
+    /// Makes a tensor that was declared before ([`GraphBuilder::declare`]) a constant.
+    pub fn define_constant(&mut self, id: TensorId, value: Tensor) {
+        if let Some(t) = self.graph.tensors.get_mut(id.index()) {
+            t.dtype = Some(value.dtype());
+            t.shape = Some(value.shape().into());
+            t.origin = Origin::Constant(value);
+        }
     }
 
     /// Adds a node with one output and returns it.

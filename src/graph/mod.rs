@@ -168,6 +168,7 @@ pub struct Graph {
     pub(crate) inputs: Vec<TensorId>,
     pub(crate) outputs: Vec<(String, TensorId)>,
     pub(crate) lazy_inputs: BTreeSet<TensorId>,
+    pub(crate) captured: usize,
 }
 
 impl Graph {
@@ -189,6 +190,12 @@ impl Graph {
     /// What the caller binds, in order.
     pub fn inputs(&self) -> &[TensorId] {
         &self.inputs
+    }
+
+    /// How many of the last inputs are tensors of the graph around this one, which is then an attribute
+    /// of a node: that node's last inputs are the same tensors in the same order.
+    pub fn captured(&self) -> usize {
+        self.captured
     }
 
     /// What the caller gets, in order. One tensor may be several outputs, and an input may be one.
@@ -220,6 +227,11 @@ impl Graph {
     /// Position of the output named `name`.
     pub fn output(&self, name: &str) -> Option<usize> {
         self.outputs.iter().position(|(n, _)| n == name)
+    }
+
+    /// Whether no memory exists for input `id` until the caller binds some.
+    pub fn is_lazy(&self, id: TensorId) -> bool {
+        self.lazy_inputs.contains(&id)
     }
 
     /// The constants, with their names.

@@ -8,6 +8,7 @@ mod activation;
 mod attr;
 mod cx;
 mod lower;
+mod par;
 mod real;
 pub mod strided;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
 pub use lower::{Lowered, Lowering, Operand, PackKey, Packed, Step, StepKernel};
+pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};
 
 use std::any::Any;

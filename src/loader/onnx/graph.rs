@@ -1,0 +1,670 @@
+//! `GraphProto` to [`Graph`].
+//!
+//! Sub-graphs of control flow become graphs of their own. A tensor of an outer graph that one of a
+//! node's sub-graphs reads is appended to the node's inputs, and every sub-graph of that node gets it
+//! as one of its last inputs ([`Graph::captured`]), in the same order; a constant is simply repeated
+//! in the sub-graph. Model-local functions are inlined.
+
+use std::collections::{HashMap, HashSet};
+
+use super::attribute::attribute_value;
+use super::proto::{
+    AttributeProto, DimensionValue, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto,
+    TypeValue, ValueInfoProto,
+};
+use super::store::Store;
+use super::tensor::dtype_of;
+use super::{Opsets, legacy};
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
+use crate::limits;
+use crate::loader::Find;
+use crate::loader::error::{LoadError, LoadErrorKind, Location, nearest};
+use crate::ops::{self, AttrMap, AttrReader, AttrValue, OpDef, OpError};
+use crate::shape::{Dim, ShapeError, SymShape};
+
+/// Makes graphs of one model.
+pub(super) struct Importer<'m, 's> {
+    store: Store<'s>,
+    functions: HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>,
+    opsets: &'m Opsets,
+    find: Find,
+    /// Nodes seen, those of inlined functions each time.
+    visited: usize,
+}
+
+/// A graph being made.
+struct Making {
+    builder: GraphBuilder,
+    /// Names in use, and how often each was asked for.
+    names: HashMap<String, usize>,
+    constants: HashMap<TensorId, Tensor>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// `None` for an argument that a function's caller left out.
+    id: Option<TensorId>,
+    defined: bool,
+}
+
+/// Names that nodes of one graph or one function body see.
+struct Scope<'m, 'a> {
+    slots: HashMap<&'m str, Slot>,
+    opsets: &'a Opsets,
+    /// Attributes of the function call.
+    attrs: &'a AttrMap,
+    /// What names of tensors begin with.
+    prefix: String,
+    /// Graphs and functions around.
+    depth: usize,
+}
+
+/// A tensor of an outer graph that a sub-graph reads.
+#[derive(Clone)]
+enum Capture {
+    Constant(Tensor),
+    Input,
+    /// A function's argument that the caller left out.
+    Absent,
+}
+
+impl Making {
+    fn new(name: &str) -> Self {
+        Making { builder: GraphBuilder::new(name), names: HashMap::new(), constants: HashMap::new() }
+    }
+
+    /// `wanted`, or that with a number where it is taken.
+    fn unique(&mut self, wanted: &str) -> String {
+        let mut name = wanted.to_owned();
+        let mut count = self.names.get(wanted).copied().unwrap_or(0);
+        while self.names.contains_key(&name) {
+            name = format!("{wanted}~{count}");
+            count = count.saturating_add(1);
+        }
+        self.names.insert(wanted.to_owned(), count.max(1));
+        self.names.entry(name.clone()).or_insert(1);
+        name
+    }
+
+    fn constant(&mut self, wanted: &str, value: Tensor) -> TensorId {
+        let name = self.unique(wanted);
+        let id = self.builder.constant(name, value.clone());
+        self.constants.insert(id, value);
+        id
+    }
+}
+
+impl<'m> Scope<'m, '_> {
+    /// The tensor that a node reads as `name`; `None` for an absent one.
+    fn get(&mut self, making: &mut Making, name: &'m str) -> Option<TensorId> {
+        if name.is_empty() {
+            return None;
+        }
+        if let Some(slot) = self.slots.get(name) {
+            return slot.id;
+        }
+        let unique = making.unique(&format!("{}{name}", self.prefix));
+        let id = making.builder.declare(unique);
+        self.slots.insert(name, Slot { id: Some(id), defined: false });
+        Some(id)
+    }
+
+    /// The tensor that a node writes as `name`.
+    fn define(&mut self, making: &mut Making, name: &'m str) -> Result<Option<TensorId>, LoadErrorKind> {
+        let id = self.get(making, name);
+        match self.slots.get_mut(name) {
+            Some(slot) if slot.defined => {
+                Err(LoadErrorKind::Duplicate { what: "tensors", name: name.to_owned() })
+            }
+            Some(slot) => {
+                slot.defined = true;
+                Ok(id)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Binds `name` to a tensor that exists already.
+    fn bind(&mut self, name: &'m str, id: Option<TensorId>, what: &'static str) -> Result<(), LoadErrorKind> {
+        match self.slots.insert(name, Slot { id, defined: true }) {
+            Some(slot) if slot.defined => Err(LoadErrorKind::Duplicate { what, name: name.to_owned() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Binds `name` to a constant.
+    fn constant(&mut self, making: &mut Making, name: &'m str, value: Tensor) -> Result<(), LoadErrorKind> {
+        match self.slots.get_mut(name) {
+            Some(slot) if slot.defined => {
+                Err(LoadErrorKind::Duplicate { what: "tensors", name: name.to_owned() })
+            }
+            Some(Slot { id: Some(id), defined }) => {
+                *defined = true;
+                making.constants.insert(*id, value.clone());
+                making.builder.define_constant(*id, value);
+                Ok(())
+            }
+            _ => {
+                let id = making.constant(&format!("{}{name}", self.prefix), value);
+                self.bind(name, Some(id), "tensors")
+            }
+        }
+    }
+}
+
+impl<'m, 's> Importer<'m, 's> {
+    /// Will make the graphs of `model`, whose data is in `store`.
+    pub(super) fn new(
+        model: &'m ModelProto,
+        opsets: &'m Opsets,
+        mut store: Store<'s>,
+        find: Find,
+    ) -> Result<Self, LoadError> {
+        let mut tensors = Vec::new();
+        if let Some(graph) = &model.graph {
+            collect_tensors(graph, &mut tensors);
+        }
+        for node in model.functions.iter().flat_map(|f| &f.node) {
+            collect_node_tensors(node, &mut tensors);
+        }
+        store.preload(&tensors)?;
+        let mut functions = HashMap::new();
+        for f in &model.functions {
+            let key = (domain_of(&f.domain), f.name.as_str(), f.overload.as_str());
+            if functions.insert(key, f).is_some() {
+                return Err(LoadErrorKind::Duplicate { what: "functions", name: f.name.clone() }.into());
+            }
+        }
+        Ok(Importer { store, functions, opsets, find, visited: 0 })
+    }
+
+    /// The model's main graph.
+    pub(super) fn main_graph(&mut self, proto: &'m GraphProto) -> Result<Graph, LoadError> {
+        for output in &proto.output {
+            type_of(output).map_err(|kind| kind.at(Location::Tensor(output.name.clone())))?;
+        }
+        let attrs = AttrMap::new();
+        self.graph(proto, &[], Scope::outermost(self.opsets, &attrs))
+    }
+
+    fn graph(
+        &mut self,
+        proto: &'m GraphProto,
+        captures: &[(&'m str, Capture)],
+        mut scope: Scope<'m, '_>,
+    ) -> Result<Graph, LoadError> {
+        let making = &mut Making::new(&proto.name);
+        self.inputs(proto, making, &mut scope)?;
+        bind_captures(proto, captures, making, &mut scope)?;
+        self.body(&proto.node, making, &mut scope)?;
+        for info in proto.value_info.iter().chain(&proto.output) {
+            // Of a type that is not supported there is nothing to declare.
+            let (Some(slot), Ok((dtype, shape))) = (scope.slots.get(info.name.as_str()), type_of(info))
+            else {
+                continue;
+            };
+            if let Some(id) = slot.id
+                && making.builder.producer(id).is_some()
+            {
+                making.builder.set_info(id, dtype, shape);
+            }
+        }
+        for output in &proto.output {
+            let id = scope.get(making, &output.name);
+            let id = id.ok_or_else(|| LoadErrorKind::missing("the name of an output"))?;
+            making.builder.output(&output.name, id);
+        }
+        Ok(std::mem::take(&mut making.builder).build()?)
+    }
+
+    /// Inputs and initializers. An initializer of the main graph that is also an input is a default that
+    /// the caller could override; here it is a constant.
+    fn inputs(
+        &mut self,
+        proto: &'m GraphProto,
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+    ) -> Result<(), LoadError> {
+        let sparse =
+            |t: &'m super::proto::SparseTensorProto| t.values.as_ref().map_or("", |v| v.name.as_str());
+        let constants: HashSet<&str> = proto
+            .initializer
+            .iter()
+            .map(|t| t.name.as_str())
+            .chain(proto.sparse_initializer.iter().map(sparse))
+            .collect();
+        let main = scope.depth == 0;
+        for input in &proto.input {
+            let at = |kind: LoadErrorKind| kind.at(Location::Tensor(input.name.clone()));
+            if main && constants.contains(input.name.as_str()) {
+                continue;
+            }
+            let (dtype, shape) = type_of(input).map_err(at)?;
+            let name = making.unique(&input.name);
+            let id = making.builder.declare_input(name, dtype, shape);
+            scope.bind(&input.name, Some(id), "inputs").map_err(at)?;
+        }
+        let mut constant = |name: &'m str, value: Tensor| {
+            // The formal input of a sub-graph is given by its node.
+            if !main && scope.slots.contains_key(name) {
+                return Ok(());
+            }
+            scope.constant(making, name, value).map_err(|kind| kind.at(Location::Tensor(name.to_owned())))
+        };
+        for t in &proto.initializer {
+            constant(&t.name, self.store.tensor(t)?)?;
+        }
+        for t in &proto.sparse_initializer {
+            constant(sparse(t), self.store.sparse_tensor(t)?)?;
+        }
+        Ok(())
+    }
+
+    /// Adds `nodes`: constants first, so that every use finds the value.
+    fn body(
+        &mut self,
+        nodes: &'m [NodeProto],
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+    ) -> Result<(), LoadError> {
+        for constants in [true, false] {
+            for node in nodes {
+                if is_constant(node) == constants {
+                    self.count_node()?;
+                    self.node(node, making, scope).map_err(|e| match e {
+                        Failure::Here(kind) => kind.at(Location::node(&node.name, &node.op_type)),
+                        Failure::Inside(e) => e,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count_node(&mut self) -> Result<(), LoadError> {
+        self.visited = self.visited.saturating_add(1);
+        if self.visited > limits::MAX_NODES {
+            let (found, limit) = (self.visited as u64, limits::MAX_NODES as u64);
+            return Err(LoadErrorKind::TooMany { what: "nodes", found, limit }.into());
+        }
+        Ok(())
+    }
+
+    fn node(
+        &mut self,
+        node: &'m NodeProto,
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+    ) -> Result<(), Failure> {
+        let domain = domain_of(&node.domain);
+        let opset = self.opset(domain, scope.opsets);
+        let def = (self.find)(domain, &node.op_type).filter(|d| d.since <= opset);
+        if def.is_none() && !is_constant(node) {
+            let key = (domain, node.op_type.as_str(), node.overload.as_str());
+            return match self.functions.get(&key).copied() {
+                Some(function) => self.inline(function, node, making, scope),
+                None => Err(unknown_operator(node, domain, opset).into()),
+            };
+        }
+        let mut attrs = AttrMap::new();
+        let mut graphs: Vec<(&'m str, &'m GraphProto)> = Vec::new();
+        for attr in &node.attribute {
+            match (&attr.g, attr.ref_attr_name.is_empty()) {
+                (Some(graph), true) => graphs.push((&attr.name, graph)),
+                _ => {
+                    if let Some(value) = attribute_value(attr, scope.attrs, &mut self.store)? {
+                        attrs.insert(attr.name.clone(), value);
+                    }
+                }
+            }
+        }
+        let Some(def) = def else {
+            let value = constant_value(&attrs)?;
+            let name = node.output.first().map_or("", String::as_str);
+            if !name.is_empty() {
+                scope.constant(making, name, value)?;
+            }
+            return Ok(());
+        };
+        let mut inputs: Vec<Option<TensorId>> =
+            node.input.iter().map(|name| scope.get(making, name)).collect();
+        while let Some(None) = inputs.last() {
+            inputs.pop();
+        }
+        self.subgraphs(&graphs, making, scope, &mut inputs, &mut attrs)?;
+        let mut outputs = Vec::with_capacity(node.output.len());
+        for name in &node.output {
+            outputs.push(scope.define(making, name)?);
+        }
+        let op = read_op(def, node, &attrs, inputs.len(), opset)?;
+        making.builder.node_into(format!("{}{}", scope.prefix, node.name), op, &inputs, &outputs);
+        Ok(())
+    }
+
+    /// The version of `domain` that applies.
+    fn opset(&self, domain: &str, opsets: &Opsets) -> i64 {
+        opsets.get(domain).or_else(|| self.opsets.get(domain)).unwrap_or(if domain.is_empty() {
+            super::NEWEST_OPSET
+        } else {
+            1
+        })
+    }
+
+    /// Makes the graphs that are attributes of one node, and appends what they capture to its inputs.
+    fn subgraphs(
+        &mut self,
+        graphs: &[(&'m str, &'m GraphProto)],
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+        inputs: &mut Vec<Option<TensorId>>,
+        attrs: &mut AttrMap,
+    ) -> Result<(), Failure> {
+        let mut seen = HashSet::new();
+        let mut captures = Vec::new();
+        for name in graphs.iter().flat_map(|(_, g)| free_names(g)) {
+            if !seen.insert(name) {
+                continue;
+            }
+            captures.push((
+                name,
+                match scope.get(making, name) {
+                    None => Capture::Absent,
+                    Some(id) => match making.constants.get(&id) {
+                        Some(value) => Capture::Constant(value.clone()),
+                        None => {
+                            inputs.push(Some(id));
+                            Capture::Input
+                        }
+                    },
+                },
+            ));
+        }
+        for (name, graph) in graphs {
+            let inner = scope.inner(String::new(), scope.opsets, scope.attrs)?;
+            let graph = self.graph(graph, &captures, inner).map_err(Failure::Inside)?;
+            attrs.insert((*name).to_owned(), AttrValue::Graph(Box::new(graph)));
+        }
+        Ok(())
+    }
+
+    /// Adds the nodes of `function` in place of `node`, which calls it.
+    fn inline(
+        &mut self,
+        function: &'m FunctionProto,
+        node: &'m NodeProto,
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+    ) -> Result<(), Failure> {
+        let too_many = |what: &str, found: usize, expected: usize| LoadErrorKind::Count {
+            what: format!("{what} of a call of function {:?}", function.name),
+            expected: expected as u64,
+            found: found as u64,
+        };
+        if node.input.len() > function.input.len() {
+            return Err(too_many("inputs", node.input.len(), function.input.len()).into());
+        }
+        if node.output.len() > function.output.len() {
+            return Err(too_many("outputs", node.output.len(), function.output.len()).into());
+        }
+        let attrs = self.call_attributes(function, node, scope.attrs)?;
+        let mut opsets = Opsets::of(&function.opset_import)?;
+        opsets.inherit(scope.opsets);
+        let mut given = Vec::new();
+        for (i, formal) in function.input.iter().enumerate() {
+            let actual = node.input.get(i).and_then(|name| scope.get(making, name));
+            given.push((formal.as_str(), actual));
+        }
+        let prefix = match node.name.as_str() {
+            "" => format!("{}{}/", scope.prefix, function.name),
+            name => format!("{}{name}/", scope.prefix),
+        };
+        let mut inner = scope.inner(prefix, &opsets, &attrs)?;
+        for (formal, actual) in given {
+            inner.bind(formal, actual, "inputs of a function")?;
+        }
+        let mut passed = Vec::new();
+        for (formal, wanted) in function.output.iter().zip(&node.output) {
+            let Some(id) = scope.define(making, wanted)? else { continue };
+            match inner.slots.get(formal.as_str()) {
+                Some(slot) => passed.push((slot.id, id)),
+                None => {
+                    inner.slots.insert(formal, Slot { id: Some(id), defined: false });
+                }
+            }
+        }
+        self.body(&function.node, making, &mut inner).map_err(Failure::Inside)?;
+        for (from, to) in passed {
+            let identity = (self.find)("", "Identity").ok_or_else(|| {
+                LoadErrorKind::unsupported("a function that returns its input without the operator Identity")
+            })?;
+            let op = (identity.read)(&mut AttrReader::new(&AttrMap::new(), 1, 1), super::NEWEST_OPSET)?;
+            making.builder.node_into(format!("{}identity", inner.prefix), op, &[from], &[Some(to)]);
+        }
+        Ok(())
+    }
+
+    /// The attributes that the body of `function` sees when `node` calls it.
+    fn call_attributes(
+        &mut self,
+        function: &'m FunctionProto,
+        node: &'m NodeProto,
+        outer: &AttrMap,
+    ) -> Result<AttrMap, Failure> {
+        let mut attrs = AttrMap::new();
+        for default in &function.attribute_proto {
+            if let Some(value) = attribute_value(default, outer, &mut self.store)? {
+                attrs.insert(default.name.clone(), value);
+            }
+        }
+        for given in &node.attribute {
+            if given.g.is_some() {
+                return Err(LoadErrorKind::unsupported("a graph as an attribute of a function's call").into());
+            }
+            if let Some(value) = attribute_value(given, outer, &mut self.store)? {
+                attrs.insert(given.name.clone(), value);
+            }
+        }
+        Ok(attrs)
+    }
+}
+
+impl<'m, 'a> Scope<'m, 'a> {
+    fn outermost(opsets: &'a Opsets, attrs: &'a AttrMap) -> Self {
+        Scope { slots: HashMap::new(), opsets, attrs, prefix: String::new(), depth: 0 }
+    }
+
+    /// An empty scope one deeper.
+    fn inner<'b>(
+        &self,
+        prefix: String,
+        opsets: &'b Opsets,
+        attrs: &'b AttrMap,
+    ) -> Result<Scope<'m, 'b>, LoadErrorKind> {
+        let depth = self.depth.saturating_add(1);
+        if depth > limits::MAX_DEPTH || prefix.len() > limits::MAX_NAME_BYTES {
+            return Err(LoadErrorKind::TooDeep { what: "graphs and functions", limit: limits::MAX_DEPTH });
+        }
+        Ok(Scope { slots: HashMap::new(), opsets, attrs, prefix, depth })
+    }
+}
+
+/// An error of a node, or one inside its sub-graph or function that has its place already.
+enum Failure {
+    Here(LoadErrorKind),
+    Inside(LoadError),
+}
+
+impl From<LoadErrorKind> for Failure {
+    fn from(kind: LoadErrorKind) -> Self {
+        Failure::Here(kind)
+    }
+}
+
+impl From<OpError> for Failure {
+    fn from(e: OpError) -> Self {
+        Failure::Here(e.into())
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(e: LoadError) -> Self {
+        Failure::Inside(e)
+    }
+}
+
+fn bind_captures<'m>(
+    proto: &'m GraphProto,
+    captures: &[(&'m str, Capture)],
+    making: &mut Making,
+    scope: &mut Scope<'m, '_>,
+) -> Result<(), LoadErrorKind> {
+    let free: HashSet<&str> =
+        if captures.is_empty() { HashSet::new() } else { free_names(proto).into_iter().collect() };
+    for (name, capture) in captures {
+        let own = free.contains(name);
+        let id = match capture {
+            Capture::Constant(value) if own => Some(making.constant(name, value.clone())),
+            Capture::Constant(_) | Capture::Absent => None,
+            // Another sub-graph of the node may read it, but all have the same captured inputs.
+            Capture::Input => {
+                let name = making.unique(name);
+                Some(making.builder.captured_input(name))
+            }
+        };
+        if own {
+            scope.bind(name, id, "tensors")?;
+        }
+    }
+    Ok(())
+}
+
+fn domain_of(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
+fn is_constant(node: &NodeProto) -> bool {
+    node.op_type == "Constant" && domain_of(&node.domain).is_empty()
+}
+
+fn unknown_operator(node: &NodeProto, domain: &str, opset: i64) -> LoadErrorKind {
+    let known = ops::FAMILIES.iter().flat_map(|f| f.ops).filter(|d| d.since <= opset).map(|d| d.name);
+    LoadErrorKind::UnknownOperator {
+        op: node.op_type.clone(),
+        domain: domain.to_owned(),
+        opset,
+        candidates: nearest(&node.op_type, known),
+    }
+}
+
+/// Makes the operator; warns of attributes that it does not read.
+fn read_op(
+    def: &OpDef,
+    node: &NodeProto,
+    attrs: &AttrMap,
+    inputs: usize,
+    opset: i64,
+) -> Result<std::sync::Arc<dyn ops::Operator>, LoadErrorKind> {
+    let mut reader = AttrReader::new(attrs, inputs, node.output.len());
+    let op = (def.read)(&mut reader, opset)?;
+    let unread = reader.unread();
+    if def.domain.is_empty() && opset < super::OLDEST_OPSET {
+        legacy::check(&node.op_type, attrs, &unread, opset)?;
+    } else if !unread.is_empty() {
+        tracing::warn!(node = node.name, op = node.op_type, ?unread, "attributes are not known and ignored");
+    }
+    Ok(op)
+}
+
+/// The value of a `Constant` node.
+fn constant_value(attrs: &AttrMap) -> Result<Tensor, LoadErrorKind> {
+    let mut given = attrs.iter().filter(|(name, _)| name.starts_with("value") || *name == "sparse_value");
+    let (Some((name, value)), None) = (given.next(), given.next()) else {
+        return Err(LoadErrorKind::unexpected("one value", format!("{} attributes", attrs.len())));
+    };
+    Ok(match (name.as_str(), value) {
+        ("value" | "sparse_value", AttrValue::Tensor(t)) => t.clone(),
+        ("value_int", AttrValue::Int(v)) => Tensor::scalar(*v),
+        ("value_float", AttrValue::Float(v)) => Tensor::scalar(*v),
+        ("value_ints", AttrValue::Ints(v)) => Tensor::new([v.len()], v)?,
+        ("value_floats", AttrValue::Floats(v)) => Tensor::new([v.len()], v)?,
+        ("value_ints", AttrValue::Floats(v)) if v.is_empty() => Tensor::new([0], &[0i64; 0])?,
+        ("value_floats", AttrValue::Ints(v)) if v.is_empty() => Tensor::new([0], &[0f32; 0])?,
+        ("value_string" | "value_strings", _) => {
+            return Err(LoadErrorKind::unsupported("a constant of texts"));
+        }
+        (name, _) => {
+            return Err(LoadErrorKind::unexpected("a value of a constant", format!("attribute {name:?}")));
+        }
+    })
+}
+
+/// Type and sizes that `info` declares, as far as it does.
+fn type_of(info: &ValueInfoProto) -> Result<(Option<DType>, Option<SymShape>), LoadErrorKind> {
+    let tensor = match &info.r#type {
+        None | Some(TypeProto { value: None }) => return Ok((None, None)),
+        Some(TypeProto { value: Some(TypeValue::Tensor(tensor)) }) => tensor,
+        Some(TypeProto { value: Some(other) }) => {
+            let what = match other {
+                TypeValue::Sequence(_) => "a sequence",
+                TypeValue::Map(_) => "a map",
+                TypeValue::SparseTensor(_) => "a sparse tensor",
+                _ => "an optional",
+            };
+            return Err(LoadErrorKind::unsupported(format!("{what} as an input or output")));
+        }
+    };
+    let dtype = if tensor.elem_type == 0 { None } else { Some(dtype_of(tensor.elem_type)?) };
+    let Some(shape) = &tensor.shape else { return Ok((dtype, None)) };
+    if shape.dim.len() > limits::MAX_RANK {
+        return Err(ShapeError::Rank { rank: shape.dim.len(), limit: limits::MAX_RANK }.into());
+    }
+    let dims = shape.dim.iter().map(|d| match &d.value {
+        // Some exporters write -1 for a size they do not know.
+        Some(DimensionValue::Value(size)) => usize::try_from(*size).map_or(Dim::Unknown, Dim::Known),
+        Some(DimensionValue::Param(name)) if !name.is_empty() => Dim::Symbol(name.as_str().into()),
+        _ => Dim::Unknown,
+    });
+    let shape = SymShape(dims.collect());
+    let known = shape.0.iter().filter_map(|d| if let Dim::Known(n) = d { Some(*n) } else { None });
+    crate::shape::Shape::new(known.collect::<Vec<usize>>())?;
+    Ok((dtype, Some(shape)))
+}
+
+/// Names that `graph` reads but does not define, in the order of their first use.
+fn free_names(graph: &GraphProto) -> Vec<&str> {
+    let mut known: HashSet<&str> = graph.input.iter().map(|i| i.name.as_str()).collect();
+    known.extend(graph.initializer.iter().map(|t| t.name.as_str()));
+    known.extend(graph.sparse_initializer.iter().filter_map(|t| Some(t.values.as_ref()?.name.as_str())));
+    known.extend(graph.node.iter().flat_map(|n| &n.output).map(String::as_str));
+    known.insert("");
+    let mut free = Vec::new();
+    let mut note = |name| {
+        if known.insert(name) {
+            free.push(name);
+        }
+    };
+    for node in &graph.node {
+        node.input.iter().for_each(|name| note(name));
+        for inner in node.attribute.iter().filter_map(|a: &AttributeProto| a.g.as_deref()) {
+            free_names(inner).into_iter().for_each(&mut note);
+        }
+    }
+    graph.output.iter().for_each(|o| note(&o.name));
+    free
+}
+
+fn collect_tensors<'p>(graph: &'p GraphProto, to: &mut Vec<&'p TensorProto>) {
+    to.extend(&graph.initializer);
+    graph.node.iter().for_each(|node| collect_node_tensors(node, to));
+}
+
+fn collect_node_tensors<'p>(node: &'p NodeProto, to: &mut Vec<&'p TensorProto>) {
+    for attr in &node.attribute {
+        to.extend(attr.t.as_deref());
+        if let Some(graph) = &attr.g {
+            collect_tensors(graph, to);
+        }
+    }
+}

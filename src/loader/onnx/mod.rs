@@ -1,0 +1,133 @@
+//! ONNX models.
+//!
+//! A file is walked once for its structure ([`skeleton`]); the data of its tensors, in the file or in
+//! files beside it, is then read straight to where it stays ([`store`]).
+
+mod attribute;
+mod graph;
+mod legacy;
+mod proto;
+mod skeleton;
+mod store;
+mod tensor;
+
+pub use tensor::{read_tensor_pb, write_tensor_pb};
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use prost::Message as _;
+
+use super::Find;
+use super::error::{LoadError, LoadErrorKind};
+use super::source::Source;
+use crate::graph::Graph;
+use crate::ops;
+use graph::Importer;
+use proto::{ModelProto, OperatorSetIdProto};
+use skeleton::{Message, skeleton};
+use store::Store;
+use tensor::decode_error;
+
+/// The newest IR version whose meaning is known.
+const NEWEST_IR: i64 = 14;
+/// The newest opset of the default domain whose operators are known.
+const NEWEST_OPSET: i64 = 28;
+/// The oldest opset that is read without the restrictions of [`legacy`].
+const OLDEST_OPSET: i64 = 7;
+
+/// Loads the ONNX model `path`; external data is found in its folder.
+///
+/// # Errors
+/// [`LoadError`] with the node, tensor or byte that is wrong.
+pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
+    let folder = |p: &Path| match p.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_owned(),
+        None => PathBuf::from("."),
+    };
+    // The path may be a link into a store of files, with the data beside the file it leads to.
+    let mut roots = vec![folder(path)];
+    roots.extend(path.canonicalize().ok().map(|real| folder(&real)));
+    Source::open(path).and_then(|source| load(source, roots, ops::find)).map_err(|e| e.in_file(path))
+}
+
+/// Loads an ONNX model from memory; external data is found in the folder `base_dir`.
+///
+/// # Errors
+/// As [`load_onnx`]; external data without `base_dir` is an error.
+pub fn load_onnx_bytes(bytes: &[u8], base_dir: Option<&Path>) -> Result<Graph, LoadError> {
+    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect(), ops::find)
+}
+
+fn load(mut source: Source<'_>, roots: Vec<PathBuf>, find: Find) -> Result<Graph, LoadError> {
+    let walked = skeleton(&mut source, Message::Model)?;
+    let model = ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
+    if model.ir_version <= 0 {
+        return Err(LoadErrorKind::missing("the IR version (is this an ONNX model?)").into());
+    }
+    if model.ir_version > NEWEST_IR {
+        tracing::warn!(
+            ir_version = model.ir_version,
+            newest = NEWEST_IR,
+            "the model is newer than this library"
+        );
+    }
+    let opsets = Opsets::of_model(&model)?;
+    let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
+    let store = Store::new(source, walked.held, roots);
+    Importer::new(&model, &opsets, store, find)?.main_graph(graph)
+}
+
+/// Which version of each domain's operators a model or function uses.
+#[derive(Clone, Debug, Default)]
+struct Opsets(BTreeMap<String, i64>);
+
+impl Opsets {
+    fn of(imports: &[OperatorSetIdProto]) -> Result<Self, LoadErrorKind> {
+        let mut opsets = BTreeMap::new();
+        for import in imports {
+            let domain = if import.domain == "ai.onnx" { "" } else { &import.domain };
+            if import.version <= 0 {
+                let found = format!("{} for domain {domain:?}", import.version);
+                return Err(LoadErrorKind::unexpected("an opset version of at least 1", found));
+            }
+            if domain.is_empty() && import.version > NEWEST_OPSET {
+                tracing::warn!(
+                    opset = import.version,
+                    newest = NEWEST_OPSET,
+                    "the opset is newer than this library"
+                );
+            }
+            opsets.insert(domain.to_owned(), import.version);
+        }
+        Ok(Opsets(opsets))
+    }
+
+    fn of_model(model: &ModelProto) -> Result<Self, LoadErrorKind> {
+        let mut opsets = Opsets::of(&model.opset_import)?;
+        if opsets.get("").is_none() {
+            // Files before IR version 3 name no opset and mean the first.
+            let assumed = if model.ir_version < 3 { 1 } else { NEWEST_OPSET };
+            if model.ir_version >= 3 {
+                tracing::warn!(assumed, "the model does not say which opset of the default domain it uses");
+            }
+            opsets.0.insert(String::new(), assumed);
+        }
+        Ok(opsets)
+    }
+
+    fn get(&self, domain: &str) -> Option<i64> {
+        self.0.get(domain).copied()
+    }
+
+    /// Takes over what `outer` says of domains that are not here.
+    fn inherit(&mut self, outer: &Opsets) {
+        for (domain, &version) in &outer.0 {
+            self.0.entry(domain.clone()).or_insert(version);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,370 @@
+//! Where the data of a model's tensors is, and its way into memory.
+//!
+//! Data is in the message, in the model's own file, or in another file of the model's folder. Each
+//! tensor is read once, straight to where it stays; two tensors over one piece of a file share it.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+use super::proto::{EXTERNAL, SparseTensorProto, TensorProto};
+use super::tensor::{check_typed, densify, entry, fill_typed, info_of, length_error, location};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::limits;
+use crate::loader::error::{LoadError, LoadErrorKind, Location};
+use crate::loader::pack::pack;
+use crate::loader::source::Source;
+
+/// The most files that are open at one time.
+const MAX_OPEN: usize = 16;
+
+/// Where the data of one tensor is.
+#[derive(Clone, Copy, Debug)]
+enum Place<'p> {
+    /// In the message's raw data.
+    Raw(&'p [u8]),
+    /// In the message's typed fields.
+    Typed(&'p TensorProto),
+    /// In the model's file.
+    Held { at: u64 },
+    /// In another file.
+    External { file: usize, at: u64 },
+}
+
+/// A file of external data.
+#[derive(Debug)]
+struct ExternalFile {
+    path: PathBuf,
+    bytes: u64,
+}
+
+/// The data of one model.
+pub(super) struct Store<'a> {
+    source: Source<'a>,
+    held: Vec<(u64, u64)>,
+    /// Folders that external data must lie in; the first is the one that names are relative to.
+    roots: Vec<PathBuf>,
+    names: HashMap<String, usize>,
+    files: Vec<ExternalFile>,
+    /// Most recently used last.
+    open: Vec<(usize, Source<'static>)>,
+    /// External bytes read so far.
+    external_bytes: u64,
+    sparse_budget: usize,
+    /// By the address of the message, which outlives the store.
+    loaded: HashMap<*const TensorProto, Tensor>,
+    dense: HashMap<*const SparseTensorProto, Tensor>,
+}
+
+impl<'a> Store<'a> {
+    /// Data that the skeleton left at `held` in `source`; `roots` are the folders for external data.
+    pub(super) fn new(source: Source<'a>, held: Vec<(u64, u64)>, roots: Vec<PathBuf>) -> Self {
+        Store {
+            source,
+            held,
+            roots,
+            names: HashMap::new(),
+            files: Vec::new(),
+            open: Vec::new(),
+            external_bytes: 0,
+            sparse_budget: limits::MAX_FOLDED_BYTES,
+            loaded: HashMap::new(),
+            dense: HashMap::new(),
+        }
+    }
+
+    /// Loads all of `protos` into one piece of memory. One that cannot be loaded is left out: its error
+    /// comes where it is used.
+    pub(super) fn preload(&mut self, protos: &[&TensorProto]) -> Result<(), LoadError> {
+        let mut infos: Vec<TensorInfo> = Vec::new();
+        let mut places: Vec<Place<'_>> = Vec::new();
+        let mut same: HashMap<(usize, u64, TensorInfo), usize> = HashMap::new();
+        let mut slots: Vec<(&TensorProto, usize)> = Vec::new();
+        for &proto in protos {
+            let Ok((info, place)) = self.locate(proto) else { continue };
+            let next = places.len();
+            let slot = match place {
+                Place::External { file, at } => *same.entry((file, at, info.clone())).or_insert(next),
+                _ => next,
+            };
+            if slot == next {
+                self.charge(&place, &info).map_err(|kind| kind.at(location(proto)))?;
+                infos.push(info);
+                places.push(place);
+            }
+            slots.push((proto, slot));
+        }
+        let tensors = pack(&infos, |i, to| match (places.get(i), infos.get(i)) {
+            (Some(place), Some(info)) => self.fill(place, info.dtype, to),
+            _ => Ok(()),
+        });
+        // A value out of range, say: found again, with its place, where the tensor is used.
+        let Ok(tensors) = tensors else { return Ok(()) };
+        for (proto, slot) in slots {
+            if let Some(tensor) = tensors.get(slot) {
+                self.loaded.insert(std::ptr::from_ref(proto), tensor.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensor that `proto` describes.
+    pub(super) fn tensor(&mut self, proto: &TensorProto) -> Result<Tensor, LoadError> {
+        if let Some(tensor) = self.loaded.get(&std::ptr::from_ref(proto)) {
+            return Ok(tensor.clone());
+        }
+        let (info, place) = self.locate(proto).map_err(|kind| kind.at(location(proto)))?;
+        self.charge(&place, &info).map_err(|kind| kind.at(location(proto)))?;
+        let dtype = info.dtype;
+        let mut tensors = pack(&[info], |_, to| self.fill(&place, dtype, to))?;
+        let tensor = tensors.pop().ok_or_else(|| LoadErrorKind::missing("the data").at(location(proto)))?;
+        self.loaded.insert(std::ptr::from_ref(proto), tensor.clone());
+        Ok(tensor)
+    }
+
+    /// The tensor that `proto` describes, dense.
+    pub(super) fn sparse_tensor(&mut self, proto: &SparseTensorProto) -> Result<Tensor, LoadError> {
+        if let Some(tensor) = self.dense.get(&std::ptr::from_ref(proto)) {
+            return Ok(tensor.clone());
+        }
+        let missing = |what: &str| LoadErrorKind::missing(format!("the {what} of a sparse tensor"));
+        let values_proto = proto.values.as_ref().ok_or_else(|| missing("values"))?;
+        let indices_proto = proto.indices.as_ref().ok_or_else(|| missing("indices"))?;
+        let values = self.tensor(values_proto)?;
+        let indices = self.tensor(indices_proto)?;
+        let tensor = densify(proto, &values, &indices, &mut self.sparse_budget)
+            .map_err(|kind| kind.at(location(values_proto)))?;
+        self.dense.insert(std::ptr::from_ref(proto), tensor.clone());
+        Ok(tensor)
+    }
+
+    fn locate<'p>(&mut self, proto: &'p TensorProto) -> Result<(TensorInfo, Place<'p>), LoadErrorKind> {
+        let info = info_of(proto)?;
+        let bytes = info.bytes() as u64;
+        let place = if proto.data_location == EXTERNAL {
+            self.locate_external(proto, bytes)?
+        } else if let Some(held) = proto.held.checked_sub(1) {
+            let held = usize::try_from(held).ok().and_then(|i| self.held.get(i));
+            let &(at, found) = held.ok_or_else(|| LoadErrorKind::missing("the data"))?;
+            if found != bytes {
+                return Err(length_error(&info, "bytes", bytes, found));
+            }
+            Place::Held { at }
+        } else if let Some(raw) = proto.raw_data.as_deref().filter(|r| !r.is_empty()) {
+            if raw.len() as u64 != bytes {
+                return Err(length_error(&info, "bytes", bytes, raw.len() as u64));
+            }
+            Place::Raw(raw)
+        } else {
+            check_typed(proto, &info)?;
+            Place::Typed(proto)
+        };
+        Ok((info, place))
+    }
+
+    fn locate_external<'p>(&mut self, proto: &TensorProto, bytes: u64) -> Result<Place<'p>, LoadErrorKind> {
+        let name = entry(&proto.external_data, "location").unwrap_or("");
+        let fail = |problem: String| LoadErrorKind::External { location: name.to_owned(), problem };
+        let number = |key: &str| {
+            let text = entry(&proto.external_data, key);
+            let parsed = text.map(|t| t.trim().parse::<u64>()).transpose();
+            parsed.map_err(|_| fail(format!("{key} {:?} is no number", text.unwrap_or(""))))
+        };
+        let at = number("offset")?.unwrap_or(0);
+        if let Some(length) = number("length")?
+            && length != bytes
+        {
+            return Err(fail(format!("its length is {length} bytes, the shape needs {bytes}")));
+        }
+        let file = match self.names.get(name) {
+            Some(&file) => file,
+            None => {
+                let found = self.find(name).map_err(fail)?;
+                self.files.push(found);
+                let file = self.files.len().saturating_sub(1);
+                self.names.insert(name.to_owned(), file);
+                file
+            }
+        };
+        let there = self.files.get(file).map_or(0, |f| f.bytes);
+        if at.checked_add(bytes).is_none_or(|end| end > there) {
+            return Err(fail(format!("{bytes} bytes at offset {at} are not within its {there} bytes")));
+        }
+        Ok(Place::External { file, at })
+    }
+
+    /// The file that a model in the first root means by `name`.
+    fn find(&self, name: &str) -> Result<ExternalFile, String> {
+        let Some(base) = self.roots.first() else {
+            return Err("the model was not loaded from a folder, so there is none to find it in".to_owned());
+        };
+        let relative = Path::new(name);
+        let plain = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
+        if name.is_empty() || !relative.components().all(plain) {
+            return Err("the path must be relative and stay inside the model's folder".to_owned());
+        }
+        let path = base.join(relative);
+        let real = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
+        let inside = |root: &PathBuf| root.canonicalize().is_ok_and(|root| real.starts_with(root));
+        if !self.roots.iter().any(inside) {
+            return Err("a link leads out of the model's folder".to_owned());
+        }
+        let found = real.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
+        if !found.is_file() {
+            return Err("it is no regular file".to_owned());
+        }
+        Ok(ExternalFile { path: real, bytes: found.len() })
+    }
+
+    /// Bounds what overlapping pieces of external files may add up to.
+    fn charge(&mut self, place: &Place<'_>, info: &TensorInfo) -> Result<(), LoadErrorKind> {
+        if matches!(place, Place::External { .. }) {
+            self.external_bytes = self.external_bytes.saturating_add(info.bytes() as u64);
+            let there = self.files.iter().fold(0u64, |sum, f| sum.saturating_add(f.bytes));
+            let limit = there.saturating_mul(2);
+            if self.external_bytes > limit {
+                let what = "bytes of external data over the same files";
+                return Err(LoadErrorKind::TooMany { what, found: self.external_bytes, limit });
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, place: &Place<'_>, dtype: DType, to: &mut [u8]) -> Result<(), LoadError> {
+        match *place {
+            Place::Raw(raw) => raw.iter().zip(to.iter_mut()).for_each(|(from, to)| *to = *from),
+            Place::Typed(proto) => fill_typed(proto, dtype, to).map_err(|kind| kind.at(location(proto)))?,
+            Place::Held { at } => read_at(&mut self.source, at, to)?,
+            Place::External { file, at } => {
+                let path = self.files.get(file).map(|f| f.path.clone()).unwrap_or_default();
+                let source = self.opened(file, &path)?;
+                read_at(source, at, to).map_err(|e| e.in_file(&path))?;
+            }
+        }
+        if dtype == DType::Bool {
+            to.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+        }
+        Ok(())
+    }
+
+    /// The open file numbered `file`.
+    fn opened(&mut self, file: usize, path: &Path) -> Result<&mut Source<'static>, LoadError> {
+        let entry = match self.open.iter().position(|(f, _)| *f == file) {
+            Some(i) => self.open.remove(i),
+            None => (file, Source::open(path)?),
+        };
+        if self.open.len() >= MAX_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push(entry);
+        match self.open.last_mut() {
+            Some((_, source)) => Ok(source),
+            None => Err(LoadErrorKind::missing("the file").at(Location::File)),
+        }
+    }
+}
+
+fn read_at(source: &mut Source<'_>, at: u64, to: &mut [u8]) -> Result<(), LoadError> {
+    source.seek(at)?;
+    source.read("tensor data", to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{StringStringEntryProto, data_type};
+    use super::*;
+
+    fn external(entries: &[(&str, &str)], dims: &[i64]) -> TensorProto {
+        TensorProto {
+            name: "w".into(),
+            data_type: data_type::UINT8,
+            dims: dims.to_vec(),
+            data_location: EXTERNAL,
+            external_data: entries
+                .iter()
+                .map(|(k, v)| StringStringEntryProto { key: (*k).into(), value: (*v).into() })
+                .collect(),
+            ..Default::default()
+        }
+    }
+
+    fn store(root: &Path) -> Store<'static> {
+        Store::new(Source::of(&[]), Vec::new(), vec![root.to_owned()])
+    }
+
+    #[test]
+    fn pieces_of_a_file_are_read_once_and_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/w.bin"), (0..100u8).collect::<Vec<u8>>()).unwrap();
+        let a = external(&[("location", "sub/w.bin"), ("offset", "10"), ("length", "4")], &[4]);
+        let b = external(&[("location", "./sub/w.bin"), ("offset", "96")], &[2, 2]);
+        let c = a.clone();
+        let mut s = store(dir.path());
+        s.preload(&[&a, &b, &c]).unwrap();
+        assert_eq!(s.tensor(&a).unwrap().bytes(), [10, 11, 12, 13]);
+        assert_eq!(s.tensor(&b).unwrap().bytes(), [96, 97, 98, 99]);
+        assert_eq!(s.tensor(&a).unwrap().identity(), s.tensor(&c).unwrap().identity());
+        assert_eq!(s.tensor(&external(&[("location", "sub/w.bin")], &[1])).unwrap().bytes(), [0]);
+    }
+
+    #[test]
+    fn paths_stay_inside_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("model");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(dir.path().join("secret"), [1u8; 8]).unwrap();
+        let absolute = dir.path().join("secret").display().to_string();
+        let fails = |entries: &[(&str, &str)], says: &str| {
+            let e = store(&root).tensor(&external(entries, &[4])).unwrap_err();
+            assert!(e.to_string().contains(says), "{e}");
+        };
+        fails(&[("location", "../secret")], "stay inside");
+        fails(&[("location", "a/../../secret")], "stay inside");
+        fails(&[("location", &absolute)], "stay inside");
+        fails(&[("location", "")], "stay inside");
+        fails(&[], "stay inside");
+        fails(&[("location", "none.bin")], "none.bin");
+        fails(&[("location", ".")], "no regular file");
+        std::fs::write(root.join("w"), [1u8; 8]).unwrap();
+        fails(&[("location", "w"), ("offset", "5")], "4 bytes at offset 5 are not within its 8 bytes");
+        fails(&[("location", "w"), ("offset", "18446744073709551615")], "not within");
+        fails(&[("location", "w"), ("offset", "-1")], "is no number");
+        fails(&[("location", "w"), ("length", "5")], "its length is 5 bytes, the shape needs 4");
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(dir.path().join("secret"), root.join("link")).unwrap();
+            fails(&[("location", "link")], "a link leads out");
+        }
+        let e = Store::new(Source::of(&[]), Vec::new(), Vec::new())
+            .tensor(&external(&[("location", "w")], &[4]))
+            .unwrap_err();
+        assert!(e.to_string().contains("not loaded from a folder"), "{e}");
+    }
+
+    #[test]
+    fn overlapping_pieces_cannot_add_up_without_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("w"), [1u8; 100]).unwrap();
+        let protos: Vec<TensorProto> =
+            (0..5).map(|i| external(&[("location", "w"), ("offset", &i.to_string())], &[90])).collect();
+        let all: Vec<&TensorProto> = protos.iter().collect();
+        let e = store(dir.path()).preload(&all).unwrap_err();
+        assert!(matches!(e.kind(), LoadErrorKind::TooMany { .. }), "{e}");
+    }
+
+    #[test]
+    fn many_files_are_not_all_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let protos: Vec<TensorProto> = (0..40u8)
+            .map(|i| {
+                std::fs::write(dir.path().join(format!("w{i}")), [i]).unwrap();
+                external(&[("location", &format!("w{i}"))], &[1])
+            })
+            .collect();
+        let mut s = store(dir.path());
+        s.preload(&protos.iter().collect::<Vec<_>>()).unwrap();
+        assert!(s.open.len() <= MAX_OPEN);
+        assert_eq!(s.tensor(&protos[39]).unwrap().bytes(), [39]);
+    }
+}

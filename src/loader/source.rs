@@ -1,0 +1,162 @@
+//! Bytes that are read in order or by position, with every length checked against what is left.
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use super::error::{LoadError, LoadErrorKind, Location};
+
+/// What a [`Source`] reads.
+pub(super) trait Bytes: Read + Seek {}
+impl<T: Read + Seek> Bytes for T {}
+
+/// A file or a slice of known length with a position.
+pub(super) struct Source<'a> {
+    bytes: Box<dyn Bytes + 'a>,
+    at: u64,
+    len: u64,
+}
+
+impl<'a> Source<'a> {
+    /// Reads `bytes`.
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        Source { len: bytes.len() as u64, bytes: Box::new(Cursor::new(bytes)), at: 0 }
+    }
+
+    /// Reads the regular file `path`.
+    pub(super) fn open(path: &Path) -> Result<Source<'static>, LoadError> {
+        let io = |action, source| LoadError::from(LoadErrorKind::Io { action, source }).in_file(path);
+        // Asked before it is opened: opening a pipe would wait for its writer.
+        let found = std::fs::metadata(path).map_err(|e| io("open the file", e))?;
+        if !found.is_file() {
+            let found = if found.is_dir() { "a folder" } else { "a device or pipe" };
+            return Err(LoadError::from(LoadErrorKind::unexpected("a file", found)).in_file(path));
+        }
+        let file = File::open(path).map_err(|e| io("open the file", e))?;
+        let len = file.metadata().map_err(|e| io("read the file's size", e))?.len();
+        Ok(Source { bytes: Box::new(BufReader::with_capacity(1 << 16, file)), at: 0, len })
+    }
+
+    /// The position, in bytes.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// All bytes there are.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes after the position.
+    pub(super) fn left(&self) -> u64 {
+        self.len.saturating_sub(self.at)
+    }
+
+    /// An error at the position.
+    pub(super) fn error(&self, kind: LoadErrorKind) -> LoadError {
+        kind.at(Location::ByteOffset(self.at))
+    }
+
+    /// Checks that `bytes` more are there.
+    pub(super) fn need(&self, what: &'static str, bytes: u64) -> Result<(), LoadError> {
+        let left = self.left();
+        if bytes <= left {
+            return Ok(());
+        }
+        Err(self.error(LoadErrorKind::Truncated { what, needed: bytes, left }))
+    }
+
+    /// Fills `to`.
+    pub(super) fn read(&mut self, what: &'static str, to: &mut [u8]) -> Result<(), LoadError> {
+        let bytes = to.len() as u64;
+        self.need(what, bytes)?;
+        let read = self.bytes.read_exact(to);
+        read.map_err(|source| self.error(LoadErrorKind::Io { action: "read the file", source }))?;
+        self.at = self.at.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// The next `bytes` bytes.
+    pub(super) fn take(&mut self, what: &'static str, bytes: u64) -> Result<Vec<u8>, LoadError> {
+        self.need(what, bytes)?;
+        let Ok(len) = usize::try_from(bytes) else {
+            return Err(self.error(LoadErrorKind::Truncated { what, needed: bytes, left: self.left() }));
+        };
+        let mut out = vec![0; len];
+        self.read(what, &mut out)?;
+        Ok(out)
+    }
+
+    /// Passes over `bytes` bytes.
+    pub(super) fn skip(&mut self, what: &'static str, bytes: u64) -> Result<(), LoadError> {
+        self.need(what, bytes)?;
+        self.seek(self.at.saturating_add(bytes))
+    }
+
+    /// Moves to byte `at`.
+    pub(super) fn seek(&mut self, at: u64) -> Result<(), LoadError> {
+        let io = |source| LoadErrorKind::Io { action: "read the file", source }.at(Location::ByteOffset(at));
+        // A relative move keeps what is buffered.
+        match i64::try_from(i128::from(at).saturating_sub(i128::from(self.at))) {
+            Ok(by) => self.bytes.seek_relative(by).map_err(io)?,
+            Err(_) => self.bytes.seek(SeekFrom::Start(at)).map(|_| ()).map_err(io)?,
+        }
+        self.at = at;
+        Ok(())
+    }
+
+    pub(super) fn u8(&mut self, what: &'static str) -> Result<u8, LoadError> {
+        self.array::<1>(what).map(u8::from_le_bytes)
+    }
+
+    pub(super) fn u16(&mut self, what: &'static str) -> Result<u16, LoadError> {
+        self.array(what).map(u16::from_le_bytes)
+    }
+
+    pub(super) fn i32(&mut self, what: &'static str) -> Result<i32, LoadError> {
+        self.array(what).map(i32::from_le_bytes)
+    }
+
+    pub(super) fn i64(&mut self, what: &'static str) -> Result<i64, LoadError> {
+        self.array(what).map(i64::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, LoadError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], LoadError> {
+        let mut out = [0; N];
+        self.read(what, &mut out)?;
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_checked_against_what_is_left() {
+        let mut s = Source::of(&[1, 0, 0, 0, 9]);
+        assert_eq!(s.i32("number").unwrap(), 1);
+        let e = s.take("text", u64::MAX).unwrap_err();
+        assert!(matches!(e.kind(), LoadErrorKind::Truncated { needed: u64::MAX, left: 1, .. }));
+        assert_eq!(*e.at(), Location::ByteOffset(4));
+        s.skip("byte", 1).unwrap();
+        assert!(s.u8("byte").is_err());
+        s.seek(4).unwrap();
+        assert_eq!(s.u8("byte").unwrap(), 9);
+    }
+
+    #[test]
+    fn a_folder_is_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let e = Source::open(dir.path()).err().unwrap();
+        assert!(e.to_string().contains("expected a file, found a folder"), "{e}");
+        assert!(matches!(
+            Source::open(&dir.path().join("none")).err().unwrap().kind(),
+            LoadErrorKind::Io { .. }
+        ));
+    }
+}
