@@ -4,6 +4,7 @@
 //! `gpu` emits dispatches of kernels of `shaders/<family>/`. Both get the same resolved facts
 //! (types, shapes and, where they are known, values), so neither checks again.
 
+mod absorb;
 mod activation;
 mod attr;
 mod cx;
@@ -215,11 +216,16 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     }
 
     /// This operator and `next`, the only reader of output 0 (as its input `at`), as one operator.
-    /// The default absorbs activations.
+    /// The default absorbs activations, and constant biases and normalizations where the operator is known
+    /// to take them.
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
-        let _ = at;
-        let op = self.with_activation(&next.as_activation(next_cx)?)?;
-        Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+        let activation = || self.with_activation(&next.as_activation(next_cx)?);
+        match activation() {
+            Some(op) => {
+                Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+            }
+            None => absorb::absorb(self.as_any(), cx, next, next_cx, at),
+        }
     }
 
     /// The activation this operator is, where it is one of a single data input.
