@@ -15,6 +15,7 @@ mod test_util;
 mod window;
 
 pub mod conv;
+pub mod custom;
 pub mod index;
 pub mod linalg;
 pub mod movement;
@@ -23,6 +24,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod reduce;
 pub mod shape_ops;
+pub mod tvm;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};

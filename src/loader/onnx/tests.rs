@@ -150,7 +150,8 @@ fn an_absent_input_between_others_stays() {
 
 #[test]
 fn unknown_operators_are_named_with_their_opset() {
-    let e = fails(graph(&["x"], vec![node("Transposse", &["x"], &["y"])], &["y"]), "no operator \"Transposse\"");
+    let e =
+        fails(graph(&["x"], vec![node("Transposse", &["x"], &["y"])], &["y"]), "no operator \"Transposse\"");
     assert_eq!(*e.at(), Location::Node { name: "Transposse_y".into(), op: "Transposse".into() });
     assert!(e.is_unsupported());
     let text = e.to_string();
