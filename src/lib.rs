@@ -18,4 +18,6 @@ pub mod spirv;
 
 pub use dtype::{DType, Element};
 pub use graph::{Graph, GraphBuilder, Tensor, TensorInfo};
+pub use memory::host::{HostRegion, SharedRegion};
+pub use session::{Binding, Error, Memory, Session};
 pub use shape::{Dim, Shape, SymShape};

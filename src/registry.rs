@@ -1,1 +1,214 @@
-//! Backends by name.
+//! Which backends there are: the only file that names them.
+//!
+//! A crate outside this one adds its own with [`Registry::register`].
+
+use std::env;
+
+use crate::backend::cpu::CpuDriver;
+use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+use crate::device::Context;
+
+/// Names the device to open where no selector is given.
+pub const DEVICE_VARIABLE: &str = "ONEPOOL_DEVICE";
+
+/// The drivers that devices are opened through.
+///
+/// A selector is `API`, `API:INDEX` or `API:NAME` (part of a device's name, in any case), or `auto`: the
+/// first usable integrated or discrete device of any API, else the CPU backend. An API alone is its first
+/// usable device and never a device of another API.
+pub struct Registry {
+    drivers: Vec<Box<dyn Driver>>,
+}
+
+/// The devices of one API, or why it cannot be used.
+#[derive(Debug)]
+pub struct ApiDevices {
+    /// The API's name, as selectors have it.
+    pub api: &'static str,
+    /// Its devices, the unusable ones included.
+    pub devices: Result<Vec<DeviceInfo>, DeviceError>,
+}
+
+/// No device was opened.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No driver is called so.
+    #[error("there is no device API {name:?}; there are {}", available.join(", "))]
+    UnknownApi {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        available: Vec<String>,
+    },
+    /// The API has no such device.
+    #[error("{api} has no device {wanted:?}; {}", there_are(available))]
+    NoSuchDevice {
+        /// The API.
+        api: &'static str,
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        available: Vec<String>,
+    },
+    /// The device is there and cannot be used.
+    #[error("{api} device {device:?} cannot be used: {reason}")]
+    Unusable {
+        /// The API.
+        api: &'static str,
+        /// The device.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+    /// The API cannot be used at all, or the device refused.
+    #[error("{api}: {source}")]
+    Driver {
+        /// The API.
+        api: &'static str,
+        /// Its error.
+        source: DeviceError,
+    },
+}
+
+fn there_are(available: &[String]) -> String {
+    if available.is_empty() { "it has none".to_owned() } else { format!("it has {}", available.join(", ")) }
+}
+
+impl Registry {
+    /// A registry of nothing.
+    pub fn empty() -> Registry {
+        Registry { drivers: Vec::new() }
+    }
+
+    /// The backends of this crate.
+    pub fn with_defaults() -> Registry {
+        let mut registry = Registry::empty();
+        #[cfg(feature = "vulkan")]
+        registry.register(Box::new(crate::backend::vulkan::VulkanDriver::default()));
+        registry.register(Box::new(CpuDriver));
+        registry
+    }
+
+    /// Adds a driver. One of the same name takes the earlier one's place.
+    pub fn register(&mut self, driver: Box<dyn Driver>) {
+        match self.drivers.iter_mut().find(|known| known.api() == driver.api()) {
+            Some(known) => *known = driver,
+            None => self.drivers.push(driver),
+        }
+    }
+
+    /// Every API with its devices.
+    pub fn list(&self) -> Vec<ApiDevices> {
+        let drivers = self.drivers.iter();
+        drivers.map(|driver| ApiDevices { api: driver.api(), devices: driver.devices() }).collect()
+    }
+
+    /// Opens the device that the environment variable [`DEVICE_VARIABLE`] names, or `auto`.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub fn open_default(&self, desc: &ContextDesc) -> Result<Context, OpenError> {
+        let named = env::var(DEVICE_VARIABLE).ok().filter(|name| !name.trim().is_empty());
+        self.open(named.as_deref().unwrap_or("auto"), desc)
+    }
+
+    /// Opens the device that a selector names.
+    ///
+    /// # Errors
+    /// [`OpenError`], with what there is where the name is unknown.
+    pub fn open(&self, selector: &str, desc: &ContextDesc) -> Result<Context, OpenError> {
+        let (driver, index) = self.resolve(selector)?;
+        let opened = driver.open(index, desc);
+        let backend = opened.map_err(|source| OpenError::Driver { api: driver.api(), source })?;
+        Ok(Context::new(backend))
+    }
+
+    /// What a selector stands for, without opening it.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub fn find(&self, selector: &str) -> Result<DeviceInfo, OpenError> {
+        let (driver, index) = self.resolve(selector)?;
+        let devices = driver.devices().map_err(|source| OpenError::Driver { api: driver.api(), source })?;
+        let found = devices.into_iter().find(|device| device.index == index);
+        found.ok_or_else(|| no_such(driver, index.to_string(), &[]))
+    }
+
+    fn resolve(&self, selector: &str) -> Result<(&dyn Driver, usize), OpenError> {
+        let selector = selector.trim();
+        let (api, device) = match selector.split_once(':') {
+            Some((api, device)) => (api.trim(), Some(device.trim())),
+            None => (selector, None),
+        };
+        if api.eq_ignore_ascii_case("auto") && device.is_none() {
+            return self.auto();
+        }
+        let driver = self.driver(api)?;
+        let devices = driver.devices().map_err(|source| OpenError::Driver { api: driver.api(), source })?;
+        let chosen = match device {
+            None => devices.iter().find(|device| device.unusable.is_none()).or(devices.first()),
+            Some(wanted) => named(&devices, wanted),
+        };
+        let wanted = device.unwrap_or_default();
+        let chosen = chosen.ok_or_else(|| no_such(driver, wanted.to_owned(), &devices))?;
+        match &chosen.unusable {
+            None => Ok((driver, chosen.index)),
+            Some(reason) => {
+                let (device, reason) = (chosen.name.clone(), reason.clone());
+                Err(OpenError::Unusable { api: driver.api(), device, reason })
+            }
+        }
+    }
+
+    fn driver(&self, api: &str) -> Result<&dyn Driver, OpenError> {
+        let found = self.drivers.iter().find(|driver| driver.api().eq_ignore_ascii_case(api));
+        found.map(|driver| &**driver).ok_or_else(|| OpenError::UnknownApi {
+            name: api.to_owned(),
+            available: self.drivers.iter().map(|driver| driver.api().to_owned()).collect(),
+        })
+    }
+
+    fn auto(&self) -> Result<(&dyn Driver, usize), OpenError> {
+        for kind in [DeviceKind::Integrated, DeviceKind::Discrete] {
+            // The simulator only plays a device.
+            for driver in self.drivers.iter().filter(|driver| driver.api() != "sim") {
+                // An API that cannot be used is no candidate; `list` tells why.
+                let devices = driver.devices().unwrap_or_default();
+                let good = |device: &&DeviceInfo| device.kind == kind && device.unusable.is_none();
+                if let Some(device) = devices.iter().find(good) {
+                    return Ok((&**driver, device.index));
+                }
+            }
+        }
+        Ok((self.driver("cpu")?, 0))
+    }
+}
+
+/// A device by its position or by its name: the whole name before a part of one.
+fn named<'a>(devices: &'a [DeviceInfo], wanted: &str) -> Option<&'a DeviceInfo> {
+    if let Ok(index) = wanted.parse::<usize>() {
+        return devices.iter().find(|device| device.index == index);
+    }
+    let wanted = wanted.to_lowercase();
+    let whole = devices.iter().find(|device| device.name.to_lowercase() == wanted);
+    let part = || devices.iter().find(|device| device.name.to_lowercase().contains(&wanted));
+    whole.or_else(part).filter(|_| !wanted.is_empty())
+}
+
+fn no_such(driver: &dyn Driver, wanted: String, devices: &[DeviceInfo]) -> OpenError {
+    let available = devices.iter().map(|device| format!("{} ({})", device.index, device.name)).collect();
+    OpenError::NoSuchDevice { api: driver.api(), wanted, available }
+}
+
+impl Default for Registry {
+    fn default() -> Registry {
+        Registry::with_defaults()
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.drivers.iter().map(|driver| driver.api())).finish()
+    }
+}

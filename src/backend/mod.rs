@@ -80,6 +80,14 @@ pub enum DeviceError {
         /// Its error.
         source: crate::kernel::KernelError,
     },
+    /// The API cannot be used on this machine at all.
+    #[error("{api} is not available: {reason}")]
+    Unavailable {
+        /// Which API, as [`Driver::api`] names it.
+        api: &'static str,
+        /// What is missing and what to do about it.
+        reason: String,
+    },
     /// A handle of another context, or of an object that was destroyed.
     #[error("stale or foreign {object} handle")]
     Stale {
@@ -193,7 +201,8 @@ pub struct DeviceInfo {
 /// How a context is opened.
 #[derive(Clone, Debug)]
 pub struct ContextDesc {
-    /// Turns the API's validation on and fails calls on its messages (Vulkan layers).
+    /// Turns the API's validation on (Vulkan layers) and collects its messages, see
+    /// [`ContextBackend::validation_messages`].
     pub validation: bool,
     /// Threads of the CPU backend; 0 takes the processor's count.
     pub threads: usize,

@@ -229,6 +229,11 @@ impl Graph {
         self.outputs.iter().position(|(n, _)| n == name)
     }
 
+    /// Whether no memory exists for input `id` until the caller binds some.
+    pub fn is_lazy(&self, id: TensorId) -> bool {
+        self.lazy_inputs.contains(&id)
+    }
+
     /// The constants, with their names.
     pub fn constants(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().filter_map(|t| match &t.origin {

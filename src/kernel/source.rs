@@ -86,9 +86,10 @@ impl KernelSource {
 
     /// What the SPIR-V form needs of a device.
     pub fn requires(&self) -> Requires {
-        self.spirv
-            .as_ref()
-            .map_or(Requires::NONE, |f| Requires::from_capabilities(&f.reflection.capabilities))
+        self.spirv.as_ref().map_or(Requires::NONE, |f| {
+            let r = &f.reflection;
+            Requires::of(r.version, r.local_size_id, &r.capabilities)
+        })
     }
 
     /// How the kernel touches each of its arguments, in binding order; empty for native functions.

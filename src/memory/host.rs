@@ -13,7 +13,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -22,17 +21,11 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use super::fill;
 use super::import::Window;
 use super::lease::{Busy, Occupancy, Ticket, Use};
 use super::os::{self, Advice, Mapping, OsError};
 use super::range::ByteRange;
-
-/// Below this many bytes a read past the page cache costs more than it saves.
-const DIRECT_MIN: usize = 1 << 20;
-/// Offset, address and length alignment that satisfies direct reads on every common file system.
-const DIRECT_BLOCK: usize = 4096;
-/// One read call asks for no more; the kernel stops at 2 GiB anyway.
-const READ_CHUNK: usize = 64 << 20;
 
 /// Owned memory could not be had or filled.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +120,8 @@ impl Pages {
     fn new(bytes: usize) -> Result<Pages, HostError> {
         let page = os::page_size();
         if bytes == 0 {
-            let start = NonZeroUsize::new(page).map_or(NonNull::dangling(), NonNull::without_provenance);
+            // An address to show, never to reach: page-aligned, so that alignment checks hold for it too.
+            let start = NonNull::new(std::ptr::without_provenance_mut(page)).unwrap_or(NonNull::dangling());
             return Ok(Pages { mapping: None, start, bytes, fork_safe: true });
         }
         let huge = os::huge_page_size();
@@ -212,7 +206,7 @@ impl HostRegion {
     /// As [`HostRegion::new`]; or the reader fails or ends early.
     pub fn from_reader(reader: &mut impl Read, bytes: usize) -> Result<HostRegion, HostError> {
         let mut region = HostRegion::new(bytes)?;
-        fill(region.as_mut_slice(), 0, None, |buffer, _| reader.read(buffer))?;
+        fill::fill(region.as_mut_slice(), 0, None, |buffer, _| reader.read(buffer))?;
         Ok(region)
     }
 
@@ -223,8 +217,8 @@ impl HostRegion {
     /// As [`HostRegion::new`]; or the file cannot be read, is no regular file, or shrinks meanwhile.
     pub fn read_file(path: impl AsRef<Path>) -> Result<HostRegion, HostError> {
         let path = path.as_ref();
-        let (file, file_bytes) = open(path)?;
-        read_range(&file, path, 0, file_bytes)
+        let (file, file_bytes) = fill::open(path)?;
+        HostRegion::from_file(&file, path, 0, file_bytes)
     }
 
     /// Memory with `bytes` bytes of a file from `offset` on; see [`HostRegion::read_file`].
@@ -233,11 +227,18 @@ impl HostRegion {
     /// As [`HostRegion::read_file`]; or the range leaves the file.
     pub fn read_file_range(path: impl AsRef<Path>, offset: u64, bytes: u64) -> Result<HostRegion, HostError> {
         let path = path.as_ref();
-        let (file, file_bytes) = open(path)?;
+        let (file, file_bytes) = fill::open(path)?;
         match ByteRange::from_offset(offset, bytes) {
-            Some(range) if range.end <= file_bytes => read_range(&file, path, offset, bytes),
+            Some(range) if range.end <= file_bytes => HostRegion::from_file(&file, path, offset, bytes),
             _ => Err(HostError::OutsideFile { offset, bytes, file_bytes }),
         }
+    }
+
+    fn from_file(file: &File, path: &Path, offset: u64, bytes: u64) -> Result<HostRegion, HostError> {
+        let len = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
+        let mut region = HostRegion::new(len)?;
+        fill::from_file(region.as_mut_slice(), file, path, offset)?;
+        Ok(region)
     }
 
     /// Size as asked for.
@@ -369,7 +370,8 @@ impl SharedRegion {
     /// done. Several leases may hold the same bytes: the order among device accesses is the tracker's.
     ///
     /// What a device layer owes: every device access to the region happens while a lease covers it,
-    /// `write` for writes, and the memory the device was given ends no later than the last lease.
+    /// with `write` for writes; and whatever it made of the pages (an import) keeps the `Arc`, so that
+    /// the pages outlive it.
     ///
     /// # Errors
     /// The host holds a guard that excludes it, or the bytes lie outside.
@@ -539,66 +541,6 @@ fn cast_error<T>(bytes: usize, error: bytemuck::PodCastError) -> HostError {
     HostError::Cast { bytes, element: size_of::<T>(), cause }
 }
 
-fn open(path: &Path) -> Result<(File, u64), HostError> {
-    let failed = |source| HostError::Io { path: Some(path.to_owned()), source };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(HostError::NotAFile { path: path.to_owned() });
-    }
-    Ok((file, metadata.len()))
-}
-
-fn read_range(file: &File, path: &Path, offset: u64, bytes: u64) -> Result<HostRegion, HostError> {
-    let len = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
-    let mut region = HostRegion::new(len)?;
-    let buffer = region.as_mut_slice();
-    let done = read_direct(file, buffer, offset);
-    fill(buffer, done, Some(path), |part, at| os::read_at(file, part, offset + at))?;
-    Ok(region)
-}
-
-/// Reads what can be read past the page cache; the caller reads the rest.
-fn read_direct(file: &File, buffer: &mut [u8], offset: u64) -> usize {
-    if buffer.len() < DIRECT_MIN || !offset.is_multiple_of(DIRECT_BLOCK as u64) {
-        return 0;
-    }
-    let Some(direct) = os::open_direct(file) else { return 0 };
-    let whole_blocks = buffer.len() - buffer.len() % DIRECT_BLOCK;
-    let mut done = 0;
-    // An unaligned remainder cannot be continued past the cache.
-    while done < whole_blocks && done.is_multiple_of(DIRECT_BLOCK) {
-        let end = whole_blocks.min(done + READ_CHUNK);
-        match os::read_at(&direct, &mut buffer[done..end], offset + done as u64) {
-            Ok(0) => break,
-            Ok(read) => done += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => break,
-        }
-    }
-    done
-}
-
-/// Fills the buffer from `done` on; `read` gets the part to fill and its offset in the buffer.
-fn fill(
-    buffer: &mut [u8],
-    mut done: usize,
-    path: Option<&Path>,
-    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
-) -> Result<(), HostError> {
-    while done < buffer.len() {
-        let end = buffer.len().min(done + READ_CHUNK);
-        match read(&mut buffer[done..end], done as u64) {
-            Ok(0) => return Err(HostError::Truncated { expected: buffer.len() as u64, got: done as u64 }),
-            // A reader that claims more than it was given room for must not be believed.
-            Ok(count) => done += count.min(end - done),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(HostError::Io { path: path.map(Path::to_owned), source }),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -699,28 +641,6 @@ mod tests {
         let empty = folder.path().join("empty");
         File::create(&empty).unwrap();
         assert_eq!(HostRegion::read_file(&empty).unwrap().bytes(), 0);
-    }
-
-    #[test]
-    #[cfg(all(target_os = "linux", not(miri)))]
-    fn a_forked_child_gets_no_pages() {
-        let region = HostRegion::new(1 << 16).unwrap();
-        assert!(region.is_fork_safe());
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let start = region.as_ptr().addr().get();
-        let mut inside = false;
-        let flags = maps.lines().find_map(|line| {
-            if let Some((from, rest)) = line.split_once('-') {
-                if let (Ok(from), Some(Ok(to))) = (
-                    usize::from_str_radix(from, 16),
-                    rest.split(' ').next().map(|to| usize::from_str_radix(to, 16)),
-                ) {
-                    inside = from <= start && start < to;
-                }
-            }
-            line.strip_prefix("VmFlags:").filter(|_| inside)
-        });
-        assert!(flags.unwrap().split(' ').any(|flag| flag == "dc"));
     }
 
     #[test]

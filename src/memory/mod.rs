@@ -14,8 +14,24 @@
 
 pub mod budget;
 pub mod coherency;
+mod fill;
 pub mod host;
 pub mod import;
 pub mod lease;
 pub mod os;
 pub mod range;
+
+use import::{ImportRules, ReadWrite, Refusal, Window, enclosing, plan_window};
+
+/// The pages around `bytes` bytes at `addr`, if the process's own map says that a device with these
+/// rules can import each of them.
+///
+/// The answer holds as long as nobody remaps the pages; only their owner can promise that.
+///
+/// # Errors
+/// The first rule that is broken, with its numbers and the fix.
+pub fn window_of(addr: u64, bytes: u64, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
+    let page = os::page_size() as u64;
+    let pages = enclosing(addr, bytes, rules, page)?;
+    plan_window(addr, bytes, access, rules, &os::process_map(pages)?, page)
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Domain, Loc, Place, Plan, Segment, Work};
 use crate::backend::DeviceInfo;
-use crate::memory::coherency::{Access, Barrier, ResourceId, Step, Touch, Tracker, opening_barrier};
+use crate::memory::coherency::{Access, Barrier, ResourceId, Touch, Tracker};
 use crate::memory::range::ByteRange;
 
 /// Says which memory backs a place: places with one name share bytes, at the offsets given.
@@ -12,14 +12,14 @@ pub type ResourceMap<'a> = dyn Fn(Place) -> (Place, u64) + 'a;
 
 /// Decides every barrier of `plan`, where `resolve` tells which bound places are the same memory.
 ///
-/// Constants are never written, so they are not tracked. Native devices run their commands one after
+/// Constants are never written, so they are not tracked. A run is ordered behind earlier ones by the
+/// device layer, so a plan begins with none. Native devices run their commands one after
 /// the other on coherent memory and need none.
 pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], resolve: &ResourceMap<'_>) {
     let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
     for segment in &mut plan.segments {
         let native = devices.get(segment.device as usize).is_none_or(|d| d.native);
         if native {
-            segment.opening = None;
             segment.closing = None;
             segment.commands.iter_mut().for_each(|c| c.barrier = None);
             segment.host_reads = Vec::new();
@@ -43,10 +43,8 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
         let start = base.saturating_add(loc.offset);
         Some((id, ByteRange::new(start, start.saturating_add(loc.bytes))))
     };
-    let mut trace: Vec<(Option<Barrier>, Vec<Touch>)> = Vec::with_capacity(segment.commands.len());
     for group in segment.commands.chunk_by_mut(|_, next| next.joined) {
         let mut touches: Vec<Touch> = Vec::new();
-        let mut barrier = None;
         for command in group.iter_mut() {
             command.barrier = None;
             command.work.for_each_touch(&mut |loc, access| {
@@ -64,33 +62,24 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
             });
         }
         if let Some(first) = group.first_mut() {
-            barrier = tracker.command(&touches);
-            first.barrier = barrier;
+            first.barrier = tracker.command(&touches);
         }
-        trace.push((barrier, touches));
     }
     let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
     segment.closing = tracker.finish(&reads).barrier;
-    let mut steps: Vec<Step<'_>> = Vec::with_capacity(trace.len() * 2);
-    for (barrier, touches) in &trace {
-        steps.extend(barrier.map(Step::Barrier));
-        steps.push(Step::Command(touches));
-    }
-    steps.extend(segment.closing.map(Step::Barrier));
-    segment.opening = opening_barrier(&steps);
     segment.host_reads = host_reads;
 }
 
 impl Segment {
     /// An empty segment on `device`.
     pub(super) fn new(device: u32) -> Self {
-        Segment { device, opening: None, commands: Vec::new(), closing: None, host_reads: Vec::new() }
+        Segment { device, commands: Vec::new(), closing: None, host_reads: Vec::new() }
     }
 
     /// All barriers, for counting.
     pub fn barriers(&self) -> impl Iterator<Item = &Barrier> {
         let between = self.commands.iter().filter_map(|c| c.barrier.as_ref());
-        self.opening.iter().chain(between).chain(&self.closing)
+        between.chain(&self.closing)
     }
 }
 

@@ -151,8 +151,6 @@ pub struct PlannedCommand {
 pub struct Segment {
     /// Entry of the session's device table.
     pub device: u32,
-    /// The barrier before the first command that orders a run behind the previous one.
-    pub opening: Option<Barrier>,
     /// Commands in order.
     pub commands: Vec<PlannedCommand>,
     /// The barrier after the last command that makes results visible to the host.

@@ -1,1 +1,340 @@
-//! Layer.
+//! Sessions: a graph made ready on a table of devices, bound to memory, run many times.
+//!
+//! A [`Session`] owns a graph, opened devices and a bounded cache of plans, one for each distinct set of
+//! input shapes. [`Session::bind`] ties memory to inputs and outputs: what can be imported is, and
+//! [`Binding::verdicts`] says of every tensor what was done and why. [`Session::set_input`],
+//! [`Session::run`] and [`Session::get_output`] are the by-value way: they copy.
+
+mod bind;
+mod binding;
+mod compiled;
+mod device;
+mod error;
+mod options;
+mod params;
+mod profile;
+mod slot;
+
+pub use bind::{BindingBuilder, Memory, SessionScope};
+pub use binding::{Binding, HostView, Pending};
+pub use error::{Error, SessionError};
+pub use options::SessionBuilder;
+pub use params::{ParamStore, ParamUsage};
+pub use profile::{NodeTime, Profile};
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use self::binding::check_info;
+use self::compiled::Compiled;
+use self::device::Device;
+use self::options::Options;
+use self::params::Sources;
+use crate::backend::DeviceInfo;
+use crate::dtype::DType;
+use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::plan::{Compiler, Plan, PlanError, Signature};
+use crate::shape::{Shape, SymShape};
+
+/// How many plans a session keeps; the one unused for longest goes first.
+const CACHED_PLANS: usize = 16;
+
+/// An input or output as the model declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoInfo {
+    /// Its name.
+    pub name: String,
+    /// Its element type, where the model declares one.
+    pub dtype: Option<DType>,
+    /// Its sizes, where the model declares any.
+    pub shape: Option<SymShape>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    graph: Graph,
+    devices: Vec<Device>,
+    options: Options,
+    params: Arc<ParamStore>,
+    sources: Sources,
+    plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
+}
+
+/// A graph made ready on devices.
+///
+/// ```
+/// use onepool::{DType, GraphBuilder, Session, Tensor, ops};
+/// let mut g = GraphBuilder::new("double");
+/// let x = g.input("x", DType::F32, ["n".into()]);
+/// let y = g.op(ops::add(), &[x, x]);
+/// g.output("y", y);
+/// let mut session = Session::builder().graph(g.build()?).device("cpu").build()?;
+/// session.set_input("x", &Tensor::new([3], &[1.0f32, 2.0, 3.0])?)?;
+/// session.run()?;
+/// assert_eq!(session.get_output("y")?.as_slice::<f32>()?, [2.0, 4.0, 6.0]);
+/// # Ok::<(), onepool::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Session {
+    inner: Arc<Inner>,
+    values: BTreeMap<usize, Tensor>,
+    /// The binding of `run` and the inputs whose values it does not hold yet.
+    current: Option<(Binding<'static>, Vec<usize>)>,
+}
+
+impl Session {
+    /// Begins a session: a model or graph, devices, options.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder::default()
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.inner.graph
+    }
+
+    /// The devices, in the order of the table.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceInfo> {
+        self.inner.devices.iter().map(|d| d.context.info())
+    }
+
+    /// The opened device of entry `index`.
+    pub fn context(&self, index: usize) -> Option<&crate::device::Context> {
+        self.inner.devices.get(index).map(|d| &d.context)
+    }
+
+    /// The parameters that the session reads.
+    pub fn params(&self) -> &Arc<ParamStore> {
+        &self.inner.params
+    }
+
+    /// The inputs that the caller gives.
+    pub fn inputs(&self) -> Vec<IoInfo> {
+        self.inner.graph.inputs().iter().map(|&id| self.inner.io_info(id, None)).collect()
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> Vec<IoInfo> {
+        self.inner.graph.outputs().iter().map(|(name, id)| self.inner.io_info(*id, Some(name))).collect()
+    }
+
+    /// The plan for inputs of these types and shapes, in the order of [`Session::inputs`].
+    ///
+    /// # Errors
+    /// [`Error::Plan`].
+    pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
+        Ok(self.inner.compiled(infos, &BTreeMap::new())?.plan.clone())
+    }
+
+    /// Begins to bind memory to inputs and outputs.
+    pub fn bind(&self) -> BindingBuilder<'static> {
+        BindingBuilder::new(&self.inner)
+    }
+
+    /// Calls `f` with a scope in which borrowed memory can be bound. Returns once every device has finished
+    /// with it, also when `f` panics.
+    pub fn scope<'env, R>(&self, f: impl for<'s> FnOnce(SessionScope<'s, 'env>) -> R) -> R {
+        let contexts: Vec<crate::device::Context> =
+            self.inner.devices.iter().map(|d| d.context.clone()).collect();
+        crate::device::scope(&contexts, |scope| f(SessionScope::new(&self.inner, scope)))
+    }
+
+    /// Gives input `name` a value, by copy.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
+    pub fn set_input(&mut self, name: &str, value: &Tensor) -> Result<(), Error> {
+        let i = self.inner.input_position(name)?;
+        self.inner.check_declared(i, value.info())?;
+        // A value that decides shapes is part of the plan, so another one may need another plan.
+        let fits = self.current.as_ref().is_some_and(|(binding, _)| {
+            let io = &binding.plan().inputs[i];
+            check_info(io, value.info()).is_ok() && !io.devices.is_empty()
+        });
+        if fits && let Some((binding, missing)) = &mut self.current {
+            binding.set_input(name, value)?;
+            missing.retain(|m| *m != i);
+        } else {
+            self.current = None;
+        }
+        self.values.insert(i, value.clone());
+        Ok(())
+    }
+
+    /// Runs on the values given to the inputs and waits.
+    ///
+    /// # Errors
+    /// [`SessionError::Unbound`] names the inputs without a value; [`Error::Plan`], [`Error::Device`].
+    pub fn run(&mut self) -> Result<(), Error> {
+        if self.current.is_none() {
+            let binding = self.bind_values()?;
+            self.current = Some((binding, (0..self.inner.graph.inputs().len()).collect()));
+        }
+        let Some((binding, missing)) = &mut self.current else { return Err(SessionError::NotRun.into()) };
+        for i in std::mem::take(missing) {
+            if let Some(value) = self.values.get(&i) {
+                binding.inputs[i].write(&self.inner.devices, value.bytes())?;
+            }
+        }
+        binding.run()
+    }
+
+    /// Copies output `name` of the last run out.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::NotRun`], [`Error::Device`].
+    pub fn get_output(&self, name: &str) -> Result<Tensor, Error> {
+        match &self.current {
+            Some((binding, _)) => binding.get_output(name),
+            None => Err(SessionError::NotRun.into()),
+        }
+    }
+
+    /// The binding of the last [`Session::run`], for its verdicts, plan and views.
+    pub fn binding(&self) -> Option<&Binding<'static>> {
+        self.current.as_ref().map(|(binding, _)| binding)
+    }
+
+    fn bind_values(&self) -> Result<Binding<'static>, Error> {
+        let graph = &self.inner.graph;
+        let missing: Vec<String> = (graph.inputs().iter().enumerate())
+            .filter(|(i, _)| !self.values.contains_key(i))
+            .map(|(_, &id)| graph.tensor(id).name.clone())
+            .collect();
+        if !missing.is_empty() {
+            return Err(SessionError::Unbound { names: missing }.into());
+        }
+        let mut builder = self.bind();
+        for (i, value) in &self.values {
+            let name = &graph.tensor(graph.inputs()[*i]).name;
+            builder = builder.input(name, Memory::value(value.clone()));
+        }
+        builder.build()
+    }
+}
+
+impl Inner {
+    fn io_info(&self, id: crate::graph::TensorId, name: Option<&String>) -> IoInfo {
+        let t = self.graph.tensor(id);
+        IoInfo { name: name.unwrap_or(&t.name).clone(), dtype: t.dtype, shape: t.shape.clone() }
+    }
+
+    fn input_position(&self, name: &str) -> Result<usize, SessionError> {
+        let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
+        names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {
+            what: "input",
+            name: name.to_owned(),
+            known: names().cloned().collect(),
+        })
+    }
+
+    fn output_position(&self, name: &str) -> Result<usize, SessionError> {
+        self.graph.output(name).ok_or_else(|| SessionError::Unknown {
+            what: "output",
+            name: name.to_owned(),
+            known: self.graph.outputs().iter().map(|(n, _)| n.clone()).collect(),
+        })
+    }
+
+    /// Checks type and shape of an input against the model's declaration.
+    fn check_declared(&self, i: usize, got: &TensorInfo) -> Result<(), SessionError> {
+        let t = self.graph.tensor(self.graph.inputs()[i]);
+        if let Some(expected) = t.dtype
+            && expected != got.dtype
+        {
+            return Err(SessionError::DType { name: t.name.clone(), expected, got: got.dtype });
+        }
+        if let Some(declared) = &t.shape {
+            declared
+                .unify(&got.shape, &mut BTreeMap::new())
+                .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Checks all inputs together: symbols have one size.
+    fn check_symbols(&self, infos: &[TensorInfo]) -> Result<(), SessionError> {
+        let mut symbols = BTreeMap::new();
+        for (&id, info) in self.graph.inputs().iter().zip(infos) {
+            let t = self.graph.tensor(id);
+            if let Some(declared) = &t.shape {
+                declared
+                    .unify(&info.shape, &mut symbols)
+                    .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The type and shape of input `i`, where the model fixes them.
+    fn fixed_info(&self, i: usize) -> Option<TensorInfo> {
+        let t = self.graph.tensor(self.graph.inputs()[i]);
+        Some(TensorInfo::new(t.dtype?, t.shape.as_ref()?.concrete()?))
+    }
+
+    /// The plan of a signature with its device objects, from the cache or made now.
+    ///
+    /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan.
+    fn compiled(
+        &self,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+    ) -> Result<Arc<Compiled>, Error> {
+        let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
+        let mut signature = Signature { inputs, values: BTreeMap::new() };
+        let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
+        loop {
+            // A plan made before for these shapes tells which values it depends on.
+            if let Some(found) = self.cached(&signature) {
+                return Ok(found);
+            }
+            let infos_of: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
+            let compiler = Compiler { graph: &self.graph, devices: &infos_of, options: &self.options.plan };
+            match compiler.compile(infos, &known) {
+                Ok(plan) => {
+                    let compiled = Compiled::new(plan, &self.devices, &self.params, &self.sources)?;
+                    let compiled = Arc::new(compiled);
+                    let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+                    if plans.len() >= CACHED_PLANS {
+                        plans.remove(0);
+                    }
+                    plans.push((signature, Arc::clone(&compiled)));
+                    return Ok(compiled);
+                }
+                Err(PlanError::NeedsValues { node, op, input, inputs }) => {
+                    let mut grew = false;
+                    for i in &inputs {
+                        let Some(value) = values.get(i) else {
+                            let id = self.graph.inputs()[*i];
+                            let name = self.graph.tensor(id).name.clone();
+                            return Err(SessionError::NeedsValue { name }.into());
+                        };
+                        grew |= known.insert(*i, value.clone()).is_none();
+                        signature.values.insert(*i, value.bytes().to_vec());
+                    }
+                    if !grew {
+                        return Err(PlanError::NeedsValues { node, op, input, inputs }.into());
+                    }
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn cached(&self, signature: &Signature) -> Option<Arc<Compiled>> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = plans.iter().position(|(s, _)| s == signature)?;
+        let found = plans.remove(at);
+        let compiled = Arc::clone(&found.1);
+        plans.push(found);
+        Some(compiled)
+    }
+}
+
+/// The shape that a caller gives or the model fixes.
+fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Shape> {
+    given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
+}
+
+#[cfg(test)]
+mod tests;

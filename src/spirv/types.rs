@@ -91,11 +91,29 @@ impl ValueType {
     }
 }
 
+/// Bounds on following a type, which a module may nest or repeat without end.
+pub(super) struct TypeBudget {
+    visits: u32,
+    depth: u32,
+}
+
+impl TypeBudget {
+    pub(super) const fn new() -> Self {
+        Self { visits: 1 << 16, depth: 32 }
+    }
+}
+
+/// An id, or one member of it.
+type Target = (u32, Option<u32>);
+
+/// A decoration and the instruction that carries it.
+type Decorated<'m> = (Decoration, &'m Inst);
+
 /// Decorations and names of a module by id, ready for lookups.
 pub(super) struct Index<'m> {
     pub(super) module: &'m Module,
-    names: HashMap<(u32, Option<u32>), &'m str>,
-    decorations: HashMap<(u32, Option<u32>), Vec<(Decoration, &'m Inst)>>,
+    names: HashMap<Target, &'m str>,
+    decorations: HashMap<Target, Vec<Decorated<'m>>>,
 }
 
 impl<'m> Index<'m> {
@@ -281,9 +299,19 @@ impl<'m> Index<'m> {
     }
 
     /// (size, alignment) in bytes of a type without explicit layout, as in workgroup memory. The size
-    /// saturates at [`SIZE_CAP`]; `budget` bounds the types visited.
-    pub(super) fn natural_size(&self, ty: &Inst, budget: &mut u32) -> Result<(u64, u64), SpirvError> {
-        *budget = budget.checked_sub(1).ok_or_else(|| unsupported(ty, "a type of this complexity"))?;
+    /// saturates at [`SIZE_CAP`].
+    pub(super) fn natural_size(&self, ty: &Inst, budget: &mut TypeBudget) -> Result<(u64, u64), SpirvError> {
+        if budget.visits == 0 || budget.depth == 0 {
+            return Err(unsupported(ty, "a type of this complexity"));
+        }
+        budget.visits -= 1;
+        budget.depth -= 1;
+        let size = self.natural_size_of(ty, budget);
+        budget.depth += 1;
+        size
+    }
+
+    fn natural_size_of(&self, ty: &Inst, budget: &mut TypeBudget) -> Result<(u64, u64), SpirvError> {
         match ty.op() {
             Op::TypeArray => {
                 let element = self.nested(ty, 0)?;
@@ -301,6 +329,10 @@ impl<'m> Index<'m> {
                     align = align.max(alignment);
                 }
                 Ok((size.next_multiple_of(align), align))
+            }
+            Op::TypeMatrix => {
+                let (size, align) = self.natural_size(self.nested(ty, 0)?, budget)?;
+                Ok((size * u64::from(ty.literal(1)?.min(4)), align))
             }
             _ => {
                 let (scalar, components) = self.vector(ty)?;

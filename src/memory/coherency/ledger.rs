@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::range::{ByteRange, RangeMap};
 use super::{Access, ResourceId};
+use crate::memory::range::{ByteRange, RangeMap};
 
 /// What was done to which bytes, as a set of access kinds per byte.
 #[derive(Clone, Debug, Default)]

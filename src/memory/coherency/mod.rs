@@ -111,7 +111,8 @@ impl Access {
 
     /// Whether two overlapping accesses need an order: at least one of them writes.
     pub const fn conflicts(self, other: Access) -> bool {
-        !self.is_empty() && !other.is_empty() && !(self.writes().is_empty() && other.writes().is_empty())
+        let either_writes = !self.writes().is_empty() || !other.writes().is_empty();
+        either_writes && !self.is_empty() && !other.is_empty()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::range::{ByteRange, RangeSet};
 use super::ledger::{Ledger, Log};
 use super::{Access, Barrier, Footprint, ResourceId, Touch};
+use crate::memory::range::{ByteRange, RangeSet};
 
 /// What the host shares of one resource, from the memory flags that were *granted*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,13 +174,6 @@ impl Tracker {
     /// and the ranges to invalidate after completion. Undeclared resources count as coherent here.
     pub fn finish(&mut self, reads: &[(ResourceId, ByteRange)]) -> Finish {
         let next = self.next();
-        let unseen = reads.iter().any(|(resource, range)| !self.unseen.found(*resource, *range).is_empty());
-        let barrier = unseen.then(|| {
-            let src = self.unseen.kinds();
-            self.unseen.clear();
-            self.show_host(src);
-            Barrier { src, dst: Access::HOST_READ }
-        });
         let mut ranges: BTreeMap<ResourceId, RangeSet> = BTreeMap::new();
         for (resource, range) in reads {
             let Some(memory) = self.host.get(resource).filter(|memory| !memory.coherent) else { continue };
@@ -188,6 +181,17 @@ impl Tracker {
             ranges.entry(*resource).or_default().extend(stale.map(|piece| memory.rounded(piece)));
         }
         let invalidate = flatten(&ranges);
+        // An atom is invalidated as a whole, so all of it must have been shown by then.
+        let unseen = reads
+            .iter()
+            .chain(&invalidate)
+            .any(|(resource, range)| !self.unseen.found(*resource, *range).is_empty());
+        let barrier = unseen.then(|| {
+            let src = self.unseen.kinds();
+            self.unseen.clear();
+            self.show_host(src);
+            Barrier { src, dst: Access::HOST_READ }
+        });
         for (resource, range) in &invalidate {
             self.stale.at(next).remove(*resource, *range);
             self.promises.push((next, Promise::Invalidated(*resource, *range)));
@@ -195,7 +199,7 @@ impl Tracker {
         Finish { barrier, invalidate }
     }
 
-    /// The host is about to read these bytes now. Gives the range to invalidate first, if any.
+    /// The host is about to read these bytes now. Gives the ranges to invalidate first.
     ///
     /// # Errors
     /// The device still writes them, or no host barrier was executed behind its writes.
@@ -203,36 +207,37 @@ impl Tracker {
         &mut self,
         resource: ResourceId,
         range: ByteRange,
-    ) -> Result<Option<ByteRange>, HazardError> {
+    ) -> Result<Vec<ByteRange>, HazardError> {
         let memory = self.reachable(resource, range)?;
         let rounded = memory.rounded(range);
         // Invalidating takes the whole atom, which must not be torn from under a device write.
         self.not_in_flight(resource, rounded, Access::DEVICE_WRITE)?;
         self.not_hidden(resource, range)?;
-        Ok(self.invalidate_now(resource, range, rounded))
+        Ok(self.invalidate_now(resource, range, memory))
     }
 
     /// The host is about to write these bytes now; the next [`Tracker::submit`] shows them to the
-    /// device. Gives the range to invalidate first, if any: on non-coherent memory a write next to bytes
+    /// device. Gives the ranges to invalidate first: on non-coherent memory a write next to bytes
     /// the device wrote would otherwise flush stale neighbours over them.
     ///
     /// # Errors
-    /// The device still uses the bytes (or, non-coherent, still writes their atom), or no host barrier
-    /// was executed behind its writes.
+    /// The device still uses the bytes (or, non-coherent, still writes their atom or is yet to be followed
+    /// by an invalidate of it), or no host barrier was executed behind its writes.
     pub fn host_write(
         &mut self,
         resource: ResourceId,
         range: ByteRange,
-    ) -> Result<Option<ByteRange>, HazardError> {
+    ) -> Result<Vec<ByteRange>, HazardError> {
         let memory = self.reachable(resource, range)?;
         if range.is_empty() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let rounded = memory.rounded(range);
         self.not_in_flight(resource, range, Access::DEVICE)?;
         self.not_in_flight(resource, rounded, Access::DEVICE_WRITE)?;
+        self.not_promised(resource, rounded)?;
         self.not_hidden(resource, rounded)?;
-        let invalidate = self.invalidate_now(resource, rounded, rounded);
+        let invalidate = self.invalidate_now(resource, rounded, memory);
         if !memory.coherent {
             self.dirty.entry(resource).or_default().insert(range);
         }
@@ -380,6 +385,24 @@ impl Tracker {
         }
     }
 
+    /// An invalidate that waits for a submission would take a host write along. (One that is only
+    /// recorded comes behind the flush at submit.)
+    fn not_promised(&self, resource: ResourceId, range: ByteRange) -> Result<(), HazardError> {
+        let latest = self
+            .promises
+            .iter()
+            .filter(|(number, promise)| {
+                *number <= self.submitted
+                    && matches!(promise, Promise::Invalidated(id, atoms) if *id == resource && atoms.overlaps(range))
+            })
+            .map(|(number, _)| *number)
+            .max();
+        match latest {
+            Some(submission) => Err(HazardError::InFlight { resource, range, submission }),
+            None => Ok(()),
+        }
+    }
+
     fn not_hidden(&self, resource: ResourceId, range: ByteRange) -> Result<(), HazardError> {
         let hidden = self
             .hidden
@@ -388,19 +411,28 @@ impl Tracker {
         if hidden { Err(HazardError::NotVisible { resource, range }) } else { Ok(()) }
     }
 
-    /// The range to invalidate before the host touches `range`, taken as done.
+    /// The ranges to invalidate before the host touches `range`, taken as done. Atoms the device did not
+    /// write stay out: they may hold host writes that are not flushed.
     fn invalidate_now(
         &mut self,
         resource: ResourceId,
         range: ByteRange,
-        rounded: ByteRange,
-    ) -> Option<ByteRange> {
-        let stale =
-            self.stale.until(self.submitted).any(|(_, ledger)| !ledger.found(resource, range).is_empty());
-        if stale {
-            self.stale.until_mut(self.submitted).for_each(|ledger| ledger.remove(resource, rounded));
+        memory: HostMemory,
+    ) -> Vec<ByteRange> {
+        let stale = self.stale.until(self.submitted);
+        let pieces = stale.flat_map(|(_, ledger)| ledger.pieces(resource, range, Access::DEVICE));
+        let atoms: RangeSet = pieces.map(|piece| memory.rounded(piece)).collect();
+        // Bytes that no barrier showed yet are as stale behind the invalidate as before it.
+        let mut fresh = atoms.clone();
+        for (_, ledger) in self.hidden.until(self.submitted) {
+            for atom in atoms.iter() {
+                ledger.pieces(resource, atom, Access::DEVICE).for_each(|piece| fresh.remove(piece));
+            }
         }
-        stale.then_some(rounded)
+        for ledger in self.stale.until_mut(self.submitted) {
+            fresh.iter().for_each(|range| ledger.remove(resource, range));
+        }
+        atoms.iter().collect()
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::range::ByteRange;
 use super::refusal::Refusal;
 use super::window::Window;
+use crate::memory::range::ByteRange;
 
 /// The wanted pages are partly, not wholly, inside live imports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -20,7 +20,7 @@ pub use map::{AcquireError, Conflict, ImportKey, ImportMap};
 pub use refusal::Refusal;
 pub use rules::{DeviceLimits, DriverKind, ImportRules};
 pub use verdict::{Choice, DeviceKind, DevicePolicy, Path, Reason, Request, Verdict, choose};
-pub use window::{ReadWrite, Window, plan_window};
+pub use window::{ReadWrite, Window, enclosing, plan_window};
 
 /// Memory could not be bound as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

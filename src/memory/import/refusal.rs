@@ -3,16 +3,16 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::super::budget::BudgetExceeded;
-use super::super::os::OsError;
-use super::super::range::ByteRange;
+use crate::memory::budget::BudgetExceeded;
+use crate::memory::os::OsError;
+use crate::memory::range::ByteRange;
 
 const INTO_REGION: &str = "read it into a HostRegion";
 const USE_REGION: &str = "keep the tensor in a HostRegion";
 
 /// Why memory is not imported.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(tag = "refusal", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refusal {
     /// There are no bytes.
@@ -219,9 +219,9 @@ mod tests {
     #[test]
     fn a_refusal_is_tagged_json() {
         let json = |refusal| serde_json::to_value(refusal).unwrap();
-        assert_eq!(json(Refusal::Memfd), serde_json::json!({ "refusal": "memfd" }));
+        assert_eq!(json(Refusal::Memfd), serde_json::json!({ "kind": "memfd" }));
         let refusal = Refusal::BelowThreshold { bytes: 4, threshold: 65_536 };
-        let expected = serde_json::json!({ "refusal": "below_threshold", "bytes": 4, "threshold": 65_536 });
+        let expected = serde_json::json!({ "kind": "below_threshold", "bytes": 4, "threshold": 65_536 });
         assert_eq!(json(refusal), expected);
         let budget = Refusal::from(BudgetExceeded { asked: 3, live: 2, limit: 4 });
         assert_eq!(json(budget)["asked"], 3);

@@ -1,9 +1,9 @@
 //! The pages around a pointer, checked one mapping at a time.
 
-use super::super::os::{Backing, MapEntry};
-use super::super::range::ByteRange;
 use super::refusal::Refusal;
 use super::rules::ImportRules;
+use crate::memory::os::{Backing, MapEntry};
+use crate::memory::range::ByteRange;
 
 /// What a binding does with its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -73,7 +73,7 @@ impl Window {
 /// Finds the enclosing pages of `bytes` bytes at `addr` and checks that each may be imported.
 ///
 /// `maps` are the process's mappings around the address, in ascending order
-/// ([`process_map`](super::super::os::process_map) of [`enclosing`]'s answer); `page` is the size of a
+/// ([`process_map`](crate::memory::os::process_map) of [`enclosing`]'s answer); `page` is the size of a
 /// page.
 ///
 /// # Errors
@@ -149,8 +149,8 @@ fn check(entry: &MapEntry, window: ByteRange, access: ReadWrite, rules: &ImportR
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::rules::DriverKind;
     use super::*;
+    use crate::memory::import::DriverKind;
 
     const PAGE: u64 = 4096;
 
@@ -287,109 +287,5 @@ mod tests {
                 Err(other) => prop_assert!(false, "{other:?}"),
             }
         }
-    }
-}
-
-#[cfg(all(test, target_os = "linux", not(miri)))]
-mod real_mappings {
-    use std::io::Write;
-
-    use rustix::mm::ProtFlags;
-
-    use super::super::super::os::{Mapping, page_size, process_map, testing};
-    use super::super::rules::DriverKind;
-    use super::*;
-
-    fn plan(addr: usize, bytes: usize, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
-        let page = page_size() as u64;
-        let range = enclosing(addr as u64, bytes as u64, rules, page)?;
-        plan_window(addr as u64, bytes as u64, access, rules, &process_map(range)?, page)
-    }
-
-    fn plan_mapping(mapping: &Mapping, access: ReadWrite, driver: DriverKind) -> Result<Window, Refusal> {
-        let addr = mapping.as_ptr().addr().get();
-        plan(addr + 52, mapping.bytes() - 60, access, &ImportRules::for_driver(driver))
-    }
-
-    #[test]
-    fn vectors_and_stack_arrays_at_any_offset() {
-        let heap = vec![0u8; 100_000];
-        let stack = [0u8; 9_000];
-        for bytes in [heap.as_slice(), stack.as_slice()] {
-            for (skip, len) in [(0, bytes.len()), (1, 1), (52, 4096), (4095, 4097), (bytes.len() - 1, 1)] {
-                let addr = bytes.as_ptr().addr() + skip;
-                let window = plan(addr, len, ReadWrite::ReadWrite, &ImportRules::strict()).unwrap();
-                assert_eq!(window.addr + window.offset, addr as u64);
-                assert!(window.offset + len as u64 <= window.bytes);
-            }
-        }
-        assert_eq!(
-            plan(heap.as_ptr().addr(), 0, ReadWrite::Read, &ImportRules::strict()),
-            Err(Refusal::Empty)
-        );
-    }
-
-    #[test]
-    fn constants_of_the_program_are_read_only_or_of_a_file() {
-        static TEXT: [u8; 5000] = [7; 5000];
-        let refused = plan(TEXT.as_ptr().addr(), 5000, ReadWrite::Read, &ImportRules::strict());
-        assert!(
-            matches!(refused, Err(Refusal::FileBacked { .. } | Refusal::ReadOnlyMapping { .. })),
-            "{refused:?}"
-        );
-    }
-
-    #[test]
-    fn read_only_and_inaccessible_pages() {
-        let page = page_size();
-        let read_only = testing::map_anonymous(2 * page, ProtFlags::READ, false);
-        let refused = plan_mapping(&read_only, ReadWrite::Read, DriverKind::Radv);
-        assert!(matches!(refused, Err(Refusal::ReadOnlyMapping { written: false, .. })));
-        assert!(plan_mapping(&read_only, ReadWrite::Read, DriverKind::Lavapipe).is_ok());
-        let refused = plan_mapping(&read_only, ReadWrite::Write, DriverKind::Lavapipe);
-        assert!(matches!(refused, Err(Refusal::ReadOnlyMapping { written: true, .. })));
-        let closed = testing::map_anonymous(page, ProtFlags::empty(), false);
-        let refused = plan_mapping(&closed, ReadWrite::Read, DriverKind::Lavapipe);
-        assert!(matches!(refused, Err(Refusal::NotReadable { .. })));
-    }
-
-    #[test]
-    fn shared_memory_and_memory_files() {
-        let page = page_size();
-        let both = ProtFlags::READ | ProtFlags::WRITE;
-        let shared = testing::map_anonymous(page, both, true);
-        assert_eq!(plan_mapping(&shared, ReadWrite::Write, DriverKind::Radv), Err(Refusal::Shared));
-        let file = testing::memfd(2 * page as u64);
-        for is_shared in [true, false] {
-            let memory = testing::map_file(&file, 2 * page, true, is_shared);
-            assert_eq!(plan_mapping(&memory, ReadWrite::Write, DriverKind::Radv), Err(Refusal::Memfd));
-            assert!(plan_mapping(&memory, ReadWrite::Write, DriverKind::Nvidia).is_ok());
-        }
-    }
-
-    #[test]
-    fn files_are_named() {
-        let page = page_size();
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(&vec![1; 2 * page]).unwrap();
-        let mapping = testing::map_file(file.as_file(), 2 * page, false, false);
-        let path = file.path().to_str().unwrap().to_owned();
-        let refused = plan_mapping(&mapping, ReadWrite::Read, DriverKind::Radv);
-        assert_eq!(refused, Err(Refusal::FileBacked { path }));
-        assert!(plan_mapping(&mapping, ReadWrite::Read, DriverKind::Lavapipe).is_ok());
-    }
-
-    #[test]
-    fn holes_are_found_and_ends_respected() {
-        let page = page_size();
-        let mapping = Mapping::anonymous(4 * page, page).unwrap();
-        let addr = mapping.as_ptr().addr().get();
-        testing::punch(&mapping, 2 * page);
-        let rules = ImportRules::strict();
-        assert!(plan(addr, 2 * page, ReadWrite::Write, &rules).is_ok());
-        let refused = plan(addr, 2 * page + 1, ReadWrite::Write, &rules);
-        // Another test may map the hole meanwhile; it can then only be a page of its own.
-        assert!(refused.is_ok() || refused == Err(Refusal::NotMapped { addr: (addr + 2 * page) as u64 }));
-        std::mem::forget(mapping);
     }
 }

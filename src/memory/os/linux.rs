@@ -17,8 +17,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice as MmAdvice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::super::range::ByteRange;
 use super::{Advice, Backing, MapEntry, OsError};
+use crate::memory::range::ByteRange;
 
 const MAPS: &str = "/proc/self/maps";
 const HUGE_PAGE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";

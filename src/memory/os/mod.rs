@@ -20,7 +20,9 @@ pub use system::Mapping;
 pub(crate) use system::{open_direct, read_at};
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
-pub(crate) use linux::testing;
+use linux::testing;
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod linux_tests;
 
 /// What the system refused, or does not offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ptr::NonNull;
 
-use super::super::range::ByteRange;
 use super::{Advice, MapEntry, OsError};
+use crate::memory::range::ByteRange;
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;

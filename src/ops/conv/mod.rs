@@ -1,6 +1,31 @@
-//! Operators of this family.
+//! Convolutions.
 
-use super::Family;
+mod columns;
+mod conv_op;
+mod depthwise;
+mod direct;
+pub mod fold;
+mod scatter;
+mod transpose;
+
+pub use conv_op::Conv;
+pub use transpose::ConvTranspose;
+
+use super::real::FLOATS;
+use super::{Family, OpDef};
 
 /// The family's rows.
-pub const FAMILY: Family = Family { name: "conv", ops: &[] };
+pub const FAMILY: Family = Family {
+    name: "conv",
+    ops: &[
+        OpDef { name: "Conv", domain: "", since: 1, types: FLOATS, gpu: true, read: conv_op::read },
+        OpDef {
+            name: "ConvTranspose",
+            domain: "",
+            since: 1,
+            types: FLOATS,
+            gpu: true,
+            read: transpose::read,
+        },
+    ],
+};

@@ -256,10 +256,9 @@ mod tests {
                         let d = c.shape().dims();
                         let at = match d {
                             [] => 0,
-                            [_] => col,
-                            [1, _] => col,
-                            [_, 1] => r,
-                            _ => r * n + col,
+                            &[len] => col % len,
+                            &[rows, cols] => r % rows * cols + col % cols,
+                            _ => unreachable!(),
                         };
                         f64::from(v[at])
                     });

@@ -1,0 +1,172 @@
+//! The logical device.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use ash::vk;
+
+use super::features::Extensions;
+use super::instance::Instance;
+use super::probe::{CacheKey, Probe};
+use super::{Without, error, lock};
+use crate::backend::{DeviceError, DeviceInfo};
+
+/// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
+pub(super) struct Device {
+    pub(super) raw: ash::Device,
+    pub(super) physical: vk::PhysicalDevice,
+    pub(super) info: DeviceInfo,
+    pub(super) memory: vk::PhysicalDeviceMemoryProperties,
+    pub(super) cache: CacheKey,
+    pub(super) family: u32,
+    pub(super) timestamp_bits: u32,
+    pub(super) timeline: Option<TimelineFunctions>,
+    pub(super) barrier2: Option<vk::PFN_vkCmdPipelineBarrier2>,
+    pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
+    queues: Vec<Mutex<vk::Queue>>,
+    next_queue: AtomicUsize,
+    lost: OnceLock<String>,
+    // Outlives the device.
+    pub(super) instance: Arc<Instance>,
+}
+
+/// Functions of timeline semaphores, from the core or the extension.
+#[derive(Clone, Copy)]
+pub(super) struct TimelineFunctions {
+    pub(super) wait: vk::PFN_vkWaitSemaphores,
+    pub(super) counter: vk::PFN_vkGetSemaphoreCounterValue,
+}
+
+impl Device {
+    /// Opens the device that `probe` found usable.
+    pub(super) fn open(instance: Arc<Instance>, probe: Probe, without: Without) -> Result<Self, DeviceError> {
+        let Probe { physical, info, extensions, mut features, memory, family, queues, timestamp_bits, cache } =
+            probe;
+        let has_timeline = features.has_timeline() && !without.timeline;
+        let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
+        let priorities = vec![1.0; queues as usize];
+        let queue_infos =
+            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
+        let names: Vec<_> = extensions.to_enable().map(|name| name.as_ptr()).collect();
+        let mut chain = features.chain(&extensions);
+        let device_info = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&queue_infos)
+            .enabled_extension_names(&names)
+            .push_next(&mut chain);
+        // SAFETY: the family has that many queues; every extension and feature was reported by this
+        // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
+        let raw = unsafe { instance.raw.create_device(physical, &device_info, None) }
+            .map_err(|code| error("vkCreateDevice", code, 0))?;
+        let queues = (0..queues)
+            // SAFETY: a queue that was created with the device, VUID-vkGetDeviceQueue-queueIndex-00385.
+            .map(|index| Mutex::new(unsafe { raw.get_device_queue(family, index) }))
+            .collect();
+        let host_memory =
+            info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(&instance.raw, &raw));
+        Ok(Device {
+            physical,
+            memory,
+            cache,
+            family,
+            timestamp_bits,
+            timeline: has_timeline.then(|| timeline_functions(&instance.raw, &raw, &extensions)),
+            barrier2: has_barrier2.then(|| barrier2_function(&instance.raw, &raw, &extensions)),
+            host_memory,
+            queues,
+            next_queue: AtomicUsize::new(0),
+            lost: OnceLock::new(),
+            info,
+            raw,
+            instance,
+        })
+    }
+
+    /// The queue that the next [`super::queue::Queue`] submits to, as an index for [`Device::queue`].
+    pub(super) fn assign_queue(&self) -> usize {
+        self.next_queue.fetch_add(1, Ordering::Relaxed) % self.queues.len().max(1)
+    }
+
+    /// Runs `call` with a queue to itself: VkQueue is externally synchronized.
+    pub(super) fn with_queue<R>(
+        &self,
+        index: usize,
+        call: impl FnOnce(vk::Queue) -> Result<R, DeviceError>,
+    ) -> Result<R, DeviceError> {
+        match self.queues.get(index) {
+            Some(queue) => call(*lock(queue)),
+            None => Err(DeviceError::Stale { object: "queue" }),
+        }
+    }
+
+    /// A failed call as an error; a lost device stays lost.
+    pub(super) fn error(&self, call: &'static str, code: vk::Result, bytes: u64) -> DeviceError {
+        let error = error(call, code, bytes);
+        if let DeviceError::Lost { detail } = &error {
+            let _ = self.lost.set(detail.clone());
+        }
+        error
+    }
+
+    /// Whether the device still works, as far as is known.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] with what was said first.
+    pub(super) fn alive(&self) -> Result<(), DeviceError> {
+        match self.lost.get() {
+            None => Ok(()),
+            Some(detail) => Err(DeviceError::Lost { detail: detail.clone() }),
+        }
+    }
+
+    /// Marks the device lost, as a call that returns `VK_ERROR_DEVICE_LOST` does.
+    #[cfg(test)]
+    pub(super) fn lose(&self) -> DeviceError {
+        self.error("test", vk::Result::ERROR_DEVICE_LOST, 0)
+    }
+
+    /// Waits until every queue is idle; a lost device is.
+    pub(super) fn wait_idle(&self) {
+        let _queues: Vec<_> = self.queues.iter().map(lock).collect();
+        // SAFETY: every queue is locked, VUID-vkDeviceWaitIdle-None (host access to all queues).
+        if let Err(code) = unsafe { self.raw.device_wait_idle() } {
+            let error = self.error("vkDeviceWaitIdle", code, 0);
+            tracing::warn!(target: "onepool::vulkan", %error, "tearing down");
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.wait_idle();
+        // SAFETY: whoever made an object of the device holds the device and is gone, so its objects are
+        // destroyed (VUID-vkDestroyDevice-device-05137); destroyed once.
+        unsafe { self.raw.destroy_device(None) };
+    }
+}
+
+fn timeline_functions(
+    instance: &ash::Instance,
+    device: &ash::Device,
+    extensions: &Extensions,
+) -> TimelineFunctions {
+    if extensions.is_core(ash::khr::timeline_semaphore::NAME) {
+        let core = device.fp_v1_2();
+        return TimelineFunctions { wait: core.wait_semaphores, counter: core.get_semaphore_counter_value };
+    }
+    let khr = ash::khr::timeline_semaphore::Device::new(instance, device);
+    TimelineFunctions {
+        wait: khr.fp().wait_semaphores_khr,
+        counter: khr.fp().get_semaphore_counter_value_khr,
+    }
+}
+
+fn barrier2_function(
+    instance: &ash::Instance,
+    device: &ash::Device,
+    extensions: &Extensions,
+) -> vk::PFN_vkCmdPipelineBarrier2 {
+    if extensions.is_core(ash::khr::synchronization2::NAME) {
+        return device.fp_v1_3().cmd_pipeline_barrier2;
+    }
+    ash::khr::synchronization2::Device::new(instance, device).fp().cmd_pipeline_barrier2_khr
+}

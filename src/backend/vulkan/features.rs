@@ -1,0 +1,249 @@
+//! Features and extensions of a physical device: what there is, and what of it is turned on.
+
+use std::ffi::CStr;
+use std::ptr;
+
+use ash::vk;
+
+use crate::kernel::Requires;
+
+/// Extensions that are used, with the version whose core has them.
+const EXTENSIONS: &[(&CStr, u32)] = &[
+    (ash::khr::timeline_semaphore::NAME, vk::API_VERSION_1_2),
+    (ash::khr::synchronization2::NAME, vk::API_VERSION_1_3),
+    (ash::khr::_8bit_storage::NAME, vk::API_VERSION_1_2),
+    (ash::khr::shader_float16_int8::NAME, vk::API_VERSION_1_2),
+    (ash::khr::vulkan_memory_model::NAME, vk::API_VERSION_1_2),
+    (ash::khr::shader_atomic_int64::NAME, vk::API_VERSION_1_2),
+    (ash::khr::shader_subgroup_extended_types::NAME, vk::API_VERSION_1_2),
+    (ash::khr::shader_float_controls::NAME, vk::API_VERSION_1_2),
+    (ash::khr::driver_properties::NAME, vk::API_VERSION_1_2),
+    (ash::khr::shader_integer_dot_product::NAME, vk::API_VERSION_1_3),
+    (ash::khr::maintenance4::NAME, vk::API_VERSION_1_3),
+    (ash::khr::cooperative_matrix::NAME, u32::MAX),
+    (ash::khr::workgroup_memory_explicit_layout::NAME, u32::MAX),
+    (ash::ext::shader_atomic_float::NAME, u32::MAX),
+    (ash::ext::shader_atomic_float2::NAME, u32::MAX),
+    (ash::ext::external_memory_host::NAME, u32::MAX),
+    (ash::khr::portability_subset::NAME, u32::MAX),
+];
+
+/// Which of the extensions a device has, in its core or beside it.
+#[derive(Clone, Debug)]
+pub(super) struct Extensions {
+    version: u32,
+    offered: Vec<&'static CStr>,
+}
+
+impl Extensions {
+    /// From what the device of core version `version` lists.
+    pub(super) fn new(version: u32, listed: &[vk::ExtensionProperties]) -> Self {
+        let is_listed =
+            |name: &CStr| listed.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name));
+        let offered = EXTENSIONS.iter().map(|(name, _)| *name).filter(|name| is_listed(name)).collect();
+        Extensions { version, offered }
+    }
+
+    /// Whether the device can do what the extension `name` describes.
+    pub(super) fn has(&self, name: &CStr) -> bool {
+        let core = EXTENSIONS.iter().any(|(known, core)| *known == name && self.version >= *core);
+        core || self.offered.contains(&name)
+    }
+
+    /// Whether the functions of `name` come from the core, without their suffix.
+    pub(super) fn is_core(&self, name: &CStr) -> bool {
+        EXTENSIONS.iter().any(|(known, core)| *known == name && self.version >= *core)
+    }
+
+    /// The names to enable on the device: those that its core does not have.
+    pub(super) fn to_enable(&self) -> impl Iterator<Item = &'static CStr> + '_ {
+        self.offered.iter().copied().filter(|name| !self.is_core(name))
+    }
+}
+
+/// The feature structures that are asked for and turned on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Features {
+    base: vk::PhysicalDeviceFeatures,
+    storage_16: vk::PhysicalDevice16BitStorageFeatures<'static>,
+    storage_8: vk::PhysicalDevice8BitStorageFeatures<'static>,
+    float16_int8: vk::PhysicalDeviceShaderFloat16Int8Features<'static>,
+    pointers: vk::PhysicalDeviceVariablePointersFeatures<'static>,
+    timeline: vk::PhysicalDeviceTimelineSemaphoreFeatures<'static>,
+    synchronization2: vk::PhysicalDeviceSynchronization2Features<'static>,
+    memory_model: vk::PhysicalDeviceVulkanMemoryModelFeatures<'static>,
+    atomic_int64: vk::PhysicalDeviceShaderAtomicInt64Features<'static>,
+    subgroup_types: vk::PhysicalDeviceShaderSubgroupExtendedTypesFeatures<'static>,
+    dot_product: vk::PhysicalDeviceShaderIntegerDotProductFeatures<'static>,
+    maintenance4: vk::PhysicalDeviceMaintenance4Features<'static>,
+    matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
+    workgroup_layout: vk::PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR<'static>,
+    atomic_float: vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT<'static>,
+    atomic_float2: vk::PhysicalDeviceShaderAtomicFloat2FeaturesEXT<'static>,
+}
+
+impl Features {
+    /// What `physical` has.
+    pub(super) fn query(
+        instance: &ash::Instance,
+        physical: vk::PhysicalDevice,
+        extensions: &Extensions,
+    ) -> Self {
+        let mut found = Features::default();
+        let mut chain = found.chain(extensions);
+        // SAFETY: the handle is of this instance; every structure in the chain lives until the call
+        // returns and belongs to an extension that the device has.
+        unsafe { instance.get_physical_device_features2(physical, &mut chain) };
+        let base = chain.features;
+        found.base = vk::PhysicalDeviceFeatures {
+            shader_float64: base.shader_float64,
+            shader_int64: base.shader_int64,
+            shader_int16: base.shader_int16,
+            shader_storage_image_extended_formats: base.shader_storage_image_extended_formats,
+            shader_storage_image_read_without_format: base.shader_storage_image_read_without_format,
+            shader_storage_image_write_without_format: base.shader_storage_image_write_without_format,
+            ..Default::default()
+        };
+        found
+    }
+
+    /// The structures as one chain, to query or to enable.
+    pub(super) fn chain(&mut self, extensions: &Extensions) -> vk::PhysicalDeviceFeatures2<'_> {
+        // A copied structure still points to the neighbour of its original.
+        self.storage_16.p_next = ptr::null_mut();
+        self.pointers.p_next = ptr::null_mut();
+        let mut chain = vk::PhysicalDeviceFeatures2::default()
+            .features(self.base)
+            .push_next(&mut self.storage_16)
+            .push_next(&mut self.pointers);
+        macro_rules! push {
+            ($($name:expr => $field:ident),* $(,)?) => {
+                $(if extensions.has($name) {
+                    self.$field.p_next = ptr::null_mut();
+                    chain = chain.push_next(&mut self.$field);
+                })*
+            };
+        }
+        push! {
+            ash::khr::_8bit_storage::NAME => storage_8,
+            ash::khr::shader_float16_int8::NAME => float16_int8,
+            ash::khr::timeline_semaphore::NAME => timeline,
+            ash::khr::synchronization2::NAME => synchronization2,
+            ash::khr::vulkan_memory_model::NAME => memory_model,
+            ash::khr::shader_atomic_int64::NAME => atomic_int64,
+            ash::khr::shader_subgroup_extended_types::NAME => subgroup_types,
+            ash::khr::shader_integer_dot_product::NAME => dot_product,
+            ash::khr::maintenance4::NAME => maintenance4,
+            ash::khr::cooperative_matrix::NAME => matrix,
+            ash::khr::workgroup_memory_explicit_layout::NAME => workgroup_layout,
+            ash::ext::shader_atomic_float::NAME => atomic_float,
+            ash::ext::shader_atomic_float2::NAME => atomic_float2,
+        }
+        chain
+    }
+
+    /// Whether timeline semaphores can be used.
+    pub(super) fn has_timeline(&self) -> bool {
+        self.timeline.timeline_semaphore == vk::TRUE
+    }
+
+    /// Whether `vkCmdPipelineBarrier2` can be used.
+    pub(super) fn has_synchronization2(&self) -> bool {
+        self.synchronization2.synchronization2 == vk::TRUE
+    }
+
+    /// The features as kernels ask for them.
+    pub(super) fn requires(
+        &self,
+        subgroup: &vk::PhysicalDeviceSubgroupProperties<'_>,
+        controls: &vk::PhysicalDeviceFloatControlsProperties<'_>,
+        version: u32,
+    ) -> Requires {
+        let base = &self.base;
+        let controls_all = [
+            controls.shader_signed_zero_inf_nan_preserve_float32,
+            controls.shader_denorm_preserve_float32,
+            controls.shader_denorm_flush_to_zero_float32,
+            controls.shader_rounding_mode_rte_float32,
+            controls.shader_rounding_mode_rtz_float32,
+        ];
+        let without_format =
+            [base.shader_storage_image_read_without_format, base.shader_storage_image_write_without_format];
+        let present = [
+            // Core since 1.0, without a feature of their own.
+            (true, Requires::IMAGE_1D),
+            (base.shader_float64 == vk::TRUE, Requires::FLOAT64),
+            (base.shader_int64 == vk::TRUE, Requires::INT64),
+            (base.shader_int16 == vk::TRUE, Requires::INT16),
+            (base.shader_storage_image_extended_formats == vk::TRUE, Requires::IMAGE_FORMATS),
+            (without_format == [vk::TRUE; 2], Requires::IMAGE_WITHOUT_FORMAT),
+            (self.storage_16.storage_buffer16_bit_access == vk::TRUE, Requires::STORAGE_16),
+            (self.storage_16.storage_push_constant16 == vk::TRUE, Requires::PUSH_CONSTANT_16),
+            (self.storage_8.storage_buffer8_bit_access == vk::TRUE, Requires::STORAGE_8),
+            (self.storage_8.storage_push_constant8 == vk::TRUE, Requires::PUSH_CONSTANT_8),
+            (self.float16_int8.shader_float16 == vk::TRUE, Requires::FLOAT16),
+            (self.float16_int8.shader_int8 == vk::TRUE, Requires::INT8),
+            (self.pointers.variable_pointers == vk::TRUE, Requires::VARIABLE_POINTERS),
+            (self.memory_model.vulkan_memory_model == vk::TRUE, Requires::VULKAN_MEMORY_MODEL),
+            (self.atomic_int64.shader_buffer_int64_atomics == vk::TRUE, Requires::ATOMIC_INT64),
+            (self.atomic_float.shader_buffer_float32_atomic_add == vk::TRUE, Requires::ATOMIC_FLOAT),
+            (
+                self.atomic_float2.shader_buffer_float32_atomic_min_max == vk::TRUE,
+                Requires::ATOMIC_FLOAT_MIN_MAX,
+            ),
+            (self.dot_product.shader_integer_dot_product == vk::TRUE, Requires::DOT_PRODUCT),
+            (self.matrix.cooperative_matrix == vk::TRUE, Requires::COOPERATIVE_MATRIX),
+            (self.workgroup_layout.workgroup_memory_explicit_layout == vk::TRUE, Requires::WORKGROUP_LAYOUT),
+            (controls_all == [vk::TRUE; 5], Requires::FLOAT_CONTROLS),
+            (self.maintenance4.maintenance4 == vk::TRUE, Requires::LOCAL_SIZE_ID),
+            (version >= vk::API_VERSION_1_2, Requires::SPIRV_1_4.union(Requires::SPIRV_1_5)),
+            (version >= vk::API_VERSION_1_3, Requires::SPIRV_1_6),
+        ];
+        let mut all = Requires::NONE;
+        for (_, feature) in present.into_iter().filter(|(present, _)| *present) {
+            all = all.union(feature);
+        }
+        if subgroup.supported_stages.contains(vk::ShaderStageFlags::COMPUTE) {
+            for (flag, feature) in SUBGROUPS {
+                if subgroup.supported_operations.contains(*flag) {
+                    all = all.union(*feature);
+                }
+            }
+        }
+        all
+    }
+}
+
+const SUBGROUPS: &[(vk::SubgroupFeatureFlags, Requires)] = &[
+    (vk::SubgroupFeatureFlags::BASIC, Requires::SUBGROUP_BASIC),
+    (vk::SubgroupFeatureFlags::VOTE, Requires::SUBGROUP_VOTE),
+    (vk::SubgroupFeatureFlags::ARITHMETIC, Requires::SUBGROUP_ARITHMETIC),
+    (vk::SubgroupFeatureFlags::BALLOT, Requires::SUBGROUP_BALLOT),
+    (vk::SubgroupFeatureFlags::SHUFFLE, Requires::SUBGROUP_SHUFFLE),
+    (vk::SubgroupFeatureFlags::SHUFFLE_RELATIVE, Requires::SUBGROUP_SHUFFLE_RELATIVE),
+    (vk::SubgroupFeatureFlags::CLUSTERED, Requires::SUBGROUP_CLUSTERED),
+    (vk::SubgroupFeatureFlags::QUAD, Requires::SUBGROUP_QUAD),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(names: &[&CStr]) -> Vec<vk::ExtensionProperties> {
+        names.iter().map(|name| vk::ExtensionProperties::default().extension_name(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn an_extension_is_enabled_only_where_the_core_has_it_not() {
+        let names = listed(&[ash::khr::timeline_semaphore::NAME, ash::ext::external_memory_host::NAME]);
+        let old = Extensions::new(vk::API_VERSION_1_1, &names);
+        assert!(
+            old.has(ash::khr::timeline_semaphore::NAME) && !old.is_core(ash::khr::timeline_semaphore::NAME)
+        );
+        assert_eq!(old.to_enable().count(), 2);
+        let new = Extensions::new(vk::API_VERSION_1_3, &names);
+        assert!(new.is_core(ash::khr::timeline_semaphore::NAME) && new.has(ash::khr::synchronization2::NAME));
+        assert_eq!(new.to_enable().collect::<Vec<_>>(), [ash::ext::external_memory_host::NAME]);
+        assert!(!old.has(ash::khr::synchronization2::NAME));
+    }
+}

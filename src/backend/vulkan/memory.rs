@@ -1,0 +1,273 @@
+//! Buffers and the memory behind them.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use ash::vk;
+use gpu_allocator::vulkan::{
+    Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc,
+};
+use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, MemoryLocation};
+
+use super::device::Device;
+use super::lock;
+use super::types::{BUFFER_USAGE, candidates};
+use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress};
+use crate::recording::BufferRange;
+
+const MIB: u64 = 1 << 20;
+
+/// A `VkBuffer` with its memory.
+pub(super) struct Buffer {
+    pub(super) raw: vk::Buffer,
+    pub(super) info: BufferInfo,
+    pub(super) memory: Memory,
+    // Texel views by (format, offset, bytes).
+    views: Mutex<HashMap<(vk::Format, u64, u64), vk::BufferView>>,
+}
+
+/// What stands behind a buffer.
+pub(super) enum Memory {
+    /// A piece of a block.
+    Allocated(Allocation),
+    /// The caller's pages: the object, and its size in bytes.
+    Imported(vk::DeviceMemory, u64),
+}
+
+impl Buffer {
+    pub(super) fn new(raw: vk::Buffer, info: BufferInfo, memory: Memory) -> Self {
+        Buffer { raw, info, memory, views: Mutex::default() }
+    }
+
+    /// Whether the range lies in the buffer.
+    pub(super) fn check(&self, range: &BufferRange) -> Result<(), DeviceError> {
+        let end = range.offset.checked_add(range.bytes).unwrap_or(u64::MAX);
+        if end > self.info.bytes {
+            return Err(DeviceError::Limit { what: "a range's end", asked: end, limit: self.info.bytes });
+        }
+        Ok(())
+    }
+
+    /// The view of `[offset, offset + bytes)` as texels of `format`; made once, kept while the buffer lives.
+    pub(super) fn texel_view(
+        &self,
+        device: &Device,
+        format: vk::Format,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<vk::BufferView, DeviceError> {
+        let mut views = lock(&self.views);
+        if let Some(view) = views.get(&(format, offset, bytes)) {
+            return Ok(*view);
+        }
+        let info =
+            vk::BufferViewCreateInfo::default().buffer(self.raw).format(format).offset(offset).range(bytes);
+        // SAFETY: the buffer has both texel usages; the caller checked offset, range and alignment
+        // (VUID-VkBufferViewCreateInfo-offset-02749, -range-00929, -range-00930, -offset-00931).
+        let view = unsafe { device.raw.create_buffer_view(&info, None) }
+            .map_err(|code| device.error("vkCreateBufferView", code, 0))?;
+        views.insert((format, offset, bytes), view);
+        Ok(view)
+    }
+
+    /// The mapped range that covers `[offset, offset + bytes)` of the buffer.
+    pub(super) fn mapped_range(&self, atom: u64, offset: u64, bytes: u64) -> vk::MappedMemoryRange<'static> {
+        let (memory, base, end) = match &self.memory {
+            // SAFETY: the object is named in a range and neither freed nor suballocated.
+            Memory::Allocated(allocation) => unsafe {
+                (allocation.memory(), allocation.offset(), allocation.offset() + allocation.size())
+            },
+            Memory::Imported(memory, bytes) => (*memory, 0, *bytes),
+        };
+        let (start, bytes) = atoms(base + offset, bytes, atom, end);
+        vk::MappedMemoryRange::default().memory(memory).offset(start).size(bytes)
+    }
+}
+
+/// `[start, start + bytes)` widened to whole atoms, up to `end`, which is the end of the memory or a multiple
+/// of the atom itself.
+fn atoms(start: u64, bytes: u64, atom: u64, end: u64) -> (u64, u64) {
+    let first = start - start % atom;
+    let last = start.saturating_add(bytes).checked_next_multiple_of(atom).unwrap_or(end).min(end);
+    (first, last.saturating_sub(first))
+}
+
+/// Makes and frees buffers in blocks of memory.
+pub(super) struct Pool {
+    allocator: Mutex<Allocator>,
+}
+
+impl Pool {
+    pub(super) fn new(device: &Device) -> Result<Self, DeviceError> {
+        let mut debug_settings = AllocatorDebugSettings::default();
+        debug_settings.log_leaks_on_shutdown = false;
+        let desc = AllocatorCreateDesc {
+            instance: device.instance.raw.clone(),
+            device: device.raw.clone(),
+            physical_device: device.physical,
+            debug_settings,
+            buffer_device_address: false,
+            allocation_sizes: AllocationSizes::new(32 * MIB, 8 * MIB)
+                .with_max_device_memblock_size(256 * MIB)
+                .with_max_host_memblock_size(64 * MIB),
+        };
+        let allocator = Allocator::new(&desc).map_err(|cause| allocation_error(device, &cause, 0))?;
+        Ok(Pool { allocator: Mutex::new(allocator) })
+    }
+
+    /// A buffer in the best memory that has room.
+    pub(super) fn create(&self, device: &Device, desc: &BufferDesc) -> Result<Buffer, DeviceError> {
+        let limit = device.info.limits.max_buffer_bytes;
+        if desc.bytes > limit {
+            return Err(DeviceError::Limit { what: "a buffer", asked: desc.bytes, limit });
+        }
+        if desc.bytes == 0 {
+            return Err(DeviceError::Unsupported { what: "a buffer of 0 bytes".into() });
+        }
+        let info = vk::BufferCreateInfo::default()
+            .size(desc.bytes)
+            .usage(BUFFER_USAGE)
+            .sharing_mode(vk::SharingMode::EXCLUSIVE);
+        // SAFETY: the size is neither 0 (VUID-VkBufferCreateInfo-size-00912) nor above the device's limit.
+        let raw = unsafe { device.raw.create_buffer(&info, None) }
+            .map_err(|code| device.error("vkCreateBuffer", code, desc.bytes))?;
+        let result = self.back(device, desc, raw);
+        if result.is_err() {
+            // SAFETY: nothing uses the buffer yet.
+            unsafe { device.raw.destroy_buffer(raw, None) };
+        }
+        result
+    }
+
+    fn back(&self, device: &Device, desc: &BufferDesc, raw: vk::Buffer) -> Result<Buffer, DeviceError> {
+        // SAFETY: the buffer was made on this device.
+        let requirements = unsafe { device.raw.get_buffer_memory_requirements(raw) };
+        let types = device.memory.memory_types_as_slice();
+        let (kind, unified) = (device.info.kind, device.info.unified);
+        let mut refusal =
+            DeviceError::Unsupported { what: format!("{:?} memory for buffers", desc.placement) };
+        for index in candidates(types, requirements.memory_type_bits, desc.placement, kind, unified) {
+            let allocation = match self.allocate(device, desc, requirements, index) {
+                Ok(allocation) => allocation,
+                Err(full @ (DeviceError::OutOfDeviceMemory { .. } | DeviceError::OutOfHostMemory { .. })) => {
+                    refusal = full;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            // SAFETY: fresh buffer, memory of a type it allows, at an offset with its alignment
+            // (VUID-vkBindBufferMemory-memory-01035, -memoryOffset-01036).
+            let bound =
+                unsafe { device.raw.bind_buffer_memory(raw, allocation.memory(), allocation.offset()) };
+            if let Err(code) = bound {
+                self.give_back(allocation);
+                return Err(device.error("vkBindBufferMemory", code, desc.bytes));
+            }
+            let flags = allocation.memory_properties();
+            let info = BufferInfo {
+                bytes: desc.bytes,
+                host: allocation.mapped_ptr().map(|address| HostAddress(address.cast())),
+                coherent: flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT),
+                cached: flags.contains(vk::MemoryPropertyFlags::HOST_CACHED),
+                device_local: flags.contains(vk::MemoryPropertyFlags::DEVICE_LOCAL),
+                imported: false,
+            };
+            return Ok(Buffer::new(raw, info, Memory::Allocated(allocation)));
+        }
+        Err(refusal)
+    }
+
+    fn allocate(
+        &self,
+        device: &Device,
+        desc: &BufferDesc,
+        requirements: vk::MemoryRequirements,
+        index: u32,
+    ) -> Result<Allocation, DeviceError> {
+        // Whole atoms, so that flushing one buffer leaves its neighbours alone.
+        let atom = device.info.limits.non_coherent_atom;
+        let requirements = vk::MemoryRequirements {
+            size: requirements.size.next_multiple_of(atom),
+            alignment: requirements.alignment.max(atom),
+            memory_type_bits: 1 << index,
+        };
+        let desc_allocation = AllocationCreateDesc {
+            name: desc.label,
+            requirements,
+            location: MemoryLocation::Unknown,
+            linear: true,
+            allocation_scheme: AllocationScheme::GpuAllocatorManaged,
+        };
+        lock(&self.allocator)
+            .allocate(&desc_allocation)
+            .map_err(|cause| allocation_error(device, &cause, desc.bytes))
+    }
+
+    fn give_back(&self, allocation: Allocation) {
+        if let Err(cause) = lock(&self.allocator).free(allocation) {
+            tracing::error!(target: "onepool::vulkan", %cause, "freeing memory failed");
+        }
+    }
+
+    /// Frees a buffer.
+    ///
+    /// # Safety
+    /// No unfinished submission uses the buffer.
+    pub(super) unsafe fn destroy(&self, device: &Device, buffer: Buffer) {
+        let Buffer { raw, memory, views, .. } = buffer;
+        // SAFETY: the device is done with the buffer (VUID-vkDestroyBuffer-buffer-00922,
+        // VUID-vkDestroyBufferView-bufferView-00936, VUID-vkFreeMemory-memory-00677) and nobody else
+        // holds these handles. Freeing the memory ends its mapping.
+        unsafe {
+            for (_, view) in lock(&views).drain() {
+                device.raw.destroy_buffer_view(view, None);
+            }
+            device.raw.destroy_buffer(raw, None);
+            match memory {
+                Memory::Allocated(allocation) => self.give_back(allocation),
+                Memory::Imported(memory, _) => device.raw.free_memory(memory, None),
+            }
+        }
+    }
+}
+
+fn allocation_error(device: &Device, cause: &AllocationError, bytes: u64) -> DeviceError {
+    let code = match cause {
+        AllocationError::OutOfMemory => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
+        AllocationError::FailedToMap(_) => vk::Result::ERROR_MEMORY_MAP_FAILED,
+        // The allocator turns every other result of vkAllocateMemory into a sentence with its name.
+        AllocationError::Internal(text) if text.contains("ERROR_OUT_OF_HOST_MEMORY") => {
+            vk::Result::ERROR_OUT_OF_HOST_MEMORY
+        }
+        AllocationError::Internal(text) if text.contains("ERROR_DEVICE_LOST") => {
+            vk::Result::ERROR_DEVICE_LOST
+        }
+        AllocationError::Internal(text) if text.contains("ERROR_TOO_MANY_OBJECTS") => {
+            vk::Result::ERROR_TOO_MANY_OBJECTS
+        }
+        _ => vk::Result::ERROR_UNKNOWN,
+    };
+    tracing::debug!(target: "onepool::vulkan", %cause, bytes, "allocation failed");
+    device.error("vkAllocateMemory", code, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn atoms_cover_the_range_and_stay_in_memory(
+            start in 0u64..10_000, bytes in 0u64..10_000, shift in 0u32..9, slack in 0u64..1000,
+        ) {
+            let atom = 1 << shift;
+            let end = start + bytes + slack;
+            let (first, len) = atoms(start, bytes, atom, end);
+            prop_assert_eq!(first % atom, 0);
+            prop_assert!(first <= start && first + len >= start + bytes && first + len <= end);
+            prop_assert!(len % atom == 0 || first + len == end);
+        }
+    }
+}

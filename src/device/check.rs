@@ -1,0 +1,359 @@
+//! Checks commands before a backend sees them, and collects what they touch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use super::buffer::{Closed, Lease, Memory};
+use super::core::{Core, Work, resource_of};
+use super::error::{Problem, UsageError};
+use super::kernel::KernelInner;
+use crate::memory::coherency::{Access, Barrier, ResourceId, Touch};
+use crate::memory::import::ReadWrite;
+use crate::memory::range::{ByteRange, RangeMap, RangeSet};
+use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
+
+/// How many separate pieces of one region are leased each on its own; more are leased as one hull.
+const REGION_PIECES: usize = 8;
+
+/// Takes commands one by one and ends as the [`Work`] that they make.
+#[derive(Debug)]
+pub(super) struct Checker {
+    core: Arc<Core>,
+    context: &'static str,
+    memories: BTreeMap<BufferId, Arc<Memory>>,
+    leases: Vec<Arc<Lease>>,
+    kernels: Vec<Arc<KernelInner>>,
+    touched: BTreeMap<ResourceId, RangeMap<Access>>,
+    /// Memory written since the last barrier that shows the host everything.
+    unseen: BTreeMap<BufferId, Arc<Memory>>,
+    timestamps: u32,
+}
+
+impl Checker {
+    pub(super) fn new(core: &Arc<Core>, context: &'static str, timestamps: u32) -> Checker {
+        Checker {
+            core: Arc::clone(core),
+            context,
+            memories: BTreeMap::new(),
+            leases: Vec::new(),
+            kernels: Vec::new(),
+            touched: BTreeMap::new(),
+            unseen: BTreeMap::new(),
+            timestamps,
+        }
+    }
+
+    /// Checks a whole recording.
+    pub(super) fn recording(
+        core: &Arc<Core>,
+        context: &'static str,
+        recording: &Recording,
+    ) -> Result<Work, UsageError> {
+        let mut checker = Checker::new(core, context, recording.timestamps);
+        for command in &recording.commands {
+            checker.command(command)?;
+        }
+        checker.finish(recording)
+    }
+
+    /// Checks one command and gives what it touches.
+    pub(super) fn command(&mut self, command: &Command) -> Result<Vec<Touch>, UsageError> {
+        match command {
+            Command::Dispatch(dispatch) => self.dispatch(dispatch),
+            Command::Copy { src, dst } => {
+                let mismatch = Problem::Mismatch {
+                    what: "the length of the destination",
+                    found: dst.bytes,
+                    expected: src.bytes,
+                };
+                self.ensure(src.bytes == dst.bytes, mismatch)?;
+                let both =
+                    [self.touch(0, src, Access::TRANSFER_READ)?, self.touch(1, dst, Access::TRANSFER_WRITE)?];
+                let vuid = "VUID-vkCmdCopyBuffer-pRegions-00117";
+                self.disjoint(&both.map(Some)).map_err(|error| error.with_vuid(vuid))?;
+                Ok(both.to_vec())
+            }
+            Command::Fill { dst, .. } => {
+                self.aligned("the offset of a fill", dst.offset, 4)?;
+                self.aligned("the length of a fill", dst.bytes, 4)?;
+                Ok(vec![self.touch(0, dst, Access::TRANSFER_WRITE)?])
+            }
+            Command::Barrier(barrier) => {
+                self.barrier(*barrier);
+                Ok(Vec::new())
+            }
+            Command::Timestamp { slot } => {
+                self.limit("timestamp slot", u64::from(*slot) + 1, u64::from(self.timestamps))?;
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Everything that was checked, with the host's part of the recording.
+    pub(super) fn finish(mut self, recording: &Recording) -> Result<Work, UsageError> {
+        for range in recording.flush.iter().chain(&recording.invalidate) {
+            self.host_range(range)?;
+        }
+        let is_written = |id: &BufferId| {
+            let map = self.touched.get(&resource_of(*id));
+            map.is_some_and(|map| map.iter().any(|(_, access)| !access.writes().is_empty()))
+        };
+        let reachable = |memory: &&Arc<Memory>| memory.info.host.is_some();
+        let stale = self.memories.iter().filter(|(id, memory)| is_written(id) && !memory.info.coherent);
+        Ok(Work {
+            stale: stale.map(|(_, memory)| memory).filter(reachable).cloned().collect(),
+            hidden: self.unseen.values().filter(reachable).cloned().collect(),
+            regions: self.regions(),
+            scoped: self.leases.iter().filter(|lease| lease.memory.scope.is_some()).cloned().collect(),
+            touches: self
+                .touched
+                .iter()
+                .flat_map(|(resource, map)| {
+                    map.iter().map(|(range, access)| Touch::new(*resource, range, *access))
+                })
+                .collect(),
+            leases: self.leases,
+            kernels: self.kernels,
+            flush: recording.flush.clone(),
+            invalidate: recording.invalidate.clone(),
+        })
+    }
+
+    /// The ranges that a batch with no list of its own flushes before and invalidates after.
+    pub(super) fn host_ranges(&self) -> (Vec<BufferRange>, Vec<BufferRange>) {
+        let (mut flush, mut invalidate) = (Vec::new(), Vec::new());
+        for (id, memory) in &self.memories {
+            let Some(map) = self.touched.get(&resource_of(*id)) else { continue };
+            if memory.info.coherent || memory.info.host.is_none() {
+                continue;
+            }
+            let rounded = |kinds: Access| -> RangeSet {
+                let hit = map.iter().filter(|(_, access)| access.intersects(kinds));
+                hit.map(|(range, _)| memory.rounded(range)).collect()
+            };
+            flush.extend(rounded(Access::DEVICE_READ).iter().map(|range| memory.buffer_range(range)));
+            invalidate.extend(rounded(Access::DEVICE_WRITE).iter().map(|range| memory.buffer_range(range)));
+        }
+        (flush, invalidate)
+    }
+
+    /// The name of the call that errors carry.
+    pub(super) fn set_context(&mut self, context: &'static str) {
+        self.context = context;
+    }
+
+    fn dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<Touch>, UsageError> {
+        let kernel = self.kernel(dispatch)?;
+        let limits = self.core.info.limits.clone();
+        self.limit("the number of arguments", dispatch.args.len() as u64, u64::from(limits.max_arguments))?;
+        self.limit("parameter bytes", dispatch.params.len() as u64, u64::from(limits.max_params_bytes))?;
+        if !self.core.info.native {
+            for (what, (groups, limit)) in
+                AXES.into_iter().zip(dispatch.groups.into_iter().zip(limits.max_groups))
+            {
+                self.ensure(groups > 0, Problem::Empty)?;
+                self.limit(what, u64::from(groups), u64::from(limit))
+                    .map_err(|error| error.with_vuid("VUID-vkCmdDispatch-groupCountX-00386"))?;
+            }
+        }
+        kernel.check_call(self.context, &dispatch.args, &dispatch.params, &limits)?;
+        let mut touches = Vec::with_capacity(dispatch.args.len());
+        for (index, arg) in dispatch.args.iter().enumerate() {
+            touches.push(match arg {
+                Arg::Absent => {
+                    self.ensure(self.core.info.native, Problem::Absent { argument: index })?;
+                    None
+                }
+                Arg::Buffer(range, access) => {
+                    let both = Access::KERNEL_READ | Access::KERNEL_WRITE;
+                    self.ensure(
+                        both.contains(*access) && !access.is_empty(),
+                        Problem::Access { argument: index, wanted: "no kernel access", given: "kernels" },
+                    )?;
+                    self.limit("the length of an argument", range.bytes, limits.max_argument_bytes)
+                        .map_err(|error| error.with_vuid("VUID-VkWriteDescriptorSet-descriptorType-00333"))?;
+                    self.aligned("the offset of an argument", range.offset, limits.argument_alignment)
+                        .map_err(|error| error.with_vuid("VUID-VkWriteDescriptorSet-descriptorType-00328"))?;
+                    Some(self.touch(index, range, *access)?)
+                }
+            });
+        }
+        if self.core.info.native {
+            // A native kernel gets Rust slices, of which a written one aliases no other.
+            self.disjoint(&touches)?;
+        }
+        self.kernels.push(kernel);
+        Ok(touches.into_iter().flatten().collect())
+    }
+
+    fn kernel(&self, dispatch: &Dispatch) -> Result<Arc<KernelInner>, UsageError> {
+        let state = self.core.state();
+        let kernel = state.kernels.get(&dispatch.kernel).and_then(Weak::upgrade);
+        drop(state);
+        kernel.ok_or_else(|| self.error(Problem::Foreign { object: "kernel" }))
+    }
+
+    fn memory(&mut self, id: BufferId) -> Result<Arc<Memory>, UsageError> {
+        if let Some(memory) = self.memories.get(&id) {
+            return Ok(Arc::clone(memory));
+        }
+        let state = self.core.state();
+        let memory = state.memories.get(&id).and_then(Weak::upgrade);
+        drop(state);
+        let memory = memory.ok_or_else(|| self.error(Problem::Foreign { object: "buffer" }))?;
+        self.memories.insert(id, Arc::clone(&memory));
+        Ok(memory)
+    }
+
+    /// Checks one range against its memory and the leases on it.
+    fn touch(&mut self, argument: usize, range: &BufferRange, access: Access) -> Result<Touch, UsageError> {
+        let memory = self.memory(range.buffer)?;
+        self.ensure(range.bytes > 0, Problem::Empty)?;
+        let outside = ByteRange::new(range.offset, range.offset.saturating_add(range.bytes));
+        let bytes = ByteRange::from_offset(range.offset, range.bytes)
+            .filter(|bytes| ByteRange::up_to(memory.info.bytes).contains(*bytes))
+            .ok_or_else(|| self.error(Problem::OutOfBounds { range: outside, bytes: memory.info.bytes }))?;
+        let (reads, writes) = (!access.reads().is_empty(), !access.writes().is_empty());
+        if !self.leases.iter().any(|lease| opens(lease, &memory, bytes, reads, writes)) {
+            let lease = memory.open(bytes, reads, writes).map_err(|closed| {
+                self.error(match closed {
+                    Closed::Outside => Problem::OutOfBounds { range: bytes, bytes: memory.info.bytes },
+                    Closed::Revoked => Problem::Revoked,
+                    Closed::Access(given) => {
+                        Problem::Access { argument, wanted: words(reads, writes), given: given_words(given) }
+                    }
+                })
+            })?;
+            self.leases.push(lease);
+        }
+        let resource = resource_of(range.buffer);
+        let map = self.touched.entry(resource).or_default();
+        map.update(bytes, |old| Some(old.map_or(access, |old| *old | access)));
+        if writes {
+            self.unseen.insert(range.buffer, memory);
+        }
+        Ok(Touch::new(resource, bytes, access))
+    }
+
+    fn barrier(&mut self, barrier: Barrier) {
+        if barrier.shows_host().contains(Access::DEVICE_WRITE) {
+            self.unseen.clear();
+        } else if !barrier.shows_host().is_empty() {
+            // Shows some kinds of writes: exact per resource as long as it has no other kind.
+            let shown = barrier.shows_host();
+            let touched = &self.touched;
+            self.unseen.retain(|id, _| {
+                touched
+                    .get(&resource_of(*id))
+                    .is_some_and(|map| map.iter().any(|(_, access)| !shown.contains(access.writes())))
+            });
+        }
+    }
+
+    fn host_range(&mut self, range: &BufferRange) -> Result<(), UsageError> {
+        let memory = self.memory(range.buffer)?;
+        self.ensure(memory.info.host.is_some(), Problem::NotMapped)?;
+        let bytes = ByteRange::new(range.offset, range.offset.saturating_add(range.bytes));
+        let inside = range.offset.checked_add(range.bytes).is_some_and(|end| end <= memory.info.bytes);
+        self.ensure(inside, Problem::OutOfBounds { range: bytes, bytes: memory.info.bytes })?;
+        let atom = self.core.info.limits.non_coherent_atom.max(1);
+        let vuid = "VUID-VkMappedMemoryRange-size-01390";
+        self.aligned("the offset of a flushed range", range.offset, atom)
+            .map_err(|error| error.with_vuid("VUID-VkMappedMemoryRange-offset-00687"))?;
+        if bytes.end != memory.info.bytes {
+            self.aligned("the length of a flushed range", range.bytes, atom)
+                .map_err(|e| e.with_vuid(vuid))?;
+        }
+        Ok(())
+    }
+
+    /// No two ranges share a byte unless both are only read.
+    fn disjoint(&self, touches: &[Option<Touch>]) -> Result<(), UsageError> {
+        let mut sorted: Vec<(usize, Touch)> =
+            touches.iter().enumerate().filter_map(|(index, touch)| Some((index, (*touch)?))).collect();
+        sorted.sort_unstable_by_key(|(_, touch)| (touch.resource, touch.range.start));
+        // Against the ranges that reach furthest so far: of those that are written, and of the others.
+        let mut furthest: [Option<(usize, Touch)>; 2] = [None, None];
+        for (index, touch) in sorted {
+            let writes = !touch.access.writes().is_empty();
+            let rivals = if writes { &furthest[..] } else { &furthest[1..] };
+            let rival = rivals
+                .iter()
+                .flatten()
+                .find(|(_, held)| held.resource == touch.resource && held.range.overlaps(touch.range));
+            if let Some((other, _)) = rival {
+                let (first, second) = (index.min(*other), index.max(*other));
+                return Err(self.error(Problem::Overlap { first, second }));
+            }
+            let slot = &mut furthest[usize::from(writes)];
+            if slot
+                .is_none_or(|(_, held)| held.resource != touch.resource || held.range.end < touch.range.end)
+            {
+                *slot = Some((index, touch));
+            }
+        }
+        Ok(())
+    }
+
+    fn regions(&self) -> Vec<(Arc<crate::memory::host::SharedRegion>, ByteRange, bool)> {
+        let mut regions = Vec::new();
+        for (id, memory) in &self.memories {
+            let (Some(region), Some(map)) = (&memory.region, self.touched.get(&resource_of(*id))) else {
+                continue;
+            };
+            let end = ByteRange::up_to(region.bytes() as u64);
+            let pieces: Vec<_> =
+                map.iter().map(|(range, access)| (range, !access.writes().is_empty())).collect();
+            if pieces.len() <= REGION_PIECES {
+                regions.extend(pieces.into_iter().map(|(range, write)| (Arc::clone(region), range, write)));
+                continue;
+            }
+            let hull = pieces.iter().fold(ByteRange::default(), |hull, (range, _)| hull.union_hull(*range));
+            let write = pieces.iter().any(|(_, write)| *write);
+            regions.extend(hull.intersect(end).map(|hull| (Arc::clone(region), hull, write)));
+        }
+        regions
+    }
+
+    fn error(&self, problem: Problem) -> UsageError {
+        UsageError::new(self.context, problem)
+    }
+
+    fn ensure(&self, holds: bool, problem: Problem) -> Result<(), UsageError> {
+        if holds { Ok(()) } else { Err(self.error(problem)) }
+    }
+
+    fn limit(&self, what: &'static str, found: u64, limit: u64) -> Result<(), UsageError> {
+        self.ensure(found <= limit, Problem::Limit { what, found, limit })
+    }
+
+    fn aligned(&self, what: &'static str, found: u64, alignment: u64) -> Result<(), UsageError> {
+        self.ensure(found.is_multiple_of(alignment.max(1)), Problem::Misaligned { what, found, alignment })
+    }
+}
+
+const AXES: [&str; 3] = ["work-groups along x", "work-groups along y", "work-groups along z"];
+
+fn opens(lease: &Lease, memory: &Arc<Memory>, range: ByteRange, reads: bool, writes: bool) -> bool {
+    Arc::ptr_eq(&lease.memory, memory)
+        && lease.range.contains(range)
+        && (!reads || lease.access.reads())
+        && (!writes || lease.access.writes())
+        && !lease.is_revoked()
+}
+
+fn words(reads: bool, writes: bool) -> &'static str {
+    match (reads, writes) {
+        (true, true) => "read and written",
+        (false, true) => "written",
+        _ => "read",
+    }
+}
+
+fn given_words(given: ReadWrite) -> &'static str {
+    match given {
+        ReadWrite::Read => "reading",
+        ReadWrite::Write => "writing",
+        ReadWrite::ReadWrite => "reading and writing",
+    }
+}

@@ -1,0 +1,221 @@
+//! The context: one device, opened.
+
+#![allow(unsafe_code, reason = "import_raw passes its caller's promise on")]
+
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+use super::buffer::{Buffer, Memory, Pin};
+use super::core::Core;
+use super::error::{Error, Problem, UsageError};
+use super::import::{Source, import};
+use super::kernel::Kernel;
+use super::queue::Queue;
+use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, MemoryUsage};
+use crate::kernel::{KernelId, KernelSource, NativeKernel};
+use crate::memory::budget::{Budget, BudgetKind};
+use crate::memory::host::SharedRegion;
+use crate::memory::import::ReadWrite;
+use crate::memory::range::ByteRange;
+use crate::recording::{BufferId, BufferRange};
+
+/// An opened device. A clone is another handle of it.
+#[derive(Clone, Debug)]
+pub struct Context {
+    inner: Arc<ContextInner>,
+}
+
+#[derive(Debug)]
+struct ContextInner {
+    core: Arc<Core>,
+    queue: OnceLock<Queue>,
+}
+
+impl Context {
+    /// The safe interface over an opened backend.
+    pub fn new(backend: Arc<dyn ContextBackend>) -> Context {
+        let core = Arc::new(Core::new(backend));
+        Context { inner: Arc::new(ContextInner { core, queue: OnceLock::new() }) }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.inner.core
+    }
+
+    /// A number that no other living context has.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.inner.core).addr()
+    }
+
+    /// What the device is and can do.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.inner.core.info
+    }
+
+    /// Bytes allocated and imported now.
+    pub fn usage(&self) -> MemoryUsage {
+        self.inner.core.backend.usage()
+    }
+
+    /// What live imports and allocations are counted against.
+    pub fn budget(&self) -> &Budget {
+        &self.inner.core.budget
+    }
+
+    /// What the API's validation said since the last call.
+    pub fn validation_messages(&self) -> Vec<String> {
+        self.inner.core.backend.validation_messages()
+    }
+
+    /// Allocates a buffer. Its contents are undefined.
+    ///
+    /// # Errors
+    /// [`UsageError`] for no bytes, [`DeviceError::Limit`], out of memory.
+    pub fn create_buffer(&self, desc: &BufferDesc) -> Result<Buffer, Error> {
+        let core = self.core();
+        let bytes = desc.bytes;
+        if bytes == 0 {
+            return Err(UsageError::new("create_buffer", Problem::Empty).into());
+        }
+        let limit = core.info.limits.max_buffer_bytes;
+        if bytes > limit {
+            return Err(DeviceError::Limit { what: "a buffer", asked: bytes, limit }.into());
+        }
+        let reserved = core.budget.reserve(BudgetKind::Allocation, bytes);
+        let reservation = reserved.map_err(|_| DeviceError::OutOfDeviceMemory { bytes })?;
+        let id = core.backend.create_buffer(desc)?;
+        let info = match core.backend.buffer_info(id) {
+            Ok(info) => info,
+            Err(error) => {
+                core.backend.destroy_buffer(id);
+                return Err(error.into());
+            }
+        };
+        let memory = Memory::new(core, id, info, None, reservation, None);
+        // The allocation may be larger than what was asked for; the rest is nobody's.
+        Ok(Buffer::whole(memory.lease(ByteRange::up_to(bytes), ReadWrite::ReadWrite, None, None)))
+    }
+
+    /// Imports an owned region in place. The region lives at least as long as the import; its bytes are
+    /// reached through its own guards, which are refused while a submission uses them, or through the
+    /// buffer's.
+    ///
+    /// # Errors
+    /// An [`ImportError`](crate::memory::import::ImportError) with the reason, or the device's.
+    pub fn import(&self, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {
+        let source = Source {
+            address: region.as_ptr(),
+            bytes: region.bytes() as u64,
+            access: ReadWrite::ReadWrite,
+            scope: None,
+            region: Some(Arc::clone(region)),
+            pin: None,
+        };
+        import(self.core(), source)
+    }
+
+    /// Imports memory that a foreign caller answers for; `release` is called once the device let go of the
+    /// pages, which may be later than the last buffer when imports share them, or at once on an error.
+    ///
+    /// # Safety
+    /// Until `release` is called, the bytes stay mapped, readable and (for writing access) writable, and
+    /// nobody touches them while a submission or a guard that uses them is under way, except for reads
+    /// beside reads.
+    ///
+    /// # Errors
+    /// As [`Context::import`].
+    pub unsafe fn import_raw(
+        &self,
+        address: NonNull<u8>,
+        bytes: u64,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        let pin = Some(Pin::Release(release));
+        import(self.core(), Source { address, bytes, access, scope: None, region: None, pin })
+    }
+
+    /// Where the device sees the byte at `address`, with the bytes that are open from there on.
+    pub fn device_ptr_from_host(&self, address: *const u8) -> Option<BufferRange> {
+        let wanted = address.addr();
+        let last = BufferId { index: u32::MAX, generation: u32::MAX };
+        let state = self.core().state();
+        // Mappings may nest where a device imports one pointer several times, so all below are asked.
+        let below = state.mapped.range(..=(wanted, last)).rev();
+        let memories: Vec<_> = below.filter_map(|(_, memory)| memory.upgrade()).collect();
+        drop(state);
+        memories.iter().find_map(|memory| {
+            let base = memory.info.host?.0.as_ptr().addr();
+            let offset = (wanted - base) as u64;
+            let lease = memory.open(ByteRange::from_offset(offset, 1)?, false, false).ok()?;
+            Some(memory.buffer_range(ByteRange::new(offset, lease.range.end)))
+        })
+    }
+
+    /// The address in the process of a buffer's first byte, where its memory is mapped.
+    pub fn host_ptr_from_device(&self, buffer: &Buffer) -> Option<*mut u8> {
+        Some(buffer.host_address()?.0.as_ptr())
+    }
+
+    /// One of the kernels that ship, with specialization constants; one that lives already is shared.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
+    pub fn kernel(&self, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
+        Kernel::shipped(self.core(), id, spec)
+    }
+
+    /// A kernel of a source with specialization constants; one that lives already is shared.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
+    pub fn create_kernel(&self, source: &Arc<KernelSource>, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
+        Kernel::of(self.core(), source, spec)
+    }
+
+    /// A kernel that is a native function; only native devices run it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    pub fn create_native_kernel(&self, native: NativeKernel) -> Result<Kernel, Error> {
+        Kernel::native(self.core(), native)
+    }
+
+    /// The context's own queue, made on first use.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn queue(&self) -> Result<&Queue, Error> {
+        if let Some(queue) = self.inner.queue.get() {
+            return Ok(queue);
+        }
+        let queue = self.create_queue()?;
+        Ok(self.inner.queue.get_or_init(|| queue))
+    }
+
+    /// Another in-order queue.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn create_queue(&self) -> Result<Queue, Error> {
+        Ok(Queue::create(self.core())?)
+    }
+
+    /// Makes host writes to non-coherent memory visible to later submissions, for memory that the
+    /// application writes through its own pointer.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn flush(&self, ranges: &[BufferRange]) -> Result<(), Error> {
+        Ok(self.core().backend.flush(ranges)?)
+    }
+
+    /// Makes device writes to non-coherent memory visible to the application's own pointer, after the
+    /// submission that wrote them has finished.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), Error> {
+        Ok(self.core().backend.invalidate(ranges)?)
+    }
+}

@@ -1,0 +1,256 @@
+//! What everything of one context shares: the backend, the tables, and one lock.
+//!
+//! Lock order: `imports`, then `state`. Nothing that may destroy an object (a lease, a memory, a kernel,
+//! a prepared recording) is dropped under `state`, because its destruction takes the lock.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::buffer::{Lease, Memory};
+use super::error::{Problem, UsageError, busy};
+use super::kernel::{KernelInner, KernelKey};
+use super::queue::{PreparedInner, QueueInner};
+use crate::backend::{ContextBackend, DeviceError, DeviceInfo, QueueBackend, Timepoint};
+use crate::memory::budget::Budget;
+use crate::memory::coherency::{Access, ResourceId, Touch};
+use crate::memory::host::{DeviceLease, SharedRegion};
+use crate::memory::import::ImportMap;
+use crate::memory::range::ByteRange;
+use crate::recording::{BufferId, BufferRange, DeviceKernelId};
+
+/// The shared part of a context.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) backend: Arc<dyn ContextBackend>,
+    pub(super) info: DeviceInfo,
+    pub(super) budget: Budget,
+    pub(super) imports: Mutex<ImportMap<Arc<Memory>>>,
+    pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
+    state: Mutex<State>,
+}
+
+/// Everything that changes with submissions.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) memories: HashMap<BufferId, Weak<Memory>>,
+    /// By address in the process.
+    pub(super) mapped: BTreeMap<(usize, BufferId), Weak<Memory>>,
+    pub(super) kernels: HashMap<DeviceKernelId, Weak<KernelInner>>,
+    pub(super) queues: Vec<Option<Lane>>,
+    pub(super) holds: Vec<HostHold>,
+    pub(super) next_hold: u64,
+}
+
+/// One queue's submissions that may be unfinished, oldest first.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) backend: Arc<dyn QueueBackend>,
+    pub(super) queue: Weak<QueueInner>,
+    pub(super) flights: VecDeque<Flight>,
+}
+
+/// A submission and what it keeps alive.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) point: Timepoint,
+    pub(super) payload: Payload,
+    pub(super) regions: Vec<DeviceLease>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    Prepared(Arc<PreparedInner>),
+    Once(Arc<Work>),
+}
+
+impl Payload {
+    pub(super) fn work(&self) -> &Work {
+        match self {
+            Payload::Prepared(prepared) => &prepared.work,
+            Payload::Once(work) => work,
+        }
+    }
+}
+
+impl Flight {
+    pub(super) fn work(&self) -> &Work {
+        self.payload.work()
+    }
+}
+
+/// A checked recording: what it touches and what it needs.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    #[allow(dead_code, reason = "keeps the memory alive")]
+    pub(super) leases: Vec<Arc<Lease>>,
+    #[allow(dead_code, reason = "keeps the kernels alive")]
+    pub(super) kernels: Vec<Arc<KernelInner>>,
+    /// Disjoint per resource.
+    pub(super) touches: Vec<Touch>,
+    /// Leases that a scope may revoke.
+    pub(super) scoped: Vec<Arc<Lease>>,
+    /// Owned regions it touches, with the bytes and whether they are written.
+    pub(super) regions: Vec<(Arc<SharedRegion>, ByteRange, bool)>,
+    /// Host memory it writes without showing the host afterwards.
+    pub(super) hidden: Vec<Arc<Memory>>,
+    /// Non-coherent host memory it writes.
+    pub(super) stale: Vec<Arc<Memory>>,
+    pub(super) flush: Vec<BufferRange>,
+    pub(super) invalidate: Vec<BufferRange>,
+}
+
+/// Bytes that a host guard holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostHold {
+    pub(super) id: u64,
+    pub(super) resource: ResourceId,
+    pub(super) range: ByteRange,
+    pub(super) write: bool,
+}
+
+/// The name under which the trackers know a buffer: unique among the live ones.
+pub(super) fn resource_of(buffer: BufferId) -> ResourceId {
+    ResourceId(buffer.index)
+}
+
+/// A lock whose data no panic can leave half-changed.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub(super) fn new(backend: Arc<dyn ContextBackend>) -> Core {
+        let info = backend.info().clone();
+        let budget = Budget::new(info.limits.memory_bytes);
+        Core {
+            backend,
+            info,
+            budget,
+            imports: Mutex::default(),
+            kernels: Mutex::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Lets go of the submissions of a queue up to `point`, which the host knows to be finished.
+    pub(super) fn retire(&self, queue: usize, point: Timepoint) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        loop {
+            let mut state = self.state();
+            let Some(lane) = state.queues.get_mut(queue).and_then(Option::as_mut) else { return result };
+            if lane.flights.front().is_none_or(|flight| flight.point > point) {
+                return result;
+            }
+            let flight = lane.flights.pop_front();
+            if let Some(mut flight) = flight {
+                // Under the lock: whoever no longer sees the flight must see its bytes.
+                let invalidate = &flight.work().invalidate;
+                if !invalidate.is_empty() {
+                    result = result.and(self.backend.invalidate(invalidate));
+                }
+                flight.regions.clear();
+                drop(state);
+                drop(flight);
+            }
+        }
+    }
+
+    /// Submits what is enqueued on any queue.
+    pub(super) fn flush_queues(&self) {
+        let state = self.state();
+        let queues: Vec<_> = state.queues.iter().flatten().filter_map(|lane| lane.queue.upgrade()).collect();
+        drop(state);
+        for queue in queues {
+            // The events of the commands tell what went wrong.
+            let _ = queue.flush();
+        }
+    }
+
+    /// Waits for a submission and lets go of what is finished, kernels' errors included in the answer.
+    pub(super) fn wait(
+        &self,
+        queue: usize,
+        backend: &dyn QueueBackend,
+        point: Timepoint,
+        timeout: Option<std::time::Duration>,
+    ) -> Result<(), DeviceError> {
+        let waited = backend.wait(point, timeout);
+        let retired = match &waited {
+            Ok(()) | Err(DeviceError::Kernel { .. }) => self.retire(queue, point),
+            // A lost device touches nothing any more.
+            Err(DeviceError::Lost { .. }) => self.retire(queue, Timepoint(u64::MAX)),
+            Err(_) => Ok(()),
+        };
+        waited.and(retired)
+    }
+
+    /// Waits until no submission touches what `conflict` names, then runs `then` under the same lock.
+    pub(super) fn when_free<R>(
+        &self,
+        conflict: impl Fn(usize, &Flight) -> bool,
+        then: impl FnOnce(&mut State) -> R,
+    ) -> Result<R, DeviceError> {
+        loop {
+            let mut state = self.state();
+            let rival = state.queues.iter().enumerate().find_map(|(index, lane)| {
+                let lane = lane.as_ref()?;
+                let flight = lane.flights.iter().rev().find(|flight| conflict(index, flight))?;
+                Some((index, Arc::clone(&lane.backend), flight.point))
+            });
+            let Some((index, backend, point)) = rival else { return Ok(then(&mut state)) };
+            drop(state);
+            match self.wait(index, &*backend, point, None) {
+                // A kernel's error belongs to whoever waits for its event; here it only has to be over.
+                Ok(()) | Err(DeviceError::Kernel { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl State {
+    /// Refuses accesses to bytes that a host guard holds.
+    pub(super) fn check_holds(&self, context: &'static str, touches: &[Touch]) -> Result<(), UsageError> {
+        for hold in &self.holds {
+            let rival = touches.iter().find(|touch| {
+                touch.resource == hold.resource
+                    && touch.range.overlaps(hold.range)
+                    && (hold.write || !touch.access.writes().is_empty())
+            });
+            if let Some(touch) = rival {
+                let what = format!(
+                    "bytes {} are mapped for {} by the host; drop the guard first",
+                    touch.range,
+                    if hold.write { "writing" } else { "reading" }
+                );
+                return Err(UsageError::new(context, Problem::Busy { what }));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    /// Whether this work and accesses to the same bytes need an order.
+    pub(super) fn conflicts(&self, resource: ResourceId, range: ByteRange, access: Access) -> bool {
+        self.touches.iter().any(|touch| {
+            touch.resource == resource && touch.range.overlaps(range) && touch.access.conflicts(access)
+        })
+    }
+
+    pub(super) fn conflicts_with(&self, other: &Work) -> bool {
+        other.touches.iter().any(|touch| self.conflicts(touch.resource, touch.range, touch.access))
+    }
+
+    /// Keeps the host away from the regions while the submission runs.
+    pub(super) fn lease_regions(&self, context: &'static str) -> Result<Vec<DeviceLease>, UsageError> {
+        self.regions
+            .iter()
+            .map(|(region, range, write)| region.lease_device(*range, *write).map_err(|e| busy(context, &e)))
+            .collect()
+    }
+}

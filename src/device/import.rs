@@ -1,0 +1,115 @@
+//! The application's memory as buffers.
+
+#![allow(unsafe_code, reason = "import_host's contract is upheld here")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::buffer::{Buffer, Memory, Pin};
+use super::core::{Core, lock};
+use super::error::Error;
+use crate::backend::{DeviceError, HostAddress};
+use crate::memory::budget::BudgetKind;
+use crate::memory::host::SharedRegion;
+use crate::memory::import::window::enclosing;
+use crate::memory::import::{AcquireError, ImportKey, ReadWrite, Refusal, Window, plan_window};
+use crate::memory::os;
+use crate::memory::range::ByteRange;
+
+/// Memory to import and who answers for it.
+pub(super) struct Source {
+    pub(super) address: NonNull<u8>,
+    pub(super) bytes: u64,
+    pub(super) access: ReadWrite,
+    /// The scope that ends the import, or `None` for memory that is kept.
+    pub(super) scope: Option<u64>,
+    pub(super) region: Option<Arc<SharedRegion>>,
+    pub(super) pin: Option<Pin>,
+}
+
+/// Imports the pages around `source`, or takes a share of an import that holds them.
+///
+/// The caller vouches that the bytes stay valid until the lease behind the buffer has ended and, for
+/// memory that is not of a scope, until the pin was released.
+pub(super) fn import(core: &Arc<Core>, source: Source) -> Result<Buffer, Error> {
+    let rules = core.info.import.as_ref().ok_or(Refusal::NotSupported)?;
+    if source.bytes == 0 {
+        return Err(Refusal::Empty.into());
+    }
+    let addr = source.address.as_ptr().addr() as u64;
+    ByteRange::from_offset(addr, source.bytes).ok_or(Refusal::NotMapped { addr: u64::MAX })?;
+    if rules.alignment <= 1 {
+        // The device is the process: a pointer needs no pages of its own, and sharing them is no matter.
+        let window = Window { addr, bytes: source.bytes, offset: 0 };
+        let memory = create(core, &source, window)?;
+        return Ok(open(memory, source, None, 0));
+    }
+    let page = os::page_size() as u64;
+    let pages = enclosing(addr, source.bytes, rules, page)?;
+    let mut imports = lock(&core.imports);
+    let window = if imports.holds(pages) {
+        // Checked when it was imported; reading the process's map again would cost more than the import.
+        Window { addr: pages.start, bytes: pages.bytes(), offset: addr - pages.start }
+    } else {
+        plan_window(
+            addr,
+            source.bytes,
+            source.access,
+            rules,
+            &os::process_map(pages).map_err(Refusal::from)?,
+            page,
+        )?
+    };
+    let acquired = imports.acquire(window, |window| create(core, &source, window));
+    let (key, offset) = match acquired {
+        Ok(acquired) => acquired,
+        Err(AcquireError::Conflict(conflict)) => return Err(Refusal::from(conflict).into()),
+        Err(AcquireError::Create(error)) => return Err(error),
+    };
+    let Some(memory) = imports.get(&key).cloned() else { return Err(Refusal::NotSupported.into()) };
+    if memory.scope != source.scope {
+        // A share outlives neither its scope nor the memory that another one gives back.
+        let live = ByteRange::new(pages.start, pages.end);
+        let last = imports.release(key);
+        drop(imports);
+        drop((last, memory));
+        return Err(Refusal::PageInUse { wanted: pages, live }.into());
+    }
+    drop(imports);
+    Ok(open(memory, source, Some(key), offset))
+}
+
+fn open(memory: Arc<Memory>, source: Source, key: Option<ImportKey>, offset: u64) -> Buffer {
+    let range = ByteRange::new(offset, offset + source.bytes);
+    Buffer::whole(memory.lease(range, source.access, key, source.pin))
+}
+
+/// One import of whole pages.
+fn create(core: &Arc<Core>, source: &Source, window: Window) -> Result<Arc<Memory>, Error> {
+    let reservation = core.budget.reserve(BudgetKind::Import, window.bytes).map_err(Refusal::from)?;
+    let start = source.address.as_ptr().wrapping_sub(window.offset as usize);
+    let Some(start) = NonNull::new(start) else { return Err(Refusal::NotMapped { addr: 0 }.into()) };
+    // SAFETY: the pages were found mapped and accessible; whoever made `source` vouches that they stay so
+    // until the import is destroyed, and `imports` holds no other import of them (a device without pages
+    // has no such rule).
+    let imported = unsafe { core.backend.import_host(HostAddress(start), window.bytes) };
+    let id = imported.map_err(|error| match error {
+        DeviceError::ImportRefused { code } => Error::from(Refusal::DriverRefused { code }),
+        other => Error::Device(other),
+    })?;
+    let checked = core.backend.buffer_info(id).map_err(Error::from).and_then(|info| {
+        // A region owns its pages to the last byte.
+        let own = source.region.as_ref().map_or(source.bytes, |region| region.window().bytes);
+        if let Some(rules) = &core.info.import {
+            window.accepts_granted(info.coherent, own, rules)?;
+        }
+        Ok(info)
+    });
+    match checked {
+        Ok(info) => Ok(Memory::new(core, id, info, source.scope, reservation, source.region.clone())),
+        Err(error) => {
+            core.backend.destroy_buffer(id);
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Queues: submissions in order.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use super::batch::Batch;
+use super::check::Checker;
+use super::core::{Core, Flight, Lane, Payload, Work, lock};
+use super::error::{Error, Problem, UsageError};
+use super::event::Event;
+use crate::backend::{DeviceError, QueueBackend, Timepoint};
+use crate::memory::coherency::{Access, Barrier};
+use crate::recording::{Command, PreparedId, Recording};
+
+/// Flights beyond which a submission looks for finished ones to let go of.
+const CROWDED: usize = 16;
+
+/// Orders whatever follows behind everything submitted before.
+pub(super) const OPENING: Barrier = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
+
+/// An in-order queue. A clone is another handle of it; the last one to go waits for the device.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    pub(super) inner: Arc<QueueInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct QueueInner {
+    pub(super) core: Arc<Core>,
+    pub(super) backend: Arc<dyn QueueBackend>,
+    pub(super) index: usize,
+    pub(super) batch: Mutex<Batch>,
+}
+
+/// A recording translated once for many submissions. A clone is another handle of it.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    inner: Arc<PreparedInner>,
+    queue: Arc<QueueInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct PreparedInner {
+    pub(super) work: Work,
+    id: PreparedId,
+    backend: Arc<dyn QueueBackend>,
+}
+
+impl Drop for PreparedInner {
+    fn drop(&mut self) {
+        self.backend.release_prepared(self.id);
+    }
+}
+
+impl Queue {
+    pub(super) fn create(core: &Arc<Core>) -> Result<Queue, DeviceError> {
+        let backend = core.backend.create_queue()?;
+        let inner = Arc::new_cyclic(|queue| {
+            let lane =
+                Lane { backend: Arc::clone(&backend), queue: queue.clone(), flights: Default::default() };
+            let mut state = core.state();
+            let free = state.queues.iter().position(Option::is_none);
+            let index = free.unwrap_or(state.queues.len());
+            match state.queues.get_mut(index) {
+                Some(slot) => *slot = Some(lane),
+                None => state.queues.push(Some(lane)),
+            }
+            drop(state);
+            QueueInner { core: Arc::clone(core), backend, index, batch: Mutex::default() }
+        });
+        Ok(Queue { inner })
+    }
+
+    /// Checks a recording and translates it for many submissions. Buffers and kernels it names live as
+    /// long as it does.
+    ///
+    /// The barriers between the commands, the host barrier at the end and the ranges to flush and to
+    /// invalidate are the recording's own; a barrier that orders it behind earlier submissions is put
+    /// before it unless it begins with one.
+    ///
+    /// # Errors
+    /// [`UsageError`] for a command that breaks a rule, and the device's.
+    pub fn prepare(&self, mut recording: Recording) -> Result<Prepared, Error> {
+        let work = Checker::recording(&self.inner.core, "prepare", &recording)?;
+        open(&mut recording);
+        let backend = Arc::clone(&self.inner.backend);
+        let id = backend.prepare(&recording)?;
+        let inner = Arc::new(PreparedInner { work, id, backend });
+        Ok(Prepared { inner, queue: Arc::clone(&self.inner) })
+    }
+
+    /// Submits a prepared recording behind everything submitted before.
+    ///
+    /// # Errors
+    /// [`UsageError`] where the host holds its bytes or its memory was given back, and the device's;
+    /// after an error nothing of it runs.
+    pub fn submit_prepared(&self, prepared: &Prepared) -> Result<Event, Error> {
+        let inner = &self.inner;
+        if !Arc::ptr_eq(inner, &prepared.queue) {
+            return Err(UsageError::new(
+                "submit_prepared",
+                Problem::Foreign { object: "prepared recording" },
+            )
+            .into());
+        }
+        inner.flush();
+        let payload = Payload::Prepared(Arc::clone(&prepared.inner));
+        let point =
+            inner.launch("submit_prepared", &payload, || inner.backend.submit_prepared(prepared.inner.id))?;
+        Ok(Event::submitted(inner, point))
+    }
+
+    /// Submits a recording once; otherwise as [`Queue::prepare`] and [`Queue::submit_prepared`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn submit(&self, mut recording: Recording) -> Result<Event, Error> {
+        self.inner.flush();
+        let work = Checker::recording(&self.inner.core, "submit", &recording)?;
+        open(&mut recording);
+        let payload = Payload::Once(Arc::new(work));
+        let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
+        Ok(Event::submitted(&self.inner, point))
+    }
+
+    /// Submits the commands enqueued so far.
+    ///
+    /// # Errors
+    /// As [`Queue::submit`]; the events of the commands tell the same.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.inner.flush().map_or(Ok(()), |fate| fate.map(drop))
+    }
+
+    /// Submits the commands enqueued so far and waits until everything submitted has finished.
+    ///
+    /// # Errors
+    /// The device's, and those of kernels that failed and of commands that could not be submitted.
+    pub fn finish(&self) -> Result<(), Error> {
+        let flushed = self.inner.flush();
+        let core = &self.inner.core;
+        let state = core.state();
+        let lane = state.queues.get(self.inner.index).and_then(Option::as_ref);
+        let last = lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point);
+        drop(state);
+        if let Some(point) = last {
+            core.wait(self.inner.index, &*self.inner.backend, point, None)?;
+        }
+        flushed.map_or(Ok(()), |fate| fate.map(drop))
+    }
+}
+
+impl QueueInner {
+    /// Submits the open batch, if there is one, and gives its fate.
+    pub(super) fn flush(self: &Arc<Self>) -> Option<Result<Timepoint, Error>> {
+        let mut batch = lock(&self.batch);
+        if batch.is_empty() {
+            return None;
+        }
+        let taken = std::mem::take(&mut *batch);
+        // Submitted under the batch's lock: a later batch must not overtake it.
+        Some(taken.submit(self))
+    }
+
+    /// Submits work once all that stands in its way is over, and keeps what it needs.
+    pub(super) fn launch(
+        self: &Arc<Self>,
+        context: &'static str,
+        payload: &Payload,
+        submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
+    ) -> Result<Timepoint, Error> {
+        let (core, work) = (&self.core, payload.work());
+        let other = |index: usize, flight: &Flight| index != self.index && flight.work().conflicts_with(work);
+        let launched = core.when_free(other, |state| -> Result<_, Error> {
+            // Under the lock, as revoking is: a scope that ends waits for every submission before it.
+            if work.scoped.iter().any(|lease| lease.is_revoked()) {
+                return Err(UsageError::new(context, Problem::Revoked).into());
+            }
+            state.check_holds(context, &work.touches)?;
+            let regions = work.lease_regions(context)?;
+            if !work.flush.is_empty() {
+                core.backend.flush(&work.flush)?;
+            }
+            let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
+            let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
+            let point = submit()?;
+            lane.flights.push_back(Flight { point, payload: payload.clone(), regions });
+            for memory in &work.hidden {
+                memory.hidden.store(self.index + 1, Ordering::Relaxed);
+            }
+            for memory in &work.stale {
+                memory.stale.store(true, Ordering::Relaxed);
+            }
+            Ok((point, lane.flights.len()))
+        });
+        let (point, flights) = launched??;
+        if flights > CROWDED {
+            core.retire(self.index, self.backend.completed()?)?;
+        }
+        Ok(point)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // What was enqueued and not submitted yet is not lost; whose event nobody kept has no one to tell.
+        let _ = self.inner.flush();
+    }
+}
+
+impl Drop for QueueInner {
+    fn drop(&mut self) {
+        let last = |core: &Core| {
+            let state = core.state();
+            let lane = state.queues.get(self.index).and_then(Option::as_ref);
+            lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point)
+        };
+        if let Some(point) = last(&self.core) {
+            // An error of a kernel has no one to go to; any other leaves flights behind, seen below.
+            let _ = self.core.wait(self.index, &*self.backend, point, None);
+        }
+        let mut state = self.core.state();
+        let lane = state.queues.get_mut(self.index).and_then(Option::take);
+        drop(state);
+        if let Some(lane) = lane {
+            // The device may still work on them: leaked memory is safe, freed memory is not.
+            lane.flights.into_iter().for_each(std::mem::forget);
+        }
+    }
+}
+
+/// Puts the opening barrier before a recording that does not begin with one.
+fn open(recording: &mut Recording) {
+    let opens = matches!(recording.commands.first(),
+        Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
+    if !opens && !recording.commands.is_empty() {
+        recording.commands.insert(0, Command::Barrier(OPENING));
+    }
+}

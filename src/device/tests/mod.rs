@@ -1,0 +1,3 @@
+//! The device interface over the CPU backend and the simulator.
+
+mod basics;

@@ -1,0 +1,114 @@
+//! The layer on real mappings of every kind.
+
+use std::io::Write;
+
+use rustix::mm::ProtFlags;
+
+use super::{Mapping, page_size, testing};
+use crate::memory::host::HostRegion;
+use crate::memory::import::{DriverKind, ImportRules, ReadWrite, Refusal, Window};
+use crate::memory::window_of;
+
+fn plan(addr: usize, bytes: usize, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
+    window_of(addr as u64, bytes as u64, access, rules)
+}
+
+fn plan_mapping(mapping: &Mapping, access: ReadWrite, driver: DriverKind) -> Result<Window, Refusal> {
+    let addr = mapping.as_ptr().addr().get();
+    plan(addr + 52, mapping.bytes() - 60, access, &ImportRules::for_driver(driver))
+}
+
+#[test]
+fn vectors_and_stack_arrays_at_any_offset() {
+    let heap = vec![0u8; 100_000];
+    let stack = [0u8; 9_000];
+    for bytes in [heap.as_slice(), stack.as_slice()] {
+        for (skip, len) in [(0, bytes.len()), (1, 1), (52, 4096), (4095, 4097), (bytes.len() - 1, 1)] {
+            let addr = bytes.as_ptr().addr() + skip;
+            let window = plan(addr, len, ReadWrite::ReadWrite, &ImportRules::strict()).unwrap();
+            assert_eq!(window.addr + window.offset, addr as u64);
+            assert!(window.offset + len as u64 <= window.bytes);
+        }
+    }
+    assert_eq!(plan(heap.as_ptr().addr(), 0, ReadWrite::Read, &ImportRules::strict()), Err(Refusal::Empty));
+}
+
+#[test]
+fn constants_of_the_program_are_read_only_or_of_a_file() {
+    static TEXT: [u8; 5000] = [7; 5000];
+    let refused = plan(TEXT.as_ptr().addr(), 5000, ReadWrite::Read, &ImportRules::strict());
+    assert!(
+        matches!(refused, Err(Refusal::FileBacked { .. } | Refusal::ReadOnlyMapping { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn read_only_and_inaccessible_pages() {
+    let page = page_size();
+    let read_only = testing::map_anonymous(2 * page, ProtFlags::READ, false);
+    let refused = plan_mapping(&read_only, ReadWrite::Read, DriverKind::Radv);
+    assert!(matches!(refused, Err(Refusal::ReadOnlyMapping { written: false, .. })));
+    assert!(plan_mapping(&read_only, ReadWrite::Read, DriverKind::Lavapipe).is_ok());
+    let refused = plan_mapping(&read_only, ReadWrite::Write, DriverKind::Lavapipe);
+    assert!(matches!(refused, Err(Refusal::ReadOnlyMapping { written: true, .. })));
+    let closed = testing::map_anonymous(page, ProtFlags::empty(), false);
+    let refused = plan_mapping(&closed, ReadWrite::Read, DriverKind::Lavapipe);
+    assert!(matches!(refused, Err(Refusal::NotReadable { .. })));
+}
+
+#[test]
+fn shared_memory_and_memory_files() {
+    let page = page_size();
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    let shared = testing::map_anonymous(page, both, true);
+    assert_eq!(plan_mapping(&shared, ReadWrite::Write, DriverKind::Radv), Err(Refusal::Shared));
+    let file = testing::memfd(2 * page as u64);
+    for is_shared in [true, false] {
+        let memory = testing::map_file(&file, 2 * page, true, is_shared);
+        assert_eq!(plan_mapping(&memory, ReadWrite::Write, DriverKind::Radv), Err(Refusal::Memfd));
+        assert!(plan_mapping(&memory, ReadWrite::Write, DriverKind::Nvidia).is_ok());
+    }
+}
+
+#[test]
+fn files_are_named() {
+    let page = page_size();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&vec![1; 2 * page]).unwrap();
+    let mapping = testing::map_file(file.as_file(), 2 * page, false, false);
+    let path = file.path().to_str().unwrap().to_owned();
+    let refused = plan_mapping(&mapping, ReadWrite::Read, DriverKind::Radv);
+    assert_eq!(refused, Err(Refusal::FileBacked { path }));
+    assert!(plan_mapping(&mapping, ReadWrite::Read, DriverKind::Lavapipe).is_ok());
+}
+
+#[test]
+fn holes_are_found_and_ends_respected() {
+    let page = page_size();
+    let mapping = Mapping::anonymous(4 * page, page).unwrap();
+    let addr = mapping.as_ptr().addr().get();
+    testing::punch(&mapping, 2 * page);
+    let rules = ImportRules::strict();
+    assert!(plan(addr, 2 * page, ReadWrite::Write, &rules).is_ok());
+    let refused = plan(addr, 2 * page + 1, ReadWrite::Write, &rules);
+    // Another test may map the hole meanwhile; it can then only be a page of its own.
+    assert!(refused.is_ok() || refused == Err(Refusal::NotMapped { addr: (addr + 2 * page) as u64 }));
+    std::mem::forget(mapping);
+}
+
+#[test]
+fn a_forked_child_gets_no_pages() {
+    let region = HostRegion::new(1 << 16).unwrap();
+    assert!(region.is_fork_safe());
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let start = region.as_ptr().addr().get();
+    let holds_start = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        let hex = |digits| usize::from_str_radix(digits, 16).ok();
+        Some((hex(from)?..hex(to)?).contains(&start))
+    };
+    let mut own = maps.lines().skip_while(|line| holds_start(line) != Some(true));
+    let flags = own.find_map(|line| line.strip_prefix("VmFlags:"));
+    assert!(flags.unwrap().split(' ').any(|flag| flag == "dc"));
+}

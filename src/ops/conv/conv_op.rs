@@ -1,0 +1,177 @@
+//! Conv: groups, strides, dilations and padding over one to three spatial dimensions.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::direct;
+use crate::graph::TensorInfo;
+use crate::kernel::NativeKernel;
+use crate::ops::real::{FLOATS, real_kernel};
+use crate::ops::window::{bad, three};
+use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator, Window, WindowAxis};
+use crate::shape::Shape;
+
+/// `activation(conv(X, W) + B)`. Inputs: X `[n, c, ...]`, W `[oc, c / group, ...]`, optionally B `[oc]`.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    /// Kernel, strides, dilations and padding.
+    pub window: Window,
+    /// How many independent convolutions the channels are split into.
+    pub group: usize,
+    /// Applied to the output.
+    pub activation: Activation,
+}
+
+impl Default for Conv {
+    fn default() -> Self {
+        Conv { window: Window::default(), group: 1, activation: Activation::None }
+    }
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let window = Window { ceil_mode: false, ..Window::read(attrs)? };
+    Ok(Arc::new(Conv { window, group: read_group(attrs)?, activation: Activation::None }))
+}
+
+/// The attribute `group`, 1 or more.
+pub(super) fn read_group(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
+    let group = attrs.int("group", 1)?;
+    usize::try_from(group)
+        .ok()
+        .filter(|g| *g > 0)
+        .ok_or_else(|| bad("group", format!("is {group}, expected at least 1")))
+}
+
+/// A convolution resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConvDims {
+    /// Images.
+    pub batch: usize,
+    /// Independent convolutions.
+    pub group: usize,
+    /// Input channels of one group.
+    pub ic: usize,
+    /// Output channels of one group.
+    pub oc: usize,
+    /// Depth, height and width, missing ones of one element.
+    pub axes: [WindowAxis; 3],
+}
+
+impl ConvDims {
+    /// Elements of one channel of the input.
+    pub(crate) fn in_plane(&self) -> usize {
+        self.axes.iter().map(|a| a.input).product()
+    }
+
+    /// Elements of one channel of the output.
+    pub(crate) fn out_plane(&self) -> usize {
+        self.axes.iter().map(|a| a.output).product()
+    }
+
+    /// Taps of the window.
+    pub(crate) fn taps(&self) -> usize {
+        self.axes.iter().map(|a| a.kernel).product()
+    }
+
+    /// Elements of the input.
+    pub(crate) fn in_len(&self) -> usize {
+        self.batch * self.group * self.ic * self.in_plane()
+    }
+
+    /// Elements of the weights.
+    pub(crate) fn weights_len(&self) -> usize {
+        self.group * self.oc * self.ic * self.taps()
+    }
+
+    /// Elements of the output.
+    pub(crate) fn out_len(&self) -> usize {
+        self.batch * self.group * self.oc * self.out_plane()
+    }
+
+    /// Whether every output element reads only the input element at its own place.
+    pub(crate) fn is_pointwise(&self) -> bool {
+        self.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0])
+    }
+
+    /// Arithmetic operations.
+    pub(crate) fn flops(&self) -> u64 {
+        2 * self.out_len() as u64 * (self.ic * self.taps()) as u64
+    }
+}
+
+impl Conv {
+    /// Whether a bias could be added as third input: there is none and nothing comes behind the sum.
+    pub fn accepts_bias(&self, cx: &OpCx) -> bool {
+        !cx.has(2) && self.activation == Activation::None
+    }
+
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
+        let (x, w) = (cx.shape(0)?, cx.shape(1)?);
+        let ([batch, channels, spatial @ ..], [out_channels, ic, kernel @ ..]) = (x.dims(), w.dims()) else {
+            return Err(cx.shape_error(0, "[batch, channels, ...]"));
+        };
+        if spatial.is_empty() || w.rank() != x.rank() {
+            return Err(cx.shape_error(1, format!("{} dimensions, as input 0 has, at least 3", x.rank())));
+        }
+        let group = self.group.max(1);
+        if ic.checked_mul(group) != Some(*channels) {
+            return Err(cx.shape_error(
+                1,
+                format!("{channels} channels of input 0 in {group} groups as second dimension"),
+            ));
+        }
+        if out_channels % group != 0 {
+            return Err(cx.shape_error(1, format!("a multiple of {group} groups as first dimension")));
+        }
+        if cx.has(2) && cx.shape(2)?.dims() != [*out_channels] {
+            return Err(cx.shape_error(2, format!("[{out_channels}]")));
+        }
+        let kernel = self.window.kernel_sizes(spatial.len(), Some(kernel))?;
+        let axes = self.window.axes(spatial, &kernel)?;
+        let output = Shape::new(
+            [*batch, *out_channels].into_iter().chain(axes.iter().map(|a| a.output)).collect::<Vec<_>>(),
+        )?;
+        let axes = three("Conv", &axes)?;
+        Ok((ConvDims { batch: *batch, group, ic: *ic, oc: out_channels / group, axes }, output))
+    }
+}
+
+/// Checks the types of data, weights and bias.
+pub(super) fn check_types(cx: &OpCx) -> Result<crate::dtype::DType, OpError> {
+    cx.expect_counts(2..=3, 1..=1)?;
+    let dtype = cx.dtype_of(0, FLOATS)?;
+    cx.expect_dtype(1, dtype)?;
+    if cx.has(2) {
+        cx.expect_dtype(2, dtype)?;
+    }
+    Ok(dtype)
+}
+
+impl Operator for Conv {
+    fn name(&self) -> &'static str {
+        "Conv"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        let dtype = check_types(cx)?;
+        Ok(vec![TensorInfo::new(dtype, self.resolve(cx)?.1)])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: self.resolve(cx).map_or(0, |(d, _)| d.flops()), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let dims = self.resolve(cx)?.0;
+        real_kernel("Conv", cx, direct::Run { dims, activation: self.activation })
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        (self.activation == Activation::None)
+            .then(|| Arc::new(Conv { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

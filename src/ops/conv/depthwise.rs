@@ -1,0 +1,82 @@
+//! Convolutions of one input channel per group: direct loops over rows.
+
+use rayon::prelude::*;
+
+use super::conv_op::ConvDims;
+use crate::ops::real::{Real, activate_all};
+use crate::ops::{Activation, WindowAxis};
+
+/// Computes the whole output, which is not empty.
+pub(super) fn run<T: Real>(
+    dims: &ConvDims,
+    activation: &Activation,
+    x: &[T],
+    w: &[T],
+    bias: Option<&[T]>,
+    y: &mut [T],
+) {
+    let (in_plane, taps) = (dims.in_plane(), dims.taps());
+    let channels = dims.group * dims.oc;
+    y.par_chunks_mut(dims.out_plane()).enumerate().for_each(|(i, y)| {
+        let oc = i % channels;
+        let x = &x[(i / channels * dims.group + oc / dims.oc) * in_plane..][..in_plane];
+        plane(&dims.axes, x, &w[oc * taps..][..taps], bias.map_or(T::ZERO, |b| b[oc]), y);
+        activate_all(activation, y);
+    });
+}
+
+fn plane<T: Real>([d, h, w]: &[WindowAxis; 3], x: &[T], taps: &[T], bias: T, y: &mut [T]) {
+    y.fill(bias);
+    for (line, y) in y.chunks_mut(w.output).enumerate() {
+        let (od, oh) = (line / h.output, line % h.output);
+        for kd in d.taps(od) {
+            for kh in h.taps(oh) {
+                let (Some(id), Some(ih)) = (d.at(od, kd), h.at(oh, kh)) else { continue };
+                let x = &x[(id * h.input + ih) * w.input..][..w.input];
+                row(w, x, &taps[(kd * h.kernel + kh) * w.kernel..][..w.kernel], y);
+            }
+        }
+    }
+}
+
+/// Adds one row of taps to one row of the output.
+fn row<T: Real>(axis: &WindowAxis, x: &[T], taps: &[T], y: &mut [T]) {
+    let mut done = 0..0;
+    if let (&[a, b, c], 1) = (taps, axis.dilation) {
+        // Three taps at once where all are inside; the edges are left to the loop below.
+        done = axis.valid(0).start..axis.valid(2).end.max(axis.valid(0).start);
+        let from = axis.at(done.start, 0).filter(|_| !done.is_empty());
+        match (from, axis.stride) {
+            (Some(from), 1) => {
+                let y = &mut y[done.clone()];
+                let x = &x[from..][..y.len() + 2];
+                for (y, x) in y.iter_mut().zip(x.windows(3)) {
+                    *y += a * x[0] + b * x[1] + c * x[2];
+                }
+            }
+            (Some(from), 2) => {
+                let y = &mut y[done.clone()];
+                let (pairs, last) = (x[from..].chunks_exact(2), &x[from + 2..]);
+                for ((y, x), z) in y.iter_mut().zip(pairs).zip(last.iter().step_by(2)) {
+                    *y += a * x[0] + b * x[1] + c * *z;
+                }
+            }
+            _ => done = 0..0,
+        }
+    }
+    for (k, &tap) in taps.iter().enumerate() {
+        let inside = axis.valid(k);
+        let left = inside.start..inside.end.min(done.start.max(inside.start));
+        let right = inside.start.max(done.end).min(inside.end)..inside.end;
+        let parts = if done.is_empty() { [inside, 0..0] } else { [left, right] };
+        for part in parts {
+            let Some(from) = axis.at(part.start, k).filter(|_| !part.is_empty()) else { continue };
+            let y = &mut y[part];
+            if axis.stride == 1 {
+                y.iter_mut().zip(&x[from..]).for_each(|(y, x)| *y += tap * *x);
+            } else {
+                y.iter_mut().zip(x[from..].iter().step_by(axis.stride)).for_each(|(y, x)| *y += tap * *x);
+            }
+        }
+    }
+}

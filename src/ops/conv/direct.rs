@@ -1,0 +1,268 @@
+//! Conv on the CPU: pointwise ones are one product, depthwise ones direct loops, all others products
+//! over column blocks.
+
+use rayon::prelude::*;
+
+use super::columns::{self, Columns};
+use super::conv_op::ConvDims;
+use super::depthwise;
+use crate::kernel::KernelError;
+use crate::ops::Activation;
+use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::real::{Real, RealIo, RealKernel, activate_all};
+
+/// Bytes of columns that are unfolded at a time.
+const BLOCK_BYTES: usize = 2 << 20;
+
+/// A convolution ready to run.
+pub(super) struct Run {
+    pub(super) dims: ConvDims,
+    pub(super) activation: Activation,
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let d = &self.dims;
+        let (y, inputs) = io.output(0, d.out_len())?;
+        let (x, w) = (inputs.get(0, d.in_len())?, inputs.get(1, d.weights_len())?);
+        let bias = inputs.get_opt(2, d.group * d.oc)?;
+        if y.is_empty() {
+            return Ok(());
+        }
+        if d.ic == 1 {
+            depthwise::run(d, &self.activation, x, w, bias, y);
+            return Ok(());
+        }
+        let (out_group, in_group) = (d.oc * d.out_plane(), d.ic * d.in_plane());
+        let job = |(i, y): (usize, &mut [T]), threads| {
+            let g = i % d.group;
+            let bias = bias.map(|b| &b[g * d.oc..][..d.oc]);
+            let w = &w[g * d.oc * d.ic * d.taps()..][..d.oc * d.ic * d.taps()];
+            self.one(&x[i * in_group..][..in_group], w, bias, y, threads)
+        };
+        if d.batch * d.group >= rayon::current_num_threads() {
+            y.par_chunks_mut(out_group).enumerate().try_for_each(|y| job(y, Threads::One))
+        } else {
+            y.chunks_mut(out_group).enumerate().try_for_each(|y| job(y, Threads::All))
+        }
+    }
+}
+
+impl Run {
+    /// One group of one image.
+    fn one<T: Real>(
+        &self,
+        x: &[T],
+        w: &[T],
+        bias: Option<&[T]>,
+        y: &mut [T],
+        threads: Threads,
+    ) -> Result<(), KernelError> {
+        let d = &self.dims;
+        let (plane, depth) = (d.out_plane(), d.ic * d.taps());
+        if let Some(bias) = bias {
+            y.chunks_mut(plane).zip(bias).for_each(|(y, b)| y.fill(*b));
+        }
+        let weights = Mat::rows(w, depth);
+        if d.is_pointwise() {
+            product([d.oc, plane, depth], weights, Mat::rows(x, plane), y, plane, bias.is_some(), threads)?;
+        } else {
+            let block = columns::block(depth, plane, size_of::<T>(), BLOCK_BYTES);
+            let mut scratch = vec![T::ZERO; depth * block];
+            let unfold = Columns { axes: d.axes, x };
+            for first in (0..plane).step_by(block) {
+                let n = block.min(plane - first);
+                let scratch = &mut scratch[..depth * n];
+                unfold.fill(first, n, scratch, threads);
+                let y = &mut y[first..];
+                product([d.oc, n, depth], weights, Mat::rows(scratch, n), y, plane, bias.is_some(), threads)?;
+            }
+        }
+        activate_all(&self.activation, y);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::conv::Conv;
+    use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
+    use crate::ops::window::AutoPad;
+    use crate::ops::{AttrValue, OpError, Operator, Window};
+
+    /// The definition, in `f64`: every output element by itself, over any number of dimensions.
+    pub(crate) fn reference(op: &Conv, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> (Vec<usize>, Vec<f64>) {
+        let widen = |t: &Tensor| t.to_f32s().unwrap().into_iter().map(f64::from).collect::<Vec<_>>();
+        let (xv, wv, bv) = (widen(x), widen(w), b.map(widen));
+        let (xd, wd) = (x.shape().dims(), w.shape().dims());
+        let rank = xd.len() - 2;
+        let at = |list: &[i64], i: usize, default: i64| list.get(i).copied().unwrap_or(default);
+        let mut out = vec![xd[0], wd[0]];
+        let mut begins = Vec::new();
+        for i in 0..rank {
+            let (input, kernel) = (xd[2 + i] as i64, wd[2 + i] as i64);
+            let (s, dil) = (at(&op.window.strides, i, 1), at(&op.window.dilations, i, 1));
+            let extent = (kernel - 1) * dil + 1;
+            let (begin, size) = match op.window.auto_pad {
+                AutoPad::NotSet => {
+                    let (p, q) = (at(&op.window.pads, i, 0), at(&op.window.pads, rank + i, 0));
+                    (p, (input + p + q - extent).div_euclid(s) + 1)
+                }
+                AutoPad::Valid => (0, (input - extent).div_euclid(s) + 1),
+                same => {
+                    let size = (input as f64 / s as f64).ceil() as i64;
+                    let total = ((size - 1) * s + extent - input).max(0);
+                    (if same == AutoPad::SameUpper { total / 2 } else { (total + 1) / 2 }, size)
+                }
+            };
+            out.push(size as usize);
+            begins.push(begin);
+        }
+        let unflat = |mut i: usize, dims: &[usize]| {
+            let mut at = vec![0; dims.len()];
+            for (a, d) in at.iter_mut().zip(dims).rev() {
+                *a = i % d;
+                i /= d;
+            }
+            at
+        };
+        let mut y = Vec::new();
+        for flat in 0..out.iter().product() {
+            let o = unflat(flat, &out);
+            let g = o[1] / (wd[0] / op.group);
+            let mut sum = bv.as_ref().map_or(0.0, |b| b[o[1]]);
+            for c in 0..wd[1] {
+                for tap in 0..wd[2..].iter().product() {
+                    let t = unflat(tap, &wd[2..]);
+                    let mut index = Some(o[0] * xd[1] + g * wd[1] + c);
+                    for i in 0..rank {
+                        let p = o[2 + i] as i64 * at(&op.window.strides, i, 1) - begins[i]
+                            + t[i] as i64 * at(&op.window.dilations, i, 1);
+                        let inside = p >= 0 && p < xd[2 + i] as i64;
+                        index = index.filter(|_| inside).map(|n| n * xd[2 + i] + p as usize);
+                    }
+                    if let Some(index) = index {
+                        let wi = (o[1] * wd[1] + c) * wd[2..].iter().product::<usize>() + tap;
+                        sum += xv[index] * wv[wi];
+                    }
+                }
+            }
+            y.push(sum);
+        }
+        (out, y)
+    }
+
+    #[derive(Clone, Debug)]
+    struct Problem {
+        op: Conv,
+        x: Vec<usize>,
+        w: Vec<usize>,
+        biased: bool,
+    }
+
+    fn problem() -> impl Strategy<Value = Problem> {
+        let axis = (1usize..9, 1usize..4, 1i64..4, 1i64..3, -1i64..3, -1i64..3);
+        (
+            proptest::collection::vec(axis, 1..4),
+            (1usize..3, 1usize..4, 1usize..4, 1usize..4),
+            prop_oneof![
+                3 => Just(AutoPad::NotSet),
+                1 => Just(AutoPad::Valid),
+                1 => Just(AutoPad::SameUpper),
+                1 => Just(AutoPad::SameLower)
+            ],
+            any::<bool>(),
+        )
+            .prop_map(|(axes, (batch, group, ic, oc), auto_pad, biased)| {
+                let window = Window {
+                    kernel: Vec::new(),
+                    strides: axes.iter().map(|a| a.2).collect(),
+                    dilations: axes.iter().map(|a| a.3).collect(),
+                    pads: axes.iter().map(|a| a.4).chain(axes.iter().map(|a| a.5)).collect(),
+                    auto_pad,
+                    ceil_mode: false,
+                };
+                let sizes = |head: [usize; 2], f: fn(&(usize, usize, i64, i64, i64, i64)) -> usize| {
+                    head.into_iter().chain(axes.iter().map(f)).collect()
+                };
+                Problem {
+                    op: Conv { window, group, activation: Activation::None },
+                    x: sizes([batch, group * ic], |a| a.0),
+                    w: sizes([group * oc, ic], |a| a.1),
+                    biased,
+                }
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn conv_matches_its_definition(p in problem()) {
+            let (x, w) = (tensor(&p.x, 1), tensor(&p.w, 2));
+            let b = p.biased.then(|| tensor(&p.w[..1], 3));
+            let mut inputs = vec![Some(x.clone()), Some(w.clone())];
+            inputs.extend(b.clone().map(Some));
+            let Ok(got) = run_f32(&p.op, &inputs) else { return Ok(()) };
+            let (shape, want) = reference(&p.op, &x, &w, b.as_ref());
+            prop_assert_eq!(got.shape().dims(), &shape[..]);
+            assert_near(&got, &want, 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_large_convolution_in_several_blocks_matches() {
+        let op = Conv { window: Window { pads: vec![1, 1, 1, 1], ..Window::default() }, ..Conv::default() };
+        let (x, w) = (tensor(&[1, 40, 61, 47], 1), tensor(&[3, 40, 3, 3], 2));
+        assert!(columns::block(360, 61 * 47, 4, BLOCK_BYTES) < 61 * 47, "one block only");
+        let got = run_f32(&op, &[Some(x.clone()), Some(w.clone())]).unwrap();
+        assert_near(&got, &reference(&op, &x, &w, None).1, 1e-4);
+    }
+
+    #[test]
+    fn fused_activation_and_half_types_match() {
+        let op = Conv::default().with_activation(&Activation::Clip { low: -0.2, high: 0.2 }).unwrap();
+        let (x, w, b) = (tensor(&[1, 4, 5, 5], 1), tensor(&[6, 4, 3, 3], 2), tensor(&[6], 3));
+        let want = reference(&Conv::default(), &x, &w, Some(&b)).1;
+        let want: Vec<f64> = want.iter().map(|v| v.clamp(-0.2, 0.2)).collect();
+        let got = run_f32(&*op, &[Some(x.clone()), Some(w.clone()), Some(b.clone())]).unwrap();
+        assert_near(&got, &want, 1e-5);
+        let half = |t: &Tensor| {
+            let v: Vec<half::f16> = t.to_f32s().unwrap().into_iter().map(half::f16::from_f32).collect();
+            Some(Tensor::new(t.shape().to_vec(), &v).unwrap())
+        };
+        let got = run_cpu(&*op, &[half(&x), half(&w), half(&b)], 1).unwrap().remove(0);
+        assert_near(&got, &want, 2e-3);
+    }
+
+    #[test]
+    fn attributes_that_do_not_fit_are_errors() {
+        let infer = |list: &[(&str, AttrValue)], x: &[usize], w: &[usize]| -> Result<(), OpError> {
+            let op = read_op("Conv", 22, &attrs(list))?;
+            facts(&*op, &[Some(tensor(x, 1)), Some(tensor(w, 1))], 1).map(|_| ())
+        };
+        let ints = |v: &[i64]| AttrValue::Ints(v.to_vec());
+        infer(&[("kernel_shape", ints(&[3, 3]))], &[1, 2, 5, 5], &[4, 2, 3, 3]).unwrap();
+        let bad = [
+            infer(&[("kernel_shape", ints(&[3, 2]))], &[1, 2, 5, 5], &[4, 2, 3, 3]),
+            infer(&[("strides", ints(&[0, 1]))], &[1, 2, 5, 5], &[4, 2, 3, 3]),
+            infer(&[("pads", ints(&[-6, 0, 9, 9]))], &[1, 2, 5, 5], &[4, 2, 3, 3]),
+            infer(&[("dilations", ints(&[9, 1]))], &[1, 2, 5, 5], &[4, 2, 3, 3]),
+            infer(&[("group", AttrValue::Int(0))], &[1, 2, 5, 5], &[4, 2, 3, 3]),
+            infer(&[("group", AttrValue::Int(i64::MAX))], &[1, 2, 5, 5], &[4, 2, 3, 3]),
+            infer(&[("auto_pad", AttrValue::Str(b"SOME".to_vec()))], &[1, 2, 5, 5], &[4, 2, 3, 3]),
+            infer(&[], &[1, 2, 5, 5], &[4, 2, 7, 7]),
+            infer(&[], &[1, 2, 5, 5], &[4, 3, 3, 3]),
+            infer(&[], &[1, 2, 5, 5], &[4, 2, 3]),
+            infer(&[], &[1, 2, 5, 5], &[4, 2, 0, 3]),
+            infer(&[], &[1, 2], &[4, 2]),
+            infer(&[], &[1, 2, 3, 3, 3, 3], &[4, 2, 1, 1, 1, 1]),
+        ];
+        for (i, result) in bad.iter().enumerate() {
+            assert!(result.is_err(), "case {i}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Says which memory a binding is made of.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::binding::Binding;
+use super::compiled::Arenas;
+use super::error::{Error, SessionError};
+use super::slot::{Side, Slot, Source};
+use super::{Inner, chosen_shape};
+use crate::device::{Buffer, Scope};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::memory::host::SharedRegion;
+use crate::memory::range::ByteRange;
+use crate::shape::Shape;
+
+/// Memory for one input or output, with the shape of its tensor where the model leaves it open.
+#[derive(Debug)]
+pub struct Memory<'e> {
+    source: MemorySource<'e>,
+    shape: Option<Shape>,
+}
+
+#[derive(Debug)]
+enum MemorySource<'e> {
+    Value(Option<Tensor>),
+    Placed(Source<'e>),
+}
+
+impl<'e> Memory<'e> {
+    /// An owned region, from its start.
+    pub fn region(region: &Arc<SharedRegion>) -> Self {
+        Memory::region_range(region, region.whole())
+    }
+
+    /// Bytes of an owned region. They may start at any byte.
+    pub fn region_range(region: &Arc<SharedRegion>, range: ByteRange) -> Self {
+        Memory::placed(Source::Region(Arc::clone(region), range))
+    }
+
+    /// Memory of a device: a buffer of the context that the session runs on.
+    pub fn buffer(buffer: &Buffer) -> Self {
+        Memory::placed(Source::Buffer(buffer.clone()))
+    }
+
+    /// A value that is copied into memory of the session's own.
+    pub fn value(value: Tensor) -> Self {
+        let shape = Some(value.shape().clone());
+        Memory { source: MemorySource::Value(Some(value)), shape }
+    }
+
+    /// Memory of the session's own, set and read by copy.
+    pub fn own() -> Self {
+        Memory { source: MemorySource::Value(None), shape: None }
+    }
+
+    /// The shape of the tensor in it.
+    pub fn shape(mut self, shape: Shape) -> Self {
+        self.shape = Some(shape);
+        self
+    }
+
+    fn placed(source: Source<'e>) -> Self {
+        Memory { source: MemorySource::Placed(source), shape: None }
+    }
+}
+
+/// Where borrowed memory can be bound; made by [`super::Session::scope`].
+#[derive(Clone, Debug)]
+pub struct SessionScope<'s, 'env> {
+    inner: Arc<Inner>,
+    scope: &'s Scope<'s, 'env>,
+}
+
+impl<'s, 'env> SessionScope<'s, 'env> {
+    pub(super) fn new(inner: &Arc<Inner>, scope: &'s Scope<'s, 'env>) -> Self {
+        SessionScope { inner: Arc::clone(inner), scope }
+    }
+
+    /// Begins to bind memory to inputs and outputs.
+    pub fn bind(&self) -> BindingBuilder<'s> {
+        BindingBuilder::new(&self.inner)
+    }
+
+    /// A borrowed slice to read from.
+    pub fn input<T: bytemuck::Pod>(&self, slice: &'env [T]) -> Memory<'s> {
+        let bytes = size_of_val(slice) as u64;
+        Memory::placed(Source::Lent(self.scope.lend(slice), ByteRange::up_to(bytes)))
+    }
+
+    /// A borrowed slice to write to. What was written is seen once the scope has ended, or before through
+    /// [`Binding::host_view`].
+    pub fn output<T: bytemuck::Pod>(&self, slice: &'env mut [T]) -> Memory<'s> {
+        let bytes = size_of_val(slice) as u64;
+        Memory::placed(Source::Lent(self.scope.lend_mut(slice), ByteRange::up_to(bytes)))
+    }
+}
+
+/// Ties memory to a session's inputs and outputs. Inputs and outputs that are not named get memory of the
+/// session's own.
+#[derive(Debug)]
+pub struct BindingBuilder<'e> {
+    inner: Arc<Inner>,
+    inputs: BTreeMap<String, Memory<'e>>,
+    outputs: BTreeMap<String, Memory<'e>>,
+    strict: Option<bool>,
+}
+
+impl<'e> BindingBuilder<'e> {
+    pub(super) fn new(inner: &Arc<Inner>) -> Self {
+        BindingBuilder {
+            inner: Arc::clone(inner),
+            inputs: BTreeMap::new(),
+            outputs: BTreeMap::new(),
+            strict: None,
+        }
+    }
+
+    /// Binds input `name`, which the graph reads and never writes.
+    pub fn input(mut self, name: impl Into<String>, memory: Memory<'e>) -> Self {
+        self.inputs.insert(name.into(), memory);
+        self
+    }
+
+    /// Binds output `name`.
+    pub fn output(mut self, name: impl Into<String>, memory: Memory<'e>) -> Self {
+        self.outputs.insert(name.into(), memory);
+        self
+    }
+
+    /// Makes every copy by the CPU of a bound tensor an error, or not, for this binding.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = Some(strict);
+        self
+    }
+
+    /// Plans for the shapes given, imports the memory, records the commands.
+    ///
+    /// # Errors
+    /// [`SessionError`] for names, shapes, capacity, shared memory and strict mode; [`Error::Plan`];
+    /// [`Error::Device`].
+    pub fn build(mut self) -> Result<Binding<'e>, Error> {
+        let inner = Arc::clone(&self.inner);
+        for name in self.inputs.keys() {
+            inner.input_position(name)?;
+        }
+        for name in self.outputs.keys() {
+            inner.output_position(name)?;
+        }
+        let mut infos = Vec::new();
+        let mut values = BTreeMap::new();
+        let mut open = Vec::new();
+        for (i, &id) in inner.graph.inputs().iter().enumerate() {
+            let decl = inner.graph.tensor(id);
+            let memory = self.inputs.get(&decl.name);
+            let fixed = inner.fixed_info(i);
+            if memory.is_none() && inner.graph.is_lazy(id) {
+                open.push(decl.name.clone());
+                continue;
+            }
+            let value = match memory.map(|m| &m.source) {
+                Some(MemorySource::Value(Some(value))) => Some(value.clone()),
+                _ => None,
+            };
+            let dtype = value.as_ref().map(Tensor::dtype).or(decl.dtype).unwrap_or(DType::F32);
+            let shape = chosen_shape(memory.and_then(|m| m.shape.as_ref()), fixed.as_ref());
+            let shape = shape.ok_or_else(|| SessionError::OpenShape {
+                name: decl.name.clone(),
+                declared: decl.shape.as_ref().map_or("unknown".to_owned(), ToString::to_string),
+            })?;
+            let info = TensorInfo::new(dtype, shape);
+            inner.check_declared(i, &info)?;
+            infos.push(info);
+            values.extend(value.map(|v| (i, v)));
+        }
+        if !open.is_empty() {
+            return Err(SessionError::Unbound { names: open }.into());
+        }
+        inner.check_symbols(&infos)?;
+        let compiled = inner.compiled(&infos, &values)?;
+        let plan = &compiled.plan;
+        let mut policy = inner.options.bind;
+        policy.strict = self.strict.unwrap_or(policy.strict);
+        let mut take = |map: Side, name: &str| {
+            let map = if map == Side::Input { &mut self.inputs } else { &mut self.outputs };
+            match map.remove(name).map(|m| m.source) {
+                Some(MemorySource::Placed(source)) => source,
+                _ => Source::Value,
+            }
+        };
+        let inputs = (plan.inputs.iter())
+            .map(|io| Slot::new(take(Side::Input, &io.name), io, Side::Input, &inner.devices, policy))
+            .collect::<Result<Vec<_>, _>>()?;
+        let outputs = (plan.outputs.iter())
+            .map(|io| Slot::new(take(Side::Output, &io.name), io, Side::Output, &inner.devices, policy))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (i, value) in &values {
+            inputs[*i].write(&inner.devices, value.bytes())?;
+        }
+        let arenas = Arenas::new(plan, &inner.devices)?;
+        Binding::new(&inner, Arc::clone(&compiled), inputs, outputs, arenas)
+    }
+}

@@ -1,0 +1,149 @@
+//! Everything that can go wrong, and what can go wrong with a session.
+
+use crate::device;
+use crate::dtype::DType;
+use crate::graph::{GraphError, TensorError};
+use crate::loader::LoadError;
+use crate::memory::host::HostError;
+use crate::plan::PlanError;
+use crate::registry::OpenError;
+use crate::shape::ShapeError;
+
+/// Any failure of the library, by layer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file is no sound model, or holds what is not supported.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A graph is not sound.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// There is no plan for a graph.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A device call failed or was misused.
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    /// No such device, or it cannot be opened.
+    #[error(transparent)]
+    Registry(#[from] OpenError),
+    /// Host memory could not be had or is in use.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// Bytes do not make a tensor.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// Sizes do not make a shape or do not fit a declaration.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A session was misused.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl From<device::UsageError> for Error {
+    fn from(e: device::UsageError) -> Self {
+        Error::Device(e.into())
+    }
+}
+
+impl From<crate::backend::DeviceError> for Error {
+    fn from(e: crate::backend::DeviceError) -> Self {
+        Error::Device(e.into())
+    }
+}
+
+/// What is wrong with a call of a session or a binding.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No input or output has this name.
+    #[error("there is no {what} {name:?}; there are {known:?}")]
+    Unknown {
+        /// "input" or "output".
+        what: &'static str,
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// Inputs have no value and no memory.
+    #[error("inputs {names:?} have no value: set or bind them before the run")]
+    Unbound {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A tensor has another element type than the model declares.
+    #[error("{name:?} holds {expected}, got {got}")]
+    DType {
+        /// The input or output.
+        name: String,
+        /// What the model declares.
+        expected: DType,
+        /// What was given.
+        got: DType,
+    },
+    /// A shape does not fit the model's declaration.
+    #[error("{name:?}: {source}")]
+    Shape {
+        /// The input or output.
+        name: String,
+        /// What does not fit.
+        source: ShapeError,
+    },
+    /// The sizes of an input must be told, because the model leaves them open.
+    #[error("the shape of {name:?} is {declared}: give the shape with the memory")]
+    OpenShape {
+        /// The input.
+        name: String,
+        /// What the model declares.
+        declared: String,
+    },
+    /// Memory is too small for its tensor.
+    #[error("{name:?} needs {needed} bytes, its memory has {got}")]
+    Capacity {
+        /// The input or output.
+        name: String,
+        /// Bytes of the tensor.
+        needed: u64,
+        /// Bytes given.
+        got: u64,
+    },
+    /// Memory bound to an output is read by an input later than it is written.
+    #[error(
+        "{first:?} and {second:?} share memory, and the graph writes one before it has read the other; bind them apart"
+    )]
+    Overlap {
+        /// One input or output.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Strict mode forbids the copy that a tensor would need.
+    #[error("strict mode: {verdict}")]
+    Strict {
+        /// The verdict, in words.
+        verdict: String,
+    },
+    /// The model's shapes depend on the value of an input that was bound as memory.
+    #[error("the value of input {name:?} decides shapes: give it by value")]
+    NeedsValue {
+        /// The input.
+        name: String,
+    },
+    /// A result was asked for before there was one.
+    #[error("there is no result yet: run first")]
+    NotRun,
+    /// A session was built without a model.
+    #[error("a session needs a model: give a path or a graph")]
+    NoModel,
+    /// A device of a table must import host memory for what two devices share.
+    #[error(
+        "{device} cannot import host memory, so it cannot share tensors with the other devices of the session"
+    )]
+    NoSharing {
+        /// The device's name.
+        device: String,
+    },
+}

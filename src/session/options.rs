@@ -1,0 +1,175 @@
+//! How a session is built.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use super::device::Device;
+use super::error::{Error, SessionError};
+use super::params::{ParamStore, Sources};
+use super::slot::BindPolicy;
+use super::{Inner, Session};
+use crate::backend::{ContextDesc, WaitPolicy};
+use crate::device::Context;
+use crate::graph::Graph;
+use crate::loader;
+use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
+use crate::plan::PlanOptions;
+use crate::registry::Registry;
+
+/// What holds for a whole session.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) plan: PlanOptions,
+    pub(super) bind: BindPolicy,
+}
+
+#[derive(Debug)]
+enum Choice {
+    Named(String),
+    Opened(Context),
+}
+
+/// Builds a [`Session`].
+#[derive(Debug)]
+pub struct SessionBuilder {
+    graph: Option<Graph>,
+    path: Option<PathBuf>,
+    devices: Vec<Choice>,
+    desc: ContextDesc,
+    plan: PlanOptions,
+    bind: BindPolicy,
+    params: Option<Arc<ParamStore>>,
+}
+
+impl Default for SessionBuilder {
+    fn default() -> Self {
+        SessionBuilder {
+            graph: None,
+            path: None,
+            devices: Vec::new(),
+            desc: ContextDesc::default(),
+            plan: PlanOptions::default(),
+            bind: BindPolicy { strict: false, copy_threshold: DEFAULT_COPY_THRESHOLD },
+            params: None,
+        }
+    }
+}
+
+impl SessionBuilder {
+    /// The model file: ONNX, or the graph JSON of TVM's graph executor beside its `.params`.
+    pub fn model(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// A graph, instead of a file.
+    pub fn graph(mut self, graph: Graph) -> Self {
+        self.graph = Some(graph);
+        self
+    }
+
+    /// Adds a device by name ("auto", "cpu", "vulkan", "vulkan:1", "sim", ...; see [`Registry::open`]). The
+    /// first one added is entry 0: where nodes go that nobody places. Without any, "auto" is taken.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.devices.push(Choice::Named(name.into()));
+        self
+    }
+
+    /// Adds a device that is open already; sessions on one context share its memory and kernels.
+    pub fn context(mut self, context: Context) -> Self {
+        self.devices.push(Choice::Opened(context));
+        self
+    }
+
+    /// How devices named by [`SessionBuilder::device`] are opened.
+    pub fn context_desc(mut self, desc: ContextDesc) -> Self {
+        self.desc = desc;
+        self
+    }
+
+    /// How the host waits for devices named by [`SessionBuilder::device`].
+    pub fn wait_policy(mut self, wait: WaitPolicy) -> Self {
+        self.desc.wait = wait;
+        self
+    }
+
+    /// Makes every copy by the CPU of a bound tensor an error, small ones included.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.bind.strict = strict;
+        self
+    }
+
+    /// Bytes below which a bound tensor is copied instead of imported.
+    pub fn copy_threshold(mut self, bytes: u64) -> Self {
+        self.bind.copy_threshold = bytes;
+        self
+    }
+
+    /// Whether operators absorb their bias, normalization and activation.
+    pub fn fuse(mut self, fuse: bool) -> Self {
+        self.plan.fuse = fuse;
+        self
+    }
+
+    /// Whether an operator without a kernel on its device may run on the CPU. A CPU is then added to the
+    /// table if it has none.
+    pub fn fallback(mut self, fallback: bool) -> Self {
+        self.plan.fallback = fallback;
+        self
+    }
+
+    /// Places every node named `name` on entry `device` of the table.
+    pub fn place_node(mut self, name: impl Into<String>, device: u32) -> Self {
+        self.plan.place_nodes.insert(name.into(), device);
+        self
+    }
+
+    /// Places every node of operator `op` on entry `device` of the table.
+    pub fn place_op(mut self, op: impl Into<String>, device: u32) -> Self {
+        self.plan.place_ops.insert(op.into(), device);
+        self
+    }
+
+    /// Parameters that are shared with other sessions.
+    pub fn params(mut self, params: Arc<ParamStore>) -> Self {
+        self.params = Some(params);
+        self
+    }
+
+    /// Loads the model, opens the devices.
+    ///
+    /// # Errors
+    /// [`Error::Load`], [`Error::Registry`], [`Error::Device`].
+    pub fn build(self) -> Result<Session, Error> {
+        let graph = match (self.graph, self.path) {
+            (Some(graph), _) => graph,
+            (None, Some(path)) => loader::onnx::load_onnx(&path)?,
+            (None, None) => return Err(SessionError::NoModel.into()),
+        };
+        let registry = Registry::with_defaults();
+        let mut chosen = self.devices;
+        if chosen.is_empty() {
+            chosen.push(Choice::Named("auto".to_owned()));
+        }
+        let mut devices = Vec::with_capacity(chosen.len() + 1);
+        for choice in chosen {
+            let context = match choice {
+                Choice::Opened(context) => context,
+                Choice::Named(name) => registry.open(&name, &self.desc)?,
+            };
+            devices.push(Device::new(context)?);
+        }
+        if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
+            devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
+        }
+        let inner = Inner {
+            graph,
+            devices,
+            options: Options { plan: self.plan, bind: self.bind },
+            params: self.params.unwrap_or_default(),
+            sources: Sources::default(),
+            plans: Mutex::default(),
+        };
+        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })
+    }
+}

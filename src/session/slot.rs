@@ -1,0 +1,303 @@
+//! The memory of one input or output of a binding, on every device that touches it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::compiled::{import_shared, shared};
+use super::device::{Device, part};
+use super::error::{Error, SessionError};
+use crate::backend::Placement;
+use crate::device::{self, Buffer, Lent};
+use crate::memory::host::SharedRegion;
+use crate::memory::import::{
+    Choice, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose, plan_window,
+};
+use crate::memory::os;
+use crate::memory::range::ByteRange;
+use crate::plan::PlannedIo;
+use crate::recording::{BufferRange, Command};
+
+/// What a tensor of a binding is made of.
+#[derive(Debug)]
+pub(super) enum Source<'e> {
+    /// The session's own memory, which `set_input` and `get_output` copy to and from.
+    Value,
+    /// Part of an owned region.
+    Region(Arc<SharedRegion>, ByteRange),
+    /// Borrowed memory.
+    Lent(Lent<'e>, ByteRange),
+    /// Memory of a device.
+    Buffer(Buffer),
+}
+
+/// What the caller decided about bindings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BindPolicy {
+    pub(super) strict: bool,
+    pub(super) copy_threshold: u64,
+}
+
+/// The memory of one input or output.
+#[derive(Debug)]
+pub(super) struct Slot<'e> {
+    pub(super) source: Source<'e>,
+    /// What the kernels of each device are given.
+    compute: BTreeMap<u32, Buffer>,
+    /// Host-visible memory that a device copies from before the run, or to after it.
+    transfer: BTreeMap<u32, Buffer>,
+    /// Where the CPU copies to before the run, or from after it.
+    stage: Option<(u32, Buffer)>,
+    pub(super) verdicts: Vec<Verdict>,
+}
+
+/// Whether a slot is an input or an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Input,
+    Output,
+}
+
+impl<'e> Slot<'e> {
+    pub(super) fn new(
+        source: Source<'e>,
+        io: &PlannedIo,
+        side: Side,
+        devices: &[Device],
+        policy: BindPolicy,
+    ) -> Result<Self, Error> {
+        let mut slot = Slot {
+            source,
+            compute: BTreeMap::new(),
+            transfer: BTreeMap::new(),
+            stage: None,
+            verdicts: Vec::new(),
+        };
+        if io.info.bytes() == 0 || io.devices.is_empty() {
+            return Ok(slot);
+        }
+        if matches!(slot.source, Source::Value) && io.devices.len() > 1 {
+            // Several devices meet in host memory of our own.
+            let region = shared(io.info.bytes() as u64)?;
+            for &d in &io.devices {
+                slot.compute.insert(d, import_shared(&devices[d as usize], &region)?);
+            }
+            let d = io.devices[0];
+            slot.stage = slot.compute.get(&d).map(|b| (d, b.clone()));
+            return Ok(slot);
+        }
+        for &d in &io.devices {
+            slot.place(d, &devices[d as usize], io, side, policy)?;
+        }
+        Ok(slot)
+    }
+
+    fn place(
+        &mut self,
+        d: u32,
+        device: &Device,
+        io: &PlannedIo,
+        side: Side,
+        policy: BindPolicy,
+    ) -> Result<(), Error> {
+        let bytes = io.info.bytes() as u64;
+        let access = match side {
+            Side::Input => ReadWrite::Read,
+            Side::Output if io.reads > 0 => ReadWrite::ReadWrite,
+            Side::Output => ReadWrite::Write,
+        };
+        let (address, given) = match &self.source {
+            Source::Value => {
+                self.stage(d, device, bytes, side)?;
+                return Ok(());
+            }
+            Source::Buffer(buffer) => {
+                check_capacity(io, buffer.bytes())?;
+                let reason = Choice { path: Path::Direct, reason: Reason::Resident, window: None };
+                let request = Request::new(0, bytes, access, Err(Refusal::NotSupported));
+                self.verdicts.push(reason.verdict(&io.name, &request));
+                self.compute.insert(d, buffer.sub_buffer(0, bytes)?);
+                return Ok(());
+            }
+            Source::Region(region, range) => {
+                (region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes())
+            }
+            Source::Lent(lent, range) => (lent.address() + range.start, range.bytes()),
+        };
+        check_capacity(io, given)?;
+        let ladder = device.policy(policy.copy_threshold, policy.strict);
+        let mut request = Request {
+            element_bytes: io.info.dtype.bytes() as u64,
+            touches: io.reads + io.writes,
+            ..Request::new(address, bytes, access, window(device, address, bytes, access))
+        };
+        let mut choice = decide(io, &request, &ladder)?;
+        let imported = if choice.path.imports() || choice.path == Path::Host {
+            match self.import(device) {
+                Ok(buffer) => Some(buffer),
+                Err(device::Error::Import(ImportError::Refused(refusal))) => {
+                    request.window = Err(refusal);
+                    choice = decide(io, &request, &ladder)?;
+                    None
+                }
+                Err(e) => return Err(e.into()),
+            }
+        } else {
+            None
+        };
+        self.verdicts.push(choice.verdict(&io.name, &request));
+        match (choice.path, imported) {
+            (Path::ImportedDma, Some(buffer)) => {
+                let own = device.buffer(bytes, Placement::Device, "device copy of a bound tensor")?;
+                self.transfer.insert(d, buffer.sub_buffer(0, bytes)?);
+                self.compute.insert(d, own);
+            }
+            (_, Some(buffer)) => {
+                self.compute.insert(d, buffer.sub_buffer(0, bytes)?);
+            }
+            (_, None) => self.stage(d, device, bytes, side)?,
+        }
+        Ok(())
+    }
+
+    fn import(&self, device: &Device) -> Result<Buffer, device::Error> {
+        match &self.source {
+            Source::Region(region, range) => {
+                let whole = device.context.import(region)?;
+                Ok(whole.sub_buffer(range.start, range.bytes())?)
+            }
+            Source::Lent(lent, range) => {
+                let whole = lent.import(&device.context)?;
+                Ok(whole.sub_buffer(range.start, range.bytes())?)
+            }
+            Source::Value | Source::Buffer(_) => Err(Refusal::NotSupported.into()),
+        }
+    }
+
+    /// Gives the device memory of its own that the CPU copies to or from.
+    fn stage(&mut self, d: u32, device: &Device, bytes: u64, side: Side) -> Result<(), Error> {
+        if device.is_unified() {
+            let buffer = device.buffer(bytes, Placement::Shared, "staged tensor")?;
+            self.compute.insert(d, buffer.clone());
+            self.stage = Some((d, buffer));
+            return Ok(());
+        }
+        let placement = if side == Side::Input { Placement::Upload } else { Placement::Readback };
+        let host = device.buffer(bytes, placement, "staging")?;
+        self.compute.insert(d, device.buffer(bytes, Placement::Device, "staged tensor")?);
+        self.transfer.insert(d, host.clone());
+        self.stage = Some((d, host));
+        Ok(())
+    }
+
+    /// What the kernels of device `d` are given.
+    pub(super) fn range(&self, d: u32) -> Option<BufferRange> {
+        self.compute.get(&d).map(Buffer::range)
+    }
+
+    /// The memory that the slot stands for, for telling whether two slots share it.
+    pub(super) fn memory(&self, d: u32) -> Option<BufferRange> {
+        self.transfer.get(&d).or(self.compute.get(&d)).map(Buffer::range)
+    }
+
+    /// The copy that device `d` makes before the run of an input, or after the run of an output.
+    pub(super) fn transfer_command(&self, d: u32, bytes: u64, side: Side) -> Option<Command> {
+        let (host, own) = (self.transfer.get(&d)?, self.compute.get(&d)?);
+        let (host, own) = (part(host, bytes), part(own, bytes));
+        Some(match side {
+            Side::Input => Command::Copy { src: host, dst: own },
+            Side::Output => Command::Copy { src: own, dst: host },
+        })
+    }
+
+    /// Ranges of non-coherent memory that the host writes (input) or reads (output).
+    pub(super) fn host_range(&self) -> Option<(u32, BufferRange)> {
+        let (d, buffer) = self.stage.as_ref()?;
+        (!buffer.info().coherent).then(|| (*d, buffer.range()))
+    }
+
+    /// Copies the caller's bytes to where the device finds them, if the CPU has to.
+    pub(super) fn stage_in(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
+        let Some((d, buffer)) = &self.stage else { return Ok(()) };
+        let device = &devices[*d as usize];
+        match &self.source {
+            Source::Region(region, range) => {
+                let range = ByteRange::new(range.start, range.start + bytes as u64);
+                Ok(device.write(buffer, &region.read_range(range)?)?)
+            }
+            Source::Lent(lent, range) => {
+                let part = buffer.sub_buffer(0, bytes as u64)?;
+                Ok(lent.read_into(range.start, &mut part.map_write()?)?)
+            }
+            Source::Value | Source::Buffer(_) => Ok(()),
+        }
+    }
+
+    /// Copies results to the caller's memory, if the CPU has to.
+    pub(super) fn stage_out(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
+        let Some((d, buffer)) = &self.stage else { return Ok(()) };
+        let device = &devices[*d as usize];
+        match &self.source {
+            Source::Region(region, range) => {
+                let range = ByteRange::new(range.start, range.start + bytes as u64);
+                Ok(device.read(buffer, &mut region.write_range(range)?)?)
+            }
+            Source::Lent(lent, range) => {
+                let part = buffer.sub_buffer(0, bytes as u64)?;
+                Ok(lent.write_from(range.start, &part.map_read()?)?)
+            }
+            Source::Value | Source::Buffer(_) => Ok(()),
+        }
+    }
+
+    /// Writes a value (an input of the session's own memory).
+    pub(super) fn write(&self, devices: &[Device], bytes: &[u8]) -> Result<(), Error> {
+        match &self.stage {
+            Some((d, buffer)) => Ok(devices[*d as usize].write(buffer, bytes)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the bytes of a slot, wherever they are.
+    pub(super) fn read(&self, devices: &[Device], bytes: &mut [u8]) -> Result<(), Error> {
+        let own = || self.compute.first_key_value().map(|(d, b)| (*d, b.clone()));
+        match self.stage.clone().or_else(own) {
+            Some((d, buffer)) => Ok(devices[d as usize].read(&buffer, bytes)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The mapped memory that holds the tensor, if the host can view it in place.
+    pub(super) fn view(&self, bytes: u64) -> Option<Buffer> {
+        let own = || self.compute.first_key_value().map(|(_, b)| b.clone());
+        let buffer = self.stage.as_ref().map(|(_, b)| b.clone()).or_else(own)?;
+        buffer.host_address()?;
+        buffer.sub_buffer(0, bytes).ok()
+    }
+}
+
+fn check_capacity(io: &PlannedIo, got: u64) -> Result<(), SessionError> {
+    let needed = io.info.bytes() as u64;
+    if got >= needed { Ok(()) } else { Err(SessionError::Capacity { name: io.name.clone(), needed, got }) }
+}
+
+fn decide(
+    io: &PlannedIo,
+    request: &Request,
+    ladder: &crate::memory::import::DevicePolicy,
+) -> Result<Choice, Error> {
+    choose(request, ladder).map_err(|e| match e {
+        ImportError::Strict { .. } => SessionError::Strict { verdict: format!("{}: {e}", io.name) }.into(),
+        e => Error::Device(device::Error::Import(e)),
+    })
+}
+
+/// The pages around the tensor, as the device's rules judge them.
+fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Result<Window, Refusal> {
+    let rules = device.context.info().import.as_ref().ok_or(Refusal::NotSupported)?;
+    if rules.alignment <= 1 {
+        return Ok(Window { addr: address, bytes, offset: 0 });
+    }
+    let page = os::page_size() as u64;
+    let pages = crate::memory::import::window::enclosing(address, bytes, rules, page)?;
+    plan_window(address, bytes, access, rules, &os::process_map(pages)?, page)
+}

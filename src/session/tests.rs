@@ -1,0 +1,130 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::backend::ContextDesc;
+use crate::graph::GraphBuilder;
+use crate::memory::host::HostRegion;
+use crate::memory::import::Path;
+use crate::ops::movement::{Concat, Transpose};
+use crate::ops::reduce::{Reduce, ReduceKind};
+use crate::registry::Registry;
+
+fn desc() -> ContextDesc {
+    ContextDesc { validation: true, ..ContextDesc::default() }
+}
+
+/// Transposes a matrix and sums its rows: two operators, an intermediate, two outputs.
+fn graph() -> Graph {
+    let mut g = GraphBuilder::new("rows");
+    let x = g.input("x", DType::F32, ["n".into(), "m".into()]);
+    let t = g.op(Arc::new(Transpose { perm: None }) as Arc<dyn crate::ops::Operator>, &[x]);
+    let sum =
+        Reduce { kind: ReduceKind::Sum, axes: Some(vec![1]), keep_dims: true, noop_with_empty_axes: false };
+    let s = g.op(Arc::new(sum) as Arc<dyn crate::ops::Operator>, &[t]);
+    let c = g.op(Arc::new(Concat { axis: 1 }) as Arc<dyn crate::ops::Operator>, &[t, s]);
+    g.output("y", c);
+    g.build().unwrap()
+}
+
+fn expected(x: &[f32], n: usize, m: usize) -> Vec<f32> {
+    let mut out = Vec::new();
+    for j in 0..m {
+        let column: Vec<f32> = (0..n).map(|i| x[i * m + j]).collect();
+        out.extend(&column);
+        out.push(column.iter().sum());
+    }
+    out
+}
+
+fn session(device: &str) -> Session {
+    let context = Registry::with_defaults().open(device, &desc()).unwrap();
+    Session::builder().graph(graph()).context(context).build().unwrap()
+}
+
+fn check_messages(session: &Session) {
+    for i in 0..session.devices().count() {
+        assert_eq!(session.context(i).unwrap().validation_messages(), Vec::<String>::new());
+    }
+}
+
+fn by_value(device: &str) {
+    let mut session = session(device);
+    for (n, m) in [(3, 5), (17, 33), (3, 5)] {
+        let x: Vec<f32> = (0..n * m).map(|i| (i % 13) as f32).collect();
+        session.set_input("x", &Tensor::new([n, m], &x).unwrap()).unwrap();
+        session.run().unwrap();
+        assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap(), expected(&x, n, m));
+    }
+    check_messages(&session);
+}
+
+fn bound(device: &str) {
+    let session = session(device);
+    let (n, m) = (512, 1024);
+    let mut x = HostRegion::new(n * m * 4).unwrap();
+    x.as_mut_slice_of::<f32>().unwrap().iter_mut().enumerate().for_each(|(i, v)| *v = (i % 7) as f32);
+    let (x, y) = (x.into_shared(), HostRegion::new((n + 1) * m * 4).unwrap().into_shared());
+    let shape = crate::Shape::new([n, m]).unwrap();
+    let mut binding = session
+        .bind()
+        .input("x", Memory::region(&x).shape(shape))
+        .output("y", Memory::region(&y))
+        .build()
+        .unwrap();
+    for v in binding.verdicts() {
+        assert!(matches!(v.path, Path::Imported | Path::Host), "{v}");
+    }
+    for round in 0..3 {
+        // Nobody is told of the change.
+        x.write().unwrap().as_mut_slice_of::<f32>().unwrap()[5] = round as f32;
+        binding.run().unwrap();
+        let want = expected(x.read().unwrap().as_slice_of::<f32>().unwrap(), n, m);
+        assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap(), want);
+    }
+    check_messages(&session);
+}
+
+fn scoped(device: &str) {
+    let session = session(device);
+    let (n, m) = (256, 512);
+    let x: Vec<f32> = (0..n * m).map(|i| (i % 5) as f32).collect();
+    let mut y = vec![0f32; (n + 1) * m];
+    session.scope(|s| {
+        let shape = crate::Shape::new([n, m]).unwrap();
+        let mut b =
+            s.bind().input("x", s.input(&x).shape(shape)).output("y", s.output(&mut y)).build().unwrap();
+        b.run().unwrap();
+    });
+    assert_eq!(y, expected(&x, n, m));
+    check_messages(&session);
+}
+
+#[test]
+fn by_value_on_cpu() {
+    by_value("cpu");
+}
+
+#[test]
+fn by_value_on_vulkan() {
+    by_value("vulkan");
+}
+
+#[test]
+fn bound_on_cpu() {
+    bound("cpu");
+}
+
+#[test]
+fn bound_on_vulkan() {
+    bound("vulkan");
+}
+
+#[test]
+fn scoped_on_cpu() {
+    scoped("cpu");
+}
+
+#[test]
+fn scoped_on_vulkan() {
+    scoped("vulkan");
+}
