@@ -17,6 +17,7 @@ mod test_util;
 mod window;
 
 pub mod conv;
+pub mod custom;
 pub mod index;
 pub mod linalg;
 pub mod movement;
@@ -25,6 +26,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod reduce;
 pub mod shape_ops;
+pub mod tvm;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
