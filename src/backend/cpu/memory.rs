@@ -23,8 +23,8 @@ use rayon::prelude::*;
 
 use super::BLOCK_ALIGNMENT;
 use crate::backend::{DeviceError, HostAddress};
-use crate::memory::host::HostRegion;
 use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
+use crate::memory::host::HostRegion;
 
 /// Blocks from this size on are pages of their own.
 const PAGES_FROM: usize = 2 << 20;
@@ -45,7 +45,9 @@ enum Origin {
     Heap(Layout),
     /// Large blocks: pages of their own, huge ones where the system has them.
     Pages(#[allow(dead_code, reason = "owns the pages")] HostRegion),
-    Imported { gone: AtomicBool },
+    Imported {
+        gone: AtomicBool,
+    },
 }
 
 impl Block {
@@ -55,7 +57,11 @@ impl Block {
         let len = usize::try_from(bytes).map_err(|_| refused.clone())?;
         if len >= PAGES_FROM {
             let region = HostRegion::new(len).map_err(|_| refused)?;
-            return Ok(Block { address: HostAddress(region.as_ptr()), bytes: len, origin: Origin::Pages(region) });
+            return Ok(Block {
+                address: HostAddress(region.as_ptr()),
+                bytes: len,
+                origin: Origin::Pages(region),
+            });
         }
         let layout =
             Layout::from_size_align(len.max(1), BLOCK_ALIGNMENT as usize).map_err(|_| refused.clone())?;

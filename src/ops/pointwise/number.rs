@@ -311,7 +311,9 @@ mod tests {
     #[test]
     fn floats_keep_nan_and_follow_the_sign_of_the_divisor() {
         assert!(Number::least(f32::NAN, 1.0).is_nan() && Number::least(1.0, f32::NAN).is_nan());
-        assert!(Number::greatest(f16::NAN, f16::ONE).is_nan() && Number::greatest(f16::ONE, f16::NAN).is_nan());
+        assert!(
+            Number::greatest(f16::NAN, f16::ONE).is_nan() && Number::greatest(f16::ONE, f16::NAN).is_nan()
+        );
         assert_eq!((Number::modulo(-7.5f64, 2.0), Number::fmod(-7.5f64, 2.0)), (0.5, -1.5));
         assert_eq!(Number::modulo(5.3f32, -2.0), 5.3 % 2.0 - 2.0);
     }

@@ -30,7 +30,8 @@ fn constant(values: &[i64]) -> Vec<Piece> {
         .enumerate()
         .filter_map(|(i, v)| {
             let source = Source::Element(Tensor::scalar(*v));
-            let block = Block { dims: vec![1], src_strides: vec![0], dst_strides: vec![1], ..Block::default() };
+            let block =
+                Block { dims: vec![1], src_strides: vec![0], dst_strides: vec![1], ..Block::default() };
             Block { dst_offset: i, ..block }.piece(source, 0)
         })
         .collect()

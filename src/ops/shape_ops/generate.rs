@@ -34,7 +34,9 @@ pub(super) fn read_constant(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dy
         None => Tensor::scalar(0f32),
         Some(t) if t.info().elements() == 1 => t.reshaped(Shape::scalar())?,
         Some(t) => {
-            return Err(attrs.error("value", format!("has {} elements, expected one", t.info().elements())).into());
+            return Err(attrs
+                .error("value", format!("has {} elements, expected one", t.info().elements()))
+                .into());
         }
     };
     Ok(Arc::new(ConstantOfShape { value }))

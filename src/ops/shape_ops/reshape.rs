@@ -68,7 +68,10 @@ impl Reshape {
                 }
                 -1 => 1,
                 0 if !self.allow_zero => *x.get(i).ok_or_else(|| {
-                    fail(format!("shape {wanted:?} keeps dimension {i} of a tensor of {} dimensions", x.rank()))
+                    fail(format!(
+                        "shape {wanted:?} keeps dimension {i} of a tensor of {} dimensions",
+                        x.rank()
+                    ))
                 })?,
                 size => usize::try_from(size)
                     .map_err(|_| fail(format!("shape {wanted:?} has the impossible size {size}")))?,
@@ -86,7 +89,8 @@ impl Reshape {
         }
         let shape = Shape::new(dims)?;
         if shape.elements() != x.elements() {
-            let problem = format!("shape {shape} has {} elements, the tensor {}", shape.elements(), x.elements());
+            let problem =
+                format!("shape {shape} has {} elements, the tensor {}", shape.elements(), x.elements());
             return Err(fail(problem));
         }
         Ok(shape)
@@ -116,8 +120,7 @@ impl Flatten {
     fn shape(&self, cx: &OpCx) -> Result<Shape, OpError> {
         let x = cx.shape(0)?;
         // The rank itself is an axis here: it leaves 1 for the second part.
-        let axis =
-            if self.axis == x.rank() as i64 { x.rank() } else { normalize_axis(self.axis, x.rank())? };
+        let axis = if self.axis == x.rank() as i64 { x.rank() } else { normalize_axis(self.axis, x.rank())? };
         let (outer, inner) = x.split_at(axis);
         Ok(Shape::new([outer.iter().product::<usize>(), inner.iter().product()])?)
     }
@@ -195,7 +198,10 @@ impl Unsqueeze {
         let mut new = vec![false; rank];
         for &axis in &axes {
             if std::mem::replace(&mut new[normalize_axis(axis, rank)?], true) {
-                return Err(OpError::Value { input: 1, problem: format!("axes {axes:?} name a place twice") });
+                return Err(OpError::Value {
+                    input: 1,
+                    problem: format!("axes {axes:?} name a place twice"),
+                });
             }
         }
         let mut old = x.iter().copied();
