@@ -156,7 +156,7 @@ impl Checker {
                     .map_err(|error| error.with_vuid("VUID-vkCmdDispatch-groupCountX-00386"))?;
             }
         }
-        kernel.check_call(self.context, &dispatch.args, &dispatch.params)?;
+        kernel.check_call(self.context, &dispatch.args, &dispatch.params, &limits)?;
         let mut touches = Vec::with_capacity(dispatch.args.len());
         for (index, arg) in dispatch.args.iter().enumerate() {
             touches.push(match arg {

@@ -12,7 +12,7 @@ use super::import::{Source, import};
 use super::kernel::Kernel;
 use super::queue::Queue;
 use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, MemoryUsage};
-use crate::kernel::{KernelSource, NativeKernel};
+use crate::kernel::{KernelId, KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
 use crate::memory::host::SharedRegion;
 use crate::memory::import::ReadWrite;
@@ -157,12 +157,20 @@ impl Context {
         Some(buffer.host_address()?.0.as_ptr())
     }
 
+    /// One of the kernels that ship, with specialization constants; one that lives already is shared.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
+    pub fn kernel(&self, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
+        Kernel::shipped(self.core(), id, spec)
+    }
+
     /// A kernel of a source with specialization constants; one that lives already is shared.
     ///
     /// # Errors
     /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
     pub fn create_kernel(&self, source: &Arc<KernelSource>, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
-        Kernel::create(self.core(), source, spec)
+        Kernel::of(self.core(), source, spec)
     }
 
     /// A kernel that is a native function; only native devices run it.

@@ -150,6 +150,7 @@ pub(crate) struct RealIo<'a, T: Real> {
 enum Output<'a, T> {
     Absent,
     Direct(&'a mut [T]),
+    F32(Vec<T>, &'a mut [f32]),
     F16(Vec<T>, &'a mut [f16]),
     Bf16(Vec<T>, &'a mut [bf16]),
 }
@@ -199,7 +200,7 @@ impl<T> Output<'_, T> {
         match self {
             Output::Absent => None,
             Output::Direct(s) => Some(s),
-            Output::F16(s, _) | Output::Bf16(s, _) => Some(s),
+            Output::F32(s, _) | Output::F16(s, _) | Output::Bf16(s, _) => Some(s),
         }
     }
 }
@@ -258,6 +259,9 @@ fn call<T: Real, K: RealKernel>(
         } else if dtype == DType::BF16 {
             let raw = args.take_write::<bf16>(index)?;
             Output::Bf16(vec![T::ZERO; raw.len()], raw)
+        } else if dtype == DType::F32 && T::DTYPE != DType::F32 {
+            let raw = args.take_write::<f32>(index)?;
+            Output::F32(vec![T::ZERO; raw.len()], raw)
         } else {
             Output::Direct(args.take_write::<T>(index)?)
         });
@@ -265,6 +269,9 @@ fn call<T: Real, K: RealKernel>(
     kernel.run(&mut io)?;
     for output in io.outputs {
         match output {
+            Output::F32(values, raw) => {
+                raw.iter_mut().zip(values).for_each(|(r, v)| *r = v.to_f64() as f32);
+            }
             Output::F16(values, raw) => {
                 raw.iter_mut().zip(values).for_each(|(r, v)| *r = f16::from_f64(v.to_f64()));
             }

@@ -207,6 +207,20 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
     sums.into_iter().sum::<T>() + tail
 }
 
+/// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
+pub(crate) fn sum_of<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
+    const LANES: usize = 16;
+    let chunks = x.chunks_exact(LANES);
+    let tail: T = chunks.remainder().iter().map(|v| f(*v)).sum();
+    let mut sums = [T::ZERO; LANES];
+    for chunk in chunks {
+        for (s, v) in sums.iter_mut().zip(chunk) {
+            *s += f(*v);
+        }
+    }
+    sums.into_iter().sum::<T>() + tail
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -1,6 +1,70 @@
-//! Operators of this family.
+//! Normalizations and softmax.
 
-use super::Family;
+mod batch_norm;
+mod group_norm;
+mod layer_norm;
+mod lp_norm;
+mod lrn;
+mod mean_variance;
+mod rows;
+mod softmax;
+
+pub use batch_norm::BatchNormalization;
+pub use group_norm::{GroupNormalization, GroupScale, InstanceNormalization};
+pub use layer_norm::LayerNormalization;
+pub use lp_norm::LpNormalization;
+pub use lrn::Lrn;
+pub use mean_variance::MeanVarianceNormalization;
+pub use softmax::{Softmax, SoftmaxKind};
+
+use super::real::FLOATS;
+use super::{AttrReader, Family, OpDef, OpError, Operator};
+use std::sync::Arc;
+
+type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+const fn row(name: &'static str, since: i64, read: Read) -> OpDef {
+    OpDef { name, domain: "", since, types: FLOATS, gpu: true, read }
+}
 
 /// The family's rows.
-pub const FAMILY: Family = Family { name: "norm", ops: &[] };
+pub const FAMILY: Family = Family {
+    name: "norm",
+    ops: &[
+        row("BatchNormalization", 1, batch_norm::read),
+        row("GroupNormalization", 18, group_norm::read_group),
+        row("Hardmax", 1, softmax::hardmax),
+        row("InstanceNormalization", 1, group_norm::read_instance),
+        row("LRN", 1, lrn::read),
+        row("LayerNormalization", 17, layer_norm::read_layer),
+        row("LogSoftmax", 1, softmax::log_softmax),
+        row("LpNormalization", 1, lp_norm::read),
+        row("MeanVarianceNormalization", 9, mean_variance::read),
+        row("RMSNormalization", 23, layer_norm::read_rms),
+        row("Softmax", 1, softmax::softmax),
+    ],
+};
+
+/// A tensor seen along one axis: `outer` blocks of `len` rows of `inner` elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Along {
+    /// Product of the sizes before the axis.
+    pub outer: usize,
+    /// Size of the axis.
+    pub len: usize,
+    /// Product of the sizes behind it.
+    pub inner: usize,
+}
+
+impl Along {
+    /// The axes from `from` to before `to` of `dims` as one.
+    pub(crate) fn axes(dims: &[usize], from: usize, to: usize) -> Along {
+        let product = |d: &[usize]| d.iter().product();
+        Along { outer: product(&dims[..from]), len: product(&dims[from..to]), inner: product(&dims[to..]) }
+    }
+
+    /// Elements.
+    pub(crate) fn elements(&self) -> usize {
+        self.outer * self.len * self.inner
+    }
+}

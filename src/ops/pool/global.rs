@@ -9,6 +9,7 @@ use super::pool_op::{PoolKind, read_p};
 use super::rows::{power, root};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
 use crate::shape::Shape;
@@ -88,26 +89,12 @@ impl RealKernel for Run {
         y.par_iter_mut().zip(x.par_chunks(self.elements.max(1))).for_each(|(y, x)| {
             *y = match self.kind {
                 PoolKind::Max { .. } => x.iter().fold(T::LOWEST, |m, v| if *v > m { *v } else { m }),
-                PoolKind::Average { .. } => sum(x, |v| v) / T::from_f64(self.elements as f64),
-                PoolKind::Lp { p } => root(sum(x, |v| power(v, p)), p),
+                PoolKind::Average { .. } => sum_of(x, |v| v) / T::from_f64(self.elements as f64),
+                PoolKind::Lp { p } => root(sum_of(x, |v| power(v, p)), p),
             };
         });
         Ok(())
     }
-}
-
-/// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
-pub(crate) fn sum<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
-    const LANES: usize = 16;
-    let chunks = x.chunks_exact(LANES);
-    let tail: T = chunks.remainder().iter().map(|v| f(*v)).sum();
-    let mut sums = [T::ZERO; LANES];
-    for chunk in chunks {
-        for (s, v) in sums.iter_mut().zip(chunk) {
-            *s += f(*v);
-        }
-    }
-    sums.into_iter().sum::<T>() + tail
 }
 
 #[cfg(test)]

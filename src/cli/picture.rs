@@ -1,0 +1,1 @@
+//! Pictures to tensors and back.

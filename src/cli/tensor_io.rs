@@ -1,0 +1,1 @@
+//! Tensors from files and to files.

@@ -1,0 +1,174 @@
+//! BatchNormalization, for inference: every channel scaled and shifted.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, activate_all, real_kernel};
+use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator};
+
+/// `(x - mean) / sqrt(var + epsilon) * scale + bias` for every channel of X `[n, c, ...]`.
+/// Inputs: X, scale, bias, mean, var, each of the last four `[c]`.
+#[derive(Clone, Debug)]
+pub struct BatchNormalization {
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// Applied to the output.
+    pub activation: Activation,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    // Matters to training only.
+    attrs.float("momentum", 0.9)?;
+    if opset < 6 {
+        attrs.ints_opt("consumed_inputs")?;
+    }
+    let training =
+        if opset < 7 { !attrs.flag("is_test", false)? } else { attrs.flag("training_mode", false)? };
+    if training {
+        return Err(OpError::unsupported("batch normalization in training"));
+    }
+    if opset < 9 && !attrs.flag("spatial", true)? {
+        return Err(OpError::unsupported("batch normalization by element (spatial = 0)"));
+    }
+    let epsilon = attrs.float("epsilon", 1e-5)?;
+    Ok(Arc::new(BatchNormalization { epsilon, activation: Activation::None }))
+}
+
+impl BatchNormalization {
+    /// Images, channels, elements of a channel.
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<[usize; 3], OpError> {
+        match cx.shape(0)?.dims() {
+            [n] => Ok([*n, 1, 1]),
+            [n, c, rest @ ..] => Ok([*n, *c, rest.iter().product()]),
+            [] => Err(cx.shape_error(0, "[batch, channels, ...]")),
+        }
+    }
+}
+
+impl Operator for BatchNormalization {
+    fn name(&self) -> &'static str {
+        "BatchNormalization"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        if cx.output_count() > 1 {
+            return Err(OpError::unsupported("the outputs of training"));
+        }
+        cx.expect_counts(5..=5, 1..=1)?;
+        let dtype = cx.dtype_of(0, FLOATS)?;
+        let [_, channels, _] = self.resolve(cx)?;
+        for i in 1..5 {
+            cx.dtype_of(i, FLOATS)?;
+            if cx.shape(i)?.dims() != [channels] {
+                return Err(cx.shape_error(i, format!("[{channels}]")));
+            }
+        }
+        Ok(vec![TensorInfo::new(dtype, cx.shape(0)?.clone())])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: 2 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
+    }
+
+    fn in_place(&self, _cx: &OpCx) -> Option<usize> {
+        Some(0)
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let [batch, channels, plane] = self.resolve(cx)?;
+        let run = Run { batch, channels, plane, epsilon: self.epsilon, activation: self.activation };
+        real_kernel("BatchNormalization", cx, run)
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        (self.activation == Activation::None)
+            .then(|| Arc::new(BatchNormalization { activation: *activation, ..self.clone() }) as _)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct Run {
+    batch: usize,
+    channels: usize,
+    plane: usize,
+    epsilon: f32,
+    activation: Activation,
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let &Run { batch, channels, plane, .. } = self;
+        let (y, inputs) = io.output(0, batch * channels * plane)?;
+        let x = inputs.get(0, batch * channels * plane)?;
+        let (scale, bias) = (inputs.get(1, channels)?, inputs.get(2, channels)?);
+        let (mean, var) = (inputs.get(3, channels)?, inputs.get(4, channels)?);
+        if y.is_empty() {
+            return Ok(());
+        }
+        let epsilon = T::from_f64(self.epsilon.into());
+        y.par_chunks_mut(plane).zip(x.par_chunks(plane)).enumerate().for_each(|(i, (y, x))| {
+            let c = i % channels;
+            let factor = scale[c] / (var[c] + epsilon).sqrt();
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean[c]) * factor + bias[c]);
+            activate_all(&self.activation, y);
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::Tensor;
+    use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_f32, tensor, values};
+    use crate::ops::{Activation, AttrValue, OpError};
+
+    #[test]
+    fn every_channel_is_scaled_and_shifted() {
+        for shape in [vec![2, 3, 4, 5], vec![4, 3], vec![1, 3, 2, 2, 2]] {
+            let plane: usize = shape[2..].iter().product();
+            let x = tensor(&shape, 1);
+            let [s, b, m] = [2, 3, 4].map(|seed| tensor(&[3], seed));
+            let var: Vec<f32> = values(3, 5).iter().map(|v| v.abs() + 0.1).collect();
+            let at = |t: &Tensor, c: usize| f64::from(t.to_f32s().unwrap()[c]);
+            let want: Vec<f64> = x
+                .to_f32s()
+                .unwrap()
+                .iter()
+                .enumerate()
+                .map(|(i, v)| {
+                    let c = i / plane % 3;
+                    let n = (f64::from(*v) - at(&m, c)) / (f64::from(var[c]) + 1e-3).sqrt();
+                    (n * at(&s, c) + at(&b, c)).max(0.0)
+                })
+                .collect();
+            let op =
+                read_op("BatchNormalization", 15, &attrs(&[("epsilon", AttrValue::Float(1e-3))])).unwrap();
+            let op = op.with_activation(&Activation::Relu).unwrap();
+            let var = Tensor::new([3], &var).unwrap();
+            let got = run_f32(&*op, &[Some(x), Some(s), Some(b), Some(m), Some(var)]).unwrap();
+            assert_near(&got, &want, 1e-5);
+        }
+    }
+
+    #[test]
+    fn training_and_misfits_are_errors() {
+        let training = read_op("BatchNormalization", 14, &attrs(&[("training_mode", AttrValue::Int(1))]));
+        assert!(matches!(training.unwrap_err(), OpError::Unsupported { .. }));
+        let op = read_op("BatchNormalization", 9, &attrs(&[])).unwrap();
+        let inputs = |c: usize| {
+            let mut all = vec![Some(tensor(&[1, 3, 2], 1))];
+            all.extend((0..4).map(|_| Some(tensor(&[c], 1))));
+            all
+        };
+        assert!(facts(&*op, &inputs(3), 1).is_ok());
+        assert!(facts(&*op, &inputs(2), 1).is_err());
+        assert!(matches!(facts(&*op, &inputs(3), 5), Err(OpError::Unsupported { .. })));
+    }
+}

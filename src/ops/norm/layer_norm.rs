@@ -1,0 +1,174 @@
+//! LayerNormalization and RMSNormalization: over all axes from one on.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::rows::{Affine, RowNorm};
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::NativeKernel;
+use crate::ops::real::{FLOATS, real_kernel};
+use crate::ops::window::bad;
+use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::shape::Shape;
+
+/// Normalizes X over its axes from `axis` on. Inputs: X, scale, optionally bias (LayerNormalization only);
+/// outputs: Y and, where wanted, the means and the inverse standard deviations.
+#[derive(Clone, Debug)]
+pub struct LayerNormalization {
+    /// The first axis that is normalized over.
+    pub axis: i64,
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// Whether the mean is subtracted (LayerNormalization); else it is RMSNormalization.
+    pub center: bool,
+    /// The type of the statistics.
+    pub stash: DType,
+}
+
+pub(super) fn read_layer(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    read(attrs, true)
+}
+
+pub(super) fn read_rms(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    read(attrs, false)
+}
+
+fn read(attrs: &AttrReader<'_>, center: bool) -> Result<Arc<dyn Operator>, OpError> {
+    // Numbers of ONNX's TensorProto.DataType.
+    let stash = match attrs.int("stash_type", 1)? {
+        1 => DType::F32,
+        10 => DType::F16,
+        11 => DType::F64,
+        16 => DType::BF16,
+        other => return Err(bad("stash_type", format!("is {other}, expected a floating-point type"))),
+    };
+    Ok(Arc::new(LayerNormalization {
+        axis: attrs.int("axis", -1)?,
+        epsilon: attrs.float("epsilon", 1e-5)?,
+        center,
+        stash,
+    }))
+}
+
+impl LayerNormalization {
+    /// The first normalized axis and the rows.
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(usize, RowNorm), OpError> {
+        let shape = cx.shape(0)?;
+        let axis = shape.axis(self.axis)?;
+        let len: usize = shape[axis..].iter().product();
+        let rows = shape[..axis].iter().product();
+        let affine = Affine { rows: 1, stride: 0, run: 1 };
+        Ok((axis, RowNorm { rows, len, center: self.center, epsilon: self.epsilon, affine }))
+    }
+}
+
+impl Operator for LayerNormalization {
+    fn name(&self) -> &'static str {
+        if self.center { "LayerNormalization" } else { "RMSNormalization" }
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        if self.center {
+            cx.expect_counts(2..=3, 1..=3)?;
+        } else {
+            cx.expect_counts(2..=2, 1..=1)?;
+        }
+        let dtype = cx.dtype_of(0, FLOATS)?;
+        let (axis, _) = self.resolve(cx)?;
+        let shape = cx.shape(0)?;
+        let trim = |d: &[usize]| d.iter().copied().skip_while(|n| *n == 1).collect::<Vec<_>>();
+        for i in (1..3).filter(|i| cx.has(*i)) {
+            cx.dtype_of(i, FLOATS)?;
+            if trim(cx.shape(i)?) != trim(&shape[axis..]) {
+                return Err(cx.shape_error(i, format!("{:?}", &shape[axis..])));
+            }
+        }
+        let mut outputs = vec![TensorInfo::new(dtype, shape.clone())];
+        let kept = shape.iter().enumerate().map(|(i, d)| if i < axis { *d } else { 1 }).collect::<Vec<_>>();
+        let stats = TensorInfo::new(self.stash, Shape::new(kept)?);
+        outputs.extend((1..cx.output_count()).map(|_| stats.clone()));
+        Ok(outputs)
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: 8 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        real_kernel(self.name(), cx, self.resolve(cx)?.1)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::Tensor;
+    use crate::ops::AttrValue;
+    use crate::ops::test_util::{
+        assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor, tensor_of, values,
+    };
+
+    #[test]
+    fn layer_and_rms_normalization_match_their_definition() {
+        let shape = [2, 3, 4, 5];
+        for axis in -4i64..4 {
+            let first = if axis < 0 { axis + 4 } else { axis } as usize;
+            let tail = &shape[first..];
+            let len: usize = tail.iter().product();
+            let (x, scale, bias) = (tensor(&shape, 1), tensor(tail, 2), tensor(tail, 3));
+            let map = attrs(&[("axis", AttrValue::Int(axis)), ("epsilon", AttrValue::Float(0.01))]);
+            let values = |t: &Tensor| t.to_f32s().unwrap().into_iter().map(f64::from).collect::<Vec<_>>();
+            let (xv, sv, bv) = (values(&x), values(&scale), values(&bias));
+            let (mut layer, mut means, mut inverses, mut rms) = (vec![], vec![], vec![], vec![]);
+            for row in xv.chunks(len) {
+                let mean = row.iter().sum::<f64>() / len as f64;
+                let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / len as f64;
+                let inverse = 1.0 / (var + 0.01).sqrt();
+                let square = row.iter().map(|v| v * v).sum::<f64>() / len as f64;
+                means.push(mean);
+                inverses.push(inverse);
+                layer.extend(row.iter().enumerate().map(|(i, v)| (v - mean) * inverse * sv[i] + bv[i]));
+                rms.extend(row.iter().enumerate().map(|(i, v)| v / (square + 0.01).sqrt() * sv[i]));
+            }
+            let op = read_op("LayerNormalization", 17, &map).unwrap();
+            let inputs = [Some(x.clone()), Some(scale.clone()), Some(bias)];
+            let got = run_cpu(&*op, &inputs, 3).unwrap();
+            assert_near(&got[0], &layer, 1e-5);
+            assert_near(&got[1], &means, 1e-5);
+            assert_near(&got[2], &inverses, 1e-5);
+            assert_eq!(got[1].shape().rank(), 4);
+            let op = read_op("RMSNormalization", 23, &map).unwrap();
+            assert_near(&run_f32(&*op, &[Some(x), Some(scale)]).unwrap(), &rms, 1e-5);
+        }
+    }
+
+    #[test]
+    fn statistics_have_their_own_type() {
+        let x = tensor_of(&[2, 3], &values(6, 1), f64::from);
+        let scale = tensor_of(&[3], &[1.0; 3], f64::from);
+        let op = read_op("LayerNormalization", 17, &attrs(&[])).unwrap();
+        let got = run_cpu(&*op, &[Some(x.clone()), Some(scale)], 2).unwrap();
+        let mean: Vec<f64> =
+            x.as_slice::<f64>().unwrap().chunks(3).map(|r| r.iter().sum::<f64>() / 3.0).collect();
+        assert_eq!(got[1].as_slice::<f32>().unwrap().len(), 2);
+        assert_near(&got[1], &mean, 1e-6);
+    }
+
+    #[test]
+    fn misfits_are_errors() {
+        let fails = |list: &[(&str, AttrValue)], shapes: &[&[usize]]| {
+            let Ok(op) = read_op("LayerNormalization", 17, &attrs(list)) else { return true };
+            let inputs: Vec<_> = shapes.iter().map(|s| Some(tensor(s, 1))).collect();
+            facts(&*op, &inputs, 1).is_err()
+        };
+        assert!(!fails(&[], &[&[2, 3], &[3]]));
+        assert!(fails(&[], &[&[2, 3], &[2]]));
+        assert!(fails(&[("axis", AttrValue::Int(2))], &[&[2, 3], &[3]]));
+        assert!(fails(&[("stash_type", AttrValue::Int(7))], &[&[2, 3], &[3]]));
+        assert!(fails(&[], &[&[2, 3], &[3], &[1]]));
+    }
+}

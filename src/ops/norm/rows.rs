@@ -1,0 +1,110 @@
+//! Rows of neighbouring elements brought to mean 0 and variance 1, then scaled: what layer, group and
+//! instance normalization have in common.
+
+use rayon::prelude::*;
+
+use crate::kernel::KernelError;
+use crate::ops::linalg::product::sum_of;
+use crate::ops::real::{Real, RealIo, RealKernel, check_len};
+
+/// Which of the parameters element `t` of row `r` takes: `r % rows * stride + t / run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Affine {
+    /// Rows after which the parameters repeat.
+    pub rows: usize,
+    /// Parameters of one row.
+    pub stride: usize,
+    /// Elements that share one parameter.
+    pub run: usize,
+}
+
+impl Affine {
+    /// How many parameters there are.
+    pub(crate) fn len(&self, row_len: usize) -> usize {
+        if self.stride == 0 { row_len / self.run.max(1) } else { self.rows * self.stride }
+    }
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * scale + bias` over rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RowNorm {
+    /// How many rows.
+    pub rows: usize,
+    /// Elements of one row.
+    pub len: usize,
+    /// Whether the mean is subtracted; else the mean square takes the place of the variance.
+    pub center: bool,
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// Where scale and bias are found.
+    pub affine: Affine,
+}
+
+impl RealKernel for RowNorm {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let &RowNorm { rows, len, center, .. } = self;
+        let (outputs, inputs) = io.outputs();
+        let [y, means, inverses] = outputs;
+        let x = inputs.get(0, rows * len)?;
+        let params = self.affine.len(len);
+        let (scale, bias) = (inputs.get(1, params)?, inputs.get_opt(2, params)?);
+        let Some(y) = y else { return Err(KernelError::Absent { index: 3 }) };
+        check_len(3, y.len(), rows * len)?;
+        if y.is_empty() {
+            return Ok(());
+        }
+        let epsilon = T::from_f64(self.epsilon.into());
+        let count = T::from_f64(len as f64);
+        let stats: Vec<(T, T)> = y
+            .par_chunks_mut(len)
+            .zip(x.par_chunks(len))
+            .enumerate()
+            .map(|(r, (y, x))| {
+                let mean = if center { sum_of(x, |v| v) / count } else { T::ZERO };
+                let variance = sum_of(x, |v| (v - mean) * (v - mean)) / count;
+                let inverse = T::ONE / (variance + epsilon).sqrt();
+                self.scale(r, x, scale, bias, (mean, inverse), y);
+                (mean, inverse)
+            })
+            .collect();
+        for (output, pick) in [(means, 0), (inverses, 1)] {
+            if let Some(output) = output {
+                check_len(4 + pick, output.len(), rows)?;
+                output.iter_mut().zip(&stats).for_each(|(o, s)| *o = if pick == 0 { s.0 } else { s.1 });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RowNorm {
+    fn scale<T: Real>(
+        &self,
+        row: usize,
+        x: &[T],
+        scale: &[T],
+        bias: Option<&[T]>,
+        (mean, inverse): (T, T),
+        y: &mut [T],
+    ) {
+        let first = row % self.affine.rows * self.affine.stride;
+        if self.affine.run == 1 {
+            let scaled = y.iter_mut().zip(x).zip(&scale[first..]);
+            match bias {
+                Some(bias) => {
+                    scaled
+                        .zip(&bias[first..])
+                        .for_each(|(((y, x), s), b)| *y = (*x - mean) * inverse * *s + *b);
+                }
+                None => scaled.for_each(|((y, x), s)| *y = (*x - mean) * inverse * *s),
+            }
+            return;
+        }
+        let run = self.affine.run;
+        for (i, (y, x)) in y.chunks_mut(run).zip(x.chunks(run)).enumerate() {
+            let factor = inverse * scale[first + i];
+            let summand = bias.map_or(T::ZERO, |b| b[first + i]);
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean) * factor + summand);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Softmax, LogSoftmax and Hardmax along one axis (or, before opset 13, over all axes from one on).
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::Along;
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::shape::normalize_axis;
+
+/// Which function of a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoftmaxKind {
+    /// `exp(x) / sum(exp(x))`.
+    Soft,
+    /// The logarithm of it.
+    Log,
+    /// 1 for the first of the largest elements, else 0.
+    Hard,
+}
+
+/// A function of vectors along an axis.
+#[derive(Clone, Debug)]
+pub struct Softmax {
+    /// Which function.
+    pub kind: SoftmaxKind,
+    /// The axis.
+    pub axis: i64,
+    /// Whether the axes from `axis` on are one vector.
+    pub flatten: bool,
+}
+
+pub(super) fn softmax(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    read(attrs, opset, SoftmaxKind::Soft)
+}
+
+pub(super) fn log_softmax(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    read(attrs, opset, SoftmaxKind::Log)
+}
+
+pub(super) fn hardmax(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    read(attrs, opset, SoftmaxKind::Hard)
+}
+
+fn read(attrs: &AttrReader<'_>, opset: i64, kind: SoftmaxKind) -> Result<Arc<dyn Operator>, OpError> {
+    let flatten = opset < 13;
+    Ok(Arc::new(Softmax { kind, axis: attrs.int("axis", if flatten { 1 } else { -1 })?, flatten }))
+}
+
+impl Softmax {
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<Along, OpError> {
+        let shape = cx.shape(0)?;
+        if self.flatten {
+            // The axis may be the rank: then vectors have one element each.
+            let axis = if self.axis == shape.rank() as i64 {
+                shape.rank()
+            } else {
+                normalize_axis(self.axis, shape.rank())?
+            };
+            return Ok(Along::axes(shape, axis, shape.rank()));
+        }
+        if shape.rank() == 0 {
+            return Ok(Along { outer: 1, len: 1, inner: 1 });
+        }
+        let axis = shape.axis(self.axis)?;
+        Ok(Along::axes(shape, axis, axis + 1))
+    }
+}
+
+impl Operator for Softmax {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            SoftmaxKind::Soft => "Softmax",
+            SoftmaxKind::Log => "LogSoftmax",
+            SoftmaxKind::Hard => "Hardmax",
+        }
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=1, 1..=1)?;
+        let dtype = cx.dtype_of(0, FLOATS)?;
+        self.resolve(cx)?;
+        Ok(vec![TensorInfo::new(dtype, cx.shape(0)?.clone())])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: 10 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        real_kernel(self.name(), cx, Run { along: self.resolve(cx)?, kind: self.kind })
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct Run {
+    along: Along,
+    kind: SoftmaxKind,
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let Along { len, inner, .. } = self.along;
+        let (y, inputs) = io.output(0, self.along.elements())?;
+        let x = inputs.get(0, self.along.elements())?;
+        if y.is_empty() {
+            return Ok(());
+        }
+        y.par_chunks_mut(len * inner).zip(x.par_chunks(len * inner)).for_each(|(y, x)| match self.kind {
+            SoftmaxKind::Hard => hard(inner, x, y),
+            _ if inner == 1 => row(self.kind, x, y),
+            _ => block(self.kind, inner, x, y),
+        });
+        Ok(())
+    }
+}
+
+/// The larger one; a NaN stays.
+fn larger<T: Real>(a: T, b: T) -> T {
+    if b > a || b != b { b } else { a }
+}
+
+fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {
+    let top = x.iter().fold(T::LOWEST, |m, v| larger(m, *v));
+    y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - top).exp());
+    let total: T = y.iter().copied().sum();
+    match kind {
+        SoftmaxKind::Log => {
+            let log = total.ln();
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = *x - top - log);
+        }
+        _ => {
+            let factor = T::ONE / total;
+            y.iter_mut().for_each(|y| *y *= factor);
+        }
+    }
+}
+
+/// The same for `inner` vectors side by side.
+fn block<T: Real>(kind: SoftmaxKind, inner: usize, x: &[T], y: &mut [T]) {
+    let mut top = vec![T::LOWEST; inner];
+    for x in x.chunks(inner) {
+        top.iter_mut().zip(x).for_each(|(m, v)| *m = larger(*m, *v));
+    }
+    let mut total = vec![T::ZERO; inner];
+    for (y, x) in y.chunks_mut(inner).zip(x.chunks(inner)) {
+        for (((y, x), m), s) in y.iter_mut().zip(x).zip(&top).zip(&mut total) {
+            *y = (*x - *m).exp();
+            *s += *y;
+        }
+    }
+    if kind == SoftmaxKind::Log {
+        total.iter_mut().for_each(|s| *s = s.ln());
+    }
+    for (y, x) in y.chunks_mut(inner).zip(x.chunks(inner)) {
+        for (((y, x), m), s) in y.iter_mut().zip(x).zip(&top).zip(&total) {
+            *y = if kind == SoftmaxKind::Log { *x - *m - *s } else { *y / *s };
+        }
+    }
+}
+
+fn hard<T: Real>(inner: usize, x: &[T], y: &mut [T]) {
+    let mut best = x[..inner].to_vec();
+    let mut place = vec![0; inner];
+    for (k, x) in x.chunks(inner).enumerate() {
+        for ((b, p), v) in best.iter_mut().zip(&mut place).zip(x) {
+            if *v > *b {
+                (*b, *p) = (*v, k);
+            }
+        }
+    }
+    y.fill(T::ZERO);
+    place.iter().enumerate().for_each(|(i, k)| y[k * inner + i] = T::ONE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SoftmaxKind;
+    use crate::graph::Tensor;
+    use crate::ops::AttrValue;
+    use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_f32, tensor};
+
+    fn reference(kind: SoftmaxKind, v: &[f64], len: usize, inner: usize) -> Vec<f64> {
+        (0..v.len())
+            .map(|i| {
+                let base = i / (len * inner) * len * inner + i % inner;
+                let all: Vec<f64> = (0..len).map(|k| v[base + k * inner]).collect();
+                let top = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = all.iter().map(|a| (a - top).exp()).sum();
+                match kind {
+                    SoftmaxKind::Soft => (v[i] - top).exp() / total,
+                    SoftmaxKind::Log => v[i] - top - total.ln(),
+                    SoftmaxKind::Hard => {
+                        let first = all.iter().position(|a| *a == top).unwrap();
+                        f64::from((base + first * inner == i) as u8)
+                    }
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn softmax_matches_along_any_axis_in_both_forms() {
+        let shape = [3usize, 4, 5];
+        let x = tensor(&shape, 1);
+        let v: Vec<f64> = x.to_f32s().unwrap().into_iter().map(f64::from).collect();
+        let names = [
+            ("Softmax", SoftmaxKind::Soft),
+            ("LogSoftmax", SoftmaxKind::Log),
+            ("Hardmax", SoftmaxKind::Hard),
+        ];
+        for (name, kind) in names {
+            for axis in -3i64..3 {
+                let at = if axis < 0 { axis + 3 } else { axis } as usize;
+                let map = attrs(&[("axis", AttrValue::Int(axis))]);
+                let inner: usize = shape[at + 1..].iter().product();
+                let op = read_op(name, 13, &map).unwrap();
+                let want = reference(kind, &v, shape[at], inner);
+                assert_near(&run_f32(&*op, &[Some(x.clone())]).unwrap(), &want, 1e-6);
+                let op = read_op(name, 11, &map).unwrap();
+                let want = reference(kind, &v, shape[at] * inner, 1);
+                assert_near(&run_f32(&*op, &[Some(x.clone())]).unwrap(), &want, 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn large_values_do_not_overflow_and_ties_go_to_the_first() {
+        let x = Tensor::new([1, 3], &[1e30f32, 1e30, -1e30]).unwrap();
+        let op = |name| read_op(name, 13, &attrs(&[])).unwrap();
+        assert_near(&run_f32(&*op("Softmax"), &[Some(x.clone())]).unwrap(), &[0.5, 0.5, 0.0], 1e-6);
+        assert_near(&run_f32(&*op("Hardmax"), &[Some(x)]).unwrap(), &[1.0, 0.0, 0.0], 0.0);
+        let op = read_op("Softmax", 13, &attrs(&[("axis", AttrValue::Int(2))])).unwrap();
+        assert!(facts(&*op, &[Some(tensor(&[2, 3], 1))], 1).is_err());
+    }
+}
