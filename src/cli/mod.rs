@@ -16,6 +16,7 @@ mod open;
 mod output;
 mod picture;
 mod run;
+mod scene;
 mod table;
 mod tensor_io;
 mod verify;

@@ -61,6 +61,18 @@ impl<'e> Memory<'e> {
         self
     }
 
+    pub(super) fn given_shape(&self) -> Option<&Shape> {
+        self.shape.as_ref()
+    }
+
+    /// The memory, and the value to write into it where it is the session's own.
+    pub(super) fn into_source(self) -> (Source<'e>, Option<Tensor>) {
+        match self.source {
+            MemorySource::Value(value) => (Source::Value, value),
+            MemorySource::Placed(source) => (source, None),
+        }
+    }
+
     fn placed(source: Source<'e>) -> Self {
         Memory { source: MemorySource::Placed(source), shape: None }
     }
@@ -184,10 +196,7 @@ impl<'e> BindingBuilder<'e> {
         policy.strict = self.strict.unwrap_or(policy.strict);
         let mut take = |map: Side, name: &str| {
             let map = if map == Side::Input { &mut self.inputs } else { &mut self.outputs };
-            match map.remove(name).map(|m| m.source) {
-                Some(MemorySource::Placed(source)) => source,
-                _ => Source::Value,
-            }
+            map.remove(name).map_or(Source::Value, |m| m.into_source().0)
         };
         let inputs = (plan.inputs.iter())
             .map(|io| Slot::new(take(Side::Input, &io.name), io, Side::Input, &inner.devices, policy))
@@ -199,6 +208,6 @@ impl<'e> BindingBuilder<'e> {
             inputs[*i].write(&inner.devices, value.bytes())?;
         }
         let arenas = Arenas::new(plan, &inner.devices)?;
-        Binding::new(&inner, Arc::clone(&compiled), inputs, outputs, arenas)
+        Binding::new(&inner, Arc::clone(&compiled), inputs, outputs, arenas, policy)
     }
 }
