@@ -11,6 +11,7 @@ mod demo;
 mod devices;
 mod error;
 mod inspect;
+mod npy;
 mod open;
 mod output;
 mod picture;
