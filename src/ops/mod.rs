@@ -14,6 +14,8 @@ mod real;
 pub mod strided;
 #[cfg(test)]
 mod test_util;
+#[cfg(all(test, feature = "vulkan"))]
+mod testing;
 mod window;
 
 pub mod conv;
