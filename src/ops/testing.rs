@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::test_util::run_cpu;
 use super::{Fact, Lowering, OpCx, OpError, Operand, Operator, Step, StepKernel};
 use crate::backend::vulkan::VulkanDriver;
-use crate::backend::{BufferDesc, ContextDesc, Driver, Placement};
+use crate::backend::{BufferDesc, ContextDesc, DeviceInfo, Driver, Placement};
 use crate::device::{Buffer, Context};
 use crate::dtype::DType;
 use crate::graph::Tensor;
@@ -49,12 +49,21 @@ pub(crate) struct Check<'a> {
     constants: Vec<usize>,
     tolerance: f64,
     optional: bool,
+    pretend: fn(&mut DeviceInfo),
 }
 
 impl<'a> Check<'a> {
     /// One output, nothing known before the run but value inputs, results equal to the last bit.
     pub(crate) fn new(op: &'a dyn Operator, inputs: &'a [Option<Tensor>]) -> Self {
-        Check { op, inputs, outputs: 1, constants: Vec::new(), tolerance: 0.0, optional: false }
+        Check {
+            op,
+            inputs,
+            outputs: 1,
+            constants: Vec::new(),
+            tolerance: 0.0,
+            optional: false,
+            pretend: as_is,
+        }
     }
 
     /// How many outputs are wanted.
@@ -72,6 +81,12 @@ impl<'a> Check<'a> {
     /// How much floats may differ, relative to their size where that is above 1.
     pub(crate) fn tolerance(mut self, tolerance: f64) -> Self {
         self.tolerance = tolerance;
+        self
+    }
+
+    /// Lowers for a device that is what `change` makes of the real one, to check kernels it would not take.
+    pub(crate) fn pretend(mut self, change: fn(&mut DeviceInfo)) -> Self {
+        self.pretend = change;
         self
     }
 
@@ -114,7 +129,9 @@ impl<'a> Check<'a> {
     #[track_caller]
     pub(crate) fn run_on(&self, context: &Context) -> Result<Vec<Tensor>, OpError> {
         let cx = self.facts()?;
-        let mut lowering = Lowering::new(context.info());
+        let mut info = context.info().clone();
+        (self.pretend)(&mut info);
+        let mut lowering = Lowering::new(&info);
         self.op.gpu(&cx, &mut lowering)?;
         let lowered = lowering.finish();
 
@@ -207,6 +224,19 @@ impl<'a> Check<'a> {
             }
         }
     }
+}
+
+/// The device as it is.
+pub(crate) fn as_is(_info: &mut DeviceInfo) {}
+
+/// The device without what makes texel views the better choice on it, as real GPUs are.
+pub(crate) fn no_texels(info: &mut DeviceInfo) {
+    info.prefers_texels = false;
+}
+
+/// The device with texel views too short for anything.
+pub(crate) fn short_texels(info: &mut DeviceInfo) {
+    info.limits.max_texels = 0;
 }
 
 /// Checks that every device computes what the native function does, and returns that.
