@@ -25,11 +25,7 @@ pub(super) fn unary(unary: &Unary, desc: &mut PointwiseDesc, x: ExprId) -> Optio
     build_unary(unary, desc, x).ok().flatten()
 }
 
-fn build_unary(
-    unary: &Unary,
-    desc: &mut PointwiseDesc,
-    x: ExprId,
-) -> Result<Option<ExprId>, PointwiseError> {
+fn build_unary(unary: &Unary, desc: &mut PointwiseDesc, x: ExprId) -> Result<Option<ExprId>, PointwiseError> {
     let (a, b) = (unary.a, unary.b);
     let one = |desc: &mut PointwiseDesc, op| desc.unary(op, x).map(Some);
     match unary.op {
