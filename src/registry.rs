@@ -5,6 +5,7 @@
 use std::env;
 
 use crate::backend::cpu::CpuDriver;
+use crate::backend::sim::SimDriver;
 use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
 use crate::device::Context;
 
@@ -87,6 +88,7 @@ impl Registry {
         #[cfg(feature = "vulkan")]
         registry.register(Box::new(crate::backend::vulkan::VulkanDriver::default()));
         registry.register(Box::new(CpuDriver));
+        registry.register(Box::new(SimDriver::default()));
         registry
     }
 

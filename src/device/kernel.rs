@@ -1,5 +1,6 @@
 //! Kernels and their arguments.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 
 use super::buffer::Buffer;
@@ -23,7 +24,6 @@ pub(super) enum KernelKey {
     Source(usize, Box<[(u32, u32)]>),
 }
 
-#[derive(Debug)]
 pub(super) struct KernelInner {
     backend: Arc<dyn ContextBackend>,
     core: Weak<Core>,
@@ -33,7 +33,6 @@ pub(super) struct KernelInner {
     interface: Option<Interface>,
 }
 
-#[derive(Debug)]
 struct Interface {
     bindings: Vec<BindingInfo>,
     params_bytes: u32,
@@ -51,6 +50,15 @@ impl Interface {
         let mut bindings = reflection.bindings.clone();
         bindings.sort_by_key(|binding| (binding.set, binding.binding));
         Interface { bindings, params_bytes: reflection.params_bytes, local_size }
+    }
+}
+
+impl fmt::Debug for KernelInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.source.name())
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 

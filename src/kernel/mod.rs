@@ -163,11 +163,11 @@ mod tests {
     fn a_users_module_is_checked() {
         let info = id::FILL.info();
         let source = KernelSource::from_spirv("mine", info.spirv().to_vec()).unwrap();
-        assert_eq!(source.reflection, KernelSource::from(id::FILL).reflection);
+        assert_eq!(source.spirv().unwrap().1, KernelSource::shipped(id::FILL).spirv().unwrap().1);
         assert_eq!(source.requires(), Requires::NONE);
         let error = KernelSource::from_spirv("mine", vec![1, 2, 3]).unwrap_err();
         assert_eq!(error.kind, SpirvErrorKind::HeaderIncomplete { words: 3 });
         let source = source.with_opencl_c("kernel void main_() {}");
-        assert_eq!(source.opencl_c.as_deref(), Some("kernel void main_() {}"));
+        assert_eq!(source.opencl_c(), Some("kernel void main_() {}"));
     }
 }

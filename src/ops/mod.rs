@@ -4,6 +4,7 @@
 //! `gpu` emits dispatches of kernels of `shaders/<family>/`. Both get the same resolved facts
 //! (types, shapes and, where they are known, values), so neither checks again.
 
+mod absorb;
 mod activation;
 mod attr;
 mod cx;
@@ -13,9 +14,12 @@ mod real;
 pub mod strided;
 #[cfg(test)]
 mod test_util;
+#[cfg(all(test, feature = "vulkan"))]
+mod testing;
 mod window;
 
 pub mod conv;
+pub mod custom;
 pub mod index;
 pub mod linalg;
 pub mod movement;
@@ -24,6 +28,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod reduce;
 pub mod shape_ops;
+pub mod tvm;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
@@ -215,11 +220,16 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     }
 
     /// This operator and `next`, the only reader of output 0 (as its input `at`), as one operator.
-    /// The default absorbs activations.
+    /// The default absorbs activations, and constant biases and normalizations where the operator is known
+    /// to take them.
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
-        let _ = at;
-        let op = self.with_activation(&next.as_activation(next_cx)?)?;
-        Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+        let activation = || self.with_activation(&next.as_activation(next_cx)?);
+        match activation() {
+            Some(op) => {
+                Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+            }
+            None => absorb::absorb(self.as_any(), cx, next, next_cx, at),
+        }
     }
 
     /// The activation this operator is, where it is one of a single data input.

@@ -9,6 +9,11 @@ const PARALLEL: usize = 2 * PART;
 
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.
 pub(crate) fn parts<T: Send>(out: &mut [T], f: impl Fn(usize, &mut [T]) + Send + Sync) {
+    // One copy of the pool's code for each element type is enough.
+    parts_of(out, &f);
+}
+
+fn parts_of<T: Send>(out: &mut [T], f: &(dyn Fn(usize, &mut [T]) + Send + Sync)) {
     if out.len() <= PARALLEL {
         f(0, out);
     } else {

@@ -106,6 +106,10 @@ impl Nest {
     /// in one row of the innermost dimension; operand k begins the run at `offsets[k]` and moves by
     /// [`Nest::inner_stride`].
     pub fn runs(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, &[isize])) {
+        self.walk(range, &mut f);
+    }
+
+    fn walk(&self, range: Range<usize>, f: &mut dyn FnMut(usize, usize, &[isize])) {
         let end = range.end.min(self.elements());
         if range.start >= end {
             return;

@@ -114,6 +114,8 @@ impl<'m> Layout<'m> {
             let op = inst.op();
             inside = if inside == Place::Outside && op != Op::Function {
                 let found = Section::of(op).ok_or_else(|| invalid(inst, "instruction outside of a block"))?;
+                // Line numbers may stand between functions too.
+                let found = if matches!(op, Op::Line | Op::NoLine) { section.max(found) } else { found };
                 if found < section {
                     return Err(invalid(inst, "instruction in the wrong section of the module"));
                 }
@@ -140,9 +142,10 @@ impl<'m> Layout<'m> {
                 return Err(inst.error(SpirvErrorKind::Invalid { rule: Cow::Owned(rule) }));
             }
         }
-        let end = SpirvError { word: 0, kind: SpirvErrorKind::Invalid { rule: Cow::Borrowed("") } };
-        let missing =
-            |rule| SpirvError { kind: SpirvErrorKind::Invalid { rule: Cow::Borrowed(rule) }, ..end };
+        let missing = |rule| {
+            let kind = SpirvErrorKind::Invalid { rule: Cow::Borrowed(rule) };
+            SpirvError { word: 0, kind }
+        };
         if inside != Place::Outside {
             return Err(missing("the last function is not closed"));
         }

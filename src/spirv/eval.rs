@@ -210,33 +210,47 @@ fn reach(input: usize, terms: &[Term]) -> Result<usize, PointwiseError> {
     Ok(last.saturating_add(1))
 }
 
-/// Reads a broadcast input for the elements `first..`; one division per term and chunk.
+/// Reads a broadcast input for the elements `first..`, run by run: within one, every term but those that
+/// step with each element stands still.
 fn gather(to: &mut [f32], operand: Operand<'_>, first: usize) {
-    let mut counters: Vec<(Term, u32, u32)> = operand
-        .terms
-        .iter()
-        .map(|term| {
-            let within = first % term.div as usize;
-            let step = first / term.div as usize % term.modulo as usize;
-            (*term, within as u32, step as u32)
-        })
-        .collect();
-    let start = counters.iter().map(|(term, _, step)| *step as usize * term.stride as usize);
-    let mut index: usize = start.sum();
-    for value in to {
-        *value = operand.data[index];
-        for (term, within, step) in &mut counters {
-            *within += 1;
-            if *within == term.div {
-                *within = 0;
-                *step += 1;
-                index += term.stride as usize;
-                if *step == term.modulo {
-                    *step = 0;
-                    index -= term.modulo as usize * term.stride as usize;
-                }
+    struct Counter {
+        div: usize,
+        modulo: usize,
+        stride: usize,
+        within: usize,
+        step: usize,
+    }
+    let counter = |term: &Term| {
+        let [div, modulo, stride] = [term.div, term.modulo, term.stride].map(|word| word as usize);
+        Counter { div, modulo, stride, within: first % div, step: first / div % modulo }
+    };
+    let mut counters: Vec<Counter> = operand.terms.iter().map(counter).collect();
+    let mut rest = to;
+    while !rest.is_empty() {
+        let (mut run, mut index, mut stride) = (rest.len(), 0, 0);
+        for counter in &counters {
+            index += counter.step * counter.stride;
+            if counter.div == 1 {
+                run = run.min(counter.modulo - counter.step);
+                stride += counter.stride;
+            } else {
+                run = run.min(counter.div - counter.within);
             }
         }
+        let (now, later) = rest.split_at_mut(run);
+        match stride {
+            0 => now.fill(operand.data[index]),
+            1 => now.copy_from_slice(&operand.data[index..index + run]),
+            _ => {
+                now.iter_mut().zip(operand.data[index..].iter().step_by(stride)).for_each(|(to, x)| *to = *x)
+            }
+        }
+        for counter in &mut counters {
+            counter.within += run;
+            counter.step = (counter.step + counter.within / counter.div) % counter.modulo;
+            counter.within %= counter.div;
+        }
+        rest = later;
     }
 }
 

@@ -12,6 +12,7 @@ pub mod eval;
 pub mod parse;
 pub mod pointwise;
 pub mod reflect;
+mod specialize;
 mod types;
 mod typing;
 
@@ -22,4 +23,5 @@ pub use pointwise::{
     BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term, UnaryOp,
 };
 pub use reflect::{Access, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
+pub use specialize::shared_bytes;
 pub use types::{Element, ScalarType, ValueType};

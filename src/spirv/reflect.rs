@@ -144,7 +144,7 @@ pub fn reflect(words: &[u32]) -> Result<Reflection, SpirvError> {
 /// # Errors
 /// As [`reflect`].
 pub fn reflect_module(module: &Module) -> Result<Reflection, SpirvError> {
-    let index = Index::new(module)?;
+    let index = Index::new(module, &[])?;
     let (entry, entry_point) = entry_point(module)?;
     let mut spec = spec_constants(&index)?;
     let (local_size, local_size_spec) = local_size(&index, entry, &mut spec)?;
@@ -444,7 +444,8 @@ fn image_dim(image: &Inst) -> Result<Dim, SpirvError> {
     }
 }
 
-fn shared_bytes(index: &Index<'_>) -> Result<u32, SpirvError> {
+/// Bytes of workgroup memory.
+pub(super) fn shared_bytes(index: &Index<'_>) -> Result<u32, SpirvError> {
     let mut total = 0u64;
     let mut budget = TypeBudget::new();
     for (variable, _) in variables(index.module, &[StorageClass::Workgroup]) {

@@ -112,13 +112,15 @@ type Decorated<'m> = (Decoration, &'m Inst);
 /// Decorations and names of a module by id, ready for lookups.
 pub(super) struct Index<'m> {
     pub(super) module: &'m Module,
+    /// (`SpecId`, value) of specialization constants that do not have their default.
+    specialized: &'m [(u32, u32)],
     names: HashMap<Target, &'m str>,
     decorations: HashMap<Target, Vec<Decorated<'m>>>,
 }
 
 impl<'m> Index<'m> {
-    pub(super) fn new(module: &'m Module) -> Result<Self, SpirvError> {
-        let mut index = Self { module, names: HashMap::new(), decorations: HashMap::new() };
+    pub(super) fn new(module: &'m Module, specialized: &'m [(u32, u32)]) -> Result<Self, SpirvError> {
+        let mut index = Self { module, specialized, names: HashMap::new(), decorations: HashMap::new() };
         for inst in module.globals() {
             match inst.op() {
                 Op::Name => {
@@ -351,14 +353,19 @@ impl<'m> Index<'m> {
         }
     }
 
-    /// The value of a 32-bit integer constant; specialization constants count with their defaults.
+    /// The value of a 32-bit integer constant, specialized or by default.
     pub(super) fn constant_u32(&self, id: u32, depth: u32) -> Option<u32> {
         if depth > MAX_DEPTH {
             return None;
         }
         let inst = self.module.def(id)?;
         match inst.op() {
-            Op::Constant | Op::SpecConstant => inst.literal(0).ok(),
+            Op::Constant => inst.literal(0).ok(),
+            Op::SpecConstant => {
+                let spec_id = self.decoration(id, None, Decoration::SpecId);
+                let given = self.specialized.iter().find(|(given, _)| Some(*given) == spec_id);
+                given.map_or_else(|| inst.literal(0).ok(), |(_, value)| Some(*value))
+            }
             Op::SpecConstantOp => {
                 let Some(Operand::LiteralSpecConstantOpInteger(op)) = inst.inst.operands.first() else {
                     return None;

@@ -3,12 +3,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::direct;
+use super::{device, direct};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
-use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator, Window, WindowAxis};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis};
 use crate::shape::Shape;
 
 /// `activation(conv(X, W) + B)`. Inputs: X `[n, c, ...]`, W `[oc, c / group, ...]`, optionally B `[oc]`.
@@ -164,6 +164,11 @@ impl Operator for Conv {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let dims = self.resolve(cx)?.0;
         real_kernel("Conv", cx, direct::Run { dims, activation: self.activation })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let dims = self.resolve(cx)?.0;
+        device::conv(cx, &dims, self.activation, lower)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {

@@ -3,8 +3,10 @@
 mod columns;
 mod conv_op;
 mod depthwise;
+mod device;
 mod direct;
 pub mod fold;
+mod pack;
 mod scatter;
 mod transpose;
 

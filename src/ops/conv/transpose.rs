@@ -4,12 +4,14 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::conv_op::{check_types, read_group};
-use super::scatter;
+use super::{device, scatter};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::real_kernel;
 use crate::ops::window::{bad, step, three};
-use crate::ops::{Activation, AttrReader, AutoPad, Cost, OpCx, OpError, Operator, Window, WindowAxis};
+use crate::ops::{
+    Activation, AttrReader, AutoPad, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis,
+};
 use crate::shape::Shape;
 
 /// The most that padding or a size of the output may be.
@@ -225,6 +227,11 @@ impl Operator for ConvTranspose {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let dims = self.resolve(cx)?.0;
         real_kernel("ConvTranspose", cx, scatter::Run { dims, activation: self.activation })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let dims = self.resolve(cx)?.0;
+        device::transpose(cx, &dims, self.activation, lower)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::TYPES;
+use super::device::{Product, Source};
 use super::integer::{Int, add_product};
 use super::product::{Mat, Threads, product};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
 /// `activation(alpha * A' * B' + beta * C)`, where A' and B' may be transposes and C is broadcast.
@@ -129,6 +130,24 @@ impl Operator for Gemm {
             DType::U64 => Ok(integers::<u64>(run)),
             _ => real_kernel("Gemm", cx, run),
         }
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let Dims { m, n, k, c } = self.resolve(cx)?;
+        let product = Product {
+            m,
+            n,
+            k,
+            pairs: vec![(0, 0)],
+            a: Source::input(cx, 0, m, k, self.trans_a)?,
+            b: Source::input(cx, 1, k, n, self.trans_b)?,
+            c: c.map(|strides| (Operand::Input(2), strides)),
+            alpha: self.alpha,
+            beta: self.beta,
+            activation: self.activation,
+            dtype: cx.dtype(0)?,
+        };
+        product.lower(lower)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
@@ -286,5 +305,26 @@ mod tests {
         assert!(fails(&[2, 3, 1], &[3, 3], &[]));
         assert!(fails(&[2, 3], &[3, 4], &[3]));
         assert!(fails(&[2, 3], &[3, 4], &[1, 2, 4]));
+    }
+
+    #[cfg(feature = "vulkan")]
+    #[test]
+    fn devices_compute_the_same() {
+        use crate::ops::testing::{Check, no_texels};
+        for (i, c) in [&[] as &[usize], &[13], &[10, 1], &[10, 13], &[1, 13]].into_iter().enumerate() {
+            let op = Gemm {
+                alpha: 0.5,
+                beta: -2.0,
+                trans_a: i % 2 == 0,
+                trans_b: i % 3 != 0,
+                activation: Activation::LeakyRelu { slope: 0.1 },
+            };
+            let a = tensor(&if op.trans_a { [21, 10] } else { [10, 21] }, 1);
+            let b = tensor(&if op.trans_b { [13, 21] } else { [21, 13] }, 2);
+            let inputs = [Some(a), Some(b), Some(tensor(c, 3))];
+            Check::new(&op, &inputs).tolerance(1e-5).run();
+            Check::new(&op, &inputs).constants(&[1, 2]).tolerance(1e-5).run();
+            Check::new(&op, &inputs).pretend(no_texels).tolerance(1e-5).run();
+        }
     }
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::TYPES;
+use super::device::Product;
 use super::integer::{Int, add_product};
 use super::product::{Mat, Threads, product};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
 /// `activation(A x B + bias)`. Inputs: A, B and, where [`MatMul::biased`], a bias of B's last axis.
@@ -155,6 +156,14 @@ impl Operator for MatMul {
                 Run { dims, sizes, activation: self.activation, biased: self.biased },
             ),
         }
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let dims = Dims::resolve(cx)?;
+        let mut product = Product::of(cx, &dims)?;
+        product.c = self.biased.then_some((Operand::Input(2), [0, 1]));
+        product.activation = self.activation;
+        product.lower(lower)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
@@ -349,5 +358,42 @@ mod tests {
         let ints = Fact::known(Tensor::from_i64s(&[1]));
         let cx = OpCx::for_infer(vec![Some(Fact::known(tensor(&[1], 1))), Some(ints)], 1);
         assert!(matches!(MatMul::default().infer(&cx), Err(OpError::DType { input: 1, .. })));
+    }
+
+    #[cfg(feature = "vulkan")]
+    #[test]
+    fn devices_compute_the_same() {
+        use crate::ops::testing::{Check, as_is, no_texels, short_texels};
+        let cases: &[(&[usize], &[usize])] = &[
+            (&[8, 16], &[16, 16]),
+            (&[33, 20], &[20, 68]),
+            (&[7, 5], &[5, 9]),
+            (&[1, 37], &[37, 50]),
+            (&[70, 3], &[3, 1]),
+            (&[3], &[3]),
+            (&[2, 3, 5, 6], &[3, 6, 7]),
+            (&[2, 1, 5, 8], &[1, 3, 8, 4]),
+            (&[6, 5], &[3, 5, 2]),
+            (&[65, 130], &[130, 66]),
+            (&[2, 0], &[0, 3]),
+        ];
+        for (i, (a, b)) in cases.iter().enumerate() {
+            let (a, b) = (tensor(a, 1), tensor(b, 2));
+            let n = if b.shape().rank() == 1 { 1 } else { *b.shape().last().unwrap() };
+            let biased = MatMul { biased: true, activation: Activation::Relu };
+            let inputs = [Some(a), Some(b), Some(tensor(&[n], 3))];
+            let known: &[usize] = if i % 2 == 0 { &[1] } else { &[] };
+            for change in [as_is, no_texels, short_texels] {
+                Check::new(&biased, &inputs).constants(known).pretend(change).tolerance(1e-5).run();
+            }
+            let plain = &inputs[..2];
+            Check::new(&MatMul::default(), plain).constants(&[0, 1]).tolerance(1e-5).run();
+        }
+        let half = |s: &[usize], seed| {
+            let n = s.iter().product();
+            Some(tensor_of(s, &values(n, seed), half::f16::from_f32))
+        };
+        let inputs = [half(&[2, 9, 33], 1), half(&[33, 70], 2)];
+        Check::new(&MatMul::default(), &inputs).tolerance(4e-3).run();
     }
 }

@@ -1,5 +1,6 @@
 //! Matrix products.
 
+mod device;
 mod gemm_op;
 mod integer;
 mod matmul;

@@ -141,7 +141,7 @@ enum Steps {
 impl Range {
     fn steps(&self, cx: &OpCx) -> Result<(Steps, usize), OpError> {
         let zero = |i| OpError::Value { input: i, problem: "a step of 0 never reaches the limit".to_owned() };
-        let long = || OpError::Value { input: 1, problem: "the range has too many elements".to_owned() };
+        let long = || OpError::Value { input: 1, problem: "the range has no end that could be reached".to_owned() };
         if cx.dtype(0)?.is_int() {
             let one = |i| {
                 let values = cx.need_i64s(i)?;
@@ -169,10 +169,11 @@ impl Range {
         if delta == 0.0 {
             return Err(zero(2));
         }
-        let len = ((limit - start) / delta).ceil().max(0.0);
+        let len = ((limit - start) / delta).ceil();
         if !len.is_finite() || len > isize::MAX as f64 {
             return Err(long());
         }
+        // A negative number of steps is none.
         Ok((Steps::Float { start, delta }, len as usize))
     }
 

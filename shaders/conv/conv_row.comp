@@ -1,0 +1,210 @@
+// Convolution, plain NCHW in and out: an invocation computes 8 output channels of PX neighbouring elements
+// of one row. Weights are packed as [group][channel / 8][ic][kd][kh][kw][8], zeros behind the last channel.
+// variant: tex   TEXELS
+// variant: tex4  TEXELS OUT4
+// variant: buf
+// variant: buf4  OUT4
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "spec.glsl"
+#include "grid.glsl"
+#include "activation.glsl"
+
+LOCAL_SIZE(0, 8);
+SPEC(1, uint, PX, 8u);            // elements of a row
+SPEC(2, uint, KW, 3u);            // taps of a row that are unrolled
+SPEC(3, uint, SX, 1u);            // stride along the row
+SPEC(4, uint, DX, 1u);            // dilation along the row
+SPEC(5, uint, SHIFT, 4u);         // input elements begin SHIFT elements into a texel; 4: not known
+SPEC(6, uint, SCATTERED, 0u);     // whether every input element is fetched by itself (KW is 1 then)
+SPEC(7, uint, BIASED, 0u);
+SPEC(8, uint, ACTIVATION, 0u);
+
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform samplerBuffer x;
+layout(set = 0, binding = 1) uniform samplerBuffer w;
+#define X_TEXEL(i) texelFetch(x, i)
+#define W_TEXEL(i) texelFetch(w, i)
+#else
+layout(set = 0, binding = 0, std430) readonly buffer X { float x[]; };
+layout(set = 0, binding = 1, std430) readonly buffer W { vec4 w[]; };
+#define W_TEXEL(i) w[i]
+#endif
+layout(set = 0, binding = 2, std430) readonly buffer B { float bias[]; };
+#ifdef OUT4
+layout(set = 0, binding = 3, std430) writeonly buffer Y { vec4 y[]; };
+#else
+layout(set = 0, binding = 3, std430) writeonly buffer Y { float y[]; };
+#endif
+
+layout(push_constant) uniform Params
+{
+    uint n;             // invocations
+    uint ow, oh, od;    // sizes of the output
+    uint oc, groups;    // output channels of a group, groups
+    uint ic;            // input channels of a group
+    int id, ih, iw;     // sizes of the input
+    uint kd, kh;        // taps
+    uint kx;            // steps of KW taps along the row
+    int sd, sh;         // strides
+    int dd, dh;         // dilations
+    int pd, ph, pw;     // padding at the beginning
+    uint yc, yd, yh, yw;  // distances in the output of channels, planes, rows, elements
+    uint y_first;       // where the output begins
+    int last;           // the last element or texel of x
+    float act_a, act_b;
+} p;
+
+// Input elements that a step along the row reads.
+const uint SPAN = (PX - 1u) * SX + (KW - 1u) * DX + 1u;
+const uint TEXEL_COUNT = (SPAN + (SHIFT == 4u ? 3u : SHIFT) + 3u) / 4u;
+
+float values[4u * TEXEL_COUNT];
+vec4 sums[2u * PX];
+
+// Reads the SPAN elements from `first` on, of a row that begins at `row`; zeros outside the row.
+void load(int row, int first)
+{
+#ifdef TEXELS
+    if (SCATTERED != 0u) {
+        [[unroll]] for (uint i = 0u; i < PX; ++i) {
+            int at = first + int(i * SX);
+            int e = row + at;
+            vec4 t = X_TEXEL(clamp(e >> 2, 0, p.last));
+            float v = (e & 2) != 0 ? ((e & 1) != 0 ? t.w : t.z) : ((e & 1) != 0 ? t.y : t.x);
+            values[i] = uint(at) < uint(p.iw) ? v : 0.0;
+        }
+        return;
+    }
+    int e = row + first;
+    int base = e >> 2;
+    [[unroll]] for (uint i = 0u; i < TEXEL_COUNT; ++i) {
+        vec4 t = X_TEXEL(clamp(base + int(i), 0, p.last));
+        values[4u * i] = t.x;
+        values[4u * i + 1u] = t.y;
+        values[4u * i + 2u] = t.z;
+        values[4u * i + 3u] = t.w;
+    }
+    if (SHIFT == 4u) {
+        // By one, then by two.
+        bool one = (e & 1) != 0;
+        bool two = (e & 2) != 0;
+        [[unroll]] for (uint i = 0u; i < SPAN + 2u; ++i) {
+            values[i] = one ? values[i + 1u] : values[i];
+        }
+        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+            values[i] = two ? values[i + 2u] : values[i];
+        }
+    } else {
+        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+            values[i] = values[i + SHIFT];
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+        values[i] = uint(first + int(i)) < uint(p.iw) ? values[i] : 0.0;
+    }
+#else
+    if (SCATTERED != 0u) {
+        [[unroll]] for (uint i = 0u; i < PX; ++i) {
+            int at = first + int(i * SX);
+            float v = x[clamp(row + at, 0, p.last)];
+            values[i] = uint(at) < uint(p.iw) ? v : 0.0;
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+        int at = first + int(i);
+        float v = x[clamp(row + at, 0, p.last)];
+        values[i] = uint(at) < uint(p.iw) ? v : 0.0;
+    }
+#endif
+}
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    uint tiles = (p.ow + PX - 1u) / PX;
+    uint ow = (i % tiles) * PX;
+    i /= tiles;
+    uint oh = i % p.oh;
+    i /= p.oh;
+    uint od = i % p.od;
+    i /= p.od;
+    uint tile_count = (p.oc + 7u) / 8u;
+    uint tile = i % tile_count;
+    i /= tile_count;
+    uint group = i % p.groups;
+    uint image = i / p.groups;
+
+    [[unroll]] for (uint k = 0u; k < 2u * PX; ++k) {
+        sums[k] = vec4(0.0);
+    }
+    int first_w = int(ow * SX) - p.pw;
+    int first_h = int(oh) * p.sh - p.ph;
+    int first_d = int(od) * p.sd - p.pd;
+    uint step_texels = 2u * KW;
+    uint channel_texels = p.kd * p.kh * p.kx * step_texels;
+    int w_channel = int((group * tile_count + tile) * p.ic * channel_texels);
+    int x_channel = int((image * p.groups + group) * p.ic) * p.id * p.ih * p.iw;
+    int x_step = p.id * p.ih * p.iw;
+    for (uint c = 0u; c < p.ic; ++c) {
+        int w_at = w_channel;
+        for (uint kd = 0u; kd < p.kd; ++kd) {
+            int z = first_d + int(kd) * p.dd;
+            for (uint kh = 0u; kh < p.kh; ++kh) {
+                int v = first_h + int(kh) * p.dh;
+                if (uint(z) >= uint(p.id) || uint(v) >= uint(p.ih)) {
+                    w_at += int(p.kx * step_texels);
+                    continue;
+                }
+                int row = x_channel + (z * p.ih + v) * p.iw;
+                for (uint kx = 0u; kx < p.kx; ++kx) {
+                    load(row, first_w + int(kx * KW * DX));
+                    [[unroll]] for (uint k = 0u; k < KW; ++k) {
+                        vec4 a = W_TEXEL(w_at + int(2u * k));
+                        vec4 b = W_TEXEL(w_at + int(2u * k) + 1);
+                        [[unroll]] for (uint j = 0u; j < PX; ++j) {
+                            float e = values[SCATTERED != 0u ? j : j * SX + k * DX];
+                            sums[2u * j] = fma(a, vec4(e), sums[2u * j]);
+                            sums[2u * j + 1u] = fma(b, vec4(e), sums[2u * j + 1u]);
+                        }
+                    }
+                    w_at += int(step_texels);
+                }
+            }
+        }
+        w_channel += int(channel_texels);
+        x_channel += x_step;
+    }
+
+    uint channel = group * p.oc + tile * 8u;
+    uint count = min(8u, p.oc - tile * 8u);
+    uint at = p.y_first + (image * p.groups * p.oc + channel) * p.yc + od * p.yd + oh * p.yh + ow * p.yw;
+    [[unroll]] for (uint half_tile = 0u; half_tile < 2u; ++half_tile) {
+        [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+            uint c = 4u * half_tile + k;
+            if (c < count) {
+                float b = BIASED != 0u ? bias[channel + c] : 0.0;
+#ifdef OUT4
+                [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
+                    if (ow + j < p.ow) {
+                        vec4 v = vec4(sums[2u * j + half_tile][k], sums[2u * j + 2u + half_tile][k],
+                                      sums[2u * j + 4u + half_tile][k], sums[2u * j + 6u + half_tile][k]);
+                        y[(at + c * p.yc + j) / 4u] = activate4(v + b, ACTIVATION, p.act_a, p.act_b);
+                    }
+                }
+#else
+                [[unroll]] for (uint j = 0u; j < PX; ++j) {
+                    if (ow + j < p.ow) {
+                        float v = sums[2u * j + half_tile][k] + b;
+                        y[at + c * p.yc + j * p.yw] = activate(v, ACTIVATION, p.act_a, p.act_b);
+                    }
+                }
+#endif
+            }
+        }
+    }
+}

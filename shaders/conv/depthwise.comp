@@ -1,0 +1,168 @@
+// Convolution of one input channel per group: an invocation computes ROWS x PX neighbouring elements of one
+// output channel. Weights are packed as [channel][kh][kw rounded up to fours].
+// variant: tex   T=float TEXELS
+// variant: tex4  T=float TEXELS OUT4
+// variant: buf   T=float VEC=vec4
+// variant: buf4  T=float VEC=vec4 OUT4
+// variant: f16   T=float16_t VEC=f16vec4 EXT_STORAGE16
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+#include "activation.glsl"
+
+LOCAL_SIZE(0, 8);
+SPEC(1, uint, PX, 8u);
+SPEC(2, uint, ROWS, 2u);
+SPEC(3, uint, KW, 3u);
+SPEC(4, uint, KH, 3u);
+SPEC(5, uint, SX, 1u);
+SPEC(6, uint, SY, 1u);
+SPEC(7, uint, DX, 1u);
+SPEC(8, uint, DY, 1u);
+SPEC(9, uint, SHIFT, 4u);         // input elements begin SHIFT elements into a texel; 4: not known
+SPEC(10, uint, BIASED, 0u);
+SPEC(11, uint, ACTIVATION, 0u);
+
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform samplerBuffer x;
+layout(set = 0, binding = 1) uniform samplerBuffer w;
+#define W_TEXEL(i) texelFetch(w, i)
+#else
+layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
+layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
+#define W_TEXEL(i) vec4(w[i])
+#endif
+layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
+#ifdef OUT4
+layout(set = 0, binding = 3, std430) writeonly buffer Y { vec4 y[]; };
+#else
+layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
+#endif
+
+layout(push_constant) uniform Params
+{
+    uint n;             // invocations
+    uint ow, oh;        // sizes of the output
+    uint channels;      // output channels
+    uint multiplier;    // output channels of one input channel
+    int ih, iw;         // sizes of the input
+    int ph, pw;         // padding at the beginning
+    int last;           // the last element or texel of x
+    float act_a, act_b;
+} p;
+
+const uint SPAN = (PX - 1u) * SX + (KW - 1u) * DX + 1u;
+const uint TEXEL_COUNT = (SPAN + (SHIFT == 4u ? 3u : SHIFT) + 3u) / 4u;
+const uint W_COUNT = (KW + 3u) / 4u;
+// Input rows that the output rows read.
+const uint INPUT_ROWS = (ROWS - 1u) * SY + (KH - 1u) * DY + 1u;
+
+float values[4u * TEXEL_COUNT];
+float sums[ROWS * PX];
+
+void load(int row, int first, bool inside)
+{
+#ifdef TEXELS
+    int e = row + first;
+    int base = e >> 2;
+    [[unroll]] for (uint i = 0u; i < TEXEL_COUNT; ++i) {
+        vec4 t = texelFetch(x, clamp(base + int(i), 0, p.last));
+        values[4u * i] = t.x;
+        values[4u * i + 1u] = t.y;
+        values[4u * i + 2u] = t.z;
+        values[4u * i + 3u] = t.w;
+    }
+    if (SHIFT == 4u) {
+        bool one = (e & 1) != 0;
+        bool two = (e & 2) != 0;
+        [[unroll]] for (uint i = 0u; i < SPAN + 2u; ++i) {
+            values[i] = one ? values[i + 1u] : values[i];
+        }
+        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+            values[i] = two ? values[i + 2u] : values[i];
+        }
+    } else {
+        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+            values[i] = values[i + SHIFT];
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+        values[i] = inside && uint(first + int(i)) < uint(p.iw) ? values[i] : 0.0;
+    }
+#else
+    [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+        int at = first + int(i);
+        float v = float(x[clamp(row + at, 0, p.last)]);
+        values[i] = inside && uint(at) < uint(p.iw) ? v : 0.0;
+    }
+#endif
+}
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    uint tiles = (p.ow + PX - 1u) / PX;
+    uint ow = (i % tiles) * PX;
+    i /= tiles;
+    uint bands = (p.oh + ROWS - 1u) / ROWS;
+    uint oh = (i % bands) * ROWS;
+    i /= bands;
+    uint channel = i % p.channels;
+    uint image = i / p.channels;
+
+    float b = BIASED != 0u ? float(bias[channel]) : 0.0;
+    [[unroll]] for (uint k = 0u; k < ROWS * PX; ++k) {
+        sums[k] = b;
+    }
+    int first_w = int(ow * SX) - p.pw;
+    int first_h = int(oh * SY) - p.ph;
+    int plane = int(image * (p.channels / p.multiplier) + channel / p.multiplier) * p.ih * p.iw;
+    int w_first = int(channel * KH * W_COUNT);
+    [[unroll]] for (uint r = 0u; r < INPUT_ROWS; ++r) {
+        int v = first_h + int(r);
+        load(plane + v * p.iw, first_w, uint(v) < uint(p.ih));
+        [[unroll]] for (uint o = 0u; o < ROWS; ++o) {
+            // The tap with which output row o reads input row r, where there is one.
+            uint tap = (r - o * SY) / DY;
+            if (r >= o * SY && tap * DY == r - o * SY && tap < KH) {
+                [[unroll]] for (uint q = 0u; q < W_COUNT; ++q) {
+                    vec4 t = W_TEXEL(w_first + int(tap * W_COUNT + q));
+                    [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+                        if (4u * q + k < KW) {
+                            [[unroll]] for (uint j = 0u; j < PX; ++j) {
+                                float e = values[j * SX + (4u * q + k) * DX];
+                                sums[o * PX + j] = fma(t[k], e, sums[o * PX + j]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    [[unroll]] for (uint o = 0u; o < ROWS; ++o) {
+        if (oh + o < p.oh) {
+            uint at = ((image * p.channels + channel) * p.oh + oh + o) * p.ow + ow;
+#ifdef OUT4
+            [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
+                if (ow + j < p.ow) {
+                    vec4 v = vec4(sums[o * PX + j], sums[o * PX + j + 1u], sums[o * PX + j + 2u],
+                                  sums[o * PX + j + 3u]);
+                    y[(at + j) / 4u] = activate4(v, ACTIVATION, p.act_a, p.act_b);
+                }
+            }
+#else
+            [[unroll]] for (uint j = 0u; j < PX; ++j) {
+                if (ow + j < p.ow) {
+                    y[at + j] = T(activate(sums[o * PX + j], ACTIVATION, p.act_a, p.act_b));
+                }
+            }
+#endif
+        }
+    }
+}

@@ -1,0 +1,34 @@
+// Lays matrices out for gemm_row: dst[batch][column / tile][row][tile] from src[first + batch .. + row .. + column ..],
+// zeros behind the last column. With a tile of all columns rounded up to fours: rows of whole texels.
+#version 450
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 64);
+
+layout(set = 0, binding = 0, std430) readonly buffer Src { float src[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Dst { float dst[]; };
+
+layout(push_constant) uniform Params
+{
+    uint n;
+    uint tile, rows, cols;
+    uint batch_stride, row_stride, col_stride;
+} p;
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    uint at = i;
+    uint lane = at % p.tile;
+    at /= p.tile;
+    uint row = at % p.rows;
+    at /= p.rows;
+    uint tiles = (p.cols + p.tile - 1u) / p.tile;
+    uint col = (at % tiles) * p.tile + lane;
+    uint from = at / tiles * p.batch_stride + row * p.row_stride + col * p.col_stride;
+    dst[i] = col < p.cols ? src[from] : 0.0;
+}

@@ -1,0 +1,497 @@
+//! Convolutions on devices: which kernel, and what it is told.
+
+use super::conv_op::ConvDims;
+use super::pack::Pack;
+use super::transpose::TransposeDims;
+use crate::dtype::DType;
+use crate::kernel::KernelId;
+use crate::kernel::grid_1d;
+use crate::kernel::table::{id, params, spec};
+use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
+
+/// The largest number of input elements of one row that a kernel keeps in registers.
+const MAX_SPAN: usize = 40;
+/// The most taps of one row that are unrolled.
+const MAX_UNROLLED: usize = 7;
+/// More parts of a transposed convolution than this are better off on the CPU.
+const MAX_PHASES: usize = 64;
+
+/// A convolution that writes some or all elements of the output.
+#[derive(Clone, Debug)]
+struct Plain {
+    batch: usize,
+    groups: usize,
+    ic: usize,
+    oc: usize,
+    axes: [WindowAxis; 3],
+    /// Distances in the output of channels, planes, rows, elements, and where it begins.
+    y: [usize; 4],
+    y_first: usize,
+    /// How the weights lie: distances of groups, output channels, input channels and taps.
+    first: i64,
+    strides: [i64; 3],
+    taps: [i64; 3],
+}
+
+/// What all kernels of one operator share.
+struct Target<'c> {
+    cx: &'c OpCx,
+    activation: Activation,
+    biased: bool,
+    dtype: DType,
+}
+
+/// Emits Conv.
+pub(super) fn conv(
+    cx: &OpCx,
+    dims: &ConvDims,
+    activation: Activation,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    let target = Target::new(cx, activation)?;
+    let [d, h, w] = dims.axes;
+    let taps = [h.kernel * w.kernel, w.kernel, 1].map(|s| s as i64);
+    let of_oc = (dims.ic * dims.taps()) as i64;
+    let mut plain = Plain {
+        batch: dims.batch,
+        groups: dims.group,
+        ic: dims.ic,
+        oc: dims.oc,
+        axes: dims.axes,
+        y: [d.output * h.output * w.output, h.output * w.output, w.output, 1],
+        y_first: 0,
+        first: 0,
+        strides: [of_oc * dims.oc as i64, of_oc, dims.taps() as i64],
+        taps,
+    };
+    if dims.is_pointwise() {
+        // One long row.
+        let plane = dims.in_plane();
+        let row = WindowAxis { input: plane, output: plane, ..WindowAxis::UNIT };
+        plain.axes = [WindowAxis::UNIT, WindowAxis::UNIT, row];
+        plain.y = [plane, plane, plane, 1];
+    }
+    if dims.out_len() == 0 {
+        return Ok(());
+    }
+    check_sizes(dims.in_len(), dims.out_len(), dims.weights_len())?;
+    if dims.ic == 1 && dims.oc <= 4 && d == WindowAxis::UNIT && depthwise(&target, &plain, lower)? {
+        return Ok(());
+    }
+    target.emit(&plain, lower)
+}
+
+/// Emits ConvTranspose: one convolution of stride 1 for every remainder of output places by the strides.
+pub(super) fn transpose(
+    cx: &OpCx,
+    dims: &TransposeDims,
+    activation: Activation,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    let target = Target::new(cx, activation)?;
+    if dims.out_len() == 0 {
+        return Ok(());
+    }
+    check_sizes(dims.in_len(), dims.out_len(), dims.weights_len())?;
+    let phases: Vec<Vec<Phase>> = dims.axes.iter().map(Phase::all).collect();
+    if phases.iter().map(Vec::len).product::<usize>() > MAX_PHASES {
+        return Err(OpError::unsupported("a transposed convolution of so large strides"));
+    }
+    let [_, h, w] = dims.axes;
+    let rows = [h.input * w.input, w.input, 1];
+    let taps = [h.kernel * w.kernel, w.kernel, 1].map(|s| s as i64);
+    let (taps_len, oc) = (dims.taps() as i64, dims.oc as i64);
+    let mut joined = false;
+    for pd in &phases[0] {
+        for ph in &phases[1] {
+            for pw in &phases[2] {
+                let all = [pd, ph, pw];
+                let stride = |i: usize| rows[i] * dims.axes[i].stride;
+                let plain = Plain {
+                    batch: dims.batch,
+                    groups: dims.group,
+                    ic: dims.ic,
+                    oc: dims.oc,
+                    axes: all.map(|p| p.axis),
+                    y: [dims.out_plane(), stride(0), stride(1), stride(2)],
+                    y_first: all.iter().zip(rows).map(|(p, r)| p.place * r).sum(),
+                    first: all.iter().zip(taps).map(|(p, t)| p.first * t).sum(),
+                    strides: [dims.ic as i64 * oc * taps_len, taps_len, oc * taps_len],
+                    taps: [0, 1, 2].map(|i| all[i].step * taps[i]),
+                };
+                target.emit(&plain, lower)?;
+                if std::mem::replace(&mut joined, true) && cx.value(1).is_some() {
+                    lower.join();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Kernels index with 32 bits.
+fn check_sizes(input: usize, output: usize, weights: usize) -> Result<(), OpError> {
+    // Packing rounds channels up to eights.
+    let limit = i32::MAX as usize / 16;
+    if input.max(output) > limit * 8 || weights > limit {
+        return Err(OpError::unsupported("a convolution of more elements than a kernel can index"));
+    }
+    Ok(())
+}
+
+/// The outputs of one axis of a transposed convolution at `place + q * stride`, as a convolution of stride 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Phase {
+    place: usize,
+    axis: WindowAxis,
+    /// The first tap in the order of the convolution, and the distance to the next.
+    first: i64,
+    step: i64,
+}
+
+impl Phase {
+    fn all(axis: &WindowAxis) -> Vec<Phase> {
+        (0..axis.stride.min(axis.input)).map(|place| Phase::new(axis, place)).collect()
+    }
+
+    /// Output o takes input i by tap k where o = i * stride + k * dilation - pad.
+    fn new(axis: &WindowAxis, place: usize) -> Phase {
+        let (stride, dilation) = (axis.stride as i64, axis.dilation as i64);
+        let sum = place as i64 + axis.pads[0];
+        let hits = |k: &i64| (sum - k * dilation).rem_euclid(stride) == 0;
+        let taps: Vec<i64> = (0..axis.kernel as i64).filter(hits).collect();
+        let step = taps.get(1).map_or(0, |k| k - taps[0]);
+        // The largest tap reads the leftmost input.
+        let last = taps.last().copied().unwrap_or(0);
+        let left = (sum - last * dilation).div_euclid(stride);
+        Phase {
+            place,
+            axis: WindowAxis {
+                input: axis.output,
+                output: (axis.input - place).div_ceil(axis.stride),
+                kernel: taps.len(),
+                stride: 1,
+                dilation: (step * dilation / stride).max(1) as usize,
+                pads: [-left, 0],
+            },
+            first: last,
+            step: -step,
+        }
+    }
+}
+
+/// How a row kernel reads the input along a row.
+struct Reading {
+    /// Elements of the output.
+    px: usize,
+    /// Unrolled taps and how often they are repeated.
+    kw: usize,
+    repeats: usize,
+    scattered: bool,
+    shift: u32,
+}
+
+impl Reading {
+    fn new(w: &WindowAxis) -> Reading {
+        let narrow = w.output.next_multiple_of(8) < w.output.next_multiple_of(16);
+        let px = if w.kernel <= 1 && w.stride == 1 && !narrow { 16 } else { 8 };
+        let span = |taps: usize| (px - 1) * w.stride + (taps.max(1) - 1) * w.dilation + 1;
+        let (kw, repeats) = match w.kernel {
+            0 => (1, 0),
+            k if k <= MAX_UNROLLED && w.stride <= 2 && span(k) <= MAX_SPAN => (k, 1),
+            k => (1, k),
+        };
+        let scattered = w.stride > 2;
+        // Rows that begin at texels begin all at one place in a texel.
+        let fixed = w.input.is_multiple_of(4) && repeats <= 1 && !scattered;
+        let shift = if fixed { (-w.pads[0]).rem_euclid(4) as u32 } else { 4 };
+        Reading { px, kw, repeats, scattered, shift }
+    }
+}
+
+impl<'c> Target<'c> {
+    fn new(cx: &'c OpCx, activation: Activation) -> Result<Self, OpError> {
+        Ok(Target { cx, activation, biased: cx.has(2), dtype: cx.dtype(0)? })
+    }
+
+    fn bias(&self) -> Operand {
+        if self.biased { Operand::Input(2) } else { Operand::Unused }
+    }
+
+    fn emit(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        match self.dtype {
+            DType::F32 if lower.device().prefers_texels => self.rows(c, lower),
+            DType::F32 => self.tiles(c, id::CONV_TILE_F32, lower),
+            DType::F16 => self.tiles(c, id::CONV_TILE_F16, lower),
+            other => Err(OpError::unsupported(format!("no device kernel for convolutions of {other}"))),
+        }
+    }
+
+    fn pack(&self, c: &Plain, tile: usize) -> Pack {
+        Pack {
+            groups: c.groups,
+            tile,
+            oc: c.oc,
+            ic: c.ic,
+            taps: c.axes.map(|a| a.kernel),
+            first: c.first,
+            group_stride: c.strides[0],
+            oc_stride: c.strides[1],
+            ic_stride: c.strides[2],
+            tap_strides: c.taps,
+        }
+    }
+
+    /// Register tiles over rows.
+    fn rows(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        const TILE: usize = 8;
+        let [d, h, w] = c.axes;
+        let read = Reading::new(&w);
+        let pack = self.pack(c, TILE);
+        let weights = pack.emit(self.cx, lower)?;
+        let elements = c.batch * c.groups * c.ic * d.input * h.input * w.input;
+        let whole = c.y[3] == 1 && [c.y[0], c.y[1], c.y[2], c.y_first, w.output].iter().all(|s| s % 4 == 0);
+        let (kernel, last) = texel_kernel(
+            lower,
+            elements,
+            pack.len(),
+            whole,
+            [id::CONV_ROW_TEX, id::CONV_ROW_TEX4, id::CONV_ROW_BUF, id::CONV_ROW_BUF4],
+        );
+        let (code, [act_a, act_b]) = self.activation.code();
+        let local = if lower.device().prefers_texels { 8 } else { 64 };
+        let spec = [
+            (0, local),
+            (spec::conv_row::PX, read.px as u32),
+            (spec::conv_row::KW, read.kw as u32),
+            (spec::conv_row::SX, w.stride as u32),
+            (spec::conv_row::DX, w.dilation as u32),
+            (spec::conv_row::SHIFT, read.shift),
+            (spec::conv_row::SCATTERED, u32::from(read.scattered)),
+            (spec::conv_row::BIASED, u32::from(self.biased)),
+            (spec::conv_row::ACTIVATION, code),
+        ];
+        let n = w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(TILE) * c.groups * c.batch;
+        let params = params::ConvRow {
+            n: n as u32,
+            ow: w.output as u32,
+            oh: h.output as u32,
+            od: d.output as u32,
+            oc: c.oc as u32,
+            groups: c.groups as u32,
+            ic: c.ic as u32,
+            id: d.input as i32,
+            ih: h.input as i32,
+            iw: w.input as i32,
+            kd: d.kernel as u32,
+            kh: h.kernel as u32,
+            kx: read.repeats as u32,
+            sd: d.stride as i32,
+            sh: h.stride as i32,
+            dd: d.dilation as i32,
+            dh: h.dilation as i32,
+            pd: d.pads[0] as i32,
+            ph: h.pads[0] as i32,
+            pw: w.pads[0] as i32,
+            yc: c.y[0] as u32,
+            yd: c.y[1] as u32,
+            yh: c.y[2] as u32,
+            yw: c.y[3] as u32,
+            y_first: c.y_first as u32,
+            last,
+            act_a,
+            act_b,
+        };
+        let groups = grid_1d(n as u64, local, lower.device().limits.max_groups[0]);
+        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
+        lower.dispatch(kernel, &spec, &args, &params, groups)
+    }
+
+    /// Tiles in workgroup memory.
+    fn tiles(&self, c: &Plain, kernel: KernelId, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        const TILE: usize = 64;
+        let [d, h, w] = c.axes;
+        let weights = self.pack(c, c.oc.next_multiple_of(4)).emit(self.cx, lower)?;
+        let pointwise = c.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0]);
+        let (code, [act_a, act_b]) = self.activation.code();
+        let spec = [
+            (spec::conv_tile::POINTWISE, u32::from(pointwise && c.axes.iter().all(|a| a.input == a.output))),
+            (spec::conv_tile::BIASED, u32::from(self.biased)),
+            (spec::conv_tile::ACTIVATION, code),
+        ];
+        let params = params::ConvTile {
+            ow: w.output as u32,
+            oh: h.output as u32,
+            od: d.output as u32,
+            oc: c.oc as u32,
+            groups: c.groups as u32,
+            ic: c.ic as u32,
+            id: d.input as i32,
+            ih: h.input as i32,
+            iw: w.input as i32,
+            kd: d.kernel as u32,
+            kh: h.kernel as u32,
+            kw: w.kernel as u32,
+            sd: d.stride as i32,
+            sh: h.stride as i32,
+            sw: w.stride as i32,
+            dd: d.dilation as i32,
+            dh: h.dilation as i32,
+            dw: w.dilation as i32,
+            pd: d.pads[0] as i32,
+            ph: h.pads[0] as i32,
+            pw: w.pads[0] as i32,
+            yc: c.y[0] as u32,
+            yd: c.y[1] as u32,
+            yh: c.y[2] as u32,
+            yw: c.y[3] as u32,
+            y_first: c.y_first as u32,
+            act_a,
+            act_b,
+        };
+        let plane = d.output * h.output * w.output;
+        let groups = [plane.div_ceil(TILE), c.oc.div_ceil(TILE), c.batch * c.groups].map(|g| g as u32);
+        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
+        lower.dispatch(kernel, &spec, &args, &params, groups)
+    }
+}
+
+/// The variant for an input and packed weights of so many elements, of those that read (texels, texels with
+/// whole texels of output, elements, elements with whole texels of output), and the last index into the input.
+fn texel_kernel(
+    lower: &Lowering<'_>,
+    input: usize,
+    weights: usize,
+    whole: bool,
+    [tex, tex4, buf, buf4]: [KernelId; 4],
+) -> (KernelId, i32) {
+    let device = lower.device();
+    let texels = input.max(weights).div_ceil(4) as u64;
+    let by_texels = device.prefers_texels && texels <= device.limits.max_texels;
+    let last = if by_texels { input.div_ceil(4) } else { input } as i32 - 1;
+    match (by_texels, whole) {
+        (true, false) => (tex, last),
+        (true, true) => (tex4, last),
+        (false, false) => (buf, last),
+        (false, true) => (buf4, last),
+    }
+}
+
+/// Emits a convolution of one input channel per group, unless its window is too large for the kernel.
+fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+    const PX: usize = 8;
+    let [_, h, w] = c.axes;
+    let span = (PX - 1) * w.stride + (w.kernel - 1) * w.dilation + 1;
+    let reach = |rows: usize| (rows - 1) * h.stride + (h.kernel - 1) * h.dilation + 1;
+    if span > MAX_SPAN
+        || h.kernel * w.kernel > 49
+        || reach(1) > 16
+        || !matches!(target.dtype, DType::F32 | DType::F16)
+    {
+        return Ok(false);
+    }
+    let rows = if h.kernel == 1 || reach(2) > 8 || h.output == 1 { 1 } else { 2 };
+    let channels = c.groups * c.oc;
+    let taps = (h.kernel * w.kernel) as i64;
+    let pack = Pack {
+        groups: channels,
+        tile: w.kernel.next_multiple_of(4),
+        oc: w.kernel,
+        ic: 1,
+        taps: [1, h.kernel, 1],
+        first: 0,
+        group_stride: taps,
+        oc_stride: 1,
+        ic_stride: 0,
+        tap_strides: [0, w.kernel as i64, 0],
+    };
+    let weights = pack.emit(target.cx, lower)?;
+    let elements = c.batch * c.groups * h.input * w.input;
+    let whole = w.output.is_multiple_of(4);
+    let (mut kernel, last) = texel_kernel(
+        lower,
+        elements,
+        pack.len(),
+        whole,
+        [id::DEPTHWISE_TEX, id::DEPTHWISE_TEX4, id::DEPTHWISE_BUF, id::DEPTHWISE_BUF4],
+    );
+    let mut last = last;
+    if target.dtype == DType::F16 {
+        (kernel, last) = (id::DEPTHWISE_F16, elements as i32 - 1);
+    }
+    let shift = if w.input.is_multiple_of(4) { (-w.pads[0]).rem_euclid(4) as u32 } else { 4 };
+    let (code, [act_a, act_b]) = target.activation.code();
+    let local = if lower.device().prefers_texels { 8 } else { 64 };
+    let spec = [
+        (0, local),
+        (spec::depthwise::PX, PX as u32),
+        (spec::depthwise::ROWS, rows as u32),
+        (spec::depthwise::KW, w.kernel as u32),
+        (spec::depthwise::KH, h.kernel as u32),
+        (spec::depthwise::SX, w.stride as u32),
+        (spec::depthwise::SY, h.stride as u32),
+        (spec::depthwise::DX, w.dilation as u32),
+        (spec::depthwise::DY, h.dilation as u32),
+        (spec::depthwise::SHIFT, shift),
+        (spec::depthwise::BIASED, u32::from(target.biased)),
+        (spec::depthwise::ACTIVATION, code),
+    ];
+    let n = w.output.div_ceil(PX) * h.output.div_ceil(rows) * channels * c.batch;
+    let params = params::Depthwise {
+        n: n as u32,
+        ow: w.output as u32,
+        oh: h.output as u32,
+        channels: channels as u32,
+        multiplier: c.oc as u32,
+        ih: h.input as i32,
+        iw: w.input as i32,
+        ph: h.pads[0] as i32,
+        pw: w.pads[0] as i32,
+        last,
+        act_a,
+        act_b,
+    };
+    let groups = grid_1d(n as u64, local, lower.device().limits.max_groups[0]);
+    let args = [Operand::Input(0), weights, target.bias(), Operand::Output(0)];
+    lower.dispatch(kernel, &spec, &args, &params, groups)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn phases_reach_what_the_definition_reaches(
+            input in 1usize..6, kernel in 1usize..6, stride in 1usize..5, dilation in 1usize..5,
+            pad in 0i64..4, output in 1usize..20,
+        ) {
+            let axis = WindowAxis { input: output, output: input, kernel, stride, dilation, pads: [pad, 0] };
+            let mut want: Vec<(usize, usize, i64)> = Vec::new();
+            for i in 0..input {
+                for k in 0..kernel {
+                    let o = (i * stride + k * dilation) as i64 - pad;
+                    if (0..output as i64).contains(&o) {
+                        want.push((o as usize, i, k as i64));
+                    }
+                }
+            }
+            let mut got = Vec::new();
+            for phase in Phase::all(&axis) {
+                for q in 0..phase.axis.output {
+                    for j in 0..phase.axis.kernel {
+                        if let Some(i) = phase.axis.at(q, j) {
+                            got.push((phase.place + q * stride, i, phase.first + j as i64 * phase.step));
+                        }
+                    }
+                }
+            }
+            want.sort_unstable();
+            got.sort_unstable();
+            prop_assert_eq!(got, want);
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Matrix products on devices: which kernel, and the layouts that it reads.
+
+use super::matmul::Dims;
+use crate::dtype::DType;
+use crate::graph::Tensor;
+use crate::kernel::table::{id, params, spec};
+use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey};
+
+/// One operand: matrices one behind the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// Where it lies.
+    pub operand: Operand,
+    /// Its value, where it is known.
+    pub value: Option<Tensor>,
+    /// How many matrices there are.
+    pub matrices: usize,
+    /// Distance of rows.
+    pub row: usize,
+    /// Distance of columns.
+    pub col: usize,
+}
+
+impl Source {
+    /// Input `i` of matrices of `rows` by `cols`, stored transposed where `transposed`.
+    pub(crate) fn input(
+        cx: &OpCx,
+        i: usize,
+        rows: usize,
+        cols: usize,
+        transposed: bool,
+    ) -> Result<Source, OpError> {
+        let matrices = cx.input(i)?.elements() / (rows * cols).max(1);
+        let (row, col) = if transposed { (1, rows) } else { (cols, 1) };
+        Ok(Source { operand: Operand::Input(i), value: cx.value(i).cloned(), matrices, row, col })
+    }
+}
+
+/// Products `alpha * a * b + beta * c`, one for every element of a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Product {
+    /// Sizes.
+    pub m: usize,
+    /// Sizes.
+    pub n: usize,
+    /// Sizes.
+    pub k: usize,
+    /// Which matrices of A and B each product reads.
+    pub pairs: Vec<(usize, usize)>,
+    /// The left operand.
+    pub a: Source,
+    /// The right operand.
+    pub b: Source,
+    /// The summand and the distances of its rows and columns.
+    pub c: Option<(Operand, [usize; 2])>,
+    /// Factor of the product.
+    pub alpha: f32,
+    /// Factor of the summand.
+    pub beta: f32,
+    /// Applied to the output.
+    pub activation: Activation,
+    /// The element type.
+    pub dtype: DType,
+}
+
+/// Products whose operands lie at regular distances: number `i` reads matrix
+/// `first + i / inner * outer_step + i % inner * inner_step`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Batch {
+    count: usize,
+    inner: usize,
+    first: [usize; 2],
+    outer_step: [usize; 2],
+    inner_step: [usize; 2],
+}
+
+impl Batch {
+    fn at(&self, i: usize) -> (usize, usize) {
+        let of = |x: usize| {
+            self.first[x] + i / self.inner * self.outer_step[x] + i % self.inner * self.inner_step[x]
+        };
+        (of(0), of(1))
+    }
+
+    /// The longest regular batch at the beginning of `pairs`, which is not empty.
+    fn leading(pairs: &[(usize, usize)]) -> Batch {
+        let first = pairs[0];
+        let step = |to: Option<&(usize, usize)>| -> Option<[usize; 2]> {
+            match to {
+                None => Some([0, 0]),
+                Some(to) => Some([to.0.checked_sub(first.0)?, to.1.checked_sub(first.1)?]),
+            }
+        };
+        let mut best =
+            Batch { count: 1, inner: 1, first: [first.0, first.1], outer_step: [0, 0], inner_step: [0, 0] };
+        let divisors = (1..=pairs.len()).filter(|d| pairs.len() % d == 0);
+        for inner in divisors {
+            let (Some(inner_step), Some(outer_step)) =
+                (step(pairs.get(1).filter(|_| inner > 1)), step(pairs.get(inner)))
+            else {
+                continue;
+            };
+            let batch = Batch { count: pairs.len(), inner, inner_step, outer_step, ..best };
+            let count = pairs.iter().enumerate().take_while(|(i, p)| batch.at(*i) == **p).count();
+            if count > best.count {
+                best = Batch { count, ..batch };
+            }
+            if count == pairs.len() {
+                break;
+            }
+        }
+        best
+    }
+}
+
+/// How the tensor of one operand is laid out for the row kernel.
+struct Layout {
+    operand: Operand,
+    /// Texels from one row to the next.
+    row: usize,
+    /// Texels from one tile of columns to the next.
+    tile: usize,
+    /// Texels from one matrix to the next.
+    matrix: usize,
+    bytes: usize,
+}
+
+impl Product {
+    /// The product of inputs 0 and 1 as `dims` has it.
+    pub(crate) fn of(cx: &OpCx, dims: &Dims) -> Result<Product, OpError> {
+        Ok(Product {
+            m: dims.m,
+            n: dims.n,
+            k: dims.k,
+            pairs: dims.pairs.clone(),
+            a: Source::input(cx, 0, dims.m, dims.k, false)?,
+            b: Source::input(cx, 1, dims.k, dims.n, false)?,
+            c: None,
+            alpha: 1.0,
+            beta: 1.0,
+            activation: Activation::None,
+            dtype: cx.dtype(0)?,
+        })
+    }
+
+    /// Emits its dispatches.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] for element types and sizes without a kernel.
+    pub(crate) fn lower(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        if self.pairs.is_empty() || self.m == 0 || self.n == 0 {
+            return Ok(());
+        }
+        let elements = [self.m * self.k, self.k * self.n, self.m * self.n]
+            .map(|e| e.saturating_mul(self.pairs.len().max(self.a.matrices).max(self.b.matrices)));
+        if elements.iter().any(|e| *e > i32::MAX as usize / 2) {
+            return Err(OpError::unsupported("matrices of more elements than a kernel can index"));
+        }
+        match self.dtype {
+            DType::F32 if lower.device().prefers_texels => self.rows(lower),
+            DType::F32 => self.tiles(lower, id::GEMM_TILE_F32),
+            DType::F16 => self.tiles(lower, id::GEMM_TILE_F16),
+            other => Err(OpError::unsupported(format!("no device kernel for products of {other}"))),
+        }
+    }
+
+    /// Calls `f` with every regular part of the batch and where its output begins.
+    fn batches(&self, mut f: impl FnMut(&Batch, usize) -> Result<(), OpError>) -> Result<(), OpError> {
+        /// More parts than this are better off on the CPU.
+        const MAX_PARTS: usize = 64;
+        let mut rest = self.pairs.as_slice();
+        let mut parts = 0;
+        while !rest.is_empty() {
+            let batch = Batch::leading(rest);
+            let done = self.pairs.len() - rest.len();
+            f(&batch, done * self.m * self.n)?;
+            rest = &rest[batch.count..];
+            parts += 1;
+            if parts == MAX_PARTS && !rest.is_empty() {
+                return Err(OpError::unsupported("batches that are broadcast so irregularly"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Register tiles over whole texels.
+    fn rows(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let rows = self.m.next_power_of_two().min(8);
+        // The widest tile among those that waste least.
+        let cols = [16, 8, 4].into_iter().min_by_key(|c| self.n.next_multiple_of(*c)).unwrap_or(8);
+        let a = self.left(lower)?;
+        let b = self.right(lower, cols)?;
+        let whole = self.n.is_multiple_of(4);
+        let texels = a.bytes.max(b.bytes) / 16;
+        let kernel = match (texels as u64 <= lower.device().limits.max_texels, whole) {
+            (true, true) => id::GEMM_ROW_TEX4,
+            (true, false) => id::GEMM_ROW_TEX,
+            (false, true) => id::GEMM_ROW_BUF4,
+            (false, false) => id::GEMM_ROW_BUF,
+        };
+        let (code, [act_a, act_b]) = self.activation.code();
+        let spec = [
+            (spec::gemm_row::ROWS, rows as u32),
+            (spec::gemm_row::COLS, cols as u32),
+            (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
+            (spec::gemm_row::ACTIVATION, code),
+        ];
+        let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
+        let mut joined = false;
+        self.batches(|batch, y_first| {
+            let count = self.m.div_ceil(rows) * self.n.div_ceil(cols) * batch.count;
+            let params = params::GemmRow {
+                count: count as u32,
+                m: self.m as u32,
+                n: self.n as u32,
+                k: self.k as u32,
+                a_first: (batch.first[0] * a.matrix) as i32,
+                b_first: (batch.first[1] * b.matrix) as i32,
+                a_row: a.row as i32,
+                b_row: b.row as i32,
+                b_tile: b.tile as i32,
+                a_outer: (batch.outer_step[0] * a.matrix) as i32,
+                a_inner: (batch.inner_step[0] * a.matrix) as i32,
+                b_outer: (batch.outer_step[1] * b.matrix) as i32,
+                b_inner: (batch.inner_step[1] * b.matrix) as i32,
+                inner: batch.inner as u32,
+                y_first: y_first as u32,
+                c_row: c_strides[0] as u32,
+                c_col: c_strides[1] as u32,
+                alpha: self.alpha,
+                beta: self.beta,
+                act_a,
+                act_b,
+            };
+            let args = [a.operand, b.operand, c, Operand::Output(0)];
+            lower.dispatch_1d(kernel, &spec, &args, &params, count)?;
+            if std::mem::replace(&mut joined, true) {
+                lower.join();
+            }
+            Ok(())
+        })
+    }
+
+    /// A as rows of whole texels.
+    fn left(&self, lower: &mut Lowering<'_>) -> Result<Layout, OpError> {
+        let row = self.k.next_multiple_of(4);
+        let direct = self.a.col == 1 && self.a.row == self.k && self.k.is_multiple_of(4) && self.k > 0;
+        let pack = Pack { tile: row.max(4), rows: self.m, cols: self.k, source: &self.a };
+        let operand = if direct { self.a.operand } else { pack.emit(lower)? };
+        let matrix = self.m * row.max(4) / 4;
+        Ok(Layout { operand, row: row.max(4) / 4, tile: 0, matrix, bytes: self.a.matrices * matrix * 16 })
+    }
+
+    /// B as tiles of columns: packed where it is known, else as it is if its rows are whole texels.
+    fn right(&self, lower: &mut Lowering<'_>, cols: usize) -> Result<Layout, OpError> {
+        let direct = self.b.col == 1 && self.b.row == self.n && self.n.is_multiple_of(4);
+        if direct && self.b.value.is_none() && self.k > 0 {
+            let matrix = self.k * self.n / 4;
+            let (row, tile) = (self.n / 4, cols / 4);
+            return Ok(Layout {
+                operand: self.b.operand,
+                row,
+                tile,
+                matrix,
+                bytes: self.b.matrices * matrix * 16,
+            });
+        }
+        let pack = Pack { tile: cols, rows: self.k, cols: self.n, source: &self.b };
+        let tile = self.k * cols / 4;
+        let matrix = self.n.div_ceil(cols) * tile;
+        let operand = pack.emit(lower)?;
+        Ok(Layout { operand, row: cols / 4, tile, matrix, bytes: self.b.matrices * matrix * 16 })
+    }
+
+    /// Tiles in workgroup memory.
+    fn tiles(&self, lower: &mut Lowering<'_>, kernel: crate::kernel::KernelId) -> Result<(), OpError> {
+        const TILE: usize = 64;
+        let (code, [act_a, act_b]) = self.activation.code();
+        let spec = [
+            (spec::gemm_tile::A_COLUMNS, u32::from(self.a.col != 1)),
+            (spec::gemm_tile::B_COLUMNS, u32::from(self.b.col != 1)),
+            (spec::gemm_tile::BIASED, u32::from(self.c.is_some())),
+            (spec::gemm_tile::ACTIVATION, code),
+        ];
+        let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
+        let (a_matrix, b_matrix) = (self.m * self.k, self.k * self.n);
+        let mut joined = false;
+        self.batches(|batch, y_first| {
+            let params = params::GemmTile {
+                m: self.m as u32,
+                n: self.n as u32,
+                k: self.k as u32,
+                a_first: (batch.first[0] * a_matrix) as u32,
+                b_first: (batch.first[1] * b_matrix) as u32,
+                a_row: self.a.row as u32,
+                a_col: self.a.col as u32,
+                b_row: self.b.row as u32,
+                b_col: self.b.col as u32,
+                a_outer: (batch.outer_step[0] * a_matrix) as u32,
+                a_inner: (batch.inner_step[0] * a_matrix) as u32,
+                b_outer: (batch.outer_step[1] * b_matrix) as u32,
+                b_inner: (batch.inner_step[1] * b_matrix) as u32,
+                inner: batch.inner as u32,
+                y_first: y_first as u32,
+                c_row: c_strides[0] as u32,
+                c_col: c_strides[1] as u32,
+                alpha: self.alpha,
+                beta: self.beta,
+                act_a,
+                act_b,
+            };
+            let groups = [self.n.div_ceil(TILE), self.m.div_ceil(TILE), batch.count].map(|g| g as u32);
+            let args = [self.a.operand, self.b.operand, c, Operand::Output(0)];
+            lower.dispatch(kernel, &spec, &args, &params, groups)?;
+            if std::mem::replace(&mut joined, true) {
+                lower.join();
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Matrices laid out as `[matrix][column / tile][row][tile]`, zeros behind the last column.
+struct Pack<'s> {
+    tile: usize,
+    rows: usize,
+    cols: usize,
+    source: &'s Source,
+}
+
+impl Pack<'_> {
+    fn len(&self) -> usize {
+        self.source.matrices * self.cols.div_ceil(self.tile) * self.rows * self.tile
+    }
+
+    /// The packed operand: made at load where the value is known, else by a kernel.
+    fn emit(&self, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
+        // A texel view has at least one texel.
+        let bytes = (self.len() * 4).max(16);
+        let (tile, rows, cols) = (self.tile, self.rows, self.cols);
+        let (row, col) = (self.source.row, self.source.col);
+        let matrix = rows * cols;
+        if let Some(value) = &self.source.value {
+            let layout = if col == 1 { "matrix" } else { "matrix, transposed" };
+            let key = PackKey { layout, numbers: [tile as u32, rows as u32, cols as u32, row as u32] };
+            return Ok(lower.packed(value, key, bytes, move |t, out| {
+                let (src, out) = (t.as_slice::<f32>()?, bytemuck::cast_slice_mut::<u8, f32>(out));
+                if matrix == 0 {
+                    out.fill(0.0);
+                    return Ok(());
+                }
+                for (i, out) in out.chunks_mut(tile.max(1)).enumerate() {
+                    let (r, rest) = (i % rows, i / rows);
+                    let (t, m) = (rest % cols.div_ceil(tile), rest / cols.div_ceil(tile));
+                    for (lane, out) in out.iter_mut().enumerate() {
+                        let c = t * tile + lane;
+                        let from = m * matrix + r * row + c * col;
+                        *out = src.get(from).filter(|_| c < cols).copied().unwrap_or(0.0);
+                    }
+                }
+                Ok(())
+            }));
+        }
+        let packed = lower.scratch(bytes);
+        let params = params::PackMatrix {
+            n: self.len() as u32,
+            tile: tile as u32,
+            rows: rows as u32,
+            cols: cols as u32,
+            batch_stride: matrix as u32,
+            row_stride: row as u32,
+            col_stride: col as u32,
+        };
+        let args = [self.source.operand, packed];
+        lower.dispatch_1d(id::PACK_MATRIX, &[], &args, &params, self.len())?;
+        Ok(packed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_batches_are_found() {
+        let all = |pairs: &[(usize, usize)]| {
+            let b = Batch::leading(pairs);
+            (0..b.count).for_each(|i| assert_eq!(b.at(i), pairs[i]));
+            b.count == pairs.len()
+        };
+        assert!(all(&[(0, 0)]));
+        assert!(all(&[(0, 0), (1, 1), (2, 2)]));
+        assert!(all(&[(0, 0), (0, 1), (1, 0), (1, 1)]));
+        assert!(all(&[(0, 0), (1, 0), (0, 1), (1, 1)].map(|(a, b)| (b, a))));
+        assert!(all(&[(3, 0), (4, 0), (5, 0)]));
+        assert!(!all(&[(0, 0), (1, 1), (5, 5), (1, 2)]));
+    }
+}

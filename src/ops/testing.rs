@@ -1,0 +1,265 @@
+//! Runs any operator's device lowering beside its native function and compares: for the tests of all families.
+
+use std::sync::OnceLock;
+
+use super::test_util::run_cpu;
+use super::{Fact, Lowering, OpCx, OpError, Operand, Operator, Step, StepKernel};
+use crate::backend::vulkan::VulkanDriver;
+use crate::backend::{BufferDesc, ContextDesc, Driver, Placement};
+use crate::device::{Buffer, Context};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::KernelSource;
+use crate::memory::coherency::{Access, Barrier};
+use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
+use std::sync::Arc;
+
+/// What buffers hold before the operator runs, and what must be left behind the bytes of each.
+const POISON: u8 = 0xC7;
+/// Poison behind the bytes of each buffer.
+const TAIL: usize = 64;
+
+/// The devices that operators are checked on, with validation.
+///
+/// # Panics
+/// `REQUIRE_BACKENDS` names Vulkan and there is no device of it.
+pub(crate) fn devices() -> &'static [Context] {
+    static DEVICES: OnceLock<Vec<Context>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let driver = VulkanDriver::default();
+        let desc = ContextDesc { validation: true, ..ContextDesc::default() };
+        let found = driver.devices().unwrap_or_default();
+        let usable = found.iter().filter(|d| d.unusable.is_none());
+        let contexts: Vec<Context> =
+            usable.map(|d| Context::new(driver.open(d.index, &desc).unwrap())).collect();
+        let required = std::env::var("REQUIRE_BACKENDS").is_ok_and(|v| v.contains("vulkan"));
+        assert!(!contexts.is_empty() || !required, "there is no Vulkan device");
+        if contexts.is_empty() {
+            eprintln!("there is no Vulkan device: only native functions are tested");
+        }
+        contexts
+    })
+}
+
+/// One operator with its inputs, to be run by its native function and on every device.
+pub(crate) struct Check<'a> {
+    op: &'a dyn Operator,
+    inputs: &'a [Option<Tensor>],
+    outputs: usize,
+    constants: Vec<usize>,
+    tolerance: f64,
+    optional: bool,
+}
+
+impl<'a> Check<'a> {
+    /// One output, nothing known before the run but value inputs, results equal to the last bit.
+    pub(crate) fn new(op: &'a dyn Operator, inputs: &'a [Option<Tensor>]) -> Self {
+        Check { op, inputs, outputs: 1, constants: Vec::new(), tolerance: 0.0, optional: false }
+    }
+
+    /// How many outputs are wanted.
+    pub(crate) fn outputs(mut self, outputs: usize) -> Self {
+        self.outputs = outputs;
+        self
+    }
+
+    /// Inputs that are known before the run (weights).
+    pub(crate) fn constants(mut self, constants: &[usize]) -> Self {
+        self.constants = constants.to_vec();
+        self
+    }
+
+    /// How much floats may differ, relative to their size where that is above 1.
+    pub(crate) fn tolerance(mut self, tolerance: f64) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Accepts that a device has no kernel for it.
+    pub(crate) fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// Runs everywhere and compares with the native function, whose outputs are returned.
+    #[track_caller]
+    pub(crate) fn run(&self) -> Vec<Tensor> {
+        let want = run_cpu(self.op, self.inputs, self.outputs).unwrap();
+        for context in devices() {
+            match self.run_on(context) {
+                Ok(got) => self.compare(&got, &want, &context.info().name),
+                Err(OpError::Unsupported { what }) if self.optional => {
+                    eprintln!("{} on {}: {what}", self.op.name(), context.info().name);
+                }
+                Err(e) => panic!("{} on {}: {e}", self.op.name(), context.info().name),
+            }
+        }
+        want
+    }
+
+    fn facts(&self) -> Result<OpCx, OpError> {
+        let known = |i: &usize| self.constants.contains(i) || self.op.value_inputs().contains(i);
+        let facts = self.inputs.iter().enumerate().map(|(i, t)| {
+            t.as_ref().map(|t| if known(&i) { Fact::known(t.clone()) } else { Fact::of(t.info().clone()) })
+        });
+        let cx = OpCx::for_infer(facts.collect(), self.outputs);
+        let outputs = self.op.infer(&cx)?;
+        Ok(cx.with_outputs(outputs))
+    }
+
+    /// The outputs as the device computes them.
+    ///
+    /// # Errors
+    /// Those of the operator.
+    #[track_caller]
+    pub(crate) fn run_on(&self, context: &Context) -> Result<Vec<Tensor>, OpError> {
+        let cx = self.facts()?;
+        let mut lowering = Lowering::new(context.info());
+        self.op.gpu(&cx, &mut lowering)?;
+        let lowered = lowering.finish();
+
+        let inputs: Vec<Option<Slot>> = self
+            .inputs
+            .iter()
+            .map(|t| t.as_ref().map(|t| Slot::new(context, t.info().bytes(), Some(t.bytes()))))
+            .collect();
+        let outputs: Vec<Slot> = cx.outputs().iter().map(|o| Slot::new(context, o.bytes(), None)).collect();
+        let scratch: Vec<Slot> =
+            lowered.scratch.iter().map(|&bytes| Slot::new(context, bytes, None)).collect();
+        let mut packed = Vec::new();
+        for p in &lowered.packed {
+            let mut bytes = vec![0; p.bytes];
+            (p.pack)(&p.source, &mut bytes)?;
+            packed.push(Slot::new(context, p.bytes, Some(&bytes)));
+        }
+        let unused = Slot::new(context, 256, None);
+        let slot = |operand: &Operand| match *operand {
+            Operand::Input(i) => inputs[i].as_ref().unwrap_or(&unused),
+            Operand::Output(i) => &outputs[i],
+            Operand::Scratch(i) => &scratch[i],
+            Operand::Packed(i) => &packed[i],
+            Operand::Unused => &unused,
+        };
+
+        let mut kernels = Vec::new();
+        let mut commands = Vec::new();
+        for step in &lowered.steps {
+            commands.push(Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE }));
+            commands.push(match step {
+                Step::Dispatch { kernel, spec, args, params, groups } => {
+                    let source = match kernel {
+                        StepKernel::Table(id) => Arc::new(KernelSource::shipped(*id)),
+                        StepKernel::Module(source) => source.clone(),
+                    };
+                    let accesses = source.accesses();
+                    let kernel = context.create_kernel(&source, spec).unwrap();
+                    let args =
+                        args.iter().zip(accesses).map(|(a, access)| Arg::Buffer(slot(a).range(), access));
+                    let args: Vec<Arg> = args.collect();
+                    let dispatch =
+                        Dispatch { kernel: kernel.id(), args, params: params.clone(), groups: *groups };
+                    kernels.push(kernel);
+                    Command::Dispatch(dispatch)
+                }
+                Step::Copy { src, dst, bytes } => Command::Copy {
+                    src: slot(&src.0).part(src.1, *bytes),
+                    dst: slot(&dst.0).part(dst.1, *bytes),
+                },
+                Step::Fill { dst, value } => {
+                    let bytes = (slot(dst).bytes as u64).next_multiple_of(4);
+                    Command::Fill { dst: slot(dst).part(0, bytes), value: *value }
+                }
+            });
+        }
+        commands.push(Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ }));
+        let recording = Recording { commands, ..Recording::default() };
+        if !lowered.steps.is_empty() {
+            context.queue().unwrap().submit(recording).unwrap().wait().unwrap();
+        }
+        let messages = context.validation_messages();
+        assert!(messages.is_empty(), "{}: {messages:#?}", self.op.name());
+        for (slot, t) in inputs.iter().zip(self.inputs) {
+            if let (Some(slot), Some(t)) = (slot, t) {
+                assert!(slot.read(self.op) == t.bytes(), "{} wrote an input", self.op.name());
+            }
+        }
+        Ok(cx
+            .outputs()
+            .iter()
+            .zip(&outputs)
+            .map(|(info, slot)| Tensor::from_bytes(info.clone(), &slot.read(self.op)).unwrap())
+            .collect())
+    }
+
+    #[track_caller]
+    fn compare(&self, got: &[Tensor], want: &[Tensor], device: &str) {
+        for (o, (got, want)) in got.iter().zip(want).enumerate() {
+            assert_eq!(got.info(), want.info());
+            let (g, w) = (numbers(got), numbers(want));
+            for (i, (g, w)) in g.iter().zip(&w).enumerate() {
+                let near = (g - w).abs() <= self.tolerance * w.abs().max(1.0);
+                assert!(
+                    g == w || (g.is_nan() && w.is_nan()) || (want.dtype().is_float() && near),
+                    "{} on {device}: output {o} {} element {i} is {g}, the native function gives {w}",
+                    self.op.name(),
+                    want.info(),
+                );
+            }
+        }
+    }
+}
+
+/// Checks that every device computes what the native function does, and returns that.
+#[track_caller]
+pub(crate) fn check_op(op: &dyn Operator, inputs: &[Option<Tensor>], tolerance: f64) -> Vec<Tensor> {
+    Check::new(op, inputs).tolerance(tolerance).run()
+}
+
+/// The elements as `f64`; integers beyond its precision keep their distance in the low digits only.
+fn numbers(t: &Tensor) -> Vec<f64> {
+    match t.dtype() {
+        DType::F64 => t.as_slice::<f64>().unwrap().to_vec(),
+        d if d.is_float() => t.to_f32s().unwrap().into_iter().map(f64::from).collect(),
+        DType::U64 => t.as_slice::<u64>().unwrap().iter().map(|v| *v as f64).collect(),
+        _ => t.to_i64s().unwrap().into_iter().map(|v| v as f64).collect(),
+    }
+}
+
+/// A buffer with poison behind its bytes.
+struct Slot {
+    buffer: Buffer,
+    bytes: usize,
+}
+
+impl Slot {
+    fn new(context: &Context, bytes: usize, data: Option<&[u8]>) -> Slot {
+        let desc =
+            BufferDesc { bytes: (bytes + TAIL) as u64, placement: Placement::Shared, label: "operator test" };
+        let buffer = context.create_buffer(&desc).unwrap();
+        let mut map = buffer.map_write().unwrap();
+        let all = map.as_mut_slice_of::<u8>().unwrap();
+        all.fill(POISON);
+        if let Some(data) = data {
+            all[..bytes].copy_from_slice(data);
+        }
+        drop(map);
+        Slot { buffer, bytes }
+    }
+
+    fn part(&self, offset: u64, bytes: u64) -> BufferRange {
+        BufferRange { offset: self.buffer.range().offset + offset, bytes, ..self.buffer.range() }
+    }
+
+    /// The range that kernels get; one word where the tensor is empty.
+    fn range(&self) -> BufferRange {
+        self.part(0, (self.bytes as u64).max(4))
+    }
+
+    fn read(&self, op: &dyn Operator) -> Vec<u8> {
+        let map = self.buffer.map_read().unwrap();
+        let all = map.as_slice_of::<u8>().unwrap();
+        let end = self.bytes.next_multiple_of(4).max(4);
+        assert!(all[end..].iter().all(|b| *b == POISON), "{} wrote beyond an operand", op.name());
+        all[..self.bytes].to_vec()
+    }
+}
