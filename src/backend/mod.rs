@@ -182,6 +182,8 @@ pub struct DeviceInfo {
     pub unified: bool,
     /// Whether kernels are native functions (else SPIR-V or its translation).
     pub native: bool,
+    /// Whether commands run one after the other on memory that everybody sees, so that no barrier is needed.
+    pub in_order: bool,
     /// Sizes and alignments.
     pub limits: Limits,
     /// Shader features present.
