@@ -141,7 +141,8 @@ enum Steps {
 impl Range {
     fn steps(&self, cx: &OpCx) -> Result<(Steps, usize), OpError> {
         let zero = |i| OpError::Value { input: i, problem: "a step of 0 never reaches the limit".to_owned() };
-        let long = || OpError::Value { input: 1, problem: "the range has no end that could be reached".to_owned() };
+        let long =
+            || OpError::Value { input: 1, problem: "the range has no end that could be reached".to_owned() };
         if cx.dtype(0)?.is_int() {
             let one = |i| {
                 let values = cx.need_i64s(i)?;

@@ -72,9 +72,7 @@ fn reshape_keeps_sizes_and_fills_in_the_rest() {
 
 #[test]
 fn flatten_cuts_at_any_axis() {
-    for (axis, want) in
-        [(0, [1, 24]), (1, [2, 12]), (2, [6, 4]), (3, [24, 1]), (-1, [6, 4]), (-3, [1, 24])]
-    {
+    for (axis, want) in [(0, [1, 24]), (1, [2, 12]), (2, [6, 4]), (3, [24, 1]), (-1, [6, 4]), (-3, [1, 24])] {
         reshapes(op("Flatten", 13, &[("axis", int(axis))]).as_ref(), &[2, 3, 4], None, &want);
     }
     reshapes(op("Flatten", 9, &[]).as_ref(), &[5], None, &[5, 1]);
