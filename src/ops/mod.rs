@@ -45,6 +45,7 @@ use crate::dtype::DType;
 use crate::graph::{TensorError, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::shape::ShapeError;
+use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Why an operator does not accept its attributes or inputs, or cannot run somewhere.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -235,6 +236,14 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// The activation this operator is, where it is one of a single data input.
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
         let _ = cx;
+        None
+    }
+
+    /// Its output as an expression of the values `args` of its inputs, where it maps the elements at one
+    /// place (broadcast by NumPy's rule) and all its tensors are `float32`. Chains of such operators become
+    /// one kernel. Values that are known may be built in, and the input is then not needed.
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        let _ = (cx, desc, args);
         None
     }
 

@@ -4,11 +4,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::unary::{INTEGERS, NUMBERS};
-use super::{binary_cpu, binary_gpu};
+use super::{binary_cpu, binary_gpu, fuse};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Which function of two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,6 +180,19 @@ impl Operator for Binary {
         } else {
             binary_gpu::arithmetic(lower, binary_gpu::Code::of(self.op), a.dtype, io, 1.0)
         }
+    }
+
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        if !fuse::is_f32(cx) {
+            return None;
+        }
+        if self.op == BinaryOp::Pow {
+            let [exponent] = cx.value(1)?.as_slice::<f32>().ok()? else { return None };
+            // An exponent of more dimensions would make the output larger.
+            let same = cx.shape(0).ok()? == &cx.outputs().first()?.shape;
+            return if same { fuse::power(desc, *args.first()?, *exponent) } else { None };
+        }
+        fuse::binary(self, desc, args)
     }
 
     fn as_any(&self) -> &dyn Any {

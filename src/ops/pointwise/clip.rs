@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{input, map, output};
+use super::fuse;
 use super::number::{Number, with_number};
 use super::unary::{self, NUMBERS, Unary, UnaryOp};
 use super::unary_cpu;
@@ -12,6 +13,7 @@ use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelId, NativeKernel};
 use crate::ops::{Activation, AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Keeps elements within bounds; an input beats the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -98,6 +100,14 @@ impl Operator for Clip {
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
         let (low, high) = self.known(cx)?;
         Some(Activation::Clip { low, high })
+    }
+
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        if !fuse::is_f32_at(cx, 0) {
+            return None;
+        }
+        let (a, b) = self.known(cx)?;
+        fuse::unary(&Unary { op: UnaryOp::Clip, a, b }, desc, *args.first()?)
     }
 
     fn as_any(&self) -> &dyn Any {

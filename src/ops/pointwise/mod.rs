@@ -7,6 +7,7 @@ mod binary_gpu;
 pub(crate) mod cast;
 mod classify;
 mod clip;
+mod fuse;
 pub(crate) mod identity;
 mod math;
 mod nary;

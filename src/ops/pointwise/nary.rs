@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::apply::{fold, input, output};
 use super::binary_gpu::{self, Code};
+use super::fuse;
 use super::number::{Number, with_number};
 use super::unary::NUMBERS;
 use crate::graph::TensorInfo;
@@ -12,6 +13,7 @@ use crate::kernel::NativeKernel;
 use crate::ops::strided::Nest;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
+use crate::spirv::{ExprId, PointwiseDesc};
 
 /// What is made of the elements at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,6 +105,10 @@ impl Operator for Nary {
             binary_gpu::arithmetic(lower, code, y.dtype, io, scale)?;
         }
         Ok(())
+    }
+
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        if fuse::is_f32(cx) { fuse::nary(self, desc, args) } else { None }
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -3,13 +3,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::unary_cpu;
+use super::{fuse, unary_cpu};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelId, NativeKernel};
 use crate::ops::real::FLOATS;
 use crate::ops::{Activation, AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Which function of one element.
 ///
@@ -313,6 +314,10 @@ impl Operator for Unary {
             UnaryOp::Swish if self.a == 1.0 => Some(Activation::Silu),
             _ => None,
         }
+    }
+
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        if fuse::is_f32(cx) { fuse::unary(self, desc, *args.first()?) } else { None }
     }
 
     fn as_any(&self) -> &dyn Any {

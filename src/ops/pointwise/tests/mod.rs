@@ -2,6 +2,7 @@
 
 mod binary;
 mod convert;
+mod fuse;
 mod unary;
 
 use half::{bf16, f16};

@@ -13,7 +13,7 @@ fn float(v: f32) -> AttrValue {
     AttrValue::Float(v)
 }
 
-type Definition = fn(f64) -> f64;
+pub(super) type Definition = fn(f64) -> f64;
 
 fn softplus(x: f64) -> f64 {
     if x.is_nan() { x } else { x.max(0.0) + (-x.abs()).exp().ln_1p() }
@@ -24,7 +24,7 @@ fn keep(x: f64, f: impl Fn(f64) -> f64) -> f64 {
 }
 
 /// Name, attributes and definition of functions of floats.
-fn float_functions() -> Vec<(&'static str, AttrMap, Definition)> {
+pub(super) fn float_functions() -> Vec<(&'static str, AttrMap, Definition)> {
     let plain: [(&'static str, Definition); 36] = [
         ("Abs", f64::abs),
         ("Neg", |x| -x),
