@@ -263,3 +263,24 @@ fn one_region_on_two_devices() {
     b.queue().unwrap().submit(Recording { commands, ..Recording::default() }).unwrap().wait().unwrap();
     assert_eq!(out.map_read().unwrap().as_slice_of::<u32>().unwrap(), [5; 1024]);
 }
+
+#[test]
+fn two_contexts_never_work_on_the_same_bytes_at_once() {
+    let (a, b) = (cpu(), cpu());
+    let region = HostRegion::new(8192).unwrap().into_shared();
+    let (on_a, on_b) = (a.import(&region).unwrap(), b.import(&region).unwrap());
+    let (low, high) = (on_b.sub_buffer(0, 4096).unwrap(), on_b.sub_buffer(4096, 4096).unwrap());
+    let flag = Arc::new(AtomicBool::new(false));
+    let slow = a.create_native_kernel(gate(&flag)).unwrap();
+    let part = on_a.sub_buffer(0, 4096).unwrap();
+    let event = a.queue().unwrap().enqueue_nd_range(&slow, [1; 3], None, &[KernelArg::Write(&part)], &[]);
+    a.queue().unwrap().flush().unwrap();
+    let queue = b.queue().unwrap();
+    queue.enqueue_fill(&high, 2).unwrap().wait().unwrap();
+    let refused = queue.enqueue_copy(&low, &high).unwrap().wait().unwrap_err();
+    assert!(matches!(problem(refused), Problem::Busy { .. }));
+    flag.store(true, Ordering::Release);
+    event.unwrap().wait().unwrap();
+    queue.enqueue_copy(&low, &high).unwrap().wait().unwrap();
+    assert_eq!(*region.read().unwrap(), [1; 8192]);
+}
