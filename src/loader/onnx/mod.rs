@@ -9,6 +9,7 @@ mod legacy;
 mod proto;
 mod skeleton;
 mod store;
+mod syntax;
 mod tensor;
 
 pub use tensor::{read_tensor_pb, write_tensor_pb};
