@@ -6,18 +6,22 @@
 
 #![forbid(unsafe_code)]
 
+mod assign;
 mod bench;
 mod demo;
 mod devices;
 mod error;
+mod explain;
 mod inspect;
 mod npy;
 mod open;
 mod output;
 mod picture;
 mod run;
+mod scene;
 mod table;
 mod tensor_io;
+mod trace;
 mod verify;
 
 use std::io::Write as _;

@@ -1,7 +1,9 @@
 //! `onepool bench`.
 
+pub(super) mod measure;
 mod model;
-mod transfer;
+mod plot;
+pub(super) mod transfer;
 
 use std::process::ExitCode;
 

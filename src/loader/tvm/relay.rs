@@ -131,7 +131,7 @@ pub(super) fn ambiguity(chain: &[&Relay]) -> Option<&'static str> {
         return Some("an operator that does not continue a chain comes later");
     }
     let is_binary = |r: &&Relay| matches!(r.kind, Kind::Binary(_));
-    let last = later.iter().rposition(|r| is_binary(r))?;
+    let last = later.iter().rposition(is_binary)?;
     let before = later.get(..last).unwrap_or(&[]);
     if before.iter().any(|r| r.kind == Kind::Unary)
         || chain.first().is_some_and(|r| r.kind == Kind::Unary && !r.op.is_empty() && !is_reduction(r))
