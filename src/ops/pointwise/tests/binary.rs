@@ -220,6 +220,7 @@ fn comparisons_of_every_type() {
 }
 
 type OfBits = fn(u64, u64) -> u64;
+type OfNumbers = fn(f64, f64) -> f64;
 
 #[test]
 fn logic_and_bits() {
@@ -230,7 +231,7 @@ fn logic_and_bits() {
         let name = format!("Bitwise{name}");
         check(&name, op_of(&name).as_ref(), INTEGERS, 0.0, by_bits);
     }
-    let shifts: [(&str, fn(f64, f64) -> f64); 2] =
+    let shifts: [(&str, OfNumbers); 2] =
         [("LEFT", |a, b| a * 2f64.powf(b)), ("RIGHT", |a, b| (a / 2f64.powf(b)).floor())];
     for (direction, f) in shifts {
         let op = read_op("BitShift", 11, &attrs(&[("direction", AttrValue::Str(direction.into()))])).unwrap();
