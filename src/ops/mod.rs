@@ -14,7 +14,7 @@ mod real;
 pub mod strided;
 #[cfg(test)]
 mod test_util;
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
 mod testing;
 mod window;
 
