@@ -8,7 +8,7 @@ use crate::backend::vulkan::VulkanDriver;
 use crate::backend::{BufferDesc, ContextDesc, DeviceInfo, Driver, Placement};
 use crate::device::{Buffer, Context};
 use crate::dtype::DType;
-use crate::graph::{Tensor, TensorInfo};
+use crate::graph::Tensor;
 use crate::kernel::KernelSource;
 use crate::memory::coherency::{Access, Barrier};
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
