@@ -91,8 +91,11 @@ pub(super) fn collect(root: &Path) -> Result<Vec<Source>, String> {
         let &[_, family, stem] = parts.as_slice() else {
             return Err(format!("{path}: a kernel belongs into shaders/<family>/"));
         };
-        if !is_word(stem) {
-            return Err(format!("{path}: a kernel's name is made of a-z, 0-9 and _"));
+        if !is_word(stem) || stem.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(format!("{path}: a kernel's name is made of a-z, 0-9 and _, a letter first"));
+        }
+        if let Some(other) = sources.iter().find(|source: &&Source| source.stem == stem) {
+            return Err(format!("{path}: {} has the same name", other.path));
         }
         let Directives { variants, target } =
             directives(stem, text).map_err(|(line, message)| format!("{path}:{line}: {message}"))?;

@@ -1,6 +1,8 @@
 //! `onepool`: a compute and inference runtime that runs a graph directly on the application's own memory.
 
 pub mod backend;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod device;
 pub mod dtype;
 pub mod graph;

@@ -3,9 +3,11 @@
 //! A crate outside this one adds its own with [`Registry::register`].
 
 use std::env;
+use std::sync::Arc;
 
 use crate::backend::cpu::CpuDriver;
-use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+use crate::backend::sim::SimDriver;
+use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
 use crate::device::Context;
 
 /// Names the device to open where no selector is given.
@@ -87,6 +89,7 @@ impl Registry {
         #[cfg(feature = "vulkan")]
         registry.register(Box::new(crate::backend::vulkan::VulkanDriver::default()));
         registry.register(Box::new(CpuDriver));
+        registry.register(Box::new(SimDriver::default()));
         registry
     }
 
@@ -118,10 +121,22 @@ impl Registry {
     /// # Errors
     /// [`OpenError`], with what there is where the name is unknown.
     pub fn open(&self, selector: &str, desc: &ContextDesc) -> Result<Context, OpenError> {
+        Ok(Context::new(self.open_backend(selector, desc)?))
+    }
+
+    /// Opens the device that a selector names, without the safe interface above it: for measuring what
+    /// that interface costs.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub fn open_backend(
+        &self,
+        selector: &str,
+        desc: &ContextDesc,
+    ) -> Result<Arc<dyn ContextBackend>, OpenError> {
         let (driver, index) = self.resolve(selector)?;
         let opened = driver.open(index, desc);
-        let backend = opened.map_err(|source| OpenError::Driver { api: driver.api(), source })?;
-        Ok(Context::new(backend))
+        opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
     /// What a selector stands for, without opening it.

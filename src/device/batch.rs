@@ -101,12 +101,12 @@ impl Queue {
     ) -> Result<Event, Error> {
         const CONTEXT: &str = "enqueue_nd_range";
         let own = kernel.inner.local_size();
-        if let (Some(own), Some(asked)) = (own, local) {
-            if let Some((expected, found)) = own.iter().zip(asked).find(|(own, asked)| **own != *asked) {
-                let (found, expected) = (u64::from(found), u64::from(*expected));
-                let problem = Problem::Mismatch { what: "the work-group size", found, expected };
-                return Err(UsageError::new(CONTEXT, problem).into());
-            }
+        if let (Some(own), Some(asked)) = (own, local)
+            && let Some((expected, found)) = own.iter().zip(asked).find(|(own, asked)| **own != *asked)
+        {
+            let (found, expected) = (u64::from(found), u64::from(*expected));
+            let problem = Problem::Mismatch { what: "the work-group size", found, expected };
+            return Err(UsageError::new(CONTEXT, problem).into());
         }
         let mut groups = [1u32; 3];
         for ((groups, global), local) in groups.iter_mut().zip(global).zip(own.or(local).unwrap_or([1; 3])) {

@@ -21,6 +21,8 @@ pub(super) struct Checker {
     core: Arc<Core>,
     context: &'static str,
     memories: BTreeMap<BufferId, Arc<Memory>>,
+    /// Those that the command being checked brought in.
+    added: Vec<BufferId>,
     leases: Vec<Arc<Lease>>,
     kernels: Vec<Arc<KernelInner>>,
     touched: BTreeMap<ResourceId, RangeMap<Access>>,
@@ -35,6 +37,7 @@ impl Checker {
             core: Arc::clone(core),
             context,
             memories: BTreeMap::new(),
+            added: Vec::new(),
             leases: Vec::new(),
             kernels: Vec::new(),
             touched: BTreeMap::new(),
@@ -56,27 +59,42 @@ impl Checker {
         checker.finish(recording)
     }
 
-    /// Checks one command and gives what it touches.
+    /// Checks one command and gives what it touches; a refused command leaves no trace.
     pub(super) fn command(&mut self, command: &Command) -> Result<Vec<Touch>, UsageError> {
+        let (leases, kernels) = (self.leases.len(), self.kernels.len());
+        self.added.clear();
+        let touches = self.check(command).inspect_err(|_| {
+            self.leases.truncate(leases);
+            self.kernels.truncate(kernels);
+            self.added.iter().for_each(|id| drop(self.memories.remove(id)));
+        })?;
+        for (id, touch) in &touches {
+            let map = self.touched.entry(touch.resource).or_default();
+            map.update(touch.range, |old| Some(old.map_or(touch.access, |old| *old | touch.access)));
+            if let Some(memory) = self.memories.get(id).filter(|_| !touch.access.writes().is_empty()) {
+                self.unseen.insert(*id, Arc::clone(memory));
+            }
+        }
+        Ok(touches.into_iter().map(|(_, touch)| touch).collect())
+    }
+
+    fn check(&mut self, command: &Command) -> Result<Vec<(BufferId, Touch)>, UsageError> {
         match command {
             Command::Dispatch(dispatch) => self.dispatch(dispatch),
             Command::Copy { src, dst } => {
-                let mismatch = Problem::Mismatch {
-                    what: "the length of the destination",
-                    found: dst.bytes,
-                    expected: src.bytes,
-                };
+                let what = "the length of the destination";
+                let mismatch = Problem::Mismatch { what, found: dst.bytes, expected: src.bytes };
                 self.ensure(src.bytes == dst.bytes, mismatch)?;
-                let both =
-                    [self.touch(0, src, Access::TRANSFER_READ)?, self.touch(1, dst, Access::TRANSFER_WRITE)?];
+                let from = self.touch(0, src, Access::TRANSFER_READ)?;
+                let to = self.touch(1, dst, Access::TRANSFER_WRITE)?;
                 let vuid = "VUID-vkCmdCopyBuffer-pRegions-00117";
-                self.disjoint(&both.map(Some)).map_err(|error| error.with_vuid(vuid))?;
-                Ok(both.to_vec())
+                self.disjoint(&[Some(from), Some(to)]).map_err(|error| error.with_vuid(vuid))?;
+                Ok(vec![(src.buffer, from), (dst.buffer, to)])
             }
             Command::Fill { dst, .. } => {
                 self.aligned("the offset of a fill", dst.offset, 4)?;
                 self.aligned("the length of a fill", dst.bytes, 4)?;
-                Ok(vec![self.touch(0, dst, Access::TRANSFER_WRITE)?])
+                Ok(vec![(dst.buffer, self.touch(0, dst, Access::TRANSFER_WRITE)?)])
             }
             Command::Barrier(barrier) => {
                 self.barrier(*barrier);
@@ -142,7 +160,7 @@ impl Checker {
         self.context = context;
     }
 
-    fn dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<Touch>, UsageError> {
+    fn dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<(BufferId, Touch)>, UsageError> {
         let kernel = self.kernel(dispatch)?;
         let limits = self.core.info.limits.clone();
         self.limit("the number of arguments", dispatch.args.len() as u64, u64::from(limits.max_arguments))?;
@@ -156,7 +174,7 @@ impl Checker {
                     .map_err(|error| error.with_vuid("VUID-vkCmdDispatch-groupCountX-00386"))?;
             }
         }
-        kernel.check_call(self.context, &dispatch.args, &dispatch.params)?;
+        kernel.check_call(self.context, &dispatch.args, &dispatch.params, &limits)?;
         let mut touches = Vec::with_capacity(dispatch.args.len());
         for (index, arg) in dispatch.args.iter().enumerate() {
             touches.push(match arg {
@@ -183,7 +201,11 @@ impl Checker {
             self.disjoint(&touches)?;
         }
         self.kernels.push(kernel);
-        Ok(touches.into_iter().flatten().collect())
+        let named = dispatch.args.iter().zip(touches).filter_map(|(arg, touch)| match arg {
+            Arg::Buffer(range, _) => Some((range.buffer, touch?)),
+            Arg::Absent => None,
+        });
+        Ok(named.collect())
     }
 
     fn kernel(&self, dispatch: &Dispatch) -> Result<Arc<KernelInner>, UsageError> {
@@ -202,6 +224,7 @@ impl Checker {
         drop(state);
         let memory = memory.ok_or_else(|| self.error(Problem::Foreign { object: "buffer" }))?;
         self.memories.insert(id, Arc::clone(&memory));
+        self.added.push(id);
         Ok(memory)
     }
 
@@ -226,13 +249,7 @@ impl Checker {
             })?;
             self.leases.push(lease);
         }
-        let resource = resource_of(range.buffer);
-        let map = self.touched.entry(resource).or_default();
-        map.update(bytes, |old| Some(old.map_or(access, |old| *old | access)));
-        if writes {
-            self.unseen.insert(range.buffer, memory);
-        }
-        Ok(Touch::new(resource, bytes, access))
+        Ok(Touch::new(resource_of(range.buffer), bytes, access))
     }
 
     fn barrier(&mut self, barrier: Barrier) {

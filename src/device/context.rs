@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "import_raw passes its caller's promise on")]
 
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +13,7 @@ use super::import::{Source, import};
 use super::kernel::Kernel;
 use super::queue::Queue;
 use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, MemoryUsage};
-use crate::kernel::{KernelSource, NativeKernel};
+use crate::kernel::{KernelId, KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
 use crate::memory::host::SharedRegion;
 use crate::memory::import::ReadWrite;
@@ -20,12 +21,11 @@ use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange};
 
 /// An opened device. A clone is another handle of it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Context {
     inner: Arc<ContextInner>,
 }
 
-#[derive(Debug)]
 struct ContextInner {
     core: Arc<Core>,
     queue: OnceLock<Queue>,
@@ -103,7 +103,7 @@ impl Context {
     /// # Errors
     /// An [`ImportError`](crate::memory::import::ImportError) with the reason, or the device's.
     pub fn import(&self, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {
-        let source = Source {
+        let mut source = Source {
             address: region.as_ptr(),
             bytes: region.bytes() as u64,
             access: ReadWrite::ReadWrite,
@@ -111,7 +111,7 @@ impl Context {
             region: Some(Arc::clone(region)),
             pin: None,
         };
-        import(self.core(), source)
+        import(self.core(), &mut source)
     }
 
     /// Imports memory that a foreign caller answers for; `release` is called once the device let go of the
@@ -132,7 +132,12 @@ impl Context {
         release: Box<dyn FnOnce() + Send>,
     ) -> Result<Buffer, Error> {
         let pin = Some(Pin::Release(release));
-        import(self.core(), Source { address, bytes, access, scope: None, region: None, pin })
+        let mut source = Source { address, bytes, access, scope: None, region: None, pin };
+        import(self.core(), &mut source).inspect_err(|_| {
+            if let Some(Pin::Release(release)) = source.pin.take() {
+                release();
+            }
+        })
     }
 
     /// Where the device sees the byte at `address`, with the bytes that are open from there on.
@@ -157,12 +162,20 @@ impl Context {
         Some(buffer.host_address()?.0.as_ptr())
     }
 
+    /// One of the kernels that ship, with specialization constants; one that lives already is shared.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
+    pub fn kernel(&self, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
+        Kernel::shipped(self.core(), id, spec)
+    }
+
     /// A kernel of a source with specialization constants; one that lives already is shared.
     ///
     /// # Errors
     /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
     pub fn create_kernel(&self, source: &Arc<KernelSource>, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
-        Kernel::create(self.core(), source, spec)
+        Kernel::of(self.core(), source, spec)
     }
 
     /// A kernel that is a native function; only native devices run it.
@@ -209,5 +222,12 @@ impl Context {
     /// The device's.
     pub fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), Error> {
         Ok(self.core().backend.invalidate(ranges)?)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = self.info();
+        f.debug_struct("Context").field("api", &info.api).field("device", &info.name).finish_non_exhaustive()
     }
 }

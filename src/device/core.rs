@@ -4,6 +4,7 @@
 //! a prepared recording) is dropped under `state`, because its destruction takes the lock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::buffer::{Lease, Memory};
@@ -19,7 +20,6 @@ use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
 /// The shared part of a context.
-#[derive(Debug)]
 pub(super) struct Core {
     pub(super) backend: Arc<dyn ContextBackend>,
     pub(super) info: DeviceInfo,
@@ -209,6 +209,12 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("device", &self.info.name).finish_non_exhaustive()
     }
 }
 

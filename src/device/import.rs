@@ -30,8 +30,8 @@ pub(super) struct Source {
 /// Imports the pages around `source`, or takes a share of an import that holds them.
 ///
 /// The caller vouches that the bytes stay valid until the lease behind the buffer has ended and, for
-/// memory that is not of a scope, until the pin was released.
-pub(super) fn import(core: &Arc<Core>, source: Source) -> Result<Buffer, Error> {
+/// memory that is not of a scope, until the pin was released. After an error the pin is still in `source`.
+pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Error> {
     let rules = core.info.import.as_ref().ok_or(Refusal::NotSupported)?;
     if source.bytes == 0 {
         return Err(Refusal::Empty.into());
@@ -41,7 +41,7 @@ pub(super) fn import(core: &Arc<Core>, source: Source) -> Result<Buffer, Error> 
     if rules.alignment <= 1 {
         // The device is the process: a pointer needs no pages of its own, and sharing them is no matter.
         let window = Window { addr, bytes: source.bytes, offset: 0 };
-        let memory = create(core, &source, window)?;
+        let memory = create(core, source, window)?;
         return Ok(open(memory, source, None, 0));
     }
     let page = os::page_size() as u64;
@@ -60,7 +60,7 @@ pub(super) fn import(core: &Arc<Core>, source: Source) -> Result<Buffer, Error> 
             page,
         )?
     };
-    let acquired = imports.acquire(window, |window| create(core, &source, window));
+    let acquired = imports.acquire(window, |window| create(core, source, window));
     let (key, offset) = match acquired {
         Ok(acquired) => acquired,
         Err(AcquireError::Conflict(conflict)) => return Err(Refusal::from(conflict).into()),
@@ -79,9 +79,9 @@ pub(super) fn import(core: &Arc<Core>, source: Source) -> Result<Buffer, Error> 
     Ok(open(memory, source, Some(key), offset))
 }
 
-fn open(memory: Arc<Memory>, source: Source, key: Option<ImportKey>, offset: u64) -> Buffer {
+fn open(memory: Arc<Memory>, source: &mut Source, key: Option<ImportKey>, offset: u64) -> Buffer {
     let range = ByteRange::new(offset, offset + source.bytes);
-    Buffer::whole(memory.lease(range, source.access, key, source.pin))
+    Buffer::whole(memory.lease(range, source.access, key, source.pin.take()))
 }
 
 /// One import of whole pages.

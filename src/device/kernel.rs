@@ -1,28 +1,65 @@
 //! Kernels and their arguments.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Weak};
 
 use super::buffer::Buffer;
-use super::core::Core;
-use super::error::{Error, UsageError};
-use crate::backend::{ContextBackend, KernelDesc};
-use crate::kernel::{KernelSource, NativeKernel};
+use super::core::{Core, lock};
+use super::error::{Error, Problem, UsageError};
+use crate::backend::{ContextBackend, DeviceError, KernelDesc, Limits};
+use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
 use crate::memory::coherency::Access;
 use crate::recording::{Arg, DeviceKernelId};
+use crate::spirv::{BindingInfo, BindingKind, Reflection};
+
+/// Bytes of one texel of a view: four floats.
+const TEXEL_BYTES: u64 = 16;
 
 /// What a context knows a kernel by: its source and its specialization constants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum KernelKey {
-    /// A source kept by the kernel itself, so that its address names it while the kernel lives.
+    /// A kernel that ships.
+    Shipped(KernelId, Box<[(u32, u32)]>),
+    /// The address of a source, which the kernel keeps: it names the source while the kernel lives.
     Source(usize, Box<[(u32, u32)]>),
 }
 
-#[derive(Debug)]
 pub(super) struct KernelInner {
     backend: Arc<dyn ContextBackend>,
-    core: std::sync::Weak<Core>,
+    core: Weak<Core>,
     pub(super) id: DeviceKernelId,
     pub(super) source: Arc<KernelSource>,
+    /// What calls are held against; native functions have none.
+    interface: Option<Interface>,
+}
+
+struct Interface {
+    bindings: Vec<BindingInfo>,
+    params_bytes: u32,
+    local_size: [u32; 3],
+}
+
+impl Interface {
+    fn new(reflection: &Reflection, spec: &[(u32, u32)]) -> Interface {
+        let mut local_size = reflection.local_size;
+        for (size, id) in local_size.iter_mut().zip(reflection.local_size_spec) {
+            if let Some((_, value)) = spec.iter().find(|(given, _)| Some(*given) == id) {
+                *size = *value;
+            }
+        }
+        let mut bindings = reflection.bindings.clone();
+        bindings.sort_by_key(|binding| (binding.set, binding.binding));
+        Interface { bindings, params_bytes: reflection.params_bytes, local_size }
+    }
+}
+
+impl fmt::Debug for KernelInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.source.name())
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Drop for KernelInner {
@@ -41,34 +78,56 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    pub(super) fn create(
+    pub(super) fn shipped(core: &Arc<Core>, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
+        let key = KernelKey::Shipped(id, spec.into());
+        Kernel::create(core, key, || Arc::new(KernelSource::shipped(id)), spec)
+    }
+
+    pub(super) fn of(
         core: &Arc<Core>,
         source: &Arc<KernelSource>,
         spec: &[(u32, u32)],
     ) -> Result<Kernel, Error> {
         let key = KernelKey::Source(Arc::as_ptr(source).addr(), spec.into());
-        if let Some(inner) = super::core::lock(&core.kernels).get(&key).and_then(std::sync::Weak::upgrade) {
+        Kernel::create(core, key, || Arc::clone(source), spec)
+    }
+
+    pub(super) fn native(core: &Arc<Core>, native: NativeKernel) -> Result<Kernel, Error> {
+        Kernel::of(core, &Arc::new(KernelSource::from_native(native)), &[])
+    }
+
+    fn create(
+        core: &Arc<Core>,
+        key: KernelKey,
+        source: impl FnOnce() -> Arc<KernelSource>,
+        spec: &[(u32, u32)],
+    ) -> Result<Kernel, Error> {
+        if let Some(inner) = lock(&core.kernels).get(&key).and_then(Weak::upgrade) {
             return Ok(Kernel { inner });
         }
+        let source = source();
+        let missing = source.requires().missing(core.info.features);
+        if !core.info.native && !missing.is_empty() {
+            let what = format!("{missing}, which kernel {} needs", source.name());
+            return Err(DeviceError::Unsupported { what }.into());
+        }
         // Compiled outside the lock: two threads may build the same kernel, and the later one is kept.
-        let id = core.backend.create_kernel(&KernelDesc { source, spec })?;
+        let id = core.backend.create_kernel(&KernelDesc { source: &source, spec })?;
+        let reflection = source.spirv().map(|(_, reflection)| reflection).filter(|_| !core.info.native);
         let inner = Arc::new(KernelInner {
             backend: Arc::clone(&core.backend),
             core: Arc::downgrade(core),
             id,
-            source: Arc::clone(source),
+            interface: reflection.map(|reflection| Interface::new(reflection, spec)),
+            source,
         });
         core.state().kernels.insert(id, Arc::downgrade(&inner));
-        let mut cache = super::core::lock(&core.kernels);
+        let mut cache = lock(&core.kernels);
         if cache.len() >= 64 && cache.len().is_power_of_two() {
             cache.retain(|_, kernel| kernel.strong_count() > 0);
         }
         cache.insert(key, Arc::downgrade(&inner));
         Ok(Kernel { inner })
-    }
-
-    pub(super) fn native(core: &Arc<Core>, native: NativeKernel) -> Result<Kernel, Error> {
-        Kernel::create(core, &Arc::new(KernelSource::from_native(native)), &[])
     }
 
     /// The kernel as a recording names it.
@@ -83,14 +142,56 @@ impl Kernel {
 }
 
 impl KernelInner {
-    /// Checks a call against what is known of the kernel's interface.
-    pub(super) fn check_call(&self, _: &'static str, _: &[Arg], _: &[u8]) -> Result<(), UsageError> {
+    /// Checks a call against the reflected interface; a native function checks its arguments itself.
+    pub(super) fn check_call(
+        &self,
+        context: &'static str,
+        args: &[Arg],
+        params: &[u8],
+        limits: &Limits,
+    ) -> Result<(), UsageError> {
+        let Some(interface) = &self.interface else { return Ok(()) };
+        let check = |holds: bool, problem: Problem| {
+            if holds { Ok(()) } else { Err(UsageError::new(context, problem)) }
+        };
+        let (found, expected) = (args.len() as u64, interface.bindings.len() as u64);
+        check(found == expected, Problem::Mismatch { what: "the number of arguments", found, expected })?;
+        let (found, expected) = (params.len() as u64, u64::from(interface.params_bytes));
+        check(
+            found == expected,
+            Problem::Mismatch { what: "the number of parameter bytes", found, expected },
+        )?;
+        for (argument, (arg, binding)) in args.iter().zip(&interface.bindings).enumerate() {
+            let Arg::Buffer(range, given) = arg else {
+                return Err(UsageError::new(context, Problem::Absent { argument }));
+            };
+            // What the module does decides: a write that the recording does not tell of would race.
+            let needs = touch(binding.access);
+            let problem = Problem::Access { argument, wanted: words(needs), given: words(*given) };
+            check(given.contains(needs), problem)?;
+            if matches!(binding.kind, BindingKind::UniformTexelBuffer | BindingKind::StorageTexelBuffer) {
+                let (found, alignment) = (range.offset, limits.texel_alignment.max(1));
+                let what = "the offset of a texel view";
+                let problem = Problem::Misaligned { what, found, alignment };
+                check(found.is_multiple_of(alignment), problem)?;
+                let (found, limit) = (range.bytes / TEXEL_BYTES, limits.max_texels);
+                check(found <= limit, Problem::Limit { what: "the number of texels", found, limit })?;
+            }
+        }
         Ok(())
     }
 
     /// The work-group size, where the kernel has one.
     pub(super) fn local_size(&self) -> Option<[u32; 3]> {
-        None
+        self.interface.as_ref().map(|interface| interface.local_size)
+    }
+}
+
+fn words(access: Access) -> &'static str {
+    match (access.contains(Access::KERNEL_READ), access.contains(Access::KERNEL_WRITE)) {
+        (true, true) => "read and written",
+        (false, true) => "written",
+        _ => "read",
     }
 }
 

@@ -32,9 +32,6 @@ mod kernel;
 mod queue;
 mod scope;
 
-#[cfg(test)]
-mod tests;
-
 pub use self::buffer::Buffer;
 pub use self::context::Context;
 pub use self::error::{Error, Problem, UsageError};

@@ -1,5 +1,6 @@
 //! Queues: submissions in order.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -19,12 +20,11 @@ const CROWDED: usize = 16;
 pub(super) const OPENING: Barrier = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
 
 /// An in-order queue. A clone is another handle of it; the last one to go waits for the device.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Queue {
     pub(super) inner: Arc<QueueInner>,
 }
 
-#[derive(Debug)]
 pub(super) struct QueueInner {
     pub(super) core: Arc<Core>,
     pub(super) backend: Arc<dyn QueueBackend>,
@@ -33,7 +33,7 @@ pub(super) struct QueueInner {
 }
 
 /// A recording translated once for many submissions. A clone is another handle of it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Prepared {
     inner: Arc<PreparedInner>,
     queue: Arc<QueueInner>,
@@ -225,6 +225,25 @@ impl Drop for QueueInner {
             // The device may still work on them: leaked memory is safe, freed memory is not.
             lane.flights.into_iter().for_each(std::mem::forget);
         }
+    }
+}
+
+impl fmt::Debug for QueueInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = &self.core.info.name;
+        f.debug_struct("Queue").field("device", device).field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared").field("id", &self.inner.id).field("queue", &self.queue).finish()
     }
 }
 

@@ -247,6 +247,13 @@ impl Graph {
         self.constants().map(|(_, t)| t.info().bytes() as u64).sum()
     }
 
+    /// Places node `id` on entry `device` of the session's device table; `None` leaves it to placement.
+    pub fn place(&mut self, id: NodeId, device: Option<u32>) {
+        if let Some(node) = self.nodes.get_mut(id.index()) {
+            node.device = device;
+        }
+    }
+
     /// Replaces the value of a constant, or turns an input into one (TVM's parameters are inputs).
     ///
     /// # Errors

@@ -110,3 +110,64 @@ pub fn grid_1d(n: u64, local: u32, max_groups_x: u32) -> [u32; 3] {
     let columns = groups.div_ceil(rows);
     [columns as u32, u32::try_from(rows).unwrap_or(u32::MAX), 1]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spirv::{Access, BindingKind, SpirvErrorKind};
+
+    #[test]
+    fn ids_and_names_are_the_same() {
+        for id in KernelId::all() {
+            assert_eq!(KernelId::by_name(id.info().name), Some(id));
+        }
+        assert_eq!(id::FILL.info().name, "fill");
+        assert_eq!(KernelId::by_name("no_such_kernel"), None);
+    }
+
+    #[test]
+    fn params_and_specialization_constants_are_those_of_the_shader() {
+        let axpb = params::Axpb { n: 3, a: 2.0, b: 1.0 };
+        let bytes = bytemuck::bytes_of(&axpb);
+        let info = id::AXPB_F32.info();
+        assert_eq!(bytes.len(), info.params_bytes as usize);
+        let a = info.params.iter().find(|param| param.name == "a").unwrap();
+        assert_eq!(bytes[a.offset_bytes as usize..][..4], 2.0f32.to_ne_bytes());
+        assert_eq!(info.local_size_spec[0], Some(spec::axpb::LOCAL_SIZE_X));
+        let bindings: Vec<_> = info.bindings.iter().map(|b| (b.kind, b.access)).collect();
+        let buffer = BindingKind::StorageBuffer;
+        assert_eq!(bindings, [(buffer, Access::Read), (buffer, Access::Write)]);
+    }
+
+    #[test]
+    fn grids_cover_the_problem() {
+        for (n, local, max, expected) in [
+            (0, 64, 65535, [1, 1, 1]),
+            (1, 64, 65535, [1, 1, 1]),
+            (64, 64, 65535, [1, 1, 1]),
+            (65, 64, 65535, [2, 1, 1]),
+            (64 * 65535, 64, 65535, [65535, 1, 1]),
+            (64 * 65535 + 1, 64, 65535, [32768, 2, 1]),
+            (7, 1, 3, [3, 3, 1]),
+            (5, 0, 0, [1, 5, 1]),
+        ] {
+            assert_eq!(grid_1d(n, local, max), expected, "{n} by {local}, at most {max}");
+        }
+        for n in [1u64 << 20, (1 << 32) - 1, 1 << 40] {
+            let [x, y, z] = grid_1d(n, 64, 65535).map(u64::from);
+            assert!(x <= 65535 && x * y * z * 64 >= n && x * y * z * 64 < n + 64 * (y + 1), "{n}");
+        }
+    }
+
+    #[test]
+    fn a_users_module_is_checked() {
+        let info = id::FILL.info();
+        let source = KernelSource::from_spirv("mine", info.spirv().to_vec()).unwrap();
+        assert_eq!(source.spirv().unwrap().1, KernelSource::shipped(id::FILL).spirv().unwrap().1);
+        assert_eq!(source.requires(), Requires::NONE);
+        let error = KernelSource::from_spirv("mine", vec![1, 2, 3]).unwrap_err();
+        assert_eq!(error.kind, SpirvErrorKind::HeaderIncomplete { words: 3 });
+        let source = source.with_opencl_c("kernel void main_() {}");
+        assert_eq!(source.opencl_c(), Some("kernel void main_() {}"));
+    }
+}

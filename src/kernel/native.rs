@@ -78,6 +78,11 @@ impl<'a, 'c> NativeArgs<'a, 'c> {
         self.params
     }
 
+    /// The same arguments with other parameter bytes.
+    pub fn with_params<'b>(&'b mut self, params: &'b [u8]) -> NativeArgs<'a, 'b> {
+        NativeArgs { args: self.args, params }
+    }
+
     /// Whether argument `index` was given.
     pub fn has(&self, index: usize) -> bool {
         !matches!(self.args.get(index), None | Some(NativeArg::Absent))

@@ -252,3 +252,38 @@ impl serde::Serialize for Requires {
         s.collect_seq(NAMES.iter().filter(|(bit, _)| self.contains(*bit)).map(|(_, name)| name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_feature_has_one_bit_and_one_name() {
+        for (at, (feature, name)) in NAMES.iter().enumerate() {
+            assert_eq!(feature.0.count_ones(), 1, "{name}");
+            assert!(NAMES[at + 1..].iter().all(|(other, text)| feature != other && name != text), "{name}");
+        }
+        let all = NAMES.iter().fold(Requires::NONE, |all, (feature, _)| all.union(*feature));
+        assert_eq!(all.0.count_ones() as usize, NAMES.len());
+    }
+
+    #[test]
+    fn sets() {
+        let kernel = Requires::FLOAT16.union(Requires::STORAGE_16);
+        let device = Requires::STORAGE_16.union(Requires::INT64);
+        assert!(kernel.contains(Requires::FLOAT16) && !device.contains(kernel));
+        assert_eq!(kernel.missing(device), Requires::FLOAT16);
+        assert!(kernel.missing(kernel).is_empty());
+        assert_eq!(kernel.to_string(), "float16, 16-bit storage");
+        assert_eq!(format!("{:?}", Requires::NONE), "Requires(nothing)");
+    }
+
+    #[test]
+    fn versions() {
+        let of = |minor| Requires::of((1, minor), false, &[Capability::Shader]);
+        assert_eq!(of(3), Requires::NONE);
+        assert!(of(6).contains(of(5)) && of(5).contains(of(4)) && !of(4).contains(of(5)));
+        assert_eq!(Requires::of((1, 0), true, &[]), Requires::LOCAL_SIZE_ID);
+        assert_eq!(Requires::of((1, 0), false, &[Capability::Kernel]), Requires::UNKNOWN);
+    }
+}

@@ -17,3 +17,67 @@ struct Aligned<T: ?Sized>(T);
 pub(super) fn words((first, count): (usize, usize)) -> &'static [u32] {
     &bytemuck::cast_slice(&WORDS.0)[first..first + count]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::spirv::reflect;
+
+    #[test]
+    fn names_are_sorted_and_unique() {
+        assert!(KERNELS.windows(2).all(|pair| pair[0].name < pair[1].name));
+        assert!(KERNELS.len() <= usize::from(u16::MAX));
+    }
+
+    #[test]
+    fn every_kernel_reflects_to_its_row() {
+        for info in KERNELS {
+            assert_eq!(reflect(info.spirv()), Ok(info.reflection()), "{}", info.name);
+            let requires = Requires::of(info.version, info.local_size_id, info.capabilities);
+            assert_eq!(info.requires, requires, "{}", info.name);
+            assert!(!info.requires.contains(Requires::UNKNOWN), "{}: {}", info.name, info.requires);
+        }
+    }
+
+    #[test]
+    fn every_shader_is_in_the_table() {
+        let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+        let mut pending = vec![shaders];
+        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
+        while let Some(folder) = pending.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.extension() {
+                    _ if path.is_dir() => pending.push(path),
+                    Some(extension) if extension == "comp" => {
+                        files.insert(path);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let table = KERNELS.iter().map(|info| Path::new(env!("CARGO_MANIFEST_DIR")).join(info.source));
+        assert_eq!(table.collect::<BTreeSet<_>>(), files);
+    }
+
+    #[test]
+    fn rows_keep_the_conventions() {
+        for info in KERNELS {
+            let name = info.name;
+            let stem = info.source.rsplit('/').next().unwrap().strip_suffix(".comp").unwrap();
+            let rest = name.strip_prefix(stem).unwrap();
+            assert!(rest.is_empty() || rest.starts_with('_'), "{name}");
+            assert_eq!(info.source, format!("shaders/{}/{stem}.comp", info.family));
+            assert!(
+                info.bindings.iter().enumerate().all(|(at, b)| (b.set, b.binding) == (0, at as u32)),
+                "{name}"
+            );
+            assert!(info.params_bytes <= 128, "{name}");
+            assert!(info.spec.windows(2).all(|pair| pair[0].id < pair[1].id), "{name}");
+            assert!(info.spec.iter().all(|constant| !constant.name.is_empty()), "{name}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::dtype::DType;
 use crate::graph::{Graph, Tensor};
 
 /// An attribute that is missing or wrong.
@@ -51,6 +52,23 @@ impl AttrValue {
         }
     }
 }
+
+/// Element types by their numbers in ONNX's `TensorProto.DataType`.
+const ONNX_TYPES: &[(i64, DType)] = &[
+    (1, DType::F32),
+    (2, DType::U8),
+    (3, DType::I8),
+    (4, DType::U16),
+    (5, DType::I16),
+    (6, DType::I32),
+    (7, DType::I64),
+    (9, DType::Bool),
+    (10, DType::F16),
+    (11, DType::F64),
+    (12, DType::U32),
+    (13, DType::U64),
+    (16, DType::BF16),
+];
 
 /// A node's attributes by name.
 pub type AttrMap = BTreeMap<String, AttrValue>;
@@ -229,6 +247,19 @@ impl<'a> AttrReader<'a> {
             None => Ok(None),
             Some(AttrValue::Tensor(v)) => Ok(Some(v)),
             Some(other) => self.wrong(name, "a tensor", other),
+        }
+    }
+
+    /// An element type by ONNX's number for it, if given.
+    ///
+    /// # Errors
+    /// [`AttrError`], also where the number stands for no type that tensors have here.
+    pub fn dtype_opt(&self, name: &str) -> Result<Option<DType>, AttrError> {
+        let Some(number) = self.int_opt(name)? else { return Ok(None) };
+        let known = ONNX_TYPES.iter().find(|(n, _)| *n == number).map(|(_, dtype)| *dtype);
+        match known {
+            Some(dtype) => Ok(Some(dtype)),
+            None => Err(self.error(name, format!("is element type {number}, which is not supported"))),
         }
     }
 

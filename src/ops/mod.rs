@@ -4,10 +4,12 @@
 //! `gpu` emits dispatches of kernels of `shaders/<family>/`. Both get the same resolved facts
 //! (types, shapes and, where they are known, values), so neither checks again.
 
+mod absorb;
 mod activation;
 mod attr;
 mod cx;
 mod lower;
+mod par;
 mod real;
 pub mod strided;
 #[cfg(test)]
@@ -17,6 +19,7 @@ mod testing;
 mod window;
 
 pub mod conv;
+pub mod custom;
 pub mod index;
 pub mod linalg;
 pub mod movement;
@@ -25,11 +28,13 @@ pub mod pointwise;
 pub mod pool;
 pub mod reduce;
 pub mod shape_ops;
+pub mod tvm;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
 pub use lower::{Lowered, Lowering, Operand, PackKey, Packed, Step, StepKernel};
+pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};
 
 use std::any::Any;
@@ -40,6 +45,7 @@ use crate::dtype::DType;
 use crate::graph::{TensorError, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::shape::ShapeError;
+use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Why an operator does not accept its attributes or inputs, or cannot run somewhere.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -215,16 +221,29 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     }
 
     /// This operator and `next`, the only reader of output 0 (as its input `at`), as one operator.
-    /// The default absorbs activations.
+    /// The default absorbs activations, and constant biases and normalizations where the operator is known
+    /// to take them.
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
-        let _ = at;
-        let op = self.with_activation(&next.as_activation(next_cx)?)?;
-        Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+        let activation = || self.with_activation(&next.as_activation(next_cx)?);
+        match activation() {
+            Some(op) => {
+                Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+            }
+            None => absorb::absorb(self.as_any(), cx, next, next_cx, at),
+        }
     }
 
     /// The activation this operator is, where it is one of a single data input.
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
         let _ = cx;
+        None
+    }
+
+    /// Its output as an expression of the values `args` of its inputs, where it maps the elements at one
+    /// place (broadcast by NumPy's rule) and all its tensors are `float32`. Chains of such operators become
+    /// one kernel. Values that are known may be built in, and the input is then not needed.
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        let _ = (cx, desc, args);
         None
     }
 

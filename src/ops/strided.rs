@@ -88,7 +88,13 @@ impl Nest {
 
     /// Whether operand `k` is visited element after element, from its first.
     pub fn is_dense(&self, k: usize) -> bool {
-        self.rank() == 1 && (self.inner_stride(k) == 1 || self.elements() <= 1)
+        let mut run = 1;
+        self.elements() <= 1
+            || self.strides(k).iter().zip(&self.sizes).rev().all(|(&stride, &size)| {
+                let next = stride == run;
+                run *= size as isize;
+                next
+            })
     }
 
     /// Whether operand `k` is one element throughout.
@@ -100,6 +106,10 @@ impl Nest {
     /// in one row of the innermost dimension; operand k begins the run at `offsets[k]` and moves by
     /// [`Nest::inner_stride`].
     pub fn runs(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, &[isize])) {
+        self.walk(range, &mut f);
+    }
+
+    fn walk(&self, range: Range<usize>, f: &mut dyn FnMut(usize, usize, &[isize])) {
         let end = range.end.min(self.elements());
         if range.start >= end {
             return;
@@ -212,6 +222,7 @@ mod tests {
         let channels = channels.unwrap();
         assert_eq!(channels.sizes(), [2, 3, 20]);
         assert_eq!((channels.strides(0), channels.strides(1)), (&[60, 20, 1][..], &[0, 1, 0][..]));
+        assert!(channels.is_dense(0) && !channels.is_dense(1));
         let scalar = Nest::broadcast(&shape(&[2, 3]), &[&shape(&[]), &shape(&[2, 3])]).unwrap();
         assert_eq!(scalar.sizes(), [6]);
         assert!(scalar.is_scalar(0) && !scalar.is_scalar(1) && scalar.is_dense(1));

@@ -7,7 +7,8 @@ use super::Inner;
 use super::compiled::{Arenas, Compiled};
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
-use super::slot::{Side, Slot};
+use super::bind::Memory;
+use super::slot::{BindPolicy, Side, Slot};
 use crate::device::{Event, HostRead, HostWrite, Prepared};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::import::Verdict;
@@ -25,7 +26,15 @@ pub struct Binding<'e> {
     segments: Vec<Prepared>,
     arenas: Arenas,
     has_run: bool,
+    policy: BindPolicy,
+    /// Memory that was bound before and stays imported, newest last.
+    spare: Vec<(Side, usize, Slot<'e>)>,
+    /// Commands recorded for other memory, newest last.
+    recorded: Vec<(Vec<BufferRange>, Vec<Prepared>)>,
 }
+
+/// How many sets of memory a binding keeps imported and recorded beside the one in use.
+const KEPT: usize = 8;
 
 /// A run that was submitted. The host must not touch bound memory before [`Pending::wait`] returned;
 /// owned regions refuse their guards until then, borrowed memory is out of reach anyway.
@@ -43,6 +52,7 @@ impl<'e> Binding<'e> {
         inputs: Vec<Slot<'e>>,
         outputs: Vec<Slot<'e>>,
         arenas: Arenas,
+        policy: BindPolicy,
     ) -> Result<Self, Error> {
         let mut binding = Binding {
             inner: Arc::clone(inner),
@@ -52,14 +62,98 @@ impl<'e> Binding<'e> {
             segments: Vec::new(),
             arenas,
             has_run: false,
+            policy,
+            spare: Vec::new(),
+            recorded: Vec::new(),
         };
-        let plan = binding.ordered_plan()?;
-        for (s, segment) in plan.segments.iter().enumerate() {
-            let recording = binding.record(&plan, s, None)?;
-            let prepared = binding.device(segment.device).queue.prepare(recording)?;
-            binding.segments.push(prepared);
-        }
+        binding.segments = binding.prepare()?;
         Ok(binding)
+    }
+
+    fn prepare(&self) -> Result<Vec<Prepared>, Error> {
+        let plan = self.ordered_plan()?;
+        (plan.segments.iter().enumerate())
+            .map(|(s, segment)| {
+                let recording = self.record(&plan, s, None)?;
+                Ok(self.device(segment.device).queue.prepare(recording)?)
+            })
+            .collect()
+    }
+
+    /// Binds input `name` to other memory of the same shape. Memory that this binding had before is still
+    /// imported and its commands still recorded, so going back to it costs next to nothing.
+    ///
+    /// # Errors
+    /// As [`super::BindingBuilder::build`]; after an error the memory is as it was.
+    pub fn rebind_input(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
+        let i = position(&self.compiled.plan.inputs, "input", name)?;
+        self.rebind(Side::Input, i, memory)
+    }
+
+    /// As [`Binding::rebind_input`], for output `name`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rebind_output(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
+        let o = position(&self.compiled.plan.outputs, "output", name)?;
+        self.has_run = false;
+        self.rebind(Side::Output, o, memory)
+    }
+
+    fn rebind(&mut self, side: Side, at: usize, memory: Memory<'e>) -> Result<(), Error> {
+        let io = match side {
+            Side::Input => &self.compiled.plan.inputs[at],
+            Side::Output => &self.compiled.plan.outputs[at],
+        };
+        if let Some(shape) = memory.given_shape()
+            && *shape != io.info.shape
+        {
+            check_info(io, &TensorInfo::new(io.info.dtype, shape.clone()))?;
+        }
+        let (source, value) = memory.into_source();
+        let key = source.key();
+        let known = self.spare.iter().position(|(s, i, slot)| {
+            (*s, *i) == (side, at) && key.is_some() && slot.source.key() == key
+        });
+        let slot = match known {
+            Some(k) => self.spare.remove(k).2,
+            None => Slot::new(source, io, side, &self.inner.devices, self.policy)?,
+        };
+        if let Some(value) = value {
+            check_info(io, value.info())?;
+            slot.write(&self.inner.devices, value.bytes())?;
+        }
+        let current = self.ranges();
+        let old = std::mem::replace(self.slot_mut(side, at), slot);
+        let wanted = self.ranges();
+        let ready = self.recorded.iter().position(|(ranges, _)| *ranges == wanted);
+        let prepared = match ready {
+            Some(k) => Ok(self.recorded.remove(k).1),
+            None => self.prepare(),
+        };
+        match prepared {
+            Ok(prepared) => {
+                let before = std::mem::replace(&mut self.segments, prepared);
+                keep(&mut self.recorded, (current, before));
+                keep(&mut self.spare, (side, at, old));
+                Ok(())
+            }
+            Err(e) => {
+                *self.slot_mut(side, at) = old;
+                Err(e)
+            }
+        }
+    }
+
+    fn slot_mut(&mut self, side: Side, at: usize) -> &mut Slot<'e> {
+        match side {
+            Side::Input => &mut self.inputs[at],
+            Side::Output => &mut self.outputs[at],
+        }
+    }
+
+    fn ranges(&self) -> Vec<BufferRange> {
+        self.inputs.iter().chain(&self.outputs).flat_map(Slot::ranges).collect()
     }
 
     fn device(&self, d: u32) -> &Device {
@@ -394,6 +488,13 @@ impl Pending<'_, '_> {
             None => Ok(true),
         }
     }
+}
+
+fn keep<T>(kept: &mut Vec<T>, item: T) {
+    if kept.len() >= KEPT {
+        kept.remove(0);
+    }
+    kept.push(item);
 }
 
 pub(super) fn position(

@@ -30,6 +30,30 @@ pub(super) enum Source<'e> {
     Buffer(Buffer),
 }
 
+/// Names the memory of a source while the source is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SourceKey {
+    /// Bytes of the process: address and length.
+    Host(u64, u64),
+    /// Bytes of a device.
+    Device(BufferRange),
+}
+
+impl Source<'_> {
+    /// The memory, unless it is the session's own.
+    pub(super) fn key(&self) -> Option<SourceKey> {
+        match self {
+            Source::Value => None,
+            Source::Region(region, range) => {
+                let base = region.as_ptr().as_ptr().addr() as u64;
+                Some(SourceKey::Host(base + range.start, range.bytes()))
+            }
+            Source::Lent(lent, range) => Some(SourceKey::Host(lent.address() + range.start, range.bytes())),
+            Source::Buffer(buffer) => Some(SourceKey::Device(buffer.range())),
+        }
+    }
+}
+
 /// What the caller decided about bindings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BindPolicy {
@@ -197,6 +221,11 @@ impl<'e> Slot<'e> {
     /// The memory that the slot stands for, for telling whether two slots share it.
     pub(super) fn memory(&self, d: u32) -> Option<BufferRange> {
         self.transfer.get(&d).or(self.compute.get(&d)).map(Buffer::range)
+    }
+
+    /// Every buffer that commands name for the slot: two slots of equal buffers record equally.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = BufferRange> {
+        self.compute.values().chain(self.transfer.values()).map(Buffer::range)
     }
 
     /// The copy that device `d` makes before the run of an input, or after the run of an output.

@@ -86,10 +86,19 @@ impl Uses {
             }
             Op::AtomicLoad => self.pointer(inst.id(0)?, Access::Read),
             Op::AtomicStore => self.pointer(inst.id(0)?, Access::Write),
-            Op::CooperativeMatrixLoadKHR => self.pointer(inst.id(0)?, Access::Read),
-            Op::CooperativeMatrixStoreKHR => self.pointer(inst.id(0)?, Access::Write),
-            Op::ArrayLength | Op::ImageQuerySize | Op::ImageQuerySizeLod => {}
-            Op::ImageQueryLevels | Op::ImageQuerySamples | Op::ImageQueryFormat => {}
+            Op::CooperativeMatrixLoadKHR | Op::CooperativeMatrixLoadTensorNV => {
+                self.pointer(inst.id(0)?, Access::Read);
+            }
+            Op::CooperativeMatrixStoreKHR | Op::CooperativeMatrixStoreTensorNV => {
+                self.pointer(inst.id(0)?, Access::Write);
+            }
+            Op::ArrayLength
+            | Op::ImageQuerySize
+            | Op::ImageQuerySizeLod
+            | Op::ImageQueryLevels
+            | Op::ImageQuerySamples
+            | Op::ImageQueryLod
+            | Op::ImageQueryFormat => {}
             Op::Image => {
                 if let (Some(variable), Some(id)) = (self.images.get(&inst.id(0)?).copied(), result) {
                     self.images.insert(id, variable);
@@ -99,8 +108,13 @@ impl Uses {
             Op::ImageRead
             | Op::ImageFetch
             | Op::ImageGather
+            | Op::ImageDrefGather
             | Op::ImageSampleExplicitLod
-            | Op::ImageSampleImplicitLod => self.image(inst.id(0)?, Access::Read),
+            | Op::ImageSampleImplicitLod
+            | Op::ImageSampleDrefExplicitLod
+            | Op::ImageSampleDrefImplicitLod
+            | Op::ImageSampleProjExplicitLod
+            | Op::ImageSampleProjImplicitLod => self.image(inst.id(0)?, Access::Read),
             _ => {
                 for operand in &inst.inst.operands {
                     if let Operand::IdRef(id) = operand {

@@ -114,6 +114,8 @@ impl<'m> Layout<'m> {
             let op = inst.op();
             inside = if inside == Place::Outside && op != Op::Function {
                 let found = Section::of(op).ok_or_else(|| invalid(inst, "instruction outside of a block"))?;
+                // Line numbers may stand between functions too.
+                let found = if matches!(op, Op::Line | Op::NoLine) { section.max(found) } else { found };
                 if found < section {
                     return Err(invalid(inst, "instruction in the wrong section of the module"));
                 }
@@ -140,9 +142,10 @@ impl<'m> Layout<'m> {
                 return Err(inst.error(SpirvErrorKind::Invalid { rule: Cow::Owned(rule) }));
             }
         }
-        let end = SpirvError { word: 0, kind: SpirvErrorKind::Invalid { rule: Cow::Borrowed("") } };
-        let missing =
-            |rule| SpirvError { kind: SpirvErrorKind::Invalid { rule: Cow::Borrowed(rule) }, ..end };
+        let missing = |rule| {
+            let kind = SpirvErrorKind::Invalid { rule: Cow::Borrowed(rule) };
+            SpirvError { word: 0, kind }
+        };
         if inside != Place::Outside {
             return Err(missing("the last function is not closed"));
         }
@@ -315,10 +318,10 @@ fn check_global(inst: &Inst, declared: &mut HashSet<Capability>) -> Result<(), S
             }
             declare(declared, *capability);
         }
-        (Op::ExtInstImport, [Operand::LiteralString(name)]) => {
-            if name != "GLSL.std.450" && !name.starts_with("NonSemantic.") {
-                return Err(invalid(inst, "an extended instruction set other than GLSL.std.450"));
-            }
+        (Op::ExtInstImport, [Operand::LiteralString(name)])
+            if name != "GLSL.std.450" && !name.starts_with("NonSemantic.") =>
+        {
+            return Err(invalid(inst, "an extended instruction set other than GLSL.std.450"));
         }
         (Op::MemoryModel, [Operand::AddressingModel(addressing), Operand::MemoryModel(memory)]) => {
             if *addressing != AddressingModel::Logical {
@@ -328,24 +331,27 @@ fn check_global(inst: &Inst, declared: &mut HashSet<Capability>) -> Result<(), S
                 return Err(invalid(inst, "a memory model of another API"));
             }
         }
-        (Op::Variable, [Operand::StorageClass(class), ..]) => {
-            if !matches!(
-                class,
-                StorageClass::UniformConstant
-                    | StorageClass::Input
-                    | StorageClass::Uniform
-                    | StorageClass::Workgroup
-                    | StorageClass::Private
-                    | StorageClass::PushConstant
-                    | StorageClass::StorageBuffer
-            ) {
-                let rule = format!("a global variable of storage class {class:?}");
-                return Err(inst.error(SpirvErrorKind::Invalid { rule: Cow::Owned(rule) }));
-            }
+        (Op::Variable, [Operand::StorageClass(class), ..]) if !is_kernel_class(*class) => {
+            let rule = format!("a global variable of storage class {class:?}");
+            return Err(inst.error(SpirvErrorKind::Invalid { rule: Cow::Owned(rule) }));
         }
         _ => {}
     }
     Ok(())
+}
+
+/// Storage classes of the global variables of a compute kernel.
+fn is_kernel_class(class: StorageClass) -> bool {
+    matches!(
+        class,
+        StorageClass::UniformConstant
+            | StorageClass::Input
+            | StorageClass::Uniform
+            | StorageClass::Workgroup
+            | StorageClass::Private
+            | StorageClass::PushConstant
+            | StorageClass::StorageBuffer
+    )
 }
 
 /// Adds a capability and those that it implies.
@@ -374,4 +380,358 @@ fn declare(declared: &mut HashSet<Capability>, capability: Capability) {
 
 fn invalid(inst: &Inst, rule: &'static str) -> SpirvError {
     inst.error(SpirvErrorKind::Invalid { rule: Cow::Borrowed(rule) })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rspirv::binary::Assemble;
+    use rspirv::dr::{self, Instruction};
+
+    use super::*;
+    use crate::kernel::table::KERNELS;
+    use crate::spirv::{BinaryOp, Indexing, PointwiseDesc, build_pointwise, reflect};
+
+    fn sample() -> Vec<u32> {
+        let mut desc = PointwiseDesc::new([Indexing::Full, Indexing::Broadcast { terms: 1 }]);
+        let (a, b) = (desc.input(0).unwrap(), desc.input(1).unwrap());
+        let power = desc.binary(BinaryOp::Pow, a, b).unwrap();
+        let relu = desc.relu(power).unwrap();
+        desc.output(relu).unwrap();
+        build_pointwise(&desc).unwrap()
+    }
+
+    /// The error of the sample after `change`.
+    fn error(change: impl FnOnce(&mut dr::Module)) -> SpirvErrorKind {
+        let mut module = dr::load_words(sample()).unwrap();
+        change(&mut module);
+        check_module(&module.assemble()).unwrap_err().kind
+    }
+
+    fn rule(change: impl FnOnce(&mut dr::Module)) -> String {
+        match error(change) {
+            SpirvErrorKind::Invalid { rule } => rule.into_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn find(module: &mut dr::Module, op: Op) -> &mut Instruction {
+        let found = module.all_inst_iter_mut().find(|inst| inst.class.opcode == op);
+        found.unwrap()
+    }
+
+    #[test]
+    fn shipped_kernels_pass() {
+        for info in KERNELS {
+            assert_eq!(check_module(info.spirv()), Ok(info.reflection()), "{}", info.name);
+        }
+    }
+
+    #[test]
+    fn headers() {
+        let with = |at: usize, word: u32| {
+            let mut words = sample();
+            words[at] = word;
+            let error = check_module(&words).unwrap_err();
+            (error.word, error.byte_offset(), error.kind)
+        };
+        let swapped = sample()[0].swap_bytes();
+        assert_eq!(with(0, 7), (0, 0, SpirvErrorKind::BadMagic { found: 7 }));
+        assert_eq!(with(0, swapped), (0, 0, SpirvErrorKind::WrongEndian));
+        assert_eq!(with(1, 0x0001_0700), (1, 4, SpirvErrorKind::BadVersion { found: 0x0001_0700 }));
+        let limit = super::super::parse::MAX_BOUND;
+        for found in [0, limit + 1, u32::MAX] {
+            assert_eq!(with(3, found), (3, 12, SpirvErrorKind::BadBound { found, limit }));
+        }
+        assert_eq!(with(4, 1), (4, 16, SpirvErrorKind::BadSchema { found: 1 }));
+        let error = check_module(&sample()[..4]).unwrap_err();
+        assert_eq!(error.kind, SpirvErrorKind::HeaderIncomplete { words: 4 });
+        assert_eq!(error.to_string(), "spir-v word 0 (byte 0): 4 words are no header");
+        let large = vec![0; super::super::parse::MAX_WORDS + 1];
+        assert!(matches!(check_module(&large).unwrap_err().kind, SpirvErrorKind::TooLarge { .. }));
+    }
+
+    #[test]
+    fn instructions_that_do_not_fit() {
+        let words = sample();
+        let with = |word: u32| {
+            let mut words = words.clone();
+            words[5] = word;
+            check_module(&words).unwrap_err()
+        };
+        assert_eq!(with(0), SpirvError { word: 5, kind: SpirvErrorKind::ZeroWordCount });
+        let left = words.len() - 5;
+        let kind = SpirvErrorKind::Truncated { claimed: 0xffff, left };
+        assert_eq!(with(0xffff_0011), SpirvError { word: 5, kind });
+        let kind = SpirvErrorKind::UnknownOpcode { opcode: 0xfffe };
+        assert_eq!(with(0x0002_fffe), SpirvError { word: 5, kind });
+    }
+
+    #[test]
+    fn only_specializable_operations_are_specialized() {
+        for opcode in [Op::SpecConstant as u32, Op::Switch as u32, Op::SpecConstantOp as u32, 0xffff_ffff] {
+            let mut words = sample();
+            // Type, result, opcode, and what the reader would take for operands.
+            words.extend([(6 << 16) | Op::SpecConstantOp as u32, 1, 2, opcode, 1, 1]);
+            let error = check_module(&words).unwrap_err();
+            assert_eq!(error.kind, SpirvErrorKind::BadSpecConstantOp { opcode });
+        }
+    }
+
+    #[test]
+    fn ids() {
+        let id = |kind| match kind {
+            SpirvErrorKind::IdOutOfBound { id, .. }
+            | SpirvErrorKind::IdRedefined { id }
+            | SpirvErrorKind::WrongId { id, .. } => id,
+            other => panic!("{other:?}"),
+        };
+        let bound = sample()[3];
+        assert_eq!(id(error(|m| find(m, Op::Store).operands[0] = Operand::IdRef(bound))), bound);
+        assert_eq!(id(error(|m| find(m, Op::Store).operands[0] = Operand::IdRef(0))), 0);
+        let mut taken = 0;
+        let kind = error(|m| {
+            taken = find(m, Op::UDiv).result_id.unwrap();
+            find(m, Op::UMod).result_id = Some(taken);
+        });
+        assert_eq!(kind, SpirvErrorKind::IdRedefined { id: taken });
+        // A use before the definition.
+        let kind = error(|m| {
+            taken = find(m, Op::UMod).result_id.unwrap();
+            find(m, Op::UDiv).operands[0] = Operand::IdRef(taken);
+        });
+        assert_eq!(kind, SpirvErrorKind::WrongId { id: taken, expected: "defined before its use" });
+        // A value as a type.
+        let kind = error(|m| {
+            taken = find(m, Op::Variable).result_id.unwrap();
+            find(m, Op::UMod).result_type = Some(taken);
+        });
+        assert_eq!(kind, SpirvErrorKind::WrongId { id: taken, expected: "a type" });
+    }
+
+    #[test]
+    fn places() {
+        let wrong_section = "instruction in the wrong section of the module";
+        let moved = rule(|m| {
+            let name = m.debug_names.remove(0);
+            m.types_global_values.push(name);
+        });
+        assert_eq!(moved, wrong_section);
+        let outside = rule(|m| m.types_global_values.push(Instruction::new(Op::Return, None, None, vec![])));
+        assert_eq!(outside, "instruction outside of a block");
+        let open = rule(|m| m.functions[0].end = None);
+        assert_eq!(open, "the last function is not closed");
+        let empty = rule(|m| m.functions[0].blocks.clear());
+        assert_eq!(empty, "a function without a body");
+        let unterminated = rule(|m| {
+            m.functions[0].blocks[0].instructions.pop();
+        });
+        assert_eq!(unterminated, "instruction in the wrong place of a function");
+    }
+
+    #[test]
+    fn capabilities() {
+        let set = |capability| {
+            move |m: &mut dr::Module| m.capabilities[0].operands[0] = Operand::Capability(capability)
+        };
+        let refused = |name: &str| SpirvErrorKind::Capability { name: name.to_owned() };
+        assert_eq!(error(set(Capability::Kernel)), refused("Kernel"));
+        assert_eq!(
+            error(set(Capability::PhysicalStorageBufferAddresses)),
+            refused("PhysicalStorageBufferAddresses")
+        );
+        let none = rule(|m| m.capabilities.clear());
+        assert!(none.ends_with("needs capability Shader, which is not declared"), "{none}");
+        let undeclared = rule(|m| {
+            let block = &mut m.functions[0].blocks[0].instructions;
+            let fence = Instruction::new(Op::EmitVertex, None, None, vec![]);
+            block.insert(0, fence);
+        });
+        assert_eq!(undeclared, "EmitVertex needs capability Geometry, which is not declared");
+    }
+
+    #[test]
+    fn entry_points_and_models() {
+        let second = error(|m| {
+            let entry = m.entry_points[0].clone();
+            m.entry_points.push(entry);
+        });
+        assert_eq!(second, SpirvErrorKind::Unsupported { what: "a second entry point".into() });
+        assert_eq!(rule(|m| m.entry_points.clear()), "the module has no entry point");
+        let graphics = error(|m| {
+            m.entry_points[0].operands[0] = Operand::ExecutionModel(rspirv::spirv::ExecutionModel::Vertex);
+        });
+        assert!(matches!(graphics, SpirvErrorKind::Unsupported { .. }));
+        assert_eq!(rule(|m| m.memory_model = None), "there is not exactly one memory model");
+        let physical = rule(|m| {
+            let model = m.memory_model.as_mut().unwrap();
+            model.operands[0] = Operand::AddressingModel(AddressingModel::Physical64);
+        });
+        assert_eq!(physical, "an addressing model other than Logical");
+        let library =
+            rule(|m| m.ext_inst_imports[0].operands[0] = Operand::LiteralString("OpenCL.std".into()));
+        assert_eq!(library, "an extended instruction set other than GLSL.std.450");
+    }
+
+    #[test]
+    fn memory_accesses_have_the_right_types() {
+        // An index beyond the members of a structure.
+        let beyond = error(|m| {
+            let block = find(m, Op::AccessChain);
+            let uint = block.operands[1].clone();
+            let mut chain = block.clone();
+            chain.operands.push(uint);
+            *block = chain;
+        });
+        assert!(matches!(beyond, SpirvErrorKind::Unsupported { .. }), "{beyond:?}");
+        let stored = error(|m| {
+            let i = find(m, Op::UDiv).result_id.unwrap();
+            find(m, Op::Store).operands[1] = Operand::IdRef(i);
+        });
+        assert!(matches!(stored, SpirvErrorKind::WrongId { .. }), "{stored:?}");
+        let through_a_value = error(|m| {
+            let i = find(m, Op::UDiv).result_id.unwrap();
+            find(m, Op::Store).operands[0] = Operand::IdRef(i);
+        });
+        assert!(matches!(through_a_value, SpirvErrorKind::WrongId { expected: "a pointer", .. }));
+        let component = error(|m| find(m, Op::CompositeExtract).operands[1] = Operand::LiteralBit32(3));
+        assert!(matches!(component, SpirvErrorKind::Unsupported { .. }), "{component:?}");
+    }
+
+    #[test]
+    fn a_store_to_what_is_read_only_is_found() {
+        let changed = rule(|m| {
+            for inst in &mut m.annotations {
+                if inst.operands.get(1) == Some(&Operand::Decoration(rspirv::spirv::Decoration::NonReadable))
+                {
+                    inst.operands[1] = Operand::Decoration(rspirv::spirv::Decoration::NonWritable);
+                }
+            }
+        });
+        assert!(changed.ends_with("is declared Read but used Write"), "{changed}");
+    }
+
+    #[test]
+    fn recursion_is_refused() {
+        let changed = rule(|m| {
+            let void = m.functions[0].def.as_ref().unwrap().result_type;
+            let main = m.functions[0].def.as_ref().unwrap().result_id.unwrap();
+            let header = m.header.as_mut().unwrap();
+            let call =
+                Instruction::new(Op::FunctionCall, void, Some(header.bound), vec![Operand::IdRef(main)]);
+            header.bound += 1;
+            m.functions[0].blocks[0].instructions.insert(0, call);
+        });
+        assert_eq!(changed, "a function calls itself");
+    }
+
+    #[test]
+    fn interfaces() {
+        let decoration = |m: &mut dr::Module, decoration, value| {
+            let found = m.annotations.iter_mut();
+            let mut found =
+                found.filter(|inst| inst.operands.get(1) == Some(&Operand::Decoration(decoration)));
+            found.next().unwrap().operands[2] = Operand::LiteralBit32(value);
+        };
+        use rspirv::spirv::Decoration as D;
+        assert_eq!(rule(|m| decoration(m, D::DescriptorSet, 2)), "binding 0 is in set 2; only set 0 is used");
+        assert_eq!(rule(|m| decoration(m, D::Binding, 256)), "binding 256 is not below 256");
+        let missing = error(|m| {
+            m.annotations.retain(|inst| inst.operands.get(1) != Some(&Operand::Decoration(D::Binding)))
+        });
+        assert!(matches!(missing, SpirvErrorKind::MissingDecoration { decoration: "Binding", .. }));
+        let empty = rule(|m| {
+            let size = m.types_global_values.iter_mut().find(|inst| inst.class.opcode == Op::SpecConstant);
+            size.unwrap().operands[0] = Operand::LiteralBit32(0);
+        });
+        assert_eq!(empty, "work-group size [0, 1, 1]");
+    }
+
+    /// A type that contains itself a hundred thousand times over, and one that doubles at each level.
+    #[test]
+    fn deep_and_wide_types_end() {
+        for wide in [false, true] {
+            let mut module = dr::load_words(sample()).unwrap();
+            let mut next = module.header.as_ref().unwrap().bound;
+            let mut fresh = || {
+                next += 1;
+                next - 1
+            };
+            let mut globals = Vec::new();
+            let float = find(&mut module, Op::TypeFloat).result_id.unwrap();
+            let mut ty = float;
+            for _ in 0..100_000 {
+                let id = fresh();
+                let members = if wide { vec![Operand::IdRef(ty); 2] } else { vec![Operand::IdRef(ty)] };
+                globals.push(Instruction::new(Op::TypeStruct, None, Some(id), members));
+                ty = id;
+            }
+            let (pointer, variable) = (fresh(), fresh());
+            let class = Operand::StorageClass(StorageClass::Workgroup);
+            let operands = vec![class.clone(), Operand::IdRef(ty)];
+            globals.push(Instruction::new(Op::TypePointer, None, Some(pointer), operands));
+            globals.push(Instruction::new(Op::Variable, Some(pointer), Some(variable), vec![class]));
+            module.types_global_values.extend(globals);
+            module.header.as_mut().unwrap().bound = next;
+            let error = check_module(&module.assemble()).unwrap_err();
+            assert!(matches!(error.kind, SpirvErrorKind::Unsupported { .. }), "{error}");
+        }
+    }
+
+    /// Neither reading nor checking may panic; what passes the one passes the other.
+    fn survives(words: &[u32]) {
+        if check_module(words).is_ok() {
+            assert!(reflect(words).is_ok());
+        }
+        let _ = reflect(words);
+    }
+
+    #[test]
+    fn truncated_modules_are_refused() {
+        let shipped = KERNELS.iter().map(|info| info.spirv().to_vec());
+        for words in shipped.take(8).chain([sample()]) {
+            for len in 0..words.len() {
+                assert!(check_module(&words[..len]).is_err(), "{len} words");
+                survives(&words[..len]);
+            }
+        }
+    }
+
+    #[test]
+    fn flipped_bits_do_no_harm() {
+        let mut words = sample();
+        for at in 0..words.len() {
+            for bit in 0..32 {
+                words[at] ^= 1 << bit;
+                survives(&words);
+                words[at] ^= 1 << bit;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn scrambled_modules_do_no_harm(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..8),
+            values in prop::collection::vec(0..400u32, 8),
+        ) {
+            let mut words = sample();
+            for (n, (to, from)) in changes.iter().enumerate() {
+                // Words that occur elsewhere reach further than random ones.
+                let value = if n % 2 == 0 { *from.get(&words) } else { values[n] };
+                *to.get_mut(&mut words) = value;
+            }
+            survives(&words);
+        }
+
+        #[test]
+        fn random_words_do_no_harm(body in prop::collection::vec((0..12u32, 0..420u32, 0..40u32), 0..200)) {
+            let mut words = vec![rspirv::spirv::MAGIC_NUMBER, 0x0001_0300, 0, 40, 0];
+            for (count, opcode, operand) in body {
+                words.push((count << 16) | opcode);
+                words.extend((1..count).map(|at| (operand + at * 7) % 40));
+            }
+            survives(&words);
+        }
+    }
 }

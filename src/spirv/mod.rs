@@ -6,13 +6,22 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod builder;
 pub mod check;
+pub mod eval;
 pub mod parse;
+pub mod pointwise;
 pub mod reflect;
+mod specialize;
 mod types;
 mod typing;
 
+pub use builder::build_pointwise;
 pub use check::check_module;
 pub use parse::{SpirvError, SpirvErrorKind};
+pub use pointwise::{
+    BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term, UnaryOp,
+};
 pub use reflect::{Access, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
+pub use specialize::shared_bytes;
 pub use types::{Element, ScalarType, ValueType};

@@ -10,7 +10,7 @@ use rspirv::spirv::{BuiltIn, Capability, Decoration, Dim, ExecutionMode, Executi
 
 use super::access;
 use super::parse::{Inst, Module, SpirvError, SpirvErrorKind, parse};
-use super::types::{Element, Index, SIZE_CAP, ScalarType, ValueType, unsupported};
+use super::types::{Element, Index, SIZE_CAP, ScalarType, TypeBudget, ValueType, unsupported};
 
 /// A module with more bindings, or more specialization constants, is refused.
 pub const MAX_INTERFACE: usize = 256;
@@ -144,7 +144,7 @@ pub fn reflect(words: &[u32]) -> Result<Reflection, SpirvError> {
 /// # Errors
 /// As [`reflect`].
 pub fn reflect_module(module: &Module) -> Result<Reflection, SpirvError> {
-    let index = Index::new(module)?;
+    let index = Index::new(module, &[])?;
     let (entry, entry_point) = entry_point(module)?;
     let mut spec = spec_constants(&index)?;
     let (local_size, local_size_spec) = local_size(&index, entry, &mut spec)?;
@@ -232,6 +232,9 @@ fn local_size(
     entry: u32,
     spec: &mut [SpecInfo],
 ) -> Result<([u32; 3], [Option<u32>; 3]), SpirvError> {
+    let sets = |inst: &Inst, mode: ExecutionMode| {
+        inst.inst.operands.starts_with(&[Operand::IdRef(entry), Operand::ExecutionMode(mode)])
+    };
     let mut literal = None;
     let mut ids = None;
     for inst in index.module.globals() {
@@ -242,15 +245,11 @@ fn local_size(
                 ids = Some((inst, [inst.id(0)?, inst.id(1)?, inst.id(2)?]));
                 break;
             }
-            Op::ExecutionModeId if inst.id(0)? == entry => {
-                if inst.inst.operands.get(1) == Some(&Operand::ExecutionMode(ExecutionMode::LocalSizeId)) {
-                    ids = Some((inst, [inst.id(2)?, inst.id(3)?, inst.id(4)?]));
-                }
+            Op::ExecutionModeId if sets(inst, ExecutionMode::LocalSizeId) => {
+                ids = Some((inst, [inst.id(2)?, inst.id(3)?, inst.id(4)?]));
             }
-            Op::ExecutionMode if inst.id(0)? == entry => {
-                if inst.inst.operands.get(1) == Some(&Operand::ExecutionMode(ExecutionMode::LocalSize)) {
-                    literal = Some([inst.literal(2)?, inst.literal(3)?, inst.literal(4)?]);
-                }
+            Op::ExecutionMode if sets(inst, ExecutionMode::LocalSize) => {
+                literal = Some([inst.literal(2)?, inst.literal(3)?, inst.literal(4)?]);
             }
             _ => {}
         }
@@ -445,9 +444,10 @@ fn image_dim(image: &Inst) -> Result<Dim, SpirvError> {
     }
 }
 
-fn shared_bytes(index: &Index<'_>) -> Result<u32, SpirvError> {
+/// Bytes of workgroup memory.
+pub(super) fn shared_bytes(index: &Index<'_>) -> Result<u32, SpirvError> {
     let mut total = 0u64;
-    let mut budget = 1 << 20;
+    let mut budget = TypeBudget::new();
     for (variable, _) in variables(index.module, &[StorageClass::Workgroup]) {
         let (size, align) = index.natural_size(index.pointee(variable)?, &mut budget)?;
         total = total.next_multiple_of(align) + size;

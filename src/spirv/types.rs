@@ -91,16 +91,36 @@ impl ValueType {
     }
 }
 
+/// Bounds on following a type, which a module may nest or repeat without end.
+pub(super) struct TypeBudget {
+    visits: u32,
+    depth: u32,
+}
+
+impl TypeBudget {
+    pub(super) const fn new() -> Self {
+        Self { visits: 1 << 16, depth: 32 }
+    }
+}
+
+/// An id, or one member of it.
+type Target = (u32, Option<u32>);
+
+/// A decoration and the instruction that carries it.
+type Decorated<'m> = (Decoration, &'m Inst);
+
 /// Decorations and names of a module by id, ready for lookups.
 pub(super) struct Index<'m> {
     pub(super) module: &'m Module,
-    names: HashMap<(u32, Option<u32>), &'m str>,
-    decorations: HashMap<(u32, Option<u32>), Vec<(Decoration, &'m Inst)>>,
+    /// (`SpecId`, value) of specialization constants that do not have their default.
+    specialized: &'m [(u32, u32)],
+    names: HashMap<Target, &'m str>,
+    decorations: HashMap<Target, Vec<Decorated<'m>>>,
 }
 
 impl<'m> Index<'m> {
-    pub(super) fn new(module: &'m Module) -> Result<Self, SpirvError> {
-        let mut index = Self { module, names: HashMap::new(), decorations: HashMap::new() };
+    pub(super) fn new(module: &'m Module, specialized: &'m [(u32, u32)]) -> Result<Self, SpirvError> {
+        let mut index = Self { module, specialized, names: HashMap::new(), decorations: HashMap::new() };
         for inst in module.globals() {
             match inst.op() {
                 Op::Name => {
@@ -281,9 +301,19 @@ impl<'m> Index<'m> {
     }
 
     /// (size, alignment) in bytes of a type without explicit layout, as in workgroup memory. The size
-    /// saturates at [`SIZE_CAP`]; `budget` bounds the types visited.
-    pub(super) fn natural_size(&self, ty: &Inst, budget: &mut u32) -> Result<(u64, u64), SpirvError> {
-        *budget = budget.checked_sub(1).ok_or_else(|| unsupported(ty, "a type of this complexity"))?;
+    /// saturates at [`SIZE_CAP`].
+    pub(super) fn natural_size(&self, ty: &Inst, budget: &mut TypeBudget) -> Result<(u64, u64), SpirvError> {
+        if budget.visits == 0 || budget.depth == 0 {
+            return Err(unsupported(ty, "a type of this complexity"));
+        }
+        budget.visits -= 1;
+        budget.depth -= 1;
+        let size = self.natural_size_of(ty, budget);
+        budget.depth += 1;
+        size
+    }
+
+    fn natural_size_of(&self, ty: &Inst, budget: &mut TypeBudget) -> Result<(u64, u64), SpirvError> {
         match ty.op() {
             Op::TypeArray => {
                 let element = self.nested(ty, 0)?;
@@ -302,6 +332,10 @@ impl<'m> Index<'m> {
                 }
                 Ok((size.next_multiple_of(align), align))
             }
+            Op::TypeMatrix => {
+                let (size, align) = self.natural_size(self.nested(ty, 0)?, budget)?;
+                Ok((size * u64::from(ty.literal(1)?.min(4)), align))
+            }
             _ => {
                 let (scalar, components) = self.vector(ty)?;
                 Ok((u64::from(scalar.bytes() * components), u64::from(scalar.bytes())))
@@ -319,14 +353,19 @@ impl<'m> Index<'m> {
         }
     }
 
-    /// The value of a 32-bit integer constant; specialization constants count with their defaults.
+    /// The value of a 32-bit integer constant, specialized or by default.
     pub(super) fn constant_u32(&self, id: u32, depth: u32) -> Option<u32> {
         if depth > MAX_DEPTH {
             return None;
         }
         let inst = self.module.def(id)?;
         match inst.op() {
-            Op::Constant | Op::SpecConstant => inst.literal(0).ok(),
+            Op::Constant => inst.literal(0).ok(),
+            Op::SpecConstant => {
+                let spec_id = self.decoration(id, None, Decoration::SpecId);
+                let given = self.specialized.iter().find(|(given, _)| Some(*given) == spec_id);
+                given.map_or_else(|| inst.literal(0).ok(), |(_, value)| Some(*value))
+            }
             Op::SpecConstantOp => {
                 let Some(Operand::LiteralSpecConstantOpInteger(op)) = inst.inst.operands.first() else {
                     return None;

@@ -103,6 +103,20 @@ fn one_name_for_two_kernels_is_refused() {
 }
 
 #[test]
+fn one_name_for_two_files_is_refused() {
+    let project = Project::new(&[("copy/a.comp", &shader("", "")), ("math/a.comp", &shader("", ""))]);
+    assert_eq!(project.error(), "shaders/math/a.comp: shaders/copy/a.comp has the same name");
+}
+
+#[test]
+fn a_name_is_an_identifier() {
+    for name in ["A", "2d", "a-b"] {
+        let error = Project::new(&[(&format!("copy/{name}.comp"), &shader("", ""))]).error();
+        assert!(error.contains("a-z, 0-9 and _, a letter first"), "{error}");
+    }
+}
+
+#[test]
 fn a_variant_sets_its_macros() {
     let body = "#ifdef VARIANT_wide\ndst[0] = WIDTH;\n#else\ndst[0] = FLAG;\n#endif";
     let text = format!("// variant: wide  WIDTH=4u\n//variant:  flag FLAG\n{}", shader(DST, body));
@@ -244,4 +258,14 @@ fn what_spirv_reflect_cannot_read_is_listed() {
     assert_eq!(project.build().unwrap().unchecked, 1);
     assert_eq!(project.output("reflect_skipped.txt"), "shaders/copy/wide.comp: Int64\n");
     assert!(project.output("kernels.rs").contains("pub const REFLECT_SKIPPED: usize = 1;"));
+}
+
+#[test]
+fn the_example_for_authors_builds() {
+    let notes = include_str!("../../shaders/README.md");
+    let example = notes.split("```glsl\n").nth(1).unwrap().split("```").next().unwrap();
+    let project = Project::new(&[("copy/axpb.comp", example)]);
+    assert_eq!(project.build().unwrap().kernels, 2);
+    let table = project.output("kernels.rs");
+    assert!(table.contains("pub const OP: u32 = 1;") && table.contains("pub struct Axpb {"), "{table}");
 }

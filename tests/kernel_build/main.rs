@@ -1,5 +1,7 @@
 //! The shader build of `build/`, run on sources made for each test, and what the library reads in its output.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod behaviour;
 mod reflection;
 #[path = "../../build/mod.rs"]

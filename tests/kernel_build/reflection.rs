@@ -4,19 +4,25 @@ use std::path::Path;
 use std::process::Command;
 
 use onepool::kernel::Requires;
-use onepool::spirv::{Access, BindingKind, Reflection, ScalarType, SpirvErrorKind, check_module, reflect};
+use onepool::spirv::{
+    Access, BindingKind, Reflection, ScalarType, SpirvErrorKind, check_module, reflect, shared_bytes,
+};
 
 use super::{Project, shader};
 
 /// Builds one kernel, checks it and reflects it.
 fn built(text: &str) -> Reflection {
+    built_words(text).0
+}
+
+fn built_words(text: &str) -> (Reflection, Vec<u32>) {
     let project = Project::new(&[("copy/k.comp", text)]);
     project.build().unwrap();
     let words = project.only_module();
     let reflection = check_module(&words).unwrap();
     assert_eq!(reflect(&words).unwrap(), reflection);
     validate(&project.modules()[0].1, reflection.version);
-    reflection
+    (reflection, words)
 }
 
 /// Runs `spirv-val` where it is installed; a version that does not know a capability proves nothing.
@@ -145,9 +151,13 @@ fn workgroup_memory_and_sizes() {
         layout(binding = 0) buffer A { float a[]; };\n\
         void main() { uint i = gl_LocalInvocationIndex; tile[i] = a[i]; pairs[i].a = vec3(1); count = i;\n\
         barrier(); a[i] = tile[TILE] + pairs[0].a.x + float(count); }\n";
-    let r = built(text);
+    let (r, words) = built_words(text);
     assert_eq!((r.local_size, r.local_size_spec), ([128, 1, 1], [Some(3), None, None]));
     assert_eq!(r.shared_bytes, 16 * 17 * 4 + 128 * 16 + 4);
+    let with = |specialized: &[(u32, u32)]| shared_bytes(&words, specialized).unwrap();
+    assert_eq!(with(&[]), r.shared_bytes);
+    assert_eq!(with(&[(1, 8), (3, 32)]), 8 * 9 * 4 + 32 * 16 + 4);
+    assert_eq!(with(&[(7, 1)]), r.shared_bytes);
     let spec: Vec<_> = r.spec.iter().map(|c| (c.id, c.name.as_ref(), c.ty, c.default_bits)).collect();
     assert_eq!(spec, [(1, "TILE", ScalarType::U32, 16), (3, "local_size_x", ScalarType::U32, 128)]);
 }

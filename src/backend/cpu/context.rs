@@ -112,7 +112,9 @@ impl ContextBackend for CpuContext {
     fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError> {
         match desc.source.native() {
             Some(native) => Ok(self.tables.kernels().insert(native.clone())),
-            None => Err(DeviceError::Unsupported { what: "kernels without a native function".to_owned() }),
+            None => Err(DeviceError::Unsupported {
+                what: format!("kernel {}, which has no native function", desc.source.name()),
+            }),
         }
     }
 

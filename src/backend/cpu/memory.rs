@@ -24,7 +24,10 @@ use rayon::prelude::*;
 use super::BLOCK_ALIGNMENT;
 use crate::backend::{DeviceError, HostAddress};
 use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
+use crate::memory::host::HostRegion;
 
+/// Blocks from this size on are pages of their own.
+const PAGES_FROM: usize = 2 << 20;
 /// Copies and fills of more than this many bytes are shared among the pool's threads.
 const PARALLEL_BYTES: usize = 4 << 20;
 const PARALLEL_CHUNK: usize = 1 << 20;
@@ -39,8 +42,12 @@ pub(super) struct Block {
 
 #[derive(Debug)]
 enum Origin {
-    Allocated(Layout),
-    Imported { gone: AtomicBool },
+    Heap(Layout),
+    /// Large blocks: pages of their own, huge ones where the system has them.
+    Pages(#[allow(dead_code, reason = "owns the pages")] HostRegion),
+    Imported {
+        gone: AtomicBool,
+    },
 }
 
 impl Block {
@@ -48,11 +55,19 @@ impl Block {
     pub(super) fn allocate(bytes: u64) -> Result<Block, DeviceError> {
         let refused = DeviceError::OutOfDeviceMemory { bytes };
         let len = usize::try_from(bytes).map_err(|_| refused.clone())?;
+        if len >= PAGES_FROM {
+            let region = HostRegion::new(len).map_err(|_| refused)?;
+            return Ok(Block {
+                address: HostAddress(region.as_ptr()),
+                bytes: len,
+                origin: Origin::Pages(region),
+            });
+        }
         let layout =
             Layout::from_size_align(len.max(1), BLOCK_ALIGNMENT as usize).map_err(|_| refused.clone())?;
         // SAFETY: the layout's size is at least 1.
         let address = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
-        Ok(Block { address: HostAddress(address), bytes: len, origin: Origin::Allocated(layout) })
+        Ok(Block { address: HostAddress(address), bytes: len, origin: Origin::Heap(layout) })
     }
 
     /// Somebody else's memory, under the contract of `import_host`.
@@ -102,7 +117,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Origin::Allocated(layout) = self.origin {
+        if let Origin::Heap(layout) = self.origin {
             // SAFETY: allocated in `allocate` with this layout, and freed once, here.
             unsafe { dealloc(self.address.0.as_ptr(), layout) };
         }

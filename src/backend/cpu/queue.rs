@@ -214,12 +214,14 @@ impl Lane {
         }
         let start = Instant::now();
         while length.is_none_or(|length| start.elapsed() < length) {
-            for _ in 0..64 {
+            for _ in 0..16 {
                 if done() {
                     return true;
                 }
                 std::hint::spin_loop();
             }
+            // The other side may be waiting for this very core.
+            std::thread::yield_now();
         }
         false
     }

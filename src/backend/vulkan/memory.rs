@@ -41,7 +41,7 @@ impl Buffer {
 
     /// Whether the range lies in the buffer.
     pub(super) fn check(&self, range: &BufferRange) -> Result<(), DeviceError> {
-        let end = range.offset.checked_add(range.bytes).unwrap_or(u64::MAX);
+        let end = range.offset.saturating_add(range.bytes);
         if end > self.info.bytes {
             return Err(DeviceError::Limit { what: "a range's end", asked: end, limit: self.info.bytes });
         }

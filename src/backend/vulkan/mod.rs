@@ -1,12 +1,12 @@
 //! The Vulkan backend: any driver of Vulkan 1.1 and up, through `ash`, with memory from `gpu-allocator`.
 //!
-//! * [`instance`]: the loader, the instance, why there is none.
-//! * [`probe`]: physical devices, their limits and what may be imported; [`features`]: features.
-//! * [`device`]: the logical device, its queues, and the memory of its loss.
-//! * [`memory`]: buffers; [`import`]: buffers over the application's pages; [`types`]: choosing memory types.
-//! * [`kernel`]: pipelines; [`cache`]: the pipeline cache on disk.
-//! * [`command`]: a recording as a command buffer; [`queue`]: submission; [`timeline`]: waiting.
-//! * [`debug`]: messages of the validation layer.
+//! * `instance`: the loader, the instance, why there is none.
+//! * `probe`: physical devices, their limits and what may be imported; `features`: features.
+//! * `device`: the logical device, its queues, and the memory of its loss.
+//! * `memory`: buffers; `import`: buffers over the application's pages; `types`: choosing memory types.
+//! * `kernel`: pipelines; `cache`: the pipeline cache on disk.
+//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
+//! * `debug`: messages of the validation layer.
 //!
 //! Invariants: granted memory flags are recorded, never requested ones; a `VkQueue` is used under its lock;
 //! memory is freed after the device is done with it and before the host's pages may go.

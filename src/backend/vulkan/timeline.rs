@@ -16,16 +16,14 @@ const POLLS: u32 = 16;
 
 /// The points of one queue.
 pub(super) struct Timeline {
-    clock: Clock,
+    semaphore: Option<(vk::Semaphore, TimelineFunctions)>,
+    // Without a semaphore; and beside it under validation, because layers before 1.4 do not take a host's
+    // wait for a timeline semaphore as the end of the work and report hazards that are none.
+    fences: Option<Mutex<Fences>>,
     // The latest point submitted; written under the lock of the VkQueue.
     submitted: AtomicU64,
     // The latest point known to be reached.
     reached: AtomicU64,
-}
-
-enum Clock {
-    Semaphore(vk::Semaphore, TimelineFunctions),
-    Fences(Mutex<Fences>),
 }
 
 #[derive(Default)]
@@ -38,7 +36,7 @@ struct Fences {
 
 impl Timeline {
     pub(super) fn new(device: &Device) -> Result<Self, DeviceError> {
-        let clock = match device.timeline {
+        let semaphore = match device.timeline {
             Some(functions) => {
                 let mut kind =
                     vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
@@ -46,11 +44,17 @@ impl Timeline {
                 // SAFETY: the feature is on, VUID-VkSemaphoreTypeCreateInfo-timelineSemaphore-03252.
                 let semaphore = unsafe { device.raw.create_semaphore(&info, None) }
                     .map_err(|code| device.error("vkCreateSemaphore", code, 0))?;
-                Clock::Semaphore(semaphore, functions)
+                Some((semaphore, functions))
             }
-            None => Clock::Fences(Mutex::default()),
+            None => None,
         };
-        Ok(Timeline { clock, submitted: AtomicU64::new(0), reached: AtomicU64::new(0) })
+        let has_fences = semaphore.is_none() || device.instance.messages().is_some();
+        Ok(Timeline {
+            semaphore,
+            fences: has_fences.then(Mutex::default),
+            submitted: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+        })
     }
 
     /// Submits command buffers to queue `lane` and gives the point that is reached when they are done.
@@ -65,30 +69,27 @@ impl Timeline {
     ) -> Result<u64, DeviceError> {
         device.with_queue(lane, |queue| {
             let point = self.submitted.load(Ordering::Relaxed) + 1;
-            let failed = |code| device.error("vkQueueSubmit", code, 0);
-            let info = vk::SubmitInfo::default().command_buffers(commands);
-            match &self.clock {
-                Clock::Semaphore(semaphore, _) => {
-                    let (semaphores, values) = ([*semaphore], [point]);
-                    let mut signals =
-                        vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
-                    let info = info.signal_semaphores(&semaphores).push_next(&mut signals);
-                    // SAFETY: the queue is locked; the value is above every earlier one
-                    // (VUID-VkSubmitInfo-pSignalSemaphores-03242); the buffers are as the caller promises.
-                    unsafe { device.raw.queue_submit(queue, &[info], vk::Fence::null()) }.map_err(failed)?;
-                }
-                Clock::Fences(fences) => {
-                    let mut fences = lock(fences);
-                    let fence = fences.take(device)?;
-                    // SAFETY: as above; the fence is unsignaled and not in use, VUID-vkQueueSubmit-fence-00063, -00064.
-                    let result = unsafe { device.raw.queue_submit(queue, &[info], *fence) };
-                    if let Err(code) = result {
-                        fences.spare.push(fence);
-                        return Err(failed(code));
-                    }
-                    fences.pending.push_back((point, fence));
+            let mut fences = self.fences.as_ref().map(lock);
+            let fence = fences.as_mut().map(|fences| fences.take(device)).transpose()?;
+            let raw_fence = fence.as_deref().copied().unwrap_or_default();
+            let (semaphores, values) =
+                ([self.semaphore.map_or(vk::Semaphore::null(), |(raw, _)| raw)], [point]);
+            let mut signals = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+            let mut info = vk::SubmitInfo::default().command_buffers(commands);
+            if self.semaphore.is_some() {
+                info = info.signal_semaphores(&semaphores).push_next(&mut signals);
+            }
+            // SAFETY: the queue is locked; the value is above every earlier one
+            // (VUID-VkSubmitInfo-pSignalSemaphores-03242); the fence is unsignaled and not in use
+            // (VUID-vkQueueSubmit-fence-00063, -00064); the buffers are as the caller promises.
+            let result = unsafe { device.raw.queue_submit(queue, &[info], raw_fence) };
+            if let (Some(fences), Some(fence)) = (&mut fences, fence) {
+                match result {
+                    Ok(()) => fences.pending.push_back((point, fence)),
+                    Err(_) => fences.spare.push(fence),
                 }
             }
+            result.map_err(|code| device.error("vkQueueSubmit", code, 0))?;
             self.submitted.store(point, Ordering::Release);
             Ok(point)
         })
@@ -106,17 +107,23 @@ impl Timeline {
 
     /// The latest point reached.
     pub(super) fn poll(&self, device: &Device) -> Result<u64, DeviceError> {
-        let now = match &self.clock {
-            Clock::Semaphore(semaphore, functions) => {
+        let now = match (&self.semaphore, &self.fences) {
+            (Some((semaphore, functions)), fences) => {
                 let mut value = 0;
                 // SAFETY: the semaphore is a timeline of this device, VUID-vkGetSemaphoreCounterValue-semaphore-03255.
                 let result = unsafe { (functions.counter)(device.raw.handle(), *semaphore, &mut value) };
                 if result != vk::Result::SUCCESS {
                     return Err(device.error("vkGetSemaphoreCounterValue", result, 0));
                 }
+                if let Some(fences) = fences
+                    && !self.is_known(value)
+                {
+                    wait_for_fence(device, fences, value, u64::MAX)?;
+                }
                 value
             }
-            Clock::Fences(fences) => lock(fences).poll(device)?,
+            (None, Some(fences)) => lock(fences).poll(device)?,
+            (None, None) => 0,
         };
         Ok(self.reached.fetch_max(now, Ordering::AcqRel).max(now))
     }
@@ -173,27 +180,19 @@ impl Timeline {
 
     /// Sleeps in the driver for at most `nanos`; whether the point was reached.
     fn block(&self, device: &Device, point: u64, nanos: u64) -> Result<bool, DeviceError> {
-        let (call, result) = match &self.clock {
-            Clock::Semaphore(semaphore, functions) => {
-                let (semaphores, values) = ([*semaphore], [point]);
-                let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-                // SAFETY: a timeline of this device, VUID-VkSemaphoreWaitInfo-pSemaphores-03256.
-                ("vkWaitSemaphores", unsafe { (functions.wait)(device.raw.handle(), &info, nanos) })
+        if let Some((semaphore, functions)) = &self.semaphore {
+            let (semaphores, values) = ([*semaphore], [point]);
+            let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+            // SAFETY: a timeline of this device, VUID-VkSemaphoreWaitInfo-pSemaphores-03256.
+            match unsafe { (functions.wait)(device.raw.handle(), &info, nanos) } {
+                vk::Result::SUCCESS => {}
+                vk::Result::TIMEOUT => return Ok(false),
+                code => return Err(device.error("vkWaitSemaphores", code, 0)),
             }
-            Clock::Fences(fences) => {
-                let fence =
-                    lock(fences).pending.iter().find(|(at, _)| *at >= point).map(|(_, fence)| fence.clone());
-                // Somebody else saw it signaled.
-                let Some(fence) = fence else { return Ok(true) };
-                // SAFETY: a fence that was submitted; held here, so that it is not reset meanwhile.
-                let result = unsafe { device.raw.wait_for_fences(&[*fence], true, nanos) };
-                ("vkWaitForFences", result.err().unwrap_or(vk::Result::SUCCESS))
-            }
-        };
-        match result {
-            vk::Result::SUCCESS => Ok(true),
-            vk::Result::TIMEOUT => Ok(false),
-            code => Err(device.error(call, code, 0)),
+        }
+        match &self.fences {
+            Some(fences) => wait_for_fence(device, fences, point, nanos),
+            None => Ok(true),
         }
     }
 
@@ -202,19 +201,40 @@ impl Timeline {
     /// # Safety
     /// Everything submitted has finished, and nobody waits.
     pub(super) unsafe fn destroy(&self, device: &Device) {
-        match &self.clock {
+        if let Some((semaphore, _)) = self.semaphore {
             // SAFETY: as the caller promises, VUID-vkDestroySemaphore-semaphore-05149.
-            Clock::Semaphore(semaphore, _) => unsafe { device.raw.destroy_semaphore(*semaphore, None) },
-            Clock::Fences(fences) => {
-                let mut fences = lock(fences);
-                let Fences { pending, spare } = &mut *fences;
-                for fence in pending.drain(..).map(|(_, fence)| fence).chain(spare.drain(..)) {
-                    // SAFETY: as the caller promises, VUID-vkDestroyFence-fence-01120.
-                    unsafe { device.raw.destroy_fence(*fence, None) };
-                }
+            unsafe { device.raw.destroy_semaphore(semaphore, None) };
+        }
+        if let Some(fences) = &self.fences {
+            let mut fences = lock(fences);
+            let Fences { pending, spare } = &mut *fences;
+            for fence in pending.drain(..).map(|(_, fence)| fence).chain(spare.drain(..)) {
+                // SAFETY: as the caller promises, VUID-vkDestroyFence-fence-01120.
+                unsafe { device.raw.destroy_fence(*fence, None) };
             }
         }
     }
+}
+
+/// Sleeps until the first fence at or behind `point` is signaled, at most `nanos`; whether it was.
+fn wait_for_fence(
+    device: &Device,
+    fences: &Mutex<Fences>,
+    point: u64,
+    nanos: u64,
+) -> Result<bool, DeviceError> {
+    let fence = lock(fences).pending.iter().find(|(at, _)| *at >= point).map(|(_, fence)| fence.clone());
+    // Somebody else saw it signaled.
+    let Some(fence) = fence else { return Ok(true) };
+    // SAFETY: a fence that was submitted; held here, so that it is not reset meanwhile.
+    match unsafe { device.raw.wait_for_fences(&[*fence], true, nanos) } {
+        Ok(()) => {}
+        Err(vk::Result::TIMEOUT) => return Ok(false),
+        Err(code) => return Err(device.error("vkWaitForFences", code, 0)),
+    }
+    drop(fence);
+    lock(fences).poll(device)?;
+    Ok(true)
 }
 
 impl Fences {

@@ -540,11 +540,11 @@ fn bind_captures<'m>(
     Ok(())
 }
 
-fn domain_of(domain: &str) -> &str {
+pub(super) fn domain_of(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-fn is_constant(node: &NodeProto) -> bool {
+pub(super) fn is_constant(node: &NodeProto) -> bool {
     node.op_type == "Constant" && domain_of(&node.domain).is_empty()
 }
 
@@ -601,7 +601,7 @@ fn constant_value(attrs: &AttrMap) -> Result<Tensor, LoadErrorKind> {
 }
 
 /// Type and sizes that `info` declares, as far as it does.
-fn type_of(info: &ValueInfoProto) -> Result<(Option<DType>, Option<SymShape>), LoadErrorKind> {
+pub(super) fn type_of(info: &ValueInfoProto) -> Result<(Option<DType>, Option<SymShape>), LoadErrorKind> {
     let tensor = match &info.r#type {
         None | Some(TypeProto { value: None }) => return Ok((None, None)),
         Some(TypeProto { value: Some(TypeValue::Tensor(tensor)) }) => tensor,

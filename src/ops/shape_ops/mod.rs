@@ -1,6 +1,41 @@
-//! Operators of this family.
+//! Operators that compute shapes, or change the shape of a tensor and not its elements.
 
-use super::Family;
+mod describe;
+mod expand;
+mod generate;
+mod reshape;
+#[cfg(test)]
+mod tests;
+
+pub use describe::{ShapeOf, SizeOf};
+pub use expand::Expand;
+pub use generate::{ConstantOfShape, EyeLike, Range};
+pub use reshape::{Flatten, Reshape, Squeeze, Unsqueeze};
+
+use std::sync::Arc;
+
+use super::{AttrReader, Family, OpDef, OpError, Operator};
+use crate::dtype::DType;
+
+type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+const fn row(name: &'static str, since: i64, types: &'static [DType], read: Reader) -> OpDef {
+    OpDef { name, domain: "", since, types, gpu: true, read }
+}
 
 /// The family's rows.
-pub const FAMILY: Family = Family { name: "shape_ops", ops: &[] };
+pub const FAMILY: Family = Family {
+    name: "shape_ops",
+    ops: &[
+        row("ConstantOfShape", 9, &[DType::I64], generate::read_constant),
+        row("Expand", 8, &DType::ALL, |_, _| Ok(Arc::new(Expand))),
+        row("EyeLike", 9, &DType::ALL, generate::read_eye),
+        row("Flatten", 1, &DType::ALL, reshape::read_flatten),
+        row("Range", 11, generate::RANGE_TYPES, |_, _| Ok(Arc::new(Range))),
+        row("Reshape", 5, &DType::ALL, reshape::read_reshape),
+        row("Shape", 1, &DType::ALL, describe::read_shape),
+        row("Size", 1, &DType::ALL, |_, _| Ok(Arc::new(SizeOf))),
+        row("Squeeze", 1, &DType::ALL, reshape::read_squeeze),
+        row("Unsqueeze", 1, &DType::ALL, reshape::read_unsqueeze),
+    ],
+};

@@ -3,44 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::backend::{BufferDesc, ContextDesc, DeviceError, Placement};
-use crate::device::{Buffer, Context, Error, KernelArg, Problem, UsageError};
-use crate::kernel::{KernelError, NativeKernel};
-use crate::memory::coherency::Access;
-use crate::memory::host::HostRegion;
-use crate::memory::import::ReadWrite;
-use crate::recording::{Arg, Command, Dispatch, Recording};
-use crate::registry::Registry;
+use onepool::backend::DeviceError;
+use onepool::device::{Error, KernelArg, Problem};
+use onepool::kernel::{KernelError, NativeKernel};
+use onepool::memory::coherency::Access;
+use onepool::memory::host::HostRegion;
+use onepool::memory::import::ReadWrite;
+use onepool::recording::{Arg, Command, Dispatch, Recording};
 
-pub(super) fn cpu() -> Context {
-    Registry::with_defaults().open("cpu", &ContextDesc { threads: 2, ..ContextDesc::default() }).unwrap()
-}
-
-pub(super) fn buffer(context: &Context, bytes: u64) -> Buffer {
-    context.create_buffer(&BufferDesc { bytes, placement: Placement::Shared, label: "test" }).unwrap()
-}
-
-/// Adds a constant from the parameters to every f32.
-pub(super) fn add() -> NativeKernel {
-    NativeKernel::new("add", |args| {
-        let by: f32 = bytemuck::pod_read_unaligned(args.params());
-        let x = args.read::<f32>(0)?;
-        let y = args.take_write::<f32>(1)?;
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x + by);
-        Ok(())
-    })
-}
-
-pub(super) fn floats(buffer: &Buffer) -> Vec<f32> {
-    buffer.map_read().unwrap().as_slice_of::<f32>().unwrap().to_vec()
-}
-
-pub(super) fn problem(error: Error) -> Problem {
-    match error {
-        Error::Usage(UsageError { problem, .. }) => problem,
-        other => panic!("no usage error: {other}"),
-    }
-}
+use crate::common::{add, buffer, cpu, floats, problem};
 
 #[test]
 fn enqueued_commands_run_in_order() {

@@ -1,0 +1,171 @@
+//! The context: allocation, import, and the calls of the host.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::SimConfig;
+use super::host::HostSide;
+use super::queue::SimQueue;
+use super::world::{SimBuffer, SimQueueState, World};
+use crate::backend::{
+    BufferDesc, BufferInfo, ContextBackend, DeviceError, DeviceInfo, HostAddress, KernelDesc, MemoryUsage,
+    Placement, QueueBackend,
+};
+use crate::memory::host::HostRegion;
+use crate::memory::import::{ImportRules, ReadWrite, plan_window};
+use crate::memory::os;
+use crate::memory::range::ByteRange;
+use crate::recording::{BufferId, BufferRange, DeviceKernelId};
+
+/// `VK_ERROR_INVALID_EXTERNAL_HANDLE`, which drivers answer for pages they do not take.
+const INVALID_EXTERNAL_HANDLE: i32 = -1_000_072_003;
+
+/// A simulated device, opened.
+#[derive(Debug)]
+pub(super) struct SimContext {
+    info: DeviceInfo,
+    world: Arc<Mutex<World>>,
+}
+
+/// The world, whatever panicked in it: kernels' panics are caught, and assertions of tests come later.
+pub(super) fn enter(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SimContext {
+    pub(super) fn new(info: DeviceInfo, config: SimConfig) -> SimContext {
+        SimContext { info, world: Arc::new(Mutex::new(World::new(config))) }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        enter(&self.world)
+    }
+}
+
+impl ContextBackend for SimContext {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn create_buffer(&self, desc: &BufferDesc) -> Result<BufferId, DeviceError> {
+        let bytes = desc.bytes;
+        let limit = self.info.limits.max_buffer_bytes;
+        if bytes > limit {
+            return Err(DeviceError::Limit { what: "a buffer", asked: bytes, limit });
+        }
+        let mut world = self.world();
+        world.alive()?;
+        world.usage.allocations += 1;
+        if world.config.faults.exhaust_at_allocation == Some(world.usage.allocations) {
+            return Err(DeviceError::OutOfDeviceMemory { bytes });
+        }
+        let len = usize::try_from(bytes).map_err(|_| DeviceError::OutOfDeviceMemory { bytes })?;
+        let (unified, coherent) = (world.config.unified, world.config.coherent);
+        let mapped = unified || desc.placement != Placement::Device;
+        let host = if mapped {
+            let region = HostRegion::new(len).map_err(|_| DeviceError::OutOfHostMemory { bytes })?;
+            Some(HostSide::own(region))
+        } else {
+            None
+        };
+        let mut body = SimBuffer::new(len, host, coherent || !mapped);
+        body.device_local = unified || desc.placement == Placement::Device;
+        let id = world.buffers.insert(());
+        world.bodies.insert(id, body);
+        world.usage.allocated += bytes;
+        Ok(id)
+    }
+
+    #[allow(unsafe_code, reason = "the trait's contract; the pages are reached through `host` alone")]
+    unsafe fn import_host(&self, address: HostAddress, bytes: u64) -> Result<BufferId, DeviceError> {
+        let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
+        let start = address.0.as_ptr().addr() as u64;
+        let mut world = self.world();
+        world.alive()?;
+        world.usage.imports += 1;
+        if world.config.faults.refuse_at_import == Some(world.usage.imports) {
+            return Err(refused);
+        }
+        let rules = self.info.import.unwrap_or(ImportRules::strict());
+        let aligned = start.is_multiple_of(rules.alignment) && bytes.is_multiple_of(rules.size_multiple);
+        let pages = ByteRange::from_offset(start, bytes).filter(|pages| aligned && !pages.is_empty());
+        let pages = pages.ok_or(refused.clone())?;
+        let map = os::process_map(pages).map_err(|_| refused.clone())?;
+        plan_window(start, bytes, ReadWrite::ReadWrite, &rules, &map, os::page_size() as u64)
+            .map_err(|_| refused.clone())?;
+        let twice = world.bodies.values().any(|body| body.pages.is_some_and(|live| live.overlaps(pages)));
+        if twice {
+            world.say(format!("pages {pages} were imported twice"));
+            return Err(refused);
+        }
+        let len = usize::try_from(bytes).map_err(|_| refused)?;
+        let mut body = SimBuffer::new(len, Some(HostSide::imported(address, len)), world.config.coherent);
+        (body.imported, body.pages, body.device_local) = (true, Some(pages), world.config.unified);
+        let id = world.buffers.insert(());
+        world.bodies.insert(id, body);
+        world.usage.imported += bytes;
+        Ok(id)
+    }
+
+    fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {
+        let mut world = self.world();
+        let body = world.body(buffer)?;
+        Ok(BufferInfo {
+            bytes: body.device.bytes(),
+            host: body.host.as_ref().map(HostSide::address),
+            coherent: body.coherent,
+            cached: true,
+            device_local: body.device_local,
+            imported: body.imported,
+        })
+    }
+
+    fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        let mut world = self.world();
+        world.alive()?;
+        ranges.iter().try_for_each(|range| world.flush(range))
+    }
+
+    fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        let mut world = self.world();
+        world.alive()?;
+        ranges.iter().try_for_each(|range| world.invalidate(range))
+    }
+
+    fn destroy_buffer(&self, buffer: BufferId) {
+        self.world().remove(buffer);
+    }
+
+    fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError> {
+        let mut world = self.world();
+        world.alive()?;
+        match desc.source.native() {
+            Some(native) => Ok(world.kernels.insert(native.clone())),
+            None => Err(DeviceError::Unsupported {
+                what: format!("kernel {}, which has no native function", desc.source.name()),
+            }),
+        }
+    }
+
+    fn destroy_kernel(&self, kernel: DeviceKernelId) {
+        // A stale handle names nothing that could be destroyed.
+        let removed = self.world().kernels.remove(kernel);
+        drop(removed);
+    }
+
+    fn create_queue(&self) -> Result<Arc<dyn QueueBackend>, DeviceError> {
+        let mut world = self.world();
+        world.alive()?;
+        let index = u32::try_from(world.queues.len())
+            .map_err(|_| DeviceError::Unsupported { what: "so many queues".to_owned() })?;
+        world.queues.push(SimQueueState::default());
+        Ok(Arc::new(SimQueue::new(Arc::clone(&self.world), index)))
+    }
+
+    fn usage(&self) -> MemoryUsage {
+        self.world().usage
+    }
+
+    fn validation_messages(&self) -> Vec<String> {
+        std::mem::take(&mut self.world().messages)
+    }
+}

@@ -1,0 +1,31 @@
+//! `onepool bench`.
+
+pub(super) mod measure;
+mod model;
+mod plot;
+pub(super) mod transfer;
+
+use std::process::ExitCode;
+
+use super::error::CliError;
+use super::output::Output;
+
+/// What can be measured.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Copying in and out against binding the caller's memory.
+    Transfer(transfer::Args),
+    /// The time of a model on the inputs of a test case.
+    Model(model::Args),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError`].
+pub(super) fn run(command: &Command, out: &mut Output) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Transfer(args) => transfer::run(args, out),
+        Command::Model(args) => model::run(args, out),
+    }
+}

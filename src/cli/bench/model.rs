@@ -1,0 +1,139 @@
+//! `onepool bench model`: the time of a model on the inputs of an ONNX test case.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::measure::{median, region};
+use crate::Tensor;
+use crate::backend::ContextDesc;
+use crate::cli::error::CliError;
+use crate::cli::open::open;
+use crate::cli::output::Output;
+use crate::cli::table::{self, Table};
+use crate::loader::onnx::read_tensor_pb;
+use crate::session::{Binding, Error, Memory, Profile, Session, SessionError};
+
+/// Arguments of `onepool bench model`.
+#[derive(Clone, Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// The test case: a folder with `model.onnx` and `test_data_set_0`.
+    dir: PathBuf,
+    /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
+    #[arg(long)]
+    device: Option<String>,
+    /// How many runs the median is of.
+    #[arg(long, default_value_t = 20)]
+    runs: usize,
+    /// Print `ready`, then for every line on standard input make one run and print its milliseconds.
+    #[arg(long)]
+    serve: bool,
+    /// Show the time of each operator.
+    #[arg(long)]
+    profile: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    device: String,
+    runs: usize,
+    median_ms: f64,
+    min_ms: f64,
+    gflop: f64,
+    gflop_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Profile>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError`].
+pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let context = open(args.device.as_deref(), &ContextDesc::default())?;
+    let device = context.info().name.clone();
+    let path = args.dir.join("model.onnx");
+    let session = Session::builder().model(&path).context(context).build()?;
+    let mut binding = bind(&session, &args.dir)?;
+    binding.run()?;
+    if args.serve {
+        return serve(&mut binding, out);
+    }
+    let mut times = Vec::with_capacity(args.runs.min(1 << 16));
+    for _ in 0..args.runs.clamp(1, 1 << 16) {
+        let start = Instant::now();
+        binding.run()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let flops = binding.plan().report.cost.flops as f64 / 1e9;
+    let median_ms = median(&mut times);
+    let profile = if args.profile { Some(binding.profile()?) } else { None };
+    let report = Report {
+        device,
+        runs: times.len(),
+        median_ms,
+        min_ms: times.first().copied().unwrap_or(0.0),
+        gflop: flops,
+        gflop_per_s: flops / median_ms * 1e3,
+        profile,
+    };
+    out.line(format!(
+        "{}: {median_ms:.3} ms (median of {}, least {:.3}), {:.2} GFLOP, {:.1} GFLOP/s",
+        report.device, report.runs, report.min_ms, flops, report.gflop_per_s
+    ))?;
+    if let Some(profile) = &report.profile {
+        let mut t = Table::new(["operator", "times", "time", "share"]);
+        let sum: u64 = profile.nodes.iter().map(|n| n.nanos).sum();
+        for (op, count, nanos) in profile.by_op() {
+            let share = format!("{:.1} %", nanos as f64 / sum.max(1) as f64 * 100.0);
+            t.row([op.to_owned(), count.to_string(), table::time(nanos), share]);
+        }
+        out.table(&t)?;
+    }
+    out.json(&report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(binding: &mut Binding<'_>, out: &mut Output) -> Result<ExitCode, CliError> {
+    out.raw_line("ready")?;
+    for line in std::io::stdin().lock().lines() {
+        line.map_err(|e| CliError::file("read", "standard input", e))?;
+        let start = Instant::now();
+        binding.run()?;
+        out.raw_line(format!("{:.6}", start.elapsed().as_secs_f64() * 1e3))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Binds the case's inputs; where a value decides shapes, it is given by value.
+fn bind(session: &Session, dir: &Path) -> Result<Binding<'static>, CliError> {
+    let data = dir.join("test_data_set_0");
+    let mut values: Vec<(String, Tensor)> = Vec::new();
+    for (i, input) in session.inputs().iter().enumerate() {
+        let path = data.join(format!("input_{i}.pb"));
+        let bytes = std::fs::read(&path).map_err(|e| CliError::file("read", &path, e))?;
+        let (_, tensor) = read_tensor_pb(&bytes).map_err(Error::from)?;
+        values.push((input.name.clone(), tensor));
+    }
+    let mut by_value: Vec<String> = Vec::new();
+    loop {
+        let mut builder = session.bind();
+        for (name, tensor) in &values {
+            let memory = if by_value.contains(name) || tensor.bytes().is_empty() {
+                Memory::value(tensor.clone())
+            } else {
+                Memory::region(&region(tensor.bytes())?).shape(tensor.shape().clone())
+            };
+            builder = builder.input(name, memory);
+        }
+        match builder.build() {
+            Err(Error::Session(SessionError::NeedsValue { name })) if !by_value.contains(&name) => {
+                by_value.push(name);
+            }
+            other => return Ok(other?),
+        }
+    }
+}

@@ -1,3 +1,0 @@
-//! The device interface over the CPU backend and the simulator.
-
-mod basics;

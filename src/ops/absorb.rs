@@ -1,0 +1,154 @@
+//! Which operator takes what follows it into its own constants: normalization and bias.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::conv::fold::{BatchNorm, WeightLayout, channel_bias, fold_batch_norm};
+use super::conv::{Conv, ConvTranspose};
+use super::linalg::MatMul;
+use super::norm::BatchNormalization;
+use super::pointwise::{Binary, BinaryOp};
+use super::{Absorbed, AbsorbedInput, Activation, OpCx, Operator};
+use crate::graph::Tensor;
+use crate::shape::Shape;
+
+/// `first` and `next`, which reads output 0 of `first` as its input `at`, as one operator.
+pub(super) fn absorb(
+    first: &dyn Any,
+    cx: &OpCx,
+    next: &dyn Operator,
+    next_cx: &OpCx,
+    at: usize,
+) -> Option<Absorbed> {
+    if let Some(conv) = first.downcast_ref::<Conv>() {
+        return match normalized(cx, next, next_cx, at, WeightLayout::Conv, conv.activation) {
+            Some((w, b, activation)) => Some(folded(Arc::new(Conv { activation, ..conv.clone() }), w, b)),
+            None if conv.accepts_bias(cx) => {
+                let bias = channel_bias(added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
+                Some(with_bias(Arc::new(conv.clone()), bias))
+            }
+            None => None,
+        };
+    }
+    if let Some(conv) = first.downcast_ref::<ConvTranspose>() {
+        let layout = WeightLayout::Transposed { group: conv.group };
+        return match normalized(cx, next, next_cx, at, layout, conv.activation) {
+            Some((w, b, activation)) => {
+                Some(folded(Arc::new(ConvTranspose { activation, ..conv.clone() }), w, b))
+            }
+            None if conv.accepts_bias(cx) => {
+                let bias = channel_bias(added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
+                Some(with_bias(Arc::new(conv.clone()), bias))
+            }
+            None => None,
+        };
+    }
+    let product = first.downcast_ref::<MatMul>()?.with_bias()?;
+    let added = added(next, next_cx, at)?;
+    let columns = *cx.output(0).ok()?.shape.last()?;
+    let one_row = added.shape().elements() == columns && added.shape().last() == Some(&columns);
+    let float = cx.dtype(0).ok()?.is_float();
+    if !one_row || !float || cx.shape(1).ok()?.rank() < 2 {
+        return None;
+    }
+    let bias = added.reshaped(Shape::new([columns]).ok()?).ok()?;
+    Some(with_bias(Arc::new(product), bias))
+}
+
+fn folded(op: Arc<dyn Operator>, w: Tensor, b: Tensor) -> Absorbed {
+    let inputs = vec![AbsorbedInput::Own(0), AbsorbedInput::New(w), AbsorbedInput::New(b)];
+    Absorbed { op, inputs }
+}
+
+fn with_bias(op: Arc<dyn Operator>, bias: Tensor) -> Absorbed {
+    let inputs = vec![AbsorbedInput::Own(0), AbsorbedInput::Own(1), AbsorbedInput::New(bias)];
+    Absorbed { op, inputs }
+}
+
+/// The weights and bias of a convolution that `next` normalizes, where all of it is constant.
+fn normalized(
+    cx: &OpCx,
+    next: &dyn Operator,
+    next_cx: &OpCx,
+    at: usize,
+    layout: WeightLayout,
+    activation: Activation,
+) -> Option<(Tensor, Tensor, Activation)> {
+    let norm = next.as_any().downcast_ref::<BatchNormalization>()?;
+    if at != 0 || activation != Activation::None || (cx.has(2) && cx.value(2).is_none()) {
+        return None;
+    }
+    let parameters = BatchNorm {
+        scale: next_cx.value(1)?,
+        bias: next_cx.value(2)?,
+        mean: next_cx.value(3)?,
+        var: next_cx.value(4)?,
+        epsilon: norm.epsilon,
+    };
+    let (w, b) = fold_batch_norm(cx.value(1)?, cx.value(2), &parameters, layout).ok()?;
+    Some((w, b, norm.activation))
+}
+
+/// The constant that `next` adds, where it adds one and does not widen the shape.
+fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Option<&'a Tensor> {
+    let binary = next.as_any().downcast_ref::<Binary>()?;
+    if binary.op != BinaryOp::Add || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
+        return None;
+    }
+    next_cx.value(1 - at.min(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::graph::{GraphBuilder, TensorInfo};
+    use crate::ops::{self, pointwise};
+    use crate::plan::{fuse, specialize};
+
+    fn values(n: usize, seed: u32) -> Vec<f32> {
+        (0..n as u32).map(|i| ((i * 7919 + seed * 104_729) % 1000) as f32 / 500.0 - 1.0).collect()
+    }
+
+    /// A convolution, its normalization and its activation become one node that computes the same.
+    #[test]
+    fn convolution_normalization_and_activation_become_one() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [1.into(), 3.into(), 5.into(), 6.into()]);
+        let w = g.constant("w", Tensor::new([4, 3, 3, 3], &values(108, 1)).unwrap());
+        let c = g.op(Arc::new(Conv::default()) as Arc<dyn Operator>, &[x, w]);
+        let parameters: Vec<_> = (0..4)
+            .map(|k| {
+                let v: Vec<f32> = values(4, 10 + k).iter().map(|v| v.abs() + 0.5).collect();
+                g.constant(format!("p{k}"), Tensor::new([4], &v).unwrap())
+            })
+            .collect();
+        let norm = BatchNormalization { epsilon: 1e-3, activation: Activation::None };
+        let inputs: Vec<_> = std::iter::once(c).chain(parameters).collect();
+        let n = g.op(Arc::new(norm) as Arc<dyn Operator>, &inputs);
+        let r = g.op(pointwise::unary(pointwise::UnaryOp::Relu), &[n]);
+        g.output("y", r);
+        let graph = g.build().unwrap();
+        let input = Tensor::new([1, 3, 5, 6], &values(90, 3)).unwrap();
+        let infos: Vec<TensorInfo> = vec![input.info().clone()];
+        let known = [(0, input)].into();
+        // Everything known: folding runs each operator by itself.
+        let plain = specialize(&graph, &infos, &known).unwrap();
+        let want = plain.values[plain.outputs[0].1].constant.clone().unwrap();
+        let mut flow = specialize(&graph, &infos, &Default::default()).unwrap();
+        assert_eq!(fuse(&mut flow).unwrap(), 2);
+        assert_eq!(flow.nodes.len(), 1);
+        let node = &flow.nodes[0];
+        let mut cx = flow.cx(0);
+        let facts = (0..3).map(|i| match i {
+            0 => Some(ops::Fact::known(known[&0].clone())),
+            i => cx.value(i).cloned().map(ops::Fact::known),
+        });
+        cx = OpCx::for_infer(facts.collect(), 1).with_outputs(cx.outputs().to_vec());
+        let kernel = node.op.cpu(&cx).unwrap();
+        let got = crate::plan::evaluate(node.op.as_ref(), &cx, &kernel).unwrap();
+        for (g, w) in got[0].to_f32s().unwrap().iter().zip(want.to_f32s().unwrap()) {
+            assert!((g - w).abs() < 1e-4, "{g} is not {w}");
+        }
+    }
+}

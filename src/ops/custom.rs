@@ -1,0 +1,199 @@
+//! An operator whose kernel the caller brings.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Lowering, OpCx, OpError, Operand, Operator};
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelSource, NativeKernel, grid_1d};
+
+/// How many work-groups a caller's kernel is dispatched over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grid {
+    /// So many along x, y and z.
+    Groups([u32; 3]),
+    /// Enough for one work-item for each element of output 0; beyond the device's limit along x the grid
+    /// continues along y, and the last group may have work-items without an element.
+    PerElement,
+}
+
+/// A caller's kernel and how it is called. Its bindings are the operator's inputs, then its outputs.
+#[derive(Clone, Debug)]
+pub struct KernelCall {
+    /// The code: SPIR-V, a native function, or both.
+    pub source: Arc<KernelSource>,
+    /// The grid of the SPIR-V form; a native function is called once.
+    pub grid: Grid,
+    /// Parameter bytes (push constants of the SPIR-V form).
+    pub params: Vec<u8>,
+}
+
+impl KernelCall {
+    /// A call of the native function `kernel`, which gets no parameters.
+    pub fn native(kernel: NativeKernel) -> Self {
+        let source = Arc::new(KernelSource::from_native(kernel));
+        KernelCall { source, grid: Grid::PerElement, params: Vec::new() }
+    }
+
+    /// A call of `source` over `grid` without parameters.
+    pub fn new(source: impl Into<Arc<KernelSource>>, grid: Grid) -> Self {
+        KernelCall { source: source.into(), grid, params: Vec::new() }
+    }
+}
+
+/// Tells a caller's operator's outputs from its inputs.
+pub type InferFn = dyn Fn(&OpCx) -> Result<Vec<TensorInfo>, OpError> + Send + Sync;
+
+/// An operator that runs a caller's kernel.
+#[derive(Clone)]
+pub struct CustomKernel {
+    name: Arc<str>,
+    call: KernelCall,
+    infer: Arc<InferFn>,
+}
+
+impl CustomKernel {
+    /// An operator `name` with outputs of fixed types and shapes.
+    pub fn fixed(name: impl Into<Arc<str>>, call: KernelCall, outputs: Vec<TensorInfo>) -> Self {
+        CustomKernel::new(name, call, move |_| Ok(outputs.clone()))
+    }
+
+    /// An operator `name` whose outputs `infer` tells.
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        call: KernelCall,
+        infer: impl Fn(&OpCx) -> Result<Vec<TensorInfo>, OpError> + Send + Sync + 'static,
+    ) -> Self {
+        CustomKernel { name: name.into(), call, infer: Arc::new(infer) }
+    }
+
+    /// The name the caller gave it.
+    pub fn kernel_name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernel.
+    pub fn call(&self) -> &KernelCall {
+        &self.call
+    }
+}
+
+impl fmt::Debug for CustomKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CustomKernel").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Operator for CustomKernel {
+    fn name(&self) -> &'static str {
+        "CustomKernel"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        let outputs = (self.infer)(cx)?;
+        if outputs.len() != cx.output_count() {
+            let (found, expected) = (cx.output_count(), outputs.len().to_string());
+            return Err(OpError::Count { what: "outputs", found, expected });
+        }
+        if let Some((_, reflection)) = self.call.source.spirv() {
+            let (args, bindings) = (cx.input_count() + outputs.len(), reflection.bindings.len());
+            if args != bindings {
+                let what = "inputs and outputs";
+                return Err(OpError::Count { what, found: args, expected: format!("{bindings} bindings") });
+            }
+            let (given, wanted) = (self.call.params.len(), reflection.params_bytes as usize);
+            if given != wanted {
+                let what = "parameter bytes";
+                return Err(OpError::Count { what, found: given, expected: wanted.to_string() });
+            }
+        }
+        Ok(outputs)
+    }
+
+    fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
+        let Some(native) = self.call.source.native() else {
+            return Err(OpError::unsupported(format!("{} has no native function", self.name)));
+        };
+        if self.call.params.is_empty() {
+            return Ok(native.clone());
+        }
+        let (native, params) = (native.clone(), self.call.params.clone());
+        let name: Arc<str> = native.name().into();
+        Ok(NativeKernel::new(name, move |args| native.call(&mut args.with_params(&params))))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let source = &self.call.source;
+        let Some((_, reflection)) = source.spirv() else {
+            return Err(OpError::unsupported(format!("{} has no device kernel", self.name)));
+        };
+        if !lower.device().features.contains(source.requires()) {
+            let what = format!("{}: the device lacks {:?}", self.name, source.requires());
+            return Err(OpError::unsupported(what));
+        }
+        let max = lower.device().limits.max_groups;
+        let groups = match self.call.grid {
+            Grid::Groups(groups) => groups,
+            Grid::PerElement => {
+                let local = reflection.local_size.iter().product();
+                grid_1d(cx.output(0)?.elements() as u64, local, max[0])
+            }
+        };
+        if groups.iter().zip(max).any(|(g, max)| *g > max) {
+            let what = format!("{}: grid {groups:?} is beyond the device's {max:?}", self.name);
+            return Err(OpError::unsupported(what));
+        }
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        let inputs = (0..cx.input_count()).map(Operand::Input);
+        let args: Vec<Operand> = inputs.chain((0..cx.output_count()).map(Operand::Output)).collect();
+        lower.dispatch_module(source.clone(), &args, self.call.params.clone(), groups);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{NativeArg, NativeArgs};
+    use crate::ops::Fact;
+    use crate::{DType, Shape};
+
+    fn info(n: usize) -> TensorInfo {
+        TensorInfo::new(DType::U8, Shape::new([n]).unwrap())
+    }
+
+    #[test]
+    fn a_native_function_gets_its_arguments_and_parameters() {
+        let kernel = NativeKernel::new("scale", |args| {
+            let factor = args.params().first().copied().unwrap_or(1);
+            let x = args.read::<u8>(0)?;
+            args.take_write::<u8>(1)?.iter_mut().zip(x).for_each(|(y, x)| *y = x * factor);
+            Ok(())
+        });
+        for (params, expected) in [(vec![], [1u8, 2]), (vec![3], [3, 6])] {
+            let call = KernelCall { params, ..KernelCall::native(kernel.clone()) };
+            let op = CustomKernel::fixed("scale", call, vec![info(2)]);
+            let cx = OpCx::for_infer(vec![Some(Fact::of(info(2)))], 1);
+            let outputs = op.infer(&cx).unwrap();
+            let native = op.cpu(&cx.with_outputs(outputs)).unwrap();
+            let mut y = [0u8; 2];
+            let mut args = [NativeArg::Read(&[1, 2]), NativeArg::Write(&mut y)];
+            native.call(&mut NativeArgs::new(&mut args, &[])).unwrap();
+            assert_eq!(y, expected);
+        }
+    }
+
+    #[test]
+    fn counts_are_checked() {
+        let kernel = NativeKernel::new("none", |_| Ok(()));
+        let op = CustomKernel::fixed("none", KernelCall::native(kernel), vec![info(2)]);
+        assert!(matches!(op.infer(&OpCx::for_infer(vec![], 2)), Err(OpError::Count { .. })));
+    }
+}

@@ -1,0 +1,158 @@
+//! Clip: elements kept within bounds, which are attributes (to opset 10) or inputs.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::apply::{input, map, output};
+use super::fuse;
+use super::number::{Number, with_number};
+use super::unary::{self, NUMBERS, Unary, UnaryOp};
+use super::unary_cpu;
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelId, NativeKernel};
+use crate::ops::{Activation, AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::spirv::{ExprId, PointwiseDesc};
+
+/// Keeps elements within bounds; an input beats the field.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Clip {
+    /// The lower bound, where it is an attribute.
+    pub low: Option<f32>,
+    /// The upper bound, where it is an attribute.
+    pub high: Option<f32>,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    if opset >= 11 {
+        return Ok(Arc::new(Clip::default()));
+    }
+    Ok(Arc::new(Clip { low: attrs.float_opt("min")?, high: attrs.float_opt("max")? }))
+}
+
+impl Clip {
+    /// The bounds of a float tensor, where both are known before the run.
+    fn known(&self, cx: &OpCx) -> Option<(f32, f32)> {
+        let bound = |i: usize, own: Option<f32>, none: f32| {
+            if cx.has(i) { scalar(cx.value(i)?) } else { Some(own.unwrap_or(none)) }
+        };
+        // A wider type's bounds would be rounded.
+        if !matches!(cx.dtype(0).ok()?, DType::F32 | DType::F16 | DType::BF16) {
+            return None;
+        }
+        Some((bound(1, self.low, f32::NEG_INFINITY)?, bound(2, self.high, f32::INFINITY)?))
+    }
+}
+
+fn scalar(t: &Tensor) -> Option<f32> {
+    t.to_f32s().ok()?.first().copied()
+}
+
+impl Operator for Clip {
+    fn name(&self) -> &'static str {
+        "Clip"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=3, 1..=1)?;
+        let dtype = cx.dtype_of(0, NUMBERS)?;
+        for i in 1..3 {
+            if let Some(bound) = cx.input_opt(i) {
+                cx.expect_dtype(i, dtype)?;
+                if bound.elements() != 1 {
+                    return Err(cx.shape_error(i, "a scalar"));
+                }
+            }
+        }
+        Ok(vec![cx.input(0)?.clone()])
+    }
+
+    fn in_place(&self, _: &OpCx) -> Option<usize> {
+        Some(0)
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let (dtype, n) = (cx.dtype(0)?, cx.input(0)?.elements());
+        if let Some((a, b)) = self.known(cx) {
+            return unary_cpu::kernel(Unary { op: UnaryOp::Clip, a, b }, dtype, n);
+        }
+        let given = [cx.has(1), cx.has(2)];
+        let own = *self;
+        let result = cx.input_count();
+        with_number!(dtype, T => Ok(native::<T>(own, given, n, result)), else Err(OpError::unsupported("bool")))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let (dtype, n) = (cx.dtype(0)?, cx.input(0)?.elements());
+        let (x, y) = (Operand::Input(0), Operand::Output(0));
+        if let Some((a, b)) = self.known(cx) {
+            return unary::dispatch(lower, &Unary { op: UnaryOp::Clip, a, b }, dtype, n, x, y);
+        }
+        let fail = || OpError::unsupported(format!("Clip of {dtype} on the device"));
+        let kernel = kernel(dtype).filter(|_| self.low.is_none() && self.high.is_none()).ok_or_else(fail)?;
+        let bound = |i| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
+        let used = u32::from(cx.has(1)) | u32::from(cx.has(2)) << 1;
+        let params = params::Clip { n: u32::try_from(n).map_err(|_| fail())? };
+        lower.dispatch_1d(kernel, &[(spec::clip::USE, used)], &[x, bound(1), bound(2), y], &params, n)
+    }
+
+    fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
+        let (low, high) = self.known(cx)?;
+        Some(Activation::Clip { low, high })
+    }
+
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        if !fuse::is_f32_at(cx, 0) {
+            return None;
+        }
+        let (a, b) = self.known(cx)?;
+        fuse::unary(&Unary { op: UnaryOp::Clip, a, b }, desc, *args.first()?)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+fn native<T: Number>(own: Clip, given: [bool; 2], n: usize, result: usize) -> NativeKernel {
+    NativeKernel::new("Clip", move |args| {
+        let x = input::<T>(args, 0, n)?;
+        let bound = |i: usize, own: Option<f32>| {
+            let own = own.map(|v| T::from_f64(v.into()));
+            if given[i] { Ok(args.read::<T>(i + 1)?.first().copied()) } else { Ok(own) }
+        };
+        let (low, high) = (bound(0, own.low)?, bound(1, own.high)?);
+        let y = output::<T>(args, result, n)?;
+        let (below, above) = (
+            |v: T, low: T| if v < low { low } else { v },
+            |v: T, high: T| {
+                if v > high { high } else { v }
+            },
+        );
+        match (low, high) {
+            (Some(low), Some(high)) => map(x, y, |v| above(below(v, low), high)),
+            (Some(low), None) => map(x, y, |v| below(v, low)),
+            (None, Some(high)) => map(x, y, |v| above(v, high)),
+            (None, None) => y.copy_from_slice(x),
+        }
+        Ok(())
+    })
+}
+
+fn kernel(dtype: DType) -> Option<KernelId> {
+    Some(match dtype {
+        DType::F32 => id::CLIP_F32,
+        DType::F16 => id::CLIP_F16,
+        DType::F64 => id::CLIP_F64,
+        DType::I8 => id::CLIP_I8,
+        DType::I16 => id::CLIP_I16,
+        DType::I32 => id::CLIP_I32,
+        DType::I64 => id::CLIP_I64,
+        DType::U8 => id::CLIP_U8,
+        DType::U16 => id::CLIP_U16,
+        DType::U32 => id::CLIP_U32,
+        DType::U64 => id::CLIP_U64,
+        _ => return None,
+    })
+}

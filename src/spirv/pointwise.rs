@@ -1,0 +1,589 @@
+//! Pointwise expressions: one value of each output from one value of each input.
+//!
+//! A fused chain of operators is a [`PointwiseDesc`]. `builder` makes it a kernel, `eval` runs it on the CPU;
+//! both read the same expressions, so there is one definition of the arithmetic.
+
+use std::collections::HashMap;
+use std::fmt;
+
+/// Push-constant bytes that every device has.
+const MAX_PARAMS_BYTES: usize = 128;
+
+/// An expression of one [`PointwiseDesc`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExprId(u32);
+
+impl ExprId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One step of the arithmetic, all in 32-bit floats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Expr {
+    /// The value of an input.
+    Input(usize),
+    /// A constant.
+    Const(f32),
+    /// A function of one value.
+    Unary(UnaryOp, ExprId),
+    /// A function of two values.
+    Binary(BinaryOp, ExprId, ExprId),
+    /// `then` where the comparison of `a` with `b` holds, else `otherwise`.
+    Select {
+        /// The comparison.
+        test: CompareOp,
+        /// Its left side.
+        a: ExprId,
+        /// Its right side.
+        b: ExprId,
+        /// The value where it holds.
+        then: ExprId,
+        /// The value where it does not.
+        otherwise: ExprId,
+    },
+}
+
+impl Expr {
+    /// The expressions it needs.
+    pub(super) fn operands(self) -> impl Iterator<Item = ExprId> {
+        let operands = match self {
+            Self::Input(_) | Self::Const(_) => [None; 4],
+            Self::Unary(_, a) => [Some(a), None, None, None],
+            Self::Binary(_, a, b) => [Some(a), Some(b), None, None],
+            Self::Select { a, b, then, otherwise, .. } => [Some(a), Some(b), Some(then), Some(otherwise)],
+        };
+        operands.into_iter().flatten()
+    }
+}
+
+/// Functions of one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UnaryOp {
+    /// `-x`
+    Neg,
+    /// `|x|`
+    Abs,
+    /// `e^x`
+    Exp,
+    /// Natural logarithm.
+    Log,
+    /// Square root.
+    Sqrt,
+    /// `1 / (1 + e^-x)`
+    Sigmoid,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// Error function, to 5e-7 absolute.
+    Erf,
+    /// Largest integer not above.
+    Floor,
+    /// Smallest integer not below.
+    Ceil,
+}
+
+/// Functions of two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BinaryOp {
+    /// `a + b`
+    Add,
+    /// `a - b`
+    Sub,
+    /// `a * b`
+    Mul,
+    /// `a / b`
+    Div,
+    /// The smaller value; NaN if either is.
+    Min,
+    /// The larger value; NaN if either is.
+    Max,
+    /// `a^b`; a negative `a` takes integral `b` only.
+    Pow,
+}
+
+/// Comparisons; with a NaN only `NotEqual` holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CompareOp {
+    /// `a < b`
+    Less,
+    /// `a <= b`
+    LessEqual,
+    /// `a > b`
+    Greater,
+    /// `a >= b`
+    GreaterEqual,
+    /// `a == b`
+    Equal,
+    /// `a != b`
+    NotEqual,
+}
+
+/// How the element of an input follows from the element of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Indexing {
+    /// Element `i` for element `i`.
+    Full,
+    /// The sum of this many [`Term`]s; none is a scalar.
+    Broadcast {
+        /// How many.
+        terms: usize,
+    },
+}
+
+/// One part of a broadcast input's index: `(i / div) % modulo * stride`, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Term {
+    /// Outputs that share one step.
+    pub div: u32,
+    /// Steps before it wraps.
+    pub modulo: u32,
+    /// Elements per step.
+    pub stride: u32,
+}
+
+/// The terms by which an input of shape `input` is read while walking an output of shape `output`, both
+/// contiguous, innermost dimension last; `None` if the shapes do not broadcast. Dimensions that walk together
+/// are one term.
+pub fn broadcast_terms(output: &[u32], input: &[u32]) -> Option<Vec<Term>> {
+    if input.len() > output.len() {
+        return None;
+    }
+    let mut terms: Vec<Term> = Vec::new();
+    let (mut div, mut stride) = (1u32, 1u32);
+    let mut joined = false;
+    for (at, &extent) in output.iter().rev().enumerate() {
+        let own = input.len().checked_sub(at + 1).and_then(|at| input.get(at)).copied().unwrap_or(1);
+        if own != extent && own != 1 {
+            return None;
+        }
+        if extent != 1 {
+            match terms.last_mut() {
+                Some(term) if joined && own != 1 => term.modulo = term.modulo.checked_mul(extent)?,
+                _ if own != 1 => terms.push(Term { div, modulo: extent, stride }),
+                _ => {}
+            }
+            joined = own != 1;
+        }
+        div = div.checked_mul(extent)?;
+        stride = stride.checked_mul(own)?;
+    }
+    Some(terms)
+}
+
+impl Indexing {
+    /// The indexing of an input with these terms below an output of `len` elements.
+    pub fn of(terms: &[Term], len: u32) -> Self {
+        match terms {
+            [Term { div: 1, modulo, stride: 1 }] if *modulo == len => Self::Full,
+            terms => Self::Broadcast { terms: terms.len() },
+        }
+    }
+
+    /// How many terms its parameters hold.
+    pub fn terms(self) -> usize {
+        match self {
+            Self::Full => 0,
+            Self::Broadcast { terms } => terms,
+        }
+    }
+}
+
+/// Why a pointwise kernel cannot be made or run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PointwiseError {
+    /// An expression names an input that is not there.
+    NoSuchInput {
+        /// The input.
+        input: usize,
+        /// Inputs there are.
+        inputs: usize,
+    },
+    /// An expression names one that is not there yet.
+    NoSuchExpr {
+        /// The expression.
+        expr: usize,
+        /// Expressions there are.
+        exprs: usize,
+    },
+    /// There is no output.
+    NoOutputs,
+    /// The broadcast terms do not fit into the push constants that every device has.
+    TooManyTerms {
+        /// Bytes they take.
+        bytes: usize,
+        /// Bytes there are.
+        limit: usize,
+    },
+    /// The number of inputs, outputs or terms given is not that of the description.
+    WrongCount {
+        /// Of what.
+        what: &'static str,
+        /// The number given.
+        found: usize,
+        /// The number needed.
+        expected: usize,
+    },
+    /// An input holds fewer elements than are read.
+    ShortInput {
+        /// The input.
+        input: usize,
+        /// Elements it has.
+        len: usize,
+        /// Elements that are read.
+        needed: usize,
+    },
+    /// A term with a divisor or modulus of zero.
+    ZeroTerm {
+        /// The input.
+        input: usize,
+    },
+}
+
+impl fmt::Display for PointwiseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchInput { input, inputs } => write!(f, "input {input} of {inputs}"),
+            Self::NoSuchExpr { expr, exprs } => write!(f, "expression {expr} of {exprs}"),
+            Self::NoOutputs => write!(f, "the expression has no output"),
+            Self::TooManyTerms { bytes, limit } => {
+                write!(f, "broadcasts take {bytes} bytes of push constants, at most {limit} are there")
+            }
+            Self::WrongCount { what, found, expected } => {
+                write!(f, "{found} {what} given, {expected} needed")
+            }
+            Self::ShortInput { input, len, needed } => {
+                write!(f, "input {input} has {len} elements, {needed} are read")
+            }
+            Self::ZeroTerm { input } => write!(f, "a term of input {input} divides by zero"),
+        }
+    }
+}
+
+impl std::error::Error for PointwiseError {}
+
+/// A fused chain of pointwise operators. Equal expressions are kept once.
+#[derive(Clone, Debug, Default)]
+pub struct PointwiseDesc {
+    inputs: Vec<Indexing>,
+    exprs: Vec<Expr>,
+    outputs: Vec<ExprId>,
+    known: HashMap<Key, ExprId>,
+}
+
+/// An expression in a form that can be compared exactly; constants by their bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Input(usize),
+    Const(u32),
+    Unary(UnaryOp, ExprId),
+    Binary(BinaryOp, ExprId, ExprId),
+    Select(CompareOp, [ExprId; 4]),
+}
+
+impl PointwiseDesc {
+    /// A description without expressions.
+    pub fn new(inputs: impl Into<Vec<Indexing>>) -> Self {
+        Self { inputs: inputs.into(), ..Self::default() }
+    }
+
+    /// Adds an expression, or finds it if it is there.
+    ///
+    /// # Errors
+    /// It names an input or an expression that is not there.
+    pub fn push(&mut self, expr: Expr) -> Result<ExprId, PointwiseError> {
+        if let Expr::Input(input) = expr
+            && input >= self.inputs.len()
+        {
+            return Err(PointwiseError::NoSuchInput { input, inputs: self.inputs.len() });
+        }
+        expr.operands().try_for_each(|operand| self.check(operand))?;
+        let key = match expr {
+            Expr::Input(input) => Key::Input(input),
+            Expr::Const(value) => Key::Const(value.to_bits()),
+            Expr::Unary(op, a) => Key::Unary(op, a),
+            Expr::Binary(op, a, b) => Key::Binary(op, a, b),
+            Expr::Select { test, a, b, then, otherwise } => Key::Select(test, [a, b, then, otherwise]),
+        };
+        let next = ExprId(self.exprs.len() as u32);
+        let id = *self.known.entry(key).or_insert(next);
+        if id == next {
+            self.exprs.push(expr);
+        }
+        Ok(id)
+    }
+
+    /// The value of input `at`.
+    ///
+    /// # Errors
+    /// There is no such input.
+    pub fn input(&mut self, at: usize) -> Result<ExprId, PointwiseError> {
+        self.push(Expr::Input(at))
+    }
+
+    /// A constant.
+    ///
+    /// # Errors
+    /// None today; as [`Self::push`].
+    pub fn constant(&mut self, value: f32) -> Result<ExprId, PointwiseError> {
+        self.push(Expr::Const(value))
+    }
+
+    /// A function of one value.
+    ///
+    /// # Errors
+    /// The expression is not there.
+    pub fn unary(&mut self, op: UnaryOp, x: ExprId) -> Result<ExprId, PointwiseError> {
+        self.push(Expr::Unary(op, x))
+    }
+
+    /// A function of two values. A power of 2 or 1/2 becomes the product or the root, which is exact.
+    ///
+    /// # Errors
+    /// An expression is not there.
+    pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> Result<ExprId, PointwiseError> {
+        match (op, self.exprs.get(b.index())) {
+            (BinaryOp::Pow, Some(Expr::Const(2.0))) => self.push(Expr::Binary(BinaryOp::Mul, a, a)),
+            (BinaryOp::Pow, Some(Expr::Const(0.5))) => self.push(Expr::Unary(UnaryOp::Sqrt, a)),
+            _ => self.push(Expr::Binary(op, a, b)),
+        }
+    }
+
+    /// `then` where the comparison of `a` with `b` holds, else `otherwise`.
+    ///
+    /// # Errors
+    /// An expression is not there.
+    pub fn select(
+        &mut self,
+        (a, test, b): (ExprId, CompareOp, ExprId),
+        then: ExprId,
+        otherwise: ExprId,
+    ) -> Result<ExprId, PointwiseError> {
+        self.push(Expr::Select { test, a, b, then, otherwise })
+    }
+
+    /// 1 where the comparison holds, else 0.
+    ///
+    /// # Errors
+    /// An expression is not there.
+    pub fn compare(&mut self, test: CompareOp, a: ExprId, b: ExprId) -> Result<ExprId, PointwiseError> {
+        let (one, zero) = (self.constant(1.0)?, self.constant(0.0)?);
+        self.select((a, test, b), one, zero)
+    }
+
+    /// `x` where it is positive, else 0; NaN stays NaN.
+    ///
+    /// # Errors
+    /// The expression is not there.
+    pub fn relu(&mut self, x: ExprId) -> Result<ExprId, PointwiseError> {
+        let zero = self.constant(0.0)?;
+        self.select((x, CompareOp::Less, zero), zero, x)
+    }
+
+    /// `x` where it is not negative, else `alpha * x`.
+    ///
+    /// # Errors
+    /// The expression is not there.
+    pub fn leaky_relu(&mut self, x: ExprId, alpha: f32) -> Result<ExprId, PointwiseError> {
+        let (zero, alpha) = (self.constant(0.0)?, self.constant(alpha)?);
+        let scaled = self.binary(BinaryOp::Mul, alpha, x)?;
+        self.select((x, CompareOp::Less, zero), scaled, x)
+    }
+
+    /// `x` held between `low` and `high`.
+    ///
+    /// # Errors
+    /// The expression is not there.
+    pub fn clip(&mut self, x: ExprId, low: f32, high: f32) -> Result<ExprId, PointwiseError> {
+        let (low, high) = (self.constant(low)?, self.constant(high)?);
+        let x = self.binary(BinaryOp::Max, x, low)?;
+        self.binary(BinaryOp::Min, x, high)
+    }
+
+    /// `alpha * x + beta` held between 0 and 1.
+    ///
+    /// # Errors
+    /// The expression is not there.
+    pub fn hard_sigmoid(&mut self, x: ExprId, alpha: f32, beta: f32) -> Result<ExprId, PointwiseError> {
+        let (alpha, beta) = (self.constant(alpha)?, self.constant(beta)?);
+        let x = self.binary(BinaryOp::Mul, alpha, x)?;
+        let x = self.binary(BinaryOp::Add, x, beta)?;
+        self.clip(x, 0.0, 1.0)
+    }
+
+    /// Makes `x` the next output.
+    ///
+    /// # Errors
+    /// The expression is not there.
+    pub fn output(&mut self, x: ExprId) -> Result<(), PointwiseError> {
+        self.check(x)?;
+        self.outputs.push(x);
+        Ok(())
+    }
+
+    /// How each input is indexed.
+    pub fn inputs(&self) -> &[Indexing] {
+        &self.inputs
+    }
+
+    /// The expressions; each uses only earlier ones.
+    pub fn exprs(&self) -> &[Expr] {
+        &self.exprs
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> &[ExprId] {
+        &self.outputs
+    }
+
+    /// The push constants of a dispatch over `n` elements with the terms of each input, in words.
+    ///
+    /// # Errors
+    /// The terms are not those of the description.
+    pub fn params(&self, n: u32, terms: &[&[Term]]) -> Result<Vec<u32>, PointwiseError> {
+        let wrong = |what, found, expected| Err(PointwiseError::WrongCount { what, found, expected });
+        if terms.len() != self.inputs.len() {
+            return wrong("inputs", terms.len(), self.inputs.len());
+        }
+        let mut words = vec![n];
+        for (input, (indexing, terms)) in self.inputs.iter().zip(terms).enumerate() {
+            if *indexing == Indexing::Full {
+                continue;
+            }
+            if terms.len() != indexing.terms() {
+                return wrong("terms", terms.len(), indexing.terms());
+            }
+            for term in *terms {
+                if term.div == 0 || term.modulo == 0 {
+                    return Err(PointwiseError::ZeroTerm { input });
+                }
+                words.extend([term.div, term.modulo, term.stride]);
+            }
+        }
+        Ok(words)
+    }
+
+    /// Checks what cannot be checked while expressions are added.
+    pub(super) fn validate(&self) -> Result<(), PointwiseError> {
+        if self.outputs.is_empty() {
+            return Err(PointwiseError::NoOutputs);
+        }
+        let terms: usize = self.inputs.iter().map(|input| input.terms()).sum();
+        let bytes = 4 + 12 * terms;
+        if bytes > MAX_PARAMS_BYTES {
+            return Err(PointwiseError::TooManyTerms { bytes, limit: MAX_PARAMS_BYTES });
+        }
+        Ok(())
+    }
+
+    /// Which expressions an output needs.
+    pub(super) fn live(&self) -> Vec<bool> {
+        let mut live = vec![false; self.exprs.len()];
+        for output in &self.outputs {
+            live[output.index()] = true;
+        }
+        // An expression uses only earlier ones, so its users have all been seen when its turn comes.
+        for at in (0..live.len()).rev() {
+            if live[at] {
+                self.exprs[at].operands().for_each(|operand| live[operand.index()] = true);
+            }
+        }
+        live
+    }
+
+    fn check(&self, expr: ExprId) -> Result<(), PointwiseError> {
+        match expr.index() < self.exprs.len() {
+            true => Ok(()),
+            false => Err(PointwiseError::NoSuchExpr { expr: expr.index(), exprs: self.exprs.len() }),
+        }
+    }
+}
+
+/// Coefficients that the kernel and the CPU share.
+pub(super) mod math {
+    /// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26:
+    /// `erf(x) = 1 - t (a1 + t (a2 + ..)) e^(-x^2)`, `t = 1 / (1 + p x)`, `x >= 0`; from the highest power.
+    pub(crate) const ERF: [f32; 5] = [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6];
+    /// `p` of the same formula.
+    pub(crate) const ERF_P: f32 = 0.327_591_1;
+    /// Cephes `tanhf`: `tanh(x) = x + x^3 P(x^2)` below [`TANH_SMALL`], from the highest power.
+    pub(crate) const TANH: [f32; 5] =
+        [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
+    /// Beyond this, `tanh(x) = 1 - 2 / (e^2x + 1)` loses nothing.
+    pub(crate) const TANH_SMALL: f32 = 0.625;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_expressions_are_one() {
+        let mut desc = PointwiseDesc::new([Indexing::Full]);
+        let x = desc.input(0).unwrap();
+        let (a, b) = (desc.unary(UnaryOp::Exp, x).unwrap(), desc.unary(UnaryOp::Exp, x).unwrap());
+        assert_eq!(a, b);
+        let nan = desc.constant(f32::NAN).unwrap();
+        assert_eq!(nan, desc.constant(f32::NAN).unwrap());
+        assert_ne!(desc.constant(0.0).unwrap(), desc.constant(-0.0).unwrap());
+        assert_eq!(desc.exprs().len(), 5);
+    }
+
+    #[test]
+    fn simple_powers_are_exact() {
+        let mut desc = PointwiseDesc::new([Indexing::Full]);
+        let x = desc.input(0).unwrap();
+        let two = desc.constant(2.0).unwrap();
+        let square = desc.binary(BinaryOp::Pow, x, two).unwrap();
+        assert_eq!(desc.exprs()[square.index()], Expr::Binary(BinaryOp::Mul, x, x));
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_named() {
+        let mut desc = PointwiseDesc::new([Indexing::Full]);
+        assert_eq!(desc.input(1), Err(PointwiseError::NoSuchInput { input: 1, inputs: 1 }));
+        let mut other = PointwiseDesc::new([Indexing::Full]);
+        let x = other.input(0).unwrap();
+        let expected = PointwiseError::NoSuchExpr { expr: 0, exprs: 0 };
+        assert_eq!(desc.unary(UnaryOp::Abs, x), Err(expected.clone()));
+        assert_eq!(desc.output(x), Err(expected));
+    }
+
+    #[test]
+    fn only_what_an_output_needs_is_live() {
+        let mut desc = PointwiseDesc::new([Indexing::Full]);
+        let x = desc.input(0).unwrap();
+        desc.unary(UnaryOp::Exp, x).unwrap();
+        let y = desc.unary(UnaryOp::Abs, x).unwrap();
+        let z = desc.unary(UnaryOp::Neg, y).unwrap();
+        desc.output(z).unwrap();
+        assert_eq!(desc.live(), [true, false, true, true]);
+    }
+
+    #[test]
+    fn dimensions_that_walk_together_are_one_term() {
+        let term = |div, modulo, stride| Term { div, modulo, stride };
+        assert_eq!(broadcast_terms(&[2, 3, 4], &[2, 3, 4]), Some(vec![term(1, 24, 1)]));
+        assert_eq!(broadcast_terms(&[2, 3, 4], &[3, 1]), Some(vec![term(4, 3, 1)]));
+        assert_eq!(broadcast_terms(&[2, 3, 4], &[2, 1, 4]), Some(vec![term(1, 4, 1), term(12, 2, 4)]));
+        assert_eq!(broadcast_terms(&[2, 1, 4], &[2, 1, 4]), Some(vec![term(1, 8, 1)]));
+        assert_eq!(broadcast_terms(&[2, 3], &[]), Some(vec![]));
+        assert_eq!(broadcast_terms(&[2, 3], &[1, 1, 3]), None);
+        assert_eq!(broadcast_terms(&[2, 3], &[2]), None);
+        assert_eq!(broadcast_terms(&[u32::MAX, 2], &[2]), None);
+        assert_eq!(Indexing::of(&[term(1, 24, 1)], 24), Indexing::Full);
+        assert_eq!(Indexing::of(&[term(1, 24, 1)], 48), Indexing::Broadcast { terms: 1 });
+    }
+
+    #[test]
+    fn params_follow_the_inputs() {
+        let term = Term { div: 4, modulo: 3, stride: 1 };
+        let desc = PointwiseDesc::new([Indexing::Full, Indexing::of(&[term], 24), Indexing::of(&[], 24)]);
+        assert_eq!(desc.params(24, &[&[], &[term], &[]]), Ok(vec![24, 4, 3, 1]));
+        assert!(matches!(desc.params(24, &[&[], &[term]]), Err(PointwiseError::WrongCount { .. })));
+        assert!(matches!(desc.params(24, &[&[], &[], &[]]), Err(PointwiseError::WrongCount { .. })));
+        let zero = Term { div: 0, ..term };
+        assert_eq!(desc.params(24, &[&[], &[zero], &[]]), Err(PointwiseError::ZeroTerm { input: 1 }));
+    }
+}

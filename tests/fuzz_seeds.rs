@@ -1,0 +1,220 @@
+//! The fuzz targets' invariants over a few thousand mutations of small seeds, the same in every run.
+//!
+//! No input panics, none needs more than a bounded amount of memory, and what is read can be written
+//! and read again.
+
+use onepool::Tensor;
+use onepool::loader::onnx::{load_onnx_bytes, read_tensor_pb, write_tensor_pb};
+use onepool::loader::params::{read_factory, read_params, write_params};
+use onepool::loader::tvm::{FunctionTable, GraphJson, TvmGraph};
+
+const ROUNDS: u64 = 3000;
+
+/// Numbers that look random (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// One to four changes of `seed`.
+fn mutate(seed: &[u8], r: &mut Numbers) -> Vec<u8> {
+    const NUMBERS: [&[u8]; 8] = [
+        &[0xff; 8],
+        &[0; 8],
+        &[0x7f, 0xff, 0xff, 0xff],
+        &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
+        b"-1",
+        b"18446744073709551616",
+        b"[[",
+        b"\"",
+    ];
+    let mut bytes = seed.to_vec();
+    for _ in 0..1 + r.below(4) {
+        let at = r.below(bytes.len());
+        match r.below(6) {
+            0 if !bytes.is_empty() => bytes[at] ^= 1 << r.below(8),
+            1 if !bytes.is_empty() => bytes[at] = r.next() as u8,
+            2 => bytes.truncate(at),
+            3 => {
+                let end = (at + r.below(16)).min(bytes.len());
+                bytes.drain(at..end);
+            }
+            4 => {
+                let end = (at + r.below(64)).min(bytes.len());
+                let part = bytes[at..end].to_vec();
+                let to = r.below(bytes.len());
+                bytes.splice(to..to, part);
+            }
+            _ => {
+                let number = NUMBERS[r.below(NUMBERS.len())];
+                let end = (at + r.below(number.len() + 1)).min(bytes.len());
+                bytes.splice(at..end, number.iter().copied());
+            }
+        }
+    }
+    bytes
+}
+
+fn each_mutation(seeds: &[Vec<u8>], mut check: impl FnMut(&[u8])) {
+    bound_memory();
+    let mut r = Numbers(0x9E37_79B9_7F4A_7C15);
+    for seed in seeds {
+        check(seed);
+    }
+    for round in 0..ROUNDS {
+        let seed = &seeds[(round % seeds.len() as u64) as usize];
+        check(&mutate(seed, &mut r));
+    }
+}
+
+/// An input that makes a reader ask for memory without bound ends the test.
+#[cfg(target_os = "linux")]
+fn bound_memory() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Some(8 << 30);
+    setrlimit(Resource::As, Rlimit { current: limit, maximum: limit }).expect("a limit can be lowered");
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bound_memory() {}
+
+/// A protocol buffer field of bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    let mut len = bytes.len();
+    while len >= 0x80 {
+        out.push(len as u8 | 0x80);
+        len >>= 7;
+    }
+    out.push(len as u8);
+    out.extend(bytes);
+    out
+}
+
+/// A protocol buffer field of a small number.
+fn number(number: u8, value: u8) -> Vec<u8> {
+    vec![number << 3, value]
+}
+
+fn node(op: &str, inputs: &[&str], output: &str, attribute: &[u8]) -> Vec<u8> {
+    let mut node: Vec<u8> = inputs.iter().flat_map(|i| field(1, i.as_bytes())).collect();
+    node.extend(field(2, output.as_bytes()));
+    node.extend(field(4, op.as_bytes()));
+    if !attribute.is_empty() {
+        node.extend(field(5, attribute));
+    }
+    field(1, &node)
+}
+
+/// A model with inputs, a small and a large initializer, a constant, a branch and three operators.
+fn onnx_seed() -> Vec<u8> {
+    let value = |name: &str| {
+        let dim = field(1, &number(1, 2));
+        let tensor = [number(1, 1), field(2, &dim)].concat();
+        [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
+    };
+    let small = Tensor::new([2], &[1.0f32, 2.0]).expect("it fits");
+    let large = Tensor::new([400], &[0.5f32; 400]).expect("it fits");
+    let branch = [node("Transpose", &["x"], "t", &[]), field(12, &field(1, b"t"))].concat();
+    let then_branch = [field(1, b"then_branch"), field(6, &branch), vec![0xa0, 1, 5]].concat();
+    let axis = [field(1, b"axis"), number(3, 0), vec![0xa0, 1, 2]].concat();
+    let one = [field(1, b"value_int"), number(3, 1), vec![0xa0, 1, 2]].concat();
+    let graph = [
+        node("Concat", &["x", "w", "v"], "y", &axis),
+        node("Constant", &[], "c", &one),
+        node("Transpose", &["y"], "z", &[]),
+        node("If", &["c"], "u", &then_branch),
+        field(2, b"g"),
+        field(5, &write_tensor_pb("w", &small)),
+        field(5, &write_tensor_pb("v", &large)),
+        field(11, &value("x")),
+        field(12, &value("z")),
+    ]
+    .concat();
+    [number(1, 8), field(7, &graph), field(8, &number(2, 13))].concat()
+}
+
+#[test]
+fn onnx_models() {
+    let tensor = write_tensor_pb("t", &Tensor::new([2, 2], &[1i64, 2, 3, 4]).expect("it fits"));
+    // Without the branch, whose operator may not be there, it is a sound model.
+    let without: Vec<u8> = {
+        let seed = onnx_seed();
+        let at = seed.windows(2).position(|w| w == b"If").expect("the operator's name");
+        let mut seed = seed;
+        seed[at..at + 2].copy_from_slice(b"iF");
+        seed
+    };
+    each_mutation(&[onnx_seed(), without, tensor], |bytes| {
+        if let Ok(graph) = load_onnx_bytes(bytes, None) {
+            assert!(!graph.outputs().is_empty());
+        }
+        if let Ok((name, tensor)) = read_tensor_pb(bytes) {
+            let (again, back) = read_tensor_pb(&write_tensor_pb(&name, &tensor)).expect("it was written so");
+            assert_eq!((&name, tensor.info(), tensor.bytes()), (&again, back.info(), back.bytes()));
+        }
+    });
+}
+
+fn params_seed() -> Vec<u8> {
+    let a = Tensor::new([2, 3], &[1.0f32; 6]).expect("it fits");
+    let b = Tensor::new([5], &[1u8; 5]).expect("it fits");
+    let mut bytes = Vec::new();
+    write_params(&mut bytes, [("weight", &a), ("b", &b)]).expect("memory takes it");
+    bytes
+}
+
+#[test]
+fn params() {
+    assert_eq!(read_params(&params_seed()).expect("the seed is sound").len(), 2);
+    let mut read = 0;
+    each_mutation(&[params_seed()], |bytes| {
+        let _ = read_factory(bytes);
+        if let Ok(params) = read_params(bytes) {
+            read += 1;
+            let mut written = Vec::new();
+            write_params(&mut written, params.iter().map(|(n, t)| (n.as_str(), t))).expect("memory takes it");
+            let back = read_params(&written).expect("it was written so");
+            for ((n, t), (m, u)) in params.iter().zip(&back) {
+                assert_eq!((n, t.info(), t.bytes()), (m, u.info(), u.bytes()));
+            }
+        }
+    });
+    assert!(read > 10, "mutations of data alone are read");
+}
+
+const JSON: &str = r#"{"nodes":[{"op":"null","name":"x","inputs":[]},{"op":"null","name":"w","inputs":[]},
+{"op":"tvm_op","name":"r","attrs":{"func_name":"__nop","flatten_data":"0","num_inputs":"1","num_outputs":"1"},"inputs":[[0,0,0]]},
+{"op":"tvm_op","name":"c","attrs":{"func_name":"__copy","flatten_data":"1"},"inputs":[[2,0]],"control_deps":[1,2]},
+{"op":"tvm_op","name":"k","attrs":{"func_name":"fused_reshape_3"},"inputs":[[3,0,0]]}],
+"arg_nodes":[0,1],"heads":[[4,0,0],[2,0,0],[0,0,0]],"node_row_ptr":[0,1,2,3,4,5],"metadata":{"v":[1,"a"]},
+"attrs":{"shape":["list_shape",[[2,2],[2],[4],[4],[4,1]]],"dltype":["list_str",["float32","int8","float32","float32","float32"]],
+"storage_id":["list_int",[0,1,0,2,2]],"device_index":["list_int",[7,7,7,1,1]],
+"storage_scope":["list_str",["","global","global.texture","",""]],"lazy_init_input":["list_str",["x"]]}}"#;
+
+#[test]
+fn tvm_graphs() {
+    let make = |json| TvmGraph::new(json, Vec::new(), &FunctionTable::new());
+    make(GraphJson::parse(JSON.as_bytes()).expect("the seed is sound")).expect("the seed is a graph");
+    let mut read = 0;
+    each_mutation(&[JSON.as_bytes().to_vec()], |bytes| {
+        if let Ok(json) = GraphJson::parse(bytes) {
+            read += 1;
+            assert_eq!(GraphJson::parse(json.to_json().as_bytes()).expect("it was written so"), json);
+            if let Ok(graph) = make(json) {
+                assert!(!graph.graph().outputs().is_empty());
+            }
+        }
+    });
+    assert!(read > 10, "mutations of names alone are read");
+}
