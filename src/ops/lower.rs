@@ -213,6 +213,32 @@ impl<'a> Lowering<'a> {
         });
     }
 
+    /// Whether rows of `len` elements are better done by a work-group each than by an invocation each.
+    pub fn grouped(&self, len: usize) -> bool {
+        // lavapipe runs the invocations of a work-group one after another, between barriers.
+        !self.device.prefers_texels && len >= 32
+    }
+
+    /// Adds a dispatch of `rows` work-items, or of as many work-groups where `grouped`.
+    ///
+    /// # Errors
+    /// As [`Lowering::dispatch`].
+    pub fn dispatch_rows<P: bytemuck::Pod>(
+        &mut self,
+        kernel: KernelId,
+        spec: &[(u32, u32)],
+        args: &[Operand],
+        params: &P,
+        rows: usize,
+        grouped: bool,
+    ) -> Result<(), OpError> {
+        if !grouped {
+            return self.dispatch_1d(kernel, spec, args, params, rows);
+        }
+        let groups = grid_1d(rows as u64, 1, self.device.limits.max_groups[0]);
+        self.dispatch(kernel, spec, args, params, groups)
+    }
+
     /// Says that the last step needs no order behind the one before it although both write one operand:
     /// they write different elements.
     pub fn join(&mut self) {

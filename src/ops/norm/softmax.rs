@@ -9,7 +9,7 @@ use super::Along;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::normalize_axis;
 
 /// Which function of a vector.
@@ -93,6 +93,15 @@ impl Operator for Softmax {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         real_kernel(self.name(), cx, Run { along: self.resolve(cx)?, kind: self.kind })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kind = match self.kind {
+            SoftmaxKind::Soft => 0,
+            SoftmaxKind::Log => 1,
+            SoftmaxKind::Hard => 2,
+        };
+        super::device::vectors(cx, self.resolve(cx)?, kind, lower)
     }
 
     fn as_any(&self) -> &dyn Any {
