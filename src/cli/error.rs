@@ -111,7 +111,8 @@ fn misuse(e: &SessionError) -> bool {
 
 /// Whether an error says that something sound is not supported, rather than that it failed.
 pub(super) fn is_unsupported(e: &Error) -> bool {
-    let op = |e: &OpError| matches!(e, OpError::Unsupported { .. });
+    // A type that an operator does not take is as good as an operator that is not there.
+    let op = |e: &OpError| matches!(e, OpError::Unsupported { .. } | OpError::DType { .. });
     match e {
         Error::Load(e) => e.is_unsupported(),
         Error::Graph(GraphError::Node { source, .. })
