@@ -1,14 +1,268 @@
-//! `onepool inspect`.
+//! `onepool inspect`: what a model is made of, and what running it takes.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::error::CliError;
+use serde::Serialize;
+
+use super::error::{CliError, chain};
+use super::explain::{self, Planned};
+use super::open::default_selector;
 use super::output::Output;
+use super::table::{Table, bytes};
+use super::{assign, error};
+use crate::backend::DeviceInfo;
+use crate::dtype::DType;
+use crate::graph::{Graph, TensorInfo};
+use crate::loader::onnx::{ModelSummary, SummaryIo, load_onnx, summarize_onnx};
+use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
+use crate::registry::Registry;
+use crate::session::IoInfo;
+use crate::shape::{Dim, Shape, SymShape};
 
 /// Arguments of `onepool inspect`.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    /// The model.
+    model: PathBuf,
+    /// The shape of an input that the model leaves open: NAME=1,3,224,224, or only the sizes where there
+    /// is one input.
+    #[arg(long, value_name = "NAME=SIZES")]
+    shape: Vec<String>,
+    /// The size of a dimension that the model only names: batch=1.
+    #[arg(long, value_name = "SYMBOL=SIZE")]
+    dim: Vec<String>,
+    /// The device that memory and cost are planned for; it is not opened.
+    #[arg(long)]
+    device: Option<String>,
+    /// List every node.
+    #[arg(long)]
+    nodes: bool,
+}
 
-pub(super) fn run(_args: &Args, _out: &mut Output) -> Result<ExitCode, CliError> {
-    Err(CliError::NotBuilt("inspect"))
+#[derive(Serialize)]
+struct Report<'a> {
+    model: String,
+    #[serde(flatten)]
+    summary: &'a ModelSummary,
+    /// Operators that cannot be loaded.
+    unsupported: Vec<String>,
+    /// The plan, or why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<Planned<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_planned: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError::Library`] for a file that is no model, [`CliError::Usage`] for shapes that do not fit. What
+/// is not supported is shown and no error.
+pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let summary = summarize_onnx(&args.model)?;
+    let unsupported: Vec<String> =
+        summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
+    let spinner = out.progress("loading", None);
+    let loaded = load_onnx(&args.model);
+    drop(spinner);
+    let (plan, not_planned, devices) = match &loaded {
+        Ok(graph) => planned(args, graph)?,
+        Err(e) if e.is_unsupported() => (None, Some(chain(e)), Vec::new()),
+        // The file is a model, and something in it is wrong.
+        Err(_) => (None, loaded.as_ref().err().map(|e| chain(e)), Vec::new()),
+    };
+    if out.is_json() {
+        out.json(&Report {
+            model: args.model.display().to_string(),
+            summary: &summary,
+            unsupported,
+            planned: plan.as_ref().map(|p| Planned::new(p, devices)),
+            not_planned,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    describe(args, &summary, out)?;
+    if !unsupported.is_empty() {
+        out.line(format_args!("\nnot supported: {}", unsupported.join(", ")))?;
+    }
+    if let Some(plan) = &plan {
+        if args.nodes {
+            explain::plan(plan, &devices, out.verbose() > 0, out)?;
+        } else {
+            explain::summary(plan, &devices, out)?;
+        }
+        fallbacks(plan, out)?;
+    }
+    if let Some(reason) = not_planned {
+        out.line(format_args!("\nnot planned: {reason}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn qualified(domain: &str, name: &str) -> String {
+    if domain.is_empty() { name.to_owned() } else { format!("{domain}.{name}") }
+}
+
+fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(), CliError> {
+    out.line(format_args!("{}", args.model.display()))?;
+    let opsets: Vec<String> = summary
+        .opsets
+        .iter()
+        .map(|(d, v)| format!("{} {v}", if d.is_empty() { "ai.onnx" } else { d }))
+        .collect();
+    out.line(format_args!("  graph     {:?}, {} nodes", summary.graph, summary.nodes))?;
+    out.line(format_args!("  opset     {}; file format {}", opsets.join(", "), summary.ir_version))?;
+    if !summary.producer.is_empty() {
+        out.line(format_args!("  written   by {}", summary.producer))?;
+    }
+    if !summary.functions.is_empty() {
+        out.line(format_args!("  functions {}", summary.functions.join(", ")))?;
+    }
+    let ios = |what: &str, ios: &[SummaryIo], out: &mut Output| -> Result<(), CliError> {
+        let mut table = Table::new([what, "type", "shape"]);
+        ios.iter().for_each(|io| table.row([&io.name, &io.kind, &io.shape]));
+        out.line("")?;
+        out.table(&table)
+    };
+    ios("input", &summary.inputs, out)?;
+    ios("output", &summary.outputs, out)?;
+    let mut table = Table::new(["operator", "nodes", "family", "runs on"]);
+    for o in &summary.operators {
+        let runs = match (o.is_known(), o.function, o.device_kernels) {
+            (false, ..) => "NOT SUPPORTED",
+            (true, true, _) => "a function of the model",
+            (true, false, true) => "device, cpu",
+            (true, false, false) if o.family == Some("constant") => "-",
+            (true, false, false) => "cpu",
+        };
+        table.row([&qualified(&o.domain, &o.name), &o.count.to_string(), o.family.unwrap_or("-"), runs]);
+    }
+    out.line("")?;
+    out.table(&table)?;
+    let mut table = Table::new(["parameters", "tensors", "elements", "bytes"]);
+    for p in &summary.parameters {
+        let size = if p.bytes == 0 && p.elements > 0 { "not supported".to_owned() } else { bytes(p.bytes) };
+        table.row([&p.dtype, &p.tensors.to_string(), &p.elements.to_string(), &size]);
+    }
+    out.line("")?;
+    out.table(&table)
+}
+
+fn fallbacks(plan: &Plan, out: &mut Output) -> Result<(), CliError> {
+    let mut reasons: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for n in &plan.report.nodes {
+        if let Some(reason) = &n.fallback {
+            *reasons.entry((n.op, reason)).or_default() += 1;
+        }
+    }
+    if !reasons.is_empty() {
+        out.line("\nruns on the CPU instead")?;
+    }
+    for ((op, reason), count) in reasons {
+        out.line(format_args!("  {count} {op}: {reason}"))?;
+    }
+    Ok(())
+}
+
+type PlanOrReason = (Option<Plan>, Option<String>, Vec<String>);
+
+fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
+    let ios: Vec<IoInfo> = graph
+        .inputs()
+        .iter()
+        .map(|&id| {
+            let t = graph.tensor(id);
+            IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
+        })
+        .collect();
+    let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
+    let sizes = dims(&args.dim)?;
+    let mut infos = Vec::new();
+    let mut open = Vec::new();
+    for (i, io) in ios.iter().enumerate() {
+        let shape = match given.get(&i) {
+            Some(text) => Some(fitting(io, assign::shape(text)?)?),
+            None => io.shape.as_ref().map(|s| named(s, &sizes)).and_then(|s| s.concrete()),
+        };
+        match shape {
+            Some(shape) => infos.push(TensorInfo::new(io.dtype.unwrap_or(DType::F32), shape)),
+            None => open.push(assign::described(io)),
+        }
+    }
+    if !open.is_empty() {
+        let reason = format!("the shapes of inputs are open: {}; give --shape or --dim", open.join(", "));
+        return Ok((None, Some(reason), Vec::new()));
+    }
+    let registry = Registry::with_defaults();
+    let selector = args.device.clone().unwrap_or_else(default_selector);
+    let mut devices: Vec<DeviceInfo> = vec![registry.find(&selector)?];
+    if !devices[0].native {
+        devices.push(registry.find("cpu")?);
+    }
+    let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
+    let table: Vec<&DeviceInfo> = devices.iter().collect();
+    let compiler = Compiler { graph, devices: &table, options: &PlanOptions::default() };
+    match compiler.compile(&infos, &BTreeMap::new()) {
+        Ok(plan) => Ok((Some(plan), None, names)),
+        Err(e @ PlanError::NeedsValues { .. }) => Ok((None, Some(chain(&e)), names)),
+        Err(e) if error::is_unsupported(&crate::session::Error::Plan(e.clone())) => {
+            Ok((None, Some(chain(&e)), names))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Sizes of symbols as arguments give them.
+///
+/// # Errors
+/// [`CliError::Usage`].
+pub(super) fn dims(texts: &[String]) -> Result<BTreeMap<String, usize>, CliError> {
+    let bad = |text: &str| CliError::usage(format!("--dim {text:?}: expected SYMBOL=SIZE"));
+    texts
+        .iter()
+        .map(|text| {
+            let (name, size) = text.split_once('=').ok_or_else(|| bad(text))?;
+            Ok((name.to_owned(), size.trim().parse().map_err(|_| bad(text))?))
+        })
+        .collect()
+}
+
+/// A declared shape with the sizes of its symbols.
+pub(super) fn named(shape: &SymShape, sizes: &BTreeMap<String, usize>) -> SymShape {
+    let size = |d: &Dim| match d {
+        Dim::Symbol(s) => sizes.get(&**s).map_or_else(|| d.clone(), |n| Dim::Known(*n)),
+        d => d.clone(),
+    };
+    SymShape(shape.0.iter().map(size).collect())
+}
+
+/// `shape`, if it fits what the model declares.
+///
+/// # Errors
+/// [`crate::session::SessionError::Shape`].
+pub(super) fn fitting(io: &IoInfo, shape: Shape) -> Result<Shape, CliError> {
+    if let Some(declared) = &io.shape {
+        declared
+            .unify(&shape, &mut BTreeMap::new())
+            .map_err(|source| crate::session::SessionError::Shape { name: io.name.clone(), source })?;
+    }
+    Ok(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_get_sizes() {
+        let sizes = dims(&["n=4".to_owned(), "h = 2".to_owned()]);
+        assert!(sizes.is_ok());
+        let sizes = dims(&["n=4".to_owned()]).unwrap();
+        let shape = SymShape(vec!["n".into(), "m".into(), 3.into()]);
+        assert_eq!(named(&shape, &sizes).to_string(), "[4, m, 3]");
+        assert!(dims(&["n".to_owned()]).is_err());
+        assert!(dims(&["n=-1".to_owned()]).is_err());
+    }
 }

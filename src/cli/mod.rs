@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod assign;
 mod bench;
 mod demo;
 mod devices;
 mod error;
+mod explain;
 mod inspect;
 mod npy;
 mod open;
@@ -19,6 +21,7 @@ mod run;
 mod scene;
 mod table;
 mod tensor_io;
+mod trace;
 mod verify;
 
 use std::io::Write as _;

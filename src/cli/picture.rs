@@ -1,6 +1,5 @@
 //! Pictures to tensors and back.
 
-use std::fs::File;
 use std::io::Cursor;
 use std::path::Path;
 
@@ -334,19 +333,6 @@ fn swapped(c: usize, channels: usize, bgr: bool) -> usize {
 pub(super) fn is_picture(path: &Path) -> bool {
     let extension = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
     matches!(extension.as_deref(), Some("png" | "jpg" | "jpeg"))
-}
-
-/// Fails early where a file could not be created.
-///
-/// # Errors
-/// The system's.
-pub(super) fn check_writable(path: &Path) -> Result<(), CliError> {
-    File::options()
-        .append(true)
-        .create(true)
-        .open(path)
-        .map(drop)
-        .map_err(|e| CliError::file("write", path, e))
 }
 
 #[cfg(test)]

@@ -19,11 +19,6 @@ impl Table {
     pub(super) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
-
-    /// Whether it has no rows.
-    pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
 }
 
 /// Whether a cell holds a number, with or without a unit.
@@ -105,7 +100,6 @@ mod tests {
     #[test]
     fn a_short_row_and_an_empty_table_print() {
         let mut t = Table::new(["a", "b"]);
-        assert!(t.is_empty());
         assert_eq!(t.to_string(), "a  b\n");
         t.row(["only"]);
         assert_eq!(t.to_string(), "a     b\nonly\n");

@@ -13,6 +13,7 @@ use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::range::ByteRange;
+use crate::plan::Plan;
 use crate::shape::Shape;
 
 /// Memory for one input or output, with the shape of its tensor where the model leaves it open.
@@ -147,6 +148,16 @@ impl<'e> BindingBuilder<'e> {
         self
     }
 
+    /// What would be planned for the shapes given, with nothing imported and nothing allocated for them: tells
+    /// the types and shapes of the outputs before there is memory for them.
+    ///
+    /// # Errors
+    /// As [`BindingBuilder::build`], those about memory excepted.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        let (infos, values) = self.signature()?;
+        Ok(self.inner.compiled(&infos, &values)?.plan.clone())
+    }
+
     /// Plans for the shapes given, imports the memory, records the commands.
     ///
     /// # Errors
@@ -154,6 +165,31 @@ impl<'e> BindingBuilder<'e> {
     /// [`Error::Device`].
     pub fn build(mut self) -> Result<Binding<'e>, Error> {
         let inner = Arc::clone(&self.inner);
+        let (infos, values) = self.signature()?;
+        let compiled = inner.compiled(&infos, &values)?;
+        let plan = &compiled.plan;
+        let mut policy = inner.options.bind;
+        policy.strict = self.strict.unwrap_or(policy.strict);
+        let mut take = |map: Side, name: &str| {
+            let map = if map == Side::Input { &mut self.inputs } else { &mut self.outputs };
+            map.remove(name).map_or(Source::Value, |m| m.into_source().0)
+        };
+        let inputs = (plan.inputs.iter())
+            .map(|io| Slot::new(take(Side::Input, &io.name), io, Side::Input, &inner.devices, policy))
+            .collect::<Result<Vec<_>, _>>()?;
+        let outputs = (plan.outputs.iter())
+            .map(|io| Slot::new(take(Side::Output, &io.name), io, Side::Output, &inner.devices, policy))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (i, value) in &values {
+            inputs[*i].write(&inner.devices, value.bytes())?;
+        }
+        let arenas = Arenas::new(plan, &inner.devices)?;
+        Binding::new(&inner, Arc::clone(&compiled), inputs, outputs, arenas, policy)
+    }
+
+    /// Types and shapes of all inputs, and the values of those that were given by value.
+    fn signature(&self) -> Result<(Vec<TensorInfo>, BTreeMap<usize, Tensor>), Error> {
+        let inner = &self.inner;
         for name in self.inputs.keys() {
             inner.input_position(name)?;
         }
@@ -190,24 +226,6 @@ impl<'e> BindingBuilder<'e> {
             return Err(SessionError::Unbound { names: open }.into());
         }
         inner.check_symbols(&infos)?;
-        let compiled = inner.compiled(&infos, &values)?;
-        let plan = &compiled.plan;
-        let mut policy = inner.options.bind;
-        policy.strict = self.strict.unwrap_or(policy.strict);
-        let mut take = |map: Side, name: &str| {
-            let map = if map == Side::Input { &mut self.inputs } else { &mut self.outputs };
-            map.remove(name).map_or(Source::Value, |m| m.into_source().0)
-        };
-        let inputs = (plan.inputs.iter())
-            .map(|io| Slot::new(take(Side::Input, &io.name), io, Side::Input, &inner.devices, policy))
-            .collect::<Result<Vec<_>, _>>()?;
-        let outputs = (plan.outputs.iter())
-            .map(|io| Slot::new(take(Side::Output, &io.name), io, Side::Output, &inner.devices, policy))
-            .collect::<Result<Vec<_>, _>>()?;
-        for (i, value) in &values {
-            inputs[*i].write(&inner.devices, value.bytes())?;
-        }
-        let arenas = Arenas::new(plan, &inner.devices)?;
-        Binding::new(&inner, Arc::clone(&compiled), inputs, outputs, arenas, policy)
+        Ok((infos, values))
     }
 }

@@ -9,9 +9,10 @@ mod legacy;
 mod proto;
 mod skeleton;
 mod store;
-mod syntax;
+mod summary;
 mod tensor;
 
+pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize_onnx};
 pub use tensor::{read_tensor_pb, write_tensor_pb};
 
 use std::collections::BTreeMap;

@@ -13,6 +13,10 @@ pub(crate) const HELD_TAG: u32 = 536_870_000;
 pub(crate) struct ModelProto {
     #[prost(int64, tag = "1")]
     pub(crate) ir_version: i64,
+    #[prost(string, tag = "2")]
+    pub(crate) producer_name: String,
+    #[prost(string, tag = "3")]
+    pub(crate) producer_version: String,
     #[prost(message, optional, boxed, tag = "7")]
     pub(crate) graph: Option<Box<GraphProto>>,
     #[prost(message, repeated, tag = "8")]

@@ -1,0 +1,229 @@
+//! A plan and its verdicts, for people and as JSON.
+
+use serde::Serialize;
+
+use super::error::CliError;
+use super::output::Output;
+use super::table::{Table, bytes, si};
+use crate::memory::import::Verdict;
+use crate::ops::StepKernel;
+use crate::plan::{Domain, KernelCode, Plan, PlanReport, Work};
+
+/// What was planned and how tensors reach the devices, as `--json` prints it.
+#[derive(Serialize)]
+pub(super) struct Explained<'a> {
+    verdicts: Vec<Said<'a>>,
+    #[serde(flatten)]
+    plan: Planned<'a>,
+}
+
+/// A plan, as `--json` prints it.
+#[derive(Serialize)]
+pub(super) struct Planned<'a> {
+    devices: Vec<String>,
+    plan: &'a PlanReport,
+    segments: Vec<SegmentReport>,
+    kernels: usize,
+    constants: usize,
+}
+
+#[derive(Serialize)]
+struct Said<'a> {
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+    /// The verdict in words.
+    sentence: String,
+}
+
+#[derive(Serialize)]
+struct SegmentReport {
+    device: u32,
+    commands: usize,
+    /// Each barrier: before which command, what must be over, what waits.
+    barriers: Vec<(usize, String, String)>,
+}
+
+impl<'a> Explained<'a> {
+    /// What there is to say.
+    pub(super) fn new(
+        verdicts: impl Iterator<Item = &'a Verdict>,
+        plan: &'a Plan,
+        devices: Vec<String>,
+    ) -> Self {
+        let verdicts = verdicts.map(|verdict| Said { verdict, sentence: verdict.to_string() }).collect();
+        Explained { verdicts, plan: Planned::new(plan, devices) }
+    }
+}
+
+impl<'a> Planned<'a> {
+    /// What there is to say.
+    pub(super) fn new(plan: &'a Plan, devices: Vec<String>) -> Self {
+        let segments = plan.segments.iter().map(|s| {
+            let between = s.commands.iter().enumerate().filter_map(|(i, c)| Some((i, c.barrier?)));
+            let closing = s.closing.map(|b| (s.commands.len(), b));
+            let words = |(i, b): (usize, crate::memory::coherency::Barrier)| {
+                (i, format!("{:?}", b.src), format!("{:?}", b.dst))
+            };
+            SegmentReport {
+                device: s.device,
+                commands: s.commands.len(),
+                barriers: between.chain(closing).map(words).collect(),
+            }
+        });
+        Planned {
+            devices,
+            plan: &plan.report,
+            segments: segments.collect(),
+            kernels: plan.kernels.len(),
+            constants: plan.constants.len(),
+        }
+    }
+}
+
+/// Prints how every bound tensor reaches the devices.
+///
+/// # Errors
+/// [`CliError::Stdout`].
+pub(super) fn verdicts<'a>(
+    verdicts: impl Iterator<Item = &'a Verdict>,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let verdicts: Vec<&Verdict> = verdicts.collect();
+    out.line("\nmemory of inputs and outputs")?;
+    for verdict in &verdicts {
+        out.line(format_args!("  {verdict}"))?;
+    }
+    out.line(format_args!("  {}", copied(verdicts.into_iter())))
+}
+
+/// How many bytes are copied in each run and how many are not.
+pub(super) fn copied<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String {
+    let (mut cpu, mut device, mut none) = (0, 0, 0);
+    for v in verdicts {
+        match v.path {
+            p if p.copies_on_cpu() => cpu += v.bytes,
+            p if p.copies_on_device() => device += v.bytes,
+            _ => none += v.bytes,
+        }
+    }
+    let (cpu, device, none) = (bytes(cpu), bytes(device), bytes(none));
+    format!("each run: {none} used in place, {device} copied by the device, {cpu} copied by the CPU")
+}
+
+/// Prints a plan: nodes and where they run, memory, barriers; with `commands` every command too.
+///
+/// # Errors
+/// [`CliError::Stdout`].
+pub(super) fn plan(
+    plan: &Plan,
+    devices: &[String],
+    commands: bool,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let device = |d: u32| devices.get(d as usize).cloned().unwrap_or_else(|| d.to_string());
+    let report = &plan.report;
+    out.line("\nnodes")?;
+    let mut table = Table::new(["node", "operator", "device", "commands", "flops", "bytes", "output"]);
+    for n in &report.nodes {
+        table.row([
+            n.name.clone(),
+            n.op.to_owned(),
+            device(n.device),
+            n.commands.to_string(),
+            si(n.cost.flops),
+            bytes(n.cost.bytes),
+            n.output.clone(),
+        ]);
+    }
+    out.table(&table)?;
+    let moved: Vec<_> = report.nodes.iter().filter_map(|n| Some((n, n.fallback.as_ref()?))).collect();
+    if !moved.is_empty() {
+        out.line("\nnot where they were asked to run")?;
+        for (n, reason) in moved {
+            out.line(format_args!("  {} ({}) runs on {}: {reason}", n.name, n.op, device(n.device)))?;
+        }
+    }
+    summary(plan, devices, out)?;
+    if commands {
+        list_commands(plan, &device, out)?;
+    }
+    Ok(())
+}
+
+/// Prints the sums of a plan.
+///
+/// # Errors
+/// [`CliError::Stdout`].
+pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Result<(), CliError> {
+    let report = &plan.report;
+    out.line("\nplan")?;
+    out.line(format_args!(
+        "  {} nodes of the graph became {} ({} fused), in {} commands and {} segments",
+        report.graph_nodes,
+        report.nodes.len(),
+        report.fused,
+        report.commands,
+        plan.segments.len()
+    ))?;
+    let dispatches = plan.segments.iter().flat_map(|s| &s.commands);
+    let dispatches = dispatches.filter(|c| matches!(c.work, Work::Dispatch { .. })).count();
+    out.line(format_args!(
+        "  {dispatches} dispatches of {} kernels, {} barriers",
+        plan.kernels.len(),
+        report.barriers
+    ))?;
+    out.line(format_args!(
+        "  {} flops, {} moved by kernels",
+        si(report.cost.flops),
+        bytes(report.cost.bytes)
+    ))?;
+    out.line(format_args!("  {} constants of {}", plan.constants.len(), bytes(report.constant_bytes)))?;
+    if report.arenas.is_empty() {
+        return out.line("  no memory between nodes");
+    }
+    out.line("\nmemory between nodes")?;
+    let mut table = Table::new(["arena", "tensors", "peak", "lower bound", "TVM's rule", "all apart"]);
+    for a in &report.arenas {
+        let domain = match a.domain {
+            Domain::Device(d) => devices.get(d as usize).cloned().unwrap_or_else(|| d.to_string()),
+            Domain::Host => "host, shared by devices".to_owned(),
+        };
+        let (peak, bound) = (bytes(a.bytes), bytes(a.lower_bound));
+        table.row([domain, a.ranges.to_string(), peak, bound, bytes(a.tvm_bytes), bytes(a.naive_bytes)]);
+    }
+    out.table(&table)
+}
+
+fn list_commands(plan: &Plan, device: &dyn Fn(u32) -> String, out: &mut Output) -> Result<(), CliError> {
+    for (s, segment) in plan.segments.iter().enumerate() {
+        out.line(format_args!("\nsegment {s} on {}", device(segment.device)))?;
+        for (i, c) in segment.commands.iter().enumerate() {
+            if let Some(b) = c.barrier {
+                out.line(format_args!("       barrier {:?} -> {:?}", b.src, b.dst))?;
+            }
+            let node = plan.report.nodes.get(c.node as usize).map_or("", |n| n.name.as_str());
+            let work = match &c.work {
+                Work::Dispatch { kernel, groups, .. } => {
+                    let name =
+                        plan.kernels.get(*kernel as usize).map_or_else(String::new, |k| kernel_name(&k.code));
+                    format!("{name} {}x{}x{}", groups[0], groups[1], groups[2])
+                }
+                Work::Copy { src, .. } => format!("copy of {}", bytes(src.bytes)),
+                Work::Fill { dst, value } => format!("fill of {} with {value:#x}", bytes(dst.bytes)),
+            };
+            out.line(format_args!("  {i:4} {work}  ({node})"))?;
+        }
+        if let Some(b) = segment.closing {
+            out.line(format_args!("       barrier {:?} -> {:?}", b.src, b.dst))?;
+        }
+    }
+    Ok(())
+}
+
+fn kernel_name(code: &KernelCode) -> String {
+    match code {
+        KernelCode::Device(StepKernel::Table(id)) => id.info().name.to_owned(),
+        KernelCode::Device(StepKernel::Module(source)) => source.name().to_owned(),
+        KernelCode::Native(native) => native.name().to_owned(),
+    }
+}

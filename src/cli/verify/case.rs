@@ -1,0 +1,170 @@
+//! Runs one test case.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::compare::{Difference, Tolerance, compare, compare_info};
+use super::suite::Case;
+use crate::cli::error::{CliError, UNSUPPORTED, chain};
+use crate::cli::tensor_io::read_pb_tensor;
+use crate::device::Context;
+use crate::graph::Tensor;
+use crate::loader::onnx::load_onnx;
+use crate::session::Session;
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Every output of every data set is right.
+    Passed,
+    /// Something is wrong.
+    Failed(String),
+    /// An operator, a type or a form of them that is not supported.
+    Unsupported(String),
+}
+
+/// A case with its end.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    /// How it ended.
+    pub(super) status: Status,
+    /// How long it took.
+    pub(super) seconds: f64,
+}
+
+/// Runs a case on opened devices. A panic is a failure of the case and of nothing else.
+pub(super) fn run(case: &Case, devices: &[Context], given: (Option<f64>, Option<f64>)) -> Outcome {
+    let start = Instant::now();
+    let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
+    let status = match catch_unwind(AssertUnwindSafe(|| verify(case, devices, tolerance))) {
+        Ok(Ok(None)) => Status::Passed,
+        Ok(Ok(Some(wrong))) => Status::Failed(wrong),
+        Ok(Err(e)) if e.exit_code() == Some(UNSUPPORTED) => Status::Unsupported(chain(&e)),
+        Ok(Err(e)) => Status::Failed(chain(&e)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Status::Failed(format!("panicked: {}", text.unwrap_or("no message")))
+        }
+    };
+    Outcome { status, seconds: start.elapsed().as_secs_f64() }
+}
+
+/// What is wrong with the first output that is wrong.
+fn verify(case: &Case, devices: &[Context], tolerance: Tolerance) -> Result<Option<String>, CliError> {
+    let graph = load_onnx(&model_of(&case.dir)?)?;
+    let mut builder = Session::builder().graph(graph);
+    for device in devices {
+        builder = builder.context(device.clone());
+    }
+    let mut session = builder.build()?;
+    for data in data_sets(&case.dir)? {
+        give_inputs(&mut session, &data)?;
+        session.run()?;
+        for (io, path) in session.outputs().iter().zip(numbered(&data, "output_")?) {
+            let expected = read(&path)?.1;
+            let got = session.get_output(&io.name)?;
+            let same = if case.meta.random {
+                compare_info(&got, &expected)
+            } else {
+                compare(&got, &expected, tolerance)
+            };
+            if let Err(difference) = same {
+                return Ok(Some(wrong(&data, &io.name, &difference)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
+    let set = data.file_name().unwrap_or_default().to_string_lossy();
+    format!("{set}: output {output:?} {difference}")
+}
+
+/// The model of a case: in its folder, or beside it under its name.
+fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
+    let inside = dir.join("model.onnx");
+    let mut beside = dir.as_os_str().to_owned();
+    beside.push(".onnx");
+    let beside = PathBuf::from(beside);
+    match (inside.exists(), beside.exists()) {
+        (false, true) => Ok(beside),
+        (false, false) => Err(CliError::content(dir, "there is no model.onnx")),
+        (true, _) => Ok(inside),
+    }
+}
+
+/// The folders of a case's data.
+///
+/// # Errors
+/// There is none.
+pub(super) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let sets = numbered(dir, "test_data_set_")?;
+    if sets.is_empty() {
+        return Err(CliError::content(dir, "there is no test_data_set_0"));
+    }
+    Ok(sets)
+}
+
+/// The entries of a folder that begin with `prefix` and a number, in the order of the numbers.
+fn numbered(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, CliError> {
+    let failed = |e| CliError::file("read", dir, e);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(rest) = name.strip_prefix(prefix) else { continue };
+        if let Ok(number) = rest.strip_suffix(".pb").unwrap_or(rest).parse::<u32>() {
+            found.push((number, path));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+fn read(path: &Path) -> Result<(String, Tensor), CliError> {
+    // An optional without a value is written as no bytes.
+    if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
+        return Err(CliError::Unsupported("an optional as an input or output".to_owned()));
+    }
+    read_pb_tensor(path)
+}
+
+/// Gives every input its value: by name where all names are inputs of the model, else by position.
+fn give_inputs(session: &mut Session, data: &Path) -> Result<(), CliError> {
+    let ios = session.inputs();
+    let values: Vec<(String, Tensor)> =
+        numbered(data, "input_")?.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    let mut names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let named = names.len() == values.len() && names.iter().all(|n| ios.iter().any(|io| io.name == *n));
+    for (i, (name, value)) in values.iter().enumerate() {
+        let name = if named { name } else { ios.get(i).map_or(name, |io| &io.name) };
+        session.set_input(name, value)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_taken_in_the_order_of_their_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["input_10.pb", "input_2.pb", "input_x.pb", "output_0.pb", "input_0.pb"] {
+            std::fs::write(dir.path().join(name), []).unwrap();
+        }
+        let names: Vec<String> = numbered(dir.path(), "input_")
+            .unwrap()
+            .iter()
+            .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        assert_eq!(names, ["input_0.pb", "input_2.pb", "input_10.pb"]);
+        assert!(data_sets(dir.path()).is_err());
+        assert!(numbered(&dir.path().join("none"), "a").is_err());
+    }
+}

@@ -1,0 +1,288 @@
+//! What a model says of itself, supported or not: for people who want to know what they have.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use prost::Message as _;
+
+use super::graph::{domain_of, is_constant, type_of};
+use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto, data_type};
+use super::skeleton::{Message, skeleton};
+use super::tensor::{decode_error, dtype_of};
+use super::{NEWEST_OPSET, Opsets};
+use crate::loader::error::{LoadError, LoadErrorKind};
+use crate::loader::source::Source;
+use crate::ops;
+
+/// What a model file holds, read without asking whether any of it is supported.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct ModelSummary {
+    /// Version of the file format.
+    pub ir_version: i64,
+    /// The program that wrote it, with its version.
+    pub producer: String,
+    /// Operator set versions by domain; "" is ONNX's own.
+    pub opsets: BTreeMap<String, i64>,
+    /// The graph's name.
+    pub graph: String,
+    /// What the caller gives; parameters that the file lists as inputs are left out.
+    pub inputs: Vec<SummaryIo>,
+    /// What the caller gets.
+    pub outputs: Vec<SummaryIo>,
+    /// Nodes of the graph and its sub-graphs.
+    pub nodes: usize,
+    /// Operators of the graph, its sub-graphs and the functions that the model defines, most frequent first.
+    pub operators: Vec<OperatorCount>,
+    /// Functions that the model defines.
+    pub functions: Vec<String>,
+    /// Parameters by element type.
+    pub parameters: Vec<ParameterGroup>,
+}
+
+/// An input or output in words.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct SummaryIo {
+    /// Its name.
+    pub name: String,
+    /// Its element type, or what it is if it is no tensor.
+    pub kind: String,
+    /// Its shape, as far as it is declared.
+    pub shape: String,
+}
+
+/// How often a model uses an operator.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct OperatorCount {
+    /// Its name.
+    pub name: String,
+    /// Its domain; "" is ONNX's own.
+    pub domain: String,
+    /// How many nodes.
+    pub count: usize,
+    /// The family it is in; `None` where it is not supported.
+    pub family: Option<&'static str>,
+    /// Whether it is a function that the model defines.
+    pub function: bool,
+    /// Whether it has device kernels.
+    pub device_kernels: bool,
+}
+
+impl OperatorCount {
+    /// Whether a node of it can be loaded, as far as its name tells.
+    pub fn is_known(&self) -> bool {
+        self.function || self.family.is_some()
+    }
+}
+
+/// Parameters of one element type.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct ParameterGroup {
+    /// The element type's name.
+    pub dtype: String,
+    /// How many tensors.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: u64,
+    /// Their bytes; 0 for types that are not supported.
+    pub bytes: u64,
+}
+
+/// Reads what the ONNX model `path` says of itself. Parameters stay where they are.
+///
+/// # Errors
+/// [`LoadError`] where the file is no ONNX model; never for operators or types that are not supported.
+pub fn summarize_onnx(path: &Path) -> Result<ModelSummary, LoadError> {
+    Source::open(path).and_then(|mut source| summarize(&mut source)).map_err(|e| e.in_file(path))
+}
+
+fn summarize(source: &mut Source<'_>) -> Result<ModelSummary, LoadError> {
+    let walked = skeleton(source, Message::Model)?;
+    let model = ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
+    if model.ir_version <= 0 {
+        return Err(LoadErrorKind::missing("the IR version (is this an ONNX model?)").into());
+    }
+    let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
+    let opsets = Opsets::of_model(&model)?;
+    let mut count = Count::default();
+    count.graph(graph);
+    let nodes = count.nodes;
+    for function in &model.functions {
+        count.nodes(&function.node);
+    }
+    let is_parameter = |i: &&ValueInfoProto| !graph.initializer.iter().any(|t| t.name == i.name);
+    Ok(ModelSummary {
+        ir_version: model.ir_version,
+        producer: format!("{} {}", model.producer_name, model.producer_version).trim().to_owned(),
+        graph: graph.name.clone(),
+        inputs: graph.input.iter().filter(is_parameter).map(describe).collect(),
+        outputs: graph.output.iter().map(describe).collect(),
+        nodes,
+        operators: count.operators(&model, &opsets),
+        functions: model.functions.iter().map(|f| f.name.clone()).collect(),
+        parameters: count.parameters.into_values().collect(),
+        opsets: opsets.0,
+    })
+}
+
+fn describe(info: &ValueInfoProto) -> SummaryIo {
+    let (kind, shape) = match type_of(info) {
+        Ok((dtype, shape)) => {
+            (dtype.map_or("?".to_owned(), |d| d.to_string()), shape.map_or("?".to_owned(), |s| s.to_string()))
+        }
+        Err(_) => {
+            let kind = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+                Some(TypeValue::Tensor(t)) => type_name(t.elem_type),
+                Some(TypeValue::SparseTensor(_)) => "sparse tensor".to_owned(),
+                Some(TypeValue::Sequence(_)) => "sequence".to_owned(),
+                Some(TypeValue::Map(_)) => "map".to_owned(),
+                Some(TypeValue::Optional(_)) => "optional".to_owned(),
+                None => "?".to_owned(),
+            };
+            (kind, "?".to_owned())
+        }
+    };
+    SummaryIo { name: info.name.clone(), kind, shape }
+}
+
+fn type_name(number: i32) -> String {
+    if let Ok(dtype) = dtype_of(number) {
+        return dtype.to_string();
+    }
+    let name = usize::try_from(number).ok().and_then(|i| data_type::NAMES.get(i));
+    name.map_or_else(|| format!("type {number}"), |n| n.to_lowercase())
+}
+
+#[derive(Default)]
+struct Count<'m> {
+    nodes: usize,
+    operators: BTreeMap<(&'m str, &'m str), usize>,
+    parameters: BTreeMap<i32, ParameterGroup>,
+}
+
+impl<'m> Count<'m> {
+    // How deep graphs are nested is bounded by the walk that found them.
+    fn graph(&mut self, graph: &'m GraphProto) {
+        graph.initializer.iter().for_each(|t| self.parameter(t));
+        graph.sparse_initializer.iter().filter_map(|t| t.values.as_ref()).for_each(|t| self.parameter(t));
+        self.nodes(&graph.node);
+    }
+
+    fn nodes(&mut self, nodes: &'m [NodeProto]) {
+        for node in nodes {
+            self.nodes = self.nodes.saturating_add(1);
+            let count = self.operators.entry((domain_of(&node.domain), &node.op_type)).or_default();
+            *count = count.saturating_add(1);
+            for attribute in &node.attribute {
+                if let Some(graph) = &attribute.g {
+                    self.graph(graph);
+                }
+                if let Some(tensor) = attribute.t.as_ref().filter(|_| is_constant(node)) {
+                    self.parameter(tensor);
+                }
+            }
+        }
+    }
+
+    fn parameter(&mut self, tensor: &TensorProto) {
+        let sizes = tensor.dims.iter().map(|d| u64::try_from(*d).unwrap_or(0));
+        let elements = sizes.fold(1u64, u64::saturating_mul);
+        let bytes = dtype_of(tensor.data_type).map_or(0, |d| elements.saturating_mul(d.bytes() as u64));
+        let group = self.parameters.entry(tensor.data_type).or_default();
+        group.dtype = type_name(tensor.data_type);
+        group.tensors = group.tensors.saturating_add(1);
+        group.elements = group.elements.saturating_add(elements);
+        group.bytes = group.bytes.saturating_add(bytes);
+    }
+
+    fn operators(&self, model: &ModelProto, opsets: &Opsets) -> Vec<OperatorCount> {
+        let mut rows: Vec<OperatorCount> = self
+            .operators
+            .iter()
+            .map(|(&(domain, name), &count)| {
+                let opset = opsets.get(domain).unwrap_or(if domain.is_empty() { NEWEST_OPSET } else { 1 });
+                let families = || ops::FAMILIES.iter();
+                let def = ops::find(domain, name).filter(|d| d.since <= opset);
+                let family = def.and_then(|d| families().find(|f| f.ops.iter().any(|o| std::ptr::eq(o, d))));
+                let defined =
+                    |f: &super::proto::FunctionProto| f.name == name && domain_of(&f.domain) == domain;
+                // A constant is read by the loader itself.
+                let constant = domain.is_empty() && name == "Constant";
+                OperatorCount {
+                    name: name.to_owned(),
+                    domain: domain.to_owned(),
+                    count,
+                    family: family.map(|f| f.name).or(constant.then_some("constant")),
+                    function: def.is_none() && model.functions.iter().any(defined),
+                    device_kernels: def.is_some_and(|d| d.gpu),
+                }
+            })
+            .collect();
+        rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(op: &str, domain: &str) -> NodeProto {
+        NodeProto { op_type: op.into(), domain: domain.into(), ..Default::default() }
+    }
+
+    fn summary(graph: GraphProto) -> ModelSummary {
+        let model = ModelProto { ir_version: 8, graph: Some(Box::new(graph)), ..Default::default() };
+        summarize(&mut Source::of(&model.encode_to_vec())).unwrap()
+    }
+
+    #[test]
+    fn unknown_operators_and_types_are_listed_and_no_error() {
+        let input = super::super::proto::TypeProto {
+            value: Some(TypeValue::Tensor(super::super::proto::TensorTypeProto {
+                elem_type: 8,
+                shape: None,
+            })),
+        };
+        let s = summary(GraphProto {
+            node: vec![
+                node("Conv", ""),
+                node("NoSuchThing", ""),
+                node("Conv", "ai.onnx"),
+                node("Conv", "other"),
+            ],
+            input: vec![ValueInfoProto { name: "x".into(), r#type: Some(input) }],
+            initializer: vec![
+                TensorProto { dims: vec![2, 3], data_type: 1, ..Default::default() },
+                TensorProto { dims: vec![4], data_type: 22, ..Default::default() },
+            ],
+            ..Default::default()
+        });
+        assert_eq!(s.nodes, 4);
+        let row = |name: &str, domain: &str| {
+            s.operators.iter().find(|o| o.name == name && o.domain == domain).unwrap()
+        };
+        assert_eq!((row("Conv", "").count, row("Conv", "").family), (2, Some("conv")));
+        assert!(row("Conv", "").device_kernels);
+        assert!(!row("NoSuchThing", "").is_known() && !row("Conv", "other").is_known());
+        assert_eq!((s.inputs[0].kind.as_str(), s.inputs[0].shape.as_str()), ("string", "?"));
+        let bytes: Vec<_> = s.parameters.iter().map(|p| (p.dtype.as_str(), p.elements, p.bytes)).collect();
+        assert_eq!(bytes, [("float32", 6, 24), ("int4", 4, 0)]);
+    }
+
+    #[test]
+    fn sub_graphs_count() {
+        let inner = GraphProto { node: vec![node("Relu", "")], ..Default::default() };
+        let attribute =
+            super::super::proto::AttributeProto { g: Some(Box::new(inner)), ..Default::default() };
+        let outer = NodeProto { attribute: vec![attribute], ..node("Loop", "") };
+        let s = summary(GraphProto { node: vec![outer], ..Default::default() });
+        assert_eq!(s.nodes, 2);
+        assert!(s.operators.iter().any(|o| o.name == "Relu"));
+    }
+
+    #[test]
+    fn what_is_no_model_is_an_error() {
+        assert!(summarize(&mut Source::of(b"hello, this is no model")).is_err());
+        assert!(summarize(&mut Source::of(&[])).is_err());
+    }
+}
