@@ -2,8 +2,7 @@
 //!
 //! `cargo run --example zero_copy -- vulkan`; without an argument the best device is taken.
 
-use onepool::session::Memory;
-use onepool::{DType, Error, GraphBuilder, HostRegion, Session, ops};
+use onepool::{DType, Error, GraphBuilder, HostRegion, Memory, Session, ops};
 
 /// Elements of a frame: 4 MiB, enough that every device imports it.
 const LEN: usize = 1 << 20;
