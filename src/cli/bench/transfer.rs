@@ -168,7 +168,7 @@ fn overheads(args: &Args, context: &Context) -> Result<Overheads, CliError> {
     for &mib in &args.sizes {
         let region = empty((mib as usize) << 20)?;
         region.write().map_err(Error::from)?.fill(1);
-        let cost = timed(20, || Ok(drop(context.import(&region).map_err(Error::from)?)));
+        let cost = timed(20, || context.import(&region).map(drop).map_err(|e| Error::from(e).into()));
         // A device without imports has no such cost.
         import_us.extend(cost.ok().map(|us| (mib, us)));
     }
