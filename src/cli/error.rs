@@ -84,10 +84,9 @@ impl CliError {
             CliError::Unsupported(_) => Some(UNSUPPORTED),
             CliError::Library(e) if is_unsupported(e) => Some(UNSUPPORTED),
             CliError::Library(Error::Session(e)) => misuse(e).then_some(USAGE),
-            CliError::Library(Error::Registry(e)) => match e {
-                OpenError::UnknownApi { .. } | OpenError::NoSuchDevice { .. } => Some(USAGE),
-                _ => None,
-            },
+            CliError::Library(Error::Registry(
+                OpenError::UnknownApi { .. } | OpenError::NoSuchDevice { .. },
+            )) => Some(USAGE),
             _ => None,
         }
     }

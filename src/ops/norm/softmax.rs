@@ -133,7 +133,7 @@ impl RealKernel for Run {
 
 /// The larger one; a NaN stays.
 fn larger<T: Real>(a: T, b: T) -> T {
-    if b > a || b != b { b } else { a }
+    if b > a || b.partial_cmp(&b).is_none() { b } else { a }
 }
 
 fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {

@@ -33,7 +33,7 @@ pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result
     let passes = passes(&tables, &one);
     if passes.is_empty() {
         let bytes = cx.input(0)?.bytes() as u64;
-        if bytes % 4 != 0 {
+        if !bytes.is_multiple_of(4) {
             return Err(OpError::unsupported("no device kernel for a copy of a part of a word"));
         }
         lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), bytes);
