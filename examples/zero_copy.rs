@@ -18,11 +18,8 @@ fn main() -> Result<(), Error> {
 
     let input = HostRegion::new(BYTES)?.into_shared();
     let frames = [HostRegion::new(BYTES)?.into_shared(), HostRegion::new(BYTES)?.into_shared()];
-    let mut binding = session
-        .bind()
-        .input("x", Memory::region(&input))
-        .output("y", Memory::region(&frames[0]))
-        .build()?;
+    let mut binding =
+        session.bind().input("x", Memory::region(&input)).output("y", Memory::region(&frames[0])).build()?;
     for info in session.devices() {
         println!("device: {} ({})", info.name, info.api);
     }
