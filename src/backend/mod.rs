@@ -201,7 +201,7 @@ pub struct DeviceInfo {
 }
 
 /// How a context is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ContextDesc {
     /// Turns the API's validation on (Vulkan layers) and collects its messages, see
     /// [`ContextBackend::validation_messages`].
@@ -212,12 +212,6 @@ pub struct ContextDesc {
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,
-}
-
-impl Default for ContextDesc {
-    fn default() -> Self {
-        ContextDesc { validation: false, threads: 0, cache_dir: None, wait: WaitPolicy::default() }
-    }
 }
 
 /// How the host waits for a device.

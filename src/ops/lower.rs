@@ -32,6 +32,9 @@ pub struct PackKey {
     pub numbers: [u32; 4],
 }
 
+/// Writes a constant in a packed layout.
+pub type PackFn = dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync;
+
 /// A constant in a packed layout.
 #[derive(Clone)]
 pub struct Packed {
@@ -42,7 +45,7 @@ pub struct Packed {
     /// Bytes of the result.
     pub bytes: usize,
     /// Writes the packed bytes.
-    pub pack: Arc<dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync>,
+    pub pack: Arc<PackFn>,
 }
 
 impl std::fmt::Debug for Packed {

@@ -33,7 +33,7 @@ pub mod tvm;
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
-pub use lower::{Lowered, Lowering, Operand, PackKey, Packed, Step, StepKernel};
+pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel};
 pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};
 

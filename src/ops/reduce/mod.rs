@@ -34,6 +34,7 @@ const TYPES: &[DType] = &[
     DType::F32,
     DType::F64,
     DType::F16,
+    DType::BF16,
     DType::I32,
     DType::I64,
     DType::U32,
