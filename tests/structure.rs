@@ -1,5 +1,7 @@
 //! What holds for the source tree: layers, islands of `unsafe`, the length of files, and what must not be in them.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
