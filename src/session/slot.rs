@@ -143,7 +143,9 @@ impl<'e> Slot<'e> {
                 continue;
             }
             if policy.strict {
-                return Err(SessionError::Strict { verdict: choice.verdict(&io.name, &request).to_string() }.into());
+                return Err(
+                    SessionError::Strict { verdict: choice.verdict(&io.name, &request).to_string() }.into()
+                );
             }
             choice.path = Path::Staged;
             self.verdicts.push(choice.verdict(&io.name, &request));

@@ -146,7 +146,8 @@ fn shared_output(first: &str, second: &str, n: usize) {
         .build()
         .unwrap();
     let x = HostRegion::from_bytes(bytemuck::cast_slice(&vec![1.5f32; n])).unwrap().into_shared();
-    let (a, b) = (HostRegion::new(n * 4).unwrap().into_shared(), HostRegion::new(n * 4).unwrap().into_shared());
+    let (a, b) =
+        (HostRegion::new(n * 4).unwrap().into_shared(), HostRegion::new(n * 4).unwrap().into_shared());
     let mut binding = session
         .bind()
         .input("x", Memory::region(&x))
