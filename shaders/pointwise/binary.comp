@@ -65,7 +65,7 @@ float power(float v, float e)
     if (e == -1.0) {
         return 1.0 / v;
     }
-    if (e == 0.5) {
+    if (e == 0.5 && floatBitsToUint(v) >> 31 == 0u) {
         return sqrt(v);
     }
     float m = abs(v);

@@ -10,6 +10,7 @@ mod proto;
 mod skeleton;
 mod store;
 mod summary;
+mod syntax;
 mod tensor;
 
 pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize_onnx};

@@ -93,7 +93,7 @@ impl Batch {
         };
         let mut best =
             Batch { count: 1, inner: 1, first: [first.0, first.1], outer_step: [0, 0], inner_step: [0, 0] };
-        let divisors = (1..=pairs.len()).filter(|d| pairs.len() % d == 0);
+        let divisors = (1..=pairs.len()).filter(|d| pairs.len().is_multiple_of(*d));
         for inner in divisors {
             let (Some(inner_step), Some(outer_step)) =
                 (step(pairs.get(1).filter(|_| inner > 1)), step(pairs.get(inner)))

@@ -28,11 +28,13 @@ pub struct DepthToSpace {
     pub mode: DepthMode,
 }
 
-/// `[N, C, H*b, W*b]` to `[N, C*b*b, H, W]`; the block's position is the slower index of a channel.
+/// `[N, C, H*b, W*b]` to `[N, C*b*b, H, W]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceToDepth {
     /// Edge of a block.
     pub block: usize,
+    /// How channels are numbered.
+    pub mode: DepthMode,
 }
 
 fn block_size(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
@@ -45,12 +47,26 @@ fn block_size(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
 
 pub(super) fn read_depth_to_space(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     let block = block_size(attrs)?;
-    let mode = attrs.choice("mode", DepthMode::Dcr, &[("DCR", DepthMode::Dcr), ("CRD", DepthMode::Crd)])?;
-    Ok(Arc::new(DepthToSpace { block, mode }))
+    Ok(Arc::new(DepthToSpace { block, mode: mode(attrs)? }))
 }
 
 pub(super) fn read_space_to_depth(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(Arc::new(SpaceToDepth { block: block_size(attrs)? }))
+    Ok(Arc::new(SpaceToDepth { block: block_size(attrs)?, mode: mode(attrs)? }))
+}
+
+fn mode(attrs: &AttrReader<'_>) -> Result<DepthMode, OpError> {
+    Ok(attrs.choice("mode", DepthMode::Dcr, &[("DCR", DepthMode::Dcr), ("CRD", DepthMode::Crd)])?)
+}
+
+impl DepthMode {
+    /// Distances in channels of the deep side along (channel, row of the block, column of the block),
+    /// where the wide side has `channels`.
+    fn strides(self, channels: usize, b: usize) -> [usize; 3] {
+        match self {
+            DepthMode::Dcr => [1, b * channels, channels],
+            DepthMode::Crd => [b * b, b, 1],
+        }
+    }
 }
 
 fn nchw(cx: &OpCx) -> Result<[usize; 4], OpError> {
@@ -63,7 +79,7 @@ fn walk(deep: &Shape, wide: &Shape, b: usize, channel: [usize; 3], to_wide: bool
     let of = |k: usize| d[1] * channel[k] as isize;
     let deep_strides = vec![d[0], of(0), of(1), of(2), d[2], d[3]];
     let wide_strides = vec![w[0], w[1], w[2], w[3], w[2] * b as isize, w[3] * b as isize];
-    let dims = vec![wide[0], wide[1], b, b, deep[2], deep[3]];
+    let dims = [wide[0], wide[1], b, b, deep[2], deep[3]];
     // The wide side's rows are the inner loop where it is written, so that writes run forwards.
     let order = if to_wide { [0, 1, 4, 2, 5, 3] } else { [0, 2, 3, 1, 4, 5] };
     let pick = |v: &[isize]| order.map(|i| v[i]).to_vec();
@@ -79,10 +95,7 @@ fn walk(deep: &Shape, wide: &Shape, b: usize, channel: [usize; 3], to_wide: bool
 impl DepthToSpace {
     fn pieces(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
         let (x, y, b) = (cx.shape(0)?, &cx.output(0)?.shape, self.block);
-        let channel = match self.mode {
-            DepthMode::Dcr => [1, b * y[1], y[1]],
-            DepthMode::Crd => [b * b, b, 1],
-        };
+        let channel = self.mode.strides(y[1], b);
         Ok(walk(x, y, b, channel, true).piece(Source::Input(0), 0).into_iter().collect())
     }
 }
@@ -99,7 +112,7 @@ impl Operator for DepthToSpace {
         if c % area != 0 {
             return Err(cx.shape_error(0, format!("channels in multiples of {area}")));
         }
-        let wide = |v: usize| v.checked_mul(self.block).unwrap_or(usize::MAX);
+        let wide = |v: usize| v.saturating_mul(self.block);
         Ok(vec![TensorInfo::new(cx.dtype(0)?, Shape::new([n, c / area, wide(h), wide(w)])?)])
     }
 
@@ -109,7 +122,7 @@ impl Operator for DepthToSpace {
 impl SpaceToDepth {
     fn pieces(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
         let (x, y, b) = (cx.shape(0)?, &cx.output(0)?.shape, self.block);
-        let channel = [1, b * x[1], x[1]];
+        let channel = self.mode.strides(x[1], b);
         Ok(walk(y, x, b, channel, false).piece(Source::Input(0), 0).into_iter().collect())
     }
 }
@@ -126,7 +139,7 @@ impl Operator for SpaceToDepth {
         if h % b != 0 || w % b != 0 {
             return Err(cx.shape_error(0, format!("rows and columns in multiples of {b}")));
         }
-        let deep = c.checked_mul(b * b).unwrap_or(usize::MAX);
+        let deep = c.saturating_mul(b * b);
         Ok(vec![TensorInfo::new(cx.dtype(0)?, Shape::new([n, deep, h / b, w / b])?)])
     }
 
