@@ -1,6 +1,6 @@
 use onepool::device::{Buffer, Context};
 
-fn strings(context: &Context, slice: &mut [String]) {
+fn pointers(context: &Context, slice: &mut [&'static u8]) {
     context.scope(|scope| {
         let _ = scope.import_mut(slice);
     });
