@@ -246,6 +246,52 @@ fn logic_and_bits() {
 }
 
 #[test]
+fn signed_shifts_copy_the_sign() {
+    let shift = |direction: &str| {
+        read_op("BitShift", 28, &attrs(&[("direction", AttrValue::Str(direction.into()))])).unwrap()
+    };
+    for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {
+        let width = 8.0 * dtype.bytes() as f32;
+        let x = typed(dtype, &[7], &[-8.0, -1.0, 4.0, 64.0, -64.0, -8.0, 4.0]);
+        let n = typed(dtype, &[7], &[1.0, 2.0, 1.0, 1.0, width, -1.0, width + 1.0]);
+        let inputs = [Some(x), Some(n)];
+        assert_eq!(
+            wide(&everywhere(shift("RIGHT").as_ref(), &inputs, 0.0)),
+            [-4.0, -1.0, 2.0, 32.0, -1.0, -1.0, 0.0]
+        );
+        let up = wrapped(dtype, 128.0);
+        assert_eq!(
+            wide(&everywhere(shift("LEFT").as_ref(), &inputs, 0.0)),
+            [-16.0, -4.0, 8.0, up, 0.0, 0.0, 0.0]
+        );
+    }
+}
+
+#[test]
+fn before_opset_7_the_second_input_stands_at_an_axis() {
+    let old = |name: &str, list: &[(&str, AttrValue)]| read_op(name, 6, &attrs(list)).unwrap();
+    let [a, b] = pair(DType::F32, &[2, 3, 4], &[3]);
+    let at_axis = [("broadcast", AttrValue::Int(1)), ("axis", AttrValue::Int(1))];
+    let aligned = b.reshaped(Shape::new([3, 1]).unwrap()).unwrap();
+    let want = naive(&[&a, &aligned], |x| x[0] * x[1]);
+    let y = everywhere(old("Mul", &at_axis).as_ref(), &[Some(a.clone()), Some(b.clone())], 0.0);
+    near("Mul", &y, &want, 1e-6);
+    let want = naive(&[&a, &aligned], |x| if x[0] < 0.0 { x[0] * x[1] } else { x[0] });
+    let y = everywhere(old("PRelu", &[]).as_ref(), &[Some(a.clone()), Some(b)], 0.0);
+    near("PRelu", &y, &want, 1e-6);
+    let slope = Tensor::new([1], &[0.5f32]).unwrap();
+    let want = naive(&[&a, &slope], |x| if x[0] < 0.0 { x[0] * x[1] } else { x[0] });
+    near("PRelu", &everywhere(old("PRelu", &[]).as_ref(), &[Some(a.clone()), Some(slope)], 0.0), &want, 1e-6);
+    let [_, row] = pair(DType::F32, &[], &[4]);
+    let want = naive(&[&a, &row], |x| x[0] + x[1]);
+    let last = [("broadcast", AttrValue::Int(1))];
+    near("Add", &everywhere(old("Add", &last).as_ref(), &[Some(a.clone()), Some(row)], 0.0), &want, 1e-6);
+    let [_, long] = pair(DType::F32, &[], &[3, 4, 2]);
+    let refused = facts(old("Mul", &at_axis).as_ref(), &[Some(a), Some(long)], 1);
+    assert!(matches!(refused, Err(OpError::InputShape { input: 1, .. })));
+}
+
+#[test]
 fn any_number_of_inputs() {
     let nan_or = |f: fn(f64, f64) -> f64| {
         move |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { f(a, b) }
