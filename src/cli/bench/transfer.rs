@@ -143,8 +143,7 @@ fn overheads(args: &Args, context: &Context) -> Result<Overheads, CliError> {
     let prepared = queue.prepare(&Recording::default()).map_err(Error::from)?;
     let session = scale_session(context, 1)?;
     let (x, y) = (empty(4)?, empty(4)?);
-    let mut tiny =
-        session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y)).build()?;
+    let mut tiny = session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y)).build()?;
     let (mut bare, mut run) = (Vec::new(), Vec::new());
     // In turn, so that both see the same machine.
     for round in 0..RUNS + 50 {
@@ -200,7 +199,11 @@ fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
     let o = &report.overheads;
     out.line("")?;
     let mut t = Table::new(["fixed cost", "median", ""]);
-    t.row(["empty submit and wait, backend".to_owned(), format!("{:.1} us", o.bare_submit_us), String::new()]);
+    t.row([
+        "empty submit and wait, backend".to_owned(),
+        format!("{:.1} us", o.bare_submit_us),
+        String::new(),
+    ]);
     let ratio = format!("{:.2} x the empty submit", o.tiny_run_us / o.bare_submit_us);
     t.row(["bound run of one element".to_owned(), format!("{:.1} us", o.tiny_run_us), ratio]);
     t.row(["  of which the kernel".to_owned(), format!("{:.1} us", o.tiny_kernel_us), String::new()]);
@@ -214,7 +217,16 @@ fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
 /// The transfer table.
 pub(in crate::cli) fn table_of(rows: &[Transfer], out: &mut Output) -> Result<(), CliError> {
     let mut t = Table::new([
-        "in", "out", "copy in", "run", "copy out", "copied", "bound", "work alone", "bound / work", "saved",
+        "in",
+        "out",
+        "copy in",
+        "run",
+        "copy out",
+        "copied",
+        "bound",
+        "work alone",
+        "bound / work",
+        "saved",
         "faster",
     ]);
     for r in rows {
