@@ -270,6 +270,7 @@ impl<'c> Target<'c> {
             (spec::conv_row::SCATTERED, u32::from(read.scattered)),
             (spec::conv_row::BIASED, u32::from(self.biased)),
             (spec::conv_row::ACTIVATION, code),
+            (spec::conv_row::STEPS, (512 / (read.px * read.kw * TILE)).clamp(1, 4) as u32),
         ];
         let n = w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(TILE) * c.groups * c.batch;
         let params = params::ConvRow {
