@@ -19,6 +19,17 @@ pub enum DepthMode {
     Crd,
 }
 
+impl DepthMode {
+    /// Steps among the deep side's channels from one of the wide side's `c` channels, one row and one column
+    /// of a block to the next.
+    fn strides(self, c: usize, b: usize) -> [usize; 3] {
+        match self {
+            DepthMode::Dcr => [1, b * c, c],
+            DepthMode::Crd => [b * b, b, 1],
+        }
+    }
+}
+
 /// `[N, C*b*b, H, W]` to `[N, C, H*b, W*b]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DepthToSpace {
@@ -28,11 +39,13 @@ pub struct DepthToSpace {
     pub mode: DepthMode,
 }
 
-/// `[N, C, H*b, W*b]` to `[N, C*b*b, H, W]`; the block's position is the slower index of a channel.
+/// `[N, C, H*b, W*b]` to `[N, C*b*b, H, W]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceToDepth {
     /// Edge of a block.
     pub block: usize,
+    /// How channels are numbered.
+    pub mode: DepthMode,
 }
 
 fn block_size(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
@@ -43,14 +56,17 @@ fn block_size(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
     }
 }
 
+fn mode(attrs: &AttrReader<'_>) -> Result<DepthMode, OpError> {
+    Ok(attrs.choice("mode", DepthMode::Dcr, &[("DCR", DepthMode::Dcr), ("CRD", DepthMode::Crd)])?)
+}
+
 pub(super) fn read_depth_to_space(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     let block = block_size(attrs)?;
-    let mode = attrs.choice("mode", DepthMode::Dcr, &[("DCR", DepthMode::Dcr), ("CRD", DepthMode::Crd)])?;
-    Ok(Arc::new(DepthToSpace { block, mode }))
+    Ok(Arc::new(DepthToSpace { block, mode: mode(attrs)? }))
 }
 
 pub(super) fn read_space_to_depth(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(Arc::new(SpaceToDepth { block: block_size(attrs)? }))
+    Ok(Arc::new(SpaceToDepth { block: block_size(attrs)?, mode: mode(attrs)? }))
 }
 
 fn nchw(cx: &OpCx) -> Result<[usize; 4], OpError> {
@@ -79,10 +95,7 @@ fn walk(deep: &Shape, wide: &Shape, b: usize, channel: [usize; 3], to_wide: bool
 impl DepthToSpace {
     fn pieces(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
         let (x, y, b) = (cx.shape(0)?, &cx.output(0)?.shape, self.block);
-        let channel = match self.mode {
-            DepthMode::Dcr => [1, b * y[1], y[1]],
-            DepthMode::Crd => [b * b, b, 1],
-        };
+        let channel = self.mode.strides(y[1], b);
         Ok(walk(x, y, b, channel, true).piece(Source::Input(0), 0).into_iter().collect())
     }
 }
@@ -109,7 +122,7 @@ impl Operator for DepthToSpace {
 impl SpaceToDepth {
     fn pieces(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
         let (x, y, b) = (cx.shape(0)?, &cx.output(0)?.shape, self.block);
-        let channel = [1, b * x[1], x[1]];
+        let channel = self.mode.strides(x[1], b);
         Ok(walk(y, x, b, channel, false).piece(Source::Input(0), 0).into_iter().collect())
     }
 }

@@ -165,10 +165,6 @@ impl Operator for Reduce {
             .map(|(&d, reduced)| if *reduced { 1 } else { d })
             .collect();
         let out = Shape::new(dims)?;
-        let no_neutral = matches!(self.kind, ReduceKind::Max | ReduceKind::Min) && !dtype.is_float();
-        if no_neutral && x.elements() == 0 && out.elements() > 0 && dtype == DType::Bool {
-            return Err(cx.shape_error(0, "at least one element for each result"));
-        }
         Ok(vec![TensorInfo::new(dtype, out)])
     }
 
@@ -189,6 +185,11 @@ impl Operator for Reduce {
             DType::U32 => reduce::<u32>(args, out, &blocks, kind),
             DType::U64 => reduce::<u64>(args, out, &blocks, kind),
             DType::I8 => reduce::<i8>(args, out, &blocks, kind),
+            // The least of no truth values is true; as a byte it would be 255.
+            DType::Bool if blocks.count == 0 => {
+                args.take_write::<u8>(out)?.fill(u8::from(kind == ReduceKind::Min));
+                Ok(())
+            }
             _ => reduce::<u8>(args, out, &blocks, kind),
         };
         let dtype = cx.dtype(0)?;
