@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::backend::DeviceError;
 use crate::device;
 use crate::graph::{GraphError, TensorError};
-use crate::loader::LoadError;
+use crate::loader::{LoadError, LoadErrorKind};
 use crate::memory::host::HostError;
 use crate::ops::OpError;
 use crate::plan::PlanError;
@@ -111,9 +111,14 @@ fn misuse(e: &SessionError) -> bool {
 
 /// Whether an error says that something sound is not supported, rather than that it failed.
 pub(super) fn is_unsupported(e: &Error) -> bool {
-    let op = |e: &OpError| matches!(e, OpError::Unsupported { .. });
+    // A type that an operator refuses is one that it does not have: exporters check types.
+    let op = |e: &OpError| matches!(e, OpError::Unsupported { .. } | OpError::DType { .. });
     match e {
-        Error::Load(e) => e.is_unsupported(),
+        Error::Load(e) => match e.kind() {
+            LoadErrorKind::Op(e) => op(e),
+            LoadErrorKind::Graph(g) => matches!(&**g, GraphError::Node { source, .. } if op(source)),
+            _ => e.is_unsupported(),
+        },
         Error::Graph(GraphError::Node { source, .. })
         | Error::Plan(PlanError::Graph(GraphError::Node { source, .. })) => op(source),
         Error::Plan(PlanError::NoKernel { .. }) => true,
