@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
             selector,
             &info.name,
             &format!("{:?}", info.kind).to_lowercase(),
-            &bytes(info.limits.memory_bytes),
+            &memory(info),
             import_word(info),
             if info.unusable.is_none() { "yes" } else { "no" },
         ]);
@@ -99,10 +99,16 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 
 fn import_word(info: &DeviceInfo) -> &'static str {
     match &info.import {
-        Some(_) if info.native => "used in place",
+        Some(rules) if rules.alignment <= 1 => "used in place",
         Some(_) => "imported",
         None => "copied",
     }
+}
+
+/// How much memory a device has; one without a limit of its own uses the host's.
+fn memory(info: &DeviceInfo) -> String {
+    const BEYOND: u64 = 1 << 50;
+    if info.limits.memory_bytes >= BEYOND { "the host's".to_owned() } else { bytes(info.limits.memory_bytes) }
 }
 
 fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
@@ -113,7 +119,7 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
     }
     out.line(format_args!("  driver    {}; speaks {} {}", info.driver, info.api, info.api_version))?;
     let shared = if info.unified { "shared with the host" } else { "its own" };
-    out.line(format_args!("  memory    {}, {shared}", bytes(info.limits.memory_bytes)))?;
+    out.line(format_args!("  memory    {}, {shared}", memory(info)))?;
     let l = &info.limits;
     if !info.native {
         out.line(format_args!(
@@ -131,7 +137,7 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
         out.line(format_args!("  features  {}", info.features))?;
     }
     match &info.import {
-        _ if info.native => out.line("  import    uses the caller's pointers")?,
+        Some(rules) if rules.alignment <= 1 => out.line("  import    uses the caller's pointers")?,
         Some(rules) => out.line(format_args!("  import    {}", import_rules(rules)))?,
         None => out.line("  import    cannot import host memory: bound tensors are copied")?,
     }

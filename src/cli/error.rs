@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::backend::DeviceError;
 use crate::device;
 use crate::graph::{GraphError, TensorError};
-use crate::loader::LoadError;
+use crate::loader::{LoadError, LoadErrorKind};
 use crate::memory::host::HostError;
 use crate::ops::OpError;
 use crate::plan::PlanError;
@@ -110,7 +110,11 @@ pub(super) fn is_unsupported(e: &Error) -> bool {
     // A type that an operator does not take is as good as an operator that is not there.
     let op = |e: &OpError| matches!(e, OpError::Unsupported { .. } | OpError::DType { .. });
     match e {
-        Error::Load(e) => e.is_unsupported(),
+        Error::Load(e) => match e.kind() {
+            LoadErrorKind::Op(e) => op(e),
+            LoadErrorKind::Graph(g) => matches!(&**g, GraphError::Node { source, .. } if op(source)),
+            _ => e.is_unsupported(),
+        },
         Error::Graph(GraphError::Node { source, .. })
         | Error::Plan(PlanError::Graph(GraphError::Node { source, .. })) => op(source),
         Error::Plan(PlanError::NoKernel { .. }) => true,

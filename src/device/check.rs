@@ -197,7 +197,13 @@ impl Checker {
                         .map_err(|error| error.with_vuid("VUID-VkWriteDescriptorSet-descriptorType-00333"))?;
                     self.aligned("the offset of an argument", range.offset, limits.argument_alignment)
                         .map_err(|error| error.with_vuid("VUID-VkWriteDescriptorSet-descriptorType-00328"))?;
-                    Some(self.touch(index, range, *access)?)
+                    if self.core.info.native && range.bytes == 0 {
+                        // Native kernels take empty slices.
+                        self.memory(range.buffer)?;
+                        None
+                    } else {
+                        Some(self.touch(index, range, *access)?)
+                    }
                 }
             });
         }

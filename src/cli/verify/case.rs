@@ -31,13 +31,17 @@ pub(super) struct Outcome {
     pub(super) status: Status,
     /// How long it took.
     pub(super) seconds: f64,
+    /// Nodes that ran on the CPU because the device has no kernel for them.
+    pub(super) fallbacks: usize,
 }
 
 /// Runs a case on opened devices. A panic is a failure of the case and of nothing else.
 pub(super) fn run(case: &Case, devices: &[Context], given: (Option<f64>, Option<f64>)) -> Outcome {
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
-    let status = match catch_unwind(AssertUnwindSafe(|| verify(case, devices, tolerance))) {
+    let mut fallbacks = 0;
+    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, tolerance, &mut fallbacks)));
+    let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
         Ok(Err(e)) if e.exit_code() == Some(UNSUPPORTED) => Status::Unsupported(chain(&e)),
@@ -48,11 +52,16 @@ pub(super) fn run(case: &Case, devices: &[Context], given: (Option<f64>, Option<
             Status::Failed(format!("panicked: {}", text.unwrap_or("no message")))
         }
     };
-    Outcome { status, seconds: start.elapsed().as_secs_f64() }
+    Outcome { status, seconds: start.elapsed().as_secs_f64(), fallbacks }
 }
 
 /// What is wrong with the first output that is wrong.
-fn verify(case: &Case, devices: &[Context], tolerance: Tolerance) -> Result<Option<String>, CliError> {
+fn verify(
+    case: &Case,
+    devices: &[Context],
+    tolerance: Tolerance,
+    fallbacks: &mut usize,
+) -> Result<Option<String>, CliError> {
     let graph = load_onnx(&model_of(&case.dir)?)?;
     let mut builder = Session::builder().graph(graph);
     for device in devices {
@@ -62,6 +71,8 @@ fn verify(case: &Case, devices: &[Context], tolerance: Tolerance) -> Result<Opti
     for data in data_sets(&case.dir)? {
         give_inputs(&mut session, &data)?;
         session.run()?;
+        let nodes = session.binding().into_iter().flat_map(|b| &b.plan().report.nodes);
+        *fallbacks = nodes.filter(|n| n.fallback.is_some()).count();
         for (io, path) in session.outputs().iter().zip(numbered(&data, "output_")?) {
             let expected = read(&path)?.1;
             let got = session.get_output(&io.name)?;

@@ -162,9 +162,10 @@ fn print(cases: &[(Case, Outcome)], report: &Report, out: &mut Output) -> Result
     if few {
         return Ok(());
     }
-    let mut table = Table::new(["family", "passed", "failed", "unsupported"]);
+    let mut table = Table::new(["family", "passed", "of them partly on the CPU", "failed", "unsupported"]);
     for (family, c) in &report.families {
-        table.row([family, &c.passed.to_string(), &c.failed.to_string(), &c.unsupported.to_string()]);
+        let counts = [c.passed, c.with_fallback, c.failed, c.unsupported].map(|n| n.to_string());
+        table.row([family.clone()].into_iter().chain(counts));
     }
     out.table(&table)?;
     out.line(format_args!("{} on {}: {:.1} s", report.api, report.device, report.seconds))

@@ -17,12 +17,17 @@ pub(super) struct Counts {
     pub(super) failed: usize,
     /// Not supported.
     pub(super) unsupported: usize,
+    /// Those right of which some operator ran on the CPU for want of a device kernel.
+    pub(super) with_fallback: usize,
 }
 
 impl Counts {
-    fn add(&mut self, status: &Status) {
-        match status {
-            Status::Passed => self.passed += 1,
+    fn add(&mut self, outcome: &Outcome) {
+        match &outcome.status {
+            Status::Passed => {
+                self.passed += 1;
+                self.with_fallback += usize::from(outcome.fallbacks > 0);
+            }
             Status::Failed(_) => self.failed += 1,
             Status::Unsupported(_) => self.unsupported += 1,
         }
@@ -57,6 +62,7 @@ pub(super) struct Row {
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
     seconds: f64,
+    fallbacks: usize,
 }
 
 impl Report {
@@ -72,8 +78,8 @@ impl Report {
         };
         for (case, outcome) in cases {
             let family = family_of(&case.meta.op);
-            report.totals.add(&outcome.status);
-            report.families.entry(family.to_owned()).or_default().add(&outcome.status);
+            report.totals.add(outcome);
+            report.families.entry(family.to_owned()).or_default().add(outcome);
             let (status, message) = match &outcome.status {
                 Status::Passed => ("passed", ""),
                 Status::Failed(m) => ("failed", m.as_str()),
@@ -87,6 +93,7 @@ impl Report {
                 status,
                 message: message.to_owned(),
                 seconds: outcome.seconds,
+                fallbacks: outcome.fallbacks,
             });
         }
         report
@@ -149,7 +156,7 @@ mod tests {
             .map(|(name, op, status)| {
                 let text = format!(r#"{{"name": "{name}", "op": "{op}"}}"#);
                 let case = Case { dir: PathBuf::new(), meta: serde_json::from_str(&text).unwrap() };
-                (case, Outcome { status: status.clone(), seconds: 0.5 })
+                (case, Outcome { status: status.clone(), seconds: 0.5, fallbacks: 1 })
             })
             .collect();
         Report::new("cpu", "a cpu".to_owned(), 1.0, &cases)
@@ -162,8 +169,8 @@ mod tests {
             ("b", "Conv", Status::Failed("x".into())),
             ("c", "NoSuch", Status::Unsupported("y".into())),
         ]);
-        assert_eq!(r.totals, Counts { passed: 1, failed: 1, unsupported: 1 });
-        assert_eq!(r.families["conv"], Counts { passed: 1, failed: 1, unsupported: 0 });
+        assert_eq!(r.totals, Counts { passed: 1, failed: 1, unsupported: 1, with_fallback: 1 });
+        assert_eq!(r.families["conv"], Counts { passed: 1, failed: 1, unsupported: 0, with_fallback: 1 });
         assert_eq!(r.families["no such operator"].unsupported, 1);
         let json = serde_json::to_value(&r).unwrap();
         assert_eq!(json["cases"][1]["message"], "x");

@@ -19,6 +19,17 @@ pub enum DepthMode {
     Crd,
 }
 
+impl DepthMode {
+    /// Steps among the deep side's channels from one of the wide side's `c` channels, one row and one column
+    /// of a block to the next.
+    fn strides(self, c: usize, b: usize) -> [usize; 3] {
+        match self {
+            DepthMode::Dcr => [1, b * c, c],
+            DepthMode::Crd => [b * b, b, 1],
+        }
+    }
+}
+
 /// `[N, C*b*b, H, W]` to `[N, C, H*b, W*b]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DepthToSpace {
@@ -43,6 +54,10 @@ fn block_size(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
         Ok(b) if (1..=1 << 16).contains(&b) => Ok(b),
         _ => Err(attrs.error("blocksize", format!("is {block}, expected 1 to 65536")).into()),
     }
+}
+
+fn mode(attrs: &AttrReader<'_>) -> Result<DepthMode, OpError> {
+    Ok(attrs.choice("mode", DepthMode::Dcr, &[("DCR", DepthMode::Dcr), ("CRD", DepthMode::Crd)])?)
 }
 
 pub(super) fn read_depth_to_space(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {

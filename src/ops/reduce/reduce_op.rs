@@ -190,6 +190,11 @@ impl Operator for Reduce {
             DType::U32 => reduce::<u32>(args, out, &blocks, kind),
             DType::U64 => reduce::<u64>(args, out, &blocks, kind),
             DType::I8 => reduce::<i8>(args, out, &blocks, kind),
+            // The least of no truth values is true; as a byte it would be 255.
+            DType::Bool if blocks.count == 0 => {
+                args.take_write::<u8>(out)?.fill(u8::from(kind == ReduceKind::Min));
+                Ok(())
+            }
             _ => reduce::<u8>(args, out, &blocks, kind),
         };
         let dtype = cx.dtype(0)?;
