@@ -69,21 +69,6 @@ pub(super) fn read_space_to_depth(attrs: &mut AttrReader<'_>, _: i64) -> Result<
     Ok(Arc::new(SpaceToDepth { block: block_size(attrs)?, mode: mode(attrs)? }))
 }
 
-fn mode(attrs: &AttrReader<'_>) -> Result<DepthMode, OpError> {
-    Ok(attrs.choice("mode", DepthMode::Dcr, &[("DCR", DepthMode::Dcr), ("CRD", DepthMode::Crd)])?)
-}
-
-impl DepthMode {
-    /// Distances in channels of the deep side along (channel, row of the block, column of the block),
-    /// where the wide side has `channels`.
-    fn strides(self, channels: usize, b: usize) -> [usize; 3] {
-        match self {
-            DepthMode::Dcr => [1, b * channels, channels],
-            DepthMode::Crd => [b * b, b, 1],
-        }
-    }
-}
-
 fn nchw(cx: &OpCx) -> Result<[usize; 4], OpError> {
     cx.shape(0)?.dims().try_into().map_err(|_| cx.shape_error(0, "4 dimensions"))
 }
