@@ -84,6 +84,8 @@ impl CliError {
             CliError::Unsupported(_) => Some(UNSUPPORTED),
             CliError::Library(e) if is_unsupported(e) => Some(UNSUPPORTED),
             CliError::Library(Error::Session(e)) => misuse(e).then_some(USAGE),
+            // Sizes that an argument names.
+            CliError::Library(Error::Shape(_)) => Some(USAGE),
             CliError::Library(Error::Registry(
                 OpenError::UnknownApi { .. } | OpenError::NoSuchDevice { .. },
             )) => Some(USAGE),
