@@ -75,7 +75,7 @@ impl Case {
     }
 
     /// Whether every input and output has one of the types that every device should have.
-    fn is_core(&self) -> bool {
+    pub(super) fn is_core(&self) -> bool {
         self.meta.dtypes.iter().all(|d| CORE.contains(&d.as_str()))
     }
 }
