@@ -23,3 +23,7 @@ pub use graph::{Graph, GraphBuilder, Tensor, TensorInfo};
 pub use memory::host::{HostRegion, SharedRegion};
 pub use session::{Binding, Error, Memory, Session};
 pub use shape::{Dim, Shape, SymShape};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

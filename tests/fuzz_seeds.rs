@@ -3,6 +3,8 @@
 //! No input panics, none needs more than a bounded amount of memory, and what is read can be written
 //! and read again.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 use onepool::Tensor;
 use onepool::loader::onnx::{load_onnx_bytes, read_tensor_pb, write_tensor_pb};
 use onepool::loader::params::{read_factory, read_params, write_params};

@@ -19,6 +19,7 @@ SPEC(5, uint, SHIFT, 4u);         // input elements begin SHIFT elements into a 
 SPEC(6, uint, SCATTERED, 0u);     // whether every input element is fetched by itself (KW is 1 then)
 SPEC(7, uint, BIASED, 0u);
 SPEC(8, uint, ACTIVATION, 0u);
+SPEC(9, uint, STEPS, 1u);         // steps along rows that are unrolled
 
 #ifdef TEXELS
 layout(set = 0, binding = 0) uniform samplerBuffer x;
@@ -62,8 +63,9 @@ const uint TEXEL_COUNT = (SPAN + (SHIFT == 4u ? 3u : SHIFT) + 3u) / 4u;
 float values[4u * TEXEL_COUNT];
 vec4 sums[2u * PX];
 
-// Reads the SPAN elements from `first` on, of a row that begins at `row`; zeros outside the row.
-void load(int row, int first)
+// Reads the SPAN elements from `first` on, of a row that begins at `row`; zeros outside the row, and
+// everywhere unless `inside`.
+void load(int row, int first, bool inside)
 {
 #ifdef TEXELS
     if (SCATTERED != 0u) {
@@ -72,7 +74,7 @@ void load(int row, int first)
             int e = row + at;
             vec4 t = X_TEXEL(clamp(e >> 2, 0, p.last));
             float v = (e & 2) != 0 ? ((e & 1) != 0 ? t.w : t.z) : ((e & 1) != 0 ? t.y : t.x);
-            values[i] = uint(at) < uint(p.iw) ? v : 0.0;
+            values[i] = inside && uint(at) < uint(p.iw) ? v : 0.0;
         }
         return;
     }
@@ -101,21 +103,21 @@ void load(int row, int first)
         }
     }
     [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
-        values[i] = uint(first + int(i)) < uint(p.iw) ? values[i] : 0.0;
+        values[i] = inside && uint(first + int(i)) < uint(p.iw) ? values[i] : 0.0;
     }
 #else
     if (SCATTERED != 0u) {
         [[unroll]] for (uint i = 0u; i < PX; ++i) {
             int at = first + int(i * SX);
             float v = x[clamp(row + at, 0, p.last)];
-            values[i] = uint(at) < uint(p.iw) ? v : 0.0;
+            values[i] = inside && uint(at) < uint(p.iw) ? v : 0.0;
         }
         return;
     }
     [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
         int at = first + int(i);
         float v = x[clamp(row + at, 0, p.last)];
-        values[i] = uint(at) < uint(p.iw) ? v : 0.0;
+        values[i] = inside && uint(at) < uint(p.iw) ? v : 0.0;
     }
 #endif
 }
@@ -145,39 +147,45 @@ void main()
     int first_w = int(ow * SX) - p.pw;
     int first_h = int(oh) * p.sh - p.ph;
     int first_d = int(od) * p.sd - p.pd;
-    uint step_texels = 2u * KW;
-    uint channel_texels = p.kd * p.kh * p.kx * step_texels;
-    int w_channel = int((group * tile_count + tile) * p.ic * channel_texels);
-    int x_channel = int((image * p.groups + group) * p.ic) * p.id * p.ih * p.iw;
-    int x_step = p.id * p.ih * p.iw;
-    for (uint c = 0u; c < p.ic; ++c) {
-        int w_at = w_channel;
-        for (uint kd = 0u; kd < p.kd; ++kd) {
+    // One loop over channels, planes, rows and parts of rows: loops in loops would move the sums at every
+    // level. Windows that lie outside are computed with zeros.
+    int steps = int(p.ic * p.kd * p.kh * p.kx);
+    int w_at = int(group * tile_count + tile) * steps * int(2u * KW);
+    int w_last = w_at + (steps - 1) * int(2u * KW);
+    int plane = p.id * p.ih * p.iw;
+    int x_channel = int((image * p.groups + group) * p.ic) * plane;
+    uint kx = 0u;
+    uint kh = 0u;
+    uint kd = 0u;
+    for (int s = 0; s < steps; s += int(STEPS)) {
+        [[unroll]] for (uint u = 0u; u < STEPS; ++u) {
             int z = first_d + int(kd) * p.dd;
-            for (uint kh = 0u; kh < p.kh; ++kh) {
-                int v = first_h + int(kh) * p.dh;
-                if (uint(z) >= uint(p.id) || uint(v) >= uint(p.ih)) {
-                    w_at += int(p.kx * step_texels);
-                    continue;
-                }
-                int row = x_channel + (z * p.ih + v) * p.iw;
-                for (uint kx = 0u; kx < p.kx; ++kx) {
-                    load(row, first_w + int(kx * KW * DX));
-                    [[unroll]] for (uint k = 0u; k < KW; ++k) {
-                        vec4 a = W_TEXEL(w_at + int(2u * k));
-                        vec4 b = W_TEXEL(w_at + int(2u * k) + 1);
-                        [[unroll]] for (uint j = 0u; j < PX; ++j) {
-                            float e = values[SCATTERED != 0u ? j : j * SX + k * DX];
-                            sums[2u * j] = fma(a, vec4(e), sums[2u * j]);
-                            sums[2u * j + 1u] = fma(b, vec4(e), sums[2u * j + 1u]);
-                        }
-                    }
-                    w_at += int(step_texels);
+            int v = first_h + int(kh) * p.dh;
+            bool inside = uint(z) < uint(p.id) && uint(v) < uint(p.ih) && s + int(u) < steps;
+            load(x_channel + (z * p.ih + v) * p.iw, first_w + int(kx * KW * DX), inside);
+            // Behind the last step the sums take zeros.
+            int w_step = min(w_at, w_last);
+            [[unroll]] for (uint k = 0u; k < KW; ++k) {
+                vec4 a = W_TEXEL(w_step + int(2u * k));
+                vec4 b = W_TEXEL(w_step + int(2u * k) + 1);
+                [[unroll]] for (uint j = 0u; j < PX; ++j) {
+                    float e = values[SCATTERED != 0u ? j : j * SX + k * DX];
+                    sums[2u * j] = fma(a, vec4(e), sums[2u * j]);
+                    sums[2u * j + 1u] = fma(b, vec4(e), sums[2u * j + 1u]);
                 }
             }
+            w_at += int(2u * KW);
+            ++kx;
+            bool next_row = kx == p.kx;
+            kx = next_row ? 0u : kx;
+            kh += next_row ? 1u : 0u;
+            bool next_plane = kh == p.kh;
+            kh = next_plane ? 0u : kh;
+            kd += next_plane ? 1u : 0u;
+            bool next_channel = kd == p.kd;
+            kd = next_channel ? 0u : kd;
+            x_channel += next_channel ? plane : 0;
         }
-        w_channel += int(channel_texels);
-        x_channel += x_step;
     }
 
     uint channel = group * p.oc + tile * 8u;

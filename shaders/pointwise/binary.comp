@@ -65,7 +65,7 @@ float power(float v, float e)
     if (e == -1.0) {
         return 1.0 / v;
     }
-    if (e == 0.5) {
+    if (e == 0.5 && floatBitsToUint(v) >> 31 == 0u) {
         return sqrt(v);
     }
     float m = abs(v);
@@ -187,9 +187,14 @@ C op(C v, C w)
     case 11: return v & w;
     case 12: return v | w;
     case 13: return v ^ w;
-    // Shifts by the width or more leave nothing.
+    // Shifts by less than 0 or by the width or more leave nothing but copies of the sign.
+#ifdef SIGNED
+    case 14: return w >= C(0) && w < C(SHIFT_WIDTH) ? v << w : C(0);
+    case 15: return v >> (w >= C(0) && w < C(SHIFT_WIDTH) ? w : C(SHIFT_WIDTH - 1));
+#else
     case 14: return w < C(SHIFT_WIDTH) ? v << w : C(0);
     case 15: return w < C(SHIFT_WIDTH) ? v >> w : C(0);
+#endif
     default: return v;
     }
 }

@@ -182,6 +182,8 @@ pub struct DeviceInfo {
     pub unified: bool,
     /// Whether kernels are native functions (else SPIR-V or its translation).
     pub native: bool,
+    /// Whether commands run one after the other on memory that everybody sees, so that no barrier is needed.
+    pub in_order: bool,
     /// Sizes and alignments.
     pub limits: Limits,
     /// Shader features present.
@@ -199,7 +201,7 @@ pub struct DeviceInfo {
 }
 
 /// How a context is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ContextDesc {
     /// Turns the API's validation on (Vulkan layers) and collects its messages, see
     /// [`ContextBackend::validation_messages`].
@@ -210,12 +212,6 @@ pub struct ContextDesc {
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,
-}
-
-impl Default for ContextDesc {
-    fn default() -> Self {
-        ContextDesc { validation: false, threads: 0, cache_dir: None, wait: WaitPolicy::default() }
-    }
 }
 
 /// How the host waits for a device.

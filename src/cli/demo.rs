@@ -13,8 +13,10 @@ use super::output::Output;
 use super::picture;
 use super::scene::Planes;
 use crate::backend::ContextDesc;
+use crate::device::Context;
 use crate::loader::onnx::load_onnx_bytes;
 use crate::memory::import::Verdict;
+use crate::registry::DEVICE_VARIABLE;
 use crate::session::{Error, Session};
 use crate::{DType, Tensor};
 
@@ -72,7 +74,7 @@ struct Report {
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let (width, height) = (args.size.0.next_multiple_of(MULTIPLE), args.size.1.next_multiple_of(MULTIPLE));
-    let context = open(args.device.as_deref(), &ContextDesc::default())?;
+    let context = device(args)?;
     let info = context.info().clone();
     out.line(format!("device: {} ({}, {})", info.name, info.api, info.driver))?;
     if info.api == "cpu" && args.device.is_none() {
@@ -114,6 +116,16 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     print(&report, out)?;
     out.json(&report)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The device that was asked for; else Vulkan, be it in software, because the demo is about its memory.
+fn device(args: &Args) -> Result<Context, CliError> {
+    let named = args.device.is_some() || std::env::var_os(DEVICE_VARIABLE).is_some();
+    let desc = ContextDesc::default();
+    if !named && let Ok(context) = open(Some("vulkan"), &desc) {
+        return Ok(context);
+    }
+    open(args.device.as_deref(), &desc)
 }
 
 /// The clean picture, where it is known, and the one to denoise.

@@ -57,9 +57,6 @@ pub(super) enum CliError {
     /// A result is not what it should be.
     #[error("{0}")]
     Failed(String),
-    /// A command that does not exist yet.
-    #[error("`onepool {0}` is not built yet")]
-    NotBuilt(&'static str),
 }
 
 impl CliError {
@@ -84,13 +81,14 @@ impl CliError {
     pub(super) fn exit_code(&self) -> Option<u8> {
         match self {
             CliError::Usage(_) => Some(USAGE),
-            CliError::Unsupported(_) | CliError::NotBuilt(_) => Some(UNSUPPORTED),
+            CliError::Unsupported(_) => Some(UNSUPPORTED),
             CliError::Library(e) if is_unsupported(e) => Some(UNSUPPORTED),
             CliError::Library(Error::Session(e)) => misuse(e).then_some(USAGE),
-            CliError::Library(Error::Registry(e)) => match e {
-                OpenError::UnknownApi { .. } | OpenError::NoSuchDevice { .. } => Some(USAGE),
-                _ => None,
-            },
+            // Sizes that an argument names.
+            CliError::Library(Error::Shape(_)) => Some(USAGE),
+            CliError::Library(Error::Registry(
+                OpenError::UnknownApi { .. } | OpenError::NoSuchDevice { .. },
+            )) => Some(USAGE),
             _ => None,
         }
     }
@@ -111,7 +109,7 @@ fn misuse(e: &SessionError) -> bool {
 
 /// Whether an error says that something sound is not supported, rather than that it failed.
 pub(super) fn is_unsupported(e: &Error) -> bool {
-    // A type that an operator refuses is one that it does not have: exporters check types.
+    // A type that an operator does not take is as good as an operator that is not there.
     let op = |e: &OpError| matches!(e, OpError::Unsupported { .. } | OpError::DType { .. });
     match e {
         Error::Load(e) => match e.kind() {

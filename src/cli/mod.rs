@@ -1,8 +1,8 @@
 //! The command line tool: one file for each command, and what they share.
 //!
 //! A command is an `Args` struct and `run(&args, &mut output) -> Result<ExitCode, CliError>`. Text goes to
-//! standard output through [`output::Output`], which knows `--json` and a reader that went away; errors
-//! come back as [`error::CliError`], whose kind decides the exit code.
+//! standard output through `output::Output`, which knows `--json` and a reader that went away; errors
+//! come back as `error::CliError`, whose kind decides the exit code.
 
 #![forbid(unsafe_code)]
 

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use super::buffer::{Closed, Lease, Memory};
+use super::claims::Span;
 use super::core::{Core, Work, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch};
+use crate::memory::host::SharedRegion;
 use crate::memory::import::ReadWrite;
 use crate::memory::range::{ByteRange, RangeMap, RangeSet};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
-/// How many separate pieces of one region are leased each on its own; more are leased as one hull.
-const REGION_PIECES: usize = 8;
+/// How many separate pieces of one import are held each on its own; more are held as one hull.
+const MOST_PIECES: usize = 8;
 
 /// Takes commands one by one and ends as the [`Work`] that they make.
 #[derive(Debug)]
@@ -122,6 +124,7 @@ impl Checker {
             stale: stale.map(|(_, memory)| memory).filter(reachable).cloned().collect(),
             hidden: self.unseen.values().filter(reachable).cloned().collect(),
             regions: self.regions(),
+            claims: self.claims(),
             scoped: self.leases.iter().filter(|lease| lease.memory.scope.is_some()).cloned().collect(),
             touches: self
                 .touched
@@ -182,6 +185,8 @@ impl Checker {
                     self.ensure(self.core.info.native, Problem::Absent { argument: index })?;
                     None
                 }
+                // A tensor without elements: a native kernel gets an empty slice.
+                Arg::Buffer(range, _) if range.bytes == 0 && self.core.info.native => None,
                 Arg::Buffer(range, access) => {
                     let both = Access::KERNEL_READ | Access::KERNEL_WRITE;
                     self.ensure(
@@ -273,7 +278,8 @@ impl Checker {
         }
     }
 
-    fn host_range(&mut self, range: &BufferRange) -> Result<(), UsageError> {
+    /// Checks a range to flush or to invalidate.
+    pub(super) fn host_range(&mut self, range: &BufferRange) -> Result<(), UsageError> {
         let memory = self.memory(range.buffer)?;
         self.ensure(memory.info.host.is_some(), Problem::NotMapped)?;
         let bytes = ByteRange::new(range.offset, range.offset.saturating_add(range.bytes));
@@ -318,24 +324,38 @@ impl Checker {
         Ok(())
     }
 
-    fn regions(&self) -> Vec<(Arc<crate::memory::host::SharedRegion>, ByteRange, bool)> {
+    fn regions(&self) -> Vec<(Arc<SharedRegion>, ByteRange, bool)> {
         let mut regions = Vec::new();
         for (id, memory) in &self.memories {
-            let (Some(region), Some(map)) = (&memory.region, self.touched.get(&resource_of(*id))) else {
-                continue;
-            };
+            let Some(region) = &memory.region else { continue };
             let end = ByteRange::up_to(region.bytes() as u64);
-            let pieces: Vec<_> =
-                map.iter().map(|(range, access)| (range, !access.writes().is_empty())).collect();
-            if pieces.len() <= REGION_PIECES {
-                regions.extend(pieces.into_iter().map(|(range, write)| (Arc::clone(region), range, write)));
-                continue;
-            }
-            let hull = pieces.iter().fold(ByteRange::default(), |hull, (range, _)| hull.union_hull(*range));
-            let write = pieces.iter().any(|(_, write)| *write);
-            regions.extend(hull.intersect(end).map(|hull| (Arc::clone(region), hull, write)));
+            let pieces = self.pieces(*id).into_iter();
+            let inside = pieces.filter_map(|(range, write)| Some((range.intersect(end)?, write)));
+            regions.extend(inside.map(|(range, write)| (Arc::clone(region), range, write)));
         }
         regions
+    }
+
+    fn claims(&self) -> Vec<Span> {
+        let mut claims = Vec::new();
+        for (id, memory) in self.memories.iter().filter(|(_, memory)| memory.info.imported) {
+            let Some(base) = memory.info.host else { continue };
+            let base = base.0.as_ptr().addr() as u64;
+            let pieces = self.pieces(*id).into_iter();
+            claims.extend(pieces.filter_map(|(range, write)| Some((range.shifted(base)?, write))));
+        }
+        claims
+    }
+
+    /// What is touched of one memory, and whether it is written: exactly, or as one hull of many pieces.
+    fn pieces(&self, id: BufferId) -> Vec<(ByteRange, bool)> {
+        let Some(map) = self.touched.get(&resource_of(id)) else { return Vec::new() };
+        let pieces: Vec<_> = map.iter().map(|(range, access)| (range, !access.writes().is_empty())).collect();
+        if pieces.len() <= MOST_PIECES {
+            return pieces;
+        }
+        let hull = pieces.iter().fold(ByteRange::default(), |hull, (range, _)| hull.union_hull(*range));
+        vec![(hull, pieces.iter().any(|(_, write)| *write))]
     }
 
     fn error(&self, problem: Problem) -> UsageError {

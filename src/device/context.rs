@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use super::buffer::{Buffer, Memory, Pin};
+use super::check::Checker;
 use super::core::Core;
 use super::error::{Error, Problem, UsageError};
 use super::import::{Source, import};
@@ -210,8 +211,10 @@ impl Context {
     /// application writes through its own pointer.
     ///
     /// # Errors
-    /// The device's.
+    /// [`UsageError`] for a range that is not mapped, outside, or no multiple of the device's atom, and
+    /// the device's.
     pub fn flush(&self, ranges: &[BufferRange]) -> Result<(), Error> {
+        self.check_host_ranges("flush", ranges)?;
         Ok(self.core().backend.flush(ranges)?)
     }
 
@@ -219,9 +222,15 @@ impl Context {
     /// submission that wrote them has finished.
     ///
     /// # Errors
-    /// The device's.
+    /// As [`Context::flush`].
     pub fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), Error> {
+        self.check_host_ranges("invalidate", ranges)?;
         Ok(self.core().backend.invalidate(ranges)?)
+    }
+
+    fn check_host_ranges(&self, context: &'static str, ranges: &[BufferRange]) -> Result<(), UsageError> {
+        let mut checker = Checker::new(self.core(), context, 0);
+        ranges.iter().try_for_each(|range| checker.host_range(range))
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::buffer::{Lease, Memory};
+use super::claims::{Claim, Span};
 use super::error::{Problem, UsageError, busy};
 use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
@@ -55,6 +56,7 @@ pub(super) struct Flight {
     pub(super) point: Timepoint,
     pub(super) payload: Payload,
     pub(super) regions: Vec<DeviceLease>,
+    pub(super) claim: Option<Claim>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +93,8 @@ pub(super) struct Work {
     pub(super) scoped: Vec<Arc<Lease>>,
     /// Owned regions it touches, with the bytes and whether they are written.
     pub(super) regions: Vec<(Arc<SharedRegion>, ByteRange, bool)>,
+    /// Addresses of imported memory it touches.
+    pub(super) claims: Vec<Span>,
     /// Host memory it writes without showing the host afterwards.
     pub(super) hidden: Vec<Arc<Memory>>,
     /// Non-coherent host memory it writes.
@@ -153,6 +157,7 @@ impl Core {
                     result = result.and(self.backend.invalidate(invalidate));
                 }
                 flight.regions.clear();
+                flight.claim = None;
                 drop(state);
                 drop(flight);
             }
@@ -250,6 +255,16 @@ impl Work {
 
     pub(super) fn conflicts_with(&self, other: &Work) -> bool {
         other.touches.iter().any(|touch| self.conflicts(touch.resource, touch.range, touch.access))
+    }
+
+    /// Keeps other contexts away from the application's memory while the submission runs.
+    pub(super) fn claim(&self, context: &'static str, core: &Arc<Core>) -> Result<Claim, UsageError> {
+        Claim::take(Arc::as_ptr(core).addr(), &self.claims).map_err(|held| {
+            let what = format!(
+                "bytes at {held} are in use by a submission on another context; wait for its event first"
+            );
+            UsageError::new(context, Problem::Busy { what })
+        })
     }
 
     /// Keeps the host away from the regions while the submission runs.

@@ -127,12 +127,6 @@ pub enum Problem {
         /// What does not fit.
         cause: String,
     },
-    /// A kernel source in no form that the device runs, or with a feature it lacks.
-    #[error("{what}")]
-    Kernel {
-        /// What is missing.
-        what: String,
-    },
 }
 
 /// Any failure of the device interface.

@@ -37,6 +37,7 @@ struct Interface {
     bindings: Vec<BindingInfo>,
     params_bytes: u32,
     local_size: [u32; 3],
+    shared_bytes: u32,
 }
 
 impl Interface {
@@ -49,7 +50,53 @@ impl Interface {
         }
         let mut bindings = reflection.bindings.clone();
         bindings.sort_by_key(|binding| (binding.set, binding.binding));
-        Interface { bindings, params_bytes: reflection.params_bytes, local_size }
+        let (params_bytes, shared_bytes) = (reflection.params_bytes, reflection.shared_bytes);
+        Interface { bindings, params_bytes, local_size, shared_bytes }
+    }
+
+    /// Holds the kernel against the device: a driver need not.
+    fn check(&self, limits: &Limits) -> Result<(), UsageError> {
+        let [x, y, z] = self.local_size.map(u64::from);
+        let [most_x, most_y, most_z] = limits.max_group_size.map(u64::from);
+        let items = x.saturating_mul(y).saturating_mul(z);
+        let checks = [
+            ("work-items along x", x, most_x, "VUID-RuntimeSpirv-x-06429"),
+            ("work-items along y", y, most_y, "VUID-RuntimeSpirv-y-06430"),
+            ("work-items along z", z, most_z, "VUID-RuntimeSpirv-z-06431"),
+            (
+                "work-items of a work-group",
+                items,
+                u64::from(limits.max_group_items),
+                "VUID-RuntimeSpirv-x-06432",
+            ),
+            (
+                "bytes of local memory",
+                u64::from(self.shared_bytes),
+                u64::from(limits.max_local_bytes),
+                "VUID-RuntimeSpirv-Workgroup-06530",
+            ),
+            (
+                "parameter bytes",
+                u64::from(self.params_bytes),
+                u64::from(limits.max_params_bytes),
+                "VUID-VkPushConstantRange-size-00298",
+            ),
+            (
+                "arguments",
+                self.bindings.len() as u64,
+                u64::from(limits.max_arguments),
+                "VUID-VkPipelineLayoutCreateInfo-descriptorType-06940",
+            ),
+        ];
+        if items == 0 {
+            return Err(UsageError::new("create_kernel", Problem::Empty));
+        }
+        match checks.into_iter().find(|(_, found, limit, _)| found > limit) {
+            Some((what, found, limit, vuid)) => {
+                Err(UsageError::new("create_kernel", Problem::Limit { what, found, limit }).with_vuid(vuid))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -111,14 +158,18 @@ impl Kernel {
             let what = format!("{missing}, which kernel {} needs", source.name());
             return Err(DeviceError::Unsupported { what }.into());
         }
+        let reflection = source.spirv().map(|(_, reflection)| reflection).filter(|_| !core.info.native);
+        let interface = reflection.map(|reflection| Interface::new(reflection, spec));
+        if let Some(interface) = &interface {
+            interface.check(&core.info.limits)?;
+        }
         // Compiled outside the lock: two threads may build the same kernel, and the later one is kept.
         let id = core.backend.create_kernel(&KernelDesc { source: &source, spec })?;
-        let reflection = source.spirv().map(|(_, reflection)| reflection).filter(|_| !core.info.native);
         let inner = Arc::new(KernelInner {
             backend: Arc::clone(&core.backend),
             core: Arc::downgrade(core),
             id,
-            interface: reflection.map(|reflection| Interface::new(reflection, spec)),
+            interface,
             source,
         });
         core.state().kernels.insert(id, Arc::downgrade(&inner));

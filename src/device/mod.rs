@@ -9,7 +9,8 @@
 //! * whatever a submission uses is kept alive until it has finished: its buffers, its kernels, and the
 //!   application's memory behind imports (which is given back only after the device let go of it);
 //! * submissions of one queue are ordered behind each other, submissions of two queues that touch the
-//!   same bytes are ordered by a wait of the host;
+//!   same bytes are ordered by a wait of the host, submissions of two contexts that touch the same
+//!   application memory are refused while one of them may write it ([`Problem::Busy`]);
 //! * host slices over device memory exist only as guards ([`HostRead`], [`HostWrite`]), which wait,
 //!   make the bytes visible, and keep submissions away from them while they live.
 //!
@@ -22,6 +23,7 @@
 mod batch;
 mod buffer;
 mod check;
+mod claims;
 mod context;
 mod core;
 mod error;

@@ -177,13 +177,14 @@ impl QueueInner {
             }
             state.check_holds(context, &work.touches)?;
             let regions = work.lease_regions(context)?;
+            let claim = Some(work.claim(context, core)?);
             if !work.flush.is_empty() {
                 core.backend.flush(&work.flush)?;
             }
             let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
             let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
             let point = submit()?;
-            lane.flights.push_back(Flight { point, payload: payload.clone(), regions });
+            lane.flights.push_back(Flight { point, payload: payload.clone(), regions, claim });
             for memory in &work.hidden {
                 memory.hidden.store(self.index + 1, Ordering::Relaxed);
             }

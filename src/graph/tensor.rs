@@ -157,7 +157,7 @@ impl Tensor {
                 info: info.to_string(),
             });
         }
-        if offset % info.dtype.bytes() != 0 {
+        if !offset.is_multiple_of(info.dtype.bytes()) {
             return Err(TensorError::Alignment { dtype: info.dtype });
         }
         Ok(Tensor { info, data: Data::Region { region, offset } })

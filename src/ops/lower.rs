@@ -32,6 +32,9 @@ pub struct PackKey {
     pub numbers: [u32; 4],
 }
 
+/// Writes a constant in a packed layout.
+pub type PackFn = dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync;
+
 /// A constant in a packed layout.
 #[derive(Clone)]
 pub struct Packed {
@@ -42,7 +45,7 @@ pub struct Packed {
     /// Bytes of the result.
     pub bytes: usize,
     /// Writes the packed bytes.
-    pub pack: Arc<dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync>,
+    pub pack: Arc<PackFn>,
 }
 
 impl std::fmt::Debug for Packed {
@@ -211,6 +214,32 @@ impl<'a> Lowering<'a> {
             params,
             groups,
         });
+    }
+
+    /// Whether rows of `len` elements are better done by a work-group each than by an invocation each.
+    pub fn grouped(&self, len: usize) -> bool {
+        // lavapipe runs the invocations of a work-group one after another, between barriers.
+        !self.device.prefers_texels && len >= 32
+    }
+
+    /// Adds a dispatch of `rows` work-items, or of as many work-groups where `grouped`.
+    ///
+    /// # Errors
+    /// As [`Lowering::dispatch`].
+    pub fn dispatch_rows<P: bytemuck::Pod>(
+        &mut self,
+        kernel: KernelId,
+        spec: &[(u32, u32)],
+        args: &[Operand],
+        params: &P,
+        rows: usize,
+        grouped: bool,
+    ) -> Result<(), OpError> {
+        if !grouped {
+            return self.dispatch_1d(kernel, spec, args, params, rows);
+        }
+        let groups = grid_1d(rows as u64, 1, self.device.limits.max_groups[0]);
+        self.dispatch(kernel, spec, args, params, groups)
     }
 
     /// Says that the last step needs no order behind the one before it although both write one operand:

@@ -14,7 +14,7 @@ mod real;
 pub mod strided;
 #[cfg(test)]
 mod test_util;
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
 mod testing;
 mod window;
 
@@ -33,7 +33,7 @@ pub mod tvm;
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
-pub use lower::{Lowered, Lowering, Operand, PackKey, Packed, Step, StepKernel};
+pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel};
 pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};
 

@@ -1,5 +1,7 @@
 //! Runs any operator's device lowering beside its native function and compares: for the tests of all families.
 
+#![cfg(feature = "vulkan")]
+
 use std::sync::OnceLock;
 
 use super::test_util::run_cpu;

@@ -13,13 +13,13 @@ pub type ResourceMap<'a> = dyn Fn(Place) -> (Place, u64) + 'a;
 /// Decides every barrier of `plan`, where `resolve` tells which bound places are the same memory.
 ///
 /// Constants are never written, so they are not tracked. A run is ordered behind earlier ones by the
-/// device layer, so a plan begins with none. Native devices run their commands one after
-/// the other on coherent memory and need none.
+/// device layer, so a plan begins with none. Devices that run their commands one after the
+/// other on memory that everybody sees need none.
 pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], resolve: &ResourceMap<'_>) {
     let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
     for segment in &mut plan.segments {
-        let native = devices.get(segment.device as usize).is_none_or(|d| d.native);
-        if native {
+        let in_order = devices.get(segment.device as usize).is_none_or(|d| d.in_order);
+        if in_order {
             segment.closing = None;
             segment.commands.iter_mut().for_each(|c| c.barrier = None);
             segment.host_reads = Vec::new();

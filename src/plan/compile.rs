@@ -465,7 +465,11 @@ impl<'a> Emitter<'a> {
                 let args = args
                     .iter()
                     .zip(access)
-                    .map(|(&arg, access)| Ok(self.operand(n, device, l, arg)?.map(|loc| (loc, access))))
+                    .map(|(&arg, access)| {
+                        // An argument that is not used is bound all the same, to a few bytes of nobody's.
+                        let nothing = Loc { place: Place::Arena(u32::MAX), offset: 0, bytes: 0 };
+                        Ok(Some((self.operand(n, device, l, arg)?.unwrap_or(nothing), access)))
+                    })
                     .collect::<Result<_, PlanError>>()?;
                 let kernel = self.kernel(device, kernel, spec);
                 Ok(Work::Dispatch { kernel, args, params: params.clone(), groups: *groups })

@@ -109,10 +109,9 @@ impl Flow {
     /// Keeps the nodes marked in `keep`; control dependencies on others are dropped.
     pub fn retain(&mut self, keep: &[bool]) {
         let mut position = vec![usize::MAX; self.nodes.len()];
-        let mut next = 0;
-        for (n, _) in keep.iter().enumerate().filter(|(_, k)| **k) {
+        let kept = keep.iter().enumerate().filter(|(_, k)| **k);
+        for (next, (n, _)) in kept.enumerate() {
             position[n] = next;
-            next += 1;
         }
         let nodes = std::mem::take(&mut self.nodes);
         self.nodes = nodes.into_iter().zip(keep).filter(|(_, k)| **k).map(|(n, _)| n).collect();

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Inner;
+use super::bind::Memory;
 use super::compiled::{Arenas, Compiled};
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
-use super::bind::Memory;
 use super::slot::{BindPolicy, Side, Slot};
 use crate::device::{Event, HostRead, HostWrite, Prepared};
 use crate::graph::{Tensor, TensorInfo};
@@ -112,9 +112,10 @@ impl<'e> Binding<'e> {
         }
         let (source, value) = memory.into_source();
         let key = source.key();
-        let known = self.spare.iter().position(|(s, i, slot)| {
-            (*s, *i) == (side, at) && key.is_some() && slot.source.key() == key
-        });
+        let known = self
+            .spare
+            .iter()
+            .position(|(s, i, slot)| (*s, *i) == (side, at) && key.is_some() && slot.source.key() == key);
         let slot = match known {
             Some(k) => self.spare.remove(k).2,
             None => Slot::new(source, io, side, &self.inner.devices, self.policy)?,

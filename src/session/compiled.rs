@@ -42,11 +42,6 @@ impl Compiled {
             .collect::<Result<_, _>>()?;
         Ok(Compiled { plan, kernels, constants, unused })
     }
-
-    /// Bytes of the arenas of one binding.
-    pub(super) fn arena_bytes(&self) -> u64 {
-        self.plan.arenas.iter().map(|a| a.bytes).sum()
-    }
 }
 
 /// Creates the kernels, those of one device on several threads: drivers compile slowly.

@@ -93,12 +93,12 @@ impl Device {
         let len = bytes.len() as u64;
         if buffer.info().host.is_some() && buffer.info().cached {
             let part = buffer.sub_buffer(0, len)?;
-            bytes.copy_from_slice(&*part.map_read()?);
+            bytes.copy_from_slice(&part.map_read()?);
             return Ok(());
         }
         let readback = self.buffer(len, Placement::Readback, "readback")?;
         self.copy_now(part(buffer, len), part(&readback, len), Some(SHOWN))?;
-        bytes.copy_from_slice(&*readback.sub_buffer(0, len)?.map_read()?);
+        bytes.copy_from_slice(&readback.sub_buffer(0, len)?.map_read()?);
         Ok(())
     }
 

@@ -143,7 +143,7 @@ impl SessionBuilder {
     pub fn build(self) -> Result<Session, Error> {
         let graph = match (self.graph, self.path) {
             (Some(graph), _) => graph,
-            (None, Some(path)) => loader::onnx::load_onnx(&path)?,
+            (None, Some(path)) => loader::load(&path)?,
             (None, None) => return Err(SessionError::NoModel.into()),
         };
         let registry = Registry::with_defaults();

@@ -109,10 +109,65 @@ impl<'e> Slot<'e> {
             slot.stage = slot.compute.get(&d).map(|b| (d, b.clone()));
             return Ok(slot);
         }
+        if io.devices.len() > 1 && slot.meet_in_host_memory(io, side, devices, policy)? {
+            return Ok(slot);
+        }
         for &d in &io.devices {
             slot.place(d, &devices[d as usize], io, side, policy)?;
         }
+        // Devices that share a tensor must see the same bytes.
+        if io.devices.len() > 1 && (slot.stage.is_some() || !slot.transfer.is_empty()) {
+            let device = devices[io.devices[0] as usize].context.info().name.clone();
+            return Err(SessionError::NoSharing { device }.into());
+        }
         Ok(slot)
+    }
+
+    /// Where several devices touch the tensor and one of them could not use the caller's memory in place,
+    /// all of them use host memory of our own, which the CPU copies from or to. Says whether it is so.
+    fn meet_in_host_memory(
+        &mut self,
+        io: &PlannedIo,
+        side: Side,
+        devices: &[Device],
+        policy: BindPolicy,
+    ) -> Result<bool, Error> {
+        let Some((address, given)) = self.host_bytes() else { return Ok(false) };
+        check_capacity(io, given)?;
+        for &d in &io.devices {
+            let device = &devices[d as usize];
+            let ladder = device.policy(policy.copy_threshold, policy.strict);
+            let request = request(device, io, address, access(io, side));
+            let mut choice = decide(io, &request, &ladder)?;
+            if matches!(choice.path, Path::Imported | Path::Host) {
+                continue;
+            }
+            if policy.strict {
+                return Err(
+                    SessionError::Strict { verdict: choice.verdict(&io.name, &request).to_string() }.into()
+                );
+            }
+            choice.path = Path::Staged;
+            self.verdicts.push(choice.verdict(&io.name, &request));
+            let region = shared(io.info.bytes() as u64)?;
+            for &d in &io.devices {
+                self.compute.insert(d, import_shared(&devices[d as usize], &region)?);
+            }
+            self.stage = self.compute.get(&d).map(|b| (d, b.clone()));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Address and length of the caller's memory, where it is the process's.
+    fn host_bytes(&self) -> Option<(u64, u64)> {
+        match &self.source {
+            Source::Value | Source::Buffer(_) => None,
+            Source::Region(region, range) => {
+                Some((region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes()))
+            }
+            Source::Lent(lent, range) => Some((lent.address() + range.start, range.bytes())),
+        }
     }
 
     fn place(
@@ -124,12 +179,8 @@ impl<'e> Slot<'e> {
         policy: BindPolicy,
     ) -> Result<(), Error> {
         let bytes = io.info.bytes() as u64;
-        let access = match side {
-            Side::Input => ReadWrite::Read,
-            Side::Output if io.reads > 0 => ReadWrite::ReadWrite,
-            Side::Output => ReadWrite::Write,
-        };
-        let (address, given) = match &self.source {
+        let access = access(io, side);
+        match &self.source {
             Source::Value => {
                 self.stage(d, device, bytes, side)?;
                 return Ok(());
@@ -142,18 +193,12 @@ impl<'e> Slot<'e> {
                 self.compute.insert(d, buffer.sub_buffer(0, bytes)?);
                 return Ok(());
             }
-            Source::Region(region, range) => {
-                (region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes())
-            }
-            Source::Lent(lent, range) => (lent.address() + range.start, range.bytes()),
-        };
+            Source::Region(..) | Source::Lent(..) => {}
+        }
+        let Some((address, given)) = self.host_bytes() else { return Ok(()) };
         check_capacity(io, given)?;
         let ladder = device.policy(policy.copy_threshold, policy.strict);
-        let mut request = Request {
-            element_bytes: io.info.dtype.bytes() as u64,
-            touches: io.reads + io.writes,
-            ..Request::new(address, bytes, access, window(device, address, bytes, access))
-        };
+        let mut request = request(device, io, address, access);
         let mut choice = decide(io, &request, &ladder)?;
         let imported = if choice.path.imports() || choice.path == Path::Host {
             match self.import(device) {
@@ -301,6 +346,24 @@ impl<'e> Slot<'e> {
         let buffer = self.stage.as_ref().map(|(_, b)| b.clone()).or_else(own)?;
         buffer.host_address()?;
         buffer.sub_buffer(0, bytes).ok()
+    }
+}
+
+/// What the graph does with the tensor.
+fn access(io: &PlannedIo, side: Side) -> ReadWrite {
+    match side {
+        Side::Input => ReadWrite::Read,
+        Side::Output if io.reads > 0 => ReadWrite::ReadWrite,
+        Side::Output => ReadWrite::Write,
+    }
+}
+
+fn request(device: &Device, io: &PlannedIo, address: u64, access: ReadWrite) -> Request {
+    let bytes = io.info.bytes() as u64;
+    Request {
+        element_bytes: io.info.dtype.bytes() as u64,
+        touches: io.reads + io.writes,
+        ..Request::new(address, bytes, access, window(device, address, bytes, access))
     }
 }
 

@@ -128,3 +128,48 @@ fn scoped_on_cpu() {
 fn scoped_on_vulkan() {
     scoped("vulkan");
 }
+
+/// One output is read by a node on another device: both must see the same bytes, imported or copied.
+fn shared_output(first: &str, second: &str, n: usize) {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [n.into()]);
+    let a = g.op(crate::ops::add(), &[x, x]);
+    let b = g.op(crate::ops::binary(crate::ops::pointwise::BinaryOp::Mul), &[a, a]);
+    g.output("a", a);
+    g.output("b", b);
+    let open = |name| Registry::with_defaults().open(name, &desc()).unwrap();
+    let session = Session::builder()
+        .graph(g.build().unwrap())
+        .context(open(first))
+        .context(open(second))
+        .place_op("Mul", 1)
+        .build()
+        .unwrap();
+    let x = HostRegion::from_bytes(bytemuck::cast_slice(&vec![1.5f32; n])).unwrap().into_shared();
+    let (a, b) =
+        (HostRegion::new(n * 4).unwrap().into_shared(), HostRegion::new(n * 4).unwrap().into_shared());
+    let mut binding = session
+        .bind()
+        .input("x", Memory::region(&x))
+        .output("a", Memory::region(&a))
+        .output("b", Memory::region(&b))
+        .build()
+        .unwrap();
+    for _ in 0..2 {
+        binding.run().unwrap();
+    }
+    assert_eq!(a.read().unwrap().as_slice_of::<f32>().unwrap(), vec![3.0; n], "{first} {second}");
+    assert_eq!(b.read().unwrap().as_slice_of::<f32>().unwrap(), vec![9.0; n], "{first} {second}");
+    check_messages(&session);
+}
+
+#[test]
+fn devices_that_share_an_output_see_the_same_bytes() {
+    for n in [16, 65536] {
+        for (first, second) in
+            [("vulkan", "cpu"), ("cpu", "vulkan"), ("sim", "cpu"), ("cpu", "sim"), ("vulkan", "vulkan")]
+        {
+            shared_output(first, second, n);
+        }
+    }
+}

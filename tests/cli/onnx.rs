@@ -7,7 +7,7 @@ use onepool::{DType, Tensor};
 
 /// A protocol buffer message under construction.
 #[derive(Clone, Default)]
-pub struct Message(Vec<u8>);
+pub(crate) struct Message(Vec<u8>);
 
 impl Message {
     fn varint(&mut self, mut v: u64) {
@@ -18,31 +18,31 @@ impl Message {
         self.0.push(v as u8);
     }
 
-    pub fn int(mut self, field: u64, v: i64) -> Self {
+    pub(crate) fn int(mut self, field: u64, v: i64) -> Self {
         self.varint(field << 3);
         self.varint(v as u64);
         self
     }
 
-    pub fn bytes(mut self, field: u64, v: &[u8]) -> Self {
+    pub(crate) fn bytes(mut self, field: u64, v: &[u8]) -> Self {
         self.varint(field << 3 | 2);
         self.varint(v.len() as u64);
         self.0.extend(v);
         self
     }
 
-    pub fn text(self, field: u64, v: &str) -> Self {
+    pub(crate) fn text(self, field: u64, v: &str) -> Self {
         self.bytes(field, v.as_bytes())
     }
 
-    pub fn message(self, field: u64, v: Message) -> Self {
+    pub(crate) fn message(self, field: u64, v: Message) -> Self {
         self.bytes(field, &v.0)
     }
 }
 
 /// A dimension: a size, or a name.
 #[derive(Clone, Copy)]
-pub enum Dim {
+pub(crate) enum Dim {
     Size(i64),
     Name(&'static str),
 }
@@ -69,48 +69,48 @@ fn value_info(name: &str, dtype: DType, dims: &[Dim]) -> Message {
 
 /// A model under construction.
 #[derive(Clone, Default)]
-pub struct Model {
+pub(crate) struct Model {
     graph: Message,
 }
 
 impl Model {
-    pub fn input(mut self, name: &str, dtype: DType, dims: &[Dim]) -> Self {
+    pub(crate) fn input(mut self, name: &str, dtype: DType, dims: &[Dim]) -> Self {
         self.graph = self.graph.message(11, value_info(name, dtype, dims));
         self
     }
 
-    pub fn output(mut self, name: &str, dtype: DType) -> Self {
+    pub(crate) fn output(mut self, name: &str, dtype: DType) -> Self {
         let tensor = Message::default().int(1, number(dtype));
         let info = Message::default().text(1, name).message(2, Message::default().message(1, tensor));
         self.graph = self.graph.message(12, info);
         self
     }
 
-    pub fn constant(mut self, name: &str, value: &Tensor) -> Self {
+    pub(crate) fn constant(mut self, name: &str, value: &Tensor) -> Self {
         self.graph = self.graph.bytes(5, &write_tensor_pb(name, value));
         self
     }
 
-    pub fn node(mut self, op: &str, inputs: &[&str], outputs: &[&str]) -> Self {
+    pub(crate) fn node(mut self, op: &str, inputs: &[&str], outputs: &[&str]) -> Self {
         let node = inputs.iter().fold(Message::default(), |m, i| m.text(1, i));
         let node = outputs.iter().fold(node, |m, o| m.text(2, o));
         self.graph = self.graph.message(1, node.text(3, &format!("the_{op}")).text(4, op));
         self
     }
 
-    pub fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let opset = Message::default().int(2, 17);
         let graph = self.graph.text(2, "test");
         Message::default().int(1, 8).text(2, "cli tests").message(7, graph).message(8, opset).0
     }
 
-    pub fn write(self, path: &Path) {
+    pub(crate) fn write(self, path: &Path) {
         std::fs::write(path, self.encode()).unwrap();
     }
 }
 
 /// `y = x + c`, with `x` of shape `[n, 3]` and `c` of three values.
-pub fn add() -> Model {
+pub(crate) fn add() -> Model {
     Model::default()
         .input("x", DType::F32, &[Dim::Name("n"), Dim::Size(3)])
         .constant("c", &Tensor::new([3], &[1.0f32, 2.0, 3.0]).unwrap())
@@ -119,7 +119,7 @@ pub fn add() -> Model {
 }
 
 /// Writes a test case for `model` with one data set.
-pub fn case(dir: &Path, model: Model, inputs: &[Tensor], outputs: &[Tensor]) {
+pub(crate) fn case(dir: &Path, model: Model, inputs: &[Tensor], outputs: &[Tensor]) {
     let data = dir.join("test_data_set_0");
     std::fs::create_dir_all(&data).unwrap();
     model.write(&dir.join("model.onnx"));

@@ -1,5 +1,7 @@
 //! The device interface over the CPU backend and the simulated devices.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod basics;
 mod common;
 mod faults;

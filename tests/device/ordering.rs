@@ -86,7 +86,10 @@ fn many_submissions_without_a_wait_do_not_pile_up() {
     )];
     let prepared = queue.prepare(Recording { commands, ..Recording::default() }).unwrap();
     drop((kernel, x));
-    let last = (0..5000).map(|_| queue.submit_prepared(&prepared).unwrap()).last().unwrap();
+    let mut last = queue.submit_prepared(&prepared).unwrap();
+    for _ in 1..5000 {
+        last = queue.submit_prepared(&prepared).unwrap();
+    }
     last.wait().unwrap();
     assert_eq!(counted.load(Ordering::Relaxed), 5000);
     drop((prepared, last));

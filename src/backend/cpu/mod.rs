@@ -71,6 +71,7 @@ fn info(threads: usize) -> DeviceInfo {
         unusable: None,
         unified: true,
         native: true,
+        in_order: true,
         limits: Limits {
             max_argument_bytes: address_space,
             max_buffer_bytes: address_space,

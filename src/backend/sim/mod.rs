@@ -114,6 +114,7 @@ impl SimConfig {
             unusable: None,
             unified: self.unified,
             native: true,
+            in_order: false,
             limits: Limits {
                 max_argument_bytes: largest,
                 max_buffer_bytes: largest,

@@ -54,6 +54,9 @@ impl Messenger {
 }
 
 /// Called by the layer, from any thread.
+///
+/// # Safety
+/// `data` is null or what the layer passes to a messenger; `user` is null or the mutex the messenger was made with.
 unsafe extern "system" fn collect(
     _severity: vk::DebugUtilsMessageSeverityFlagsEXT,
     _kind: vk::DebugUtilsMessageTypeFlagsEXT,

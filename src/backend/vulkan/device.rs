@@ -81,7 +81,7 @@ impl Device {
         })
     }
 
-    /// The queue that the next [`super::queue::Queue`] submits to, as an index for [`Device::queue`].
+    /// The queue that the next [`super::queue::Queue`] submits to, as an index.
     pub(super) fn assign_queue(&self) -> usize {
         self.next_queue.fetch_add(1, Ordering::Relaxed) % self.queues.len().max(1)
     }

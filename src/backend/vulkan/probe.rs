@@ -102,6 +102,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         unusable: family.is_none().then(|| "it has no queue that runs compute kernels".to_owned()),
         unified: is_unified(&memory, kind),
         native: false,
+        in_order: false,
         features: features.requires(&more.subgroup, &more.controls, version),
         subgroup: more.subgroup.subgroup_size.max(1),
         timestamp_ns: match family {
@@ -324,6 +325,7 @@ fn unusable(
         unusable: Some(reason),
         unified: is_unified(&memory, kind),
         native: false,
+        in_order: false,
         limits: limits(&base.limits, &more, &memory, kind),
         features: Requires::NONE,
         import: None,

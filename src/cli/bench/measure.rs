@@ -138,8 +138,7 @@ pub(in crate::cli) fn measure(
         let verdict = bound.verdicts().find(|v| v.tensor == name);
         verdict.map_or("not used".to_owned(), |v| v.path.to_string())
     };
-    let [copy_in_ms, copied_run_ms, copy_out_ms, bound_ms, kernel_ms] =
-        times.map(|mut all| median(&mut all));
+    let [copy_in_ms, copied_run_ms, copy_out_ms, bound_ms, kernel_ms] = times.map(|mut all| median(&mut all));
     let row = Transfer {
         input_bytes: value.bytes().len() as u64,
         output_bytes: out_info.bytes() as u64,
@@ -185,7 +184,11 @@ fn resident(
     let y = buffer(out.bytes(), Placement::Device)?;
     let len = value.bytes().len() as u64;
     if x.host_address().is_some() {
-        x.sub_buffer(0, len).map_err(Error::from)?.map_write().map_err(Error::from)?.copy_from_slice(value.bytes());
+        x.sub_buffer(0, len)
+            .map_err(Error::from)?
+            .map_write()
+            .map_err(Error::from)?
+            .copy_from_slice(value.bytes());
     } else {
         let upload = buffer(value.bytes().len(), Placement::Upload)?;
         let part = upload.sub_buffer(0, len).map_err(Error::from)?;

@@ -24,7 +24,8 @@ pub(super) fn transfers(path: &Path, device: &str, rows: &[Transfer]) -> Result<
     ];
     let times = || ways.iter().flat_map(|w| rows.iter().map(w.2));
     let (low, high) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
-    let (first, last) = (rows.iter().map(mib).fold(f64::MAX, f64::min), rows.iter().map(mib).fold(0.0, f64::max));
+    let (first, last) =
+        (rows.iter().map(mib).fold(f64::MAX, f64::min), rows.iter().map(mib).fold(0.0, f64::max));
     if rows.is_empty() || low <= 0.0 {
         return Err(failed(&"there is nothing to draw"));
     }

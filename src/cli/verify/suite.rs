@@ -137,7 +137,7 @@ impl Filter {
             && listed(&self.kind, &meta.kind)
             && (self.filter.is_empty() || self.filter.iter().any(|f| meta.name.contains(f)))
             && !self.exclude.iter().any(|f| meta.name.contains(f))
-            && !(self.core && !case.is_core())
+            && (!self.core || case.is_core())
             && !(self.no_expanded && meta.expanded)
     }
 }

@@ -1,7 +1,7 @@
 //! ONNX models.
 //!
-//! A file is walked once for its structure ([`skeleton`]); the data of its tensors, in the file or in
-//! files beside it, is then read straight to where it stays ([`store`]).
+//! A file is walked once for its structure (`skeleton`); the data of its tensors, in the file or in
+//! files beside it, is then read straight to where it stays (`store`).
 
 mod attribute;
 mod graph;
@@ -10,6 +10,7 @@ mod proto;
 mod skeleton;
 mod store;
 mod summary;
+mod syntax;
 mod tensor;
 
 pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize_onnx};

@@ -69,7 +69,7 @@ pub(crate) struct NodeProto {
     pub(crate) overload: String,
 }
 
-/// Values of [`AttributeProto::r#type`].
+/// Values of `AttributeProto::type`.
 pub(crate) mod attribute_type {
     pub(crate) const UNDEFINED: i32 = 0;
     pub(crate) const FLOAT: i32 = 1;

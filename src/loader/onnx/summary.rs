@@ -5,9 +5,10 @@ use std::path::Path;
 
 use prost::Message as _;
 
-use super::graph::{domain_of, is_constant, type_of};
+use super::graph::{domain_of, is_constant};
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto, data_type};
 use super::skeleton::{Message, skeleton};
+use super::syntax::type_of;
 use super::tensor::{decode_error, dtype_of};
 use super::{NEWEST_OPSET, Opsets};
 use crate::loader::error::{LoadError, LoadErrorKind};

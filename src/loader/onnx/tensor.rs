@@ -192,25 +192,40 @@ pub fn read_tensor_pb(bytes: &[u8]) -> Result<(String, Tensor), LoadError> {
         let proto = TensorProto::decode(s.bytes.as_slice()).map_err(|e| decode_error("ONNX tensor", &e))?;
         Ok((proto, s.held))
     });
-    let sequence = || SequenceProto::decode(bytes).is_ok_and(|s| !s.values.is_empty());
-    let (proto, held) = match decoded {
-        Ok((proto, _)) if proto.segment.is_some() && sequence() => return Err(sequence_error()),
-        Err(_) if sequence() => return Err(sequence_error()),
-        other => other?,
-    };
-    let tensor = Store::new(Source::of(bytes), held, Vec::new()).tensor(&proto)?;
-    Ok((proto.name, tensor))
+    let read = decoded.and_then(|(proto, held)| {
+        let tensor = Store::new(Source::of(bytes), held, Vec::new()).tensor(&proto)?;
+        Ok((proto.name, tensor))
+    });
+    match read {
+        Err(_) if is_container(bytes) => {
+            let what = "a sequence or optional where a tensor is expected";
+            Err(LoadErrorKind::unsupported(what).into())
+        }
+        other => other,
+    }
 }
 
-fn sequence_error() -> LoadError {
-    LoadErrorKind::unsupported("a sequence or optional where a tensor is expected").into()
+/// Whether `bytes`, which are no tensor, are rather a sequence or an optional: a name, a kind of element,
+/// and elements.
+fn is_container(bytes: &[u8]) -> bool {
+    let Ok(found) = ContainerProto::decode(bytes) else { return false };
+    let named = !found.name.is_empty() && found.name.bytes().all(|b| b.is_ascii_graphic());
+    found.tensor_name.is_none() && found.raw_data.is_none() && (named || !found.values.is_empty())
 }
 
-/// A sequence or an optional, as far as it takes to tell it from a tensor.
+/// A `SequenceProto` or an `OptionalProto`, and the fields by which a tensor is told from them.
 #[derive(Clone, PartialEq, prost::Message)]
-struct SequenceProto {
-    #[prost(message, repeated, tag = "3")]
-    values: Vec<TensorProto>,
+struct ContainerProto {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int32, tag = "2")]
+    elem_type: i32,
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    values: Vec<Vec<u8>>,
+    #[prost(bytes = "vec", optional, tag = "8")]
+    tensor_name: Option<Vec<u8>>,
+    #[prost(bytes = "vec", optional, tag = "9")]
+    raw_data: Option<Vec<u8>>,
 }
 
 /// Serializes `tensor` as a `TensorProto` named `name`.
@@ -312,10 +327,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_is_unsupported() {
-        let one = TensorProto { float_data: vec![1.0], ..proto(data_type::FLOAT, &[1]) };
-        let e = read_tensor_pb(&SequenceProto { values: vec![one] }.encode_to_vec()).unwrap_err();
-        assert!(e.is_unsupported(), "{e}");
+    fn a_sequence_or_optional_is_unsupported() {
+        let one = TensorProto { float_data: vec![1.0], ..proto(data_type::FLOAT, &[1]) }.encode_to_vec();
+        let container = |name: &str, values: &[Vec<u8>]| ContainerProto {
+            name: name.into(),
+            elem_type: 1,
+            values: values.to_vec(),
+            ..Default::default()
+        };
+        let sequence = container("", &[one]).encode_to_vec();
+        let optional = container("optional_input", &[]).encode_to_vec();
+        for bytes in [sequence, optional] {
+            let e = read_tensor_pb(&bytes).unwrap_err();
+            assert!(e.is_unsupported(), "{e}");
+        }
+        assert!(!read(&proto(data_type::FLOAT, &[2])).unwrap_err().is_unsupported());
     }
 
     #[test]

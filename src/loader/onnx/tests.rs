@@ -291,7 +291,7 @@ fn versions_are_checked() {
     m.opset_import.clear();
     assert_eq!(fake(&load_model(&m).unwrap().nodes()[0].op).opset, NEWEST_OPSET);
     m.ir_version = 2;
-    assert_eq!(fake(&load_model(&m).unwrap().nodes()[0].op).opset, 1);
+    assert_eq!(fake(&load_model(&m).unwrap().nodes()[0].op).opset, OLDEST_OPSET, "read as the oldest");
     m = model(graph(&["x"], vec![node("Dropout", &["x"], &["y"])], &["y"]));
     m.opset_import = opset(6);
     assert!(load_model(&m).unwrap_err().to_string().contains("training mode"));
@@ -372,6 +372,26 @@ fn nested_graphs_may_shadow_and_dangle() {
     let n = with(node("If", &["c"], &["y"]), [graph_attr("then_branch", bad)]);
     let e = fails(graph(&["c", "x"], vec![n], &["y"]), "Nope");
     assert_eq!(*e.at(), Location::node("Nope_t", "Nope"));
+}
+
+#[test]
+fn graphs_nest_as_deep_as_allowed() {
+    let nested = |depth: usize| {
+        let mut inner = graph(&[], vec![node("Relu", &["x"], &["y"])], &["y"]);
+        for _ in 0..depth {
+            inner = graph(
+                &[],
+                vec![with(node("If", &["c"], &["y"]), [graph_attr("then_branch", inner)])],
+                &["y"],
+            );
+        }
+        inner.input = vec![value("x", &[2]), value("c", &[])];
+        inner
+    };
+    let deepest = load_graph(nested(limits::MAX_DEPTH - 1)).unwrap();
+    assert_eq!(input_names(&deepest, 0), ["c", "c", "x"].map(|s| Some(s.into())));
+    let e = load_graph(nested(limits::MAX_DEPTH + 2)).unwrap_err();
+    assert!(matches!(e.kind(), LoadErrorKind::TooDeep { .. }), "{e}");
 }
 
 fn function(name: &str, inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> FunctionProto {

@@ -500,6 +500,22 @@ fn fused_names_become_chains_where_that_is_sure() {
 }
 
 #[test]
+fn shapes_tell_the_arguments_of_a_fused_convolution() {
+    let attrs = json!({"strides": "[1, 1]", "padding": "[1, 1, 1, 1]", "data_layout": "NCHW"});
+    let inputs: &[&[usize]] = &[&[1, 3, 8, 8], &[4, 3, 3, 3], &[4, 1, 1]];
+    let name = "tvmgen_default_fused_nn_conv2d_add_nn_relu";
+    for order in [[0u32, 1, 2], [2, 0, 1]] {
+        let v = graph_of(inputs, &[(name, attrs.clone(), &order, &[1, 4, 8, 8])]);
+        let g = TvmGraph::new(parse(&v).unwrap(), Params::new(), &FunctionTable::new()).unwrap();
+        assert_eq!(ops_of(g.graph()), ["Conv", "Add", "Relu"]);
+        assert_eq!(input_names(g.graph(), 0), ["i0", "i1"]);
+        assert!(input_names(g.graph(), 1).contains(&"i2"));
+    }
+    let v = graph_of(inputs, &[(name, attrs, &[1, 0, 2], &[1, 4, 8, 8])]);
+    assert!(TvmGraph::new(parse(&v).unwrap(), Params::new(), &FunctionTable::new()).is_err());
+}
+
+#[test]
 fn no_cut_and_no_changed_byte_panics() {
     let text = EXAMPLE.as_bytes();
     for end in 0..text.len() {

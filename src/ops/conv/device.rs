@@ -270,6 +270,7 @@ impl<'c> Target<'c> {
             (spec::conv_row::SCATTERED, u32::from(read.scattered)),
             (spec::conv_row::BIASED, u32::from(self.biased)),
             (spec::conv_row::ACTIVATION, code),
+            (spec::conv_row::STEPS, (512 / (read.px * read.kw * TILE)).clamp(1, 4) as u32),
         ];
         let n = w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(TILE) * c.groups * c.batch;
         let params = params::ConvRow {
@@ -492,6 +493,104 @@ mod tests {
             want.sort_unstable();
             got.sort_unstable();
             prop_assert_eq!(got, want);
+        }
+    }
+
+    #[cfg(feature = "vulkan")]
+    mod on_devices {
+        use super::super::*;
+        use crate::graph::Tensor;
+        use crate::ops::conv::{Conv, ConvTranspose};
+        use crate::ops::test_util::{tensor, tensor_of, values};
+        use crate::ops::testing::{Check, as_is, no_texels, short_texels};
+        use crate::ops::{Operator, Window};
+
+        const RELU: Activation = Activation::Relu;
+
+        fn window(strides: &[i64], dilations: &[i64], pads: &[i64]) -> Window {
+            let list = |l: &[i64]| l.to_vec();
+            Window {
+                strides: list(strides),
+                dilations: list(dilations),
+                pads: list(pads),
+                ..Window::default()
+            }
+        }
+
+        fn check(op: &dyn Operator, x: &[usize], w: &[usize], bias: usize, every: bool) {
+            let inputs = [Some(tensor(x, 1)), Some(tensor(w, 2)), Some(tensor(&[bias], 3))];
+            let changes: &[fn(&mut crate::backend::DeviceInfo)] =
+                if every { &[as_is, no_texels, short_texels] } else { &[as_is, no_texels] };
+            for change in changes {
+                Check::new(op, &inputs).constants(&[1]).pretend(*change).tolerance(1e-4).run();
+            }
+            let unbiased = [inputs[0].clone(), inputs[1].clone()];
+            Check::new(op, &unbiased).tolerance(1e-4).run();
+        }
+
+        #[test]
+        fn conv_is_the_same() {
+            let conv = |window: Window, group: usize| Conv { window, group, activation: RELU };
+            let same = window(&[], &[], &[1, 1, 1, 1]);
+            // Rows of whole texels, then odd ones, then more channels than a tile.
+            check(&conv(same.clone(), 1), &[1, 3, 12, 16], &[8, 3, 3, 3], 8, true);
+            check(&conv(same.clone(), 1), &[2, 5, 7, 13], &[11, 5, 3, 3], 11, true);
+            check(&conv(same.clone(), 2), &[1, 8, 9, 9], &[70, 4, 3, 3], 70, false);
+            // Pointwise: whole texels and not.
+            check(&conv(Window::default(), 1), &[2, 20, 6, 6], &[9, 20, 1, 1], 9, true);
+            check(&conv(Window::default(), 3), &[1, 9, 5, 7], &[6, 3, 1, 1], 6, false);
+            // Strides, dilations, long and wide windows, a patch embedding.
+            check(&conv(window(&[2, 2], &[], &[3, 3, 2, 2]), 1), &[1, 3, 20, 21], &[8, 3, 7, 7], 8, false);
+            check(&conv(window(&[1, 2], &[2, 3], &[0, 1, 2, 0]), 1), &[1, 2, 9, 20], &[3, 2, 3, 3], 3, false);
+            check(&conv(window(&[], &[], &[0, 5, 0, 5]), 1), &[1, 2, 3, 20], &[3, 2, 1, 11], 3, false);
+            check(&conv(window(&[4, 4], &[], &[]), 1), &[1, 3, 12, 16], &[5, 3, 4, 4], 5, false);
+            // One and three dimensions.
+            check(&conv(window(&[2], &[], &[1, 1]), 1), &[2, 3, 17], &[4, 3, 3], 4, false);
+            check(&conv(window(&[1, 2, 1], &[], &[1; 6]), 1), &[1, 2, 4, 5, 6], &[3, 2, 3, 2, 3], 3, false);
+        }
+
+        #[test]
+        fn depthwise_is_the_same() {
+            let conv = |window: Window, group: usize| Conv { window, group, activation: RELU };
+            check(&conv(window(&[], &[], &[1, 1, 1, 1]), 5), &[2, 5, 7, 12], &[5, 1, 3, 3], 5, true);
+            check(&conv(window(&[2, 2], &[], &[0, 1, 1, 0]), 3), &[1, 3, 9, 11], &[6, 1, 3, 3], 6, false);
+            check(&conv(window(&[1, 1], &[2, 1], &[2, 2, 2, 2]), 4), &[1, 4, 8, 9], &[4, 1, 3, 5], 4, false);
+        }
+
+        #[test]
+        fn transposed_is_the_same() {
+            let op = |window: Window, group: usize, padding: &[i64]| ConvTranspose {
+                window,
+                group,
+                output_padding: padding.to_vec(),
+                activation: RELU,
+                ..ConvTranspose::default()
+            };
+            check(&op(window(&[2, 2], &[], &[1, 1, 1, 1]), 1, &[]), &[1, 4, 6, 8], &[4, 5, 4, 4], 5, false);
+            check(
+                &op(window(&[2, 3], &[], &[1, 0, 0, 1]), 2, &[1, 1]),
+                &[2, 4, 5, 3],
+                &[4, 3, 3, 2],
+                6,
+                false,
+            );
+            check(&op(window(&[3], &[2], &[1, 2]), 1, &[]), &[1, 2, 9], &[2, 9, 3], 9, false);
+            check(&op(window(&[1, 2, 1], &[], &[]), 1, &[]), &[1, 2, 3, 2, 4], &[2, 3, 2, 1, 3], 3, false);
+        }
+
+        #[test]
+        fn halves_are_the_same() {
+            let half = |t: &[usize], seed| {
+                let n = t.iter().product();
+                Some::<Tensor>(tensor_of(t, &values(n, seed), half::f16::from_f32))
+            };
+            let op = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 2, activation: RELU };
+            let inputs = [half(&[1, 6, 7, 9], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)];
+            Check::new(&op, &inputs).tolerance(4e-3).run();
+            Check::new(&op, &inputs).constants(&[1]).tolerance(4e-3).run();
+            let op = Conv { group: 6, ..op };
+            let inputs = [half(&[1, 6, 7, 9], 1), half(&[6, 1, 3, 3], 2), half(&[6], 3)];
+            Check::new(&op, &inputs).constants(&[1]).tolerance(4e-3).run();
         }
     }
 }

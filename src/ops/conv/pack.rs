@@ -51,6 +51,9 @@ impl Pack {
     }
 
     fn fill<T: Element + Default>(&self, w: &[T], out: &mut [T]) {
+        if self.len() == 0 {
+            return;
+        }
         let [kd, kh, kw] = self.taps;
         for (i, out) in out.chunks_mut(self.tile).enumerate() {
             let (x, i) = (i % kw, i / kw);

@@ -6,6 +6,9 @@ use crate::graph::Tensor;
 use crate::kernel::table::{id, params, spec};
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey};
 
+/// Products of at most so many rows are better summed in parts than computed in tiles.
+const VECTOR_ROWS: usize = 4;
+
 /// One operand: matrices one behind the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -93,7 +96,7 @@ impl Batch {
         };
         let mut best =
             Batch { count: 1, inner: 1, first: [first.0, first.1], outer_step: [0, 0], inner_step: [0, 0] };
-        let divisors = (1..=pairs.len()).filter(|d| pairs.len() % d == 0);
+        let divisors = (1..=pairs.len()).filter(|d| pairs.len().is_multiple_of(*d));
         for inner in divisors {
             let (Some(inner_step), Some(outer_step)) =
                 (step(pairs.get(1).filter(|_| inner > 1)), step(pairs.get(inner)))
@@ -158,6 +161,8 @@ impl Product {
         }
         match self.dtype {
             DType::F32 if lower.device().prefers_texels => self.rows(lower),
+            DType::F32 | DType::F16 if self.n == 1 && self.m > 1 => self.flipped().vectors(lower),
+            DType::F32 | DType::F16 if self.m <= VECTOR_ROWS => self.vectors(lower),
             DType::F32 => self.tiles(lower, id::GEMM_TILE_F32),
             DType::F16 => self.tiles(lower, id::GEMM_TILE_F16),
             other => Err(OpError::unsupported(format!("no device kernel for products of {other}"))),
@@ -272,10 +277,102 @@ impl Product {
         Ok(Layout { operand, row: cols / 4, tile, matrix, bytes: self.b.matrices * matrix * 16 })
     }
 
+    /// The transposed product, for outputs of one column.
+    fn flipped(&self) -> Product {
+        let turn = |s: &Source| Source { row: s.col, col: s.row, ..s.clone() };
+        Product {
+            m: self.n,
+            n: self.m,
+            k: self.k,
+            pairs: self.pairs.iter().map(|(a, b)| (*b, *a)).collect(),
+            a: turn(&self.b),
+            b: turn(&self.a),
+            c: self.c.map(|(operand, [row, col])| (operand, [col, row])),
+            ..self.clone()
+        }
+    }
+
+    /// Sums in parts, for few rows.
+    fn vectors(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kernel = if self.dtype == DType::F16 { id::GEMV_F16 } else { id::GEMV_F32 };
+        let columns = self.b.col != 1;
+        let (code, [act_a, act_b]) = self.activation.code();
+        let spec = [
+            (spec::gemv::B_COLUMNS, u32::from(columns)),
+            (spec::gemv::BIASED, u32::from(self.c.is_some())),
+            (spec::gemv::ACTIVATION, code),
+        ];
+        let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
+        let args = [self.a.operand, self.b.operand, c, Operand::Output(0)];
+        let mut joined = false;
+        self.batches(|batch, y_first| {
+            let d = self.distances(batch, y_first, c_strides);
+            let params = params::Gemv {
+                m: d.m,
+                n: d.n,
+                k: d.k,
+                a_first: d.a_first,
+                b_first: d.b_first,
+                a_row: d.a_row,
+                a_col: d.a_col,
+                b_row: d.b_row,
+                b_col: d.b_col,
+                a_outer: d.a_outer,
+                a_inner: d.a_inner,
+                b_outer: d.b_outer,
+                b_inner: d.b_inner,
+                inner: d.inner,
+                y_first: d.y_first,
+                c_row: d.c_row,
+                c_col: d.c_col,
+                alpha: self.alpha,
+                beta: self.beta,
+                act_a,
+                act_b,
+            };
+            let cols = if columns { 8 } else { 32 };
+            let groups = [self.n.div_ceil(cols), self.m, batch.count].map(|g| g as u32);
+            lower.dispatch(kernel, &spec, &args, &params, groups)?;
+            if std::mem::replace(&mut joined, true) {
+                lower.join();
+            }
+            Ok(())
+        })
+    }
+
+    /// Sizes and distances in elements, as kernels over plain buffers take them.
+    fn distances(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::GemmTile {
+        let (a_matrix, b_matrix) = (self.m * self.k, self.k * self.n);
+        let (_, [act_a, act_b]) = self.activation.code();
+        params::GemmTile {
+            m: self.m as u32,
+            n: self.n as u32,
+            k: self.k as u32,
+            a_first: (batch.first[0] * a_matrix) as u32,
+            b_first: (batch.first[1] * b_matrix) as u32,
+            a_row: self.a.row as u32,
+            a_col: self.a.col as u32,
+            b_row: self.b.row as u32,
+            b_col: self.b.col as u32,
+            a_outer: (batch.outer_step[0] * a_matrix) as u32,
+            a_inner: (batch.inner_step[0] * a_matrix) as u32,
+            b_outer: (batch.outer_step[1] * b_matrix) as u32,
+            b_inner: (batch.inner_step[1] * b_matrix) as u32,
+            inner: batch.inner as u32,
+            y_first: y_first as u32,
+            c_row: c[0] as u32,
+            c_col: c[1] as u32,
+            alpha: self.alpha,
+            beta: self.beta,
+            act_a,
+            act_b,
+        }
+    }
+
     /// Tiles in workgroup memory.
     fn tiles(&self, lower: &mut Lowering<'_>, kernel: crate::kernel::KernelId) -> Result<(), OpError> {
         const TILE: usize = 64;
-        let (code, [act_a, act_b]) = self.activation.code();
+        let (code, _) = self.activation.code();
         let spec = [
             (spec::gemm_tile::A_COLUMNS, u32::from(self.a.col != 1)),
             (spec::gemm_tile::B_COLUMNS, u32::from(self.b.col != 1)),
@@ -283,32 +380,9 @@ impl Product {
             (spec::gemm_tile::ACTIVATION, code),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
-        let (a_matrix, b_matrix) = (self.m * self.k, self.k * self.n);
         let mut joined = false;
         self.batches(|batch, y_first| {
-            let params = params::GemmTile {
-                m: self.m as u32,
-                n: self.n as u32,
-                k: self.k as u32,
-                a_first: (batch.first[0] * a_matrix) as u32,
-                b_first: (batch.first[1] * b_matrix) as u32,
-                a_row: self.a.row as u32,
-                a_col: self.a.col as u32,
-                b_row: self.b.row as u32,
-                b_col: self.b.col as u32,
-                a_outer: (batch.outer_step[0] * a_matrix) as u32,
-                a_inner: (batch.inner_step[0] * a_matrix) as u32,
-                b_outer: (batch.outer_step[1] * b_matrix) as u32,
-                b_inner: (batch.inner_step[1] * b_matrix) as u32,
-                inner: batch.inner as u32,
-                y_first: y_first as u32,
-                c_row: c_strides[0] as u32,
-                c_col: c_strides[1] as u32,
-                alpha: self.alpha,
-                beta: self.beta,
-                act_a,
-                act_b,
-            };
+            let params = self.distances(batch, y_first, c_strides);
             let groups = [self.n.div_ceil(TILE), self.m.div_ceil(TILE), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, Operand::Output(0)];
             lower.dispatch(kernel, &spec, &args, &params, groups)?;

@@ -65,7 +65,7 @@ impl Operator for Concat {
             if !same {
                 return Err(cx.shape_error(i, format!("{} but for axis {axis}", first.shape)));
             }
-            dims[axis] = dims[axis].checked_add(x[axis]).unwrap_or(usize::MAX);
+            dims[axis] = dims[axis].saturating_add(x[axis]);
         }
         Ok(vec![TensorInfo::new(first.dtype, Shape::new(dims)?)])
     }

@@ -79,7 +79,7 @@ fn walk(deep: &Shape, wide: &Shape, b: usize, channel: [usize; 3], to_wide: bool
     let of = |k: usize| d[1] * channel[k] as isize;
     let deep_strides = vec![d[0], of(0), of(1), of(2), d[2], d[3]];
     let wide_strides = vec![w[0], w[1], w[2], w[3], w[2] * b as isize, w[3] * b as isize];
-    let dims = vec![wide[0], wide[1], b, b, deep[2], deep[3]];
+    let dims = [wide[0], wide[1], b, b, deep[2], deep[3]];
     // The wide side's rows are the inner loop where it is written, so that writes run forwards.
     let order = if to_wide { [0, 1, 4, 2, 5, 3] } else { [0, 2, 3, 1, 4, 5] };
     let pick = |v: &[isize]| order.map(|i| v[i]).to_vec();
@@ -112,7 +112,7 @@ impl Operator for DepthToSpace {
         if c % area != 0 {
             return Err(cx.shape_error(0, format!("channels in multiples of {area}")));
         }
-        let wide = |v: usize| v.checked_mul(self.block).unwrap_or(usize::MAX);
+        let wide = |v: usize| v.saturating_mul(self.block);
         Ok(vec![TensorInfo::new(cx.dtype(0)?, Shape::new([n, c / area, wide(h), wide(w)])?)])
     }
 
@@ -139,7 +139,7 @@ impl Operator for SpaceToDepth {
         if h % b != 0 || w % b != 0 {
             return Err(cx.shape_error(0, format!("rows and columns in multiples of {b}")));
         }
-        let deep = c.checked_mul(b * b).unwrap_or(usize::MAX);
+        let deep = c.saturating_mul(b * b);
         Ok(vec![TensorInfo::new(cx.dtype(0)?, Shape::new([n, deep, h / b, w / b])?)])
     }
 

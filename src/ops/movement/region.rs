@@ -214,7 +214,7 @@ fn dispatch(
         let repeats = src[last] == 0 && matches!(piece.source, Source::Element(_));
         let inner = dst[last] == 1 && (src[last] == 1 || repeats);
         if !(inner
-            && dims[last] % 2 == 0
+            && dims[last].is_multiple_of(2)
             && even(&src)
             && even(&dst)
             && src_offset % 2 == 0

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::device::check_len;
+use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, activate_all, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// `(x - mean) / sqrt(var + epsilon) * scale + bias` for every channel of X `[n, c, ...]`.
 /// Inputs: X, scale, bias, mean, var, each of the last four `[c]`.
@@ -87,6 +90,38 @@ impl Operator for BatchNormalization {
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(BatchNormalization { activation: *activation, ..self.clone() }) as _)
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let dtype = cx.dtype(0)?;
+        let kernel = match dtype {
+            _ if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) => {
+                return Err(OpError::unsupported("no device kernel for mixed types"));
+            }
+            DType::F32 => id::BATCH_NORM_F32,
+            DType::F16 => id::BATCH_NORM_F16,
+            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
+        };
+        /// Elements of one invocation, as in the kernel.
+        const RUN: usize = 8;
+        let [batch, channels, plane] = self.resolve(cx)?;
+        check_len(batch * channels * plane)?;
+        let n = batch * channels * plane.div_ceil(RUN);
+        if n == 0 {
+            return Ok(());
+        }
+        let (code, [act_a, act_b]) = self.activation.code();
+        let params = params::BatchNorm {
+            n: n as u32,
+            channels: channels as u32,
+            plane: plane as u32,
+            epsilon: self.epsilon,
+            act_a,
+            act_b,
+        };
+        let args = [0, 1, 2, 3, 4].map(Operand::Input);
+        let args = [&args[..], &[Operand::Output(0)]].concat();
+        lower.dispatch_1d(kernel, &[(spec::batch_norm::ACTIVATION, code)], &args, &params, n)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use super::device::{self, Places};
 use super::rows::{Affine, RowNorm};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 
 /// What scale and bias are given for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,11 @@ impl Operator for GroupNormalization {
         real_kernel(self.name(), cx, self.resolve(cx)?)
     }
 
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let norm = self.resolve(cx)?;
+        device::rows(cx, &norm, &Places::dense(norm.len), false, lower)
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -143,6 +149,11 @@ impl Operator for InstanceNormalization {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         real_kernel(self.name(), cx, self.resolve(cx)?)
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let norm = self.resolve(cx)?;
+        device::rows(cx, &norm, &Places::dense(norm.len), false, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

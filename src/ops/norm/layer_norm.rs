@@ -3,13 +3,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use super::device::{self, Places};
 use super::rows::{Affine, RowNorm};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 /// Normalizes X over its axes from `axis` on. Inputs: X, scale, optionally bias (LayerNormalization only);
@@ -97,6 +98,11 @@ impl Operator for LayerNormalization {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         real_kernel(self.name(), cx, self.resolve(cx)?.1)
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let norm = self.resolve(cx)?.1;
+        device::rows(cx, &norm, &Places::dense(norm.len), false, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

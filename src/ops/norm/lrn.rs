@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::device::check_len;
+use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// `x / (bias + alpha / size * sum of squares over size channels)^beta`.
 #[derive(Clone, Debug)]
@@ -71,6 +74,31 @@ impl Operator for Lrn {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         real_kernel("LRN", cx, Run { op: self.clone(), dims: self.resolve(cx)? })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kernel = match cx.dtype(0)? {
+            DType::F32 => id::LRN_F32,
+            DType::F16 => id::LRN_F16,
+            other => return Err(OpError::unsupported(format!("no device kernel for LRN of {other}"))),
+        };
+        let [batch, channels, plane] = self.resolve(cx)?;
+        let n = check_len(batch * channels * plane)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let (before, behind) = self.reach();
+        let params = params::Lrn {
+            n,
+            channels: channels as u32,
+            plane: plane as u32,
+            before: before as u32,
+            behind: behind as u32,
+            factor: (f64::from(self.alpha) / self.size as f64) as f32,
+            bias: self.bias,
+            exponent: -self.beta,
+        };
+        lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &params, n as usize)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::device::{self, Places};
+use super::rows::{Affine, RowNorm};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 /// Added to the standard deviation.
@@ -44,6 +46,37 @@ impl MeanVarianceNormalization {
             }
         }
         Ok(over)
+    }
+
+    /// The rows for the device kernel, which takes normalized axes in one block or around one.
+    fn rows(&self, shape: &Shape) -> Result<(RowNorm, Places), OpError> {
+        // Neighbouring axes of one kind, those of one element left out.
+        let mut blocks: Vec<(bool, usize)> = Vec::new();
+        for (over, &n) in self.normalized(shape)?.into_iter().zip(shape.iter()) {
+            match blocks.last_mut() {
+                _ if n == 1 => {}
+                Some(last) if last.0 == over => last.1 *= n,
+                _ => blocks.push((over, n)),
+            }
+        }
+        let (rows, len, places) = match *blocks.as_slice() {
+            [] => (1, 1, Places::dense(1)),
+            [(false, k)] => (k, 1, Places::dense(1)),
+            [(true, n)] => (1, n, Places::dense(n)),
+            [(false, k), (true, n)] => (k, n, Places::dense(n)),
+            [(true, n), (false, k)] => {
+                (k, n, Places { inner_rows: k, outer_step: 0, row_step: 1, run: 1, jump: k })
+            }
+            [(false, k), (true, n), (false, m)] => {
+                (k * m, n, Places { inner_rows: m, outer_step: n * m, row_step: 1, run: 1, jump: m })
+            }
+            [(true, n), (false, k), (true, m)] => {
+                (k, n * m, Places { inner_rows: k, outer_step: 0, row_step: m, run: m, jump: k * m })
+            }
+            _ => return Err(OpError::unsupported("no device kernel for so scattered axes")),
+        };
+        let affine = Affine { rows: 1, stride: 0, run: 1 };
+        Ok((RowNorm { rows, len, center: true, epsilon: EPSILON as f32, affine }, places))
     }
 
     fn groups(&self, shape: &Shape) -> Result<Groups, OpError> {
@@ -81,6 +114,12 @@ impl Operator for MeanVarianceNormalization {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         real_kernel("MeanVarianceNormalization", cx, Run { groups: self.groups(cx.shape(0)?)? })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let shape = cx.shape(0)?;
+        let (norm, places) = self.rows(shape)?;
+        device::rows(cx, &norm, &places, true, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,6 +1,7 @@
 //! Normalizations and softmax.
 
 mod batch_norm;
+mod device;
 mod group_norm;
 mod layer_norm;
 mod lp_norm;

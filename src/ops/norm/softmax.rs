@@ -9,7 +9,7 @@ use super::Along;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::normalize_axis;
 
 /// Which function of a vector.
@@ -95,6 +95,15 @@ impl Operator for Softmax {
         real_kernel(self.name(), cx, Run { along: self.resolve(cx)?, kind: self.kind })
     }
 
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kind = match self.kind {
+            SoftmaxKind::Soft => 0,
+            SoftmaxKind::Log => 1,
+            SoftmaxKind::Hard => 2,
+        };
+        super::device::vectors(cx, self.resolve(cx)?, kind, lower)
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -124,7 +133,7 @@ impl RealKernel for Run {
 
 /// The larger one; a NaN stays.
 fn larger<T: Real>(a: T, b: T) -> T {
-    if b > a || b != b { b } else { a }
+    if b > a || b.partial_cmp(&b).is_none() { b } else { a }
 }
 
 fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {

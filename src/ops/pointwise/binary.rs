@@ -36,9 +36,9 @@ pub enum BinaryOp {
     BitwiseOr,
     /// Bits that are in one.
     BitwiseXor,
-    /// Bits moved up; nothing is left beyond the width.
+    /// Bits moved up; nothing is left beyond the width or by a negative number.
     ShiftLeft,
-    /// Bits moved down; nothing is left beyond the width.
+    /// Bits moved down, signed numbers with copies of their sign; nothing else is left beyond the width.
     ShiftRight,
     /// Whether both are true.
     And,
@@ -60,7 +60,6 @@ pub enum BinaryOp {
 
 const ANY: &[DType] = &DType::ALL;
 const BOOL: &[DType] = &[DType::Bool];
-const UNSIGNED: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
 
 impl BinaryOp {
     /// ONNX's name.
@@ -103,8 +102,11 @@ impl BinaryOp {
     /// The element types it takes.
     pub fn types(self) -> &'static [DType] {
         match self {
-            BinaryOp::BitwiseAnd | BinaryOp::BitwiseOr | BinaryOp::BitwiseXor => INTEGERS,
-            BinaryOp::ShiftLeft | BinaryOp::ShiftRight => UNSIGNED,
+            BinaryOp::BitwiseAnd
+            | BinaryOp::BitwiseOr
+            | BinaryOp::BitwiseXor
+            | BinaryOp::ShiftLeft
+            | BinaryOp::ShiftRight => INTEGERS,
             BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => BOOL,
             BinaryOp::Equal => ANY,
             _ => NUMBERS,

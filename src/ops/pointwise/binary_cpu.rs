@@ -28,6 +28,12 @@ pub(super) fn kernel(op: BinaryOp, cx: &OpCx) -> Result<NativeKernel, OpError> {
     let run: fn(&Call, &mut NativeArgs<'_, '_>) -> Result<(), KernelError> = match op {
         _ if op.is_comparison() => with_number!(dtype, T => compare::<T>, else compare::<u8>),
         BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => bits::<u8>,
+        BinaryOp::ShiftRight if dtype.is_signed_int() => match dtype {
+            DType::I8 => shift_signed::<i8>,
+            DType::I16 => shift_signed::<i16>,
+            DType::I32 => shift_signed::<i32>,
+            _ => shift_signed::<i64>,
+        },
         BinaryOp::BitwiseAnd
         | BinaryOp::BitwiseOr
         | BinaryOp::BitwiseXor
@@ -165,5 +171,17 @@ fn bits<T: Bits>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), Kerne
         BinaryOp::ShiftLeft => zip(&call.nest, a, b, y, T::up),
         _ => zip(&call.nest, a, b, y, T::down),
     }
+    Ok(())
+}
+
+/// A shift down that leaves copies of the sign; all of them where the distance is no position of a bit.
+fn shift_signed<T: Number + std::ops::Shr<u32, Output = T>>(
+    call: &Call,
+    args: &mut NativeArgs<'_, '_>,
+) -> Result<(), KernelError> {
+    let (a, b) = (input::<T>(args, 0, call.lens[0])?, input::<T>(args, 1, call.lens[1])?);
+    let last = 8 * size_of::<T>() as u32 - 1;
+    let distance = move |n: T| u32::try_from(n.to_i64()).map_or(last, |n| n.min(last));
+    zip(&call.nest, a, b, output::<T>(args, 2, call.lens[2])?, |v, n| v >> distance(n));
     Ok(())
 }

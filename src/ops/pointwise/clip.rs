@@ -75,7 +75,7 @@ impl Operator for Clip {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (dtype, n) = (cx.dtype(0)?, cx.input(0)?.elements());
         if let Some((a, b)) = self.known(cx) {
-            return unary_cpu::kernel(Unary { op: UnaryOp::Clip, a, b }, dtype, n);
+            return unary_cpu::kernel(Unary { op: UnaryOp::Clip, a, b }, dtype, n, cx.input_count());
         }
         let given = [cx.has(1), cx.has(2)];
         let own = *self;

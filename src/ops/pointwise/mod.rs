@@ -9,6 +9,7 @@ mod classify;
 mod clip;
 mod fuse;
 pub(crate) mod identity;
+mod legacy;
 mod math;
 mod nary;
 pub(crate) mod number;
@@ -23,6 +24,7 @@ pub use cast::{Cast, cast};
 pub use classify::Classify;
 pub use clip::Clip;
 pub use identity::{Dropout, Identity};
+pub use legacy::BinaryBeside;
 pub use nary::{Nary, NaryOp, nary};
 pub use select::{Where, select_where};
 pub use unary::{Unary, UnaryOp, unary};
@@ -46,10 +48,10 @@ macro_rules! unary_row {
     };
 }
 
-/// Rows of binary functions; before opset 7 they had another way of broadcasting.
+/// Rows of binary functions.
 macro_rules! binary_row {
     ($name:literal, $since:literal, $types:expr, $op:ident) => {
-        row($name, $since, $types, |_, _| Ok(binary(BinaryOp::$op)))
+        row($name, $since, $types, |attrs, opset| legacy::read(BinaryOp::$op, attrs, opset))
     };
 }
 
@@ -66,13 +68,13 @@ pub const FAMILY: Family = Family {
         unary_row!("Abs", 6, unary::NUMBERS, Abs),
         unary_row!("Acos", 7, FLOATS, Acos),
         unary_row!("Acosh", 9, FLOATS, Acosh),
-        binary_row!("Add", 7, unary::NUMBERS, Add),
-        binary_row!("And", 7, &[DType::Bool], And),
+        binary_row!("Add", 1, unary::NUMBERS, Add),
+        binary_row!("And", 1, &[DType::Bool], And),
         unary_row!("Asin", 7, FLOATS, Asin),
         unary_row!("Asinh", 9, FLOATS, Asinh),
         unary_row!("Atan", 7, FLOATS, Atan),
         unary_row!("Atanh", 9, FLOATS, Atanh),
-        row("BitShift", 11, &[DType::U8, DType::U16, DType::U32, DType::U64], binary::read_shift),
+        row("BitShift", 11, unary::INTEGERS, binary::read_shift),
         binary_row!("BitwiseAnd", 18, unary::INTEGERS, BitwiseAnd),
         unary_row!("BitwiseNot", 18, unary::INTEGERS, BitwiseNot),
         binary_row!("BitwiseOr", 18, unary::INTEGERS, BitwiseOr),
@@ -84,15 +86,15 @@ pub const FAMILY: Family = Family {
         row("Clip", 6, unary::NUMBERS, clip::read),
         unary_row!("Cos", 7, FLOATS, Cos),
         unary_row!("Cosh", 9, FLOATS, Cosh),
-        binary_row!("Div", 7, unary::NUMBERS, Div),
+        binary_row!("Div", 1, unary::NUMBERS, Div),
         row("Dropout", 7, FLOATS, identity::read_dropout),
         unary_row!("Elu", 6, FLOATS, Elu),
-        binary_row!("Equal", 7, &DType::ALL, Equal),
+        binary_row!("Equal", 1, &DType::ALL, Equal),
         unary_row!("Erf", 9, FLOATS, Erf),
         unary_row!("Exp", 6, FLOATS, Exp),
         unary_row!("Floor", 6, FLOATS, Floor),
         row("Gelu", 20, FLOATS, |attrs, _| Ok(Arc::new(Unary::read_gelu(attrs)?))),
-        binary_row!("Greater", 7, unary::NUMBERS, Greater),
+        binary_row!("Greater", 1, unary::NUMBERS, Greater),
         binary_row!("GreaterOrEqual", 12, unary::NUMBERS, GreaterOrEqual),
         unary_row!("HardSigmoid", 6, FLOATS, HardSigmoid),
         unary_row!("HardSwish", 14, FLOATS, HardSwish),
@@ -100,7 +102,7 @@ pub const FAMILY: Family = Family {
         row("IsInf", 10, FLOATS, classify::read_inf),
         row("IsNaN", 9, FLOATS, classify::read_nan),
         unary_row!("LeakyRelu", 6, FLOATS, LeakyRelu),
-        binary_row!("Less", 7, unary::NUMBERS, Less),
+        binary_row!("Less", 1, unary::NUMBERS, Less),
         binary_row!("LessOrEqual", 12, unary::NUMBERS, LessOrEqual),
         unary_row!("Log", 6, FLOATS, Log),
         nary_row!("Max", Max),
@@ -108,12 +110,12 @@ pub const FAMILY: Family = Family {
         nary_row!("Min", Min),
         unary_row!("Mish", 18, FLOATS, Mish),
         row("Mod", 10, unary::NUMBERS, binary::read_mod),
-        binary_row!("Mul", 7, unary::NUMBERS, Mul),
+        binary_row!("Mul", 1, unary::NUMBERS, Mul),
         unary_row!("Neg", 6, FLOATS, Neg),
         unary_row!("Not", 1, &[DType::Bool], Not),
-        binary_row!("Or", 7, &[DType::Bool], Or),
-        binary_row!("PRelu", 7, unary::NUMBERS, PRelu),
-        binary_row!("Pow", 7, unary::NUMBERS, Pow),
+        binary_row!("Or", 1, &[DType::Bool], Or),
+        binary_row!("PRelu", 1, unary::NUMBERS, PRelu),
+        binary_row!("Pow", 1, unary::NUMBERS, Pow),
         unary_row!("Reciprocal", 6, FLOATS, Reciprocal),
         unary_row!("Relu", 6, FLOATS, Relu),
         unary_row!("Round", 11, FLOATS, Round),
@@ -126,13 +128,13 @@ pub const FAMILY: Family = Family {
         unary_row!("Softplus", 1, FLOATS, Softplus),
         unary_row!("Softsign", 1, FLOATS, Softsign),
         unary_row!("Sqrt", 6, FLOATS, Sqrt),
-        binary_row!("Sub", 7, unary::NUMBERS, Sub),
+        binary_row!("Sub", 1, unary::NUMBERS, Sub),
         nary_row!("Sum", Sum),
         unary_row!("Swish", 24, FLOATS, Swish),
         unary_row!("Tan", 7, FLOATS, Tan),
         unary_row!("Tanh", 6, FLOATS, Tanh),
         unary_row!("ThresholdedRelu", 10, FLOATS, ThresholdedRelu),
         row("Where", 9, &DType::ALL, |_, _| Ok(select_where())),
-        binary_row!("Xor", 7, &[DType::Bool], Xor),
+        binary_row!("Xor", 1, &[DType::Bool], Xor),
     ],
 };

@@ -292,7 +292,7 @@ impl Operator for Unary {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        unary_cpu::kernel(*self, cx.dtype(0)?, cx.input(0)?.elements())
+        unary_cpu::kernel(*self, cx.dtype(0)?, cx.input(0)?.elements(), 1)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -14,13 +14,13 @@ use crate::ops::{OpError, par};
 /// Elements that are widened to `f32` at once.
 const WIDENED: usize = 512;
 
-/// The native function of `unary` over `n` elements of `dtype`.
+/// The native function of `unary` over `n` elements of `dtype`, to argument `result`.
 ///
 /// # Errors
 /// [`OpError::Unsupported`] where the type has none.
-pub(super) fn kernel(unary: Unary, dtype: DType, n: usize) -> Result<NativeKernel, OpError> {
+pub(super) fn kernel(unary: Unary, dtype: DType, n: usize, result: usize) -> Result<NativeKernel, OpError> {
     let name = unary.op.name();
-    let run: fn(Unary, usize, &mut NativeArgs<'_, '_>) -> Result<(), KernelError> = match dtype {
+    let run: fn(Unary, [usize; 2], &mut NativeArgs<'_, '_>) -> Result<(), KernelError> = match dtype {
         DType::F32 => floats,
         DType::F16 => halves::<f16>,
         DType::BF16 => halves::<bf16>,
@@ -28,25 +28,25 @@ pub(super) fn kernel(unary: Unary, dtype: DType, n: usize) -> Result<NativeKerne
         DType::Bool => bools,
         _ => with_number!(dtype, T => integers::<T>, else bools),
     };
-    Ok(NativeKernel::new(name, move |args| run(unary, n, args)))
+    Ok(NativeKernel::new(name, move |args| run(unary, [n, result], args)))
 }
 
-fn floats(u: Unary, n: usize, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+fn floats(u: Unary, [n, result]: [usize; 2], args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
     let x = input::<f32>(args, 0, n)?;
-    par::parts(output(args, 1, n)?, |start, part| row(u, &x[start..start + part.len()], part));
+    par::parts(output(args, result, n)?, |start, part| row(u, &x[start..start + part.len()], part));
     Ok(())
 }
 
 fn halves<T: bytemuck::Pod + Send + Sync>(
     u: Unary,
-    n: usize,
+    [n, result]: [usize; 2],
     args: &mut NativeArgs<'_, '_>,
 ) -> Result<(), KernelError>
 where
     [T]: HalfFloatSliceExt,
 {
     let x = input::<T>(args, 0, n)?;
-    par::parts(output::<T>(args, 1, n)?, |start, part| {
+    par::parts(output::<T>(args, result, n)?, |start, part| {
         let (mut wide, mut out) = ([0.0; WIDENED], [0.0; WIDENED]);
         for (x, y) in x[start..].chunks(WIDENED).zip(part.chunks_mut(WIDENED)) {
             let len = y.len();
@@ -58,15 +58,19 @@ where
     Ok(())
 }
 
-fn doubles(u: Unary, n: usize, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+fn doubles(u: Unary, [n, result]: [usize; 2], args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
     let x = input::<f64>(args, 0, n)?;
-    map(x, output(args, 1, n)?, |v| double(u, v));
+    map(x, output(args, result, n)?, |v| double(u, v));
     Ok(())
 }
 
-fn integers<T: Number>(u: Unary, n: usize, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+fn integers<T: Number>(
+    u: Unary,
+    [n, result]: [usize; 2],
+    args: &mut NativeArgs<'_, '_>,
+) -> Result<(), KernelError> {
     let x = input::<T>(args, 0, n)?;
-    let y = output::<T>(args, 1, n)?;
+    let y = output::<T>(args, result, n)?;
     let one = T::from_f64(1.0);
     match u.op {
         UnaryOp::Abs => map(x, y, T::abs),
@@ -88,9 +92,9 @@ fn integers<T: Number>(u: Unary, n: usize, args: &mut NativeArgs<'_, '_>) -> Res
     Ok(())
 }
 
-fn bools(_: Unary, n: usize, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+fn bools(_: Unary, [n, result]: [usize; 2], args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
     let x = input::<u8>(args, 0, n)?;
-    map(x, output(args, 1, n)?, |v| u8::from(v == 0));
+    map(x, output(args, result, n)?, |v| u8::from(v == 0));
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 /// A pool over all of `[n, c, ...]` but its first two dimensions, which become one element each.
@@ -69,6 +69,10 @@ impl Operator for GlobalPool {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (channels, elements) = channels(cx)?;
         real_kernel(self.name(), cx, Run { channels, elements, kind: self.kind })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        super::device::global(cx, channels(cx)?, self.kind, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

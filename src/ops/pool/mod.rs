@@ -1,9 +1,11 @@
 //! Pools and resampling.
 
+mod device;
 mod global;
 mod pool_op;
 mod resample;
 mod resize;
+mod resize_device;
 mod rows;
 mod table;
 

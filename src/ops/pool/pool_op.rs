@@ -11,7 +11,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator, Window, WindowAxis};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis};
 use crate::shape::Shape;
 
 /// What a pool makes of the elements of a window.
@@ -148,6 +148,10 @@ impl Operator for Pool {
             DType::U8 => rows::max::<u8>(dims, indices),
             other => return Err(OpError::unsupported(format!("MaxPool of {other}"))),
         })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        super::device::pool(cx, &self.resolve(cx)?.0, self.kind, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -9,10 +9,9 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{OpCx, OpError};
 
-/// Nearest of any type.
-pub(super) fn nearest(tables: Vec<AxisTable>, dtype: DType, outside: f32) -> NativeKernel {
-    // Integers take the value as a conversion would; elements of one size are moved by one function.
-    let bits: u64 = match dtype {
+/// The bits of an element of `dtype` of the value `outside`; integers take it as a conversion would.
+pub(super) fn outside_bits(dtype: DType, outside: f32) -> u64 {
+    match dtype {
         DType::F32 => outside.to_bits().into(),
         DType::F64 => f64::from(outside).to_bits(),
         DType::F16 => f16::from_f32(outside).to_bits().into(),
@@ -23,7 +22,12 @@ pub(super) fn nearest(tables: Vec<AxisTable>, dtype: DType, outside: f32) -> Nat
         DType::I64 => outside as i64 as u64,
         DType::Bool => u64::from(outside != 0.0),
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => outside as u64,
-    };
+    }
+}
+
+/// Nearest of any type; elements of one size are moved by one function.
+pub(super) fn nearest(tables: Vec<AxisTable>, dtype: DType, outside: f32) -> NativeKernel {
+    let bits = outside_bits(dtype, outside);
     NativeKernel::new("Resize", move |args| match dtype.bytes() {
         1 => pick(args, &tables, bits as u8),
         2 => pick(args, &tables, bits as u16),

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 /// How a place between elements is rounded.
@@ -361,6 +361,10 @@ impl Operator for Resize {
             Interpolation::Nearest(_) => Ok(resample::nearest(tables, cx.dtype(0)?, self.desc.extrapolation)),
             _ => resample::weighted(tables, cx, self.desc.extrapolation),
         }
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        super::resize_device::resize(self, cx, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

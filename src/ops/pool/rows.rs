@@ -361,10 +361,10 @@ mod tests {
             read_op(name, 22, &attrs(list)).and_then(|op| run_f32(&*op, &[Some(tensor(x, 1))])).is_err()
         };
         let k = ("kernel_shape", AttrValue::Ints(vec![2, 2]));
-        assert!(!fails("MaxPool", &[k.clone()], &[1, 1, 4, 4]));
+        assert!(!fails("MaxPool", std::slice::from_ref(&k), &[1, 1, 4, 4]));
         assert!(fails("MaxPool", &[], &[1, 1, 4, 4]));
-        assert!(fails("MaxPool", &[k.clone()], &[1, 1, 4]));
-        assert!(fails("MaxPool", &[k.clone()], &[1, 1, 1, 1]));
+        assert!(fails("MaxPool", std::slice::from_ref(&k), &[1, 1, 4]));
+        assert!(fails("MaxPool", std::slice::from_ref(&k), &[1, 1, 1, 1]));
         assert!(fails("AveragePool", &[k.clone(), ("strides", AttrValue::Ints(vec![0, 1]))], &[1, 1, 4, 4]));
         assert!(fails("LpPool", &[k.clone(), ("p", AttrValue::Int(0))], &[1, 1, 4, 4]));
         assert!(fails("AveragePool", &[k], &[4, 4]));

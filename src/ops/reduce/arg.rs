@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use half::f16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::dtype::DType;
@@ -116,6 +116,7 @@ impl Operator for ArgReduce {
             DType::F32 => op.run::<f32>(args, sizes),
             DType::F64 => op.run::<f64>(args, sizes),
             DType::F16 => op.run::<f16>(args, sizes),
+            DType::BF16 => op.run::<bf16>(args, sizes),
             DType::I32 => op.run::<i32>(args, sizes),
             DType::I64 => op.run::<i64>(args, sizes),
             DType::U32 => op.run::<u32>(args, sizes),

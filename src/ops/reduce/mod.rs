@@ -1,10 +1,10 @@
 //! Reductions over axes.
 
 mod arg;
-mod reduce;
+mod reduce_op;
 
 pub use arg::{ArgReduce, Pick};
-pub use reduce::{Reduce, ReduceKind};
+pub use reduce_op::{Reduce, ReduceKind};
 
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
@@ -15,16 +15,16 @@ pub const FAMILY: Family = Family {
     ops: &[
         row("ArgMax", |a, _| arg::read(a, Pick::Largest)),
         row("ArgMin", |a, _| arg::read(a, Pick::Smallest)),
-        row("ReduceL1", |a, o| reduce::read(a, o, ReduceKind::L1)),
-        row("ReduceL2", |a, o| reduce::read(a, o, ReduceKind::L2)),
-        row("ReduceLogSum", |a, o| reduce::read(a, o, ReduceKind::LogSum)),
-        row("ReduceLogSumExp", |a, o| reduce::read(a, o, ReduceKind::LogSumExp)),
-        row("ReduceMax", |a, o| reduce::read(a, o, ReduceKind::Max)),
-        row("ReduceMean", |a, o| reduce::read(a, o, ReduceKind::Mean)),
-        row("ReduceMin", |a, o| reduce::read(a, o, ReduceKind::Min)),
-        row("ReduceProd", |a, o| reduce::read(a, o, ReduceKind::Prod)),
-        row("ReduceSum", |a, o| reduce::read(a, o, ReduceKind::Sum)),
-        row("ReduceSumSquare", |a, o| reduce::read(a, o, ReduceKind::SumSquare)),
+        row("ReduceL1", |a, o| reduce_op::read(a, o, ReduceKind::L1)),
+        row("ReduceL2", |a, o| reduce_op::read(a, o, ReduceKind::L2)),
+        row("ReduceLogSum", |a, o| reduce_op::read(a, o, ReduceKind::LogSum)),
+        row("ReduceLogSumExp", |a, o| reduce_op::read(a, o, ReduceKind::LogSumExp)),
+        row("ReduceMax", |a, o| reduce_op::read(a, o, ReduceKind::Max)),
+        row("ReduceMean", |a, o| reduce_op::read(a, o, ReduceKind::Mean)),
+        row("ReduceMin", |a, o| reduce_op::read(a, o, ReduceKind::Min)),
+        row("ReduceProd", |a, o| reduce_op::read(a, o, ReduceKind::Prod)),
+        row("ReduceSum", |a, o| reduce_op::read(a, o, ReduceKind::Sum)),
+        row("ReduceSumSquare", |a, o| reduce_op::read(a, o, ReduceKind::SumSquare)),
     ],
 };
 
@@ -34,6 +34,7 @@ const TYPES: &[DType] = &[
     DType::F32,
     DType::F64,
     DType::F16,
+    DType::BF16,
     DType::I32,
     DType::I64,
     DType::U32,

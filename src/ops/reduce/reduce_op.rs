@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use half::f16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::dtype::DType;
@@ -165,6 +165,10 @@ impl Operator for Reduce {
             .map(|(&d, reduced)| if *reduced { 1 } else { d })
             .collect();
         let out = Shape::new(dims)?;
+        let no_neutral = matches!(self.kind, ReduceKind::Max | ReduceKind::Min) && !dtype.is_float();
+        if no_neutral && x.elements() == 0 && out.elements() > 0 && dtype == DType::Bool {
+            return Err(OpError::unsupported("the extreme of no booleans"));
+        }
         Ok(vec![TensorInfo::new(dtype, out)])
     }
 
@@ -180,6 +184,7 @@ impl Operator for Reduce {
             DType::F32 => reduce::<f32>(args, out, &blocks, kind),
             DType::F64 => reduce::<f64>(args, out, &blocks, kind),
             DType::F16 => reduce::<f16>(args, out, &blocks, kind),
+            DType::BF16 => reduce::<bf16>(args, out, &blocks, kind),
             DType::I32 => reduce::<i32>(args, out, &blocks, kind),
             DType::I64 => reduce::<i64>(args, out, &blocks, kind),
             DType::U32 => reduce::<u32>(args, out, &blocks, kind),
@@ -391,6 +396,7 @@ number! {
     f32 => f64, |v: f32| f64::from(v), |a| a as f32, f64::NEG_INFINITY, f64::INFINITY;
     f64 => f64, |v| v, |a| a, f64::NEG_INFINITY, f64::INFINITY;
     f16 => f64, |v: f16| v.to_f64(), f16::from_f64, f64::NEG_INFINITY, f64::INFINITY;
+    bf16 => f64, |v: bf16| v.to_f64(), bf16::from_f64, f64::NEG_INFINITY, f64::INFINITY;
     i8 => i64, |v: i8| i64::from(v), |a| a as i8, i64::from(i8::MIN), i64::from(i8::MAX);
     u8 => i64, |v: u8| i64::from(v), |a| a as u8, 0, i64::from(u8::MAX);
     i32 => i64, |v: i32| i64::from(v), |a| a as i32, i64::from(i32::MIN), i64::from(i32::MAX);

@@ -1,0 +1,50 @@
+// Every channel scaled and shifted: y = (x - mean) / sqrt(var + epsilon) * scale + bias. An invocation does
+// RUN neighbouring elements.
+// variant: f32  T=float
+// variant: f16  T=float16_t EXT_STORAGE16
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+#include "activation.glsl"
+
+LOCAL_SIZE(0, 64);
+SPEC(1, uint, ACTIVATION, 0u);
+
+layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Scale { T scale[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Bias { T bias[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Mean { T mean[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Var { T var[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint n;             // invocations
+    uint channels;
+    uint plane;         // elements of a channel
+    float epsilon;
+    float act_a, act_b;
+} p;
+
+const uint RUN = 8u;
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    uint runs = (p.plane + RUN - 1u) / RUN;
+    uint channel = i / runs;
+    uint t = (i - channel * runs) * RUN;
+    uint c = channel % p.channels;
+    float factor = float(scale[c]) / sqrt(float(var[c]) + p.epsilon);
+    float m = float(mean[c]);
+    float b = float(bias[c]);
+    uint end = min(t + RUN, p.plane);
+    for (; t < end; ++t) {
+        uint at = channel * p.plane + t;
+        y[at] = T(activate((float(x[at]) - m) * factor + b, ACTIVATION, p.act_a, p.act_b));
+    }
+}

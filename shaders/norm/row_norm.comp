@@ -1,0 +1,136 @@
+// Rows brought to mean 0 and variance 1, then scaled: an invocation, or with GROUPED a work-group, does one.
+// Element t of row r lies at r / inner_rows * outer_step + r % inner_rows * row_step + t / run * jump + t % run.
+// variant: f32          T=float
+// variant: f16          T=float16_t EXT_STORAGE16
+// variant: f32_grouped  T=float GROUPED
+// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+#ifdef GROUPED
+layout(local_size_x = 256) in;
+#else
+LOCAL_SIZE(0, 8);
+#endif
+SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
+SPEC(2, uint, SCALED, 1u);
+SPEC(3, uint, BIASED, 1u);
+SPEC(4, uint, STATS, 0u);         // which statistics are stored: 1 means, 2 inverses
+SPEC(5, uint, OUTER_EPSILON, 0u); // whether epsilon is added to the deviation, not the variance
+
+layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Scale { T scale[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Bias { T bias[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
+layout(set = 0, binding = 4, std430) writeonly buffer Means { float means[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer Inverses { float inverses[]; };
+
+layout(push_constant) uniform Params
+{
+    uint rows, len;
+    uint inner_rows, outer_step, row_step;
+    uint run, jump;
+    uint affine_rows, affine_stride, affine_run;  // r % rows * stride + t / run is the parameter of an element
+    float epsilon;
+} p;
+
+uint first;
+
+#ifdef GROUPED
+const uint STEP = 256u;
+shared float parts[STEP];
+
+float total(float v)
+{
+    uint t = gl_LocalInvocationIndex;
+    parts[t] = v;
+    barrier();
+    for (uint step = STEP / 2u; step > 0u; step /= 2u) {
+        if (t < step) {
+            parts[t] += parts[t + step];
+        }
+        barrier();
+    }
+    float sum = parts[0];
+    barrier();
+    return sum;
+}
+#else
+const uint STEP = 1u;
+
+float total(float v)
+{
+    return v;
+}
+#endif
+
+uint place(uint t)
+{
+    uint block = t / p.run;
+    return first + block * p.jump + (t - block * p.run);
+}
+
+void main()
+{
+#ifdef GROUPED
+    uint row = linear_group();
+    uint start = gl_LocalInvocationIndex;
+#else
+    uint row = linear_id();
+    uint start = 0u;
+#endif
+    if (row >= p.rows) {
+        return;
+    }
+    first = row / p.inner_rows * p.outer_step + row % p.inner_rows * p.row_step;
+    float count = float(p.len);
+    float mean = 0.0;
+    // In several sums, which loses less precision.
+    vec4 sums = vec4(0.0);
+    if (CENTER != 0u) {
+        for (uint t = start; t < p.len; t += 4u * STEP) {
+            for (uint k = 0u; k < 4u; ++k) {
+                uint at = t + k * STEP;
+                if (at < p.len) {
+                    sums[k] += float(x[place(at)]);
+                }
+            }
+        }
+        mean = total((sums.x + sums.y) + (sums.z + sums.w)) / count;
+    }
+    sums = vec4(0.0);
+    for (uint t = start; t < p.len; t += 4u * STEP) {
+        for (uint k = 0u; k < 4u; ++k) {
+            uint at = t + k * STEP;
+            if (at < p.len) {
+                float v = float(x[place(at)]) - mean;
+                sums[k] += v * v;
+            }
+        }
+    }
+    float variance = total((sums.x + sums.y) + (sums.z + sums.w)) / count;
+    float inverse = OUTER_EPSILON != 0u ? 1.0 / (sqrt(variance) + p.epsilon) : 1.0 / sqrt(variance + p.epsilon);
+    uint param = row % p.affine_rows * p.affine_stride;
+    for (uint t = start; t < p.len; t += STEP) {
+        uint at = place(t);
+        float v = (float(x[at]) - mean) * inverse;
+        uint q = param + t / p.affine_run;
+        if (SCALED != 0u) {
+            v *= float(scale[q]);
+        }
+        if (BIASED != 0u) {
+            v += float(bias[q]);
+        }
+        y[at] = T(v);
+    }
+    if (start == 0u) {
+        if ((STATS & 1u) != 0u) {
+            means[row] = mean;
+        }
+        if ((STATS & 2u) != 0u) {
+            inverses[row] = inverse;
+        }
+    }
+}

@@ -1,0 +1,141 @@
+// Softmax and its relatives along one axis: an invocation, or with GROUPED a work-group, does one vector.
+// Element k of vector r lies at r / inner * len * inner + r % inner + k * inner.
+// variant: f32          T=float
+// variant: f16          T=float16_t EXT_STORAGE16
+// variant: f32_grouped  T=float GROUPED
+// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+#include "math.glsl"
+
+#ifdef GROUPED
+layout(local_size_x = 256) in;
+#else
+LOCAL_SIZE(0, 8);
+#endif
+SPEC(1, uint, KIND, 0u);   // 0 softmax, 1 its logarithm, 2 one for the first of the largest, 3 x / sum |x|, 4 x / norm
+
+layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint vectors, len, inner;
+} p;
+
+#ifdef GROUPED
+const uint STEP = 256u;
+shared float parts[STEP];
+shared uint places[STEP];
+
+float total(float v)
+{
+    uint t = gl_LocalInvocationIndex;
+    parts[t] = v;
+    barrier();
+    for (uint step = STEP / 2u; step > 0u; step /= 2u) {
+        if (t < step) {
+            parts[t] += parts[t + step];
+        }
+        barrier();
+    }
+    float sum = parts[0];
+    barrier();
+    return sum;
+}
+
+// The largest value and the first place it is at.
+void largest(inout float v, inout uint at)
+{
+    uint t = gl_LocalInvocationIndex;
+    parts[t] = v;
+    places[t] = at;
+    barrier();
+    for (uint step = STEP / 2u; step > 0u; step /= 2u) {
+        if (t < step) {
+            float other = parts[t + step];
+            bool better = other > parts[t] || is_nan(other) ||
+                          (other == parts[t] && places[t + step] < places[t]);
+            if (better && !is_nan(parts[t])) {
+                parts[t] = other;
+                places[t] = places[t + step];
+            }
+        }
+        barrier();
+    }
+    v = parts[0];
+    at = places[0];
+    barrier();
+}
+#else
+const uint STEP = 1u;
+
+float total(float v)
+{
+    return v;
+}
+
+void largest(inout float v, inout uint at)
+{
+}
+#endif
+
+void main()
+{
+#ifdef GROUPED
+    uint row = linear_group();
+    uint start = gl_LocalInvocationIndex;
+#else
+    uint row = linear_id();
+    uint start = 0u;
+#endif
+    if (row >= p.vectors) {
+        return;
+    }
+    uint first = row / p.inner * p.len * p.inner + row % p.inner;
+    if (KIND >= 3u) {
+        float sum = 0.0;
+        for (uint k = start; k < p.len; k += STEP) {
+            float v = float(x[first + k * p.inner]);
+            sum += KIND == 3u ? abs(v) : v * v;
+        }
+        sum = total(sum);
+        float norm = KIND == 3u ? sum : sqrt(sum);
+        // A vector of zeros stays.
+        norm = norm == 0.0 ? 1.0 : norm;
+        for (uint k = start; k < p.len; k += STEP) {
+            uint at = first + k * p.inner;
+            y[at] = T(float(x[at]) / norm);
+        }
+        return;
+    }
+    float top = uintBitsToFloat(0xff800000u);
+    uint place = 0xffffffffu;
+    for (uint k = start; k < p.len; k += STEP) {
+        float v = float(x[first + k * p.inner]);
+        if (v > top || place == 0xffffffffu || (is_nan(v) && !is_nan(top))) {
+            top = v;
+            place = k;
+        }
+    }
+    largest(top, place);
+    if (KIND == 2u) {
+        for (uint k = start; k < p.len; k += STEP) {
+            y[first + k * p.inner] = T(k == place ? 1.0 : 0.0);
+        }
+        return;
+    }
+    float sum = 0.0;
+    for (uint k = start; k < p.len; k += STEP) {
+        sum += exp(float(x[first + k * p.inner]) - top);
+    }
+    sum = total(sum);
+    float log_sum = log(sum);
+    for (uint k = start; k < p.len; k += STEP) {
+        uint at = first + k * p.inner;
+        float v = float(x[at]) - top;
+        y[at] = T(KIND == 1u ? v - log_sum : exp(v) / sum);
+    }
+}

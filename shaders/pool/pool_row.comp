@@ -1,0 +1,134 @@
+// MaxPool and AveragePool over two dimensions: an invocation computes PX neighbouring elements of a row from
+// whole texels.
+// variant: tex   TEXELS
+// variant: tex4  TEXELS OUT4
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 8);
+SPEC(1, uint, PX, 8u);
+SPEC(2, uint, KW, 3u);
+SPEC(3, uint, SX, 1u);
+SPEC(4, uint, DX, 1u);
+SPEC(5, uint, SHIFT, 4u);         // input elements begin SHIFT elements into a texel; 4: not known
+SPEC(6, uint, MEAN, 0u);          // whether it is the mean, else the largest
+SPEC(7, uint, INCLUDE_PAD, 0u);
+
+layout(set = 0, binding = 0) uniform samplerBuffer x;
+#ifdef OUT4
+layout(set = 0, binding = 1, std430) writeonly buffer Y { vec4 y[]; };
+#else
+layout(set = 0, binding = 1, std430) writeonly buffer Y { float y[]; };
+#endif
+
+layout(push_constant) uniform Params
+{
+    uint n;             // invocations
+    uint ow, oh;        // sizes of the output
+    int ih, iw;         // sizes of the input
+    int kh, sh, dh;     // taps, stride and dilation of columns
+    int ph, pw;         // padding at the beginning
+    int qh, qw;         // padding at the end
+    int last;           // the last texel of x
+} p;
+
+const uint SPAN = (PX - 1u) * SX + (KW - 1u) * DX + 1u;
+const uint TEXEL_COUNT = (SPAN + (SHIFT == 4u ? 3u : SHIFT) + 3u) / 4u;
+
+float values[4u * TEXEL_COUNT];
+
+void load(int row, int first, float outside)
+{
+    int e = row + first;
+    int base = e >> 2;
+    [[unroll]] for (uint i = 0u; i < TEXEL_COUNT; ++i) {
+        vec4 t = texelFetch(x, clamp(base + int(i), 0, p.last));
+        values[4u * i] = t.x;
+        values[4u * i + 1u] = t.y;
+        values[4u * i + 2u] = t.z;
+        values[4u * i + 3u] = t.w;
+    }
+    if (SHIFT == 4u) {
+        bool one = (e & 1) != 0;
+        bool two = (e & 2) != 0;
+        [[unroll]] for (uint i = 0u; i < SPAN + 2u; ++i) {
+            values[i] = one ? values[i + 1u] : values[i];
+        }
+        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+            values[i] = two ? values[i + 2u] : values[i];
+        }
+    } else {
+        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+            values[i] = values[i + SHIFT];
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
+        values[i] = uint(first + int(i)) < uint(p.iw) ? values[i] : outside;
+    }
+}
+
+// How many of `taps` places from `start` on lie from `low` to before `high`.
+int counted(int start, int step, int taps, int low, int high)
+{
+    int first = start >= low ? 0 : (low - start + step - 1) / step;
+    int end = start >= high ? 0 : min(taps, (high - start + step - 1) / step);
+    return max(end - first, 0);
+}
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    uint tiles = (p.ow + PX - 1u) / PX;
+    uint ow = (i % tiles) * PX;
+    i /= tiles;
+    uint oh = i % p.oh;
+    int plane = int(i / p.oh) * p.ih * p.iw;
+    int first_w = int(ow * SX) - p.pw;
+    int first_h = int(oh) * p.sh - p.ph;
+    float neutral = MEAN != 0u ? 0.0 : uintBitsToFloat(0xff800000u);
+    float results[PX];
+    [[unroll]] for (uint j = 0u; j < PX; ++j) {
+        results[j] = neutral;
+    }
+    for (int k = 0; k < p.kh; ++k) {
+        int v = first_h + k * p.dh;
+        if (uint(v) >= uint(p.ih)) {
+            continue;
+        }
+        load(plane + v * p.iw, first_w, neutral);
+        [[unroll]] for (uint t = 0u; t < KW; ++t) {
+            [[unroll]] for (uint j = 0u; j < PX; ++j) {
+                float e = values[j * SX + t * DX];
+                results[j] = MEAN != 0u ? results[j] + e : (e > results[j] ? e : results[j]);
+            }
+        }
+    }
+    if (MEAN != 0u) {
+        bool pad = INCLUDE_PAD != 0u;
+        int rows = counted(first_h, p.dh, p.kh, pad ? -p.ph : 0, pad ? p.ih + p.qh : p.ih);
+        [[unroll]] for (uint j = 0u; j < PX; ++j) {
+            int start = first_w + int(j * SX);
+            int count = rows * counted(start, int(DX), int(KW), pad ? -p.pw : 0, pad ? p.iw + p.qw : p.iw);
+            results[j] = count > 0 ? results[j] / float(count) : 0.0;
+        }
+    }
+    uint at = i * p.ow + ow;
+#ifdef OUT4
+    [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
+        if (ow + j < p.ow) {
+            y[(at + j) / 4u] = vec4(results[j], results[j + 1u], results[j + 2u], results[j + 3u]);
+        }
+    }
+#else
+    [[unroll]] for (uint j = 0u; j < PX; ++j) {
+        if (ow + j < p.ow) {
+            y[at + j] = results[j];
+        }
+    }
+#endif
+}

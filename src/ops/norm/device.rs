@@ -1,0 +1,193 @@
+//! Normalizations on devices: an invocation or a work-group for each row.
+
+use super::Along;
+use super::rows::RowNorm;
+use crate::dtype::DType;
+use crate::kernel::table::{id, params, spec};
+use crate::ops::{Lowering, OpCx, OpError, Operand};
+
+fn no_kernel(dtype: DType) -> OpError {
+    OpError::unsupported(format!("no device kernel for normalization of {dtype}"))
+}
+
+/// Kernels index with 32 bits.
+pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
+    match u32::try_from(elements) {
+        Ok(n) if n <= i32::MAX as u32 => Ok(n),
+        _ => Err(OpError::unsupported("more elements than a kernel can index")),
+    }
+}
+
+/// Where the elements of rows lie, as `row_norm.comp` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) inner_rows: usize,
+    pub(super) outer_step: usize,
+    pub(super) row_step: usize,
+    pub(super) run: usize,
+    pub(super) jump: usize,
+}
+
+impl Places {
+    /// Rows of `len` neighbouring elements.
+    pub(super) fn dense(len: usize) -> Places {
+        Places { inner_rows: 1, outer_step: len, row_step: 0, run: len.max(1), jump: 0 }
+    }
+}
+
+/// Emits the normalization of rows that lie at `places`; scale and bias are inputs 1 and 2 where they are given.
+pub(super) fn rows(
+    cx: &OpCx,
+    norm: &RowNorm,
+    places: &Places,
+    outer_epsilon: bool,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    if check_len(norm.rows * norm.len)? == 0 {
+        return Ok(());
+    }
+    let dtype = cx.dtype(0)?;
+    let same = (1..3).filter_map(|i| cx.input_opt(i)).all(|i| i.dtype == dtype);
+    let plain = cx.outputs().iter().skip(1).all(|o| o.dtype == DType::F32);
+    let grouped = lower.grouped(norm.len);
+    let kernel = match (dtype, grouped) {
+        _ if !same || !plain => return Err(OpError::unsupported("no device kernel for mixed types")),
+        (DType::F32, false) => id::ROW_NORM_F32,
+        (DType::F32, true) => id::ROW_NORM_F32_GROUPED,
+        (DType::F16, false) => id::ROW_NORM_F16,
+        (DType::F16, true) => id::ROW_NORM_F16_GROUPED,
+        (other, _) => return Err(no_kernel(other)),
+    };
+    let outputs = cx.outputs().len();
+    let (scaled, biased) = (cx.has(1), cx.has(2));
+    let spec = [
+        (spec::row_norm::CENTER, u32::from(norm.center)),
+        (spec::row_norm::SCALED, u32::from(scaled)),
+        (spec::row_norm::BIASED, u32::from(biased)),
+        (spec::row_norm::STATS, [0, 1, 3][outputs.clamp(1, 3) - 1]),
+        (spec::row_norm::OUTER_EPSILON, u32::from(outer_epsilon)),
+    ];
+    let params = params::RowNorm {
+        rows: norm.rows as u32,
+        len: norm.len as u32,
+        inner_rows: places.inner_rows as u32,
+        outer_step: places.outer_step as u32,
+        row_step: places.row_step as u32,
+        run: places.run as u32,
+        jump: places.jump as u32,
+        affine_rows: norm.affine.rows as u32,
+        affine_stride: norm.affine.stride as u32,
+        affine_run: norm.affine.run.max(1) as u32,
+        epsilon: norm.epsilon,
+    };
+    let pick = |given: bool, operand| if given { operand } else { Operand::Unused };
+    let args = [
+        Operand::Input(0),
+        pick(scaled, Operand::Input(1)),
+        pick(biased, Operand::Input(2)),
+        Operand::Output(0),
+        pick(outputs > 1, Operand::Output(1)),
+        pick(outputs > 2, Operand::Output(2)),
+    ];
+    lower.dispatch_rows(kernel, &spec, &args, &params, norm.rows, grouped)
+}
+
+/// Emits a function of vectors along an axis; `kind` as `softmax.comp` has it.
+pub(super) fn vectors(cx: &OpCx, along: Along, kind: u32, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    if check_len(along.elements())? == 0 {
+        return Ok(());
+    }
+    let vectors = along.outer * along.inner;
+    // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
+    let grouped = along.inner == 1 && lower.grouped(along.len);
+    let kernel = match (cx.dtype(0)?, grouped) {
+        (DType::F32, false) => id::SOFTMAX_F32,
+        (DType::F32, true) => id::SOFTMAX_F32_GROUPED,
+        (DType::F16, false) => id::SOFTMAX_F16,
+        (DType::F16, true) => id::SOFTMAX_F16_GROUPED,
+        (other, _) => return Err(no_kernel(other)),
+    };
+    let params =
+        params::Softmax { vectors: vectors as u32, len: along.len as u32, inner: along.inner as u32 };
+    let args = [Operand::Input(0), Operand::Output(0)];
+    lower.dispatch_rows(kernel, &[(spec::softmax::KIND, kind)], &args, &params, vectors, grouped)
+}
+
+#[cfg(all(test, feature = "vulkan"))]
+mod tests {
+    use crate::graph::Tensor;
+    use crate::ops::norm::*;
+    use crate::ops::test_util::{tensor, tensor_of, values};
+    use crate::ops::testing::{Check, as_is, no_texels};
+    use crate::ops::{Activation, Operator};
+
+    fn check(op: &dyn Operator, shapes: &[&[usize]], outputs: usize) {
+        let inputs: Vec<_> = shapes.iter().zip(1..).map(|(s, seed)| Some(tensor(s, seed))).collect();
+        for change in [as_is, no_texels] {
+            Check::new(op, &inputs).outputs(outputs).pretend(change).tolerance(2e-5).run();
+        }
+    }
+
+    #[test]
+    fn rows_are_the_same() {
+        let layer = |axis, center| LayerNormalization {
+            axis,
+            epsilon: 1e-5,
+            center,
+            stash: crate::dtype::DType::F32,
+        };
+        check(&layer(-1, true), &[&[5, 37], &[37], &[37]], 3);
+        check(&layer(1, true), &[&[3, 4, 50], &[4, 50]], 2);
+        check(&layer(-1, false), &[&[2, 9, 300], &[300]], 1);
+        let group = |groups, scale| GroupNormalization { groups, epsilon: 1e-3, scale };
+        check(&group(2, GroupScale::Channel), &[&[2, 6, 5, 3], &[6], &[6]], 1);
+        check(&group(3, GroupScale::Group), &[&[2, 6, 7, 11], &[3], &[3]], 1);
+        check(&InstanceNormalization { epsilon: 1e-5 }, &[&[2, 3, 9, 10], &[3], &[3]], 1);
+        let mvn = |axes: &[i64]| MeanVarianceNormalization { axes: axes.to_vec() };
+        for axes in [&[0, 2, 3][..], &[2, 3], &[1], &[0], &[0, 1, 2, 3], &[-1]] {
+            check(&mvn(axes), &[&[3, 4, 5, 6]], 1);
+        }
+    }
+
+    #[test]
+    fn vectors_are_the_same() {
+        for kind in [SoftmaxKind::Soft, SoftmaxKind::Log, SoftmaxKind::Hard] {
+            for (axis, flatten) in [(-1, false), (1, false), (1, true)] {
+                check(&Softmax { kind, axis, flatten }, &[&[3, 5, 130]], 1);
+            }
+        }
+        for (axis, p) in [(-1, 1), (-1, 2), (0, 2)] {
+            check(&LpNormalization { axis, p }, &[&[7, 90]], 1);
+        }
+        let ties = [1.0f32; 300];
+        let inputs = [Some(Tensor::new([1, 300], &ties).unwrap())];
+        let op = Softmax { kind: SoftmaxKind::Hard, axis: -1, flatten: false };
+        Check::new(&op, &inputs).pretend(no_texels).run();
+    }
+
+    #[test]
+    fn channels_are_the_same() {
+        let var: Vec<f32> = values(5, 5).iter().map(|v| v.abs() + 0.1).collect();
+        let mut inputs = vec![Some(tensor(&[2, 5, 3, 7], 1))];
+        inputs.extend([2, 3, 4].map(|s| Some(tensor(&[5], s))));
+        inputs.push(Some(Tensor::new([5], &var).unwrap()));
+        let op = BatchNormalization { epsilon: 1e-4, activation: Activation::Relu };
+        Check::new(&op, &inputs).tolerance(1e-5).run();
+        for size in [1, 2, 5] {
+            check(&Lrn { alpha: 0.5, beta: 0.75, bias: 1.0, size }, &[&[2, 6, 3, 5]], 1);
+        }
+    }
+
+    #[test]
+    fn halves_are_the_same() {
+        let half =
+            |s: &[usize], seed| Some(tensor_of(s, &values(s.iter().product(), seed), half::f16::from_f32));
+        let op = InstanceNormalization { epsilon: 1e-5 };
+        let inputs = [half(&[1, 3, 90], 1), half(&[3], 2), half(&[3], 3)];
+        let soft = Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false };
+        for change in [as_is, no_texels] {
+            Check::new(&op, &inputs).pretend(change).tolerance(4e-3).run();
+            Check::new(&soft, &inputs[..1]).pretend(change).tolerance(2e-3).run();
+        }
+    }
+}

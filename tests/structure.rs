@@ -1,0 +1,624 @@
+//! What holds for the source tree: layers, islands of `unsafe`, the length of files, and what must not be in them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which layer a path of modules belongs to (docs/ARCHITECTURE.md); the longest match counts.
+const LAYERS: &[(&str, u8)] = &[
+    ("error", 0),
+    ("dtype", 0),
+    ("shape", 0),
+    ("limits", 0),
+    ("memory", 1),
+    ("spirv", 2),
+    ("kernel", 2),
+    ("recording", 2),
+    ("backend", 2),
+    ("device", 2),
+    ("backend::vulkan", 3),
+    ("backend::cpu", 3),
+    ("backend::sim", 3),
+    ("backend::opencl", 3),
+    ("registry", 3),
+    ("graph", 4),
+    ("ops", 4),
+    ("loader", 5),
+    ("plan", 5),
+    ("session", 5),
+    ("capi", 6),
+    ("cli", 6),
+    ("bin", 6),
+];
+
+/// Backends that only the registry names.
+const BACKENDS: &[&str] = &["backend::vulkan", "backend::cpu", "backend::sim", "backend::opencl"];
+
+/// Files that may use a higher layer: (file, path, reason).
+const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+
+/// Where `unsafe` may be: a file, or a folder that ends in a slash (docs/SAFETY.md).
+const ISLANDS: &[&str] = &[
+    "src/memory/host.rs",
+    "src/memory/os/",
+    "src/backend/mod.rs",
+    "src/backend/vulkan/",
+    "src/backend/opencl/",
+    "src/backend/cpu/context.rs",
+    "src/backend/cpu/memory.rs",
+    "src/backend/cpu/tests.rs",
+    "src/backend/sim/context.rs",
+    "src/backend/sim/host.rs",
+    "src/backend/sim/tests.rs",
+    "src/device/",
+    "src/capi/",
+    // One call of the gemm crate, whose interface is pointers.
+    "src/ops/linalg/product.rs",
+    // Build time: spirv-reflect's C structures.
+    "build/check.rs",
+    // The device layer's suite imports raw memory.
+    "tests/device/",
+];
+
+/// Unsafe functions that a trait declares; what their callers owe is said there: (name, file of the trait).
+const TRAIT_FUNCTIONS: &[(&str, &str)] = &[("import_host", "src/backend/mod.rs")];
+
+const MAX_LINES: usize = 800;
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    Word(String),
+    /// `::`
+    Path,
+    /// Any other character.
+    Sign(char),
+}
+
+#[derive(Clone, Debug)]
+struct Token {
+    kind: Kind,
+    line: usize,
+}
+
+impl Token {
+    fn is(&self, word: &str) -> bool {
+        matches!(&self.kind, Kind::Word(w) if w == word)
+    }
+
+    fn sign(&self, sign: char) -> bool {
+        self.kind == Kind::Sign(sign)
+    }
+}
+
+/// Rust source without comments and literals, and its comments by line.
+struct Source {
+    tokens: Vec<Token>,
+    /// Comment text of each line, from 0.
+    comments: Vec<String>,
+}
+
+impl Source {
+    fn read(text: &str) -> Source {
+        let chars: Vec<char> = text.chars().collect();
+        let mut s = Source { tokens: Vec::new(), comments: vec![String::new(); text.lines().count() + 2] };
+        let (mut i, mut line) = (0, 0);
+        let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
+        while i < chars.len() {
+            let start = i;
+            match chars[i] {
+                '/' if at(i + 1) == '/' => {
+                    while i < chars.len() && chars[i] != '\n' {
+                        i += 1;
+                    }
+                    s.comments[line].extend(&chars[start..i]);
+                }
+                '/' if at(i + 1) == '*' => {
+                    let mut depth = 0;
+                    loop {
+                        match (at(i), at(i + 1)) {
+                            ('/', '*') => (depth, i) = (depth + 1, i + 2),
+                            ('*', '/') => (depth, i) = (depth - 1, i + 2),
+                            ('\n', _) => (line, i) = (line + 1, i + 1),
+                            _ => {
+                                s.comments[line].push(at(i));
+                                i += 1;
+                            }
+                        }
+                        if depth == 0 || i >= chars.len() {
+                            break;
+                        }
+                    }
+                }
+                '"' => i = string(&chars, i + 1, None),
+                '\'' if at(i + 1) == '\\' || at(i + 2) == '\'' => {
+                    i += if at(i + 1) == '\\' { 3 } else { 2 };
+                    while i < chars.len() && chars[i] != '\'' {
+                        i += 1;
+                    }
+                    i += 1;
+                }
+                c if c.is_alphanumeric() || c == '_' => {
+                    while at(i).is_alphanumeric() || at(i) == '_' {
+                        i += 1;
+                    }
+                    let word: String = chars[start..i].iter().collect();
+                    let hashes = chars[i..].iter().take_while(|c| **c == '#').count();
+                    let raw = matches!(word.as_str(), "r" | "br" | "cr") && at(i + hashes) == '"';
+                    if raw {
+                        i = string(&chars, i + hashes + 1, Some(hashes));
+                    } else {
+                        s.tokens.push(Token { kind: Kind::Word(word), line });
+                    }
+                }
+                ':' if at(i + 1) == ':' => {
+                    s.tokens.push(Token { kind: Kind::Path, line });
+                    i += 2;
+                }
+                c => {
+                    if !c.is_whitespace() {
+                        s.tokens.push(Token { kind: Kind::Sign(c), line });
+                    }
+                    line += usize::from(c == '\n');
+                    i += 1;
+                    continue;
+                }
+            }
+            if chars[start] != '/' || at(start + 1) != '*' {
+                line += chars[start..i.min(chars.len())].iter().filter(|c| **c == '\n').count();
+            }
+        }
+        s
+    }
+}
+
+/// Where the string ends whose content starts at `i`; `hashes` of a raw one.
+fn string(chars: &[char], mut i: usize, hashes: Option<usize>) -> usize {
+    while i < chars.len() {
+        match (chars[i], hashes) {
+            ('\\', None) => i += 1,
+            ('"', None) => return i + 1,
+            ('"', Some(n)) if chars[i + 1..].iter().take(n).filter(|c| **c == '#').count() == n => {
+                return i + 1 + n;
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    i
+}
+
+/// The end of the item that starts at `i`: behind its `;` or its closing brace.
+fn item_end(tokens: &[Token], mut i: usize) -> usize {
+    let mut depth = 0usize;
+    while i < tokens.len() {
+        match tokens[i].kind {
+            Kind::Sign('{' | '(' | '[') => depth += 1,
+            Kind::Sign(')' | ']') => depth = depth.saturating_sub(1),
+            Kind::Sign('}') => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return i + 1;
+                }
+            }
+            Kind::Sign(';') if depth == 0 => return i + 1,
+            _ => {}
+        }
+        i += 1;
+    }
+    i
+}
+
+/// The end of the attribute whose `#` is at `i`, and whether it is `cfg(test)` or `cfg(all(test, ..))`.
+fn attribute(tokens: &[Token], i: usize) -> Option<(usize, bool)> {
+    let open = i + 1 + usize::from(tokens.get(i + 1).is_some_and(|t| t.sign('!')));
+    if !tokens.get(i)?.sign('#') || !tokens.get(open)?.sign('[') {
+        return None;
+    }
+    let mut depth = 0;
+    let mut end = open;
+    loop {
+        match tokens.get(end)?.kind {
+            Kind::Sign('[') => depth += 1,
+            Kind::Sign(']') => depth -= 1,
+            _ => {}
+        }
+        end += 1;
+        if depth == 0 {
+            break;
+        }
+    }
+    let inside = &tokens[open + 1..end - 1];
+    let cfg = inside.first().is_some_and(|t| t.is("cfg"));
+    let all = inside.get(2).is_some_and(|t| t.is("test") || t.is("all"));
+    Some((end, cfg && all && inside.iter().any(|t| t.is("test"))))
+}
+
+/// The tokens without what only tests see, and the names of modules that are files of tests.
+fn without_tests(tokens: &[Token]) -> (Vec<Token>, Vec<String>) {
+    let (mut kept, mut files) = (Vec::new(), Vec::new());
+    let mut i = 0;
+    while i < tokens.len() {
+        match attribute(tokens, i) {
+            Some((end, true)) => {
+                let mut item = end;
+                while let Some((next, _)) = attribute(tokens, item) {
+                    item = next;
+                }
+                let stop = item_end(tokens, item);
+                let module = &tokens[item..stop];
+                if let [.., name, semicolon] = module
+                    && module.iter().any(|t| t.is("mod"))
+                    && semicolon.sign(';')
+                    && let Kind::Word(name) = &name.kind
+                {
+                    files.push(name.clone());
+                }
+                i = stop;
+            }
+            Some((end, false)) => {
+                kept.extend_from_slice(&tokens[i..end]);
+                i = end;
+            }
+            None => {
+                kept.push(tokens[i].clone());
+                i += 1;
+            }
+        }
+    }
+    (kept, files)
+}
+
+/// Every path that starts at the crate's root, at `self` or at `super`, resolved for a file of module `here`.
+fn paths(tokens: &[Token], here: &[String]) -> Vec<(usize, Vec<String>)> {
+    let mut found = Vec::new();
+    // Modules written in braces: the depth they end at.
+    let (mut depth, mut inner): (usize, Vec<usize>) = (0, Vec::new());
+    for (i, token) in tokens.iter().enumerate() {
+        match &token.kind {
+            Kind::Sign('{') => {
+                depth += 1;
+                if i >= 2 && tokens[i - 2].is("mod") {
+                    inner.push(depth);
+                }
+            }
+            Kind::Sign('}') => {
+                if inner.last() == Some(&depth) {
+                    inner.pop();
+                }
+                depth = depth.saturating_sub(1);
+            }
+            Kind::Word(w) if matches!(w.as_str(), "crate" | "self" | "super") => {
+                let starts = i == 0 || tokens[i - 1].kind != Kind::Path;
+                if starts && tokens.get(i + 1).is_some_and(|t| t.kind == Kind::Path) {
+                    let mut base = here.to_vec();
+                    base.extend(inner.iter().map(|_| "{}".to_owned()));
+                    tree(tokens, i, base, &mut found);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Follows one path, through the braces of a `use`; returns where it ends.
+fn tree(tokens: &[Token], mut i: usize, mut at: Vec<String>, found: &mut Vec<(usize, Vec<String>)>) -> usize {
+    let line = tokens.get(i).map_or(0, |t| t.line);
+    while let Some(token) = tokens.get(i) {
+        match &token.kind {
+            Kind::Word(w) => {
+                match w.as_str() {
+                    "crate" => at.clear(),
+                    "super" => drop(at.pop()),
+                    "self" => {}
+                    _ => at.push(w.clone()),
+                }
+                i += 1;
+                if tokens.get(i).is_none_or(|t| t.kind != Kind::Path) {
+                    break;
+                }
+                i += 1;
+            }
+            Kind::Sign('{') => {
+                i += 1;
+                while tokens.get(i).is_some_and(|t| !t.sign('}')) {
+                    let next = tree(tokens, i, at.clone(), found);
+                    // A comma, or `as name,`.
+                    i = next.max(i + 1);
+                    while tokens.get(i).is_some_and(|t| !t.sign(',') && !t.sign('}')) {
+                        i += 1;
+                    }
+                    i += usize::from(tokens.get(i).is_some_and(|t| t.sign(',')));
+                }
+                return i + 1;
+            }
+            _ => break,
+        }
+    }
+    at.retain(|segment| segment != "{}");
+    found.push((line, at));
+    i
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The files below `dir`, by their path from the repository's root, in order.
+fn files(dir: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut pending: Vec<PathBuf> = vec![root().join(dir)];
+    while let Some(folder) = pending.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !matches!(
+                    name.as_str(),
+                    "target" | ".git" | "data" | "corpus" | "artifacts" | "__pycache__"
+                ) {
+                    pending.push(path);
+                }
+            } else if name != ".git" {
+                found.push(path.strip_prefix(root()).unwrap().to_string_lossy().into_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn rust_files(dirs: &[&str]) -> Vec<String> {
+    let all = dirs.iter().flat_map(|dir| files(dir)).filter(|f| f.ends_with(".rs"));
+    // Snippets that must not compile.
+    all.filter(|f| !f.starts_with("tests/ui/")).collect()
+}
+
+fn text(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap()
+}
+
+/// The modules of a file below `src/`.
+fn module_of(file: &str) -> Vec<String> {
+    let path = file.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    if path == "lib" { Vec::new() } else { path.split('/').map(str::to_owned).collect() }
+}
+
+fn layer(path: &[String]) -> Option<u8> {
+    let joined = path.join("::");
+    let fits = |name: &str| joined == name || joined.strip_prefix(name).is_some_and(|r| r.starts_with("::"));
+    LAYERS.iter().filter(|(name, _)| fits(name)).max_by_key(|(name, _)| name.len()).map(|(_, layer)| *layer)
+}
+
+/// What the crate's root re-exports: (name, path).
+fn exports() -> Vec<(String, Vec<String>)> {
+    let source = Source::read(&text("src/lib.rs"));
+    let mut found = Vec::new();
+    for (i, token) in source.tokens.iter().enumerate() {
+        if token.is("use") {
+            let mut paths = Vec::new();
+            tree(&source.tokens, i + 1, Vec::new(), &mut paths);
+            found.extend(paths.into_iter().filter_map(|(_, path)| Some((path.last()?.clone(), path))));
+        }
+    }
+    found
+}
+
+/// Every use of a module from a file that is no test: (file, line, module of the file, path).
+fn uses() -> Vec<(String, usize, Vec<String>, Vec<String>)> {
+    let mut sources = Vec::new();
+    let mut test_modules: BTreeSet<String> = BTreeSet::new();
+    for file in rust_files(&["src"]) {
+        let (tokens, tests) = without_tests(&Source::read(&text(&file)).tokens);
+        let here = module_of(&file);
+        for name in tests {
+            let mut module = here.clone();
+            module.push(name);
+            test_modules.insert(module.join("::"));
+        }
+        sources.push((file, here, tokens));
+    }
+    let exports = exports();
+    let mut found = Vec::new();
+    for (file, here, tokens) in sources {
+        let is_test = (1..=here.len()).any(|n| test_modules.contains(&here[..n].join("::")));
+        if is_test || file == "src/lib.rs" {
+            continue;
+        }
+        for (line, path) in paths(&tokens, &here) {
+            let exported = exports.iter().find(|(name, _)| path.first() == Some(name));
+            let path = exported.map_or(path, |(_, real)| real.clone());
+            found.push((file.clone(), line + 1, here.clone(), path));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_file_uses_a_higher_layer() {
+    let mut wrong = Vec::new();
+    let mut used_exceptions = BTreeSet::new();
+    let uses = uses();
+    assert!(uses.len() > 500, "only {} paths were found", uses.len());
+    for (file, line, here, path) in uses {
+        let joined = path.join("::");
+        let own = layer(&here);
+        let theirs = if path.is_empty() { own } else { layer(&path) };
+        let (Some(own), Some(theirs)) = (own, theirs) else {
+            wrong.push(format!("{file}:{line}: no layer is known for {joined:?} or for the file itself"));
+            continue;
+        };
+        if theirs > own {
+            match EXCEPTIONS.iter().position(|(f, p, _)| *f == file && joined.starts_with(p)) {
+                Some(exception) => drop(used_exceptions.insert(exception)),
+                None => wrong.push(format!("{file}:{line}: L{own} uses {joined} of L{theirs}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(used_exceptions.len(), EXCEPTIONS.len(), "an exception is no longer needed");
+}
+
+#[test]
+fn only_the_registry_names_backends() {
+    let mut wrong = Vec::new();
+    let mut named = 0;
+    for (file, line, here, path) in uses() {
+        let joined = path.join("::");
+        let backend = BACKENDS.iter().find(|b| joined == **b || joined.starts_with(&format!("{b}::")));
+        let Some(backend) = backend else { continue };
+        named += 1;
+        let own = here.join("::");
+        if file != "src/registry.rs" && own != *backend && !own.starts_with(&format!("{backend}::")) {
+            wrong.push(format!("{file}:{line}: {joined}"));
+        }
+    }
+    assert!(named > 10, "only {named} uses of backends were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn unsafe_is_in_the_islands_alone_and_says_why() {
+    let mut wrong = Vec::new();
+    let mut blocks = 0;
+    let mut used: BTreeSet<&str> = BTreeSet::new();
+    for file in rust_files(&["src", "build", "tests", "examples", "benches", "fuzz"]) {
+        let source = Source::read(&text(&file));
+        for (i, token) in source.tokens.iter().enumerate().filter(|(_, t)| t.is("unsafe")) {
+            let island = ISLANDS.iter().find(|island| match island.strip_suffix('/') {
+                Some(_) => file.starts_with(**island),
+                None => file == **island,
+            });
+            let place = format!("{file}:{}", token.line + 1);
+            match island {
+                Some(island) => drop(used.insert(island)),
+                None => wrong.push(format!("{place}: unsafe outside the islands")),
+            }
+            blocks += 1;
+            // The type of a function pointer does nothing.
+            let after = |n: usize| source.tokens.get(i + n);
+            if after(1).is_some_and(|t| t.is("fn")) && after(2).is_some_and(|t| t.sign('(')) {
+                continue;
+            }
+            let of_trait = TRAIT_FUNCTIONS.iter().any(|(name, home)| {
+                after(1).is_some_and(|t| t.is("fn")) && after(2).is_some_and(|t| t.is(name)) && file != *home
+            });
+            if !of_trait && !explained(&source, i) {
+                wrong.push(format!(
+                    "{place}: no `// SAFETY:` before it and no `# Safety` in its documentation"
+                ));
+            }
+        }
+    }
+    assert!(blocks > 50, "only {blocks} uses of unsafe were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let planned = ["src/backend/opencl/", "src/capi/"];
+    let idle: Vec<_> = ISLANDS.iter().filter(|i| !used.contains(**i) && !planned.contains(i)).collect();
+    assert!(idle.is_empty(), "islands without unsafe: {idle:?}");
+}
+
+/// Whether a comment explains the `unsafe` at token `at`: in its statement, or directly above it.
+fn explained(source: &Source, at: usize) -> bool {
+    let tokens = &source.tokens;
+    let ends = |t: &Token| matches!(t.kind, Kind::Sign(';' | '{' | '}'));
+    let first = tokens[..at].iter().rposition(ends).map_or(0, |p| p + 1);
+    let mut line = tokens[first].line;
+    let has_code = |line: usize| tokens.binary_search_by_key(&line, |t| t.line).is_ok();
+    while line > 0 && !source.comments[line - 1].is_empty() && !has_code(line - 1) {
+        line -= 1;
+    }
+    let says = |text: &String| text.contains("SAFETY:") || text.contains("# Safety");
+    source.comments[line..=tokens[at].line].iter().any(says)
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    let dirs = ["src", "build", "tests", "examples", "benches", "fuzz", "shaders", "scripts"];
+    let mut long = Vec::new();
+    let mut seen = 0;
+    for file in dirs.iter().flat_map(|dir| files(dir)) {
+        if [".rs", ".comp", ".glsl", ".py"].iter().any(|end| file.ends_with(end)) {
+            seen += 1;
+            let lines = text(&file).lines().count();
+            if lines > MAX_LINES {
+                long.push(format!("{file}: {lines} lines"));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} files were found");
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+/// Nothing in the tree names a folder of the machine it was made on or where its packages came from.
+#[test]
+fn no_machine_paths_and_no_registry_settings() {
+    let forbidden = [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("/ho", "me/"),
+        concat!("sparse+", "http"),
+        concat!("replace", "-with"),
+        concat!("index", "-url"),
+        concat!("trusted", "-host"),
+        concat!("GO", "PROXY"),
+    ];
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for file in files("") {
+        let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
+        seen += 1;
+        for (at, line) in text.lines().enumerate() {
+            let found = forbidden.iter().find(|f| line.contains(**f));
+            let registry = line.contains(concat!("registry+", "http"))
+                && !line.contains(concat!("registry+", "https://github.com/rust-lang/crates.io-index"));
+            if found.is_some() || registry {
+                wrong.push(format!("{file}:{}: {line}", at + 1));
+            }
+        }
+    }
+    assert!(seen > 200, "only {seen} files were read");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_reader_tells_code_from_comments_literals_and_tests() {
+    let code = r##"
+        // unsafe { } in a comment
+        /* unsafe /* nested */ unsafe */
+        const A: &str = "unsafe crate::cli \" crate::cli";
+        const B: &str = r#"unsafe " crate::cli"#;
+        const C: [char; 3] = ['"', '\'', 'x'];
+        fn f<'a>(x: &'a u8) -> crate::dtype::DType { self::g::<crate::shape::Shape>() }
+        use crate::{graph::{Graph, tensor as t}, kernel::*};
+        #[cfg(test)]
+        #[allow(unused)]
+        mod tests { use crate::cli; fn f() { unsafe { } } }
+        #[cfg(test)]
+        mod files;
+        #[cfg(not(test))]
+        use super::plan;
+    "##;
+    let (tokens, files) = without_tests(&Source::read(code).tokens);
+    assert!(!tokens.iter().any(|t| t.is("unsafe")));
+    assert_eq!(files, ["files"]);
+    let here = ["session".to_owned(), "slot".to_owned()];
+    let found: Vec<String> = paths(&tokens, &here).into_iter().map(|(_, p)| p.join("::")).collect();
+    let expected = [
+        "dtype::DType",
+        "session::slot::g",
+        "shape::Shape",
+        "graph::Graph",
+        "graph::tensor",
+        "kernel",
+        "session::plan",
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(layer(&["backend".to_owned(), "cpu".to_owned(), "queue".to_owned()]), Some(3));
+    assert_eq!(layer(&["backend".to_owned(), "cpus".to_owned()]), Some(2));
+    let source = Source::read("// SAFETY: yes\nlet a =\n    unsafe { b };\nlet c = unsafe { d };\n");
+    let at: Vec<usize> = (0..source.tokens.len()).filter(|i| source.tokens[*i].is("unsafe")).collect();
+    assert!(explained(&source, at[0]) && !explained(&source, at[1]));
+}
