@@ -11,7 +11,7 @@ use crate::device::{Buffer, Kernel};
 use crate::kernel::KernelSource;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::ops::StepKernel;
-use crate::plan::{Domain, KernelCode, Plan};
+use crate::plan::{Domain, KernelCode, Plan, PlannedKernel};
 
 /// A plan made ready on the session's devices.
 #[derive(Debug)]
@@ -47,17 +47,19 @@ impl Compiled {
 /// Creates the kernels, those of one device on several threads: drivers compile slowly.
 fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<Vec<Kernel>, Error> {
     use rayon::prelude::*;
-    plan.kernels
-        .par_iter()
-        .map(|k| {
-            let source = match &k.code {
-                KernelCode::Native(kernel) => Arc::new(KernelSource::from_native(kernel.clone())),
-                KernelCode::Device(StepKernel::Table(id)) => sources.shipped(*id),
-                KernelCode::Device(StepKernel::Module(source)) => Arc::clone(source),
-            };
-            Ok(devices[k.device as usize].context.create_kernel(&source, &k.spec)?)
-        })
-        .collect()
+    let build = |k: &PlannedKernel| -> Result<Kernel, Error> {
+        let source = match &k.code {
+            KernelCode::Native(kernel) => Arc::new(KernelSource::from_native(kernel.clone())),
+            KernelCode::Device(StepKernel::Table(id)) => sources.shipped(*id),
+            KernelCode::Device(StepKernel::Module(source)) => Arc::clone(source),
+        };
+        Ok(devices[k.device as usize].context.create_kernel(&source, &k.spec)?)
+    };
+    // Native functions need no compiling, and their devices may run kernels on this very pool.
+    if plan.kernels.iter().all(|k| matches!(k.code, KernelCode::Native(_))) {
+        return plan.kernels.iter().map(build).collect();
+    }
+    plan.kernels.par_iter().map(build).collect()
 }
 
 /// The arenas of one binding: for each arena its buffer on each device that touches it.
