@@ -47,6 +47,8 @@ pub(super) struct Report {
     pub(super) totals: Counts,
     /// By family of the operator under test.
     pub(super) families: BTreeMap<String, Counts>,
+    /// What was expected and is not so.
+    pub(super) unmet: Vec<String>,
     /// Case by case.
     pub(super) cases: Vec<Row>,
 }
@@ -77,6 +79,7 @@ impl Report {
             seconds,
             totals: Counts::default(),
             families: BTreeMap::new(),
+            unmet: Vec::new(),
             cases: Vec::new(),
         };
         for (case, outcome) in cases {
