@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::output::Output;
-use super::table::{Table, bytes, si};
+use super::table::{Table, bytes, count, count_as, si};
 use crate::memory::import::Verdict;
 use crate::ops::StepKernel;
 use crate::plan::{Domain, KernelCode, Plan, PlanReport, Work};
@@ -158,26 +158,28 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
     let report = &plan.report;
     out.line("\nplan")?;
     out.line(format_args!(
-        "  {} nodes of the graph became {} ({} fused), in {} commands and {} segments",
-        report.graph_nodes,
+        "  {} of the graph became {} ({} fused), in {} and {}",
+        count(report.graph_nodes, "node"),
         report.nodes.len(),
         report.fused,
-        report.commands,
-        plan.segments.len()
+        count(report.commands, "command"),
+        count(plan.segments.len(), "segment")
     ))?;
     let dispatches = plan.segments.iter().flat_map(|s| &s.commands);
     let dispatches = dispatches.filter(|c| matches!(c.work, Work::Dispatch { .. })).count();
     out.line(format_args!(
-        "  {dispatches} dispatches of {} kernels, {} barriers",
-        plan.kernels.len(),
-        report.barriers
+        "  {} of {}, {}",
+        count_as(dispatches, "dispatch", "dispatches"),
+        count(plan.kernels.len(), "kernel"),
+        count(report.barriers, "barrier")
     ))?;
     out.line(format_args!(
         "  {} flops, {} moved by kernels",
         si(report.cost.flops),
         bytes(report.cost.bytes)
     ))?;
-    out.line(format_args!("  {} constants of {}", plan.constants.len(), bytes(report.constant_bytes)))?;
+    let constants = count(plan.constants.len(), "constant");
+    out.line(format_args!("  {constants} of {}", bytes(report.constant_bytes)))?;
     if report.arenas.is_empty() {
         return out.line("  no memory between nodes");
     }

@@ -75,7 +75,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    log_to_stderr(cli.verbose);
+    // Over many cases the same warning would come again and again.
+    let quiet = matches!(cli.command, Command::Verify(_));
+    log_to_stderr(cli.verbose, quiet);
     let mut out = Output::new(cli.json, cli.verbose);
     let result = match &cli.command {
         Command::Devices(args) => devices::run(args, &mut out),
@@ -97,9 +99,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn log_to_stderr(verbose: u8) {
+fn log_to_stderr(verbose: u8, quiet: bool) {
     use tracing_subscriber::EnvFilter;
     let level = match verbose {
+        0 | 1 if quiet => "error",
         0 | 1 => "warn",
         2 => "info",
         3 => "debug",

@@ -8,10 +8,14 @@ use image::imageops::FilterType;
 use image::{DynamicImage, ImageBuffer, ImageFormat, ImageReader};
 
 use super::error::CliError;
+use super::tensor_io::read_bytes;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::memory::host::HostRegion;
 use crate::shape::{Dim, Shape, SymShape};
+
+/// The largest picture that another one is scaled to.
+const MAX_PIXELS: u64 = 1 << 27;
 
 /// How pictures become tensors and tensors pictures.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -142,7 +146,7 @@ impl Frame {
 /// # Errors
 /// A file that cannot be read, is no picture, is cut short, or is larger than what is decoded.
 pub(super) fn open(path: &Path) -> Result<DynamicImage, CliError> {
-    let bytes = std::fs::read(path).map_err(|e| CliError::file("read", path, e))?;
+    let bytes = read_bytes(path)?;
     let bad = |e: &dyn std::error::Error| CliError::content(path, super::error::chain(e));
     let reader = ImageReader::new(Cursor::new(&bytes));
     let reader = reader.with_guessed_format().map_err(|e| CliError::file("read", path, e))?;
@@ -197,8 +201,9 @@ pub(super) fn to_tensor(
     let fitted = if (height, width) == (have_h, have_w) {
         None
     } else {
-        let side = |n: usize| u32::try_from(n).ok().filter(|n| *n > 0 && *n <= 1 << 16);
-        let sizes = side(width).zip(side(height));
+        let side = |n: usize| u32::try_from(n).ok().filter(|n| *n > 0);
+        let sizes =
+            side(width).zip(side(height)).filter(|(w, h)| u64::from(*w) * u64::from(*h) <= MAX_PIXELS);
         let Some((w, h)) = sizes.filter(|_| options.fit != Fit::Error) else {
             return Err(CliError::usage(format!(
                 "the picture is {have_w}x{have_h}, the model takes {width}x{height}"

@@ -85,6 +85,16 @@ pub(super) fn time(nanos: u64) -> String {
     }
 }
 
+/// A number of things: `1 node`, `2 nodes`.
+pub(super) fn count(n: usize, what: &str) -> String {
+    count_as(n, what, &format!("{what}s"))
+}
+
+/// A number of things whose name does not take an s: `2 dispatches`.
+pub(super) fn count_as(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +125,7 @@ mod tests {
         assert_eq!(si(999), "999");
         assert_eq!(si(1_000), "1.0 k");
         assert_eq!(si(3_400_000_000), "3.4 G");
+        assert_eq!((count(1, "node"), count_as(0, "box", "boxes")), ("1 node".into(), "0 boxes".into()));
         assert_eq!(time(999), "999 ns");
         assert_eq!(time(12_345), "12.3 us");
         assert_eq!(time(4_560_000), "4.56 ms");

@@ -126,7 +126,7 @@ pub(super) fn read(
 }
 
 fn read_npy(path: &Path) -> Result<Loaded, CliError> {
-    let file = File::open(path).map_err(|e| CliError::file("read", path, e))?;
+    let file = open(path)?;
     let header = Header::read(&mut BufReader::new(&file)).map_err(|e| CliError::content(path, e))?;
     let length = file.metadata().map_err(|e| CliError::file("read", path, e))?.len();
     let bytes = header.info.bytes() as u64;
@@ -144,7 +144,7 @@ fn data_length(path: &Path, info: &TensorInfo, found: u64) -> CliError {
 
 fn read_npz(file: &TensorFile, name: &str) -> Result<Loaded, CliError> {
     let path = &file.path;
-    let archive = File::open(path).map_err(|e| CliError::file("read", path, e))?;
+    let archive = open(path)?;
     let bad = |e: &dyn std::error::Error| CliError::content(path, super::error::chain(e));
     let mut archive = ZipArchive::new(BufReader::new(archive)).map_err(|e| bad(&e))?;
     let mut arrays: Vec<String> =
@@ -211,8 +211,27 @@ fn read_pb(path: &Path) -> Result<Loaded, CliError> {
 /// # Errors
 /// [`CliError::File`]; [`CliError::Library`] for what is no tensor.
 pub(super) fn read_pb_tensor(path: &Path) -> Result<(String, Tensor), CliError> {
-    let bytes = std::fs::read(path).map_err(|e| CliError::file("read", path, e))?;
-    Ok(read_tensor_pb(&bytes)?)
+    Ok(read_tensor_pb(&read_bytes(path)?)?)
+}
+
+/// Reads a whole file. A pipe or a device, which may never end, is refused.
+///
+/// # Errors
+/// [`CliError::File`], [`CliError::Content`].
+pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).map_err(|e| CliError::file("read", path, e))?;
+    Ok(bytes)
+}
+
+/// Opens a regular file.
+fn open(path: &Path) -> Result<File, CliError> {
+    let failed = |e| CliError::file("read", path, e);
+    // Asked before it is opened: opening a pipe waits for its other end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(CliError::content(path, "this is no regular file"));
+    }
+    File::open(path).map_err(failed)
 }
 
 fn read_raw(path: &Path, declared: Declared<'_>) -> Result<Loaded, CliError> {

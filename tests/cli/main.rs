@@ -185,7 +185,7 @@ fn a_run_explains_itself() {
     let out = ends(d, 0, &["run", "add.onnx", "-i", "x.pb", "-d", "cpu", "--explain", "-v"]);
     says(
         &out,
-        &["used in place by the CPU", "the_Add", "barriers", "kernels", "constants", "segment 0 on cpu:0"],
+        &["used in place by the CPU", "the_Add", "barrier", "kernel", "constant", "segment 0 on cpu:0"],
     );
     let args =
         ["run", "add.onnx", "-i", "x.pb", "-d", "cpu", "--explain", "--profile", "--repeat", "3", "--json"];

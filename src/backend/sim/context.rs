@@ -32,8 +32,8 @@ pub(super) fn enter(world: &Mutex<World>) -> MutexGuard<'_, World> {
 }
 
 impl SimContext {
-    pub(super) fn new(info: DeviceInfo, config: SimConfig) -> SimContext {
-        SimContext { info, world: Arc::new(Mutex::new(World::new(config))) }
+    pub(super) fn new(info: DeviceInfo, config: SimConfig) -> Result<SimContext, DeviceError> {
+        Ok(SimContext { info, world: Arc::new(Mutex::new(World::new(config)?)) })
     }
 
     fn world(&self) -> MutexGuard<'_, World> {

@@ -175,7 +175,7 @@ impl Driver for SimDriver {
 
     fn open(&self, index: usize, _: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
         match self.devices.get(index) {
-            Some(config) => Ok(Arc::new(SimContext::new(config.info(index), config.clone()))),
+            Some(config) => Ok(Arc::new(SimContext::new(config.info(index), config.clone())?)),
             None => Err(DeviceError::Unsupported { what: format!("sim device {index}") }),
         }
     }

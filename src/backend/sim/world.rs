@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
 use super::SimConfig;
 use super::host::HostSide;
 use super::model::{DeviceBytes, Hazard, HazardKind, Origin};
@@ -21,6 +23,9 @@ const KEPT: usize = 1024;
 /// Everything behind the context's one lock.
 #[derive(Debug)]
 pub(super) struct World {
+    /// Kernels run on threads of their own: the world is locked meanwhile, and threads of the global pool
+    /// may be waiting for it.
+    threads: ThreadPool,
     pub(super) config: SimConfig,
     pub(super) buffers: SlotTable<BufferId, ()>,
     pub(super) bodies: BTreeMap<BufferId, SimBuffer>,
@@ -75,8 +80,11 @@ pub(super) struct SimQueueState {
 }
 
 impl World {
-    pub(super) fn new(config: SimConfig) -> World {
-        World {
+    pub(super) fn new(config: SimConfig) -> Result<World, DeviceError> {
+        let failed = |_| DeviceError::Backend { api: "sim", call: "start threads", code: 0 };
+        let threads = ThreadPoolBuilder::new().build().map_err(failed)?;
+        Ok(World {
+            threads,
             config,
             buffers: SlotTable::new(),
             bodies: BTreeMap::new(),
@@ -87,7 +95,7 @@ impl World {
             lost: false,
             submissions: 0,
             origin: Instant::now(),
-        }
+        })
     }
 
     pub(super) fn alive(&self) -> Result<(), DeviceError> {
@@ -326,8 +334,8 @@ impl World {
                 }
             })
             .collect();
-        let called =
-            catch_unwind(AssertUnwindSafe(|| kernel.call(&mut NativeArgs::new(&mut args, &dispatch.params))));
+        let call = || kernel.call(&mut NativeArgs::new(&mut args, &dispatch.params));
+        let called = catch_unwind(AssertUnwindSafe(|| self.threads.install(call)));
         let source = match called {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error),

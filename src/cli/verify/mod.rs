@@ -84,26 +84,25 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let cases: Vec<(Case, Outcome)> = cases.into_iter().zip(outcomes).collect();
     let info = devices.first().map(Context::info);
     let (api, device) = info.map_or(("", String::new()), |i| (i.api, i.name.clone()));
-    let report = Report::new(api, device, seconds, &cases);
+    let mut report = Report::new(api, device, seconds, &cases);
+    if let Some(expect) = &expect {
+        report.unmet = expect.unmet(&report);
+    }
     if let Some(path) = &args.report {
         let text = serde_json::to_vec_pretty(&report).map_err(|e| CliError::content(path, e.to_string()))?;
         std::fs::write(path, text).map_err(|e| CliError::file("write", path, e))?;
     }
     out.json(&report)?;
     print(&cases, &report, out)?;
-    let code = match expect {
-        Some(expect) => {
-            let unmet = expect.unmet(&report);
-            for problem in &unmet {
-                out.line(format_args!("expected otherwise: {problem}"))?;
-            }
-            if unmet.is_empty() { 0 } else { FAILED }
-        }
-        None => match report.totals {
-            t if t.failed > 0 => FAILED,
-            t if t.unsupported > 0 => UNSUPPORTED,
-            _ => 0,
-        },
+    for problem in &report.unmet {
+        out.line(format_args!("expected otherwise: {problem}"))?;
+    }
+    let code = match (expect, report.totals) {
+        (Some(_), _) if report.unmet.is_empty() => 0,
+        (Some(_), _) => FAILED,
+        (None, t) if t.failed > 0 => FAILED,
+        (None, t) if t.unsupported > 0 => UNSUPPORTED,
+        (None, _) => 0,
     };
     let t = report.totals;
     out.line(format_args!("{} passed, {} failed, {} unsupported", t.passed, t.failed, t.unsupported))?;

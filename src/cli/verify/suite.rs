@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 
 use crate::cli::error::CliError;
+use crate::cli::tensor_io::read_bytes;
 
 /// Element types that every device should have; a case over others may be unsupported.
 const CORE: [&str; 6] = ["float32", "int32", "int64", "uint8", "int8", "bool"];
@@ -75,7 +76,7 @@ impl Case {
     }
 
     /// Whether every input and output has one of the types that every device should have.
-    fn is_core(&self) -> bool {
+    pub(super) fn is_core(&self) -> bool {
         self.meta.dtypes.iter().all(|d| CORE.contains(&d.as_str()))
     }
 }
@@ -100,7 +101,7 @@ pub(super) fn of_index(dir: &Path) -> Result<Vec<Case>, CliError> {
 /// # Errors
 /// [`CliError::File`], [`CliError::Content`].
 pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, CliError> {
-    let text = std::fs::read(path).map_err(|e| CliError::file("read", path, e))?;
+    let text = read_bytes(path)?;
     serde_json::from_slice(&text).map_err(|e| CliError::content(path, e.to_string()))
 }
 
