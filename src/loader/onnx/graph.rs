@@ -564,7 +564,7 @@ fn read_op(
 ) -> Result<std::sync::Arc<dyn ops::Operator>, LoadErrorKind> {
     let mut reader = AttrReader::new(attrs, inputs, node.output.len());
     let old = def.domain.is_empty() && opset < super::OLDEST_OPSET;
-    let op = (def.read)(&mut reader, if old { super::OLDEST_OPSET } else { opset })?;
+    let op = (def.read)(&mut reader, opset)?;
     let unread = reader.unread();
     if old {
         legacy::check(&node.op_type, attrs, &unread, opset)?;

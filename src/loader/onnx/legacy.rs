@@ -1,7 +1,8 @@
 //! Models of opsets before 7, which had other attributes.
 //!
-//! Their operators are read as opset 7 defines them. That is right where the model uses none of the
-//! attributes that opset 7 dropped, or uses them with the meaning that became the only one.
+//! Readers that know nothing of those opsets read them as opset 7 defines them. That is right where the
+//! model uses none of the attributes that opset 7 dropped, or uses them with the meaning that became the
+//! only one. Binary operators know theirs (`ops::pointwise::BinaryBeside`).
 
 use crate::loader::error::LoadErrorKind;
 use crate::ops::{AttrMap, AttrValue};

@@ -291,7 +291,7 @@ fn versions_are_checked() {
     m.opset_import.clear();
     assert_eq!(fake(&load_model(&m).unwrap().nodes()[0].op).opset, NEWEST_OPSET);
     m.ir_version = 2;
-    assert_eq!(fake(&load_model(&m).unwrap().nodes()[0].op).opset, OLDEST_OPSET, "read as the oldest");
+    assert_eq!(fake(&load_model(&m).unwrap().nodes()[0].op).opset, 1, "what had no opsets is opset 1");
     m = model(graph(&["x"], vec![node("Dropout", &["x"], &["y"])], &["y"]));
     m.opset_import = opset(6);
     assert!(load_model(&m).unwrap_err().to_string().contains("training mode"));
