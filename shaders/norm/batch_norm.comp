@@ -1,7 +1,8 @@
 // Every channel scaled and shifted: y = (x - mean) / sqrt(var + epsilon) * scale + bias. An invocation does
-// RUN neighbouring elements.
+// RUN neighbouring elements, or texels where channels are whole texels.
 // variant: f32  T=float
 // variant: f16  T=float16_t EXT_STORAGE16
+// variant: tex  T=float TEXELS
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -11,18 +12,26 @@
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, ACTIVATION, 0u);
 
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform samplerBuffer x;
+#else
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
+#endif
 layout(set = 0, binding = 1, std430) readonly buffer Scale { T scale[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Mean { T mean[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Var { T var[]; };
+#ifdef TEXELS
+layout(set = 0, binding = 5, std430) writeonly buffer Y { vec4 y[]; };
+#else
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
+#endif
 
 layout(push_constant) uniform Params
 {
     uint n;             // invocations
     uint channels;
-    uint plane;         // elements of a channel
+    uint plane;         // elements, or texels, of a channel
     float epsilon;
     float act_a, act_b;
 } p;
@@ -45,6 +54,10 @@ void main()
     uint end = min(t + RUN, p.plane);
     for (; t < end; ++t) {
         uint at = channel * p.plane + t;
+#ifdef TEXELS
+        y[at] = activate4((texelFetch(x, int(at)) - m) * factor + b, ACTIVATION, p.act_a, p.act_b);
+#else
         y[at] = T(activate((float(x[at]) - m) * factor + b, ACTIVATION, p.act_a, p.act_b));
+#endif
     }
 }

@@ -1,5 +1,6 @@
 // Resamples two axes, between which nothing lies, by tables: for every output element of an axis its taps'
-// input elements and weights. Tables are [size][taps]; an input element of -1 asks for the extrapolation value.
+// input elements and weights. Tables are [size][taps]; an input element of -1 asks for the extrapolation
+// value. An invocation computes RUN neighbouring elements of a row.
 // variant: f32    T=float
 // variant: f16    T=float16_t EXT_STORAGE16
 #version 450
@@ -10,6 +11,7 @@
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, ROW_TAPS, 2u);
 SPEC(2, uint, COL_TAPS, 2u);
+SPEC(3, uint, RUN, 1u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer RowTable { ivec2 rows[]; };
@@ -18,7 +20,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
 layout(push_constant) uniform Params
 {
-    uint n;
+    uint n;         // invocations
     uint ow, oh;    // sizes of the output
     int iw, ih;     // sizes of the input
     uint inner;     // elements behind the second axis
@@ -31,26 +33,36 @@ void main()
     if (i >= p.n) {
         return;
     }
-    uint at = i / p.inner;
-    int lane = int(i - at * p.inner);
-    uint ow = at % p.ow;
-    at /= p.ow;
-    uint oh = at % p.oh;
-    int first = int(at / p.oh) * p.ih * p.iw;
-    if (rows[oh * ROW_TAPS].x < 0 || cols[ow * COL_TAPS].x < 0) {
-        y[i] = T(p.outside);
-        return;
-    }
-    float sum = 0.0;
-    for (uint r = 0u; r < ROW_TAPS; ++r) {
-        ivec2 row = rows[oh * ROW_TAPS + r];
-        int base = first + row.x * p.iw;
-        float part = 0.0;
-        for (uint c = 0u; c < COL_TAPS; ++c) {
-            ivec2 col = cols[ow * COL_TAPS + c];
-            part += intBitsToFloat(col.y) * float(x[(base + col.x) * int(p.inner) + lane]);
+    uint line = p.ow * p.inner;
+    uint runs = (line + RUN - 1u) / RUN;
+    uint row = i / runs;
+    uint at = (i - row * runs) * RUN;
+    uint end = min(at + RUN, line);
+    uint outer = row / p.oh;
+    uint first_tap = (row - outer * p.oh) * ROW_TAPS;
+    int first = int(outer) * p.ih;
+    uint col = at / p.inner;
+    uint lane = at - col * p.inner;
+    bool row_outside = rows[first_tap].x < 0;
+    for (; at < end; ++at) {
+        float sum = 0.0;
+        if (row_outside || cols[col * COL_TAPS].x < 0) {
+            sum = p.outside;
+        } else {
+            for (uint r = 0u; r < ROW_TAPS; ++r) {
+                ivec2 tap = rows[first_tap + r];
+                int base = (first + tap.x) * p.iw;
+                float part = 0.0;
+                for (uint c = 0u; c < COL_TAPS; ++c) {
+                    ivec2 e = cols[col * COL_TAPS + c];
+                    part += intBitsToFloat(e.y) * float(x[(base + e.x) * int(p.inner) + int(lane)]);
+                }
+                sum += intBitsToFloat(tap.y) * part;
+            }
         }
-        sum += intBitsToFloat(row.y) * part;
+        y[row * line + at] = T(sum);
+        ++lane;
+        col += lane == p.inner ? 1u : 0u;
+        lane = lane == p.inner ? 0u : lane;
     }
-    y[i] = T(sum);
 }

@@ -1,5 +1,5 @@
 // Picks elements of two axes, between which nothing lies, by tables of input elements; -1 asks for the
-// extrapolation value.
+// extrapolation value. An invocation picks RUN neighbouring elements of a row.
 // variant: b8    T=uint8_t  EXT_INT8
 // variant: b16   T=uint16_t EXT_INT16
 // variant: b32   T=uint
@@ -10,6 +10,7 @@
 #include "grid.glsl"
 
 LOCAL_SIZE(0, 64);
+SPEC(1, uint, RUN, 1u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer RowTable { int rows[]; };
@@ -18,7 +19,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
 layout(push_constant) uniform Params
 {
-    uint n;
+    uint n;             // invocations
     uint ow, oh;        // sizes of the output
     int iw, ih;         // sizes of the input
     uint inner;         // elements behind the second axis
@@ -38,15 +39,23 @@ void main()
     if (i >= p.n) {
         return;
     }
-    uint at = i / p.inner;
-    int lane = int(i - at * p.inner);
-    int col = cols[at % p.ow];
-    at /= p.ow;
-    int row = rows[at % p.oh];
-    int first = int(at / p.oh) * p.ih;
-    if (row < 0 || col < 0) {
-        y[i] = OUTSIDE;
-        return;
+    uint line = p.ow * p.inner;
+    uint runs = (line + RUN - 1u) / RUN;
+    uint row = i / runs;
+    uint at = (i - row * runs) * RUN;
+    uint end = min(at + RUN, line);
+    uint outer = row / p.oh;
+    int from = rows[row - outer * p.oh];
+    int base = (int(outer) * p.ih + from) * p.iw;
+    uint col = at / p.inner;
+    uint lane = at - col * p.inner;
+    for (; at < end; ++at) {
+        int e = cols[col];
+        bool outside = from < 0 || e < 0;
+        T v = x[outside ? 0 : (base + e) * int(p.inner) + int(lane)];
+        y[row * line + at] = outside ? OUTSIDE : v;
+        ++lane;
+        col += lane == p.inner ? 1u : 0u;
+        lane = lane == p.inner ? 0u : lane;
     }
-    y[i] = x[((first + row) * p.iw + col) * int(p.inner) + lane];
 }

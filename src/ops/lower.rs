@@ -216,6 +216,13 @@ impl<'a> Lowering<'a> {
         });
     }
 
+    /// Whether `f32` operands of at most `elements` elements are better read as rows of `len` elements in
+    /// whole texels, and can be.
+    pub fn texels(&self, len: usize, elements: usize) -> bool {
+        let texels = elements.div_ceil(4) as u64;
+        self.device.prefers_texels && len.is_multiple_of(4) && texels <= self.device.limits.max_texels
+    }
+
     /// Whether rows of `len` elements are better done by a work-group each than by an invocation each.
     pub fn grouped(&self, len: usize) -> bool {
         // lavapipe runs the invocations of a work-group one after another, between barriers.

@@ -94,18 +94,21 @@ impl Operator for BatchNormalization {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dtype = cx.dtype(0)?;
+        let [batch, channels, plane] = self.resolve(cx)?;
+        check_len(batch * channels * plane)?;
+        let texels = dtype == DType::F32 && lower.texels(plane, batch * channels * plane);
         let kernel = match dtype {
             _ if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) => {
                 return Err(OpError::unsupported("no device kernel for mixed types"));
             }
+            DType::F32 if texels => id::BATCH_NORM_TEX,
             DType::F32 => id::BATCH_NORM_F32,
             DType::F16 => id::BATCH_NORM_F16,
             other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
         };
         /// Elements of one invocation, as in the kernel.
         const RUN: usize = 8;
-        let [batch, channels, plane] = self.resolve(cx)?;
-        check_len(batch * channels * plane)?;
+        let plane = if texels { plane / 4 } else { plane };
         let n = batch * channels * plane.div_ceil(RUN);
         if n == 0 {
             return Ok(());

@@ -49,6 +49,9 @@ pub(super) fn rows(
     let dtype = cx.dtype(0)?;
     let same = (1..3).filter_map(|i| cx.input_opt(i)).all(|i| i.dtype == dtype);
     let plain = cx.outputs().iter().skip(1).all(|o| o.dtype == DType::F32);
+    if same && plain && dtype == DType::F32 && !outer_epsilon && row_texels(cx, norm, places, lower)? {
+        return Ok(());
+    }
     let grouped = lower.grouped(norm.len);
     let kernel = match (dtype, grouped) {
         _ if !same || !plain => return Err(OpError::unsupported("no device kernel for mixed types")),
@@ -58,13 +61,11 @@ pub(super) fn rows(
         (DType::F16, true) => id::ROW_NORM_F16_GROUPED,
         (other, _) => return Err(no_kernel(other)),
     };
-    let outputs = cx.outputs().len();
-    let (scaled, biased) = (cx.has(1), cx.has(2));
     let spec = [
         (spec::row_norm::CENTER, u32::from(norm.center)),
-        (spec::row_norm::SCALED, u32::from(scaled)),
-        (spec::row_norm::BIASED, u32::from(biased)),
-        (spec::row_norm::STATS, [0, 1, 3][outputs.clamp(1, 3) - 1]),
+        (spec::row_norm::SCALED, u32::from(cx.has(1))),
+        (spec::row_norm::BIASED, u32::from(cx.has(2))),
+        (spec::row_norm::STATS, stats_code(cx)),
         (spec::row_norm::OUTER_EPSILON, u32::from(outer_epsilon)),
     ];
     let params = params::RowNorm {
@@ -80,16 +81,61 @@ pub(super) fn rows(
         affine_run: norm.affine.run.max(1) as u32,
         epsilon: norm.epsilon,
     };
+    lower.dispatch_rows(kernel, &spec, &row_args(cx), &params, norm.rows, grouped)
+}
+
+/// The arguments of a kernel for rows.
+fn row_args(cx: &OpCx) -> [Operand; 6] {
     let pick = |given: bool, operand| if given { operand } else { Operand::Unused };
-    let args = [
+    let outputs = cx.outputs().len();
+    [
         Operand::Input(0),
-        pick(scaled, Operand::Input(1)),
-        pick(biased, Operand::Input(2)),
+        pick(cx.has(1), Operand::Input(1)),
+        pick(cx.has(2), Operand::Input(2)),
         Operand::Output(0),
         pick(outputs > 1, Operand::Output(1)),
         pick(outputs > 2, Operand::Output(2)),
+    ]
+}
+
+/// Which statistics are wanted, as kernels have it.
+fn stats_code(cx: &OpCx) -> u32 {
+    [0, 1, 3][cx.outputs().len().clamp(1, 3) - 1]
+}
+
+/// Emits the normalization of rows of whole texels, where the device gains by that.
+fn row_texels(
+    cx: &OpCx,
+    norm: &RowNorm,
+    places: &Places,
+    lower: &mut Lowering<'_>,
+) -> Result<bool, OpError> {
+    let by_element = norm.affine.run == 1 && norm.affine.stride == 0;
+    let whole = by_element || norm.affine.run.is_multiple_of(4);
+    if *places != Places::dense(norm.len) || !whole || !lower.texels(norm.len, norm.rows * norm.len) {
+        return Ok(false);
+    }
+    let affine = match (cx.has(1), by_element) {
+        (false, _) => 0,
+        (true, true) => 1,
+        (true, false) => 2,
+    };
+    let spec = [
+        (spec::row_norm_texels::CENTER, u32::from(norm.center)),
+        (spec::row_norm_texels::AFFINE, affine),
+        (spec::row_norm_texels::BIASED, u32::from(cx.has(2))),
+        (spec::row_norm_texels::STATS, stats_code(cx)),
     ];
-    lower.dispatch_rows(kernel, &spec, &args, &params, norm.rows, grouped)
+    let params = params::RowNormTexels {
+        rows: norm.rows as u32,
+        texels: (norm.len / 4) as i32,
+        affine_rows: norm.affine.rows as u32,
+        affine_stride: norm.affine.stride as i32,
+        affine_run: (norm.affine.run / 4) as i32,
+        epsilon: norm.epsilon,
+    };
+    lower.dispatch_1d(id::ROW_NORM_TEXELS, &spec, &row_args(cx), &params, norm.rows)?;
+    Ok(true)
 }
 
 /// Emits a function of vectors along an axis; `kind` as `softmax.comp` has it.
@@ -98,6 +144,12 @@ pub(super) fn vectors(cx: &OpCx, along: Along, kind: u32, lower: &mut Lowering<'
         return Ok(());
     }
     let vectors = along.outer * along.inner;
+    if along.inner == 1 && kind < 2 && cx.dtype(0)? == DType::F32 && lower.texels(along.len, along.elements()) {
+        let params = params::SoftmaxTexels { rows: along.outer as u32, texels: (along.len / 4) as i32 };
+        let args = [Operand::Input(0), Operand::Output(0)];
+        let spec = [(spec::softmax_texels::LOGARITHM, kind)];
+        return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
+    }
     // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
     let grouped = along.inner == 1 && lower.grouped(along.len);
     let kernel = match (cx.dtype(0)?, grouped) {
@@ -138,10 +190,14 @@ mod tests {
         };
         check(&layer(-1, true), &[&[5, 37], &[37], &[37]], 3);
         check(&layer(1, true), &[&[3, 4, 50], &[4, 50]], 2);
+        check(&layer(-1, true), &[&[9, 36], &[36], &[36]], 3);
+        check(&layer(-1, false), &[&[9, 36], &[36]], 1);
         check(&layer(-1, false), &[&[2, 9, 300], &[300]], 1);
         let group = |groups, scale| GroupNormalization { groups, epsilon: 1e-3, scale };
         check(&group(2, GroupScale::Channel), &[&[2, 6, 5, 3], &[6], &[6]], 1);
         check(&group(3, GroupScale::Group), &[&[2, 6, 7, 11], &[3], &[3]], 1);
+        check(&group(2, GroupScale::Channel), &[&[2, 6, 4, 3], &[6], &[6]], 1);
+        check(&group(3, GroupScale::Group), &[&[2, 6, 4, 3], &[3], &[3]], 1);
         check(&InstanceNormalization { epsilon: 1e-5 }, &[&[2, 3, 9, 10], &[3], &[3]], 1);
         let mvn = |axes: &[i64]| MeanVarianceNormalization { axes: axes.to_vec() };
         for axes in [&[0, 2, 3][..], &[2, 3], &[1], &[0], &[0, 1, 2, 3], &[-1]] {
@@ -154,6 +210,7 @@ mod tests {
         for kind in [SoftmaxKind::Soft, SoftmaxKind::Log, SoftmaxKind::Hard] {
             for (axis, flatten) in [(-1, false), (1, false), (1, true)] {
                 check(&Softmax { kind, axis, flatten }, &[&[3, 5, 130]], 1);
+                check(&Softmax { kind, axis, flatten }, &[&[2, 9, 36]], 1);
             }
         }
         for (axis, p) in [(-1, 1), (-1, 2), (0, 2)] {
@@ -172,6 +229,8 @@ mod tests {
         inputs.extend([2, 3, 4].map(|s| Some(tensor(&[5], s))));
         inputs.push(Some(Tensor::new([5], &var).unwrap()));
         let op = BatchNormalization { epsilon: 1e-4, activation: Activation::Relu };
+        Check::new(&op, &inputs).tolerance(1e-5).run();
+        inputs[0] = Some(tensor(&[2, 5, 4, 9], 1));
         Check::new(&op, &inputs).tolerance(1e-5).run();
         for size in [1, 2, 5] {
             check(&Lrn { alpha: 0.5, beta: 0.75, bias: 1.0, size }, &[&[2, 6, 3, 5]], 1);

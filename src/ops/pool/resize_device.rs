@@ -17,6 +17,16 @@ struct Pass<'t> {
     inner: usize,
 }
 
+impl Pass<'_> {
+    /// Elements of one row of the output, and how many of them an invocation computes.
+    fn runs(&self, lower: &Lowering<'_>) -> (usize, usize) {
+        let line = self.cols.output() * self.inner;
+        // Where neighbouring invocations share no memory transactions, divisions are what costs.
+        let run = if lower.device().prefers_texels { 8 } else { 1 };
+        (self.outer * self.rows.output() * line.div_ceil(run), run)
+    }
+}
+
 /// Emits Resize.
 pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let dtype = cx.dtype(0)?;
@@ -48,9 +58,9 @@ pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result
             lower.scratch((n as usize * dtype.bytes()).next_multiple_of(4))
         };
         if nearest {
-            pick(op, dtype, pass, n, [from, to], lower)?;
+            pick(op, dtype, pass, [from, to], lower)?;
         } else {
-            weighted(op, dtype, pass, n, [from, to], lower)?;
+            weighted(op, dtype, pass, [from, to], lower)?;
         }
         from = to;
     }
@@ -92,7 +102,6 @@ fn pick(
     op: &Resize,
     dtype: DType,
     pass: &Pass<'_>,
-    n: u32,
     [from, to]: [Operand; 2],
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
@@ -104,9 +113,10 @@ fn pick(
     };
     let rows = constant(pass.rows.index.clone(), lower)?;
     let cols = constant(pass.cols.index.clone(), lower)?;
+    let (n, run) = pass.runs(lower);
     let outside = outside_bits(dtype, op.desc.extrapolation);
     let params = params::ResizeNearest {
-        n,
+        n: n as u32,
         ow: pass.cols.output() as u32,
         oh: pass.rows.output() as u32,
         iw: pass.cols.input as i32,
@@ -115,14 +125,13 @@ fn pick(
         outside_low: outside as u32,
         outside_high: (outside >> 32) as u32,
     };
-    lower.dispatch_1d(kernel, &[], &[from, rows, cols, to], &params, n as usize)
+    lower.dispatch_1d(kernel, &[(spec::resize_nearest::RUN, run as u32)], &[from, rows, cols, to], &params, n)
 }
 
 fn weighted(
     op: &Resize,
     dtype: DType,
     pass: &Pass<'_>,
-    n: u32,
     [from, to]: [Operand; 2],
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
@@ -136,10 +145,14 @@ fn weighted(
     };
     let rows = constant(words(pass.rows), lower)?;
     let cols = constant(words(pass.cols), lower)?;
-    let spec =
-        [(spec::resize::ROW_TAPS, pass.rows.taps as u32), (spec::resize::COL_TAPS, pass.cols.taps as u32)];
+    let (n, run) = pass.runs(lower);
+    let spec = [
+        (spec::resize::ROW_TAPS, pass.rows.taps as u32),
+        (spec::resize::COL_TAPS, pass.cols.taps as u32),
+        (spec::resize::RUN, run as u32),
+    ];
     let params = params::Resize {
-        n,
+        n: n as u32,
         ow: pass.cols.output() as u32,
         oh: pass.rows.output() as u32,
         iw: pass.cols.input as i32,
@@ -147,7 +160,7 @@ fn weighted(
         inner: pass.inner as u32,
         outside: op.desc.extrapolation,
     };
-    lower.dispatch_1d(kernel, &spec, &[from, rows, cols, to], &params, n as usize)
+    lower.dispatch_1d(kernel, &spec, &[from, rows, cols, to], &params, n)
 }
 
 #[cfg(all(test, feature = "vulkan"))]
