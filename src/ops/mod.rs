@@ -42,7 +42,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::dtype::DType;
-use crate::graph::{TensorError, TensorInfo};
+use crate::graph::{Tensor, TensorError, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::shape::ShapeError;
 use crate::spirv::{ExprId, PointwiseDesc};
@@ -151,7 +151,7 @@ pub enum AbsorbedInput {
     /// An input of the second operator.
     Next(usize),
     /// A constant that was computed.
-    New(crate::graph::Tensor),
+    New(Tensor),
     /// None.
     Absent,
 }
@@ -207,6 +207,17 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let _ = (cx, lower);
         Err(OpError::unsupported(format!("{} has no device kernel", self.name())))
+    }
+
+    /// The outputs computed on the host from the values of its inputs, for an operator whose outputs' sizes
+    /// depend on elements of its inputs (NonZero, Unique, NonMaxSuppression): nothing else of it is then
+    /// called, [`Operator::infer`] gives the same outputs' types and shapes. Others return `None`.
+    ///
+    /// # Errors
+    /// As [`Operator::infer`]; [`OpError::NeedsValue`] where the value of an input is not known yet.
+    fn host(&self, cx: &OpCx) -> Option<Result<Vec<Tensor>, OpError>> {
+        let _ = cx;
+        None
     }
 
     /// Whether its outputs depend on its inputs' shapes only, never on their elements (Shape, Size).

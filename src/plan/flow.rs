@@ -238,10 +238,15 @@ pub fn specialize(
             node.inputs.iter().map(|i| i.and_then(|id| value_of[id.index()])).collect();
         let facts = inputs.iter().map(|i| i.map(|v| flow.fact(v))).collect();
         let cx = OpCx::for_infer(facts, node.outputs.len());
-        let infos = node.op.infer(&cx).map_err(|source| match source {
+        let refused = |source| match source {
             OpError::NeedsValue { input } => needs_values(graph, NodeId(n as u32), input),
             source => node_error(&node.name, node.op.as_ref(), source),
-        })?;
+        };
+        let results = node.op.host(&cx).transpose().map_err(refused)?;
+        let infos = match &results {
+            Some(results) => results.iter().map(|t| t.info().clone()).collect(),
+            None => node.op.infer(&cx).map_err(refused)?,
+        };
         if infos.len() < node.outputs.len() {
             let source = OpError::Count {
                 what: "outputs",
@@ -258,7 +263,8 @@ pub fn specialize(
                 Some(id) => (graph.tensor(id).name.clone(), graph.tensor(id).scope),
                 None => (format!("{}:unused{o}", node.name), StorageScope::Buffer),
             };
-            flow.values.push(Value { name, info, constant: None, scope });
+            let constant = results.as_ref().and_then(|r| r.get(o)).cloned();
+            flow.values.push(Value { name, info, constant, scope });
             outputs.push(v);
             if let Some(id) = id {
                 value_of[id.index()] = Some(v);
@@ -278,7 +284,9 @@ pub fn specialize(
                 .filter(|d| *d != usize::MAX)
                 .collect(),
         });
-        flow.fold(flow.nodes.len() - 1)?;
+        if results.is_none() {
+            flow.fold(flow.nodes.len() - 1)?;
+        }
     }
     for (name, id) in graph.outputs() {
         let v = value_of[id.index()].ok_or_else(|| {

@@ -143,7 +143,9 @@ fn row_times_matrix<T: Real>(
     let block = match threads {
         Threads::One => n,
         // Long runs of each row, for the memory's sake, but something for every thread.
-        Threads::All => (VECTOR_TASK / k.max(1)).max(n.div_ceil(2 * rayon::current_num_threads())).clamp(64, n.max(64)),
+        Threads::All => {
+            (VECTOR_TASK / k.max(1)).max(n.div_ceil(2 * rayon::current_num_threads())).clamp(64, n.max(64))
+        }
     };
     let column_major = b.row == 1 && b.col >= k;
     c.par_chunks_mut(block.max(1)).enumerate().for_each(|(i, c)| {

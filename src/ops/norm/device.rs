@@ -104,12 +104,7 @@ fn stats_code(cx: &OpCx) -> u32 {
 }
 
 /// Emits the normalization of rows of whole texels, where the device gains by that.
-fn row_texels(
-    cx: &OpCx,
-    norm: &RowNorm,
-    places: &Places,
-    lower: &mut Lowering<'_>,
-) -> Result<bool, OpError> {
+fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
     let by_element = norm.affine.run == 1 && norm.affine.stride == 0;
     let whole = by_element || norm.affine.run.is_multiple_of(4);
     if *places != Places::dense(norm.len) || !whole || !lower.texels(norm.len, norm.rows * norm.len) {
@@ -144,7 +139,8 @@ pub(super) fn vectors(cx: &OpCx, along: Along, kind: u32, lower: &mut Lowering<'
         return Ok(());
     }
     let vectors = along.outer * along.inner;
-    if along.inner == 1 && kind < 2 && cx.dtype(0)? == DType::F32 && lower.texels(along.len, along.elements()) {
+    if along.inner == 1 && kind < 2 && cx.dtype(0)? == DType::F32 && lower.texels(along.len, along.elements())
+    {
         let params = params::SoftmaxTexels { rows: along.outer as u32, texels: (along.len / 4) as i32 };
         let args = [Operand::Input(0), Operand::Output(0)];
         let spec = [(spec::softmax_texels::LOGARITHM, kind)];
