@@ -71,7 +71,8 @@ fn verify(
     for data in data_sets(&case.dir)? {
         give_inputs(&mut session, &data)?;
         session.run()?;
-        let nodes = session.binding().into_iter().flat_map(|b| &b.plan().report.nodes);
+        let nodes =
+            session.binding().into_iter().flat_map(|b| b.stages()).flat_map(|b| &b.plan().report.nodes);
         *fallbacks = nodes.filter(|n| n.fallback.is_some()).count();
         for (io, path) in session.outputs().iter().zip(numbered(&data, "output_")?) {
             let expected = read(&path)?.1;
