@@ -50,11 +50,10 @@ uint dir;
 
 float finish(float v, uint which)
 {
-    uint first = which == 0u ? F0 : (which == 1u ? G0 : H0);
-    uint code = first;
-    if (F1 != F0 || G1 != G0 || H1 != H0) {
-        uint other = which == 0u ? F1 : (which == 1u ? G1 : H1);
-        code = dir == 0u ? first : other;
+    uint code = which == 0u ? F0 : G0;
+    if (F1 != F0 || G1 != G0) {
+        uint other = which == 0u ? F1 : G1;
+        code = dir == 0u ? code : other;
     }
     if (CLIPPED != 0u) {
         v = at_most(at_least(v, -p.clip), p.clip);
@@ -89,6 +88,13 @@ void main()
         // What was written behind the end of a sequence is zero, and the state stays.
         if (KIND != 3u) {
             y[y_at] = T(0.0);
+        }
+        // A sequence without steps has zeros for its last state.
+        if (len == 0u) {
+            state[at] = T(0.0);
+            if (KIND == 1u) {
+                second[i] = 0.0;
+            }
         }
         return;
     }
@@ -135,7 +141,9 @@ void main()
         if (PEEPHOLES != 0u) {
             sum_o += float(peepholes[p_at + p.hidden]) * c;
         }
-        h = finish(sum_o, 0u) * finish(c, 2u);
+        // c itself is not bounded.
+        uint code = dir == 0u ? H0 : H1;
+        h = finish(sum_o, 0u) * gate_function(c, code, p.alpha[dir * 3u + 2u], p.beta[dir * 3u + 2u]);
     } else if (KIND == 3u) {
         second[i] = finish(own[0] + back[0], 0u);
         y[at] = T(finish(own[1] + back[1], 0u) * float(state[at]));

@@ -126,6 +126,11 @@ impl Run {
         let projected = self.project(x, weights)?;
         let mut gates = vec![T::ZERO; d.batch * width];
         let mut recurrent = vec![T::ZERO; self.recurrent_len()];
+        // A sequence without steps has zeros for its last state.
+        for (b, _) in lens.iter().enumerate().filter(|(_, l)| **l == 0) {
+            h[b * hidden..][..hidden].fill(T::ZERO);
+            c[b * hidden..][..hidden].fill(T::ZERO);
+        }
         for step in 0..d.steps {
             // The time that each sequence is at; those that have ended write zeros at what is left over.
             let reversed = self.op.direction.reversed(dir);
@@ -334,7 +339,9 @@ impl<T: Real> Cell<'_, T> {
         peephole(output, 1, c);
         self.finish(output, 0);
         h.copy_from_slice(c);
-        self.finish(h, 2);
+        if let Some(f) = self.functions.get(2) {
+            f.apply(h);
+        }
         h.iter_mut().zip(&*output).for_each(|(h, o)| *h *= *o);
     }
 }

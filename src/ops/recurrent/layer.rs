@@ -81,7 +81,8 @@ pub struct Recurrent {
     pub direction: Direction,
     /// The functions f, g and h, as far as the cell has them, of every direction.
     pub functions: Vec<Vec<Function>>,
-    /// Bound of the absolute values that functions are applied to.
+    /// Bound of the absolute values that the functions of gates are applied to; as in ONNX Runtime, h of an LSTM
+    /// is applied to the unbounded cell.
     pub clip: Option<f32>,
     /// Whether an LSTM's forget gate is 1 minus its input gate.
     pub input_forget: bool,
