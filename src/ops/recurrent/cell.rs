@@ -149,7 +149,8 @@ impl Run {
             // A row of an array that the cell does not have is empty.
             let extra = recurrent.len() / d.batch;
             let per_task = (PARALLEL / width).max(1);
-            let rows = gates.par_chunks_mut(width).zip(h.par_chunks_mut(hidden)).zip(c.par_chunks_mut(hidden));
+            let rows =
+                gates.par_chunks_mut(width).zip(h.par_chunks_mut(hidden)).zip(c.par_chunks_mut(hidden));
             rows.enumerate().with_min_len(per_task).for_each(|(b, ((gates, h), c))| {
                 if step < lens[b] {
                     cell.step(gates, &recurrent[b * extra..][..extra], h, c);
@@ -253,9 +254,9 @@ fn rows_times<T: Real>(
     if rows > FEW_ROWS {
         return product([rows, n, k], Mat::rows(a, k), b, c, c_row, accumulate, Threads::All);
     }
-    a.chunks(k).zip(c.chunks_mut(c_row)).try_for_each(|(a, c)| {
-        product([1, n, k], Mat::rows(a, k), b, c, c_row, accumulate, Threads::All)
-    })
+    a.chunks(k)
+        .zip(c.chunks_mut(c_row))
+        .try_for_each(|(a, c)| product([1, n, k], Mat::rows(a, k), b, c, c_row, accumulate, Threads::All))
 }
 
 /// Bounds and activates the sums of a gate.

@@ -140,9 +140,9 @@ impl<'a> Layer<'a> {
         Ok(layer)
     }
 
-    /// Fills `state` from input `i`.
+    /// Fills `state` from input `i`, or with zeros, also where no step will follow.
     fn start(&self, i: usize, state: &State, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        if !self.cx.has(i) {
+        if !self.cx.has(i) || self.d.steps == 0 {
             lower.fill(state.operand, 0);
             return Ok(());
         }
@@ -246,7 +246,8 @@ impl<'a> Layer<'a> {
             (spec::cell::H1, codes[5]),
         ];
         let (x_step, x_batch) = if d.batch_first { (1, d.steps) } else { (d.batch, 1) };
-        let y_rows = if d.batch_first { [d.dirs, d.steps * d.dirs, 1] } else { [d.dirs * d.batch, 1, d.batch] };
+        let y_rows =
+            if d.batch_first { [d.dirs, d.steps * d.dirs, 1] } else { [d.dirs * d.batch, 1, d.batch] };
         let n = d.dirs * d.batch * d.hidden;
         let params = params::Cell {
             n: n as u32,
@@ -271,8 +272,7 @@ impl<'a> Layer<'a> {
         };
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
         let second = if matches!(kind, 1 | 3 | 4) { self.c.operand } else { Operand::Unused };
-        let args =
-            [self.projected, self.recurrent, pick(3), pick(7), pick(4), self.h.operand, second, y];
+        let args = [self.projected, self.recurrent, pick(3), pick(7), pick(4), self.h.operand, second, y];
         let kernel: KernelId = if self.dtype == DType::F16 { id::CELL_F16 } else { id::CELL_F32 };
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
     }

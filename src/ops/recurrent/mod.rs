@@ -5,6 +5,9 @@ mod device;
 mod function;
 mod layer;
 
+#[cfg(test)]
+mod tests;
+
 pub use function::{Function, FunctionKind};
 pub use layer::{Direction, Kind, Recurrent};
 
