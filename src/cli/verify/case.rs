@@ -10,7 +10,7 @@ use crate::cli::error::{CliError, UNSUPPORTED, chain};
 use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
-use crate::loader::onnx::load_onnx;
+use crate::loader;
 use crate::session::Session;
 
 /// How a case ended.
@@ -62,7 +62,7 @@ fn verify(
     tolerance: Tolerance,
     fallbacks: &mut usize,
 ) -> Result<Option<String>, CliError> {
-    let graph = load_onnx(&model_of(&case.dir)?)?;
+    let graph = loader::load_with(&model_of(&case.dir)?, case.params.as_deref())?;
     let mut builder = Session::builder().graph(graph);
     for device in devices {
         builder = builder.context(device.clone());
@@ -96,15 +96,14 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
 
 /// The model of a case: in its folder, or beside it under its name.
 fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
-    let inside = dir.join("model.onnx");
-    let mut beside = dir.as_os_str().to_owned();
-    beside.push(".onnx");
-    let beside = PathBuf::from(beside);
-    match (inside.exists(), beside.exists()) {
-        (false, true) => Ok(beside),
-        (false, false) => Err(CliError::content(dir, "there is no model.onnx")),
-        (true, _) => Ok(inside),
-    }
+    let beside = |extension: &str| {
+        let mut path = dir.as_os_str().to_owned();
+        path.push(extension);
+        PathBuf::from(path)
+    };
+    let places = [dir.join("model.onnx"), beside(".onnx"), dir.join("model.json"), beside(".json")];
+    let found = places.into_iter().find(|path| path.exists());
+    found.ok_or_else(|| CliError::content(dir, "there is no model.onnx and no model.json"))
 }
 
 /// The folders of a case's data.

@@ -24,9 +24,12 @@ use crate::device::Context;
 /// Arguments of `onepool verify`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folders of test cases: model.onnx and test_data_set_*/input_*.pb, output_*.pb.
+    /// Folders of test cases: model.onnx, or model.json of TVM, and test_data_set_*/input_*.pb, output_*.pb.
     #[arg(required_unless_present = "suite")]
     dirs: Vec<PathBuf>,
+    /// The parameters of the TVM graph of the only case, where they are not beside it.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
     /// A folder of many cases with an index.json.
     #[arg(long, value_name = "DIR")]
     suite: Option<PathBuf>,
@@ -71,6 +74,12 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     for dir in &args.dirs {
         cases.push(Case::of_dir(dir)?);
+    }
+    if let Some(params) = &args.params {
+        let [case] = cases.as_mut_slice() else {
+            return Err(CliError::usage(format!("--params is for one case, there are {}", cases.len())));
+        };
+        case.params = Some(params.clone());
     }
     if cases.is_empty() {
         return Err(CliError::usage("no case is left of the suite"));

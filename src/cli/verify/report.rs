@@ -164,7 +164,7 @@ mod tests {
             .iter()
             .map(|(name, op, status)| {
                 let text = format!(r#"{{"name": "{name}", "op": "{op}"}}"#);
-                let case = Case { dir: PathBuf::new(), meta: serde_json::from_str(&text).unwrap() };
+                let case = Case { dir: PathBuf::new(), meta: serde_json::from_str(&text).unwrap(), params: None };
                 (case, Outcome { status: status.clone(), seconds: 0.5, fallbacks: 1 })
             })
             .collect();
@@ -207,7 +207,11 @@ mod tests {
 
     #[test]
     fn other_kinds_and_types_are_not_required() {
-        let case = |text: &str| Case { dir: PathBuf::new(), meta: serde_json::from_str(text).unwrap() };
+        let case = |text: &str| Case {
+            dir: PathBuf::new(),
+            meta: serde_json::from_str(text).unwrap(),
+            params: None,
+        };
         let unsupported = || Outcome { status: Status::Unsupported("x".into()), seconds: 0.0, fallbacks: 0 };
         let passed = || Outcome { status: Status::Passed, seconds: 0.0, fallbacks: 0 };
         let cases = [
