@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::default_selector;
 use super::output::Output;
 use super::table::{Table, bytes};
 use super::{assign, error};
@@ -17,7 +16,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, TensorInfo};
 use crate::loader::{self, ModelSummary, SummaryIo};
 use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
-use crate::registry::Registry;
+use crate::registry::{Registry, default_selector};
 use crate::session::IoInfo;
 use crate::shape::{Dim, Shape, SymShape};
 

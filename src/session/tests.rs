@@ -173,3 +173,28 @@ fn devices_that_share_an_output_see_the_same_bytes() {
         }
     }
 }
+
+#[test]
+fn the_environment_names_the_device() {
+    use crate::registry::DEVICE_VARIABLE;
+    const NAME: &str = "session::tests::the_environment_names_the_device";
+    let apis = |device: Option<&str>| {
+        let builder = Session::builder().graph(graph());
+        let builder = device.into_iter().fold(builder, |b, d| b.device(d));
+        let session = builder.build().unwrap();
+        session.devices().map(|d| d.api).collect::<Vec<_>>()
+    };
+    // The environment of this process is not changed: the test runs itself with another one.
+    if std::env::var(DEVICE_VARIABLE).as_deref() == Ok("sim:0") {
+        assert_eq!(apis(None)[0], "sim");
+        assert_eq!(apis(Some("cpu")), ["cpu"]);
+        return;
+    }
+    let test = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME])
+        .env(DEVICE_VARIABLE, "sim:0")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&test.stdout);
+    assert!(test.status.success() && said.contains("1 passed"), "{said}");
+}
