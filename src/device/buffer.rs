@@ -248,6 +248,11 @@ impl Buffer {
         self.lease.memory.buffer_range(self.range)
     }
 
+    /// The [`Context::id`](crate::device::Context::id) of its context.
+    pub fn context_id(&self) -> usize {
+        Arc::as_ptr(&self.lease.memory.core).addr()
+    }
+
     /// What was granted for the memory it lies in.
     pub fn info(&self) -> BufferInfo {
         self.lease.memory.info

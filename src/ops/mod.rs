@@ -18,6 +18,7 @@ mod test_util;
 mod testing;
 mod window;
 
+pub mod control;
 pub mod conv;
 pub mod custom;
 pub mod index;
@@ -221,6 +222,11 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
+    /// What the session does in its place, for control flow: nothing else of it is called then.
+    fn control(&self) -> Option<control::Control<'_>> {
+        None
+    }
+
     /// Whether its outputs depend on its inputs' shapes only, never on their elements (Shape, Size).
     fn shape_only(&self) -> bool {
         false
@@ -310,6 +316,7 @@ pub static FAMILIES: &[Family] = &[
     movement::FAMILY,
     index::FAMILY,
     shape_ops::FAMILY,
+    control::FAMILY,
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

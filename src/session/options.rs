@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::device::Device;
 use super::error::{Error, SessionError};
-use super::params::{ParamStore, Sources};
+use super::params::ParamStore;
 use super::slot::BindPolicy;
 use super::{Inner, Session};
 use crate::backend::{ContextDesc, WaitPolicy};
@@ -164,11 +164,11 @@ impl SessionBuilder {
             devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
         }
         let inner = Inner {
-            graph,
+            graph: Arc::new(graph),
             devices,
             options: Options { plan: self.plan, bind: self.bind },
             params: self.params.unwrap_or_default(),
-            sources: Sources::default(),
+            sources: Arc::default(),
             plans: Mutex::default(),
         };
         Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })

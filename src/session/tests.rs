@@ -9,7 +9,7 @@ use crate::ops::movement::{Concat, Transpose};
 use crate::ops::reduce::{Reduce, ReduceKind};
 use crate::registry::Registry;
 
-fn desc() -> ContextDesc {
+pub(super) fn desc() -> ContextDesc {
     ContextDesc { validation: true, ..ContextDesc::default() }
 }
 
@@ -41,7 +41,7 @@ fn session(device: &str) -> Session {
     Session::builder().graph(graph()).context(context).build().unwrap()
 }
 
-fn check_messages(session: &Session) {
+pub(super) fn check_messages(session: &Session) {
     for i in 0..session.devices().count() {
         assert_eq!(session.context(i).unwrap().validation_messages(), Vec::<String>::new());
     }
