@@ -1,18 +1,10 @@
 //! Opens the devices that arguments name.
 
-use std::env;
-
 use super::error::CliError;
 use crate::backend::ContextDesc;
 use crate::device::Context;
 use crate::graph::TensorInfo;
-use crate::registry::{DEVICE_VARIABLE, Registry};
-
-/// What is opened where no device is named: what the environment says, else `auto`.
-pub(super) fn default_selector() -> String {
-    let named = env::var(DEVICE_VARIABLE).ok().filter(|name| !name.trim().is_empty());
-    named.unwrap_or_else(|| "auto".to_owned())
-}
+use crate::registry::Registry;
 
 /// Opens the device of a selector; without one the device that the environment names, else `auto`.
 ///

@@ -21,7 +21,7 @@ use super::trace;
 use crate::backend::ContextDesc;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::loader::onnx::load_onnx;
+use crate::loader;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::session::{Binding, BindingBuilder, IoInfo, Memory, Profile, Session, SessionError};
 use crate::shape::SymShape;
@@ -29,8 +29,11 @@ use crate::shape::SymShape;
 /// Arguments of `onepool run`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model.
+    /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
     model: PathBuf,
+    /// The parameters of a TVM graph, where they are not beside it.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
     /// A file for an input: NAME=FILE, or only FILE where there is one input. Files are .npy, .npz
     /// (NAME=FILE.npz:ARRAY), .pb (an ONNX tensor), .bin or .raw (elements alone), .png and .jpg.
     #[arg(short, long, value_name = "NAME=FILE")]
@@ -194,7 +197,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
     let _spinner = out.progress("loading", None);
-    let graph = load_onnx(&args.model)?;
+    let graph = loader::load_with(&args.model, args.params.as_deref())?;
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let mut builder = Session::builder()
         .graph(graph)

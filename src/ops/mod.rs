@@ -27,6 +27,7 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod recurrent;
 pub mod reduce;
 pub mod shape_ops;
 pub mod tvm;
@@ -310,6 +311,7 @@ pub static FAMILIES: &[Family] = &[
     conv::FAMILY,
     pool::FAMILY,
     norm::FAMILY,
+    recurrent::FAMILY,
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,

@@ -167,6 +167,7 @@ pub(crate) trait RealKernel: Send + Sync + 'static {
 /// The arguments of one call as slices of the type that is computed in.
 pub(crate) struct RealIo<'a, T: Real> {
     inputs: Vec<Option<Cow<'a, [T]>>>,
+    integers: Vec<Option<&'a [i32]>>,
     outputs: Vec<Output<'a, T>>,
 }
 
@@ -185,23 +186,23 @@ impl<T: Real> RealIo<'_, T> {
         index: usize,
         len: usize,
     ) -> Result<(&mut [T], RealInputs<'_, T>), KernelError> {
-        let (inputs, outputs) = (&self.inputs, &mut self.outputs);
+        let (inputs, integers, outputs) = (&self.inputs, &self.integers, &mut self.outputs);
         let out = outputs.get_mut(index).and_then(Output::slice);
         let out = out.ok_or(KernelError::Absent { index: inputs.len() + index })?;
         check_len(inputs.len() + index, out.len(), len)?;
-        Ok((out, RealInputs(inputs)))
+        Ok((out, RealInputs(inputs, integers)))
     }
 
     /// The first three outputs, absent ones `None`, with the inputs.
     pub(crate) fn outputs(&mut self) -> ([Option<&mut [T]>; 3], RealInputs<'_, T>) {
         let mut outputs = self.outputs.iter_mut();
         let mut next = || outputs.next().and_then(Output::slice);
-        ([next(), next(), next()], RealInputs(&self.inputs))
+        ([next(), next(), next()], RealInputs(&self.inputs, &self.integers))
     }
 }
 
 /// The inputs of one call.
-pub(crate) struct RealInputs<'c, T: Real>(&'c [Option<Cow<'c, [T]>>]);
+pub(crate) struct RealInputs<'c, T: Real>(&'c [Option<Cow<'c, [T]>>], &'c [Option<&'c [i32]>]);
 
 impl<'c, T: Real> RealInputs<'c, T> {
     /// Input `index`, of `len` elements.
@@ -212,6 +213,14 @@ impl<'c, T: Real> RealInputs<'c, T> {
     /// Input `index`, of `len` elements, if it was given.
     pub(crate) fn get_opt(&self, index: usize, len: usize) -> Result<Option<&'c [T]>, KernelError> {
         match self.0.get(index).and_then(Option::as_deref) {
+            None => Ok(None),
+            Some(slice) => check_len(index, slice.len(), len).map(|()| Some(slice)),
+        }
+    }
+
+    /// Input `index` of `len` `i32` elements, if it was given.
+    pub(crate) fn integers(&self, index: usize, len: usize) -> Result<Option<&'c [i32]>, KernelError> {
+        match self.1.get(index).copied().flatten() {
             None => Ok(None),
             Some(slice) => check_len(index, slice.len(), len).map(|()| Some(slice)),
         }
@@ -236,7 +245,8 @@ pub(crate) fn check_len(index: usize, got: usize, expected: usize) -> Result<(),
     Err(KernelError::Value { what: format!("argument {index} has {got} elements, expected {expected}") })
 }
 
-/// A native kernel from `kernel` for the types of `cx`. Inputs of other than float types are absent in it.
+/// A native kernel from `kernel` for the types of `cx`. Inputs of types other than floats and
+/// `i32` are absent in it.
 ///
 /// # Errors
 /// [`OpError::Unsupported`] where an output is of another type.
@@ -246,7 +256,7 @@ pub(crate) fn real_kernel<K: RealKernel>(
     kernel: K,
 ) -> Result<NativeKernel, OpError> {
     let inputs: Vec<Option<DType>> =
-        (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float())).collect();
+        (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype)).collect();
     let outputs: Vec<DType> = cx.outputs().iter().map(|o| o.dtype).collect();
     if let Some(d) = outputs.iter().find(|d| !d.is_float()) {
         return Err(OpError::unsupported(format!("{name} of {d}")));
@@ -267,10 +277,17 @@ fn call<T: Real, K: RealKernel>(
     inputs: &[Option<DType>],
     outputs: &[DType],
 ) -> Result<(), KernelError> {
-    let mut io = RealIo { inputs: Vec::with_capacity(inputs.len()), outputs: Vec::new() };
+    let mut io = RealIo {
+        inputs: Vec::with_capacity(inputs.len()),
+        integers: Vec::with_capacity(inputs.len()),
+        outputs: Vec::new(),
+    };
     for (i, dtype) in inputs.iter().enumerate() {
         let given = dtype.filter(|_| args.has(i));
-        io.inputs.push(given.map(|d| read::<T>(args, i, d)).transpose()?);
+        let float = given.filter(|d| d.is_float());
+        io.inputs.push(float.map(|d| read::<T>(args, i, d)).transpose()?);
+        let integer = given.filter(|d| *d == DType::I32);
+        io.integers.push(integer.map(|_| args.read::<i32>(i)).transpose()?);
     }
     for (o, &dtype) in outputs.iter().enumerate() {
         let index = inputs.len() + o;

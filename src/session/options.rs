@@ -14,7 +14,7 @@ use crate::graph::Graph;
 use crate::loader;
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
 use crate::plan::PlanOptions;
-use crate::registry::Registry;
+use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
 #[derive(Clone, Debug)]
@@ -69,7 +69,8 @@ impl SessionBuilder {
     }
 
     /// Adds a device by name ("auto", "cpu", "vulkan", "vulkan:1", "sim", ...; see [`Registry::open`]). The
-    /// first one added is entry 0: where nodes go that nobody places. Without any, "auto" is taken.
+    /// first one added is entry 0: where nodes go that nobody places. Without any, the device is taken that the
+    /// environment variable `ONEPOOL_DEVICE` names, else "auto".
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.devices.push(Choice::Named(name.into()));
         self
@@ -149,7 +150,7 @@ impl SessionBuilder {
         let registry = Registry::with_defaults();
         let mut chosen = self.devices;
         if chosen.is_empty() {
-            chosen.push(Choice::Named("auto".to_owned()));
+            chosen.push(Choice::Named(default_selector()));
         }
         let mut devices = Vec::with_capacity(chosen.len() + 1);
         for choice in chosen {

@@ -90,7 +90,8 @@ impl ParamStore {
 fn in_place(device: &Device, constant: &PlannedConstant) -> Option<Buffer> {
     let (region, offset) = constant.tensor.region().filter(|_| constant.packed.is_none())?;
     let info = device.context.info();
-    let aligned = (offset as u64).is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
+    let aligned =
+        (offset as u64).is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
     // A texel view may round the end up.
     let bytes = constant.bytes().max(16).next_multiple_of(16);
     if !device.is_unified() || !aligned || offset as u64 + bytes > region.bytes() as u64 {

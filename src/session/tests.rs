@@ -189,7 +189,8 @@ fn parameters_are_read_in_place() {
         let y = g.op(crate::ops::add(), &[x, w]);
         g.output("y", y);
         let before = context.usage();
-        let mut session = Session::builder().graph(g.build().unwrap()).context(context.clone()).build().unwrap();
+        let mut session =
+            Session::builder().graph(g.build().unwrap()).context(context.clone()).build().unwrap();
         session.set_input("x", &Tensor::new([1], &[0.5f32]).unwrap()).unwrap();
         session.run().unwrap();
         assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap()[n - 1], n as f32 - 0.5);
@@ -200,4 +201,29 @@ fn parameters_are_read_in_place() {
         assert!(((n * 4) as u64..(n * 6) as u64).contains(&grown), "{device}: {grown}");
         check_messages(&session);
     }
+}
+
+#[test]
+fn the_environment_names_the_device() {
+    use crate::registry::DEVICE_VARIABLE;
+    const NAME: &str = "session::tests::the_environment_names_the_device";
+    let apis = |device: Option<&str>| {
+        let builder = Session::builder().graph(graph());
+        let builder = device.into_iter().fold(builder, |b, d| b.device(d));
+        let session = builder.build().unwrap();
+        session.devices().map(|d| d.api).collect::<Vec<_>>()
+    };
+    // The environment of this process is not changed: the test runs itself with another one.
+    if std::env::var(DEVICE_VARIABLE).as_deref() == Ok("sim:0") {
+        assert_eq!(apis(None)[0], "sim");
+        assert_eq!(apis(Some("cpu")), ["cpu"]);
+        return;
+    }
+    let test = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME])
+        .env(DEVICE_VARIABLE, "sim:0")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&test.stdout);
+    assert!(test.status.success() && said.contains("1 passed"), "{said}");
 }

@@ -137,7 +137,7 @@ fn timed(runs: usize, mut f: impl FnMut() -> Result<(), CliError>) -> Result<f64
 fn overheads(args: &Args, context: &Context) -> Result<Overheads, CliError> {
     const RUNS: usize = 500;
     // The same device once more, without the interface above it.
-    let selector = args.device.clone().unwrap_or_else(crate::cli::open::default_selector);
+    let selector = args.device.clone().unwrap_or_else(crate::registry::default_selector);
     let backend = Registry::with_defaults().open_backend(&selector, &ContextDesc::default())?;
     let queue = backend.create_queue().map_err(Error::from)?;
     let prepared = queue.prepare(&Recording::default()).map_err(Error::from)?;

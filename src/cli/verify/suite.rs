@@ -56,6 +56,8 @@ pub(super) struct Case {
     pub(super) dir: PathBuf,
     /// What is known of it.
     pub(super) meta: Meta,
+    /// The parameters of its model, where they are not beside it.
+    pub(super) params: Option<PathBuf>,
 }
 
 impl Case {
@@ -72,7 +74,7 @@ impl Case {
         if meta.name.is_empty() {
             meta.name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         }
-        Ok(Case { dir: dir.to_owned(), meta })
+        Ok(Case { dir: dir.to_owned(), meta, params: None })
     }
 
     /// Whether every input and output has one of the types that every device should have.
@@ -91,8 +93,11 @@ pub(super) fn of_index(dir: &Path) -> Result<Vec<Case>, CliError> {
         cases: Vec<Meta>,
     }
     let index: Index = read_json(&dir.join("index.json"))?;
-    let case =
-        |meta: Meta| Case { dir: dir.join(if meta.dir.is_empty() { &meta.name } else { &meta.dir }), meta };
+    let case = |meta: Meta| Case {
+        dir: dir.join(if meta.dir.is_empty() { &meta.name } else { &meta.dir }),
+        meta,
+        params: None,
+    };
     Ok(index.cases.into_iter().map(case).collect())
 }
 
@@ -139,7 +144,7 @@ mod tests {
     use super::*;
 
     fn case(text: &str) -> Case {
-        Case { dir: PathBuf::new(), meta: serde_json::from_str(text).unwrap() }
+        Case { dir: PathBuf::new(), meta: serde_json::from_str(text).unwrap(), params: None }
     }
 
     #[test]

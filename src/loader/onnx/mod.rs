@@ -13,7 +13,7 @@ mod summary;
 mod syntax;
 mod tensor;
 
-pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize_onnx};
+pub use summary::summarize_onnx;
 pub use tensor::{read_tensor_pb, write_tensor_pb};
 
 use std::collections::BTreeMap;
