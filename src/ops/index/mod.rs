@@ -12,6 +12,8 @@ mod scatter;
 mod scatter_device;
 #[cfg(all(test, feature = "vulkan"))]
 mod tests;
+mod top_k;
+mod top_k_device;
 mod unique;
 
 pub use compress::Compress;
@@ -22,6 +24,7 @@ pub use non_zero::NonZero;
 pub use one_hot::OneHot;
 pub use reverse_sequence::ReverseSequence;
 pub use scatter::{Naming, Reduction, Scatter};
+pub use top_k::TopK;
 pub use unique::Unique;
 
 use std::sync::Arc;
@@ -65,6 +68,7 @@ pub const FAMILY: Family = Family {
         row("Scatter", 9, true, scatter::read_elements),
         row("ScatterElements", 11, true, scatter::read_elements),
         row("ScatterND", 11, true, scatter::read_nd),
+        OpDef { name: "TopK", domain: "", since: 1, types: NUMBERS, gpu: true, read: top_k::read },
         row("Unique", 11, false, unique::read),
     ],
 };

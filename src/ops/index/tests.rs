@@ -131,3 +131,25 @@ fn sequences_are_reversed() {
         check_op(&ReverseSequence { batch_first: false }, &[Some(x), Some(narrow(&lens(7)))], 0.0);
     }
 }
+
+#[test]
+fn largest_and_smallest_elements_are_in_order() {
+    // Many equal elements, whose positions must be in order, and some that are none.
+    let coarse = |shape: &[usize]| {
+        let v = tensor(shape, 8).to_f32s().unwrap();
+        let v: Vec<f32> = v.iter().enumerate().map(|(i, v)| if i % 97 == 5 { f32::NAN } else { (v * 20.0).round() }).collect();
+        Tensor::new(shape, &v).unwrap()
+    };
+    for (shape, axis) in [(vec![3, 7, 5], 1), (vec![9, 130], -1), (vec![2, 1500], 1), (vec![2500, 2], 0)] {
+        let len = shape[if axis < 0 { 1 } else { axis as usize }];
+        for k in [1, 4, len / 2 + 3, len] {
+            for (x, largest) in widths(&coarse(&shape)).into_iter().take(3).zip([true, false, true]) {
+                let op = TopK { k: None, axis, largest };
+                Check::new(&op, &[Some(x), Some(Tensor::from_i64s(&[k as i64]))]).outputs(2).run();
+            }
+        }
+    }
+    let long = tensor_of(&[3000], &crate::ops::test_util::values(3000, 9), |v| (v * 1e6) as i32);
+    let op = TopK { k: Some(1700), axis: 0, largest: false };
+    Check::new(&op, &[Some(long)]).outputs(2).run();
+}

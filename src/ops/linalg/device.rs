@@ -64,6 +64,8 @@ pub(crate) struct Product {
     pub activation: Activation,
     /// The element type.
     pub dtype: DType,
+    /// Where the products go.
+    pub out: Operand,
 }
 
 /// Products whose operands lie at regular distances: number `i` reads matrix
@@ -143,6 +145,7 @@ impl Product {
             beta: 1.0,
             activation: Activation::None,
             dtype: cx.dtype(0)?,
+            out: Operand::Output(0),
         })
     }
 
@@ -237,7 +240,7 @@ impl Product {
                 act_a,
                 act_b,
             };
-            let args = [a.operand, b.operand, c, Operand::Output(0)];
+            let args = [a.operand, b.operand, c, self.out];
             lower.dispatch_1d(kernel, &spec, &args, &params, count)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();
@@ -303,7 +306,7 @@ impl Product {
             (spec::gemv::ACTIVATION, code),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
-        let args = [self.a.operand, self.b.operand, c, Operand::Output(0)];
+        let args = [self.a.operand, self.b.operand, c, self.out];
         let mut joined = false;
         self.batches(|batch, y_first| {
             let d = self.distances(batch, y_first, c_strides);
@@ -384,7 +387,7 @@ impl Product {
         self.batches(|batch, y_first| {
             let params = self.distances(batch, y_first, c_strides);
             let groups = [self.n.div_ceil(TILE), self.m.div_ceil(TILE), batch.count].map(|g| g as u32);
-            let args = [self.a.operand, self.b.operand, c, Operand::Output(0)];
+            let args = [self.a.operand, self.b.operand, c, self.out];
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();
