@@ -23,6 +23,7 @@ pub mod conv;
 pub mod custom;
 pub mod index;
 pub mod linalg;
+pub mod loss;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
@@ -315,6 +316,7 @@ pub static FAMILIES: &[Family] = &[
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
+    loss::FAMILY,
     shape_ops::FAMILY,
     control::FAMILY,
 ];
