@@ -18,6 +18,7 @@ mod test_util;
 mod testing;
 mod window;
 
+pub mod attention;
 pub mod conv;
 pub mod custom;
 pub mod index;
@@ -304,6 +305,7 @@ pub static FAMILIES: &[Family] = &[
     conv::FAMILY,
     pool::FAMILY,
     norm::FAMILY,
+    attention::FAMILY,
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
