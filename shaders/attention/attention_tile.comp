@@ -77,7 +77,7 @@ void score(uint key)
             pool[KEY_POOL + (t % DEPTH) * KEY_PITCH + r] = inside ? float(k[k_first + (key + r) * p.k_row + d]) : 0.0;
         }
         barrier();
-        [[unroll]] for (uint d = 0u; d < DEPTH; ++d) {
+        for (uint d = 0u; d < DEPTH; ++d) {
             float left[4];
             float right[4];
             [[unroll]] for (uint i = 0u; i < 4u; ++i) {
@@ -94,17 +94,20 @@ void score(uint key)
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            uint r = 4u * ty + i;
-            uint n = tx + 8u * j;
-            float s = sums[i][j] * p.scale;
-            show(1u, row + r, key + n, s);
-            s = capped(s);
-            show(2u, row + r, key + n, s);
-            float add = row + r < p.q_len && key + n < p.kv_len ? bias(row + r, key + n) : HIDDEN;
-            s = masked(s, add);
-            show(3u, row + r, key + n, s);
-            probs[r * P_PITCH + n] = s;
+            probs[(4u * ty + i) * P_PITCH + tx + 8u * j] = sums[i][j] * p.scale;
         }
+    }
+    barrier();
+    // Neighbouring invocations take neighbouring keys, as they lie in the mask.
+    uint n = t % KEYS;
+    for (uint r = t / KEYS; r < ROWS; r += 128u / KEYS) {
+        float s = probs[r * P_PITCH + n];
+        show(1u, row + r, key + n, s);
+        s = capped(s);
+        show(2u, row + r, key + n, s);
+        s = masked(s, row + r < p.q_len && key + n < p.kv_len ? bias(row + r, key + n) : HIDDEN);
+        show(3u, row + r, key + n, s);
+        probs[r * P_PITCH + n] = s;
     }
     barrier();
 }
@@ -221,13 +224,10 @@ void main()
         // Once more, now that the sums are known.
         for (uint key = 0u; key < p.kv_len; key += KEYS) {
             score(key);
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                    uint r = 4u * ty + i;
-                    uint n = tx + 8u * j;
-                    float s = probs[r * P_PITCH + n];
-                    show(4u, row + r, key + n, is_hidden(tops[r]) ? 0.0 : weight(s, tops[r]) / totals[r]);
-                }
+            uint n = t % KEYS;
+            for (uint r = t / KEYS; r < ROWS; r += 128u / KEYS) {
+                float w = weight(probs[r * P_PITCH + n], tops[r]) / totals[r];
+                show(4u, row + r, key + n, is_hidden(tops[r]) ? 0.0 : w);
             }
             barrier();
         }

