@@ -18,6 +18,7 @@ mod test_util;
 mod testing;
 mod window;
 
+pub mod attention;
 pub mod control;
 pub mod conv;
 pub mod custom;
@@ -313,6 +314,7 @@ pub static FAMILIES: &[Family] = &[
     pool::FAMILY,
     norm::FAMILY,
     recurrent::FAMILY,
+    attention::FAMILY,
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,

@@ -8,6 +8,7 @@ mod slice;
 mod split;
 mod tile;
 mod transpose;
+mod trilu;
 
 pub use concat::Concat;
 pub use depth_space::{DepthMode, DepthToSpace, SpaceToDepth};
@@ -16,6 +17,7 @@ pub use slice::Slice;
 pub use split::Split;
 pub use tile::Tile;
 pub use transpose::Transpose;
+pub use trilu::Trilu;
 
 use super::{Family, OpDef};
 use crate::dtype::DType;
@@ -32,6 +34,7 @@ pub const FAMILY: Family = Family {
         row("Split", split::read),
         row("Tile", tile::read),
         row("Transpose", transpose::read),
+        row("Trilu", trilu::read),
     ],
 };
 

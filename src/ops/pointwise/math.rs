@@ -108,12 +108,12 @@ pub(super) fn erf(x: f32, _: f32, _: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn gelu(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn gelu(x: f32, _: f32, _: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, 0.0, 0.0))
 }
 
 #[inline(always)]
-pub(super) fn gelu_tanh(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn gelu_tanh(x: f32, _: f32, _: f32) -> f32 {
     0.5 * x * (1.0 + tanh(0.797_884_6 * (x + 0.044_715 * x * x * x), 0.0, 0.0))
 }
 
@@ -146,7 +146,7 @@ pub(super) fn celu(x: f32, alpha: f32, _: f32) -> f32 {
 }
 
 /// The error function of an `f64`, by the series with terms of one sign.
-pub(super) fn erf_f64(x: f64) -> f64 {
+pub(crate) fn erf_f64(x: f64) -> f64 {
     let m = x.abs();
     if m.is_nan() || m > 6.0 {
         return if m > 6.0 { 1f64.copysign(x) } else { x };

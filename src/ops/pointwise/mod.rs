@@ -10,7 +10,7 @@ mod clip;
 mod fuse;
 pub(crate) mod identity;
 mod legacy;
-mod math;
+pub(crate) mod math;
 mod nary;
 pub(crate) mod number;
 mod select;
