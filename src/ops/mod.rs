@@ -28,7 +28,9 @@ pub mod pointwise;
 pub mod pool;
 pub mod reduce;
 pub mod shape_ops;
+pub mod signal;
 pub mod tvm;
+pub mod vision;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
@@ -308,6 +310,9 @@ pub static FAMILIES: &[Family] = &[
     movement::FAMILY,
     index::FAMILY,
     shape_ops::FAMILY,
+    vision::FAMILY,
+    signal::FAMILY,
+
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

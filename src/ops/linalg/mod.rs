@@ -1,6 +1,6 @@
 //! Matrix products.
 
-mod device;
+pub(crate) mod device;
 mod gemm_op;
 mod integer;
 mod matmul;

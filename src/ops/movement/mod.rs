@@ -1,5 +1,6 @@
 //! Operators that move elements without computing: transposes, slices, concatenations, padding, tiling.
 
+mod center_crop_pad;
 mod concat;
 mod depth_space;
 mod pad;
@@ -9,6 +10,7 @@ mod split;
 mod tile;
 mod transpose;
 
+pub use center_crop_pad::CenterCropPad;
 pub use concat::Concat;
 pub use depth_space::{DepthMode, DepthToSpace, SpaceToDepth};
 pub use pad::{Pad, PadMode};
@@ -24,6 +26,7 @@ use crate::dtype::DType;
 pub const FAMILY: Family = Family {
     name: "movement",
     ops: &[
+        OpDef { since: 18, ..row("CenterCropPad", center_crop_pad::read) },
         row("Concat", concat::read),
         row("DepthToSpace", depth_space::read_depth_to_space),
         row("Pad", pad::read),
