@@ -66,15 +66,22 @@ void main()
     uint source = FIRST != 0u ? outer * p.x_outer + lane * p.x_inner : row * p.n + k % p.done * run;
     uint turn = k * m;              // below n
     uint root = 0u;
+    // In parts, which keeps digits of long sums.
     vec2 sum = vec2(0.0);
+    vec2 part = vec2(0.0);
     for (uint q = 0u; q < p.radix; ++q) {
         uint t = j + q * m;
         vec2 v = FIRST != 0u ? sample_of(source, t) : from[source + t];
         vec2 w = roots[root];
-        sum += vec2(v.x * w.x - v.y * w.y, v.x * w.y + v.y * w.x);
+        part += vec2(v.x * w.x - v.y * w.y, v.x * w.y + v.y * w.x);
+        if ((q & 31u) == 31u) {
+            sum += part;
+            part = vec2(0.0);
+        }
         root += turn;
         root -= root >= p.n ? p.n : 0u;
     }
+    sum += part;
     if (LAST == 0u) {
         to[row * p.n + at] = sum;
         return;

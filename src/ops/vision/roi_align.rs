@@ -196,7 +196,7 @@ impl<T: Real> Bins<T> {
                 // Regions may be far larger than the image: only samples that can lie inside are visited.
                 let low = ((c(-1.0) - first) / step).to_f64().floor() - 1.0;
                 let high = ((limit - first) / step).to_f64().ceil() + 1.0;
-                let (low, high) = if step > T::ZERO { (low, high) } else { (0.0, f64::MAX) };
+                let (low, high) = if step > T::ZERO { (low, high) } else { (0.0, sampling as f64) };
                 let range = low.max(0.0) as usize..high.min(count.to_f64()).max(0.0) as usize;
                 range
                     .filter_map(|i| {
