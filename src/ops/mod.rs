@@ -32,7 +32,9 @@ pub mod pool;
 pub mod recurrent;
 pub mod reduce;
 pub mod shape_ops;
+pub mod signal;
 pub mod tvm;
+pub mod vision;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
@@ -321,6 +323,8 @@ pub static FAMILIES: &[Family] = &[
     loss::FAMILY,
     shape_ops::FAMILY,
     control::FAMILY,
+    vision::FAMILY,
+    signal::FAMILY,
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
@@ -267,6 +268,19 @@ pub(crate) fn real_kernel<K: RealKernel>(
     cx: &OpCx,
     kernel: K,
 ) -> Result<NativeKernel, OpError> {
+    let kernel = Arc::new(kernel);
+    real_kernel_with(name, cx, move |_| Ok(kernel.clone()))
+}
+
+/// As [`real_kernel`], for a kernel that every call makes of the arguments that are no floats (indices).
+///
+/// # Errors
+/// As [`real_kernel`].
+pub(crate) fn real_kernel_with<K: RealKernel>(
+    name: &'static str,
+    cx: &OpCx,
+    make: impl Fn(&NativeArgs<'_, '_>) -> Result<Arc<K>, KernelError> + Send + Sync + 'static,
+) -> Result<NativeKernel, OpError> {
     let inputs: Vec<Option<DType>> =
         (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float())).collect();
     let outputs: Vec<DType> = cx.outputs().iter().map(|o| o.dtype).collect();
@@ -275,6 +289,7 @@ pub(crate) fn real_kernel<K: RealKernel>(
     }
     let wide = inputs.iter().flatten().chain(&outputs).any(|d| *d == DType::F64);
     Ok(NativeKernel::new(name, move |args| {
+        let kernel = make(args)?;
         if wide {
             call::<f64, K>(&kernel, args, &inputs, &outputs)
         } else {
