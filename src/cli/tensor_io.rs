@@ -371,6 +371,9 @@ mod tests {
                 let bytes: Vec<u8> = (0..info.bytes()).map(|i| (i % 2) as u8).collect();
                 let shape = SymShape::from(&info.shape);
                 for name in ["t.npy", "t.npz", "t.npz:other", "t.pb", "t.bin"] {
+                    if dtype.is_narrow() && name.contains(".np") {
+                        continue;
+                    }
                     let file = TensorFile::parse(dir.path().join(name).to_str().unwrap()).unwrap();
                     let saved = Saved { name: "x", info: &info, bytes: &bytes };
                     write_all(&[(&file, saved)], &PictureOptions::default()).unwrap();
