@@ -2,6 +2,7 @@
 
 pub mod arena;
 mod barriers;
+mod chains;
 mod compile;
 mod flow;
 mod report;
@@ -9,6 +10,7 @@ mod rewrite;
 mod storage;
 
 pub use barriers::{ResourceMap, insert_barriers};
+pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
 pub use report::{NodeReport, PlanReport};

@@ -289,7 +289,8 @@ impl Inner {
                 return Ok(found);
             }
             let infos_of: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
-            let compiler = Compiler { graph: &self.graph, devices: &infos_of, options: &self.options.plan };
+            let (options, programs) = (&self.options.plan, self.sources.programs());
+            let compiler = Compiler { graph: &self.graph, devices: &infos_of, options, programs };
             match compiler.compile(infos, &known) {
                 Ok(plan) => {
                     let compiled = Compiled::new(plan, &self.devices, &self.params, &self.sources)?;

@@ -4,7 +4,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::apply::{input, map, output};
-use super::math;
+use crate::spirv::math;
 use super::number::{Number, with_number};
 use super::unary::{Unary, UnaryOp};
 use crate::dtype::DType;

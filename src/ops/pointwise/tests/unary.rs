@@ -3,7 +3,7 @@
 use super::{everywhere, near, no_attrs, precision, samples, typed, wide};
 use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::ops::pointwise::math::erf_f64;
+use crate::spirv::math::erf_f64;
 use crate::ops::pointwise::unary::{INTEGERS, NUMBERS};
 use crate::ops::real::FLOATS;
 use crate::ops::test_util::{attrs, facts, read_op, run_cpu, values};
