@@ -95,7 +95,8 @@ impl Recipe {
                     // PRelu takes a slope that does not widen its input.
                     let (a, b) = (pick(0), pick(1));
                     let op = BINARY[kind % 4];
-                    let op = if op == BinaryOp::PRelu && wide(&a.1, &b.1) != a.1 { BinaryOp::Add } else { op };
+                    let op =
+                        if op == BinaryOp::PRelu && wide(&a.1, &b.1) != a.1 { BinaryOp::Add } else { op };
                     (ops::binary(op), vec![a, b])
                 }
                 30..37 => (ops::nary(NARY[kind % 4]), vec![pick(0), pick(1), pick(2)]),
@@ -167,7 +168,8 @@ fn fused_and_unfused_agree(device: &str, cases: u32) {
             for (got, want) in got.iter().zip(&want) {
                 prop_assert_eq!(got.info(), want.info());
                 let (got, want) = (got.as_slice::<f32>().unwrap(), want.as_slice::<f32>().unwrap());
-                let size = want.iter().fold(1f32, |size, w| if w.is_finite() { size.max(w.abs()) } else { size });
+                let size =
+                    want.iter().fold(1f32, |size, w| if w.is_finite() { size.max(w.abs()) } else { size });
                 for (i, (g, w)) in got.iter().zip(want).enumerate() {
                     let same = g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= 2e-5 * size;
                     prop_assert!(same, "element {} is {}, without fusion {}", i, g, w);

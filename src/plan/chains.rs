@@ -172,10 +172,8 @@ impl<'a> Groups<'a> {
         let (flow, last) = (self.flow, *nodes.last()?);
         let output = &flow.values[flow.nodes[last].outputs[0]].info;
         let (reads, writes) = self.ends(nodes);
-        let indexing: Vec<Indexing> = reads
-            .iter()
-            .map(|&v| Chain::indexing(&flow.values[v].info, output))
-            .collect::<Option<_>>()?;
+        let indexing: Vec<Indexing> =
+            reads.iter().map(|&v| Chain::indexing(&flow.values[v].info, output)).collect::<Option<_>>()?;
         let mut desc = PointwiseDesc::new(indexing);
         let mut known: HashMap<ValueId, ExprId> = HashMap::new();
         for (i, &v) in reads.iter().enumerate() {
@@ -186,8 +184,7 @@ impl<'a> Groups<'a> {
             let (node, cx) = (&flow.nodes[n], flow.cx(n));
             let mut args = Vec::with_capacity(node.inputs.len());
             for v in &node.inputs {
-                let value =
-                    v.and_then(|v| known.get(&v).copied().or_else(|| built_in(flow, v, &mut desc)));
+                let value = v.and_then(|v| known.get(&v).copied().or_else(|| built_in(flow, v, &mut desc)));
                 args.push(match value {
                     Some(value) => value,
                     // What is absent or not read may have any value.

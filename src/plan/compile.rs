@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::arena::{Request, pack, tvm_rule};
 use super::chains::{ChainLimits, fuse_chains};
 use super::flow::{Flow, ValueId, node_error, specialize};
+use super::idioms::find_functions;
 use super::report::{NodeReport, PlanReport};
 use super::rewrite::fuse;
 use super::storage::{Backing, Life, Storage};
@@ -23,8 +24,11 @@ use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packe
 /// What the caller decides about plans.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
-    /// Lets operators absorb their bias, normalization and activation.
+    /// Lets operators absorb their bias, normalization and activation, and makes one operator of chains of
+    /// pointwise ones.
     pub fuse: bool,
+    /// Whether `fuse` makes one operator of chains of pointwise ones.
+    pub chains: bool,
     /// Lets outputs overwrite inputs that are dead afterwards.
     pub in_place: bool,
     /// Lets an operator without a kernel on its device run on the first native device of the table.
@@ -39,6 +43,7 @@ impl Default for PlanOptions {
     fn default() -> Self {
         PlanOptions {
             fuse: true,
+            chains: true,
             in_place: true,
             fallback: true,
             place_nodes: BTreeMap::new(),
@@ -84,7 +89,15 @@ impl Compiler<'_> {
     /// [`PlanError`].
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
         let mut flow = specialize(self.graph, infos, values)?;
-        let fused = if self.options.fuse { fuse(&mut flow)? + self.fuse_chains(&mut flow)? } else { 0 };
+        let nodes = flow.nodes.len();
+        if self.options.fuse {
+            find_functions(&mut flow);
+            fuse(&mut flow)?;
+            if self.options.chains {
+                self.fuse_chains(&mut flow)?;
+            }
+        }
+        let fused = nodes - flow.nodes.len();
         let lowered: Vec<Lowering1> =
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
         let order = schedule(&flow, &lowered);
@@ -98,13 +111,14 @@ impl Compiler<'_> {
         Ok(plan)
     }
 
-    fn fuse_chains(&self, flow: &mut Flow) -> Result<usize, PlanError> {
+    fn fuse_chains(&self, flow: &mut Flow) -> Result<(), PlanError> {
         let devices: Vec<u32> =
             (0..flow.nodes.len()).map(|n| self.wanted_device(flow, n)).collect::<Result<_, _>>()?;
         let arguments = self.devices.iter().map(|d| d.limits.max_arguments as usize);
         let bindings = arguments.fold(CHAIN_BINDINGS, usize::min);
         let limits = ChainLimits { bindings, exprs: CHAIN_EXPRS };
-        Ok(fuse_chains(flow, &devices, limits, self.programs))
+        fuse_chains(flow, &devices, limits, self.programs);
+        Ok(())
     }
 
     fn wanted_device(&self, flow: &Flow, n: usize) -> Result<u32, PlanError> {

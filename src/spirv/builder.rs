@@ -757,7 +757,10 @@ mod tests {
             let words = build_pointwise(&desc, &plain(&desc, 4).with_texels()).unwrap();
             validate(&words);
             let r = check_module(&words).unwrap();
-            assert_eq!((r.bindings[0].kind, r.bindings[0].access), (BindingKind::UniformTexelBuffer, Access::Read));
+            assert_eq!(
+                (r.bindings[0].kind, r.bindings[0].access),
+                (BindingKind::UniformTexelBuffer, Access::Read)
+            );
         }
     }
 

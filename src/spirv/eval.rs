@@ -168,14 +168,7 @@ impl Evaluator {
         Ok(())
     }
 
-    fn step(
-        &self,
-        expr: Expr,
-        to: &mut [f32],
-        first: usize,
-        inputs: &[Operand<'_>],
-        registers: &[Vec<f32>],
-    ) {
+    fn step(&self, expr: Expr, to: &mut [f32], first: usize, inputs: &[Operand<'_>], registers: &[Vec<f32>]) {
         let len = to.len();
         let value = |id: ExprId| self.value(id, first, len, inputs, registers);
         match expr {

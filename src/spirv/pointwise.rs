@@ -14,7 +14,8 @@ const MAX_TERMS: usize = 64;
 pub struct ExprId(u32);
 
 impl ExprId {
-    pub(super) fn index(self) -> usize {
+    /// Its position among [`PointwiseDesc::exprs`].
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }

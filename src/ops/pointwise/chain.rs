@@ -180,7 +180,8 @@ impl Operator for Chain {
     }
 
     fn gpu(&self, _: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let len = u32::try_from(self.output.elements()).map_err(|_| OpError::unsupported("a chain so long"))?;
+        let len =
+            u32::try_from(self.output.elements()).map_err(|_| OpError::unsupported("a chain so long"))?;
         let walked = KernelLayout::of(self.desc(), len, &self.terms).map_err(unsupported)?;
         let layout = match lower.texels(len as usize, len as usize) {
             true => walked.layout.with_texels(),
@@ -206,7 +207,12 @@ impl Chain {
     fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
         let n = self.output.elements();
         let inputs: Vec<eval::Operand<'_>> = (0..self.inputs.len())
-            .map(|i| Ok(eval::Operand { data: super::apply::input(args, i, self.inputs[i].elements())?, terms: &self.terms[i] }))
+            .map(|i| {
+                Ok(eval::Operand {
+                    data: super::apply::input(args, i, self.inputs[i].elements())?,
+                    terms: &self.terms[i],
+                })
+            })
             .collect::<Result<_, KernelError>>()?;
         let outputs = (0..self.desc().outputs().len())
             .map(|o| super::apply::output::<f32>(args, self.inputs.len() + o, n))
