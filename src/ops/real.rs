@@ -14,6 +14,7 @@ use half::{bf16, f16};
 use super::{Activation, OpCx, OpError};
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::spirv::math;
 
 /// The floating-point types.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -84,6 +85,7 @@ macro_rules! real {
             fn powf(self, e: Self) -> Self {
                 <$t>::powf(self, e)
             }
+            #[inline(always)]
             fn activate(self, $a: &Activation) -> Self {
                 let $x = self;
                 $activate
@@ -137,26 +139,37 @@ fn activate_f64(activation: &Activation, x: f64) -> f64 {
         Activation::HardSigmoid { alpha, beta } => (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0),
         Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => 0.5 * x * (1.0 + math::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::GeluTanh => {
+            let slope = (2.0 / std::f64::consts::PI).sqrt();
+            0.5 * x * (1.0 + (slope * (x + 0.044715 * x * x * x)).tanh())
+        }
     }
 }
 
 /// Applies `activation` to every element.
 pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
+    // A loop for each kind, without a branch on it, for the vectorizer.
     match *activation {
         Activation::None => {}
-        // The common ones as loops without a branch on the kind, for the vectorizer.
-        Activation::Relu => values.iter_mut().for_each(|v| {
-            *v = if *v < T::ZERO { T::ZERO } else { *v };
-        }),
-        Activation::Clip { low, high } => {
-            let (low, high) = (T::from_f64(low.into()), T::from_f64(high.into()));
-            values.iter_mut().for_each(|v| {
-                let y = if *v < low { low } else { *v };
-                *v = if y > high { high } else { y };
-            });
+        Activation::Relu => each(values, |v| if v < T::ZERO { T::ZERO } else { v }),
+        Activation::LeakyRelu { slope } => each(values, |v| v.activate(&Activation::LeakyRelu { slope })),
+        Activation::Clip { low, high } => each(values, |v| v.activate(&Activation::Clip { low, high })),
+        Activation::Sigmoid => each(values, |v| v.activate(&Activation::Sigmoid)),
+        Activation::Tanh => each(values, |v| v.activate(&Activation::Tanh)),
+        Activation::HardSigmoid { alpha, beta } => {
+            each(values, |v| v.activate(&Activation::HardSigmoid { alpha, beta }));
         }
-        _ => values.iter_mut().for_each(|v| *v = v.activate(activation)),
+        Activation::HardSwish => each(values, |v| v.activate(&Activation::HardSwish)),
+        Activation::Silu => each(values, |v| v.activate(&Activation::Silu)),
+        Activation::Gelu => each(values, |v| v.activate(&Activation::Gelu)),
+        Activation::GeluTanh => each(values, |v| v.activate(&Activation::GeluTanh)),
     }
+}
+
+#[inline(always)]
+fn each<T: Copy>(values: &mut [T], f: impl Fn(T) -> T) {
+    values.iter_mut().for_each(|v| *v = f(*v));
 }
 
 /// A native function over any floating-point type.

@@ -6,8 +6,8 @@ use rayon::prelude::*;
 
 use super::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
 use crate::kernel::NativeKernel;
+use crate::kernel::table::{id, params, spec};
 use crate::ops::movement::region::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;

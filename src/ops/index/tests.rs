@@ -137,7 +137,11 @@ fn largest_and_smallest_elements_are_in_order() {
     // Many equal elements, whose positions must be in order, and some that are none.
     let coarse = |shape: &[usize]| {
         let v = tensor(shape, 8).to_f32s().unwrap();
-        let v: Vec<f32> = v.iter().enumerate().map(|(i, v)| if i % 97 == 5 { f32::NAN } else { (v * 20.0).round() }).collect();
+        let v: Vec<f32> = v
+            .iter()
+            .enumerate()
+            .map(|(i, v)| if i % 97 == 5 { f32::NAN } else { (v * 20.0).round() })
+            .collect();
         Tensor::new(shape, &v).unwrap()
     };
     for (shape, axis) in [(vec![3, 7, 5], 1), (vec![9, 130], -1), (vec![2, 1500], 1), (vec![2500, 2], 0)] {

@@ -67,11 +67,8 @@ impl SampledAxis {
     pub(super) fn taps<T: Real>(&self, n: T) -> Taps<T> {
         let [one, two] = [1.0, 2.0].map(T::from_f64);
         let len = T::from_f64(self.size as f64);
-        let x = if self.align_corners {
-            (n + one) / two * (len - one)
-        } else {
-            ((n + one) * len - one) / two
-        };
+        let x =
+            if self.align_corners { (n + one) / two * (len - one) } else { ((n + one) * len - one) / two };
         let x = match self.mode {
             SampleMode::Nearest => T::from_f64(x.to_f64().round_ties_even()),
             _ => x,
