@@ -29,6 +29,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod recurrent;
 pub mod reduce;
+pub mod sequence;
 pub mod shape_ops;
 pub mod tvm;
 

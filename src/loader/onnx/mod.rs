@@ -7,6 +7,7 @@ mod attribute;
 mod graph;
 mod legacy;
 mod proto;
+mod sequence;
 mod skeleton;
 mod store;
 mod summary;
