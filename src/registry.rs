@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::backend::cpu::CpuDriver;
 use crate::backend::sim::SimDriver;
-use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+use crate::backend::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
 use crate::device::Context;
 
 /// The environment variable that names the device to open where no selector is given: by
@@ -143,6 +143,17 @@ impl Registry {
         let (driver, index) = self.resolve(selector)?;
         let opened = driver.open(index, desc);
         opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
+    }
+
+    /// The bare submission of the device that a selector names ([`Driver::bare_submit`]).
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    #[doc(hidden)]
+    pub fn bare_submit(&self, selector: &str) -> Result<Option<BareSubmit>, OpenError> {
+        let (driver, index) = self.resolve(selector)?;
+        let made = driver.bare_submit(index).transpose();
+        made.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
     /// What a selector stands for, without opening it.

@@ -15,6 +15,7 @@ use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, TensorInfo};
 use crate::loader::{self, ModelSummary, SummaryIo};
+use crate::ops::pointwise::Programs;
 use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
 use crate::registry::{Registry, default_selector};
 use crate::session::IoInfo;
@@ -210,7 +211,8 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
     }
     let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
     let table: Vec<&DeviceInfo> = devices.iter().collect();
-    let compiler = Compiler { graph, devices: &table, options: &PlanOptions::default() };
+    let (options, programs) = (PlanOptions::default(), Programs::new());
+    let compiler = Compiler { graph, devices: &table, options: &options, programs: &programs };
     match compiler.compile(&infos, &BTreeMap::new()) {
         Ok(plan) => Ok((Some(plan), None, names)),
         Err(e @ PlanError::NeedsValues { .. }) => Ok((None, Some(chain(&e)), names)),

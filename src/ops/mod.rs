@@ -18,11 +18,13 @@ mod test_util;
 mod testing;
 mod window;
 
+pub mod attention;
 pub mod control;
 pub mod conv;
 pub mod custom;
 pub mod index;
 pub mod linalg;
+pub mod loss;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
@@ -31,7 +33,9 @@ pub mod recurrent;
 pub mod reduce;
 pub mod sequence;
 pub mod shape_ops;
+pub mod signal;
 pub mod tvm;
+pub mod vision;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
@@ -313,11 +317,15 @@ pub static FAMILIES: &[Family] = &[
     pool::FAMILY,
     norm::FAMILY,
     recurrent::FAMILY,
+    attention::FAMILY,
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
+    loss::FAMILY,
     shape_ops::FAMILY,
     control::FAMILY,
+    vision::FAMILY,
+    signal::FAMILY,
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

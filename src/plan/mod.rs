@@ -2,16 +2,20 @@
 
 pub mod arena;
 mod barriers;
+mod chains;
 mod compile;
 mod flow;
+mod idioms;
 mod report;
 mod rewrite;
 mod split;
 mod storage;
 
 pub use barriers::{ResourceMap, insert_barriers};
+pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
+pub use idioms::find_functions;
 pub use report::{NodeReport, PlanReport};
 pub use rewrite::fuse;
 pub use split::{Feed, HostStep, Split, StepInput, choose, split};

@@ -289,7 +289,8 @@ impl Inner {
         let mut graph = Arc::clone(&self.graph);
         let infos_of: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
         let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| {
-            Compiler { graph, devices: &infos_of, options: &self.options.plan }.compile(infos, known)
+            let (options, programs) = (&self.options.plan, self.sources.programs());
+            Compiler { graph, devices: &infos_of, options, programs }.compile(infos, known)
         };
         loop {
             // A plan made before for these shapes tells which values it depends on.

@@ -106,9 +106,16 @@ impl SessionBuilder {
         self
     }
 
-    /// Whether operators absorb their bias, normalization and activation.
+    /// Whether operators absorb their bias, normalization and activation, and chains of pointwise operators
+    /// become one.
     pub fn fuse(mut self, fuse: bool) -> Self {
         self.plan.fuse = fuse;
+        self
+    }
+
+    /// Whether chains of pointwise operators become one, where operators are fused at all.
+    pub fn chains(mut self, chains: bool) -> Self {
+        self.plan.chains = chains;
         self
     }
 

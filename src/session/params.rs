@@ -10,6 +10,7 @@ use crate::device::Buffer;
 use crate::graph::{GraphError, Tensor, TensorIdentity};
 use crate::kernel::KernelSource;
 use crate::ops::PackKey;
+use crate::ops::pointwise::Programs;
 use crate::plan::{PlanError, PlannedConstant};
 
 /// Holds each parameter once for each device and layout, however many sessions read it.
@@ -70,7 +71,10 @@ impl ParamStore {
         if let Some(param) = found {
             return Ok(param);
         }
-        let buffer = upload(device, constant)?;
+        let buffer = match in_place(device, constant) {
+            Some(buffer) => buffer,
+            None => upload(device, constant)?,
+        };
         let mut held = lock();
         if let Some(param) = held.get(&key).and_then(Weak::upgrade) {
             return Ok(param);
@@ -80,6 +84,23 @@ impl ParamStore {
         held.insert(key, Arc::downgrade(&param));
         Ok(param)
     }
+}
+
+/// Parameters that lie in pages of their own are read where they are, if the device reaches them as fast as its
+/// own memory.
+fn in_place(device: &Device, constant: &PlannedConstant) -> Option<Buffer> {
+    let (region, offset) = constant.tensor.region().filter(|_| constant.packed.is_none())?;
+    let info = device.context.info();
+    let aligned =
+        (offset as u64).is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
+    // A texel view may round the end up.
+    let bytes = constant.bytes().max(16).next_multiple_of(16);
+    if !device.is_unified() || !aligned || offset as u64 + bytes > region.bytes() as u64 {
+        return None;
+    }
+    // Where it is refused the copy is as good, only larger.
+    let whole = device.context.import_constant(region).ok()?;
+    whole.sub_buffer(offset as u64, bytes).ok()
 }
 
 fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> {
@@ -101,13 +122,19 @@ fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> 
     Ok(buffer)
 }
 
-/// Kernel sources by shipped kernel, so that one context compiles each once for all sessions.
+/// Kernel sources, so that one context compiles each once for all plans of a session.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     shipped: Mutex<HashMap<crate::kernel::KernelId, Arc<KernelSource>>>,
+    programs: Programs,
 }
 
 impl Sources {
+    /// Chains of pointwise operators; equal ones have one source.
+    pub(super) fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
     /// The source of a shipped kernel; the same one at every call.
     pub(super) fn shipped(&self, id: crate::kernel::KernelId) -> Arc<KernelSource> {
         let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);

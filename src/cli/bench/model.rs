@@ -34,6 +34,9 @@ pub(in crate::cli) struct Args {
     /// Show the time of each operator.
     #[arg(long)]
     profile: bool,
+    /// Keep chains of pointwise operators apart, to see what fusing them saves.
+    #[arg(long)]
+    no_chains: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,7 +59,7 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
     let context = open(args.device.as_deref(), &ContextDesc::default())?;
     let device = context.info().name.clone();
     let path = args.dir.join("model.onnx");
-    let session = Session::builder().model(&path).context(context).build()?;
+    let session = Session::builder().model(&path).context(context).chains(!args.no_chains).build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;
     if args.serve {

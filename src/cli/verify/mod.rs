@@ -18,6 +18,7 @@ use super::error::{CliError, FAILED, UNSUPPORTED};
 use super::open::open_table;
 use super::output::{Output, Progress};
 use super::table::Table;
+use super::tensor_io::read_json;
 use crate::backend::ContextDesc;
 use crate::device::Context;
 
@@ -84,7 +85,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if cases.is_empty() {
         return Err(CliError::usage("no case is left of the suite"));
     }
-    let expect: Option<Expect> = args.expect.as_deref().map(suite::read_json).transpose()?;
+    let expect: Option<Expect> = args.expect.as_deref().map(read_json).transpose()?;
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let devices = open_table(&args.device, !args.no_fallback, &desc)?;
     let start = Instant::now();

@@ -82,6 +82,8 @@ pub(super) struct Row {
     message: String,
     seconds: f64,
     fallbacks: BTreeMap<&'static str, Fallback>,
+    /// Its inputs and outputs have types that every device should have.
+    core: bool,
     /// It tests one operator over types that every device should have.
     #[serde(skip)]
     basic: bool,
@@ -127,6 +129,7 @@ impl Report {
                 message: message.to_owned(),
                 seconds: outcome.seconds,
                 fallbacks: outcome.fallbacks.clone(),
+                core: case.is_core(),
                 basic: case.is_core() && matches!(case.meta.kind.as_str(), "" | "node"),
             });
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 
 use crate::cli::error::CliError;
-use crate::cli::tensor_io::read_bytes;
+use crate::cli::tensor_io::read_json;
 
 /// Element types that every device should have; a case over others may be unsupported.
 const CORE: [&str; 6] = ["float32", "int32", "int64", "uint8", "int8", "bool"];
@@ -99,15 +99,6 @@ pub(super) fn of_index(dir: &Path) -> Result<Vec<Case>, CliError> {
         params: None,
     };
     Ok(index.cases.into_iter().map(case).collect())
-}
-
-/// Reads a JSON file.
-///
-/// # Errors
-/// [`CliError::File`], [`CliError::Content`].
-pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, CliError> {
-    let text = read_bytes(path)?;
-    serde_json::from_slice(&text).map_err(|e| CliError::content(path, e.to_string()))
 }
 
 /// Which cases of an index are verified.

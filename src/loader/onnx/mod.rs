@@ -42,7 +42,7 @@ pub fn is_sequence_operator(name: &str) -> bool {
 /// The newest IR version whose meaning is known.
 const NEWEST_IR: i64 = 14;
 /// The newest opset of the default domain whose operators are known.
-const NEWEST_OPSET: i64 = 28;
+pub const NEWEST_OPSET: i64 = 28;
 /// The oldest opset that is read without the restrictions of [`legacy`].
 const OLDEST_OPSET: i64 = 7;
 

@@ -43,7 +43,7 @@ impl RealKernel for Run {
         let w = inputs.get(1, d.dirs * width * d.input)?;
         let r = inputs.get(2, d.dirs * width * d.hidden)?;
         let bias = inputs.get_opt(3, d.dirs * 2 * width)?;
-        let lens = self.lengths(inputs.integers(4, d.batch)?)?;
+        let lens = self.lengths(inputs.raw_opt::<i32>(4, d.batch)?)?;
         let initial = [inputs.get_opt(5, states)?, inputs.get_opt(6, states)?];
         let peepholes = inputs.get_opt(7, d.dirs * 3 * d.hidden)?;
 
