@@ -31,6 +31,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod recurrent;
 pub mod reduce;
+pub mod sequence;
 pub mod shape_ops;
 pub mod signal;
 pub mod tvm;
