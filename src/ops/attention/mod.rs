@@ -4,9 +4,13 @@ mod attention_op;
 mod causal_conv;
 mod device;
 mod gate;
+mod group_query;
 mod linear;
+mod multi_head;
+mod nbits;
 mod rotary;
 mod scaled;
+mod skip_norm;
 mod tensor_scatter;
 #[cfg(test)]
 mod tests;
@@ -14,12 +18,16 @@ mod tests;
 pub use attention_op::Attention;
 pub use causal_conv::CausalConv;
 pub use gate::Gate;
+pub use group_query::GroupQueryAttention;
 pub use linear::LinearAttention;
+pub use multi_head::MultiHeadAttention;
+pub use nbits::MatMulNBits;
 pub use rotary::RotaryEmbedding;
+pub use skip_norm::SkipNorm;
 pub use tensor_scatter::TensorScatter;
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{AttrReader, Family, OpDef, OpError, Operator, UnaryOp, unary};
 use crate::dtype::DType;
 use std::sync::Arc;
 
@@ -45,6 +53,13 @@ pub const FAMILY: Family = Family {
         OpDef { types: &DType::ALL, ..row("TensorScatter", 24, tensor_scatter::read) },
         contrib("BiasGelu", gate::read_bias_gelu),
         contrib("FastGelu", gate::read_fast_gelu),
+        contrib("Gelu", |_, _| Ok(unary(UnaryOp::Gelu))),
+        contrib("GroupQueryAttention", group_query::read),
+        contrib("MatMulNBits", nbits::read),
+        contrib("MultiHeadAttention", multi_head::read),
+        contrib("QuickGelu", gate::read_quick_gelu),
         contrib("RotaryEmbedding", rotary::read_contrib),
+        contrib("SkipLayerNormalization", skip_norm::read_layer),
+        contrib("SkipSimplifiedLayerNormalization", skip_norm::read_simplified),
     ],
 };
