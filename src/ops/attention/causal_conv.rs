@@ -125,12 +125,8 @@ impl Operator for CausalConv {
             (spec::causal_conv::PAST, u32::from(cx.has(PAST))),
             (spec::causal_conv::ACTIVATION, self.activation.code().0),
         ];
-        let params = params::CausalConv {
-            n: word(n)?,
-            channels: word(channels)?,
-            len: word(len)?,
-            taps: word(taps)?,
-        };
+        let params =
+            params::CausalConv { n: word(n)?, channels: word(channels)?, len: word(len)?, taps: word(taps)? };
         if n > 0 {
             let args = [Operand::Input(X), Operand::Input(W), pick(BIAS), pick(PAST), Operand::Output(0)];
             lower.dispatch_1d(kernel, &spec, &args, &params, n)?;
@@ -197,9 +193,14 @@ mod tests {
 
     #[test]
     fn the_sequence_continues_from_the_state() {
-        for (len, taps, past, biased) in
-            [(7, 4, true, true), (7, 4, false, false), (2, 5, true, false), (2, 5, false, true), (3, 1, true, true), (1, 2, true, false)]
-        {
+        for (len, taps, past, biased) in [
+            (7, 4, true, true),
+            (7, 4, false, false),
+            (2, 5, true, false),
+            (2, 5, false, true),
+            (3, 1, true, true),
+            (1, 2, true, false),
+        ] {
             let op = CausalConv { activation: if biased { Activation::Silu } else { Activation::None } };
             let inputs = [
                 Some(tensor(&[2, 3, len], 1)),
@@ -208,9 +209,9 @@ mod tests {
                 past.then(|| tensor(&[2, 3, taps - 1], 4)),
             ];
             let wide = |i: usize| -> Vec<f64> {
-                inputs[i].as_ref().map_or(vec![0.0; 99], |t| {
-                    t.to_f32s().unwrap().into_iter().map(f64::from).collect()
-                })
+                inputs[i]
+                    .as_ref()
+                    .map_or(vec![0.0; 99], |t| t.to_f32s().unwrap().into_iter().map(f64::from).collect())
             };
             let (x, w, b, p) = (wide(0), wide(1), wide(2), wide(3));
             let (mut y, mut state) = (Vec::new(), Vec::new());
@@ -218,7 +219,8 @@ mod tests {
                 let mut all = p[r * (taps - 1)..][..taps - 1].to_vec();
                 all.extend(&x[r * len..][..len]);
                 for i in 0..len {
-                    let sum: f64 = (0..taps).map(|k| all[i + k] * w[r % 3 * taps + k]).sum::<f64>() + b[r % 3];
+                    let sum: f64 =
+                        (0..taps).map(|k| all[i + k] * w[r % 3 * taps + k]).sum::<f64>() + b[r % 3];
                     y.push(if biased { sum / (1.0 + (-sum).exp()) } else { sum });
                 }
                 state.extend(&all[len..]);

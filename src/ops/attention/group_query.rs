@@ -55,9 +55,13 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         let n = attrs.int(name, 0)?;
         usize::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| bad(name, "must be positive".to_owned()))
     };
-    for (name, plain) in
-        [("smooth_softmax", 0), ("sliding_window_cache", 0), ("qk_output", 0), ("kv_cache_bit_width", 0), ("causal", 1)]
-    {
+    for (name, plain) in [
+        ("smooth_softmax", 0),
+        ("sliding_window_cache", 0),
+        ("qk_output", 0),
+        ("kv_cache_bit_width", 0),
+        ("causal", 1),
+    ] {
         if attrs.int(name, plain)? != plain {
             return Err(OpError::unsupported(format!("GroupQueryAttention with {name}")));
         }

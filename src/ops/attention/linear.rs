@@ -53,8 +53,12 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         Some(n) => Err(bad(name, format!("is {n}, expected a positive number"))),
         None => Err(bad(name, "is missing".to_owned())),
     };
-    let rules =
-        [("linear", (false, false)), ("gated", (true, false)), ("delta", (false, true)), ("gated_delta", (true, true))];
+    let rules = [
+        ("linear", (false, false)),
+        ("gated", (true, false)),
+        ("delta", (false, true)),
+        ("gated_delta", (true, true)),
+    ];
     let (gated, delta) = attrs.choice("update_rule", (true, true), &rules)?;
     // How prefill is cut into chunks does not change the result.
     attrs.int_opt("chunk_size")?;
@@ -401,7 +405,9 @@ mod tests {
         let rule = op(true, true);
         let good = inputs(&rule, true, 12, 2);
         assert!(facts(&rule, &good, 2).is_ok());
-        for (i, other) in [(1, tensor(&[2, 3, 10], 1)), (3, tensor(&[2, 2, 5, 6], 1)), (4, tensor(&[2, 3, 7], 1))] {
+        for (i, other) in
+            [(1, tensor(&[2, 3, 10], 1)), (3, tensor(&[2, 2, 5, 6], 1)), (4, tensor(&[2, 3, 7], 1))]
+        {
             let mut wrong = good.clone();
             wrong[i] = Some(other);
             assert!(facts(&rule, &wrong, 2).is_err());

@@ -2,6 +2,8 @@
 
 mod attention_op;
 mod causal_conv;
+#[cfg(test)]
+mod contrib_tests;
 mod device;
 mod gate;
 mod group_query;

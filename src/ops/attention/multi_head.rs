@@ -153,7 +153,9 @@ impl MultiHeadAttention {
             if dims == [batch] && !self.causal {
                 lens = true;
             } else if mask.is_some() {
-                return Err(OpError::unsupported("MultiHeadAttention with a padding mask and an attention bias"));
+                return Err(OpError::unsupported(
+                    "MultiHeadAttention with a padding mask and an attention bias",
+                ));
             } else {
                 // Bytes of 32-bit numbers, of which the lowest tells.
                 let word = |n: usize| 4 * n;
@@ -242,8 +244,7 @@ impl Operator for MultiHeadAttention {
         }
         let resolved = self.resolve(cx)?;
         let s = &resolved.scaled;
-        let mut outputs =
-            vec![TensorInfo::new(dtype, Shape::new([s.batch, s.q_len, s.q_heads * s.v_head])?)];
+        let mut outputs = vec![TensorInfo::new(dtype, Shape::new([s.batch, s.q_len, s.q_heads * s.v_head])?)];
         if resolved.cached {
             for size in [s.head, s.v_head] {
                 outputs.push(TensorInfo::new(dtype, Shape::new([s.batch, s.kv_heads, s.kv_len, size])?));

@@ -404,7 +404,8 @@ mod tests {
         let half = rotated / 2;
         let mut y = x.clone();
         for (b, h, i) in (0..30).map(|n| (n / 15, n / 5 % 3, n % 5)) {
-            let base = if op.heads.is_some() { (b * 5 + i) * 36 + h * 12 } else { ((b * 3 + h) * 5 + i) * 12 };
+            let base =
+                if op.heads.is_some() { (b * 5 + i) * 36 + h * 12 } else { ((b * 3 + h) * 5 + i) * 12 };
             let row = match inputs.get(ids).cloned().flatten() {
                 None => b * 5 + i,
                 Some(t) if t.shape().elements() == 1 => t.to_i64s().unwrap()[0] as usize + i,
@@ -423,7 +424,8 @@ mod tests {
     fn check(op: &RotaryEmbedding, ids: Option<Tensor>) {
         let half = op.rotated.unwrap_or(12) / 2;
         let shape: &[usize] = if op.heads.is_some() { &[2, 5, 36] } else { &[2, 3, 5, 12] };
-        let table = |seed| Some(if ids.is_some() { tensor(&[20, half], seed) } else { tensor(&[2, 5, half], seed) });
+        let table =
+            |seed| Some(if ids.is_some() { tensor(&[20, half], seed) } else { tensor(&[2, 5, half], seed) });
         let mut inputs = vec![Some(tensor(shape, 1)), table(2), table(3)];
         if let Some(ids) = ids.clone() {
             inputs.insert(op.places()[2], Some(ids));

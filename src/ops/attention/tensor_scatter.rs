@@ -46,7 +46,8 @@ impl TensorScatter {
             return Err(OpError::unsupported("TensorScatter along the batch"));
         }
         let same = update.rank() == cache.rank()
-            && (0..cache.rank()).all(|d| if d == axis { update[d] <= cache[d] } else { update[d] == cache[d] });
+            && (0..cache.rank())
+                .all(|d| if d == axis { update[d] <= cache[d] } else { update[d] == cache[d] });
         if !same {
             return Err(cx.shape_error(1, format!("{cache}, but shorter along axis {axis}")));
         }

@@ -67,7 +67,11 @@ impl Case {
         };
         let (q, k, v, pk, pv) = (wide(0), wide(1), wide(2), wide(4), wide(5));
         let at = |data: &[f64], h: usize, n: usize, d: usize, [bi, hi, i, e]: [usize; 4]| {
-            data[if self.rows_first { ((bi * n + i) * h + hi) * d + e } else { ((bi * h + hi) * n + i) * d + e }]
+            data[if self.rows_first {
+                ((bi * n + i) * h + hi) * d + e
+            } else {
+                ((bi * h + hi) * n + i) * d + e
+            }]
         };
         let cached = |new: &[f64], old: &[f64], d: usize, [bi, hi, j, e]: [usize; 4]| {
             if j < past {
@@ -126,7 +130,8 @@ impl Case {
             let top = row.iter().map(|r| r.0).fold(f64::NEG_INFINITY, f64::max);
             let weight = |s: f64| if top == f64::NEG_INFINITY { 0.0 } else { (s - top).exp() };
             let sum: f64 = row.iter().map(|r| weight(r.0)).sum();
-            let probs: Vec<f64> = row.iter().map(|r| if sum > 0.0 { weight(r.0) / sum } else { 0.0 }).collect();
+            let probs: Vec<f64> =
+                row.iter().map(|r| if sum > 0.0 { weight(r.0) / sum } else { 0.0 }).collect();
             for (r, p) in row.iter().zip(&probs) {
                 shown.push(if self.op.shown < 3 { r.1[usize::from(self.op.shown)] } else { *p });
             }
@@ -175,7 +180,9 @@ fn cases() -> Vec<Case> {
     ];
     all.push(Case { op: heads(6, 2), rows_first: true, ..plain([2, 6, 2, 5, 9, 4, 8, 4]) });
     for causal in [false, true] {
-        for (n, shape) in [vec![5, 9], vec![9], vec![4, 5, 9], vec![2, 1, 5, 9], vec![2, 4, 5, 6]].iter().enumerate() {
+        for (n, shape) in
+            [vec![5, 9], vec![9], vec![4, 5, 9], vec![2, 1, 5, 9], vec![2, 4, 5, 6]].iter().enumerate()
+        {
             let op = Attention { causal, softcap: if n == 1 { 0.7 } else { 0.0 }, ..base.clone() };
             for bools in [false, true] {
                 let mask = Some((shape.clone(), bools));
@@ -207,10 +214,17 @@ fn attention_matches_its_definition() {
 
 #[test]
 fn the_cache_is_past_and_new_keys() {
-    let case = Case { op: heads(2, 2), rows_first: true, outputs: 3, sizes: [1, 2, 2, 1, 1, 2, 3, 3], ..Case::default() };
+    let case = Case {
+        op: heads(2, 2),
+        rows_first: true,
+        outputs: 3,
+        sizes: [1, 2, 2, 1, 1, 2, 3, 3],
+        ..Case::default()
+    };
     let got = case.check();
     let (inputs, key) = (case.inputs(), got[1].to_f32s().unwrap());
-    let (new, past) = (inputs[1].as_ref().unwrap().to_f32s().unwrap(), inputs[4].as_ref().unwrap().to_f32s().unwrap());
+    let (new, past) =
+        (inputs[1].as_ref().unwrap().to_f32s().unwrap(), inputs[4].as_ref().unwrap().to_f32s().unwrap());
     assert_eq!(got[1].shape().dims(), [1, 2, 3, 3]);
     assert_eq!(key, [&past[..6], &new[..3], &past[6..], &new[3..]].concat());
 }

@@ -62,7 +62,13 @@ impl FusedMatMul {
         }
         let mut dims = Dims::resolve(&OpCx::for_infer(facts, 1))?;
         let rows = match *cx.shape(0)?.dims() {
-            [.., m, k] => if self.transposed[0] { k } else { m },
+            [.., m, k] => {
+                if self.transposed[0] {
+                    k
+                } else {
+                    m
+                }
+            }
             _ => 1,
         };
         if self.swaps(cx, 0)? && dims.m != rows {
@@ -162,7 +168,8 @@ mod tests {
     fn check(a: [usize; 3], b: [usize; 3], transposed: [bool; 2]) {
         let op = FusedMatMul { alpha: 0.7, transposed, activation: Activation::Relu };
         let inputs = [Some(tensor(&a, 1)), Some(tensor(&b, 2))];
-        let (av, bv) = (inputs[0].as_ref().unwrap().to_f32s().unwrap(), inputs[1].as_ref().unwrap().to_f32s().unwrap());
+        let (av, bv) =
+            (inputs[0].as_ref().unwrap().to_f32s().unwrap(), inputs[1].as_ref().unwrap().to_f32s().unwrap());
         let sizes = |s: [usize; 3], t: bool| if t { (s[2], s[1]) } else { (s[1], s[2]) };
         let ((m, k), (_, n)) = (sizes(a, transposed[0]), sizes(b, transposed[1]));
         let at = |v: &[f32], s: [usize; 3], t: bool, i: usize, r: usize, c: usize| {

@@ -133,7 +133,8 @@ mod tests {
             let half = tensor_of(&[1, 4, 3], &values(12, 2), half::f16::from_f32);
             check(&half, upper, Some(1));
         }
-        let far = facts(&Trilu { upper: true }, &[Some(tensor(&[2, 2], 1)), Some(Tensor::scalar(i64::MIN))], 1);
+        let far =
+            facts(&Trilu { upper: true }, &[Some(tensor(&[2, 2], 1)), Some(Tensor::scalar(i64::MIN))], 1);
         assert!(far.is_ok());
         assert!(facts(&Trilu { upper: true }, &[Some(tensor(&[2], 1))], 1).is_err());
     }
