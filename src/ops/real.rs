@@ -7,12 +7,14 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
 use super::{Activation, OpCx, OpError};
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::spirv::math;
 
 /// The floating-point types.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -83,6 +85,7 @@ macro_rules! real {
             fn powf(self, e: Self) -> Self {
                 <$t>::powf(self, e)
             }
+            #[inline(always)]
             fn activate(self, $a: &Activation) -> Self {
                 let $x = self;
                 $activate
@@ -136,26 +139,37 @@ fn activate_f64(activation: &Activation, x: f64) -> f64 {
         Activation::HardSigmoid { alpha, beta } => (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0),
         Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => 0.5 * x * (1.0 + math::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::GeluTanh => {
+            let slope = (2.0 / std::f64::consts::PI).sqrt();
+            0.5 * x * (1.0 + (slope * (x + 0.044715 * x * x * x)).tanh())
+        }
     }
 }
 
 /// Applies `activation` to every element.
 pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
+    // A loop for each kind, without a branch on it, for the vectorizer.
     match *activation {
         Activation::None => {}
-        // The common ones as loops without a branch on the kind, for the vectorizer.
-        Activation::Relu => values.iter_mut().for_each(|v| {
-            *v = if *v < T::ZERO { T::ZERO } else { *v };
-        }),
-        Activation::Clip { low, high } => {
-            let (low, high) = (T::from_f64(low.into()), T::from_f64(high.into()));
-            values.iter_mut().for_each(|v| {
-                let y = if *v < low { low } else { *v };
-                *v = if y > high { high } else { y };
-            });
+        Activation::Relu => each(values, |v| if v < T::ZERO { T::ZERO } else { v }),
+        Activation::LeakyRelu { slope } => each(values, |v| v.activate(&Activation::LeakyRelu { slope })),
+        Activation::Clip { low, high } => each(values, |v| v.activate(&Activation::Clip { low, high })),
+        Activation::Sigmoid => each(values, |v| v.activate(&Activation::Sigmoid)),
+        Activation::Tanh => each(values, |v| v.activate(&Activation::Tanh)),
+        Activation::HardSigmoid { alpha, beta } => {
+            each(values, |v| v.activate(&Activation::HardSigmoid { alpha, beta }));
         }
-        _ => values.iter_mut().for_each(|v| *v = v.activate(activation)),
+        Activation::HardSwish => each(values, |v| v.activate(&Activation::HardSwish)),
+        Activation::Silu => each(values, |v| v.activate(&Activation::Silu)),
+        Activation::Gelu => each(values, |v| v.activate(&Activation::Gelu)),
+        Activation::GeluTanh => each(values, |v| v.activate(&Activation::GeluTanh)),
     }
+}
+
+#[inline(always)]
+fn each<T: Copy>(values: &mut [T], f: impl Fn(T) -> T) {
+    values.iter_mut().for_each(|v| *v = f(*v));
 }
 
 /// A native function over any floating-point type.
@@ -267,6 +281,19 @@ pub(crate) fn real_kernel<K: RealKernel>(
     cx: &OpCx,
     kernel: K,
 ) -> Result<NativeKernel, OpError> {
+    let kernel = Arc::new(kernel);
+    real_kernel_with(name, cx, move |_| Ok(kernel.clone()))
+}
+
+/// As [`real_kernel`], for a kernel that every call makes of the arguments that are no floats (indices).
+///
+/// # Errors
+/// As [`real_kernel`].
+pub(crate) fn real_kernel_with<K: RealKernel>(
+    name: &'static str,
+    cx: &OpCx,
+    make: impl Fn(&NativeArgs<'_, '_>) -> Result<Arc<K>, KernelError> + Send + Sync + 'static,
+) -> Result<NativeKernel, OpError> {
     let inputs: Vec<Option<DType>> =
         (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float())).collect();
     let outputs: Vec<DType> = cx.outputs().iter().map(|o| o.dtype).collect();
@@ -275,6 +302,7 @@ pub(crate) fn real_kernel<K: RealKernel>(
     }
     let wide = inputs.iter().flatten().chain(&outputs).any(|d| *d == DType::F64);
     Ok(NativeKernel::new(name, move |args| {
+        let kernel = make(args)?;
         if wide {
             call::<f64, K>(&kernel, args, &inputs, &outputs)
         } else {

@@ -9,9 +9,10 @@ use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, KernelId, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::par;
-use crate::ops::pointwise::{Unary, math};
+use crate::ops::pointwise::Unary;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, UnaryOp, unary};
+use crate::spirv::math;
 
 /// Which function of two operands. The numbers are those of `KIND` in `gate.comp`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-mod device;
+pub(crate) mod device;
 mod fused;
 mod gemm_op;
 mod integer;

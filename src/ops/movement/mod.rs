@@ -1,5 +1,6 @@
 //! Operators that move elements without computing: transposes, slices, concatenations, padding, tiling.
 
+mod center_crop_pad;
 mod concat;
 mod depth_space;
 mod pad;
@@ -10,6 +11,7 @@ mod tile;
 mod transpose;
 mod trilu;
 
+pub use center_crop_pad::CenterCropPad;
 pub use concat::Concat;
 pub use depth_space::{DepthMode, DepthToSpace, SpaceToDepth};
 pub use pad::{Pad, PadMode};
@@ -26,6 +28,7 @@ use crate::dtype::DType;
 pub const FAMILY: Family = Family {
     name: "movement",
     ops: &[
+        OpDef { since: 18, ..row("CenterCropPad", center_crop_pad::read) },
         row("Concat", concat::read),
         row("DepthToSpace", depth_space::read_depth_to_space),
         row("Pad", pad::read),

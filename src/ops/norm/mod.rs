@@ -19,7 +19,7 @@ pub use mean_variance::MeanVarianceNormalization;
 pub use softmax::{Softmax, SoftmaxKind};
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{AttrReader, Family, Lowering, OpCx, OpDef, OpError, Operand, Operator};
 use std::sync::Arc;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
@@ -58,6 +58,19 @@ pub(crate) struct Along {
     pub len: usize,
     /// Product of the sizes behind it.
     pub inner: usize,
+}
+
+/// Emits the logarithms of the softmax of input 0 to `to`.
+///
+/// # Errors
+/// [`OpError::Unsupported`] for types without a kernel.
+pub(crate) fn log_softmax_to(
+    cx: &OpCx,
+    along: Along,
+    to: Operand,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    device::vectors(cx, along, 1, to, lower)
 }
 
 impl Along {
