@@ -5,6 +5,7 @@ mod causal_conv;
 #[cfg(test)]
 mod contrib_tests;
 mod device;
+mod flex;
 mod gate;
 mod group_query;
 mod linear;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use attention_op::Attention;
 pub use causal_conv::CausalConv;
+pub use flex::{HeadProduct, flex_parts};
 pub use gate::Gate;
 pub use group_query::GroupQueryAttention;
 pub use linear::LinearAttention;
@@ -49,6 +51,7 @@ pub const FAMILY: Family = Family {
     ops: &[
         row("Attention", 23, attention_op::read),
         row("CausalConvWithState", 27, causal_conv::read),
+        OpDef { domain: "ai.onnx.preview", ..row("FlexAttention", 1, flex::read) },
         row("LinearAttention", 27, linear::read),
         row("RotaryEmbedding", 23, rotary::read),
         row("SwiGLU", 28, gate::read_swiglu),

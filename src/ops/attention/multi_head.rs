@@ -85,11 +85,11 @@ impl MultiHeadAttention {
     fn origins(&self, cx: &OpCx) -> Result<[Origin; 3], OpError> {
         let h = self.heads;
         let biased = cx.has(BIAS);
-        let own = |input: usize, bias: usize| match cx.shape(input)?.dims() {
-            &[_, l, w] if w.is_multiple_of(h) => {
+        let own = |input: usize, bias: usize| match *cx.shape(input)?.dims() {
+            [_, l, w] if w.is_multiple_of(h) => {
                 Ok(Origin { input, steps: Steps::rows_first(h, l, w / h), len: l, size: w / h, bias, biased })
             }
-            &[_, n, l, d] if n == h && input != Q => {
+            [_, n, l, d] if n == h && input != Q => {
                 let steps = Steps::heads_first(h, l, d);
                 Ok(Origin { input, steps, len: l, size: d, bias, biased: false })
             }
