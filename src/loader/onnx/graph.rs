@@ -5,6 +5,8 @@
 //! as one of its last inputs ([`Graph::captured`]), in the same order; a constant is simply repeated
 //! in the sub-graph. Model-local functions are inlined.
 
+mod flex;
+
 use std::collections::{HashMap, HashSet};
 
 use super::attribute::attribute_value;
@@ -337,6 +339,9 @@ impl<'m, 's> Importer<'m, 's> {
                     }
                 }
             }
+        }
+        if flex::is_flex(domain, node, &graphs) {
+            return self.flex(node, &attrs, &graphs, making, scope);
         }
         let Some(def) = def else {
             let value = constant_value(&attrs)?;
