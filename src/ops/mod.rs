@@ -22,6 +22,7 @@ pub mod conv;
 pub mod custom;
 pub mod index;
 pub mod linalg;
+pub mod ml;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
@@ -312,6 +313,7 @@ pub static FAMILIES: &[Family] = &[
     shape_ops::FAMILY,
     vision::FAMILY,
     signal::FAMILY,
+    ml::FAMILY,
 
 ];
 
