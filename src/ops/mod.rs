@@ -314,7 +314,6 @@ pub static FAMILIES: &[Family] = &[
     vision::FAMILY,
     signal::FAMILY,
     ml::FAMILY,
-
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

@@ -62,7 +62,8 @@ impl TreeEnsembleClassifier {
         if let Some(only) = self.only {
             let s = scores[only];
             // Weights of 0 and above are parts of a probability, unless a function makes one of them.
-            let probability = self.positive && matches!(self.post, PostTransform::None | PostTransform::Probit);
+            let probability =
+                self.positive && matches!(self.post, PostTransform::None | PostTransform::Probit);
             (scores[0], scores[1]) = (if probability { 1.0 - s } else { -s }, s);
         }
         self.post.apply(scores);

@@ -100,7 +100,9 @@ impl Forest {
             Child::Node(i) => i < self.nodes.len(),
             Child::Leaf(i) => i < self.leaves.len(),
         };
-        if let Some(c) = self.roots.iter().chain(self.nodes.iter().flat_map(|n| [&n.yes, &n.no])).find(|c| !fits(c)) {
+        if let Some(c) =
+            self.roots.iter().chain(self.nodes.iter().flat_map(|n| [&n.yes, &n.no])).find(|c| !fits(c))
+        {
             return Err(bad("nodes", format!("name {c:?}, which there is not")));
         }
         let targets = self.targets;

@@ -6,6 +6,8 @@ mod linear;
 mod post;
 mod regressor;
 mod scale;
+#[cfg(test)]
+mod tests;
 mod tree_attrs;
 mod tree_ensemble;
 

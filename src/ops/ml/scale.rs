@@ -47,7 +47,8 @@ impl Operator for Scaler {
         let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
         Ok(NativeKernel::new("Scaler", move |args| {
             let x = features(args, dtype, n * len)?;
-            let at = |list: &[f32], i: usize| f64::from(if list.len() == 1 { list[0] } else { list[i % len] });
+            let at =
+                |list: &[f32], i: usize| f64::from(if list.len() == 1 { list[0] } else { list[i % len] });
             let y = args.take_write::<f32>(1)?;
             y.iter_mut().zip(x).enumerate().for_each(|(i, (y, x))| {
                 *y = ((x - at(&op.offset, i)) * at(&op.scale, i)) as f32;
@@ -117,5 +118,25 @@ impl Operator for Normalizer {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::test_util::{assert_near, facts, run_f32};
+
+    #[test]
+    fn features_are_shifted_scaled_and_divided() {
+        let x = || Some(Tensor::new([2, 3], &[1i64, -2, 3, 0, 0, 0]).unwrap());
+        let op = Scaler { offset: vec![1.0], scale: vec![1.0, 2.0, -0.5] };
+        assert_near(&run_f32(&op, &[x()]).unwrap(), &[0.0, -6.0, -1.0, -1.0, -2.0, 0.5], 1e-6);
+        assert!(facts(&Scaler { offset: vec![1.0; 2], scale: vec![1.0] }, &[x()], 1).is_err());
+        let run = |norm| run_f32(&Normalizer { norm }, &[x()]).unwrap();
+        let root = 14f64.sqrt();
+        assert_near(&run(Norm::L2), &[1.0 / root, -2.0 / root, 3.0 / root, 0.0, 0.0, 0.0], 1e-6);
+        assert_near(&run(Norm::L1), &[1.0 / 6.0, -2.0 / 6.0, 0.5, 0.0, 0.0, 0.0], 1e-6);
+        assert_near(&run(Norm::Max), &[1.0 / 3.0, -2.0 / 3.0, 1.0, 0.0, 0.0, 0.0], 1e-6);
     }
 }

@@ -18,7 +18,9 @@ pub(super) fn numbers(attrs: &AttrReader<'_>, name: &str) -> Result<Vec<f64>, Op
 fn ints(attrs: &AttrReader<'_>, name: &str, len: Option<usize>) -> Result<Vec<i64>, OpError> {
     let list = attrs.ints_opt(name)?.ok_or_else(|| attrs.error(name, "is missing"))?;
     match len {
-        Some(len) if len != list.len() => Err(bad(name, format!("has {} elements, expected {len}", list.len()))),
+        Some(len) if len != list.len() => {
+            Err(bad(name, format!("has {} elements, expected {len}", list.len())))
+        }
         _ => Ok(list),
     }
 }
@@ -103,7 +105,8 @@ pub(super) fn forest(attrs: &AttrReader<'_>, prefix: &str, targets: usize) -> Re
         return Err(bad(&name, format!("has {} elements for {} leaves", weights.len(), leaf_trees.len())));
     }
     for i in 0..weights.len() {
-        let target = usize::try_from(of[i]).map_err(|_| bad(&format!("{prefix}_ids"), format!("has {}", of[i])))?;
+        let target =
+            usize::try_from(of[i]).map_err(|_| bad(&format!("{prefix}_ids"), format!("has {}", of[i])))?;
         // Weights of nodes that decide are never reached.
         if let Child::Leaf(leaf) = place(leaf_trees[i], leaf_ids[i])? {
             forest.leaves[leaf].push((target, weights[i]));

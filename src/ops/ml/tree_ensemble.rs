@@ -93,7 +93,10 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     let targets = indices("leaf_targetids", &ints("leaf_targetids")?)?;
     let weights = doubles(tensor("leaf_weights")?)?;
     if weights.len() != targets.len() {
-        return Err(bad("leaf_weights", format!("has {} elements for {} leaves", weights.len(), targets.len())));
+        return Err(bad(
+            "leaf_weights",
+            format!("has {} elements for {} leaves", weights.len(), targets.len()),
+        ));
     }
     let number = attrs.int("aggregate_function", 1)?;
     let aggregate = match number {

@@ -78,7 +78,10 @@ fn affine_run(cx: &OpCx, tail: &[usize]) -> Result<usize, OpError> {
         let same = own.iter().zip(tail).take_while(|(a, b)| a == b).count();
         let run: usize = tail[same..].iter().product();
         if own[same..].iter().any(|n| *n != 1) || found.is_some_and(|r| r != run) {
-            return Err(cx.shape_error(i, format!("{tail:?}, or for scale and bias 1 in place of the same last sizes")));
+            return Err(cx.shape_error(
+                i,
+                format!("{tail:?}, or for scale and bias 1 in place of the same last sizes"),
+            ));
         }
         found = Some(run);
     }

@@ -125,7 +125,8 @@ impl RealKernel for Run {
             let zero = Complex::<f64>::default();
             (vec![zero; d.n], vec![zero; plan.get_inplace_scratch_len()])
         };
-        let transform = |(row, scratch): &mut (Vec<Complex<f64>>, Vec<Complex<f64>>), (r, y): (usize, &mut [T])| {
+        let transform = |(row, scratch): &mut (Vec<Complex<f64>>, Vec<Complex<f64>>),
+                         (r, y): (usize, &mut [T])| {
             d.read(x, window, r, row);
             plan.process_with_scratch(row, scratch);
             for (y, v) in y.chunks_mut(parts).zip(row.iter()) {

@@ -152,8 +152,7 @@ mod tests {
     #[test]
     fn frames_that_do_not_fit_are_errors() {
         let fails = |x: &[usize], step: i64, n: i64| {
-            let inputs =
-                [Some(tensor(x, 1)), Some(Tensor::scalar(step)), None, Some(Tensor::scalar(n))];
+            let inputs = [Some(tensor(x, 1)), Some(Tensor::scalar(step)), None, Some(Tensor::scalar(n))];
             facts(&Stft { onesided: true }, &inputs, 1).is_err()
         };
         assert!(!fails(&[1, 9], 2, 9));

@@ -190,9 +190,11 @@ mod tests {
     fn devices_compute_the_same() {
         use crate::ops::test_util::{tensor_of, values};
         use crate::ops::testing::check_op;
-        for (theta, size) in
-            [([2usize, 2, 3], vec![2i64, 1, 5, 7]), ([3, 3, 4], vec![3, 2, 2, 1, 9]), ([1, 2, 3], vec![1, 1, 0, 3])]
-        {
+        for (theta, size) in [
+            ([2usize, 2, 3], vec![2i64, 1, 5, 7]),
+            ([3, 3, 4], vec![3, 2, 2, 1, 9]),
+            ([1, 2, 3], vec![1, 1, 0, 3]),
+        ] {
             for align_corners in [false, true] {
                 let op = AffineGrid { align_corners };
                 let size = Some(Tensor::from_i64s(&size));

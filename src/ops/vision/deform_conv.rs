@@ -95,7 +95,8 @@ impl DeformConv {
             return Err(cx.shape_error(1, "4 dimensions, as input 0 has"));
         };
         if ic.checked_mul(groups) != Some(channels) || !out_channels.is_multiple_of(groups) {
-            let expected = format!("{channels} channels of input 0 and the first dimension in {groups} groups");
+            let expected =
+                format!("{channels} channels of input 0 and the first dimension in {groups} groups");
             return Err(cx.shape_error(1, expected));
         }
         if !channels.is_multiple_of(offset_groups) {
@@ -316,9 +317,13 @@ mod tests {
     fn devices_compute_the_same() {
         use crate::ops::test_util::tensor_of;
         use crate::ops::testing::{Check, no_texels};
-        for (groups, offset_groups, bias, mask) in
-            [(1, 1, true, false), (2, 1, true, true), (2, 2, false, true), (1, 2, false, false), (4, 4, true, true)]
-        {
+        for (groups, offset_groups, bias, mask) in [
+            (1, 1, true, false),
+            (2, 1, true, true),
+            (2, 2, false, true),
+            (1, 2, false, false),
+            (4, 4, true, true),
+        ] {
             let op = op(groups, offset_groups);
             let (x, w) = ([2, 4, 7, 6], [8, 4 / groups, 3, 2]);
             let axes = op.window.axes(&x[2..], &[3, 2]).unwrap();

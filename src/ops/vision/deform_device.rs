@@ -36,7 +36,8 @@ pub(super) fn deform(op: &DeformConv, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
     let own = d.channels / d.offset_groups;
     let n = d.batch * d.offset_groups * own.div_ceil(CHANNELS) * taps * plane;
     let [h, w] = &d.axes;
-    let word = |v: i64| i32::try_from(v).map_err(|_| OpError::unsupported("a device kernel for so far a window"));
+    let word =
+        |v: i64| i32::try_from(v).map_err(|_| OpError::unsupported("a device kernel for so far a window"));
     let params = params::DeformColumns {
         n: index32(n)?,
         taps: taps as u32,

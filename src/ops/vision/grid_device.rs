@@ -16,7 +16,9 @@ pub(super) fn sample(op: &GridSample, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         (DType::F32, DType::F32) => id::GRID_SAMPLE_F32,
         (DType::F16, DType::F16) => id::GRID_SAMPLE_F16,
         (DType::F16, DType::F32) => id::GRID_SAMPLE_F16_F32,
-        (x, grid) => return Err(OpError::unsupported(format!("no device kernel for {x} at places of {grid}"))),
+        (x, grid) => {
+            return Err(OpError::unsupported(format!("no device kernel for {x} at places of {grid}")));
+        }
     };
     let (d, shape) = op.dims(cx)?;
     index32(cx.input(0)?.elements())?;
@@ -57,14 +59,17 @@ mod tests {
 
     use super::*;
     use crate::graph::Tensor;
-    use crate::ops::vision::SampleMode;
     use crate::ops::test_util::{tensor, tensor_of, values};
     use crate::ops::testing::Check;
+    use crate::ops::vision::SampleMode;
 
     #[test]
     fn devices_compute_the_same() {
-        let cases: &[(&[usize], &[usize])] =
-            &[(&[2, 9, 5, 7], &[2, 3, 11, 2]), (&[1, 1, 1, 3], &[1, 5, 1, 2]), (&[2, 2, 3, 4, 5], &[2, 3, 2, 5, 3])];
+        let cases: &[(&[usize], &[usize])] = &[
+            (&[2, 9, 5, 7], &[2, 3, 11, 2]),
+            (&[1, 1, 1, 3], &[1, 5, 1, 2]),
+            (&[2, 2, 3, 4, 5], &[2, 3, 2, 5, 3]),
+        ];
         for (x, grid) in cases {
             for mode in [SampleMode::Nearest, SampleMode::Linear, SampleMode::Cubic] {
                 for outside in [Outside::Zeros, Outside::Border, Outside::Reflection] {

@@ -151,17 +151,19 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        y.par_chunks_mut(channels * oh * ow).zip(rois.par_chunks(5)).zip(&images).for_each(|((y, roi), n)| {
-            for (c, y) in y.chunks_mut(oh * ow).enumerate() {
-                let x = &x[(n * channels + c) * height * width..][..height * width];
-                for (at, y) in y.iter_mut().enumerate() {
-                    let rows = self.op.bin(roi[2], roi[4], at / ow, oh, height);
-                    let cols = self.op.bin(roi[1], roi[3], at % ow, ow, width);
-                    let all = rows.flat_map(|r| cols.clone().map(move |c| x[r * width + c]));
-                    *y = all.reduce(|a, b| if b > a { b } else { a }).unwrap_or(T::ZERO);
+        y.par_chunks_mut(channels * oh * ow).zip(rois.par_chunks(5)).zip(&images).for_each(
+            |((y, roi), n)| {
+                for (c, y) in y.chunks_mut(oh * ow).enumerate() {
+                    let x = &x[(n * channels + c) * height * width..][..height * width];
+                    for (at, y) in y.iter_mut().enumerate() {
+                        let rows = self.op.bin(roi[2], roi[4], at / ow, oh, height);
+                        let cols = self.op.bin(roi[1], roi[3], at % ow, ow, width);
+                        let all = rows.flat_map(|r| cols.clone().map(move |c| x[r * width + c]));
+                        *y = all.reduce(|a, b| if b > a { b } else { a }).unwrap_or(T::ZERO);
+                    }
                 }
-            }
-        });
+            },
+        );
         Ok(())
     }
 }
@@ -178,10 +180,8 @@ mod tests {
         let x = Tensor::new([1, 1, 4, 5], &(0..20).map(|v| v as f32).collect::<Vec<_>>()).unwrap();
         let rois = [[0.0f32, 2.0, 2.0, 8.0, 6.0], [0.0, -40.0, 0.0, -30.0, 1.0]];
         let rois = Tensor::new([2, 5], rois.as_flattened()).unwrap();
-        let map = attrs(&[
-            ("pooled_shape", AttrValue::Ints(vec![2, 2])),
-            ("spatial_scale", AttrValue::Float(0.5)),
-        ]);
+        let map =
+            attrs(&[("pooled_shape", AttrValue::Ints(vec![2, 2])), ("spatial_scale", AttrValue::Float(0.5))]);
         let op = read_op("MaxRoiPool", 1, &map).unwrap();
         // Rows 1 to 3 in bins of one and a half, columns 1 to 4 in bins of two.
         let y = run_f32(&*op, &[Some(x), Some(rois)]).unwrap();

@@ -40,10 +40,7 @@ pub const FAMILY: Family = Family {
         row("DeformConv", 19, FLOATS, deform_conv::read),
         row("GridSample", 16, &DType::ALL, grid_sample::read),
         row("MaxRoiPool", 1, FLOATS, max_roi_pool::read),
-        OpDef {
-            gpu: false,
-            ..row("NonMaxSuppression", 10, &[DType::F32], non_max_suppression::read)
-        },
+        OpDef { gpu: false, ..row("NonMaxSuppression", 10, &[DType::F32], non_max_suppression::read) },
         row("RoiAlign", 10, FLOATS, roi_align::read),
     ],
 };

@@ -164,7 +164,8 @@ mod tests {
     }
 
     fn boxes() -> Tensor {
-        let corners = [[0.0f32, 0.0, 1.0, 1.0], [1.0, 1.1, 0.0, 0.1], [0.0, 5.0, 1.0, 6.0], [0.0, 0.0, 0.0, 0.0]];
+        let corners =
+            [[0.0f32, 0.0, 1.0, 1.0], [1.0, 1.1, 0.0, 0.1], [0.0, 5.0, 1.0, 6.0], [0.0, 0.0, 0.0, 0.0]];
         Tensor::new([1, 4, 4], corners.as_flattened()).unwrap()
     }
 
@@ -208,7 +209,16 @@ mod tests {
         let known = Some(Fact::known(scores.clone()));
         let cx = OpCx::for_infer(vec![Some(Fact::of(boxes().info().clone())), known], 1);
         assert!(matches!(op.infer(&cx), Err(OpError::NeedsValue { input: 0 })));
-        assert!(run(false, &[Some(boxes()), Some(scores.reshaped(crate::shape::Shape::new([1, 2, 2]).unwrap()).unwrap())]).is_err());
+        assert!(
+            run(
+                false,
+                &[
+                    Some(boxes()),
+                    Some(scores.reshaped(crate::shape::Shape::new([1, 2, 2]).unwrap()).unwrap())
+                ]
+            )
+            .is_err()
+        );
         assert!(run(false, &[Some(boxes())]).is_err());
     }
 }
