@@ -27,6 +27,7 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod random;
 pub mod reduce;
 pub mod shape_ops;
 pub mod tvm;
@@ -226,6 +227,12 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         false
     }
 
+    /// Whether its outputs differ between runs on equal inputs (random numbers without a seed), so that they
+    /// are never computed once for all runs.
+    fn varies(&self) -> bool {
+        false
+    }
+
     /// The same operator with `activation` applied to its output, where its kernels can.
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         let _ = activation;
@@ -309,6 +316,7 @@ pub static FAMILIES: &[Family] = &[
     movement::FAMILY,
     index::FAMILY,
     loss::FAMILY,
+    random::FAMILY,
     shape_ops::FAMILY,
 ];
 

@@ -146,6 +146,7 @@ impl Operator for Gemm {
             beta: self.beta,
             activation: self.activation,
             dtype: cx.dtype(0)?,
+            out: Operand::Output(0),
         };
         product.lower(lower)
     }

@@ -1,11 +1,13 @@
 //! Matrix products.
 
 mod device;
+mod einsum;
 mod gemm_op;
 mod integer;
 mod matmul;
 pub(crate) mod product;
 
+pub use einsum::Einsum;
 pub use gemm_op::Gemm;
 pub use matmul::MatMul;
 
@@ -20,6 +22,7 @@ pub(crate) const TYPES: &[DType] =
 pub const FAMILY: Family = Family {
     name: "linalg",
     ops: &[
+        OpDef { name: "Einsum", domain: "", since: 12, types: TYPES, gpu: true, read: einsum::read },
         OpDef { name: "Gemm", domain: "", since: 1, types: TYPES, gpu: true, read: gemm_op::read },
         OpDef { name: "MatMul", domain: "", since: 1, types: TYPES, gpu: true, read: matmul::read },
     ],

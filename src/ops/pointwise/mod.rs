@@ -23,7 +23,7 @@ pub use binary::{Binary, BinaryOp, add, binary, div, mul, sub};
 pub use cast::{Cast, cast};
 pub use classify::Classify;
 pub use clip::Clip;
-pub use identity::{Dropout, Identity};
+pub use identity::Identity;
 pub use legacy::BinaryBeside;
 pub use nary::{Nary, NaryOp, nary};
 pub use select::{Where, select_where};
@@ -87,7 +87,6 @@ pub const FAMILY: Family = Family {
         unary_row!("Cos", 7, FLOATS, Cos),
         unary_row!("Cosh", 9, FLOATS, Cosh),
         binary_row!("Div", 1, unary::NUMBERS, Div),
-        row("Dropout", 7, FLOATS, identity::read_dropout),
         unary_row!("Elu", 6, FLOATS, Elu),
         binary_row!("Equal", 1, &DType::ALL, Equal),
         unary_row!("Erf", 9, FLOATS, Erf),
