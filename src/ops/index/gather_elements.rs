@@ -28,7 +28,9 @@ pub(super) fn check_lines(cx: &OpCx, indices: usize, axis: i64) -> Result<usize,
     let axis = x.axis(axis)?;
     let fits = x.rank() == i.rank() && (0..x.rank()).all(|d| d == axis || i[d] <= x[d]);
     if !fits {
-        return Err(cx.shape_error(indices, format!("the rank of {x} and no larger sizes but along axis {axis}")));
+        return Err(
+            cx.shape_error(indices, format!("the rank of {x} and no larger sizes but along axis {axis}"))
+        );
     }
     Ok(axis)
 }
@@ -130,4 +132,3 @@ impl Operator for GatherElements {
         self
     }
 }
-

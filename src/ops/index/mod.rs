@@ -1,6 +1,7 @@
 //! Operators that pick and place elements by indices, or find indices of elements.
 
 mod compress;
+mod feature;
 mod gather;
 mod gather_elements;
 mod gather_nd;
@@ -17,6 +18,7 @@ mod top_k_device;
 mod unique;
 
 pub use compress::Compress;
+pub use feature::ArrayFeatureExtractor;
 pub use gather::Gather;
 pub use gather_elements::GatherElements;
 pub use gather_nd::GatherNd;
@@ -58,6 +60,7 @@ const fn row(name: &'static str, since: i64, gpu: bool, read: Reader) -> OpDef {
 pub const FAMILY: Family = Family {
     name: "index",
     ops: &[
+        OpDef { domain: "ai.onnx.ml", ..row("ArrayFeatureExtractor", 1, true, feature::read) },
         row("Compress", 9, true, compress::read),
         row("Gather", 1, true, gather::read),
         row("GatherElements", 11, true, gather_elements::read),

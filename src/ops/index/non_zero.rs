@@ -58,7 +58,6 @@ impl Operator for NonZero {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -81,9 +81,10 @@ impl Operator for OneHot {
             true => depth.to_f32s()?.first().map(|v| *v as i64),
             false => depth.to_i64s()?.first().copied(),
         };
-        let len = len.filter(|n| *n >= 0).and_then(|n| usize::try_from(n).ok()).ok_or_else(|| {
-            OpError::Value { input: 1, problem: "is no length of a vector".to_owned() }
-        })?;
+        let len = len
+            .filter(|n| *n >= 0)
+            .and_then(|n| usize::try_from(n).ok())
+            .ok_or_else(|| OpError::Value { input: 1, problem: "is no length of a vector".to_owned() })?;
         let mut dims = cx.shape(0)?.to_vec();
         dims.insert(self.axis(cx)?, len);
         Ok(vec![TensorInfo::new(cx.dtype(2)?, Shape::new(dims)?)])

@@ -100,9 +100,10 @@ impl Tuples {
         (0..self.count)
             .map(|t| {
                 let tuple = indices.get(t * k..(t + 1) * k).unwrap_or(&[]);
-                let within = tuple.iter().zip(&self.sizes).try_fold(0, |at, (&i, &size)| {
-                    position(i, size).map(|p| at * size + p)
-                })?;
+                let within = tuple
+                    .iter()
+                    .zip(&self.sizes)
+                    .try_fold(0, |at, (&i, &size)| position(i, size).map(|p| at * size + p))?;
                 Ok(t / self.per_batch.max(1) * self.batch_slices + within)
             })
             .collect()

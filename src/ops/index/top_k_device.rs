@@ -31,10 +31,7 @@ pub(super) fn lower(op: &TopK, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<()
     }
     // The same numbers in both kernels.
     let constants = |last: bool| {
-        [
-            (spec::top_k_sort::LARGEST, u32::from(op.largest)),
-            (spec::top_k_sort::LAST, u32::from(last)),
-        ]
+        [(spec::top_k_sort::LARGEST, u32::from(op.largest)), (spec::top_k_sort::LAST, u32::from(last))]
     };
     let outputs = [Operand::Output(0), Operand::Output(1)];
     let scratch = |lower: &mut Lowering<'_>, run: usize, runs: usize| {

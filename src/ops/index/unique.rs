@@ -114,8 +114,7 @@ impl Unique {
     fn compute(&self, cx: &OpCx) -> Result<Vec<Tensor>, OpError> {
         cx.expect_counts(1..=1, 1..=4)?;
         let x = cx.need_value(0)?;
-        let mut outputs =
-            with_number!(x.dtype(), T => self.outputs::<T>(x)?, else self.outputs::<u8>(x)?);
+        let mut outputs = with_number!(x.dtype(), T => self.outputs::<T>(x)?, else self.outputs::<u8>(x)?);
         outputs.truncate(cx.output_count());
         Ok(outputs)
     }
@@ -142,7 +141,6 @@ impl Operator for Unique {
         self
     }
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! Matrix products.
 
+mod det;
 mod device;
 mod einsum;
 mod gemm_op;
@@ -7,10 +8,12 @@ mod integer;
 mod matmul;
 pub(crate) mod product;
 
+pub use det::Det;
 pub use einsum::Einsum;
 pub use gemm_op::Gemm;
 pub use matmul::MatMul;
 
+use super::real::FLOATS;
 use super::{Family, OpDef};
 use crate::dtype::DType;
 
@@ -22,6 +25,7 @@ pub(crate) const TYPES: &[DType] =
 pub const FAMILY: Family = Family {
     name: "linalg",
     ops: &[
+        OpDef { name: "Det", domain: "", since: 11, types: FLOATS, gpu: true, read: det::read },
         OpDef { name: "Einsum", domain: "", since: 12, types: TYPES, gpu: true, read: einsum::read },
         OpDef { name: "Gemm", domain: "", since: 1, types: TYPES, gpu: true, read: gemm_op::read },
         OpDef { name: "MatMul", domain: "", since: 1, types: TYPES, gpu: true, read: matmul::read },

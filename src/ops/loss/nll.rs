@@ -149,9 +149,15 @@ impl Operator for NllLoss {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (op, inputs, along, label_type) = (*self, cx.input_count(), Self::along(cx)?, cx.dtype(1)?);
         Ok(match cx.dtype(0)? {
-            DType::F64 => NativeKernel::new(self.name(), move |a| op.run::<f64>(a, inputs, along, label_type)),
-            DType::F16 => NativeKernel::new(self.name(), move |a| op.run::<f16>(a, inputs, along, label_type)),
-            DType::BF16 => NativeKernel::new(self.name(), move |a| op.run::<bf16>(a, inputs, along, label_type)),
+            DType::F64 => {
+                NativeKernel::new(self.name(), move |a| op.run::<f64>(a, inputs, along, label_type))
+            }
+            DType::F16 => {
+                NativeKernel::new(self.name(), move |a| op.run::<f16>(a, inputs, along, label_type))
+            }
+            DType::BF16 => {
+                NativeKernel::new(self.name(), move |a| op.run::<bf16>(a, inputs, along, label_type))
+            }
             _ => NativeKernel::new(self.name(), move |a| op.run::<f32>(a, inputs, along, label_type)),
         })
     }
@@ -179,7 +185,9 @@ mod tests {
 
     #[test]
     fn devices_agree_on_every_form() {
-        for (x, at) in [(vec![37, 5], vec![37]), (vec![3, 7, 11, 3], vec![3, 11, 3]), (vec![700, 3], vec![700])] {
+        for (x, at) in
+            [(vec![37, 5], vec![37]), (vec![3, 7, 11, 3], vec![3, 11, 3]), (vec![700, 3], vec![700])]
+        {
             for reduction in [Reduction::None, Reduction::Sum, Reduction::Mean] {
                 for (scores, ignore) in [(false, None), (true, Some(2)), (true, Some(-1))] {
                     let op = NllLoss { scores, reduction, ignore };

@@ -58,7 +58,13 @@ impl Operator for LpNormalization {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        super::device::vectors(cx, self.resolve(cx)?, if self.p == 1 { 3 } else { 4 }, Operand::Output(0), lower)
+        super::device::vectors(
+            cx,
+            self.resolve(cx)?,
+            if self.p == 1 { 3 } else { 4 },
+            Operand::Output(0),
+            lower,
+        )
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,6 +1,7 @@
 //! Operators that compute each element of their output from the elements at its place.
 
 mod apply;
+mod binarize;
 mod binary;
 mod binary_cpu;
 mod binary_gpu;
@@ -19,6 +20,7 @@ mod tests;
 mod unary;
 mod unary_cpu;
 
+pub use binarize::Binarizer;
 pub use binary::{Binary, BinaryOp, add, binary, div, mul, sub};
 pub use cast::{Cast, cast};
 pub use classify::Classify;
@@ -74,6 +76,7 @@ pub const FAMILY: Family = Family {
         unary_row!("Asinh", 9, FLOATS, Asinh),
         unary_row!("Atan", 7, FLOATS, Atan),
         unary_row!("Atanh", 9, FLOATS, Atanh),
+        OpDef { domain: "ai.onnx.ml", ..row("Binarizer", 1, binarize::TYPES, binarize::read) },
         row("BitShift", 11, unary::INTEGERS, binary::read_shift),
         binary_row!("BitwiseAnd", 18, unary::INTEGERS, BitwiseAnd),
         unary_row!("BitwiseNot", 18, unary::INTEGERS, BitwiseNot),

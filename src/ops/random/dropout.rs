@@ -45,22 +45,27 @@ impl Dropout {
             return Ok(0.0);
         }
         let ratio = if cx.has(1) { cx.need_value(1)?.to_f32s()?.first().copied() } else { Some(0.5) };
-        ratio.filter(|r| (0.0..1.0).contains(r)).ok_or_else(|| OpError::Value {
-            input: 1,
-            problem: format!("is {ratio:?}, not of 0 to below 1"),
-        })
+        ratio
+            .filter(|r| (0.0..1.0).contains(r))
+            .ok_or_else(|| OpError::Value { input: 1, problem: format!("is {ratio:?}, not of 0 to below 1") })
     }
 
     fn pieces(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
         let mut pieces = copy_of(cx, 0, 0)?;
         if let Some(mask) = cx.outputs().get(1) {
-            let kept = with_number!(mask.dtype, T => Tensor::scalar(T::from_i64(1)), else Tensor::scalar(1u8));
+            let kept =
+                with_number!(mask.dtype, T => Tensor::scalar(T::from_i64(1)), else Tensor::scalar(1u8));
             pieces.extend(region::fill(kept, 1, &mask.shape));
         }
         Ok(pieces)
     }
 
-    fn run<T: Number>(self, args: &mut NativeArgs<'_, '_>, out: usize, ratio: f32) -> Result<(), KernelError> {
+    fn run<T: Number>(
+        self,
+        args: &mut NativeArgs<'_, '_>,
+        out: usize,
+        ratio: f32,
+    ) -> Result<(), KernelError> {
         let philox = self.seed.philox();
         let (x, y) = (args.read::<T>(0)?, args.take_write::<T>(out)?);
         let mut mask = if args.has(out + 1) { args.take_write::<u8>(out + 1)? } else { &mut [] };

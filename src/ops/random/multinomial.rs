@@ -29,8 +29,8 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
         other => return Err(attrs.error("dtype", format!("is {other}, expected int32 or int64")).into()),
     };
     let samples = attrs.int("sample_size", 1)?;
-    let samples = usize::try_from(samples)
-        .map_err(|_| attrs.error("sample_size", format!("is {samples}, below 0")))?;
+    let samples =
+        usize::try_from(samples).map_err(|_| attrs.error("sample_size", format!("is {samples}, below 0")))?;
     Ok(Arc::new(Multinomial::new(samples, wide, attrs.float_opt("seed")?)))
 }
 

@@ -43,10 +43,8 @@ fn without_a_seed_every_run_differs_and_nothing_is_folded() {
 #[test]
 fn dropped_elements_are_those_of_the_mask() {
     let x = tensor(&[40, 50], 1);
-    let truth = Tensor::from_bytes(
-        crate::graph::TensorInfo::new(DType::Bool, crate::shape::Shape::scalar()),
-        &[1],
-    );
+    let truth =
+        Tensor::from_bytes(crate::graph::TensorInfo::new(DType::Bool, crate::shape::Shape::scalar()), &[1]);
     let inputs = [Some(x.clone()), Some(Tensor::scalar(0.25f32)), Some(truth.unwrap())];
     let y = run_cpu(&Dropout::new(false, Some(7)), &inputs, 2).unwrap();
     let (values, mask) = (y[0].to_f32s().unwrap(), y[1].as_slice::<u8>().unwrap());

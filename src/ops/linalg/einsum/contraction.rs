@@ -203,8 +203,7 @@ impl Contraction {
 
     /// The contraction as products of matrices, where it is one and they are worth it.
     pub(super) fn matrices(&self) -> Option<Matrices> {
-        let mut m =
-            Matrices { batch: vec![], rows: vec![], cols: vec![], summed: vec![], out: Vec::new() };
+        let mut m = Matrices { batch: vec![], rows: vec![], cols: vec![], summed: vec![], out: Vec::new() };
         if !self.binary || self.kept.iter().chain(&self.summed).any(|a| a.size == 0) {
             return None;
         }

@@ -128,7 +128,9 @@ impl Equation {
         for (i, (term, shape)) in self.inputs.iter().zip(shapes).enumerate() {
             let own = shape.rank() - term.before.len() - term.behind.len();
             let mut axes: Vec<(Label, isize)> = Vec::new();
-            for ((label, &size), stride) in term.labels(own).into_iter().zip(shape.iter()).zip(shape.strides()) {
+            for ((label, &size), stride) in
+                term.labels(own).into_iter().zip(shape.iter()).zip(shape.strides())
+            {
                 let stride = if size == 1 { 0 } else { stride as isize };
                 // A label that an operand has twice walks its diagonal.
                 match axes.iter_mut().find(|(l, _)| *l == label) {

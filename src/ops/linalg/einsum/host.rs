@@ -40,8 +40,7 @@ fn contract<T: bytemuck::Pod + Send + Sync>(
         summed.runs(0..sums, |_, len, row| {
             for k in 0..len as isize {
                 let x = at(a, from[0] + row[0] + steps[0] * k);
-                let term =
-                    if c.binary { (with.mul)(x, at(b, from[1] + row[1] + steps[1] * k)) } else { x };
+                let term = if c.binary { (with.mul)(x, at(b, from[1] + row[1] + steps[1] * k)) } else { x };
                 acc = (with.add)(acc, term);
             }
         });
@@ -134,7 +133,8 @@ impl Run {
 
     /// The call over numbers without matrix products.
     pub(super) fn numbers<T: Number>(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-        let inputs: Result<Vec<&[T]>, KernelError> = (0..self.lens.len()).map(|i| args.read::<T>(i)).collect();
+        let inputs: Result<Vec<&[T]>, KernelError> =
+            (0..self.lens.len()).map(|i| args.read::<T>(i)).collect();
         let out = args.take_write::<T>(self.lens.len())?;
         let with = Arithmetic { zero: T::ZERO, add: T::add, mul: T::mul };
         self.run(&inputs?, out, |c, operands, out| {

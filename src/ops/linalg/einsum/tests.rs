@@ -17,9 +17,7 @@ fn naive(equation: &str, inputs: &[Tensor]) -> Vec<f64> {
             .operands
             .iter()
             .zip(&values)
-            .map(|(v, x)| {
-                f64::from(x[v.axes.iter().map(|(l, s)| of(*l) * s.unsigned_abs()).sum::<usize>()])
-            })
+            .map(|(v, x)| f64::from(x[v.axes.iter().map(|(l, s)| of(*l) * s.unsigned_abs()).sum::<usize>()]))
             .product();
         let to = views.output.iter().fold(0, |to, l| to * views.size(*l) + of(*l));
         out[to] += term;
