@@ -1,5 +1,7 @@
 //! Activations that other operators' kernels apply to their output.
 
+use crate::spirv::math;
+
 /// A function of one element that a producer's kernel can apply before it stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Activation {
@@ -35,6 +37,10 @@ pub enum Activation {
     HardSwish,
     /// `x * sigmoid(x)`.
     Silu,
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
+    Gelu,
+    /// Gelu by its approximation through tanh.
+    GeluTanh,
 }
 
 impl Activation {
@@ -50,10 +56,13 @@ impl Activation {
             Activation::HardSigmoid { alpha, beta } => (6, [alpha, beta]),
             Activation::HardSwish => (7, [0.0; 2]),
             Activation::Silu => (8, [0.0; 2]),
+            Activation::Gelu => (9, [0.0; 2]),
+            Activation::GeluTanh => (10, [0.0; 2]),
         }
     }
 
-    /// Its value at `x`.
+    /// Its value at `x`, without calls, so that loops over it vectorize where the kind is known.
+    #[inline]
     pub fn apply(&self, x: f32) -> f32 {
         match *self {
             Activation::None => x,
@@ -76,18 +85,13 @@ impl Activation {
                 let y = if x < low { low } else { x };
                 if y > high { high } else { y }
             }
-            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Activation::Tanh => x.tanh(),
+            Activation::Sigmoid => math::sigmoid(x, 0.0, 0.0),
+            Activation::Tanh => math::tanh(x, 0.0, 0.0),
             Activation::HardSigmoid { alpha, beta } => (alpha * x + beta).clamp(0.0, 1.0),
             Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
-            Activation::Silu => x / (1.0 + (-x).exp()),
-        }
-    }
-
-    /// Applies it to every element of `values`.
-    pub fn apply_all(&self, values: &mut [f32]) {
-        if *self != Activation::None {
-            values.iter_mut().for_each(|v| *v = self.apply(*v));
+            Activation::Silu => math::swish(x, 1.0, 0.0),
+            Activation::Gelu => math::gelu(x, 0.0, 0.0),
+            Activation::GeluTanh => math::gelu_tanh(x, 0.0, 0.0),
         }
     }
 }
@@ -108,6 +112,8 @@ mod tests {
             Activation::HardSigmoid { alpha: 0.2, beta: 0.5 },
             Activation::HardSwish,
             Activation::Silu,
+            Activation::Gelu,
+            Activation::GeluTanh,
         ];
         let codes: std::collections::BTreeSet<u32> = all.iter().map(|a| a.code().0).collect();
         assert_eq!(codes.len(), all.len());

@@ -326,7 +326,8 @@ impl<'m, 's> Importer<'m, 's> {
         };
         let mut inputs: Vec<Option<TensorId>> =
             node.input.iter().map(|name| scope.get(making, name)).collect();
-        while let Some(None) = inputs.last() {
+        // What sub-graphs capture comes behind all inputs that the operator may have.
+        while graphs.is_empty() && matches!(inputs.last(), Some(None)) {
             inputs.pop();
         }
         self.subgraphs(&graphs, making, scope, &mut inputs, &mut attrs)?;

@@ -13,7 +13,7 @@ mod summary;
 mod syntax;
 mod tensor;
 
-pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize_onnx};
+pub use summary::summarize_onnx;
 pub use tensor::{read_tensor_pb, write_tensor_pb};
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ use tensor::decode_error;
 /// The newest IR version whose meaning is known.
 const NEWEST_IR: i64 = 14;
 /// The newest opset of the default domain whose operators are known.
-const NEWEST_OPSET: i64 = 28;
+pub const NEWEST_OPSET: i64 = 28;
 /// The oldest opset that is read without the restrictions of [`legacy`].
 const OLDEST_OPSET: i64 = 7;
 

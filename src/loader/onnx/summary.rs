@@ -1,4 +1,4 @@
-//! What a model says of itself, supported or not: for people who want to know what they have.
+//! What an ONNX model says of itself, supported or not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,80 +13,8 @@ use super::tensor::{decode_error, dtype_of};
 use super::{NEWEST_OPSET, Opsets};
 use crate::loader::error::{LoadError, LoadErrorKind};
 use crate::loader::source::Source;
+use crate::loader::summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo};
 use crate::ops;
-
-/// What a model file holds, read without asking whether any of it is supported.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct ModelSummary {
-    /// Version of the file format.
-    pub ir_version: i64,
-    /// The program that wrote it, with its version.
-    pub producer: String,
-    /// Operator set versions by domain; "" is ONNX's own.
-    pub opsets: BTreeMap<String, i64>,
-    /// The graph's name.
-    pub graph: String,
-    /// What the caller gives; parameters that the file lists as inputs are left out.
-    pub inputs: Vec<SummaryIo>,
-    /// What the caller gets.
-    pub outputs: Vec<SummaryIo>,
-    /// Nodes of the graph and its sub-graphs.
-    pub nodes: usize,
-    /// Operators of the graph, its sub-graphs and the functions that the model defines, most frequent first.
-    pub operators: Vec<OperatorCount>,
-    /// Functions that the model defines.
-    pub functions: Vec<String>,
-    /// Parameters by element type.
-    pub parameters: Vec<ParameterGroup>,
-}
-
-/// An input or output in words.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct SummaryIo {
-    /// Its name.
-    pub name: String,
-    /// Its element type, or what it is if it is no tensor.
-    pub kind: String,
-    /// Its shape, as far as it is declared.
-    pub shape: String,
-}
-
-/// How often a model uses an operator.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct OperatorCount {
-    /// Its name.
-    pub name: String,
-    /// Its domain; "" is ONNX's own.
-    pub domain: String,
-    /// How many nodes.
-    pub count: usize,
-    /// The family it is in; `None` where it is not supported.
-    pub family: Option<&'static str>,
-    /// Whether it is a function that the model defines.
-    pub function: bool,
-    /// Whether it has device kernels.
-    pub device_kernels: bool,
-}
-
-impl OperatorCount {
-    /// Whether a node of it can be loaded, as far as its name tells.
-    pub fn is_known(&self) -> bool {
-        self.function || self.family.is_some()
-    }
-}
-
-/// Parameters of one element type.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct ParameterGroup {
-    /// The element type's name.
-    pub dtype: String,
-    /// How many tensors.
-    pub tensors: usize,
-    /// Their elements.
-    pub elements: u64,
-    /// Their bytes; 0 for types that are not supported.
-    pub bytes: u64,
-}
 
 /// Reads what the ONNX model `path` says of itself. Parameters stay where they are.
 ///
@@ -112,6 +40,7 @@ fn summarize(source: &mut Source<'_>) -> Result<ModelSummary, LoadError> {
     }
     let is_parameter = |i: &&ValueInfoProto| !graph.initializer.iter().any(|t| t.name == i.name);
     Ok(ModelSummary {
+        format: "ONNX",
         ir_version: model.ir_version,
         producer: format!("{} {}", model.producer_name, model.producer_version).trim().to_owned(),
         graph: graph.name.clone(),

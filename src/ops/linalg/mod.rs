@@ -1,7 +1,7 @@
 //! Matrix products.
 
 mod det;
-mod device;
+pub(crate) mod device;
 mod einsum;
 mod gemm_op;
 mod integer;
@@ -13,6 +13,7 @@ pub use einsum::Einsum;
 pub use gemm_op::Gemm;
 pub use matmul::MatMul;
 
+use super::index::NUMBERS;
 use super::real::FLOATS;
 use super::{Family, OpDef};
 use crate::dtype::DType;
@@ -26,7 +27,7 @@ pub const FAMILY: Family = Family {
     name: "linalg",
     ops: &[
         OpDef { name: "Det", domain: "", since: 11, types: FLOATS, gpu: true, read: det::read },
-        OpDef { name: "Einsum", domain: "", since: 12, types: TYPES, gpu: true, read: einsum::read },
+        OpDef { name: "Einsum", domain: "", since: 12, types: NUMBERS, gpu: true, read: einsum::read },
         OpDef { name: "Gemm", domain: "", since: 1, types: TYPES, gpu: true, read: gemm_op::read },
         OpDef { name: "MatMul", domain: "", since: 1, types: TYPES, gpu: true, read: matmul::read },
     ],

@@ -55,8 +55,11 @@ impl Operator for Bernoulli {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
-        let dtype = cx.dtype_of(0, FLOATS)?;
-        Ok(vec![TensorInfo::new(self.dtype.unwrap_or(dtype), cx.shape(0)?.clone())])
+        let dtype = self.dtype.unwrap_or(cx.dtype_of(0, FLOATS)?);
+        if !DType::COMPUTE.contains(&dtype) {
+            return Err(OpError::unsupported(format!("Bernoulli of {dtype}")));
+        }
+        Ok(vec![TensorInfo::new(dtype, cx.shape(0)?.clone())])
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

@@ -89,7 +89,8 @@ fn products(
         beta: 1.0,
         activation: Activation::None,
         dtype,
-        out,
+        y: out,
+        prepared: None,
     };
     product.lower(lower)?;
     if direct { Ok(()) } else { copy_block(lower, block(&result, false), out, to, dtype.bytes()) }
