@@ -30,6 +30,7 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod random;
 pub mod recurrent;
 pub mod reduce;
 pub mod sequence;
@@ -238,6 +239,12 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         false
     }
 
+    /// Whether its outputs differ between runs on equal inputs (random numbers without a seed), so that they
+    /// are never computed once for all runs.
+    fn varies(&self) -> bool {
+        false
+    }
+
     /// The same operator with `activation` applied to its output, where its kernels can.
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         let _ = activation;
@@ -323,6 +330,7 @@ pub static FAMILIES: &[Family] = &[
     movement::FAMILY,
     index::FAMILY,
     loss::FAMILY,
+    random::FAMILY,
     shape_ops::FAMILY,
     control::FAMILY,
     vision::FAMILY,

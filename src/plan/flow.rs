@@ -135,8 +135,9 @@ impl Flow {
     /// [`PlanError::Fold`] where the operator fails on the values.
     pub(super) fn fold(&mut self, n: usize) -> Result<bool, PlanError> {
         let node = &self.nodes[n];
-        let known =
-            node.op.shape_only() || node.inputs.iter().flatten().all(|&v| self.values[v].constant.is_some());
+        let known = !node.op.varies()
+            && (node.op.shape_only()
+                || node.inputs.iter().flatten().all(|&v| self.values[v].constant.is_some()));
         let bytes: usize = node.outputs.iter().map(|&v| self.values[v].info.bytes()).sum();
         if !known || bytes > limits::MAX_FOLDED_BYTES {
             return Ok(false);

@@ -1,16 +1,21 @@
 //! Matrix products.
 
+mod det;
 pub(crate) mod device;
+mod einsum;
 mod fused;
 mod gemm_op;
 mod integer;
 mod matmul;
 pub(crate) mod product;
 
+pub use det::Det;
+pub use einsum::Einsum;
 pub use fused::FusedMatMul;
 pub use gemm_op::Gemm;
 pub use matmul::MatMul;
 
+use super::index::NUMBERS;
 use super::real::FLOATS;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
@@ -32,6 +37,8 @@ pub const FAMILY: Family = Family {
     ops: &[
         contrib("FusedGemm", fused::read_gemm),
         contrib("FusedMatMul", fused::read_matmul),
+        OpDef { name: "Det", domain: "", since: 11, types: FLOATS, gpu: true, read: det::read },
+        OpDef { name: "Einsum", domain: "", since: 12, types: NUMBERS, gpu: true, read: einsum::read },
         OpDef { name: "Gemm", domain: "", since: 1, types: TYPES, gpu: true, read: gemm_op::read },
         OpDef { name: "MatMul", domain: "", since: 1, types: TYPES, gpu: true, read: matmul::read },
     ],

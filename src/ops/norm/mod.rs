@@ -1,6 +1,7 @@
 //! Normalizations and softmax.
 
 mod batch_norm;
+mod batch_norm_training;
 mod device;
 mod group_norm;
 mod layer_norm;
@@ -11,6 +12,7 @@ mod rows;
 mod softmax;
 
 pub use batch_norm::BatchNormalization;
+pub use batch_norm_training::BatchNormTraining;
 pub use group_norm::{GroupNormalization, GroupScale, InstanceNormalization};
 pub use layer_norm::LayerNormalization;
 pub use lp_norm::LpNormalization;

@@ -8,6 +8,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::index::NUMBERS;
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -96,9 +97,7 @@ impl Operator for Cumulative {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
-        if cx.dtype(0)? == DType::Bool {
-            return Err(OpError::unsupported(format!("{} of bool", self.name())));
-        }
+        cx.dtype_of(0, NUMBERS)?;
         self.along(cx)?;
         Ok(vec![cx.input(0)?.clone()])
     }
