@@ -26,6 +26,7 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod quant;
 pub mod reduce;
 pub mod shape_ops;
 pub mod tvm;
@@ -307,6 +308,7 @@ pub static FAMILIES: &[Family] = &[
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
+    quant::FAMILY,
     shape_ops::FAMILY,
 ];
 

@@ -35,12 +35,17 @@ pub(super) struct Outcome {
     pub(super) fallbacks: usize,
 }
 
-/// Runs a case on opened devices. A panic is a failure of the case and of nothing else.
-pub(super) fn run(case: &Case, devices: &[Context], given: (Option<f64>, Option<f64>)) -> Outcome {
+/// Runs a case on opened devices, on the CPU what they have no kernel for where `fallback`. A panic is a failure of the case and of nothing else.
+pub(super) fn run(
+    case: &Case,
+    devices: &[Context],
+    fallback: bool,
+    given: (Option<f64>, Option<f64>),
+) -> Outcome {
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
     let mut fallbacks = 0;
-    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, tolerance, &mut fallbacks)));
+    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, fallback, tolerance, &mut fallbacks)));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
@@ -59,11 +64,12 @@ pub(super) fn run(case: &Case, devices: &[Context], given: (Option<f64>, Option<
 fn verify(
     case: &Case,
     devices: &[Context],
+    fallback: bool,
     tolerance: Tolerance,
     fallbacks: &mut usize,
 ) -> Result<Option<String>, CliError> {
     let graph = load_onnx(&model_of(&case.dir)?)?;
-    let mut builder = Session::builder().graph(graph);
+    let mut builder = Session::builder().graph(graph).fallback(fallback);
     for device in devices {
         builder = builder.context(device.clone());
     }

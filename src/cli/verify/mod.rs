@@ -119,7 +119,7 @@ fn run_all(cases: &[Case], args: &Args, devices: &[Context], bar: &Progress) -> 
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(at) else { break };
-                    let mut outcome = case::run(case, devices, (args.rtol, args.atol));
+                    let mut outcome = case::run(case, devices, !args.no_fallback, (args.rtol, args.atol));
                     if args.validation {
                         add_messages(&mut outcome, devices);
                     }

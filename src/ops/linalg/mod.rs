@@ -3,7 +3,7 @@
 mod device;
 mod gemm_op;
 mod integer;
-mod matmul;
+pub(crate) mod matmul;
 pub(crate) mod product;
 
 pub use gemm_op::Gemm;
