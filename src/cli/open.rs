@@ -5,7 +5,26 @@ use std::env;
 use super::error::CliError;
 use crate::backend::ContextDesc;
 use crate::device::Context;
+use crate::plan::Precision;
 use crate::registry::{DEVICE_VARIABLE, Registry};
+
+/// What `--precision` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum PrecisionArg {
+    /// What the model says.
+    F32,
+    /// Half precision with sums in float32, where the device has kernels for it.
+    F16,
+}
+
+impl From<PrecisionArg> for Precision {
+    fn from(arg: PrecisionArg) -> Precision {
+        match arg {
+            PrecisionArg::F32 => Precision::F32,
+            PrecisionArg::F16 => Precision::F16,
+        }
+    }
+}
 
 /// What is opened where no device is named: what the environment says, else `auto`.
 pub(super) fn default_selector() -> String {

@@ -1,9 +1,11 @@
 //! Makes a plan: places, lowers, decides storage, packs arenas, inserts barriers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
-use super::flow::{Flow, ValueId, node_error, specialize};
+use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
+use super::half::{HalfConstants, Precision, halve};
 use super::report::{NodeReport, PlanReport};
 use super::rewrite::fuse;
 use super::storage::{Backing, Life, Storage};
@@ -13,7 +15,7 @@ use super::{
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
-use crate::kernel::{KernelId, NativeKernel, touch};
+use crate::kernel::{KernelId, NativeKernel, Requires, touch};
 use crate::memory::coherency::Access;
 use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
 
@@ -26,6 +28,10 @@ pub struct PlanOptions {
     pub in_place: bool,
     /// Lets an operator without a kernel on its device run on the first native device of the table.
     pub fallback: bool,
+    /// What a `float32` graph computes in.
+    pub precision: Precision,
+    /// Constants in `float16`, shared by all plans made with these options.
+    pub halves: Arc<HalfConstants>,
     /// Devices by node name; beats everything else.
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
@@ -38,6 +44,8 @@ impl Default for PlanOptions {
             fuse: true,
             in_place: true,
             fallback: true,
+            precision: Precision::F32,
+            halves: Arc::default(),
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
         }
@@ -75,6 +83,7 @@ impl Compiler<'_> {
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
         let mut flow = specialize(self.graph, infos, values)?;
         let fused = if self.options.fuse { fuse(&mut flow)? } else { 0 };
+        let halved = if self.options.precision == Precision::F16 { self.halve(&mut flow)? } else { 0 };
         let lowered: Vec<Lowering1> =
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
         let order = schedule(&flow, &lowered);
@@ -83,13 +92,29 @@ impl Compiler<'_> {
         let mut plan = emit.emit()?;
         plan.report.graph_nodes = self.graph.nodes().len();
         plan.report.fused = fused;
+        plan.report.halved = halved;
         insert_barriers(&mut plan, self.devices, &|place| (place, 0));
         plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
         Ok(plan)
     }
 
-    fn wanted_device(&self, flow: &Flow, n: usize) -> Result<u32, PlanError> {
-        let node = &flow.nodes[n];
+    /// Lets nodes compute in `float16`; returns how many do.
+    fn halve(&self, flow: &mut Flow) -> Result<usize, PlanError> {
+        let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
+        if let Some(device) = self.devices.iter().find(lacks) {
+            return Err(PlanError::NoHalf { device: device.name.clone() });
+        }
+        let lowers = |node: &FlowNode, cx: &OpCx| {
+            let device = self.wanted_device(node);
+            let alias = node.op.alias(cx).is_some();
+            device.is_ok_and(|device| alias || self.lower_on(node, cx, device).is_ok())
+        };
+        let count = halve(flow, &self.options.halves, &lowers);
+        flow.drop_dead();
+        Ok(count)
+    }
+
+    fn wanted_device(&self, node: &FlowNode) -> Result<u32, PlanError> {
         let by_name = self.options.place_nodes.get(&node.name);
         let by_op = || self.options.place_ops.get(node.op.name());
         let device = by_name.or_else(by_op).copied().or(node.device).unwrap_or(0);
@@ -103,7 +128,7 @@ impl Compiler<'_> {
 
     fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
         let node = &flow.nodes[n];
-        let wanted = self.wanted_device(flow, n)?;
+        let wanted = self.wanted_device(node)?;
         let cx = flow.cx(n);
         if let Some(i) = node.op.alias(&cx)
             && node.inputs.get(i).copied().flatten().is_some()
@@ -117,7 +142,7 @@ impl Compiler<'_> {
         }
         let mut reasons = Vec::new();
         for device in candidates {
-            match self.lower_on(flow, n, &cx, device) {
+            match self.lower_on(node, &cx, device) {
                 Ok(work) => {
                     let fallback = (!reasons.is_empty()).then(|| reasons.join("; "));
                     return Ok(Lowering1 { device, fallback, work });
@@ -132,8 +157,7 @@ impl Compiler<'_> {
         Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason: reasons.join("; ") })
     }
 
-    fn lower_on(&self, flow: &Flow, n: usize, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
-        let node = &flow.nodes[n];
+    fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
             return Ok(NodeWork::Native(node.op.cpu(cx)?));

@@ -31,6 +31,8 @@ pub struct PlanReport {
     pub graph_nodes: usize,
     /// Pairs of nodes that became one.
     pub fused: usize,
+    /// Nodes that compute in `float16` where the graph says `float32`.
+    pub halved: usize,
     /// Dispatches, copies and fills.
     pub commands: usize,
     /// Barriers between them.

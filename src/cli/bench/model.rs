@@ -11,7 +11,7 @@ use super::measure::{median, region};
 use crate::Tensor;
 use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
-use crate::cli::open::open;
+use crate::cli::open::{PrecisionArg, open};
 use crate::cli::output::Output;
 use crate::cli::table::{self, Table};
 use crate::loader::onnx::read_tensor_pb;
@@ -34,6 +34,9 @@ pub(in crate::cli) struct Args {
     /// Show the time of each operator.
     #[arg(long)]
     profile: bool,
+    /// What a float32 model computes in: f16 is half precision with sums in float32.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
+    precision: PrecisionArg,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,7 +59,8 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
     let context = open(args.device.as_deref(), &ContextDesc::default())?;
     let device = context.info().name.clone();
     let path = args.dir.join("model.onnx");
-    let session = Session::builder().model(&path).context(context).build()?;
+    let session =
+        Session::builder().model(&path).context(context).precision(args.precision.into()).build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;
     if args.serve {

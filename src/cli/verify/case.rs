@@ -11,6 +11,7 @@ use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
 use crate::loader::onnx::load_onnx;
+use crate::plan::Precision;
 use crate::session::Session;
 
 /// How a case ended.
@@ -40,12 +41,15 @@ pub(super) fn run(
     case: &Case,
     devices: &[Context],
     fallback: bool,
+    precision: Precision,
     given: (Option<f64>, Option<f64>),
 ) -> Outcome {
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
     let mut fallbacks = 0;
-    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, fallback, tolerance, &mut fallbacks)));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        verify(case, devices, fallback, precision, tolerance, &mut fallbacks)
+    }));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
@@ -65,11 +69,12 @@ fn verify(
     case: &Case,
     devices: &[Context],
     fallback: bool,
+    precision: Precision,
     tolerance: Tolerance,
     fallbacks: &mut usize,
 ) -> Result<Option<String>, CliError> {
     let graph = load_onnx(&model_of(&case.dir)?)?;
-    let mut builder = Session::builder().graph(graph).fallback(fallback);
+    let mut builder = Session::builder().graph(graph).fallback(fallback).precision(precision);
     for device in devices {
         builder = builder.context(device.clone());
     }
