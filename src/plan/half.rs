@@ -87,9 +87,6 @@ impl HalfConstants {
 
 /// Rewrites `flow`; `lowers` says whether the device of a node (by its position) has a kernel for an operator
 /// with such facts. Returns how many nodes compute in `float16` now.
-///
-/// # Errors
-/// [`PlanError::Graph`] where a conversion cannot be made.
 pub(super) fn halve(
     flow: &mut Flow,
     constants: &HalfConstants,

@@ -255,6 +255,7 @@ fn a_device_without_16_bit_storage_refuses_half_precision() {
     g.output("y", y);
     let graph = g.build().unwrap();
     let mut info = Registry::with_defaults().open("sim", &desc()).unwrap().info().clone();
+    info.native = false;
     info.features = info.features.missing(crate::kernel::Requires::STORAGE_16);
     let options = PlanOptions { precision: Precision::F16, ..PlanOptions::default() };
     let compiler = Compiler { graph: &graph, devices: &[&info], options: &options };
