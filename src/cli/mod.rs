@@ -15,8 +15,10 @@ mod explain;
 mod inspect;
 mod npy;
 mod open;
+mod operators;
 mod output;
 mod picture;
+mod precision;
 mod run;
 mod scene;
 mod table;
@@ -56,6 +58,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Check models against the outputs that ONNX test cases hold.
     Verify(Box<verify::Args>),
+    /// List the operators that models may have.
+    Operators(operators::Args),
     /// Measure transfers or a model.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -84,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args, &mut out),
         Command::Inspect(args) => inspect::run(args, &mut out),
         Command::Verify(args) => verify::run(args, &mut out),
+        Command::Operators(args) => operators::run(args, &mut out),
         Command::Bench(command) => bench::run(command, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
     };

@@ -224,6 +224,15 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
+/// Reads a JSON file.
+///
+/// # Errors
+/// [`CliError::File`], [`CliError::Content`].
+pub(super) fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> Result<T, CliError> {
+    let text = read_bytes(path)?;
+    serde_json::from_slice(&text).map_err(|e| CliError::content(path, e.to_string()))
+}
+
 /// Opens a regular file.
 fn open(path: &Path) -> Result<File, CliError> {
     let failed = |e| CliError::file("read", path, e);
