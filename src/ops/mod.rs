@@ -31,6 +31,7 @@ pub mod norm;
 pub mod pointwise;
 pub mod pool;
 pub mod random;
+pub mod quant;
 pub mod recurrent;
 pub mod reduce;
 pub mod sequence;
@@ -329,6 +330,7 @@ pub static FAMILIES: &[Family] = &[
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
+    quant::FAMILY,
     loss::FAMILY,
     random::FAMILY,
     shape_ops::FAMILY,

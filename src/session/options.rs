@@ -13,7 +13,7 @@ use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader;
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
-use crate::plan::PlanOptions;
+use crate::plan::{PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
@@ -110,6 +110,13 @@ impl SessionBuilder {
     /// become one.
     pub fn fuse(mut self, fuse: bool) -> Self {
         self.plan.fuse = fuse;
+        self
+    }
+
+    /// What a `float32` model computes in. Its inputs and outputs stay as they are; a device without 16-bit
+    /// storage refuses half precision when the plan is made.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.plan.precision = precision;
         self
     }
 

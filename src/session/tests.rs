@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
@@ -7,7 +8,9 @@ use crate::memory::host::HostRegion;
 use crate::memory::import::Path;
 use crate::ops::movement::{Concat, Transpose};
 use crate::ops::reduce::{Reduce, ReduceKind};
+use crate::plan::{Compiler, PlanError, PlanOptions, Precision};
 use crate::registry::Registry;
+use crate::shape::Shape;
 
 pub(super) fn desc() -> ContextDesc {
     ContextDesc { validation: true, ..ContextDesc::default() }
@@ -172,6 +175,94 @@ fn devices_that_share_an_output_see_the_same_bytes() {
             shared_output(first, second, n);
         }
     }
+}
+
+/// `softmax(relu(x w) + mask) w2`, an exponential that stays in full precision, and what comes out.
+fn halved(device: &str) {
+    // Of -0.5 to 0.5, in no order.
+    let values = |n: usize, seed: usize| -> Vec<f32> {
+        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 1009.0 - 0.5).collect()
+    };
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [5.into(), 64.into()]);
+    let w = g.constant("w", Tensor::new([64, 32], &values(64 * 32, 1)).unwrap());
+    let mask: Vec<f32> = (0..32).map(|i| if i % 3 == 0 { -1e9 } else { 0.0 }).collect();
+    let mask = g.constant("mask", Tensor::new([32], &mask).unwrap());
+    let op = |name: &str| {
+        (crate::ops::find("", name).unwrap().read)(
+            &mut crate::ops::AttrReader::new(&Default::default(), 1, 1),
+            17,
+        )
+        .unwrap()
+    };
+    let a = g.op(op("MatMul"), &[x, w]);
+    let b = g.op(op("Add"), &[a, mask]);
+    let c = g.op(op("Softmax"), &[b]);
+    let w2 = g.constant("w2", Tensor::new([32, 8], &values(32 * 8, 2)).unwrap());
+    let d = g.op(op("MatMul"), &[c, w2]);
+    let e = g.op(op("Exp"), &[d]);
+    g.output("d", d);
+    g.output("e", e);
+    let graph = g.build().unwrap();
+    let x = Tensor::new([5, 64], &values(320, 3)).unwrap();
+    let run = |device: &str, precision: Precision| {
+        let context = Registry::with_defaults().open(device, &desc()).unwrap();
+        let mut session =
+            Session::builder().graph(graph.clone()).context(context).precision(precision).build().unwrap();
+        session.set_input("x", &x).unwrap();
+        session.run().unwrap();
+        let report = session.binding().unwrap().plan().report.clone();
+        let found = ["d", "e"].map(|o| session.get_output(o).unwrap());
+        check_messages(&session);
+        (found, report)
+    };
+    let (want, full) = run("cpu", Precision::F32);
+    let (got, half) = run(device, Precision::F16);
+    assert_eq!(full.halved, 0);
+    assert!(half.halved >= 3, "{device}: {half:#?}");
+    let in_half = |op: &str| half.nodes.iter().all(|n| n.op != op || n.output.starts_with("float16"));
+    assert!(in_half("MatMul") && in_half("Softmax") && !in_half("Exp"), "{device}: {half:#?}");
+    for (got, want) in got.iter().zip(&want) {
+        assert_eq!(got.info(), want.info());
+        // 11 bits of mantissa, a few roundings.
+        for (g, w) in got.to_f32s().unwrap().iter().zip(want.to_f32s().unwrap()) {
+            assert!((g - w).abs() <= 4e-3 * w.abs().max(1.0), "{device}: {g}, in full precision {w}");
+        }
+    }
+    assert_ne!(got[0].bytes(), want[0].bytes(), "{device}");
+}
+
+#[test]
+fn half_precision_on_cpu() {
+    halved("cpu");
+}
+
+#[test]
+fn half_precision_on_vulkan() {
+    halved("vulkan");
+}
+
+#[test]
+fn half_precision_on_sim() {
+    halved("sim");
+}
+
+#[test]
+fn a_device_without_16_bit_storage_refuses_half_precision() {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [4.into()]);
+    let y = g.op(crate::ops::add(), &[x, x]);
+    g.output("y", y);
+    let graph = g.build().unwrap();
+    let mut info = Registry::with_defaults().open("sim", &desc()).unwrap().info().clone();
+    info.native = false;
+    info.features = info.features.missing(crate::kernel::Requires::STORAGE_16);
+    let options = PlanOptions { precision: Precision::F16, ..PlanOptions::default() };
+    let programs = Default::default();
+    let compiler = Compiler { graph: &graph, devices: &[&info], options: &options, programs: &programs };
+    let infos = [TensorInfo::new(DType::F32, Shape::new([4]).unwrap())];
+    let refused = compiler.compile(&infos, &BTreeMap::new());
+    assert!(matches!(refused, Err(PlanError::NoHalf { .. })), "{refused:?}");
 }
 
 /// A parameter that lies in pages of its own is read there: no device memory is allocated for it.

@@ -13,6 +13,7 @@ use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
 use crate::cli::open::{may_decide, open};
 use crate::cli::output::Output;
+use crate::cli::precision::PrecisionArg;
 use crate::cli::table::{self, Table};
 use crate::loader::onnx::read_tensor_pb;
 use crate::session::{Binding, Error, Memory, Profile, Session};
@@ -34,6 +35,9 @@ pub(in crate::cli) struct Args {
     /// Show the time of each operator.
     #[arg(long)]
     profile: bool,
+    /// What a float32 model computes in: f16 is half precision with sums in float32.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
+    precision: PrecisionArg,
     /// Keep chains of pointwise operators apart, to see what fusing them saves.
     #[arg(long)]
     no_chains: bool,
@@ -59,7 +63,12 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
     let context = open(args.device.as_deref(), &ContextDesc::default())?;
     let device = context.info().name.clone();
     let path = args.dir.join("model.onnx");
-    let session = Session::builder().model(&path).context(context).chains(!args.no_chains).build()?;
+    let session = Session::builder()
+        .model(&path)
+        .context(context)
+        .chains(!args.no_chains)
+        .precision(args.precision.into())
+        .build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;
     if args.serve {

@@ -12,7 +12,7 @@ use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
 use crate::loader;
-use crate::plan::NodeReport;
+use crate::plan::{NodeReport, Precision};
 use crate::session::Session;
 
 /// How a case ended.
@@ -51,12 +51,15 @@ pub(super) fn run(
     case: &Case,
     devices: &[Context],
     fallback: bool,
+    precision: Precision,
     given: (Option<f64>, Option<f64>),
 ) -> Outcome {
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
     let mut fallbacks = BTreeMap::new();
-    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, fallback, tolerance, &mut fallbacks)));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        verify(case, devices, fallback, precision, tolerance, &mut fallbacks)
+    }));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
@@ -76,11 +79,12 @@ fn verify(
     case: &Case,
     devices: &[Context],
     fallback: bool,
+    precision: Precision,
     tolerance: Tolerance,
     fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
     let graph = loader::load_with(&model_of(&case.dir)?, case.params.as_deref())?;
-    let mut builder = Session::builder().graph(graph).fallback(fallback);
+    let mut builder = Session::builder().graph(graph).fallback(fallback).precision(precision);
     for device in devices {
         builder = builder.context(device.clone());
     }

@@ -1,7 +1,7 @@
 //! Convolutions.
 
-mod columns;
-mod conv_op;
+pub(crate) mod columns;
+pub(crate) mod conv_op;
 mod depthwise;
 mod device;
 mod direct;

@@ -6,7 +6,7 @@ mod einsum;
 mod fused;
 mod gemm_op;
 mod integer;
-mod matmul;
+pub(crate) mod matmul;
 pub(crate) mod product;
 
 pub use det::Det;
