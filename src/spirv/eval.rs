@@ -31,7 +31,22 @@ pub struct Evaluator {
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     registers: Vec<Vec<f32>>,
+    views: Vec<View>,
 }
+
+/// Where the elements of an input are during one run.
+#[derive(Clone, Copy, Debug)]
+enum View {
+    /// From this one on, one after the other.
+    From(usize),
+    /// This one throughout.
+    One(usize),
+    /// Collected into the register of its step.
+    Gathered,
+}
+
+/// Elements for which a run of its own is worth its overhead.
+const LONG: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -51,8 +66,8 @@ enum Place {
     Nowhere,
     /// In the input's own memory.
     Input(usize),
-    /// The first element of an input.
-    Scalar(usize),
+    /// In the input's own memory or in a register, as its view says.
+    Broadcast(usize, usize),
     Const(f32),
     Register(usize),
     /// In the output's own memory; of one that no step reads.
@@ -88,7 +103,6 @@ impl Evaluator {
             evaluator.places[at] = match expr {
                 Expr::Const(value) => Place::Const(value),
                 Expr::Input(input) if evaluator.desc.inputs()[input] == Indexing::Full => Place::Input(input),
-                Expr::Input(input) if evaluator.desc.inputs()[input].terms() == 0 => Place::Scalar(input),
                 _ => match output {
                     Some(output) if !again && last_use[at].is_none() => {
                         evaluator.steps.push(Step { expr, to: Target::Output(output) });
@@ -99,7 +113,10 @@ impl Evaluator {
                         let to = free.pop().unwrap_or(evaluator.registers);
                         evaluator.registers = evaluator.registers.max(to + 1);
                         evaluator.steps.push(Step { expr, to: Target::Register(to) });
-                        Place::Register(to)
+                        match expr {
+                            Expr::Input(input) => Place::Broadcast(input, to),
+                            _ => Place::Register(to),
+                        }
                     }
                 },
             };
@@ -107,7 +124,8 @@ impl Evaluator {
             operands.sort_unstable();
             operands.dedup();
             for operand in operands {
-                if let Place::Register(register) = evaluator.places[operand.index()]
+                if let Place::Register(register) | Place::Broadcast(_, register) =
+                    evaluator.places[operand.index()]
                     && last_use[operand.index()] == Some(at)
                     && !evaluator.desc.outputs().contains(&operand)
                 {
@@ -143,15 +161,61 @@ impl Evaluator {
         let len = self.check(first, inputs, outputs)?;
         let registers = &mut scratch.registers;
         registers.resize_with(registers.len().max(self.registers), Vec::new);
-        for step in &self.steps {
-            match step.to {
-                Target::Output(output) => {
-                    self.step(step.expr, outputs[output], first, inputs, registers);
+        let mut start = 0;
+        while start < len {
+            let run = self.look(first + start, len - start, inputs, &mut scratch.views);
+            let now = Run { first: first + start, start, len: run, inputs, views: &scratch.views };
+            self.eval_run(&now, outputs, registers);
+            start += run;
+        }
+        Ok(())
+    }
+
+    /// Decides how each input is seen from element `first` on, and for how many of `len` elements.
+    fn look(&self, first: usize, len: usize, inputs: &[Operand<'_>], views: &mut Vec<View>) -> usize {
+        views.clear();
+        let mut run = len;
+        for (operand, indexing) in inputs.iter().zip(self.desc.inputs()) {
+            if *indexing == Indexing::Full {
+                views.push(View::From(first));
+                continue;
+            }
+            let (mut index, mut stride, mut own) = (0, 0, len);
+            for term in operand.terms {
+                let [div, modulo, by] = [term.div, term.modulo, term.stride].map(|word| word as usize);
+                let step = first / div % modulo;
+                index += step * by;
+                if div == 1 {
+                    stride += by;
+                    own = own.min(modulo - step);
+                } else {
+                    own = own.min(div - first % div);
                 }
-                Target::Register(register) => {
+            }
+            let is_short = own < LONG.min(len);
+            views.push(match stride {
+                _ if is_short => View::Gathered,
+                0 => View::One(index),
+                1 => View::From(index),
+                _ => View::Gathered,
+            });
+            run = if is_short { run } else { run.min(own) };
+        }
+        run
+    }
+
+    fn eval_run(&self, run: &Run<'_>, outputs: &mut [&mut [f32]], registers: &mut [Vec<f32>]) {
+        let range = run.start..run.start + run.len;
+        for step in &self.steps {
+            match (step.to, step.expr) {
+                (Target::Output(output), _) => {
+                    self.step(step.expr, &mut outputs[output][range.clone()], run, registers);
+                }
+                (_, Expr::Input(input)) if !matches!(run.views[input], View::Gathered) => {}
+                (Target::Register(register), _) => {
                     let mut to = std::mem::take(&mut registers[register]);
-                    to.resize(len, 0.0);
-                    self.step(step.expr, &mut to, first, inputs, registers);
+                    to.resize(run.len, 0.0);
+                    self.step(step.expr, &mut to, run, registers);
                     registers[register] = to;
                 }
             }
@@ -160,19 +224,18 @@ impl Evaluator {
             if let Place::Output = self.places[id.index()] {
                 continue;
             }
-            match self.value(*id, first, len, inputs, registers) {
+            let output = &mut output[range.clone()];
+            match self.value(*id, run, registers) {
                 Value::Many(values) => output.copy_from_slice(values),
                 Value::One(value) => output.fill(value),
             }
         }
-        Ok(())
     }
 
-    fn step(&self, expr: Expr, to: &mut [f32], first: usize, inputs: &[Operand<'_>], registers: &[Vec<f32>]) {
-        let len = to.len();
-        let value = |id: ExprId| self.value(id, first, len, inputs, registers);
+    fn step(&self, expr: Expr, to: &mut [f32], run: &Run<'_>, registers: &[Vec<f32>]) {
+        let value = |id: ExprId| self.value(id, run, registers);
         match expr {
-            Expr::Input(input) => gather(to, inputs[input], first),
+            Expr::Input(input) => gather(to, run.inputs[input], run.first),
             Expr::Const(constant) => to.fill(constant),
             Expr::Unary(op, a) => unary(op, to, value(a)),
             Expr::Binary(op, a, b) => binary(op, to, value(a), value(b)),
@@ -216,23 +279,31 @@ impl Evaluator {
         Ok(len)
     }
 
-    fn value<'a>(
-        &self,
-        id: ExprId,
-        first: usize,
-        len: usize,
-        inputs: &[Operand<'a>],
-        registers: &'a [Vec<f32>],
-    ) -> Value<'a> {
+    fn value<'a>(&self, id: ExprId, run: &Run<'a>, registers: &'a [Vec<f32>]) -> Value<'a> {
         match self.places[id.index()] {
             // Nothing reads these.
             Place::Nowhere | Place::Output => Value::One(0.0),
             Place::Const(value) => Value::One(value),
-            Place::Scalar(input) => Value::One(inputs[input].data.first().copied().unwrap_or(0.0)),
-            Place::Input(input) => Value::Many(&inputs[input].data[first..first + len]),
             Place::Register(register) => Value::Many(&registers[register]),
+            Place::Input(input) => Value::Many(&run.inputs[input].data[run.first..run.first + run.len]),
+            Place::Broadcast(input, register) => match run.views[input] {
+                View::One(index) => Value::One(run.inputs[input].data[index]),
+                View::From(index) => Value::Many(&run.inputs[input].data[index..index + run.len]),
+                View::Gathered => Value::Many(&registers[register]),
+            },
         }
     }
+}
+
+/// Elements that are evaluated at once, all inputs seen in one way.
+struct Run<'a> {
+    /// The first of them in the whole.
+    first: usize,
+    /// The first of them in the chunk.
+    start: usize,
+    len: usize,
+    inputs: &'a [Operand<'a>],
+    views: &'a [View],
 }
 
 /// Elements that the terms reach.
@@ -313,8 +384,8 @@ fn binary(op: BinaryOp, to: &mut [f32], a: Value<'_>, b: Value<'_>) {
         BinaryOp::Sub => zip(to, a, b, |a, b| a - b),
         BinaryOp::Mul => zip(to, a, b, |a, b| a * b),
         BinaryOp::Div => zip(to, a, b, |a, b| a / b),
-        BinaryOp::Min => zip(to, a, b, |a, b| if a <= b || a.is_nan() { a } else { b }),
-        BinaryOp::Max => zip(to, a, b, |a, b| if a >= b || a.is_nan() { a } else { b }),
+        BinaryOp::Min => zip(to, a, b, |a, b| pick(a <= b || a.is_nan(), a, b)),
+        BinaryOp::Max => zip(to, a, b, |a, b| pick(a >= b || a.is_nan(), a, b)),
         BinaryOp::Pow => zip(to, a, b, f32::powf),
     }
 }
@@ -348,6 +419,12 @@ fn zip(to: &mut [f32], a: Value<'_>, b: Value<'_>, f: impl Fn(f32, f32) -> f32) 
     }
 }
 
+/// Both values are at hand: a load in one arm keeps a loop from being vectorized.
+#[inline(always)]
+fn pick(holds: bool, then: f32, otherwise: f32) -> f32 {
+    if holds { then } else { otherwise }
+}
+
 fn choose(
     to: &mut [f32],
     a: Value<'_>,
@@ -361,35 +438,35 @@ fn choose(
         match (then, otherwise) {
             (Value::Many(x), Value::Many(y)) => {
                 let all = to.iter_mut().zip(a).zip(x).zip(y);
-                all.for_each(|(((to, a), x), y)| *to = if holds(*a, b) { *x } else { *y });
+                all.for_each(|(((to, a), x), y)| *to = pick(holds(*a, b), *x, *y));
             }
             (Value::Many(x), Value::One(y)) => {
                 let all = to.iter_mut().zip(a).zip(x);
-                all.for_each(|((to, a), x)| *to = if holds(*a, b) { *x } else { y });
+                all.for_each(|((to, a), x)| *to = pick(holds(*a, b), *x, y));
             }
             (Value::One(x), Value::Many(y)) => {
                 let all = to.iter_mut().zip(a).zip(y);
-                all.for_each(|((to, a), y)| *to = if holds(*a, b) { x } else { *y });
+                all.for_each(|((to, a), y)| *to = pick(holds(*a, b), x, *y));
             }
             (Value::One(x), Value::One(y)) => {
-                to.iter_mut().zip(a).for_each(|(to, a)| *to = if holds(*a, b) { x } else { y });
+                to.iter_mut().zip(a).for_each(|(to, a)| *to = pick(holds(*a, b), x, y));
             }
         }
         return;
     }
     // The result of the comparison first, so that each pass reads at most two slices.
-    zip(to, a, b, |a, b| if holds(a, b) { 1.0 } else { 0.0 });
+    zip(to, a, b, |a, b| pick(holds(a, b), 1.0, 0.0));
     match (then, otherwise) {
         (Value::Many(x), Value::Many(y)) => {
-            to.iter_mut().zip(x).zip(y).for_each(|((to, x), y)| *to = if *to != 0.0 { *x } else { *y });
+            to.iter_mut().zip(x).zip(y).for_each(|((to, x), y)| *to = pick(*to != 0.0, *x, *y));
         }
         (Value::Many(x), Value::One(y)) => {
-            to.iter_mut().zip(x).for_each(|(to, x)| *to = if *to != 0.0 { *x } else { y });
+            to.iter_mut().zip(x).for_each(|(to, x)| *to = pick(*to != 0.0, *x, y));
         }
         (Value::One(x), Value::Many(y)) => {
-            to.iter_mut().zip(y).for_each(|(to, y)| *to = if *to != 0.0 { x } else { *y });
+            to.iter_mut().zip(y).for_each(|(to, y)| *to = pick(*to != 0.0, x, *y));
         }
-        (Value::One(x), Value::One(y)) => to.iter_mut().for_each(|to| *to = if *to != 0.0 { x } else { y }),
+        (Value::One(x), Value::One(y)) => to.iter_mut().for_each(|to| *to = pick(*to != 0.0, x, y)),
     }
 }
 
@@ -593,9 +670,11 @@ mod tests {
             outputs in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
             len in 1..70usize,
             first in 0..50usize,
+            long in any::<bool>(),
         ) {
             // A full input, a scalar, and a row that repeats.
-            let row = [Term { div: 3, modulo: 5, stride: 2 }];
+            // Runs long enough to be seen in place, or too short for it.
+            let row = [Term { div: if long { 70 } else { 3 }, modulo: 5, stride: 2 }];
             let inputs = [Indexing::Full, Indexing::of(&[], 100), Indexing::of(&row, 100)];
             let mut desc = PointwiseDesc::new(inputs);
             let mut ids = vec![desc.constant(0.75).unwrap()];
@@ -621,12 +700,12 @@ mod tests {
             let mut slices: Vec<&mut [f32]> = out.iter_mut().map(Vec::as_mut_slice).collect();
             let evaluator = Evaluator::new(desc.clone()).unwrap();
             // Left over registers of another length must not matter.
-            let mut scratch = Scratch { registers: vec![vec![9.0; 200]; 3] };
+            let mut scratch = Scratch { registers: vec![vec![9.0; 200]; 3], views: Vec::new() };
             evaluator.eval_chunk(first, &operands, &mut slices, &mut scratch).unwrap();
             for (out, id) in out.iter().zip(desc.outputs()) {
                 for (j, value) in out.iter().enumerate() {
                     let i = first + j;
-                    let expected = naive(&desc, *id, &[x[i], scalar[0], table[i / 3 % 5 * 2]]);
+                    let expected = naive(&desc, *id, &[x[i], scalar[0], table[i / row[0].div as usize % 5 * 2]]);
                     prop_assert_eq!(value.to_bits(), expected.to_bits(), "element {}", i);
                 }
             }
