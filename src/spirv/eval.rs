@@ -419,10 +419,12 @@ fn zip(to: &mut [f32], a: Value<'_>, b: Value<'_>, f: impl Fn(f32, f32) -> f32) 
     }
 }
 
-/// Both values are at hand: a load in one arm keeps a loop from being vectorized.
+/// `then` or `otherwise` by masks: compilers move a load into the arm of a branch, and such a loop is not
+/// vectorized.
 #[inline(always)]
 fn pick(holds: bool, then: f32, otherwise: f32) -> f32 {
-    if holds { then } else { otherwise }
+    let mask = u32::from(holds).wrapping_neg();
+    f32::from_bits((then.to_bits() & mask) | (otherwise.to_bits() & !mask))
 }
 
 fn choose(

@@ -73,16 +73,11 @@ impl KernelLayout {
     /// # Errors
     /// The terms are not those of the description.
     pub fn of(desc: &PointwiseDesc, len: u32, terms: &[Vec<Term>]) -> Result<Walked, PointwiseError> {
-        Self::ofx(desc, len, terms, if len.is_multiple_of(4) { 4 } else { 1 })
-    }
-    pub fn of1(desc: &PointwiseDesc, len: u32, terms: &[Vec<Term>]) -> Result<Walked, PointwiseError> {
-        Self::ofx(desc, len, terms, 1)
-    }
-    pub fn ofx(desc: &PointwiseDesc, len: u32, terms: &[Vec<Term>], lanes: u32) -> Result<Walked, PointwiseError> {
         let wrong = |what, found, expected| Err(PointwiseError::WrongCount { what, found, expected });
         if terms.len() != desc.inputs().len() {
             return wrong("inputs", terms.len(), desc.inputs().len());
         }
+        let lanes = if len.is_multiple_of(4) { 4 } else { 1 };
         let (mut inputs, mut words) = (Vec::new(), Vec::new());
         for (input, (indexing, terms)) in desc.inputs().iter().zip(terms).enumerate() {
             if *indexing == Indexing::Full {

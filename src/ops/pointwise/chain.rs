@@ -183,9 +183,7 @@ impl Operator for Chain {
         let len =
             u32::try_from(self.output.elements()).map_err(|_| OpError::unsupported("a chain so long"))?;
         let walked = KernelLayout::of(self.desc(), len, &self.terms).map_err(unsupported)?;
-        let form = std::env::var("ONEPOOL_FORM").unwrap_or_default();
-        let walked = if form == "1" { KernelLayout::of1(self.desc(), len, &self.terms).map_err(unsupported)? } else { walked };
-        let layout = match form != "4" && lower.texels(len as usize, len as usize) {
+        let layout = match lower.texels(len as usize, len as usize) {
             true => walked.layout.with_texels(),
             false => walked.layout,
         };
