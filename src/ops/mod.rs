@@ -18,17 +18,25 @@ mod test_util;
 mod testing;
 mod window;
 
+pub mod attention;
+pub mod control;
 pub mod conv;
 pub mod custom;
 pub mod index;
 pub mod linalg;
+pub mod loss;
+pub mod ml;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod recurrent;
 pub mod reduce;
+pub mod sequence;
 pub mod shape_ops;
+pub mod signal;
 pub mod tvm;
+pub mod vision;
 
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
@@ -220,6 +228,11 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
+    /// What the session does in its place, for control flow: nothing else of it is called then.
+    fn control(&self) -> Option<control::Control<'_>> {
+        None
+    }
+
     /// Whether its outputs depend on its inputs' shapes only, never on their elements (Shape, Size).
     fn shape_only(&self) -> bool {
         false
@@ -304,10 +317,17 @@ pub static FAMILIES: &[Family] = &[
     conv::FAMILY,
     pool::FAMILY,
     norm::FAMILY,
+    recurrent::FAMILY,
+    attention::FAMILY,
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
+    loss::FAMILY,
     shape_ops::FAMILY,
+    control::FAMILY,
+    vision::FAMILY,
+    signal::FAMILY,
+    ml::FAMILY,
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
@@ -180,6 +181,8 @@ pub(crate) trait RealKernel: Send + Sync + 'static {
 /// The arguments of one call as slices of the type that is computed in.
 pub(crate) struct RealIo<'a, T: Real> {
     inputs: Vec<Option<Cow<'a, [T]>>>,
+    /// Inputs of other than float types.
+    others: Vec<Option<&'a [u8]>>,
     outputs: Vec<Output<'a, T>>,
 }
 
@@ -202,19 +205,22 @@ impl<T: Real> RealIo<'_, T> {
         let out = outputs.get_mut(index).and_then(Output::slice);
         let out = out.ok_or(KernelError::Absent { index: inputs.len() + index })?;
         check_len(inputs.len() + index, out.len(), len)?;
-        Ok((out, RealInputs(inputs)))
+        Ok((out, RealInputs { floats: inputs, others: &self.others }))
     }
 
-    /// The first three outputs, absent ones `None`, with the inputs.
-    pub(crate) fn outputs(&mut self) -> ([Option<&mut [T]>; 3], RealInputs<'_, T>) {
+    /// The first `N` outputs, absent ones `None`, with the inputs.
+    pub(crate) fn outputs<const N: usize>(&mut self) -> ([Option<&mut [T]>; N], RealInputs<'_, T>) {
         let mut outputs = self.outputs.iter_mut();
-        let mut next = || outputs.next().and_then(Output::slice);
-        ([next(), next(), next()], RealInputs(&self.inputs))
+        let outputs = std::array::from_fn(|_| outputs.next().and_then(Output::slice));
+        (outputs, RealInputs { floats: &self.inputs, others: &self.others })
     }
 }
 
 /// The inputs of one call.
-pub(crate) struct RealInputs<'c, T: Real>(&'c [Option<Cow<'c, [T]>>]);
+pub(crate) struct RealInputs<'c, T: Real> {
+    floats: &'c [Option<Cow<'c, [T]>>],
+    others: &'c [Option<&'c [u8]>],
+}
 
 impl<'c, T: Real> RealInputs<'c, T> {
     /// Input `index`, of `len` elements.
@@ -224,10 +230,26 @@ impl<'c, T: Real> RealInputs<'c, T> {
 
     /// Input `index`, of `len` elements, if it was given.
     pub(crate) fn get_opt(&self, index: usize, len: usize) -> Result<Option<&'c [T]>, KernelError> {
-        match self.0.get(index).and_then(Option::as_deref) {
+        match self.floats.get(index).and_then(Option::as_deref) {
             None => Ok(None),
             Some(slice) => check_len(index, slice.len(), len).map(|()| Some(slice)),
         }
+    }
+
+    /// Input `index` of `len` elements of a type that is no float, if it was given.
+    pub(crate) fn raw_opt<E: Element>(
+        &self,
+        index: usize,
+        len: usize,
+    ) -> Result<Option<&'c [E]>, KernelError> {
+        let Some(bytes) = self.others.get(index).copied().flatten() else { return Ok(None) };
+        let slice: &[E] = bytemuck::try_cast_slice(bytes).map_err(|e| KernelError::View {
+            index,
+            bytes: bytes.len(),
+            element_bytes: size_of::<E>(),
+            problem: e.to_string(),
+        })?;
+        check_len(index, slice.len(), len).map(|()| Some(slice))
     }
 }
 
@@ -249,7 +271,8 @@ pub(crate) fn check_len(index: usize, got: usize, expected: usize) -> Result<(),
     Err(KernelError::Value { what: format!("argument {index} has {got} elements, expected {expected}") })
 }
 
-/// A native kernel from `kernel` for the types of `cx`. Inputs of other than float types are absent in it.
+/// A native kernel from `kernel` for the types of `cx`. Inputs of other than float types are found through
+/// [`RealInputs::raw_opt`] only.
 ///
 /// # Errors
 /// [`OpError::Unsupported`] where an output is of another type.
@@ -257,6 +280,19 @@ pub(crate) fn real_kernel<K: RealKernel>(
     name: &'static str,
     cx: &OpCx,
     kernel: K,
+) -> Result<NativeKernel, OpError> {
+    let kernel = Arc::new(kernel);
+    real_kernel_with(name, cx, move |_| Ok(kernel.clone()))
+}
+
+/// As [`real_kernel`], for a kernel that every call makes of the arguments that are no floats (indices).
+///
+/// # Errors
+/// As [`real_kernel`].
+pub(crate) fn real_kernel_with<K: RealKernel>(
+    name: &'static str,
+    cx: &OpCx,
+    make: impl Fn(&NativeArgs<'_, '_>) -> Result<Arc<K>, KernelError> + Send + Sync + 'static,
 ) -> Result<NativeKernel, OpError> {
     let inputs: Vec<Option<DType>> =
         (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float())).collect();
@@ -266,6 +302,7 @@ pub(crate) fn real_kernel<K: RealKernel>(
     }
     let wide = inputs.iter().flatten().chain(&outputs).any(|d| *d == DType::F64);
     Ok(NativeKernel::new(name, move |args| {
+        let kernel = make(args)?;
         if wide {
             call::<f64, K>(&kernel, args, &inputs, &outputs)
         } else {
@@ -280,10 +317,11 @@ fn call<T: Real, K: RealKernel>(
     inputs: &[Option<DType>],
     outputs: &[DType],
 ) -> Result<(), KernelError> {
-    let mut io = RealIo { inputs: Vec::with_capacity(inputs.len()), outputs: Vec::new() };
+    let mut io = RealIo { inputs: Vec::with_capacity(inputs.len()), others: Vec::new(), outputs: Vec::new() };
     for (i, dtype) in inputs.iter().enumerate() {
         let given = dtype.filter(|_| args.has(i));
         io.inputs.push(given.map(|d| read::<T>(args, i, d)).transpose()?);
+        io.others.push(if dtype.is_none() { args.read_opt::<u8>(i)? } else { None });
     }
     for (o, &dtype) in outputs.iter().enumerate() {
         let index = inputs.len() + o;

@@ -140,7 +140,7 @@ fn timed(runs: usize, mut f: impl FnMut() -> Result<(), CliError>) -> Result<f64
 fn overheads(args: &Args, context: &Context) -> Result<Overheads, CliError> {
     const RUNS: usize = 500;
     // The same device once more, without the interface above it.
-    let selector = args.device.clone().unwrap_or_else(crate::cli::open::default_selector);
+    let selector = args.device.clone().unwrap_or_else(crate::registry::default_selector);
     let registry = Registry::with_defaults();
     let mut api = registry.bare_submit(&selector)?;
     let backend = registry.open_backend(&selector, &ContextDesc::default())?;

@@ -1,5 +1,6 @@
 //! Operators that move elements without computing: transposes, slices, concatenations, padding, tiling.
 
+mod center_crop_pad;
 mod concat;
 mod depth_space;
 mod pad;
@@ -8,7 +9,9 @@ mod slice;
 mod split;
 mod tile;
 mod transpose;
+mod trilu;
 
+pub use center_crop_pad::CenterCropPad;
 pub use concat::Concat;
 pub use depth_space::{DepthMode, DepthToSpace, SpaceToDepth};
 pub use pad::{Pad, PadMode};
@@ -16,6 +19,7 @@ pub use slice::Slice;
 pub use split::Split;
 pub use tile::Tile;
 pub use transpose::Transpose;
+pub use trilu::Trilu;
 
 use super::{Family, OpDef};
 use crate::dtype::DType;
@@ -24,6 +28,7 @@ use crate::dtype::DType;
 pub const FAMILY: Family = Family {
     name: "movement",
     ops: &[
+        OpDef { since: 18, ..row("CenterCropPad", center_crop_pad::read) },
         row("Concat", concat::read),
         row("DepthToSpace", depth_space::read_depth_to_space),
         row("Pad", pad::read),
@@ -32,6 +37,7 @@ pub const FAMILY: Family = Family {
         row("Split", split::read),
         row("Tile", tile::read),
         row("Transpose", transpose::read),
+        row("Trilu", trilu::read),
     ],
 };
 
