@@ -244,7 +244,7 @@ impl<'e> Binding<'e> {
             self.transfers(&mut r, plan, d, Side::Output);
         }
         let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
-            slots.iter().filter_map(Slot::host_range).filter(|(on, _)| *on == d).map(|(_, r)| r).collect()
+            slots.iter().flat_map(|slot| slot.host_ranges(d)).collect()
         };
         r.flush = host(&self.inputs);
         r.invalidate = host(&self.outputs);

@@ -283,10 +283,13 @@ impl<'e> Slot<'e> {
         })
     }
 
-    /// Ranges of non-coherent memory that the host writes (input) or reads (output).
-    pub(super) fn host_range(&self) -> Option<(u32, BufferRange)> {
-        let (d, buffer) = self.stage.as_ref()?;
-        (!buffer.info().coherent).then(|| (*d, buffer.range()))
+    /// Ranges of non-coherent memory on device `d` that the host writes (input) or reads (output): where it copies
+    /// to, and the caller's own memory where that is imported.
+    pub(super) fn host_ranges(&self, d: u32) -> impl Iterator<Item = BufferRange> {
+        let staged = self.stage.iter().filter(move |(on, _)| *on == d).map(|(_, buffer)| buffer);
+        let imported = self.compute.get(&d).into_iter().chain(self.transfer.get(&d));
+        let imported = imported.filter(|buffer| buffer.info().imported);
+        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(Buffer::range)
     }
 
     /// Copies the caller's bytes to where the device finds them, if the CPU has to.

@@ -9,6 +9,7 @@ mod access;
 pub mod builder;
 pub mod check;
 pub mod eval;
+mod lanes;
 mod layout;
 pub(crate) mod math;
 pub mod parse;
