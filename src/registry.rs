@@ -7,11 +7,18 @@ use std::sync::Arc;
 
 use crate::backend::cpu::CpuDriver;
 use crate::backend::sim::SimDriver;
-use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+use crate::backend::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
 use crate::device::Context;
 
-/// Names the device to open where no selector is given.
+/// The environment variable that names the device to open where no selector is given: by
+/// [`Registry::open_default`], by a session that is built without a device, and by the program.
 pub const DEVICE_VARIABLE: &str = "ONEPOOL_DEVICE";
+
+/// The selector that is used where none is given: what [`DEVICE_VARIABLE`] says, else `auto`.
+pub fn default_selector() -> String {
+    let named = env::var(DEVICE_VARIABLE).ok().filter(|name| !name.trim().is_empty());
+    named.unwrap_or_else(|| "auto".to_owned())
+}
 
 /// The drivers that devices are opened through.
 ///
@@ -112,8 +119,7 @@ impl Registry {
     /// # Errors
     /// As [`Registry::open`].
     pub fn open_default(&self, desc: &ContextDesc) -> Result<Context, OpenError> {
-        let named = env::var(DEVICE_VARIABLE).ok().filter(|name| !name.trim().is_empty());
-        self.open(named.as_deref().unwrap_or("auto"), desc)
+        self.open(&default_selector(), desc)
     }
 
     /// Opens the device that a selector names.
@@ -137,6 +143,17 @@ impl Registry {
         let (driver, index) = self.resolve(selector)?;
         let opened = driver.open(index, desc);
         opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
+    }
+
+    /// The bare submission of the device that a selector names ([`Driver::bare_submit`]).
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    #[doc(hidden)]
+    pub fn bare_submit(&self, selector: &str) -> Result<Option<BareSubmit>, OpenError> {
+        let (driver, index) = self.resolve(selector)?;
+        let made = driver.bare_submit(index).transpose();
+        made.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
     /// What a selector stands for, without opening it.

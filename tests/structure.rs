@@ -58,6 +58,8 @@ const ISLANDS: &[&str] = &[
     "src/ops/linalg/product.rs",
     // Build time: spirv-reflect's C structures.
     "build/check.rs",
+    // A global allocator that watches.
+    "tests/allocations.rs",
     // The device layer's suite imports raw memory.
     "tests/device/",
 ];

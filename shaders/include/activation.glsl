@@ -16,6 +16,8 @@
 #define ACT_HARD_SIGMOID 6u
 #define ACT_HARD_SWISH 7u
 #define ACT_SILU 8u
+#define ACT_GELU 9u
+#define ACT_GELU_TANH 10u
 
 float activate(float x, uint code, float a, float b)
 {
@@ -36,6 +38,10 @@ float activate(float x, uint code, float a, float b)
         return x * at_most(at_least(x * (1.0 / 6.0) + 0.5, 0.0), 1.0);
     case ACT_SILU:
         return x / (1.0 + exp(-x));
+    case ACT_GELU:
+        return 0.5 * x * (1.0 + erf(x * 0.707106781));
+    case ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh_exact(0.797884561 * (x + 0.044715 * x * x * x)));
     default:
         return x;
     }

@@ -1,4 +1,4 @@
-// binary16 as bits, for devices without 16-bit floats.
+// binary16 and bfloat16 as bits, for devices without such floats.
 #ifndef ONEPOOL_HALF_GLSL
 #define ONEPOOL_HALF_GLSL
 
@@ -19,6 +19,16 @@ uint half_bits(float v)
         return sign | (floatBitsToUint(uintBitsToFloat(size) + 0.5) - 0x3f000000u);
     }
     return sign | ((size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13);
+}
+
+// The nearest bfloat16, ties to even.
+uint bfloat_bits(float v)
+{
+    uint bits = floatBitsToUint(v);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (bits >> 16) | 0x40u;
+    }
+    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 }
 
 #endif

@@ -1,6 +1,7 @@
 // y = x in another element type: numbers to integers are cut off and kept within the type's range, integers to
 // narrower ones lose their upper bits, everything but zero is true.
 // variant: f32_f16  S=float D=uint16_t C=float FROM_f32 TO_f16 EXT_STORAGE16
+// variant: f32_bf16  S=float D=uint16_t C=float FROM_f32 TO_bf16 EXT_STORAGE16
 // variant: f32_f64  S=float D=double C=float FROM_f32 TO_f64
 // variant: f32_i8  S=float D=int8_t C=float FROM_f32 TO_i8 EXT_STORAGE8
 // variant: f32_u8  S=float D=uint8_t C=float FROM_f32 TO_u8 EXT_STORAGE8
@@ -9,17 +10,36 @@
 // variant: f32_u32  S=float D=uint C=float FROM_f32 TO_u32
 // variant: f32_i64  S=float D=int64_t C=float FROM_f32 TO_i64 EXT_INT64
 // variant: f16_f32  S=uint16_t D=float C=float FROM_f16 TO_f32 EXT_STORAGE16
+// variant: f16_bf16  S=uint16_t D=uint16_t C=float FROM_f16 TO_bf16 EXT_STORAGE16
+// variant: f16_f64  S=uint16_t D=double C=float FROM_f16 TO_f64 EXT_STORAGE16
 // variant: f16_i8  S=uint16_t D=int8_t C=float FROM_f16 TO_i8 EXT_STORAGE16 EXT_STORAGE8
 // variant: f16_u8  S=uint16_t D=uint8_t C=float FROM_f16 TO_u8 EXT_STORAGE16 EXT_STORAGE8
 // variant: f16_bool  S=uint16_t D=uint8_t C=float FROM_f16 TO_bool EXT_STORAGE16 EXT_STORAGE8
 // variant: f16_i32  S=uint16_t D=int C=float FROM_f16 TO_i32 EXT_STORAGE16
 // variant: f16_u32  S=uint16_t D=uint C=float FROM_f16 TO_u32 EXT_STORAGE16
 // variant: f16_i64  S=uint16_t D=int64_t C=float FROM_f16 TO_i64 EXT_INT64 EXT_STORAGE16
+// variant: bf16_f32  S=uint16_t D=float C=float FROM_bf16 TO_f32 EXT_STORAGE16
+// variant: bf16_f16  S=uint16_t D=uint16_t C=float FROM_bf16 TO_f16 EXT_STORAGE16
+// variant: bf16_f64  S=uint16_t D=double C=float FROM_bf16 TO_f64 EXT_STORAGE16
+// variant: bf16_i8  S=uint16_t D=int8_t C=float FROM_bf16 TO_i8 EXT_STORAGE16 EXT_STORAGE8
+// variant: bf16_u8  S=uint16_t D=uint8_t C=float FROM_bf16 TO_u8 EXT_STORAGE16 EXT_STORAGE8
+// variant: bf16_bool  S=uint16_t D=uint8_t C=float FROM_bf16 TO_bool EXT_STORAGE16 EXT_STORAGE8
+// variant: bf16_i32  S=uint16_t D=int C=float FROM_bf16 TO_i32 EXT_STORAGE16
+// variant: bf16_u32  S=uint16_t D=uint C=float FROM_bf16 TO_u32 EXT_STORAGE16
+// variant: bf16_i64  S=uint16_t D=int64_t C=float FROM_bf16 TO_i64 EXT_INT64 EXT_STORAGE16
 // variant: f64_f32  S=double D=float C=double FROM_f64 TO_f32
+// variant: f64_f16  S=double D=uint16_t C=double FROM_f64 TO_f16 EXT_STORAGE16
+// variant: f64_bf16  S=double D=uint16_t C=double FROM_f64 TO_bf16 EXT_STORAGE16
+// variant: f64_i8  S=double D=int8_t C=double FROM_f64 TO_i8 EXT_STORAGE8
+// variant: f64_u8  S=double D=uint8_t C=double FROM_f64 TO_u8 EXT_STORAGE8
+// variant: f64_bool  S=double D=uint8_t C=double FROM_f64 TO_bool EXT_STORAGE8
 // variant: f64_i32  S=double D=int C=double FROM_f64 TO_i32
+// variant: f64_u32  S=double D=uint C=double FROM_f64 TO_u32
 // variant: f64_i64  S=double D=int64_t C=double FROM_f64 TO_i64 EXT_INT64
 // variant: i8_f32  S=int8_t D=float C=int FROM_i8 TO_f32 EXT_STORAGE8
 // variant: i8_f16  S=int8_t D=uint16_t C=int FROM_i8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: i8_bf16  S=int8_t D=uint16_t C=int FROM_i8 TO_bf16 EXT_STORAGE16 EXT_STORAGE8
+// variant: i8_f64  S=int8_t D=double C=int FROM_i8 TO_f64 EXT_STORAGE8
 // variant: i8_u8  S=int8_t D=uint8_t C=int FROM_i8 TO_u8 EXT_STORAGE8
 // variant: i8_bool  S=int8_t D=uint8_t C=int FROM_i8 TO_bool EXT_STORAGE8
 // variant: i8_i32  S=int8_t D=int C=int FROM_i8 TO_i32 EXT_STORAGE8
@@ -27,6 +47,8 @@
 // variant: i8_i64  S=int8_t D=int64_t C=int FROM_i8 TO_i64 EXT_INT64 EXT_STORAGE8
 // variant: u8_f32  S=uint8_t D=float C=uint FROM_u8 TO_f32 EXT_STORAGE8
 // variant: u8_f16  S=uint8_t D=uint16_t C=uint FROM_u8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: u8_bf16  S=uint8_t D=uint16_t C=uint FROM_u8 TO_bf16 EXT_STORAGE16 EXT_STORAGE8
+// variant: u8_f64  S=uint8_t D=double C=uint FROM_u8 TO_f64 EXT_STORAGE8
 // variant: u8_i8  S=uint8_t D=int8_t C=uint FROM_u8 TO_i8 EXT_STORAGE8
 // variant: u8_bool  S=uint8_t D=uint8_t C=uint FROM_u8 TO_bool EXT_STORAGE8
 // variant: u8_i32  S=uint8_t D=int C=uint FROM_u8 TO_i32 EXT_STORAGE8
@@ -34,6 +56,8 @@
 // variant: u8_i64  S=uint8_t D=int64_t C=uint FROM_u8 TO_i64 EXT_INT64 EXT_STORAGE8
 // variant: bool_f32  S=uint8_t D=float C=uint FROM_bool TO_f32 EXT_STORAGE8
 // variant: bool_f16  S=uint8_t D=uint16_t C=uint FROM_bool TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: bool_bf16  S=uint8_t D=uint16_t C=uint FROM_bool TO_bf16 EXT_STORAGE16 EXT_STORAGE8
+// variant: bool_f64  S=uint8_t D=double C=uint FROM_bool TO_f64 EXT_STORAGE8
 // variant: bool_i8  S=uint8_t D=int8_t C=uint FROM_bool TO_i8 EXT_STORAGE8
 // variant: bool_u8  S=uint8_t D=uint8_t C=uint FROM_bool TO_u8 EXT_STORAGE8
 // variant: bool_i32  S=uint8_t D=int C=uint FROM_bool TO_i32 EXT_STORAGE8
@@ -41,6 +65,7 @@
 // variant: bool_i64  S=uint8_t D=int64_t C=uint FROM_bool TO_i64 EXT_INT64 EXT_STORAGE8
 // variant: i32_f32  S=int D=float C=int FROM_i32 TO_f32
 // variant: i32_f16  S=int D=uint16_t C=int FROM_i32 TO_f16 EXT_STORAGE16
+// variant: i32_bf16  S=int D=uint16_t C=int FROM_i32 TO_bf16 EXT_STORAGE16
 // variant: i32_f64  S=int D=double C=int FROM_i32 TO_f64
 // variant: i32_i8  S=int D=int8_t C=int FROM_i32 TO_i8 EXT_STORAGE8
 // variant: i32_u8  S=int D=uint8_t C=int FROM_i32 TO_u8 EXT_STORAGE8
@@ -49,6 +74,8 @@
 // variant: i32_i64  S=int D=int64_t C=int FROM_i32 TO_i64 EXT_INT64
 // variant: u32_f32  S=uint D=float C=uint FROM_u32 TO_f32
 // variant: u32_f16  S=uint D=uint16_t C=uint FROM_u32 TO_f16 EXT_STORAGE16
+// variant: u32_bf16  S=uint D=uint16_t C=uint FROM_u32 TO_bf16 EXT_STORAGE16
+// variant: u32_f64  S=uint D=double C=uint FROM_u32 TO_f64
 // variant: u32_i8  S=uint D=int8_t C=uint FROM_u32 TO_i8 EXT_STORAGE8
 // variant: u32_u8  S=uint D=uint8_t C=uint FROM_u32 TO_u8 EXT_STORAGE8
 // variant: u32_bool  S=uint D=uint8_t C=uint FROM_u32 TO_bool EXT_STORAGE8
@@ -56,6 +83,7 @@
 // variant: u32_i64  S=uint D=int64_t C=uint FROM_u32 TO_i64 EXT_INT64
 // variant: i64_f32  S=int64_t D=float C=int64_t FROM_i64 TO_f32 EXT_INT64
 // variant: i64_f16  S=int64_t D=uint16_t C=int64_t FROM_i64 TO_f16 EXT_INT64 EXT_STORAGE16
+// variant: i64_bf16  S=int64_t D=uint16_t C=int64_t FROM_i64 TO_bf16 EXT_INT64 EXT_STORAGE16
 // variant: i64_f64  S=int64_t D=double C=int64_t FROM_i64 TO_f64 EXT_INT64
 // variant: i64_i8  S=int64_t D=int8_t C=int64_t FROM_i64 TO_i8 EXT_INT64 EXT_STORAGE8
 // variant: i64_u8  S=int64_t D=uint8_t C=int64_t FROM_i64 TO_u8 EXT_INT64 EXT_STORAGE8
@@ -78,7 +106,7 @@ layout(push_constant) uniform Params
     uint n;
 } p;
 
-#if defined(FROM_f32) || defined(FROM_f16) || defined(FROM_f64)
+#if defined(FROM_f32) || defined(FROM_f16) || defined(FROM_bf16) || defined(FROM_f64)
 #define FROM_FLOAT
 #endif
 
@@ -86,6 +114,8 @@ C load(uint i)
 {
 #ifdef FROM_f16
     return unpackHalf2x16(uint(x[i])).x;
+#elif defined(FROM_bf16)
+    return uintBitsToFloat(uint(x[i]) << 16);
 #else
     return C(x[i]);
 #endif
@@ -99,6 +129,40 @@ C load(uint i)
 #define TO_INT(TYPE, v, low, over, high) TYPE(v)
 #endif
 
+// Rounding once(v) again rounds as v would be: v itself, or a float next to it whose last bit is odd.
+#if (defined(TO_f16) || defined(TO_bf16)) && defined(FROM_f64)
+float once(double v)
+{
+    float f = float(v);
+    double back = double(f);
+    if (back == v) {
+        return f;
+    }
+    uint bits = floatBitsToUint(f);
+    return uintBitsToFloat((abs(back) > abs(v) ? bits - 1u : bits) | 1u);
+}
+#elif defined(TO_bf16) && (defined(FROM_i32) || defined(FROM_u32) || defined(FROM_i64))
+float once(C v)
+{
+#ifdef FROM_i64
+    uint64_t size = v < 0 ? uint64_t(0) - uint64_t(v) : uint64_t(v);
+    uint upper = uint(size >> 32);
+    int top = upper != 0u ? 32 + findMSB(upper) : findMSB(uint(size));
+#else
+    uint size = v < 0 ? 0u - uint(v) : uint(v);
+    int top = findMSB(size);
+#endif
+    // The upper 24 bits, which a float holds, and whether anything is below them.
+    int shift = max(top - 23, 0);
+    uint held = uint(size >> shift);
+    uint rest = (size >> shift) << shift != size ? 1u : 0u;
+    float f = float(held | rest) * uintBitsToFloat(uint(127 + shift) << 23);
+    return v < 0 ? -f : f;
+}
+#else
+#define once(v) float(v)
+#endif
+
 void main()
 {
     uint i = linear_id();
@@ -109,7 +173,9 @@ void main()
 #if defined(TO_f32) || defined(TO_f64)
     y[i] = D(v);
 #elif defined(TO_f16)
-    y[i] = uint16_t(half_bits(float(v)));
+    y[i] = uint16_t(half_bits(once(v)));
+#elif defined(TO_bf16)
+    y[i] = uint16_t(bfloat_bits(once(v)));
 #elif defined(TO_i8)
     y[i] = D(TO_INT(int, v, -128, 128, 127));
 #elif defined(TO_u8)

@@ -69,8 +69,8 @@ C op(C v)
     case 31: return v < 0.0 ? a * expm1(v) : v;
     case 32: return v > 0.0 ? b * v : a * b * expm1(v);
     case 33: return v > 0.0 ? v : a * expm1(v / a);
-    case 34: return 0.5 * v * (1.0 + erf(v * 0.707106781));
-    case 35: return 0.5 * v * (1.0 + tanh_exact(0.797884561 * (v + 0.044715 * v * v * v)));
+    case 34: return activate(v, ACT_GELU, a, b);
+    case 35: return activate(v, ACT_GELU_TANH, a, b);
     case 36: return v * tanh_exact(softplus(v));
     case 37: return v > a || is_nan(v) ? v : 0.0;
     case 38: return v < -a ? v + b : (v > a ? v - b : (is_nan(v) ? v : 0.0));

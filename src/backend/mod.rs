@@ -215,9 +215,13 @@ pub struct ContextDesc {
 }
 
 /// How the host waits for a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// Sleeps in the driver.
+    /// Polls for as long as the runs before took, at most 2 ms, then sleeps. Sleeps at once where several threads
+    /// wait, where there is one core, and where the device computes on the processor's cores itself.
+    #[default]
+    Adaptive,
+    /// Sleeps in the driver: saves power, and being woken takes some microseconds, on some drivers a hundred.
     Block,
     /// Polls until done.
     Spin,
@@ -226,12 +230,6 @@ pub enum WaitPolicy {
         /// How long to poll.
         micros: u32,
     },
-}
-
-impl Default for WaitPolicy {
-    fn default() -> Self {
-        WaitPolicy::SpinThenBlock { micros: 50 }
-    }
 }
 
 /// Where a buffer should live.
@@ -315,7 +313,17 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// [`DeviceError`] where the device is gone, unusable or refuses.
     fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError>;
+
+    /// A function that submits nothing to device `index` by bare calls of the API and waits for it, for measuring
+    /// what a submission costs on top; `None` where that means nothing.
+    fn bare_submit(&self, index: usize) -> Option<Result<BareSubmit, DeviceError>> {
+        let _ = index;
+        None
+    }
 }
+
+/// One bare submission and the wait for it ([`Driver::bare_submit`]).
+pub type BareSubmit = Box<dyn FnMut() -> Result<(), DeviceError> + Send>;
 
 /// A device opened: makes buffers, kernels, queues.
 pub trait ContextBackend: Send + Sync + fmt::Debug {

@@ -5,12 +5,11 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::error::{CliError, chain};
-use super::open::default_selector;
 use super::output::Output;
 use super::table::{Table, bytes};
 use crate::backend::DeviceInfo;
 use crate::memory::import::ImportRules;
-use crate::registry::Registry;
+use crate::registry::{Registry, default_selector};
 
 /// Arguments of `onepool devices`.
 #[derive(Clone, Debug, clap::Args)]
@@ -105,7 +104,7 @@ fn import_word(info: &DeviceInfo) -> &'static str {
     }
 }
 
-/// How much memory a device has; one without a limit of its own uses the host's.
+/// How much memory a device has; one that does not know uses the host's.
 fn memory(info: &DeviceInfo) -> String {
     const BEYOND: u64 = 1 << 50;
     if info.limits.memory_bytes >= BEYOND { "the host's".to_owned() } else { bytes(info.limits.memory_bytes) }

@@ -103,7 +103,6 @@ fn misuse(e: &SessionError) -> bool {
             | SessionError::DType { .. }
             | SessionError::Shape { .. }
             | SessionError::OpenShape { .. }
-            | SessionError::NeedsValue { .. }
     )
 }
 

@@ -8,24 +8,27 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::default_selector;
 use super::output::Output;
 use super::table::{Table, bytes};
 use super::{assign, error};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, TensorInfo};
-use crate::loader::onnx::{ModelSummary, SummaryIo, load_onnx, summarize_onnx};
+use crate::loader::{self, ModelSummary, SummaryIo};
+use crate::ops::pointwise::Programs;
 use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
-use crate::registry::Registry;
+use crate::registry::{Registry, default_selector};
 use crate::session::IoInfo;
 use crate::shape::{Dim, Shape, SymShape};
 
 /// Arguments of `onepool inspect`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model.
+    /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
     model: PathBuf,
+    /// The parameters of a TVM graph, where they are not beside it.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
     /// The shape of an input that the model leaves open: NAME=1,3,224,224, or only the sizes where there
     /// is one input.
     #[arg(long, value_name = "NAME=SIZES")]
@@ -61,11 +64,11 @@ struct Report<'a> {
 /// [`CliError::Library`] for a file that is no model, [`CliError::Usage`] for shapes that do not fit. What
 /// is not supported is shown and no error.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let summary = summarize_onnx(&args.model)?;
+    let summary = loader::summarize(&args.model, args.params.as_deref())?;
     let unsupported: Vec<String> =
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
     let spinner = out.progress("loading", None);
-    let loaded = load_onnx(&args.model);
+    let loaded = loader::load_with(&args.model, args.params.as_deref());
     drop(spinner);
     let (plan, not_planned, devices) = match &loaded {
         Ok(graph) => planned(args, graph)?,
@@ -113,7 +116,12 @@ fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(),
         .map(|(d, v)| format!("{} {v}", if d.is_empty() { "ai.onnx" } else { d }))
         .collect();
     out.line(format_args!("  graph     {:?}, {} nodes", summary.graph, summary.nodes))?;
-    out.line(format_args!("  opset     {}; file format {}", opsets.join(", "), summary.ir_version))?;
+    if opsets.is_empty() {
+        out.line(format_args!("  format    {}", summary.format))?;
+    } else {
+        let (format, version) = (summary.format, summary.ir_version);
+        out.line(format_args!("  opset     {}; file format {format} {version}", opsets.join(", ")))?;
+    }
     if !summary.producer.is_empty() {
         out.line(format_args!("  written   by {}", summary.producer))?;
     }
@@ -134,7 +142,7 @@ fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(),
             (false, ..) => "NOT SUPPORTED",
             (true, true, _) => "a function of the model",
             (true, false, true) => "device, cpu",
-            (true, false, false) if o.family == Some("constant") => "-",
+            (true, false, false) if matches!(o.family, Some("constant" | "sequence")) => "-",
             (true, false, false) => "cpu",
         };
         table.row([&qualified(&o.domain, &o.name), &o.count.to_string(), o.family.unwrap_or("-"), runs]);
@@ -203,7 +211,8 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
     }
     let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
     let table: Vec<&DeviceInfo> = devices.iter().collect();
-    let compiler = Compiler { graph, devices: &table, options: &PlanOptions::default() };
+    let (options, programs) = (PlanOptions::default(), Programs::new());
+    let compiler = Compiler { graph, devices: &table, options: &options, programs: &programs };
     match compiler.compile(&infos, &BTreeMap::new()) {
         Ok(plan) => Ok((Some(plan), None, names)),
         Err(e @ PlanError::NeedsValues { .. }) => Ok((None, Some(chain(&e)), names)),

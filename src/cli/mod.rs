@@ -15,6 +15,7 @@ mod explain;
 mod inspect;
 mod npy;
 mod open;
+mod operators;
 mod output;
 mod picture;
 mod run;
@@ -56,6 +57,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Check models against the outputs that ONNX test cases hold.
     Verify(Box<verify::Args>),
+    /// List the operators that models may have.
+    Operators(operators::Args),
     /// Measure transfers or a model.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -84,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args, &mut out),
         Command::Inspect(args) => inspect::run(args, &mut out),
         Command::Verify(args) => verify::run(args, &mut out),
+        Command::Operators(args) => operators::run(args, &mut out),
         Command::Bench(command) => bench::run(command, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
     };

@@ -1,17 +1,10 @@
 //! Opens the devices that arguments name.
 
-use std::env;
-
 use super::error::CliError;
 use crate::backend::ContextDesc;
 use crate::device::Context;
-use crate::registry::{DEVICE_VARIABLE, Registry};
-
-/// What is opened where no device is named: what the environment says, else `auto`.
-pub(super) fn default_selector() -> String {
-    let named = env::var(DEVICE_VARIABLE).ok().filter(|name| !name.trim().is_empty());
-    named.unwrap_or_else(|| "auto".to_owned())
-}
+use crate::graph::TensorInfo;
+use crate::registry::Registry;
 
 /// Opens the device of a selector; without one the device that the environment names, else `auto`.
 ///
@@ -46,4 +39,10 @@ pub(super) fn open_table(
         table.push(open(Some("cpu"), desc)?);
     }
     Ok(table)
+}
+
+/// Whether an input is better given by value: one as short as lists of axes or sizes may decide shapes, and is
+/// copied anyway.
+pub(super) fn may_decide(info: &TensorInfo) -> bool {
+    info.bytes() <= if info.dtype.is_float() { 64 } else { 4096 }
 }

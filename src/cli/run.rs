@@ -1,6 +1,6 @@
 //! `onepool run`: a model on tensors or pictures from files, bound in place.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::assign::{self, Placement};
 use super::error::CliError;
 use super::explain::{self, Explained};
 use super::inspect::{dims, fitting, named};
-use super::open::open_table;
+use super::open::{may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::table::{Table, bytes, time};
@@ -21,16 +21,19 @@ use super::trace;
 use crate::backend::ContextDesc;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::loader::onnx::load_onnx;
+use crate::loader;
 use crate::memory::host::{HostRegion, SharedRegion};
-use crate::session::{Binding, BindingBuilder, Error, IoInfo, Memory, Profile, Session, SessionError};
+use crate::session::{Binding, BindingBuilder, IoInfo, Memory, Profile, Session, SessionError};
 use crate::shape::SymShape;
 
 /// Arguments of `onepool run`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model.
+    /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
     model: PathBuf,
+    /// The parameters of a TVM graph, where they are not beside it.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
     /// A file for an input: NAME=FILE, or only FILE where there is one input. Files are .npy, .npz
     /// (NAME=FILE.npz:ARRAY), .pb (an ONNX tensor), .bin or .raw (elements alone), .png and .jpg.
     #[arg(short, long, value_name = "NAME=FILE")]
@@ -97,6 +100,13 @@ struct Wanted {
     region: Arc<SharedRegion>,
 }
 
+impl Wanted {
+    fn of(name: &str, tensor: &Tensor) -> Result<Self, CliError> {
+        let region = HostRegion::from_bytes(tensor.bytes())?.into_shared();
+        Ok(Wanted { name: name.to_owned(), info: tensor.info().clone(), region })
+    }
+}
+
 #[derive(Serialize)]
 struct Report<'a> {
     model: String,
@@ -106,6 +116,9 @@ struct Report<'a> {
     runs_ms: Vec<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     explain: Option<Explained<'a>>,
+    /// The same of what was planned once the run had decided sizes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    later: Vec<Explained<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<&'a Profile>,
 }
@@ -128,13 +141,24 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let devices: Vec<String> = session.devices().map(|d| format!("{}:{}", d.api, d.index)).collect();
     let files = output_files(args, &session)?;
     let given = inputs(args, &session, out)?;
-    let (wanted, mut binding) = bind(args, &session, &given)?;
+    let (mut wanted, mut binding) = bind(args, &session, &given)?;
     if args.explain {
         explain::verdicts(binding.verdicts(), out)?;
         explain::plan(binding.plan(), &devices, out.verbose() > 0, out)?;
         out.line("")?;
     }
     let runs = repeat(args.repeat, &mut binding, out)?;
+    for output in session.outputs() {
+        // Of an output whose size the run decides nothing was known before.
+        if !wanted.iter().any(|w| w.name == output.name) {
+            wanted.push(Wanted::of(&output.name, &binding.get_output(&output.name)?)?);
+        }
+    }
+    for stage in binding.stages().skip(1).filter(|_| args.explain) {
+        out.line("behind it, with sizes that the run decided")?;
+        explain::plan(stage.plan(), &devices, out.verbose() > 0, out)?;
+        out.line("")?;
+    }
     let profile = if args.profile || args.trace.is_some() { Some(binding.profile()?) } else { None };
     if let (Some(path), Some(profile)) = (&args.trace, &profile) {
         trace::write(path, profile, &devices)?;
@@ -152,7 +176,11 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         shape: info.shape.to_vec(),
         file,
     };
-    let explained = || Explained::new(binding.verdicts(), binding.plan(), devices.clone());
+    let mut stages = Vec::new();
+    for stage in binding.stages().filter(|_| args.explain) {
+        stages.push(Explained::new(stage.verdicts(), stage.plan(), devices.clone()));
+    }
+    let later = stages.split_off(stages.len().min(1));
     let names = session.inputs();
     let name = |at: usize| names.get(at).map_or("", |io| io.name.as_str());
     out.json(&Report {
@@ -160,7 +188,8 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         inputs: given.iter().map(|g| io(name(g.at), &g.info, None)).collect(),
         outputs: wanted.iter().map(|w| io(&w.name, &w.info, file(&w.name))).collect(),
         runs_ms: runs.iter().map(|n| *n as f64 / 1e6).collect(),
-        explain: args.explain.then(explained),
+        explain: stages.pop(),
+        later,
         profile: profile.as_ref(),
     })?;
     Ok(ExitCode::SUCCESS)
@@ -168,7 +197,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
     let _spinner = out.progress("loading", None);
-    let graph = load_onnx(&args.model)?;
+    let graph = loader::load_with(&args.model, args.params.as_deref())?;
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let mut builder = Session::builder()
         .graph(graph)
@@ -268,46 +297,34 @@ fn check(io: &IoInfo, shape: Option<&SymShape>, got: &TensorInfo) -> Result<(), 
     }
 }
 
-/// Binds all inputs in place, except those whose values decide shapes, and memory for the outputs.
+/// Binds all inputs in place, except those whose values may decide shapes, and memory for the outputs.
 fn bind(
     args: &Args,
     session: &Session,
     given: &[Given],
 ) -> Result<(Vec<Wanted>, Binding<'static>), CliError> {
-    let ios = session.inputs();
-    let mut by_value = BTreeSet::new();
-    loop {
-        let builder = bind_inputs(session, given, &ios, &by_value)?;
-        let plan = match builder.plan() {
-            Err(Error::Session(SessionError::NeedsValue { name })) if by_value.insert(name.clone()) => {
-                tracing::info!(name, "given by value: it decides shapes");
-                continue;
-            }
-            plan => plan?,
-        };
-        let wanted: Vec<Wanted> = plan
-            .outputs
-            .iter()
-            .map(|io| {
-                let region = HostRegion::new(io.info.bytes())?.into_shared();
-                Ok(Wanted { name: io.name.clone(), info: io.info.clone(), region })
-            })
-            .collect::<Result<_, CliError>>()?;
-        let builder = wanted.iter().fold(builder, |b, w| b.output(&w.name, Memory::region(&w.region)));
-        return Ok((wanted, builder.strict(args.strict).build()?));
-    }
+    let builder = bind_inputs(args, session, given)?;
+    let plan = builder.plan()?;
+    let names = session.outputs();
+    let wanted: Vec<Wanted> = plan
+        .outputs
+        .iter()
+        .filter(|io| names.iter().any(|n| n.name == io.name))
+        .map(|io| {
+            let region = HostRegion::new(io.info.bytes())?.into_shared();
+            Ok(Wanted { name: io.name.clone(), info: io.info.clone(), region })
+        })
+        .collect::<Result<_, CliError>>()?;
+    let builder = wanted.iter().fold(builder, |b, w| b.output(&w.name, Memory::region(&w.region)));
+    Ok((wanted, builder.strict(args.strict).build()?))
 }
 
-fn bind_inputs(
-    session: &Session,
-    given: &[Given],
-    ios: &[IoInfo],
-    by_value: &BTreeSet<String>,
-) -> Result<BindingBuilder<'static>, CliError> {
+fn bind_inputs(args: &Args, session: &Session, given: &[Given]) -> Result<BindingBuilder<'static>, CliError> {
+    let ios = session.inputs();
     let mut builder = session.bind();
     for g in given {
         let name = &ios[g.at].name;
-        let memory = if by_value.contains(name) {
+        let memory = if !args.strict && may_decide(&g.info) {
             Memory::value(Tensor::from_bytes(g.info.clone(), &g.region.read()?)?)
         } else {
             Memory::region(&g.region).shape(g.info.shape.clone())

@@ -9,7 +9,7 @@ use super::core::{Core, lock};
 use super::error::{Problem, UsageError};
 use crate::backend::{BufferInfo, HostAddress};
 use crate::memory::budget::Reservation;
-use crate::memory::host::SharedRegion;
+use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::{ImportKey, ReadWrite};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange};
@@ -37,6 +37,8 @@ pub(super) struct Memory {
 pub(super) enum Pin {
     /// Pages kept by count.
     Region(#[allow(dead_code, reason = "kept, never read")] Arc<SharedRegion>),
+    /// Pages that nobody writes any more, kept by count.
+    Constant(#[allow(dead_code, reason = "kept, never read")] Arc<HostRegion>),
     /// What the owner of raw memory wants to hear.
     Release(Box<dyn FnOnce() + Send>),
 }
@@ -246,6 +248,11 @@ impl Buffer {
     /// Its bytes as a recording names them.
     pub fn range(&self) -> BufferRange {
         self.lease.memory.buffer_range(self.range)
+    }
+
+    /// The [`Context::id`](crate::device::Context::id) of its context.
+    pub fn context_id(&self) -> usize {
+        Arc::as_ptr(&self.lease.memory.core).addr()
     }
 
     /// What was granted for the memory it lies in.

@@ -16,7 +16,7 @@ use super::queue::Queue;
 use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, MemoryUsage};
 use crate::kernel::{KernelId, KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
-use crate::memory::host::SharedRegion;
+use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::ReadWrite;
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange};
@@ -111,6 +111,22 @@ impl Context {
             scope: None,
             region: Some(Arc::clone(region)),
             pin: None,
+        };
+        import(self.core(), &mut source)
+    }
+
+    /// Imports pages that nobody writes any more, for reading: the parameters of a model.
+    ///
+    /// # Errors
+    /// As [`Context::import`].
+    pub fn import_constant(&self, region: &Arc<HostRegion>) -> Result<Buffer, Error> {
+        let mut source = Source {
+            address: region.as_ptr(),
+            bytes: region.bytes() as u64,
+            access: ReadWrite::Read,
+            scope: None,
+            region: None,
+            pin: Some(Pin::Constant(Arc::clone(region))),
         };
         import(self.core(), &mut source)
     }

@@ -86,7 +86,10 @@ fn open(memory: Arc<Memory>, source: &mut Source, key: Option<ImportKey>, offset
 
 /// One import of whole pages.
 fn create(core: &Arc<Core>, source: &Source, window: Window) -> Result<Arc<Memory>, Error> {
-    let reservation = core.budget.reserve(BudgetKind::Import, window.bytes).map_err(Refusal::from)?;
+    // A device that works on pointers holds nothing of what is imported.
+    let on_pointers = core.info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
+    let held = if on_pointers { 0 } else { window.bytes };
+    let reservation = core.budget.reserve(BudgetKind::Import, held).map_err(Refusal::from)?;
     let start = source.address.as_ptr().wrapping_sub(window.offset as usize);
     let Some(start) = NonNull::new(start) else { return Err(Refusal::NotMapped { addr: 0 }.into()) };
     // SAFETY: the pages were found mapped and accessible; whoever made `source` vouches that they stay so

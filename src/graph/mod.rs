@@ -2,6 +2,7 @@
 
 mod builder;
 mod dump;
+mod inline;
 mod tensor;
 mod validate;
 

@@ -9,6 +9,7 @@
 mod error;
 mod pack;
 mod source;
+mod summary;
 #[cfg(test)]
 mod testing;
 
@@ -19,6 +20,7 @@ pub mod tvm;
 pub use error::{LoadError, LoadErrorKind, Location};
 pub use onnx::{load_onnx, load_onnx_bytes};
 pub use params::{Params, load_params, read_params, save_params, write_params};
+pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize};
 pub use tvm::{FunctionTable, TvmGraph, load_tvm, load_tvm_bytes};
 
 use std::path::{Path, PathBuf};
@@ -39,35 +41,80 @@ type Find = fn(&str, &str) -> Option<&'static OpDef>;
 /// # Errors
 /// [`LoadError`].
 pub fn load(path: &Path) -> Result<Graph, LoadError> {
-    let path = if path.is_dir() { model_in(path)? } else { path.to_owned() };
-    match kind_of(&path)? {
-        Kind::Onnx => load_onnx(&path),
-        Kind::Json => {
-            let params = params_beside(&path)?;
-            load_tvm(&path, params.as_deref(), &FunctionTable::new()).map(TvmGraph::into_graph)
+    load_with(path, None)
+}
+
+/// As [`load`], with the parameters of a TVM graph in the file `params`.
+///
+/// # Errors
+/// [`LoadError`], also for `params` beside an ONNX model, which holds its own.
+pub fn load_with(path: &Path, params: Option<&Path>) -> Result<Graph, LoadError> {
+    match model_file(path)? {
+        (path, Kind::Onnx) => {
+            without_params(&path, params)?;
+            load_onnx(&path)
         }
-        Kind::Params => {
-            let kind = LoadErrorKind::unexpected("a model", "parameters only; load the graph's JSON");
-            Err(LoadError::from(kind).in_file(&path))
+        (path, Kind::Json) => load_json(&path, params),
+    }
+}
+
+fn without_params(model: &Path, params: Option<&Path>) -> Result<(), LoadError> {
+    match params {
+        None => Ok(()),
+        Some(params) => {
+            let found = format!("an ONNX model, which {} cannot be added to", params.display());
+            let kind = LoadErrorKind::unexpected("the graph JSON of TVM beside a file of parameters", found);
+            Err(LoadError::from(kind).in_file(model))
         }
     }
 }
 
+fn load_json(path: &Path, params: Option<&Path>) -> Result<Graph, LoadError> {
+    let params = match params {
+        Some(params) => Some(params.to_owned()),
+        None => params_beside(path)?,
+    };
+    load_tvm(path, params.as_deref(), &FunctionTable::new()).map(TvmGraph::into_graph)
+}
+
+/// Formats of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Onnx,
     Json,
-    Params,
+}
+
+/// Starts of files that people take for models this library reads: where, what, and what to do about it.
+const FOREIGN: &[(usize, &[u8], &str)] = &[
+    (0, b"\xb7", "parameters only; load the graph's JSON"),
+    (0, b"PK\x03\x04", "a ZIP archive, as PyTorch and Keras write it; export the model to ONNX"),
+    (0, b"\x80\x02", "a pickle, as PyTorch writes it; export the model to ONNX"),
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes it; export the model to ONNX"),
+    (4, b"TFL3", "a TensorFlow Lite model; convert it to ONNX"),
+    (0, b"GGUF", "a GGUF file"),
+    (0, b"\x7fELF", "a library or program; load the graph's JSON and its parameters"),
+    (0, b"<", "XML or HTML"),
+];
+
+/// The model that `path` names, which may be a folder, and its format as its content tells it.
+fn model_file(path: &Path) -> Result<(PathBuf, Kind), LoadError> {
+    let path = if path.is_dir() { model_in(path)? } else { path.to_owned() };
+    let kind = kind_of(&path)?;
+    Ok((path, kind))
 }
 
 fn kind_of(path: &Path) -> Result<Kind, LoadError> {
     let mut source = Source::open(path)?;
     let bytes = source.len().min(64);
     let start = source.take("the file", bytes).map_err(|e| e.in_file(path))?;
+    let is = |at: usize, magic: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(magic));
+    if let Some((.., found)) = FOREIGN.iter().find(|(at, magic, _)| is(*at, magic)) {
+        let kind = LoadErrorKind::unexpected("an ONNX model or the graph JSON of TVM", *found);
+        return Err(LoadError::from(kind).in_file(path));
+    }
     let text = start.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(&start);
     Ok(match text.iter().find(|b| !b.is_ascii_whitespace()) {
         Some(b'{') => Kind::Json,
-        Some(0xb7) => Kind::Params,
         _ => Kind::Onnx,
     })
 }
@@ -128,7 +175,6 @@ mod tests {
         for (bytes, kind) in [
             (&b"\n {\"nodes\": []}"[..], Kind::Json),
             (b"\xef\xbb\xbf{", Kind::Json),
-            (b"\xb7\x9c\x04\x05", Kind::Params),
             (b"\x08\x08\x3a\x00", Kind::Onnx),
             (b"", Kind::Onnx),
         ] {
@@ -136,6 +182,15 @@ mod tests {
             assert_eq!(kind_of(&path).unwrap(), kind);
         }
         assert!(load(&path).unwrap_err().to_string().contains("is this an ONNX model?"));
+        for (bytes, says) in [
+            (&b"\xb7\x9c\x04\x05"[..], "parameters only"),
+            (b"PK\x03\x04....", "a ZIP archive"),
+            (b"\x1c\0\0\0TFL3....", "TensorFlow Lite"),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let e = load(&path).unwrap_err().to_string();
+            assert!(e.contains("expected an ONNX model or the graph JSON of TVM") && e.contains(says), "{e}");
+        }
     }
 
     #[test]
@@ -155,7 +210,14 @@ mod tests {
         assert_eq!((graph.inputs().len(), graph.constant_bytes()), (1, 8));
         save_params(&dir.path().join("graph.params"), [("w", &w)]).unwrap();
         assert_eq!(load(&dir.path().join("graph.json")).unwrap().inputs().len(), 1);
+        let found = summarize(dir.path(), None).unwrap();
+        assert_eq!((found.format, found.nodes, found.operators.len()), ("TVM graph JSON", 1, 1));
+        assert_eq!((found.inputs.len(), found.outputs.len()), (1, 2));
+        assert_eq!((found.parameters[0].tensors, found.parameters[0].bytes), (1, 8));
         std::fs::remove_file(dir.path().join("graph.params")).unwrap();
+        let given = dir.path().join("other.bin");
+        save_params(&given, [("w", &w), ("x", &w)]).unwrap();
+        assert_eq!(load_with(dir.path(), Some(&given)).unwrap().inputs().len(), 0);
         save_params(&dir.path().join("more.params"), [("w", &w)]).unwrap();
         assert!(load(dir.path()).unwrap_err().to_string().contains("2 of them"));
         let e = load(&dir.path().join("more.params")).unwrap_err();

@@ -260,13 +260,18 @@ fn dtype_of(code: u8, bits: u8) -> Option<DType> {
         (2, 32) => DType::F32,
         (2, 64) => DType::F64,
         (4, 16) => DType::BF16,
+        (10, 8) => DType::F8E4M3Fn,
+        (11, 8) => DType::F8E4M3FnUz,
+        (12, 8) => DType::F8E5M2,
+        (13, 8) => DType::F8E5M2FnUz,
+        (14, 8) => DType::F8E8M0,
         _ => return None,
     })
 }
 
-/// The DLPack type code and width of an element type.
-fn code_of(dtype: DType) -> (u8, u8) {
-    match dtype {
+/// The DLPack type code and width of an element type that takes whole bytes.
+fn code_of(dtype: DType) -> Option<(u8, u8)> {
+    Some(match dtype {
         DType::I8 => (0, 8),
         DType::I16 => (0, 16),
         DType::I32 => (0, 32),
@@ -280,11 +285,20 @@ fn code_of(dtype: DType) -> (u8, u8) {
         DType::F32 => (2, 32),
         DType::F64 => (2, 64),
         DType::BF16 => (4, 16),
-    }
+        DType::F8E4M3Fn => (10, 8),
+        DType::F8E4M3FnUz => (11, 8),
+        DType::F8E5M2 => (12, 8),
+        DType::F8E5M2FnUz => (13, 8),
+        DType::F8E8M0 => (14, 8),
+        DType::F4E2M1 | DType::I4 | DType::U4 | DType::I2 | DType::U2 => return None,
+    })
 }
 
 fn write_array(to: &mut impl Write, tensor: &Tensor) -> io::Result<()> {
-    let (code, bits) = code_of(tensor.dtype());
+    let (code, bits) = code_of(tensor.dtype()).ok_or_else(|| {
+        let problem = format!("tensors of {} are not written to .params files", tensor.dtype());
+        io::Error::new(io::ErrorKind::Unsupported, problem)
+    })?;
     to.write_all(&ARRAY_MAGIC.to_le_bytes())?;
     to.write_all(&0u64.to_le_bytes())?;
     // A shape has at most `MAX_RANK` sizes, each of which fits `isize`.
@@ -339,6 +353,7 @@ mod tests {
     fn every_type_and_an_empty_tensor_come_back() {
         let mut params: Params = DType::ALL
             .into_iter()
+            .filter(|d| d.bits() >= 8)
             .map(|d| {
                 let info = TensorInfo::new(d, Shape::new([2, 3]).unwrap());
                 let fill = |b: &mut [u8]| {

@@ -1,5 +1,8 @@
 //! Activations that other operators' kernels apply to their output.
 
+use super::OpError;
+use crate::spirv::math;
+
 /// A function of one element that a producer's kernel can apply before it stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Activation {
@@ -35,9 +38,33 @@ pub enum Activation {
     HardSwish,
     /// `x * sigmoid(x)`.
     Silu,
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
+    Gelu,
+    /// Gelu by its approximation through tanh.
+    GeluTanh,
 }
 
 impl Activation {
+    /// The activation that attribute `activation` of a fused operator names, with its parameters (ONNX's
+    /// defaults where they are not given); the empty text is none.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] for other names.
+    pub(crate) fn named(name: &str, given: [Option<f32>; 2]) -> Result<Activation, OpError> {
+        let [a, b] = given;
+        Ok(match name {
+            "" => Activation::None,
+            "Relu" => Activation::Relu,
+            "Sigmoid" => Activation::Sigmoid,
+            "Tanh" => Activation::Tanh,
+            "LeakyRelu" => Activation::LeakyRelu { slope: a.unwrap_or(0.01) },
+            "Clip" => Activation::Clip { low: a.unwrap_or(f32::MIN), high: b.unwrap_or(f32::MAX) },
+            "HardSigmoid" => Activation::HardSigmoid { alpha: a.unwrap_or(0.2), beta: b.unwrap_or(0.5) },
+            "HardSwish" => Activation::HardSwish,
+            other => return Err(OpError::unsupported(format!("the fused activation {other:?}"))),
+        })
+    }
+
     /// The number that selects it in kernels (`shaders/include/activation.glsl`), and its two parameters.
     pub fn code(&self) -> (u32, [f32; 2]) {
         match *self {
@@ -50,10 +77,13 @@ impl Activation {
             Activation::HardSigmoid { alpha, beta } => (6, [alpha, beta]),
             Activation::HardSwish => (7, [0.0; 2]),
             Activation::Silu => (8, [0.0; 2]),
+            Activation::Gelu => (9, [0.0; 2]),
+            Activation::GeluTanh => (10, [0.0; 2]),
         }
     }
 
-    /// Its value at `x`.
+    /// Its value at `x`, without calls, so that loops over it vectorize where the kind is known.
+    #[inline]
     pub fn apply(&self, x: f32) -> f32 {
         match *self {
             Activation::None => x,
@@ -76,18 +106,13 @@ impl Activation {
                 let y = if x < low { low } else { x };
                 if y > high { high } else { y }
             }
-            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Activation::Tanh => x.tanh(),
+            Activation::Sigmoid => math::sigmoid(x, 0.0, 0.0),
+            Activation::Tanh => math::tanh(x, 0.0, 0.0),
             Activation::HardSigmoid { alpha, beta } => (alpha * x + beta).clamp(0.0, 1.0),
             Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
-            Activation::Silu => x / (1.0 + (-x).exp()),
-        }
-    }
-
-    /// Applies it to every element of `values`.
-    pub fn apply_all(&self, values: &mut [f32]) {
-        if *self != Activation::None {
-            values.iter_mut().for_each(|v| *v = self.apply(*v));
+            Activation::Silu => math::swish(x, 1.0, 0.0),
+            Activation::Gelu => math::gelu(x, 0.0, 0.0),
+            Activation::GeluTanh => math::gelu_tanh(x, 0.0, 0.0),
         }
     }
 }
@@ -108,6 +133,8 @@ mod tests {
             Activation::HardSigmoid { alpha: 0.2, beta: 0.5 },
             Activation::HardSwish,
             Activation::Silu,
+            Activation::Gelu,
+            Activation::GeluTanh,
         ];
         let codes: std::collections::BTreeSet<u32> = all.iter().map(|a| a.code().0).collect();
         assert_eq!(codes.len(), all.len());

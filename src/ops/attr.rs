@@ -68,6 +68,16 @@ const ONNX_TYPES: &[(i64, DType)] = &[
     (12, DType::U32),
     (13, DType::U64),
     (16, DType::BF16),
+    (17, DType::F8E4M3Fn),
+    (18, DType::F8E4M3FnUz),
+    (19, DType::F8E5M2),
+    (20, DType::F8E5M2FnUz),
+    (21, DType::U4),
+    (22, DType::I4),
+    (23, DType::F4E2M1),
+    (24, DType::F8E8M0),
+    (25, DType::U2),
+    (26, DType::I2),
 ];
 
 /// A node's attributes by name.

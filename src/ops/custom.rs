@@ -149,7 +149,7 @@ impl Operator for CustomKernel {
         }
         let inputs = (0..cx.input_count()).map(Operand::Input);
         let args: Vec<Operand> = inputs.chain((0..cx.output_count()).map(Operand::Output)).collect();
-        lower.dispatch_module(source.clone(), &args, self.call.params.clone(), groups);
+        lower.dispatch_module(source.clone(), Vec::new(), &args, self.call.params.clone(), groups);
         Ok(())
     }
 

@@ -198,15 +198,16 @@ impl<'a> Lowering<'a> {
         self.dispatch(kernel, spec, args, params, groups)
     }
 
-    /// Adds a dispatch of a module that is not in our table.
+    /// Adds a dispatch of a module that is not in our table, with its specialization constants.
     pub fn dispatch_module(
         &mut self,
         source: Arc<KernelSource>,
+        spec: Vec<(u32, u32)>,
         args: &[Operand],
         params: Vec<u8>,
         groups: [u32; 3],
     ) {
-        let (spec, args) = (Vec::new(), args.to_vec());
+        let args = args.to_vec();
         self.out.steps.push(Step::Dispatch {
             kernel: StepKernel::Module(source),
             spec,

@@ -18,16 +18,21 @@ mod test_util;
 mod testing;
 mod window;
 
+pub mod attention;
+pub mod control;
 pub mod conv;
 pub mod custom;
 pub mod index;
 pub mod linalg;
+pub mod loss;
 pub mod ml;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod recurrent;
 pub mod reduce;
+pub mod sequence;
 pub mod shape_ops;
 pub mod signal;
 pub mod tvm;
@@ -223,6 +228,11 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
+    /// What the session does in its place, for control flow: nothing else of it is called then.
+    fn control(&self) -> Option<control::Control<'_>> {
+        None
+    }
+
     /// Whether its outputs depend on its inputs' shapes only, never on their elements (Shape, Size).
     fn shape_only(&self) -> bool {
         false
@@ -307,10 +317,14 @@ pub static FAMILIES: &[Family] = &[
     conv::FAMILY,
     pool::FAMILY,
     norm::FAMILY,
+    recurrent::FAMILY,
+    attention::FAMILY,
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
+    loss::FAMILY,
     shape_ops::FAMILY,
+    control::FAMILY,
     vision::FAMILY,
     signal::FAMILY,
     ml::FAMILY,

@@ -14,6 +14,7 @@ use half::{bf16, f16};
 use super::{Activation, OpCx, OpError};
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::spirv::math;
 
 /// The floating-point types.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -84,6 +85,7 @@ macro_rules! real {
             fn powf(self, e: Self) -> Self {
                 <$t>::powf(self, e)
             }
+            #[inline(always)]
             fn activate(self, $a: &Activation) -> Self {
                 let $x = self;
                 $activate
@@ -137,26 +139,37 @@ fn activate_f64(activation: &Activation, x: f64) -> f64 {
         Activation::HardSigmoid { alpha, beta } => (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0),
         Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => 0.5 * x * (1.0 + math::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::GeluTanh => {
+            let slope = (2.0 / std::f64::consts::PI).sqrt();
+            0.5 * x * (1.0 + (slope * (x + 0.044715 * x * x * x)).tanh())
+        }
     }
 }
 
 /// Applies `activation` to every element.
 pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
+    // A loop for each kind, without a branch on it, for the vectorizer.
     match *activation {
         Activation::None => {}
-        // The common ones as loops without a branch on the kind, for the vectorizer.
-        Activation::Relu => values.iter_mut().for_each(|v| {
-            *v = if *v < T::ZERO { T::ZERO } else { *v };
-        }),
-        Activation::Clip { low, high } => {
-            let (low, high) = (T::from_f64(low.into()), T::from_f64(high.into()));
-            values.iter_mut().for_each(|v| {
-                let y = if *v < low { low } else { *v };
-                *v = if y > high { high } else { y };
-            });
+        Activation::Relu => each(values, |v| if v < T::ZERO { T::ZERO } else { v }),
+        Activation::LeakyRelu { slope } => each(values, |v| v.activate(&Activation::LeakyRelu { slope })),
+        Activation::Clip { low, high } => each(values, |v| v.activate(&Activation::Clip { low, high })),
+        Activation::Sigmoid => each(values, |v| v.activate(&Activation::Sigmoid)),
+        Activation::Tanh => each(values, |v| v.activate(&Activation::Tanh)),
+        Activation::HardSigmoid { alpha, beta } => {
+            each(values, |v| v.activate(&Activation::HardSigmoid { alpha, beta }));
         }
-        _ => values.iter_mut().for_each(|v| *v = v.activate(activation)),
+        Activation::HardSwish => each(values, |v| v.activate(&Activation::HardSwish)),
+        Activation::Silu => each(values, |v| v.activate(&Activation::Silu)),
+        Activation::Gelu => each(values, |v| v.activate(&Activation::Gelu)),
+        Activation::GeluTanh => each(values, |v| v.activate(&Activation::GeluTanh)),
     }
+}
+
+#[inline(always)]
+fn each<T: Copy>(values: &mut [T], f: impl Fn(T) -> T) {
+    values.iter_mut().for_each(|v| *v = f(*v));
 }
 
 /// A native function over any floating-point type.
@@ -168,6 +181,8 @@ pub(crate) trait RealKernel: Send + Sync + 'static {
 /// The arguments of one call as slices of the type that is computed in.
 pub(crate) struct RealIo<'a, T: Real> {
     inputs: Vec<Option<Cow<'a, [T]>>>,
+    /// Inputs of other than float types.
+    others: Vec<Option<&'a [u8]>>,
     outputs: Vec<Output<'a, T>>,
 }
 
@@ -190,19 +205,22 @@ impl<T: Real> RealIo<'_, T> {
         let out = outputs.get_mut(index).and_then(Output::slice);
         let out = out.ok_or(KernelError::Absent { index: inputs.len() + index })?;
         check_len(inputs.len() + index, out.len(), len)?;
-        Ok((out, RealInputs(inputs)))
+        Ok((out, RealInputs { floats: inputs, others: &self.others }))
     }
 
-    /// The first three outputs, absent ones `None`, with the inputs.
-    pub(crate) fn outputs(&mut self) -> ([Option<&mut [T]>; 3], RealInputs<'_, T>) {
+    /// The first `N` outputs, absent ones `None`, with the inputs.
+    pub(crate) fn outputs<const N: usize>(&mut self) -> ([Option<&mut [T]>; N], RealInputs<'_, T>) {
         let mut outputs = self.outputs.iter_mut();
-        let mut next = || outputs.next().and_then(Output::slice);
-        ([next(), next(), next()], RealInputs(&self.inputs))
+        let outputs = std::array::from_fn(|_| outputs.next().and_then(Output::slice));
+        (outputs, RealInputs { floats: &self.inputs, others: &self.others })
     }
 }
 
 /// The inputs of one call.
-pub(crate) struct RealInputs<'c, T: Real>(&'c [Option<Cow<'c, [T]>>]);
+pub(crate) struct RealInputs<'c, T: Real> {
+    floats: &'c [Option<Cow<'c, [T]>>],
+    others: &'c [Option<&'c [u8]>],
+}
 
 impl<'c, T: Real> RealInputs<'c, T> {
     /// Input `index`, of `len` elements.
@@ -212,10 +230,26 @@ impl<'c, T: Real> RealInputs<'c, T> {
 
     /// Input `index`, of `len` elements, if it was given.
     pub(crate) fn get_opt(&self, index: usize, len: usize) -> Result<Option<&'c [T]>, KernelError> {
-        match self.0.get(index).and_then(Option::as_deref) {
+        match self.floats.get(index).and_then(Option::as_deref) {
             None => Ok(None),
             Some(slice) => check_len(index, slice.len(), len).map(|()| Some(slice)),
         }
+    }
+
+    /// Input `index` of `len` elements of a type that is no float, if it was given.
+    pub(crate) fn raw_opt<E: Element>(
+        &self,
+        index: usize,
+        len: usize,
+    ) -> Result<Option<&'c [E]>, KernelError> {
+        let Some(bytes) = self.others.get(index).copied().flatten() else { return Ok(None) };
+        let slice: &[E] = bytemuck::try_cast_slice(bytes).map_err(|e| KernelError::View {
+            index,
+            bytes: bytes.len(),
+            element_bytes: size_of::<E>(),
+            problem: e.to_string(),
+        })?;
+        check_len(index, slice.len(), len).map(|()| Some(slice))
     }
 }
 
@@ -237,7 +271,8 @@ pub(crate) fn check_len(index: usize, got: usize, expected: usize) -> Result<(),
     Err(KernelError::Value { what: format!("argument {index} has {got} elements, expected {expected}") })
 }
 
-/// A native kernel from `kernel` for the types of `cx`. Inputs of other than float types are absent in it.
+/// A native kernel from `kernel` for the types of `cx`. Inputs of other than float types are found through
+/// [`RealInputs::raw_opt`] only.
 ///
 /// # Errors
 /// [`OpError::Unsupported`] where an output is of another type.
@@ -282,10 +317,11 @@ fn call<T: Real, K: RealKernel>(
     inputs: &[Option<DType>],
     outputs: &[DType],
 ) -> Result<(), KernelError> {
-    let mut io = RealIo { inputs: Vec::with_capacity(inputs.len()), outputs: Vec::new() };
+    let mut io = RealIo { inputs: Vec::with_capacity(inputs.len()), others: Vec::new(), outputs: Vec::new() };
     for (i, dtype) in inputs.iter().enumerate() {
         let given = dtype.filter(|_| args.has(i));
         io.inputs.push(given.map(|d| read::<T>(args, i, d)).transpose()?);
+        io.others.push(if dtype.is_none() { args.read_opt::<u8>(i)? } else { None });
     }
     for (o, &dtype) in outputs.iter().enumerate() {
         let index = inputs.len() + o;

@@ -1,9 +1,12 @@
 //! Makes a plan: places, lowers, decides storage, packs arenas, inserts barriers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
+use super::chains::{ChainLimits, fuse_chains};
 use super::flow::{Flow, ValueId, node_error, specialize};
+use super::idioms::find_functions;
 use super::report::{NodeReport, PlanReport};
 use super::rewrite::fuse;
 use super::storage::{Backing, Life, Storage};
@@ -13,15 +16,19 @@ use super::{
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
-use crate::kernel::{KernelId, NativeKernel, touch};
+use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
 use crate::memory::coherency::Access;
+use crate::ops::pointwise::Programs;
 use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
 
 /// What the caller decides about plans.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
-    /// Lets operators absorb their bias, normalization and activation.
+    /// Lets operators absorb their bias, normalization and activation, and makes one operator of chains of
+    /// pointwise ones.
     pub fuse: bool,
+    /// Whether `fuse` makes one operator of chains of pointwise ones.
+    pub chains: bool,
     /// Lets outputs overwrite inputs that are dead afterwards.
     pub in_place: bool,
     /// Lets an operator without a kernel on its device run on the first native device of the table.
@@ -36,6 +43,7 @@ impl Default for PlanOptions {
     fn default() -> Self {
         PlanOptions {
             fuse: true,
+            chains: true,
             in_place: true,
             fallback: true,
             place_nodes: BTreeMap::new(),
@@ -53,7 +61,14 @@ pub struct Compiler<'a> {
     pub devices: &'a [&'a DeviceInfo],
     /// The caller's decisions.
     pub options: &'a PlanOptions,
+    /// Chains that plans share.
+    pub programs: &'a Programs,
 }
+
+/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
+const CHAIN_EXPRS: usize = 64;
+/// Tensors that one chain reads and writes, where devices allow so many.
+const CHAIN_BINDINGS: usize = 16;
 
 enum NodeWork {
     Alias,
@@ -74,7 +89,15 @@ impl Compiler<'_> {
     /// [`PlanError`].
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
         let mut flow = specialize(self.graph, infos, values)?;
-        let fused = if self.options.fuse { fuse(&mut flow)? } else { 0 };
+        let nodes = flow.nodes.len();
+        if self.options.fuse {
+            find_functions(&mut flow);
+            fuse(&mut flow)?;
+            if self.options.chains {
+                self.fuse_chains(&mut flow)?;
+            }
+        }
+        let fused = nodes - flow.nodes.len();
         let lowered: Vec<Lowering1> =
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
         let order = schedule(&flow, &lowered);
@@ -86,6 +109,16 @@ impl Compiler<'_> {
         insert_barriers(&mut plan, self.devices, &|place| (place, 0));
         plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
         Ok(plan)
+    }
+
+    fn fuse_chains(&self, flow: &mut Flow) -> Result<(), PlanError> {
+        let devices: Vec<u32> =
+            (0..flow.nodes.len()).map(|n| self.wanted_device(flow, n)).collect::<Result<_, _>>()?;
+        let arguments = self.devices.iter().map(|d| d.limits.max_arguments as usize);
+        let bindings = arguments.fold(CHAIN_BINDINGS, usize::min);
+        let limits = ChainLimits { bindings, exprs: CHAIN_EXPRS };
+        fuse_chains(flow, &devices, limits, self.programs);
+        Ok(())
     }
 
     fn wanted_device(&self, flow: &Flow, n: usize) -> Result<u32, PlanError> {
@@ -232,7 +265,15 @@ struct Emitter<'a> {
     constant_index: HashMap<(u32, TensorIdentity, Option<PackKey>), u32>,
 }
 
-type KernelKey = (u32, KernelId, Vec<(u32, u32)>);
+/// Device, code and specialization of a kernel; a module is known by the address of its source, which the
+/// kernel that has it keeps.
+type KernelKey = (u32, CodeKey, Vec<(u32, u32)>);
+
+#[derive(PartialEq, Eq, Hash)]
+enum CodeKey {
+    Table(KernelId),
+    Module(*const KernelSource),
+}
 
 impl<'a> Emitter<'a> {
     fn new(compiler: &'a Compiler<'a>, flow: &'a Flow, lowered: &'a [Lowering1], order: &'a [usize]) -> Self {
@@ -567,10 +608,11 @@ impl<'a> Emitter<'a> {
 
     fn kernel(&mut self, device: u32, kernel: &StepKernel, spec: &[(u32, u32)]) -> u32 {
         let next = self.kernels.len() as u32;
-        let index = match kernel {
-            StepKernel::Table(id) => *self.kernel_index.entry((device, *id, spec.to_vec())).or_insert(next),
-            StepKernel::Module(_) => next,
+        let code = match kernel {
+            StepKernel::Table(id) => CodeKey::Table(*id),
+            StepKernel::Module(source) => CodeKey::Module(Arc::as_ptr(source)),
         };
+        let index = *self.kernel_index.entry((device, code, spec.to_vec())).or_insert(next);
         if index == next {
             let code = KernelCode::Device(kernel.clone());
             self.kernels.push(PlannedKernel { device, code, spec: spec.to_vec() });

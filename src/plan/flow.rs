@@ -7,6 +7,7 @@ use super::PlanError;
 use crate::graph::{Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo};
 use crate::kernel::{NativeArg, NativeArgs};
 use crate::limits;
+use crate::ops::control::Control;
 use crate::ops::{Fact, OpCx, OpError, Operator};
 
 /// A value of a [`Flow`].
@@ -201,51 +202,124 @@ pub(super) fn node_error(node: &str, op: &dyn Operator, source: OpError) -> Plan
 /// Specializes `graph`: `infos` are its inputs' types and shapes, `values` the inputs given by value.
 ///
 /// # Errors
-/// [`PlanError::NeedsValues`] where the values of other inputs decide shapes; [`PlanError::Graph`]
-/// where an operator refuses; [`PlanError::Fold`].
+/// [`PlanError::NeedsValues`] where the values of other inputs decide shapes; [`PlanError::Dynamic`] where
+/// shapes are known only in the run; [`PlanError::Choose`] where one of two graphs is to be put in a node's
+/// place first; [`PlanError::Graph`] where an operator refuses; [`PlanError::Fold`].
 pub fn specialize(
     graph: &Graph,
     infos: &[TensorInfo],
     values: &BTreeMap<usize, Tensor>,
 ) -> Result<Flow, PlanError> {
-    let live = live_nodes(graph);
-    let mut flow = Flow::default();
-    let mut value_of: Vec<Option<ValueId>> = vec![None; graph.tensors().len()];
-    for (t, decl) in graph.tensors().iter().enumerate() {
-        let constant = match &decl.origin {
-            Origin::Constant(c) => Some(c.clone()),
-            _ => None,
-        };
-        if let Some(c) = constant {
-            value_of[t] = Some(flow.values.len());
-            let (name, info, scope) = (decl.name.clone(), c.info().clone(), decl.scope);
-            flow.values.push(Value { name, info, constant: Some(c), scope });
+    let mut walk = Walk::begin(graph, infos, values)?;
+    for n in walk.live_nodes() {
+        match walk.node(n)? {
+            Step::Done => {}
+            Step::Choose(then) => return Err(PlanError::Choose { node: n, then }),
+            Step::Wait { input } if walk.is_dynamic(n) => {
+                let node = graph.node(n);
+                return Err(PlanError::Dynamic { node: node.name.clone(), op: node.op.name(), input });
+            }
+            Step::Wait { input } => return Err(needs_values(graph, n, input)),
         }
     }
-    for (i, &id) in graph.inputs().iter().enumerate() {
-        let decl = graph.tensor(id);
-        let info =
-            infos.get(i).cloned().ok_or_else(|| PlanError::MissingInput { name: decl.name.clone() })?;
-        let v = flow.values.len();
-        value_of[id.index()] = Some(v);
-        let constant = values.get(&i).cloned();
-        flow.values.push(Value { name: decl.name.clone(), info, constant, scope: decl.scope });
-        flow.inputs.push(v);
+    walk.finish()
+}
+
+/// What became of a node.
+pub(super) enum Step {
+    /// It is part of the flow.
+    Done,
+    /// It is replaced by one of its graphs: the one for true, or not.
+    Choose(bool),
+    /// The value of an input must be known first.
+    Wait {
+        /// Which input.
+        input: usize,
+    },
+}
+
+/// A graph being specialized.
+pub(super) struct Walk<'g> {
+    graph: &'g Graph,
+    pub(super) flow: Flow,
+    /// The value that stands for each tensor that is known so far.
+    pub(super) value_of: Vec<Option<ValueId>>,
+    flow_node: Vec<usize>,
+}
+
+impl<'g> Walk<'g> {
+    pub(super) fn begin(
+        graph: &'g Graph,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+    ) -> Result<Self, PlanError> {
+        let mut flow = Flow::default();
+        let mut value_of: Vec<Option<ValueId>> = vec![None; graph.tensors().len()];
+        for (t, decl) in graph.tensors().iter().enumerate() {
+            if let Origin::Constant(c) = &decl.origin {
+                value_of[t] = Some(flow.values.len());
+                let (name, info, scope) = (decl.name.clone(), c.info().clone(), decl.scope);
+                flow.values.push(Value { name, info, constant: Some(c.clone()), scope });
+            }
+        }
+        for (i, &id) in graph.inputs().iter().enumerate() {
+            let decl = graph.tensor(id);
+            let info =
+                infos.get(i).cloned().ok_or_else(|| PlanError::MissingInput { name: decl.name.clone() })?;
+            let v = flow.values.len();
+            value_of[id.index()] = Some(v);
+            let constant = values.get(&i).cloned();
+            flow.values.push(Value { name: decl.name.clone(), info, constant, scope: decl.scope });
+            flow.inputs.push(v);
+        }
+        Ok(Walk { graph, flow, value_of, flow_node: vec![usize::MAX; graph.nodes().len()] })
     }
-    let mut flow_node = vec![usize::MAX; graph.nodes().len()];
-    for (n, node) in graph.nodes().iter().enumerate().filter(|(n, _)| live[*n]) {
+
+    /// The nodes that outputs depend on, producers first.
+    pub(super) fn live_nodes(&self) -> Vec<NodeId> {
+        let live = live_nodes(self.graph);
+        (0..self.graph.nodes().len()).filter(|n| live[*n]).map(|n| NodeId(n as u32)).collect()
+    }
+
+    /// Whether the shapes of what node `n` computes are known only once it has run.
+    pub(super) fn is_dynamic(&self, n: NodeId) -> bool {
+        let op = &self.graph.node(n).op;
+        op.control().is_some_and(|c| !matches!(c, Control::If { .. })) || op.host(&OpCx::default()).is_some()
+    }
+
+    /// Infers node `n`, whose inputs are all known, and computes it where it can be.
+    pub(super) fn node(&mut self, n: NodeId) -> Result<Step, PlanError> {
+        let node = self.graph.node(n);
+        let flow = &mut self.flow;
         let inputs: Vec<Option<ValueId>> =
-            node.inputs.iter().map(|i| i.and_then(|id| value_of[id.index()])).collect();
+            node.inputs.iter().map(|i| i.and_then(|id| self.value_of[id.index()])).collect();
         let facts = inputs.iter().map(|i| i.map(|v| flow.fact(v))).collect();
         let cx = OpCx::for_infer(facts, node.outputs.len());
-        let refused = |source| match source {
-            OpError::NeedsValue { input } => needs_values(graph, NodeId(n as u32), input),
-            source => node_error(&node.name, node.op.as_ref(), source),
+        match node.op.control() {
+            Some(Control::If { .. }) => {
+                let Some(value) = cx.value(0) else { return Ok(Step::Wait { input: 0 }) };
+                let then = value.to_i64s().ok().and_then(|v| v.first().copied());
+                let then = then.ok_or_else(|| {
+                    let source = cx.shape_error(0, "one bool");
+                    node_error(&node.name, node.op.as_ref(), source)
+                })?;
+                return Ok(Step::Choose(then != 0));
+            }
+            Some(Control::Loop(_) | Control::Scan(_)) => return Ok(Step::Wait { input: 0 }),
+            None => {}
+        }
+        let results = match node.op.host(&cx).transpose() {
+            Ok(results) => results,
+            Err(OpError::NeedsValue { input }) => return Ok(Step::Wait { input }),
+            Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
         };
-        let results = node.op.host(&cx).transpose().map_err(refused)?;
         let infos = match &results {
             Some(results) => results.iter().map(|t| t.info().clone()).collect(),
-            None => node.op.infer(&cx).map_err(refused)?,
+            None => match node.op.infer(&cx) {
+                Ok(infos) => infos,
+                Err(OpError::NeedsValue { input }) => return Ok(Step::Wait { input }),
+                Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
+            },
         };
         if infos.len() < node.outputs.len() {
             let source = OpError::Count {
@@ -260,44 +334,44 @@ pub fn specialize(
             let v = flow.values.len();
             let id = node.outputs.get(o).copied().flatten();
             let (name, scope) = match id {
-                Some(id) => (graph.tensor(id).name.clone(), graph.tensor(id).scope),
+                Some(id) => (self.graph.tensor(id).name.clone(), self.graph.tensor(id).scope),
                 None => (format!("{}:unused{o}", node.name), StorageScope::Buffer),
             };
             let constant = results.as_ref().and_then(|r| r.get(o)).cloned();
             flow.values.push(Value { name, info, constant, scope });
             outputs.push(v);
             if let Some(id) = id {
-                value_of[id.index()] = Some(v);
+                self.value_of[id.index()] = Some(v);
             }
         }
-        flow_node[n] = flow.nodes.len();
+        self.flow_node[n.index()] = flow.nodes.len();
+        let deps = node.control_deps.iter().map(|d| self.flow_node[d.index()]);
         flow.nodes.push(FlowNode {
             name: node.name.clone(),
             op: node.op.clone(),
             inputs,
             outputs,
             device: node.device,
-            control_deps: node
-                .control_deps
-                .iter()
-                .map(|d| flow_node[d.index()])
-                .filter(|d| *d != usize::MAX)
-                .collect(),
+            control_deps: deps.filter(|d| *d != usize::MAX).collect(),
         });
         if results.is_none() {
             flow.fold(flow.nodes.len() - 1)?;
         }
+        Ok(Step::Done)
     }
-    for (name, id) in graph.outputs() {
-        let v = value_of[id.index()].ok_or_else(|| {
-            let name = graph.tensor(*id).name.clone();
-            PlanError::Graph(GraphError::Dangling { name, user: "output".to_owned() })
-        })?;
-        flow.outputs.push((name.clone(), v));
+
+    fn finish(mut self) -> Result<Flow, PlanError> {
+        for (name, id) in self.graph.outputs() {
+            let v = self.value_of[id.index()].ok_or_else(|| {
+                let name = self.graph.tensor(*id).name.clone();
+                PlanError::Graph(GraphError::Dangling { name, user: "output".to_owned() })
+            })?;
+            self.flow.outputs.push((name.clone(), v));
+        }
+        drop_folded(&mut self.flow);
+        self.flow.drop_dead();
+        Ok(self.flow)
     }
-    drop_folded(&mut flow);
-    flow.drop_dead();
-    Ok(flow)
 }
 
 /// Nodes all of whose outputs are known compute nothing any more.

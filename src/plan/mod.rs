@@ -2,17 +2,23 @@
 
 pub mod arena;
 mod barriers;
+mod chains;
 mod compile;
 mod flow;
+mod idioms;
 mod report;
 mod rewrite;
+mod split;
 mod storage;
 
 pub use barriers::{ResourceMap, insert_barriers};
+pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
+pub use idioms::find_functions;
 pub use report::{NodeReport, PlanReport};
 pub use rewrite::fuse;
+pub use split::{Feed, HostStep, Split, StepInput, choose, split};
 
 use crate::graph::{GraphError, Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
@@ -40,6 +46,24 @@ pub enum PlanError {
         input: usize,
         /// Positions among the graph's inputs.
         inputs: Vec<usize>,
+    },
+    /// Sizes are known only once a node has run: the graph must be run in parts ([`split`]).
+    #[error("node {node:?} ({op}): the sizes of its results are known only in the run, by its input {input}")]
+    Dynamic {
+        /// The node.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// The input that decides.
+        input: usize,
+    },
+    /// A node is one of two graphs, and which one is known now ([`choose`]).
+    #[error("node {node:?} stands for one of two graphs")]
+    Choose {
+        /// The node.
+        node: crate::graph::NodeId,
+        /// Whether it is the one for true.
+        then: bool,
     },
     /// A graph input has no type and shape.
     #[error("input {name:?} has no type and shape")]

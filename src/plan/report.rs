@@ -29,7 +29,7 @@ pub struct PlanReport {
     pub nodes: Vec<NodeReport>,
     /// Nodes of the graph before folding and fusion.
     pub graph_nodes: usize,
-    /// Pairs of nodes that became one.
+    /// Nodes that went into others.
     pub fused: usize,
     /// Dispatches, copies and fills.
     pub commands: usize,

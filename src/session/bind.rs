@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::binding::Binding;
-use super::compiled::Arenas;
 use super::error::{Error, SessionError};
-use super::slot::{Side, Slot, Source};
+use super::slot::Source;
 use super::{Inner, chosen_shape};
 use crate::device::{Buffer, Scope};
 use crate::dtype::DType;
@@ -99,15 +98,24 @@ impl<'s, 'env> SessionScope<'s, 'env> {
     /// A borrowed slice to read from.
     pub fn input<T: bytemuck::Pod>(&self, slice: &'env [T]) -> Memory<'s> {
         let bytes = size_of_val(slice) as u64;
-        Memory::placed(Source::Lent(self.scope.lend(slice), ByteRange::up_to(bytes)))
+        Memory::placed(Source::Lent(Arc::new(self.scope.lend(slice)), ByteRange::up_to(bytes)))
     }
 
     /// A borrowed slice to write to. What was written is seen once the scope has ended, or before through
     /// [`Binding::host_view`].
     pub fn output<T: bytemuck::Pod>(&self, slice: &'env mut [T]) -> Memory<'s> {
         let bytes = size_of_val(slice) as u64;
-        Memory::placed(Source::Lent(self.scope.lend_mut(slice), ByteRange::up_to(bytes)))
+        Memory::placed(Source::Lent(Arc::new(self.scope.lend_mut(slice)), ByteRange::up_to(bytes)))
     }
+}
+
+/// The largest value of an input, in bytes, that a plan is made for.
+const MAX_DECIDING_BYTES: usize = 64 << 10;
+
+/// The values that may decide shapes and become part of a plan. Larger ones decide in the run.
+pub(super) fn deciding(values: &BTreeMap<usize, Tensor>) -> BTreeMap<usize, Tensor> {
+    let small = values.iter().filter(|(_, t)| t.bytes().len() <= MAX_DECIDING_BYTES);
+    small.map(|(i, t)| (*i, t.clone())).collect()
 }
 
 /// Ties memory to a session's inputs and outputs. Inputs and outputs that are not named get memory of the
@@ -155,7 +163,7 @@ impl<'e> BindingBuilder<'e> {
     /// As [`BindingBuilder::build`], those about memory excepted.
     pub fn plan(&self) -> Result<Plan, Error> {
         let (infos, values) = self.signature()?;
-        Ok(self.inner.compiled(&infos, &values)?.plan.clone())
+        Ok(self.inner.compiled(&infos, &deciding(&values))?.plan.clone())
     }
 
     /// Plans for the shapes given, imports the memory, records the commands.
@@ -166,25 +174,21 @@ impl<'e> BindingBuilder<'e> {
     pub fn build(mut self) -> Result<Binding<'e>, Error> {
         let inner = Arc::clone(&self.inner);
         let (infos, values) = self.signature()?;
-        let compiled = inner.compiled(&infos, &values)?;
-        let plan = &compiled.plan;
+        let compiled = inner.compiled(&infos, &deciding(&values))?;
         let mut policy = inner.options.bind;
         policy.strict = self.strict.unwrap_or(policy.strict);
-        let mut take = |map: Side, name: &str| {
-            let map = if map == Side::Input { &mut self.inputs } else { &mut self.outputs };
-            map.remove(name).map_or(Source::Value, |m| m.into_source().0)
+        let sources = |names: Vec<&String>, map: &mut BTreeMap<String, Memory<'e>>| -> Vec<Source<'e>> {
+            names.into_iter().map(|n| map.remove(n).map_or(Source::Value, |m| m.into_source().0)).collect()
         };
-        let inputs = (plan.inputs.iter())
-            .map(|io| Slot::new(take(Side::Input, &io.name), io, Side::Input, &inner.devices, policy))
-            .collect::<Result<Vec<_>, _>>()?;
-        let outputs = (plan.outputs.iter())
-            .map(|io| Slot::new(take(Side::Output, &io.name), io, Side::Output, &inner.devices, policy))
-            .collect::<Result<Vec<_>, _>>()?;
+        let graph = &inner.graph;
+        let names = graph.inputs().iter().map(|&id| &graph.tensor(id).name).collect();
+        let inputs = sources(names, &mut self.inputs);
+        let outputs = sources(graph.outputs().iter().map(|(name, _)| name).collect(), &mut self.outputs);
+        let binding = Binding::assemble(&inner, compiled, inputs, outputs, policy)?;
         for (i, value) in &values {
-            inputs[*i].write(&inner.devices, value.bytes())?;
+            binding.write_input(*i, value.bytes())?;
         }
-        let arenas = Arenas::new(plan, &inner.devices)?;
-        Binding::new(&inner, Arc::clone(&compiled), inputs, outputs, arenas, policy)
+        Ok(binding)
     }
 
     /// Types and shapes of all inputs, and the values of those that were given by value.

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Inner;
-use super::bind::Memory;
 use super::compiled::{Arenas, Compiled};
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
-use super::slot::{BindPolicy, Side, Slot};
+use super::slot::{BindPolicy, Side, Slot, Source};
+use super::stage::{Held, HeldMemory, Rest, owned};
 use crate::device::{Event, HostRead, HostWrite, Prepared};
 use crate::graph::{Tensor, TensorInfo};
+use crate::memory::host::SharedRegion;
 use crate::memory::import::Verdict;
-use crate::plan::{Loc, Place, Plan, Segment, Work, insert_barriers};
+use crate::memory::range::ByteRange;
+use crate::plan::{Feed, Loc, Place, Plan, Segment, Work, insert_barriers};
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
@@ -23,18 +25,19 @@ pub struct Binding<'e> {
     pub(super) compiled: Arc<Compiled>,
     pub(super) inputs: Vec<Slot<'e>>,
     pub(super) outputs: Vec<Slot<'e>>,
-    segments: Vec<Prepared>,
+    pub(super) segments: Vec<Prepared>,
     arenas: Arenas,
-    has_run: bool,
-    policy: BindPolicy,
+    pub(super) has_run: bool,
+    pub(super) policy: BindPolicy,
     /// Memory that was bound before and stays imported, newest last.
-    spare: Vec<(Side, usize, Slot<'e>)>,
+    pub(super) spare: Vec<(Side, usize, Slot<'e>)>,
     /// Commands recorded for other memory, newest last.
-    recorded: Vec<(Vec<BufferRange>, Vec<Prepared>)>,
+    pub(super) recorded: Vec<(Vec<BufferRange>, Vec<Prepared>)>,
+    /// Inputs of the session's own memory that later stages read.
+    pub(super) fed: BTreeMap<usize, Arc<SharedRegion>>,
+    /// What runs after the plan, where sizes are known only then.
+    pub(super) rest: Option<Rest<'e>>,
 }
-
-/// How many sets of memory a binding keeps imported and recorded beside the one in use.
-const KEPT: usize = 8;
 
 /// A run that was submitted. The host must not touch bound memory before [`Pending::wait`] returned;
 /// owned regions refuse their guards until then, borrowed memory is out of reach anyway.
@@ -46,14 +49,61 @@ pub struct Pending<'b, 'e> {
 }
 
 impl<'e> Binding<'e> {
-    pub(super) fn new(
+    /// Binds the memory `inputs` and `outputs` to the inputs and outputs of the graph of `inner`, in order.
+    pub(super) fn assemble(
         inner: &Arc<Inner>,
         compiled: Arc<Compiled>,
-        inputs: Vec<Slot<'e>>,
-        outputs: Vec<Slot<'e>>,
-        arenas: Arenas,
+        mut inputs: Vec<Source<'e>>,
+        outputs: Vec<Source<'e>>,
         policy: BindPolicy,
     ) -> Result<Self, Error> {
+        let plan = &compiled.plan;
+        let names = inner.graph.outputs().iter().map(|(name, _)| name.clone());
+        let mut by_name: BTreeMap<String, Source<'e>> = names.zip(outputs).collect();
+        let mut outputs: Vec<Source<'e>> =
+            plan.outputs.iter().map(|io| by_name.remove(&io.name).unwrap_or(Source::Value)).collect();
+        inputs.resize(plan.inputs.len(), Source::Value);
+        let mut fed: BTreeMap<usize, Arc<SharedRegion>> = BTreeMap::new();
+        let mut own: Vec<(Side, usize)> = Vec::new();
+        let mut rest = None;
+        if let Some(stage) = &compiled.stage {
+            let mut held = BTreeMap::new();
+            for feed in stage.feeds() {
+                let (side, at) = match feed {
+                    Feed::Input(i) => (Side::Input, i),
+                    Feed::Head(o) => (Side::Output, o),
+                    Feed::Step { .. } => continue,
+                };
+                let (source, io) = match side {
+                    Side::Input => (inputs.get_mut(at), plan.inputs.get(at)),
+                    Side::Output => (outputs.get_mut(at), plan.outputs.get(at)),
+                };
+                let (Some(source), Some(io)) = (source, io) else { continue };
+                if matches!(source, Source::Value) {
+                    let (region, placed) = owned(&io.info)?;
+                    *source = placed;
+                    own.push((side, at));
+                    if side == Side::Input {
+                        fed.insert(at, region);
+                    }
+                }
+                let memory = HeldMemory::Placed(source.clone());
+                held.insert(feed, Held { info: io.info.clone(), memory });
+            }
+            rest = Some(Rest::new(stage, held, by_name, policy));
+        }
+        let slot = |source, io, side, at| {
+            // A copy from or to memory of the session's own is no copy of the caller's.
+            let strict = policy.strict && !own.contains(&(side, at));
+            Slot::new(source, io, side, &inner.devices, BindPolicy { strict, ..policy })
+        };
+        let inputs = (inputs.into_iter().zip(&plan.inputs).enumerate())
+            .map(|(i, (source, io))| slot(source, io, Side::Input, i))
+            .collect::<Result<Vec<_>, _>>()?;
+        let outputs = (outputs.into_iter().zip(&plan.outputs).enumerate())
+            .map(|(o, (source, io))| slot(source, io, Side::Output, o))
+            .collect::<Result<Vec<_>, _>>()?;
+        let arenas = Arenas::new(plan, &inner.devices)?;
         let mut binding = Binding {
             inner: Arc::clone(inner),
             compiled,
@@ -65,12 +115,31 @@ impl<'e> Binding<'e> {
             policy,
             spare: Vec::new(),
             recorded: Vec::new(),
+            fed,
+            rest,
         };
         binding.segments = binding.prepare()?;
         Ok(binding)
     }
 
-    fn prepare(&self) -> Result<Vec<Prepared>, Error> {
+    /// Whether a value written to input `i` is seen by the next run: some are part of the plan.
+    pub(super) fn takes_value(&self, i: usize) -> bool {
+        self.fed.contains_key(&i) || self.compiled.plan.inputs.get(i).is_some_and(|io| !io.devices.is_empty())
+    }
+
+    /// Writes a value to input `i` of the session's own memory.
+    pub(super) fn write_input(&self, i: usize, bytes: &[u8]) -> Result<(), Error> {
+        match (self.fed.get(&i), self.inputs.get(i)) {
+            (Some(region), _) => {
+                region.write_range(ByteRange::up_to(bytes.len() as u64))?.copy_from_slice(bytes);
+                Ok(())
+            }
+            (None, Some(slot)) => slot.write(&self.inner.devices, bytes),
+            (None, None) => Ok(()),
+        }
+    }
+
+    pub(super) fn prepare(&self) -> Result<Vec<Prepared>, Error> {
         let plan = self.ordered_plan()?;
         (plan.segments.iter().enumerate())
             .map(|(s, segment)| {
@@ -78,83 +147,6 @@ impl<'e> Binding<'e> {
                 Ok(self.device(segment.device).queue.prepare(recording)?)
             })
             .collect()
-    }
-
-    /// Binds input `name` to other memory of the same shape. Memory that this binding had before is still
-    /// imported and its commands still recorded, so going back to it costs next to nothing.
-    ///
-    /// # Errors
-    /// As [`super::BindingBuilder::build`]; after an error the memory is as it was.
-    pub fn rebind_input(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
-        let i = position(&self.compiled.plan.inputs, "input", name)?;
-        self.rebind(Side::Input, i, memory)
-    }
-
-    /// As [`Binding::rebind_input`], for output `name`.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn rebind_output(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
-        let o = position(&self.compiled.plan.outputs, "output", name)?;
-        self.has_run = false;
-        self.rebind(Side::Output, o, memory)
-    }
-
-    fn rebind(&mut self, side: Side, at: usize, memory: Memory<'e>) -> Result<(), Error> {
-        let io = match side {
-            Side::Input => &self.compiled.plan.inputs[at],
-            Side::Output => &self.compiled.plan.outputs[at],
-        };
-        if let Some(shape) = memory.given_shape()
-            && *shape != io.info.shape
-        {
-            check_info(io, &TensorInfo::new(io.info.dtype, shape.clone()))?;
-        }
-        let (source, value) = memory.into_source();
-        let key = source.key();
-        let known = self
-            .spare
-            .iter()
-            .position(|(s, i, slot)| (*s, *i) == (side, at) && key.is_some() && slot.source.key() == key);
-        let slot = match known {
-            Some(k) => self.spare.remove(k).2,
-            None => Slot::new(source, io, side, &self.inner.devices, self.policy)?,
-        };
-        if let Some(value) = value {
-            check_info(io, value.info())?;
-            slot.write(&self.inner.devices, value.bytes())?;
-        }
-        let current = self.ranges();
-        let old = std::mem::replace(self.slot_mut(side, at), slot);
-        let wanted = self.ranges();
-        let ready = self.recorded.iter().position(|(ranges, _)| *ranges == wanted);
-        let prepared = match ready {
-            Some(k) => Ok(self.recorded.remove(k).1),
-            None => self.prepare(),
-        };
-        match prepared {
-            Ok(prepared) => {
-                let before = std::mem::replace(&mut self.segments, prepared);
-                keep(&mut self.recorded, (current, before));
-                keep(&mut self.spare, (side, at, old));
-                Ok(())
-            }
-            Err(e) => {
-                *self.slot_mut(side, at) = old;
-                Err(e)
-            }
-        }
-    }
-
-    fn slot_mut(&mut self, side: Side, at: usize) -> &mut Slot<'e> {
-        match side {
-            Side::Input => &mut self.inputs[at],
-            Side::Output => &mut self.outputs[at],
-        }
-    }
-
-    fn ranges(&self) -> Vec<BufferRange> {
-        self.inputs.iter().chain(&self.outputs).flat_map(Slot::ranges).collect()
     }
 
     fn device(&self, d: u32) -> &Device {
@@ -317,7 +309,7 @@ impl<'e> Binding<'e> {
         let base = match loc.place {
             Place::Input(i) => self.inputs[i as usize].range(d),
             Place::Output(o) => self.outputs[o as usize].range(d),
-            Place::Constant(c) => Some(self.compiled.constants[c as usize].range()),
+            Place::Constant(c) => Some(self.compiled.constants[c as usize].buffer.range()),
             Place::Arena(a) => self.arenas.buffer(a, d).map(|b| b.range()),
         };
         let base = base
@@ -333,7 +325,8 @@ impl<'e> Binding<'e> {
         self.submit()?.wait()
     }
 
-    /// Submits a run. All but the last segment of a plan over several devices have finished when it returns.
+    /// Submits a run. All but the last segment of a plan over several devices have finished when it returns,
+    /// and all of it where sizes are known only in the run.
     ///
     /// # Errors
     /// As [`Binding::run`].
@@ -350,12 +343,50 @@ impl<'e> Binding<'e> {
             event = Some(self.device(segment.device).queue.submit_prepared(prepared)?);
         }
         self.has_run = true;
-        Ok(Pending { binding: self, event })
+        let mut pending = Pending { binding: self, event };
+        if pending.binding.rest.is_some() {
+            pending.finish()?;
+            if let Some(rest) = &mut pending.binding.rest {
+                rest.run()?;
+            }
+        }
+        Ok(pending)
     }
 
-    /// How each bound tensor reaches the devices, and why.
+    /// How each bound tensor reaches the devices, and why. What a later stage does with it is in that stage's
+    /// verdicts.
     pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.inputs.iter().chain(&self.outputs).flat_map(|s| &s.verdicts)
+    }
+
+    /// The binding of what was planned after this one's plan had run, where sizes are known only in the run.
+    /// There is none before.
+    pub fn next_stage(&self) -> Option<&Binding<'e>> {
+        self.rest.as_ref().and_then(Rest::child)
+    }
+
+    /// This binding and all that came after it in the last run.
+    pub fn stages(&self) -> impl Iterator<Item = &Binding<'e>> {
+        std::iter::successors(Some(self), |b| b.next_stage())
+    }
+
+    /// The stage that makes output `name`.
+    fn stage_of(&self, name: &str) -> Result<(&Binding<'e>, usize), SessionError> {
+        let outputs = |b: &Binding<'e>| b.compiled.plan.outputs.iter().position(|io| io.name == name);
+        if let Some(found) = self.stages().find_map(|b| Some((b, outputs(b)?))) {
+            return Ok(found);
+        }
+        self.inner.output_position(name)?;
+        Err(SessionError::NotRun)
+    }
+
+    /// Type and shape of output `name`; where they depend on the run, of the last one.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::NotRun`].
+    pub fn output_info(&self, name: &str) -> Result<&TensorInfo, Error> {
+        let (stage, o) = self.stage_of(name)?;
+        Ok(&stage.compiled.plan.outputs[o].info)
     }
 
     /// What was planned for the shapes of this binding.
@@ -372,7 +403,7 @@ impl<'e> Binding<'e> {
         let i = position(&self.compiled.plan.inputs, "input", name)?;
         let io = &self.compiled.plan.inputs[i];
         check_info(io, value.info())?;
-        self.inputs[i].write(&self.inner.devices, value.bytes())
+        self.write_input(i, value.bytes())
     }
 
     /// Copies output `name` out.
@@ -380,16 +411,12 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::NotRun`], [`Error::Device`].
     pub fn get_output(&self, name: &str) -> Result<Tensor, Error> {
-        let o = position(&self.compiled.plan.outputs, "output", name)?;
-        self.output_at(o)
-    }
-
-    pub(super) fn output_at(&self, o: usize) -> Result<Tensor, Error> {
-        if !self.has_run {
+        let (stage, o) = self.stage_of(name)?;
+        if !stage.has_run {
             return Err(SessionError::NotRun.into());
         }
-        let io = &self.compiled.plan.outputs[o];
-        Tensor::build(io.info.clone(), |bytes| self.outputs[o].read(&self.inner.devices, bytes))
+        let io = &stage.compiled.plan.outputs[o];
+        Tensor::build(io.info.clone(), |bytes| stage.outputs[o].read(&self.inner.devices, bytes))
     }
 
     /// Copies output `name` into `bytes`, which has exactly its length.
@@ -397,13 +424,13 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// As [`Binding::get_output`], and [`SessionError::Capacity`].
     pub fn read_output(&self, name: &str, bytes: &mut [u8]) -> Result<(), Error> {
-        let o = position(&self.compiled.plan.outputs, "output", name)?;
-        let needed = self.compiled.plan.outputs[o].info.bytes() as u64;
+        let (stage, o) = self.stage_of(name)?;
+        let needed = stage.compiled.plan.outputs[o].info.bytes() as u64;
         if bytes.len() as u64 != needed {
             let got = bytes.len() as u64;
             return Err(SessionError::Capacity { name: name.to_owned(), needed, got }.into());
         }
-        self.outputs[o].read(&self.inner.devices, bytes)
+        stage.outputs[o].read(&self.inner.devices, bytes)
     }
 
     /// Lends output `name` in place, where its memory can be seen by the host. Submissions that touch it are
@@ -412,8 +439,8 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// [`SessionError::Unknown`], and `NotMapped` for memory of a device alone.
     pub fn host_view(&self, name: &str) -> Result<HostView, Error> {
-        let o = position(&self.compiled.plan.outputs, "output", name)?;
-        self.view_of(&self.outputs[o], &self.compiled.plan.outputs[o].info)
+        let (stage, o) = self.stage_of(name)?;
+        self.view_of(&stage.outputs[o], &stage.compiled.plan.outputs[o].info)
     }
 
     /// As [`Binding::host_view`], for input `name`, to write it in place.
@@ -469,6 +496,13 @@ impl Pending<'_, '_> {
     /// # Errors
     /// As [`Binding::run`].
     pub fn wait(mut self) -> Result<(), Error> {
+        match self.binding.rest {
+            Some(_) => Ok(()),
+            None => self.finish(),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
         if let Some(event) = self.event.take() {
             event.wait()?;
         }
@@ -489,13 +523,6 @@ impl Pending<'_, '_> {
             None => Ok(true),
         }
     }
-}
-
-fn keep<T>(kept: &mut Vec<T>, item: T) {
-    if kept.len() >= KEPT {
-        kept.remove(0);
-    }
-    kept.push(item);
 }
 
 pub(super) fn position(

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::device::Device;
 use super::error::{Error, SessionError};
-use super::params::{ParamStore, Sources};
+use super::params::{Param, ParamStore, Sources};
+use super::stage::Stage;
 use crate::backend::Placement;
 use crate::device::{Buffer, Kernel};
 use crate::kernel::KernelSource;
@@ -18,9 +19,11 @@ use crate::plan::{Domain, KernelCode, Plan, PlannedKernel};
 pub(super) struct Compiled {
     pub(super) plan: Plan,
     pub(super) kernels: Vec<Kernel>,
-    pub(super) constants: Vec<Buffer>,
+    pub(super) constants: Vec<Arc<Param>>,
     /// A few bytes on each device for arguments that are not used.
     pub(super) unused: Vec<Buffer>,
+    /// What comes after the plan, where it is the head of a split graph.
+    pub(super) stage: Option<Arc<Stage>>,
 }
 
 impl Compiled {
@@ -29,18 +32,19 @@ impl Compiled {
         devices: &[Device],
         params: &ParamStore,
         sources: &Sources,
+        stage: Option<Arc<Stage>>,
     ) -> Result<Self, Error> {
         let kernels = build_kernels(&plan, devices, sources)?;
         let constants = plan
             .constants
             .iter()
-            .map(|c| params.buffer(&devices[c.device as usize], c))
+            .map(|c| params.param(&devices[c.device as usize], c))
             .collect::<Result<_, _>>()?;
         let unused = devices
             .iter()
             .map(|d| d.buffer(256, Placement::Device, "unused argument"))
             .collect::<Result<_, _>>()?;
-        Ok(Compiled { plan, kernels, constants, unused })
+        Ok(Compiled { plan, kernels, constants, unused, stage })
     }
 }
 

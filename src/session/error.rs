@@ -126,12 +126,6 @@ pub enum SessionError {
         /// The verdict, in words.
         verdict: String,
     },
-    /// The model's shapes depend on the value of an input that was bound as memory.
-    #[error("the value of input {name:?} decides shapes: give it by value")]
-    NeedsValue {
-        /// The input.
-        name: String,
-    },
     /// A result was asked for before there was one.
     #[error("there is no result yet: run first")]
     NotRun,

@@ -8,12 +8,15 @@
 mod bind;
 mod binding;
 mod compiled;
+mod control;
 mod device;
 mod error;
 mod options;
 mod params;
 mod profile;
+mod rebind;
 mod slot;
+mod stage;
 
 pub use bind::{BindingBuilder, Memory, SessionScope};
 pub use binding::{Binding, HostView, Pending};
@@ -30,10 +33,11 @@ use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
 use self::params::Sources;
+use self::stage::Stage;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorInfo};
-use crate::plan::{Compiler, Plan, PlanError, Signature};
+use crate::plan::{self, Compiler, Plan, PlanError, Signature};
 use crate::shape::{Shape, SymShape};
 
 /// How many plans a session keeps; the one unused for longest goes first.
@@ -52,11 +56,11 @@ pub struct IoInfo {
 
 #[derive(Debug)]
 struct Inner {
-    graph: Graph,
+    graph: Arc<Graph>,
     devices: Vec<Device>,
     options: Options,
     params: Arc<ParamStore>,
-    sources: Sources,
+    sources: Arc<Sources>,
     plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
 }
 
@@ -148,8 +152,7 @@ impl Session {
         self.inner.check_declared(i, value.info())?;
         // A value that decides shapes is part of the plan, so another one may need another plan.
         let fits = self.current.as_ref().is_some_and(|(binding, _)| {
-            let io = &binding.plan().inputs[i];
-            check_info(io, value.info()).is_ok() && !io.devices.is_empty()
+            check_info(&binding.plan().inputs[i], value.info()).is_ok() && binding.takes_value(i)
         });
         if fits && let Some((binding, missing)) = &mut self.current {
             binding.set_input(name, value)?;
@@ -173,7 +176,7 @@ impl Session {
         let Some((binding, missing)) = &mut self.current else { return Err(SessionError::NotRun.into()) };
         for i in std::mem::take(missing) {
             if let Some(value) = self.values.get(&i) {
-                binding.inputs[i].write(&self.inner.devices, value.bytes())?;
+                binding.write_input(i, value.bytes())?;
             }
         }
         binding.run()
@@ -283,42 +286,72 @@ impl Inner {
         let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
         let mut signature = Signature { inputs, values: BTreeMap::new() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
+        let mut graph = Arc::clone(&self.graph);
+        let infos_of: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
+        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| {
+            let (options, programs) = (&self.options.plan, self.sources.programs());
+            Compiler { graph, devices: &infos_of, options, programs }.compile(infos, known)
+        };
         loop {
             // A plan made before for these shapes tells which values it depends on.
             if let Some(found) = self.cached(&signature) {
                 return Ok(found);
             }
-            let infos_of: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
-            let compiler = Compiler { graph: &self.graph, devices: &infos_of, options: &self.options.plan };
-            match compiler.compile(infos, &known) {
-                Ok(plan) => {
-                    let compiled = Compiled::new(plan, &self.devices, &self.params, &self.sources)?;
-                    let compiled = Arc::new(compiled);
-                    let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-                    if plans.len() >= CACHED_PLANS {
-                        plans.remove(0);
-                    }
-                    plans.push((signature, Arc::clone(&compiled)));
-                    return Ok(compiled);
+            let plan = match compile(&graph, &known) {
+                Ok(plan) => Some(plan),
+                Err(PlanError::Choose { node, then }) => {
+                    graph = Arc::new(plan::choose(&graph, node, then)?);
+                    continue;
                 }
-                Err(PlanError::NeedsValues { node, op, input, inputs }) => {
-                    let mut grew = false;
-                    for i in &inputs {
-                        let Some(value) = values.get(i) else {
-                            let id = self.graph.inputs()[*i];
-                            let name = self.graph.tensor(id).name.clone();
-                            return Err(SessionError::NeedsValue { name }.into());
-                        };
-                        grew |= known.insert(*i, value.clone()).is_none();
-                        signature.values.insert(*i, value.bytes().to_vec());
+                Err(PlanError::NeedsValues { inputs, .. })
+                    if inputs.iter().all(|i| values.contains_key(i))
+                        && inputs.iter().any(|i| !known.contains_key(i)) =>
+                {
+                    for i in inputs {
+                        let Some(value) = values.get(&i) else { continue };
+                        signature.values.insert(i, value.bytes().to_vec());
+                        known.insert(i, value.clone());
                     }
-                    if !grew {
-                        return Err(PlanError::NeedsValues { node, op, input, inputs }.into());
-                    }
+                    continue;
                 }
+                Err(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. }) => None,
                 Err(e) => return Err(e.into()),
+            };
+            let (plan, stage) = match plan {
+                Some(plan) => (plan, None),
+                None => match plan::split(&graph, infos, &known) {
+                    Ok(split) => {
+                        let plan = compile(&split.head, &known)?;
+                        (plan, Some(Arc::new(Stage::new(self, split))))
+                    }
+                    Err(PlanError::Choose { node, then }) => {
+                        graph = Arc::new(plan::choose(&graph, node, then)?);
+                        continue;
+                    }
+                    Err(e) => return Err(e.into()),
+                },
+            };
+            let compiled = Compiled::new(plan, &self.devices, &self.params, &self.sources, stage)?;
+            let compiled = Arc::new(compiled);
+            let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+            if plans.len() >= CACHED_PLANS {
+                plans.remove(0);
             }
+            plans.push((signature, Arc::clone(&compiled)));
+            return Ok(compiled);
         }
+    }
+
+    /// The same devices, options and parameters for another graph.
+    fn child(&self, graph: Arc<Graph>) -> Arc<Inner> {
+        Arc::new(Inner {
+            graph,
+            devices: self.devices.clone(),
+            options: self.options.clone(),
+            params: Arc::clone(&self.params),
+            sources: Arc::clone(&self.sources),
+            plans: Mutex::default(),
+        })
     }
 
     fn cached(&self, signature: &Signature) -> Option<Arc<Compiled>> {
@@ -336,5 +369,7 @@ fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Sha
     given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
 }
 
+#[cfg(test)]
+mod stage_tests;
 #[cfg(test)]
 mod tests;

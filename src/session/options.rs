@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::device::Device;
 use super::error::{Error, SessionError};
-use super::params::{ParamStore, Sources};
+use super::params::ParamStore;
 use super::slot::BindPolicy;
 use super::{Inner, Session};
 use crate::backend::{ContextDesc, WaitPolicy};
@@ -14,7 +14,7 @@ use crate::graph::Graph;
 use crate::loader;
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
 use crate::plan::PlanOptions;
-use crate::registry::Registry;
+use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
 #[derive(Clone, Debug)]
@@ -69,7 +69,8 @@ impl SessionBuilder {
     }
 
     /// Adds a device by name ("auto", "cpu", "vulkan", "vulkan:1", "sim", ...; see [`Registry::open`]). The
-    /// first one added is entry 0: where nodes go that nobody places. Without any, "auto" is taken.
+    /// first one added is entry 0: where nodes go that nobody places. Without any, the device is taken that the
+    /// environment variable `ONEPOOL_DEVICE` names, else "auto".
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.devices.push(Choice::Named(name.into()));
         self
@@ -105,9 +106,16 @@ impl SessionBuilder {
         self
     }
 
-    /// Whether operators absorb their bias, normalization and activation.
+    /// Whether operators absorb their bias, normalization and activation, and chains of pointwise operators
+    /// become one.
     pub fn fuse(mut self, fuse: bool) -> Self {
         self.plan.fuse = fuse;
+        self
+    }
+
+    /// Whether chains of pointwise operators become one, where operators are fused at all.
+    pub fn chains(mut self, chains: bool) -> Self {
+        self.plan.chains = chains;
         self
     }
 
@@ -149,7 +157,7 @@ impl SessionBuilder {
         let registry = Registry::with_defaults();
         let mut chosen = self.devices;
         if chosen.is_empty() {
-            chosen.push(Choice::Named("auto".to_owned()));
+            chosen.push(Choice::Named(default_selector()));
         }
         let mut devices = Vec::with_capacity(chosen.len() + 1);
         for choice in chosen {
@@ -163,11 +171,11 @@ impl SessionBuilder {
             devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
         }
         let inner = Inner {
-            graph,
+            graph: Arc::new(graph),
             devices,
             options: Options { plan: self.plan, bind: self.bind },
             params: self.params.unwrap_or_default(),
-            sources: Sources::default(),
+            sources: Arc::default(),
             plans: Mutex::default(),
         };
         Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })

@@ -1,7 +1,7 @@
 //! Parameters on devices, shared by every session that is given the same store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::device::Device;
 use super::error::Error;
@@ -10,15 +10,16 @@ use crate::device::Buffer;
 use crate::graph::{GraphError, Tensor, TensorIdentity};
 use crate::kernel::KernelSource;
 use crate::ops::PackKey;
+use crate::ops::pointwise::Programs;
 use crate::plan::{PlanError, PlannedConstant};
 
 /// Holds each parameter once for each device and layout, however many sessions read it.
 ///
 /// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs
-/// made from one loaded file, or given one tensor, do.
+/// made from one loaded file, or given one tensor, do. It is held as long as a plan of a session reads it.
 #[derive(Debug, Default)]
 pub struct ParamStore {
-    held: Mutex<HashMap<Key, Held>>,
+    held: Mutex<HashMap<Key, Weak<Param>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,11 +29,12 @@ struct Key {
     layout: Option<PackKey>,
 }
 
+/// A parameter on a device.
 #[derive(Debug)]
-struct Held {
+pub(super) struct Param {
     /// Keeps the identity from being used again.
     _tensor: Tensor,
-    buffer: Buffer,
+    pub(super) buffer: Buffer,
 }
 
 /// What a store holds.
@@ -53,28 +55,55 @@ impl ParamStore {
     /// What is held.
     pub fn usage(&self) -> ParamUsage {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        ParamUsage { count: held.len(), bytes: held.values().map(|h| h.buffer.bytes()).sum() }
+        let params: Vec<Arc<Param>> = held.values().filter_map(Weak::upgrade).collect();
+        ParamUsage { count: params.len(), bytes: params.iter().map(|p| p.buffer.bytes()).sum() }
     }
 
     /// The buffer that holds `constant` on `device`, made at its first use.
-    pub(super) fn buffer(&self, device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> {
+    pub(super) fn param(&self, device: &Device, constant: &PlannedConstant) -> Result<Arc<Param>, Error> {
         let key = Key {
             context: device.context.id(),
             tensor: constant.tensor.identity(),
             layout: constant.packed.as_ref().map(|p| p.key),
         };
-        let find = || {
-            let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            held.get(&key).map(|h| h.buffer.clone())
-        };
-        if let Some(buffer) = find() {
-            return Ok(buffer);
+        let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = lock().get(&key).and_then(Weak::upgrade);
+        if let Some(param) = found {
+            return Ok(param);
         }
-        let buffer = upload(device, constant)?;
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = held.entry(key).or_insert_with(|| Held { _tensor: constant.tensor.clone(), buffer });
-        Ok(entry.buffer.clone())
+        let buffer = match in_place(device, constant) {
+            Some(buffer) => buffer,
+            None => upload(device, constant)?,
+        };
+        let mut held = lock();
+        if let Some(param) = held.get(&key).and_then(Weak::upgrade) {
+            return Ok(param);
+        }
+        held.retain(|_, param| param.strong_count() > 0);
+        let param = Arc::new(Param { _tensor: constant.tensor.clone(), buffer });
+        held.insert(key, Arc::downgrade(&param));
+        Ok(param)
     }
+}
+
+/// Parameters that lie in pages of their own are read where they are, if the device reaches them as fast as its
+/// own memory.
+fn in_place(device: &Device, constant: &PlannedConstant) -> Option<Buffer> {
+    let (region, offset) = constant.tensor.region().filter(|_| constant.packed.is_none())?;
+    let info = device.context.info();
+    let aligned =
+        (offset as u64).is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
+    // A texel view may round the end up.
+    let bytes = constant.bytes().max(16).next_multiple_of(16);
+    if !device.is_unified() || !aligned || offset as u64 + bytes > region.bytes() as u64 {
+        return None;
+    }
+    // Where it is refused the copy is as good, only larger.
+    let whole = device.context.import_constant(region).ok()?;
+    if !whole.info().coherent {
+        return None;
+    }
+    whole.sub_buffer(offset as u64, bytes).ok()
 }
 
 fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> {
@@ -96,13 +125,19 @@ fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> 
     Ok(buffer)
 }
 
-/// Kernel sources by shipped kernel, so that one context compiles each once for all sessions.
+/// Kernel sources, so that one context compiles each once for all plans of a session.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     shipped: Mutex<HashMap<crate::kernel::KernelId, Arc<KernelSource>>>,
+    programs: Programs,
 }
 
 impl Sources {
+    /// Chains of pointwise operators; equal ones have one source.
+    pub(super) fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
     /// The source of a shipped kernel; the same one at every call.
     pub(super) fn shipped(&self, id: crate::kernel::KernelId) -> Arc<KernelSource> {
         let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,14 +18,14 @@ use crate::plan::PlannedIo;
 use crate::recording::{BufferRange, Command};
 
 /// What a tensor of a binding is made of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Source<'e> {
     /// The session's own memory, which `set_input` and `get_output` copy to and from.
     Value,
     /// Part of an owned region.
     Region(Arc<SharedRegion>, ByteRange),
     /// Borrowed memory.
-    Lent(Lent<'e>, ByteRange),
+    Lent(Arc<Lent<'e>>, ByteRange),
     /// Memory of a device.
     Buffer(Buffer),
 }

@@ -9,7 +9,7 @@ use crate::ops::movement::{Concat, Transpose};
 use crate::ops::reduce::{Reduce, ReduceKind};
 use crate::registry::Registry;
 
-fn desc() -> ContextDesc {
+pub(super) fn desc() -> ContextDesc {
     ContextDesc { validation: true, ..ContextDesc::default() }
 }
 
@@ -41,7 +41,7 @@ fn session(device: &str) -> Session {
     Session::builder().graph(graph()).context(context).build().unwrap()
 }
 
-fn check_messages(session: &Session) {
+pub(super) fn check_messages(session: &Session) {
     for i in 0..session.devices().count() {
         assert_eq!(session.context(i).unwrap().validation_messages(), Vec::<String>::new());
     }
@@ -172,4 +172,58 @@ fn devices_that_share_an_output_see_the_same_bytes() {
             shared_output(first, second, n);
         }
     }
+}
+
+/// A parameter that lies in pages of its own is read there: no device memory is allocated for it.
+#[test]
+fn parameters_are_read_in_place() {
+    let n = 1 << 18;
+    let values: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let region = Arc::new(HostRegion::from_bytes(bytemuck::cast_slice(&values)).unwrap());
+    for device in ["cpu", "sim", "sim:1", "vulkan"] {
+        let context = Registry::with_defaults().open(device, &desc()).unwrap();
+        let mut g = GraphBuilder::new("sum");
+        let x = g.input("x", DType::F32, [1.into()]);
+        let info = TensorInfo::new(DType::F32, Shape::new([n]).unwrap());
+        let w = g.constant("w", Tensor::in_region(info, Arc::clone(&region), 0).unwrap());
+        let y = g.op(crate::ops::add(), &[x, w]);
+        g.output("y", y);
+        let before = context.usage();
+        let mut session =
+            Session::builder().graph(g.build().unwrap()).context(context.clone()).build().unwrap();
+        session.set_input("x", &Tensor::new([1], &[0.5f32]).unwrap()).unwrap();
+        session.run().unwrap();
+        assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap()[n - 1], n as f32 - 0.5);
+        let after = context.usage();
+        assert_eq!(session.params().usage().bytes, (n * 4) as u64);
+        // The output alone is memory of the device. Where writes of the host must be flushed, it has a copy.
+        let grown = after.allocated - before.allocated;
+        assert!(device == "sim:1" || ((n * 4) as u64..(n * 6) as u64).contains(&grown), "{device}: {grown}");
+        check_messages(&session);
+    }
+}
+
+#[test]
+fn the_environment_names_the_device() {
+    use crate::registry::DEVICE_VARIABLE;
+    const NAME: &str = "session::tests::the_environment_names_the_device";
+    let apis = |device: Option<&str>| {
+        let builder = Session::builder().graph(graph());
+        let builder = device.into_iter().fold(builder, |b, d| b.device(d));
+        let session = builder.build().unwrap();
+        session.devices().map(|d| d.api).collect::<Vec<_>>()
+    };
+    // The environment of this process is not changed: the test runs itself with another one.
+    if std::env::var(DEVICE_VARIABLE).as_deref() == Ok("sim:0") {
+        assert_eq!(apis(None)[0], "sim");
+        assert_eq!(apis(Some("cpu")), ["cpu"]);
+        return;
+    }
+    let test = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME])
+        .env(DEVICE_VARIABLE, "sim:0")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&test.stdout);
+    assert!(test.status.success() && said.contains("1 passed"), "{said}");
 }

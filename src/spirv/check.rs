@@ -390,7 +390,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::table::KERNELS;
-    use crate::spirv::{BinaryOp, Indexing, PointwiseDesc, build_pointwise, reflect};
+    use crate::spirv::{BinaryOp, Indexing, KernelLayout, PointwiseDesc, Term, build_pointwise, reflect};
 
     fn sample() -> Vec<u32> {
         let mut desc = PointwiseDesc::new([Indexing::Full, Indexing::Broadcast { terms: 1 }]);
@@ -398,7 +398,9 @@ mod tests {
         let power = desc.binary(BinaryOp::Pow, a, b).unwrap();
         let relu = desc.relu(power).unwrap();
         desc.output(relu).unwrap();
-        build_pointwise(&desc).unwrap()
+        let terms = [vec![], vec![Term { div: 1, modulo: 5, stride: 1 }]];
+        let layout = KernelLayout::of(&desc, 15, &terms).unwrap().layout;
+        build_pointwise(&desc, &layout).unwrap()
     }
 
     /// The error of the sample after `change`.

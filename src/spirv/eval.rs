@@ -1,11 +1,12 @@
 //! Pointwise expressions on the CPU, a cache-sized chunk at a time.
 
+use super::math;
 use super::pointwise::{
-    BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term, UnaryOp, math,
+    BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term, UnaryOp,
 };
 
-/// Elements that are best evaluated at once: a dozen intermediate values stay in the first-level cache.
-pub const CHUNK: usize = 512;
+/// Elements of intermediate values that stay in a first-level cache beside what is read and written.
+const CACHED: usize = 4096;
 
 /// An input while it is evaluated.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,13 @@ pub struct Scratch {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     expr: Expr,
-    to: usize,
+    to: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Register(usize),
+    Output(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +55,8 @@ enum Place {
     Scalar(usize),
     Const(f32),
     Register(usize),
+    /// In the output's own memory; of one that no step reads.
+    Output,
 }
 
 /// A value during one chunk.
@@ -65,40 +74,53 @@ impl Evaluator {
     pub fn new(desc: PointwiseDesc) -> Result<Self, PointwiseError> {
         desc.validate()?;
         let live = desc.live();
-        let mut last_use = vec![0; desc.exprs().len()];
+        let mut last_use: Vec<Option<usize>> = vec![None; desc.exprs().len()];
         for (at, expr) in desc.exprs().iter().enumerate().filter(|(at, _)| live[*at]) {
-            expr.operands().for_each(|operand| last_use[operand.index()] = at);
+            expr.operands().for_each(|operand| last_use[operand.index()] = Some(at));
         }
-        desc.outputs().iter().for_each(|output| last_use[output.index()] = usize::MAX);
         let mut evaluator =
             Self { steps: Vec::new(), registers: 0, places: vec![Place::Nowhere; desc.exprs().len()], desc };
         let mut free: Vec<usize> = Vec::new();
         for at in (0..live.len()).filter(|&at| live[at]) {
             let expr = evaluator.desc.exprs()[at];
+            let mut outputs = evaluator.desc.outputs().iter().enumerate().filter(|(_, id)| id.index() == at);
+            let (output, again) = (outputs.next().map(|(output, _)| output), outputs.next().is_some());
             evaluator.places[at] = match expr {
                 Expr::Const(value) => Place::Const(value),
                 Expr::Input(input) if evaluator.desc.inputs()[input] == Indexing::Full => Place::Input(input),
                 Expr::Input(input) if evaluator.desc.inputs()[input].terms() == 0 => Place::Scalar(input),
-                _ => {
-                    // A register that an operand frees is not taken for the result of the same step.
-                    let to = free.pop().unwrap_or(evaluator.registers);
-                    evaluator.registers = evaluator.registers.max(to + 1);
-                    evaluator.steps.push(Step { expr, to });
-                    Place::Register(to)
-                }
+                _ => match output {
+                    Some(output) if !again && last_use[at].is_none() => {
+                        evaluator.steps.push(Step { expr, to: Target::Output(output) });
+                        Place::Output
+                    }
+                    _ => {
+                        // A register that an operand frees is not taken for the result of the same step.
+                        let to = free.pop().unwrap_or(evaluator.registers);
+                        evaluator.registers = evaluator.registers.max(to + 1);
+                        evaluator.steps.push(Step { expr, to: Target::Register(to) });
+                        Place::Register(to)
+                    }
+                },
             };
             let mut operands: Vec<ExprId> = expr.operands().collect();
             operands.sort_unstable();
             operands.dedup();
             for operand in operands {
                 if let Place::Register(register) = evaluator.places[operand.index()]
-                    && last_use[operand.index()] == at
+                    && last_use[operand.index()] == Some(at)
+                    && !evaluator.desc.outputs().contains(&operand)
                 {
                     free.push(register);
                 }
             }
         }
         Ok(evaluator)
+    }
+
+    /// Elements that are best evaluated at once.
+    pub fn chunk(&self) -> usize {
+        (CACHED / (self.registers + 1)).clamp(256, 2048)
     }
 
     /// The description.
@@ -122,27 +144,42 @@ impl Evaluator {
         let registers = &mut scratch.registers;
         registers.resize_with(registers.len().max(self.registers), Vec::new);
         for step in &self.steps {
-            let mut to = std::mem::take(&mut registers[step.to]);
-            to.resize(len, 0.0);
-            let value = |id: ExprId| self.value(id, first, len, inputs, registers);
-            match step.expr {
-                Expr::Input(input) => gather(&mut to, inputs[input], first),
-                Expr::Const(constant) => to.fill(constant),
-                Expr::Unary(op, a) => unary(op, &mut to, value(a)),
-                Expr::Binary(op, a, b) => binary(op, &mut to, value(a), value(b)),
-                Expr::Select { test, a, b, then, otherwise } => {
-                    select(test, &mut to, [value(a), value(b), value(then), value(otherwise)]);
+            match step.to {
+                Target::Output(output) => {
+                    self.step(step.expr, outputs[output], first, inputs, registers);
+                }
+                Target::Register(register) => {
+                    let mut to = std::mem::take(&mut registers[register]);
+                    to.resize(len, 0.0);
+                    self.step(step.expr, &mut to, first, inputs, registers);
+                    registers[register] = to;
                 }
             }
-            registers[step.to] = to;
         }
         for (output, id) in outputs.iter_mut().zip(self.desc.outputs()) {
+            if let Place::Output = self.places[id.index()] {
+                continue;
+            }
             match self.value(*id, first, len, inputs, registers) {
                 Value::Many(values) => output.copy_from_slice(values),
                 Value::One(value) => output.fill(value),
             }
         }
         Ok(())
+    }
+
+    fn step(&self, expr: Expr, to: &mut [f32], first: usize, inputs: &[Operand<'_>], registers: &[Vec<f32>]) {
+        let len = to.len();
+        let value = |id: ExprId| self.value(id, first, len, inputs, registers);
+        match expr {
+            Expr::Input(input) => gather(to, inputs[input], first),
+            Expr::Const(constant) => to.fill(constant),
+            Expr::Unary(op, a) => unary(op, to, value(a)),
+            Expr::Binary(op, a, b) => binary(op, to, value(a), value(b)),
+            Expr::Select { test, a, b, then, otherwise } => {
+                select(test, to, [value(a), value(b), value(then), value(otherwise)]);
+            }
+        }
     }
 
     /// The number of elements of the chunk.
@@ -188,7 +225,8 @@ impl Evaluator {
         registers: &'a [Vec<f32>],
     ) -> Value<'a> {
         match self.places[id.index()] {
-            Place::Nowhere => Value::One(0.0),
+            // Nothing reads these.
+            Place::Nowhere | Place::Output => Value::One(0.0),
             Place::Const(value) => Value::One(value),
             Place::Scalar(input) => Value::One(inputs[input].data.first().copied().unwrap_or(0.0)),
             Place::Input(input) => Value::Many(&inputs[input].data[first..first + len]),
@@ -258,12 +296,12 @@ fn unary(op: UnaryOp, to: &mut [f32], x: Value<'_>) {
     match op {
         UnaryOp::Neg => map(to, x, |x| -x),
         UnaryOp::Abs => map(to, x, f32::abs),
-        UnaryOp::Exp => map(to, x, exp),
-        UnaryOp::Log => map(to, x, f32::ln),
+        UnaryOp::Exp => map(to, x, |x| math::exp(x, 0.0, 0.0)),
+        UnaryOp::Log => map(to, x, |x| math::log(x, 0.0, 0.0)),
         UnaryOp::Sqrt => map(to, x, f32::sqrt),
-        UnaryOp::Sigmoid => map(to, x, |x| 1.0 / (1.0 + exp(-x))),
-        UnaryOp::Tanh => map(to, x, tanh),
-        UnaryOp::Erf => map(to, x, erf),
+        UnaryOp::Sigmoid => map(to, x, |x| math::sigmoid(x, 0.0, 0.0)),
+        UnaryOp::Tanh => map(to, x, |x| math::tanh(x, 0.0, 0.0)),
+        UnaryOp::Erf => map(to, x, |x| math::erf(x, 0.0, 0.0)),
         UnaryOp::Floor => map(to, x, f32::floor),
         UnaryOp::Ceil => map(to, x, f32::ceil),
     }
@@ -318,6 +356,27 @@ fn choose(
     otherwise: Value<'_>,
     holds: impl Fn(f32, f32) -> bool,
 ) {
+    // What models have, in one pass: a comparison with a constant that picks an operand or a constant.
+    if let (Value::Many(a), Value::One(b)) = (a, b) {
+        match (then, otherwise) {
+            (Value::Many(x), Value::Many(y)) => {
+                let all = to.iter_mut().zip(a).zip(x).zip(y);
+                all.for_each(|(((to, a), x), y)| *to = if holds(*a, b) { *x } else { *y });
+            }
+            (Value::Many(x), Value::One(y)) => {
+                let all = to.iter_mut().zip(a).zip(x);
+                all.for_each(|((to, a), x)| *to = if holds(*a, b) { *x } else { y });
+            }
+            (Value::One(x), Value::Many(y)) => {
+                let all = to.iter_mut().zip(a).zip(y);
+                all.for_each(|((to, a), y)| *to = if holds(*a, b) { x } else { *y });
+            }
+            (Value::One(x), Value::One(y)) => {
+                to.iter_mut().zip(a).for_each(|(to, a)| *to = if holds(*a, b) { x } else { y });
+            }
+        }
+        return;
+    }
     // The result of the comparison first, so that each pass reads at most two slices.
     zip(to, a, b, |a, b| if holds(a, b) { 1.0 } else { 0.0 });
     match (then, otherwise) {
@@ -332,50 +391,6 @@ fn choose(
         }
         (Value::One(x), Value::One(y)) => to.iter_mut().for_each(|to| *to = if *to != 0.0 { x } else { y }),
     }
-}
-
-fn polynomial(coefficients: &[f32], x: f32) -> f32 {
-    coefficients.iter().fold(0.0, |sum, coefficient| sum * x + coefficient)
-}
-
-/// `e^x` to 2 units in the last place, without calls or branches, so that a loop over it is vectorized.
-///
-/// `x = n ln 2 + r` with `ln 2` in two parts, and the polynomial of Cephes' `expf` for `e^r`.
-fn exp(x: f32) -> f32 {
-    const POLYNOMIAL: [f32; 6] =
-        [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Adding and subtracting 1.5 * 2^23 rounds to an integer.
-    const ROUND: f32 = 12_582_912.0;
-    // Beyond these the result is 0 or infinity anyway; `clamp` keeps NaN.
-    let x = x.clamp(-106.0, 90.0);
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = x - n * LN2_HIGH - n * LN2_LOW;
-    let e = polynomial(&POLYNOMIAL, r) * r * r + r + 1.0;
-    // The integer is in the low bits. 2^n in two factors, each in range: n is in -153..=130.
-    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
-    let half = n >> 1;
-    e * power_of_two(half) * power_of_two(n.wrapping_sub(half))
-}
-
-fn power_of_two(n: i32) -> f32 {
-    f32::from_bits((n.wrapping_add(127) as u32) << 23)
-}
-
-fn tanh(x: f32) -> f32 {
-    let square = x * x;
-    let small = x + polynomial(&math::TANH, square) * (square * x);
-    let large = 1.0 - 2.0 / (exp(2.0 * x.abs()) + 1.0);
-    let large = if x < 0.0 { -large } else { large };
-    if x.abs() < math::TANH_SMALL { small } else { large }
-}
-
-fn erf(x: f32) -> f32 {
-    let t = 1.0 / (1.0 + math::ERF_P * x.abs());
-    let value = 1.0 - polynomial(&math::ERF, t) * t * exp(-(x * x));
-    if x < 0.0 { -value } else { value }
 }
 
 #[cfg(test)]

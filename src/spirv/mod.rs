@@ -9,6 +9,8 @@ mod access;
 pub mod builder;
 pub mod check;
 pub mod eval;
+mod layout;
+pub(crate) mod math;
 pub mod parse;
 pub mod pointwise;
 pub mod reflect;
@@ -18,9 +20,11 @@ mod typing;
 
 pub use builder::build_pointwise;
 pub use check::check_module;
+pub use layout::{Fetch, KernelLayout, Walk, Walked};
 pub use parse::{SpirvError, SpirvErrorKind};
 pub use pointwise::{
-    BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term, UnaryOp,
+    BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, PointwiseKey, Term, UnaryOp,
+    broadcast_terms,
 };
 pub use reflect::{Access, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
 pub use specialize::shared_bytes;

@@ -6,15 +6,16 @@
 use std::collections::HashMap;
 use std::fmt;
 
-/// Push-constant bytes that every device has.
-const MAX_PARAMS_BYTES: usize = 128;
+/// Broadcast terms that one kernel may have: specialization constants, three for each.
+const MAX_TERMS: usize = 64;
 
 /// An expression of one [`PointwiseDesc`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExprId(u32);
 
 impl ExprId {
-    pub(super) fn index(self) -> usize {
+    /// Its position among [`PointwiseDesc::exprs`].
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -209,11 +210,11 @@ pub enum PointwiseError {
     },
     /// There is no output.
     NoOutputs,
-    /// The broadcast terms do not fit into the push constants that every device has.
+    /// More broadcast terms than a kernel may have.
     TooManyTerms {
-        /// Bytes they take.
-        bytes: usize,
-        /// Bytes there are.
+        /// How many.
+        terms: usize,
+        /// How many there may be.
         limit: usize,
     },
     /// The number of inputs, outputs or terms given is not that of the description.
@@ -247,8 +248,8 @@ impl fmt::Display for PointwiseError {
             Self::NoSuchInput { input, inputs } => write!(f, "input {input} of {inputs}"),
             Self::NoSuchExpr { expr, exprs } => write!(f, "expression {expr} of {exprs}"),
             Self::NoOutputs => write!(f, "the expression has no output"),
-            Self::TooManyTerms { bytes, limit } => {
-                write!(f, "broadcasts take {bytes} bytes of push constants, at most {limit} are there")
+            Self::TooManyTerms { terms, limit } => {
+                write!(f, "the broadcasts have {terms} terms, at most {limit} are possible")
             }
             Self::WrongCount { what, found, expected } => {
                 write!(f, "{found} {what} given, {expected} needed")
@@ -282,6 +283,26 @@ enum Key {
     Select(CompareOp, [ExprId; 4]),
 }
 
+impl Key {
+    fn of(expr: Expr) -> Self {
+        match expr {
+            Expr::Input(input) => Key::Input(input),
+            Expr::Const(value) => Key::Const(value.to_bits()),
+            Expr::Unary(op, a) => Key::Unary(op, a),
+            Expr::Binary(op, a, b) => Key::Binary(op, a, b),
+            Expr::Select { test, a, b, then, otherwise } => Key::Select(test, [a, b, then, otherwise]),
+        }
+    }
+}
+
+/// A [`PointwiseDesc`] in a form that can be compared and hashed ([`PointwiseDesc::key`]).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PointwiseKey {
+    inputs: Vec<Indexing>,
+    exprs: Vec<Key>,
+    outputs: Vec<ExprId>,
+}
+
 impl PointwiseDesc {
     /// A description without expressions.
     pub fn new(inputs: impl Into<Vec<Indexing>>) -> Self {
@@ -299,15 +320,8 @@ impl PointwiseDesc {
             return Err(PointwiseError::NoSuchInput { input, inputs: self.inputs.len() });
         }
         expr.operands().try_for_each(|operand| self.check(operand))?;
-        let key = match expr {
-            Expr::Input(input) => Key::Input(input),
-            Expr::Const(value) => Key::Const(value.to_bits()),
-            Expr::Unary(op, a) => Key::Unary(op, a),
-            Expr::Binary(op, a, b) => Key::Binary(op, a, b),
-            Expr::Select { test, a, b, then, otherwise } => Key::Select(test, [a, b, then, otherwise]),
-        };
         let next = ExprId(self.exprs.len() as u32);
-        let id = *self.known.entry(key).or_insert(next);
+        let id = *self.known.entry(Key::of(expr)).or_insert(next);
         if id == next {
             self.exprs.push(expr);
         }
@@ -437,31 +451,43 @@ impl PointwiseDesc {
         &self.outputs
     }
 
-    /// The push constants of a dispatch over `n` elements with the terms of each input, in words.
+    /// What makes this description equal to another: same inputs, expressions and outputs, constants by their bits.
+    pub fn key(&self) -> PointwiseKey {
+        let exprs = self.exprs.iter().map(|expr| Key::of(*expr)).collect();
+        PointwiseKey { inputs: self.inputs.clone(), exprs, outputs: self.outputs.clone() }
+    }
+
+    /// The same arithmetic without the expressions and inputs that no output needs, and which inputs are left.
     ///
     /// # Errors
-    /// The terms are not those of the description.
-    pub fn params(&self, n: u32, terms: &[&[Term]]) -> Result<Vec<u32>, PointwiseError> {
-        let wrong = |what, found, expected| Err(PointwiseError::WrongCount { what, found, expected });
-        if terms.len() != self.inputs.len() {
-            return wrong("inputs", terms.len(), self.inputs.len());
+    /// None today; as [`Self::push`].
+    pub fn compact(&self) -> Result<(Self, Vec<usize>), PointwiseError> {
+        let live = self.live();
+        let mut kept: Vec<usize> = Vec::new();
+        for (expr, _) in self.exprs.iter().zip(&live).filter(|(_, live)| **live) {
+            if let Expr::Input(input) = expr {
+                kept.push(*input);
+            }
         }
-        let mut words = vec![n];
-        for (input, (indexing, terms)) in self.inputs.iter().zip(terms).enumerate() {
-            if *indexing == Indexing::Full {
-                continue;
-            }
-            if terms.len() != indexing.terms() {
-                return wrong("terms", terms.len(), indexing.terms());
-            }
-            for term in *terms {
-                if term.div == 0 || term.modulo == 0 {
-                    return Err(PointwiseError::ZeroTerm { input });
+        kept.sort_unstable();
+        let indexing: Vec<Indexing> = kept.iter().map(|&input| self.inputs[input]).collect();
+        let mut compact = Self::new(indexing);
+        let mut moved = vec![ExprId(0); self.exprs.len()];
+        for (at, expr) in self.exprs.iter().enumerate().filter(|(at, _)| live[*at]) {
+            let of = |id: ExprId| moved[id.index()];
+            let expr = match *expr {
+                Expr::Input(input) => Expr::Input(kept.partition_point(|k| *k < input)),
+                Expr::Const(value) => Expr::Const(value),
+                Expr::Unary(op, a) => Expr::Unary(op, of(a)),
+                Expr::Binary(op, a, b) => Expr::Binary(op, of(a), of(b)),
+                Expr::Select { test, a, b, then, otherwise } => {
+                    Expr::Select { test, a: of(a), b: of(b), then: of(then), otherwise: of(otherwise) }
                 }
-                words.extend([term.div, term.modulo, term.stride]);
-            }
+            };
+            moved[at] = compact.push(expr)?;
         }
-        Ok(words)
+        compact.outputs = self.outputs.iter().map(|output| moved[output.index()]).collect();
+        Ok((compact, kept))
     }
 
     /// Checks what cannot be checked while expressions are added.
@@ -470,9 +496,8 @@ impl PointwiseDesc {
             return Err(PointwiseError::NoOutputs);
         }
         let terms: usize = self.inputs.iter().map(|input| input.terms()).sum();
-        let bytes = 4 + 12 * terms;
-        if bytes > MAX_PARAMS_BYTES {
-            return Err(PointwiseError::TooManyTerms { bytes, limit: MAX_PARAMS_BYTES });
+        if terms > MAX_TERMS {
+            return Err(PointwiseError::TooManyTerms { terms, limit: MAX_TERMS });
         }
         Ok(())
     }
@@ -498,20 +523,6 @@ impl PointwiseDesc {
             false => Err(PointwiseError::NoSuchExpr { expr: expr.index(), exprs: self.exprs.len() }),
         }
     }
-}
-
-/// Coefficients that the kernel and the CPU share.
-pub(super) mod math {
-    /// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26:
-    /// `erf(x) = 1 - t (a1 + t (a2 + ..)) e^(-x^2)`, `t = 1 / (1 + p x)`, `x >= 0`; from the highest power.
-    pub(crate) const ERF: [f32; 5] = [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6];
-    /// `p` of the same formula.
-    pub(crate) const ERF_P: f32 = 0.327_591_1;
-    /// Cephes `tanhf`: `tanh(x) = x + x^3 P(x^2)` below [`TANH_SMALL`], from the highest power.
-    pub(crate) const TANH: [f32; 5] =
-        [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
-    /// Beyond this, `tanh(x) = 1 - 2 / (e^2x + 1)` loses nothing.
-    pub(crate) const TANH_SMALL: f32 = 0.625;
 }
 
 #[cfg(test)]
@@ -577,13 +588,17 @@ mod tests {
     }
 
     #[test]
-    fn params_follow_the_inputs() {
-        let term = Term { div: 4, modulo: 3, stride: 1 };
-        let desc = PointwiseDesc::new([Indexing::Full, Indexing::of(&[term], 24), Indexing::of(&[], 24)]);
-        assert_eq!(desc.params(24, &[&[], &[term], &[]]), Ok(vec![24, 4, 3, 1]));
-        assert!(matches!(desc.params(24, &[&[], &[term]]), Err(PointwiseError::WrongCount { .. })));
-        assert!(matches!(desc.params(24, &[&[], &[], &[]]), Err(PointwiseError::WrongCount { .. })));
-        let zero = Term { div: 0, ..term };
-        assert_eq!(desc.params(24, &[&[], &[zero], &[]]), Err(PointwiseError::ZeroTerm { input: 1 }));
+    fn compacting_keeps_what_outputs_need() {
+        let mut desc = PointwiseDesc::new([Indexing::Full, Indexing::Full, Indexing::Broadcast { terms: 0 }]);
+        let [a, b, c] = [0, 1, 2].map(|at| desc.input(at).unwrap());
+        desc.binary(BinaryOp::Sub, a, b).unwrap();
+        let sum = desc.binary(BinaryOp::Add, c, a).unwrap();
+        desc.output(sum).unwrap();
+        let (compact, kept) = desc.compact().unwrap();
+        assert_eq!(kept, [0, 2]);
+        assert_eq!(compact.inputs(), [Indexing::Full, Indexing::Broadcast { terms: 0 }]);
+        assert_eq!(compact.exprs().len(), 3);
+        assert_ne!(compact.key(), desc.key());
+        assert_eq!(compact.key(), compact.compact().unwrap().0.key());
     }
 }

@@ -3,6 +3,7 @@
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod formats;
 mod onnx;
 
 use std::path::Path;
@@ -302,7 +303,7 @@ fn what_is_no_model_is_an_error() {
     std::fs::write(d.join("empty.onnx"), "").unwrap();
     for command in ["run", "inspect"] {
         fails(d, 1, &[command, "none.onnx"], &["none.onnx"]);
-        fails(d, 1, &[command, "."], &["folder"]);
+        fails(d, 1, &[command, "."], &["one file that ends in .onnx, found 3 of them"]);
         fails(d, 1, &[command, "text.onnx"], &["text.onnx"]);
         fails(d, 1, &[command, "empty.onnx"], &["empty.onnx"]);
     }

@@ -20,6 +20,7 @@ use self::context::CpuContext;
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
 use crate::kernel::Requires;
 use crate::memory::import::ImportRules;
+use crate::memory::os::physical_memory;
 
 /// What every block starts at a multiple of: a cache line, and the widest vector there is.
 const BLOCK_ALIGNMENT: u64 = 64;
@@ -60,6 +61,7 @@ fn default_threads() -> usize {
 
 fn info(threads: usize) -> DeviceInfo {
     let address_space = isize::MAX as u64;
+    let memory = physical_memory().unwrap_or(address_space);
     DeviceInfo {
         api: "cpu",
         name: format!("{} processor, {threads} threads", std::env::consts::ARCH),
@@ -74,7 +76,7 @@ fn info(threads: usize) -> DeviceInfo {
         in_order: true,
         limits: Limits {
             max_argument_bytes: address_space,
-            max_buffer_bytes: address_space,
+            max_buffer_bytes: memory,
             // The largest element a native kernel views.
             argument_alignment: 8,
             texel_alignment: 16,
@@ -86,7 +88,7 @@ fn info(threads: usize) -> DeviceInfo {
             max_params_bytes: 1 << 16,
             max_arguments: 1 << 16,
             non_coherent_atom: 1,
-            memory_bytes: address_space,
+            memory_bytes: memory,
         },
         features: Requires::NONE,
         import: Some(import_rules()),

@@ -20,6 +20,8 @@ use crate::recording::{Arg, Command, Dispatch, PreparedId, Recording};
 
 /// How many finished submissions keep their error and their times.
 const KEPT: usize = 256;
+/// How long a waiting thread polls under [`WaitPolicy::Adaptive`]: the work runs on the same cores.
+const POLLED: Duration = Duration::from_micros(50);
 /// How long an idle worker polls under [`WaitPolicy::Spin`]: it must not burn a core for ever.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
 
@@ -204,6 +206,7 @@ impl Lane {
         let length = match self.policy {
             WaitPolicy::Block => Some(Duration::ZERO),
             WaitPolicy::Spin => limit,
+            WaitPolicy::Adaptive => Some(limit.map_or(POLLED, |limit| limit.min(POLLED))),
             WaitPolicy::SpinThenBlock { micros } => {
                 let micros = Duration::from_micros(u64::from(micros));
                 Some(limit.map_or(micros, |limit| limit.min(micros)))

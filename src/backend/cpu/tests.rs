@@ -199,3 +199,26 @@ proptest! {
         prop_assert_eq!(result.is_err(), clash);
     }
 }
+
+#[test]
+fn the_memory_is_the_machines_and_nothing_larger_is_allocated() {
+    let context = crate::device::Context::new(CpuDriver.open(0, &ContextDesc::default()).unwrap());
+    let memory = context.info().limits.memory_bytes;
+    let Some(machine) = crate::memory::os::physical_memory() else {
+        return assert_eq!(memory, isize::MAX as u64);
+    };
+    assert_eq!((memory, context.budget().limit()), (machine, machine));
+    let create =
+        |bytes| context.create_buffer(&BufferDesc { bytes, placement: Placement::Shared, label: "absurd" });
+    for bytes in [machine + 1, 1 << 60, u64::MAX] {
+        let error = create(bytes).unwrap_err();
+        let crate::device::Error::Device(DeviceError::Limit { asked, limit, .. }) = error else {
+            panic!("{error}");
+        };
+        assert_eq!((asked, limit), (bytes, machine));
+    }
+    let held = create(4096).unwrap();
+    let error = create(machine).unwrap_err();
+    assert!(matches!(error, crate::device::Error::Device(DeviceError::OutOfDeviceMemory { .. })), "{error}");
+    drop(held);
+}

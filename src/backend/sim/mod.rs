@@ -43,6 +43,7 @@ use self::context::SimContext;
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
 use crate::kernel::Requires;
 use crate::memory::import::ImportRules;
+use crate::memory::os::physical_memory;
 
 /// How a simulated device behaves.
 #[derive(Clone, Debug)]
@@ -103,6 +104,8 @@ impl SimConfig {
 
     fn info(&self, index: usize) -> DeviceInfo {
         let largest = 2 << 30;
+        // It plays on the host's memory.
+        let memory = physical_memory().map_or(self.budget, |host| self.budget.min(host));
         DeviceInfo {
             api: "sim",
             name: self.name.clone(),
@@ -128,7 +131,7 @@ impl SimConfig {
                 max_params_bytes: 1 << 16,
                 max_arguments: 1 << 16,
                 non_coherent_atom: self.atom,
-                memory_bytes: self.budget,
+                memory_bytes: memory,
             },
             features: Requires::NONE,
             import: Some(ImportRules {

@@ -7,9 +7,10 @@ use ash::vk;
 
 use super::features::Extensions;
 use super::instance::Instance;
+use super::pace::Waiters;
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, lock};
-use crate::backend::{DeviceError, DeviceInfo};
+use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
 pub(super) struct Device {
@@ -26,6 +27,7 @@ pub(super) struct Device {
     queues: Vec<Mutex<vk::Queue>>,
     next_queue: AtomicUsize,
     lost: OnceLock<String>,
+    pub(super) waiters: Waiters,
     // Outlives the device.
     pub(super) instance: Arc<Instance>,
 }
@@ -75,6 +77,7 @@ impl Device {
             queues,
             next_queue: AtomicUsize::new(0),
             lost: OnceLock::new(),
+            waiters: Waiters::new(info.kind == DeviceKind::Cpu),
             info,
             raw,
             instance,

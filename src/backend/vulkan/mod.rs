@@ -5,7 +5,8 @@
 //! * `device`: the logical device, its queues, and the memory of its loss.
 //! * `memory`: buffers; `import`: buffers over the application's pages; `types`: choosing memory types.
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk.
-//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
+//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting; `pace`: how long to poll.
+//! * `bare`: the submission that ours is measured against.
 //! * `debug`: messages of the validation layer.
 //!
 //! Invariants: granted memory flags are recorded, never requested ones; a `VkQueue` is used under its lock;
@@ -13,6 +14,7 @@
 
 #![allow(unsafe_code, reason = "calls of a C interface; each block names what makes it valid")]
 
+mod bare;
 mod cache;
 mod command;
 mod context;
@@ -23,6 +25,7 @@ mod import;
 mod instance;
 mod kernel;
 mod memory;
+mod pace;
 mod probe;
 mod queue;
 mod timeline;
@@ -35,11 +38,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use ash::vk;
 
+use self::bare::Bare;
 use self::context::Context;
 use self::device::Device;
 use self::instance::Instance;
 use self::probe::probe_all;
-use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
+use super::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
 
 const NAME: &str = "vulkan";
 
@@ -103,6 +107,11 @@ impl Driver for VulkanDriver {
 
     fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
         Ok(self.open_without(index, desc, Without::default())?)
+    }
+
+    fn bare_submit(&self, index: usize) -> Option<Result<BareSubmit, DeviceError>> {
+        let context = self.open_without(index, &ContextDesc::default(), Without::default());
+        Some(context.and_then(Bare::new).map(|mut bare| Box::new(move || bare.run()) as BareSubmit))
     }
 }
 

@@ -9,6 +9,7 @@ use ash::vk;
 
 use super::device::{Device, TimelineFunctions};
 use super::lock;
+use super::pace::Pace;
 use crate::backend::{DeviceError, WaitPolicy};
 
 /// Polls between two looks at the clock.
@@ -24,6 +25,7 @@ pub(super) struct Timeline {
     submitted: AtomicU64,
     // The latest point known to be reached.
     reached: AtomicU64,
+    pace: Pace,
 }
 
 #[derive(Default)]
@@ -54,6 +56,7 @@ impl Timeline {
             fences: has_fences.then(Mutex::default),
             submitted: AtomicU64::new(0),
             reached: AtomicU64::new(0),
+            pace: Pace::default(),
         })
     }
 
@@ -145,37 +148,52 @@ impl Timeline {
             return Err(DeviceError::Stale { object: "timepoint" });
         }
         let start = Instant::now();
-        let spin = match policy {
-            WaitPolicy::Block => Some(Duration::ZERO),
-            WaitPolicy::Spin => None,
-            WaitPolicy::SpinThenBlock { micros } => Some(Duration::from_micros(micros.into())),
-        };
-        let polls = if policy == WaitPolicy::Block { 1 } else { POLLS };
+        let _waiting = device.waiters.enter();
+        let reached = self.wait_from(device, point, policy, timeout, start)?;
+        self.pace.took(start.elapsed());
+        match reached {
+            true => Ok(()),
+            false => Err(timed_out(timeout.unwrap_or(Duration::MAX))),
+        }
+    }
+
+    /// Polls, then sleeps; whether the point was reached in time.
+    fn wait_from(
+        &self,
+        device: &Device,
+        point: u64,
+        policy: WaitPolicy,
+        timeout: Option<Duration>,
+        start: Instant,
+    ) -> Result<bool, DeviceError> {
+        let polling = self.pace.polling(policy, &device.waiters);
+        let polls = if polling == Some(Duration::ZERO) { 1 } else { POLLS };
         loop {
             for _ in 0..polls {
                 if self.poll(device)? >= point {
-                    return Ok(());
+                    return Ok(true);
                 }
                 std::hint::spin_loop();
             }
             let past = start.elapsed();
-            if let Some(timeout) = timeout.filter(|timeout| past >= *timeout) {
-                return Err(timed_out(timeout));
+            if timeout.is_some_and(|timeout| past >= timeout) {
+                return Ok(false);
             }
-            if spin.is_some_and(|spin| past >= spin) {
+            let crowded = policy == WaitPolicy::Adaptive && !device.waiters.may_poll();
+            if crowded || polling.is_some_and(|polling| past >= polling) {
                 break;
             }
-            // A software device needs the processor that this thread spins on.
+            // Somebody may need the processor that this thread spins on.
             std::thread::yield_now();
         }
         let left = timeout.map_or(u64::MAX, |timeout| {
             u64::try_from(timeout.saturating_sub(start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
         });
-        if self.block(device, point, left)? {
+        let reached = self.block(device, point, left)?;
+        if reached {
             self.reached.fetch_max(point, Ordering::AcqRel);
-            return Ok(());
         }
-        Err(timed_out(timeout.unwrap_or(Duration::MAX)))
+        Ok(reached)
     }
 
     /// Sleeps in the driver for at most `nanos`; whether the point was reached.

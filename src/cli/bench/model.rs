@@ -11,11 +11,11 @@ use super::measure::{median, region};
 use crate::Tensor;
 use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
-use crate::cli::open::open;
+use crate::cli::open::{may_decide, open};
 use crate::cli::output::Output;
 use crate::cli::table::{self, Table};
 use crate::loader::onnx::read_tensor_pb;
-use crate::session::{Binding, Error, Memory, Profile, Session, SessionError};
+use crate::session::{Binding, Error, Memory, Profile, Session};
 
 /// Arguments of `onepool bench model`.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,6 +34,9 @@ pub(in crate::cli) struct Args {
     /// Show the time of each operator.
     #[arg(long)]
     profile: bool,
+    /// Keep chains of pointwise operators apart, to see what fusing them saves.
+    #[arg(long)]
+    no_chains: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,7 +59,7 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
     let context = open(args.device.as_deref(), &ContextDesc::default())?;
     let device = context.info().name.clone();
     let path = args.dir.join("model.onnx");
-    let session = Session::builder().model(&path).context(context).build()?;
+    let session = Session::builder().model(&path).context(context).chains(!args.no_chains).build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;
     if args.serve {
@@ -108,7 +111,7 @@ fn serve(binding: &mut Binding<'_>, out: &mut Output) -> Result<ExitCode, CliErr
     Ok(ExitCode::SUCCESS)
 }
 
-/// Binds the case's inputs; where a value decides shapes, it is given by value.
+/// Binds the case's inputs; those whose values may decide shapes are given by value.
 fn bind(session: &Session, dir: &Path) -> Result<Binding<'static>, CliError> {
     let data = dir.join("test_data_set_0");
     let mut values: Vec<(String, Tensor)> = Vec::new();
@@ -118,22 +121,14 @@ fn bind(session: &Session, dir: &Path) -> Result<Binding<'static>, CliError> {
         let (_, tensor) = read_tensor_pb(&bytes).map_err(Error::from)?;
         values.push((input.name.clone(), tensor));
     }
-    let mut by_value: Vec<String> = Vec::new();
-    loop {
-        let mut builder = session.bind();
-        for (name, tensor) in &values {
-            let memory = if by_value.contains(name) || tensor.bytes().is_empty() {
-                Memory::value(tensor.clone())
-            } else {
-                Memory::region(&region(tensor.bytes())?).shape(tensor.shape().clone())
-            };
-            builder = builder.input(name, memory);
-        }
-        match builder.build() {
-            Err(Error::Session(SessionError::NeedsValue { name })) if !by_value.contains(&name) => {
-                by_value.push(name);
-            }
-            other => return Ok(other?),
-        }
+    let mut builder = session.bind();
+    for (name, tensor) in &values {
+        let memory = if may_decide(tensor.info()) || tensor.bytes().is_empty() {
+            Memory::value(tensor.clone())
+        } else {
+            Memory::region(&region(tensor.bytes())?).shape(tensor.shape().clone())
+        };
+        builder = builder.input(name, memory);
     }
+    Ok(builder.build()?)
 }

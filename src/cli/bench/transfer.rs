@@ -40,6 +40,9 @@ pub(in crate::cli) struct Args {
 /// Fixed costs on one device, medians in microseconds.
 #[derive(Clone, Debug, Serialize)]
 struct Overheads {
+    /// Submitting an empty command buffer by the API's own calls and waiting for its fence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_submit_us: Option<f64>,
     /// Submitting an empty prepared recording to the backend and waiting for it.
     bare_submit_us: f64,
     /// The same through the session: a bound run of one operator on one element.
@@ -137,16 +140,24 @@ fn timed(runs: usize, mut f: impl FnMut() -> Result<(), CliError>) -> Result<f64
 fn overheads(args: &Args, context: &Context) -> Result<Overheads, CliError> {
     const RUNS: usize = 500;
     // The same device once more, without the interface above it.
-    let selector = args.device.clone().unwrap_or_else(crate::cli::open::default_selector);
-    let backend = Registry::with_defaults().open_backend(&selector, &ContextDesc::default())?;
+    let selector = args.device.clone().unwrap_or_else(crate::registry::default_selector);
+    let registry = Registry::with_defaults();
+    let mut api = registry.bare_submit(&selector)?;
+    let backend = registry.open_backend(&selector, &ContextDesc::default())?;
     let queue = backend.create_queue().map_err(Error::from)?;
     let prepared = queue.prepare(&Recording::default()).map_err(Error::from)?;
     let session = scale_session(context, 1)?;
     let (x, y) = (empty(4)?, empty(4)?);
     let mut tiny = session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y)).build()?;
-    let (mut bare, mut run) = (Vec::new(), Vec::new());
-    // In turn, so that both see the same machine.
+    let (mut by_api, mut bare, mut run) = (Vec::new(), Vec::new(), Vec::new());
+    // In turn, so that all see the same machine.
     for round in 0..RUNS + 50 {
+        if let Some(api) = &mut api {
+            let start = Instant::now();
+            api().map_err(Error::from)?;
+            let api_us = us(start);
+            by_api.extend((round >= 50).then_some(api_us));
+        }
         let start = Instant::now();
         let point = queue.submit_prepared(prepared).map_err(Error::from)?;
         queue.wait(point, None).map_err(Error::from)?;
@@ -184,6 +195,7 @@ fn overheads(args: &Args, context: &Context) -> Result<Overheads, CliError> {
         Ok(binding.rebind_output("y", Memory::region(&others[turn]))?)
     })?;
     Ok(Overheads {
+        api_submit_us: api.is_some().then(|| median(&mut by_api)),
         bare_submit_us: median(&mut bare),
         tiny_run_us: median(&mut run),
         tiny_kernel_us: median(&mut kernel),
@@ -199,15 +211,19 @@ fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
     let o = &report.overheads;
     out.line("")?;
     let mut t = Table::new(["fixed cost", "median", ""]);
-    t.row([
-        "empty submit and wait, backend".to_owned(),
-        format!("{:.1} us", o.bare_submit_us),
-        String::new(),
-    ]);
+    let mut over_api = String::new();
+    if let Some(api) = o.api_submit_us {
+        t.row(["vkQueueSubmit of nothing, fence wait".to_owned(), format!("{api:.1} us"), String::new()]);
+        over_api = format!("{:.2} x vkQueueSubmit", o.bare_submit_us / api);
+    }
+    t.row(["empty submit and wait, backend".to_owned(), format!("{:.1} us", o.bare_submit_us), over_api]);
     t.row(["bound run of one element".to_owned(), format!("{:.1} us", o.tiny_run_us), String::new()]);
     t.row(["  of which the kernel".to_owned(), format!("{:.1} us", o.tiny_kernel_us), String::new()]);
     let overhead = o.tiny_run_us - o.tiny_kernel_us;
-    let ratio = format!("{:.2} x the empty submit", overhead / o.bare_submit_us);
+    let mut ratio = format!("{:.2} x the empty submit", overhead / o.bare_submit_us);
+    if let Some(api) = o.api_submit_us {
+        ratio += &format!(", {:.2} x vkQueueSubmit", overhead / api);
+    }
     t.row(["  of which overhead".to_owned(), format!("{overhead:.1} us"), ratio]);
     for (mib, us) in &o.import_us {
         t.row([format!("import and free {mib} MiB"), format!("{us:.1} us"), String::new()]);

@@ -1,5 +1,6 @@
 //! Runs one test case.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -10,7 +11,8 @@ use crate::cli::error::{CliError, UNSUPPORTED, chain};
 use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
-use crate::loader::onnx::load_onnx;
+use crate::loader;
+use crate::plan::NodeReport;
 use crate::session::Session;
 
 /// How a case ended.
@@ -31,16 +33,30 @@ pub(super) struct Outcome {
     pub(super) status: Status,
     /// How long it took.
     pub(super) seconds: f64,
-    /// Nodes that ran on the CPU because the device has no kernel for them.
-    pub(super) fallbacks: usize,
+    /// Nodes that ran on the CPU because the device has no kernel for them, by operator.
+    pub(super) fallbacks: BTreeMap<&'static str, Fallback>,
+}
+
+/// Nodes of one operator that ran on the CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Fallback {
+    /// How many.
+    pub(super) nodes: usize,
+    /// Why the first of them did.
+    pub(super) reason: String,
 }
 
 /// Runs a case on opened devices. A panic is a failure of the case and of nothing else.
-pub(super) fn run(case: &Case, devices: &[Context], given: (Option<f64>, Option<f64>)) -> Outcome {
+pub(super) fn run(
+    case: &Case,
+    devices: &[Context],
+    fallback: bool,
+    given: (Option<f64>, Option<f64>),
+) -> Outcome {
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
-    let mut fallbacks = 0;
-    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, tolerance, &mut fallbacks)));
+    let mut fallbacks = BTreeMap::new();
+    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, fallback, tolerance, &mut fallbacks)));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
@@ -59,11 +75,12 @@ pub(super) fn run(case: &Case, devices: &[Context], given: (Option<f64>, Option<
 fn verify(
     case: &Case,
     devices: &[Context],
+    fallback: bool,
     tolerance: Tolerance,
-    fallbacks: &mut usize,
+    fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
-    let graph = load_onnx(&model_of(&case.dir)?)?;
-    let mut builder = Session::builder().graph(graph);
+    let graph = loader::load_with(&model_of(&case.dir)?, case.params.as_deref())?;
+    let mut builder = Session::builder().graph(graph).fallback(fallback);
     for device in devices {
         builder = builder.context(device.clone());
     }
@@ -71,8 +88,12 @@ fn verify(
     for data in data_sets(&case.dir)? {
         give_inputs(&mut session, &data)?;
         session.run()?;
-        let nodes = session.binding().into_iter().flat_map(|b| &b.plan().report.nodes);
-        *fallbacks = nodes.filter(|n| n.fallback.is_some()).count();
+        // Data sets of other shapes have other plans: the one with most counts.
+        let stages = session.binding().into_iter().flat_map(|b| b.stages());
+        let found = fallen(stages.flat_map(|b| &b.plan().report.nodes));
+        if count(&found) > count(fallbacks) {
+            *fallbacks = found;
+        }
         for (io, path) in session.outputs().iter().zip(numbered(&data, "output_")?) {
             let expected = read(&path)?.1;
             let got = session.get_output(&io.name)?;
@@ -89,6 +110,25 @@ fn verify(
     Ok(None)
 }
 
+fn fallen<'a>(nodes: impl Iterator<Item = &'a NodeReport>) -> BTreeMap<&'static str, Fallback> {
+    let mut found: BTreeMap<&'static str, Fallback> = BTreeMap::new();
+    for node in nodes {
+        if let Some(reason) = &node.fallback {
+            let of = found.entry(node.op).or_default();
+            if of.nodes == 0 {
+                of.reason.clone_from(reason);
+            }
+            of.nodes += 1;
+        }
+    }
+    found
+}
+
+/// Nodes of all operators.
+pub(super) fn count(fallbacks: &BTreeMap<&'static str, Fallback>) -> usize {
+    fallbacks.values().map(|f| f.nodes).sum()
+}
+
 fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
     let set = data.file_name().unwrap_or_default().to_string_lossy();
     format!("{set}: output {output:?} {difference}")
@@ -96,15 +136,14 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
 
 /// The model of a case: in its folder, or beside it under its name.
 fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
-    let inside = dir.join("model.onnx");
-    let mut beside = dir.as_os_str().to_owned();
-    beside.push(".onnx");
-    let beside = PathBuf::from(beside);
-    match (inside.exists(), beside.exists()) {
-        (false, true) => Ok(beside),
-        (false, false) => Err(CliError::content(dir, "there is no model.onnx")),
-        (true, _) => Ok(inside),
-    }
+    let beside = |extension: &str| {
+        let mut path = dir.as_os_str().to_owned();
+        path.push(extension);
+        PathBuf::from(path)
+    };
+    let places = [dir.join("model.onnx"), beside(".onnx"), dir.join("model.json"), beside(".json")];
+    let found = places.into_iter().find(|path| path.exists());
+    found.ok_or_else(|| CliError::content(dir, "there is no model.onnx and no model.json"))
 }
 
 /// The folders of a case's data.

@@ -123,6 +123,17 @@ pub(super) fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> 
         DType::U16 => exact(dims, slices::<u16>(got, expected)),
         DType::U32 => exact(dims, slices::<u32>(got, expected)),
         DType::U64 => exact(dims, slices::<u64>(got, expected)),
+        DType::I4 | DType::I2 => exact(dims, slices::<i8>(got, expected)),
+        narrow => match narrow.format() {
+            None => exact(dims, slices::<u8>(got, expected)),
+            Some(format) => {
+                let numbers = |t: &Tensor| -> Vec<f32> {
+                    t.bytes().iter().map(|code| format.decode((*code).into())).collect()
+                };
+                let (got, expected) = (numbers(got), numbers(expected));
+                floats(dims, (&got, &expected), |v| v.into(), tolerance)
+            }
+        },
     }
 }
 

@@ -18,15 +18,19 @@ use super::error::{CliError, FAILED, UNSUPPORTED};
 use super::open::open_table;
 use super::output::{Output, Progress};
 use super::table::Table;
+use super::tensor_io::read_json;
 use crate::backend::ContextDesc;
 use crate::device::Context;
 
 /// Arguments of `onepool verify`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folders of test cases: model.onnx and test_data_set_*/input_*.pb, output_*.pb.
+    /// Folders of test cases: model.onnx, or model.json of TVM, and test_data_set_*/input_*.pb, output_*.pb.
     #[arg(required_unless_present = "suite")]
     dirs: Vec<PathBuf>,
+    /// The parameters of the TVM graph of the only case, where they are not beside it.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
     /// A folder of many cases with an index.json.
     #[arg(long, value_name = "DIR")]
     suite: Option<PathBuf>,
@@ -72,10 +76,16 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     for dir in &args.dirs {
         cases.push(Case::of_dir(dir)?);
     }
+    if let Some(params) = &args.params {
+        let [case] = cases.as_mut_slice() else {
+            return Err(CliError::usage(format!("--params is for one case, there are {}", cases.len())));
+        };
+        case.params = Some(params.clone());
+    }
     if cases.is_empty() {
         return Err(CliError::usage("no case is left of the suite"));
     }
-    let expect: Option<Expect> = args.expect.as_deref().map(suite::read_json).transpose()?;
+    let expect: Option<Expect> = args.expect.as_deref().map(read_json).transpose()?;
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let devices = open_table(&args.device, !args.no_fallback, &desc)?;
     let start = Instant::now();
@@ -119,7 +129,7 @@ fn run_all(cases: &[Case], args: &Args, devices: &[Context], bar: &Progress) -> 
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(at) else { break };
-                    let mut outcome = case::run(case, devices, (args.rtol, args.atol));
+                    let mut outcome = case::run(case, devices, !args.no_fallback, (args.rtol, args.atol));
                     if args.validation {
                         add_messages(&mut outcome, devices);
                     }
@@ -153,19 +163,43 @@ fn print(cases: &[(Case, Outcome)], report: &Report, out: &mut Output) -> Result
                 out.line(format_args!("unsupported  {name}: {message}"))?;
             }
             Status::Passed if all => {
-                out.line(format_args!("passed       {name} ({:.3} s)", outcome.seconds))?;
+                let ops = outcome.fallbacks.iter().map(|(op, f)| format!("{} {op}", f.nodes));
+                let ops = ops.collect::<Vec<_>>().join(", ");
+                let on_cpu = if ops.is_empty() { String::new() } else { format!("; on the CPU: {ops}") };
+                out.line(format_args!("passed       {name} ({:.3} s){on_cpu}", outcome.seconds))?;
             }
             _ => {}
         }
     }
+    if !few {
+        let mut table = Table::new([
+            "family",
+            "passed",
+            "of them partly on the CPU",
+            "nodes on the CPU",
+            "failed",
+            "unsupported",
+        ]);
+        for (family, c) in &report.families {
+            let counts = [c.passed, c.with_fallback, c.fallback_nodes, c.failed, c.unsupported];
+            table.row([family.clone()].into_iter().chain(counts.map(|n| n.to_string())));
+        }
+        out.table(&table)?;
+    }
+    let totals = report.totals;
+    if totals.with_fallback > 0 {
+        let (nodes, cases) = (totals.fallback_nodes, totals.with_fallback);
+        out.line(format_args!("{nodes} nodes of {cases} cases ran on the CPU for want of a device kernel"))?;
+    }
+    if all && !report.fallbacks.is_empty() {
+        let mut table = Table::new(["on the CPU", "nodes", "cases", "because"]);
+        for (op, row) in &report.fallbacks {
+            table.row([(*op).to_owned(), row.nodes.to_string(), row.cases.to_string(), row.reason.clone()]);
+        }
+        out.table(&table)?;
+    }
     if few {
         return Ok(());
     }
-    let mut table = Table::new(["family", "passed", "of them partly on the CPU", "failed", "unsupported"]);
-    for (family, c) in &report.families {
-        let counts = [c.passed, c.with_fallback, c.failed, c.unsupported].map(|n| n.to_string());
-        table.row([family.clone()].into_iter().chain(counts));
-    }
-    out.table(&table)?;
     out.line(format_args!("{} on {}: {:.1} s", report.api, report.device, report.seconds))
 }

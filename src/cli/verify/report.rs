@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::case::{Outcome, Status};
+use super::case::{Fallback, Outcome, Status, count};
 use super::suite::Case;
+use crate::loader::onnx::is_sequence_operator;
 use crate::ops;
 
 /// How many cases ended how.
@@ -19,6 +20,8 @@ pub(super) struct Counts {
     pub(super) unsupported: usize,
     /// Those right of which some operator ran on the CPU for want of a device kernel.
     pub(super) with_fallback: usize,
+    /// The nodes of those that did.
+    pub(super) fallback_nodes: usize,
 }
 
 impl Counts {
@@ -26,7 +29,8 @@ impl Counts {
         match &outcome.status {
             Status::Passed => {
                 self.passed += 1;
-                self.with_fallback += usize::from(outcome.fallbacks > 0);
+                self.with_fallback += usize::from(!outcome.fallbacks.is_empty());
+                self.fallback_nodes += count(&outcome.fallbacks);
             }
             Status::Failed(_) => self.failed += 1,
             Status::Unsupported(_) => self.unsupported += 1,
@@ -47,10 +51,23 @@ pub(super) struct Report {
     pub(super) totals: Counts,
     /// By family of the operator under test.
     pub(super) families: BTreeMap<String, Counts>,
+    /// By operator, what ran on the CPU for want of a device kernel, in cases that are right.
+    pub(super) fallbacks: BTreeMap<&'static str, FallbackRow>,
     /// What was expected and is not so.
     pub(super) unmet: Vec<String>,
     /// Case by case.
     pub(super) cases: Vec<Row>,
+}
+
+/// One operator that ran on the CPU.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct FallbackRow {
+    /// In how many cases.
+    pub(super) cases: usize,
+    /// How many nodes.
+    pub(super) nodes: usize,
+    /// Why the first of them did.
+    pub(super) reason: String,
 }
 
 /// One case of a report.
@@ -64,7 +81,9 @@ pub(super) struct Row {
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
     seconds: f64,
-    fallbacks: usize,
+    fallbacks: BTreeMap<&'static str, Fallback>,
+    /// Its inputs and outputs have types that every device should have.
+    core: bool,
     /// It tests one operator over types that every device should have.
     #[serde(skip)]
     basic: bool,
@@ -79,6 +98,7 @@ impl Report {
             seconds,
             totals: Counts::default(),
             families: BTreeMap::new(),
+            fallbacks: BTreeMap::new(),
             unmet: Vec::new(),
             cases: Vec::new(),
         };
@@ -86,6 +106,15 @@ impl Report {
             let family = family_of(&case.meta.op);
             report.totals.add(outcome);
             report.families.entry(family.to_owned()).or_default().add(outcome);
+            let passed = outcome.status == Status::Passed;
+            for (op, fallback) in outcome.fallbacks.iter().filter(|_| passed) {
+                let row = report.fallbacks.entry(op).or_default();
+                if row.cases == 0 {
+                    row.reason.clone_from(&fallback.reason);
+                }
+                row.cases += 1;
+                row.nodes += fallback.nodes;
+            }
             let (status, message) = match &outcome.status {
                 Status::Passed => ("passed", ""),
                 Status::Failed(m) => ("failed", m.as_str()),
@@ -99,7 +128,8 @@ impl Report {
                 status,
                 message: message.to_owned(),
                 seconds: outcome.seconds,
-                fallbacks: outcome.fallbacks,
+                fallbacks: outcome.fallbacks.clone(),
+                core: case.is_core(),
                 basic: case.is_core() && matches!(case.meta.kind.as_str(), "" | "node"),
             });
         }
@@ -112,6 +142,7 @@ fn family_of(op: &str) -> &'static str {
     match ops::FAMILIES.iter().find(has) {
         Some(family) => family.name,
         None if op.is_empty() => "models",
+        None if is_sequence_operator(op) => "sequence",
         None => "no such operator",
     }
 }
@@ -164,8 +195,11 @@ mod tests {
             .iter()
             .map(|(name, op, status)| {
                 let text = format!(r#"{{"name": "{name}", "op": "{op}"}}"#);
-                let case = Case { dir: PathBuf::new(), meta: serde_json::from_str(&text).unwrap() };
-                (case, Outcome { status: status.clone(), seconds: 0.5, fallbacks: 1 })
+                let case =
+                    Case { dir: PathBuf::new(), meta: serde_json::from_str(&text).unwrap(), params: None };
+                let fallbacks =
+                    BTreeMap::from([("TopK", Fallback { nodes: 2, reason: "no kernel".to_owned() })]);
+                (case, Outcome { status: status.clone(), seconds: 0.5, fallbacks })
             })
             .collect();
         Report::new("cpu", "a cpu".to_owned(), 1.0, &cases)
@@ -178,11 +212,22 @@ mod tests {
             ("b", "Conv", Status::Failed("x".into())),
             ("c", "NoSuch", Status::Unsupported("y".into())),
         ]);
-        assert_eq!(r.totals, Counts { passed: 1, failed: 1, unsupported: 1, with_fallback: 1 });
-        assert_eq!(r.families["conv"], Counts { passed: 1, failed: 1, unsupported: 0, with_fallback: 1 });
+        assert_eq!(
+            r.totals,
+            Counts { passed: 1, failed: 1, unsupported: 1, with_fallback: 1, fallback_nodes: 2 }
+        );
+        assert_eq!(
+            r.families["conv"],
+            Counts { passed: 1, failed: 1, unsupported: 0, with_fallback: 1, fallback_nodes: 2 }
+        );
         assert_eq!(r.families["no such operator"].unsupported, 1);
         let json = serde_json::to_value(&r).unwrap();
         assert_eq!(json["cases"][1]["message"], "x");
+        assert_eq!(json["cases"][1]["fallbacks"]["TopK"]["nodes"], 2);
+        assert_eq!(
+            json["fallbacks"]["TopK"],
+            serde_json::json!({"cases": 1, "nodes": 2, "reason": "no kernel"})
+        );
     }
 
     #[test]
@@ -207,9 +252,14 @@ mod tests {
 
     #[test]
     fn other_kinds_and_types_are_not_required() {
-        let case = |text: &str| Case { dir: PathBuf::new(), meta: serde_json::from_str(text).unwrap() };
-        let unsupported = || Outcome { status: Status::Unsupported("x".into()), seconds: 0.0, fallbacks: 0 };
-        let passed = || Outcome { status: Status::Passed, seconds: 0.0, fallbacks: 0 };
+        let case = |text: &str| Case {
+            dir: PathBuf::new(),
+            meta: serde_json::from_str(text).unwrap(),
+            params: None,
+        };
+        let unsupported =
+            || Outcome { status: Status::Unsupported("x".into()), seconds: 0.0, fallbacks: BTreeMap::new() };
+        let passed = || Outcome { status: Status::Passed, seconds: 0.0, fallbacks: BTreeMap::new() };
         let cases = [
             (case(r#"{"name": "a", "op": "Add", "kind": "node", "dtypes": ["float32"]}"#), passed()),
             (case(r#"{"name": "b", "op": "Add", "kind": "node", "dtypes": ["float16"]}"#), unsupported()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 
 use crate::cli::error::CliError;
-use crate::cli::tensor_io::read_bytes;
+use crate::cli::tensor_io::read_json;
 
 /// Element types that every device should have; a case over others may be unsupported.
 const CORE: [&str; 6] = ["float32", "int32", "int64", "uint8", "int8", "bool"];
@@ -56,6 +56,8 @@ pub(super) struct Case {
     pub(super) dir: PathBuf,
     /// What is known of it.
     pub(super) meta: Meta,
+    /// The parameters of its model, where they are not beside it.
+    pub(super) params: Option<PathBuf>,
 }
 
 impl Case {
@@ -72,7 +74,7 @@ impl Case {
         if meta.name.is_empty() {
             meta.name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         }
-        Ok(Case { dir: dir.to_owned(), meta })
+        Ok(Case { dir: dir.to_owned(), meta, params: None })
     }
 
     /// Whether every input and output has one of the types that every device should have.
@@ -91,18 +93,12 @@ pub(super) fn of_index(dir: &Path) -> Result<Vec<Case>, CliError> {
         cases: Vec<Meta>,
     }
     let index: Index = read_json(&dir.join("index.json"))?;
-    let case =
-        |meta: Meta| Case { dir: dir.join(if meta.dir.is_empty() { &meta.name } else { &meta.dir }), meta };
+    let case = |meta: Meta| Case {
+        dir: dir.join(if meta.dir.is_empty() { &meta.name } else { &meta.dir }),
+        meta,
+        params: None,
+    };
     Ok(index.cases.into_iter().map(case).collect())
-}
-
-/// Reads a JSON file.
-///
-/// # Errors
-/// [`CliError::File`], [`CliError::Content`].
-pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, CliError> {
-    let text = read_bytes(path)?;
-    serde_json::from_slice(&text).map_err(|e| CliError::content(path, e.to_string()))
 }
 
 /// Which cases of an index are verified.
@@ -148,7 +144,7 @@ mod tests {
     use super::*;
 
     fn case(text: &str) -> Case {
-        Case { dir: PathBuf::new(), meta: serde_json::from_str(text).unwrap() }
+        Case { dir: PathBuf::new(), meta: serde_json::from_str(text).unwrap(), params: None }
     }
 
     #[test]

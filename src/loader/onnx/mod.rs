@@ -7,13 +7,14 @@ mod attribute;
 mod graph;
 mod legacy;
 mod proto;
+mod sequence;
 mod skeleton;
 mod store;
 mod summary;
 mod syntax;
 mod tensor;
 
-pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize_onnx};
+pub use summary::summarize_onnx;
 pub use tensor::{read_tensor_pb, write_tensor_pb};
 
 use std::collections::BTreeMap;
@@ -32,10 +33,16 @@ use skeleton::{Message, skeleton};
 use store::Store;
 use tensor::decode_error;
 
+/// Whether ONNX operator `name` is one over sequences or optionals: there is no row of it in
+/// [`ops::FAMILIES`], because the loader follows what it makes and leaves only the tensors that are taken from it.
+pub fn is_sequence_operator(name: &str) -> bool {
+    sequence::reads("", name, NEWEST_OPSET)
+}
+
 /// The newest IR version whose meaning is known.
 const NEWEST_IR: i64 = 14;
 /// The newest opset of the default domain whose operators are known.
-const NEWEST_OPSET: i64 = 28;
+pub const NEWEST_OPSET: i64 = 28;
 /// The oldest opset that is read without the restrictions of [`legacy`].
 const OLDEST_OPSET: i64 = 7;
 
@@ -132,5 +139,7 @@ impl Opsets {
     }
 }
 
+#[cfg(test)]
+mod sequence_tests;
 #[cfg(test)]
 mod tests;

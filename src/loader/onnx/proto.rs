@@ -148,6 +148,16 @@ pub(crate) mod data_type {
     pub(crate) const UINT32: i32 = 12;
     pub(crate) const UINT64: i32 = 13;
     pub(crate) const BFLOAT16: i32 = 16;
+    pub(crate) const FLOAT8E4M3FN: i32 = 17;
+    pub(crate) const FLOAT8E4M3FNUZ: i32 = 18;
+    pub(crate) const FLOAT8E5M2: i32 = 19;
+    pub(crate) const FLOAT8E5M2FNUZ: i32 = 20;
+    pub(crate) const UINT4: i32 = 21;
+    pub(crate) const INT4: i32 = 22;
+    pub(crate) const FLOAT4E2M1: i32 = 23;
+    pub(crate) const FLOAT8E8M0: i32 = 24;
+    pub(crate) const UINT2: i32 = 25;
+    pub(crate) const INT2: i32 = 26;
 
     /// The names of all numbers, in order.
     pub(crate) const NAMES: [&str; 29] = [

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
 use super::proto::{EXTERNAL, SparseTensorProto, TensorProto};
-use super::tensor::{check_typed, densify, entry, fill_typed, info_of, length_error, location};
+use super::tensor::{
+    check_typed, densify, entry, fill_typed, info_of, length_error, location, stored_bytes, unpack,
+};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
@@ -95,7 +97,7 @@ impl<'a> Store<'a> {
             slots.push((proto, slot));
         }
         let tensors = pack(&infos, |i, to| match (places.get(i), infos.get(i)) {
-            (Some(place), Some(info)) => self.fill(place, info.dtype, to),
+            (Some(place), Some(info)) => self.fill(place, info, to),
             _ => Ok(()),
         });
         // A value out of range, say: found again, with its place, where the tensor is used.
@@ -115,8 +117,7 @@ impl<'a> Store<'a> {
         }
         let (info, place) = self.locate(proto).map_err(|kind| kind.at(location(proto)))?;
         self.charge(&place, &info).map_err(|kind| kind.at(location(proto)))?;
-        let dtype = info.dtype;
-        let mut tensors = pack(&[info], |_, to| self.fill(&place, dtype, to))?;
+        let mut tensors = pack(std::slice::from_ref(&info), |_, to| self.fill(&place, &info, to))?;
         let tensor = tensors.pop().ok_or_else(|| LoadErrorKind::missing("the data").at(location(proto)))?;
         self.loaded.insert(std::ptr::from_ref(proto), tensor.clone());
         Ok(tensor)
@@ -140,7 +141,7 @@ impl<'a> Store<'a> {
 
     fn locate<'p>(&mut self, proto: &'p TensorProto) -> Result<(TensorInfo, Place<'p>), LoadErrorKind> {
         let info = info_of(proto)?;
-        let bytes = info.bytes() as u64;
+        let bytes = stored_bytes(&info) as u64;
         let place = if proto.data_location == EXTERNAL {
             self.locate_external(proto, bytes)?
         } else if let Some(held) = proto.held.checked_sub(1) {
@@ -219,7 +220,7 @@ impl<'a> Store<'a> {
     /// Bounds what overlapping pieces of external files may add up to.
     fn charge(&mut self, place: &Place<'_>, info: &TensorInfo) -> Result<(), LoadErrorKind> {
         if matches!(place, Place::External { .. }) {
-            self.external_bytes = self.external_bytes.saturating_add(info.bytes() as u64);
+            self.external_bytes = self.external_bytes.saturating_add(stored_bytes(info) as u64);
             let there = self.files.iter().fold(0u64, |sum, f| sum.saturating_add(f.bytes));
             let limit = there.saturating_mul(2);
             if self.external_bytes > limit {
@@ -230,10 +231,14 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    fn fill(&mut self, place: &Place<'_>, dtype: DType, to: &mut [u8]) -> Result<(), LoadError> {
+    fn fill(&mut self, place: &Place<'_>, info: &TensorInfo, all: &mut [u8]) -> Result<(), LoadError> {
+        let dtype = info.dtype;
+        let to = all.get_mut(..stored_bytes(info)).unwrap_or_default();
         match *place {
             Place::Raw(raw) => raw.iter().zip(to.iter_mut()).for_each(|(from, to)| *to = *from),
-            Place::Typed(proto) => fill_typed(proto, dtype, to).map_err(|kind| kind.at(location(proto)))?,
+            Place::Typed(proto) => {
+                return fill_typed(proto, dtype, all).map_err(|kind| kind.at(location(proto)));
+            }
             Place::Held { at } => read_at(&mut self.source, at, to)?,
             Place::External { file, at } => {
                 let path = self.files.get(file).map(|f| f.path.clone()).unwrap_or_default();
@@ -242,7 +247,9 @@ impl<'a> Store<'a> {
             }
         }
         if dtype == DType::Bool {
-            to.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+            all.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+        } else {
+            unpack(dtype, all);
         }
         Ok(())
     }

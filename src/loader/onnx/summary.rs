@@ -1,4 +1,4 @@
-//! What a model says of itself, supported or not: for people who want to know what they have.
+//! What an ONNX model says of itself, supported or not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,86 +7,15 @@ use prost::Message as _;
 
 use super::graph::{domain_of, is_constant};
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto, data_type};
+use super::sequence;
 use super::skeleton::{Message, skeleton};
 use super::syntax::type_of;
 use super::tensor::{decode_error, dtype_of};
 use super::{NEWEST_OPSET, Opsets};
 use crate::loader::error::{LoadError, LoadErrorKind};
 use crate::loader::source::Source;
+use crate::loader::summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo};
 use crate::ops;
-
-/// What a model file holds, read without asking whether any of it is supported.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct ModelSummary {
-    /// Version of the file format.
-    pub ir_version: i64,
-    /// The program that wrote it, with its version.
-    pub producer: String,
-    /// Operator set versions by domain; "" is ONNX's own.
-    pub opsets: BTreeMap<String, i64>,
-    /// The graph's name.
-    pub graph: String,
-    /// What the caller gives; parameters that the file lists as inputs are left out.
-    pub inputs: Vec<SummaryIo>,
-    /// What the caller gets.
-    pub outputs: Vec<SummaryIo>,
-    /// Nodes of the graph and its sub-graphs.
-    pub nodes: usize,
-    /// Operators of the graph, its sub-graphs and the functions that the model defines, most frequent first.
-    pub operators: Vec<OperatorCount>,
-    /// Functions that the model defines.
-    pub functions: Vec<String>,
-    /// Parameters by element type.
-    pub parameters: Vec<ParameterGroup>,
-}
-
-/// An input or output in words.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct SummaryIo {
-    /// Its name.
-    pub name: String,
-    /// Its element type, or what it is if it is no tensor.
-    pub kind: String,
-    /// Its shape, as far as it is declared.
-    pub shape: String,
-}
-
-/// How often a model uses an operator.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct OperatorCount {
-    /// Its name.
-    pub name: String,
-    /// Its domain; "" is ONNX's own.
-    pub domain: String,
-    /// How many nodes.
-    pub count: usize,
-    /// The family it is in; `None` where it is not supported.
-    pub family: Option<&'static str>,
-    /// Whether it is a function that the model defines.
-    pub function: bool,
-    /// Whether it has device kernels.
-    pub device_kernels: bool,
-}
-
-impl OperatorCount {
-    /// Whether a node of it can be loaded, as far as its name tells.
-    pub fn is_known(&self) -> bool {
-        self.function || self.family.is_some()
-    }
-}
-
-/// Parameters of one element type.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct ParameterGroup {
-    /// The element type's name.
-    pub dtype: String,
-    /// How many tensors.
-    pub tensors: usize,
-    /// Their elements.
-    pub elements: u64,
-    /// Their bytes; 0 for types that are not supported.
-    pub bytes: u64,
-}
 
 /// Reads what the ONNX model `path` says of itself. Parameters stay where they are.
 ///
@@ -112,6 +41,7 @@ fn summarize(source: &mut Source<'_>) -> Result<ModelSummary, LoadError> {
     }
     let is_parameter = |i: &&ValueInfoProto| !graph.initializer.iter().any(|t| t.name == i.name);
     Ok(ModelSummary {
+        format: "ONNX",
         ir_version: model.ir_version,
         producer: format!("{} {}", model.producer_name, model.producer_version).trim().to_owned(),
         graph: graph.name.clone(),
@@ -206,13 +136,16 @@ impl<'m> Count<'m> {
                 let family = def.and_then(|d| families().find(|f| f.ops.iter().any(|o| std::ptr::eq(o, d))));
                 let defined =
                     |f: &super::proto::FunctionProto| f.name == name && domain_of(&f.domain) == domain;
-                // A constant is read by the loader itself.
-                let constant = domain.is_empty() && name == "Constant";
+                // Constants and sequences are read by the loader itself.
+                let own = match domain.is_empty() && name == "Constant" {
+                    true => Some("constant"),
+                    false => sequence::reads(domain, name, opset).then_some("sequence"),
+                };
                 OperatorCount {
                     name: name.to_owned(),
                     domain: domain.to_owned(),
                     count,
-                    family: family.map(|f| f.name).or(constant.then_some("constant")),
+                    family: family.map(|f| f.name).or(own),
                     function: def.is_none() && model.functions.iter().any(defined),
                     device_kernels: def.is_some_and(|d| d.gpu),
                 }
@@ -255,6 +188,7 @@ mod tests {
             initializer: vec![
                 TensorProto { dims: vec![2, 3], data_type: 1, ..Default::default() },
                 TensorProto { dims: vec![4], data_type: 22, ..Default::default() },
+                TensorProto { dims: vec![2], data_type: 14, ..Default::default() },
             ],
             ..Default::default()
         });
@@ -267,7 +201,7 @@ mod tests {
         assert!(!row("NoSuchThing", "").is_known() && !row("Conv", "other").is_known());
         assert_eq!((s.inputs[0].kind.as_str(), s.inputs[0].shape.as_str()), ("string", "?"));
         let bytes: Vec<_> = s.parameters.iter().map(|p| (p.dtype.as_str(), p.elements, p.bytes)).collect();
-        assert_eq!(bytes, [("float32", 6, 24), ("int4", 4, 0)]);
+        assert_eq!(bytes, [("float32", 6, 24), ("int4", 4, 4), ("complex64", 2, 0)]);
     }
 
     #[test]

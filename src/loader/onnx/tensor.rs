@@ -5,7 +5,7 @@ use prost::Message as _;
 use super::proto::{SparseTensorProto, StringStringEntryProto, TensorProto, data_type};
 use super::skeleton::{Message, skeleton};
 use super::store::Store;
-use crate::dtype::DType;
+use crate::dtype::{DType, pack_bits, unpack_bits};
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
 use crate::loader::error::{LoadError, LoadErrorKind, Location};
@@ -28,6 +28,16 @@ pub(super) fn dtype_of(number: i32) -> Result<DType, LoadErrorKind> {
         data_type::UINT32 => DType::U32,
         data_type::UINT64 => DType::U64,
         data_type::BFLOAT16 => DType::BF16,
+        data_type::FLOAT8E4M3FN => DType::F8E4M3Fn,
+        data_type::FLOAT8E4M3FNUZ => DType::F8E4M3FnUz,
+        data_type::FLOAT8E5M2 => DType::F8E5M2,
+        data_type::FLOAT8E5M2FNUZ => DType::F8E5M2FnUz,
+        data_type::UINT4 => DType::U4,
+        data_type::INT4 => DType::I4,
+        data_type::FLOAT4E2M1 => DType::F4E2M1,
+        data_type::FLOAT8E8M0 => DType::F8E8M0,
+        data_type::UINT2 => DType::U2,
+        data_type::INT2 => DType::I2,
         other => {
             let name = usize::try_from(other).ok().and_then(|i| data_type::NAMES.get(i).copied());
             return Err(match name {
@@ -55,6 +65,16 @@ pub(super) fn number_of(dtype: DType) -> i32 {
         DType::U32 => data_type::UINT32,
         DType::U64 => data_type::UINT64,
         DType::BF16 => data_type::BFLOAT16,
+        DType::F8E4M3Fn => data_type::FLOAT8E4M3FN,
+        DType::F8E4M3FnUz => data_type::FLOAT8E4M3FNUZ,
+        DType::F8E5M2 => data_type::FLOAT8E5M2,
+        DType::F8E5M2FnUz => data_type::FLOAT8E5M2FNUZ,
+        DType::U4 => data_type::UINT4,
+        DType::I4 => data_type::INT4,
+        DType::F4E2M1 => data_type::FLOAT4E2M1,
+        DType::F8E8M0 => data_type::FLOAT8E8M0,
+        DType::U2 => data_type::UINT2,
+        DType::I2 => data_type::INT2,
     }
 }
 
@@ -80,10 +100,27 @@ pub(super) fn check_typed(proto: &TensorProto, info: &TensorInfo) -> Result<(), 
         DType::U32 | DType::U64 => proto.uint64_data.len(),
         _ => proto.int32_data.len(),
     };
-    if found == info.elements() {
+    // An entry holds a byte of packed elements (onnx.proto, `int32_data`).
+    let expected = if info.dtype.bits() < 8 { stored_bytes(info) } else { info.elements() };
+    if found == expected {
         return Ok(());
     }
-    Err(length_error(info, "elements", info.elements() as u64, found as u64))
+    Err(length_error(info, "elements", expected as u64, found as u64))
+}
+
+/// Bytes that the elements of a tensor `info` take in a file.
+pub(super) fn stored_bytes(info: &TensorInfo) -> usize {
+    match info.dtype.bits() {
+        bits @ ..8 => info.elements().div_ceil(8 / bits.max(1)),
+        _ => info.bytes(),
+    }
+}
+
+/// Makes elements of a byte each of the packed ones that `to` begins with, where a file packs them.
+pub(super) fn unpack(dtype: DType, to: &mut [u8]) {
+    if dtype.bits() < 8 {
+        unpack_bits(to, dtype.bits(), matches!(dtype, DType::I4 | DType::I2));
+    }
 }
 
 /// Writes the typed fields of `proto` as elements of `dtype` to `to`.
@@ -103,6 +140,11 @@ pub(super) fn fill_typed(proto: &TensorProto, dtype: DType, to: &mut [u8]) -> Re
             put_narrow::<u16, _, 2>(to, &proto.int32_data, dtype, u16::to_le_bytes)?;
         }
         DType::Bool => put(to, proto.int32_data.iter().map(|v| [u8::from(*v != 0)])),
+        // Narrow elements are held as their bits, too.
+        _ => {
+            put_narrow::<u8, _, 1>(to, &proto.int32_data, dtype, u8::to_le_bytes)?;
+            unpack(dtype, to);
+        }
     }
     Ok(())
 }
@@ -230,11 +272,15 @@ struct ContainerProto {
 
 /// Serializes `tensor` as a `TensorProto` named `name`.
 pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Vec<u8> {
+    let raw = match tensor.dtype().bits() {
+        bits @ ..8 => pack_bits(tensor.bytes(), bits).into(),
+        _ => prost::bytes::Bytes::copy_from_slice(tensor.bytes()),
+    };
     TensorProto {
         name: name.to_owned(),
         dims: tensor.shape().iter().map(|&d| d as i64).collect(),
         data_type: number_of(tensor.dtype()),
-        raw_data: Some(prost::bytes::Bytes::copy_from_slice(tensor.bytes())),
+        raw_data: Some(raw),
         ..TensorProto::default()
     }
     .encode_to_vec()
@@ -274,7 +320,7 @@ mod tests {
             for elements in [3usize, 700] {
                 let info = TensorInfo::new(dtype, Shape::new([elements]).unwrap());
                 let fill = |b: &mut [u8]| {
-                    b.iter_mut().enumerate().for_each(|(i, b)| *b = (i % 2) as u8);
+                    b.iter_mut().enumerate().for_each(|(i, b)| *b = u8::from(i % 3 == 0));
                     Ok::<(), LoadError>(())
                 };
                 let t = Tensor::build(info, fill).unwrap();
@@ -305,6 +351,27 @@ mod tests {
     }
 
     #[test]
+    fn elements_of_less_than_a_byte_are_unpacked() {
+        let typed = TensorProto { int32_data: vec![0x9A, 0x0F], ..proto(data_type::INT4, &[3]) };
+        assert_eq!(read(&typed).unwrap().as_slice::<i8>().unwrap(), [-6, -7, -1]);
+        let raw = |data_type, raw: &[u8], n| TensorProto {
+            raw_data: Some(raw.to_vec().into()),
+            ..proto(data_type, &[n])
+        };
+        assert_eq!(read(&raw(data_type::UINT4, &[0x9A, 0xFF], 3)).unwrap().bytes(), [10, 9, 15]);
+        assert_eq!(read(&raw(data_type::FLOAT4E2M1, &[0x1F], 2)).unwrap().bytes(), [15, 1]);
+        let twos = read(&raw(data_type::INT2, &[0b10_01_00_11, 1], 5)).unwrap();
+        assert_eq!(twos.as_slice::<i8>().unwrap(), [-1, 0, 1, -2, 1]);
+        assert_eq!(read(&raw(data_type::UINT2, &[0b10_01_00_11], 4)).unwrap().bytes(), [3, 0, 1, 2]);
+        let long = read(&raw(data_type::UINT4, &[0x9A, 0xFF], 2)).unwrap_err();
+        assert!(long.to_string().contains("expected 1, found 2"), "{long}");
+        let short = TensorProto { int32_data: vec![1], ..proto(data_type::INT4, &[3]) };
+        assert!(read(&short).is_err());
+        let eights = TensorProto { int32_data: vec![0x7E, 0xFF], ..proto(data_type::FLOAT8E4M3FN, &[2]) };
+        assert_eq!(read(&eights).unwrap().bytes(), [0x7E, 0xFF]);
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         let says = |p: &TensorProto, text: &str| {
             let e = read(p).unwrap_err();
@@ -316,8 +383,7 @@ mod tests {
         says(&proto(data_type::FLOAT, &[-2]), "impossible size -2");
         says(&proto(data_type::FLOAT, &[i64::MAX, i64::MAX]), "too many elements");
         says(&proto(8, &[1]), "unsupported: element type STRING");
-        says(&proto(17, &[1]), "unsupported: element type FLOAT8E4M3FN");
-        says(&proto(22, &[1]), "unsupported: element type INT4");
+        says(&proto(27, &[1]), "unsupported: element type FLOAT6E2M3");
         says(&proto(99, &[1]), "element type number 99");
         says(&proto(0, &[1]), "the element type is missing");
         let narrow = TensorProto { int32_data: vec![300], ..proto(data_type::UINT8, &[1]) };

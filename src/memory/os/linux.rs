@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
@@ -37,6 +38,45 @@ pub(super) fn huge_page_size() -> usize {
             .filter(|size: &usize| size.is_power_of_two())
             .unwrap_or(USUAL_HUGE_PAGE)
     })
+}
+
+const MEMORY: &str = "/proc/meminfo";
+const GROUPS: &str = "/proc/self/cgroup";
+const GROUP_ROOT: &str = "/sys/fs/cgroup";
+
+pub(super) fn physical_memory() -> Option<u64> {
+    let text = std::fs::read_to_string(MEMORY).ok()?;
+    let machine = parse_total(&text)?;
+    let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
+    Some(group_limit(&groups, Path::new(GROUP_ROOT)).map_or(machine, |limit| machine.min(limit)))
+}
+
+/// `MemTotal` of the system's account of memory, in bytes.
+fn parse_total(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The lowest memory limit of the control groups in `groups` and of those around them, of both versions
+/// (cgroups(7); `memory.max` of version 2 may be the word "max").
+fn group_limit(groups: &str, root: &Path) -> Option<u64> {
+    let mut lowest: Option<u64> = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (top, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            list if list.split(',').any(|c| c == "memory") => (root.join("memory"), "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        // Inside a container the path may be one of the machine, that is not there.
+        let inner = Path::new(path.trim_start_matches('/'));
+        for group in inner.ancestors() {
+            let text = std::fs::read_to_string(top.join(group).join(file)).unwrap_or_default();
+            lowest = lowest.into_iter().chain(text.trim().parse().ok()).min();
+        }
+    }
+    lowest
 }
 
 /// Zeroed, readable and writable anonymous private pages, unmapped when dropped.
@@ -416,5 +456,37 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         // A test thread's stack is an anonymous mapping; only the main thread has `[stack]`.
         assert!(matches!(entries[0].backing, Backing::Anonymous | Backing::Stack));
         assert!(entries[0].writable);
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_known() {
+        let bytes = physical_memory().unwrap();
+        assert!((1 << 24..1 << 48).contains(&bytes), "{bytes}");
+        assert_eq!(parse_total("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
+        for odd in ["", "MemTotal:", "MemTotal: x kB", "MemTotal: 18446744073709551615 kB", "MemFree: 1 kB"] {
+            assert_eq!(parse_total(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn control_groups_bound_the_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let limit = |groups: &str| group_limit(groups, root.path());
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        assert_eq!(limit("0::/a/b\n"), None);
+        write("a/b/memory.max", "max\n");
+        assert_eq!(limit("0::/a/b\n"), None);
+        write("a/memory.max", "4096\n");
+        assert_eq!(limit("0::/a/b\n"), Some(4096));
+        write("a/b/memory.max", "1024\n");
+        assert_eq!(limit("0::/a/b\n"), Some(1024));
+        assert_eq!(limit("0::/not/there\n"), None);
+        write("memory/c/memory.limit_in_bytes", "512\n");
+        assert_eq!(limit("7:cpu,memory:/c\n3:pids:/c\n0::/a\n"), Some(512));
+        assert_eq!(limit("nonsense\n:\n"), None);
     }
 }

@@ -107,6 +107,12 @@ pub fn huge_page_size() -> usize {
     system::huge_page_size()
 }
 
+/// Bytes of memory that this process can have at once: what the machine has, or less where a control group
+/// bounds it. `None` where the system does not tell.
+pub fn physical_memory() -> Option<u64> {
+    system::physical_memory()
+}
+
 /// The mappings of this process that overlap a window of addresses, in ascending order.
 ///
 /// The answer is a snapshot: other threads may map and unmap meanwhile. It serves to refuse early and

@@ -23,6 +23,10 @@ pub(super) fn huge_page_size() -> usize {
     HUGE_PAGE
 }
 
+pub(super) fn physical_memory() -> Option<u64> {
+    None
+}
+
 /// Zeroed, page-aligned memory, freed when dropped.
 #[derive(Debug)]
 pub struct Mapping {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::dtype::DType;
+use super::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::graph::TensorInfo;
+use crate::kernel::NativeKernel;
 use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
@@ -25,11 +25,44 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
 
 /// Sizes of a gather: `[outer, size, inner]` of the data, and how many indices.
 #[derive(Clone, Copy)]
-struct Sizes {
-    outer: usize,
-    size: usize,
-    inner: usize,
-    indices: usize,
+pub(super) struct Sizes {
+    pub(super) outer: usize,
+    pub(super) size: usize,
+    pub(super) inner: usize,
+    pub(super) indices: usize,
+}
+
+impl Sizes {
+    /// Emits the gather of elements of `bytes`; operands are the data, the indices of `words` words each, and
+    /// the result.
+    pub(super) fn lower(
+        self,
+        lower: &mut Lowering<'_>,
+        mut bytes: usize,
+        args: [Operand; 3],
+        words: u32,
+    ) -> Result<(), OpError> {
+        let Sizes { outer, size, mut inner, indices } = self;
+        // Wider elements: fewer, larger accesses.
+        while bytes < 16 && inner % 2 == 0 {
+            inner /= 2;
+            bytes *= 2;
+        }
+        let kernel = match bytes {
+            1 => id::GATHER_B8,
+            2 => id::GATHER_B16,
+            4 => id::GATHER_B32,
+            8 => id::GATHER_B64,
+            _ => id::GATHER_B128,
+        };
+        let n = outer * indices * inner;
+        if n == 0 {
+            return Ok(());
+        }
+        let p =
+            params::Gather { n: word(n)?, inner: word(inner)?, indices: word(indices)?, size: word(size)? };
+        lower.dispatch_1d(kernel, &[(spec::gather::INDEX_WORDS, words)], &args, &p, n)
+    }
 }
 
 impl Gather {
@@ -45,19 +78,6 @@ impl Gather {
     }
 }
 
-/// The position that index `i` means on an axis of `size`.
-///
-/// # Errors
-/// [`KernelError::Value`] where it is out of range.
-pub(crate) fn position(i: i64, size: usize) -> Result<usize, KernelError> {
-    let n = size as i64;
-    let at = if i < 0 { i.saturating_add(n) } else { i };
-    if (0..n).contains(&at) {
-        return Ok(at as usize);
-    }
-    Err(KernelError::Value { what: format!("index {i} is out of range for an axis of {size} elements") })
-}
-
 impl Operator for Gather {
     fn name(&self) -> &'static str {
         "Gather"
@@ -66,7 +86,7 @@ impl Operator for Gather {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
         let x = cx.input(0)?;
-        cx.dtype_of(1, &[DType::I64, DType::I32])?;
+        cx.dtype_of(1, INDEX_TYPES)?;
         let axis = x.shape.axis(self.axis)?;
         let mut dims = x.shape[..axis].to_vec();
         dims.extend_from_slice(cx.shape(1)?);
@@ -86,14 +106,10 @@ impl Operator for Gather {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let Sizes { size, inner, .. } = self.sizes(cx)?;
         let row = inner * cx.dtype(0)?.bytes();
-        let wide = cx.dtype(1)? == DType::I64;
+        let index_type = cx.dtype(1)?;
         Ok(NativeKernel::new("Gather", move |args| {
             let x = args.read::<u8>(0)?;
-            let indices: Vec<usize> = if wide {
-                args.read::<i64>(1)?.iter().map(|&i| position(i, size)).collect::<Result<_, _>>()?
-            } else {
-                args.read::<i32>(1)?.iter().map(|&i| position(i.into(), size)).collect::<Result<_, _>>()?
-            };
+            let indices = mapped(args, 1, index_type, |i| position(i, size))?;
             let y = args.take_write::<u8>(2)?;
             if y.is_empty() || row == 0 {
                 return Ok(());
@@ -117,42 +133,12 @@ impl Operator for Gather {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let Sizes { outer, size, mut inner, indices } = self.sizes(cx)?;
-        let mut bytes = cx.dtype(0)?.bytes();
-        while bytes < 16 && inner % 2 == 0 {
-            inner /= 2;
-            bytes *= 2;
-        }
-        let kernel = match bytes {
-            1 => id::GATHER_B8,
-            2 => id::GATHER_B16,
-            4 => id::GATHER_B32,
-            8 => id::GATHER_B64,
-            _ => id::GATHER_B128,
-        };
-        let n = outer * indices * inner;
-        let p =
-            params::Gather { n: word(n)?, inner: word(inner)?, indices: word(indices)?, size: word(size)? };
-        let words = if cx.dtype(1)? == DType::I64 { 2 } else { 1 };
-        let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
-        lower.dispatch_1d(kernel, &[(spec::gather::INDEX_WORDS, words)], &args, &p, n)
+        let sizes = self.sizes(cx)?;
+        let (bytes, words) = (cx.dtype(0)?.bytes(), index_words(cx.dtype(1)?));
+        sizes.lower(lower, bytes, [Operand::Input(0), Operand::Input(1), Operand::Output(0)], words)
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
         self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn indices_count_from_both_ends_and_are_bounded() {
-        assert_eq!(position(-1, 3).unwrap(), 2);
-        assert_eq!(position(0, 3).unwrap(), 0);
-        assert!(position(3, 3).is_err());
-        assert!(position(-4, 3).is_err());
-        assert!(position(i64::MIN, 3).is_err());
     }
 }

@@ -1,14 +1,74 @@
-//! Operators that pick elements by indices.
+//! Operators that pick and place elements by indices, or find indices of elements.
 
+mod compress;
 mod gather;
+mod gather_elements;
+mod gather_nd;
+mod non_zero;
+mod one_hot;
+pub(crate) mod positions;
+mod reverse_sequence;
+mod scatter;
+mod scatter_device;
+#[cfg(all(test, feature = "vulkan"))]
+mod tests;
+mod top_k;
+mod top_k_device;
+mod unique;
 
+pub use compress::Compress;
 pub use gather::Gather;
+pub use gather_elements::GatherElements;
+pub use gather_nd::GatherNd;
+pub use non_zero::NonZero;
+pub use one_hot::OneHot;
+pub use reverse_sequence::ReverseSequence;
+pub use scatter::{Naming, Reduction, Scatter};
+pub use top_k::TopK;
+pub use unique::Unique;
 
-use super::{Family, OpDef};
+use std::sync::Arc;
+
+use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
+
+/// Every type but `bool`.
+const NUMBERS: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::F64,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+];
+
+type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+const fn row(name: &'static str, since: i64, gpu: bool, read: Reader) -> OpDef {
+    OpDef { name, domain: "", since, types: &DType::ALL, gpu, read }
+}
 
 /// The family's rows.
 pub const FAMILY: Family = Family {
     name: "index",
-    ops: &[OpDef { name: "Gather", domain: "", since: 1, types: &DType::ALL, gpu: true, read: gather::read }],
+    ops: &[
+        row("Compress", 9, true, compress::read),
+        row("Gather", 1, true, gather::read),
+        row("GatherElements", 11, true, gather_elements::read),
+        row("GatherND", 11, true, gather_nd::read),
+        row("NonZero", 9, false, non_zero::read),
+        row("OneHot", 9, true, one_hot::read),
+        row("ReverseSequence", 10, true, reverse_sequence::read),
+        row("Scatter", 9, true, scatter::read_elements),
+        row("ScatterElements", 11, true, scatter::read_elements),
+        row("ScatterND", 11, true, scatter::read_nd),
+        OpDef { name: "TopK", domain: "", since: 1, types: NUMBERS, gpu: true, read: top_k::read },
+        row("Unique", 11, false, unique::read),
+    ],
 };

@@ -64,6 +64,10 @@ pub(crate) struct Product {
     pub activation: Activation,
     /// The element type.
     pub dtype: DType,
+    /// Where the products lie, one behind the other.
+    pub y: Operand,
+    /// The right operand as the row kernel reads it, where [`Product::prepare`] made it.
+    pub prepared: Option<Layout>,
 }
 
 /// Products whose operands lie at regular distances: number `i` reads matrix
@@ -117,7 +121,8 @@ impl Batch {
 }
 
 /// How the tensor of one operand is laid out for the row kernel.
-struct Layout {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
     operand: Operand,
     /// Texels from one row to the next.
     row: usize,
@@ -126,6 +131,25 @@ struct Layout {
     /// Texels from one matrix to the next.
     matrix: usize,
     bytes: usize,
+}
+
+impl Source {
+    /// The matrices of `rows` by `cols`, of `f32`, one behind the other and every one with its rows one behind the
+    /// other.
+    ///
+    /// # Errors
+    /// As [`Product::lower`].
+    pub(crate) fn by_rows(
+        &self,
+        rows: usize,
+        cols: usize,
+        lower: &mut Lowering<'_>,
+    ) -> Result<Operand, OpError> {
+        if (self.row, self.col) == (cols, 1) {
+            return Ok(self.operand);
+        }
+        Pack { tile: cols.max(1), rows, cols, source: self }.emit(lower)
+    }
 }
 
 impl Product {
@@ -143,6 +167,8 @@ impl Product {
             beta: 1.0,
             activation: Activation::None,
             dtype: cx.dtype(0)?,
+            y: Operand::Output(0),
+            prepared: None,
         })
     }
 
@@ -188,13 +214,31 @@ impl Product {
         Ok(())
     }
 
+    /// Lays out the right operand once for several products with it.
+    ///
+    /// # Errors
+    /// As [`Product::lower`].
+    pub(crate) fn prepare(&mut self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        if self.dtype == DType::F32 && lower.device().prefers_texels && self.prepared.is_none() {
+            self.prepared = Some(self.right(lower, self.cols())?);
+        }
+        Ok(())
+    }
+
+    /// Columns of a tile of the row kernel: the widest among those that waste least.
+    fn cols(&self) -> usize {
+        [16, 8, 4].into_iter().min_by_key(|c| self.n.next_multiple_of(*c)).unwrap_or(8)
+    }
+
     /// Register tiles over whole texels.
     fn rows(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let rows = self.m.next_power_of_two().min(8);
-        // The widest tile among those that waste least.
-        let cols = [16, 8, 4].into_iter().min_by_key(|c| self.n.next_multiple_of(*c)).unwrap_or(8);
+        let cols = self.cols();
         let a = self.left(lower)?;
-        let b = self.right(lower, cols)?;
+        let b = match self.prepared {
+            Some(layout) => layout,
+            None => self.right(lower, cols)?,
+        };
         let whole = self.n.is_multiple_of(4);
         let texels = a.bytes.max(b.bytes) / 16;
         let kernel = match (texels as u64 <= lower.device().limits.max_texels, whole) {
@@ -237,7 +281,7 @@ impl Product {
                 act_a,
                 act_b,
             };
-            let args = [a.operand, b.operand, c, Operand::Output(0)];
+            let args = [a.operand, b.operand, c, self.y];
             lower.dispatch_1d(kernel, &spec, &args, &params, count)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();
@@ -249,7 +293,8 @@ impl Product {
     /// A as rows of whole texels.
     fn left(&self, lower: &mut Lowering<'_>) -> Result<Layout, OpError> {
         let row = self.k.next_multiple_of(4);
-        let direct = self.a.col == 1 && self.a.row == self.k && self.k.is_multiple_of(4) && self.k > 0;
+        // Elements behind the last of a row are read and not used.
+        let direct = self.a.col == 1 && self.a.row == row && self.k > 0;
         let pack = Pack { tile: row.max(4), rows: self.m, cols: self.k, source: &self.a };
         let operand = if direct { self.a.operand } else { pack.emit(lower)? };
         let matrix = self.m * row.max(4) / 4;
@@ -288,6 +333,7 @@ impl Product {
             a: turn(&self.b),
             b: turn(&self.a),
             c: self.c.map(|(operand, [row, col])| (operand, [col, row])),
+            prepared: None,
             ..self.clone()
         }
     }
@@ -303,7 +349,7 @@ impl Product {
             (spec::gemv::ACTIVATION, code),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
-        let args = [self.a.operand, self.b.operand, c, Operand::Output(0)];
+        let args = [self.a.operand, self.b.operand, c, self.y];
         let mut joined = false;
         self.batches(|batch, y_first| {
             let d = self.distances(batch, y_first, c_strides);
@@ -384,7 +430,7 @@ impl Product {
         self.batches(|batch, y_first| {
             let params = self.distances(batch, y_first, c_strides);
             let groups = [self.n.div_ceil(TILE), self.m.div_ceil(TILE), batch.count].map(|g| g as u32);
-            let args = [self.a.operand, self.b.operand, c, Operand::Output(0)];
+            let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();

@@ -146,6 +146,8 @@ impl Operator for Gemm {
             beta: self.beta,
             activation: self.activation,
             dtype: cx.dtype(0)?,
+            y: Operand::Output(0),
+            prepared: None,
         };
         product.lower(lower)
     }

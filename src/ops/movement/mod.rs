@@ -9,6 +9,7 @@ mod slice;
 mod split;
 mod tile;
 mod transpose;
+mod trilu;
 
 pub use center_crop_pad::CenterCropPad;
 pub use concat::Concat;
@@ -18,6 +19,7 @@ pub use slice::Slice;
 pub use split::Split;
 pub use tile::Tile;
 pub use transpose::Transpose;
+pub use trilu::Trilu;
 
 use super::{Family, OpDef};
 use crate::dtype::DType;
@@ -35,6 +37,7 @@ pub const FAMILY: Family = Family {
         row("Split", split::read),
         row("Tile", tile::read),
         row("Transpose", transpose::read),
+        row("Trilu", trilu::read),
     ],
 };
 

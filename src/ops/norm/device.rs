@@ -134,7 +134,13 @@ fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'
 }
 
 /// Emits a function of vectors along an axis; `kind` as `softmax.comp` has it.
-pub(super) fn vectors(cx: &OpCx, along: Along, kind: u32, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+pub(super) fn vectors(
+    cx: &OpCx,
+    along: Along,
+    kind: u32,
+    to: Operand,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
     if check_len(along.elements())? == 0 {
         return Ok(());
     }
@@ -142,7 +148,7 @@ pub(super) fn vectors(cx: &OpCx, along: Along, kind: u32, lower: &mut Lowering<'
     if along.inner == 1 && kind < 2 && cx.dtype(0)? == DType::F32 && lower.texels(along.len, along.elements())
     {
         let params = params::SoftmaxTexels { rows: along.outer as u32, texels: (along.len / 4) as i32 };
-        let args = [Operand::Input(0), Operand::Output(0)];
+        let args = [Operand::Input(0), to];
         let spec = [(spec::softmax_texels::LOGARITHM, kind)];
         return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
     }
@@ -157,7 +163,7 @@ pub(super) fn vectors(cx: &OpCx, along: Along, kind: u32, lower: &mut Lowering<'
     };
     let params =
         params::Softmax { vectors: vectors as u32, len: along.len as u32, inner: along.inner as u32 };
-    let args = [Operand::Input(0), Operand::Output(0)];
+    let args = [Operand::Input(0), to];
     lower.dispatch_rows(kernel, &[(spec::softmax::KIND, kind)], &args, &params, vectors, grouped)
 }
 

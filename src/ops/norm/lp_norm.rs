@@ -10,7 +10,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Divides vectors along `axis` by their norm; a vector of zeros stays.
 #[derive(Clone, Debug)]
@@ -58,7 +58,13 @@ impl Operator for LpNormalization {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        super::device::vectors(cx, self.resolve(cx)?, if self.p == 1 { 3 } else { 4 }, lower)
+        super::device::vectors(
+            cx,
+            self.resolve(cx)?,
+            if self.p == 1 { 3 } else { 4 },
+            Operand::Output(0),
+            lower,
+        )
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -19,7 +19,7 @@ pub use mean_variance::MeanVarianceNormalization;
 pub use softmax::{Softmax, SoftmaxKind};
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{AttrReader, Family, Lowering, OpCx, OpDef, OpError, Operand, Operator};
 use std::sync::Arc;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
@@ -37,11 +37,14 @@ pub const FAMILY: Family = Family {
         row("Hardmax", 1, softmax::hardmax),
         row("InstanceNormalization", 1, group_norm::read_instance),
         row("LRN", 1, lrn::read),
-        row("LayerNormalization", 17, layer_norm::read_layer),
+        // Exporters of fused models write it under older opsets too.
+        row("LayerNormalization", 1, layer_norm::read_layer),
         row("LogSoftmax", 1, softmax::log_softmax),
         row("LpNormalization", 1, lp_norm::read),
         row("MeanVarianceNormalization", 9, mean_variance::read),
         row("RMSNormalization", 23, layer_norm::read_rms),
+        row("SimplifiedLayerNormalization", 1, layer_norm::read_rms),
+        OpDef { domain: "com.microsoft", ..row("SimplifiedLayerNormalization", 1, layer_norm::read_rms) },
         row("Softmax", 1, softmax::softmax),
     ],
 };
@@ -55,6 +58,19 @@ pub(crate) struct Along {
     pub len: usize,
     /// Product of the sizes behind it.
     pub inner: usize,
+}
+
+/// Emits the logarithms of the softmax of input 0 to `to`.
+///
+/// # Errors
+/// [`OpError::Unsupported`] for types without a kernel.
+pub(crate) fn log_softmax_to(
+    cx: &OpCx,
+    along: Along,
+    to: Operand,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    device::vectors(cx, along, 1, to, lower)
 }
 
 impl Along {

@@ -9,7 +9,7 @@ use super::Along;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::normalize_axis;
 
 /// Which function of a vector.
@@ -101,7 +101,7 @@ impl Operator for Softmax {
             SoftmaxKind::Log => 1,
             SoftmaxKind::Hard => 2,
         };
-        super::device::vectors(cx, self.resolve(cx)?, kind, lower)
+        super::device::vectors(cx, self.resolve(cx)?, kind, Operand::Output(0), lower)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -58,7 +58,7 @@ pub enum BinaryOp {
     GreaterOrEqual,
 }
 
-const ANY: &[DType] = &DType::ALL;
+const ANY: &[DType] = &DType::COMPUTE;
 const BOOL: &[DType] = &[DType::Bool];
 
 impl BinaryOp {

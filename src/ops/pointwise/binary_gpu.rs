@@ -200,7 +200,7 @@ fn compare_kernel(dtype: DType) -> Option<KernelId> {
         DType::U16 => id::COMPARE_U16,
         DType::U32 => id::COMPARE_U32,
         DType::U64 => id::COMPARE_U64,
-        DType::BF16 => return None,
+        _ => return None,
     })
 }
 

@@ -1,7 +1,9 @@
 //! Cast: elements in another type.
 //!
-//! Numbers become integers by cutting off and keep within the type's range (NaN becomes 0); integers
-//! become narrower ones by their low bits; whatever is not 0 becomes true; floats round to the nearest.
+//! Numbers become integers by cutting off and keep within the type's range (NaN becomes 0), those of less
+//! than 8 bits get the low bits of that; integers become narrower ones by their low bits; whatever is not 0
+//! becomes true; floats round to the nearest, ties to even. What narrow floats do with numbers beyond their
+//! range is in ONNX's operator description of Cast, its two tables of float 8 types and that of FLOAT8E8M0.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,36 +12,79 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::apply::{input, map, output};
-use crate::dtype::{DType, Element};
+use crate::dtype::{DType, Element, Format, Overflow, Rounding};
 use crate::graph::TensorInfo;
 use crate::kernel::table::params;
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
+
+/// What narrow floats do that others do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NarrowRules {
+    /// Numbers beyond the largest one.
+    pub overflow: Overflow,
+    /// Numbers between two powers of two, where these are all there is.
+    pub rounding: Rounding,
+}
+
+impl Default for NarrowRules {
+    fn default() -> Self {
+        NarrowRules { overflow: Overflow::Saturate, rounding: Rounding::Up }
+    }
+}
+
+impl NarrowRules {
+    /// The rules that a Cast says.
+    ///
+    /// # Errors
+    /// [`crate::ops::AttrError`].
+    fn read(attrs: &AttrReader<'_>) -> Result<Self, OpError> {
+        let overflow = if attrs.int("saturate", 1)? != 0 { Overflow::Saturate } else { Overflow::Special };
+        let words = [("up", Rounding::Up), ("down", Rounding::Down), ("nearest", Rounding::Nearest)];
+        Ok(NarrowRules { overflow, rounding: attrs.choice("round_mode", Rounding::Up, &words)? })
+    }
+}
 
 /// Elements of the input in another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cast {
     /// The output's type; `None` takes that of input 1 (CastLike).
     pub to: Option<DType>,
+    /// What narrow floats do.
+    pub rules: NarrowRules,
 }
 
-pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
-    // They concern 8-bit floats only.
-    attrs.int("saturate", 1)?;
-    attrs.str("round_mode", "up")?;
-    let to = attrs.dtype_opt("to")?.ok_or_else(|| attrs.error("to", "is missing"))?;
-    Ok(Arc::new(Cast { to: Some(to) }))
+pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let rules = NarrowRules::read(attrs)?;
+    // Operator set 1 has the type by its name.
+    let named = if opset < 6 { attrs.str_opt("to")? } else { None };
+    let to =
+        match named {
+            Some(name) => Some(first_named(name).ok_or_else(|| {
+                attrs.error("to", format!("is element type {name:?}, which is not supported"))
+            })?),
+            None => attrs.dtype_opt("to")?,
+        };
+    let to = to.ok_or_else(|| attrs.error("to", "is missing"))?;
+    Ok(Arc::new(Cast { to: Some(to), rules }))
 }
 
 pub(super) fn read_like(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
-    attrs.int("saturate", 1)?;
-    attrs.str("round_mode", "up")?;
-    Ok(Arc::new(Cast { to: None }))
+    Ok(Arc::new(Cast { to: None, rules: NarrowRules::read(attrs)? }))
+}
+
+/// The types that operator set 1 knows, by their names there.
+fn first_named(name: &str) -> Option<DType> {
+    Some(match name {
+        "FLOAT" => DType::F32,
+        "DOUBLE" => DType::F64,
+        _ => DType::COMPUTE.into_iter().find(|d| *d != DType::BF16 && d.name().eq_ignore_ascii_case(name))?,
+    })
 }
 
 /// A conversion to `to`.
 pub fn cast(to: DType) -> Arc<dyn Operator> {
-    Arc::new(Cast { to: Some(to) })
+    Arc::new(Cast { to: Some(to), rules: NarrowRules::default() })
 }
 
 impl Operator for Cast {
@@ -67,7 +112,7 @@ impl Operator for Cast {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (from, to, n) = (cx.dtype(0)?, cx.output(0)?.dtype, cx.output(0)?.elements());
         let result = cx.input_count();
-        let convert = conversion(from, to);
+        let convert = conversion(from, to, self.rules);
         Ok(NativeKernel::new(self.name(), move |args| convert(args, result, n)))
     }
 
@@ -86,6 +131,7 @@ fn word(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F32 => "f32",
         DType::F16 => "f16",
+        DType::BF16 => "bf16",
         DType::F64 => "f64",
         DType::I8 => "i8",
         DType::I32 => "i32",
@@ -120,68 +166,145 @@ pub(crate) fn dispatch(
     lower.dispatch_1d(kernel, &[], &[x, y], &params, n)
 }
 
-type Convert = fn(&mut NativeArgs<'_, '_>, usize, usize) -> Result<(), KernelError>;
+type Convert = Box<dyn Fn(&mut NativeArgs<'_, '_>, usize, usize) -> Result<(), KernelError> + Send + Sync>;
 
-fn convert<S: Element, D: Element>(
-    args: &mut NativeArgs<'_, '_>,
-    result: usize,
-    n: usize,
-    f: impl Fn(S) -> D + Send + Sync,
-) -> Result<(), KernelError> {
-    let x = input::<S>(args, 0, n)?;
-    map(x, output(args, result, n)?, f);
-    Ok(())
+fn convert<S: Element, D: Element>(f: impl Fn(S) -> D + Send + Sync + 'static) -> Convert {
+    Box::new(move |args, result, n| {
+        let x = input::<S>(args, 0, n)?;
+        map(x, output(args, result, n)?, &f);
+        Ok(())
+    })
+}
+
+/// How the elements of a narrow type are coded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Code {
+    /// A float.
+    Float(Format, Overflow),
+    /// A power of two.
+    Power(NarrowRules),
+    /// An integer of so many bits.
+    Signed(u32),
+    /// An integer of so many bits.
+    Unsigned(u32),
+}
+
+impl Code {
+    /// The code of `to`'s elements, if it is narrow.
+    pub(crate) fn of(to: DType, rules: NarrowRules) -> Option<Code> {
+        let bits = to.bits() as u32;
+        Some(match (to, to.format()) {
+            (DType::F8E8M0, _) => Code::Power(rules),
+            (_, Some(format)) => Code::Float(format, rules.overflow),
+            (DType::I4 | DType::I2, _) => Code::Signed(bits),
+            (DType::U4 | DType::U2, _) => Code::Unsigned(bits),
+            _ => return None,
+        })
+    }
+
+    /// The byte that holds the number `v`, which cut off is `whole`.
+    pub(crate) fn byte(self, v: f64, whole: i64) -> u8 {
+        match self {
+            Code::Float(format, overflow) => format.encode(v, overflow) as u8,
+            Code::Power(rules) => Format::power(v as f32, rules.overflow, rules.rounding),
+            Code::Signed(bits) => sign_extended(whole as u8, bits),
+            Code::Unsigned(bits) => (whole as u8) & (0xFF >> (8 - bits)),
+        }
+    }
+}
+
+/// The lowest `bits` bits, the upper ones made equal to the highest of them.
+fn sign_extended(byte: u8, bits: u32) -> u8 {
+    ((byte << (8 - bits)) as i8 >> (8 - bits)) as u8
+}
+
+/// The numbers that the bytes of elements of a narrow type stand for.
+pub(crate) fn numbers(from: DType) -> [f32; 256] {
+    let signed = matches!(from, DType::I4 | DType::I2);
+    std::array::from_fn(|byte| match from.format() {
+        Some(format) => format.decode(byte as u16),
+        None if signed => f32::from(sign_extended(byte as u8, from.bits() as u32) as i8),
+        None => f32::from(byte as u8 & (0xFF >> (8 - from.bits()))),
+    })
 }
 
 /// Conversions of one source type, whose elements `$load` turns into a primitive number.
 macro_rules! from_type {
-    ($s:ty, $to:expr, |$v:ident| $load:expr) => {
+    ($s:ty, $to:expr, $rules:expr, |$v:ident| $load:expr) => {
         match $to {
-            DType::F32 => |a, r, n| convert::<$s, f32>(a, r, n, |$v| $load as f32),
-            DType::F16 => |a, r, n| convert::<$s, f16>(a, r, n, |$v| f16::from_f64($load as f64)),
-            DType::BF16 => |a, r, n| convert::<$s, bf16>(a, r, n, |$v| bf16::from_f64($load as f64)),
-            DType::F64 => |a, r, n| convert::<$s, f64>(a, r, n, |$v| $load as f64),
-            DType::I8 => |a, r, n| convert::<$s, i8>(a, r, n, |$v| $load as i8),
-            DType::I16 => |a, r, n| convert::<$s, i16>(a, r, n, |$v| $load as i16),
-            DType::I32 => |a, r, n| convert::<$s, i32>(a, r, n, |$v| $load as i32),
-            DType::I64 => |a, r, n| convert::<$s, i64>(a, r, n, |$v| $load as i64),
-            DType::U8 => |a, r, n| convert::<$s, u8>(a, r, n, |$v| $load as u8),
-            DType::U16 => |a, r, n| convert::<$s, u16>(a, r, n, |$v| $load as u16),
-            DType::U32 => |a, r, n| convert::<$s, u32>(a, r, n, |$v| $load as u32),
-            DType::U64 => |a, r, n| convert::<$s, u64>(a, r, n, |$v| $load as u64),
-            DType::Bool => |a, r, n| convert::<$s, u8>(a, r, n, |$v| u8::from($load as f64 != 0.0)),
+            DType::F32 => convert::<$s, f32>(move |$v| $load as f32),
+            DType::F16 => convert::<$s, f16>(move |$v| f16::from_f64($load as f64)),
+            DType::BF16 => convert::<$s, bf16>(move |$v| to_bf16($load as f64)),
+            DType::F64 => convert::<$s, f64>(move |$v| $load as f64),
+            DType::I8 => convert::<$s, i8>(move |$v| $load as i8),
+            DType::I16 => convert::<$s, i16>(move |$v| $load as i16),
+            DType::I32 => convert::<$s, i32>(move |$v| $load as i32),
+            DType::I64 => convert::<$s, i64>(move |$v| $load as i64),
+            DType::U8 => convert::<$s, u8>(move |$v| $load as u8),
+            DType::U16 => convert::<$s, u16>(move |$v| $load as u16),
+            DType::U32 => convert::<$s, u32>(move |$v| $load as u32),
+            DType::U64 => convert::<$s, u64>(move |$v| $load as u64),
+            to => match Code::of(to, $rules) {
+                Some(code) => convert::<$s, u8>(move |$v| {
+                    let number = $load;
+                    code.byte(number as f64, number as i64)
+                }),
+                None => convert::<$s, u8>(move |$v| u8::from($load as f64 != 0.0)),
+            },
         }
     };
 }
 
-fn conversion(from: DType, to: DType) -> Convert {
+/// The nearest bfloat16, rounded once.
+fn to_bf16(v: f64) -> bf16 {
+    bf16::from_bits(Format::BFLOAT16.encode(v, Overflow::Special))
+}
+
+fn conversion(from: DType, to: DType, rules: NarrowRules) -> Convert {
     match (from, to) {
         // The conversions of half-precision models, by the processor's instructions where it has them.
-        (DType::F16, DType::F32) => |args, result, n| {
+        (DType::F16, DType::F32) => Box::new(|args, result, n| {
             let x = input::<f16>(args, 0, n)?;
             par::parts(output(args, result, n)?, |start, part| {
                 x[start..start + part.len()].convert_to_f32_slice(part);
             });
             Ok(())
-        },
-        (DType::F32, DType::F16) => |args, result, n| {
+        }),
+        (DType::F32, DType::F16) => Box::new(|args, result, n| {
             let x = input::<f32>(args, 0, n)?;
             par::parts(output::<f16>(args, result, n)?, |start, part| {
                 part.convert_from_f32_slice(&x[start..start + part.len()]);
             });
             Ok(())
-        },
-        (DType::F32, to) => from_type!(f32, to, |v| v),
-        (DType::F16, to) => from_type!(f16, to, |v| v.to_f32()),
-        (DType::BF16, to) => from_type!(bf16, to, |v| v.to_f32()),
-        (DType::F64, to) => from_type!(f64, to, |v| v),
-        (DType::I8, to) => from_type!(i8, to, |v| v),
-        (DType::I16, to) => from_type!(i16, to, |v| v),
-        (DType::I32, to) => from_type!(i32, to, |v| v),
-        (DType::I64, to) => from_type!(i64, to, |v| v),
-        (DType::U8 | DType::Bool, to) => from_type!(u8, to, |v| v),
-        (DType::U16, to) => from_type!(u16, to, |v| v),
-        (DType::U32, to) => from_type!(u32, to, |v| v),
-        (DType::U64, to) => from_type!(u64, to, |v| v),
+        }),
+        // Rounded once, which the processor's conversion by way of binary32 is not.
+        (DType::F64, DType::F16) => {
+            convert::<f64, f16>(|v| f16::from_bits(Format::BINARY16.encode(v, Overflow::Special)))
+        }
+        (DType::F32, DType::BF16) => convert::<f32, bf16>(bf16::from_f32),
+        (DType::F32, to) => from_type!(f32, to, rules, |v| v),
+        (DType::F16, to) => from_type!(f16, to, rules, |v| v.to_f32()),
+        (DType::BF16, to) => from_type!(bf16, to, rules, |v| v.to_f32()),
+        (DType::F64, to) => from_type!(f64, to, rules, |v| v),
+        (DType::I8, to) => from_type!(i8, to, rules, |v| v),
+        (DType::I16, to) => from_type!(i16, to, rules, |v| v),
+        (DType::I32, to) => from_type!(i32, to, rules, |v| v),
+        (DType::I64, to) => from_type!(i64, to, rules, |v| v),
+        (DType::U8 | DType::Bool, to) => from_type!(u8, to, rules, |v| v),
+        (DType::U16, to) => from_type!(u16, to, rules, |v| v),
+        (DType::U32, to) => from_type!(u32, to, rules, |v| v),
+        (DType::U64, to) => from_type!(u64, to, rules, |v| v),
+        (DType::I4 | DType::I2, to) => {
+            let bits = from.bits() as u32;
+            from_type!(u8, to, rules, |v| sign_extended(v, bits) as i8)
+        }
+        (DType::U4 | DType::U2, to) => {
+            let mask = 0xFFu8 >> (8 - from.bits());
+            from_type!(u8, to, rules, |v| v & mask)
+        }
+        (narrow, to) => {
+            let table = numbers(narrow);
+            from_type!(u8, to, rules, |v| table[usize::from(v)])
+        }
     }
 }

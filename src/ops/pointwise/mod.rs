@@ -4,13 +4,15 @@ mod apply;
 mod binary;
 mod binary_cpu;
 mod binary_gpu;
+mod bit_cast;
 pub(crate) mod cast;
+mod chain;
 mod classify;
 mod clip;
 mod fuse;
 pub(crate) mod identity;
+mod idiom;
 mod legacy;
-mod math;
 mod nary;
 pub(crate) mod number;
 mod select;
@@ -20,10 +22,13 @@ mod unary;
 mod unary_cpu;
 
 pub use binary::{Binary, BinaryOp, add, binary, div, mul, sub};
-pub use cast::{Cast, cast};
+pub use bit_cast::BitCast;
+pub use cast::{Cast, NarrowRules, cast};
+pub use chain::{Chain, Programs};
 pub use classify::Classify;
 pub use clip::Clip;
 pub use identity::{Dropout, Identity};
+pub use idiom::{may_end_function, whole_function};
 pub use legacy::BinaryBeside;
 pub use nary::{Nary, NaryOp, nary};
 pub use select::{Where, select_where};
@@ -79,7 +84,8 @@ pub const FAMILY: Family = Family {
         unary_row!("BitwiseNot", 18, unary::INTEGERS, BitwiseNot),
         binary_row!("BitwiseOr", 18, unary::INTEGERS, BitwiseOr),
         binary_row!("BitwiseXor", 18, unary::INTEGERS, BitwiseXor),
-        row("Cast", 6, &DType::ALL, cast::read),
+        OpDef { gpu: false, ..row("BitCast", 26, &DType::ALL, bit_cast::read) },
+        row("Cast", 1, &DType::ALL, cast::read),
         row("CastLike", 15, &DType::ALL, cast::read_like),
         unary_row!("Ceil", 6, FLOATS, Ceil),
         unary_row!("Celu", 12, FLOATS, Celu),
@@ -89,7 +95,7 @@ pub const FAMILY: Family = Family {
         binary_row!("Div", 1, unary::NUMBERS, Div),
         row("Dropout", 7, FLOATS, identity::read_dropout),
         unary_row!("Elu", 6, FLOATS, Elu),
-        binary_row!("Equal", 1, &DType::ALL, Equal),
+        binary_row!("Equal", 1, &DType::COMPUTE, Equal),
         unary_row!("Erf", 9, FLOATS, Erf),
         unary_row!("Exp", 6, FLOATS, Exp),
         unary_row!("Floor", 6, FLOATS, Floor),

@@ -262,7 +262,7 @@ half!(bf16);
 signed!(i8 i16 i32 i64);
 unsigned!(u8 u16 u32 u64);
 
-/// Runs `$body` with `$t` as the Rust type of the number type `$dtype`, `$other` for `Bool`.
+/// Runs `$body` with `$t` as the Rust type of the number type `$dtype`, `$other` for `Bool` and narrow types.
 macro_rules! with_number {
     ($dtype:expr, $t:ident => $body:expr, else $other:expr) => {
         match $dtype {
@@ -278,7 +278,7 @@ macro_rules! with_number {
             $crate::dtype::DType::U16 => with_number!(@ u16, $t, $body),
             $crate::dtype::DType::U32 => with_number!(@ u32, $t, $body),
             $crate::dtype::DType::U64 => with_number!(@ u64, $t, $body),
-            $crate::dtype::DType::Bool => $other,
+            _ => $other,
         }
     };
     (@ $rust:ty, $t:ident, $body:expr) => {{

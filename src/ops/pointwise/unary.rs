@@ -312,6 +312,8 @@ impl Operator for Unary {
             UnaryOp::HardSwish => Some(Activation::HardSwish),
             UnaryOp::Tanh => Some(Activation::Tanh),
             UnaryOp::Swish if self.a == 1.0 => Some(Activation::Silu),
+            UnaryOp::Gelu => Some(Activation::Gelu),
+            UnaryOp::GeluTanh => Some(Activation::GeluTanh),
             _ => None,
         }
     }

@@ -4,12 +4,12 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::apply::{input, map, output};
-use super::math;
 use super::number::{Number, with_number};
 use super::unary::{Unary, UnaryOp};
 use crate::dtype::DType;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::{OpError, par};
+use crate::spirv::math;
 
 /// Elements that are widened to `f32` at once.
 const WIDENED: usize = 512;

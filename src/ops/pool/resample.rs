@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use super::table::AxisTable;
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::pointwise::cast::{Code, NarrowRules};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{OpCx, OpError};
 
@@ -22,6 +23,8 @@ pub(super) fn outside_bits(dtype: DType, outside: f32) -> u64 {
         DType::I64 => outside as i64 as u64,
         DType::Bool => u64::from(outside != 0.0),
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => outside as u64,
+        _ => Code::of(dtype, NarrowRules::default())
+            .map_or(0, |code| code.byte(outside.into(), outside as i64).into()),
     }
 }
 

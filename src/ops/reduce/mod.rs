@@ -1,9 +1,11 @@
 //! Reductions over axes.
 
 mod arg;
+mod cumulative;
 mod reduce_op;
 
 pub use arg::{ArgReduce, Pick};
+pub use cumulative::Cumulative;
 pub use reduce_op::{Reduce, ReduceKind};
 
 use super::{AttrReader, Family, OpDef, OpError, Operator};
@@ -15,6 +17,8 @@ pub const FAMILY: Family = Family {
     ops: &[
         row("ArgMax", |a, _| arg::read(a, Pick::Largest)),
         row("ArgMin", |a, _| arg::read(a, Pick::Smallest)),
+        OpDef { since: 26, ..row("CumProd", |a, _| cumulative::read(a, true)) },
+        OpDef { since: 11, ..row("CumSum", |a, _| cumulative::read(a, false)) },
         row("ReduceL1", |a, o| reduce_op::read(a, o, ReduceKind::L1)),
         row("ReduceL2", |a, o| reduce_op::read(a, o, ReduceKind::L2)),
         row("ReduceLogSum", |a, o| reduce_op::read(a, o, ReduceKind::LogSum)),

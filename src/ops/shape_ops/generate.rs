@@ -117,7 +117,11 @@ impl Operator for EyeLike {
         if x.shape.rank() != 2 {
             return Err(cx.shape_error(0, "two dimensions"));
         }
-        Ok(vec![TensorInfo::new(self.dtype.unwrap_or(x.dtype), x.shape.clone())])
+        let dtype = self.dtype.unwrap_or(x.dtype);
+        if dtype.is_narrow() {
+            return Err(OpError::unsupported(format!("EyeLike of {dtype}")));
+        }
+        Ok(vec![TensorInfo::new(dtype, x.shape.clone())])
     }
 
     moves!();

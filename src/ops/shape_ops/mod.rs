@@ -29,7 +29,7 @@ pub const FAMILY: Family = Family {
     ops: &[
         row("ConstantOfShape", 9, &[DType::I64], generate::read_constant),
         row("Expand", 8, &DType::ALL, |_, _| Ok(Arc::new(Expand))),
-        row("EyeLike", 9, &DType::ALL, generate::read_eye),
+        row("EyeLike", 9, &DType::COMPUTE, generate::read_eye),
         row("Flatten", 1, &DType::ALL, reshape::read_flatten),
         row("Range", 11, generate::RANGE_TYPES, |_, _| Ok(Arc::new(Range))),
         row("Reshape", 5, &DType::ALL, reshape::read_reshape),

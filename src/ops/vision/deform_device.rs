@@ -78,6 +78,8 @@ pub(super) fn deform(op: &DeformConv, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         beta: 1.0,
         activation: Activation::None,
         dtype,
+        y: Operand::Output(0),
+        prepared: None,
     };
     product.lower(lower)?;
     if cx.has(3) && !within {

@@ -67,6 +67,16 @@ fn a_prepared_recording_runs_again_and_again() {
 fn waiting_by_sleeping_or_by_polling_is_the_same() {
     replays(Without::default(), WaitPolicy::Block);
     replays(Without::default(), WaitPolicy::Spin);
+    replays(Without::default(), WaitPolicy::SpinThenBlock { micros: 50 });
+}
+
+#[test]
+fn the_bare_submission_can_be_repeated() {
+    let driver = VulkanDriver::default();
+    let mut bare = driver.bare_submit(Fixture::new().context().info().index).unwrap().unwrap();
+    for _ in 0..5 {
+        bare().unwrap();
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Cast and CastLike.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::{everywhere, no_attrs, typed};
 use crate::dtype::DType;
@@ -8,16 +8,25 @@ use crate::graph::Tensor;
 use crate::ops::test_util::{attrs, facts, read_op, run_cpu};
 use crate::ops::{AttrValue, OpError, cast};
 
-/// Types that devices convert to and from one another; `float64` only with some.
-const ON_DEVICE: &[DType] =
-    &[DType::F32, DType::F16, DType::I8, DType::I32, DType::I64, DType::U8, DType::U32, DType::Bool];
+/// Types that devices convert to and from one another; `float64` where they have it.
+const ON_DEVICE: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I8,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U32,
+    DType::Bool,
+];
 
 #[test]
 fn numbers_that_both_types_hold_survive_every_conversion() {
     // Whole, so that integers hold them; not negative, so that unsigned ones do.
     let values = [0.0, 1.0, 2.0, 3.0, 100.0, 127.0, 64.0];
-    for from in DType::ALL {
-        for to in DType::ALL {
+    for from in DType::COMPUTE {
+        for to in DType::COMPUTE {
             let op = cast(to);
             let x = typed(from, &[7], &values);
             let want = typed(to, &[7], &values);
@@ -35,6 +44,86 @@ fn numbers_that_both_types_hold_survive_every_conversion() {
             assert_eq!(y.bytes(), want.bytes(), "{from} to {to}");
         }
     }
+}
+
+#[test]
+fn narrow_types_hold_what_fits() {
+    let values = [0.0, 1.0];
+    for from in DType::ALL {
+        for to in DType::ALL {
+            let nothing = |d| d == DType::F8E8M0;
+            let values = if nothing(from) || nothing(to) { [1.0, 1.0] } else { values };
+            let y = run_cpu(cast(to).as_ref(), &[Some(typed(from, &[2], &values))], 1).unwrap().remove(0);
+            let want = typed(to, &[2], &values);
+            assert_eq!((y.info(), y.bytes()), (want.info(), want.bytes()), "{from} to {to}");
+        }
+    }
+    let x = Tensor::new([6], &[-9.0f32, 7.9, 8.0, -1.5, f32::NAN, 15.0]).unwrap();
+    let to = |dtype| run_cpu(cast(dtype).as_ref(), &[Some(x.clone())], 1).unwrap().remove(0);
+    assert_eq!(to(DType::I4).as_slice::<i8>().unwrap(), [7, 7, -8, -1, 0, -1]);
+    assert_eq!(to(DType::U4).bytes(), [7, 7, 8, 15, 0, 15]);
+    assert_eq!(to(DType::I2).as_slice::<i8>().unwrap(), [-1, -1, 0, -1, 0, -1]);
+    assert_eq!(to(DType::F4E2M1).bytes(), [15, 7, 7, 11, 8, 7]);
+    assert_eq!(to(DType::F8E4M3Fn).bytes(), [0xD1, 0x50, 0x50, 0xBC, 0x7F, 0x57]);
+    let back = run_cpu(cast(DType::U8).as_ref(), &[Some(to(DType::I4))], 1).unwrap().remove(0);
+    assert_eq!(back.bytes(), [7, 7, 248, 255, 0, 255]);
+}
+
+#[test]
+fn casts_say_what_narrow_floats_do() {
+    let large = Tensor::new([3], &[1e9f32, f32::NEG_INFINITY, 1.5]).unwrap();
+    let run = |to: i64, saturate: i64, round: &str| {
+        let round = AttrValue::Str(round.as_bytes().to_vec());
+        let given =
+            [("to", AttrValue::Int(to)), ("saturate", AttrValue::Int(saturate)), ("round_mode", round)];
+        let op = read_op("Cast", 25, &attrs(&given)).unwrap();
+        run_cpu(op.as_ref(), &[Some(large.clone())], 1).unwrap().remove(0).bytes().to_vec()
+    };
+    assert_eq!(run(17, 1, "up"), [0x7E, 0xFE, 0x3C]);
+    assert_eq!(run(17, 0, "up"), [0x7F, 0xFF, 0x3C]);
+    assert_eq!(run(19, 0, "up"), [0x7C, 0xFC, 0x3E]);
+    assert_eq!(run(24, 1, "up")[2], 128);
+    assert_eq!(run(24, 1, "down")[2], 127);
+    let wrong = attrs(&[("to", AttrValue::Int(24)), ("round_mode", AttrValue::Str(b"odd".to_vec()))]);
+    assert!(matches!(read_op("Cast", 25, &wrong), Err(OpError::Attr(_))));
+    let named = attrs(&[("to", AttrValue::Str(b"DOUBLE".to_vec()))]);
+    let op = read_op("Cast", 1, &named).unwrap();
+    assert_eq!(run_cpu(op.as_ref(), &[Some(large)], 1).unwrap()[0].dtype(), DType::F64);
+}
+
+#[test]
+fn what_is_wide_is_rounded_once() {
+    let tie = 1.0 + 2f64.powi(-11);
+    let x = Tensor::new([6], &[tie, tie + 2f64.powi(-40), -tie - 2f64.powi(-40), 1e300, 65519.9, f64::NAN])
+        .unwrap();
+    let y = everywhere(cast(DType::F16).as_ref(), &[Some(x.clone())], 0.0);
+    let bits: Vec<u16> = y.as_slice::<f16>().unwrap().iter().map(|v| v.to_bits()).collect();
+    assert_eq!(bits[..5], [0x3C00, 0x3C01, 0xBC01, 0x7C00, 0x7BFF]);
+    let tie = 1i64 << 30 | 1 << 22;
+    let x = Tensor::new([5], &[tie, tie + 1, -tie - 1, tie - 1, 3 * tie]).unwrap();
+    for dtype in [DType::I32, DType::I64, DType::F64] {
+        let x = run_cpu(cast(dtype).as_ref(), &[Some(x.clone())], 1).unwrap().remove(0);
+        let y = everywhere(cast(DType::BF16).as_ref(), &[Some(x)], 0.0);
+        let bits: Vec<u16> = y.as_slice::<bf16>().unwrap().iter().map(|v| v.to_bits()).collect();
+        assert_eq!(bits[..4], [0x4E80, 0x4E81, 0xCE81, 0x4E80], "{dtype}");
+    }
+}
+
+#[test]
+fn bits_are_kept_under_another_type() {
+    let op = |to: i64| read_op("BitCast", 26, &attrs(&[("to", AttrValue::Int(to))])).unwrap();
+    let x = Tensor::new([2], &[1.0f32, -2.0]).unwrap();
+    let y = run_cpu(op(6).as_ref(), &[Some(x.clone())], 1).unwrap().remove(0);
+    assert_eq!(y.as_slice::<i32>().unwrap(), [0x3F80_0000, 0xC000_0000u32 as i32]);
+    assert_eq!(op(6).alias(&facts(op(6).as_ref(), &[Some(x.clone())], 1).unwrap()), Some(0));
+    assert!(matches!(run_cpu(op(7).as_ref(), &[Some(x)], 1), Err(OpError::DType { .. })));
+    let fours = typed(DType::U4, &[3], &[7.0, 8.0, 15.0]);
+    let y = run_cpu(op(22).as_ref(), &[Some(fours.clone())], 1).unwrap().remove(0);
+    assert_eq!(y.as_slice::<i8>().unwrap(), [7, -8, -1]);
+    let y = run_cpu(op(21).as_ref(), &[Some(y)], 1).unwrap().remove(0);
+    assert_eq!(y.bytes(), fours.bytes());
+    let bytes = Tensor::new([3], &[0u8, 1, 200]).unwrap();
+    assert_eq!(run_cpu(op(9).as_ref(), &[Some(bytes)], 1).unwrap()[0].bytes(), [0, 1, 1]);
 }
 
 #[test]

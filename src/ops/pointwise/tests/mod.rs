@@ -7,7 +7,7 @@ mod unary;
 
 use half::{bf16, f16};
 
-use crate::dtype::{DType, Element};
+use crate::dtype::{DType, Element, Overflow};
 use crate::graph::{Tensor, TensorInfo};
 use crate::ops::test_util::values;
 use crate::ops::{AttrMap, Operator};
@@ -43,6 +43,14 @@ fn typed(dtype: DType, shape: &[usize], values: &[f32]) -> Tensor {
         DType::Bool => {
             let bytes: Vec<u8> = values.iter().map(|v| u8::from(*v > 0.0)).collect();
             Tensor::from_bytes(TensorInfo::new(DType::Bool, Shape::new(shape).unwrap()), &bytes).unwrap()
+        }
+        _ => {
+            let byte = |v: &f32| match dtype.format() {
+                Some(format) => format.encode((*v).into(), Overflow::Saturate) as u8,
+                None => *v as i8 as u8,
+            };
+            let bytes: Vec<u8> = values.iter().map(byte).collect();
+            Tensor::from_bytes(TensorInfo::new(dtype, Shape::new(shape).unwrap()), &bytes).unwrap()
         }
     }
 }

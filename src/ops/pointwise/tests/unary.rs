@@ -3,11 +3,11 @@
 use super::{everywhere, near, no_attrs, precision, samples, typed, wide};
 use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::ops::pointwise::math::erf_f64;
 use crate::ops::pointwise::unary::{INTEGERS, NUMBERS};
 use crate::ops::real::FLOATS;
 use crate::ops::test_util::{attrs, facts, read_op, run_cpu, values};
 use crate::ops::{Activation, AttrMap, AttrValue, Fact, OpCx, OpError};
+use crate::spirv::math::erf_f64;
 
 fn float(v: f32) -> AttrValue {
     AttrValue::Float(v)

@@ -41,7 +41,7 @@ fn exp_both(x: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-pub(super) fn exp(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn exp(x: f32, _: f32, _: f32) -> f32 {
     exp_both(x).1
 }
 
@@ -60,7 +60,7 @@ fn log_ratio(s: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn log(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn log(x: f32, _: f32, _: f32) -> f32 {
     let subnormal = x < f32::MIN_POSITIVE;
     let scaled = choose(subnormal, x * 8_388_608.0, x);
     // Bits relative to those of sqrt(1/2), so that the mantissa is within sqrt(1/2) and sqrt(2).
@@ -75,26 +75,26 @@ pub(super) fn log(x: f32, _: f32, _: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn sigmoid(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32, _: f32, _: f32) -> f32 {
     1.0 / (1.0 + exp_both(-x).1)
 }
 
 #[inline(always)]
-pub(super) fn tanh(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn tanh(x: f32, _: f32, _: f32) -> f32 {
     let m = x.abs();
     let e = expm1(2.0 * choose(m > 10.0, 10.0, m));
     (e / (e + 2.0)).copysign(x)
 }
 
 #[inline(always)]
-pub(super) fn softplus(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn softplus(x: f32, _: f32, _: f32) -> f32 {
     // Written so that NaN stays NaN.
     let u = exp_both(-x.abs()).1;
     choose(x > 0.0, x, 0.0) + log_ratio(u / (2.0 + u))
 }
 
 #[inline(always)]
-pub(super) fn erf(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn erf(x: f32, _: f32, _: f32) -> f32 {
     let m = x.abs();
     let m = choose(m > 4.0, 4.0, m);
     let z = m * m;
@@ -108,22 +108,22 @@ pub(super) fn erf(x: f32, _: f32, _: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn gelu(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn gelu(x: f32, _: f32, _: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, 0.0, 0.0))
 }
 
 #[inline(always)]
-pub(super) fn gelu_tanh(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn gelu_tanh(x: f32, _: f32, _: f32) -> f32 {
     0.5 * x * (1.0 + tanh(0.797_884_6 * (x + 0.044_715 * x * x * x), 0.0, 0.0))
 }
 
 #[inline(always)]
-pub(super) fn swish(x: f32, alpha: f32, _: f32) -> f32 {
+pub(crate) fn swish(x: f32, alpha: f32, _: f32) -> f32 {
     x / (1.0 + exp_both(-alpha * x).1)
 }
 
 #[inline(always)]
-pub(super) fn mish(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn mish(x: f32, _: f32, _: f32) -> f32 {
     // tanh(ln(1 + e)) is (e^2 + 2e) / (e^2 + 2e + 2), and 1 long before e^2 overflows.
     let e = exp_both(choose(x > 20.0, 20.0, x)).1;
     let n = e * (e + 2.0);
@@ -131,22 +131,22 @@ pub(super) fn mish(x: f32, _: f32, _: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn elu(x: f32, alpha: f32, _: f32) -> f32 {
+pub(crate) fn elu(x: f32, alpha: f32, _: f32) -> f32 {
     choose(x < 0.0, alpha * expm1(x), x)
 }
 
 #[inline(always)]
-pub(super) fn selu(x: f32, alpha: f32, gamma: f32) -> f32 {
+pub(crate) fn selu(x: f32, alpha: f32, gamma: f32) -> f32 {
     choose(x > 0.0, gamma * x, alpha * gamma * expm1(x))
 }
 
 #[inline(always)]
-pub(super) fn celu(x: f32, alpha: f32, _: f32) -> f32 {
+pub(crate) fn celu(x: f32, alpha: f32, _: f32) -> f32 {
     choose(x > 0.0, x, alpha * expm1(x / alpha))
 }
 
 /// The error function of an `f64`, by the series with terms of one sign.
-pub(super) fn erf_f64(x: f64) -> f64 {
+pub(crate) fn erf_f64(x: f64) -> f64 {
     let m = x.abs();
     if m.is_nan() || m > 6.0 {
         return if m > 6.0 { 1f64.copysign(x) } else { x };

@@ -1,0 +1,120 @@
+// What the kernels of scaled dot product attention share: sizes, distances, and what a query sees of a key.
+// Bindings 0 to 2 are queries, keys and values, declared by the kernels.
+#ifndef ONEPOOL_ATTENTION_GLSL
+#define ONEPOOL_ATTENTION_GLSL
+
+#include "math.glsl"
+
+SPEC(1, uint, CAUSAL, 0u);
+SPEC(2, uint, MASKED, 0u);
+SPEC(3, uint, LEN_WORDS, 0u);  // words of one number of valid keys; 0 is none given
+SPEC(4, int, LEN_ADD, 0);      // added to it
+SPEC(5, uint, STAGE, 0u);      // the scores to store: 1 products, 2 capped, 3 masked, 4 probabilities
+
+#ifdef BOOL_MASK
+layout(set = 0, binding = 3, std430) readonly buffer Mask { uint8_t mask[]; };
+#else
+layout(set = 0, binding = 3, std430) readonly buffer Mask { T mask[]; };
+#endif
+layout(set = 0, binding = 4, std430) readonly buffer Lens { int lens[]; };
+
+layout(push_constant) uniform Params
+{
+    uint count;                                 // work-groups or invocations
+    uint q_len, kv_len, q_heads;
+    uint share;                                 // heads of queries that read the same keys
+    uint head, v_head;                          // elements of a key and of a value
+    uint q_first, q_batch, q_head, q_row;       // distances in elements
+    uint k_first, k_batch, k_head, k_row;
+    uint v_first, v_batch, v_head_step, v_row;
+    uint y_batch, y_head, y_row;
+    uint mask_batch, mask_head, mask_row, mask_key;
+    uint mask_len;                              // keys that the mask covers; those behind are hidden
+    float scale, softcap;
+    int offset;                                 // position of the first query
+    int left, right;                            // keys seen before and behind the own position, -1 is all
+} p;
+
+#define HIDDEN uintBitsToFloat(0xff800000u)
+
+bool is_hidden(float s)
+{
+    return floatBitsToUint(s) == 0xff800000u;
+}
+
+// Which sequence and head this is; `valid` keys, and the position of the first query.
+uint batch;
+uint head;
+int valid;
+int offset;
+
+void begin(uint b, uint h)
+{
+    batch = b;
+    head = h;
+    valid = int(p.kv_len);
+    offset = p.offset;
+    if (LEN_WORDS != 0u) {
+        int len = clamp(lens[b * LEN_WORDS], -0x20000000, 0x20000000) + LEN_ADD;
+        valid = clamp(len, 0, int(p.kv_len));
+        offset = len - int(p.q_len);
+    }
+}
+
+// The first key that queries from row `i` on see, and behind the last that queries before row `to` see.
+ivec2 seen(uint i, uint to)
+{
+    int low = 0;
+    int high = valid;
+    if (p.left >= 0) {
+        low = clamp(offset + int(i) - p.left, 0, valid);
+    }
+    int last = offset + int(to) - 1;
+    if (CAUSAL != 0u) {
+        high = clamp(last + 1, 0, high);
+    }
+    if (p.right >= 0) {
+        high = clamp(last + p.right + 1, 0, high);
+    }
+    return ivec2(low, high);
+}
+
+// What is added to the score of query `i` and key `j`; HIDDEN where it is not seen.
+float bias(uint i, uint j)
+{
+    int at = offset + int(i);
+    int key = int(j);
+    bool inside = key < valid && (CAUSAL == 0u || key <= at) && (p.left < 0 || key >= at - p.left) &&
+                  (p.right < 0 || key <= at + p.right);
+    if (!inside || (MASKED != 0u && j >= p.mask_len)) {
+        return HIDDEN;
+    }
+    if (MASKED == 0u) {
+        return 0.0;
+    }
+    uint from = batch * p.mask_batch + head * p.mask_head + i * p.mask_row + j * p.mask_key;
+#ifdef BOOL_MASK
+    return uint(mask[from]) != 0u ? 0.0 : HIDDEN;
+#else
+    return float(mask[from]);
+#endif
+}
+
+float capped(float s)
+{
+    return p.softcap > 0.0 ? p.softcap * tanh_exact(s / p.softcap) : s;
+}
+
+// The score with what is added to it; hidden whatever the score is, also where it is no number.
+float masked(float s, float add)
+{
+    return is_hidden(add) ? add : s + add;
+}
+
+// exp(s - top), 0 where the key is hidden.
+float weight(float s, float top)
+{
+    return is_hidden(s) ? 0.0 : exp(s - top);
+}
+
+#endif

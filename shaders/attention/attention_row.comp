@@ -1,0 +1,163 @@
+// Attention: an invocation does ROWS neighbouring queries of one head, KEYS keys at a time, whole texels of
+// queries, keys and values at once. For devices whose work-groups share nothing fast.
+// variant: f32       T=float
+// variant: f32_bool  T=float BOOL_MASK EXT_INT8
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 8);
+
+layout(set = 0, binding = 0) uniform samplerBuffer q;
+layout(set = 0, binding = 1) uniform samplerBuffer k;
+layout(set = 0, binding = 2) uniform samplerBuffer v;
+#include "attention.glsl"
+layout(set = 0, binding = 5, std430) writeonly buffer Y { vec4 y[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer Scores { float shown[]; };
+SPEC(6, uint, ROWS, 4u);
+SPEC(7, uint, TEXELS, 16u);   // texels of a value
+
+const uint KEYS = 8u;
+
+uint row;
+int q_at[ROWS];
+int k_first;
+float scores[ROWS * KEYS];
+
+void show(uint stage, uint r, uint j, float s)
+{
+    if (STAGE == stage && row + r < p.q_len && j < p.kv_len) {
+        shown[((batch * p.q_heads + head) * p.q_len + row + r) * p.kv_len + j] = s;
+    }
+}
+
+// The scores of KEYS keys from `key` on, masks added.
+void score(uint key)
+{
+    vec4 sums[ROWS * KEYS / 4u];
+    [[unroll]] for (uint s = 0u; s < ROWS * KEYS / 4u; ++s) {
+        sums[s] = vec4(0.0);
+    }
+    int k_at[KEYS];
+    [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+        // Keys behind the last are computed as the last, and hidden.
+        k_at[n] = k_first + int(min(key + n, p.kv_len - 1u)) * int(p.k_row / 4u);
+    }
+    for (int d = 0; d < int(p.head / 4u); ++d) {
+        vec4 left[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+            left[r] = texelFetch(q, q_at[r] + d);
+        }
+        [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+            vec4 right = texelFetch(k, k_at[n] + d);
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                sums[(r * KEYS + n) / 4u][n % 4u] += dot(left[r], right);
+            }
+        }
+    }
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+            float s = sums[(r * KEYS + n) / 4u][n % 4u] * p.scale;
+            show(1u, r, key + n, s);
+            s = capped(s);
+            show(2u, r, key + n, s);
+            s = masked(s, key + n < p.kv_len ? bias(min(row + r, p.q_len - 1u), key + n) : HIDDEN);
+            show(3u, r, key + n, s);
+            scores[r * KEYS + n] = s;
+        }
+    }
+}
+
+void main()
+{
+    uint id = linear_id();
+    if (id >= p.count) {
+        return;
+    }
+    uint bands = (p.q_len + ROWS - 1u) / ROWS;
+    row = id % bands * ROWS;
+    uint rest = id / bands;
+    begin(rest / p.q_heads, rest % p.q_heads);
+    uint kv = head / p.share;
+    k_first = int((p.k_first + batch * p.k_batch + kv * p.k_head) / 4u);
+    int v_first = int((p.v_first + batch * p.v_batch + kv * p.v_head_step) / 4u);
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        // Queries behind the last are computed as the last, and not stored.
+        uint i = min(row + r, p.q_len - 1u);
+        q_at[r] = int((p.q_first + batch * p.q_batch + head * p.q_head + i * p.q_row) / 4u);
+    }
+    vec4 sums[ROWS * TEXELS];
+    for (uint s = 0u; s < ROWS * TEXELS; ++s) {
+        sums[s] = vec4(0.0);
+    }
+    float tops[ROWS];
+    float totals[ROWS];
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        tops[r] = HIDDEN;
+        totals[r] = 0.0;
+    }
+    ivec2 range = seen(row, min(row + ROWS, p.q_len));
+    if (STAGE != 0u) {
+        range = ivec2(0, int(p.kv_len));
+    }
+    for (int first = range.x; first < range.y; first += int(KEYS)) {
+        uint key = uint(first);
+        score(key);
+        float factors[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+            float top = tops[r];
+            [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+                top = max(top, scores[r * KEYS + n]);
+            }
+            factors[r] = is_hidden(tops[r]) ? 0.0 : exp(tops[r] - top);
+            totals[r] *= factors[r];
+            [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+                float w = weight(scores[r * KEYS + n], top);
+                scores[r * KEYS + n] = w;
+                totals[r] += w;
+            }
+            tops[r] = top;
+        }
+        int v_at[KEYS];
+        bool last = int(key + KEYS) > valid;
+        [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+            v_at[n] = v_first + int(min(key + n, p.kv_len - 1u)) * int(p.v_row / 4u);
+        }
+        for (uint d = 0u; d < TEXELS; ++d) {
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                sums[r * TEXELS + d] *= factors[r];
+            }
+            [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+                vec4 right = texelFetch(v, v_at[n] + int(d));
+                // Values behind the valid ones may be no numbers.
+                right = last && int(key + n) >= valid ? vec4(0.0) : right;
+                [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                    sums[r * TEXELS + d] = fma(vec4(scores[r * KEYS + n]), right, sums[r * TEXELS + d]);
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        if (row + r < p.q_len) {
+            uint to = (batch * p.y_batch + head * p.y_head + (row + r) * p.y_row) / 4u;
+            float factor = 1.0 / totals[r];
+            for (uint d = 0u; d < TEXELS; ++d) {
+                y[to + d] = is_hidden(tops[r]) ? vec4(0.0) : sums[r * TEXELS + d] * factor;
+            }
+        }
+    }
+    if (STAGE == 4u) {
+        // Once more, now that the sums are known.
+        for (uint key = 0u; key < p.kv_len; key += KEYS) {
+            score(key);
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+                    float w = weight(scores[r * KEYS + n], tops[r]) / totals[r];
+                    show(4u, r, key + n, is_hidden(tops[r]) ? 0.0 : w);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+// One time step of a recurrent layer behind its matrix products: an invocation computes one element of the state.
+// variant: f32  T=float
+// variant: f16  T=float16_t EXT_STORAGE16
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 64);
+// 0 RNN, 1 LSTM, 2 GRU that resets behind the product, 3 and 4 the reset and the rest of one that does it before.
+SPEC(1, uint, KIND, 0u);
+SPEC(2, uint, BIASED, 0u);
+SPEC(3, uint, PEEPHOLES, 0u);
+SPEC(4, uint, LENGTHS, 0u);
+SPEC(5, uint, CLIPPED, 0u);
+SPEC(6, uint, INPUT_FORGET, 0u);
+SPEC(7, uint, F0, 6u);  // functions f, g and h of the first direction, then of the second
+SPEC(8, uint, G0, 4u);
+SPEC(9, uint, H0, 4u);
+SPEC(10, uint, F1, 6u);
+SPEC(11, uint, G1, 4u);
+SPEC(12, uint, H1, 4u);
+
+layout(set = 0, binding = 0, std430) readonly buffer XW { T xw[]; };        // [direction][row of X][gate][element]
+layout(set = 0, binding = 1, std430) readonly buffer HR { T hr[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Bias { T bias[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Peepholes { T peepholes[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Lengths { int lengths[]; };
+layout(set = 0, binding = 5, std430) buffer State { T state[]; };
+layout(set = 0, binding = 6, std430) buffer Second { float second[]; };     // an LSTM's c, a GRU's z
+layout(set = 0, binding = 7, std430) writeonly buffer Y { T y[]; };         // a GRU's scaled state where KIND is 3
+
+layout(push_constant) uniform Params
+{
+    uint n;                          // directions x batch x hidden
+    uint batch, hidden;
+    uint steps, step;
+    uint reversed;                   // bit d: whether direction d goes from last to first
+    uint x_step, x_batch, x_dir;     // distances in XW
+    uint r_dir, r_gate, r_batch;     // distances in HR
+    uint state_row;
+    uint y_step, y_batch, y_dir;
+    float clip;
+    float alpha[6];
+    float beta[6];
+} p;
+
+uint dir;
+
+#include "step.glsl"
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    uint j = i % p.hidden;
+    uint row = i / p.hidden;
+    uint b = row % p.batch;
+    dir = row / p.batch;
+
+    uint len = p.steps;
+    if (LENGTHS != 0u) {
+        len = uint(clamp(lengths[b], 0, int(p.steps)));
+    }
+    bool running = p.step < len;
+    uint time = p.step;
+    if (running && (p.reversed >> dir & 1u) != 0u) {
+        time = len - 1u - p.step;
+    }
+    uint at = row * p.state_row + j;
+    uint y_at = time * p.y_step + b * p.y_batch + dir * p.y_dir + j;
+    if (!running) {
+        // What was written behind the end of a sequence is zero, and the state stays.
+        if (KIND != 3u) {
+            y[y_at] = T(0.0);
+        }
+        // A sequence without steps has zeros for its last state.
+        if (len == 0u) {
+            state[at] = T(0.0);
+            if (KIND == 1u) {
+                second[i] = 0.0;
+            }
+        }
+        return;
+    }
+    uint x_at = dir * p.x_dir + time * p.x_step + b * p.x_batch + j;
+    uint r_at = dir * p.r_dir + b * p.r_batch + j;
+    const uint GATES = KIND == 0u ? 1u : (KIND == 1u ? 4u : 3u);
+    uint bias_at = dir * 2u * GATES * p.hidden + j;
+
+    float own[4];
+    float back[4];
+    for (uint g = 0u; g < GATES; ++g) {
+        own[g] = float(xw[x_at + g * p.hidden]);
+        back[g] = 0.0;
+        if (KIND == 4u) {
+            if (g == 2u) {
+                back[g] = float(hr[r_at]);
+            }
+        } else if (KIND != 3u || g < 2u) {
+            back[g] = float(hr[r_at + g * p.r_gate]);
+        }
+        if (BIASED != 0u) {
+            own[g] += float(bias[bias_at + g * p.hidden]);
+            back[g] += float(bias[bias_at + (GATES + g) * p.hidden]);
+        }
+    }
+
+    float h;
+    if (KIND == 0u) {
+        h = finish(own[0] + back[0], 0u);
+    } else if (KIND == 1u) {
+        vec3 weights = vec3(0.0);
+        if (PEEPHOLES != 0u) {
+            uint p_at = dir * 3u * p.hidden + j;
+            weights = vec3(peepholes[p_at], peepholes[p_at + p.hidden], peepholes[p_at + 2u * p.hidden]);
+        }
+        vec4 sums = vec4(own[0] + back[0], own[1] + back[1], own[2] + back[2], own[3] + back[3]);
+        float c = second[i];
+        h = lstm(sums, weights, c);
+        second[i] = c;
+    } else if (KIND == 3u) {
+        second[i] = finish(own[0] + back[0], 0u);
+        y[at] = T(finish(own[1] + back[1], 0u) * float(state[at]));
+        return;
+    } else {
+        float z = KIND == 4u ? second[i] : finish(own[0] + back[0], 0u);
+        float sum = own[2] + back[2];
+        if (KIND == 2u) {
+            sum = own[2] + finish(own[1] + back[1], 0u) * back[2];
+        }
+        h = (1.0 - z) * finish(sum, 1u) + z * float(state[at]);
+    }
+    state[at] = T(h);
+    y[y_at] = T(h);
+}

@@ -1,0 +1,102 @@
+// Sums or products of the elements of each line up to each one: an invocation for each line, or a work-group.
+// variant: f32          T=float      ACC=float
+// variant: f16          T=float16_t  ACC=float    EXT_FLOAT16=1
+// variant: i32          T=int        ACC=int
+// variant: i64          T=int64_t    ACC=int64_t  EXT_INT64=1
+// variant: f32_grouped  T=float      ACC=float    GROUPED=1
+// variant: f16_grouped  T=float16_t  ACC=float    EXT_FLOAT16=1  GROUPED=1
+// variant: i32_grouped  T=int        ACC=int      GROUPED=1
+// variant: i64_grouped  T=int64_t    ACC=int64_t  EXT_INT64=1    GROUPED=1
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 64);
+SPEC(1, uint, PRODUCT, 0u);
+SPEC(2, uint, EXCLUSIVE, 0u);
+SPEC(3, uint, REVERSE, 0u);
+
+layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint lines;
+    uint len;
+    uint inner;
+} p;
+
+ACC combined(ACC a, ACC b)
+{
+    return PRODUCT != 0u ? a * b : a + b;
+}
+
+// Where element k of a line that begins at `base` lies.
+uint at(uint base, uint k)
+{
+    return base + (REVERSE != 0u ? p.len - 1u - k : k) * p.inner;
+}
+
+#ifdef GROUPED
+// Elements that an invocation takes of each tile.
+#define RUN 4u
+#define TILE (64u * RUN)
+shared ACC part[64];
+#endif
+
+void main()
+{
+    ACC neutral = ACC(PRODUCT != 0u ? 1 : 0);
+#ifdef GROUPED
+    uint line = linear_group();
+    // The whole group leaves, so no barrier waits for it.
+    if (line >= p.lines) {
+        return;
+    }
+    uint base = line / p.inner * p.len * p.inner + line % p.inner;
+    uint lane = gl_LocalInvocationID.x;
+    ACC before = neutral;
+    for (uint first = 0u; first < p.len; first += TILE) {
+        uint from = first + lane * RUN;
+        ACC own[RUN];
+        ACC sum = neutral;
+        for (uint k = 0u; k < RUN; ++k) {
+            own[k] = from + k < p.len ? ACC(x[at(base, from + k)]) : neutral;
+            sum = combined(sum, own[k]);
+        }
+        part[lane] = sum;
+        barrier();
+        for (uint step = 1u; step < 64u; step *= 2u) {
+            ACC other = lane >= step ? part[lane - step] : neutral;
+            barrier();
+            part[lane] = combined(other, part[lane]);
+            barrier();
+        }
+        ACC acc = lane > 0u ? combined(before, part[lane - 1u]) : before;
+        before = combined(before, part[63]);
+        // The parts are written again.
+        barrier();
+        for (uint k = 0u; k < RUN; ++k) {
+            ACC next = combined(acc, own[k]);
+            if (from + k < p.len) {
+                y[at(base, from + k)] = T(EXCLUSIVE != 0u ? acc : next);
+            }
+            acc = next;
+        }
+    }
+#else
+    uint line = linear_id();
+    if (line >= p.lines) {
+        return;
+    }
+    uint base = line / p.inner * p.len * p.inner + line % p.inner;
+    ACC acc = neutral;
+    for (uint k = 0u; k < p.len; ++k) {
+        uint i = at(base, k);
+        ACC next = combined(acc, ACC(x[i]));
+        y[i] = T(EXCLUSIVE != 0u ? acc : next);
+        acc = next;
+    }
+#endif
+}

@@ -1,0 +1,133 @@
+//! How long a wait may poll: as long as the runs before it took.
+//!
+//! Being woken by the driver costs up to a hundred microseconds, which short runs feel; polling costs a core.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::backend::WaitPolicy;
+
+/// The longest that a wait polls.
+const MOST: Duration = Duration::from_millis(2);
+/// Polled even where runs are too long to poll for: the end may be near.
+const LEAST: Duration = Duration::from_micros(50);
+/// Taken for the first run.
+const FIRST: Duration = Duration::from_micros(250);
+
+/// What the waits of one device have in common.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    // False where the device is a processor, which needs the core, or there is one core.
+    may_poll: bool,
+    waiting: AtomicU32,
+}
+
+impl Waiters {
+    /// `software`: the device computes on the processor.
+    pub(super) fn new(software: bool) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Waiters { may_poll: !software && cores > 1, waiting: AtomicU32::new(0) }
+    }
+
+    /// Counts one more for as long as the result lives.
+    pub(super) fn enter(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
+    /// Whether a thread may poll: no other waits too.
+    pub(super) fn may_poll(&self) -> bool {
+        self.may_poll && self.waiting.load(Ordering::Relaxed) <= 1
+    }
+}
+
+/// One wait.
+pub(super) struct Waiting<'a>(&'a Waiters);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How long the waits of one queue were.
+#[derive(Debug)]
+pub(super) struct Pace {
+    nanos: AtomicU64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { nanos: AtomicU64::new(FIRST.as_nanos() as u64) }
+    }
+}
+
+impl Pace {
+    /// How long a wait may poll; `None` is without end.
+    pub(super) fn polling(&self, policy: WaitPolicy, waiters: &Waiters) -> Option<Duration> {
+        match policy {
+            WaitPolicy::Block => Some(Duration::ZERO),
+            WaitPolicy::Spin => None,
+            WaitPolicy::SpinThenBlock { micros } => Some(Duration::from_micros(micros.into())),
+            WaitPolicy::Adaptive if !waiters.may_poll() => Some(Duration::ZERO),
+            WaitPolicy::Adaptive => {
+                let typical = Duration::from_nanos(self.nanos.load(Ordering::Relaxed));
+                Some(if typical > MOST { LEAST } else { (2 * typical + LEAST).min(MOST) })
+            }
+        }
+    }
+
+    /// A wait took so long. Longer ones count at once, shorter ones little by little.
+    pub(super) fn took(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.nanos.load(Ordering::Relaxed);
+        self.nanos.store(nanos.max(before - before / 8), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICROS: fn(u64) -> Duration = Duration::from_micros;
+
+    #[test]
+    fn polling_follows_the_runs_and_is_bounded() {
+        let waiters = Waiters { may_poll: true, waiting: AtomicU32::new(0) };
+        let pace = Pace::default();
+        let polling = |pace: &Pace| pace.polling(WaitPolicy::Adaptive, &waiters);
+        assert_eq!(polling(&pace), Some(MICROS(550)));
+        pace.took(MICROS(800));
+        assert_eq!(polling(&pace), Some(MICROS(1650)));
+        pace.took(MICROS(1500));
+        assert_eq!(polling(&pace), Some(MOST));
+        // Too long to poll for.
+        pace.took(MICROS(9000));
+        assert_eq!(polling(&pace), Some(LEAST));
+        for _ in 0..40 {
+            pace.took(MICROS(20));
+        }
+        assert!(polling(&pace) < Some(MICROS(300)), "{:?}", polling(&pace));
+        for _ in 0..100 {
+            pace.took(MICROS(20));
+        }
+        assert_eq!(polling(&pace), Some(MICROS(90)));
+    }
+
+    #[test]
+    fn nobody_polls_beside_others_or_on_the_devices_core() {
+        let waiters = Waiters { may_poll: true, waiting: AtomicU32::new(0) };
+        let pace = Pace::default();
+        let one = waiters.enter();
+        assert!(pace.polling(WaitPolicy::Adaptive, &waiters) > Some(Duration::ZERO));
+        let two = waiters.enter();
+        assert_eq!(pace.polling(WaitPolicy::Adaptive, &waiters), Some(Duration::ZERO));
+        assert_eq!(pace.polling(WaitPolicy::Spin, &waiters), None);
+        drop(two);
+        assert!(waiters.may_poll());
+        drop(one);
+        let software = Waiters::new(true);
+        assert_eq!(pace.polling(WaitPolicy::Adaptive, &software), Some(Duration::ZERO));
+        assert_eq!(pace.polling(WaitPolicy::SpinThenBlock { micros: 7 }, &software), Some(MICROS(7)));
+    }
+}

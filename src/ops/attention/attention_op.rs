@@ -1,0 +1,391 @@
+//! Attention: scaled dot product attention with masks, windows, a soft cap and a cache of keys and values.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::device::{Places, lower_scaled};
+use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Stage, Steps};
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::movement::region::{self, Block, Piece, Source};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::window::bad;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::shape::Shape;
+
+/// ONNX's Attention. Inputs: Q, K, V of `[batch, heads, length, size]` or `[batch, length, heads * size]`,
+/// optionally a mask, past keys and values, and the number of valid keys of each element of the batch.
+/// Outputs: Y, then present keys and values, then a stage of the scores.
+#[derive(Clone, Debug, Default)]
+pub struct Attention {
+    /// Heads of the queries and of the keys, where inputs have three dimensions.
+    pub heads: Option<(usize, usize)>,
+    /// Factor of the products; one over the root of the size of a head where there is none.
+    pub scale: Option<f32>,
+    /// Whether a query sees no key behind its own position.
+    pub causal: bool,
+    /// Scores become `cap * tanh(score / cap)`; 0 is none.
+    pub softcap: f32,
+    /// How many keys before and behind its own position a query sees, where that is bounded.
+    pub window: [Option<usize>; 2],
+    /// Which stage of the scores the fourth output shows, as ONNX counts them.
+    pub shown: u8,
+}
+
+// Positions of the inputs.
+const Q: usize = 0;
+const K: usize = 1;
+const V: usize = 2;
+const MASK: usize = 3;
+const PAST_K: usize = 4;
+const PAST_V: usize = 5;
+const LENS: usize = 6;
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let count = |name: &str| match attrs.int_opt(name)? {
+        None | Some(0) => Ok(None),
+        Some(n) if n > 0 => Ok(Some(n as usize)),
+        Some(n) => Err(bad(name, format!("is {n}, expected a number of heads"))),
+    };
+    let side = |name: &str| match attrs.int(name, -1)? {
+        -1 => Ok(None),
+        n if n >= 0 => Ok(Some(n as usize)),
+        n => Err(bad(name, format!("is {n}, expected -1 or a number of keys"))),
+    };
+    let shown = attrs.int("qk_matmul_output_mode", 0)?;
+    if !(0..=3).contains(&shown) {
+        return Err(bad("qk_matmul_output_mode", format!("is {shown}, expected 0 to 3")));
+    }
+    // Softmax is computed in 32 bits, or in 64 where inputs have them, whatever is asked for.
+    attrs.int_opt("softmax_precision")?;
+    Ok(Arc::new(Attention {
+        heads: count("q_num_heads")?.zip(count("kv_num_heads")?),
+        scale: attrs.float_opt("scale")?,
+        causal: attrs.flag("is_causal", false)?,
+        softcap: attrs.float("softcap", 0.0)?.max(0.0),
+        window: [side("left_window_size")?, side("right_window_size")?],
+        shown: shown as u8,
+    }))
+}
+
+/// Sizes of one operand: batch, heads, length, size of a head, and where they lie.
+pub(super) struct Operand4 {
+    pub sizes: [usize; 4],
+    pub steps: Steps,
+}
+
+/// Input `i` as `[batch, heads, length, size]`, or as `[batch, length, heads * size]`.
+pub(super) fn operand(cx: &OpCx, i: usize, heads: Option<usize>) -> Result<Operand4, OpError> {
+    match (cx.shape(i)?.dims(), heads) {
+        (&[b, h, l, d], _) => Ok(Operand4 { sizes: [b, h, l, d], steps: Steps::heads_first(h, l, d) }),
+        (&[b, l, w], Some(h)) if h > 0 && w.is_multiple_of(h) => {
+            Ok(Operand4 { sizes: [b, h, l, w / h], steps: Steps::rows_first(h, l, w / h) })
+        }
+        (&[_, _, _], Some(h)) => Err(cx.shape_error(i, format!("a last axis of {h} heads"))),
+        (&[_, _, _], None) => {
+            Err(bad("q_num_heads", "and kv_num_heads must be given for inputs of three dimensions".into()))
+        }
+        _ => Err(cx.shape_error(i, "three or four dimensions")),
+    }
+}
+
+/// How input `i` is read as a mask of `[batch, heads, queries, keys]`; it may be short in keys.
+pub(super) fn mask_steps(cx: &OpCx, i: usize, sizes: [usize; 4]) -> Result<MaskSteps, OpError> {
+    let shape = cx.shape(i)?;
+    let len = shape.last().copied().unwrap_or(1);
+    let keys = if len == 1 { sizes[3] } else { len };
+    let fits = keys <= sizes[3];
+    let full = Shape::new([sizes[0], sizes[1], sizes[2], keys])?;
+    let strides = shape.broadcast_strides(&full).ok().filter(|_| fits);
+    let Some([batch, head, row, key]) = strides.and_then(|s| <[usize; 4]>::try_from(s).ok()) else {
+        return Err(cx.shape_error(i, format!("one that broadcasts to {sizes:?}")));
+    };
+    Ok(MaskSteps { batch, head, row, key, len: keys, elements: shape.elements() })
+}
+
+/// The pieces that write past and new keys (or values) one behind the other as output `to`; `past` is an
+/// input of `[batch, heads, length, size]`.
+pub(super) fn present(
+    cx: &OpCx,
+    past: Option<usize>,
+    (new, steps): (usize, Steps),
+    to: usize,
+) -> Result<Vec<Piece>, OpError> {
+    let dims = cx.output(to)?.shape.to_vec();
+    let [batch, heads, total, size] = dims[..] else { return Ok(Vec::new()) };
+    let dst: Vec<isize> = [heads * total * size, total * size, size, 1].map(|s| s as isize).to_vec();
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    if let Some(past) = past {
+        let len = cx.shape(past)?.get(2).copied().unwrap_or(0);
+        pieces.extend(
+            Block {
+                dims: vec![batch, heads, len, size],
+                src_strides: [heads * len * size, len * size, size, 1].map(|s| s as isize).to_vec(),
+                dst_strides: dst.clone(),
+                src_offset: 0,
+                dst_offset: 0,
+            }
+            .piece(Source::Input(past), to),
+        );
+        at = len;
+    }
+    pieces.extend(
+        Block {
+            dims: vec![batch, heads, total.saturating_sub(at), size],
+            src_strides: [steps.batch, steps.head, steps.row, 1].map(|s| s as isize).to_vec(),
+            dst_strides: dst,
+            src_offset: steps.first,
+            dst_offset: at * size,
+        }
+        .piece(Source::Input(new), to),
+    );
+    Ok(pieces)
+}
+
+/// An [`Attention`] for given inputs.
+#[derive(Clone, Debug)]
+struct Resolved {
+    scaled: Scaled,
+    /// Sizes of the new keys and values in the cache's order.
+    k: Steps,
+    v: Steps,
+    past: bool,
+    /// Keys before the new ones.
+    past_len: usize,
+}
+
+impl Attention {
+    fn resolve(&self, cx: &OpCx) -> Result<Resolved, OpError> {
+        let q = operand(cx, Q, self.heads.map(|h| h.0))?;
+        let k = operand(cx, K, self.heads.map(|h| h.1))?;
+        let v = operand(cx, V, self.heads.map(|h| h.1))?;
+        let [batch, q_heads, q_len, head] = q.sizes;
+        let [_, kv_heads, new_len, _] = k.sizes;
+        let v_head = v.sizes[3];
+        if cx.shape(Q)?.rank() != cx.shape(K)?.rank() || k.sizes[0] != batch || k.sizes[3] != head {
+            return Err(cx.shape_error(K, format!("batch {batch} and heads of {head}, as input 0 has")));
+        }
+        if cx.shape(V)?.rank() != cx.shape(K)?.rank() || v.sizes[..3] != k.sizes[..3] {
+            return Err(cx.shape_error(V, "that of input 1, but for the size of a head"));
+        }
+        if kv_heads == 0 || !q_heads.is_multiple_of(kv_heads) {
+            return Err(cx.shape_error(K, format!("a number of heads that divides {q_heads}")));
+        }
+        let past = cx.has(PAST_K);
+        if past != cx.has(PAST_V) {
+            return Err(OpError::MissingInput { input: if past { PAST_V } else { PAST_K } });
+        }
+        let mut past_len = 0;
+        if past {
+            past_len = cx.shape(PAST_K)?.get(2).copied().unwrap_or(0);
+            for (i, size) in [(PAST_K, head), (PAST_V, v_head)] {
+                if cx.shape(i)?.dims() != [batch, kv_heads, past_len, size] {
+                    return Err(cx.shape_error(i, format!("[{batch}, {kv_heads}, {past_len}, {size}]")));
+                }
+            }
+        }
+        let kv_len = new_len.saturating_add(past_len);
+        if cx.has(LENS) {
+            if past {
+                return Err(OpError::unsupported("past keys beside numbers of valid keys"));
+            }
+            if cx.shape(LENS)?.dims() != [batch] {
+                return Err(cx.shape_error(LENS, format!("[{batch}]")));
+            }
+        }
+        let mask = match cx.has(MASK) {
+            true => Some(mask_steps(cx, MASK, [batch, q_heads, q_len, kv_len])?),
+            false => None,
+        };
+        let rows_first = cx.shape(Q)?.rank() == 3;
+        let y = match rows_first {
+            true => Steps::rows_first(q_heads, q_len, v_head),
+            false => Steps::heads_first(q_heads, q_len, v_head),
+        };
+        let of = |given: Steps, size| if past { Steps::heads_first(kv_heads, kv_len, size) } else { given };
+        let scaled = Scaled {
+            batch,
+            q_heads,
+            kv_heads,
+            q_len,
+            kv_len,
+            head,
+            v_head,
+            q: q.steps,
+            k: of(k.steps, head),
+            v: of(v.steps, v_head),
+            y,
+            mask,
+            scale: self.scale.unwrap_or(1.0 / (head.max(1) as f32).sqrt()),
+            softcap: self.softcap,
+            causal: self.causal,
+            left: self.window[0],
+            right: self.window[1],
+            offset: past_len,
+            lens_add: 0,
+        };
+        Ok(Resolved { scaled, k: k.steps, v: v.steps, past, past_len })
+    }
+
+    fn stage(&self) -> Stage {
+        match self.shown {
+            0 => Stage::Product,
+            1 => Stage::Capped,
+            2 => Stage::Masked,
+            _ => Stage::Softmax,
+        }
+    }
+
+    /// What writes the present keys and values.
+    fn cache(&self, cx: &OpCx, resolved: &Resolved) -> Result<Vec<Piece>, OpError> {
+        let mut pieces = Vec::new();
+        if cx.outputs().len() > 2 {
+            let past = |i| resolved.past.then_some(i);
+            pieces.extend(present(cx, past(PAST_K), (K, resolved.k), 1)?);
+            pieces.extend(present(cx, past(PAST_V), (V, resolved.v), 2)?);
+        }
+        Ok(pieces)
+    }
+}
+
+impl Operator for Attention {
+    fn name(&self) -> &'static str {
+        "Attention"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(3..=7, 1..=4)?;
+        let dtype = cx.dtype_of(Q, FLOATS)?;
+        for i in [K, V, PAST_K, PAST_V].into_iter().filter(|i| cx.has(*i) || *i < MASK) {
+            cx.expect_dtype(i, dtype)?;
+        }
+        if cx.has(MASK) {
+            let allowed = [DType::Bool, dtype, DType::F32, DType::F16, DType::BF16, DType::F64];
+            cx.dtype_of(MASK, &allowed)?;
+        }
+        if cx.has(LENS) {
+            cx.expect_dtype(LENS, DType::I64)?;
+        }
+        let resolved = self.resolve(cx)?;
+        let s = &resolved.scaled;
+        let y = match cx.shape(Q)?.rank() {
+            3 => Shape::new([s.batch, s.q_len, s.q_heads * s.v_head])?,
+            _ => Shape::new([s.batch, s.q_heads, s.q_len, s.v_head])?,
+        };
+        let mut outputs = vec![TensorInfo::new(dtype, y)];
+        // The cache is written also where nobody wants it, because attention reads it from there.
+        if cx.output_count() > 1 || resolved.past {
+            for size in [s.head, s.v_head] {
+                let shape = Shape::new([s.batch, s.kv_heads, s.kv_len, size])?;
+                outputs.push(TensorInfo::new(dtype, shape));
+            }
+        }
+        if cx.output_count() > 3 {
+            let shape = Shape::new([s.batch, s.q_heads, s.q_len, s.kv_len])?;
+            outputs.push(TensorInfo::new(dtype, shape));
+        }
+        Ok(outputs)
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: self.resolve(cx).map_or(0, |r| r.scaled.flops()), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let resolved = self.resolve(cx)?;
+        let mask_is_bool = cx.has(MASK) && cx.dtype(MASK)? == DType::Bool;
+        let sizes = std::array::from_fn(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
+        real_kernel("Attention", cx, Run { resolved, stage: self.stage(), sizes, mask_is_bool })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let resolved = self.resolve(cx)?;
+        region::gpu(lower, cx, &self.cache(cx, &resolved)?)?;
+        let pick = |given: bool, operand| if given { operand } else { Operand::Unused };
+        let places = Places {
+            dtype: cx.dtype(Q)?,
+            q: Operand::Input(Q),
+            k: if resolved.past { Operand::Output(1) } else { Operand::Input(K) },
+            v: if resolved.past { Operand::Output(2) } else { Operand::Input(V) },
+            mask: pick(cx.has(MASK), Operand::Input(MASK)),
+            mask_type: if cx.has(MASK) { Some(cx.dtype(MASK)?) } else { None },
+            lens: pick(cx.has(LENS), Operand::Input(LENS)),
+            lens_words: if cx.has(LENS) { 2 } else { 0 },
+            y: Operand::Output(0),
+            scores: (cx.outputs().len() > 3).then_some((self.stage(), Operand::Output(3))),
+        };
+        lower_scaled(&resolved.scaled, &places, lower)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct Run {
+    resolved: Resolved,
+    stage: Stage,
+    sizes: [usize; 7],
+    mask_is_bool: bool,
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let Run { resolved, sizes, .. } = self;
+        let s = &resolved.scaled;
+        let (outputs, inputs) = io.outputs();
+        let [y, keys, values, scores] = outputs;
+        let new = [inputs.get(K, sizes[K])?, inputs.get(V, sizes[V])?];
+        let past = [inputs.get_opt(PAST_K, sizes[PAST_K])?, inputs.get_opt(PAST_V, sizes[PAST_V])?];
+        let mut full = [new[0], new[1]];
+        let steps = [resolved.k, resolved.v];
+        for (i, cache) in [keys, values].into_iter().enumerate() {
+            let size = if i == 0 { s.head } else { s.v_head };
+            let Some(cache) = cache else { continue };
+            check_len(K + i, cache.len(), s.batch * s.kv_heads * s.kv_len * size)?;
+            fill_cache(s, resolved.past_len, size, (new[i], steps[i]), past[i], cache)?;
+            if resolved.past {
+                full[i] = cache;
+            }
+        }
+        let mask = match self.mask_is_bool {
+            true => MaskData::Bool(inputs.raw_opt::<u8>(MASK, sizes[MASK])?.unwrap_or(&[])),
+            false => inputs.get_opt(MASK, sizes[MASK])?.map_or(MaskData::None, MaskData::Add),
+        };
+        let lens = inputs.raw_opt::<i64>(LENS, sizes[LENS])?;
+        let given = Attended { q: inputs.get(Q, sizes[Q])?, k: full[0], v: full[1], mask, lens };
+        let Some(y) = y else { return Err(KernelError::Absent { index: 7 }) };
+        check_len(7, y.len(), s.batch * s.q_heads * s.q_len * s.v_head)?;
+        if let Some(scores) = &scores {
+            check_len(10, scores.len(), s.batch * s.q_heads * s.q_len * s.kv_len)?;
+        }
+        s.attend(&given, y, scores.map(|out| (self.stage, out)))
+    }
+}
+
+/// Writes past and new vectors of `size` elements one behind the other, heads first.
+pub(super) fn fill_cache<T: Real>(
+    s: &Scaled,
+    past_len: usize,
+    size: usize,
+    (new, steps): (&[T], Steps),
+    past: Option<&[T]>,
+    cache: &mut [T],
+) -> Result<(), KernelError> {
+    let short = || KernelError::Value { what: "an operand of attention is too short".to_owned() };
+    for (n, cache) in cache.chunks_mut((s.kv_len * size).max(1)).enumerate() {
+        let (b, h) = (n / s.kv_heads, n % s.kv_heads);
+        let (before, behind) = cache.split_at_mut_checked(past_len * size).ok_or_else(short)?;
+        if let Some(past) = past {
+            let from = n * past_len * size;
+            before.copy_from_slice(past.get(from..from + before.len()).ok_or_else(short)?);
+        }
+        for (r, row) in behind.chunks_mut(size.max(1)).enumerate() {
+            let from = steps.first + b * steps.batch + h * steps.head + r * steps.row;
+            row.copy_from_slice(new.get(from..from + row.len()).ok_or_else(short)?);
+        }
+    }
+    Ok(())
+}

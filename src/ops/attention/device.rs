@@ -1,0 +1,211 @@
+//! Scaled dot product attention on devices: which kernel, and its parameters.
+
+use super::scaled::{MaskSteps, Scaled, Stage};
+use crate::dtype::DType;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelId, grid_1d};
+use crate::ops::{Lowering, OpError, Operand};
+
+/// At most so many queries are done one work-group each rather than in tiles.
+const VECTOR_ROWS: usize = 4;
+/// The largest head of queries that `attention_vector.comp` keeps.
+const VECTOR_HEAD: usize = 512;
+/// The largest head of values that it does.
+const VECTOR_COLS: usize = 256;
+/// Queries of one work-group, and elements of a value, in `attention_tile.comp`.
+const TILE: [usize; 2] = [64, 128];
+/// Queries of one invocation of `attention_row.comp`.
+const ROWS: usize = 4;
+/// The most texels of a value that it keeps in registers.
+const ROW_TEXELS: usize = 64;
+
+/// The parameter struct of a kernel, all of which have the same members.
+macro_rules! fill {
+    ($name:ident, $s:ident, $count:ident) => {{
+        let none = MaskSteps { batch: 0, head: 0, row: 0, key: 0, len: 0, elements: 0 };
+        let mask = $s.mask.unwrap_or(none);
+        params::$name {
+            count: $count as u32,
+            q_len: $s.q_len as u32,
+            kv_len: $s.kv_len as u32,
+            q_heads: $s.q_heads as u32,
+            share: $s.share() as u32,
+            head: $s.head as u32,
+            v_head: $s.v_head as u32,
+            q_first: $s.q.first as u32,
+            q_batch: $s.q.batch as u32,
+            q_head: $s.q.head as u32,
+            q_row: $s.q.row as u32,
+            k_first: $s.k.first as u32,
+            k_batch: $s.k.batch as u32,
+            k_head: $s.k.head as u32,
+            k_row: $s.k.row as u32,
+            v_first: $s.v.first as u32,
+            v_batch: $s.v.batch as u32,
+            v_head_step: $s.v.head as u32,
+            v_row: $s.v.row as u32,
+            y_batch: $s.y.batch as u32,
+            y_head: $s.y.head as u32,
+            y_row: $s.y.row as u32,
+            mask_batch: mask.batch as u32,
+            mask_head: mask.head as u32,
+            mask_row: mask.row as u32,
+            mask_key: mask.key as u32,
+            mask_len: mask.len as u32,
+            scale: $s.scale,
+            softcap: $s.softcap,
+            offset: $s.offset.min(1 << 28) as i32,
+            left: side($s.left),
+            right: side($s.right),
+        }
+    }};
+}
+
+/// Where the operands of an attention lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub dtype: DType,
+    pub q: Operand,
+    pub k: Operand,
+    pub v: Operand,
+    pub mask: Operand,
+    pub mask_type: Option<DType>,
+    /// Numbers of valid keys.
+    pub lens: Operand,
+    /// 32-bit words of each; 0 where there are none.
+    pub lens_words: u32,
+    pub y: Operand,
+    pub scores: Option<(Stage, Operand)>,
+}
+
+/// Emits `scaled`.
+///
+/// # Errors
+/// [`OpError::Unsupported`] for element types without a kernel and tensors that are too large for one.
+pub(super) fn lower_scaled(
+    scaled: &Scaled,
+    places: &Places,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    let s = scaled;
+    let rows = s.batch * s.q_heads * s.q_len;
+    if rows == 0 || s.v_head == 0 {
+        return Ok(());
+    }
+    if s.kv_len == 0 || s.head == 0 {
+        return Err(OpError::unsupported("attention to nothing"));
+    }
+    let bool_mask = match places.mask_type {
+        None => false,
+        Some(DType::Bool) => true,
+        Some(t) if t == places.dtype => false,
+        Some(t) => return Err(OpError::unsupported(format!("a mask of {t} for {}", places.dtype))),
+    };
+    let pick = |plain: KernelId, with_bool: KernelId| if bool_mask { with_bool } else { plain };
+    let largest = [
+        rows * s.head.max(s.v_head),
+        s.batch * s.kv_heads * s.kv_len * s.head.max(s.v_head),
+        s.mask.map_or(0, |m| m.elements),
+        if places.scores.is_some() { rows * s.kv_len } else { 0 },
+    ];
+    if largest.iter().any(|n| *n > i32::MAX as usize / 4) {
+        return Err(OpError::unsupported("attention of more elements than a kernel can index"));
+    }
+    let args = [places.q, places.k, places.v, places.mask, places.lens, places.y];
+    let stage = places.scores.map_or((0, Operand::Unused), |(stage, to)| (1 + stage as u32, to));
+    let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1];
+    if places.dtype == DType::F32 && lower.device().prefers_texels && whole_texels(s, lower) {
+        let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS);
+        let kernel = pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL);
+        let c = Constants::of(s, places);
+        let spec = [
+            (spec::attention_row::CAUSAL, c.causal),
+            (spec::attention_row::MASKED, c.masked),
+            (spec::attention_row::LEN_WORDS, c.len_words),
+            (spec::attention_row::LEN_ADD, c.len_add),
+            (spec::attention_row::STAGE, stage.0),
+            (spec::attention_row::ROWS, ROWS as u32),
+            (spec::attention_row::TEXELS, (s.v_head / 4) as u32),
+        ];
+        let params = fill!(AttentionRow, s, items);
+        return lower.dispatch_1d(kernel, &spec, &all, &params, items);
+    }
+    let c = Constants::of(s, places);
+    let max_x = lower.device().limits.max_groups[0];
+    let vector = s.q_len <= VECTOR_ROWS && s.head <= VECTOR_HEAD && s.v_head <= VECTOR_COLS;
+    if vector && places.scores.is_none() {
+        let kernel = match places.dtype {
+            DType::F32 => pick(id::ATTENTION_VECTOR_F32, id::ATTENTION_VECTOR_F32_BOOL),
+            DType::F16 => pick(id::ATTENTION_VECTOR_F16, id::ATTENTION_VECTOR_F16_BOOL),
+            other => return Err(no_kernel(other)),
+        };
+        let spec = [
+            (spec::attention_vector::CAUSAL, c.causal),
+            (spec::attention_vector::MASKED, c.masked),
+            (spec::attention_vector::LEN_WORDS, c.len_words),
+            (spec::attention_vector::LEN_ADD, c.len_add),
+            (spec::attention_vector::COLS, s.v_head.next_power_of_two().max(32) as u32),
+        ];
+        let params = fill!(AttentionVector, s, rows);
+        return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
+    }
+    let kernel = match places.dtype {
+        DType::F32 => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),
+        DType::F16 => pick(id::ATTENTION_TILE_F16, id::ATTENTION_TILE_F16_BOOL),
+        other => return Err(no_kernel(other)),
+    };
+    let spec = [
+        (spec::attention_tile::CAUSAL, c.causal),
+        (spec::attention_tile::MASKED, c.masked),
+        (spec::attention_tile::LEN_WORDS, c.len_words),
+        (spec::attention_tile::LEN_ADD, c.len_add),
+        (spec::attention_tile::STAGE, stage.0),
+    ];
+    let groups = s.batch * s.q_heads * s.q_len.div_ceil(TILE[0]) * s.v_head.div_ceil(TILE[1]);
+    let params = fill!(AttentionTile, s, groups);
+    lower.dispatch(kernel, &spec, &all, &params, grid_1d(groups as u64, 1, max_x))
+}
+
+fn no_kernel(dtype: DType) -> OpError {
+    OpError::unsupported(format!("no device kernel for attention of {dtype}"))
+}
+
+/// Whether every vector is whole texels, and views of them are long enough.
+fn whole_texels(s: &Scaled, lower: &Lowering<'_>) -> bool {
+    let steps = [s.q, s.k, s.v, s.y];
+    let whole = steps.iter().all(|t| [t.first, t.batch, t.head, t.row].iter().all(|n| n.is_multiple_of(4)));
+    let reach = |t: &super::scaled::Steps, heads: usize, rows: usize| {
+        let last = |n: usize, step: usize| n.saturating_sub(1) * step;
+        t.first + last(s.batch, t.batch) + last(heads, t.head) + last(rows, t.row)
+    };
+    let elements = reach(&s.q, s.q_heads, s.q_len)
+        .max(reach(&s.k, s.kv_heads, s.kv_len))
+        .max(reach(&s.v, s.kv_heads, s.kv_len))
+        + s.head.max(s.v_head);
+    whole && s.v_head / 4 <= ROW_TEXELS && lower.texels(s.head, elements) && lower.texels(s.v_head, elements)
+}
+
+/// Values of the specialization constants that all kernels have.
+struct Constants {
+    causal: u32,
+    masked: u32,
+    len_words: u32,
+    len_add: u32,
+}
+
+impl Constants {
+    fn of(s: &Scaled, places: &Places) -> Constants {
+        Constants {
+            causal: u32::from(s.causal),
+            masked: u32::from(s.mask.is_some()),
+            len_words: places.lens_words,
+            len_add: s.lens_add as i32 as u32,
+        }
+    }
+}
+
+/// The bound of a window as kernels take it.
+fn side(keys: Option<usize>) -> i32 {
+    // Farther than any key, and small enough for sums of positions.
+    keys.map_or(-1, |n| n.min(1 << 28) as i32)
+}

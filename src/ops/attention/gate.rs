@@ -1,0 +1,207 @@
+//! Activations of two operands: SwiGLU, and com.microsoft's BiasGelu and FastGelu with a bias.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, KernelId, NativeKernel};
+use crate::ops::movement::region::word;
+use crate::ops::par;
+use crate::ops::pointwise::Unary;
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, UnaryOp, unary};
+use crate::spirv::math;
+
+/// Which function of two operands. The numbers are those of `KIND` in `gate.comp`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gate {
+    /// `a * sigmoid(alpha * a) * b`, both of one shape.
+    SwiGlu {
+        /// Factor of the sigmoid's argument.
+        alpha: f32,
+    },
+    /// Gelu of `a + b`, where b is a vector along the last axis.
+    BiasGelu,
+    /// The same with the approximation through tanh.
+    FastGelu,
+}
+
+pub(super) fn read_swiglu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Gate::SwiGlu { alpha: attrs.float("alpha", 1.0)? }))
+}
+
+pub(super) fn read_bias_gelu(_attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Gate::BiasGelu))
+}
+
+pub(super) fn read_fast_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(if attrs.input_count() < 2 { unary(UnaryOp::GeluTanh) } else { Arc::new(Gate::FastGelu) })
+}
+
+pub(super) fn read_quick_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Unary { a: attrs.float("alpha", 1.702)?, ..Unary::new(UnaryOp::Swish) }))
+}
+
+impl Gate {
+    fn code(self) -> (u32, f32) {
+        match self {
+            Gate::SwiGlu { alpha } => (0, alpha),
+            Gate::BiasGelu => (1, 0.0),
+            Gate::FastGelu => (2, 0.0),
+        }
+    }
+}
+
+impl Operator for Gate {
+    fn name(&self) -> &'static str {
+        match self {
+            Gate::SwiGlu { .. } => "SwiGLU",
+            Gate::BiasGelu => "BiasGelu",
+            Gate::FastGelu => "FastGelu",
+        }
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(2..=2, 1..=1)?;
+        let dtype = cx.dtype_of(0, FLOATS)?;
+        cx.expect_dtype(1, dtype)?;
+        let shape = cx.shape(0)?;
+        let wanted = match self {
+            Gate::SwiGlu { .. } => shape.dims(),
+            _ => shape.last().map(std::slice::from_ref).unwrap_or(&[1]),
+        };
+        if cx.shape(1)?.dims() != wanted {
+            return Err(cx.shape_error(1, format!("{wanted:?}")));
+        }
+        Ok(vec![TensorInfo::new(dtype, shape.clone())])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: 12 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
+        real_kernel(self.name(), cx, Run { gate: *self, sizes })
+    }
+
+    fn in_place(&self, _cx: &OpCx) -> Option<usize> {
+        Some(0)
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kernel = kernel_for(cx.dtype(0)?)?;
+        let (kind, alpha) = self.code();
+        let (n, len) = (cx.input(0)?.elements(), cx.input(1)?.elements());
+        let params = params::Gate { n: word(n)?, len: word(len)?, first: 0, alpha };
+        let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
+        lower.dispatch_1d(kernel, &[(spec::gate::KIND, kind)], &args, &params, n)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Emits `x + bias`, where `x` has `n` elements and the bias is `len` elements from `first` on, repeated.
+///
+/// # Errors
+/// [`OpError::Unsupported`] for element types without a kernel.
+pub(super) fn add_bias(
+    lower: &mut Lowering<'_>,
+    dtype: DType,
+    (x, n): (Operand, usize),
+    (bias, first, len): (Operand, usize, usize),
+    y: Operand,
+) -> Result<(), OpError> {
+    let params = params::Gate { n: word(n)?, len: word(len)?, first: word(first)?, alpha: 0.0 };
+    lower.dispatch_1d(kernel_for(dtype)?, &[(spec::gate::KIND, 3)], &[x, bias, y], &params, n)
+}
+
+fn kernel_for(dtype: DType) -> Result<KernelId, OpError> {
+    match dtype {
+        DType::F32 => Ok(id::GATE_F32),
+        DType::F16 => Ok(id::GATE_F16),
+        other => Err(OpError::unsupported(format!("no device kernel for {other}"))),
+    }
+}
+
+struct Run {
+    gate: Gate,
+    sizes: [usize; 2],
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let (y, inputs) = io.output(0, self.sizes[0])?;
+        let (a, b) = (inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
+        let wide = T::DTYPE == DType::F64;
+        let gelu = |s: T| match wide {
+            true => T::from_f64(0.5 * s.to_f64() * (1.0 + math::erf_f64(s.to_f64() / 2f64.sqrt()))),
+            false => T::from_f64(math::gelu(s.to_f64() as f32, 0.0, 0.0).into()),
+        };
+        let fast = |s: T| match wide {
+            true => {
+                // The square root of 2 / pi.
+                let (x, root) = (s.to_f64(), 0.797_884_560_802_865_4);
+                T::from_f64(0.5 * x * (1.0 + (root * (x + 0.044715 * x * x * x)).tanh()))
+            }
+            false => T::from_f64(math::gelu_tanh(s.to_f64() as f32, 0.0, 0.0).into()),
+        };
+        par::parts(y, |start, y| {
+            let a = &a[start..][..y.len()];
+            let places = y.iter_mut().zip(a);
+            let bias = || b.iter().cycle().skip(start % b.len().max(1));
+            match self.gate {
+                Gate::SwiGlu { alpha } => {
+                    let alpha = T::from_f64(alpha.into());
+                    for ((y, a), b) in places.zip(&b[start..]) {
+                        *y = *a / (T::ONE + (-(alpha * *a)).exp()) * *b;
+                    }
+                }
+                Gate::BiasGelu => places.zip(bias()).for_each(|((y, a), b)| *y = gelu(*a + *b)),
+                Gate::FastGelu => places.zip(bias()).for_each(|((y, a), b)| *y = fast(*a + *b)),
+            }
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::test_util::{assert_near, facts, run_f32, tensor};
+
+    fn check(gate: Gate, b: &[usize], want: impl Fn(f64, f64) -> f64) {
+        let inputs = [Some(tensor(&[3, 7, 5], 1)), Some(tensor(b, 2))];
+        let wide = |t: &Option<Tensor>| t.as_ref().unwrap().to_f32s().unwrap();
+        let (a, b) = (wide(&inputs[0]), wide(&inputs[1]));
+        let want: Vec<f64> =
+            a.iter().enumerate().map(|(i, a)| want((*a).into(), b[i % b.len()].into())).collect();
+        assert_near(&run_f32(&gate, &inputs).unwrap(), &want, 1e-6);
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&gate, &inputs, 1e-6);
+    }
+
+    #[test]
+    fn gates_match_their_formulas() {
+        check(Gate::SwiGlu { alpha: 0.7 }, &[3, 7, 5], |a, b| a / (1.0 + (-0.7f32 as f64 * a).exp()) * b);
+        check(Gate::BiasGelu, &[5], |a, b| {
+            let s = a + b;
+            0.5 * s * (1.0 + math::erf_f64(s / 2f64.sqrt()))
+        });
+        check(Gate::FastGelu, &[5], |a, b| {
+            let s = a + b;
+            let root = (2.0 / std::f64::consts::PI).sqrt();
+            0.5 * s * (1.0 + (root * (s + 0.044715 * s.powi(3))).tanh())
+        });
+        let infers = |gate: Gate, b: &[usize]| {
+            facts(&gate, &[Some(tensor(&[3, 5], 1)), Some(tensor(b, 2))], 1).is_ok()
+        };
+        assert!(infers(Gate::SwiGlu { alpha: 1.0 }, &[3, 5]) && !infers(Gate::SwiGlu { alpha: 1.0 }, &[5]));
+        assert!(infers(Gate::BiasGelu, &[5]) && !infers(Gate::BiasGelu, &[3, 5]));
+    }
+}

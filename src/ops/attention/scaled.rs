@@ -1,0 +1,339 @@
+//! Scaled dot product attention with every size, distance and mask resolved: what the operators of this
+//! family that attend have in common, and its native function.
+
+use rayon::prelude::*;
+
+use crate::kernel::KernelError;
+use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::real::Real;
+
+/// Queries that are scored at once; bounds the memory that scores take.
+const BLOCK: usize = 64;
+
+/// Where the vectors of a tensor lie, in elements; the elements of one vector are neighbours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Steps {
+    /// The first vector.
+    pub first: usize,
+    /// From one element of the batch to the next.
+    pub batch: usize,
+    /// From one head to the next.
+    pub head: usize,
+    /// From one position in the sequence to the next.
+    pub row: usize,
+}
+
+impl Steps {
+    /// `[batch, heads, rows, size]`.
+    pub(super) fn heads_first(heads: usize, rows: usize, size: usize) -> Steps {
+        Steps { first: 0, batch: heads * rows * size, head: rows * size, row: size }
+    }
+
+    /// `[batch, rows, heads * size]`.
+    pub(super) fn rows_first(heads: usize, rows: usize, size: usize) -> Steps {
+        Steps { first: 0, batch: heads * rows * size, head: size, row: heads * size }
+    }
+}
+
+/// How a mask is read: element `batch * b + head * h + row * i + key * j`, for keys `j < len` only; the keys
+/// behind are hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MaskSteps {
+    pub batch: usize,
+    pub head: usize,
+    pub row: usize,
+    pub key: usize,
+    pub len: usize,
+    /// How many elements it has.
+    pub elements: usize,
+}
+
+/// The stage of the scores that an output shows, as ONNX's `qk_matmul_output_mode` counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The scaled products.
+    Product,
+    /// Those with the soft cap.
+    Capped,
+    /// Those with the mask added.
+    Masked,
+    /// The probabilities.
+    Softmax,
+}
+
+/// `softmax(cap(scale * q k') + mask) v` for every head of every element of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Scaled {
+    pub batch: usize,
+    pub q_heads: usize,
+    /// Divides `q_heads`: so many neighbouring heads of queries read the same keys.
+    pub kv_heads: usize,
+    pub q_len: usize,
+    pub kv_len: usize,
+    /// Elements of a query and of a key.
+    pub head: usize,
+    /// Elements of a value.
+    pub v_head: usize,
+    pub q: Steps,
+    pub k: Steps,
+    pub v: Steps,
+    /// [`Steps::heads_first`] or [`Steps::rows_first`].
+    pub y: Steps,
+    pub mask: Option<MaskSteps>,
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)`; 0 is none.
+    pub softcap: f32,
+    /// Whether a query sees no key behind its own position, which is `i + offset`.
+    pub causal: bool,
+    /// How many keys before its own position a query sees, if there is a bound.
+    pub left: Option<usize>,
+    /// How many keys behind its own position.
+    pub right: Option<usize>,
+    /// Position of the first query; where the numbers of valid keys are given it is that number less `q_len`.
+    pub offset: usize,
+    /// Added to the given numbers of valid keys.
+    pub lens_add: i64,
+}
+
+/// The elements of a mask.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MaskData<'a, T> {
+    None,
+    /// Keys of elements that are 0 are hidden.
+    Bool(&'a [u8]),
+    /// Added to the scores; negative infinity hides.
+    Add(&'a [T]),
+}
+
+/// What [`Scaled::attend`] reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attended<'a, T> {
+    pub q: &'a [T],
+    pub k: &'a [T],
+    pub v: &'a [T],
+    pub mask: MaskData<'a, T>,
+    /// Valid keys of each element of the batch, if not all are.
+    pub lens: Option<&'a [i64]>,
+}
+
+/// A block of rows of one head.
+struct Job<'a, T> {
+    batch: usize,
+    head: usize,
+    first: usize,
+    y: &'a mut [T],
+    scores: Option<&'a mut [T]>,
+}
+
+impl Scaled {
+    /// How many heads of queries share one head of keys.
+    pub(super) fn share(&self) -> usize {
+        self.q_heads / self.kv_heads.max(1)
+    }
+
+    /// Arithmetic operations.
+    pub(super) fn flops(&self) -> u64 {
+        let scores = self.batch as u64 * self.q_heads as u64 * self.q_len as u64 * self.kv_len as u64;
+        scores * (2 * self.head as u64 + 2 * self.v_head as u64 + 8)
+    }
+
+    /// Writes the output, and a stage of the scores (`[batch, q_heads, q_len, kv_len]`) where it is wanted.
+    ///
+    /// # Errors
+    /// [`KernelError::Value`] where an operand is too short.
+    pub(super) fn attend<T: Real>(
+        &self,
+        given: &Attended<'_, T>,
+        y: &mut [T],
+        scores: Option<(Stage, &mut [T])>,
+    ) -> Result<(), KernelError> {
+        let size = self.q_len * self.v_head;
+        if size == 0 || y.is_empty() {
+            return Ok(());
+        }
+        let straight = self.q_heads == 1 || self.q_len == 1 || self.y.head >= size;
+        if straight {
+            return self.heads(given, y, scores);
+        }
+        let mut heads = vec![T::ZERO; y.len()];
+        self.heads(given, &mut heads, scores)?;
+        let width = self.v_head;
+        y.par_chunks_mut(self.q_heads * width).enumerate().for_each(|(r, y)| {
+            let (b, i) = (r / self.q_len, r % self.q_len);
+            for (h, y) in y.chunks_mut(width).enumerate() {
+                let from = ((b * self.q_heads + h) * self.q_len + i) * width;
+                y.copy_from_slice(&heads[from..from + width]);
+            }
+        });
+        Ok(())
+    }
+
+    /// The output as `[batch, q_heads, q_len, v_head]`.
+    fn heads<T: Real>(
+        &self,
+        given: &Attended<'_, T>,
+        y: &mut [T],
+        scores: Option<(Stage, &mut [T])>,
+    ) -> Result<(), KernelError> {
+        let (stage, mut scores) = scores.map_or((None, None), |(stage, s)| (Some(stage), Some(s)));
+        let mut jobs = Vec::new();
+        for (n, y) in y.chunks_mut(self.q_len * self.v_head).enumerate() {
+            for (r, y) in y.chunks_mut(BLOCK * self.v_head).enumerate() {
+                let rows = y.len() / self.v_head;
+                let part = scores.take().and_then(|s| {
+                    let (part, rest) = s.split_at_mut_checked(rows * self.kv_len)?;
+                    scores = Some(rest);
+                    Some(part)
+                });
+                let (batch, head) = (n / self.q_heads, n % self.q_heads);
+                jobs.push(Job { batch, head, first: r * BLOCK, y, scores: part });
+            }
+        }
+        jobs.into_par_iter().try_for_each(|job| self.block(given, stage, job))
+    }
+
+    fn block<T: Real>(
+        &self,
+        given: &Attended<'_, T>,
+        stage: Option<Stage>,
+        job: Job<'_, T>,
+    ) -> Result<(), KernelError> {
+        let Job { batch, head, first, y, scores } = job;
+        let rows = y.len() / self.v_head;
+        let (valid, offset) = self.valid(given.lens, batch);
+        // Where scores are shown, all are; else those that some row sees.
+        let (low, high) = match stage {
+            Some(_) => (0, self.kv_len),
+            None => {
+                let from = self.seen(first, valid, offset).0;
+                let to = self.seen(first + rows - 1, valid, offset).1;
+                (from, to.max(from))
+            }
+        };
+        let keys = high - low;
+        let kv = head / self.share().max(1);
+        let q = tail(given.q, self.q.first + batch * self.q.batch + head * self.q.head + first * self.q.row)?;
+        let k = tail(given.k, self.k.first + batch * self.k.batch + kv * self.k.head + low * self.k.row)?;
+        let v = tail(given.v, self.v.first + batch * self.v.batch + kv * self.v.head + low * self.v.row)?;
+        let mut own = vec![T::ZERO; rows * keys];
+        let left = Mat { data: q, row: self.q.row, col: 1 };
+        let right = Mat { data: k, row: 1, col: self.k.row };
+        product([rows, keys, self.head], left, right, &mut own, keys.max(1), false, Threads::One)?;
+        let mut shown = scores.map(|s| s.chunks_mut(self.kv_len.max(1)));
+        for (r, row) in own.chunks_mut(keys.max(1)).enumerate() {
+            let show = shown.as_mut().and_then(Iterator::next);
+            let i = first + r;
+            let seen = self.seen(i, valid, offset);
+            let seen = (seen.0.clamp(low, high) - low, seen.1.clamp(low, high) - low);
+            self.row(given.mask, [batch, head, i, low], seen, row, stage.zip(show));
+        }
+        let left = Mat { data: &own, row: keys, col: 1 };
+        let right = Mat { data: v, row: self.v.row, col: 1 };
+        product([rows, self.v_head, keys], left, right, y, self.v_head, false, Threads::One)
+    }
+
+    /// How many keys of element `batch` are valid, and the position of its first query.
+    fn valid(&self, lens: Option<&[i64]>, batch: usize) -> (usize, i64) {
+        let Some(lens) = lens else { return (self.kv_len, self.offset as i64) };
+        let len = lens.get(batch).copied().unwrap_or(0).saturating_add(self.lens_add);
+        (len.clamp(0, self.kv_len as i64) as usize, len.saturating_sub(self.q_len as i64))
+    }
+
+    /// The keys from the first to before the second are those that query `i` sees, but for the mask.
+    fn seen(&self, i: usize, valid: usize, offset: i64) -> (usize, usize) {
+        let at = offset.saturating_add(i as i64);
+        let behind = |n: i64| at.saturating_add(n).saturating_add(1).clamp(0, valid as i64) as usize;
+        let low = self.left.map_or(0, |l| at.saturating_sub(l as i64).clamp(0, valid as i64) as usize);
+        let mut high = valid;
+        if self.causal {
+            high = high.min(behind(0));
+        }
+        if let Some(right) = self.right {
+            high = high.min(behind(right as i64));
+        }
+        (low.min(high), high)
+    }
+
+    /// Products of one query with keys become probabilities. `at` is the batch, the head, the query and the
+    /// first key; `seen` the keys that are not hidden by their place.
+    fn row<T: Real>(
+        &self,
+        mask: MaskData<'_, T>,
+        at: [usize; 4],
+        seen: (usize, usize),
+        row: &mut [T],
+        mut show: Option<(Stage, &mut [T])>,
+    ) {
+        let mut shown = |stage: Stage, row: &[T]| {
+            if let Some((wanted, out)) = &mut show
+                && *wanted == stage
+                && out.len() == row.len()
+            {
+                out.copy_from_slice(row);
+            }
+        };
+        let scale = T::from_f64(self.scale.into());
+        row.iter_mut().for_each(|s| *s *= scale);
+        shown(Stage::Product, row);
+        if self.softcap != 0.0 {
+            let cap = f64::from(self.softcap);
+            row.iter_mut().for_each(|s| *s = T::from_f64(cap * (s.to_f64() / cap).tanh()));
+        }
+        shown(Stage::Capped, row);
+        row[..seen.0].fill(T::LOWEST);
+        row[seen.1..].fill(T::LOWEST);
+        self.add_mask(mask, at, seen, row);
+        shown(Stage::Masked, row);
+        let part = &row[seen.0..seen.1];
+        let top = part.iter().fold(T::LOWEST, |m, s| if *s > m { *s } else { m });
+        let nothing = part.iter().all(|s| *s == T::LOWEST);
+        row[..seen.0].fill(T::ZERO);
+        row[seen.1..].fill(T::ZERO);
+        let part = &mut row[seen.0..seen.1];
+        if nothing {
+            part.fill(T::ZERO);
+        } else {
+            part.iter_mut().for_each(|s| *s = (*s - top).exp());
+            let total: T = part.iter().copied().sum();
+            let factor = T::ONE / total;
+            part.iter_mut().for_each(|s| *s *= factor);
+        }
+        shown(Stage::Softmax, row);
+    }
+
+    fn add_mask<T: Real>(
+        &self,
+        data: MaskData<'_, T>,
+        [batch, head, i, low]: [usize; 4],
+        seen: (usize, usize),
+        row: &mut [T],
+    ) {
+        let Some(mask) = self.mask else { return };
+        let first = batch * mask.batch + head * mask.head + i * mask.row;
+        let covered = mask.len.saturating_sub(low).clamp(seen.0, seen.1);
+        row[covered..seen.1].fill(T::LOWEST);
+        let part = &mut row[seen.0..covered];
+        let from = first + (low + seen.0) * mask.key;
+        match data {
+            MaskData::None => {}
+            MaskData::Bool(m) => {
+                for (j, s) in part.iter_mut().enumerate() {
+                    if m.get(from + j * mask.key).is_none_or(|m| *m == 0) {
+                        *s = T::LOWEST;
+                    }
+                }
+            }
+            MaskData::Add(m) => {
+                for (j, s) in part.iter_mut().enumerate() {
+                    let m = m.get(from + j * mask.key).copied().unwrap_or(T::LOWEST);
+                    // Hidden whatever the score is, also where it is no number.
+                    *s = if m == T::LOWEST { m } else { *s + m };
+                }
+            }
+        }
+    }
+}
+
+fn tail<T>(data: &[T], at: usize) -> Result<&[T], KernelError> {
+    data.get(at..).ok_or_else(|| KernelError::Value { what: "an operand of attention is too short".into() })
+}

@@ -1,0 +1,42 @@
+//! Control flow: graphs as attributes. The session runs them ([`Control`]); no kernel does.
+
+mod choice;
+mod repeat;
+mod scan;
+
+use std::sync::Arc;
+
+pub use choice::If;
+pub use repeat::Loop;
+pub use scan::{Scan, ScanAxis};
+
+use super::{Family, OpDef};
+use crate::dtype::DType;
+use crate::graph::Graph;
+
+/// What a session does in place of a node of control flow.
+#[derive(Clone, Copy, Debug)]
+pub enum Control<'a> {
+    /// Puts one of two graphs in the node's place, `then` where input 0 is true. Their inputs are the node's
+    /// other inputs.
+    If {
+        /// The graph for true.
+        then: &'a Arc<Graph>,
+        /// The graph for false.
+        other: &'a Arc<Graph>,
+    },
+    /// Runs a graph again and again.
+    Loop(&'a Loop),
+    /// Runs a graph for every slice of its inputs.
+    Scan(&'a Scan),
+}
+
+/// The family's rows.
+pub const FAMILY: Family = Family {
+    name: "control",
+    ops: &[
+        OpDef { name: "If", domain: "", since: 1, types: &DType::ALL, gpu: true, read: choice::read },
+        OpDef { name: "Loop", domain: "", since: 1, types: &DType::ALL, gpu: true, read: repeat::read },
+        OpDef { name: "Scan", domain: "", since: 8, types: &DType::ALL, gpu: true, read: scan::read },
+    ],
+};

@@ -1,0 +1,100 @@
+//! Scan: a graph for every slice of its inputs.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::Control;
+use crate::graph::{Graph, TensorInfo};
+use crate::kernel::NativeKernel;
+use crate::ops::{AttrReader, OpCx, OpError, Operator};
+
+/// Along which axis a tensor is sliced or stacked, and from which end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanAxis {
+    /// The axis, negative ones counted from the end.
+    pub axis: i64,
+    /// From the end to the start.
+    pub reverse: bool,
+}
+
+/// Runs a graph for every slice of its inputs. Inputs of the node: the states, the tensors that are sliced,
+/// what the graph captures; of the graph: the states, the slices, what it captures. Outputs of the graph: the
+/// states, values that are stacked; of the node: the states, the stacks.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// The graph.
+    pub body: Arc<Graph>,
+    /// How many states are carried from one slice to the next.
+    pub states: usize,
+    /// The inputs that are sliced.
+    pub inputs: Vec<ScanAxis>,
+    /// The outputs that are stacked.
+    pub outputs: Vec<ScanAxis>,
+    /// Opset 8: the node's inputs begin with the lengths of the sequences, axis 0 of everything is the batch.
+    pub batched: bool,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let body = attrs.graph("body")?;
+    let batched = opset < 9;
+    let slices = attrs.int("num_scan_inputs", 0)?;
+    let given = attrs.input_count().saturating_sub(body.captured() + usize::from(batched));
+    let slices = usize::try_from(slices).ok().filter(|n| (1..=given).contains(n)).ok_or_else(|| {
+        attrs.error("num_scan_inputs", format!("is {slices}, the node has {given} inputs besides"))
+    })?;
+    let states = given - slices;
+    let count = |what, found, expected: String| Err(OpError::Count { what, found, expected });
+    if body.inputs().len() != given + body.captured() {
+        return count("inputs of its body", body.inputs().len() - body.captured(), given.to_string());
+    }
+    if body.outputs().len() < states {
+        return count("outputs of its body", body.outputs().len(), format!("at least {states}"));
+    }
+    let stacks = body.outputs().len() - states;
+    let axes = |axes: &str, directions: &str, n: usize| -> Result<Vec<ScanAxis>, OpError> {
+        let read = |name: &str| -> Result<Vec<i64>, OpError> {
+            let list = attrs.ints_opt(name)?.unwrap_or_else(|| vec![0; n]);
+            match list.len() == n {
+                true => Ok(list),
+                false => Err(attrs.error(name, format!("has {} entries, expected {n}", list.len())).into()),
+            }
+        };
+        let directions = read(directions)?;
+        let axes = if batched { vec![0; n] } else { read(axes)? };
+        Ok(axes.iter().zip(directions).map(|(&axis, d)| ScanAxis { axis, reverse: d != 0 }).collect())
+    };
+    let inputs = if batched {
+        axes("", "directions", slices)?
+    } else {
+        axes("scan_input_axes", "scan_input_directions", slices)?
+    };
+    let outputs = if batched {
+        vec![ScanAxis::default(); stacks]
+    } else {
+        axes("scan_output_axes", "scan_output_directions", stacks)?
+    };
+    Ok(Arc::new(Scan { body: Arc::new(body.clone()), states, inputs, outputs, batched }))
+}
+
+impl Operator for Scan {
+    fn name(&self) -> &'static str {
+        "Scan"
+    }
+
+    /// The sizes of the results depend on the run.
+    fn infer(&self, _: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        Err(OpError::NeedsValue { input: 0 })
+    }
+
+    fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
+        Err(OpError::unsupported("Scan has no kernel of its own"))
+    }
+
+    fn control(&self) -> Option<Control<'_>> {
+        Some(Control::Scan(self))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,134 @@
+//! GatherElements: every index picks one element of its own line along an axis.
+
+use std::sync::Arc;
+
+use super::positions::{INDEX_TYPES, index_words, mapped, position};
+use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::movement::region::{signed_strides, word};
+use crate::ops::strided::Nest;
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
+
+/// `y[i][j] = x[indices[i][j]][j]` for axis 0, and so on: input 0 picked by input 1, which has its rank and
+/// is not longer along the other axes. The output has the shape of the indices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatherElements {
+    /// The axis, negative ones counted from the end.
+    pub axis: i64,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(GatherElements { axis: attrs.int("axis", 0)? }))
+}
+
+/// Checks that input `indices` has the rank of input 0 and is not longer but along the axis, which is given.
+pub(super) fn check_lines(cx: &OpCx, indices: usize, axis: i64) -> Result<usize, OpError> {
+    let (x, i) = (cx.shape(0)?, cx.shape(indices)?);
+    let axis = x.axis(axis)?;
+    let fits = x.rank() == i.rank() && (0..x.rank()).all(|d| d == axis || i[d] <= x[d]);
+    if !fits {
+        return Err(
+            cx.shape_error(indices, format!("the rank of {x} and no larger sizes but along axis {axis}"))
+        );
+    }
+    Ok(axis)
+}
+
+/// The line of the data that each index picks from.
+struct Lines {
+    /// Operand 0 walks the beginnings of the lines.
+    nest: Nest,
+    size: usize,
+    step: usize,
+}
+
+impl GatherElements {
+    fn lines(&self, cx: &OpCx) -> Result<Lines, OpError> {
+        let x = cx.shape(0)?;
+        let axis = x.axis(self.axis)?;
+        let mut strides = signed_strides(x);
+        let step = std::mem::replace(&mut strides[axis], 0).unsigned_abs();
+        Ok(Lines { nest: Nest::new(cx.shape(1)?, &[strides]), size: x[axis], step })
+    }
+}
+
+fn run<W: bytemuck::Pod + Send + Sync>(
+    args: &mut NativeArgs<'_, '_>,
+    at: &[usize],
+    lines: &Lines,
+) -> Result<(), KernelError> {
+    let x = args.read::<W>(0)?;
+    let inner = lines.nest.inner_stride(0);
+    par::parts(args.take_write::<W>(2)?, |first, part| {
+        lines.nest.runs(first..first + part.len(), |start, len, base| {
+            let to = part.get_mut(start - first..).unwrap_or(&mut []);
+            let picks = at.get(start..).unwrap_or(&[]);
+            for (k, (y, &at)) in to.iter_mut().zip(picks).take(len).enumerate() {
+                let from = (base[0] + inner * k as isize).unsigned_abs() + at * lines.step;
+                if let Some(v) = x.get(from) {
+                    *y = *v;
+                }
+            }
+        });
+    });
+    Ok(())
+}
+
+impl Operator for GatherElements {
+    fn name(&self) -> &'static str {
+        "GatherElements"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(2..=2, 1..=1)?;
+        cx.dtype_of(1, INDEX_TYPES)?;
+        check_lines(cx, 1, self.axis)?;
+        Ok(vec![TensorInfo::new(cx.dtype(0)?, cx.shape(1)?.clone())])
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let (lines, bytes, index_type) = (self.lines(cx)?, cx.dtype(0)?.bytes(), cx.dtype(1)?);
+        Ok(NativeKernel::new("GatherElements", move |args| {
+            let at = mapped(args, 1, index_type, |i| position(i, lines.size))?;
+            match bytes {
+                1 => run::<u8>(args, &at, &lines),
+                2 => run::<u16>(args, &at, &lines),
+                4 => run::<u32>(args, &at, &lines),
+                _ => run::<u64>(args, &at, &lines),
+            }
+        }))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kernel = match cx.dtype(0)?.bytes() {
+            1 => id::GATHER_ELEMENTS_B8,
+            2 => id::GATHER_ELEMENTS_B16,
+            4 => id::GATHER_ELEMENTS_B32,
+            _ => id::GATHER_ELEMENTS_B64,
+        };
+        let Lines { nest, size, step } = self.lines(cx)?;
+        let n = nest.elements();
+        if n == 0 {
+            return Ok(());
+        }
+        let many = || OpError::unsupported("a gather of more than 6 dimensions or 2^32 elements");
+        let p = params::GatherElements {
+            sizes: nest.kernel_sizes().ok_or_else(many)?,
+            strides: nest.kernel_strides(0).ok_or_else(many)?,
+            n: word(n)?,
+            size: word(size)?,
+            step: word(step)?,
+        };
+        let constants = [
+            (spec::gather_elements::RANK, nest.rank() as u32),
+            (spec::gather_elements::INDEX_WORDS, index_words(cx.dtype(1)?)),
+        ];
+        let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
+        lower.dispatch_1d(kernel, &constants, &args, &p, n)
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

@@ -1,0 +1,121 @@
+//! Scatters on devices, without atomics, so that results do not depend on the order of invocations.
+
+use super::scatter::{Lines, Reduction};
+use crate::dtype::DType;
+use crate::kernel::table::{id, params, spec};
+use crate::ops::movement::region::word;
+use crate::ops::strided::Nest;
+use crate::ops::{Lowering, OpError, Operand};
+
+/// How the work is cut into invocations, as `scatter.comp` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// One for each update: nothing is reduced.
+    Update = 0,
+    /// One for each line, which takes the line's updates in order.
+    Line = 1,
+    /// One for each element, which takes those of the line's updates that meet it, in order.
+    Element = 2,
+}
+
+/// Lines that fill a device, so that each may be left to one invocation.
+const MANY_LINES: usize = 1024;
+/// Updates that one invocation may take on its own.
+const FEW_UPDATES: usize = 4096;
+/// Updates that all elements together may look at.
+const MAX_LOOKS: usize = 1 << 32;
+
+fn mode(lower: &Lowering<'_>, lines: &Lines, reduction: Reduction) -> Result<Mode, OpError> {
+    if reduction == Reduction::None {
+        return Ok(Mode::Update);
+    }
+    let count = lines.nest.elements();
+    let looks = count.saturating_mul(lines.size).saturating_mul(lines.updates);
+    // Few cores gain nothing from invocations that each look at all updates.
+    let few_cores = lower.device().prefers_texels;
+    if !few_cores && count < MANY_LINES && looks <= MAX_LOOKS && lines.size > 1 {
+        Ok(Mode::Element)
+    } else if few_cores || count >= MANY_LINES / 4 || lines.updates <= FEW_UPDATES {
+        Ok(Mode::Line)
+    } else {
+        let what = format!("{} updates on {count} lines of {} elements", lines.updates, lines.size);
+        Err(OpError::unsupported(format!("no device kernel reduces {what} fast")))
+    }
+}
+
+/// Emits the updates of `args`: positions of `words` words each, updates, and the copy of the data that is
+/// changed.
+pub(super) fn lower(
+    lower: &mut Lowering<'_>,
+    lines: &Lines,
+    reduction: Reduction,
+    dtype: DType,
+    args: [Operand; 3],
+    words: u32,
+) -> Result<(), OpError> {
+    let mode = mode(lower, lines, reduction)?;
+    let count = lines.nest.elements();
+    let items = match mode {
+        Mode::Update => count * lines.updates,
+        Mode::Line => count,
+        Mode::Element => count * lines.size,
+    };
+    let (lines, bytes) = match reduction {
+        Reduction::None => widened(lines, dtype.bytes()),
+        _ => (lines.clone(), 0),
+    };
+    let items = if mode == Mode::Update { lines.nest.elements() * lines.updates } else { items };
+    let kernel = match (bytes, dtype) {
+        (1, _) => id::SCATTER_B8,
+        (2, _) => id::SCATTER_B16,
+        (4, _) => id::SCATTER_B32,
+        (8, _) => id::SCATTER_B64,
+        (16, _) => id::SCATTER_B128,
+        (_, DType::F32) => id::SCATTER_F32,
+        (_, DType::F16) => id::SCATTER_F16,
+        (_, DType::I32) => id::SCATTER_I32,
+        (_, DType::I64) => id::SCATTER_I64,
+        (_, other) => return Err(OpError::unsupported(format!("no device kernel reduces {other}"))),
+    };
+    let many = || OpError::unsupported("a scatter of more than 6 dimensions or 2^31 elements");
+    let strides = |k: usize| lines.nest.kernel_strides::<6>(k).ok_or_else(many);
+    let p = params::Scatter {
+        sizes: lines.nest.kernel_sizes().ok_or_else(many)?,
+        data_strides: strides(0)?,
+        index_strides: strides(1)?,
+        update_strides: strides(2)?,
+        n: word(items)?,
+        lines: word(lines.nest.elements())?,
+        updates: word(lines.updates)?,
+        size: word(lines.size)?,
+        data_step: word(lines.steps[0])?,
+        index_step: word(lines.steps[1])?,
+        update_step: word(lines.steps[2])?,
+    };
+    let constants = [
+        (spec::scatter::RANK, lines.nest.rank() as u32),
+        (spec::scatter::INDEX_WORDS, words),
+        (spec::scatter::MODE, mode as u32),
+        (spec::scatter::REDUCTION, reduction as u32),
+    ];
+    lower.dispatch_1d(kernel, &constants, &args, &p, items)
+}
+
+/// The same lines over wider elements where whole runs of them are moved, and their bytes.
+fn widened(lines: &Lines, mut bytes: usize) -> (Lines, usize) {
+    let mut lines = lines.clone();
+    let slices = lines.nest.rank() == 1
+        && [0, 2].iter().all(|&k| lines.nest.inner_stride(k) == 1)
+        && lines.nest.inner_stride(1) == 0
+        && lines.steps[0] == lines.nest.elements();
+    let mut inner = lines.nest.elements();
+    while slices && bytes < 16 && inner % 2 == 0 {
+        inner /= 2;
+        bytes *= 2;
+    }
+    if slices {
+        lines.nest = Nest::new(&[inner], &[vec![1], vec![0], vec![1]]);
+        lines.steps = [inner, lines.steps[1], inner];
+    }
+    (lines, bytes)
+}

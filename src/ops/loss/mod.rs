@@ -1,0 +1,25 @@
+//! Losses: how far predictions are from labels.
+
+mod nll;
+mod nll_device;
+
+pub use nll::{NllLoss, Reduction};
+
+use super::real::FLOATS;
+use super::{AttrReader, Family, OpDef, OpError, Operator};
+use std::sync::Arc;
+
+type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+const fn row(name: &'static str, read: Reader) -> OpDef {
+    OpDef { name, domain: "", since: 12, types: FLOATS, gpu: true, read }
+}
+
+/// The family's rows.
+pub const FAMILY: Family = Family {
+    name: "loss",
+    ops: &[
+        row("NegativeLogLikelihoodLoss", |a, _| nll::read(a, false)),
+        row("SoftmaxCrossEntropyLoss", |a, _| nll::read(a, true)),
+    ],
+};

@@ -1,0 +1,155 @@
+//! Functions that a graph spells out in simple operators become one operator each ([`whole_function`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::flow::{Flow, ValueId};
+use crate::dtype::DType;
+use crate::ops::pointwise::{Unary, may_end_function, whole_function};
+use crate::spirv::{ExprId, Indexing, PointwiseDesc};
+
+/// Operators of the longest spelling.
+const LONGEST: usize = 9;
+
+/// Replaces what is spelled out; how many functions were found.
+pub fn find_functions(flow: &mut Flow) -> usize {
+    let mut producer = vec![None; flow.values.len()];
+    for (n, node) in flow.nodes.iter().enumerate() {
+        node.outputs.iter().for_each(|&v| producer[v] = Some(n));
+    }
+    let mut found = 0;
+    for n in 0..flow.nodes.len() {
+        if !may_end_function(flow.nodes[n].op.as_ref()) {
+            continue;
+        }
+        let search = Search { flow, producer: &producer, last: n };
+        let function = search.candidates().into_iter().find_map(|x| Some((search.function(x)?, x)));
+        if let Some((function, x)) = function {
+            let node = &mut flow.nodes[n];
+            node.op = Arc::new(function);
+            node.inputs = vec![Some(x)];
+            found += 1;
+        }
+    }
+    if found > 0 {
+        flow.drop_dead();
+    }
+    found
+}
+
+/// The search for a function that node `last` ends.
+struct Search<'a> {
+    flow: &'a Flow,
+    producer: &'a [Option<usize>],
+    last: usize,
+}
+
+impl Search<'_> {
+    /// Whether the value is one of the function's: of its shape, and not known before the run.
+    fn fits(&self, v: ValueId) -> bool {
+        let output = &self.flow.values[self.flow.nodes[self.last].outputs[0]].info;
+        let value = &self.flow.values[v];
+        value.info == *output && output.dtype == DType::F32 && value.constant.is_none()
+    }
+
+    /// Values that may be the function's argument, the nearest first.
+    fn candidates(&self) -> Vec<ValueId> {
+        let mut found: Vec<ValueId> = Vec::new();
+        let mut nodes = vec![self.last];
+        let mut next = 0;
+        while let Some(&n) = nodes.get(next) {
+            next += 1;
+            for &v in self.flow.nodes[n].inputs.iter().flatten() {
+                if self.fits(v) && !found.contains(&v) {
+                    found.push(v);
+                    nodes.extend(self.producer[v].filter(|p| nodes.len() < LONGEST && !nodes.contains(p)));
+                }
+            }
+        }
+        found
+    }
+
+    /// The function of `x`, if it is one.
+    fn function(&self, x: ValueId) -> Option<Unary> {
+        let mut desc = PointwiseDesc::new([Indexing::Full]);
+        let mut known = HashMap::from([(x, desc.input(0).ok()?)]);
+        let y = self.expr(self.last, &mut desc, &mut known)?;
+        desc.output(y).ok()?;
+        whole_function(&desc)
+    }
+
+    fn expr(
+        &self,
+        n: usize,
+        desc: &mut PointwiseDesc,
+        known: &mut HashMap<ValueId, ExprId>,
+    ) -> Option<ExprId> {
+        let node = &self.flow.nodes[n];
+        let &[out] = &node.outputs[..] else { return None };
+        if known.len() > LONGEST || node.device != self.flow.nodes[self.last].device {
+            return None;
+        }
+        let mut args = Vec::with_capacity(node.inputs.len());
+        for v in &node.inputs {
+            let constant = v.and_then(|v| self.flow.values[v].constant.as_ref());
+            args.push(match (v, constant) {
+                (None, _) => desc.constant(0.0).ok()?,
+                (Some(_), Some(constant)) => match constant.as_slice::<f32>().ok()? {
+                    [one] => desc.constant(*one).ok()?,
+                    _ => return None,
+                },
+                (Some(v), None) => match known.get(v) {
+                    Some(expr) => *expr,
+                    None if self.fits(*v) => self.expr(self.producer[*v]?, desc, known)?,
+                    None => return None,
+                },
+            });
+        }
+        let expr = node.op.pointwise_expr(&self.flow.cx(n), desc, &args)?;
+        known.insert(out, expr);
+        Some(expr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{GraphBuilder, Tensor, TensorInfo};
+    use crate::ops::{self, BinaryOp, UnaryOp};
+    use crate::plan::specialize;
+    use crate::shape::Shape;
+
+    #[test]
+    fn a_gated_value_is_one_operator() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into(), 5.into()]);
+        let a = g.op(ops::unary(UnaryOp::Softplus), &[x]);
+        let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[a]);
+        let y = g.op(ops::binary(BinaryOp::Mul), &[gate, a]);
+        // Spelled with an argument that another operator of one element made.
+        let six = g.constant("six", Tensor::scalar(6f32));
+        let by = g.op(ops::binary(BinaryOp::Mul), &[y, six]);
+        let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[by]);
+        let z = g.op(ops::binary(BinaryOp::Mul), &[by, gate]);
+        g.output("z", z);
+        let info = TensorInfo::new(DType::F32, Shape::new([4, 5]).unwrap());
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        assert_eq!(find_functions(&mut flow), 2);
+        let names: Vec<&str> = flow.nodes.iter().map(|n| n.op.name()).collect();
+        assert_eq!(names, ["Softplus", "Swish", "Mul", "Swish"]);
+    }
+
+    #[test]
+    fn gates_of_other_values_are_left() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into(), 5.into()]);
+        let w = g.input("w", DType::F32, [5.into()]);
+        let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[w]);
+        let y = g.op(ops::binary(BinaryOp::Mul), &[x, gate]);
+        g.output("y", y);
+        let infos = [[4, 5].as_slice(), &[5]]
+            .map(|dims| TensorInfo::new(DType::F32, Shape::new(dims.to_vec()).unwrap()));
+        let mut flow = specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap();
+        assert_eq!(find_functions(&mut flow), 0);
+    }
+}

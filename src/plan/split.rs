@@ -1,0 +1,235 @@
+//! Splits a graph where sizes are known only in the run.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::PlanError;
+use super::flow::{Step, Walk};
+use crate::graph::{Graph, NodeId, Origin, Tensor, TensorId, TensorInfo};
+use crate::ops::Operator;
+use crate::ops::control::Control;
+
+/// Where a tensor between the parts of a split graph comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Feed {
+    /// An input of the whole graph.
+    Input(usize),
+    /// An output of the head.
+    Head(usize),
+    /// An output of a step.
+    Step {
+        /// Which step.
+        step: usize,
+        /// Which of its outputs.
+        output: usize,
+    },
+}
+
+/// What a step reads.
+#[derive(Clone, Debug)]
+pub enum StepInput {
+    /// A value that is known.
+    Constant(Tensor),
+    /// A tensor of the run.
+    Feed(Feed),
+}
+
+/// A node that the session itself runs, on the host or as runs of a graph.
+#[derive(Clone, Debug)]
+pub struct HostStep {
+    /// The node's name.
+    pub name: String,
+    /// What it computes.
+    pub op: Arc<dyn Operator>,
+    /// What it reads.
+    pub inputs: Vec<Option<StepInput>>,
+    /// How many outputs are wanted.
+    pub outputs: usize,
+}
+
+/// A graph in parts: the head can be planned, then come the steps, and the tail can be planned once their
+/// results are known.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// What can be planned now. Its inputs are those of the whole graph, its first outputs are outputs of the
+    /// whole graph under their names.
+    pub head: Graph,
+    /// What the session runs behind it.
+    pub steps: Vec<HostStep>,
+    /// What remains. Its outputs are the other outputs of the whole graph.
+    pub tail: Graph,
+    /// Where each input of the tail comes from.
+    pub feeds: Vec<Feed>,
+    /// Inputs of the tail whose values its plan needs.
+    pub needed: Vec<usize>,
+}
+
+/// The graph with the chosen one of a node's graphs in its place ([`PlanError::Choose`]).
+///
+/// # Errors
+/// [`PlanError::Graph`].
+pub fn choose(graph: &Graph, node: NodeId, then: bool) -> Result<Graph, PlanError> {
+    let decl = graph.node(node);
+    match decl.op.control() {
+        Some(Control::If { then: yes, other: no }) => {
+            let inputs = decl.inputs.get(1..).unwrap_or(&[]);
+            Ok(graph.inlined(node, if then { yes } else { no }, inputs)?)
+        }
+        _ => Ok(graph.clone()),
+    }
+}
+
+/// Splits `graph` for inputs of types and shapes `infos`; `values` are inputs given by value.
+///
+/// # Errors
+/// As [`super::specialize`]; [`PlanError::Choose`] as there.
+pub fn split(
+    graph: &Graph,
+    infos: &[TensorInfo],
+    values: &BTreeMap<usize, Tensor>,
+) -> Result<Split, PlanError> {
+    let mut walk = Walk::begin(graph, infos, values)?;
+    let live = walk.live_nodes();
+    let mut waits: BTreeSet<NodeId> = BTreeSet::new();
+    let mut needed: BTreeSet<TensorId> = BTreeSet::new();
+    let mut steps: Vec<NodeId> = Vec::new();
+    for &n in &live {
+        let node = graph.node(n);
+        let known = |id: &TensorId| walk.value_of[id.index()].is_some();
+        if !node.inputs.iter().flatten().all(known) || node.control_deps.iter().any(|d| waits.contains(d)) {
+            waits.insert(n);
+            continue;
+        }
+        match walk.node(n)? {
+            Step::Done => {}
+            Step::Choose(then) => return Err(PlanError::Choose { node: n, then }),
+            Step::Wait { input } => {
+                waits.insert(n);
+                if walk.is_dynamic(n) {
+                    steps.push(n);
+                } else {
+                    needed.extend(node.inputs.get(input).copied().flatten());
+                }
+            }
+        }
+    }
+    Ok(Parts { graph, walk: &walk, waits, steps }.make(&needed))
+}
+
+struct Parts<'a> {
+    graph: &'a Graph,
+    walk: &'a Walk<'a>,
+    /// Nodes that are not in the head.
+    waits: BTreeSet<NodeId>,
+    /// Those of them that are steps.
+    steps: Vec<NodeId>,
+}
+
+impl Parts<'_> {
+    fn make(&self, needed: &BTreeSet<TensorId>) -> Split {
+        let graph = self.graph;
+        let mut head = graph.clone();
+        // Outputs of the whole graph that the head makes keep their names and come first.
+        head.outputs.retain(|(_, id)| self.walk.value_of[id.index()].is_some());
+        let mut names: BTreeSet<String> = graph.outputs.iter().map(|(name, _)| name.clone()).collect();
+        let mut head_output: HashMap<TensorId, usize> = HashMap::new();
+        for (o, (_, id)) in head.outputs.iter().enumerate() {
+            head_output.entry(*id).or_insert(o);
+        }
+        let mut feed_of = |id: TensorId| -> Option<Feed> {
+            match graph.tensor(id).origin {
+                Origin::Input => graph.inputs.iter().position(|i| *i == id).map(Feed::Input),
+                Origin::Constant(_) => None,
+                Origin::Node { node, output } => match self.steps.iter().position(|s| *s == node) {
+                    Some(step) => Some(Feed::Step { step, output: output as usize }),
+                    None if self.waits.contains(&node) => None,
+                    None => {
+                        let next = head.outputs.len();
+                        let o = *head_output.entry(id).or_insert(next);
+                        if o == next {
+                            let mut name = format!("{}:next", graph.tensor(id).name);
+                            while !names.insert(name.clone()) {
+                                name.push('\'');
+                            }
+                            head.outputs.push((name, id));
+                        }
+                        Some(Feed::Head(o))
+                    }
+                },
+            }
+        };
+        let constant = |id: TensorId| -> Option<Tensor> {
+            self.walk.flow.values.get(self.walk.value_of[id.index()]?)?.constant.clone()
+        };
+        let steps = (self.steps.iter())
+            .map(|&n| {
+                let node = graph.node(n);
+                let mut read = |id: TensorId| match constant(id) {
+                    Some(value) => Some(StepInput::Constant(value)),
+                    None => feed_of(id).map(StepInput::Feed),
+                };
+                HostStep {
+                    name: node.name.clone(),
+                    op: node.op.clone(),
+                    inputs: node.inputs.iter().map(|i| i.and_then(&mut read)).collect::<Vec<_>>(),
+                    outputs: node.outputs.len(),
+                }
+            })
+            .collect();
+        let mut tail = graph.clone();
+        tail.inputs.clear();
+        tail.lazy_inputs.clear();
+        tail.captured = 0;
+        let stays = |n: NodeId| self.waits.contains(&n) && !self.steps.contains(&n);
+        let mut feeds = Vec::new();
+        let kept: Vec<TensorId> = {
+            let nodes = graph.nodes.iter().enumerate().filter(|(n, _)| stays(NodeId(*n as u32)));
+            let read = nodes.flat_map(|(_, node)| node.inputs.iter().flatten().copied());
+            let outputs = graph.outputs.iter().map(|(_, id)| *id);
+            read.chain(outputs.filter(|id| self.walk.value_of[id.index()].is_none())).collect()
+        };
+        let mut seen: BTreeSet<TensorId> = BTreeSet::new();
+        for id in kept {
+            if !seen.insert(id) {
+                continue;
+            }
+            let decl = &mut tail.tensors[id.index()];
+            if let Some(value) = constant(id) {
+                decl.origin = Origin::Constant(value);
+            } else if let Some(feed) = feed_of(id) {
+                (decl.origin, decl.dtype, decl.shape) = (Origin::Input, None, None);
+                tail.inputs.push(id);
+                feeds.push(feed);
+            }
+        }
+        tail.outputs.retain(|(_, id)| self.walk.value_of[id.index()].is_none());
+        let needed =
+            (tail.inputs.iter().enumerate()).filter(|(_, id)| needed.contains(id)).map(|(i, _)| i).collect();
+        keep_nodes(&mut tail, stays);
+        keep_nodes(&mut head, |n| !self.waits.contains(&n));
+        Split { head, steps, tail, feeds, needed }
+    }
+}
+
+/// Keeps the nodes that `stays` names, and renumbers.
+fn keep_nodes(graph: &mut Graph, stays: impl Fn(NodeId) -> bool) {
+    let mut position: Vec<Option<NodeId>> = Vec::with_capacity(graph.nodes.len());
+    let mut next = 0;
+    for n in 0..graph.nodes.len() as u32 {
+        position.push(stays(NodeId(n)).then(|| {
+            next += 1;
+            NodeId(next - 1)
+        }));
+    }
+    let nodes = std::mem::take(&mut graph.nodes);
+    graph.nodes = nodes.into_iter().zip(&position).filter(|(_, p)| p.is_some()).map(|(n, _)| n).collect();
+    for node in &mut graph.nodes {
+        node.control_deps = node.control_deps.iter().filter_map(|d| position[d.index()]).collect();
+    }
+    for t in &mut graph.tensors {
+        if let Origin::Node { node, .. } = &mut t.origin {
+            // Of a node that is gone nothing is read.
+            *node = position.get(node.index()).copied().flatten().unwrap_or(NodeId(u32::MAX));
+        }
+    }
+}

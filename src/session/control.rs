@@ -1,0 +1,358 @@
+//! Runs of a graph again and again: Loop and Scan.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::Inner;
+use super::binding::Binding;
+use super::error::Error;
+use super::slot::{BindPolicy, Source};
+use super::stage::{Held, HeldMemory, node_error, owned};
+use crate::graph::{Tensor, TensorInfo};
+use crate::limits;
+use crate::ops::OpError;
+use crate::ops::control::{Control, Loop, Scan, ScanAxis};
+use crate::plan::HostStep;
+use crate::shape::Shape;
+
+/// A graph that is run again and again, with what it keeps between its runs.
+#[derive(Debug)]
+pub(super) struct Repeat<'e> {
+    body: Arc<Inner>,
+    policy: BindPolicy,
+    binding: Option<Binding<'e>>,
+}
+
+impl<'e> Repeat<'e> {
+    pub(super) fn new(body: &Arc<Inner>, policy: BindPolicy) -> Self {
+        // What runs write is the session's own.
+        Repeat { body: Arc::clone(body), policy: BindPolicy { strict: false, ..policy }, binding: None }
+    }
+
+    /// Runs the body once. `places` keeps memory for its outputs from one turn to the next but one.
+    fn turn(&mut self, inputs: &[Held<'e>], places: &mut Places<'e>) -> Result<Vec<Held<'e>>, Error> {
+        let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
+        let compiled = self.body.compiled(&infos, &BTreeMap::new())?;
+        let planned: BTreeMap<&str, &TensorInfo> =
+            compiled.plan.outputs.iter().map(|io| (io.name.as_str(), &io.info)).collect();
+        let mut outputs = Vec::new();
+        for (o, (name, _)) in self.body.graph.outputs().iter().enumerate() {
+            outputs.push(match planned.get(name.as_str()) {
+                Some(info) => places.get(o, info)?,
+                None => Source::Value,
+            });
+        }
+        let reused = self.binding.take().filter(|b| Arc::ptr_eq(&b.compiled, &compiled));
+        let mut binding = match reused {
+            Some(mut binding) => {
+                let placed = self.body.graph.outputs().iter().map(|(name, _)| name).zip(&outputs);
+                let placed = placed.filter_map(|(name, source)| {
+                    let o = compiled.plan.outputs.iter().position(|io| io.name == *name)?;
+                    Some((o, source.clone()))
+                });
+                binding.refill(inputs, &placed.collect::<Vec<_>>())?;
+                binding
+            }
+            None => {
+                let sources = inputs.iter().map(|h| h.source().0).collect();
+                let body = &self.body;
+                let made =
+                    Binding::assemble(body, Arc::clone(&compiled), sources, outputs.clone(), self.policy)?;
+                made.fill(inputs)?;
+                made
+            }
+        };
+        binding.run()?;
+        let results = (self.body.graph.outputs().iter().zip(outputs))
+            .map(|((name, _), source)| match planned.get(name.as_str()) {
+                Some(&info) => Ok(Held { info: info.clone(), memory: HeldMemory::Placed(source) }),
+                None => binding.get_output(name).map(Held::value),
+            })
+            .collect::<Result<_, Error>>()?;
+        self.binding = Some(binding);
+        Ok(results)
+    }
+}
+
+/// Memory of two turns: one is read while the other is written.
+#[derive(Default)]
+struct Places<'e> {
+    odd: bool,
+    held: [HashMap<(usize, TensorInfo), Source<'e>>; 2],
+}
+
+impl<'e> Places<'e> {
+    fn get(&mut self, output: usize, info: &TensorInfo) -> Result<Source<'e>, Error> {
+        let held = &mut self.held[usize::from(self.odd)];
+        let key = (output, info.clone());
+        if let Some(source) = held.get(&key) {
+            return Ok(source.clone());
+        }
+        held.retain(|(o, _), _| *o != output);
+        let source = owned(info)?.1;
+        held.insert(key, source.clone());
+        Ok(source)
+    }
+
+    fn next(&mut self) {
+        self.odd = !self.odd;
+    }
+}
+
+/// Runs a node of control flow.
+pub(super) fn run<'e>(
+    flow: Control<'_>,
+    step: &HostStep,
+    inputs: &[Option<Held<'e>>],
+    repeat: &mut Repeat<'e>,
+) -> Result<Vec<Held<'e>>, Error> {
+    match flow {
+        Control::Loop(l) => run_loop(l, step, inputs, repeat),
+        Control::Scan(s) if s.batched => batched(s, step, inputs, repeat),
+        Control::Scan(s) => run_scan(s, step, inputs, repeat),
+        Control::If { .. } => Ok(Vec::new()),
+    }
+}
+
+fn given<'h, 'e>(
+    step: &HostStep,
+    inputs: &'h [Option<Held<'e>>],
+    input: usize,
+) -> Result<&'h Held<'e>, Error> {
+    inputs
+        .get(input)
+        .and_then(Option::as_ref)
+        .ok_or_else(|| node_error(step, OpError::MissingInput { input }))
+}
+
+fn scalar(step: &HostStep, input: usize, held: &Held<'_>, repeat: &Repeat<'_>) -> Result<i64, Error> {
+    let tensor = held.tensor(&repeat.body.devices)?;
+    let value = tensor.to_i64s().map_err(|e| node_error(step, e.into()))?;
+    let wrong = || OpError::Value { input, problem: format!("has {} elements, expected one", value.len()) };
+    value.first().copied().ok_or_else(|| node_error(step, wrong()))
+}
+
+fn run_loop<'e>(
+    op: &Loop,
+    step: &HostStep,
+    inputs: &[Option<Held<'e>>],
+    repeat: &mut Repeat<'e>,
+) -> Result<Vec<Held<'e>>, Error> {
+    let trips = inputs.first().and_then(Option::as_ref).map(|h| scalar(step, 0, h, repeat)).transpose()?;
+    let condition = inputs.get(1).and_then(Option::as_ref).map(|h| scalar(step, 1, h, repeat)).transpose()?;
+    let mut goes_on = condition.is_none_or(|c| c != 0);
+    let end = inputs.len().min(2 + op.states);
+    let mut states = (2..end).map(|i| given(step, inputs, i).cloned()).collect::<Result<Vec<_>, _>>()?;
+    let captured = (end..inputs.len()).map(|i| given(step, inputs, i).cloned());
+    let captured = captured.collect::<Result<Vec<_>, _>>()?;
+    let stacked = op.body.outputs().len().saturating_sub(1 + op.states);
+    let mut stacks: Vec<Stack> = (0..stacked).map(|_| Stack::default()).collect();
+    let mut places = Places::default();
+    let mut turn = 0i64;
+    while goes_on && trips.is_none_or(|t| turn < t) {
+        if turn >= limits::MAX_ITERATIONS {
+            let what = format!("a loop of more than {} iterations", limits::MAX_ITERATIONS);
+            return Err(node_error(step, OpError::unsupported(what)));
+        }
+        let mut all = vec![Held::value(Tensor::scalar(turn)), truth(true)];
+        all.extend(states.iter().cloned());
+        all.extend(captured.iter().cloned());
+        let mut results = repeat.turn(&all, &mut places)?.into_iter();
+        let next = results.next();
+        states = results.by_ref().take(op.states).collect();
+        for (stack, held) in stacks.iter_mut().zip(results) {
+            stack.push(step, held.tensor(&repeat.body.devices)?)?;
+        }
+        goes_on = match &next {
+            Some(next) => scalar(step, 1, next, repeat)? != 0,
+            None => false,
+        };
+        places.next();
+        turn += 1;
+    }
+    let mut shapes = Vec::new();
+    if turn == 0 && stacked > 0 {
+        let mut all = vec![Held::value(Tensor::scalar(0i64)), truth(true)];
+        all.extend(states.iter().chain(&captured).cloned());
+        shapes = planned(&all, repeat, 1 + op.states);
+    }
+    for (k, stack) in stacks.into_iter().enumerate() {
+        let tensor = stack.finish(step, ScanAxis::default(), shapes.get(k).and_then(Option::as_ref))?;
+        states.push(Held::value(tensor));
+    }
+    Ok(states)
+}
+
+fn truth<'e>(value: bool) -> Held<'e> {
+    let info = TensorInfo::new(crate::dtype::DType::Bool, Shape::scalar());
+    let built = Tensor::build::<std::convert::Infallible>(info, |bytes| {
+        bytes.fill(u8::from(value));
+        Ok(())
+    });
+    match built {
+        Ok(tensor) => Held::value(tensor),
+        Err(never) => match never {},
+    }
+}
+
+/// Types and shapes of the body's outputs from `skip` on, where they can be told without running it.
+fn planned(inputs: &[Held<'_>], repeat: &Repeat<'_>, skip: usize) -> Vec<Option<TensorInfo>> {
+    let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
+    let Ok(compiled) = repeat.body.compiled(&infos, &BTreeMap::new()) else { return Vec::new() };
+    let info_of =
+        |name: &String| compiled.plan.outputs.iter().find(|io| io.name == *name).map(|io| io.info.clone());
+    repeat.body.graph.outputs().iter().skip(skip).map(|(name, _)| info_of(name)).collect()
+}
+
+fn run_scan<'e>(
+    op: &Scan,
+    step: &HostStep,
+    inputs: &[Option<Held<'e>>],
+    repeat: &mut Repeat<'e>,
+) -> Result<Vec<Held<'e>>, Error> {
+    let end = op.states + op.inputs.len();
+    let mut states =
+        (0..op.states).map(|i| given(step, inputs, i).cloned()).collect::<Result<Vec<_>, _>>()?;
+    let captured = (end..inputs.len()).map(|i| given(step, inputs, i).cloned());
+    let captured = captured.collect::<Result<Vec<_>, _>>()?;
+    let mut sliced = Vec::new();
+    for (k, axis) in op.inputs.iter().enumerate() {
+        let input = op.states + k;
+        let tensor = given(step, inputs, input)?.tensor(&repeat.body.devices)?;
+        let at = tensor.shape().axis(axis.axis).map_err(|e| node_error(step, e.into()))?;
+        sliced.push((input, tensor, at, axis.reverse));
+    }
+    let turns = sliced.first().map_or(0, |(_, t, at, _)| t.shape()[*at]);
+    if let Some((input, t, at, _)) = sliced.iter().find(|(_, t, at, _)| t.shape()[*at] != turns) {
+        let (input, got) = (*input, t.shape().to_string());
+        let expected = format!("{turns} slices along axis {at}, as the first one has");
+        return Err(node_error(step, OpError::InputShape { input, got, expected }));
+    }
+    let mut stacks: Vec<Stack> = op.outputs.iter().map(|_| Stack::default()).collect();
+    let mut places = Places::default();
+    for turn in 0..turns {
+        let slices = sliced.iter().map(|(_, tensor, at, reverse)| {
+            let k = if *reverse { turns - 1 - turn } else { turn };
+            slice(tensor, *at, k).map(Held::value).map_err(|e| node_error(step, e))
+        });
+        let slices = slices.collect::<Result<Vec<_>, _>>()?;
+        let all: Vec<Held<'e>> =
+            states.iter().cloned().chain(slices).chain(captured.iter().cloned()).collect();
+        let mut results = repeat.turn(&all, &mut places)?.into_iter();
+        states = results.by_ref().take(op.states).collect();
+        for (stack, held) in stacks.iter_mut().zip(results) {
+            stack.push(step, held.tensor(&repeat.body.devices)?)?;
+        }
+        places.next();
+    }
+    for (stack, axis) in stacks.into_iter().zip(&op.outputs) {
+        states.push(Held::value(stack.finish(step, *axis, None)?));
+    }
+    Ok(states)
+}
+
+/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own.
+fn batched<'e>(
+    op: &Scan,
+    step: &HostStep,
+    inputs: &[Option<Held<'e>>],
+    repeat: &mut Repeat<'e>,
+) -> Result<Vec<Held<'e>>, Error> {
+    if inputs.first().is_some_and(Option::is_some) {
+        return Err(node_error(step, OpError::unsupported("Scan of opset 8 with lengths of the sequences")));
+    }
+    let devices = Arc::clone(&repeat.body);
+    let end = (1 + op.states + op.inputs.len()).min(inputs.len());
+    let whole =
+        (1..end).map(|i| given(step, inputs, i)?.tensor(&devices.devices)).collect::<Result<Vec<_>, _>>()?;
+    let batch = whole.first().map_or(0, |t| t.shape().first().copied().unwrap_or(0));
+    let single = Scan { batched: false, ..op.clone() };
+    let mut stacks: Vec<Stack> = vec![Stack::default(); op.body.outputs().len()];
+    for b in 0..batch {
+        let mut one: Vec<Option<Held<'e>>> = Vec::new();
+        for tensor in &whole {
+            one.push(Some(Held::value(slice(tensor, 0, b).map_err(|e| node_error(step, e))?)));
+        }
+        one.extend(inputs[end..].iter().cloned());
+        for (stack, held) in stacks.iter_mut().zip(run_scan(&single, step, &one, repeat)?) {
+            stack.push(step, held.tensor(&devices.devices)?)?;
+        }
+    }
+    let finish = |stack: Stack| stack.finish(step, ScanAxis::default(), None).map(Held::value);
+    stacks.into_iter().map(finish).collect()
+}
+
+/// Slice `k` of `tensor` along `axis`, without that axis.
+fn slice(tensor: &Tensor, axis: usize, k: usize) -> Result<Tensor, OpError> {
+    let dims = tensor.shape();
+    if dims.get(axis).is_none_or(|n| k >= *n) {
+        let problem = format!("there is no slice {k} along axis {axis} of {dims}");
+        return Err(OpError::Value { input: 0, problem });
+    }
+    let inner = dims[axis + 1..].iter().product::<usize>() * tensor.dtype().bytes();
+    let mut rest = dims.to_vec();
+    let row = rest.remove(axis) * inner;
+    let info = TensorInfo::new(tensor.dtype(), Shape::new(rest)?);
+    Tensor::build(info, |out| {
+        if inner > 0 {
+            for (to, from) in out.chunks_exact_mut(inner).zip(tensor.bytes().chunks_exact(row)) {
+                to.copy_from_slice(&from[k * inner..(k + 1) * inner]);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Tensors of one shape that become one with an axis more.
+#[derive(Clone, Default)]
+struct Stack {
+    info: Option<TensorInfo>,
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Stack {
+    fn push(&mut self, step: &HostStep, tensor: Tensor) -> Result<(), Error> {
+        match &self.info {
+            Some(info) if info != tensor.info() => {
+                let what = format!("iterations that give {} and {}", info, tensor.info());
+                return Err(node_error(step, OpError::unsupported(what)));
+            }
+            Some(_) => {}
+            None => self.info = Some(tensor.info().clone()),
+        }
+        self.bytes.extend_from_slice(tensor.bytes());
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The stack; `one` says what its slices would be if there are none.
+    fn finish(self, step: &HostStep, axis: ScanAxis, one: Option<&TensorInfo>) -> Result<Tensor, Error> {
+        let fail = |e: OpError| node_error(step, e);
+        let info = self.info.as_ref().or(one);
+        let info = info
+            .ok_or_else(|| fail(OpError::unsupported("no iteration at all, and results of unknown shape")))?;
+        let mut dims = info.shape.to_vec();
+        let rank = dims.len() + 1;
+        let at = if axis.axis < 0 { axis.axis + rank as i64 } else { axis.axis };
+        let at = usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| {
+            fail(OpError::unsupported(format!("results stacked along axis {} of {rank}", axis.axis)))
+        })?;
+        let outer: usize = dims[..at].iter().product();
+        let inner = dims[at..].iter().product::<usize>() * info.dtype.bytes();
+        dims.insert(at, self.count);
+        let shape = Shape::new(dims).map_err(|e| fail(e.into()))?;
+        Tensor::build(TensorInfo::new(info.dtype, shape), |out| {
+            if inner == 0 {
+                return Ok(());
+            }
+            for (to, chunk) in out.chunks_exact_mut(inner).enumerate() {
+                let (o, k) = (to / self.count, to % self.count);
+                let k = if axis.reverse { self.count - 1 - k } else { k };
+                let from = (k * outer + o) * inner;
+                chunk.copy_from_slice(&self.bytes[from..from + inner]);
+            }
+            Ok(())
+        })
+    }
+}
