@@ -93,7 +93,8 @@ fn parameters_are_in_memory_once() {
         file.write_all(bytemuck::cast_slice(&row)).unwrap();
     }
     drop(file);
-    let entry = |key: &str, value: &str| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    let entry =
+        |key: &str, value: &str| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
     let external = [tensor(), entry("location", "w.bin"), int(14, 1)].concat();
     let path = dir.path().join("external.onnx");
     std::fs::write(&path, model(&external)).unwrap();
