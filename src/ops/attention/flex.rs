@@ -116,7 +116,10 @@ impl Operator for HeadProduct {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let flops = self.resolve(cx).map_or(0, |s| 2 * (s.batch * s.heads * s.m * s.n * s.k) as u64);
+        let product = |s: Sizes| {
+            [s.batch, s.heads, s.m, s.n, s.k].iter().fold(2u64, |n, c| n.saturating_mul(*c as u64))
+        };
+        let flops = self.resolve(cx).map_or(0, product);
         Cost { flops, bytes: cx.bytes_touched() }
     }
 

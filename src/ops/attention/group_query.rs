@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::attention_op::mask_steps;
 use super::device::{Places, lower_scaled};
 use super::rotary::{Positions, Rotation};
-use super::scaled::{Attended, MaskData, Scaled, Steps};
+use super::scaled::{Attended, MaskData, Scaled, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
@@ -53,7 +53,10 @@ pub struct GroupQueryAttention {
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let heads = |name: &str| {
         let n = attrs.int(name, 0)?;
-        usize::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| bad(name, "must be positive".to_owned()))
+        usize::try_from(n)
+            .ok()
+            .filter(|n| (1..=i32::MAX as usize).contains(n))
+            .ok_or_else(|| bad(name, "must be positive".to_owned()))
     };
     for (name, plain) in [
         ("smooth_softmax", 0),
@@ -140,6 +143,7 @@ impl GroupQueryAttention {
             }
         };
         let kv_len = past_len.max(total);
+        check_sizes(batch, [h, g], [q_len, kv_len], [size; 2])?;
         // A prompt begins at position 0; later tokens end where their sequence does.
         let prompt = total == q_len;
         let positions = if prompt { Positions::Place } else { Positions::Last };

@@ -9,7 +9,7 @@ use super::attention_op::mask_steps;
 use super::device::{Places, lower_scaled};
 use super::gate::add_bias;
 use super::rotary::{Positions, Rotation};
-use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Steps};
+use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
@@ -142,6 +142,7 @@ impl MultiHeadAttention {
             }
         }
         let kv_len = past_len.saturating_add(k.len);
+        check_sizes(batch, [heads; 2], [q.len, kv_len], [q.size, v.size])?;
         let full = [batch, heads, q.len, kv_len];
         let mut lens = false;
         let mut mask = None;

@@ -175,7 +175,7 @@ impl Operator for MatMulNBits {
             (DType::F16, false) => id::NBITS_TILE_F16,
             (other, _) => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
         };
-        word(m * self.k.max(self.n))?;
+        word(m.saturating_mul(self.k.max(self.n)))?;
         word(self.n * self.bytes())?;
         let bias = u32::from(cx.has(BIAS));
         let pick = |given: bool, i: usize| if given { Operand::Input(i) } else { Operand::Unused };
