@@ -197,6 +197,6 @@ mod tests {
         assert!(page.contains("| other | 0 of 0 | 0 of 1 |"), "{page}");
         assert!(page.contains("cpu: 1 wrong."));
         assert!(page.contains("| Conv | 1 |"), "{page}");
-        assert_eq!(page.matches("\n| ").count(), rows().count() + FAMILIES.len() + 3);
+        assert_eq!(page.matches("\n| ").count(), rows().count() + FAMILIES.len() + 4);
     }
 }

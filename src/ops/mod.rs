@@ -25,6 +25,7 @@ pub mod custom;
 pub mod index;
 pub mod linalg;
 pub mod loss;
+pub mod ml;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
@@ -32,6 +33,7 @@ pub mod pool;
 pub mod random;
 pub mod recurrent;
 pub mod reduce;
+pub mod sequence;
 pub mod shape_ops;
 pub mod signal;
 pub mod tvm;
@@ -333,6 +335,7 @@ pub static FAMILIES: &[Family] = &[
     control::FAMILY,
     vision::FAMILY,
     signal::FAMILY,
+    ml::FAMILY,
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

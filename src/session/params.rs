@@ -100,6 +100,9 @@ fn in_place(device: &Device, constant: &PlannedConstant) -> Option<Buffer> {
     }
     // Where it is refused the copy is as good, only larger.
     let whole = device.context.import_constant(region).ok()?;
+    if !whole.info().coherent {
+        return None;
+    }
     whole.sub_buffer(offset as u64, bytes).ok()
 }
 

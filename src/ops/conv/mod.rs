@@ -6,6 +6,7 @@ mod depthwise;
 mod device;
 mod direct;
 pub mod fold;
+mod fused;
 mod pack;
 mod scatter;
 mod transpose;
@@ -28,6 +29,14 @@ pub const FAMILY: Family = Family {
             types: FLOATS,
             gpu: true,
             read: transpose::read,
+        },
+        OpDef {
+            name: "FusedConv",
+            domain: "com.microsoft",
+            since: 1,
+            types: FLOATS,
+            gpu: true,
+            read: fused::read,
         },
     ],
 };

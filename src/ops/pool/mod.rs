@@ -46,7 +46,7 @@ pub const FAMILY: Family = Family {
         OpDef {
             name: "Upsample",
             domain: "",
-            since: 7,
+            since: 1,
             types: &DType::ALL,
             gpu: true,
             read: resize::upsample,
