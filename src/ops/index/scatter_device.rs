@@ -108,7 +108,7 @@ fn widened(lines: &Lines, mut bytes: usize) -> (Lines, usize) {
         && lines.nest.inner_stride(1) == 0
         && lines.steps[0] == lines.nest.elements();
     let mut inner = lines.nest.elements();
-    while slices && bytes < 16 && inner % 2 == 0 {
+    while slices && bytes < 16 && inner.is_multiple_of(2) {
         inner /= 2;
         bytes *= 2;
     }

@@ -147,7 +147,8 @@ impl Operator for Cumulative {
     }
 }
 
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
     use crate::graph::Tensor;
