@@ -430,3 +430,27 @@ fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanError {
         inputs: found,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::graph::GraphBuilder;
+    use crate::ops::random::{Distribution, RandomFill};
+
+    #[test]
+    fn random_numbers_are_computed_once_only_with_a_seed() {
+        let nodes = |seed| {
+            let mut g = GraphBuilder::new("g");
+            let numbers = Distribution::Uniform { low: 0.0, high: 1.0 };
+            let y = g.op(
+                Arc::new(RandomFill::new(numbers, Some(vec![3]), Some(DType::F32), seed))
+                    as Arc<dyn Operator>,
+                &[],
+            );
+            g.output("y", y);
+            specialize(&g.build().unwrap(), &[], &BTreeMap::new()).unwrap().nodes.len()
+        };
+        assert_eq!((nodes(None), nodes(Some(1.0))), (1, 0));
+    }
+}

@@ -74,7 +74,7 @@ impl Sizes {
     ) -> Result<(), OpError> {
         let Sizes { outer, size, mut inner, indices } = self;
         // Wider elements: fewer, larger accesses.
-        while bytes < 16 && inner % 2 == 0 {
+        while bytes < 16 && inner.is_multiple_of(2) {
             inner /= 2;
             bytes *= 2;
         }

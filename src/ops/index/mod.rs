@@ -11,7 +11,8 @@ pub(crate) mod positions;
 mod reverse_sequence;
 mod scatter;
 mod scatter_device;
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests;
 mod top_k;
 mod top_k_device;

@@ -125,7 +125,8 @@ pub(super) fn training(norm: BatchNormalization, momentum: f32) -> Arc<dyn Opera
     Arc::new(BatchNormTraining { norm, momentum })
 }
 
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
     use crate::graph::Tensor;

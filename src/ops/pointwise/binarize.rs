@@ -62,7 +62,8 @@ impl Operator for Binarizer {
     }
 }
 
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
     use crate::ops::test_util::{tensor, tensor_of};

@@ -112,10 +112,12 @@ fn sums(
     let kernel = match (dtype, grouped) {
         (DType::F32, false) => id::EINSUM_F32,
         (DType::F16, false) => id::EINSUM_F16,
+        (DType::F64, false) => id::EINSUM_F64,
         (DType::I32, false) => id::EINSUM_I32,
         (DType::I64, false) => id::EINSUM_I64,
         (DType::F32, true) => id::EINSUM_F32_GROUPED,
         (DType::F16, true) => id::EINSUM_F16_GROUPED,
+        (DType::F64, true) => id::EINSUM_F64_GROUPED,
         (DType::I32, true) => id::EINSUM_I32_GROUPED,
         (DType::I64, true) => id::EINSUM_I64_GROUPED,
         (other, _) => return Err(OpError::unsupported(format!("no device kernel for Einsum of {other}"))),

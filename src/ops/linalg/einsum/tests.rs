@@ -76,6 +76,8 @@ fn devices_agree() {
         };
         for change in [as_is, no_texels] {
             Check::new(&op, &some(inputs.clone())).pretend(change).tolerance(1e-4).run();
+            let wide = inputs.iter().map(|t| tensor_of(t.shape(), &t.to_f32s().unwrap(), f64::from));
+            Check::new(&op, &some(wide.collect())).pretend(change).tolerance(1e-12).run();
             for (k, tolerance) in [(0, 1e-2), (1, 0.0), (2, 0.0)] {
                 let inputs = some(inputs.iter().map(|t| cast(t)[k].clone()).collect());
                 Check::new(&op, &inputs).pretend(change).tolerance(tolerance).run();
