@@ -37,10 +37,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     let saturates = attrs.int("saturate", 1)? != 0;
     // 0 stands for "not given".
     let given = |name: &str| -> Result<Option<DType>, OpError> {
-        if attrs.int("output_dtype", 0)? == 0 && name == "output_dtype" || attrs.int(name, 0)? == 0 {
-            return Ok(None);
-        }
-        Ok(attrs.dtype_opt(name)?)
+        if attrs.int(name, 0)? == 0 { Ok(None) } else { Ok(attrs.dtype_opt(name)?) }
     };
     Ok(Arc::new(QuantizeLinear {
         axis: attrs.int("axis", 1)?,
