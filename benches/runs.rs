@@ -2,6 +2,8 @@
 //!
 //! `cargo bench --bench runs`; a device that is not there is left out with a note.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;

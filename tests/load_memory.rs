@@ -1,5 +1,7 @@
 //! Parameters are read once, straight to where they stay: loading takes little more memory than the file has bytes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::io::Write;
 use std::path::Path;
 
