@@ -201,7 +201,7 @@ mod tests {
         assert!(!row("NoSuchThing", "").is_known() && !row("Conv", "other").is_known());
         assert_eq!((s.inputs[0].kind.as_str(), s.inputs[0].shape.as_str()), ("string", "?"));
         let bytes: Vec<_> = s.parameters.iter().map(|p| (p.dtype.as_str(), p.elements, p.bytes)).collect();
-        assert_eq!(bytes, [("float32", 6, 24), ("int4", 4, 4), ("complex64", 2, 0)]);
+        assert_eq!(bytes, [("float32", 6, 24), ("complex64", 2, 0), ("int4", 4, 4)]);
     }
 
     #[test]
