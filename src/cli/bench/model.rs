@@ -15,13 +15,14 @@ use crate::cli::open::{may_decide, open};
 use crate::cli::output::Output;
 use crate::cli::precision::PrecisionArg;
 use crate::cli::table::{self, Table};
+use crate::cli::verify::case::model_of;
 use crate::loader::onnx::read_tensor_pb;
 use crate::session::{Binding, Error, Memory, Profile, Session};
 
 /// Arguments of `onepool bench model`.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The test case: a folder with `model.onnx` and `test_data_set_0`.
+    /// The test case: a folder with `model.onnx`, or beside it, and `test_data_set_0`.
     dir: PathBuf,
     /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
     #[arg(long)]
@@ -62,7 +63,7 @@ struct Report {
 pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let context = open(args.device.as_deref(), &ContextDesc::default())?;
     let device = context.info().name.clone();
-    let path = args.dir.join("model.onnx");
+    let path = model_of(&args.dir)?;
     let session = Session::builder()
         .model(&path)
         .context(context)

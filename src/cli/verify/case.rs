@@ -139,7 +139,10 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
 }
 
 /// The model of a case: in its folder, or beside it under its name.
-fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
+///
+/// # Errors
+/// There is none.
+pub(in crate::cli) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
     let beside = |extension: &str| {
         let mut path = dir.as_os_str().to_owned();
         path.push(extension);

@@ -1,6 +1,6 @@
 //! `onepool verify`: models against the outputs that ONNX test cases hold.
 
-mod case;
+pub(super) mod case;
 mod compare;
 mod report;
 mod suite;
