@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::device::Device;
 use super::error::Error;
+use super::unify::Known;
 use crate::backend::Placement;
 use crate::device::Buffer;
 use crate::graph::{GraphError, Tensor, TensorIdentity};
@@ -16,10 +17,12 @@ use crate::plan::{PlanError, PlannedConstant};
 /// Holds each parameter once for each device and layout, however many sessions read it.
 ///
 /// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs
-/// made from one loaded file, or given one tensor, do. It is held as long as a plan of a session reads it.
+/// made from one loaded file, or given one tensor, do, and [`ParamStore::unify`] makes those share them that
+/// were loaded apart. A parameter is held as long as a plan of a session reads it.
 #[derive(Debug, Default)]
 pub struct ParamStore {
     held: Mutex<HashMap<Key, Weak<Param>>>,
+    pub(super) known: Mutex<Known>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
