@@ -161,23 +161,21 @@ impl<'e> Binding<'e> {
     fn ordered_plan(&self) -> Result<Plan, Error> {
         let mut plan = self.compiled.plan.clone();
         let mut shared: BTreeMap<Place, (Place, u64)> = BTreeMap::new();
-        let mut seen: Vec<(Place, BufferRange)> = Vec::new();
+        let mut seen = Vec::new();
         let all = (self.inputs.iter().enumerate().map(|(i, s)| (Place::Input(i as u32), s)))
             .chain(self.outputs.iter().enumerate().map(|(o, s)| (Place::Output(o as u32), s)));
         for (place, slot) in all {
             let device = self.io(&plan, place).devices.first().copied();
-            let Some(range) = device.and_then(|d| slot.memory(d)) else { continue };
-            for (other, theirs) in &seen {
-                let overlap = theirs.buffer == range.buffer
-                    && theirs.offset < range.offset + range.bytes
-                    && range.offset < theirs.offset + theirs.bytes;
-                if overlap {
+            let Some((base, range)) = device.and_then(|d| slot.memory(d)) else { continue };
+            for (other, _, theirs) in seen.iter().filter(|(_, b, _)| *b == base) {
+                let theirs: &ByteRange = theirs;
+                if theirs.start < range.end && range.start < theirs.end {
                     self.check_shared(&plan, *other, place)?;
-                    shared.insert(*other, (Place::Arena(u32::MAX), theirs.offset));
-                    shared.insert(place, (Place::Arena(u32::MAX), range.offset));
+                    shared.insert(*other, (Place::Arena(u32::MAX), theirs.start));
+                    shared.insert(place, (Place::Arena(u32::MAX), range.start));
                 }
             }
-            seen.push((place, range));
+            seen.push((place, base, range));
         }
         if !shared.is_empty() {
             let infos: Vec<_> = self.inner.devices.iter().map(|d| d.context.info()).collect();

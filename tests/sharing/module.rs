@@ -18,6 +18,10 @@ fn external(memory: &std::sync::Arc<onepool::SharedRegion>) -> ExternalTensor {
     ExternalTensor::in_region(memory, DType::F32, shape(&[memory.bytes() / 4]))
 }
 
+fn x_of(memory: &std::sync::Arc<onepool::SharedRegion>) -> ExternalTensor {
+    ExternalTensor::in_region(memory, DType::F32, shape(&[128, 256]))
+}
+
 fn absolute(x: &[f32]) -> Vec<f32> {
     x.iter().map(|v| v.abs()).collect()
 }
@@ -36,9 +40,11 @@ fn document(inputs: &[&[usize]], calls: &[(&str, &[usize], &[usize])], heads: &[
         (0..inputs.len()).map(|i| format!(r#"{{"op":"null","name":"i{i}","inputs":[]}}"#)).collect();
     let mut shapes: Vec<String> = inputs.iter().map(|s| format!("{s:?}")).collect();
     for (i, (function, args, shape)) in calls.iter().enumerate() {
+        let count = args.len();
         let args = list(args.iter().map(|a| format!("[{a},0,0]")).collect());
-        let attrs =
-            format!(r#"{{"func_name":"{function}","flatten_data":"0","num_inputs":"1","num_outputs":"1"}}"#);
+        let attrs = format!(
+            r#"{{"func_name":"{function}","flatten_data":"0","num_inputs":"{count}","num_outputs":"1"}}"#
+        );
         nodes.push(format!(r#"{{"op":"tvm_op","name":"n{i}","attrs":{attrs},"inputs":{args}}}"#));
         shapes.push(format!("{shape:?}"));
     }
@@ -297,11 +303,27 @@ fn one_buffer_as_input_and_output_is_ordered_or_refused() {
         g.output("b", b);
         let mut m = module(g.build().unwrap(), &context);
         let memory = region(&numbers(N, 7));
-        let x = ExternalTensor::in_region(&memory, DType::F32, shape(&[128, 256]));
+        let x = x_of(&memory);
         let a = ExternalTensor::in_region(&memory, DType::F32, shape(&[256, 128]));
         m.set_input_zero_copy("x", &x).unwrap();
         m.set_output_zero_copy("a", &a).unwrap();
         let e = session_error(m.run());
+        assert!(matches!(e, SessionError::Overlap { .. }), "{device}: {e}");
+        assert_eq!(floats(&memory), numbers(N, 7), "{device}");
+        // Another output is written by an earlier kernel than the one that reads the input.
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [128.into(), 256.into()]);
+        let z = g.input("z", DType::F32, [128.into(), 256.into()]);
+        let t = onepool::ops::movement::Transpose { perm: None };
+        let early = g.op(std::sync::Arc::new(t) as std::sync::Arc<dyn onepool::ops::Operator>, &[z]);
+        let late = g.op(op("MatMul"), &[x, early]);
+        g.output("early", early);
+        g.output("late", late);
+        let mut other = module(g.build().unwrap(), &context);
+        other.set_input_zero_copy("x", &x_of(&memory)).unwrap();
+        other.set_input("z", &tensor(&[128, 256], &numbers(N, 9))).unwrap();
+        other.set_output_zero_copy("early", &a).unwrap();
+        let e = session_error(other.run());
         assert!(matches!(e, SessionError::Overlap { .. }), "{device}: {e}");
         assert_eq!(floats(&memory), numbers(N, 7), "{device}");
         // Bound apart it runs.
