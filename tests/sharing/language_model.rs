@@ -214,6 +214,9 @@ fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
         );
         assert!(apart - shared >= EMBEDDING_BYTES, "{device}: {apart} and {shared} on the device");
         let weights: usize = WEIGHTS.iter().map(|(_, dims)| 4 * dims.iter().product::<usize>()).sum();
-        assert!(shared_host <= weights as u64 + (64 << 10), "{device}: {shared_host} of {weights}");
+        let most = weights as u64 + (64 << 10);
+        assert!(shared_host <= most, "{device}: {shared_host} of {weights}");
+        // A device with kernels of its own may want a parameter in a second layout.
+        assert!(device == "vulkan" || shared <= most + (64 << 10), "{device}: {shared} of {weights}");
     }
 }
