@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::conv_op::ConvDims;
 use crate::ops::real::{Real, activate_all};
 use crate::ops::{Activation, WindowAxis};
+use crate::spirv::wide::wide;
 
 /// Computes the whole output, which is not empty.
 pub(super) fn run<T: Real>(
@@ -20,11 +21,85 @@ pub(super) fn run<T: Real>(
     y.par_chunks_mut(dims.out_plane()).enumerate().for_each(|(i, y)| {
         let oc = i % channels;
         let x = &x[(i / channels * dims.group + oc / dims.oc) * in_plane..][..in_plane];
-        plane(&dims.axes, x, &w[oc * taps..][..taps], bias.map_or(T::ZERO, |b| b[oc]), y);
+        let (taps, bias) = (&w[oc * taps..][..taps], bias.map_or(T::ZERO, |b| b[oc]));
+        wide(
+            #[inline(always)]
+            || {
+                if let Ok(taps) = taps.try_into()
+                    && is_three_by_three(&dims.axes)
+                {
+                    nine(&dims.axes, x, taps, bias, y);
+                } else {
+                    plane(&dims.axes, x, taps, bias, y);
+                }
+            },
+        );
         activate_all(activation, y);
     });
 }
 
+/// Whether the window is 3 by 3 without gaps, at most every second one taken: what [`nine`] is for.
+fn is_three_by_three([d, h, w]: &[WindowAxis; 3]) -> bool {
+    let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
+    let three = |a: &WindowAxis| a.kernel == 3 && a.dilation == 1;
+    flat && three(h) && three(w) && w.stride <= 2 && w.input > 0
+}
+
+/// All nine taps of a row of the output in one pass, over rows of the input that carry their padding.
+#[inline(always)]
+fn nine<T: Real>([_, h, w]: &[WindowAxis; 3], x: &[T], t: &[T; 9], bias: T, y: &mut [T]) {
+    let n = w.output;
+    // With a stride of 2 the even elements of a row come first, then the odd ones.
+    let (evens, pitch) = if w.stride == 2 { (n + 1, 2 * n + 1) } else { (0, n + 2) };
+    let mut rows = vec![T::ZERO; (h.input + 1) * pitch];
+    // The row of zeros is the last one.
+    let (padded, zeros) = rows.split_at_mut(h.input * pitch);
+    let before = w.pads[0];
+    for (row, x) in padded.chunks_exact_mut(pitch).zip(x.chunks_exact(w.input)) {
+        // The part of the input that some output reads.
+        let reach = pitch as i64;
+        let skip = usize::try_from(-before).unwrap_or(0).min(x.len());
+        let at = usize::try_from(before).unwrap_or(0).min(pitch);
+        let x = &x[skip..][..(x.len() - skip).min((reach - at as i64).max(0) as usize)];
+        if w.stride == 1 {
+            row[at..at + x.len()].copy_from_slice(x);
+            continue;
+        }
+        let (even, odd) = row.split_at_mut(evens);
+        // The first of a pair lies among the even elements where the padding is even.
+        let (first, second, shift) = if at % 2 == 0 { (even, odd, 0) } else { (odd, even, 1) };
+        let (first, second) = (&mut first[at / 2..], &mut second[at / 2 + shift..]);
+        let pairs = x.chunks_exact(2);
+        if let ([last], Some(to)) = (pairs.remainder(), first.get_mut(x.len() / 2)) {
+            *to = *last;
+        }
+        for ((first, second), pair) in first.iter_mut().zip(second).zip(pairs) {
+            (*first, *second) = (pair[0], pair[1]);
+        }
+    }
+    let (padded, zeros): (&[T], &[T]) = (padded, zeros);
+    for (oh, y) in y.chunks_exact_mut(n).enumerate() {
+        let row = |kh| h.at(oh, kh).and_then(|ih| padded.get(ih * pitch..(ih + 1) * pitch)).unwrap_or(zeros);
+        let taken = [row(0), row(1), row(2)];
+        // For every row, the elements under its three taps.
+        let under = taken.map(
+            #[inline(always)]
+            |r| match w.stride {
+                2 => [&r[..n], &r[evens..][..n], &r[1..][..n]],
+                _ => [&r[..n], &r[1..][..n], &r[2..][..n]],
+            },
+        );
+        let [[a0, a1, a2], [b0, b1, b2], [c0, c1, c2]] = under;
+        for (i, y) in y.iter_mut().enumerate() {
+            let top = t[0] * a0[i] + t[1] * a1[i] + t[2] * a2[i];
+            let middle = t[3] * b0[i] + t[4] * b1[i] + t[5] * b2[i];
+            let bottom = t[6] * c0[i] + t[7] * c1[i] + t[8] * c2[i];
+            *y = (top + middle) + (bottom + bias);
+        }
+    }
+}
+
+#[inline(always)]
 fn plane<T: Real>([d, h, w]: &[WindowAxis; 3], x: &[T], taps: &[T], bias: T, y: &mut [T]) {
     y.fill(bias);
     for (line, y) in y.chunks_mut(w.output).enumerate() {
@@ -40,6 +115,7 @@ fn plane<T: Real>([d, h, w]: &[WindowAxis; 3], x: &[T], taps: &[T], bias: T, y: 
 }
 
 /// Adds one row of taps to one row of the output.
+#[inline(always)]
 fn row<T: Real>(axis: &WindowAxis, x: &[T], taps: &[T], y: &mut [T]) {
     let mut done = 0..0;
     if let (&[a, b, c], 1) = (taps, axis.dilation) {
