@@ -164,10 +164,9 @@ pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
     }
 }
 
-/// As [`activate_all`], for callers that are compiled for wide vectors themselves.
+/// One loop for each kind, without a branch on it, for the vectorizer.
 #[inline(always)]
-pub(crate) fn activate_in<T: Real>(activation: &Activation, values: &mut [T]) {
-    // A loop for each kind, without a branch on it, for the vectorizer.
+fn activate_in<T: Real>(activation: &Activation, values: &mut [T]) {
     match *activation {
         Activation::None => {}
         Activation::Relu => each(values, Activation::Relu),

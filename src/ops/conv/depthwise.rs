@@ -28,13 +28,13 @@ pub(super) fn run<T: Real>(
                 if let Ok(taps) = taps.try_into()
                     && is_three_by_three(&dims.axes)
                 {
-                    nine(&dims.axes, x, taps, bias, y);
+                    nine(&dims.axes, x, taps, bias, activation, y);
                 } else {
                     plane(&dims.axes, x, taps, bias, y);
+                    activate_all(activation, y);
                 }
             },
         );
-        activate_all(activation, y);
     });
 }
 
@@ -45,9 +45,16 @@ fn is_three_by_three([d, h, w]: &[WindowAxis; 3]) -> bool {
     flat && three(h) && three(w) && w.stride <= 2 && w.input > 0
 }
 
-/// All nine taps of a row of the output in one pass, over rows of the input that carry their padding.
+/// All taps of a row of the output at once, over rows of the input that carry their padding.
 #[inline(always)]
-fn nine<T: Real>([_, h, w]: &[WindowAxis; 3], x: &[T], t: &[T; 9], bias: T, y: &mut [T]) {
+fn nine<T: Real>(
+    [_, h, w]: &[WindowAxis; 3],
+    x: &[T],
+    t: &[T; 9],
+    bias: T,
+    activation: &Activation,
+    y: &mut [T],
+) {
     let n = w.output;
     // With a stride of 2 the even elements of a row come first, then the odd ones.
     let (evens, pitch) = if w.stride == 2 { (n + 1, 2 * n + 1) } else { (0, n + 2) };
@@ -57,10 +64,9 @@ fn nine<T: Real>([_, h, w]: &[WindowAxis; 3], x: &[T], t: &[T; 9], bias: T, y: &
     let before = w.pads[0];
     for (row, x) in padded.chunks_exact_mut(pitch).zip(x.chunks_exact(w.input)) {
         // The part of the input that some output reads.
-        let reach = pitch as i64;
         let skip = usize::try_from(-before).unwrap_or(0).min(x.len());
         let at = usize::try_from(before).unwrap_or(0).min(pitch);
-        let x = &x[skip..][..(x.len() - skip).min((reach - at as i64).max(0) as usize)];
+        let x = &x[skip..][..(x.len() - skip).min(pitch - at)];
         if w.stride == 1 {
             row[at..at + x.len()].copy_from_slice(x);
             continue;
@@ -82,20 +88,30 @@ fn nine<T: Real>([_, h, w]: &[WindowAxis; 3], x: &[T], t: &[T; 9], bias: T, y: &
         let row = |kh| h.at(oh, kh).and_then(|ih| padded.get(ih * pitch..(ih + 1) * pitch)).unwrap_or(zeros);
         let taken = [row(0), row(1), row(2)];
         // For every row, the elements under its three taps.
-        let under = taken.map(
-            #[inline(always)]
-            |r| match w.stride {
-                2 => [&r[..n], &r[evens..][..n], &r[1..][..n]],
-                _ => [&r[..n], &r[1..][..n], &r[2..][..n]],
-            },
-        );
-        let [[a0, a1, a2], [b0, b1, b2], [c0, c1, c2]] = under;
-        for (i, y) in y.iter_mut().enumerate() {
-            let top = t[0] * a0[i] + t[1] * a1[i] + t[2] * a2[i];
-            let middle = t[3] * b0[i] + t[4] * b1[i] + t[5] * b2[i];
-            let bottom = t[6] * c0[i] + t[7] * c1[i] + t[8] * c2[i];
-            *y = (top + middle) + (bottom + bias);
+        let places = if w.stride == 2 { [0, evens, 1] } else { [0, 1, 2] };
+        let under = taken.map(|r| places.map(|from| r.get(from..from + n).unwrap_or(&[])));
+        add_taps(y, under[0], &t[..3], |_, v| v + bias);
+        add_taps(y, under[1], &t[3..6], |y, v| y + v);
+        let (last, t) = (under[2], &t[6..]);
+        match *activation {
+            Activation::Relu => add_taps(y, last, t, |y, v| (y + v).activate(&Activation::Relu)),
+            Activation::Clip { low, high } => {
+                add_taps(y, last, t, |y, v| (y + v).activate(&Activation::Clip { low, high }));
+            }
+            _ => add_taps(y, last, t, |y, v| y + v),
         }
+    }
+    if !matches!(activation, Activation::Relu | Activation::Clip { .. }) {
+        activate_all(activation, y);
+    }
+}
+
+/// Combines every output with what three taps give for it.
+#[inline(always)]
+fn add_taps<T: Real>(y: &mut [T], [a, b, c]: [&[T]; 3], t: &[T], f: impl Fn(T, T) -> T) {
+    let &[ta, tb, tc] = t else { return };
+    for (((y, a), b), c) in y.iter_mut().zip(a).zip(b).zip(c) {
+        *y = f(*y, ta * *a + tb * *b + tc * *c);
     }
 }
 

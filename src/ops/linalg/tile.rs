@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::product::Threads;
 use crate::ops::Activation;
-use crate::ops::real::{activate_all, activate_in};
+use crate::ops::real::activate_all;
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
 const VECTORS: usize = 3;
@@ -204,6 +204,7 @@ impl<C: Columns> Task<'_, '_, '_, C> {
 
 /// One tile: `R` rows from `row` on.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
 fn block<S: Simd, C, const R: usize, const V: usize>(
     simd: S,
     of: &Tiled<'_, C>,
@@ -213,27 +214,24 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
     at: usize,
     n: usize,
 ) {
+    let Ok(rows) = <&mut [&mut [f32]; R]>::try_from(rows) else { return };
     let mut a: [&[f32]; R] = [&[]; R];
-    let mut sums = [[simd.splat_f32s(0.0); V]; R];
-    for (i, a) in a.iter_mut().enumerate() {
-        *a = &of.a[(row + i) * of.a_row..][..of.depth];
+    for i in 0..R {
+        a[i] = &of.a[(row + i) * of.a_row..][..of.depth];
     }
+    let mut sums = [[simd.splat_f32s(0.0); V]; R];
     match of.start {
         Start::Zero => {}
         Start::PerRow(bias) => {
-            for (i, sums) in sums.iter_mut().enumerate() {
-                *sums = [simd.splat_f32s(bias[row + i]); V];
+            for i in 0..R {
+                sums[i] = [simd.splat_f32s(bias[row + i]); V];
             }
         }
         Start::Output => {
-            for (sums, row) in sums.iter_mut().zip(rows.iter()) {
-                let (full, tail) = S::as_simd_f32s(&row[at..at + n]);
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    if let Some(full) = full.get(j) {
-                        *sum = *full;
-                    } else if j == full.len() {
-                        *sum = simd.partial_load_f32s(tail);
-                    }
+            for i in 0..R {
+                let (full, tail) = S::as_simd_f32s(&rows[i][at..at + n]);
+                for j in 0..V {
+                    sums[i][j] = if j < full.len() { full[j] } else { simd.partial_load_f32s(tail) };
                 }
             }
         }
@@ -246,23 +244,37 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    for (sums, row) in sums.iter().zip(rows) {
-        let row = &mut row[at..at + n];
+    for i in 0..R {
+        let row = &mut rows[i][at..at + n];
         let (full, tail) = S::as_mut_simd_f32s(row);
-        let whole = full.len();
-        for (j, sum) in sums.iter().enumerate() {
-            if let Some(full) = full.get_mut(j) {
-                *full = *sum;
-            } else if j == whole {
-                simd.partial_store_f32s(tail, *sum);
+        for j in 0..V {
+            let sum = bound(simd, &of.activation, sums[i][j]);
+            if j < full.len() {
+                full[j] = sum;
+            } else if j == full.len() {
+                simd.partial_store_f32s(tail, sum);
             }
         }
-        match of.activation {
-            Activation::None => {}
-            Activation::Relu => activate_in(&Activation::Relu, row),
-            Activation::Clip { low, high } => activate_in(&Activation::Clip { low, high }, row),
-            other => activate_all(&other, row),
+    }
+    if !matches!(of.activation, Activation::None | Activation::Relu | Activation::Clip { .. }) {
+        for row in rows {
+            activate_all(&of.activation, &mut row[at..at + n]);
         }
+    }
+}
+
+/// The common activations, in registers; NaN stays.
+#[inline(always)]
+fn bound<S: Simd>(simd: S, activation: &Activation, v: S::f32s) -> S::f32s {
+    let (low, high) = match *activation {
+        Activation::Relu => (simd.splat_f32s(0.0), None),
+        Activation::Clip { low, high } => (simd.splat_f32s(low), Some(simd.splat_f32s(high))),
+        _ => return v,
+    };
+    let v = simd.select_f32s(simd.less_than_f32s(v, low), low, v);
+    match high {
+        Some(high) => simd.select_f32s(simd.greater_than_f32s(v, high), high, v),
+        None => v,
     }
 }
 
