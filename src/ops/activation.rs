@@ -83,7 +83,7 @@ impl Activation {
     }
 
     /// Its value at `x`, without calls, so that loops over it vectorize where the kind is known.
-    #[inline]
+    #[inline(always)]
     pub fn apply(&self, x: f32) -> f32 {
         match *self {
             Activation::None => x,

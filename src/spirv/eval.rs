@@ -2,6 +2,7 @@
 
 use super::lanes::{Value, binary, gather, mul_add, positive_binary, select, unary};
 use super::pointwise::{BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term};
+use super::wide::wide;
 
 /// Elements of intermediate values that stay in a first-level cache beside what is read and written.
 const CACHED: usize = 4096;
@@ -296,17 +297,45 @@ impl Evaluator {
         let value = |id: ExprId| self.value(id, run, registers);
         let expr = match work {
             Work::Expr(expr) => expr,
-            Work::Positive(op, [a, b]) => return positive_binary(op, to, value(a), value(b)),
-            Work::MulAdd(operands, relu) => return mul_add(to, operands.map(value), relu),
+            Work::Positive(op, [a, b]) => {
+                let (a, b) = (value(a), value(b));
+                return wide(
+                    #[inline(always)]
+                    || positive_binary(op, to, a, b),
+                );
+            }
+            Work::MulAdd(operands, relu) => {
+                let operands = operands.map(value);
+                return wide(
+                    #[inline(always)]
+                    || mul_add(to, operands, relu),
+                );
+            }
             Work::Folded => return,
         };
         match expr {
             Expr::Input(input) => gather(to, run.inputs[input], run.first),
             Expr::Const(constant) => to.fill(constant),
-            Expr::Unary(op, a) => unary(op, to, value(a)),
-            Expr::Binary(op, a, b) => binary(op, to, value(a), value(b)),
+            Expr::Unary(op, a) => {
+                let a = value(a);
+                wide(
+                    #[inline(always)]
+                    || unary(op, to, a),
+                );
+            }
+            Expr::Binary(op, a, b) => {
+                let (a, b) = (value(a), value(b));
+                wide(
+                    #[inline(always)]
+                    || binary(op, to, a, b),
+                );
+            }
             Expr::Select { test, a, b, then, otherwise } => {
-                select(test, to, [value(a), value(b), value(then), value(otherwise)]);
+                let operands = [value(a), value(b), value(then), value(otherwise)];
+                wide(
+                    #[inline(always)]
+                    || select(test, to, operands),
+                );
             }
         }
     }

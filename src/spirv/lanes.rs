@@ -55,21 +55,23 @@ pub(super) fn gather(to: &mut [f32], operand: Operand<'_>, first: usize) {
     }
 }
 
+#[inline(always)]
 pub(super) fn unary(op: UnaryOp, to: &mut [f32], x: Value<'_>) {
     match op {
         UnaryOp::Neg => map(to, x, |x| -x),
         UnaryOp::Abs => map(to, x, f32::abs),
-        UnaryOp::Exp => map(to, x, |x| math::exp(x, 0.0, 0.0)),
-        UnaryOp::Log => map(to, x, |x| math::log(x, 0.0, 0.0)),
+        UnaryOp::Exp => map(to, x, at_zero(math::exp)),
+        UnaryOp::Log => map(to, x, at_zero(math::log)),
         UnaryOp::Sqrt => map(to, x, f32::sqrt),
-        UnaryOp::Sigmoid => map(to, x, |x| math::sigmoid(x, 0.0, 0.0)),
-        UnaryOp::Tanh => map(to, x, |x| math::tanh(x, 0.0, 0.0)),
-        UnaryOp::Erf => map(to, x, |x| math::erf(x, 0.0, 0.0)),
+        UnaryOp::Sigmoid => map(to, x, at_zero(math::sigmoid)),
+        UnaryOp::Tanh => map(to, x, at_zero(math::tanh)),
+        UnaryOp::Erf => map(to, x, at_zero(math::erf)),
         UnaryOp::Floor => map(to, x, f32::floor),
         UnaryOp::Ceil => map(to, x, f32::ceil),
     }
 }
 
+#[inline(always)]
 pub(super) fn binary(op: BinaryOp, to: &mut [f32], a: Value<'_>, b: Value<'_>) {
     match op {
         BinaryOp::Add => zip(to, a, b, |a, b| a + b),
@@ -82,6 +84,7 @@ pub(super) fn binary(op: BinaryOp, to: &mut [f32], a: Value<'_>, b: Value<'_>) {
     }
 }
 
+#[inline(always)]
 pub(super) fn select(test: CompareOp, to: &mut [f32], [a, b, then, otherwise]: [Value<'_>; 4]) {
     match test {
         CompareOp::Less => choose(to, a, b, then, otherwise, |a, b| a < b),
@@ -93,13 +96,26 @@ pub(super) fn select(test: CompareOp, to: &mut [f32], [a, b, then, otherwise]: [
     }
 }
 
+/// A function of [`math`] that takes no parameters.
+#[inline(always)]
+fn at_zero(f: impl Fn(f32, f32, f32) -> f32) -> impl Fn(f32) -> f32 {
+    #[inline(always)]
+    move |x| f(x, 0.0, 0.0)
+}
+
+#[inline(always)]
 fn map(to: &mut [f32], x: Value<'_>, f: impl Fn(f32) -> f32) {
     match x {
-        Value::Many(x) => to.iter_mut().zip(x).for_each(|(to, x)| *to = f(*x)),
+        Value::Many(x) => {
+            for (to, x) in to.iter_mut().zip(x) {
+                *to = f(*x);
+            }
+        }
         Value::One(x) => to.fill(f(x)),
     }
 }
 
+#[inline(always)]
 fn zip(to: &mut [f32], a: Value<'_>, b: Value<'_>, f: impl Fn(f32, f32) -> f32) {
     match (a, b) {
         (Value::Many(a), Value::Many(b)) => {
@@ -119,6 +135,7 @@ fn pick(holds: bool, then: f32, otherwise: f32) -> f32 {
     f32::from_bits((then.to_bits() & mask) | (otherwise.to_bits() & !mask))
 }
 
+#[inline(always)]
 fn choose(
     to: &mut [f32],
     a: Value<'_>,
@@ -170,6 +187,7 @@ fn positive(x: f32) -> f32 {
 }
 
 /// `max(op(a, b), 0)`, NaN kept; of [`Add`](BinaryOp::Add), [`Sub`](BinaryOp::Sub) and [`Mul`](BinaryOp::Mul).
+#[inline(always)]
 pub(super) fn positive_binary(op: BinaryOp, to: &mut [f32], a: Value<'_>, b: Value<'_>) {
     match op {
         BinaryOp::Add => zip(to, a, b, |a, b| positive(a + b)),
@@ -183,6 +201,7 @@ pub(super) fn positive_binary(op: BinaryOp, to: &mut [f32], a: Value<'_>, b: Val
 }
 
 /// `a * b + c` with both roundings; not below 0 where `relu`.
+#[inline(always)]
 pub(super) fn mul_add(to: &mut [f32], operands: [Value<'_>; 3], relu: bool) {
     match relu {
         false => zip3(to, operands, |a, b, c| a * b + c),
@@ -190,6 +209,7 @@ pub(super) fn mul_add(to: &mut [f32], operands: [Value<'_>; 3], relu: bool) {
     }
 }
 
+#[inline(always)]
 fn zip3(to: &mut [f32], [a, b, c]: [Value<'_>; 3], f: impl Fn(f32, f32, f32) -> f32) {
     match (a, b, c) {
         (Value::Many(a), Value::Many(b), Value::Many(c)) => {

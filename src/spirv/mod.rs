@@ -18,6 +18,7 @@ pub mod reflect;
 mod specialize;
 mod types;
 mod typing;
+pub(crate) mod wide;
 
 pub use builder::build_pointwise;
 pub use check::check_module;

@@ -10,6 +10,7 @@ mod fused;
 mod pack;
 mod scatter;
 mod transpose;
+mod unfold;
 
 pub use conv_op::Conv;
 pub use transpose::ConvTranspose;

@@ -8,6 +8,7 @@ mod gemm_op;
 mod integer;
 pub(crate) mod matmul;
 pub(crate) mod product;
+pub(crate) mod tile;
 
 pub use det::Det;
 pub use einsum::Einsum;
