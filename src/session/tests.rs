@@ -318,3 +318,34 @@ fn the_environment_names_the_device() {
     let said = String::from_utf8_lossy(&test.stdout);
     assert!(test.status.success() && said.contains("1 passed"), "{said}");
 }
+
+/// A tensor may begin at any byte of the caller's memory.
+#[test]
+fn tensors_at_odd_addresses() {
+    for device in ["cpu", "sim", "vulkan"] {
+        let session = session(device);
+        for offset in [0usize, 1, 2, 4, 6, 12] {
+            let (n, m) = (70, 300);
+            let x: Vec<f32> = (0..n * m).map(|i| (i % 13) as f32).collect();
+            let want = expected(&x, n, m);
+            let at = |bytes: usize| {
+                let range = crate::memory::range::ByteRange::new(offset as u64, (offset + bytes) as u64);
+                (HostRegion::new(offset + bytes).unwrap(), range)
+            };
+            let ((mut from, from_range), (to, to_range)) = (at(4 * n * m), at(4 * want.len()));
+            from.as_mut_slice()[offset..].copy_from_slice(bytemuck::cast_slice(&x));
+            let (from, to) = (from.into_shared(), to.into_shared());
+            let mut binding = session
+                .bind()
+                .input("x", Memory::region_range(&from, from_range).shape(Shape::new([n, m]).unwrap()))
+                .output("y", Memory::region_range(&to, to_range))
+                .build()
+                .unwrap();
+            binding.run().unwrap();
+            let got = to.read().unwrap();
+            let want: &[u8] = bytemuck::cast_slice(&want);
+            assert!(&got[offset..offset + want.len()] == want, "{device}, offset {offset}");
+        }
+        check_messages(&session);
+    }
+}

@@ -118,9 +118,9 @@ fn a_read_only_mapping_is_read_and_never_imported_for_writing() {
             let mut binding = bind.build().unwrap();
             binding.run().unwrap();
             let want = if device == "cpu" { Path::Host } else { Path::Staged };
-            // lavapipe takes any page that can be read.
+            // lavapipe takes any page that can be read; where the constant lies, it may have to copy from it.
             let found = path(binding.verdicts(), "x");
-            assert!(found == want || (device == "vulkan" && found == Path::Imported), "{device}: {found:?}");
+            assert!(found == want || (device == "vulkan" && found.imports()), "{device}: {found:?}");
         });
         assert!(y.iter().all(|v| *v == 1.5), "{device}");
         check_messages(&context);
