@@ -49,7 +49,7 @@ pub enum PlanError {
         /// Positions among the graph's inputs.
         inputs: Vec<usize>,
     },
-    /// Sizes are known only once a node has run: the graph must be run in parts ([`split`]).
+    /// Sizes are known only once a node has run: the graph must be run in parts ([`split()`]).
     #[error("node {node:?} ({op}): the sizes of its results are known only in the run, by its input {input}")]
     Dynamic {
         /// The node.

@@ -1,4 +1,4 @@
-//! Random numbers, all from one counter-based generator ([`philox`]).
+//! Random numbers, all from one counter-based generator (`philox`).
 //!
 //! With a seed an operator gives the same numbers in every run and on every device (normal ones up to the
 //! device's precision of logarithm and sine); they are not those of other runtimes. Without one the
