@@ -166,7 +166,7 @@ pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
 
 /// One loop for each kind, without a branch on it, for the vectorizer.
 #[inline(always)]
-fn activate_in<T: Real>(activation: &Activation, values: &mut [T]) {
+pub(crate) fn activate_in<T: Real>(activation: &Activation, values: &mut [T]) {
     match *activation {
         Activation::None => {}
         Activation::Relu => each(values, Activation::Relu),

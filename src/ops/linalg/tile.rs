@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::product::Threads;
 use crate::ops::Activation;
-use crate::ops::real::activate_all;
+use crate::ops::real::{activate_all, activate_in};
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
 const VECTORS: usize = 3;
@@ -248,33 +248,27 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
         let row = &mut rows[i][at..at + n];
         let (full, tail) = S::as_mut_simd_f32s(row);
         for j in 0..V {
-            let sum = bound(simd, &of.activation, sums[i][j]);
             if j < full.len() {
-                full[j] = sum;
+                full[j] = sums[i][j];
             } else if j == full.len() {
-                simd.partial_store_f32s(tail, sum);
+                simd.partial_store_f32s(tail, sums[i][j]);
             }
         }
     }
-    if !matches!(of.activation, Activation::None | Activation::Relu | Activation::Clip { .. }) {
+    if of.activation != Activation::None {
         for row in rows {
-            activate_all(&of.activation, &mut row[at..at + n]);
+            activate(&of.activation, &mut row[at..at + n]);
         }
     }
 }
 
-/// The common activations, in registers; NaN stays.
+/// Common activations where they are needed, others through a call.
 #[inline(always)]
-fn bound<S: Simd>(simd: S, activation: &Activation, v: S::f32s) -> S::f32s {
-    let (low, high) = match *activation {
-        Activation::Relu => (simd.splat_f32s(0.0), None),
-        Activation::Clip { low, high } => (simd.splat_f32s(low), Some(simd.splat_f32s(high))),
-        _ => return v,
-    };
-    let v = simd.select_f32s(simd.less_than_f32s(v, low), low, v);
-    match high {
-        Some(high) => simd.select_f32s(simd.greater_than_f32s(v, high), high, v),
-        None => v,
+fn activate(activation: &Activation, row: &mut [f32]) {
+    match *activation {
+        Activation::Relu => activate_in(&Activation::Relu, row),
+        Activation::Clip { low, high } => activate_in(&Activation::Clip { low, high }, row),
+        other => activate_all(&other, row),
     }
 }
 
