@@ -58,6 +58,32 @@ pub fn load_with(path: &Path, params: Option<&Path>) -> Result<Graph, LoadError>
     }
 }
 
+/// As [`load_with`], for a session whose device table has devices of the APIs `table`: the nodes of a TVM graph are
+/// placed as it says. Returns the names of nodes that go on entry 0 because their device is not in the table, which
+/// is an error unless `any` allows it.
+///
+/// # Errors
+/// [`LoadError`], as [`TvmGraph::place`] too.
+pub fn load_on(
+    path: &Path,
+    params: Option<&Path>,
+    table: &[&str],
+    any: bool,
+) -> Result<(Graph, Vec<String>), LoadError> {
+    match model_file(path)? {
+        (path, Kind::Onnx) => {
+            without_params(&path, params)?;
+            Ok((load_onnx(&path)?, Vec::new()))
+        }
+        (path, Kind::Json) => {
+            let table: Vec<i32> = table.iter().map(|api| tvm::device_type::of_api(api)).collect();
+            let mut graph = read_json(&path, params)?;
+            let moved = graph.place(&table, any).map_err(|e| e.in_file(&path))?;
+            Ok((graph.into_graph(), moved))
+        }
+    }
+}
+
 fn without_params(model: &Path, params: Option<&Path>) -> Result<(), LoadError> {
     match params {
         None => Ok(()),
@@ -70,11 +96,15 @@ fn without_params(model: &Path, params: Option<&Path>) -> Result<(), LoadError> 
 }
 
 fn load_json(path: &Path, params: Option<&Path>) -> Result<Graph, LoadError> {
+    read_json(path, params).map(TvmGraph::into_graph)
+}
+
+fn read_json(path: &Path, params: Option<&Path>) -> Result<TvmGraph, LoadError> {
     let params = match params {
         Some(params) => Some(params.to_owned()),
         None => params_beside(path)?,
     };
-    load_tvm(path, params.as_deref(), &FunctionTable::new()).map(TvmGraph::into_graph)
+    load_tvm(path, params.as_deref(), &FunctionTable::new())
 }
 
 /// Formats of models.

@@ -16,6 +16,7 @@ mod options;
 mod params;
 mod profile;
 mod rebind;
+mod route;
 mod slot;
 mod stage;
 pub mod tvm;
@@ -27,7 +28,7 @@ pub use binding::{Binding, HostView, Pending};
 pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
-pub use profile::{NodeTime, Profile};
+pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
 use self::params::Sources;
+use self::route::Traffic;
 use self::stage::Stage;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
@@ -67,6 +69,7 @@ struct Inner {
     params: Arc<ParamStore>,
     sources: Arc<Sources>,
     plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
+    traffic: Traffic,
 }
 
 /// A graph made ready on devices.
@@ -345,6 +348,7 @@ impl Inner {
             params: Arc::clone(&self.params),
             sources: Arc::clone(&self.sources),
             plans: Mutex::default(),
+            traffic: Traffic::default(),
         })
     }
 

@@ -36,6 +36,8 @@ enum Choice {
 pub struct SessionBuilder {
     graph: Option<Graph>,
     path: Option<PathBuf>,
+    model_params: Option<PathBuf>,
+    any_device: bool,
     devices: Vec<Choice>,
     desc: ContextDesc,
     plan: PlanOptions,
@@ -49,6 +51,8 @@ impl Default for SessionBuilder {
         SessionBuilder {
             graph: None,
             path: None,
+            model_params: None,
+            any_device: false,
             devices: Vec::new(),
             desc: ContextDesc::default(),
             plan: PlanOptions::default(),
@@ -60,9 +64,23 @@ impl Default for SessionBuilder {
 }
 
 impl SessionBuilder {
-    /// The model file: ONNX, or the graph JSON of TVM's graph executor beside its `.params`.
+    /// The model file: ONNX, or the graph JSON of TVM's graph executor beside its `.params`. The nodes of a graph
+    /// JSON run where its column `device_index` says ([`crate::loader::tvm::TvmGraph::place`]).
     pub fn model(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = Some(path.into());
+        self
+    }
+
+    /// The parameters of a graph JSON, where they do not lie beside it.
+    pub fn model_params(mut self, path: impl Into<PathBuf>) -> Self {
+        self.model_params = Some(path.into());
+        self
+    }
+
+    /// Whether nodes of a graph JSON whose device is not in the table run on entry 0, which the plan's report then
+    /// says of them, instead of being an error.
+    pub fn any_device(mut self, any: bool) -> Self {
+        self.any_device = any;
         self
     }
 
@@ -168,13 +186,8 @@ impl SessionBuilder {
     /// # Errors
     /// [`Error::Load`], [`Error::Registry`], [`Error::Device`].
     pub fn build(self) -> Result<Session, Error> {
-        let mut graph = match (self.graph, self.path) {
-            (Some(graph), _) => graph,
-            (None, Some(path)) => loader::load(&path)?,
-            (None, None) => return Err(SessionError::NoModel.into()),
-        };
-        if let Some(store) = &self.params {
-            store.unify(&mut graph)?;
+        if self.graph.is_none() && self.path.is_none() {
+            return Err(SessionError::NoModel.into());
         }
         let registry = Registry::with_defaults();
         let mut chosen = self.devices;
@@ -192,13 +205,29 @@ impl SessionBuilder {
         if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
             devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
         }
+        let mut plan = self.plan;
+        let mut graph = match (self.graph, self.path) {
+            (Some(graph), _) => graph,
+            (None, Some(path)) => {
+                let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
+                let params = self.model_params.as_deref();
+                let (graph, moved) = loader::load_on(&path, params, &table, self.any_device)?;
+                plan.foreign.extend(moved);
+                graph
+            }
+            (None, None) => return Err(SessionError::NoModel.into()),
+        };
+        if let Some(store) = &self.params {
+            store.unify(&mut graph)?;
+        }
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan: self.plan, bind: self.bind, arena: self.arena },
+            options: Options { plan, bind: self.bind, arena: self.arena },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),
+            traffic: Default::default(),
         };
         Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })
     }

@@ -258,6 +258,11 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
+    /// The memory that the kernels of device `d` are given.
+    pub(super) fn buffer(&self, d: u32) -> Option<&Buffer> {
+        self.compute.get(&d)
+    }
+
     /// What the kernels of device `d` are given.
     pub(super) fn range(&self, d: u32) -> Option<BufferRange> {
         self.compute.get(&d).map(Buffer::range)
