@@ -146,6 +146,10 @@ pub(super) fn plan(
             out.line(format_args!("  {} ({}) runs on {}: {reason}", n.name, n.op, device(n.device)))?;
         }
     }
+    if !report.foreign.is_empty() {
+        let names = report.foreign.join(", ");
+        out.line(format_args!("\non {} for want of the device that the graph names: {names}", device(0)))?;
+    }
     crossings(report, &device, out)?;
     summary(plan, devices, out)?;
     if commands {
@@ -155,16 +159,14 @@ pub(super) fn plan(
 }
 
 /// Prints what happens to tensors that go from one device to another.
-fn crossings(
-    report: &PlanReport,
-    device: &dyn Fn(u32) -> String,
-    out: &mut Output,
-) -> Result<(), CliError> {
+fn crossings(report: &PlanReport, device: &dyn Fn(u32) -> String, out: &mut Output) -> Result<(), CliError> {
     if report.crossings.is_empty() {
         return Ok(());
     }
-    out.line("
-from one device to another")?;
+    out.line(
+        "
+from one device to another",
+    )?;
     let mut table = Table::new(["tensor", "from", "to", "bytes", "copied", "why"]);
     for c in &report.crossings {
         let (from, to) = (device(c.from), device(c.to));

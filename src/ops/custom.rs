@@ -94,7 +94,11 @@ impl CustomKernel {
     fn call_on(&self, api: &str) -> Result<&KernelCall, OpError> {
         self.call(api).ok_or_else(|| {
             let there: Vec<&str> = self.calls.iter().filter_map(|(on, _)| on.as_deref()).collect();
-            OpError::unsupported(format!("{} on {api}: there are kernels for {}", self.name, there.join(", ")))
+            OpError::unsupported(format!(
+                "{} on {api}: there are kernels for {}",
+                self.name,
+                there.join(", ")
+            ))
         })
     }
 

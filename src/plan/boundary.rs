@@ -77,12 +77,14 @@ pub(super) fn cross(
     devices: &[u32],
     alias: &[Option<usize>],
     infos: &[&DeviceInfo],
+    share: bool,
 ) -> (Vec<CrossingReport>, Vec<Carrier>) {
     let mut boundary = Boundary {
         class: classes(flow, alias),
         reads: BTreeMap::new(),
         flow,
         infos,
+        share,
         reports: Vec::new(),
         carriers: Vec::new(),
     };
@@ -110,6 +112,7 @@ type Readers = BTreeMap<u32, Vec<(usize, usize)>>;
 struct Boundary<'a> {
     flow: &'a mut Flow,
     infos: &'a [&'a DeviceInfo],
+    share: bool,
     class: Vec<ValueId>,
     reads: BTreeMap<ValueId, Readers>,
     reports: Vec<CrossingReport>,
@@ -133,7 +136,7 @@ impl Boundary<'_> {
     fn decide(&mut self, devices: &[u32], alias: &[Option<usize>]) {
         let mut producer: BTreeMap<ValueId, u32> = BTreeMap::new();
         for (n, node) in self.flow.nodes.iter().enumerate().filter(|(n, _)| alias[*n].is_none()) {
-            node.outputs.iter().for_each(|&v| drop(producer.insert(v, devices[n])));
+            producer.extend(node.outputs.iter().map(|&v| (v, devices[n])));
         }
         for (root, mut readers) in std::mem::take(&mut self.reads) {
             // An input is where the first device that can use host memory has it.
@@ -165,7 +168,8 @@ impl Boundary<'_> {
         let values: BTreeSet<ValueId> = uses.iter().filter_map(read).collect();
         let again = uses.len() > 1 || uses.iter().any(|(n, _)| self.computes(*n));
         let (path, reason, carrier) = if !self.shares(from, to) {
-            let reason = "one of the devices cannot import host memory";
+            let reason =
+                if self.share { "one of the devices cannot import host memory" } else { "as was asked for" };
             (Crossing::Staged, reason, Some(Carrier::Session { from, to }))
         } else if self.behind_a_bus(to) && again && bytes >= WORTH_A_COPY {
             let reason = "the device is behind a bus and reads the tensor more than once";
@@ -193,7 +197,7 @@ impl Boundary<'_> {
 
     /// Whether both devices can use the same host memory.
     fn shares(&self, a: u32, b: u32) -> bool {
-        [a, b].iter().all(|d| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some()))
+        self.share && [a, b].iter().all(|d| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some()))
     }
 
     fn behind_a_bus(&self, d: u32) -> bool {

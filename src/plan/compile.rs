@@ -46,6 +46,8 @@ pub struct PlanOptions {
     pub place_ops: BTreeMap<String, u32>,
     /// Names of nodes that the graph places on devices which the table does not have, and which run on entry 0.
     pub foreign: BTreeSet<String>,
+    /// Lets devices use tensors between them in place, where they can; else the session copies them.
+    pub share: bool,
 }
 
 impl Default for PlanOptions {
@@ -60,6 +62,7 @@ impl Default for PlanOptions {
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
             foreign: BTreeSet::new(),
+            share: true,
         }
     }
 }
@@ -87,7 +90,9 @@ enum NodeWork {
     Native(NativeKernel),
     Device(Lowered),
     /// The session copies from memory of a device.
-    Session { from: u32 },
+    Session {
+        from: u32,
+    },
 }
 
 struct Lowering1 {
@@ -136,7 +141,7 @@ impl Compiler<'_> {
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
         let devices: Vec<u32> = lowered.iter().map(|l| l.device).collect();
         let alias = aliases(&flow, &lowered);
-        let (crossings, carriers) = cross(&mut flow, &devices, &alias, self.devices);
+        let (crossings, carriers) = cross(&mut flow, &devices, &alias, self.devices, self.options.share);
         for carrier in carriers {
             lowered.push(self.carry(&flow, lowered.len(), carrier)?);
         }
@@ -148,6 +153,7 @@ impl Compiler<'_> {
         emit.pack();
         let mut plan = emit.emit()?;
         plan.report.crossings = crossings;
+        plan.report.foreign = self.options.foreign.iter().cloned().collect();
         plan.report.graph_nodes = self.graph.nodes().len();
         plan.report.fused = fused;
         plan.report.halved = halved;
@@ -209,9 +215,6 @@ impl Compiler<'_> {
             candidates.extend(native.filter(|d| *d != wanted));
         }
         let mut reasons = Vec::new();
-        if self.options.foreign.contains(&node.name) {
-            reasons.push("the device that the graph names is not in the table".to_owned());
-        }
         for device in candidates {
             match self.lower_on(node, &cx, device) {
                 Ok(work) => {
@@ -552,7 +555,9 @@ impl<'a> Emitter<'a> {
         for before in self.needs.control[n].iter().filter_map(|&dep| segment_of[dep]) {
             if before != at {
                 segment.after.insert(before);
-            } else if let Some(first) = segment.commands.iter_mut().rev().take_while(|c| c.node == node).last() {
+            } else if let Some(first) =
+                segment.commands.iter_mut().rev().take_while(|c| c.node == node).last()
+            {
                 first.ordered = true;
             }
         }

@@ -183,7 +183,9 @@ impl<'e> Binding<'e> {
             _ => None,
         });
         let to = segment.device;
-        moves.map(|(src, from, dst)| Ok(Move { from, src: part(src, from)?, to, dst: part(dst, to)? })).collect()
+        moves
+            .map(|(src, from, dst)| Ok(Move { from, src: part(src, from)?, to, dst: part(dst, to)? }))
+            .collect()
     }
 
     /// Bytes of the process that a segment touches in bound memory.

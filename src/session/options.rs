@@ -155,6 +155,13 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
+    /// without, the session copies them, and what that costs can be measured.
+    pub fn share_memory(mut self, share: bool) -> Self {
+        self.plan.share = share;
+        self
+    }
+
     /// Places every node named `name` on entry `device` of the table.
     pub fn place_node(mut self, name: impl Into<String>, device: u32) -> Self {
         self.plan.place_nodes.insert(name.into(), device);

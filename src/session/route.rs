@@ -153,7 +153,8 @@ impl Run {
     /// Waits for everything that was started. The first error is kept and given by [`Run::finish`].
     fn wait(&mut self) {
         loop {
-            let open: BTreeSet<usize> = (0..self.events.len()).filter(|s| self.events[*s].is_some()).collect();
+            let open: BTreeSet<usize> =
+                (0..self.events.len()).filter(|s| self.events[*s].is_some()).collect();
             if open.is_empty() {
                 return;
             }
@@ -201,7 +202,9 @@ impl Run {
                 return;
             };
             match event.wait_timeout(look) {
-                Err(device::Error::Device(DeviceError::Timeout { .. })) => look = (look * 2).min(LONGEST_LOOK),
+                Err(device::Error::Device(DeviceError::Timeout { .. })) => {
+                    look = (look * 2).min(LONGEST_LOOK)
+                }
                 result => return self.settle(*s, result.map_err(Error::from)),
             }
         }

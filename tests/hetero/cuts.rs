@@ -8,7 +8,7 @@ use onepool::graph::NodeId;
 use onepool::{DType, Graph, GraphBuilder, Memory, Session, ops};
 
 use crate::common::{
-    abs, check_messages, check_nothing_copied, floats, numbers, open_all, op, region, shape, tensor,
+    abs, check_messages, check_nothing_copied, floats, numbers, op, open_all, region, shape, tensor,
 };
 
 /// Tables whose cuts copy nothing.

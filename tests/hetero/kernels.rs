@@ -29,10 +29,7 @@ fn doubled() -> KernelCall {
         }";
     let options = CompilerOptions {
         source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan {
-            version: VulkanVersion::Vulkan1_1,
-            spirv_version: SpirvVersion::SPIRV1_3,
-        },
+        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
         version_profile: None,
         messages: ShaderMessage::DEFAULT,
     };
@@ -91,8 +88,7 @@ fn without_the_column_the_first_device_s_kernel_is_taken() {
     let mut json = twice(1, 1);
     json["attrs"].as_object_mut().unwrap().remove("device_index");
     for (device, want) in [("cpu", 3.0), ("vulkan", 4.0)] {
-        let mut module =
-            GraphModule::create(&json.to_string(), &functions, &open_all(&[device])).unwrap();
+        let mut module = GraphModule::create(&json.to_string(), &functions, &open_all(&[device])).unwrap();
         module.set_input("x", &tensor(&[N], &[1.0; N])).unwrap();
         module.run().unwrap();
         assert_eq!(module.get_output(0).unwrap().as_slice::<f32>().unwrap(), [want; N], "{device}");

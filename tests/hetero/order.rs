@@ -6,7 +6,7 @@ use std::time::Duration;
 use onepool::graph::NodeId;
 use onepool::{DType, Graph, GraphBuilder, Memory};
 
-use crate::common::{abs, check_messages, floats, info, native, numbers, open_all, op, region, session};
+use crate::common::{abs, check_messages, floats, info, native, numbers, op, open_all, region, session};
 
 const N: usize = 4096;
 
@@ -33,8 +33,8 @@ fn control_dependencies_order_devices() {
         };
         let mut g = GraphBuilder::new("ordered");
         let x = g.input("x", DType::F32, [N.into()]);
-        let a = g.add("late", says("late begins", "late ends", 0), &[Some(x)], 1);
-        let b = g.add("early", says("early begins", "early ends", 30), &[Some(x)], 1);
+        let a = g.node("late", says("late begins", "late ends", 0), &[Some(x)], 1);
+        let b = g.node("early", says("early begins", "early ends", 30), &[Some(x)], 1);
         g.control_dep(a.0, b.0);
         g.output("a", a.1[0]);
         g.output("b", b.1[0]);
@@ -56,8 +56,8 @@ fn control_dependencies_are_barriers_on_one_device() {
     let plan = |ordered: bool| {
         let mut g = GraphBuilder::new("ordered");
         let x = g.input("x", DType::F32, [N.into()]);
-        let a = g.add("a", abs(), &[Some(x)], 1);
-        let b = g.add("b", op("Neg"), &[Some(x)], 1);
+        let a = g.node("a", abs(), &[Some(x)], 1);
+        let b = g.node("b", op("Neg"), &[Some(x)], 1);
         if ordered {
             g.control_dep(b.0, a.0);
         }
@@ -72,7 +72,9 @@ fn control_dependencies_are_barriers_on_one_device() {
         check_messages(&contexts);
         plan
     };
-    let barriers = |ordered| plan(ordered).segments[0].commands.iter().map(|c| c.barrier.is_some()).collect();
+    let barriers = |ordered: bool| -> Vec<bool> {
+        plan(ordered).segments[0].commands.iter().map(|c| c.barrier.is_some()).collect()
+    };
     assert_eq!((barriers(false), barriers(true)), (vec![false, false], vec![false, true]));
 }
 

@@ -93,8 +93,7 @@ fn a_native_function_runs_beside_vulkan() {
     let contexts: Vec<Context> = open_all(&["vulkan", "cpu"]);
     let mut g = GraphBuilder::new("beside");
     let x = g.input("x", DType::F32, [SIDE.into(), SIDE.into()]);
-    let eye: Vec<f32> =
-        (0..SIDE * SIDE).map(|i| f32::from(u8::from(i / SIDE == (i + 1) % SIDE))).collect();
+    let eye: Vec<f32> = (0..SIDE * SIDE).map(|i| f32::from(u8::from(i / SIDE == (i + 1) % SIDE))).collect();
     let w = g.constant("w", tensor(&[SIDE, SIDE], &eye));
     let mut gpu = x;
     for _ in 0..4 {

@@ -5,7 +5,7 @@ use onepool::plan::{Crossing, Plan};
 use onepool::session::SharedArena;
 use onepool::{DType, GraphBuilder, Memory, Session, ops};
 
-use crate::common::{abs, check_messages, floats, info, numbers, open_all, op, region, session};
+use crate::common::{abs, check_messages, floats, info, numbers, op, open_all, region, session};
 
 const N: usize = 32 << 10;
 
