@@ -9,7 +9,7 @@ use super::compiled::Compiled;
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
 use super::route::{Leg, LegWork, Move, Run};
-use super::slot::{BindPolicy, Side, Slot, Source};
+use super::slot::{BindPolicy, Side, Slot, Source, atoms};
 use super::stage::{Held, HeldMemory, Rest, owned};
 use crate::device::{Buffer, Event, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
@@ -309,8 +309,9 @@ impl<'e> Binding<'e> {
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
+        let atom = self.device(d).context.info().limits.non_coherent_atom;
         let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
-            slots.iter().flat_map(|slot| slot.host_ranges(d)).collect()
+            slots.iter().flat_map(|slot| slot.host_ranges(d, atom)).collect()
         };
         r.flush = host(&self.inputs);
         r.invalidate = host(&self.outputs);
@@ -321,7 +322,7 @@ impl<'e> Binding<'e> {
     /// What other devices write and read of non-coherent memory that they share with the segment's.
     fn host_arenas(&self, r: &mut Recording, plan: &Plan, segment: &Segment) {
         let d = segment.device;
-        let atom = self.device(d).context.info().limits.non_coherent_atom.max(1);
+        let atom = self.device(d).context.info().limits.non_coherent_atom;
         for command in &segment.commands {
             command.work.for_each_touch(&mut |loc, access| {
                 let buffer = match loc.place {
@@ -334,10 +335,8 @@ impl<'e> Binding<'e> {
                 };
                 let Some(buffer) = buffer.filter(|b| !b.info().coherent && loc.bytes > 0) else { return };
                 let whole = buffer.range();
-                let start = whole.offset.saturating_add(loc.offset) / atom * atom;
-                let end = whole.offset.saturating_add(loc.offset).saturating_add(loc.bytes);
-                let end = end.next_multiple_of(atom).min(whole.offset.saturating_add(whole.bytes));
-                let range = BufferRange { offset: start, bytes: end.saturating_sub(start), ..whole };
+                let range = BufferRange { offset: whole.offset + loc.offset, bytes: loc.bytes, ..whole };
+                let range = atoms(range, atom);
                 for (list, named) in [
                     (&mut r.flush, !access.reads().is_empty()),
                     (&mut r.invalidate, !access.writes().is_empty()),

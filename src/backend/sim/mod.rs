@@ -137,7 +137,7 @@ impl SimConfig {
                 memory_bytes: memory,
             },
             features: Requires::NONE,
-            import: Some(ImportRules {
+            import: self.imports.then(|| ImportRules {
                 storage_offset_alignment: self.argument_alignment,
                 max_range: largest,
                 ..ImportRules::strict()
