@@ -8,4 +8,5 @@ mod kernels;
 mod order;
 mod overlap;
 mod paths;
+mod random;
 mod tables;
