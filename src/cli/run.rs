@@ -12,7 +12,7 @@ use super::assign::{self, Placement};
 use super::error::CliError;
 use super::explain::{self, Explained};
 use super::inspect::{dims, fitting, named};
-use super::open::{may_decide, open_table};
+use super::open::{load_on, may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::precision::PrecisionArg;
@@ -202,21 +202,20 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
-    let _spinner = out.progress("loading", None);
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
+    let table = open_table(&args.device, !args.no_fallback, &desc)?;
+    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &table, args.any_device, out)?;
+    let _spinner = out.progress("preparing", None);
     let mut builder = Session::builder()
-        .model(&args.model)
-        .any_device(args.any_device)
+        .graph(graph)
+        .foreign_nodes(moved)
         .context_desc(desc.clone())
         .strict(args.strict)
         .fuse(!args.no_fuse)
         .precision(args.precision.into())
         .fallback(!args.no_fallback);
-    for context in open_table(&args.device, !args.no_fallback, &desc)? {
+    for context in table {
         builder = builder.context(context);
-    }
-    if let Some(params) = &args.params {
-        builder = builder.model_params(params);
     }
     if let Some(bytes) = args.copy_threshold {
         builder = builder.copy_threshold(bytes);

@@ -12,7 +12,7 @@ use super::{Inner, Session};
 use crate::backend::{ContextDesc, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
-use crate::loader;
+use crate::loader::{self, LoadOptions};
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
 use crate::plan::{PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
@@ -36,7 +36,6 @@ enum Choice {
 pub struct SessionBuilder {
     graph: Option<Graph>,
     path: Option<PathBuf>,
-    model_params: Option<PathBuf>,
     any_device: bool,
     devices: Vec<Choice>,
     desc: ContextDesc,
@@ -51,7 +50,6 @@ impl Default for SessionBuilder {
         SessionBuilder {
             graph: None,
             path: None,
-            model_params: None,
             any_device: false,
             devices: Vec::new(),
             desc: ContextDesc::default(),
@@ -71,16 +69,17 @@ impl SessionBuilder {
         self
     }
 
-    /// The parameters of a graph JSON, where they do not lie beside it.
-    pub fn model_params(mut self, path: impl Into<PathBuf>) -> Self {
-        self.model_params = Some(path.into());
-        self
-    }
-
     /// Whether nodes of a graph JSON whose device is not in the table run on entry 0, which the plan's report then
     /// says of them, instead of being an error.
     pub fn any_device(mut self, any: bool) -> Self {
         self.any_device = any;
+        self
+    }
+
+    /// Names of nodes that were placed on entry 0 because their device is not in the table, as
+    /// [`crate::loader::load_on`] tells them: the plan's report says so.
+    pub fn foreign_nodes(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.plan.foreign.extend(names);
         self
     }
 
@@ -217,8 +216,8 @@ impl SessionBuilder {
             (Some(graph), _) => graph,
             (None, Some(path)) => {
                 let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
-                let params = self.model_params.as_deref();
-                let (graph, moved) = loader::load_on(&path, params, &table, self.any_device)?;
+                let options = LoadOptions::default();
+                let (graph, moved) = loader::load_on(&path, &options, &table, self.any_device)?;
                 plan.foreign.extend(moved);
                 graph
             }
