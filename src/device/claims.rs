@@ -101,4 +101,19 @@ mod tests {
         drop(both);
         drop(Claim::take(3, &[(at(5, 6), true)]).unwrap());
     }
+
+    #[test]
+    fn pieces_between_the_pieces_of_another_are_free() {
+        let at = |from: u64, to: u64| ByteRange::new(from + (1 << 61), to + (1 << 61));
+        let even: Vec<Span> = (0..64).map(|i| (at(20 * i, 20 * i + 10), true)).collect();
+        let odd: Vec<Span> = (0..64).rev().map(|i| (at(20 * i + 10, 20 * i + 20), true)).collect();
+        let held = Claim::take(1, &even).unwrap();
+        drop(Claim::take(2, &odd).unwrap());
+        assert_eq!(
+            Claim::take(2, &[(at(0, 0), true), (at(1011, 1012), true), (at(1001, 1002), false)]).unwrap_err(),
+            at(1000, 1010)
+        );
+        drop(held);
+        drop(Claim::take(2, &even).unwrap());
+    }
 }

@@ -175,10 +175,15 @@ impl Cut {
     pub(super) fn new(order: &[usize], steps: &[Step], needs: &Needs) -> Self {
         let mut at = vec![0usize; steps.len()];
         order.iter().enumerate().for_each(|(step, &n)| at[n] = step);
-        // Steps that nodes of other lanes wait for.
+        // Steps behind which a node of another lane lacks nothing of this lane any more.
         let mut wanted = vec![false; order.len()];
         for (n, before) in needs.all.iter().enumerate().filter(|(n, _)| !steps[*n].alias) {
-            before.iter().filter(|p| steps[**p].lane != steps[n].lane).for_each(|&p| wanted[at[p]] = true);
+            let mut last: HashMap<Lane, usize> = HashMap::new();
+            for &p in before.iter().filter(|p| steps[**p].lane != steps[n].lane) {
+                let latest = last.entry(steps[p].lane).or_default();
+                *latest = at[p].max(*latest);
+            }
+            last.into_values().for_each(|step| wanted[step] = true);
         }
         let left = work_left(order, steps);
         let mut of = vec![0u32; order.len()];
@@ -387,5 +392,87 @@ impl Segment {
     /// Where it runs.
     pub(super) fn lane(&self) -> Lane {
         if self.by_session { Lane::Session } else { Lane::Device(self.device) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::graph::{GraphBuilder, TensorId, TensorInfo};
+    use crate::ops::{self, UnaryOp};
+    use crate::plan::specialize;
+    use crate::shape::Shape;
+
+    fn flow_of(nodes: impl FnOnce(&mut GraphBuilder, TensorId) -> TensorId) -> Flow {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into()]);
+        let y = nodes(&mut g, x);
+        g.output("y", y);
+        let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
+        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap()
+    }
+
+    /// Two unary nodes over one input, and their sum; then the negated sum.
+    fn diamond() -> Flow {
+        flow_of(|g, x| {
+            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let b = g.op(ops::unary(UnaryOp::Neg), &[x]);
+            let c = g.op(ops::add(), &[a, b]);
+            g.op(ops::unary(UnaryOp::Neg), &[c])
+        })
+    }
+
+    fn steps(devices: [u32; 4], work: u64) -> Vec<Step> {
+        devices.iter().map(|&d| Step { lane: Lane::Device(d), alias: false, work }).collect()
+    }
+
+    #[test]
+    fn what_runs_at_the_same_time_is_known() {
+        let flow = diamond();
+        let steps = steps([0, 1, 0, 0], 1);
+        let needs = Needs::new(&flow, &steps);
+        let order = schedule(&flow, &steps, &needs);
+        assert_eq!(order, [0, 1, 2, 3]);
+        let cut = Cut::new(&order, &steps, &needs);
+        assert_eq!(cut.of, [0, 1, 2, 2]);
+        let life = |steps: &[u32]| cut.lifetime(&steps.iter().copied().collect());
+        assert_eq!(
+            (life(&[0]), life(&[1])),
+            (Some((0, 1)), Some((0, 1))),
+            "the branches run beside each other"
+        );
+        assert_eq!((life(&[2]), life(&[1, 2])), (Some((2, 3)), Some((0, 3))));
+        assert_eq!(life(&[]), None);
+    }
+
+    #[test]
+    fn nodes_that_do_nothing_are_looked_through() {
+        let flow = diamond();
+        let mut steps = steps([0, 1, 0, 1], 1);
+        steps[2].alias = true;
+        let needs = Needs::new(&flow, &steps);
+        assert_eq!(needs.all[3], BTreeSet::from([0, 1]));
+        assert!(needs.control.iter().all(BTreeSet::is_empty));
+    }
+
+    #[test]
+    fn a_segment_is_cut_only_where_that_is_worth_while() {
+        // Entry 1 waits for the first node, and entry 0 can go on with the second.
+        let early = flow_of(|g, x| {
+            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let b = g.op(ops::unary(UnaryOp::Neg), &[a]);
+            let c = g.op(ops::unary(UnaryOp::Abs), &[a]);
+            g.op(ops::add(), &[b, c])
+        });
+        let of = |flow: &Flow, devices, work| {
+            let steps = steps(devices, work);
+            let needs = Needs::new(flow, &steps);
+            Cut::new(&schedule(flow, &steps, &needs), &steps, &needs).of
+        };
+        assert_eq!(of(&early, [0, 0, 1, 0], 1), [0, 0, 1, 2]);
+        assert_eq!(of(&early, [0, 0, 1, 0], WORTH_A_SUBMISSION), [0, 1, 2, 3]);
+        // Here it needs both.
+        assert_eq!(of(&diamond(), [0, 0, 1, 1], WORTH_A_SUBMISSION), [0, 0, 1, 1]);
     }
 }

@@ -5,7 +5,7 @@ use onepool::graph::NodeId;
 use onepool::{DType, Graph, GraphBuilder, Memory, Session, ops};
 use proptest::prelude::*;
 
-use crate::common::{abs, check_messages, floats, numbers, open_all, op, region};
+use crate::common::{abs, check_messages, floats, numbers, op, open_all, region};
 
 const N: usize = 600;
 
