@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use onepool::backend::ContextDesc;
 use onepool::backend::sim::{SimConfig, SimDriver};
+use onepool::backend::{ContextDesc, DeviceKind};
 use onepool::device::Context;
 use onepool::kernel::NativeKernel;
 use onepool::loader::tvm::device_type;
@@ -49,6 +49,11 @@ pub(crate) fn open_all(devices: &[&str]) -> Vec<Context> {
 /// Whether every device of a table can use host memory in place.
 pub(crate) fn all_share(table: &[&str]) -> bool {
     !table.contains(&"alone")
+}
+
+/// Whether no device has memory of its own behind a bus, which it may rather use than the caller's.
+pub(crate) fn in_place(contexts: &[Context]) -> bool {
+    contexts.iter().all(|c| c.info().kind != DeviceKind::Discrete)
 }
 
 /// No message of a validation layer, which checks synchronization too.

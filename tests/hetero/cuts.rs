@@ -8,7 +8,7 @@ use onepool::graph::NodeId;
 use onepool::{DType, Graph, GraphBuilder, Memory, Session, ops};
 
 use crate::common::{
-    abs, check_messages, check_nothing_copied, floats, numbers, op, open_all, region, shape, tensor,
+    abs, check_messages, check_nothing_copied, floats, in_place, numbers, op, open_all, region, shape, tensor,
 };
 
 /// Tables whose cuts copy nothing.
@@ -62,7 +62,7 @@ fn run(graph: &Graph, contexts: &[Context], dims: &[usize], x: &[f32], what: &st
     binding.run().unwrap();
     assert_eq!(memory.iter().map(|m| floats(m)).collect::<Vec<_>>(), first, "{what}: the second run");
     check_nothing_copied(binding.plan(), what);
-    assert_eq!(binding.bytes_moved().0, 0, "{what}");
+    assert!(!in_place(contexts) || binding.bytes_moved().0 == 0, "{what}");
     Run { outputs: first, segments: binding.plan().segments.len() }
 }
 
