@@ -11,7 +11,9 @@ use onepool::ops::custom::{CustomKernel, KernelCall};
 use onepool::ops::{self, Operator};
 use onepool::{DType, Graph, GraphBuilder, Memory};
 
-use crate::common::{check_messages, floats, info, native, numbers, op, open_all, region, session, tensor};
+use crate::common::{
+    check_messages, floats, in_place, info, native, numbers, op, open_all, region, session, tensor,
+};
 
 const N: usize = 4096;
 /// More than any machine takes to begin the other kernel.
@@ -127,7 +129,7 @@ fn a_native_function_runs_beside_vulkan() {
         nodes.map(|n| n.begin_nanos).min().unwrap_or(u64::MAX)
     };
     assert!(span(0) < profile.segments[1].end_nanos, "{profile:?}");
-    assert_eq!(profile.bytes_moved, 0);
+    assert!(!in_place(&contexts) || profile.bytes_moved == 0);
     check_messages(&contexts);
 }
 
