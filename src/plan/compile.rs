@@ -151,7 +151,7 @@ impl Compiler<'_> {
         let needs = Needs::new(&flow, &steps);
         let order = schedule(&flow, &steps, &needs);
         let cut = Cut::new(&order, &steps, &needs);
-        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs);
+        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs, &steps);
         emit.pack();
         let mut plan = emit.emit()?;
         plan.report.crossings = crossings;
@@ -314,6 +314,7 @@ impl<'a> Emitter<'a> {
         order: &'a [usize],
         cut: &'a Cut,
         needs: &'a Needs,
+        steps: &[Placed],
     ) -> Self {
         let mut storage = Storage::new(flow, &aliases(flow, lowered));
         if compiler.options.in_place {
@@ -339,8 +340,7 @@ impl<'a> Emitter<'a> {
             let device = copied_on(flow, lowered, &storage, v);
             life.entry(storage.root(v)).or_default().touch(order.len() as u32, device);
         }
-        let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(flow, lowered, n)).collect();
-        let touched = steps_of(order, flow, &steps, &|v| storage.root(v));
+        let touched = steps_of(order, flow, steps, &|v| storage.root(v));
         Emitter {
             compiler,
             flow,

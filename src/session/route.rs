@@ -126,9 +126,9 @@ impl Run {
                     }
                 }
             }
-            if run.error.is_some() {
+            if let Some(error) = run.error.take() {
                 run.wait();
-                return Err(run.error.take().unwrap_or(super::SessionError::NotRun.into()));
+                return Err(error);
             }
             if lanes.values().all(VecDeque::is_empty) {
                 return Ok(run);
