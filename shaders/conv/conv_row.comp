@@ -1,11 +1,14 @@
 // Convolution, plain NCHW in and out: an invocation computes 8 output channels of PX neighbouring elements
 // of one row. Weights are packed as [group][channel / 8][ic][kd][kh][kw][8], zeros behind the last channel.
-// variant: tex   TEXELS
-// variant: tex4  TEXELS OUT4
-// variant: buf
-// variant: buf4  OUT4
+// variant: tex    T=float VEC=vec4 TEXELS
+// variant: tex4   T=float VEC=vec4 TEXELS OUT4
+// variant: buf    T=float VEC=vec4
+// variant: buf4   T=float VEC=vec4 OUT4
+// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 #include "activation.glsl"
@@ -21,7 +24,12 @@ SPEC(7, uint, BIASED, 0u);
 SPEC(8, uint, ACTIVATION, 0u);
 SPEC(9, uint, STEPS, 1u);         // steps along rows that are unrolled
 
-#ifdef TEXELS
+#if defined(HALVES)
+layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer x;
+layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer w;
+#define X_TEXEL(i) imageLoad(x, i)
+#define W_TEXEL(i) imageLoad(w, i)
+#elif defined(TEXELS)
 layout(set = 0, binding = 0) uniform samplerBuffer x;
 layout(set = 0, binding = 1) uniform samplerBuffer w;
 #define X_TEXEL(i) texelFetch(x, i)
@@ -31,11 +39,11 @@ layout(set = 0, binding = 0, std430) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { vec4 w[]; };
 #define W_TEXEL(i) w[i]
 #endif
-layout(set = 0, binding = 2, std430) readonly buffer B { float bias[]; };
+layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
 #ifdef OUT4
-layout(set = 0, binding = 3, std430) writeonly buffer Y { vec4 y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 
 layout(push_constant) uniform Params
@@ -195,20 +203,20 @@ void main()
         [[unroll]] for (uint k = 0u; k < 4u; ++k) {
             uint c = 4u * half_tile + k;
             if (c < count) {
-                float b = BIASED != 0u ? bias[channel + c] : 0.0;
+                float b = BIASED != 0u ? float(bias[channel + c]) : 0.0;
 #ifdef OUT4
                 [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
                     if (ow + j < p.ow) {
                         vec4 v = vec4(sums[2u * j + half_tile][k], sums[2u * j + 2u + half_tile][k],
                                       sums[2u * j + 4u + half_tile][k], sums[2u * j + 6u + half_tile][k]);
-                        y[(at + c * p.yc + j) / 4u] = activate4(v + b, ACTIVATION, p.act_a, p.act_b);
+                        y[(at + c * p.yc + j) / 4u] = VEC(activate4(v + b, ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #else
                 [[unroll]] for (uint j = 0u; j < PX; ++j) {
                     if (ow + j < p.ow) {
                         float v = sums[2u * j + half_tile][k] + b;
-                        y[at + c * p.yc + j * p.yw] = activate(v, ACTIVATION, p.act_a, p.act_b);
+                        y[at + c * p.yc + j * p.yw] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #endif

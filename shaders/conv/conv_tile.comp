@@ -8,6 +8,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "activation.glsl"
+#include "unfold.glsl"
 
 layout(local_size_x = 16, local_size_y = 16) in;
 SPEC(1, uint, POINTWISE, 0u);     // whether every output element reads the input element at its own place
@@ -18,21 +19,6 @@ layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-
-layout(push_constant) uniform Params
-{
-    uint ow, oh, od;    // sizes of the output
-    uint oc, groups;    // output channels of a group, groups
-    uint ic;            // input channels of a group
-    int id, ih, iw;     // sizes of the input
-    uint kd, kh, kw;    // taps
-    int sd, sh, sw;     // strides
-    int dd, dh, dw;     // dilations
-    int pd, ph, pw;     // padding at the beginning
-    uint yc, yd, yh, yw;  // distances in the output of channels, planes, rows, elements
-    uint y_first;       // where the output begins
-    float act_a, act_b;
-} p;
 
 const uint TILE = 64u;
 const uint DEPTH = 16u;
