@@ -43,6 +43,16 @@ impl Plain {
         let plane: usize = self.axes.iter().map(|a| a.input).product();
         self.batch * self.groups * self.ic * plane
     }
+
+    /// Whether the weights lie as `[group][channel][ic][kd][kh][kw]`, one behind the other.
+    fn has_plain_weights(&self) -> bool {
+        let [kd, kh, kw] = self.axes.map(|a| a.kernel as i64);
+        let of_ic = kd * kh * kw;
+        let of_oc = of_ic * self.ic as i64;
+        self.first == 0
+            && self.strides == [of_oc * self.oc as i64, of_oc, of_ic]
+            && self.taps == [kh * kw, kw, 1]
+    }
 }
 
 /// What all kernels of one operator share.
@@ -341,7 +351,11 @@ impl<'c> Target<'c> {
     fn tiles(&self, c: &Plain, kernel: KernelId, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         const TILE: usize = 64;
         let [d, h, w] = c.axes;
-        let weights = self.pack(c, c.oc.next_multiple_of(4)).emit(self.cx, lower)?;
+        let weights = if c.has_plain_weights() {
+            Operand::Input(1)
+        } else {
+            self.pack(c, 1).emit(self.cx, lower)?
+        };
         let pointwise = c.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0]);
         let (code, _) = self.activation.code();
         let spec = [
