@@ -282,7 +282,10 @@ impl<'c> Target<'c> {
         let [d, h, w] = c.axes;
         let read = Reading::new(&w);
         let pack = self.pack(c, ROW_TILE);
-        let weights = pack.emit(self.cx, lower)?;
+        let steps = (512 / (read.px * read.kw * ROW_TILE)).clamp(1, 4);
+        let one_tap = c.axes.iter().all(|a| a.kernel == 1) && c.has_plain_weights();
+        let plain = one_tap && steps == 4 && c.ic.is_multiple_of(4);
+        let weights = if plain { Operand::Input(1) } else { pack.emit(self.cx, lower)? };
         let elements = c.in_len();
         let whole = c.y[3] == 1 && [c.y[0], c.y[1], c.y[2], c.y_first, w.output].iter().all(|s| s % 4 == 0);
         let (kernel, last) = texel_kernel(
@@ -309,7 +312,8 @@ impl<'c> Target<'c> {
             (spec::conv_row::SCATTERED, u32::from(read.scattered)),
             (spec::conv_row::BIASED, u32::from(self.biased)),
             (spec::conv_row::ACTIVATION, code),
-            (spec::conv_row::STEPS, (512 / (read.px * read.kw * ROW_TILE)).clamp(1, 4) as u32),
+            (spec::conv_row::STEPS, steps as u32),
+            (spec::conv_row::PLAIN, u32::from(plain)),
         ];
         let n = w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(ROW_TILE) * c.groups * c.batch;
         let params = params::ConvRow {
