@@ -1,6 +1,7 @@
 //! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
 
 pub mod arena;
+mod attention;
 mod barriers;
 mod chains;
 mod compile;
@@ -12,6 +13,7 @@ mod rewrite;
 mod split;
 mod storage;
 
+pub use attention::find_attention;
 pub use barriers::{ResourceMap, insert_barriers};
 pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
