@@ -1,6 +1,7 @@
 //! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
 
 pub mod arena;
+mod attention;
 mod barriers;
 mod boundary;
 mod chains;
@@ -14,6 +15,7 @@ mod segments;
 mod split;
 mod storage;
 
+pub use attention::find_attention;
 pub use barriers::{ResourceMap, insert_barriers};
 pub use boundary::{Crossing, CrossingReport};
 pub use chains::{ChainLimits, fuse_chains};
