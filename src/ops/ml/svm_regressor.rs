@@ -127,8 +127,7 @@ mod tests {
     fn likenesses_are_summed() {
         let x = || Some(Tensor::new([2, 2], &[1.0f64, 0.0, 3.0, -1.0]).unwrap());
         let e = |d: f64| (-0.5 * d).exp();
-        let want =
-            [0.25 + 1.0 - 2.0 * e(2.0) + 0.5 * e(1.0), 0.25 + e(5.0) - 2.0 * e(13.0) + 0.5 * e(8.0)];
+        let want = [0.25 + 1.0 - 2.0 * e(2.0) + 0.5 * e(1.0), 0.25 + e(5.0) - 2.0 * e(13.0) + 0.5 * e(8.0)];
         let mut map = supports();
         let y = run_cpu(&*read("SVMRegressor", &map).unwrap(), &[x()], 1).unwrap();
         assert_eq!(y[0].shape().dims(), [2, 1]);
