@@ -193,6 +193,9 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
     if report.halved > 0 {
         out.line(format_args!("  {} in half precision", count(report.halved, "node")))?;
     }
+    for remark in &report.remarks {
+        out.line(format_args!("  {remark}"))?;
+    }
     let dispatches = plan.segments.iter().flat_map(|s| &s.commands);
     let dispatches = dispatches.filter(|c| matches!(c.work, Work::Dispatch { .. })).count();
     out.line(format_args!(

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
+use super::attention::find_attention;
 use super::boundary::{Carrier, cross};
 use super::chains::{ChainLimits, fuse_chains};
 use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
@@ -130,6 +131,7 @@ impl Compiler<'_> {
         let nodes = flow.nodes.len();
         if self.options.fuse {
             find_functions(&mut flow);
+            find_attention(&mut flow);
             fuse(&mut flow)?;
         }
         let mut fused = nodes - flow.nodes.len();

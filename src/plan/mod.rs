@@ -1,6 +1,7 @@
 //! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
 
 pub mod arena;
+mod attention;
 mod barriers;
 mod boundary;
 mod chains;
@@ -16,6 +17,7 @@ mod segments;
 mod split;
 mod storage;
 
+pub use attention::find_attention;
 pub use barriers::{ResourceMap, insert_barriers};
 pub use boundary::{Crossing, CrossingReport};
 pub use chains::{ChainLimits, fuse_chains};

@@ -33,6 +33,8 @@ pub struct PlanReport {
     pub fused: usize,
     /// Nodes that compute in `float16` where the graph says `float32`.
     pub halved: usize,
+    /// What drivers said that the plan takes into account.
+    pub remarks: Vec<String>,
     /// Dispatches, copies and fills.
     pub commands: usize,
     /// Barriers between them.

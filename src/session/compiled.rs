@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::device::Device;
 use super::error::{Error, SessionError};
-use super::params::{Param, ParamStore, Sources};
+use super::params::{Param, ParamStore};
+use super::sources::Sources;
 use super::stage::Stage;
 use crate::backend::Placement;
 use crate::device::{Buffer, Kernel};
@@ -57,7 +58,11 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<V
             KernelCode::Device(StepKernel::Table(id)) => sources.shipped(*id),
             KernelCode::Device(StepKernel::Module(source)) => Arc::clone(source),
         };
-        Ok(devices[k.device as usize].context.create_kernel(&source, &k.spec)?)
+        let device = k.device as usize;
+        devices[device].context.create_kernel(&source, &k.spec).map_err(|error| {
+            sources.refuse(device, &source, &error);
+            error.into()
+        })
     };
     // Native functions need no compiling, and their devices may run kernels on this very pool.
     if plan.kernels.iter().all(|k| matches!(k.code, KernelCode::Native(_))) {
