@@ -1,5 +1,6 @@
 //! A plan with its device objects: kernels and parameters. Shared by all bindings of one shape.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::device::Device;
@@ -74,6 +75,15 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<V
 pub(super) fn shared(bytes: u64) -> Result<Arc<SharedRegion>, Error> {
     let bytes = usize::try_from(bytes.next_multiple_of(16)).unwrap_or(usize::MAX);
     Ok(HostRegion::new(bytes)?.into_shared())
+}
+
+/// Host memory of our own as every device has it that can import any.
+pub(super) fn import_where_possible(
+    devices: &[Device],
+    region: &Arc<SharedRegion>,
+) -> Result<BTreeMap<u32, Buffer>, Error> {
+    let can = devices.iter().enumerate().filter(|(_, device)| device.context.info().import.is_some());
+    can.map(|(d, device)| Ok((d as u32, import_shared(device, region)?))).collect()
 }
 
 pub(super) fn import_shared(device: &Device, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {

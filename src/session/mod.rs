@@ -16,6 +16,7 @@ mod options;
 mod params;
 mod profile;
 mod rebind;
+mod route;
 mod slot;
 mod sources;
 mod stage;
@@ -28,7 +29,7 @@ pub use binding::{Binding, HostView, Pending};
 pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
-pub use profile::{NodeTime, Profile};
+pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ use self::binding::check_info;
 use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
+use self::route::Traffic;
 use self::sources::Sources;
 use self::stage::Stage;
 use crate::backend::DeviceInfo;
@@ -68,6 +70,7 @@ struct Inner {
     params: Arc<ParamStore>,
     sources: Arc<Sources>,
     plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
+    traffic: Traffic,
 }
 
 /// A graph made ready on devices.
@@ -354,6 +357,7 @@ impl Inner {
             params: Arc::clone(&self.params),
             sources: Arc::clone(&self.sources),
             plans: Mutex::default(),
+            traffic: Traffic::default(),
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::TYPES;
 use super::device::{Product, Source};
 use super::integer::{Int, add_product};
-use super::product::{Mat, Threads, product};
+use super::product::{Around, Mat, Threads, product, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
@@ -191,6 +191,10 @@ impl RealKernel for Run {
         let (a, b) = self.operands(inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
         let c = c_strides.map(|s| Ok((inputs.get(2, self.sizes[2])?, s))).transpose()?;
         let (alpha, beta) = (T::from_f64(self.op.alpha.into()), T::from_f64(self.op.beta.into()));
+        if let (true, None | Some((_, [0, 1]))) = (alpha == T::ONE && (beta == T::ONE || c.is_none()), c) {
+            let around = Around { bias: c.map(|(c, _)| c), activation: self.op.activation };
+            return product_around([m, n, k], a, b, y, n, around, Threads::All);
+        }
         if alpha == T::ONE {
             if let Some((c, strides)) = c {
                 each_c(y, n, c, strides, |y, c| *y = beta * c);

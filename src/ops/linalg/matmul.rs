@@ -3,17 +3,15 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::TYPES;
 use super::device::Product;
 use super::integer::{Int, add_product};
-use super::product::{Mat, Threads, product};
+use super::product::{Around, Mat, Threads, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// `activation(A x B + bias)`. Inputs: A, B and, where [`MatMul::biased`], a bias of B's last axis.
@@ -198,16 +196,12 @@ impl RealKernel for Run {
             return Ok(());
         }
         let one = |(y, &(i, j)): (&mut [T], &(usize, usize)), threads| {
-            if let Some(bias) = bias {
-                y.chunks_mut(n).for_each(|row| row.copy_from_slice(bias));
-            }
             let (a, b) = (Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n));
-            product([m, n, k], a, b, y, n, bias.is_some(), threads)?;
-            activate_all(&self.activation, y);
-            Ok(())
+            let around = Around { bias, activation: self.activation };
+            product_around([m, n, k], a, b, y, n, around, threads)
         };
         if pairs.len() >= rayon::current_num_threads() {
-            y.par_chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::One))
+            par::try_share(y.chunks_mut(m * n).zip(pairs), |job| one(job, Threads::One))
         } else {
             y.chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::All))
         }
