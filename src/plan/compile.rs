@@ -18,7 +18,7 @@ use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule
 use super::storage::{Backing, Life, Storage};
 use super::{
     Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
-    PlannedIo, PlannedKernel, Segment, Work, insert_barriers,
+    PlannedKernel, Segment, Work, insert_barriers,
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
