@@ -78,9 +78,15 @@ impl<'a> Search<'a> {
             node.outputs.iter().for_each(|&v| producer[v] = Some(n));
             node.control_deps.iter().for_each(|&d| awaited[d] = true);
         }
-        let scopes = flow.values.iter().map(|v| v.scope == StorageScope::default());
+        let mut reads = vec![0usize; flow.values.len()];
+        for node in &flow.nodes {
+            // Of its second input a conversion reads the type alone.
+            let read = if is::<Cast>(node.op.as_ref()) { 1 } else { node.inputs.len() };
+            node.inputs.iter().take(read).flatten().for_each(|&v| reads[v] += 1);
+        }
+        let plain = flow.values.iter().map(|v| v.scope == StorageScope::default());
         let mut passing: Vec<bool> =
-            flow.users().iter().zip(scopes).map(|(users, plain)| users.len() == 1 && plain).collect();
+            reads.iter().zip(plain).map(|(reads, plain)| *reads == 1 && plain).collect();
         flow.outputs.iter().for_each(|(_, v)| passing[*v] = false);
         Search { flow, producer, passing, awaited }
     }

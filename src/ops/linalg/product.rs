@@ -339,14 +339,10 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
         }
     }
     // In halves: one by one each addition would wait for the last.
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            sums[i] += sums[i + width];
-        }
-        width /= 2;
-    }
-    sums[0] + tail
+    let halves: [T; 16] = std::array::from_fn(|i| sums[i] + sums[i + 16]);
+    let halves: [T; 8] = std::array::from_fn(|i| halves[i] + halves[i + 8]);
+    let halves: [T; 4] = std::array::from_fn(|i| halves[i] + halves[i + 4]);
+    (halves[0] + halves[2]) + (halves[1] + halves[3]) + tail
 }
 
 /// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
