@@ -338,11 +338,7 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
             *s += *a * *b;
         }
     }
-    // In halves: one by one each addition would wait for the last.
-    let halves: [T; 16] = std::array::from_fn(|i| sums[i] + sums[i + 16]);
-    let halves: [T; 8] = std::array::from_fn(|i| halves[i] + halves[i + 8]);
-    let halves: [T; 4] = std::array::from_fn(|i| halves[i] + halves[i + 4]);
-    (halves[0] + halves[2]) + (halves[1] + halves[3]) + tail
+    sums.into_iter().sum::<T>() + tail
 }
 
 /// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
