@@ -81,7 +81,7 @@ where
         while running.load(Ordering::Acquire) > 0 {
             std::hint::spin_loop();
             polls += 1;
-            if polls % 64 == 0 && start.get_or_insert_with(Instant::now).elapsed() > POLLED {
+            if polls.is_multiple_of(64) && start.get_or_insert_with(Instant::now).elapsed() > POLLED {
                 break;
             }
         }

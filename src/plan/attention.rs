@@ -182,11 +182,10 @@ impl<'a> Search<'a> {
         let [a, b] = self.inputs(n)?;
         let is_scores =
             |s: ValueId| self.shape(s) == self.shape(v) && self.product(self.unscaled(s).0).is_some();
-        match () {
-            () if is_scores(a) => Some((a, Some(b))),
-            () if is_scores(b) => Some((b, Some(a))),
-            () => None,
+        if is_scores(a) {
+            return Some((a, Some(b)));
         }
+        is_scores(b).then_some((b, Some(a)))
     }
 
     fn attention(&self, last: usize) -> Option<Found> {

@@ -154,8 +154,8 @@ impl WithSimd for Plane<'_> {
                 let (x, _) = S::as_simd_f32s(&planes[offset + at..][..step]);
                 let tap = simd.splat_f32s(tap);
                 if let Some(x) = x.first_chunk::<SIDE>() {
-                    for j in 0..SIDE {
-                        side[j] = simd.mul_add_e_f32s(tap, x[j], side[j]);
+                    for (sum, x) in side.iter_mut().zip(x) {
+                        *sum = simd.mul_add_e_f32s(tap, *x, *sum);
                     }
                 }
             }
