@@ -251,6 +251,10 @@ mod tests {
         Arc::new(Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false })
     }
 
+    fn matmul() -> Arc<dyn Operator> {
+        Arc::new(MatMul::default())
+    }
+
     fn transpose(perm: [i64; 4]) -> Arc<dyn Operator> {
         Arc::new(Transpose { perm: Some(perm.to_vec()) })
     }
@@ -263,12 +267,12 @@ mod tests {
         let ids: Vec<_> =
             inputs.iter().zip(shapes).map(|(n, s)| g.input(*n, DType::F32, s.map(Into::into))).collect();
         let columns = g.op(transpose(perm), &[ids[1]]);
-        let scores = g.op(Arc::new(MatMul::default()), &[ids[0], columns]);
+        let scores = g.op(matmul(), &[ids[0], columns]);
         let eight = g.constant("eight", Tensor::scalar(8f32));
         let scaled = g.op(ops::div(), &[scores, eight]);
         let masked = g.op(ops::add(), &[ids[3], scaled]);
         let soft = g.op(softmax(), &[masked]);
-        let y = g.op(Arc::new(MatMul::default()), &[soft, ids[2]]);
+        let y = g.op(matmul(), &[soft, ids[2]]);
         g.output("y", y);
         if shown {
             g.output("soft", soft);
