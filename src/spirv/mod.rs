@@ -11,6 +11,7 @@ pub mod check;
 pub mod eval;
 mod layout;
 pub(crate) mod math;
+pub mod opencl_c;
 pub mod parse;
 pub mod pointwise;
 pub mod reflect;
