@@ -88,12 +88,7 @@ pub(crate) fn problem(error: Error) -> Problem {
 }
 
 /// A dispatch of a kernel that reads `x` and writes `y`, a work-item for each element.
-pub(crate) fn unary(
-    kernel: &Kernel,
-    x: BufferRange,
-    y: BufferRange,
-    params: &[u8],
-) -> Command {
+pub(crate) fn unary(kernel: &Kernel, x: BufferRange, y: BufferRange, params: &[u8]) -> Command {
     let args = vec![Arg::Buffer(x, Access::KERNEL_READ), Arg::Buffer(y, Access::KERNEL_WRITE)];
     let groups = [(y.bytes / 4) as u32, 1, 1];
     Command::Dispatch(Dispatch { kernel: kernel.id(), args, params: params.to_vec(), groups })

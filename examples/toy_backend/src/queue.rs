@@ -73,7 +73,9 @@ impl ToyQueue {
             .iter_mut()
             .map(|copy| match copy {
                 None => NativeArg::Absent,
-                Some((_, true, words, bytes)) => NativeArg::Write(&mut bytemuck::cast_slice_mut(words)[..*bytes]),
+                Some((_, true, words, bytes)) => {
+                    NativeArg::Write(&mut bytemuck::cast_slice_mut(words)[..*bytes])
+                }
                 Some((_, false, words, bytes)) => NativeArg::Read(&bytemuck::cast_slice(words)[..*bytes]),
             })
             .collect();

@@ -295,6 +295,8 @@ impl Translator<'_> {
 /// Whether two ranges share a byte.
 fn overlaps(a: &BufferRange, b: &BufferRange) -> bool {
     a.buffer == b.buffer
+        && a.bytes > 0
+        && b.bytes > 0
         && a.offset < b.offset.saturating_add(b.bytes)
         && b.offset < a.offset.saturating_add(a.bytes)
 }

@@ -43,7 +43,6 @@ pub(super) struct Facts {
     pub(super) compiler: bool,
     pub(super) little_endian: bool,
     pub(super) unified: bool,
-    pub(super) address_bits: u64,
     pub(super) max_allocation: u64,
     pub(super) memory: u64,
     pub(super) local_memory: u64,
@@ -79,7 +78,6 @@ impl Facts {
             little_endian: flag(cl::CL_DEVICE_ENDIAN_LITTLE)?,
             // Deprecated since 2.0; a driver that no longer answers is probed all the same.
             unified: flag(cl::CL_DEVICE_HOST_UNIFIED_MEMORY).unwrap_or(true),
-            address_bits: count(cl::CL_DEVICE_ADDRESS_BITS)?,
             max_allocation: count(cl::CL_DEVICE_MAX_MEM_ALLOC_SIZE)?,
             memory: count(cl::CL_DEVICE_GLOBAL_MEM_SIZE)?,
             local_memory: count(cl::CL_DEVICE_LOCAL_MEM_SIZE)?,
@@ -293,7 +291,6 @@ mod tests {
             compiler: true,
             little_endian: true,
             unified: true,
-            address_bits: 64,
             max_allocation: 1 << 33,
             memory: 1 << 34,
             local_memory: 48 << 10,

@@ -25,7 +25,8 @@ pub(super) struct Kernel {
 pub(super) enum Interface {
     /// Translated: whether the length of each argument follows it, and the bytes of parameters.
     Translated { lengths: Vec<bool>, params_bytes: u32 },
-    /// Somebody's own OpenCL C: so many arguments, of which the last are the parameters where there are any.
+    /// Somebody's own OpenCL C: so many arguments, of which the last is the parameters where there are any.
+    /// The API does not tell how long they are; the driver may check.
     Own { arguments: u32 },
 }
 
@@ -65,6 +66,11 @@ impl Kernel {
             Some(text) => own(text, desc.spec),
             None => translated(device, desc)?,
         };
+        let limits = &device.info.limits;
+        if let Some(size) = code.local {
+            // Before the driver sees it.
+            check_group(size.map(|size| size as usize), limits, u64::MAX).map_err(refuse)?;
+        }
         let program = device.shared.programs.get(device, cache, source.name(), code.text)?;
         let entry = match code.entry {
             Some(entry) => entry,
@@ -76,7 +82,7 @@ impl Kernel {
             Some(size) => size.map(|size| size as usize),
             None => object.prescribed_size(device.id)?.map(|size| size.max(1)),
         };
-        check_group(local, &device.info.limits, object.most_items(device.id)?).map_err(refuse)?;
+        check_group(local, limits, object.most_items(device.id)?).map_err(refuse)?;
         let interface = match code.interface {
             Some(interface) => interface,
             None => Interface::Own { arguments: object.arguments()? },

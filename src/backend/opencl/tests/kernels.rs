@@ -102,7 +102,7 @@ fn a_dispatch_that_does_not_fit_its_kernel_is_an_error() {
         assert!(log(&|d| d.args[0] = Arg::Buffer(part(x, 2, 1024), READ)).contains("byte 2"));
         assert!(log(&|d| d.args[0] = Arg::Buffer(part(x, 3968, 256), READ)).contains("end"));
         assert!(log(&|d| d.groups = [u32::MAX, 1, 1]).contains("work-groups"));
-        assert!(sound(&|d| d.params.truncate(8)).is_err());
+        assert!(log(&|d| d.params.clear()).contains("and was given"));
         // A grid without groups runs nothing.
         assert!(sound(&|d| d.groups = [0, 1, 1]).is_ok());
         assert!(sound(&|_| ()).is_ok());
