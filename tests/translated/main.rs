@@ -4,7 +4,7 @@
 
 mod cases;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use glslang::{
     Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
@@ -48,18 +48,21 @@ fn compile(glsl: &str) -> Vec<u32> {
 }
 
 /// The devices under test. One that `REQUIRE_BACKENDS` names must be there.
-fn contexts() -> Vec<Context> {
-    let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
-    let mut contexts = Vec::new();
-    for backend in ["vulkan", "opencl"] {
-        let desc = ContextDesc { validation: backend == "vulkan", ..ContextDesc::default() };
-        match Registry::with_defaults().open(backend, &desc) {
-            Ok(context) => contexts.push(context),
-            Err(error) if required.contains(backend) => panic!("{backend}: {error}"),
-            Err(error) => eprintln!("not tested: {error}"),
+fn contexts() -> &'static [Context] {
+    static CONTEXTS: OnceLock<Vec<Context>> = OnceLock::new();
+    CONTEXTS.get_or_init(|| {
+        let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
+        let mut contexts = Vec::new();
+        for backend in ["vulkan", "opencl"] {
+            let desc = ContextDesc { validation: backend == "vulkan", ..ContextDesc::default() };
+            match Registry::with_defaults().open(backend, &desc) {
+                Ok(context) => contexts.push(context),
+                Err(error) if required.contains(backend) => panic!("{backend}: {error}"),
+                Err(error) => eprintln!("not tested: {error}"),
+            }
         }
-    }
-    contexts
+        contexts
+    })
 }
 
 fn run(context: &Context, source: &Arc<KernelSource>, case: &Case<'_>) -> Vec<Vec<u8>> {
@@ -108,7 +111,7 @@ fn check(case: &Case<'_>) {
             eprintln!("{}: not tested: no {missing}", context.info().name);
             continue;
         }
-        let found = run(&context, &source, case);
+        let found = run(context, &source, case);
         for (binding, (found, expected)) in found.iter().zip(&case.after).enumerate() {
             let at = found.iter().zip(expected).position(|(a, b)| a != b);
             assert_eq!(at, None, "{}: first wrong byte of binding {binding}", context.info().name);
