@@ -281,17 +281,8 @@ fn atomics() {
     let mut counters = vec![0u32; 9];
     counters[4] = 5;
     let y: Vec<u32> = (0..groups).map(|group| (group * 64..group * 64 + 64).sum()).collect();
-    let after: Vec<u32> = vec![
-        (0..n).sum(),
-        (-(n as i32 - 1)) as u32,
-        16,
-        u32::MAX,
-        9,
-        n / 4,
-        n / 4,
-        n / 4,
-        n / 4,
-    ];
+    let after: Vec<u32> =
+        vec![(0..n).sum(), (-(n as i32 - 1)) as u32, 16, u32::MAX, 9, n / 4, n / 4, n / 4, n / 4];
     check(&Case {
         glsl: include_str!("atomics.comp"),
         spec: &[],

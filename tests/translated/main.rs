@@ -33,10 +33,7 @@ struct Case<'a> {
 fn compile(glsl: &str) -> Vec<u32> {
     let options = CompilerOptions {
         source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan {
-            version: VulkanVersion::Vulkan1_1,
-            spirv_version: SpirvVersion::SPIRV1_3,
-        },
+        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
         version_profile: None,
         messages: ShaderMessage::DEFAULT,
     };
@@ -75,9 +72,10 @@ fn run(context: &Context, source: &Arc<KernelSource>, case: &Case<'_>) -> Vec<Ve
     };
     let buffers: Vec<Buffer> = case.before.iter().map(buffer).collect();
     let (_, reflection) = source.spirv().unwrap();
-    let args = buffers.iter().zip(&reflection.bindings).map(|(buffer, binding)| {
-        Arg::Buffer(buffer.range(), touch(binding.access))
-    });
+    let args = buffers
+        .iter()
+        .zip(&reflection.bindings)
+        .map(|(buffer, binding)| Arg::Buffer(buffer.range(), touch(binding.access)));
     let dispatch = Dispatch {
         kernel: kernel.id(),
         args: args.collect(),

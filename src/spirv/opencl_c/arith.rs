@@ -366,7 +366,9 @@ impl Body<'_, '_> {
         let ((a, from), (b, second)) = (self.typed(inst, 0)?, self.typed(inst, 1)?);
         let num = if inst.op() == Op::SMulExtended { from.signed() } else { from.unsigned() };
         let members = match inst.inst.result_type.map(|ty| self.t.types.get(ty)) {
-            Some(Type::Struct(members)) => members.iter().map(|ty| self.t.types.num(*ty)).collect(),
+            Some(Type::Struct(members)) if members.len() == 2 => {
+                members.iter().map(|ty| self.t.types.num(*ty)).collect()
+            }
             _ => Vec::new(),
         };
         let [Some(low), Some(high)] = members[..] else {

@@ -43,6 +43,9 @@ impl Body<'_, '_> {
             Op::ConvertFToS | Op::SConvert => Ok(self.through(value, from, from.signed(), to.signed(), to)),
             Op::ConvertUToF => Ok(self.to_float(value, from, from.unsigned(), to)),
             Op::ConvertSToF => Ok(self.to_float(value, from, from.signed(), to)),
+            Op::FConvert if inst.inst.result_id.is_some_and(|id| self.stored.contains(&id)) => {
+                Ok(self.converted(&value, from, to))
+            }
             Op::FConvert => Ok(self.to_float(value, from, from, to)),
             Op::QuantizeToF16 => {
                 let half = Num::new(ScalarType::F16, from.n);

@@ -4,6 +4,8 @@
 //! another place that is still to come is a `break`, a `continue` or, where C has no such word, a `goto`. Each
 //! block is written once; a module whose branches need more is not structured, and refused.
 
+use std::collections::{HashMap, HashSet};
+
 use rspirv::dr::Operand;
 use rspirv::spirv::Op;
 
@@ -137,6 +139,7 @@ impl<'m> Body<'_, 'm> {
         if Some(target) == stop {
             return Ok(None);
         }
+        self.t.spend(self.exits.len())?;
         let Some(at) = self.exits.iter().rposition(|exit| exit.block == target) else {
             return Ok(Some(target));
         };
@@ -162,6 +165,7 @@ impl<'m> Body<'_, 'm> {
         for phi in block.insts.iter().take_while(|inst| matches!(inst.op(), Op::Phi | Op::Line | Op::NoLine))
         {
             let Some(id) = phi.inst.result_id else { continue };
+            self.t.spend(phi.inst.operands.len())?;
             let mut pairs = phi.inst.operands.chunks_exact(2);
             let value = pairs.find_map(|pair| match pair {
                 [Operand::IdRef(value), Operand::IdRef(block)] if *block == from => Some(*value),
@@ -267,6 +271,7 @@ impl<'m> Body<'_, 'm> {
     ) -> Result<Option<u32>, OpenClError> {
         let condition = self.operand(inst, 0)?;
         let (yes, no) = (inst.id(1)?, inst.id(2)?);
+        self.t.spend(2 * self.exits.len())?;
         let leaves = |target: u32| self.exits.iter().any(|exit| exit.block == target);
         let (test, leaving, staying) = match (leaves(yes), leaves(no)) {
             (true, true) if Some(yes) == stop => (format!("!{condition}"), no, yes),
@@ -293,7 +298,7 @@ impl<'m> Body<'_, 'm> {
         let default = inst.id(1)?;
         // Targets in the order of their first literal, each with all of its literals.
         let mut cases: Vec<(u32, Vec<String>)> = Vec::new();
-        let mut places = std::collections::HashMap::new();
+        let mut places = HashMap::new();
         for pair in inst.inst.operands.get(2..).unwrap_or(&[]).chunks_exact(2) {
             let (bits, target) = match pair {
                 [Operand::LiteralBit32(bits), Operand::IdRef(target)] => (u64::from(*bits), *target),
@@ -320,12 +325,15 @@ impl<'m> Body<'_, 'm> {
         let targets = cases.iter().filter(|(target, _)| *target != merge);
         let targets: Vec<Exit> = targets.map(|(block, _)| Exit { block: *block, kind: Kind::Case }).collect();
         // A case may be the exit of a construct around the switch: then it is no block of the switch's own.
-        let own: Vec<Exit> = targets.into_iter().filter(|case| !self.is_exit(case.block)).collect();
+        let around: HashSet<u32> = self.exits.iter().map(|exit| exit.block).collect();
+        let own: Vec<Exit> = targets.into_iter().filter(|case| !around.contains(&case.block)).collect();
+        self.t.spend(around.len() + own.len())?;
         self.exits.extend(&own);
+        let own: HashSet<u32> = own.into_iter().map(|case| case.block).collect();
         self.line(&format!("switch ({selector}) {{"))?;
         for (target, labels) in cases {
             self.open_block(&format!("{} {{", labels.join(" ")))?;
-            if own.iter().any(|case| case.block == target) {
+            if own.contains(&target) {
                 self.phis(inst, id, target)?;
                 if self.branched.contains(&target) {
                     self.line(&format!("l{target}:;"))?;
@@ -341,9 +349,5 @@ impl<'m> Body<'_, 'm> {
         self.exits.truncate(outside);
         self.label(merge)?;
         self.branch(inst, None, merge, stop)
-    }
-
-    fn is_exit(&self, block: u32) -> bool {
-        self.exits.iter().any(|exit| exit.block == block)
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Body<'t, 'm> {
     pub(super) indent: usize,
     /// Values that are used outside of the block that defines them.
     hoisted: HashSet<u32>,
+    /// Halves that only go to buffers: the store rounds them.
+    pub(super) stored: HashSet<u32>,
     pub(super) pointers: HashMap<u32, Pointer>,
     /// Constant arrays and structures that the head declares.
     tables: HashSet<u32>,
@@ -51,6 +53,7 @@ impl<'t, 'm> Body<'t, 'm> {
             text: String::new(),
             indent: 1,
             hoisted: HashSet::new(),
+            stored: HashSet::new(),
             pointers: HashMap::new(),
             tables: HashSet::new(),
             kernel,
@@ -151,6 +154,7 @@ impl<'t, 'm> Body<'t, 'm> {
                 outlive.extend(used.filter(|id| home.get(id).is_some_and(|home| home != label)));
             }
         }
+        self.stored = self.only_stored();
         // A pointer is an expression of its indices.
         while let Some(id) = outlive.pop() {
             if self.hoisted.insert(id)
@@ -160,6 +164,32 @@ impl<'t, 'm> Body<'t, 'm> {
             }
         }
         Ok(())
+    }
+
+    /// Results of conversions that are used by nothing but stores to buffers.
+    fn only_stored(&self) -> HashSet<u32> {
+        let insts = || self.function.insts.iter();
+        let converted = insts().filter(|inst| inst.op() == Op::FConvert);
+        let mut stored: HashSet<u32> = converted.filter_map(|inst| inst.inst.result_id).collect();
+        for inst in insts() {
+            let buffer = || {
+                let pointer = inst.id(0).ok().and_then(|id| self.t.module.def(id));
+                let ty = pointer.and_then(|pointer| pointer.inst.result_type).map(|ty| self.t.types.get(ty));
+                matches!(
+                    ty,
+                    Some(Type::Pointer { class: StorageClass::StorageBuffer | StorageClass::Uniform, .. })
+                )
+            };
+            let stores = inst.op() == Op::Store && buffer();
+            for (at, operand) in inst.inst.operands.iter().enumerate() {
+                if let Some(id) = operand.id_ref_any()
+                    && !(stores && at == 1)
+                {
+                    stored.remove(&id);
+                }
+            }
+        }
+        stored
     }
 
     /// Writes one line.
@@ -435,6 +465,13 @@ impl<'t, 'm> Body<'t, 'm> {
     }
 
     fn extract(&mut self, inst: &Inst) -> Result<(), OpenClError> {
+        if let [_, Operand::LiteralBit32(at)] = inst.inst.operands[..]
+            && let Some((_, Value::Lanes(num, lanes))) = self.t.constants.get(inst.id(0)?)
+            && let Some(bits) = lanes.get(at as usize)
+        {
+            let value = self.t.lanes(num.lane(), &[*bits]);
+            return self.set(inst, &value);
+        }
         let ty = self.type_of(inst, inst.id(0)?)?;
         let value = self.operand(inst, 0)?;
         let (path, ty, component) = self.part(inst, value, ty, 1)?;

@@ -26,6 +26,13 @@ pub(super) const MAX_SOURCE: usize = 8 << 20;
 /// Parts of one constant array or structure.
 const MAX_PARTS: usize = 1 << 16;
 
+/// Workgroup and private variables, and functions, that a module may have.
+const MAX_VARIABLES: usize = 512;
+const MAX_FUNCTIONS: usize = 4096;
+
+/// Steps of the searches whose length a module decides.
+const MAX_WORK: usize = 1 << 26;
+
 /// A construct of the module that has no translation.
 pub(super) fn unsupported(inst: &Inst, what: impl Into<Cow<'static, str>>) -> OpenClError {
     OpenClError::Unsupported { word: inst.word, id: inst.inst.result_id, what: what.into() }
@@ -90,6 +97,7 @@ pub(super) struct Translator<'m> {
     reflection: &'m Reflection,
     entry: u32,
     requires: Requires,
+    work: usize,
 }
 
 impl<'m> Translator<'m> {
@@ -118,11 +126,24 @@ impl<'m> Translator<'m> {
             reflection,
             entry,
             requires: Requires::NONE,
+            work: 0,
         };
+        if translator.functions.len() > MAX_FUNCTIONS {
+            return Err(OpenClError::TooLarge { what: "functions", limit: MAX_FUNCTIONS });
+        }
         translator.local_size = translator.work_group()?;
         translator.check_features(options)?;
         translator.read_globals()?;
         Ok(translator)
+    }
+
+    /// Counts work that a module can ask for out of proportion to its size.
+    pub(super) fn spend(&mut self, steps: usize) -> Result<(), OpenClError> {
+        self.work = self.work.saturating_add(steps);
+        match self.work > MAX_WORK {
+            true => Err(OpenClError::TooLarge { what: "steps of the translation", limit: MAX_WORK }),
+            false => Ok(()),
+        }
     }
 
     /// What the source asks of the device.
@@ -151,6 +172,10 @@ impl<'m> Translator<'m> {
             };
             let global = self.read_global(inst, id, to)?;
             self.globals.insert(id, global);
+        }
+        let variable = |global: &&Global| matches!(global, Global::Local { .. } | Global::Private { .. });
+        if self.globals.values().filter(variable).count() > MAX_VARIABLES {
+            return Err(OpenClError::TooLarge { what: "module variables", limit: MAX_VARIABLES });
         }
         for inst in &self.module.insts {
             match inst.op() {
@@ -406,6 +431,9 @@ impl<'m> Translator<'m> {
                         None => String::new(),
                     };
                     let _ = writeln!(head, "    {name} x{id}{initial};");
+                    if head.len() > MAX_SOURCE {
+                        return Err(too_long());
+                    }
                 }
                 _ => {}
             }

@@ -13,7 +13,10 @@ use crate::spirv::parse::Inst;
 use crate::spirv::types::{Element, ScalarType};
 
 /// Longest expression that a chain of accesses may make.
-const MAX_PATH: usize = 1 << 14;
+const MAX_PATH: usize = 1 << 11;
+
+/// Bytes that a term counts for.
+const TERM: usize = 64;
 
 /// Scalars and vectors that one load or store of an array or structure may touch.
 const MAX_LEAVES: usize = 1 << 10;
@@ -160,13 +163,14 @@ impl Body<'_, '_> {
         for at in 1..inst.inst.operands.len() {
             let index = inst.id(at)?;
             pointer = self.step(inst, pointer, index)?;
-            let long = match &pointer {
-                Pointer::Variable { path, .. } => path.len() > MAX_PATH,
-                Pointer::Bytes { terms, .. } => terms.len() > 64,
-                _ => false,
+            let (bytes, limit) = match &pointer {
+                Pointer::Variable { path, .. } => (path.len(), MAX_PATH),
+                Pointer::Bytes { terms, .. } => (terms.len() * TERM, MAX_PATH),
+                _ => (1, 1),
             };
-            if long {
-                return Err(OpenClError::TooLarge { what: "bytes of an access", limit: MAX_PATH });
+            self.t.spend(bytes)?;
+            if bytes > limit {
+                return Err(OpenClError::TooLarge { what: "bytes of an access", limit });
             }
         }
         if let Some(id) = inst.inst.result_id {
@@ -181,9 +185,8 @@ impl Body<'_, '_> {
         let no_part = || unsupported(inst, "an index into a type without parts");
         match pointer {
             Pointer::Variable { mut path, space, to, bit: false } => {
-                let ty = self.t.types.get(to).clone();
                 let text = self.value(inst, index)?;
-                let (to, bit) = match ty {
+                let (to, bit) = match self.t.types.get(to) {
                     Type::Struct(members) => {
                         let at = constant.and_then(|at| usize::try_from(at).ok()).ok_or_else(no_part)?;
                         let _ = write!(path, ".m{at}");
@@ -191,7 +194,7 @@ impl Body<'_, '_> {
                     }
                     Type::Array { element, .. } => {
                         let _ = write!(path, ".a[{text}]");
-                        (element, false)
+                        (*element, false)
                     }
                     Type::Num(num, Some(lane)) => {
                         match constant {
@@ -200,12 +203,12 @@ impl Body<'_, '_> {
                             }
                             // A store to a component may write the whole vector: others' components too.
                             _ => {
-                                let stored = if num.is_bool() { num.with(ScalarType::I32) } else { num };
+                                let stored = if num.is_bool() { num.with(ScalarType::I32) } else { *num };
                                 let name = stored.lane().c(self.t.fp16);
                                 path = format!("(({}{name}*)&{path})[{text}]", space.c());
                             }
                         }
-                        (lane, num.is_bool())
+                        (*lane, num.is_bool())
                     }
                     _ => return Err(no_part()),
                 };
