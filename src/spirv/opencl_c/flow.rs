@@ -200,7 +200,7 @@ impl<'m> Body<'_, 'm> {
                 Some(merge) => self.switch(id, last, merge, stop),
                 None => Err(OpenClError::Unstructured { word: last.word, block: id }),
             },
-            Op::Return => self.line("return;").map(|()| None),
+            Op::Return => self.leave().map(|()| None),
             Op::ReturnValue => {
                 let value = self.operand(last, 0)?;
                 self.line(&format!("return {value};")).map(|()| None)
@@ -212,7 +212,7 @@ impl<'m> Body<'_, 'm> {
                         let zero = self.t.lanes(num, &vec![0; num.n as usize]);
                         self.line(&format!("return {zero};"))?;
                     }
-                    None if self.kernel => self.line("return;")?,
+                    None if self.kernel => self.leave()?,
                     None => {}
                 }
                 Ok(None)

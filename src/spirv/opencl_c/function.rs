@@ -10,6 +10,7 @@ use super::OpenClError;
 use super::constant::Value;
 use super::flow::Exit;
 use super::helpers::Helper;
+use super::leave::{Mark, needs_closing_barrier};
 use super::module::{Function, MAX_SOURCE, Needs, Translator, too_long, unsupported};
 use super::pointer::{Pointer, Space};
 use super::types::{Num, Type};
@@ -39,6 +40,8 @@ pub(super) struct Body<'t, 'm> {
     /// Blocks that are the target of a branch other than a switch's.
     pub(super) branched: HashSet<u32>,
     pub(super) depth: usize,
+    /// Barriers and returns in the order of the text.
+    marks: Vec<Mark>,
 }
 
 impl<'t, 'm> Body<'t, 'm> {
@@ -62,10 +65,23 @@ impl<'t, 'm> Body<'t, 'm> {
             labels: HashSet::new(),
             branched: HashSet::new(),
             depth: 0,
+            marks: Vec::new(),
         };
         body.prepare()?;
         let signature = body.signature(id)?;
         body.run()?;
+        const END: &str = "    return;\n";
+        if kernel
+            && body.labels.is_empty()
+            && needs_closing_barrier(&body.marks)
+            && let Some(at) = body.text.len().checked_sub(END.len())
+            && body.text.ends_with(&format!("\n{END}"))
+        {
+            body.text.insert_str(at, "    barrier(CLK_LOCAL_MEM_FENCE);\n");
+        }
+        if body.marks.iter().any(|mark| matches!(mark, Mark::Barrier { .. })) {
+            body.t.with_barrier.insert(id);
+        }
         let mut text = signature;
         text.push_str(&body.head);
         text.push_str(&body.text);
@@ -196,6 +212,17 @@ impl<'t, 'm> Body<'t, 'm> {
     pub(super) fn line(&mut self, line: &str) -> Result<(), OpenClError> {
         let _ = writeln!(self.text, "{:1$}{line}", "", self.indent * 4);
         if self.text.len() + self.head.len() > MAX_SOURCE { Err(too_long()) } else { Ok(()) }
+    }
+
+    /// Notes that the group meets here.
+    fn mark_barrier(&mut self) {
+        self.marks.push(Mark::Barrier { always: self.indent == 1 });
+    }
+
+    /// Writes a return without a value.
+    pub(super) fn leave(&mut self) -> Result<(), OpenClError> {
+        self.marks.push(Mark::Return);
+        self.line("return;")
     }
 
     /// Declares `name` of the type at the head of the function.
@@ -385,6 +412,9 @@ impl<'t, 'm> Body<'t, 'm> {
         let needs = self.t.needs.get(&callee).cloned().unwrap_or_default();
         self.pass_needs(&needs, &mut args);
         let call = format!("f{callee}({})", args.join(", "));
+        if self.t.with_barrier.contains(&callee) {
+            self.mark_barrier();
+        }
         match inst.inst.result_type.map(|ty| self.t.types.get(ty)) {
             Some(Type::Void) => self.line(&format!("{call};")),
             _ => self.set(inst, &call),
@@ -515,6 +545,9 @@ impl<'t, 'm> Body<'t, 'm> {
             (false, false) => return Ok(()),
         };
         let name = if control { "barrier" } else { "mem_fence" };
+        if control {
+            self.mark_barrier();
+        }
         self.line(&format!("{name}({fences});"))
     }
 }

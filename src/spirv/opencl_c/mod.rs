@@ -30,6 +30,7 @@ mod ext;
 mod flow;
 mod function;
 mod helpers;
+mod leave;
 mod literal;
 mod module;
 mod pointer;

@@ -88,6 +88,8 @@ pub(super) struct Translator<'m> {
     pub(super) constants: Constants,
     pub(super) globals: HashMap<u32, Global>,
     pub(super) functions: HashMap<u32, Function<'m>>,
+    /// Those in which the group meets at a barrier.
+    pub(super) with_barrier: HashSet<u32>,
     pub(super) needs: HashMap<u32, Needs>,
     pub(super) helpers: BTreeSet<Helper>,
     /// Bindings whose size is asked for.
@@ -118,6 +120,7 @@ impl<'m> Translator<'m> {
             constants,
             globals: HashMap::new(),
             functions: functions(module)?,
+            with_barrier: HashSet::new(),
             needs: HashMap::new(),
             helpers: BTreeSet::new(),
             sized: BTreeSet::new(),
