@@ -45,6 +45,7 @@ const NAMES: &[(Requires, &str)] = &[
     (Requires::SPIRV_1_4, "spir-v 1.4"),
     (Requires::SPIRV_1_5, "spir-v 1.5"),
     (Requires::SPIRV_1_6, "spir-v 1.6"),
+    (Requires::BRANCHED_BARRIERS, "barriers in branches"),
     (Requires::UNKNOWN, "a feature unknown to this runtime"),
 ];
 
@@ -121,6 +122,9 @@ impl Requires {
     pub const SPIRV_1_5: Self = Self(1 << 33);
     /// SPIR-V 1.6 (Vulkan 1.3).
     pub const SPIRV_1_6: Self = Self(1 << 34);
+    /// Barriers inside branches of loops that a whole work-group takes are compiled rightly. Every specification
+    /// asks for it and no module says that it needs it: whoever emits such a kernel has to look.
+    pub const BRANCHED_BARRIERS: Self = Self(1 << 35);
     /// A capability that none of the others stands for; no device has it.
     pub const UNKNOWN: Self = Self(1 << 63);
 
