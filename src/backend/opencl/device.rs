@@ -1,6 +1,6 @@
 //! A device opened: its context, and the memory of its loss.
 
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::handle::{self, DeviceId};
 use super::lock;
@@ -17,8 +17,9 @@ pub(super) struct Shared {
     pub(super) context: handle::Context,
 }
 
-/// The live ones.
-static OPEN: Mutex<Vec<(DeviceId, Weak<Shared>)>> = Mutex::new(Vec::new());
+/// Those in use, kept while the process runs: programs stay compiled, and drivers race when their last context
+/// goes while another one is made (PoCL 3.1 does).
+static OPEN: Mutex<Vec<(DeviceId, Arc<Shared>)>> = Mutex::new(Vec::new());
 
 /// A device opened.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ impl Device {
     pub(super) fn note(&self, error: DeviceError) -> DeviceError {
         if let DeviceError::Lost { detail } = &error {
             // Whoever opens the device from now on gets a context of their own.
-            lock(&OPEN).retain(|(_, shared)| shared.as_ptr() != Arc::as_ptr(&self.shared));
+            lock(&OPEN).retain(|(_, shared)| !Arc::ptr_eq(shared, &self.shared));
             let _ = self.lost.set(detail.clone());
         }
         error
@@ -70,14 +71,12 @@ impl Device {
 }
 
 /// The device's context, which may be in use already.
-fn share(device: DeviceId) -> Result<Arc<Shared>, DeviceError> {
+pub(super) fn share(device: DeviceId) -> Result<Arc<Shared>, DeviceError> {
     let mut open = lock(&OPEN);
-    open.retain(|(_, shared)| shared.strong_count() > 0);
-    let known = open.iter().find(|(known, _)| *known == device);
-    if let Some(shared) = known.and_then(|(_, shared)| shared.upgrade()) {
-        return Ok(shared);
+    if let Some((_, shared)) = open.iter().find(|(known, _)| *known == device) {
+        return Ok(Arc::clone(shared));
     }
     let shared = Arc::new(Shared { programs: Programs::default(), context: handle::Context::new(device)? });
-    open.push((device, Arc::downgrade(&shared)));
+    open.push((device, Arc::clone(&shared)));
     Ok(shared)
 }

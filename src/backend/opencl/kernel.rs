@@ -3,6 +3,8 @@
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
+use cl3::error_codes::CL_INVALID_KERNEL_NAME;
+
 use super::cache::BinaryCache;
 use super::device::Device;
 use super::handle;
@@ -77,7 +79,12 @@ impl Kernel {
             None => only(program.kernels(), source.name()).map_err(refuse)?,
         };
         let entry = CString::new(entry).map_err(|_| refuse("its name holds a zero byte".to_owned()))?;
-        let object = program.kernel(&entry)?;
+        let object = program.kernel(&entry).map_err(|error| match error {
+            DeviceError::Backend { code: CL_INVALID_KERNEL_NAME, .. } => {
+                refuse(format!("its OpenCL C has no kernel {}", entry.to_string_lossy()))
+            }
+            error => error,
+        })?;
         let local = match code.local {
             Some(size) => size.map(|size| size as usize),
             None => object.prescribed_size(device.id)?.map(|size| size.max(1)),

@@ -24,6 +24,9 @@ static TRIED: Mutex<Vec<Found>> = Mutex::new(Vec::new());
 
 /// Every device of every platform, the usable first, in the order of [`DeviceKind`].
 pub(super) fn devices() -> Result<Vec<Found>, DeviceError> {
+    // Held meanwhile: no device is tried twice, and drivers that are asked for the first time by two threads
+    // at once may say that they have none (PoCL 3.1 does).
+    let mut known = lock(&TRIED);
     let platforms = platform::get_platform_ids().map_err(unavailable)?;
     if platforms.is_empty() {
         return Err(unavailable(error_codes::CL_PLATFORM_NOT_FOUND_KHR));
@@ -39,7 +42,7 @@ pub(super) fn devices() -> Result<Vec<Found>, DeviceError> {
             }
         };
         for raw in listed {
-            found.push(tried(id, DeviceId(raw))?);
+            found.push(tried(&mut known, id, DeviceId(raw))?);
         }
     }
     if found.is_empty() {
@@ -56,9 +59,7 @@ pub(super) fn devices() -> Result<Vec<Found>, DeviceError> {
     Ok(found)
 }
 
-fn tried(id: cl_platform_id, device: DeviceId) -> Result<Found, DeviceError> {
-    // Held while a device is tried, so that no device is tried twice.
-    let mut tried = lock(&TRIED);
+fn tried(tried: &mut Vec<Found>, id: cl_platform_id, device: DeviceId) -> Result<Found, DeviceError> {
     if let Some(known) = tried.iter().find(|known| known.device == device) {
         return Ok(known.clone());
     }

@@ -6,6 +6,7 @@
 
 use std::ptr::NonNull;
 
+use super::device::share;
 use super::handle::{Backing, Context, DeviceId, Mem, Queue};
 use crate::backend::DeviceError;
 use crate::memory::host::HostRegion;
@@ -62,7 +63,8 @@ impl Findings {
 /// # Errors
 /// It cannot even run the kernel that tries it.
 pub(super) fn probe(device: DeviceId) -> Result<Findings, DeviceError> {
-    let context = Context::new(device)?;
+    let shared = share(device)?;
+    let context = &shared.context;
     let queue = context.queue(device, false)?;
     let program = context.program_from_source(SOURCE)?;
     program
@@ -88,7 +90,7 @@ pub(super) fn probe(device: DeviceId) -> Result<Findings, DeviceError> {
     // SAFETY: the mapping's address, which nobody uses any more.
     unsafe { queue.unmap(&own, address)? };
 
-    let imported = try_import(&context, &queue, &mut run).unwrap_or_else(|error| Err(error.to_string()));
+    let imported = try_import(context, &queue, &mut run).unwrap_or_else(|error| Err(error.to_string()));
     Ok(Findings { mapped: mapped.unwrap_or_else(|error| Err(error.to_string())), imported })
 }
 

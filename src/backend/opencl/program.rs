@@ -52,6 +52,12 @@ impl Programs {
         entry.get_or_init(|| build(device, cache, name, &text).map(Arc::new)).clone()
     }
 
+    /// Forgets everything, as a new process would.
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        lock(&self.known).clear();
+    }
+
     /// How many there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

@@ -115,7 +115,7 @@ fn a_kernel_beyond_the_device_is_refused() {
     let source = KernelSource::shipped(id::AXPB_F32);
     let refused = |source: &KernelSource, spec: &[(u32, u32)]| {
         let error = fixture.create(source, spec).unwrap_err();
-        assert!(matches!(error, DeviceError::Program { .. }), "{error}");
+        assert!(matches!(error, DeviceError::Program { .. }), "{spec:?} {error}");
         error.to_string()
     };
     assert!(refused(&source, &[(77, 1)]).contains("no specialization constant 77"));
