@@ -21,7 +21,7 @@ pub mod spirv;
 pub use dtype::{DType, Element};
 pub use graph::{Graph, GraphBuilder, Tensor, TensorInfo};
 pub use memory::host::{HostRegion, SharedRegion};
-pub use session::{Binding, Error, Memory, Session};
+pub use session::{Binding, Error, Memory, Session, tvm};
 pub use shape::{Dim, Shape, SymShape};
 
 #[cfg(doctest)]

@@ -1,5 +1,7 @@
 //! Graphs of pointwise operators give the same results whether chains of them are fused or not.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 
 use onepool::backend::ContextDesc;

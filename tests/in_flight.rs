@@ -1,5 +1,7 @@
 //! Two bindings of one session in flight at one time: double buffering.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 
 use onepool::backend::ContextDesc;

@@ -1,5 +1,5 @@
-// Rotates pairs of elements of every vector by the angle of its position; elements behind the rotated ones
-// are copied.
+// Rotates pairs of elements of every vector by the angle of its position, or none; elements behind the
+// rotated ones are copied. The vectors may go to the rows of a cache that their positions tell.
 // variant: f32  T=float
 // variant: f16  T=float16_t EXT_STORAGE16
 #version 450
@@ -10,8 +10,9 @@
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, INTERLEAVED, 0u);  // whether a pair is two neighbours, not one of each half
 SPEC(2, uint, POSITIONS, 0u);    // 0 a row of the tables for each vector, 1 one position each, 2 the first of
-                                 // all sequences, 3 the last of each sequence
+                                 // all sequences, 3 the last of each sequence, 4 the place in the sequence
 SPEC(3, uint, WORDS, 2u);        // words of one position
+SPEC(4, uint, APPEND, 0u);       // whether positions tell the row that is written
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Cos { T cosines[]; };
@@ -26,7 +27,8 @@ layout(push_constant) uniform Params
     uint rotated;        // elements of a vector that are
     uint rows;           // of the tables
     uint x_first, x_batch, x_head, x_row;
-    uint y_batch, y_head, y_row;
+    uint y_first, y_batch, y_head, y_row;
+    uint y_rows;         // that may be written
 } p;
 
 void main()
@@ -42,17 +44,22 @@ void main()
     uint i = rest % p.len;
     uint b = rest / p.len;
     uint from = p.x_first + b * p.x_batch + h * p.x_head + i * p.x_row;
-    uint to = b * p.y_batch + h * p.y_head + i * p.y_row + e;
+    int at = int(b * p.len + i);
+    if (POSITIONS == 1u) {
+        at = ids[(b * p.len + i) * WORDS];
+    } else if (POSITIONS == 2u) {
+        at = ids[0] + int(i);
+    } else if (POSITIONS == 3u) {
+        at = ids[b * WORDS] - int(p.len - 1u) + int(i);
+    } else if (POSITIONS == 4u) {
+        at = int(i);
+    }
+    uint to = APPEND != 0u ? uint(at) : i;
+    if (to >= p.y_rows) {
+        return;
+    }
     float v = float(x[from + e]);
     if (e < p.rotated) {
-        int at = int(b * p.len + i);
-        if (POSITIONS == 1u) {
-            at = ids[(b * p.len + i) * WORDS];
-        } else if (POSITIONS == 2u) {
-            at = ids[0] + int(i);
-        } else if (POSITIONS == 3u) {
-            at = ids[b * WORDS] - int(p.len - 1u) + int(i);
-        }
         at = clamp(at, 0, int(p.rows) - 1);
         uint pairs = p.rotated / 2u;
         uint pair = INTERLEAVED != 0u ? e / 2u : e % pairs;
@@ -63,5 +70,5 @@ void main()
         float w = float(x[from + partner]);
         v = second ? s * w + c * v : c * v - s * w;
     }
-    y[to] = T(v);
+    y[p.y_first + b * p.y_batch + h * p.y_head + to * p.y_row + e] = T(v);
 }

@@ -5,7 +5,6 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
-#include "gates.glsl"
 
 LOCAL_SIZE(0, 64);
 // 0 RNN, 1 LSTM, 2 GRU that resets behind the product, 3 and 4 the reset and the rest of one that does it before.
@@ -48,19 +47,7 @@ layout(push_constant) uniform Params
 
 uint dir;
 
-float finish(float v, uint which)
-{
-    uint code = which == 0u ? F0 : G0;
-    if (F1 != F0 || G1 != G0) {
-        uint other = which == 0u ? F1 : G1;
-        code = dir == 0u ? code : other;
-    }
-    if (CLIPPED != 0u) {
-        v = at_most(at_least(v, -p.clip), p.clip);
-    }
-    uint at = dir * 3u + which;
-    return gate_function(v, code, p.alpha[at], p.beta[at]);
-}
+#include "step.glsl"
 
 void main()
 {
@@ -125,25 +112,15 @@ void main()
     if (KIND == 0u) {
         h = finish(own[0] + back[0], 0u);
     } else if (KIND == 1u) {
+        vec3 weights = vec3(0.0);
+        if (PEEPHOLES != 0u) {
+            uint p_at = dir * 3u * p.hidden + j;
+            weights = vec3(peepholes[p_at], peepholes[p_at + p.hidden], peepholes[p_at + 2u * p.hidden]);
+        }
+        vec4 sums = vec4(own[0] + back[0], own[1] + back[1], own[2] + back[2], own[3] + back[3]);
         float c = second[i];
-        float sum_i = own[0] + back[0];
-        float sum_o = own[1] + back[1];
-        float sum_f = own[2] + back[2];
-        uint p_at = dir * 3u * p.hidden + j;
-        if (PEEPHOLES != 0u) {
-            sum_i += float(peepholes[p_at]) * c;
-            sum_f += float(peepholes[p_at + 2u * p.hidden]) * c;
-        }
-        float gate_i = finish(sum_i, 0u);
-        float gate_f = INPUT_FORGET != 0u ? 1.0 - gate_i : finish(sum_f, 0u);
-        c = gate_f * c + gate_i * finish(own[3] + back[3], 1u);
+        h = lstm(sums, weights, c);
         second[i] = c;
-        if (PEEPHOLES != 0u) {
-            sum_o += float(peepholes[p_at + p.hidden]) * c;
-        }
-        // c itself is not bounded.
-        uint code = dir == 0u ? H0 : H1;
-        h = finish(sum_o, 0u) * gate_function(c, code, p.alpha[dir * 3u + 2u], p.beta[dir * 3u + 2u]);
     } else if (KIND == 3u) {
         second[i] = finish(own[0] + back[0], 0u);
         y[at] = T(finish(own[1] + back[1], 0u) * float(state[at]));

@@ -72,8 +72,11 @@ void resolve(float g, int size, out int index[4], out float weight[4])
     if (OUTSIDE == 0u) {
         v = v >= -3.0 && v <= len + 2.0 ? v : -3.0;
     } else if (OUTSIDE == 1u) {
-        v = v >= 0.0 ? v : 0.0;
-        v = v > len - 1.0 ? len - 1.0 : v;
+        // Of a cubic every tap is brought inside by itself.
+        float low = TAPS == 4 ? -3.0 : 0.0;
+        float high = TAPS == 4 ? len + 2.0 : len - 1.0;
+        v = v >= low ? v : low;
+        v = v > high ? high : v;
     } else {
         v = reflect_place(v, len);
     }

@@ -118,7 +118,7 @@ pub(super) fn is_unsupported(e: &Error) -> bool {
         },
         Error::Graph(GraphError::Node { source, .. })
         | Error::Plan(PlanError::Graph(GraphError::Node { source, .. })) => op(source),
-        Error::Plan(PlanError::NoKernel { .. }) => true,
+        Error::Plan(PlanError::NoKernel { .. } | PlanError::NoHalf { .. }) => true,
         Error::Device(device::Error::Device(DeviceError::Unsupported { .. })) => true,
         _ => false,
     }

@@ -165,6 +165,9 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
         count(report.commands, "command"),
         count(plan.segments.len(), "segment")
     ))?;
+    if report.halved > 0 {
+        out.line(format_args!("  {} in half precision", count(report.halved, "node")))?;
+    }
     let dispatches = plan.segments.iter().flat_map(|s| &s.commands);
     let dispatches = dispatches.filter(|c| matches!(c.work, Work::Dispatch { .. })).count();
     out.line(format_args!(

@@ -18,6 +18,7 @@ mod open;
 mod operators;
 mod output;
 mod picture;
+mod precision;
 mod run;
 mod scene;
 mod table;

@@ -14,6 +14,9 @@ use crate::dtype::DType;
 use crate::loader::onnx::NEWEST_OPSET;
 use crate::ops::{FAMILIES, OpDef};
 
+/// How `onepool verify` names the family of an operator that is not there.
+const NO_OPERATOR: &str = "no such operator";
+
 /// Arguments of `onepool operators`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -43,6 +46,7 @@ struct Report {
 
 #[derive(Deserialize)]
 struct Case {
+    name: String,
     family: String,
     status: String,
     #[serde(default)]
@@ -135,8 +139,8 @@ fn markdown(reports: &[Report]) -> String {
 fn cases(reports: &[Report]) -> String {
     let mut text = "\n## Cases of the ONNX backend test suite that pass\n\n\
          \"Common types\" are the cases whose inputs and outputs are `float32`, `int32`, `int64`, `uint8`, `int8` or \
-         `bool`. In parentheses: of them partly on the CPU. What does not pass is unsupported, and says so; \
-         \"other\" are operators that are not there, and whole models.\n\n| family |"
+         `bool`. In parentheses: of them partly on the CPU. What does not pass is unsupported, and says so, except where \
+         a case is named as wrong below. \"other\" are operators that are not there.\n\n| family |"
         .to_owned();
     for r in reports {
         text += &format!(" {}, common types | {}, all |", r.api, r.api);
@@ -154,7 +158,7 @@ fn cases(reports: &[Report]) -> String {
         format!(" {} of {}{note} |", passed.len(), kept.len())
     };
     for name in names.keys() {
-        let label = if FAMILIES.iter().any(|f| f.name == *name) { *name } else { "other" };
+        let label = if *name == NO_OPERATOR { "other" } else { name };
         text += &format!("| {label} |");
         for r in reports {
             text += &tally(r, &|c| c.family == *name && c.core);
@@ -169,8 +173,10 @@ fn cases(reports: &[Report]) -> String {
     }
     text += "\n";
     for r in reports {
-        let failed = r.cases.iter().filter(|c| c.status == "failed").count();
-        text += &format!("\n{}: {failed} wrong.\n", r.api);
+        let failed: Vec<&str> =
+            r.cases.iter().filter(|c| c.status == "failed").map(|c| c.name.as_str()).collect();
+        let names = if failed.is_empty() { String::new() } else { format!(": `{}`", failed.join("`, `")) };
+        text += &format!("\n{}: {} wrong{names}.\n", r.api, failed.len());
     }
     text
 }
@@ -182,6 +188,7 @@ mod tests {
     #[test]
     fn the_page_has_a_row_for_every_operator_and_sums_the_cases() {
         let case = |family: &str, status: &str, core, fallbacks: usize| Case {
+            name: format!("a_{status}_case"),
             family: family.to_owned(),
             status: status.to_owned(),
             core,
@@ -195,8 +202,8 @@ mod tests {
         let page = markdown(&[Report { api: "cpu".to_owned(), cases }]);
         assert!(page.contains("| conv | 1 of 2 (1) | 1 of 2 (1) |"), "{page}");
         assert!(page.contains("| other | 0 of 0 | 0 of 1 |"), "{page}");
-        assert!(page.contains("cpu: 1 wrong."));
+        assert!(page.contains("cpu: 1 wrong: `a_failed_case`."));
         assert!(page.contains("| Conv | 1 |"), "{page}");
-        assert_eq!(page.matches("\n| ").count(), rows().count() + FAMILIES.len() + 3);
+        assert_eq!(page.matches("\n| ").count(), rows().count() + FAMILIES.len() + 4);
     }
 }

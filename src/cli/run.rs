@@ -15,6 +15,7 @@ use super::inspect::{dims, fitting, named};
 use super::open::{may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
+use super::precision::PrecisionArg;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
 use super::trace;
@@ -67,6 +68,9 @@ pub(super) struct Args {
     /// An operator without a kernel on its device is an error instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
+    /// What a float32 model computes in: f16 is half precision with sums in float32.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
+    precision: PrecisionArg,
     /// Keep operators apart that could be fused.
     #[arg(long)]
     no_fuse: bool,
@@ -204,6 +208,7 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .context_desc(desc.clone())
         .strict(args.strict)
         .fuse(!args.no_fuse)
+        .precision(args.precision.into())
         .fallback(!args.no_fallback);
     for context in open_table(&args.device, !args.no_fallback, &desc)? {
         builder = builder.context(context);

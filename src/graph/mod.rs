@@ -7,6 +7,7 @@ mod tensor;
 mod validate;
 
 pub use builder::GraphBuilder;
+pub(crate) use tensor::WeakTensor;
 pub use tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Constant tensors on the host.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::dtype::{DType, Element};
 use crate::memory::host::HostRegion;
@@ -73,7 +73,7 @@ pub enum TensorError {
 }
 
 /// Bytes aligned for every element type.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Words {
     words: Vec<u128>,
     bytes: usize,
@@ -284,6 +284,44 @@ impl Tensor {
                 TensorIdentity(Arc::as_ptr(region) as usize, *offset, self.info.bytes())
             }
         }
+    }
+}
+
+/// A tensor that does not keep its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakTensor {
+    info: TensorInfo,
+    data: WeakData,
+}
+
+#[derive(Clone, Debug)]
+enum WeakData {
+    Owned(Weak<Words>),
+    Region { region: Weak<HostRegion>, offset: usize },
+}
+
+impl Tensor {
+    pub(crate) fn downgrade(&self) -> WeakTensor {
+        let data = match &self.data {
+            Data::Owned(words) => WeakData::Owned(Arc::downgrade(words)),
+            Data::Region { region, offset } => {
+                WeakData::Region { region: Arc::downgrade(region), offset: *offset }
+            }
+        };
+        WeakTensor { info: self.info.clone(), data }
+    }
+}
+
+impl WeakTensor {
+    /// The tensor, if its bytes are still there.
+    pub(crate) fn upgrade(&self) -> Option<Tensor> {
+        let data = match &self.data {
+            WeakData::Owned(words) => Data::Owned(words.upgrade()?),
+            WeakData::Region { region, offset } => {
+                Data::Region { region: region.upgrade()?, offset: *offset }
+            }
+        };
+        Some(Tensor { info: self.info.clone(), data })
     }
 }
 

@@ -7,7 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
 
 mod error;
-mod pack;
+pub(crate) mod pack;
 mod source;
 mod summary;
 #[cfg(test)]

@@ -15,7 +15,7 @@ const MIN_BYTES: usize = 4096;
 /// the position of.
 ///
 /// The caller has checked the sum of the sizes against the size of the file they come from.
-pub(super) fn pack(
+pub(crate) fn pack(
     infos: &[TensorInfo],
     mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), LoadError>,
 ) -> Result<Vec<Tensor>, LoadError> {

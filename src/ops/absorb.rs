@@ -151,4 +151,22 @@ mod tests {
             assert!((g - w).abs() < 1e-4, "{g} is not {w}");
         }
     }
+
+    /// A gate that the model spells out becomes the convolution's activation.
+    #[test]
+    fn a_spelled_out_function_becomes_an_activation() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [1.into(), 3.into(), 5.into(), 6.into()]);
+        let w = g.constant("w", Tensor::new([4, 3, 3, 3], &values(108, 1)).unwrap());
+        let c = g.op(Arc::new(Conv::default()) as Arc<dyn Operator>, &[x, w]);
+        let gate = g.op(pointwise::unary(pointwise::UnaryOp::Sigmoid), &[c]);
+        let y = g.op(pointwise::mul(), &[c, gate]);
+        g.output("y", y);
+        let info = TensorInfo::new(DType::F32, Shape::new([1, 3, 5, 6]).unwrap());
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        assert_eq!(crate::plan::find_functions(&mut flow), 1);
+        assert_eq!(fuse(&mut flow).unwrap(), 1);
+        let conv = flow.nodes[0].op.as_any().downcast_ref::<Conv>().unwrap();
+        assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::Silu));
+    }
 }

@@ -1,5 +1,6 @@
 //! Activations that other operators' kernels apply to their output.
 
+use super::OpError;
 use crate::spirv::math;
 
 /// A function of one element that a producer's kernel can apply before it stores.
@@ -44,6 +45,26 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// The activation that attribute `activation` of a fused operator names, with its parameters (ONNX's
+    /// defaults where they are not given); the empty text is none.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] for other names.
+    pub(crate) fn named(name: &str, given: [Option<f32>; 2]) -> Result<Activation, OpError> {
+        let [a, b] = given;
+        Ok(match name {
+            "" => Activation::None,
+            "Relu" => Activation::Relu,
+            "Sigmoid" => Activation::Sigmoid,
+            "Tanh" => Activation::Tanh,
+            "LeakyRelu" => Activation::LeakyRelu { slope: a.unwrap_or(0.01) },
+            "Clip" => Activation::Clip { low: a.unwrap_or(f32::MIN), high: b.unwrap_or(f32::MAX) },
+            "HardSigmoid" => Activation::HardSigmoid { alpha: a.unwrap_or(0.2), beta: b.unwrap_or(0.5) },
+            "HardSwish" => Activation::HardSwish,
+            other => return Err(OpError::unsupported(format!("the fused activation {other:?}"))),
+        })
+    }
+
     /// The number that selects it in kernels (`shaders/include/activation.glsl`), and its two parameters.
     pub fn code(&self) -> (u32, [f32; 2]) {
         match *self {
@@ -62,7 +83,7 @@ impl Activation {
     }
 
     /// Its value at `x`, without calls, so that loops over it vectorize where the kind is known.
-    #[inline]
+    #[inline(always)]
     pub fn apply(&self, x: f32) -> f32 {
         match *self {
             Activation::None => x,

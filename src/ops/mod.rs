@@ -25,12 +25,16 @@ pub mod custom;
 pub mod index;
 pub mod linalg;
 pub mod loss;
+pub mod ml;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod quant;
+pub mod random;
 pub mod recurrent;
 pub mod reduce;
+pub mod sequence;
 pub mod shape_ops;
 pub mod signal;
 pub mod tvm;
@@ -236,6 +240,12 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         false
     }
 
+    /// Whether its outputs differ between runs on equal inputs (random numbers without a seed), so that they
+    /// are never computed once for all runs.
+    fn varies(&self) -> bool {
+        false
+    }
+
     /// The same operator with `activation` applied to its output, where its kernels can.
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         let _ = activation;
@@ -320,11 +330,14 @@ pub static FAMILIES: &[Family] = &[
     reduce::FAMILY,
     movement::FAMILY,
     index::FAMILY,
+    quant::FAMILY,
     loss::FAMILY,
+    random::FAMILY,
     shape_ops::FAMILY,
     control::FAMILY,
     vision::FAMILY,
     signal::FAMILY,
+    ml::FAMILY,
 ];
 
 /// The row of operator `name` of `domain` ("" and "ai.onnx" are the same).

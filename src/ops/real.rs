@@ -15,6 +15,7 @@ use super::{Activation, OpCx, OpError};
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::spirv::math;
+use crate::spirv::wide::wide;
 
 /// The floating-point types.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -64,21 +65,26 @@ macro_rules! real {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const LOWEST: Self = <$t>::NEG_INFINITY;
+            #[inline(always)]
             fn from_f64(v: f64) -> Self {
                 v as $t
             }
+            #[inline(always)]
             fn to_f64(self) -> f64 {
                 self.into()
             }
+            #[inline(always)]
             fn exp(self) -> Self {
                 $exp(self)
             }
             fn ln(self) -> Self {
                 <$t>::ln(self)
             }
+            #[inline(always)]
             fn sqrt(self) -> Self {
                 <$t>::sqrt(self)
             }
+            #[inline(always)]
             fn abs(self) -> Self {
                 <$t>::abs(self)
             }
@@ -98,6 +104,7 @@ real!(f32, exp_f32, |x, a| a.apply(x));
 real!(f64, f64::exp, |x, a| activate_f64(a, x));
 
 /// `e^x` to two units in the last place, without a branch or a call, so that loops over it vectorize.
+#[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
@@ -149,27 +156,37 @@ fn activate_f64(activation: &Activation, x: f64) -> f64 {
 
 /// Applies `activation` to every element.
 pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
-    // A loop for each kind, without a branch on it, for the vectorizer.
+    if *activation != Activation::None {
+        wide(
+            #[inline(always)]
+            || activate_in(activation, values),
+        );
+    }
+}
+
+/// One loop for each kind, without a branch on it, for the vectorizer.
+#[inline(always)]
+pub(crate) fn activate_in<T: Real>(activation: &Activation, values: &mut [T]) {
     match *activation {
         Activation::None => {}
-        Activation::Relu => each(values, |v| if v < T::ZERO { T::ZERO } else { v }),
-        Activation::LeakyRelu { slope } => each(values, |v| v.activate(&Activation::LeakyRelu { slope })),
-        Activation::Clip { low, high } => each(values, |v| v.activate(&Activation::Clip { low, high })),
-        Activation::Sigmoid => each(values, |v| v.activate(&Activation::Sigmoid)),
-        Activation::Tanh => each(values, |v| v.activate(&Activation::Tanh)),
-        Activation::HardSigmoid { alpha, beta } => {
-            each(values, |v| v.activate(&Activation::HardSigmoid { alpha, beta }));
-        }
-        Activation::HardSwish => each(values, |v| v.activate(&Activation::HardSwish)),
-        Activation::Silu => each(values, |v| v.activate(&Activation::Silu)),
-        Activation::Gelu => each(values, |v| v.activate(&Activation::Gelu)),
-        Activation::GeluTanh => each(values, |v| v.activate(&Activation::GeluTanh)),
+        Activation::Relu => each(values, Activation::Relu),
+        Activation::LeakyRelu { slope } => each(values, Activation::LeakyRelu { slope }),
+        Activation::Clip { low, high } => each(values, Activation::Clip { low, high }),
+        Activation::Sigmoid => each(values, Activation::Sigmoid),
+        Activation::Tanh => each(values, Activation::Tanh),
+        Activation::HardSigmoid { alpha, beta } => each(values, Activation::HardSigmoid { alpha, beta }),
+        Activation::HardSwish => each(values, Activation::HardSwish),
+        Activation::Silu => each(values, Activation::Silu),
+        Activation::Gelu => each(values, Activation::Gelu),
+        Activation::GeluTanh => each(values, Activation::GeluTanh),
     }
 }
 
 #[inline(always)]
-fn each<T: Copy>(values: &mut [T], f: impl Fn(T) -> T) {
-    values.iter_mut().for_each(|v| *v = f(*v));
+fn each<T: Real>(values: &mut [T], activation: Activation) {
+    for v in values {
+        *v = v.activate(&activation);
+    }
 }
 
 /// A native function over any floating-point type.

@@ -303,3 +303,161 @@ fn replace(flow: &mut Flow, made: Vec<Made>) {
         node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{GraphBuilder, TensorId, TensorInfo};
+    use crate::ops::reduce::{Reduce, ReduceKind};
+    use crate::ops::{self, Operator, UnaryOp};
+    use crate::plan::specialize;
+    use crate::shape::Shape;
+
+    const LIMITS: ChainLimits = ChainLimits { bindings: 8, exprs: 32 };
+
+    /// A graph of one input `x` of 4 by 6; `make` gives its outputs.
+    fn flow(make: impl Fn(&mut GraphBuilder, TensorId) -> Vec<TensorId>) -> Flow {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into(), 6.into()]);
+        for (i, y) in make(&mut g, x).into_iter().enumerate() {
+            g.output(format!("y{i}"), y);
+        }
+        let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
+        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap()
+    }
+
+    fn fused(flow: &mut Flow, limits: ChainLimits) -> Vec<&'static str> {
+        let devices = vec![0; flow.nodes.len()];
+        fuse_chains(flow, &devices, limits, &Programs::new());
+        let mut known: Vec<ValueId> = flow.inputs.clone();
+        known.extend((0..flow.values.len()).filter(|&v| flow.values[v].constant.is_some()));
+        for (n, node) in flow.nodes.iter().enumerate() {
+            assert!(node.inputs.iter().flatten().all(|v| known.contains(v)), "node {n} is too early");
+            assert!(node.control_deps.iter().all(|d| *d < n), "node {n} waits for a later one");
+            known.extend(&node.outputs);
+        }
+        assert!(flow.outputs.iter().all(|(_, v)| known.contains(v)));
+        flow.nodes.iter().map(|n| n.op.name()).collect()
+    }
+
+    fn row_mean() -> Arc<dyn Operator> {
+        Arc::new(Reduce {
+            kind: ReduceKind::Mean,
+            axes: Some(vec![-1]),
+            keep_dims: true,
+            noop_with_empty_axes: false,
+        })
+    }
+
+    #[test]
+    fn a_value_that_others_read_is_an_output_of_the_chain() {
+        let mut flow = flow(|g, x| {
+            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
+            let c = g.op(ops::mul(), &[a, b]);
+            vec![g.op(row_mean(), &[a]), c]
+        });
+        assert_eq!(fused(&mut flow, LIMITS), ["Pointwise", "ReduceMean"]);
+        assert_eq!(flow.nodes[0].outputs.len(), 2);
+    }
+
+    #[test]
+    fn no_chain_leads_through_another_node_to_itself() {
+        // x - mean(|x|) needs |x| before, and |x| is needed after: one chain would wait for itself.
+        let mut flow = flow(|g, x| {
+            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let m = g.op(row_mean(), &[a]);
+            let c = g.op(ops::sub(), &[a, m]);
+            vec![g.op(ops::mul(), &[c, a])]
+        });
+        assert_eq!(fused(&mut flow, LIMITS), ["Abs", "ReduceMean", "Pointwise"]);
+    }
+
+    #[test]
+    fn two_chains_do_not_wait_for_each_other() {
+        // Softplus has no expression. a -> s -> d and b -> t -> c: {a, c} and {b, d} would be a circle.
+        let mut flow = flow(|g, x| {
+            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let b = g.op(ops::unary(UnaryOp::Neg), &[x]);
+            let s = g.op(ops::unary(UnaryOp::Softplus), &[a]);
+            let t = g.op(ops::unary(UnaryOp::Softplus), &[b]);
+            let c = g.op(ops::mul(), &[a, t]);
+            vec![c, g.op(ops::mul(), &[b, s])]
+        });
+        let names = fused(&mut flow, LIMITS);
+        assert_eq!(names.iter().filter(|name| **name == "Pointwise").count(), 1, "{names:?}");
+    }
+
+    #[test]
+    fn waiting_for_other_nodes_is_kept() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into(), 6.into()]);
+        let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+        let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
+        let m = g.op(row_mean(), &[x]);
+        let late = g.op(ops::unary(UnaryOp::Softplus), &[x]);
+        // The mean waits for the chain's first part, the chain's second part for the mean.
+        let node = |g: &GraphBuilder, t| g.producer(t).unwrap();
+        let (of_a, of_b, of_m, of_late) = (node(&g, a), node(&g, b), node(&g, m), node(&g, late));
+        g.control_dep(of_m, of_a);
+        g.control_dep(of_b, of_m);
+        g.control_dep(of_late, of_b);
+        for (i, y) in [b, m, late].into_iter().enumerate() {
+            g.output(format!("y{i}"), y);
+        }
+        let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        assert_eq!(fused(&mut flow, LIMITS), ["Abs", "ReduceMean", "Tanh", "Softplus"]);
+    }
+
+    #[test]
+    fn limits_devices_and_broadcast_inputs_are_respected() {
+        let long = |g: &mut GraphBuilder, x| {
+            let mut y = x;
+            for _ in 0..12 {
+                y = g.op(ops::unary(UnaryOp::Tanh), &[y]);
+            }
+            vec![y]
+        };
+        // An input and a function for each member.
+        let names = fused(&mut flow(long), ChainLimits { exprs: 12, ..LIMITS });
+        assert_eq!(names, ["Pointwise"; 2]);
+        let mut apart = flow(long);
+        let devices: Vec<u32> = (0..12).map(|n| n / 4).collect();
+        assert_eq!(fuse_chains(&mut apart, &devices, LIMITS, &Programs::new()), 9);
+        assert!(apart.nodes.iter().map(|n| n.device).eq([Some(0), Some(1), Some(2)]));
+        // What is computed for a row is not computed again for each element of it.
+        let mut rows = flow(|g, x| {
+            let m = g.op(row_mean(), &[x]);
+            let s = g.op(ops::unary(UnaryOp::Sigmoid), &[m]);
+            let y = g.op(ops::mul(), &[x, s]);
+            vec![g.op(ops::unary(UnaryOp::Neg), &[y])]
+        });
+        assert_eq!(fused(&mut rows, LIMITS), ["ReduceMean", "Sigmoid", "Pointwise"]);
+        let few = ChainLimits { bindings: 2, ..LIMITS };
+        let mut flow = flow(|g, x| {
+            let m = g.op(row_mean(), &[x]);
+            let y = g.op(ops::mul(), &[x, m]);
+            vec![g.op(ops::unary(UnaryOp::Neg), &[y])]
+        });
+        assert_eq!(fused(&mut flow, few), ["ReduceMean", "Mul", "Neg"]);
+    }
+
+    #[test]
+    fn equal_chains_are_one_program() {
+        let programs = Programs::new();
+        let mut flow = flow(|g, x| {
+            let mut y = x;
+            for _ in 0..3 {
+                let half = g.constant(format!("half of {y:?}"), crate::graph::Tensor::scalar(0.5f32));
+                let a = g.op(ops::mul(), &[y, half]);
+                let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
+                y = g.op(ops::unary(UnaryOp::Softplus), &[b]);
+            }
+            vec![y]
+        });
+        let devices = vec![0; flow.nodes.len()];
+        assert_eq!(fuse_chains(&mut flow, &devices, LIMITS, &programs), 3);
+        assert_eq!(programs.len(), 1);
+    }
+}

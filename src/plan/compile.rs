@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
 use super::chains::{ChainLimits, fuse_chains};
-use super::flow::{Flow, ValueId, node_error, specialize};
+use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
+use super::half::{HalfConstants, Precision, halve};
 use super::idioms::find_functions;
 use super::report::{NodeReport, PlanReport};
 use super::rewrite::fuse;
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
-use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
+use crate::kernel::{KernelId, KernelSource, NativeKernel, Requires, touch};
 use crate::memory::coherency::Access;
 use crate::ops::pointwise::Programs;
 use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
@@ -33,6 +34,10 @@ pub struct PlanOptions {
     pub in_place: bool,
     /// Lets an operator without a kernel on its device run on the first native device of the table.
     pub fallback: bool,
+    /// What a `float32` graph computes in.
+    pub precision: Precision,
+    /// Constants in `float16`, shared by all plans made with these options.
+    pub halves: Arc<HalfConstants>,
     /// Devices by node name; beats everything else.
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
@@ -46,6 +51,8 @@ impl Default for PlanOptions {
             chains: true,
             in_place: true,
             fallback: true,
+            precision: Precision::F32,
+            halves: Arc::default(),
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
         }
@@ -93,11 +100,14 @@ impl Compiler<'_> {
         if self.options.fuse {
             find_functions(&mut flow);
             fuse(&mut flow)?;
-            if self.options.chains {
-                self.fuse_chains(&mut flow)?;
-            }
         }
-        let fused = nodes - flow.nodes.len();
+        let mut fused = nodes - flow.nodes.len();
+        let halved = if self.options.precision == Precision::F16 { self.halve(&mut flow)? } else { 0 };
+        if self.options.fuse && self.options.chains {
+            let nodes = flow.nodes.len();
+            self.fuse_chains(&mut flow)?;
+            fused += nodes - flow.nodes.len();
+        }
         let lowered: Vec<Lowering1> =
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
         let order = schedule(&flow, &lowered);
@@ -106,14 +116,30 @@ impl Compiler<'_> {
         let mut plan = emit.emit()?;
         plan.report.graph_nodes = self.graph.nodes().len();
         plan.report.fused = fused;
+        plan.report.halved = halved;
         insert_barriers(&mut plan, self.devices, &|place| (place, 0));
         plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
         Ok(plan)
     }
 
+    /// Lets nodes compute in `float16`; returns how many do.
+    fn halve(&self, flow: &mut Flow) -> Result<usize, PlanError> {
+        let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
+        if let Some(device) = self.devices.iter().find(lacks) {
+            return Err(PlanError::NoHalf { device: device.name.clone() });
+        }
+        let lowers = |node: &FlowNode, cx: &OpCx| {
+            let device = self.wanted_device(node);
+            let alias = node.op.alias(cx).is_some();
+            device.is_ok_and(|device| alias || self.lower_on(node, cx, device).is_ok())
+        };
+        let count = halve(flow, &self.options.halves, &lowers);
+        flow.drop_dead();
+        Ok(count)
+    }
+
     fn fuse_chains(&self, flow: &mut Flow) -> Result<(), PlanError> {
-        let devices: Vec<u32> =
-            (0..flow.nodes.len()).map(|n| self.wanted_device(flow, n)).collect::<Result<_, _>>()?;
+        let devices: Vec<u32> = flow.nodes.iter().map(|n| self.wanted_device(n)).collect::<Result<_, _>>()?;
         let arguments = self.devices.iter().map(|d| d.limits.max_arguments as usize);
         let bindings = arguments.fold(CHAIN_BINDINGS, usize::min);
         let limits = ChainLimits { bindings, exprs: CHAIN_EXPRS };
@@ -121,8 +147,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    fn wanted_device(&self, flow: &Flow, n: usize) -> Result<u32, PlanError> {
-        let node = &flow.nodes[n];
+    fn wanted_device(&self, node: &FlowNode) -> Result<u32, PlanError> {
         let by_name = self.options.place_nodes.get(&node.name);
         let by_op = || self.options.place_ops.get(node.op.name());
         let device = by_name.or_else(by_op).copied().or(node.device).unwrap_or(0);
@@ -136,7 +161,7 @@ impl Compiler<'_> {
 
     fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
         let node = &flow.nodes[n];
-        let wanted = self.wanted_device(flow, n)?;
+        let wanted = self.wanted_device(node)?;
         let cx = flow.cx(n);
         if let Some(i) = node.op.alias(&cx)
             && node.inputs.get(i).copied().flatten().is_some()
@@ -150,7 +175,7 @@ impl Compiler<'_> {
         }
         let mut reasons = Vec::new();
         for device in candidates {
-            match self.lower_on(flow, n, &cx, device) {
+            match self.lower_on(node, &cx, device) {
                 Ok(work) => {
                     let fallback = (!reasons.is_empty()).then(|| reasons.join("; "));
                     return Ok(Lowering1 { device, fallback, work });
@@ -165,8 +190,7 @@ impl Compiler<'_> {
         Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason: reasons.join("; ") })
     }
 
-    fn lower_on(&self, flow: &Flow, n: usize, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
-        let node = &flow.nodes[n];
+    fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
             return Ok(NodeWork::Native(node.op.cpu(cx)?));

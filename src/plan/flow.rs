@@ -135,8 +135,9 @@ impl Flow {
     /// [`PlanError::Fold`] where the operator fails on the values.
     pub(super) fn fold(&mut self, n: usize) -> Result<bool, PlanError> {
         let node = &self.nodes[n];
-        let known =
-            node.op.shape_only() || node.inputs.iter().flatten().all(|&v| self.values[v].constant.is_some());
+        let known = !node.op.varies()
+            && (node.op.shape_only()
+                || node.inputs.iter().flatten().all(|&v| self.values[v].constant.is_some()));
         let bytes: usize = node.outputs.iter().map(|&v| self.values[v].info.bytes()).sum();
         if !known || bytes > limits::MAX_FOLDED_BYTES {
             return Ok(false);
@@ -427,5 +428,29 @@ fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanError {
         op: graph.node(node).op.name(),
         input,
         inputs: found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::graph::GraphBuilder;
+    use crate::ops::random::{Distribution, RandomFill};
+
+    #[test]
+    fn random_numbers_are_computed_once_only_with_a_seed() {
+        let nodes = |seed| {
+            let mut g = GraphBuilder::new("g");
+            let numbers = Distribution::Uniform { low: 0.0, high: 1.0 };
+            let y = g.op(
+                Arc::new(RandomFill::new(numbers, Some(vec![3]), Some(DType::F32), seed))
+                    as Arc<dyn Operator>,
+                &[],
+            );
+            g.output("y", y);
+            specialize(&g.build().unwrap(), &[], &BTreeMap::new()).unwrap().nodes.len()
+        };
+        assert_eq!((nodes(None), nodes(Some(1.0))), (1, 0));
     }
 }

@@ -5,6 +5,7 @@ mod barriers;
 mod chains;
 mod compile;
 mod flow;
+mod half;
 mod idioms;
 mod report;
 mod rewrite;
@@ -15,6 +16,7 @@ pub use barriers::{ResourceMap, insert_barriers};
 pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
+pub use half::{HalfConstants, Precision};
 pub use idioms::find_functions;
 pub use report::{NodeReport, PlanReport};
 pub use rewrite::fuse;
@@ -47,7 +49,7 @@ pub enum PlanError {
         /// Positions among the graph's inputs.
         inputs: Vec<usize>,
     },
-    /// Sizes are known only once a node has run: the graph must be run in parts ([`split`]).
+    /// Sizes are known only once a node has run: the graph must be run in parts ([`split()`]).
     #[error("node {node:?} ({op}): the sizes of its results are known only in the run, by its input {input}")]
     Dynamic {
         /// The node.
@@ -90,6 +92,12 @@ pub enum PlanError {
         device: u32,
         /// How many devices there are.
         devices: usize,
+    },
+    /// Half precision was asked for and a device has no storage for it.
+    #[error("device {device:?} has no 16-bit storage, which half precision needs; use float32")]
+    NoHalf {
+        /// The device.
+        device: String,
     },
     /// No device of the session has a kernel for a node.
     #[error("node {node:?} ({op}) runs on none of the session's devices: {reason}")]

@@ -31,6 +31,8 @@ pub struct PlanReport {
     pub graph_nodes: usize,
     /// Nodes that went into others.
     pub fused: usize,
+    /// Nodes that compute in `float16` where the graph says `float32`.
+    pub halved: usize,
     /// Dispatches, copies and fills.
     pub commands: usize,
     /// Barriers between them.

@@ -73,7 +73,7 @@ impl<'e> Memory<'e> {
         }
     }
 
-    fn placed(source: Source<'e>) -> Self {
+    pub(super) fn placed(source: Source<'e>) -> Self {
         Memory { source: MemorySource::Placed(source), shape: None }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Inner;
-use super::compiled::{Arenas, Compiled};
+use super::arena::{Arenas, Turn};
+use super::compiled::Compiled;
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
 use super::slot::{BindPolicy, Side, Slot, Source};
@@ -103,7 +104,10 @@ impl<'e> Binding<'e> {
         let outputs = (outputs.into_iter().zip(&plan.outputs).enumerate())
             .map(|(o, (source, io))| slot(source, io, Side::Output, o))
             .collect::<Result<Vec<_>, _>>()?;
-        let arenas = Arenas::new(plan, &inner.devices)?;
+        let arenas = match &inner.options.arena {
+            Some(shared) => shared.fit(plan, &inner.devices)?,
+            None => Arenas::new(plan, &inner.devices)?,
+        };
         let mut binding = Binding {
             inner: Arc::clone(inner),
             compiled,
@@ -157,23 +161,21 @@ impl<'e> Binding<'e> {
     fn ordered_plan(&self) -> Result<Plan, Error> {
         let mut plan = self.compiled.plan.clone();
         let mut shared: BTreeMap<Place, (Place, u64)> = BTreeMap::new();
-        let mut seen: Vec<(Place, BufferRange)> = Vec::new();
+        let mut seen = Vec::new();
         let all = (self.inputs.iter().enumerate().map(|(i, s)| (Place::Input(i as u32), s)))
             .chain(self.outputs.iter().enumerate().map(|(o, s)| (Place::Output(o as u32), s)));
         for (place, slot) in all {
             let device = self.io(&plan, place).devices.first().copied();
-            let Some(range) = device.and_then(|d| slot.memory(d)) else { continue };
-            for (other, theirs) in &seen {
-                let overlap = theirs.buffer == range.buffer
-                    && theirs.offset < range.offset + range.bytes
-                    && range.offset < theirs.offset + theirs.bytes;
-                if overlap {
+            let Some((base, range)) = device.and_then(|d| slot.memory(d)) else { continue };
+            for (other, _, theirs) in seen.iter().filter(|(_, b, _)| *b == base) {
+                let theirs: &ByteRange = theirs;
+                if theirs.start < range.end && range.start < theirs.end {
                     self.check_shared(&plan, *other, place)?;
-                    shared.insert(*other, (Place::Arena(u32::MAX), theirs.offset));
-                    shared.insert(place, (Place::Arena(u32::MAX), range.offset));
+                    shared.insert(*other, (Place::Arena(u32::MAX), theirs.start));
+                    shared.insert(place, (Place::Arena(u32::MAX), range.start));
                 }
             }
-            seen.push((place, range));
+            seen.push((place, base, range));
         }
         if !shared.is_empty() {
             let infos: Vec<_> = self.inner.devices.iter().map(|d| d.context.info()).collect();
@@ -244,7 +246,7 @@ impl<'e> Binding<'e> {
             self.transfers(&mut r, plan, d, Side::Output);
         }
         let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
-            slots.iter().filter_map(Slot::host_range).filter(|(on, _)| *on == d).map(|(_, r)| r).collect()
+            slots.iter().flat_map(|slot| slot.host_ranges(d)).collect()
         };
         r.flush = host(&self.inputs);
         r.invalidate = host(&self.outputs);
@@ -331,6 +333,9 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// As [`Binding::run`].
     pub fn submit(&mut self) -> Result<Pending<'_, 'e>, Error> {
+        let shared = self.inner.options.arena.clone();
+        let turn = shared.as_deref().map(|arena| arena.turn());
+        let turn = turn.map(|turn| self.enter(turn)).transpose()?;
         let plan = &self.compiled.plan;
         for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
             slot.stage_in(&self.inner.devices, io.info.bytes())?;
@@ -342,6 +347,9 @@ impl<'e> Binding<'e> {
             }
             event = Some(self.device(segment.device).queue.submit_prepared(prepared)?);
         }
+        if let Some(turn) = turn {
+            turn.leave(event.as_ref());
+        }
         self.has_run = true;
         let mut pending = Pending { binding: self, event };
         if pending.binding.rest.is_some() {
@@ -351,6 +359,18 @@ impl<'e> Binding<'e> {
             }
         }
         Ok(pending)
+    }
+
+    /// Makes sure that the commands name the memory that a shared arena has now.
+    pub(super) fn enter<'a>(&mut self, mut turn: Turn<'a>) -> Result<Turn<'a>, Error> {
+        if !turn.is_current(&self.arenas) {
+            self.recorded.clear();
+            self.segments.clear();
+            self.arenas = Arenas::default();
+            self.arenas = turn.fit(&self.compiled.plan, &self.inner.devices)?;
+            self.segments = self.prepare()?;
+        }
+        Ok(turn)
     }
 
     /// How each bound tensor reaches the devices, and why. What a later stage does with it is in that stage's
@@ -387,6 +407,12 @@ impl<'e> Binding<'e> {
     pub fn output_info(&self, name: &str) -> Result<&TensorInfo, Error> {
         let (stage, o) = self.stage_of(name)?;
         Ok(&stage.compiled.plan.outputs[o].info)
+    }
+
+    /// Type and shape of input `name`, and whether a value written to it is seen by the next run.
+    pub(super) fn input_info(&self, name: &str) -> Option<(&TensorInfo, bool)> {
+        let i = self.compiled.plan.inputs.iter().position(|io| io.name == name)?;
+        Some((&self.compiled.plan.inputs[i].info, self.takes_value(i)))
     }
 
     /// What was planned for the shapes of this binding.

@@ -1,6 +1,5 @@
-//! A plan with its device objects: kernels, parameters, arenas. Shared by all bindings of one shape.
+//! A plan with its device objects: kernels and parameters. Shared by all bindings of one shape.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::device::Device;
@@ -12,7 +11,7 @@ use crate::device::{Buffer, Kernel};
 use crate::kernel::KernelSource;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::ops::StepKernel;
-use crate::plan::{Domain, KernelCode, Plan, PlannedKernel};
+use crate::plan::{KernelCode, Plan, PlannedKernel};
 
 /// A plan made ready on the session's devices.
 #[derive(Debug)]
@@ -64,43 +63,6 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<V
         return plan.kernels.iter().map(build).collect();
     }
     plan.kernels.par_iter().map(build).collect()
-}
-
-/// The arenas of one binding: for each arena its buffer on each device that touches it.
-#[derive(Clone, Debug)]
-pub(super) struct Arenas {
-    buffers: Vec<BTreeMap<u32, Buffer>>,
-    /// Keeps the host arenas' pages.
-    _regions: Vec<Arc<SharedRegion>>,
-}
-
-impl Arenas {
-    pub(super) fn new(plan: &Plan, devices: &[Device]) -> Result<Self, Error> {
-        let mut arenas = Arenas { buffers: Vec::new(), _regions: Vec::new() };
-        for arena in &plan.arenas {
-            let mut buffers = BTreeMap::new();
-            match arena.domain {
-                _ if arena.bytes == 0 => {}
-                Domain::Device(d) => {
-                    let buffer = devices[d as usize].buffer(arena.bytes, Placement::Device, "arena")?;
-                    buffers.insert(d, buffer);
-                }
-                Domain::Host => {
-                    let region = shared(arena.bytes)?;
-                    for (d, device) in devices.iter().enumerate() {
-                        buffers.insert(d as u32, import_shared(device, &region)?);
-                    }
-                    arenas._regions.push(region);
-                }
-            }
-            arenas.buffers.push(buffers);
-        }
-        Ok(arenas)
-    }
-
-    pub(super) fn buffer(&self, arena: u32, device: u32) -> Option<&Buffer> {
-        self.buffers.get(arena as usize)?.get(&device)
-    }
 }
 
 /// Host memory that every device of a table imports.

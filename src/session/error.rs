@@ -120,6 +120,21 @@ pub enum SessionError {
         /// The other.
         second: String,
     },
+    /// A tensor does not lie compactly in its memory.
+    #[error("{name:?} must be compact, with strides {expected:?}; got {got:?}")]
+    Strides {
+        /// The input or output.
+        name: String,
+        /// Strides in elements of the compact tensor.
+        expected: Vec<i64>,
+        /// Strides given.
+        got: Vec<i64>,
+    },
+    /// Modules on other devices cannot share parameters.
+    #[error(
+        "the modules are not on the same contexts, so they have no memory in common; create them on the same ones"
+    )]
+    OtherDevices,
     /// Strict mode forbids the copy that a tensor would need.
     #[error("strict mode: {verdict}")]
     Strict {

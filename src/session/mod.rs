@@ -5,6 +5,7 @@
 //! [`Binding::verdicts`] says of every tensor what was done and why. [`Session::set_input`],
 //! [`Session::run`] and [`Session::get_output`] are the by-value way: they copy.
 
+mod arena;
 mod bind;
 mod binding;
 mod compiled;
@@ -17,13 +18,17 @@ mod profile;
 mod rebind;
 mod slot;
 mod stage;
+pub mod tvm;
+mod unify;
 
+pub use arena::{ArenaUsage, SharedArena};
 pub use bind::{BindingBuilder, Memory, SessionScope};
 pub use binding::{Binding, HostView, Pending};
 pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
 pub use profile::{NodeTime, Profile};
+pub use unify::Unified;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +41,7 @@ use self::params::Sources;
 use self::stage::Stage;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
-use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
 use crate::plan::{self, Compiler, Plan, PlanError, Signature};
 use crate::shape::{Shape, SymShape};
 
@@ -241,18 +246,7 @@ impl Inner {
 
     /// Checks type and shape of an input against the model's declaration.
     fn check_declared(&self, i: usize, got: &TensorInfo) -> Result<(), SessionError> {
-        let t = self.graph.tensor(self.graph.inputs()[i]);
-        if let Some(expected) = t.dtype
-            && expected != got.dtype
-        {
-            return Err(SessionError::DType { name: t.name.clone(), expected, got: got.dtype });
-        }
-        if let Some(declared) = &t.shape {
-            declared
-                .unify(&got.shape, &mut BTreeMap::new())
-                .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
-        }
-        Ok(())
+        check_declared(self.graph.tensor(self.graph.inputs()[i]), got)
     }
 
     /// Checks all inputs together: symbols have one size.
@@ -362,6 +356,21 @@ impl Inner {
         plans.push(found);
         Some(compiled)
     }
+}
+
+/// Checks type and shape of an input against its declaration.
+fn check_declared(t: &TensorDecl, got: &TensorInfo) -> Result<(), SessionError> {
+    if let Some(expected) = t.dtype
+        && expected != got.dtype
+    {
+        return Err(SessionError::DType { name: t.name.clone(), expected, got: got.dtype });
+    }
+    if let Some(declared) = &t.shape {
+        declared
+            .unify(&got.shape, &mut BTreeMap::new())
+            .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
+    }
+    Ok(())
 }
 
 /// The shape that a caller gives or the model fixes.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use super::arena::SharedArena;
 use super::device::Device;
 use super::error::{Error, SessionError};
 use super::params::ParamStore;
@@ -13,7 +14,7 @@ use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader;
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
-use crate::plan::PlanOptions;
+use crate::plan::{PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
@@ -21,6 +22,7 @@ use crate::registry::{Registry, default_selector};
 pub(super) struct Options {
     pub(super) plan: PlanOptions,
     pub(super) bind: BindPolicy,
+    pub(super) arena: Option<Arc<SharedArena>>,
 }
 
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub struct SessionBuilder {
     plan: PlanOptions,
     bind: BindPolicy,
     params: Option<Arc<ParamStore>>,
+    arena: Option<Arc<SharedArena>>,
 }
 
 impl Default for SessionBuilder {
@@ -51,6 +54,7 @@ impl Default for SessionBuilder {
             plan: PlanOptions::default(),
             bind: BindPolicy { strict: false, copy_threshold: DEFAULT_COPY_THRESHOLD },
             params: None,
+            arena: None,
         }
     }
 }
@@ -113,6 +117,13 @@ impl SessionBuilder {
         self
     }
 
+    /// What a `float32` model computes in. Its inputs and outputs stay as they are; a device without 16-bit
+    /// storage refuses half precision when the plan is made.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.plan.precision = precision;
+        self
+    }
+
     /// Whether chains of pointwise operators become one, where operators are fused at all.
     pub fn chains(mut self, chains: bool) -> Self {
         self.plan.chains = chains;
@@ -138,9 +149,17 @@ impl SessionBuilder {
         self
     }
 
-    /// Parameters that are shared with other sessions.
+    /// Parameters that are shared with other sessions: those of equal bytes are held once, wherever they were
+    /// loaded from ([`ParamStore::unify`]).
     pub fn params(mut self, params: Arc<ParamStore>) -> Self {
         self.params = Some(params);
+        self
+    }
+
+    /// Puts intermediate tensors in a pool that other sessions use too, one at a time. Only sessions on one
+    /// context ([`SessionBuilder::context`]) have memory of a device in common.
+    pub fn shared_arena(mut self, arena: Arc<SharedArena>) -> Self {
+        self.arena = Some(arena);
         self
     }
 
@@ -149,11 +168,14 @@ impl SessionBuilder {
     /// # Errors
     /// [`Error::Load`], [`Error::Registry`], [`Error::Device`].
     pub fn build(self) -> Result<Session, Error> {
-        let graph = match (self.graph, self.path) {
+        let mut graph = match (self.graph, self.path) {
             (Some(graph), _) => graph,
             (None, Some(path)) => loader::load(&path)?,
             (None, None) => return Err(SessionError::NoModel.into()),
         };
+        if let Some(store) = &self.params {
+            store.unify(&mut graph)?;
+        }
         let registry = Registry::with_defaults();
         let mut chosen = self.devices;
         if chosen.is_empty() {
@@ -173,7 +195,7 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan: self.plan, bind: self.bind },
+            options: Options { plan: self.plan, bind: self.bind, arena: self.arena },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),

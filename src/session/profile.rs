@@ -54,6 +54,9 @@ impl Binding<'_> {
     pub fn profile(&mut self) -> Result<Profile, Error> {
         // What the run leaves in the caller's memory is that of an ordinary run.
         self.run()?;
+        let shared = self.inner.options.arena.clone();
+        let turn = shared.as_deref().map(|arena| arena.turn());
+        let _turn = turn.map(|turn| self.enter(turn)).transpose()?;
         let mut profile = Profile::default();
         let plan = self.compiled.plan.clone();
         for (s, segment) in plan.segments.iter().enumerate() {

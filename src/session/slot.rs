@@ -15,7 +15,7 @@ use crate::memory::import::{
 use crate::memory::os;
 use crate::memory::range::ByteRange;
 use crate::plan::PlannedIo;
-use crate::recording::{BufferRange, Command};
+use crate::recording::{BufferId, BufferRange, Command};
 
 /// What a tensor of a binding is made of.
 #[derive(Clone, Debug)]
@@ -263,9 +263,16 @@ impl<'e> Slot<'e> {
         self.compute.get(&d).map(Buffer::range)
     }
 
-    /// The memory that the slot stands for, for telling whether two slots share it.
-    pub(super) fn memory(&self, d: u32) -> Option<BufferRange> {
-        self.transfer.get(&d).or(self.compute.get(&d)).map(Buffer::range)
+    /// The memory that the slot stands for, for telling whether two slots share it: bytes of the process where it
+    /// is mapped (a device may import one pointer several times), else those of a buffer.
+    pub(super) fn memory(&self, d: u32) -> Option<(Option<BufferId>, ByteRange)> {
+        let buffer = self.transfer.get(&d).or(self.compute.get(&d))?;
+        let range = buffer.range();
+        let (base, start) = match buffer.host_address() {
+            Some(address) => (None, address.0.as_ptr().addr() as u64),
+            None => (Some(range.buffer), range.offset),
+        };
+        Some((base, ByteRange::new(start, start.saturating_add(range.bytes))))
     }
 
     /// Every buffer that commands name for the slot: two slots of equal buffers record equally.
@@ -283,10 +290,13 @@ impl<'e> Slot<'e> {
         })
     }
 
-    /// Ranges of non-coherent memory that the host writes (input) or reads (output).
-    pub(super) fn host_range(&self) -> Option<(u32, BufferRange)> {
-        let (d, buffer) = self.stage.as_ref()?;
-        (!buffer.info().coherent).then(|| (*d, buffer.range()))
+    /// Ranges of non-coherent memory on device `d` that the host writes (input) or reads (output): where it copies
+    /// to, and the caller's own memory where that is imported.
+    pub(super) fn host_ranges(&self, d: u32) -> impl Iterator<Item = BufferRange> {
+        let staged = self.stage.iter().filter(move |(on, _)| *on == d).map(|(_, buffer)| buffer);
+        let imported = self.compute.get(&d).into_iter().chain(self.transfer.get(&d));
+        let imported = imported.filter(|buffer| buffer.info().imported);
+        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(Buffer::range)
     }
 
     /// Copies the caller's bytes to where the device finds them, if the CPU has to.

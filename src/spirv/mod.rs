@@ -9,6 +9,7 @@ mod access;
 pub mod builder;
 pub mod check;
 pub mod eval;
+mod lanes;
 mod layout;
 pub(crate) mod math;
 pub mod opencl_c;
@@ -18,6 +19,7 @@ pub mod reflect;
 mod specialize;
 mod types;
 mod typing;
+pub(crate) mod wide;
 
 pub use builder::build_pointwise;
 pub use check::check_module;

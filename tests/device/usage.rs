@@ -82,8 +82,11 @@ fn dispatches() {
             let wrong = vec![Arg::Buffer(x.range(), access)];
             assert!(matches!(refused(&context, dispatch(wrong, 4)), Problem::Access { argument: 0, .. }));
         }
-        let odd = vec![Arg::Buffer(range(&y, 4, 4), read)];
-        assert!(matches!(refused(&context, dispatch(odd, 4)), Problem::Misaligned { found: 4, .. }));
+        // The CPU works on any address that its elements may have.
+        if context.info().limits.argument_alignment > 4 {
+            let odd = vec![Arg::Buffer(range(&y, 4, 4), read)];
+            assert!(matches!(refused(&context, dispatch(odd, 4)), Problem::Misaligned { found: 4, .. }));
+        }
         let long = vec![Arg::Buffer(x.range(), read)];
         assert!(matches!(refused(&context, dispatch(long, 1 << 20)), Problem::Limit { .. }));
         // Reading the same bytes twice is fine.

@@ -77,8 +77,8 @@ fn info(threads: usize) -> DeviceInfo {
         limits: Limits {
             max_argument_bytes: address_space,
             max_buffer_bytes: memory,
-            // The largest element a native kernel views.
-            argument_alignment: 8,
+            // Native kernels check the address of the elements they view.
+            argument_alignment: 1,
             texel_alignment: 16,
             max_texels: u64::from(u32::MAX),
             max_groups: [u32::MAX; 3],

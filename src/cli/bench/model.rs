@@ -13,14 +13,16 @@ use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
 use crate::cli::open::{may_decide, open};
 use crate::cli::output::Output;
+use crate::cli::precision::PrecisionArg;
 use crate::cli::table::{self, Table};
+use crate::cli::verify::case::model_of;
 use crate::loader::onnx::read_tensor_pb;
 use crate::session::{Binding, Error, Memory, Profile, Session};
 
 /// Arguments of `onepool bench model`.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The test case: a folder with `model.onnx` and `test_data_set_0`.
+    /// The test case: a folder with `model.onnx`, or beside it, and `test_data_set_0`.
     dir: PathBuf,
     /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
     #[arg(long)]
@@ -34,6 +36,9 @@ pub(in crate::cli) struct Args {
     /// Show the time of each operator.
     #[arg(long)]
     profile: bool,
+    /// What a float32 model computes in: f16 is half precision with sums in float32.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
+    precision: PrecisionArg,
     /// Keep chains of pointwise operators apart, to see what fusing them saves.
     #[arg(long)]
     no_chains: bool,
@@ -58,8 +63,13 @@ struct Report {
 pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let context = open(args.device.as_deref(), &ContextDesc::default())?;
     let device = context.info().name.clone();
-    let path = args.dir.join("model.onnx");
-    let session = Session::builder().model(&path).context(context).chains(!args.no_chains).build()?;
+    let path = model_of(&args.dir)?;
+    let session = Session::builder()
+        .model(&path)
+        .context(context)
+        .chains(!args.no_chains)
+        .precision(args.precision.into())
+        .build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;
     if args.serve {

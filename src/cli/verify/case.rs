@@ -12,7 +12,7 @@ use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
 use crate::loader;
-use crate::plan::NodeReport;
+use crate::plan::{NodeReport, Precision};
 use crate::session::Session;
 
 /// How a case ended.
@@ -51,12 +51,15 @@ pub(super) fn run(
     case: &Case,
     devices: &[Context],
     fallback: bool,
+    precision: Precision,
     given: (Option<f64>, Option<f64>),
 ) -> Outcome {
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
     let mut fallbacks = BTreeMap::new();
-    let ended = catch_unwind(AssertUnwindSafe(|| verify(case, devices, fallback, tolerance, &mut fallbacks)));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        verify(case, devices, fallback, precision, tolerance, &mut fallbacks)
+    }));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
@@ -76,11 +79,12 @@ fn verify(
     case: &Case,
     devices: &[Context],
     fallback: bool,
+    precision: Precision,
     tolerance: Tolerance,
     fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
     let graph = loader::load_with(&model_of(&case.dir)?, case.params.as_deref())?;
-    let mut builder = Session::builder().graph(graph).fallback(fallback);
+    let mut builder = Session::builder().graph(graph).fallback(fallback).precision(precision);
     for device in devices {
         builder = builder.context(device.clone());
     }
@@ -135,7 +139,10 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
 }
 
 /// The model of a case: in its folder, or beside it under its name.
-fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
+///
+/// # Errors
+/// There is none.
+pub(in crate::cli) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
     let beside = |extension: &str| {
         let mut path = dir.as_os_str().to_owned();
         path.push(extension);

@@ -1,6 +1,6 @@
 //! `onepool verify`: models against the outputs that ONNX test cases hold.
 
-mod case;
+pub(super) mod case;
 mod compare;
 mod report;
 mod suite;
@@ -17,6 +17,7 @@ use self::suite::{Case, Filter};
 use super::error::{CliError, FAILED, UNSUPPORTED};
 use super::open::open_table;
 use super::output::{Output, Progress};
+use super::precision::PrecisionArg;
 use super::table::Table;
 use super::tensor_io::read_json;
 use crate::backend::ContextDesc;
@@ -43,6 +44,9 @@ pub(super) struct Args {
     /// An operator without a kernel on the device is unsupported instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
+    /// What a float32 model computes in: f16 is half precision with sums in float32.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
+    precision: PrecisionArg,
     /// Cases that run at one time.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -129,7 +133,13 @@ fn run_all(cases: &[Case], args: &Args, devices: &[Context], bar: &Progress) -> 
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(at) else { break };
-                    let mut outcome = case::run(case, devices, !args.no_fallback, (args.rtol, args.atol));
+                    let mut outcome = case::run(
+                        case,
+                        devices,
+                        !args.no_fallback,
+                        args.precision.into(),
+                        (args.rtol, args.atol),
+                    );
                     if args.validation {
                         add_messages(&mut outcome, devices);
                     }

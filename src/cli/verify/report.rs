@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::case::{Fallback, Outcome, Status, count};
 use super::suite::Case;
+use crate::loader::onnx::is_sequence_operator;
 use crate::ops;
 
 /// How many cases ended how.
@@ -141,6 +142,7 @@ fn family_of(op: &str) -> &'static str {
     match ops::FAMILIES.iter().find(has) {
         Some(family) => family.name,
         None if op.is_empty() => "models",
+        None if is_sequence_operator(op) => "sequence",
         None => "no such operator",
     }
 }

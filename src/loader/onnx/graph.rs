@@ -5,10 +5,13 @@
 //! as one of its last inputs ([`Graph::captured`]), in the same order; a constant is simply repeated
 //! in the sub-graph. Model-local functions are inlined.
 
+mod flex;
+
 use std::collections::{HashMap, HashSet};
 
 use super::attribute::attribute_value;
 use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
+use super::sequence::{self, Sequence};
 use super::store::Store;
 use super::syntax::{collect_node_tensors, collect_tensors, constant_value, free_names, type_of};
 use super::{Opsets, legacy};
@@ -20,7 +23,7 @@ use crate::ops::{self, AttrMap, AttrReader, AttrValue, OpDef, OpError};
 
 /// Makes graphs of one model.
 pub(super) struct Importer<'m, 's> {
-    store: Store<'s>,
+    pub(super) store: Store<'s>,
     functions: HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>,
     opsets: &'m Opsets,
     find: Find,
@@ -29,27 +32,29 @@ pub(super) struct Importer<'m, 's> {
 }
 
 /// A graph being made.
-struct Making {
-    builder: GraphBuilder,
+pub(super) struct Making {
+    pub(super) builder: GraphBuilder,
     /// Names in use, and how often each was asked for.
     names: HashMap<String, usize>,
-    constants: HashMap<TensorId, Tensor>,
+    pub(super) constants: HashMap<TensorId, Tensor>,
 }
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+pub(super) struct Slot {
     /// `None` for an argument that a function's caller left out.
     id: Option<TensorId>,
     defined: bool,
 }
 
 /// Names that nodes of one graph or one function body see.
-struct Scope<'m, 'a> {
-    slots: HashMap<&'m str, Slot>,
+pub(super) struct Scope<'m, 'a> {
+    pub(super) slots: HashMap<&'m str, Slot>,
+    /// Names that stand for sequences.
+    pub(super) sequences: HashMap<&'m str, Sequence>,
     opsets: &'a Opsets,
     /// Attributes of the function call.
-    attrs: &'a AttrMap,
+    pub(super) attrs: &'a AttrMap,
     /// What names of tensors begin with.
     prefix: String,
     /// Graphs and functions around.
@@ -71,7 +76,7 @@ impl Making {
     }
 
     /// `wanted`, or that with a number where it is taken.
-    fn unique(&mut self, wanted: &str) -> String {
+    pub(super) fn unique(&mut self, wanted: &str) -> String {
         let mut name = wanted.to_owned();
         let mut count = self.names.get(wanted).copied().unwrap_or(0);
         while self.names.contains_key(&name) {
@@ -83,7 +88,7 @@ impl Making {
         name
     }
 
-    fn constant(&mut self, wanted: &str, value: Tensor) -> TensorId {
+    pub(super) fn constant(&mut self, wanted: &str, value: Tensor) -> TensorId {
         let name = self.unique(wanted);
         let id = self.builder.constant(name, value.clone());
         self.constants.insert(id, value);
@@ -93,7 +98,7 @@ impl Making {
 
 impl<'m> Scope<'m, '_> {
     /// The tensor that a node reads as `name`; `None` for an absent one.
-    fn get(&mut self, making: &mut Making, name: &'m str) -> Option<TensorId> {
+    pub(super) fn get(&mut self, making: &mut Making, name: &'m str) -> Option<TensorId> {
         if name.is_empty() {
             return None;
         }
@@ -107,7 +112,11 @@ impl<'m> Scope<'m, '_> {
     }
 
     /// The tensor that a node writes as `name`.
-    fn define(&mut self, making: &mut Making, name: &'m str) -> Result<Option<TensorId>, LoadErrorKind> {
+    pub(super) fn define(
+        &mut self,
+        making: &mut Making,
+        name: &'m str,
+    ) -> Result<Option<TensorId>, LoadErrorKind> {
         let id = self.get(making, name);
         match self.slots.get_mut(name) {
             Some(slot) if slot.defined => {
@@ -122,7 +131,12 @@ impl<'m> Scope<'m, '_> {
     }
 
     /// Binds `name` to a tensor that exists already.
-    fn bind(&mut self, name: &'m str, id: Option<TensorId>, what: &'static str) -> Result<(), LoadErrorKind> {
+    pub(super) fn bind(
+        &mut self,
+        name: &'m str,
+        id: Option<TensorId>,
+        what: &'static str,
+    ) -> Result<(), LoadErrorKind> {
         match self.slots.insert(name, Slot { id, defined: true }) {
             Some(slot) if slot.defined => Err(LoadErrorKind::Duplicate { what, name: name.to_owned() }),
             _ => Ok(()),
@@ -207,6 +221,10 @@ impl<'m, 's> Importer<'m, 's> {
             }
         }
         for output in &proto.output {
+            if scope.sequences.contains_key(output.name.as_str()) {
+                let kind = LoadErrorKind::unsupported("a sequence as an output");
+                return Err(kind.at(Location::Tensor(output.name.clone())));
+            }
             let id = scope.get(making, &output.name);
             let id = id.ok_or_else(|| LoadErrorKind::missing("the name of an output"))?;
             making.builder.output(&output.name, id);
@@ -296,6 +314,12 @@ impl<'m, 's> Importer<'m, 's> {
         let domain = domain_of(&node.domain);
         let opset = self.opset(domain, scope.opsets);
         let read_as = if domain.is_empty() { opset.max(super::OLDEST_OPSET) } else { opset };
+        if sequence::reads(domain, &node.op_type, read_as) {
+            return self.sequence_node(node, making, scope);
+        }
+        if sequence::pass(node, scope)? {
+            return Ok(());
+        }
         let def = (self.find)(domain, &node.op_type).filter(|d| d.since <= read_as);
         if def.is_none() && !is_constant(node) {
             let key = (domain, node.op_type.as_str(), node.overload.as_str());
@@ -315,6 +339,9 @@ impl<'m, 's> Importer<'m, 's> {
                     }
                 }
             }
+        }
+        if flex::is_flex(domain, node, &graphs) {
+            return self.flex(node, &attrs, &graphs, making, scope);
         }
         let Some(def) = def else {
             let value = constant_value(&attrs)?;
@@ -363,6 +390,10 @@ impl<'m, 's> Importer<'m, 's> {
         for name in graphs.iter().flat_map(|(_, g)| free_names(g)) {
             if !seen.insert(name) {
                 continue;
+            }
+            if scope.sequences.contains_key(name) {
+                let what = format!("{name:?}, a sequence, in a sub-graph");
+                return Err(LoadErrorKind::unsupported(what).into());
             }
             captures.push((
                 name,
@@ -469,7 +500,14 @@ impl<'m, 's> Importer<'m, 's> {
 
 impl<'m, 'a> Scope<'m, 'a> {
     fn outermost(opsets: &'a Opsets, attrs: &'a AttrMap) -> Self {
-        Scope { slots: HashMap::new(), opsets, attrs, prefix: String::new(), depth: 0 }
+        Scope {
+            slots: HashMap::new(),
+            sequences: HashMap::new(),
+            opsets,
+            attrs,
+            prefix: String::new(),
+            depth: 0,
+        }
     }
 
     /// An empty scope one deeper.
@@ -483,12 +521,12 @@ impl<'m, 'a> Scope<'m, 'a> {
         if depth > limits::MAX_DEPTH || prefix.len() > limits::MAX_NAME_BYTES {
             return Err(LoadErrorKind::TooDeep { what: "graphs and functions", limit: limits::MAX_DEPTH });
         }
-        Ok(Scope { slots: HashMap::new(), opsets, attrs, prefix, depth })
+        Ok(Scope { slots: HashMap::new(), sequences: HashMap::new(), opsets, attrs, prefix, depth })
     }
 }
 
 /// An error of a node, or one inside its sub-graph or function that has its place already.
-enum Failure {
+pub(super) enum Failure {
     Here(LoadErrorKind),
     Inside(LoadError),
 }

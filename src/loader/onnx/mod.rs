@@ -7,6 +7,7 @@ mod attribute;
 mod graph;
 mod legacy;
 mod proto;
+mod sequence;
 mod skeleton;
 mod store;
 mod summary;
@@ -31,6 +32,12 @@ use proto::{ModelProto, OperatorSetIdProto};
 use skeleton::{Message, skeleton};
 use store::Store;
 use tensor::decode_error;
+
+/// Whether ONNX operator `name` is one over sequences or optionals: there is no row of it in
+/// [`ops::FAMILIES`], because the loader follows what it makes and leaves only the tensors that are taken from it.
+pub fn is_sequence_operator(name: &str) -> bool {
+    sequence::reads("", name, NEWEST_OPSET)
+}
 
 /// The newest IR version whose meaning is known.
 const NEWEST_IR: i64 = 14;
@@ -132,5 +139,7 @@ impl Opsets {
     }
 }
 
+#[cfg(test)]
+mod sequence_tests;
 #[cfg(test)]
 mod tests;

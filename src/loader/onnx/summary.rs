@@ -7,6 +7,7 @@ use prost::Message as _;
 
 use super::graph::{domain_of, is_constant};
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto, data_type};
+use super::sequence;
 use super::skeleton::{Message, skeleton};
 use super::syntax::type_of;
 use super::tensor::{decode_error, dtype_of};
@@ -135,13 +136,16 @@ impl<'m> Count<'m> {
                 let family = def.and_then(|d| families().find(|f| f.ops.iter().any(|o| std::ptr::eq(o, d))));
                 let defined =
                     |f: &super::proto::FunctionProto| f.name == name && domain_of(&f.domain) == domain;
-                // A constant is read by the loader itself.
-                let constant = domain.is_empty() && name == "Constant";
+                // Constants and sequences are read by the loader itself.
+                let own = match domain.is_empty() && name == "Constant" {
+                    true => Some("constant"),
+                    false => sequence::reads(domain, name, opset).then_some("sequence"),
+                };
                 OperatorCount {
                     name: name.to_owned(),
                     domain: domain.to_owned(),
                     count,
-                    family: family.map(|f| f.name).or(constant.then_some("constant")),
+                    family: family.map(|f| f.name).or(own),
                     function: def.is_none() && model.functions.iter().any(defined),
                     device_kernels: def.is_some_and(|d| d.gpu),
                 }
@@ -184,6 +188,7 @@ mod tests {
             initializer: vec![
                 TensorProto { dims: vec![2, 3], data_type: 1, ..Default::default() },
                 TensorProto { dims: vec![4], data_type: 22, ..Default::default() },
+                TensorProto { dims: vec![2], data_type: 14, ..Default::default() },
             ],
             ..Default::default()
         });
@@ -196,7 +201,7 @@ mod tests {
         assert!(!row("NoSuchThing", "").is_known() && !row("Conv", "other").is_known());
         assert_eq!((s.inputs[0].kind.as_str(), s.inputs[0].shape.as_str()), ("string", "?"));
         let bytes: Vec<_> = s.parameters.iter().map(|p| (p.dtype.as_str(), p.elements, p.bytes)).collect();
-        assert_eq!(bytes, [("float32", 6, 24), ("int4", 4, 0)]);
+        assert_eq!(bytes, [("float32", 6, 24), ("complex64", 2, 0), ("int4", 4, 4)]);
     }
 
     #[test]

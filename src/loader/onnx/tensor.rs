@@ -111,7 +111,8 @@ pub(super) fn check_typed(proto: &TensorProto, info: &TensorInfo) -> Result<(), 
 /// Bytes that the elements of a tensor `info` take in a file.
 pub(super) fn stored_bytes(info: &TensorInfo) -> usize {
     match info.dtype.bits() {
-        bits @ ..8 => info.elements().div_ceil(8 / bits.max(1)),
+        2 => info.elements().div_ceil(4),
+        4 => info.elements().div_ceil(2),
         _ => info.bytes(),
     }
 }

@@ -12,7 +12,7 @@ fn attr(name: &str) -> AttributeProto {
     AttributeProto { name: name.into(), ..Default::default() }
 }
 
-fn int_attr(name: &str, i: i64) -> AttributeProto {
+pub(super) fn int_attr(name: &str, i: i64) -> AttributeProto {
     AttributeProto { i: Some(i), r#type: attribute_type::INT, ..attr(name) }
 }
 
@@ -20,11 +20,11 @@ fn ref_attr(name: &str, outer: &str) -> AttributeProto {
     AttributeProto { ref_attr_name: outer.into(), r#type: attribute_type::INT, ..attr(name) }
 }
 
-fn graph_attr(name: &str, graph: GraphProto) -> AttributeProto {
+pub(super) fn graph_attr(name: &str, graph: GraphProto) -> AttributeProto {
     AttributeProto { g: Some(Box::new(graph)), r#type: attribute_type::GRAPH, ..attr(name) }
 }
 
-fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+pub(super) fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     NodeProto {
         op_type: op.into(),
         name: format!("{op}_{}", outputs.first().unwrap_or(&"")),
@@ -34,7 +34,7 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     }
 }
 
-fn with(mut node: NodeProto, attrs: impl IntoIterator<Item = AttributeProto>) -> NodeProto {
+pub(super) fn with(mut node: NodeProto, attrs: impl IntoIterator<Item = AttributeProto>) -> NodeProto {
     node.attribute.extend(attrs);
     node
 }
@@ -43,18 +43,18 @@ fn dim(value: DimensionValue) -> Dimension {
     Dimension { value: Some(value) }
 }
 
-fn value(name: &str, dims: &[i64]) -> ValueInfoProto {
+pub(super) fn value(name: &str, dims: &[i64]) -> ValueInfoProto {
     let dim = dims.iter().map(|d| dim(DimensionValue::Value(*d))).collect();
     let tensor = TensorTypeProto { elem_type: data_type::FLOAT, shape: Some(TensorShapeProto { dim }) };
     let r#type = Some(TypeProto { value: Some(TypeValue::Tensor(tensor)) });
     ValueInfoProto { name: name.into(), r#type }
 }
 
-fn untyped(name: &str) -> ValueInfoProto {
+pub(super) fn untyped(name: &str) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: None }
 }
 
-fn floats(name: &str, values: &[f32]) -> TensorProto {
+pub(super) fn floats(name: &str, values: &[f32]) -> TensorProto {
     TensorProto {
         name: name.into(),
         data_type: data_type::FLOAT,
@@ -64,7 +64,7 @@ fn floats(name: &str, values: &[f32]) -> TensorProto {
     }
 }
 
-fn graph(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> GraphProto {
+pub(super) fn graph(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> GraphProto {
     GraphProto {
         name: "g".into(),
         input: inputs.iter().map(|n| value(n, &[2])).collect(),
@@ -78,7 +78,7 @@ fn opset(version: i64) -> Vec<OperatorSetIdProto> {
     vec![OperatorSetIdProto { domain: String::new(), version }]
 }
 
-fn model(graph: GraphProto) -> ModelProto {
+pub(super) fn model(graph: GraphProto) -> ModelProto {
     ModelProto { ir_version: 8, graph: Some(Box::new(graph)), opset_import: opset(13), ..Default::default() }
 }
 

@@ -481,7 +481,8 @@ fn parse_dtype(name: &str) -> Option<(DType, i64)> {
         "float" => DType::F32,
         "int" => DType::I32,
         "uint" => DType::U32,
-        other => DType::from_name(other)?,
+        // Of types narrower than a byte TVM packs several into one.
+        other => DType::from_name(other).filter(|d| !d.is_narrow())?,
     };
     Some((dtype, i64::from(lanes)))
 }

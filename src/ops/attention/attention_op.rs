@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::device::{Places, lower_scaled};
-use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Stage, Steps};
+use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Stage, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
@@ -187,6 +187,7 @@ impl Attention {
             }
         }
         let kv_len = new_len.saturating_add(past_len);
+        check_sizes(batch, [q_heads, kv_heads], [q_len, kv_len], [head, v_head])?;
         if cx.has(LENS) {
             if past {
                 return Err(OpError::unsupported("past keys beside numbers of valid keys"));

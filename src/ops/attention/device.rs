@@ -106,7 +106,7 @@ pub(super) fn lower_scaled(
         rows * s.head.max(s.v_head),
         s.batch * s.kv_heads * s.kv_len * s.head.max(s.v_head),
         s.mask.map_or(0, |m| m.elements),
-        if places.scores.is_some() { rows * s.kv_len } else { 0 },
+        if places.scores.is_some() { rows.saturating_mul(s.kv_len) } else { 0 },
     ];
     if largest.iter().any(|n| *n > i32::MAX as usize / 4) {
         return Err(OpError::unsupported("attention of more elements than a kernel can index"));

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeKernel};
+use crate::kernel::{KernelError, KernelId, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::par;
+use crate::ops::pointwise::Unary;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, UnaryOp, unary};
 use crate::spirv::math;
@@ -37,6 +38,10 @@ pub(super) fn read_bias_gelu(_attrs: &mut AttrReader<'_>, _opset: i64) -> Result
 
 pub(super) fn read_fast_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     Ok(if attrs.input_count() < 2 { unary(UnaryOp::GeluTanh) } else { Arc::new(Gate::FastGelu) })
+}
+
+pub(super) fn read_quick_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Unary { a: attrs.float("alpha", 1.702)?, ..Unary::new(UnaryOp::Swish) }))
 }
 
 impl Gate {
@@ -87,20 +92,39 @@ impl Operator for Gate {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::GATE_F32,
-            DType::F16 => id::GATE_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = kernel_for(cx.dtype(0)?)?;
         let (kind, alpha) = self.code();
         let (n, len) = (cx.input(0)?.elements(), cx.input(1)?.elements());
-        let params = params::Gate { n: word(n)?, len: word(len)?, alpha };
+        let params = params::Gate { n: word(n)?, len: word(len)?, first: 0, alpha };
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[(spec::gate::KIND, kind)], &args, &params, n)
     }
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// Emits `x + bias`, where `x` has `n` elements and the bias is `len` elements from `first` on, repeated.
+///
+/// # Errors
+/// [`OpError::Unsupported`] for element types without a kernel.
+pub(super) fn add_bias(
+    lower: &mut Lowering<'_>,
+    dtype: DType,
+    (x, n): (Operand, usize),
+    (bias, first, len): (Operand, usize, usize),
+    y: Operand,
+) -> Result<(), OpError> {
+    let params = params::Gate { n: word(n)?, len: word(len)?, first: word(first)?, alpha: 0.0 };
+    lower.dispatch_1d(kernel_for(dtype)?, &[(spec::gate::KIND, 3)], &[x, bias, y], &params, n)
+}
+
+fn kernel_for(dtype: DType) -> Result<KernelId, OpError> {
+    match dtype {
+        DType::F32 => Ok(id::GATE_F32),
+        DType::F16 => Ok(id::GATE_F16),
+        other => Err(OpError::unsupported(format!("no device kernel for {other}"))),
     }
 }
 

@@ -49,7 +49,7 @@ pub struct LinearAttention {
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let heads = |name: &str| match attrs.int_opt(name)? {
-        Some(n) if n > 0 => Ok(n as usize),
+        Some(n) if n > 0 && n <= i64::from(i32::MAX) => Ok(n as usize),
         Some(n) => Err(bad(name, format!("is {n}, expected a positive number"))),
         None => Err(bad(name, "is missing".to_owned())),
     };
@@ -154,15 +154,15 @@ impl Operator for LinearAttention {
         let state = if cx.has(PAST) { cx.dtype_of(PAST, TYPES)? } else { dtype };
         let s = self.resolve(cx)?;
         Ok(vec![
-            TensorInfo::new(dtype, Shape::new([s.batch, s.len, s.q_heads * s.v_head])?),
+            TensorInfo::new(dtype, Shape::new([s.batch, s.len, s.q_heads.saturating_mul(s.v_head)])?),
             TensorInfo::new(state, Shape::new([s.batch, s.kv_heads, s.head, s.v_head])?),
         ])
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
         let flops = self.resolve(cx).map_or(0, |s| {
-            let steps = (s.batch * s.len * s.head * s.v_head) as u64;
-            steps * (5 * s.kv_heads + 2 * s.q_heads) as u64
+            let each = (5 * s.kv_heads as u64).saturating_add(2 * s.q_heads as u64);
+            [s.batch, s.len, s.head, s.v_head].iter().fold(each, |n, c| n.saturating_mul(*c as u64))
         });
         Cost { flops, bytes: cx.bytes_touched() }
     }

@@ -73,6 +73,8 @@ pub(super) enum Positions {
     From,
     /// So that the last of each sequence takes the given number.
     Last,
+    /// Its place in the sequence.
+    Place,
 }
 
 /// A rotation with everything resolved.
@@ -89,8 +91,11 @@ pub(super) struct Rotation {
     pub interleaved: bool,
     pub positions: Positions,
     pub x: Steps,
-    /// [`Steps::heads_first`] or [`Steps::rows_first`].
+    /// [`Steps::heads_first`] or [`Steps::rows_first`], but for the first vector.
     pub y: Steps,
+    /// Whether positions tell the row that is written, and how many rows there are.
+    pub append: bool,
+    pub y_rows: usize,
 }
 
 impl Rotation {
@@ -102,7 +107,7 @@ impl Rotation {
     /// How many positions are read.
     pub(super) fn ids(&self) -> usize {
         match self.positions {
-            Positions::Rows => 0,
+            Positions::Rows | Positions::Place => 0,
             Positions::Each => self.batch * self.len,
             Positions::From => 1,
             Positions::Last => self.batch,
@@ -130,11 +135,53 @@ impl Rotation {
             } else {
                 (n / (self.heads * self.len), n % self.heads, n / self.heads % self.len)
             };
-            let short = || KernelError::Value { what: "an operand of a rotation is too short".to_owned() };
-            let from = self.x.first + b * self.x.batch + h * self.x.head + i * self.x.row;
-            let x = x.get(from..from + self.head).ok_or_else(short)?;
-            let at = self.row(ids, b, i)?;
-            let pairs = self.rotated / 2;
+            self.turn(x, tables, [b, h, i], self.row(ids, b, i)?, y)
+        })
+    }
+
+    /// Writes the vectors into a cache of [`Steps::heads_first`] of `y_rows` rows.
+    ///
+    /// # Errors
+    /// As [`Rotation::run`]; also where a vector has no row in the cache.
+    pub(super) fn fill<T: Real>(
+        &self,
+        x: &[T],
+        tables: [&[T]; 2],
+        ids: &[i64],
+        cache: &mut [T],
+    ) -> Result<(), KernelError> {
+        let size = self.y_rows * self.head;
+        if size == 0 {
+            return Ok(());
+        }
+        cache.par_chunks_mut(size).enumerate().try_for_each(|(n, cache)| {
+            let (b, h) = (n / self.heads, n % self.heads);
+            for i in 0..self.len {
+                let at = self.row(ids, b, i)?;
+                let to = if self.append { at } else { self.y.first / self.head.max(1) + i };
+                let row = cache.get_mut(to * self.head..(to + 1) * self.head).ok_or_else(|| {
+                    KernelError::Value { what: format!("row {to} is beyond a cache of {}", self.y_rows) }
+                })?;
+                self.turn(x, tables, [b, h, i], at, row)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes one vector; `at` is the row of the tables.
+    fn turn<T: Real>(
+        &self,
+        x: &[T],
+        tables: [&[T]; 2],
+        [b, h, i]: [usize; 3],
+        at: usize,
+        y: &mut [T],
+    ) -> Result<(), KernelError> {
+        let short = || KernelError::Value { what: "an operand of a rotation is too short".to_owned() };
+        let from = self.x.first + b * self.x.batch + h * self.x.head + i * self.x.row;
+        let x = x.get(from..from + self.head).ok_or_else(short)?;
+        let pairs = self.rotated / 2;
+        if pairs > 0 {
             let [c, s] = tables.map(|t| t.get(at * pairs..(at + 1) * pairs));
             let (c, s) = c.zip(s).ok_or_else(short)?;
             for (pair, (c, s)) in c.iter().zip(s).enumerate() {
@@ -143,9 +190,9 @@ impl Rotation {
                 y[one] = *c * x[one] - *s * x[two];
                 y[two] = *s * x[one] + *c * x[two];
             }
-            y[self.rotated..].copy_from_slice(&x[self.rotated..]);
-            Ok(())
-        })
+        }
+        y[self.rotated..].copy_from_slice(&x[self.rotated..]);
+        Ok(())
     }
 
     fn row(&self, ids: &[i64], b: usize, i: usize) -> Result<usize, KernelError> {
@@ -154,9 +201,11 @@ impl Rotation {
             Positions::Rows => (b * self.len + i) as i64,
             Positions::Each => id(b * self.len + i),
             Positions::From => id(0).saturating_add(i as i64),
+            Positions::Place => i as i64,
             Positions::Last => id(b).saturating_sub(self.len as i64 - 1).saturating_add(i as i64).max(0),
         };
-        usize::try_from(at).ok().filter(|at| *at < self.rows).ok_or_else(|| KernelError::Value {
+        let rows = if self.rotated > 0 { self.rows } else { usize::MAX };
+        usize::try_from(at).ok().filter(|at| *at < rows).ok_or_else(|| KernelError::Value {
             what: format!("position {at} has no row in tables of {} rows", self.rows),
         })
     }
@@ -185,6 +234,7 @@ impl Rotation {
             (spec::rotary::INTERLEAVED, u32::from(self.interleaved)),
             (spec::rotary::POSITIONS, self.positions as u32),
             (spec::rotary::WORDS, words),
+            (spec::rotary::APPEND, u32::from(self.append)),
         ];
         let params = params::Rotary {
             n: word(n)?,
@@ -197,9 +247,11 @@ impl Rotation {
             x_batch: word(self.x.batch)?,
             x_head: word(self.x.head)?,
             x_row: word(self.x.row)?,
+            y_first: word(self.y.first)?,
             y_batch: word(self.y.batch)?,
             y_head: word(self.y.head)?,
             y_row: word(self.y.row)?,
+            y_rows: word(self.y_rows)?,
         };
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
     }
@@ -257,7 +309,20 @@ impl RotaryEmbedding {
             return Err(cx.shape_error(cos, "at least one row"));
         }
         let (interleaved, y) = (self.interleaved, x.steps);
-        Ok(Rotation { batch, heads, len, head, rotated, rows, interleaved, positions, x: x.steps, y })
+        Ok(Rotation {
+            batch,
+            heads,
+            len,
+            head,
+            rotated,
+            rows,
+            interleaved,
+            positions,
+            x: x.steps,
+            y,
+            append: false,
+            y_rows: len,
+        })
     }
 }
 

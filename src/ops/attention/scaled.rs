@@ -4,8 +4,10 @@
 use rayon::prelude::*;
 
 use crate::kernel::KernelError;
+use crate::ops::OpError;
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::real::Real;
+use crate::shape::Shape;
 
 /// Queries that are scored at once; bounds the memory that scores take.
 const BLOCK: usize = 64;
@@ -26,12 +28,12 @@ pub(super) struct Steps {
 impl Steps {
     /// `[batch, heads, rows, size]`.
     pub(super) fn heads_first(heads: usize, rows: usize, size: usize) -> Steps {
-        Steps { first: 0, batch: heads * rows * size, head: rows * size, row: size }
+        Steps { first: 0, batch: size * rows * heads, head: size * rows, row: size }
     }
 
     /// `[batch, rows, heads * size]`.
     pub(super) fn rows_first(heads: usize, rows: usize, size: usize) -> Steps {
-        Steps { first: 0, batch: heads * rows * size, head: size, row: heads * size }
+        Steps { first: 0, batch: size * heads * rows, head: size, row: size * heads }
     }
 }
 
@@ -125,6 +127,24 @@ struct Job<'a, T> {
     scores: Option<&'a mut [T]>,
 }
 
+/// Checks that tensors of these sizes can be: batch, heads of queries and of keys, queries and keys, elements
+/// of a key and of a value. Distances are computed behind it.
+///
+/// # Errors
+/// [`OpError::Shape`].
+pub(super) fn check_sizes(
+    batch: usize,
+    [q_heads, kv_heads]: [usize; 2],
+    [q_len, kv_len]: [usize; 2],
+    [head, v_head]: [usize; 2],
+) -> Result<(), OpError> {
+    Shape::new([batch, q_heads, q_len, head])?;
+    Shape::new([batch, q_heads, q_len, v_head])?;
+    Shape::new([batch, kv_heads, kv_len, head])?;
+    Shape::new([batch, kv_heads, kv_len, v_head])?;
+    Ok(())
+}
+
 impl Scaled {
     /// How many heads of queries share one head of keys.
     pub(super) fn share(&self) -> usize {
@@ -133,8 +153,9 @@ impl Scaled {
 
     /// Arithmetic operations.
     pub(super) fn flops(&self) -> u64 {
-        let scores = self.batch as u64 * self.q_heads as u64 * self.q_len as u64 * self.kv_len as u64;
-        scores * (2 * self.head as u64 + 2 * self.v_head as u64 + 8)
+        let each = 2 * self.head as u64 + 2 * self.v_head as u64 + 8;
+        let counts = [self.batch, self.q_heads, self.q_len, self.kv_len];
+        counts.iter().fold(each, |n, c| n.saturating_mul(*c as u64))
     }
 
     /// Writes the output, and a stage of the scores (`[batch, q_heads, q_len, kv_len]`) where it is wanted.

@@ -59,3 +59,29 @@ impl Operator for Loop {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::GraphBuilder;
+    use crate::ops::{AttrMap, AttrValue};
+
+    #[test]
+    fn a_body_must_fit_its_node() {
+        let body = |inputs: usize, outputs: usize| {
+            let mut g = GraphBuilder::new("body");
+            let ids: Vec<_> = (0..inputs).map(|i| g.declare_input(format!("i{i}"), None, None)).collect();
+            (0..outputs).for_each(|o| g.output(format!("o{o}"), ids[0]));
+            let mut attrs = AttrMap::new();
+            attrs.insert("body".into(), AttrValue::Graph(Box::new(g.build().unwrap())));
+            attrs
+        };
+        let read = |attrs: &AttrMap, inputs| read(&mut AttrReader::new(attrs, inputs, 1), 16);
+        assert!(read(&body(3, 2), 3).is_ok());
+        let says = |attrs: &AttrMap, inputs| read(attrs, inputs).unwrap_err().to_string();
+        assert!(says(&body(3, 2), 1).contains("at least 2"));
+        assert!(says(&body(3, 2), 4).contains("inputs of its body"));
+        assert!(says(&body(4, 2), 4).contains("outputs of its body"));
+        assert!(says(&AttrMap::new(), 2).contains("body"));
+    }
+}

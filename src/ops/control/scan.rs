@@ -98,3 +98,38 @@ impl Operator for Scan {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::GraphBuilder;
+    use crate::ops::{AttrMap, AttrValue};
+
+    #[test]
+    fn attributes_must_fit_the_body() {
+        let mut g = GraphBuilder::new("body");
+        let ids: Vec<_> = (0..2).map(|i| g.declare_input(format!("i{i}"), None, None)).collect();
+        g.output("state", ids[0]);
+        g.output("slice", ids[1]);
+        let body = g.build().unwrap();
+        let attrs = |slices: i64, axes: Option<Vec<i64>>| {
+            let mut attrs = AttrMap::new();
+            attrs.insert("body".into(), AttrValue::Graph(Box::new(body.clone())));
+            attrs.insert("num_scan_inputs".into(), AttrValue::Int(slices));
+            attrs.extend(axes.map(|a| ("scan_input_axes".to_owned(), AttrValue::Ints(a))));
+            attrs
+        };
+        let read = |attrs: &AttrMap, inputs| read(&mut AttrReader::new(attrs, inputs, 2), 16);
+        assert!(read(&attrs(1, None), 2).is_ok());
+        for (attrs, inputs) in [
+            (attrs(0, None), 2),
+            (attrs(3, None), 2),
+            (attrs(-1, None), 2),
+            (attrs(1, Some(vec![0, 1])), 2),
+            (attrs(1, None), 3),
+            (AttrMap::new(), 2),
+        ] {
+            assert!(read(&attrs, inputs).is_err());
+        }
+    }
+}

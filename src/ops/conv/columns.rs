@@ -8,20 +8,20 @@ use crate::ops::real::Real;
 
 /// How many columns of `depth` elements of `size` bytes are unfolded at a time: as many as fit `bytes`, but
 /// enough for a product to be efficient.
-pub(super) fn block(depth: usize, plane: usize, size: usize, bytes: usize) -> usize {
+pub(crate) fn block(depth: usize, plane: usize, size: usize, bytes: usize) -> usize {
     let fit = bytes / (depth * size).max(1);
     fit.next_multiple_of(16).max(128).min(plane.max(1))
 }
 
 /// The channels of one group of one image.
-pub(super) struct Columns<'a, T> {
-    pub(super) axes: [WindowAxis; 3],
-    pub(super) x: &'a [T],
+pub(crate) struct Columns<'a, T> {
+    pub(crate) axes: [WindowAxis; 3],
+    pub(crate) x: &'a [T],
 }
 
 impl<T: Real> Columns<'_, T> {
     /// Writes columns `first` to `first + n`, one row for every (channel, tap).
-    pub(super) fn fill(&self, first: usize, n: usize, rows: &mut [T], threads: Threads) {
+    pub(crate) fn fill(&self, first: usize, n: usize, rows: &mut [T], threads: Threads) {
         let one = |(row, dst): (usize, &mut [T])| self.row(row, first, dst);
         match threads {
             Threads::One => rows.chunks_mut(n).enumerate().for_each(one),

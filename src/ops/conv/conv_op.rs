@@ -34,7 +34,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
 }
 
 /// The attribute `group`, 1 or more.
-pub(super) fn read_group(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
+pub(crate) fn read_group(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
     let group = attrs.int("group", 1)?;
     usize::try_from(group)
         .ok()

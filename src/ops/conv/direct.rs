@@ -6,9 +6,11 @@ use rayon::prelude::*;
 use super::columns::{self, Columns};
 use super::conv_op::ConvDims;
 use super::depthwise;
+use super::unfold::Unfold;
 use crate::kernel::KernelError;
 use crate::ops::Activation;
-use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::linalg::product::{Mat, Threads, as_f32s, as_f32s_mut, product};
+use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
 use crate::ops::real::{Real, RealIo, RealKernel, activate_all};
 
 /// Bytes of columns that are unfolded at a time.
@@ -60,6 +62,21 @@ impl Run {
     ) -> Result<(), KernelError> {
         let d = &self.dims;
         let (plane, depth) = (d.out_plane(), d.ic * d.taps());
+        if d.in_plane() > 0
+            && tile::has_vectors()
+            && let (Some(x), Some(w), Some(y)) = (as_f32s(x), as_f32s(w), as_f32s_mut(y))
+        {
+            let start = bias.and_then(as_f32s).map_or(Start::Zero, Start::PerRow);
+            let (a, a_row, activation) = (w, depth, self.activation);
+            if d.is_pointwise() {
+                let columns = &Rows { data: x, row: plane };
+                Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);
+            } else {
+                let columns = &Unfold { axes: d.axes, x };
+                Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);
+            }
+            return Ok(());
+        }
         if let Some(bias) = bias {
             y.chunks_mut(plane).zip(bias).for_each(|(y, b)| y.fill(*b));
         }

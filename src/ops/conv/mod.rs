@@ -1,14 +1,16 @@
 //! Convolutions.
 
-mod columns;
-mod conv_op;
+pub(crate) mod columns;
+pub(crate) mod conv_op;
 mod depthwise;
 mod device;
 mod direct;
 pub mod fold;
+mod fused;
 mod pack;
 mod scatter;
 mod transpose;
+mod unfold;
 
 pub use conv_op::Conv;
 pub use transpose::ConvTranspose;
@@ -28,6 +30,14 @@ pub const FAMILY: Family = Family {
             types: FLOATS,
             gpu: true,
             read: transpose::read,
+        },
+        OpDef {
+            name: "FusedConv",
+            domain: "com.microsoft",
+            since: 1,
+            types: FLOATS,
+            gpu: true,
+            read: fused::read,
         },
     ],
 };

@@ -48,6 +48,22 @@ impl Compress {
     }
 }
 
+/// The slices at `kept` of elements of `bytes`.
+fn pick(Along { len, inner, .. }: Along, bytes: usize, kept: &[usize], x: &[u8], y: &mut [u8]) {
+    let row = inner * bytes;
+    if row == 0 || kept.is_empty() {
+        return;
+    }
+    y.par_chunks_mut(kept.len() * row).enumerate().for_each(|(o, y)| {
+        for (y, &at) in y.chunks_exact_mut(row).zip(kept) {
+            let from = (o * len + at) * row;
+            if let Some(x) = x.get(from..from + row) {
+                y.copy_from_slice(x);
+            }
+        }
+    });
+}
+
 impl Operator for Compress {
     fn name(&self) -> &'static str {
         "Compress"
@@ -76,23 +92,33 @@ impl Operator for Compress {
         Cost { flops: 0, bytes: 2 * cx.outputs().iter().map(|o| o.bytes() as u64).sum::<u64>() }
     }
 
+    fn host(&self, cx: &OpCx) -> Option<Result<Vec<Tensor>, OpError>> {
+        // Where only the condition is known, shapes are, and the data stays where it is.
+        if cx.value(1).is_some() && cx.value(0).is_none() {
+            return None;
+        }
+        let compute = || {
+            cx.need_value(1)?;
+            let info = self.infer(cx)?;
+            let (x, kept) = (cx.need_value(0)?, self.kept(cx)?);
+            let (along, bytes) = (self.along(cx)?, x.dtype().bytes());
+            info.into_iter()
+                .map(|info| {
+                    Tensor::build(info, |y| {
+                        pick(along, bytes, &kept, x.bytes(), y);
+                        Ok(())
+                    })
+                })
+                .collect()
+        };
+        Some(compute())
+    }
+
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let (Along { len, inner, .. }, kept) = (self.along(cx)?, self.kept(cx)?);
-        let row = inner * cx.dtype(0)?.bytes();
+        let (along, kept, bytes) = (self.along(cx)?, self.kept(cx)?, cx.dtype(0)?.bytes());
         Ok(NativeKernel::new("Compress", move |args| {
             let x = args.read::<u8>(0)?;
-            let y = args.take_write::<u8>(2)?;
-            if row == 0 || kept.is_empty() {
-                return Ok(());
-            }
-            y.par_chunks_mut(kept.len() * row).enumerate().for_each(|(o, y)| {
-                for (y, &at) in y.chunks_exact_mut(row).zip(&kept) {
-                    let from = (o * len + at) * row;
-                    if let Some(x) = x.get(from..from + row) {
-                        y.copy_from_slice(x);
-                    }
-                }
-            });
+            pick(along, bytes, &kept, x, args.take_write::<u8>(2)?);
             Ok(())
         }))
     }

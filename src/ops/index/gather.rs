@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::positions::{INDEX_TYPES, index_words, mapped, position};
+use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::kernel::table::{id, params, spec};
@@ -33,6 +34,35 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
+    /// The native function that gathers elements of `bytes`.
+    pub(super) fn native(self, name: &'static str, bytes: usize, index_type: DType) -> NativeKernel {
+        let Sizes { size, inner, .. } = self;
+        let row = inner * bytes;
+        NativeKernel::new(name, move |args| {
+            let x = args.read::<u8>(0)?;
+            let indices = mapped(args, 1, index_type, |i| position(i, size))?;
+            let y = args.take_write::<u8>(2)?;
+            if y.is_empty() || row == 0 {
+                return Ok(());
+            }
+            let block = indices.len() * row;
+            let rows = |(o, out): (usize, &mut [u8])| {
+                for (&k, out) in indices.iter().zip(out.chunks_exact_mut(row)) {
+                    let from = (o * size + k) * row;
+                    if let Some(src) = x.get(from..from + row) {
+                        out.copy_from_slice(src);
+                    }
+                }
+            };
+            if y.len() > 1 << 18 && y.len() > block {
+                y.par_chunks_mut(block).enumerate().for_each(rows);
+            } else {
+                y.chunks_mut(block).enumerate().for_each(rows);
+            }
+            Ok(())
+        })
+    }
+
     /// Emits the gather of elements of `bytes`; operands are the data, the indices of `words` words each, and
     /// the result.
     pub(super) fn lower(
@@ -44,7 +74,7 @@ impl Sizes {
     ) -> Result<(), OpError> {
         let Sizes { outer, size, mut inner, indices } = self;
         // Wider elements: fewer, larger accesses.
-        while bytes < 16 && inner % 2 == 0 {
+        while bytes < 16 && inner.is_multiple_of(2) {
             inner /= 2;
             bytes *= 2;
         }
@@ -104,32 +134,7 @@ impl Operator for Gather {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let Sizes { size, inner, .. } = self.sizes(cx)?;
-        let row = inner * cx.dtype(0)?.bytes();
-        let index_type = cx.dtype(1)?;
-        Ok(NativeKernel::new("Gather", move |args| {
-            let x = args.read::<u8>(0)?;
-            let indices = mapped(args, 1, index_type, |i| position(i, size))?;
-            let y = args.take_write::<u8>(2)?;
-            if y.is_empty() || row == 0 {
-                return Ok(());
-            }
-            let block = indices.len() * row;
-            let rows = |(o, out): (usize, &mut [u8])| {
-                for (&k, out) in indices.iter().zip(out.chunks_exact_mut(row)) {
-                    let from = (o * size + k) * row;
-                    if let Some(src) = x.get(from..from + row) {
-                        out.copy_from_slice(src);
-                    }
-                }
-            };
-            if y.len() > 1 << 18 && y.len() > block {
-                y.par_chunks_mut(block).enumerate().for_each(rows);
-            } else {
-                y.chunks_mut(block).enumerate().for_each(rows);
-            }
-            Ok(())
-        }))
+        Ok(self.sizes(cx)?.native("Gather", cx.dtype(0)?.bytes(), cx.dtype(1)?))
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -83,7 +83,10 @@ impl Operator for GatherElements {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
         cx.dtype_of(1, INDEX_TYPES)?;
-        check_lines(cx, 1, self.axis)?;
+        let axis = check_lines(cx, 1, self.axis)?;
+        if cx.shape(0)?[axis] == 0 && cx.input(1)?.elements() > 0 {
+            return Err(cx.shape_error(0, "at least one element along the axis"));
+        }
         Ok(vec![TensorInfo::new(cx.dtype(0)?, cx.shape(1)?.clone())])
     }
 

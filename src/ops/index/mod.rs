@@ -1,6 +1,7 @@
 //! Operators that pick and place elements by indices, or find indices of elements.
 
 mod compress;
+mod feature;
 mod gather;
 mod gather_elements;
 mod gather_nd;
@@ -10,13 +11,15 @@ pub(crate) mod positions;
 mod reverse_sequence;
 mod scatter;
 mod scatter_device;
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests;
 mod top_k;
 mod top_k_device;
 mod unique;
 
 pub use compress::Compress;
+pub use feature::ArrayFeatureExtractor;
 pub use gather::Gather;
 pub use gather_elements::GatherElements;
 pub use gather_nd::GatherNd;
@@ -32,8 +35,8 @@ use std::sync::Arc;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
 
-/// Every type but `bool`.
-const NUMBERS: &[DType] = &[
+/// Every type that is computed with but `bool`.
+pub(crate) const NUMBERS: &[DType] = &[
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -58,17 +61,18 @@ const fn row(name: &'static str, since: i64, gpu: bool, read: Reader) -> OpDef {
 pub const FAMILY: Family = Family {
     name: "index",
     ops: &[
+        OpDef { domain: "ai.onnx.ml", ..row("ArrayFeatureExtractor", 1, true, feature::read) },
         row("Compress", 9, true, compress::read),
         row("Gather", 1, true, gather::read),
         row("GatherElements", 11, true, gather_elements::read),
         row("GatherND", 11, true, gather_nd::read),
-        row("NonZero", 9, false, non_zero::read),
+        OpDef { types: &DType::COMPUTE, ..row("NonZero", 9, false, non_zero::read) },
         row("OneHot", 9, true, one_hot::read),
         row("ReverseSequence", 10, true, reverse_sequence::read),
         row("Scatter", 9, true, scatter::read_elements),
         row("ScatterElements", 11, true, scatter::read_elements),
         row("ScatterND", 11, true, scatter::read_nd),
         OpDef { name: "TopK", domain: "", since: 1, types: NUMBERS, gpu: true, read: top_k::read },
-        row("Unique", 11, false, unique::read),
+        OpDef { types: &DType::COMPUTE, ..row("Unique", 11, false, unique::read) },
     ],
 };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -19,6 +20,7 @@ pub(super) fn read(_: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, 
 impl NonZero {
     fn compute(cx: &OpCx) -> Result<Tensor, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
+        cx.dtype_of(0, &DType::COMPUTE)?;
         let x = cx.need_value(0)?;
         let found: Vec<usize> = with_number!(x.dtype(), T => {
             let x = x.as_slice::<T>()?;

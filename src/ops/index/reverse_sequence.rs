@@ -94,7 +94,7 @@ impl Operator for ReverseSequence {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { batch, times, mut inner } = self.sizes(cx)?;
         let mut bytes = cx.dtype(0)?.bytes();
-        while bytes < 16 && inner > 0 && inner % 2 == 0 {
+        while bytes < 16 && inner > 0 && inner.is_multiple_of(2) {
             inner /= 2;
             bytes *= 2;
         }

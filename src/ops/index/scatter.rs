@@ -201,8 +201,8 @@ impl Operator for Scatter {
         if cx.shape(2)?.dims() != updates {
             return Err(cx.shape_error(2, format!("{updates:?}")));
         }
-        if x.dtype == crate::dtype::DType::Bool && self.reduction != Reduction::None {
-            return Err(OpError::unsupported(format!("{} of booleans", self.name())));
+        if self.reduction != Reduction::None {
+            cx.dtype_of(0, super::NUMBERS)?;
         }
         Ok(vec![x.clone()])
     }

@@ -54,17 +54,16 @@ pub(super) fn lower(
     words: u32,
 ) -> Result<(), OpError> {
     let mode = mode(lower, lines, reduction)?;
+    let (lines, bytes) = match reduction {
+        Reduction::None => widened(lines, dtype.bytes()),
+        _ => (lines.clone(), 0),
+    };
     let count = lines.nest.elements();
     let items = match mode {
         Mode::Update => count * lines.updates,
         Mode::Line => count,
         Mode::Element => count * lines.size,
     };
-    let (lines, bytes) = match reduction {
-        Reduction::None => widened(lines, dtype.bytes()),
-        _ => (lines.clone(), 0),
-    };
-    let items = if mode == Mode::Update { lines.nest.elements() * lines.updates } else { items };
     let kernel = match (bytes, dtype) {
         (1, _) => id::SCATTER_B8,
         (2, _) => id::SCATTER_B16,
@@ -85,7 +84,7 @@ pub(super) fn lower(
         index_strides: strides(1)?,
         update_strides: strides(2)?,
         n: word(items)?,
-        lines: word(lines.nest.elements())?,
+        lines: word(count)?,
         updates: word(lines.updates)?,
         size: word(lines.size)?,
         data_step: word(lines.steps[0])?,
@@ -109,7 +108,7 @@ fn widened(lines: &Lines, mut bytes: usize) -> (Lines, usize) {
         && lines.nest.inner_stride(1) == 0
         && lines.steps[0] == lines.nest.elements();
     let mut inner = lines.nest.elements();
-    while slices && bytes < 16 && inner % 2 == 0 {
+    while slices && bytes < 16 && inner.is_multiple_of(2) {
         inner /= 2;
         bytes *= 2;
     }

@@ -4,6 +4,7 @@ use super::*;
 use crate::graph::Tensor;
 use crate::ops::test_util::{tensor, tensor_of};
 use crate::ops::testing::{Check, as_is, check_op, no_texels};
+use crate::ops::{Fact, OpCx};
 use half::f16;
 
 /// Indices of an axis of `size`, in no order and from both ends.
@@ -118,7 +119,16 @@ fn slices_are_kept_where_a_condition_holds() {
     let condition = Tensor::from_bytes(info, &[0, 1, 1, 0, 1]).unwrap();
     for x in widths(&tensor(&[5, 7, 6], 6)) {
         for axis in [None, Some(0), Some(-2), Some(2)] {
-            check_op(&Compress { axis }, &[Some(x.clone()), Some(condition.clone())], 0.0);
+            let op = Compress { axis };
+            let y = check_op(&op, &[Some(x.clone()), Some(condition.clone())], 0.0);
+            // The host computes the same once the data is known too.
+            let [x, c] = [&x, &condition].map(|t| Some(Fact::known(t.clone())));
+            let of = |x, c| op.host(&OpCx::for_infer(vec![x, c], 1));
+            let (data, flags) =
+                (Some(Fact::of(x.clone().unwrap().info)), Some(Fact::of(condition.info().clone())));
+            assert_eq!(of(x.clone(), c.clone()).unwrap().unwrap()[0].bytes(), y[0].bytes());
+            assert!(of(data, c).is_none());
+            assert!(matches!(of(x, flags), Some(Err(OpError::NeedsValue { input: 1 }))));
         }
     }
 }
@@ -156,4 +166,14 @@ fn largest_and_smallest_elements_are_in_order() {
     let long = tensor_of(&[3000], &crate::ops::test_util::values(3000, 9), |v| (v * 1e6) as i32);
     let op = TopK { k: Some(1700), axis: 0, largest: false };
     Check::new(&op, &[Some(long)]).outputs(2).run();
+}
+
+#[test]
+fn columns_are_extracted() {
+    for x in widths(&tensor(&[3, 5, 7], 9)) {
+        let y = check_op(&ArrayFeatureExtractor, &[Some(x), Some(indices(&[1, 4], 7))], 0.0);
+        assert_eq!(y[0].shape().dims(), [3, 5, 4]);
+    }
+    let y = check_op(&ArrayFeatureExtractor, &[Some(tensor(&[9], 1)), Some(indices(&[3], 9))], 0.0);
+    assert_eq!(y[0].shape().dims(), [1, 3]);
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::norm::Along;
@@ -113,6 +113,7 @@ impl Unique {
 
     fn compute(&self, cx: &OpCx) -> Result<Vec<Tensor>, OpError> {
         cx.expect_counts(1..=1, 1..=4)?;
+        cx.dtype_of(0, &DType::COMPUTE)?;
         let x = cx.need_value(0)?;
         let mut outputs = with_number!(x.dtype(), T => self.outputs::<T>(x)?, else self.outputs::<u8>(x)?);
         outputs.truncate(cx.output_count());

@@ -133,6 +133,25 @@ pub(crate) struct Layout {
     bytes: usize,
 }
 
+impl Source {
+    /// The matrices of `rows` by `cols`, of `f32`, one behind the other and every one with its rows one behind the
+    /// other.
+    ///
+    /// # Errors
+    /// As [`Product::lower`].
+    pub(crate) fn by_rows(
+        &self,
+        rows: usize,
+        cols: usize,
+        lower: &mut Lowering<'_>,
+    ) -> Result<Operand, OpError> {
+        if (self.row, self.col) == (cols, 1) {
+            return Ok(self.operand);
+        }
+        Pack { tile: cols.max(1), rows, cols, source: self }.emit(lower)
+    }
+}
+
 impl Product {
     /// The product of inputs 0 and 1 as `dims` has it.
     pub(crate) fn of(cx: &OpCx, dims: &Dims) -> Result<Product, OpError> {

@@ -56,22 +56,27 @@ pub(crate) struct Dims {
 }
 
 impl Dims {
-    /// The product of tensors of shapes `a` and `b`.
+    /// The product of inputs 0 and 1.
     pub(crate) fn resolve(cx: &OpCx) -> Result<Dims, OpError> {
-        let (a, b) = (cx.shape(0)?, cx.shape(1)?);
+        Dims::of(cx, 0, 1)
+    }
+
+    /// The product of inputs `at_a` and `at_b`.
+    pub(crate) fn of(cx: &OpCx, at_a: usize, at_b: usize) -> Result<Dims, OpError> {
+        let (a, b) = (cx.shape(at_a)?, cx.shape(at_b)?);
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         let (a_batch, m, k) = match a.dims() {
-            [] => return Err(cx.shape_error(0, "at least one dimension")),
+            [] => return Err(cx.shape_error(at_a, "at least one dimension")),
             [k] => (&[] as &[usize], 1, *k),
             [batch @ .., m, k] => (batch, *m, *k),
         };
         let (b_batch, kb, n) = match b.dims() {
-            [] => return Err(cx.shape_error(1, "at least one dimension")),
+            [] => return Err(cx.shape_error(at_b, "at least one dimension")),
             [k] => (&[] as &[usize], *k, 1),
             [batch @ .., k, n] => (batch, *k, *n),
         };
         if k != kb {
-            return Err(cx.shape_error(1, format!("{k} rows, as input 0 has columns")));
+            return Err(cx.shape_error(at_b, format!("{k} rows, as input {at_a} has columns")));
         }
         let (a_batch, b_batch) = (Shape::new(a_batch)?, Shape::new(b_batch)?);
         let batch = a_batch.broadcast(&b_batch)?;

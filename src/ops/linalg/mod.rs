@@ -1,25 +1,45 @@
 //! Matrix products.
 
+mod det;
 pub(crate) mod device;
+mod einsum;
+mod fused;
 mod gemm_op;
 mod integer;
-mod matmul;
+pub(crate) mod matmul;
 pub(crate) mod product;
+pub(crate) mod tile;
 
+pub use det::Det;
+pub use einsum::Einsum;
+pub use fused::FusedMatMul;
 pub use gemm_op::Gemm;
 pub use matmul::MatMul;
 
-use super::{Family, OpDef};
+use super::index::NUMBERS;
+use super::real::FLOATS;
+use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
+use std::sync::Arc;
 
 /// Element types of matrix products.
 pub(crate) const TYPES: &[DType] =
     &[DType::F32, DType::F16, DType::BF16, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
 
+type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+const fn contrib(name: &'static str, read: Read) -> OpDef {
+    OpDef { name, domain: "com.microsoft", since: 1, types: FLOATS, gpu: true, read }
+}
+
 /// The family's rows.
 pub const FAMILY: Family = Family {
     name: "linalg",
     ops: &[
+        OpDef { name: "Det", domain: "", since: 11, types: FLOATS, gpu: true, read: det::read },
+        OpDef { name: "Einsum", domain: "", since: 12, types: NUMBERS, gpu: true, read: einsum::read },
+        contrib("FusedGemm", fused::read_gemm),
+        contrib("FusedMatMul", fused::read_matmul),
         OpDef { name: "Gemm", domain: "", since: 1, types: TYPES, gpu: true, read: gemm_op::read },
         OpDef { name: "MatMul", domain: "", since: 1, types: TYPES, gpu: true, read: matmul::read },
     ],

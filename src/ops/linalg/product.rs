@@ -3,8 +3,12 @@
 use gemm::Parallelism;
 use rayon::prelude::*;
 
+use super::tile;
+use crate::dtype::DType;
 use crate::kernel::KernelError;
+use crate::ops::Activation;
 use crate::ops::real::Real;
+use crate::spirv::wide::wide;
 
 /// A matrix in a slice: element (r, c) lies at `r * row + c * col`.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +95,17 @@ pub(crate) fn product<T: Real>(
         matrix_times_column(k, a, b, &mut c[..m], accumulate, threads);
         return Ok(());
     }
+    if m >= 4 && n >= 16 && a.col == 1 && b.col == 1 && b.row >= n && tile::has_vectors() {
+        let operands = (as_f32s(a.data), as_f32s(b.data));
+        if let ((Some(a_data), Some(data)), Some(c)) = (operands, as_f32s_mut(c)) {
+            let columns = tile::Rows { data: &data[..span(k, n, b.row, 1).unwrap_or(0)], row: b.row };
+            let start = if accumulate { tile::Start::Output } else { tile::Start::Zero };
+            let (a_row, activation) = (a.row, Activation::None);
+            let tiled = tile::Tiled { a: a_data, a_row, depth: k, columns: &columns, start, activation };
+            tiled.run(m, n, c, c_row, threads);
+            return Ok(());
+        }
+    }
     let parallelism = match threads {
         Threads::One => Parallelism::None,
         Threads::All => Parallelism::Rayon(0),
@@ -125,6 +140,16 @@ pub(crate) fn product<T: Real>(
     Ok(())
 }
 
+/// The elements as what they are, where they are `f32`.
+pub(crate) fn as_f32s<T: Real>(values: &[T]) -> Option<&[f32]> {
+    (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice(values).ok()).flatten()
+}
+
+/// As [`as_f32s`], to write.
+pub(crate) fn as_f32s_mut<T: Real>(values: &mut [T]) -> Option<&mut [f32]> {
+    (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()
+}
+
 /// Elements that one task of a matrix-vector product reads at least.
 const VECTOR_TASK: usize = 1 << 16;
 
@@ -142,32 +167,62 @@ fn row_times_matrix<T: Real>(
     }
     let block = match threads {
         Threads::One => n,
+        Threads::All if n.saturating_mul(k) <= VECTOR_TASK => n,
         // Long runs of each row, for the memory's sake, but something for every thread.
         Threads::All => {
             (VECTOR_TASK / k.max(1)).max(n.div_ceil(2 * rayon::current_num_threads())).clamp(64, n.max(64))
         }
     };
     let column_major = b.row == 1 && b.col >= k;
-    c.par_chunks_mut(block.max(1)).enumerate().for_each(|(i, c)| {
-        let first = i * block;
-        if column_major {
-            for (j, c) in c.iter_mut().enumerate() {
-                let column = &b.data[(first + j) * b.col..][..k];
-                *c += dot(a, column);
-            }
-            return;
+    let task = |(i, c): (usize, &mut [T])| {
+        wide(
+            #[inline(always)]
+            || row_times_columns(k, a, b, i * block, column_major, c),
+        );
+    };
+    if block >= n {
+        task((0, c));
+    } else {
+        c.par_chunks_mut(block.max(1)).enumerate().for_each(task);
+    }
+}
+
+/// Adds the product of a row and the columns from `first` on.
+#[inline(always)]
+fn row_times_columns<T: Real>(
+    k: usize,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    first: usize,
+    column_major: bool,
+    c: &mut [T],
+) {
+    if column_major {
+        for (j, c) in c.iter_mut().enumerate() {
+            let column = &b.data[(first + j) * b.col..][..k];
+            *c += dot(a, column);
         }
-        for r in 0..k {
-            let x = a.data[r * a.col];
-            if b.col == 1 {
-                let row = &b.data[r * b.row + first..][..c.len()];
-                c.iter_mut().zip(row).for_each(|(c, b)| *c += x * *b);
-            } else {
-                let row = b.data[r * b.row + first * b.col..].iter().step_by(b.col);
-                c.iter_mut().zip(row).for_each(|(c, b)| *c += x * *b);
+        return;
+    }
+    let mut r = 0;
+    if b.col == 1 {
+        // Four rows at a time, so that the sums are loaded and stored less often.
+        let n = c.len();
+        let row = |r: usize| (a.data[r * a.col], &b.data[r * b.row + first..][..n]);
+        let fours = k / 4 * 4;
+        while r < fours {
+            let [(x0, b0), (x1, b1), (x2, b2), (x3, b3)] = [row(r), row(r + 1), row(r + 2), row(r + 3)];
+            for ((((c, b0), b1), b2), b3) in c.iter_mut().zip(b0).zip(b1).zip(b2).zip(b3) {
+                *c += (x0 * *b0 + x1 * *b1) + (x2 * *b2 + x3 * *b3);
             }
+            r += 4;
         }
-    });
+    }
+    for r in r..k {
+        let x = a.data[r * a.col];
+        let row = b.data[r * b.row + first * b.col..].iter().step_by(b.col.max(1));
+        c.iter_mut().zip(row).for_each(|(c, b)| *c += x * *b);
+    }
 }
 
 fn matrix_times_column<T: Real>(
@@ -183,18 +238,30 @@ fn matrix_times_column<T: Real>(
         Threads::All => (VECTOR_TASK / k.max(1)).clamp(1, c.len().max(1)),
     };
     let column = Mat { data: b.data, row: 0, col: b.row };
-    c.par_chunks_mut(block.max(1)).enumerate().for_each(|(i, c)| {
-        for (j, c) in c.iter_mut().enumerate() {
-            let row = &a.data[(i * block + j) * a.row..][..k];
-            let sum = dot(column, row);
-            *c = if accumulate { *c + sum } else { sum };
-        }
-    });
+    let whole = block >= c.len();
+    let task = |(i, c): (usize, &mut [T])| {
+        wide(
+            #[inline(always)]
+            || {
+                for (j, c) in c.iter_mut().enumerate() {
+                    let row = &a.data[(i * block + j) * a.row..][..k];
+                    let sum = dot(column, row);
+                    *c = if accumulate { *c + sum } else { sum };
+                }
+            },
+        );
+    };
+    if whole {
+        task((0, c));
+    } else {
+        c.par_chunks_mut(block.max(1)).enumerate().for_each(task);
+    }
 }
 
 /// Sum of products of a row of `a` with `b`, in several independent sums that vectorize.
+#[inline(always)]
 fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
-    const LANES: usize = 16;
+    const LANES: usize = 32;
     if a.col != 1 {
         return b.iter().enumerate().map(|(i, b)| a.data[i * a.col] * *b).sum();
     }
@@ -211,6 +278,7 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
 }
 
 /// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
+#[inline(always)]
 pub(crate) fn sum_of<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
     const LANES: usize = 16;
     let chunks = x.chunks_exact(LANES);

@@ -171,7 +171,8 @@ impl Operator for NllLoss {
     }
 }
 
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
     use crate::graph::Tensor;

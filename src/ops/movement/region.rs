@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::graph::{Tensor, TensorInfo};
+use crate::graph::Tensor;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
 use crate::ops::strided::Nest;
@@ -178,7 +178,7 @@ pub(crate) fn gpu(lower: &mut Lowering<'_>, cx: &OpCx, pieces: &[Piece]) -> Resu
             Source::Input(i) => Operand::Input(*i),
             Source::Element(t) => element(lower, t),
         };
-        dispatch(lower, piece, source, info)?;
+        dispatch(lower, piece, source, Operand::Output(piece.output), info.dtype.bytes())?;
         if !background {
             lower.join();
         }
@@ -196,17 +196,32 @@ fn element(lower: &mut Lowering<'_>, t: &Tensor) -> Operand {
     })
 }
 
+/// Emits the copy of a block of elements of `bytes` between any operands.
+pub(crate) fn copy_block(
+    lower: &mut Lowering<'_>,
+    block: Block,
+    from: Operand,
+    to: Operand,
+    bytes: usize,
+) -> Result<(), OpError> {
+    // The piece's own operands do not matter here.
+    match block.piece(Source::Input(0), 0) {
+        None => Ok(()),
+        Some(piece) => dispatch(lower, &piece, from, to, bytes),
+    }
+}
+
 fn dispatch(
     lower: &mut Lowering<'_>,
     piece: &Piece,
     source: Operand,
-    info: &TensorInfo,
+    to: Operand,
+    mut bytes: usize,
 ) -> Result<(), OpError> {
     let mut dims = piece.nest.sizes().to_vec();
     let mut src = piece.nest.strides(0).to_vec();
     let mut dst = piece.nest.strides(1).to_vec();
     let (mut src_offset, mut dst_offset) = (piece.src_offset, piece.dst_offset);
-    let mut bytes = info.dtype.bytes();
     // Wider elements where both sides allow it: fewer, larger accesses.
     while bytes < 16 {
         let last = dims.len() - 1;
@@ -256,7 +271,7 @@ fn dispatch(
         p.dst_strides[d] = signed_word(dst[d])?;
     }
     let rank = [(spec::strided_copy::RANK, dims.len() as u32)];
-    lower.dispatch_1d(kernel, &rank, &[source, Operand::Output(piece.output)], &p, n)
+    lower.dispatch_1d(kernel, &rank, &[source, to], &p, n)
 }
 
 /// A number of elements as the kernels take it.

@@ -25,20 +25,20 @@ pub struct BatchNormalization {
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     // Matters to training only.
-    attrs.float("momentum", 0.9)?;
+    let momentum = attrs.float("momentum", 0.9)?;
     if opset < 6 {
         attrs.ints_opt("consumed_inputs")?;
     }
-    let training =
-        if opset < 7 { !attrs.flag("is_test", false)? } else { attrs.flag("training_mode", false)? };
-    if training {
+    if opset < 7 && !attrs.flag("is_test", false)? {
         return Err(OpError::unsupported("batch normalization in training"));
     }
+    let training = opset >= 7 && attrs.flag("training_mode", false)?;
     if opset < 9 && !attrs.flag("spatial", true)? {
         return Err(OpError::unsupported("batch normalization by element (spatial = 0)"));
     }
     let epsilon = attrs.float("epsilon", 1e-5)?;
-    Ok(Arc::new(BatchNormalization { epsilon, activation: Activation::None }))
+    let norm = BatchNormalization { epsilon, activation: Activation::None };
+    Ok(if training { super::batch_norm_training::training(norm, momentum) } else { Arc::new(norm) })
 }
 
 impl BatchNormalization {
@@ -50,18 +50,9 @@ impl BatchNormalization {
             [] => Err(cx.shape_error(0, "[batch, channels, ...]")),
         }
     }
-}
 
-impl Operator for BatchNormalization {
-    fn name(&self) -> &'static str {
-        "BatchNormalization"
-    }
-
-    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        if cx.output_count() > 1 {
-            return Err(OpError::unsupported("the outputs of training"));
-        }
-        cx.expect_counts(5..=5, 1..=1)?;
+    /// The normalized tensor, after checking all five inputs.
+    pub(super) fn check_inputs(&self, cx: &OpCx) -> Result<TensorInfo, OpError> {
         let dtype = cx.dtype_of(0, FLOATS)?;
         let [_, channels, _] = self.resolve(cx)?;
         for i in 1..5 {
@@ -70,29 +61,16 @@ impl Operator for BatchNormalization {
                 return Err(cx.shape_error(i, format!("[{channels}]")));
             }
         }
-        Ok(vec![TensorInfo::new(dtype, cx.shape(0)?.clone())])
+        Ok(TensorInfo::new(dtype, cx.shape(0)?.clone()))
     }
 
-    fn cost(&self, cx: &OpCx) -> Cost {
-        Cost { flops: 2 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
-    }
-
-    fn in_place(&self, _cx: &OpCx) -> Option<usize> {
-        Some(0)
-    }
-
-    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let [batch, channels, plane] = self.resolve(cx)?;
-        let run = Run { batch, channels, plane, epsilon: self.epsilon, activation: self.activation };
-        real_kernel("BatchNormalization", cx, run)
-    }
-
-    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(BatchNormalization { activation: *activation, ..self.clone() }) as _)
-    }
-
-    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    /// Emits the normalization with the mean and the variance of `stats`.
+    pub(super) fn normalize(
+        &self,
+        cx: &OpCx,
+        stats: [Operand; 2],
+        lower: &mut Lowering<'_>,
+    ) -> Result<(), OpError> {
         let dtype = cx.dtype(0)?;
         let [batch, channels, plane] = self.resolve(cx)?;
         check_len(batch * channels * plane)?;
@@ -122,9 +100,46 @@ impl Operator for BatchNormalization {
             act_a,
             act_b,
         };
-        let args = [0, 1, 2, 3, 4].map(Operand::Input);
-        let args = [&args[..], &[Operand::Output(0)]].concat();
+        let args = [0, 1, 2].map(Operand::Input);
+        let args = [&args[..], &stats[..], &[Operand::Output(0)]].concat();
         lower.dispatch_1d(kernel, &[(spec::batch_norm::ACTIVATION, code)], &args, &params, n)
+    }
+}
+
+impl Operator for BatchNormalization {
+    fn name(&self) -> &'static str {
+        "BatchNormalization"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        if cx.output_count() > 1 {
+            return Err(OpError::unsupported("the outputs of training"));
+        }
+        cx.expect_counts(5..=5, 1..=1)?;
+        Ok(vec![self.check_inputs(cx)?])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: 2 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
+    }
+
+    fn in_place(&self, _cx: &OpCx) -> Option<usize> {
+        Some(0)
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let [batch, channels, plane] = self.resolve(cx)?;
+        let run = Run { batch, channels, plane, epsilon: self.epsilon, activation: self.activation };
+        real_kernel("BatchNormalization", cx, run)
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        (self.activation == Activation::None)
+            .then(|| Arc::new(BatchNormalization { activation: *activation, ..self.clone() }) as _)
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        self.normalize(cx, [3, 4].map(Operand::Input), lower)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -197,7 +212,7 @@ mod tests {
 
     #[test]
     fn training_and_misfits_are_errors() {
-        let training = read_op("BatchNormalization", 14, &attrs(&[("training_mode", AttrValue::Int(1))]));
+        let training = read_op("BatchNormalization", 6, &attrs(&[]));
         assert!(matches!(training.unwrap_err(), OpError::Unsupported { .. }));
         let op = read_op("BatchNormalization", 9, &attrs(&[])).unwrap();
         let inputs = |c: usize| {

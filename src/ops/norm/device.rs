@@ -47,7 +47,7 @@ pub(super) fn rows(
         return Ok(());
     }
     let dtype = cx.dtype(0)?;
-    let same = (1..3).filter_map(|i| cx.input_opt(i)).all(|i| i.dtype == dtype);
+    let same = (1..3).filter_map(|i| cx.input_opt(i)).chain(cx.outputs().first()).all(|i| i.dtype == dtype);
     let plain = cx.outputs().iter().skip(1).all(|o| o.dtype == DType::F32);
     if same && plain && dtype == DType::F32 && !outer_epsilon && row_texels(cx, norm, places, lower)? {
         return Ok(());

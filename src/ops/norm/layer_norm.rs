@@ -59,9 +59,33 @@ impl LayerNormalization {
         let axis = shape.axis(self.axis)?;
         let len: usize = shape[axis..].iter().product();
         let rows = shape[..axis].iter().product();
-        let affine = Affine { rows: 1, stride: 0, run: 1 };
+        let affine = Affine { rows: 1, stride: 0, run: affine_run(cx, &shape[axis..])? };
         Ok((axis, RowNorm { rows, len, center: self.center, epsilon: self.epsilon, affine }))
     }
+}
+
+/// How many neighbouring elements of a row of the sizes `tail` share a scale and a bias: they have these sizes,
+/// or 1 in place of the last ones.
+fn affine_run(cx: &OpCx, tail: &[usize]) -> Result<usize, OpError> {
+    let mut found = None;
+    for i in (1..3).filter(|i| cx.has(*i)) {
+        let shape = cx.shape(i)?;
+        let own: Vec<usize> = match shape.rank().checked_sub(tail.len()) {
+            Some(more) if shape[..more].iter().all(|n| *n == 1) => shape[more..].to_vec(),
+            Some(_) => return Err(cx.shape_error(i, format!("{tail:?}"))),
+            None => std::iter::repeat_n(1, tail.len() - shape.rank()).chain(shape.iter().copied()).collect(),
+        };
+        let same = own.iter().zip(tail).take_while(|(a, b)| a == b).count();
+        let run: usize = tail[same..].iter().product();
+        if own[same..].iter().any(|n| *n != 1) || found.is_some_and(|r| r != run) {
+            return Err(cx.shape_error(
+                i,
+                format!("{tail:?}, or for scale and bias 1 in place of the same last sizes"),
+            ));
+        }
+        found = Some(run);
+    }
+    Ok(found.unwrap_or(1))
 }
 
 impl Operator for LayerNormalization {
@@ -78,13 +102,11 @@ impl Operator for LayerNormalization {
         let dtype = cx.dtype_of(0, FLOATS)?;
         let (axis, _) = self.resolve(cx)?;
         let shape = cx.shape(0)?;
-        let trim = |d: &[usize]| d.iter().copied().skip_while(|n| *n == 1).collect::<Vec<_>>();
         for i in (1..3).filter(|i| cx.has(*i)) {
             cx.dtype_of(i, FLOATS)?;
-            if trim(cx.shape(i)?) != trim(&shape[axis..]) {
-                return Err(cx.shape_error(i, format!("{:?}", &shape[axis..])));
-            }
         }
+        // RMSNormalization has the type of the scale.
+        let dtype = if self.center { dtype } else { cx.dtype(1)? };
         let mut outputs = vec![TensorInfo::new(dtype, shape.clone())];
         let kept = shape.iter().enumerate().map(|(i, d)| if i < axis { *d } else { 1 }).collect::<Vec<_>>();
         let stats = TensorInfo::new(self.stash, Shape::new(kept)?);
@@ -165,6 +187,36 @@ mod tests {
     }
 
     #[test]
+    fn scale_and_bias_may_be_shared_by_the_last_axes() {
+        let (x, scale, bias) = (tensor(&[2, 3, 4], 1), tensor(&[3, 1], 2), tensor(&[1, 3, 1], 3));
+        let op = read_op("LayerNormalization", 17, &attrs(&[("axis", AttrValue::Int(1))])).unwrap();
+        let spread = |t: &Tensor| {
+            let all = t.to_f32s().unwrap().into_iter().flat_map(|v| [v; 4]).collect::<Vec<_>>();
+            Some(Tensor::new([3, 4], &all).unwrap())
+        };
+        let want = run_f32(&*op, &[Some(x.clone()), spread(&scale), spread(&bias)]).unwrap();
+        let want: Vec<f64> = want.to_f32s().unwrap().into_iter().map(f64::from).collect();
+        let inputs = [Some(x.clone()), Some(scale), Some(bias)];
+        assert_near(&run_f32(&*op, &inputs).unwrap(), &want, 1e-6);
+        #[cfg(feature = "vulkan")]
+        {
+            use crate::ops::testing::{Check, no_texels};
+            Check::new(&*op, &inputs).tolerance(1e-5).run();
+            Check::new(&*op, &inputs).pretend(no_texels).tolerance(1e-5).run();
+            let inputs = [Some(x), Some(tensor(&[1], 4))];
+            Check::new(&*op, &inputs).tolerance(1e-5).run();
+        }
+    }
+
+    #[test]
+    fn rms_normalization_has_the_type_of_its_scale() {
+        let scale = tensor_of(&[3], &[1.0; 3], half::f16::from_f32);
+        let op = read_op("RMSNormalization", 23, &attrs(&[])).unwrap();
+        let cx = facts(&*op, &[Some(tensor(&[2, 3], 1)), Some(scale)], 1).unwrap();
+        assert_eq!(cx.outputs()[0].dtype, crate::dtype::DType::F16);
+    }
+
+    #[test]
     fn misfits_are_errors() {
         let fails = |list: &[(&str, AttrValue)], shapes: &[&[usize]]| {
             let Ok(op) = read_op("LayerNormalization", 17, &attrs(list)) else { return true };
@@ -176,5 +228,6 @@ mod tests {
         assert!(fails(&[("axis", AttrValue::Int(2))], &[&[2, 3], &[3]]));
         assert!(fails(&[("stash_type", AttrValue::Int(7))], &[&[2, 3], &[3]]));
         assert!(fails(&[], &[&[2, 3], &[3], &[1]]));
+        assert!(fails(&[("axis", AttrValue::Int(1))], &[&[2, 3, 4], &[4]]));
     }
 }

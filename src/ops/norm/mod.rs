@@ -1,6 +1,7 @@
 //! Normalizations and softmax.
 
 mod batch_norm;
+mod batch_norm_training;
 mod device;
 mod group_norm;
 mod layer_norm;
@@ -11,6 +12,7 @@ mod rows;
 mod softmax;
 
 pub use batch_norm::BatchNormalization;
+pub use batch_norm_training::BatchNormTraining;
 pub use group_norm::{GroupNormalization, GroupScale, InstanceNormalization};
 pub use layer_norm::LayerNormalization;
 pub use lp_norm::LpNormalization;
@@ -37,11 +39,14 @@ pub const FAMILY: Family = Family {
         row("Hardmax", 1, softmax::hardmax),
         row("InstanceNormalization", 1, group_norm::read_instance),
         row("LRN", 1, lrn::read),
-        row("LayerNormalization", 17, layer_norm::read_layer),
+        // Exporters of fused models write it under older opsets too.
+        row("LayerNormalization", 1, layer_norm::read_layer),
         row("LogSoftmax", 1, softmax::log_softmax),
         row("LpNormalization", 1, lp_norm::read),
         row("MeanVarianceNormalization", 9, mean_variance::read),
         row("RMSNormalization", 23, layer_norm::read_rms),
+        row("SimplifiedLayerNormalization", 1, layer_norm::read_rms),
+        OpDef { domain: "com.microsoft", ..row("SimplifiedLayerNormalization", 1, layer_norm::read_rms) },
         row("Softmax", 1, softmax::softmax),
     ],
 };

@@ -6,6 +6,10 @@ use rayon::prelude::*;
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
+use crate::spirv::wide::wide;
+
+/// Elements that one task has at least.
+const PART: usize = 8 << 10;
 
 /// Which of the parameters element `t` of row `r` takes: `r % rows * stride + t / run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +63,31 @@ impl RealKernel for RowNorm {
             .par_chunks_mut(len)
             .zip(x.par_chunks(len))
             .enumerate()
+            .with_min_len((PART / len).max(1))
             .map(|(r, (y, x))| {
-                let mean = if center { sum_of(x, |v| v) / count } else { T::ZERO };
-                let variance = sum_of(x, |v| (v - mean) * (v - mean)) / count;
-                let inverse = T::ONE / (variance + epsilon).sqrt();
-                self.scale(r, x, scale, bias, (mean, inverse), y);
-                (mean, inverse)
+                wide(
+                    #[inline(always)]
+                    || {
+                        let mean = match center {
+                            true => {
+                                sum_of(
+                                    x,
+                                    #[inline(always)]
+                                    |v| v,
+                                ) / count
+                            }
+                            false => T::ZERO,
+                        };
+                        let variance = sum_of(
+                            x,
+                            #[inline(always)]
+                            |v| (v - mean) * (v - mean),
+                        ) / count;
+                        let inverse = T::ONE / (variance + epsilon).sqrt();
+                        self.scale(r, x, scale, bias, (mean, inverse), y);
+                        (mean, inverse)
+                    },
+                )
             })
             .collect();
         for (output, pick) in [(means, 0), (inverses, 1)] {
@@ -78,6 +101,7 @@ impl RealKernel for RowNorm {
 }
 
 impl RowNorm {
+    #[inline(always)]
     fn scale<T: Real>(
         &self,
         row: usize,

@@ -8,9 +8,14 @@ use rayon::prelude::*;
 use super::Along;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::normalize_axis;
+use crate::spirv::wide::wide;
+
+/// Elements that one task has at least.
+const PART: usize = 8 << 10;
 
 /// Which function of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,24 +127,54 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        y.par_chunks_mut(len * inner).zip(x.par_chunks(len * inner)).for_each(|(y, x)| match self.kind {
+        let one = |(y, x): (&mut [T], &[T])| match self.kind {
             SoftmaxKind::Hard => hard(inner, x, y),
-            _ if inner == 1 => row(self.kind, x, y),
-            _ => block(self.kind, inner, x, y),
-        });
+            _ if inner == 1 => wide(
+                #[inline(always)]
+                || row(self.kind, x, y),
+            ),
+            _ => wide(
+                #[inline(always)]
+                || block(self.kind, inner, x, y),
+            ),
+        };
+        let least = (PART / (len * inner)).max(1);
+        y.par_chunks_mut(len * inner).zip(x.par_chunks(len * inner)).with_min_len(least).for_each(one);
         Ok(())
     }
 }
 
 /// The larger one; a NaN stays.
+#[inline(always)]
 fn larger<T: Real>(a: T, b: T) -> T {
     if b > a || b.partial_cmp(&b).is_none() { b } else { a }
 }
 
+/// The largest element, several at a time; a NaN where there is one.
+#[inline(always)]
+fn largest<T: Real>(x: &[T]) -> T {
+    let mut tops = [T::LOWEST; 16];
+    let chunks = x.chunks_exact(16);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (top, v) in tops.iter_mut().zip(chunk) {
+            *top = larger(*top, *v);
+        }
+    }
+    tops.iter().chain(rest).fold(T::LOWEST, |m, v| larger(m, *v))
+}
+
+#[inline(always)]
 fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {
-    let top = x.iter().fold(T::LOWEST, |m, v| larger(m, *v));
-    y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - top).exp());
-    let total: T = y.iter().copied().sum();
+    let top = largest(x);
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = (*x - top).exp();
+    }
+    let total = sum_of(
+        y,
+        #[inline(always)]
+        |v| v,
+    );
     match kind {
         SoftmaxKind::Log => {
             let log = total.ln();
@@ -153,6 +188,7 @@ fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {
 }
 
 /// The same for `inner` vectors side by side.
+#[inline(always)]
 fn block<T: Real>(kind: SoftmaxKind, inner: usize, x: &[T], y: &mut [T]) {
     let mut top = vec![T::LOWEST; inner];
     for x in x.chunks(inner) {

@@ -1,6 +1,7 @@
 //! Operators that compute each element of their output from the elements at its place.
 
 mod apply;
+mod binarize;
 mod binary;
 mod binary_cpu;
 mod binary_gpu;
@@ -21,13 +22,14 @@ mod tests;
 mod unary;
 mod unary_cpu;
 
+pub use binarize::Binarizer;
 pub use binary::{Binary, BinaryOp, add, binary, div, mul, sub};
 pub use bit_cast::BitCast;
 pub use cast::{Cast, NarrowRules, cast};
 pub use chain::{Chain, Programs};
 pub use classify::Classify;
 pub use clip::Clip;
-pub use identity::{Dropout, Identity};
+pub use identity::Identity;
 pub use idiom::{may_end_function, whole_function};
 pub use legacy::BinaryBeside;
 pub use nary::{Nary, NaryOp, nary};
@@ -79,6 +81,7 @@ pub const FAMILY: Family = Family {
         unary_row!("Asinh", 9, FLOATS, Asinh),
         unary_row!("Atan", 7, FLOATS, Atan),
         unary_row!("Atanh", 9, FLOATS, Atanh),
+        OpDef { domain: "ai.onnx.ml", ..row("Binarizer", 1, binarize::TYPES, binarize::read) },
         row("BitShift", 11, unary::INTEGERS, binary::read_shift),
         binary_row!("BitwiseAnd", 18, unary::INTEGERS, BitwiseAnd),
         unary_row!("BitwiseNot", 18, unary::INTEGERS, BitwiseNot),
@@ -93,7 +96,6 @@ pub const FAMILY: Family = Family {
         unary_row!("Cos", 7, FLOATS, Cos),
         unary_row!("Cosh", 9, FLOATS, Cosh),
         binary_row!("Div", 1, unary::NUMBERS, Div),
-        row("Dropout", 7, FLOATS, identity::read_dropout),
         unary_row!("Elu", 6, FLOATS, Elu),
         binary_row!("Equal", 1, &DType::COMPUTE, Equal),
         unary_row!("Erf", 9, FLOATS, Erf),

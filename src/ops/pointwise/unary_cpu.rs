@@ -10,6 +10,7 @@ use crate::dtype::DType;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::{OpError, par};
 use crate::spirv::math;
+use crate::spirv::wide::wide;
 
 /// Elements that are widened to `f32` at once.
 const WIDENED: usize = 512;
@@ -99,6 +100,7 @@ fn bools(_: Unary, [n, result]: [usize; 2], args: &mut NativeArgs<'_, '_>) -> Re
 }
 
 /// One loop for each function, so that each can be vectorized.
+#[inline(always)]
 fn each(u: Unary, x: &[f32], y: &mut [f32], f: impl Fn(f32, f32, f32) -> f32) {
     for (y, x) in y.iter_mut().zip(x) {
         *y = f(*x, u.a, u.b);
@@ -113,6 +115,14 @@ fn clip(x: f32, low: f32, high: f32) -> f32 {
 }
 
 fn row(u: Unary, x: &[f32], y: &mut [f32]) {
+    wide(
+        #[inline(always)]
+        || row_in(u, x, y),
+    );
+}
+
+#[inline(always)]
+fn row_in(u: Unary, x: &[f32], y: &mut [f32]) {
     match u.op {
         UnaryOp::Abs => each(u, x, y, |x, _, _| x.abs()),
         UnaryOp::Neg => each(u, x, y, |x, _, _| -x),

@@ -80,6 +80,9 @@ impl Operator for GlobalPool {
     }
 }
 
+/// Elements that one task has at least.
+const PART: usize = 32 << 10;
+
 struct Run {
     channels: usize,
     elements: usize,
@@ -90,7 +93,8 @@ impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let (y, inputs) = io.output(0, self.channels)?;
         let x = inputs.get(0, self.channels * self.elements)?;
-        y.par_iter_mut().zip(x.par_chunks(self.elements.max(1))).for_each(|(y, x)| {
+        let channels = y.par_iter_mut().zip(x.par_chunks(self.elements.max(1)));
+        channels.with_min_len((PART / self.elements.max(1)).max(1)).for_each(|(y, x)| {
             *y = match self.kind {
                 PoolKind::Max { .. } => x.iter().fold(T::LOWEST, |m, v| if *v > m { *v } else { m }),
                 PoolKind::Average { .. } => sum_of(x, |v| v) / T::from_f64(self.elements as f64),

@@ -8,12 +8,14 @@ mod resize;
 mod resize_device;
 mod rows;
 mod table;
+mod unpool;
 
 pub use global::GlobalPool;
 pub use pool_op::{Pool, PoolKind};
 pub use resize::{
     AspectPolicy, CoordinateMode, Interpolation, NearestMode, Resize, ResizeDesc, ResizeInputs,
 };
+pub use unpool::MaxUnpool;
 
 use super::real::FLOATS;
 use super::{Family, OpDef};
@@ -39,11 +41,12 @@ pub const FAMILY: Family = Family {
         OpDef { name: "GlobalMaxPool", domain: "", since: 1, types: FLOATS, gpu: true, read: global::max },
         OpDef { name: "LpPool", domain: "", since: 1, types: FLOATS, gpu: true, read: pool_op::lp },
         OpDef { name: "MaxPool", domain: "", since: 1, types: MAX_TYPES, gpu: true, read: pool_op::max },
+        OpDef { name: "MaxUnpool", domain: "", since: 9, types: FLOATS, gpu: true, read: unpool::read },
         OpDef { name: "Resize", domain: "", since: 10, types: &DType::ALL, gpu: true, read: resize::read },
         OpDef {
             name: "Upsample",
             domain: "",
-            since: 7,
+            since: 1,
             types: &DType::ALL,
             gpu: true,
             read: resize::upsample,

@@ -186,7 +186,13 @@ pub(super) fn upsample(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn
     if opset >= 9 {
         return Ok(simple(mode, ResizeInputs::Scales, Vec::new()));
     }
-    let scales = attrs.floats_opt("scales")?.ok_or_else(|| attrs.error("scales", "is missing"))?;
+    let need = |name: &str, v: Option<f32>| v.ok_or_else(|| attrs.error(name, "is missing"));
+    let scales = if opset < 7 {
+        let [h, w] = ["height_scale", "width_scale"].map(|name| need(name, attrs.float_opt(name)?));
+        vec![1.0, 1.0, h?, w?]
+    } else {
+        attrs.floats_opt("scales")?.ok_or_else(|| attrs.error("scales", "is missing"))?
+    };
     Ok(simple(mode, ResizeInputs::Attribute, scales))
 }
 

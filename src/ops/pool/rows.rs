@@ -8,6 +8,10 @@ use crate::dtype::Element;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::WindowAxis;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
+use crate::spirv::wide::wide;
+
+/// Comparisons that one task of a pool has at least.
+const PART: usize = 16 << 10;
 
 /// Types that have a largest element.
 pub(super) trait Ordered: Element + PartialOrd {
@@ -60,7 +64,6 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
         if y.is_empty() {
             return Ok(());
         }
-        let w = dims.axes[2];
         if let (Some(places), Some(column_major)) = (places, indices) {
             check_len(2, places.len(), y.len())?;
             let planes = y.par_chunks_mut(out_plane).zip(places.par_chunks_mut(out_plane)).enumerate();
@@ -70,18 +73,63 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
             });
             return Ok(());
         }
-        y.par_chunks_mut(out_plane).enumerate().for_each(|(i, y)| {
-            y.fill(T::LOWEST);
-            each_tap(&dims.axes, x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]), y, |y, x| {
-                let keep = |(y, x): (&mut T, &T)| *y = if *x > *y { *x } else { *y };
-                match w.stride {
-                    1 => y.iter_mut().zip(x).for_each(keep),
-                    s => y.iter_mut().zip(x.iter().step_by(s)).for_each(keep),
-                }
-            });
+        let least =
+            (PART / (out_plane * dims.axes.iter().map(|a| a.kernel).product::<usize>()).max(1)).max(1);
+        y.par_chunks_mut(out_plane).with_min_len(least).enumerate().for_each(|(i, y)| {
+            let x = x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]);
+            wide(
+                #[inline(always)]
+                || max_plane(&dims.axes, x, y),
+            );
         });
         Ok(())
     })
+}
+
+/// The largest element of each column of the window first, then the largest of those.
+#[inline(always)]
+fn max_plane<T: Ordered>([d, h, w]: &[WindowAxis; 3], x: &[T], y: &mut [T]) {
+    let mut columns = vec![T::LOWEST; w.input];
+    for (line, y) in y.chunks_mut(w.output).enumerate() {
+        let (od, oh) = (line / h.output, line % h.output);
+        columns.fill(T::LOWEST);
+        for kd in d.taps(od) {
+            for kh in h.taps(oh) {
+                let (Some(id), Some(ih)) = (d.at(od, kd), h.at(oh, kh)) else { continue };
+                let x = &x[(id * h.input + ih) * w.input..][..w.input];
+                for (m, x) in columns.iter_mut().zip(x) {
+                    *m = if *x > *m { *x } else { *m };
+                }
+            }
+        }
+        y.fill(T::LOWEST);
+        for kw in w.reach() {
+            let inside = w.valid(kw);
+            let Some(from) = w.at(inside.start, kw).filter(|_| !inside.is_empty()) else { continue };
+            let (y, x) = (&mut y[inside], &columns[from..]);
+            match w.stride {
+                1 => {
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = if *x > *y { *x } else { *y };
+                    }
+                }
+                2 => {
+                    // The last one may have no neighbour.
+                    for (y, x) in y.iter_mut().zip(x.chunks_exact(2)) {
+                        *y = if x[0] > *y { x[0] } else { *y };
+                    }
+                    if let (Some(y), [x]) = (y.get_mut(x.len() / 2), x.chunks_exact(2).remainder()) {
+                        *y = if *x > *y { *x } else { *y };
+                    }
+                }
+                s => {
+                    for (y, x) in y.iter_mut().zip(x.iter().step_by(s)) {
+                        *y = if *x > *y { *x } else { *y };
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn max_with_places<T: Ordered>(

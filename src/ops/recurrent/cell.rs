@@ -124,6 +124,12 @@ impl Run {
         let d = &self.dims;
         let (hidden, width) = (d.hidden, d.width());
         let projected = self.project(x, weights)?;
+        // Many rows are multiplied by a library that would turn the matrix around in every step.
+        let turned = (d.batch > FEW_ROWS && d.steps > 2).then(|| transposed(weights.r, hidden));
+        let r = match &turned {
+            Some(turned) => Mat::rows(turned, width),
+            None => Mat::transposed(weights.r, hidden),
+        };
         let mut gates = vec![T::ZERO; d.batch * width];
         let mut recurrent = vec![T::ZERO; self.recurrent_len()];
         // A sequence without steps has zeros for its last state.
@@ -144,7 +150,7 @@ impl Run {
             for (b, gates) in gates.chunks_mut(width).enumerate() {
                 gates.copy_from_slice(&projected[d.row(time(b), b) * width..][..width]);
             }
-            self.recur(weights, &mut gates, &mut recurrent, &h, dir)?;
+            self.recur(r, &mut gates, &mut recurrent, &h, dir)?;
             let cell = Cell { op: &self.op, functions: &self.op.functions[dir], hidden, weights };
             // A row of an array that the cell does not have is empty.
             let extra = recurrent.len() / d.batch;
@@ -202,7 +208,7 @@ impl Run {
     /// Adds the products with the state to the gates, or leaves them in `recurrent` where the cell scales them.
     fn recur<T: Real>(
         &self,
-        weights: &Weights<'_, T>,
+        r: Mat<'_, T>,
         gates: &mut [T],
         recurrent: &mut [T],
         h: &[T],
@@ -211,13 +217,13 @@ impl Run {
         let d = &self.dims;
         let (hidden, width) = (d.hidden, d.width());
         match self.op.kind {
-            Kind::Rnn | Kind::Lstm => rows_times(d.batch, [width, hidden], h, weights.r, gates, width, true),
+            Kind::Rnn | Kind::Lstm => rows_times(d.batch, [width, hidden], h, r, gates, width, true),
             Kind::Gru { linear_before_reset: true } => {
-                rows_times(d.batch, [width, hidden], h, weights.r, recurrent, width, false)
+                rows_times(d.batch, [width, hidden], h, r, recurrent, width, false)
             }
             Kind::Gru { linear_before_reset: false } => {
-                let (before, after) = weights.r.split_at(2 * hidden * hidden);
-                rows_times(d.batch, [2 * hidden, hidden], h, before, gates, width, true)?;
+                let after = Mat { data: &r.data[2 * hidden * r.col..], ..r };
+                rows_times(d.batch, [2 * hidden, hidden], h, r, gates, width, true)?;
                 // z and r are finished here, because the last gate needs r.
                 let rows = gates.chunks_mut(width).zip(recurrent.chunks_mut(hidden)).zip(h.chunks(hidden));
                 for ((gates, scaled), h) in rows {
@@ -240,17 +246,26 @@ const PARALLEL: usize = 1 << 14;
 /// So few rows are multiplied one by one: the library would copy the matrix into its own layout every time.
 const FEW_ROWS: usize = 3;
 
-/// `c = a * r'` or `c += a * r'` for `rows` rows of `a`; rows of `c` are `c_row` elements apart.
+/// The transpose of a matrix of rows of `row` elements.
+fn transposed<T: Real>(matrix: &[T], row: usize) -> Vec<T> {
+    let rows = matrix.len() / row;
+    let mut out = vec![T::ZERO; matrix.len()];
+    out.par_chunks_mut(rows).enumerate().for_each(|(c, out)| {
+        out.iter_mut().enumerate().for_each(|(r, o)| *o = matrix[r * row + c]);
+    });
+    out
+}
+
+/// `c = a * b` or `c += a * b` for `rows` rows of `a`; rows of `c` are `c_row` elements apart.
 fn rows_times<T: Real>(
     rows: usize,
     [n, k]: [usize; 2],
     a: &[T],
-    r: &[T],
+    b: Mat<'_, T>,
     c: &mut [T],
     c_row: usize,
     accumulate: bool,
 ) -> Result<(), KernelError> {
-    let b = Mat::transposed(r, k);
     if rows > FEW_ROWS {
         return product([rows, n, k], Mat::rows(a, k), b, c, c_row, accumulate, Threads::All);
     }

@@ -24,11 +24,156 @@ pub(super) fn lower(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_
     if projected.is_none_or(|n| n > i32::MAX as usize / 2) {
         return Err(OpError::unsupported("more elements than a kernel can index"));
     }
+    if by_sequence(d, dtype, lower) {
+        return sequence(op, d, cx, lower);
+    }
     let mut layer = Layer::new(op, d, cx, dtype, lower)?;
     for step in 0..d.steps {
         layer.step(step, lower)?;
     }
     layer.finish(lower)
+}
+
+/// The most elements of a state that `sequence.comp` holds in local memory.
+const MAX_HIDDEN: usize = 256;
+/// Its arguments.
+const SEQUENCE_ARGUMENTS: u32 = 10;
+/// Fewer time steps are not worth laying out the matrix for.
+const MIN_STEPS: usize = 3;
+
+/// Whether a work-group does a whole sequence, rather than the device one time step after the other.
+fn by_sequence(d: &Dims, dtype: DType, lower: &Lowering<'_>) -> bool {
+    let device = lower.device();
+    let enough = device.limits.max_arguments >= SEQUENCE_ARGUMENTS
+        && device.limits.max_group_items >= MAX_HIDDEN as u32
+        && device.limits.max_local_bytes >= 6 * 4 * MAX_HIDDEN as u32;
+    // Where texels are preferred, products read the matrix far faster than this kernel does.
+    let most = if device.prefers_texels { MAX_HIDDEN / 4 } else { MAX_HIDDEN };
+    enough && dtype == DType::F32 && d.steps >= MIN_STEPS && d.hidden <= most
+}
+
+/// `X * W'` for every direction, in scratch memory.
+fn project(d: &Dims, cx: &OpCx, dtype: DType, lower: &mut Lowering<'_>) -> Result<Product, OpError> {
+    let (rows, width) = (d.steps * d.batch, d.width());
+    let product = Product {
+        m: rows,
+        n: width,
+        k: d.input,
+        pairs: (0..d.dirs).map(|dir| (0, dir)).collect(),
+        a: Source::input(cx, 0, rows, d.input, false)?,
+        b: Source::input(cx, 1, d.input, width, true)?,
+        c: None,
+        alpha: 1.0,
+        beta: 1.0,
+        activation: Activation::None,
+        dtype,
+        y: lower.scratch(d.dirs * rows * width * dtype.bytes()),
+        prepared: None,
+    };
+    product.lower(lower)?;
+    Ok(product)
+}
+
+/// Distances in the input's products, in Y and in states that are inputs or outputs.
+struct Distances {
+    /// Of time steps, sequences and directions.
+    x: [u32; 3],
+    y: [u32; 3],
+    /// Of directions and sequences.
+    state: [usize; 2],
+}
+
+impl Distances {
+    fn of(d: &Dims) -> Distances {
+        let Dims { dirs, steps, batch, hidden, batch_first, .. } = *d;
+        let width = d.width();
+        let all = steps * batch * width;
+        let (x, y, state) = if batch_first {
+            ([1, steps], [dirs, steps * dirs, 1], [hidden, dirs * hidden])
+        } else {
+            ([batch, 1], [dirs * batch, 1, batch], [batch * hidden, hidden])
+        };
+        Distances {
+            x: [x[0] * width, x[1] * width, all].map(|n| n as u32),
+            y: y.map(|n| (n * hidden) as u32),
+            state,
+        }
+    }
+}
+
+/// The functions f, g and h of both directions.
+fn functions(op: &Recurrent) -> [Function; 6] {
+    std::array::from_fn(|i| {
+        let list = op.functions.get(i / 3).or(op.functions.first());
+        list.and_then(|f| f.get(i % 3)).copied().unwrap_or(Function::TANH)
+    })
+}
+
+fn reversed(op: &Recurrent, d: &Dims) -> u32 {
+    (0..d.dirs).map(|dir| u32::from(op.direction.reversed(dir)) << dir).sum()
+}
+
+/// Emits all time steps as one dispatch.
+fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    let projected = project(d, cx, DType::F32, lower)?.y;
+    let r = Source::input(cx, 2, d.hidden, d.width(), true)?.by_rows(d.hidden, d.width(), lower)?;
+    let (functions, at) = (functions(op), Distances::of(d));
+    let codes = functions.map(|f| f.code());
+    let kind = match op.kind {
+        Kind::Rnn => 0,
+        Kind::Lstm => 1,
+        Kind::Gru { linear_before_reset: true } => 2,
+        Kind::Gru { linear_before_reset: false } => 3,
+    };
+    let spec = [
+        (spec::sequence::KIND, kind),
+        (spec::sequence::BIASED, u32::from(cx.has(3))),
+        (spec::sequence::PEEPHOLES, u32::from(cx.has(7))),
+        (spec::sequence::LENGTHS, u32::from(cx.has(4))),
+        (spec::sequence::CLIPPED, u32::from(op.clip.is_some())),
+        (spec::sequence::INPUT_FORGET, u32::from(op.input_forget)),
+        (spec::sequence::F0, codes[0]),
+        (spec::sequence::G0, codes[1]),
+        (spec::sequence::H0, codes[2]),
+        (spec::sequence::F1, codes[3]),
+        (spec::sequence::G1, codes[4]),
+        (spec::sequence::H1, codes[5]),
+        (spec::sequence::INITIAL, u32::from(cx.has(5)) | u32::from(cx.has(6)) << 1),
+        (spec::sequence::LAST, [0, 0, 1, 3][cx.outputs().len().min(3)]),
+    ];
+    let params = params::Sequence {
+        rows: (d.dirs * d.batch) as u32,
+        batch: d.batch as u32,
+        hidden: d.hidden as u32,
+        steps: d.steps as u32,
+        reversed: reversed(op, d),
+        x_step: at.x[0],
+        x_batch: at.x[1],
+        x_dir: at.x[2],
+        s_batch: at.state[1] as u32,
+        s_dir: at.state[0] as u32,
+        y_step: at.y[0],
+        y_batch: at.y[1],
+        y_dir: at.y[2],
+        clip: op.clip.unwrap_or(0.0),
+        alpha: functions.map(|f| f.alpha),
+        beta: functions.map(|f| f.beta),
+    };
+    let input = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
+    let output = |i: usize| if i < cx.outputs().len() { Operand::Output(i) } else { Operand::Unused };
+    let args = [
+        projected,
+        r,
+        input(3),
+        input(7),
+        input(4),
+        input(5),
+        input(6),
+        Operand::Output(0),
+        output(1),
+        output(2),
+    ];
+    lower.dispatch_rows(id::SEQUENCE, &spec, &args, &params, d.dirs * d.batch, true)
 }
 
 /// A state in scratch memory.
@@ -66,25 +211,8 @@ impl<'a> Layer<'a> {
         dtype: DType,
         lower: &mut Lowering<'_>,
     ) -> Result<Self, OpError> {
-        let (rows, width, hidden) = (d.steps * d.batch, d.width(), d.hidden);
-        let bytes = |elements: usize| elements * dtype.bytes();
-        let projected = lower.scratch(bytes(d.dirs * rows * width));
-        let product = Product {
-            m: rows,
-            n: width,
-            k: d.input,
-            pairs: (0..d.dirs).map(|dir| (0, dir)).collect(),
-            a: Source::input(cx, 0, rows, d.input, false)?,
-            b: Source::input(cx, 1, d.input, width, true)?,
-            c: None,
-            alpha: 1.0,
-            beta: 1.0,
-            activation: Activation::None,
-            dtype,
-            y: projected,
-            prepared: None,
-        };
-        product.lower(lower)?;
+        let (width, hidden) = (d.width(), d.hidden);
+        let product = project(d, cx, dtype, lower)?;
 
         // Rows of whole texels, where products read them so.
         let texels = dtype == DType::F32 && lower.device().prefers_texels;
@@ -99,7 +227,7 @@ impl<'a> Layer<'a> {
         let before = op.kind == Kind::Gru { linear_before_reset: false };
         let c = if op.kind == Kind::Lstm || before { state(DType::F32, hidden) } else { h };
         let scaled = if before { state(dtype, row) } else { h };
-        let recurrent = lower.scratch(bytes(states * width));
+        let recurrent = lower.scratch(states * width * dtype.bytes());
 
         let side = |state: &State| Source {
             operand: state.operand,
@@ -132,7 +260,7 @@ impl<'a> Layer<'a> {
         for product in &mut products {
             product.prepare(lower)?;
         }
-        let layer = Layer { op, d, cx, dtype, projected, recurrent, h, c, scaled, products };
+        let layer = Layer { op, d, cx, dtype, projected: product.y, recurrent, h, c, scaled, products };
         layer.start(5, &layer.h, lower)?;
         if op.kind == Kind::Lstm {
             layer.start(6, &layer.c, lower)?;
@@ -147,7 +275,7 @@ impl<'a> Layer<'a> {
             return Ok(());
         }
         let from = State { operand: Operand::Input(i), dtype: self.dtype, row: 0 };
-        self.copy((&from, self.outside()), (state, self.inside(state)), lower)
+        self.copy((&from, Distances::of(self.d).state), (state, self.inside(state)), lower)
     }
 
     /// Stores the last states.
@@ -155,16 +283,10 @@ impl<'a> Layer<'a> {
         for (i, state) in [(1, &self.h), (2, &self.c)] {
             if i < self.cx.outputs().len() {
                 let to = State { operand: Operand::Output(i), dtype: self.dtype, row: 0 };
-                self.copy((state, self.inside(state)), (&to, self.outside()), lower)?;
+                self.copy((state, self.inside(state)), (&to, Distances::of(self.d).state), lower)?;
             }
         }
         Ok(())
-    }
-
-    /// Distances of directions and sequences in a state that is an input or output.
-    fn outside(&self) -> [usize; 2] {
-        let Dims { dirs, batch, hidden, .. } = *self.d;
-        if self.d.batch_first { [hidden, dirs * hidden] } else { [batch * hidden, hidden] }
     }
 
     /// Distances of directions and sequences in a state in scratch memory.
@@ -227,9 +349,8 @@ impl<'a> Layer<'a> {
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let (op, d, cx) = (self.op, self.d, self.cx);
-        let width = d.width();
         let lengths = cx.has(4);
-        let functions = self.functions();
+        let (functions, at) = (functions(op), Distances::of(d));
         let codes = functions.map(|f| f.code());
         let spec = [
             (spec::cell::KIND, kind),
@@ -245,9 +366,6 @@ impl<'a> Layer<'a> {
             (spec::cell::G1, codes[4]),
             (spec::cell::H1, codes[5]),
         ];
-        let (x_step, x_batch) = if d.batch_first { (1, d.steps) } else { (d.batch, 1) };
-        let y_rows =
-            if d.batch_first { [d.dirs, d.steps * d.dirs, 1] } else { [d.dirs * d.batch, 1, d.batch] };
         let n = d.dirs * d.batch * d.hidden;
         let params = params::Cell {
             n: n as u32,
@@ -255,17 +373,17 @@ impl<'a> Layer<'a> {
             hidden: d.hidden as u32,
             steps: d.steps as u32,
             step: step as u32,
-            reversed: (0..d.dirs).map(|dir| u32::from(op.direction.reversed(dir)) << dir).sum(),
-            x_step: (x_step * width) as u32,
-            x_batch: (x_batch * width) as u32,
-            x_dir: (d.steps * d.batch * width) as u32,
+            reversed: reversed(op, d),
+            x_step: at.x[0],
+            x_batch: at.x[1],
+            x_dir: at.x[2],
             r_dir: r_dir as u32,
             r_gate: r_gate as u32,
             r_batch: r_batch as u32,
             state_row: self.h.row as u32,
-            y_step: (y_rows[0] * d.hidden) as u32,
-            y_batch: (y_rows[1] * d.hidden) as u32,
-            y_dir: (y_rows[2] * d.hidden) as u32,
+            y_step: at.y[0],
+            y_batch: at.y[1],
+            y_dir: at.y[2],
             clip: op.clip.unwrap_or(0.0),
             alpha: functions.map(|f| f.alpha),
             beta: functions.map(|f| f.beta),
@@ -275,13 +393,5 @@ impl<'a> Layer<'a> {
         let args = [self.projected, self.recurrent, pick(3), pick(7), pick(4), self.h.operand, second, y];
         let kernel: KernelId = if self.dtype == DType::F16 { id::CELL_F16 } else { id::CELL_F32 };
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
-    }
-
-    /// The functions f, g and h of both directions.
-    fn functions(&self) -> [Function; 6] {
-        std::array::from_fn(|i| {
-            let list = self.op.functions.get(i / 3).or(self.op.functions.first());
-            list.and_then(|f| f.get(i % 3)).copied().unwrap_or(Function::TANH)
-        })
     }
 }

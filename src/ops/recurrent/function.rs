@@ -113,7 +113,7 @@ fn tanh<T: Real>(x: T) -> T {
 /// `log(1 + exp(x))` without overflow.
 fn softplus<T: Real>(x: T) -> T {
     let large = if x > T::ZERO { x } else { T::ZERO };
-    if x == x { large + (T::ONE + (-x.abs()).exp()).ln() } else { x }
+    large + (T::ONE + (-x.abs()).exp()).ln()
 }
 
 /// `count` functions for each of `directions` directions from the attributes `activations`, `activation_alpha` and

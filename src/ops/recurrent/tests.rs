@@ -330,15 +330,32 @@ fn without_time_steps_the_last_states_are_zero() {
 #[cfg(feature = "vulkan")]
 #[test]
 fn devices_compute_the_same() {
+    use crate::backend::DeviceInfo;
     use crate::ops::testing::{Check, as_is, no_texels, short_texels};
     for (i, case) in cases().into_iter().enumerate() {
         let (op, inputs) = (case.op(), case.inputs());
         let known: &[usize] = if i % 2 == 0 { &[1, 2, 3] } else { &[] };
         let pretend = if i % 3 == 2 { short_texels } else { as_is };
-        for change in [pretend, no_texels] {
+        let changes: [fn(&mut DeviceInfo); 4] = [
+            pretend,
+            no_texels,
+            // Too few arguments for whole sequences at once.
+            |info| info.limits.max_arguments = 8,
+            |info| {
+                no_texels(info);
+                info.limits.max_arguments = 8;
+            },
+        ];
+        for change in changes {
             let check = Check::new(&*op, &inputs).outputs(case.outputs()).constants(known);
             check.pretend(change).tolerance(2e-5).run();
         }
+    }
+    // As many elements as local memory holds, and more.
+    for (name, hidden) in [("LSTM", 256), ("GRU", 256), ("RNN", 257)] {
+        let case = Case { peepholes: true, ..Case::new(name, "reverse", [3, 2, 5, hidden]) };
+        let (op, inputs) = (case.op(), case.inputs());
+        Check::new(&*op, &inputs).outputs(case.outputs()).pretend(no_texels).tolerance(5e-5).run();
     }
     let empty = Case::new("GRU", "forward", [0, 2, 3, 4]);
     Check::new(&*empty.op(), &empty.inputs()).outputs(2).run();

@@ -8,6 +8,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::index::NUMBERS;
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -96,9 +97,7 @@ impl Operator for Cumulative {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
-        if cx.dtype(0)? == DType::Bool {
-            return Err(OpError::unsupported(format!("{} of bool", self.name())));
-        }
+        cx.dtype_of(0, NUMBERS)?;
         self.along(cx)?;
         Ok(vec![cx.input(0)?.clone()])
     }
@@ -119,10 +118,12 @@ impl Operator for Cumulative {
         let kernel = match (cx.dtype(0)?, grouped) {
             (DType::F32, false) => id::CUMULATIVE_F32,
             (DType::F16, false) => id::CUMULATIVE_F16,
+            (DType::F64, false) => id::CUMULATIVE_F64,
             (DType::I32, false) => id::CUMULATIVE_I32,
             (DType::I64, false) => id::CUMULATIVE_I64,
             (DType::F32, true) => id::CUMULATIVE_F32_GROUPED,
             (DType::F16, true) => id::CUMULATIVE_F16_GROUPED,
+            (DType::F64, true) => id::CUMULATIVE_F64_GROUPED,
             (DType::I32, true) => id::CUMULATIVE_I32_GROUPED,
             (DType::I64, true) => id::CUMULATIVE_I64_GROUPED,
             (other, _) => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
@@ -146,7 +147,8 @@ impl Operator for Cumulative {
     }
 }
 
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
     use crate::graph::Tensor;
@@ -169,6 +171,7 @@ mod tests {
                     };
                     check(tensor_of(&shape, &values, near), 1e-4);
                     check(tensor_of(&shape, &values, |v| half::f16::from_f32(near(v))), 5e-3);
+                    check(tensor_of(&shape, &values, |v| f64::from(near(v))), 1e-12);
                     check(tensor_of(&shape, &values, |v| (v * 40.0) as i32), 0.0);
                     check(tensor_of(&shape, &values, |v| (v * 1e12) as i64), 0.0);
                 }

@@ -8,6 +8,7 @@ pub use arg::{ArgReduce, Pick};
 pub use cumulative::Cumulative;
 pub use reduce_op::{Reduce, ReduceKind};
 
+use super::index::NUMBERS;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
 
@@ -17,8 +18,8 @@ pub const FAMILY: Family = Family {
     ops: &[
         row("ArgMax", |a, _| arg::read(a, Pick::Largest)),
         row("ArgMin", |a, _| arg::read(a, Pick::Smallest)),
-        OpDef { since: 26, ..row("CumProd", |a, _| cumulative::read(a, true)) },
-        OpDef { since: 11, ..row("CumSum", |a, _| cumulative::read(a, false)) },
+        OpDef { since: 26, types: NUMBERS, ..row("CumProd", |a, _| cumulative::read(a, true)) },
+        OpDef { since: 11, types: NUMBERS, ..row("CumSum", |a, _| cumulative::read(a, false)) },
         row("ReduceL1", |a, o| reduce_op::read(a, o, ReduceKind::L1)),
         row("ReduceL2", |a, o| reduce_op::read(a, o, ReduceKind::L2)),
         row("ReduceLogSum", |a, o| reduce_op::read(a, o, ReduceKind::LogSum)),

@@ -121,7 +121,7 @@ impl Operator for Col2Im {
             let (x, y) = (args.read::<T>(0)?, args.take_write::<T>(3)?);
             check_len(0, x.len(), dims.columns())?;
             check_len(3, y.len(), dims.planes * dims.plane())?;
-            dims.add_all(x, y, <T as Number>::ZERO, |a, b| Number::add(a, b));
+            dims.add_all(x, y, <T as Number>::ZERO, Number::add);
             Ok(())
         })), else Err(OpError::unsupported("sums of bool")))
     }

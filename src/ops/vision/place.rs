@@ -93,14 +93,21 @@ impl SampledAxis {
     /// lowest one.
     fn inside<T: Real>(&self, x: T) -> T {
         let last = T::from_f64(self.size as f64 - 1.0);
+        // Beyond these no tap is inside.
+        let (low, high) = (T::from_f64(-3.0), last + T::from_f64(3.0));
         match self.outside {
             Outside::Zeros => {
-                let (low, high) = (T::from_f64(-3.0), last + T::from_f64(3.0));
-                if x >= low && x <= high { x } else { low }
+                if x >= low && x <= high {
+                    x
+                } else {
+                    low
+                }
             }
             Outside::Border => {
-                let x = if x >= T::ZERO { x } else { T::ZERO };
-                if x > last { last } else { x }
+                // Of a cubic every tap is brought inside by itself.
+                let (low, high) = if self.mode == SampleMode::Cubic { (low, high) } else { (T::ZERO, last) };
+                let x = if x >= low { x } else { low };
+                if x > high { high } else { x }
             }
             Outside::Reflection => self.reflect(x),
         }

@@ -261,6 +261,7 @@ fn dropout_of_inference_keeps_everything() {
     let training = |ratio: f32| {
         facts(op.as_ref(), &[Some(x.clone()), Some(Tensor::scalar(ratio)), Some(truth.clone())], 1)
     };
-    assert!(matches!(training(0.5), Err(OpError::Unsupported { .. })));
-    assert!(training(0.0).is_ok());
+    assert!(matches!(training(1.0), Err(OpError::Value { input: 1, .. })));
+    assert_eq!(op.alias(&training(0.0).unwrap()), Some(0));
+    assert_eq!(op.alias(&training(0.5).unwrap()), None);
 }

@@ -1,0 +1,43 @@
+// Weights of few bits: columns of blocks of codes that share a scale and a zero point.
+#ifndef ONEPOOL_NBITS_GLSL
+#define ONEPOOL_NBITS_GLSL
+
+SPEC(1, uint, BITS, 4u);     // 4 or 8
+SPEC(2, uint, ZEROS, 0u);    // zero points: 0 the middle code, 1 packed codes, 2 numbers
+SPEC(3, uint, BIASED, 0u);
+
+layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { uint b[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Scales { T scales[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Codes { uint8_t zero_codes[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Zeros { T zeros[]; };
+layout(set = 0, binding = 5, std430) readonly buffer Bias { T bias[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer Y { T y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint m, n, k;
+    uint block;        // codes that share a scale
+    uint blocks;       // of one column
+    uint words;        // of the codes of one column
+    uint zero_bytes;   // of the packed zero points of one column
+} p;
+
+const uint CODES = 32u / BITS;   // in one word
+const uint MASK = (1u << BITS) - 1u;
+
+// Scale and zero point of the block that code `k` of a column lies in.
+vec2 block_of(uint column, uint k)
+{
+    uint block = k / p.block;
+    float zero = float(1u << (BITS - 1u));
+    if (ZEROS == 1u) {
+        uint bits = uint(zero_codes[column * p.zero_bytes + block * BITS / 8u]);
+        zero = float((bits >> (block * BITS & 7u)) & MASK);
+    } else if (ZEROS == 2u) {
+        zero = float(zeros[column * p.blocks + block]);
+    }
+    return vec2(float(scales[column * p.blocks + block]), zero);
+}
+
+#endif

@@ -1,0 +1,78 @@
+// Rows times weights of few bits: a work-group computes 64 x 64 elements, weights are made in its memory.
+// variant: f32  T=float EXT_INT8
+// variant: f16  T=float16_t EXT_STORAGE16 EXT_INT8
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+
+layout(local_size_x = 16, local_size_y = 16) in;
+
+#include "nbits.glsl"
+
+const uint TILE = 64u;
+const uint DEPTH = 16u;
+
+shared float a_tile[DEPTH][TILE + 4u];
+shared float b_tile[DEPTH][TILE + 4u];
+
+void main()
+{
+    uint tx = gl_LocalInvocationID.x;
+    uint ty = gl_LocalInvocationID.y;
+    uint t = gl_LocalInvocationIndex;
+    uint row = gl_WorkGroupID.y * TILE;
+    uint col = gl_WorkGroupID.x * TILE;
+    float sums[4][4];
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+            sums[i][j] = 0.0;
+        }
+    }
+    // Four neighbouring codes of one column, which are in one word.
+    uint column = col + t / 4u;
+    uint quad = 4u * (t % 4u);
+    for (uint k0 = 0u; k0 < p.k; k0 += DEPTH) {
+        [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+            uint r = t / DEPTH + 16u * q;
+            uint k = k0 + t % DEPTH;
+            a_tile[t % DEPTH][r] = row + r < p.m && k < p.k ? float(a[(row + r) * p.k + k]) : 0.0;
+        }
+        uint k = k0 + quad;
+        uint word = 0u;
+        vec2 block = vec2(0.0);
+        if (column < p.n && k < p.k) {
+            word = b[column * p.words + k / CODES] >> (k % CODES * BITS);
+            block = block_of(column, k);
+        }
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            float weight = (float((word >> (i * BITS)) & MASK) - block.y) * block.x;
+            b_tile[quad + i][t / 4u] = k + i < p.k ? weight : 0.0;
+        }
+        barrier();
+        for (uint d = 0u; d < DEPTH; ++d) {
+            float left[4];
+            float right[4];
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                left[i] = a_tile[d][4u * ty + i];
+                right[i] = b_tile[d][tx + 16u * i];
+            }
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                    sums[i][j] = fma(left[i], right[j], sums[i][j]);
+                }
+            }
+        }
+        barrier();
+    }
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        uint r = row + 4u * ty + i;
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+            uint n = col + tx + 16u * j;
+            if (r < p.m && n < p.n) {
+                float v = sums[i][j];
+                y[r * p.n + n] = T(BIASED != 0u ? v + float(bias[n]) : v);
+            }
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Sequences and optionals, which no tensor is: what a name stands for is followed while nodes are read, and only
+//! what is taken out of a sequence becomes a node.
+//!
+//! A list whose structure is known is a list of tensors; positions may be known only when a graph is planned
+//! ([`Pick`]). What SplitToSequence makes is cut when a piece is taken ([`Piece`]). An optional is its element, or
+//! an absent argument.
+
+use std::sync::Arc;
+
+use super::attribute::attribute_value;
+use super::graph::{Failure, Importer, Making, Scope};
+use super::proto::NodeProto;
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorId, TensorInfo};
+use crate::loader::error::LoadErrorKind;
+use crate::ops::movement::Concat;
+use crate::ops::pointwise::Identity;
+use crate::ops::sequence::{Edit, MAX_POSITIONS, Pick, Piece, PieceCount};
+use crate::ops::shape_ops::Unsqueeze;
+use crate::ops::{AttrMap, AttrReader, OpError, Operator};
+use crate::shape::Shape;
+
+/// The longest list of tensors that is followed.
+const MAX_LIST: usize = 1024;
+
+/// Operators that are read here, and the opset each is there from.
+const OPERATORS: &[(&str, i64)] = &[
+    ("ConcatFromSequence", 11),
+    ("Optional", 15),
+    ("OptionalGetElement", 15),
+    ("OptionalHasElement", 15),
+    ("SequenceAt", 11),
+    ("SequenceConstruct", 11),
+    ("SequenceEmpty", 11),
+    ("SequenceErase", 11),
+    ("SequenceInsert", 11),
+    ("SequenceLength", 11),
+    ("SplitToSequence", 11),
+];
+
+/// Whether an operator is read here.
+pub(super) fn reads(domain: &str, op: &str, opset: i64) -> bool {
+    domain.is_empty() && OPERATORS.iter().any(|(name, since)| *name == op && *since <= opset)
+}
+
+/// What a name that is a sequence stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Sequence {
+    List(List),
+    Cut(Cut),
+}
+
+/// Tensors, and changes of the list at positions that are not known yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct List {
+    /// The first `first` are the list, the others are inserted by `edits`.
+    items: Vec<TensorId>,
+    first: usize,
+    edits: Vec<Edit>,
+    positions: Vec<TensorId>,
+    /// Elements when all edits are done.
+    len: usize,
+}
+
+/// A tensor that is cut up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    data: TensorId,
+    split: Option<TensorId>,
+    axis: i64,
+    keep_dims: bool,
+    /// How many pieces there are, where that is known.
+    count: Option<usize>,
+}
+
+impl List {
+    /// Where a known position of a list with `more` places behind its elements is.
+    fn place(&self, at: i64, more: usize) -> Result<usize, Failure> {
+        let from_start = if at < 0 { at.saturating_add(self.len as i64) } else { at };
+        let found = usize::try_from(from_start).ok().filter(|p| *p < self.len.saturating_add(more));
+        found.ok_or_else(|| {
+            let expected = format!("a position in a sequence of {} elements", self.len);
+            LoadErrorKind::unexpected(expected, at.to_string()).into()
+        })
+    }
+
+    /// The number of a position that is not known yet.
+    fn later(&mut self, position: TensorId) -> Result<usize, Failure> {
+        // One more is that of the element that is taken in the end.
+        if self.positions.len().saturating_add(1) >= MAX_POSITIONS {
+            return Err(unsupported(format!(
+                "a sequence changed at more than {MAX_POSITIONS} unknown positions"
+            )));
+        }
+        self.positions.push(position);
+        Ok(self.positions.len().saturating_sub(1))
+    }
+
+    fn insert(&mut self, tensor: TensorId, position: Option<Position>) -> Result<(), Failure> {
+        if self.items.len() >= MAX_LIST {
+            let (found, limit) = (self.items.len() as u64, MAX_LIST as u64);
+            return Err(LoadErrorKind::TooMany { what: "elements of a sequence", found, limit }.into());
+        }
+        let at = match position.map(|p| p.known) {
+            None => Some(self.len),
+            Some(known) => known.map(|at| self.place(at, 1)).transpose()?,
+        };
+        match at.filter(|_| self.edits.is_empty()) {
+            Some(at) => {
+                self.items.insert(at.min(self.items.len()), tensor);
+                self.first = self.items.len();
+            }
+            None => {
+                let position = position.map(|p| self.later(p.tensor)).transpose()?;
+                self.edits.push(Edit::Insert { item: self.items.len(), position });
+                self.items.push(tensor);
+            }
+        }
+        self.len = self.len.saturating_add(1);
+        Ok(())
+    }
+
+    fn erase(&mut self, position: Option<Position>) -> Result<(), Failure> {
+        let at = match position.map(|p| p.known) {
+            None => Some(self.place(-1, 0)?),
+            Some(known) => known.map(|at| self.place(at, 0)).transpose()?,
+        };
+        match at.filter(|_| self.edits.is_empty()) {
+            Some(at) => {
+                self.items.remove(at.min(self.items.len().saturating_sub(1)));
+                self.first = self.items.len();
+            }
+            None => {
+                // Nothing can be taken from an empty list, wherever.
+                self.place(0, 0)?;
+                let position = position.map(|p| self.later(p.tensor)).transpose()?;
+                self.edits.push(Edit::Erase { position });
+            }
+        }
+        self.len = self.len.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Element `position` as a tensor.
+    fn element(&self, name: &str, position: Position, making: &mut Making) -> Result<TensorId, Failure> {
+        let at = position.known.map(|at| self.place(at, 0)).transpose()?;
+        if let Some(&id) = at.filter(|_| self.edits.is_empty()).and_then(|at| self.items.get(at)) {
+            return Ok(id);
+        }
+        // Nothing can be taken from an empty list, wherever.
+        self.place(0, 0)?;
+        let positions = self.positions.iter().copied().chain([position.tensor]);
+        let inputs: Vec<Option<TensorId>> = positions.chain(self.items.iter().copied()).map(Some).collect();
+        let op = Pick {
+            positions: self.positions.len().saturating_add(1),
+            first: self.first,
+            edits: self.edits.as_slice().into(),
+        };
+        Ok(making.derived(name, op, &inputs))
+    }
+}
+
+impl Cut {
+    /// Piece `position` as a tensor.
+    fn piece(&self, name: &str, position: TensorId, making: &mut Making) -> TensorId {
+        let op = Piece { axis: self.axis, keep_dims: self.keep_dims };
+        making.derived(name, op, &[Some(self.data), self.split, Some(position)])
+    }
+}
+
+/// Where in a list something happens; `None` is the end.
+#[derive(Clone, Copy)]
+struct Position {
+    tensor: TensorId,
+    known: Option<i64>,
+}
+
+impl Making {
+    /// The output of a new node.
+    fn derived(&mut self, name: &str, op: impl Operator, inputs: &[Option<TensorId>]) -> TensorId {
+        let unique = self.unique(name);
+        let output = self.builder.declare(unique);
+        self.builder.node_into(name, Arc::new(op) as Arc<dyn Operator>, inputs, &[Some(output)]);
+        output
+    }
+
+    /// A position that is known.
+    fn position(&mut self, name: &str, at: i64) -> Position {
+        Position { tensor: self.constant(name, Tensor::scalar(at)), known: Some(at) }
+    }
+}
+
+/// A node with its attributes.
+struct Call<'m, 'c> {
+    node: &'m NodeProto,
+    attrs: &'c AttrMap,
+}
+
+impl<'m> Call<'m, '_> {
+    fn int(&self, name: &str, default: i64) -> Result<i64, Failure> {
+        let reader = AttrReader::new(self.attrs, self.node.input.len(), self.node.output.len());
+        Ok(reader.int(name, default).map_err(OpError::from)?)
+    }
+
+    /// Input `i` by name; empty where it is absent.
+    fn input(&self, i: usize) -> &'m str {
+        self.node.input.get(i).map_or("", String::as_str)
+    }
+
+    fn output(&self) -> &'m str {
+        self.node.output.first().map_or("", String::as_str)
+    }
+
+    /// What new nodes and tensors are called.
+    fn name(&self) -> &'m str {
+        if self.node.name.is_empty() { self.output() } else { &self.node.name }
+    }
+
+    /// The tensor that input `i` is.
+    fn tensor(&self, i: usize, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<TensorId, Failure> {
+        let name = self.input(i);
+        if scope.sequences.contains_key(name) {
+            return Err(unsupported(format!("a sequence as input {i} of {}", self.node.op_type)));
+        }
+        scope.get(making, name).ok_or_else(|| OpError::MissingInput { input: i }.into())
+    }
+
+    /// The sequence that input 0 is.
+    fn sequence(&self, scope: &Scope<'m, '_>) -> Result<Sequence, Failure> {
+        scope.sequences.get(self.input(0)).cloned().ok_or_else(|| {
+            let what = "a sequence that is an input of the graph, or comes out of control flow or a function";
+            unsupported(what)
+        })
+    }
+
+    /// The position that input `i` holds, if it is given.
+    fn position(
+        &self,
+        i: usize,
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+    ) -> Result<Option<Position>, Failure> {
+        if self.input(i).is_empty() {
+            return Ok(None);
+        }
+        let tensor = self.tensor(i, making, scope)?;
+        let known = match making.constants.get(&tensor) {
+            None => None,
+            Some(value) => {
+                let found = value.to_i64s().ok().and_then(|v| v.first().copied());
+                Some(found.ok_or_else(|| LoadErrorKind::unexpected("a position", value.info().to_string()))?)
+            }
+        };
+        Ok(Some(Position { tensor, known }))
+    }
+
+    /// A list of tensors; of what is cut up, the pieces, where it is known how many there are.
+    fn list(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<List, Failure> {
+        let cut = match self.sequence(scope)? {
+            Sequence::List(list) => return Ok(list),
+            Sequence::Cut(cut) => cut,
+        };
+        let count = cut.count.ok_or_else(|| {
+            unsupported(format!("{} of a sequence whose length is not known at load", self.node.op_type))
+        })?;
+        let mut list = List::default();
+        for at in 0..count.min(MAX_LIST.saturating_add(1)) {
+            let position = making.position(self.name(), at as i64);
+            list.insert(cut.piece(self.name(), position.tensor, making), None)?;
+        }
+        Ok(list)
+    }
+
+    /// Lets the output stand for a sequence.
+    fn define(&self, sequence: Sequence, scope: &mut Scope<'m, '_>) -> Result<(), Failure> {
+        let name = self.output();
+        let taken = scope.slots.contains_key(name) || scope.sequences.insert(name, sequence).is_some();
+        if taken {
+            return Err(LoadErrorKind::Duplicate { what: "tensors", name: name.to_owned() }.into());
+        }
+        Ok(())
+    }
+
+    /// Lets the output stand for a tensor that exists.
+    fn stands_for(
+        &self,
+        id: TensorId,
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+    ) -> Result<(), Failure> {
+        if !scope.slots.contains_key(self.output()) {
+            return Ok(scope.bind(self.output(), Some(id), "tensors")?);
+        }
+        // A node that comes before this one reads it.
+        let output = scope.define(making, self.output())?;
+        let identity = Arc::new(Identity) as Arc<dyn Operator>;
+        making.builder.node_into(self.name(), identity, &[Some(id)], &[output]);
+        Ok(())
+    }
+}
+
+fn unsupported(what: impl Into<String>) -> Failure {
+    LoadErrorKind::unsupported(what).into()
+}
+
+/// Lets the output of an Identity stand for the same sequence as its input; other operators take none.
+pub(super) fn pass<'m>(node: &'m NodeProto, scope: &mut Scope<'m, '_>) -> Result<bool, Failure> {
+    let Some(name) = node.input.iter().find(|name| scope.sequences.contains_key(name.as_str())) else {
+        return Ok(false);
+    };
+    if node.op_type != "Identity" {
+        return Err(unsupported(format!("{name:?}, a sequence, as an input of {}", node.op_type)));
+    }
+    let call = Call { node, attrs: &AttrMap::new() };
+    let sequence = call.sequence(scope)?;
+    call.define(sequence, scope)?;
+    Ok(true)
+}
+
+impl<'m> Importer<'m, '_> {
+    /// Reads a node of one of [`OPERATORS`].
+    pub(super) fn sequence_node(
+        &mut self,
+        node: &'m NodeProto,
+        making: &mut Making,
+        scope: &mut Scope<'m, '_>,
+    ) -> Result<(), Failure> {
+        let mut attrs = AttrMap::new();
+        // The type of an optional says nothing about tensors.
+        for attr in node.attribute.iter().filter(|a| a.name != "type") {
+            if let Some(value) = attribute_value(attr, scope.attrs, &mut self.store)? {
+                attrs.insert(attr.name.clone(), value);
+            }
+        }
+        let call = &Call { node, attrs: &attrs };
+        match node.op_type.as_str() {
+            "SequenceEmpty" => call.define(Sequence::List(List::default()), scope),
+            "SequenceConstruct" => {
+                let mut list = List::default();
+                for i in 0..node.input.len() {
+                    list.insert(call.tensor(i, making, scope)?, None)?;
+                }
+                call.define(Sequence::List(list), scope)
+            }
+            "SequenceInsert" => {
+                let mut list = call.list(making, scope)?;
+                let item = call.tensor(1, making, scope)?;
+                list.insert(item, call.position(2, making, scope)?)?;
+                call.define(Sequence::List(list), scope)
+            }
+            "SequenceErase" => {
+                let mut list = call.list(making, scope)?;
+                list.erase(call.position(1, making, scope)?)?;
+                call.define(Sequence::List(list), scope)
+            }
+            "SplitToSequence" => {
+                let data = call.tensor(0, making, scope)?;
+                let given = !call.input(1).is_empty();
+                let split = if given { Some(call.tensor(1, making, scope)?) } else { None };
+                let value = split.and_then(|id| making.constants.get(&id));
+                let count = value.filter(|v| v.shape().rank() == 1).map(|v| v.info().elements());
+                let (axis, keep_dims) = (call.int("axis", 0)?, call.int("keepdims", 1)? != 0);
+                call.define(Sequence::Cut(Cut { data, split, axis, keep_dims, count }), scope)
+            }
+            "SequenceAt" => {
+                let position = call.position(1, making, scope)?;
+                let position = position.ok_or(OpError::MissingInput { input: 1 })?;
+                let id = match call.sequence(scope)? {
+                    Sequence::List(list) => list.element(call.name(), position, making)?,
+                    Sequence::Cut(cut) => cut.piece(call.name(), position.tensor, making),
+                };
+                call.stands_for(id, making, scope)
+            }
+            "SequenceLength" => {
+                let id = match call.sequence(scope)? {
+                    Sequence::List(list) => making.constant(call.name(), Tensor::scalar(list.len as i64)),
+                    Sequence::Cut(cut) => {
+                        let op = PieceCount { axis: cut.axis };
+                        making.derived(call.name(), op, &[Some(cut.data), cut.split])
+                    }
+                };
+                call.stands_for(id, making, scope)
+            }
+            "ConcatFromSequence" => concat(call, making, scope),
+            "OptionalHasElement" => {
+                let given = call.input(0);
+                let has = scope.sequences.contains_key(given) || scope.get(making, given).is_some();
+                let info = TensorInfo::new(DType::Bool, Shape::scalar());
+                let value = Tensor::from_bytes(info, &[u8::from(has)]).map_err(OpError::from)?;
+                let id = making.constant(call.name(), value);
+                call.stands_for(id, making, scope)
+            }
+            // Optional and OptionalGetElement: the element itself.
+            op => {
+                if let Some(sequence) = scope.sequences.get(call.input(0)).cloned() {
+                    return call.define(sequence, scope);
+                }
+                match scope.get(making, call.input(0)) {
+                    Some(id) => call.stands_for(id, making, scope),
+                    None if op == "Optional" => Ok(scope.bind(call.output(), None, "tensors")?),
+                    None => {
+                        Err(LoadErrorKind::unexpected("an optional with an element", "one without").into())
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// ConcatFromSequence as Concat, of elements with one more axis where it makes a new one.
+fn concat<'m>(call: &Call<'m, '_>, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<(), Failure> {
+    let list = call.list(making, scope)?;
+    let missing = || LoadErrorKind::missing("attribute \"axis\" of ConcatFromSequence");
+    let axis =
+        if call.attrs.contains_key("axis") { call.int("axis", 0)? } else { return Err(missing().into()) };
+    let mut inputs = Vec::with_capacity(list.len);
+    for at in 0..list.len {
+        let position = making.position(call.name(), at as i64);
+        inputs.push(list.element(call.name(), position, making)?);
+    }
+    if inputs.is_empty() {
+        return Err(
+            LoadErrorKind::unexpected("a sequence with elements to concatenate", "an empty one").into()
+        );
+    }
+    if call.int("new_axis", 0)? != 0 {
+        for id in &mut inputs {
+            let op = Unsqueeze { axes: Some(vec![axis]) };
+            *id = making.derived(call.name(), op, &[Some(*id)]);
+        }
+    }
+    let inputs: Vec<Option<TensorId>> = inputs.into_iter().map(Some).collect();
+    let id = making.derived(call.name(), Concat { axis }, &inputs);
+    call.stands_for(id, making, scope)
+}

@@ -1,0 +1,209 @@
+//! Models with sequences and optionals, run on the CPU.
+
+use prost::Message as _;
+
+use super::load_onnx_bytes;
+use super::proto::*;
+use super::tests::{graph, graph_attr, int_attr, model, node, with};
+use crate::graph::{Graph, Tensor};
+use crate::loader::LoadError;
+use crate::session::Session;
+
+/// A graph of `x` and `y`, two floats each, and int64 scalars `p` and `q`, with constants `one` and `sizes`.
+fn proto(nodes: Vec<NodeProto>, outputs: &[&str]) -> GraphProto {
+    let mut g = graph(&["x", "y"], nodes, outputs);
+    for name in ["p", "q"] {
+        let tensor = TensorTypeProto {
+            elem_type: data_type::INT64,
+            shape: Some(TensorShapeProto { dim: Vec::new() }),
+        };
+        let r#type = Some(TypeProto { value: Some(TypeValue::Tensor(tensor)) });
+        g.input.push(ValueInfoProto { name: name.into(), r#type });
+    }
+    let ints = |name: &str, dims: &[i64], values: &[i64]| TensorProto {
+        name: name.into(),
+        data_type: data_type::INT64,
+        dims: dims.to_vec(),
+        int64_data: values.to_vec(),
+        ..Default::default()
+    };
+    g.initializer.push(ints("one", &[], &[1]));
+    g.initializer.push(ints("last", &[], &[-1]));
+    g.initializer.push(ints("sizes", &[2], &[0, 2]));
+    g
+}
+
+fn load(nodes: Vec<NodeProto>, outputs: &[&str]) -> Result<Graph, LoadError> {
+    let mut m = model(proto(nodes, outputs));
+    m.opset_import[0].version = 18;
+    load_onnx_bytes(&m.encode_to_vec(), None)
+}
+
+fn run(session: &mut Session, p: i64, q: i64) -> Result<Vec<Tensor>, crate::session::Error> {
+    let given = [
+        ("x", Tensor::new([2], &[1.0f32, 2.0]).unwrap()),
+        ("y", Tensor::new([2], &[3.0f32, 4.0]).unwrap()),
+        ("p", Tensor::scalar(p)),
+        ("q", Tensor::scalar(q)),
+    ];
+    for (name, value) in &given {
+        session.set_input(name, value)?;
+    }
+    session.run()?;
+    session.outputs().iter().map(|o| session.get_output(&o.name)).collect()
+}
+
+fn session(graph: Graph) -> Session {
+    Session::builder().graph(graph).device("cpu").build().unwrap()
+}
+
+#[track_caller]
+fn gives(nodes: Vec<NodeProto>, dims: &[usize], want: &[f32]) {
+    let got = run(&mut session(load(nodes, &["r"]).unwrap()), 0, 0).unwrap().remove(0);
+    assert_eq!((got.shape().dims(), got.as_slice::<f32>().unwrap()), (dims, want));
+}
+
+#[track_caller]
+fn fails(nodes: Vec<NodeProto>, outputs: &[&str], phrase: &str) {
+    let e = load(nodes, outputs).unwrap_err();
+    assert!(crate::loader::LoadError::to_string(&e).contains(phrase), "{e}");
+}
+
+fn list() -> NodeProto {
+    node("SequenceConstruct", &["x", "y"], &["s"])
+}
+
+#[test]
+fn an_element_of_a_known_list_costs_no_node() {
+    let at = |position: &str| vec![list(), node("SequenceAt", &["s", position], &["r"])];
+    let loaded = load(at("one"), &["r"]).unwrap();
+    assert_eq!((loaded.nodes().len(), loaded.output("r")), (0, Some(0)));
+    gives(at("last"), &[2], &[3.0, 4.0]);
+    let mut nodes = at("one");
+    // A reader may come before the node it reads.
+    nodes.insert(0, node("Relu", &["r"], &["z"]));
+    let got = run(&mut session(load(nodes, &["z"]).unwrap()), 0, 0).unwrap();
+    assert_eq!(got[0].as_slice::<f32>().unwrap(), [3.0, 4.0]);
+}
+
+#[test]
+fn lists_are_edited_and_joined() {
+    gives(
+        vec![
+            node("SequenceEmpty", &[], &["e"]),
+            node("SequenceInsert", &["e", "x"], &["a"]),
+            node("SequenceInsert", &["a", "y", "last"], &["b"]),
+            node("Identity", &["b"], &["c"]),
+            node("SequenceInsert", &["c", "y"], &["d"]),
+            node("SequenceErase", &["d", "one"], &["s"]),
+            with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", 0)]),
+        ],
+        &[4],
+        &[3.0, 4.0, 3.0, 4.0],
+    );
+    let stack =
+        with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", -1), int_attr("new_axis", 1)]);
+    gives(vec![list(), stack], &[2, 2], &[1.0, 3.0, 2.0, 4.0]);
+    let length = node("SequenceLength", &["s"], &["r"]);
+    let got = run(&mut session(load(vec![list(), length], &["r"]).unwrap()), 0, 0).unwrap();
+    assert_eq!(got[0].to_i64s().unwrap(), [2]);
+}
+
+#[test]
+fn what_is_cut_up_is_taken_piece_by_piece() {
+    let cut = |inputs: &[&str]| node("SplitToSequence", inputs, &["s"]);
+    gives(vec![cut(&["x"]), node("SequenceAt", &["s", "last"], &["r"])], &[1], &[2.0]);
+    let squeezed = with(cut(&["x"]), [int_attr("keepdims", 0)]);
+    gives(vec![squeezed, node("SequenceAt", &["s", "one"], &["r"])], &[], &[2.0]);
+    gives(vec![cut(&["y", "sizes"]), node("SequenceAt", &["s", "one"], &["r"])], &[2], &[3.0, 4.0]);
+    let join = with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", 0)]);
+    gives(vec![cut(&["y", "sizes"]), join.clone()], &[2], &[3.0, 4.0]);
+    fails(vec![cut(&["y"]), join], &["r"], "ConcatFromSequence of a sequence whose length is not known");
+}
+
+#[test]
+fn positions_may_be_inputs() {
+    let nodes = vec![
+        list(),
+        node("SequenceInsert", &["s", "x", "p"], &["t"]),
+        node("SequenceErase", &["t", "one"], &["u"]),
+        node("SequenceAt", &["u", "q"], &["r"]),
+    ];
+    let mut session = session(load(nodes, &["r"]).unwrap());
+    let mut first = |p, q| run(&mut session, p, q).map(|r| r[0].as_slice::<f32>().unwrap()[0]);
+    // x x y, x x y, x y x; then the second is taken away.
+    assert_eq!((first(0, 1).unwrap(), first(1, 0).unwrap(), first(2, 1).unwrap()), (3.0, 1.0, 1.0));
+    assert_eq!(first(-1, -1).unwrap(), 3.0);
+    assert!(first(3, 0).is_err() && first(0, 2).is_err());
+}
+
+#[test]
+fn optionals_are_their_elements() {
+    let has = |inputs: &[&str]| {
+        let nodes = vec![
+            node("Optional", &["x"], &["o"]),
+            node("Optional", &[], &["none"]),
+            list(),
+            node("OptionalHasElement", inputs, &["r"]),
+        ];
+        run(&mut session(load(nodes, &["r"]).unwrap()), 0, 0).unwrap()[0].bytes() == [1]
+    };
+    assert!(has(&["o"]) && has(&["x"]) && has(&["s"]));
+    assert!(!has(&["none"]) && !has(&[""]) && !has(&[]));
+    gives(
+        vec![node("Optional", &["y"], &["o"]), node("OptionalGetElement", &["o"], &["r"])],
+        &[2],
+        &[3.0, 4.0],
+    );
+    gives(
+        vec![
+            list(),
+            node("Optional", &["s"], &["o"]),
+            node("OptionalGetElement", &["o"], &["t"]),
+            node("SequenceAt", &["t", "one"], &["r"]),
+        ],
+        &[2],
+        &[3.0, 4.0],
+    );
+    let none = vec![node("Optional", &[], &["o"]), node("OptionalGetElement", &["o"], &["r"])];
+    fails(none, &["r"], "expected an optional with an element");
+}
+
+#[test]
+fn sequences_where_there_can_be_none_are_unsupported() {
+    fails(vec![list()], &["s"], "a sequence as an output");
+    fails(vec![list(), node("Relu", &["s"], &["r"])], &["r"], "\"s\", a sequence, as an input of Relu");
+    fails(vec![node("SequenceAt", &["x", "one"], &["r"])], &["r"], "comes out of control flow");
+    let construct = node("SequenceConstruct", &["s"], &["t"]);
+    fails(vec![list(), construct], &["t"], "a sequence as input 0 of SequenceConstruct");
+    let body = |name: &str| {
+        let at = node("SequenceAt", &["s", "one"], &["z"]);
+        graph_attr(name, GraphProto { input: Vec::new(), ..graph(&[], vec![at], &["z"]) })
+    };
+    let choice = with(node("If", &["p"], &["r"]), [body("then_branch"), body("else_branch")]);
+    fails(vec![list(), choice], &["r"], "\"s\", a sequence, in a sub-graph");
+}
+
+#[test]
+fn lists_that_do_not_fit_are_errors() {
+    fails(
+        vec![node("SequenceEmpty", &[], &["s"]), node("SequenceAt", &["s", "p"], &["r"])],
+        &["r"],
+        "0 elements",
+    );
+    let erase = node("SequenceErase", &["s"], &["t"]);
+    fails(vec![node("SequenceEmpty", &[], &["s"]), erase], &["t"], "0 elements");
+    let join = with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", 0)]);
+    fails(vec![node("SequenceEmpty", &[], &["s"]), join], &["r"], "an empty one");
+    fails(vec![list(), node("ConcatFromSequence", &["s"], &["r"])], &["r"], "\"axis\"");
+    fails(vec![list(), list()], &["x"], "\"s\"");
+    fails(vec![list(), node("SequenceInsert", &["s"], &["t"])], &["t"], "input 1 is missing");
+    fails(vec![list(), node("SequenceAt", &["s"], &["t"])], &["t"], "input 1 is missing");
+    let many: Vec<&str> = vec!["x"; 1025];
+    fails(vec![node("SequenceConstruct", &many, &["t"])], &["x"], "elements of a sequence");
+    let names: Vec<String> = (0..40).map(|i| format!("s{i}")).collect();
+    let mut nodes = vec![node("SequenceConstruct", &["x"], &["s0"])];
+    let pairs = names.iter().zip(names.iter().skip(1));
+    nodes.extend(pairs.map(|(a, b)| node("SequenceInsert", &[a, "x", "p"], &[b])));
+    fails(nodes, &["x"], "unknown positions");
+}

@@ -1,0 +1,222 @@
+//! com.microsoft's attention operators against ONNX's on what they are made of.
+
+use std::sync::Arc;
+
+use super::group_query::GroupQueryAttention;
+use super::multi_head::MultiHeadAttention;
+use super::{Attention, RotaryEmbedding};
+use crate::graph::Tensor;
+use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor};
+use crate::ops::{AttrReader, AttrValue, OpError, Operator, find};
+
+fn read(name: &str, list: &[(&str, AttrValue)]) -> Result<Arc<dyn Operator>, OpError> {
+    let map = attrs(list);
+    let mut reader = AttrReader::new(&map, 3, 1);
+    (find("com.microsoft", name).unwrap().read)(&mut reader, 1)
+}
+
+fn wide(t: &Tensor) -> Vec<f64> {
+    t.to_f32s().unwrap().into_iter().map(f64::from).collect()
+}
+
+/// Compares `op` with `want`, the outputs of another operator, and devices with it.
+fn same(op: &dyn Operator, inputs: &[Option<Tensor>], want: &[Tensor]) {
+    let got = run_cpu(op, inputs, want.len()).unwrap();
+    for (got, want) in got.iter().zip(want) {
+        assert_eq!(got.shape(), want.shape());
+        assert_near(got, &wide(want), 1e-5);
+    }
+    #[cfg(feature = "vulkan")]
+    for change in [crate::ops::testing::as_is, crate::ops::testing::no_texels] {
+        crate::ops::testing::Check::new(op, inputs).outputs(want.len()).pretend(change).tolerance(2e-5).run();
+    }
+}
+
+/// `x` with `bias` added along the last axis.
+fn biased(x: &Tensor, bias: &[f32]) -> Tensor {
+    let v: Vec<f32> = x.to_f32s().unwrap().iter().zip(bias.iter().cycle()).map(|(x, b)| x + b).collect();
+    Tensor::new(x.shape().dims(), &v).unwrap()
+}
+
+/// Attention of three heads over inputs of `[2, length, 3 * size]`.
+fn plain(causal: bool) -> Attention {
+    Attention { heads: Some((3, 3)), causal, ..Attention::default() }
+}
+
+#[test]
+fn multi_head_attention_is_attention_of_biased_inputs() {
+    let op = |causal| MultiHeadAttention { heads: 3, scale: None, causal };
+    let [q, k, v] = [(4, 24), (6, 24), (6, 15)].map(|(l, w)| tensor(&[2, l, w], (l + w) as u64));
+    let given = [Some(q.clone()), Some(k.clone()), Some(v.clone())];
+    same(&op(false), &given, &run_cpu(&plain(false), &given, 3).unwrap());
+
+    let bias = tensor(&[63], 9);
+    let b = bias.to_f32s().unwrap();
+    let sums = [biased(&q, &b[..24]), biased(&k, &b[24..48]), biased(&v, &b[48..])].map(Some);
+    let inputs = [&given[..], &[Some(bias.clone())]].concat();
+    same(&op(true), &inputs, &run_cpu(&plain(true), &sums, 1).unwrap());
+
+    let (past_k, past_v) = (tensor(&[2, 3, 5, 8], 4), tensor(&[2, 3, 5, 5], 5));
+    let past = [Some(past_k), Some(past_v)];
+    let inputs = [&inputs[..], &[None, None], &past].concat();
+    let whole = [&sums[..], &[None], &past].concat();
+    same(&op(false), &inputs, &run_cpu(&plain(false), &whole, 3).unwrap());
+}
+
+#[test]
+fn padding_hides_keys() {
+    let op = MultiHeadAttention { heads: 3, scale: Some(0.3), causal: false };
+    let given = [(3, 1), (5, 2), (5, 3)].map(|(l, s)| Some(tensor(&[2, l, 24], s)));
+    let added: Vec<f32> =
+        (0..10).map(|i| if i % 5 < if i < 5 { 4 } else { 2 } { 0.0 } else { f32::NEG_INFINITY }).collect();
+    let mask = Tensor::new([2, 1, 1, 5], &added).unwrap();
+    let plain = Attention { scale: Some(0.3), ..plain(false) };
+    let want = run_cpu(&plain, &[&given[..], &[Some(mask)]].concat(), 1).unwrap();
+    let with = |padding: Tensor| [&given[..], &[None, Some(padding)]].concat();
+    let kept: Vec<i32> = added.iter().map(|m| i32::from(*m == 0.0)).collect();
+    same(&op, &with(Tensor::new([2, 5], &kept).unwrap()), &want);
+    same(&op, &with(Tensor::new([2], &[4i32, 2]).unwrap()), &want);
+    let rows: Vec<i32> = kept.chunks(5).flat_map(|row| row.repeat(3)).collect();
+    same(&op, &with(Tensor::new([2, 3, 5], &rows).unwrap()), &want);
+    assert!(facts(&op, &with(Tensor::new([8], &[0i32; 8]).unwrap()), 1).is_err());
+    assert!(facts(&op, &with(tensor(&[2, 5], 1)), 1).is_err());
+}
+
+#[test]
+fn operands_may_be_packed() {
+    let op = MultiHeadAttention { heads: 3, scale: None, causal: false };
+    let all = tensor(&[2, 4, 3, 3, 8], 1);
+    let v = all.to_f32s().unwrap();
+    let part = |n: usize| -> Vec<f32> { (0..24).flat_map(|h| v[(h * 3 + n) * 8..][..8].to_vec()).collect() };
+    let parts: Vec<_> = (0..3).map(|n| Some(Tensor::new([2, 4, 24], &part(n)).unwrap())).collect();
+    let want = run_cpu(&plain(false), &parts, 1).unwrap();
+    same(&op, &[Some(all)], &want);
+    let pairs: Vec<f32> = (0..24).flat_map(|h| v[(h * 3 + 1) * 8..][..16].to_vec()).collect();
+    let pairs = Tensor::new([2, 4, 3, 2, 8], &pairs).unwrap();
+    same(&op, &[parts[0].clone(), Some(pairs)], &want);
+}
+
+/// Keys of `[1, 2, rows, 8]`: those of `a`, then those of `b`.
+fn joined(a: &Tensor, b: &Tensor) -> Tensor {
+    let (x, y) = (a.to_f32s().unwrap(), b.to_f32s().unwrap());
+    let (n, m) = (a.shape()[2] * 8, b.shape()[2] * 8);
+    let all: Vec<f32> = (0..2).flat_map(|h| [&x[h * n..][..n], &y[h * m..][..m]].concat()).collect();
+    Tensor::new([1, 2, (n + m) / 8, 8], &all).unwrap()
+}
+
+/// `[1, length, 2 * 8]` as `[1, 2, length, 8]`.
+fn heads_first(x: &Tensor) -> Tensor {
+    let (v, len) = (x.to_f32s().unwrap(), x.shape()[1]);
+    let all: Vec<f32> = (0..2 * len).flat_map(|n| v[(n % len * 2 + n / len) * 8..][..8].to_vec()).collect();
+    Tensor::new([1, 2, len, 8], &all).unwrap()
+}
+
+#[test]
+fn group_query_attention_rotates_and_appends() {
+    for (q_len, past_len, rotary) in
+        [(5, 0, None), (1, 6, None), (1, 6, Some(false)), (3, 6, Some(true)), (4, 0, Some(false))]
+    {
+        let window = (q_len == 3).then_some(4);
+        let op = GroupQueryAttention { heads: 4, kv_heads: 2, scale: None, softcap: 0.0, window, rotary };
+        let total = past_len + q_len;
+        let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(w, s)| tensor(&[1, q_len, w], s));
+        let tables = [tensor(&[20, 4], 4), tensor(&[20, 4], 5)];
+        let past = [6, 7].map(|s| tensor(&[1, 2, past_len.max(1), 8], s));
+        let cached = |p: &Tensor| (past_len > 0).then(|| p.clone());
+        let table = |t: &Tensor| rotary.map(|_| t.clone());
+        let mut inputs = vec![
+            Some(q.clone()),
+            Some(k.clone()),
+            Some(v.clone()),
+            cached(&past[0]),
+            cached(&past[1]),
+            Some(Tensor::new([1], &[total as i32 - 1]).unwrap()),
+            Some(Tensor::new([1], &[total as i32]).unwrap()),
+            table(&tables[0]),
+            table(&tables[1]),
+        ];
+        while inputs.last().is_some_and(Option::is_none) {
+            inputs.pop();
+        }
+        // The same by ONNX's operators: rotation, concatenation, attention with a window.
+        let turned = |x: &Tensor, heads: usize| {
+            let Some(interleaved) = rotary else { return x.clone() };
+            let op = RotaryEmbedding { interleaved, rotated: None, heads: Some(heads), contrib: true };
+            let first = Tensor::from_i64s(&[past_len as i64]);
+            let inputs = [x.clone(), first, tables[0].clone(), tables[1].clone()].map(Some);
+            run_cpu(&op, &inputs, 1).unwrap().remove(0)
+        };
+        let new = [heads_first(&turned(&k, 2)), heads_first(&v)];
+        let cache = |n: usize| if past_len > 0 { joined(&past[n], &new[n]) } else { new[n].clone() };
+        let seen = Tensor::from_i64s(&[total as i64]);
+        let q4 = {
+            let (v, x) = (turned(&q, 4).to_f32s().unwrap(), q_len);
+            let all: Vec<f32> = (0..4 * x).flat_map(|n| v[(n % x * 4 + n / x) * 8..][..8].to_vec()).collect();
+            Tensor::new([1, 4, x, 8], &all).unwrap()
+        };
+        let attention =
+            Attention { causal: true, window: [window.map(|w| w - 1), None], ..Attention::default() };
+        let given = [Some(q4), Some(cache(0)), Some(cache(1)), None, None, None, Some(seen)];
+        let y = run_cpu(&attention, &given, 1).unwrap().remove(0).to_f32s().unwrap();
+        let y: Vec<f32> =
+            (0..4 * q_len).flat_map(|n| y[(n % 4 * q_len + n / 4) * 8..][..8].to_vec()).collect();
+        let want = [Tensor::new([1, q_len, 32], &y).unwrap(), cache(0), cache(1)];
+        same(&op, &inputs, &want);
+
+        // All three operands in one tensor.
+        let rows: Vec<f32> = (0..q_len)
+            .flat_map(|i| {
+                let row = |t: &Tensor, w: usize| t.to_f32s().unwrap()[i * w..][..w].to_vec();
+                [row(&q, 32), row(&k, 16), row(&v, 16)].concat()
+            })
+            .collect();
+        inputs[0] = Some(Tensor::new([1, q_len, 64], &rows).unwrap());
+        (inputs[1], inputs[2]) = (None, None);
+        same(&op, &inputs, &want);
+    }
+}
+
+/// Each sequence of a batch ends where its own keys do, in a cache that is longer.
+#[test]
+fn sequences_have_lengths_of_their_own() {
+    let op =
+        GroupQueryAttention { heads: 2, kv_heads: 1, scale: None, softcap: 1.5, window: None, rotary: None };
+    let [q, k, v] = [(8, 1), (4, 2), (4, 3)].map(|(w, s)| tensor(&[2, 1, w], s));
+    let past = [4, 5].map(|s| tensor(&[2, 1, 7, 4], s));
+    let last = Tensor::new([2], &[5i32, 2]).unwrap();
+    let total = Tensor::new([1], &[6i32]).unwrap();
+    let inputs = [q.clone(), k.clone(), v.clone(), past[0].clone(), past[1].clone(), last, total].map(Some);
+    let cache = |past: &Tensor, new: &Tensor| {
+        let (mut all, new) = (past.to_f32s().unwrap(), new.to_f32s().unwrap());
+        all[5 * 4..6 * 4].copy_from_slice(&new[..4]);
+        all[(7 + 2) * 4..(7 + 3) * 4].copy_from_slice(&new[4..]);
+        Tensor::new([2, 1, 7, 4], &all).unwrap()
+    };
+    let (keys, values) = (cache(&past[0], &k), cache(&past[1], &v));
+    let attention = Attention { causal: true, softcap: 1.5, ..Attention::default() };
+    let q4 = Tensor::new([2, 2, 1, 4], &q.to_f32s().unwrap()).unwrap();
+    let seen = Tensor::from_i64s(&[6, 3]);
+    let given = [Some(q4), Some(keys.clone()), Some(values.clone()), None, None, None, Some(seen)];
+    let y = run_cpu(&attention, &given, 1).unwrap().remove(0).to_f32s().unwrap();
+    same(&op, &inputs, &[Tensor::new([2, 1, 8], &y).unwrap(), keys, values]);
+}
+
+#[test]
+fn forms_that_are_not_known_are_refused() {
+    let int = |n| AttrValue::Int(n);
+    let heads = [("num_heads", int(4)), ("kv_num_heads", int(2))];
+    assert!(read("GroupQueryAttention", &heads).is_ok());
+    assert!(read("GroupQueryAttention", &heads[..1]).is_err());
+    let smooth = [&heads[..], &[("smooth_softmax", int(1))]].concat();
+    assert!(matches!(read("GroupQueryAttention", &smooth), Err(OpError::Unsupported { .. })));
+    assert!(read("MultiHeadAttention", &[]).is_err());
+    assert!(read("MatMulNBits", &[("K", int(32)), ("N", int(2)), ("block_size", int(24))]).is_err());
+    assert!(
+        read("MatMulNBits", &[("K", int(32)), ("N", int(2)), ("block_size", int(32)), ("bits", int(3))])
+            .is_err()
+    );
+    assert!(read("FusedConv", &[("activation", AttrValue::Str(b"Sine".to_vec()))]).is_err());
+    assert!(read("FusedConv", &[("activation", AttrValue::Str(b"Relu".to_vec()))]).is_ok());
+    assert!(read("FusedMatMul", &[("transBatchA", int(1))]).is_err());
+    assert!(read("QuickGelu", &[]).is_ok() && read("Gelu", &[]).is_ok());
+}

@@ -1,0 +1,354 @@
+//! com.microsoft's GroupQueryAttention: causal attention that rotates queries and keys and keeps a cache whose
+//! sequences have lengths of their own.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::attention_op::mask_steps;
+use super::device::{Places, lower_scaled};
+use super::rotary::{Positions, Rotation};
+use super::scaled::{Attended, MaskData, Scaled, Steps, check_sizes};
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::window::bad;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::shape::Shape;
+
+/// The types that it takes.
+const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+
+// Positions of the inputs.
+const Q: usize = 0;
+const K: usize = 1;
+const V: usize = 2;
+const PAST_K: usize = 3;
+const PAST_V: usize = 4;
+const LAST: usize = 5;
+const TOTAL: usize = 6;
+const COS: usize = 7;
+const SIN: usize = 8;
+const ADDED: usize = 10;
+
+/// Inputs: query, key, value (or all three in the first), past keys and values, the number of valid keys of
+/// each sequence less one, the largest number of them, cosines, sines, positions and an attention bias;
+/// outputs: the result and the present keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupQueryAttention {
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values, which divide them.
+    pub kv_heads: usize,
+    /// Factor of the products; one over the root of the size of a head where there is none.
+    pub scale: Option<f32>,
+    /// Scores become `cap * tanh(score / cap)`; 0 is none.
+    pub softcap: f32,
+    /// How many keys a query sees, its own included, where that is bounded.
+    pub window: Option<usize>,
+    /// Whether queries and keys are rotated, and whether pairs are neighbours.
+    pub rotary: Option<bool>,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let heads = |name: &str| {
+        let n = attrs.int(name, 0)?;
+        usize::try_from(n)
+            .ok()
+            .filter(|n| (1..=i32::MAX as usize).contains(n))
+            .ok_or_else(|| bad(name, "must be positive".to_owned()))
+    };
+    for (name, plain) in [
+        ("smooth_softmax", 0),
+        ("sliding_window_cache", 0),
+        ("qk_output", 0),
+        ("kv_cache_bit_width", 0),
+        ("causal", 1),
+    ] {
+        if attrs.int(name, plain)? != plain {
+            return Err(OpError::unsupported(format!("GroupQueryAttention with {name}")));
+        }
+    }
+    for name in ["k_quant_type", "v_quant_type"] {
+        if attrs.str(name, "NONE")? != "NONE" {
+            return Err(OpError::unsupported("GroupQueryAttention with a quantized cache"));
+        }
+    }
+    attrs.float_opt("qk_norm_epsilon")?;
+    let interleaved = attrs.flag("rotary_interleaved", false)?;
+    Ok(Arc::new(GroupQueryAttention {
+        heads: heads("num_heads")?,
+        kv_heads: heads("kv_num_heads")?,
+        scale: attrs.float_opt("scale")?.filter(|s| *s != 0.0),
+        softcap: attrs.float("softcap", 0.0)?.max(0.0),
+        window: usize::try_from(attrs.int("local_window_size", -1)?).ok(),
+        rotary: attrs.flag("do_rotary", false)?.then_some(interleaved),
+    }))
+}
+
+#[derive(Clone, Debug)]
+struct Resolved {
+    scaled: Scaled,
+    /// Which inputs queries, keys and values are in.
+    from: [usize; 3],
+    /// Queries rotated, keys rotated into the cache, values copied into it.
+    moves: [Rotation; 3],
+    past_len: usize,
+    sizes: [usize; 11],
+}
+
+impl GroupQueryAttention {
+    fn resolve(&self, cx: &OpCx) -> Result<Resolved, OpError> {
+        let (h, g) = (self.heads, self.kv_heads);
+        if !h.is_multiple_of(g) {
+            return Err(bad("num_heads", format!("is {h}, no multiple of kv_num_heads, {g}")));
+        }
+        let &[batch, q_len, width] = cx.shape(Q)?.dims() else {
+            return Err(cx.shape_error(Q, "[batch, length, heads * size]"));
+        };
+        let packed = !cx.has(K);
+        let parts = if packed { h + 2 * g } else { h };
+        if !width.is_multiple_of(parts) || cx.has(V) == packed {
+            return Err(cx.shape_error(Q, format!("a last axis of {parts} heads")));
+        }
+        let size = width / parts;
+        let steps = |heads: usize, first: usize| match packed {
+            true => Steps { first: first * size, batch: q_len * width, head: size, row: width },
+            false => Steps::rows_first(heads, q_len, size),
+        };
+        if !packed {
+            for i in [K, V] {
+                if cx.shape(i)?.dims() != [batch, q_len, g * size] {
+                    return Err(cx.shape_error(i, format!("[{batch}, {q_len}, {}]", g * size)));
+                }
+            }
+        }
+        let past_len = match cx.has(PAST_K) {
+            true => cx.shape(PAST_K)?.get(2).copied().unwrap_or(0),
+            false => 0,
+        };
+        for i in [PAST_K, PAST_V].into_iter().filter(|i| cx.has(*i)) {
+            if cx.shape(i)?.dims() != [batch, g, past_len, size] {
+                return Err(cx.shape_error(i, format!("[{batch}, {g}, {past_len}, {size}]")));
+            }
+        }
+        if cx.shape(LAST)?.elements() != batch {
+            return Err(cx.shape_error(LAST, format!("[{batch}]")));
+        }
+        let total = match cx.need_i64s(TOTAL)?[..] {
+            [n] if n >= q_len as i64 && n <= i64::from(i32::MAX) => n as usize,
+            _ => {
+                let problem = format!("must be one number of at least {q_len}, the length of the query");
+                return Err(OpError::Value { input: TOTAL, problem });
+            }
+        };
+        let kv_len = past_len.max(total);
+        check_sizes(batch, [h, g], [q_len, kv_len], [size; 2])?;
+        // A prompt begins at position 0; later tokens end where their sequence does.
+        let prompt = total == q_len;
+        let positions = if prompt { Positions::Place } else { Positions::Last };
+        let mut rotated = 0;
+        let mut rows = 1;
+        if self.rotary.is_some() {
+            let &[n, pairs] = cx.shape(COS)?.dims() else {
+                return Err(cx.shape_error(COS, "two dimensions"));
+            };
+            if cx.shape(SIN)?.dims() != [n, pairs] || 2 * pairs > size || n < total {
+                return Err(cx.shape_error(SIN, format!("at least {total} rows of at most {}", size / 2)));
+            }
+            (rotated, rows) = (2 * pairs, n);
+        }
+        let turn = |heads: usize, first: usize, rotated: usize| Rotation {
+            batch,
+            heads,
+            len: q_len,
+            head: size,
+            rotated,
+            rows,
+            interleaved: self.rotary.unwrap_or(false),
+            positions,
+            x: steps(heads, first),
+            y: Steps::heads_first(heads, kv_len, size),
+            append: true,
+            y_rows: kv_len,
+        };
+        let query = Rotation {
+            y: Steps::rows_first(h, q_len, size),
+            append: false,
+            y_rows: q_len,
+            ..turn(h, 0, rotated)
+        };
+        let moves = [query, turn(g, h, rotated), turn(g, h + g, 0)];
+        let mask = match cx.has(ADDED) {
+            true => Some(mask_steps(cx, ADDED, [batch, h, q_len, kv_len])?),
+            false => None,
+        };
+        let scaled = Scaled {
+            batch,
+            q_heads: h,
+            kv_heads: g,
+            q_len,
+            kv_len,
+            head: size,
+            v_head: size,
+            q: if rotated > 0 { query.y } else { query.x },
+            k: moves[1].y,
+            v: moves[2].y,
+            y: Steps::rows_first(h, q_len, size),
+            mask,
+            scale: self.scale.unwrap_or(1.0 / (size.max(1) as f32).sqrt()),
+            softcap: self.softcap,
+            causal: true,
+            left: self.window.map(|w| w.saturating_sub(1)),
+            right: None,
+            offset: 0,
+            lens_add: 1,
+        };
+        let from = if packed { [Q; 3] } else { [Q, K, V] };
+        let sizes = std::array::from_fn(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
+        Ok(Resolved { scaled, from, moves, past_len, sizes })
+    }
+}
+
+impl Resolved {
+    fn prompt(&self) -> bool {
+        self.moves[1].positions == Positions::Place
+    }
+
+    /// The copy of past vectors into the cache.
+    fn past(&self) -> Rotation {
+        let new = self.moves[2];
+        Rotation {
+            len: self.past_len,
+            positions: Positions::Place,
+            x: Steps::heads_first(new.heads, self.past_len, new.head),
+            append: false,
+            ..new
+        }
+    }
+}
+
+impl Operator for GroupQueryAttention {
+    fn name(&self) -> &'static str {
+        "GroupQueryAttention"
+    }
+
+    fn value_inputs(&self) -> &'static [usize] {
+        &[TOTAL]
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(7..=16, 1..=3)?;
+        if let Some(i) = [9, 11, 12, 13, 14, 15].into_iter().find(|i| cx.has(*i)) {
+            return Err(OpError::unsupported(format!("GroupQueryAttention with input {i}")));
+        }
+        let dtype = cx.dtype_of(Q, TYPES)?;
+        for i in [K, V, PAST_K, PAST_V, COS, SIN, ADDED].into_iter().filter(|i| cx.has(*i)) {
+            cx.expect_dtype(i, dtype)?;
+        }
+        if cx.has(PAST_K) != cx.has(PAST_V) {
+            return Err(OpError::MissingInput { input: if cx.has(PAST_K) { PAST_V } else { PAST_K } });
+        }
+        cx.expect_dtype(LAST, DType::I32)?;
+        let resolved = self.resolve(cx)?;
+        let s = &resolved.scaled;
+        let y = TensorInfo::new(dtype, Shape::new([s.batch, s.q_len, s.q_heads * s.head])?);
+        let cache = TensorInfo::new(dtype, Shape::new([s.batch, s.kv_heads, s.kv_len, s.head])?);
+        Ok(vec![y, cache.clone(), cache])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: self.resolve(cx).map_or(0, |r| r.scaled.flops()), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        real_kernel("GroupQueryAttention", cx, self.resolve(cx)?)
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let resolved = self.resolve(cx)?;
+        let s = &resolved.scaled;
+        let dtype = cx.dtype(Q)?;
+        let rotates = resolved.moves[0].rotated > 0;
+        let table = |i: usize| if rotates { Operand::Input(i) } else { Operand::Unused };
+        let args = |from, to| [from, table(COS), table(SIN), Operand::Input(LAST), to];
+        let mut q = Operand::Input(Q);
+        if rotates {
+            q = lower.scratch(resolved.moves[0].elements() * dtype.bytes());
+            resolved.moves[0].lower(dtype, 1, args(Operand::Input(Q), q), lower)?;
+        }
+        for (n, past) in [(1, PAST_K), (2, PAST_V)] {
+            let to = Operand::Output(n);
+            if s.kv_len > resolved.past_len {
+                // Rows that no sequence has reached are not left as they were.
+                lower.fill(to, 0);
+            }
+            if resolved.past_len > 0 {
+                resolved.past().lower(dtype, 1, args(Operand::Input(past), to), lower)?;
+            }
+            resolved.moves[n].lower(dtype, 1, args(Operand::Input(resolved.from[n]), to), lower)?;
+        }
+        let added = cx.has(ADDED);
+        let lens = !resolved.prompt();
+        let places = Places {
+            dtype,
+            q,
+            k: Operand::Output(1),
+            v: Operand::Output(2),
+            mask: if added { Operand::Input(ADDED) } else { Operand::Unused },
+            mask_type: added.then_some(dtype),
+            lens: if lens { Operand::Input(LAST) } else { Operand::Unused },
+            lens_words: u32::from(lens),
+            y: Operand::Output(0),
+            scores: None,
+        };
+        lower_scaled(s, &places, lower)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl RealKernel for Resolved {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let s = &self.scaled;
+        let (outputs, inputs) = io.outputs();
+        let [Some(y), Some(keys), Some(values)] = outputs else {
+            return Err(KernelError::Absent { index: 11 });
+        };
+        let last = inputs.raw_opt::<i32>(LAST, s.batch)?.ok_or(KernelError::Absent { index: LAST })?;
+        let last: Vec<i64> = last.iter().map(|n| i64::from(*n)).collect();
+        for n in &last {
+            let rows = s.q_len as i64 - 1..s.kv_len as i64;
+            if !self.prompt() && !rows.contains(n) {
+                let what = format!("the last key of a sequence is {n}, expected one of {rows:?}");
+                return Err(KernelError::Value { what });
+            }
+        }
+        let no_table: &[T] = &[];
+        let table = |i: usize| Ok(inputs.get_opt(i, self.sizes[i])?.unwrap_or(no_table));
+        let tables = [table(COS)?, table(SIN)?];
+        let size = s.batch * s.kv_heads * s.kv_len * s.head;
+        for (n, past, cache) in [(1, PAST_K, &mut *keys), (2, PAST_V, &mut *values)] {
+            check_len(11 + n, cache.len(), size)?;
+            cache.fill(T::ZERO);
+            if let Some(past) = inputs.get_opt(past, self.sizes[past])? {
+                self.past().fill(past, tables, &[], cache)?;
+            }
+            let from = self.from[n];
+            self.moves[n].fill(inputs.get(from, self.sizes[from])?, tables, &last, cache)?;
+        }
+        let given_q = inputs.get(Q, self.sizes[Q])?;
+        let mut rotated = Vec::new();
+        if self.moves[0].rotated > 0 {
+            rotated.resize(self.moves[0].elements(), T::ZERO);
+            self.moves[0].run(given_q, tables, &last, &mut rotated)?;
+        }
+        let q = if rotated.is_empty() { given_q } else { &rotated };
+        let mask = inputs.get_opt(ADDED, self.sizes[ADDED])?.map_or(MaskData::None, MaskData::Add);
+        let lens = (!self.prompt()).then_some(last.as_slice());
+        check_len(11, y.len(), s.batch * s.q_len * s.q_heads * s.head)?;
+        s.attend(&Attended { q, k: keys, v: values, mask, lens }, y, None)
+    }
+}

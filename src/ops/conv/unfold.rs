@@ -1,0 +1,76 @@
+//! What a convolution multiplies its weights by, made a few columns at a time.
+
+use crate::ops::WindowAxis;
+use crate::ops::linalg::tile::Columns;
+
+/// The channels of one group of one image: a row for every (channel, tap), a column for every output.
+pub(super) struct Unfold<'a> {
+    pub(super) axes: [WindowAxis; 3],
+    pub(super) x: &'a [f32],
+}
+
+/// Neighbouring outputs of one line.
+struct Run {
+    /// The first one's place among the columns.
+    at: usize,
+    line: usize,
+    start: usize,
+    len: usize,
+}
+
+/// Neighbouring columns that a tap reads from the input.
+struct Piece {
+    at: usize,
+    len: usize,
+    /// The first one's input element in its channel.
+    from: usize,
+}
+
+impl Columns for Unfold<'_> {
+    #[inline(always)]
+    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+        let [d, h, w] = self.axes;
+        let mut runs: Vec<Run> = Vec::with_capacity(n / w.output.max(1) + 2);
+        let mut at = 0;
+        while at < n {
+            let (line, start) = ((first + at) / w.output, (first + at) % w.output);
+            let len = (w.output - start).min(n - at);
+            runs.push(Run { at, line, start, len });
+            at += len;
+        }
+        let plane = d.input * h.input * w.input;
+        let taps = d.kernel * h.kernel * w.kernel;
+        let mut pieces: Vec<Piece> = Vec::with_capacity(runs.len());
+        for tap in 0..taps {
+            let (kw, rest) = (tap % w.kernel, tap / w.kernel);
+            let (kh, kd) = (rest % h.kernel, rest / h.kernel);
+            let inside = w.valid(kw);
+            pieces.clear();
+            let mut covered = 0;
+            for run in &runs {
+                let source = d.at(run.line / h.output, kd).zip(h.at(run.line % h.output, kh));
+                let lo = inside.start.clamp(run.start, run.start + run.len);
+                let hi = inside.end.clamp(lo, run.start + run.len);
+                let (Some((id, ih)), Some(iw)) = (source, w.at(lo, kw).filter(|_| hi > lo)) else { continue };
+                let from = (id * h.input + ih) * w.input + iw;
+                pieces.push(Piece { at: run.at + lo - run.start, len: hi - lo, from });
+                covered += hi - lo;
+            }
+            let rows = to.chunks_exact_mut(pitch).skip(tap).step_by(taps);
+            for (row, x) in rows.zip(self.x.chunks_exact(plane)) {
+                if covered < n {
+                    row.fill(0.0);
+                }
+                for piece in &pieces {
+                    let part = &mut row[piece.at..][..piece.len];
+                    let x = &x[piece.from..];
+                    if w.stride == 1 {
+                        part.copy_from_slice(&x[..piece.len]);
+                    } else {
+                        part.iter_mut().zip(x.iter().step_by(w.stride)).for_each(|(y, x)| *y = *x);
+                    }
+                }
+            }
+        }
+    }
+}

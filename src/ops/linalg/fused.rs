@@ -1,0 +1,205 @@
+//! com.microsoft's FusedMatMul and FusedGemm: products with transposed operands, a factor and an activation.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::device::{Product, Source};
+use super::gemm_op;
+use super::matmul::Dims;
+use super::product::{Mat, Threads, product};
+use crate::graph::TensorInfo;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, activate_all, real_kernel};
+use crate::ops::{Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operator};
+use crate::shape::Shape;
+
+/// `activation(alpha * A' x B')`, where A' and B' may have their last two axes swapped.
+#[derive(Clone, Copy, Debug)]
+pub struct FusedMatMul {
+    /// Factor of the product.
+    pub alpha: f32,
+    /// Whether A's and B's last two axes are swapped.
+    pub transposed: [bool; 2],
+    /// Applied to the output.
+    pub activation: Activation,
+}
+
+pub(super) fn read_matmul(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    if attrs.flag("transBatchA", false)? || attrs.flag("transBatchB", false)? {
+        return Err(OpError::unsupported("FusedMatMul with transposed batch axes"));
+    }
+    Ok(Arc::new(FusedMatMul {
+        alpha: attrs.float("alpha", 1.0)?,
+        transposed: [attrs.flag("transA", false)?, attrs.flag("transB", false)?],
+        activation: Activation::None,
+    }))
+}
+
+pub(super) fn read_gemm(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    // The opset of the fused form says nothing of Gemm's own, whose newest it is.
+    let gemm = gemm_op::read(attrs, i64::MAX)?;
+    let parameters = ["activation_alpha", "activation_beta"].map(|name| attrs.float_opt(name));
+    let [alpha, beta] = parameters;
+    attrs.float_opt("activation_gamma")?;
+    let activation = Activation::named(attrs.str("activation", "")?, [alpha?, beta?])?;
+    Ok(gemm.with_activation(&activation).unwrap_or(gemm))
+}
+
+impl FusedMatMul {
+    fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
+        let mut facts = Vec::with_capacity(2);
+        for (i, transposed) in self.transposed.into_iter().enumerate() {
+            let info = cx.input(i)?;
+            let mut dims = info.shape.to_vec();
+            let rank = dims.len();
+            // A vector has nothing to swap.
+            if transposed && rank >= 2 {
+                dims.swap(rank - 1, rank - 2);
+            }
+            facts.push(Some(Fact::of(TensorInfo::new(info.dtype, Shape::new(dims)?))));
+        }
+        let mut dims = Dims::resolve(&OpCx::for_infer(facts, 1))?;
+        let rows = match *cx.shape(0)?.dims() {
+            [.., m, k] => {
+                if self.transposed[0] {
+                    k
+                } else {
+                    m
+                }
+            }
+            _ => 1,
+        };
+        if self.swaps(cx, 0)? && dims.m != rows {
+            // Rows of a transposed A are no neighbours: one product for each matrix after all.
+            dims.pairs = (0..dims.m / rows.max(1)).map(|i| (i, 0)).collect();
+            dims.m = rows;
+        }
+        Ok(dims)
+    }
+
+    fn swaps(&self, cx: &OpCx, i: usize) -> Result<bool, OpError> {
+        Ok(self.transposed[i] && cx.shape(i)?.rank() >= 2)
+    }
+}
+
+impl Operator for FusedMatMul {
+    fn name(&self) -> &'static str {
+        "FusedMatMul"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(2..=2, 1..=1)?;
+        let dtype = cx.dtype_of(0, FLOATS)?;
+        cx.expect_dtype(1, dtype)?;
+        Ok(vec![TensorInfo::new(dtype, self.resolve(cx)?.output)])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: self.resolve(cx).map_or(0, |d| d.flops()), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let swaps = [self.swaps(cx, 0)?, self.swaps(cx, 1)?];
+        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
+        real_kernel("FusedMatMul", cx, Run { dims: self.resolve(cx)?, op: *self, swaps, sizes })
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let dims = self.resolve(cx)?;
+        let product = Product {
+            a: Source::input(cx, 0, dims.m, dims.k, self.swaps(cx, 0)?)?,
+            b: Source::input(cx, 1, dims.k, dims.n, self.swaps(cx, 1)?)?,
+            alpha: self.alpha,
+            activation: self.activation,
+            ..Product::of(cx, &dims)?
+        };
+        product.lower(lower)
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        (self.activation == Activation::None)
+            .then(|| Arc::new(FusedMatMul { activation: *activation, ..*self }) as Arc<dyn Operator>)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct Run {
+    dims: Dims,
+    op: FusedMatMul,
+    swaps: [bool; 2],
+    sizes: [usize; 2],
+}
+
+impl RealKernel for Run {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let Dims { m, n, k, ref pairs, ref output, .. } = self.dims;
+        let (y, inputs) = io.output(0, output.elements())?;
+        let (a, b) = (inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
+        if y.is_empty() {
+            return Ok(());
+        }
+        let alpha = T::from_f64(self.op.alpha.into());
+        let mat = |data, swap, rows, cols| match swap {
+            true => Mat::transposed(data, rows),
+            false => Mat::rows(data, cols),
+        };
+        y.par_chunks_mut(m * n).zip(pairs).try_for_each(|(y, &(i, j))| {
+            let left = mat(&a[i * m * k..], self.swaps[0], m, k);
+            let right = mat(&b[j * k * n..], self.swaps[1], k, n);
+            product([m, n, k], left, right, y, n, false, Threads::All)?;
+            y.iter_mut().for_each(|y| *y *= alpha);
+            activate_all(&self.op.activation, y);
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::test_util::{assert_near, run_f32, tensor};
+
+    /// The definition over `[batch, rows, columns]`.
+    fn check(a: [usize; 3], b: [usize; 3], transposed: [bool; 2]) {
+        let op = FusedMatMul { alpha: 0.7, transposed, activation: Activation::Relu };
+        let inputs = [Some(tensor(&a, 1)), Some(tensor(&b, 2))];
+        let (av, bv) =
+            (inputs[0].as_ref().unwrap().to_f32s().unwrap(), inputs[1].as_ref().unwrap().to_f32s().unwrap());
+        let sizes = |s: [usize; 3], t: bool| if t { (s[2], s[1]) } else { (s[1], s[2]) };
+        let ((m, k), (_, n)) = (sizes(a, transposed[0]), sizes(b, transposed[1]));
+        let at = |v: &[f32], s: [usize; 3], t: bool, i: usize, r: usize, c: usize| {
+            let (r, c) = if t { (c, r) } else { (r, c) };
+            f64::from(v[(i.min(s[0] - 1) * s[1] + r) * s[2] + c])
+        };
+        let mut want = Vec::new();
+        for i in 0..a[0].max(b[0]) {
+            for (r, c) in (0..m * n).map(|x| (x / n, x % n)) {
+                let sum: f64 = (0..k)
+                    .map(|d| at(&av, a, transposed[0], i, r, d) * at(&bv, b, transposed[1], i, d, c))
+                    .sum();
+                want.push((f64::from(0.7f32) * sum).max(0.0));
+            }
+        }
+        assert_near(&run_f32(&op, &inputs).unwrap(), &want, 1e-5);
+        #[cfg(feature = "vulkan")]
+        for change in [crate::ops::testing::as_is, crate::ops::testing::no_texels] {
+            crate::ops::testing::Check::new(&op, &inputs).pretend(change).tolerance(1e-5).run();
+        }
+    }
+
+    #[test]
+    fn operands_may_be_transposed() {
+        for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
+            for (x, y) in [(3, 3), (3, 1), (1, 3)] {
+                let a = if ta { [x, 6, 5] } else { [x, 5, 6] };
+                let b = if tb { [y, 7, 6] } else { [y, 6, 7] };
+                check(a, b, [ta, tb]);
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Products of `f32` matrices in tiles of vector registers.
+//!
+//! The right operand is made a few columns at a time, so that what a convolution unfolds never lies in memory
+//! as a whole; the left one is read where it lies, one element for a whole vector. The tiles are those of
+//! Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), without their packing
+//! of the left operand.
+
+use std::cell::Cell;
+
+use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::product::Threads;
+use crate::ops::Activation;
+use crate::ops::real::{activate_all, activate_in};
+
+/// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
+const VECTORS: usize = 3;
+/// Elements of a unit that columns are shared out in: a multiple of every CPU's vector.
+const UNIT: usize = 16;
+/// Multiplications below which one thread is faster: waking another one costs several microseconds.
+const PARALLEL: usize = 300_000;
+/// Rows that one task has at least, so that making the columns for each task stays cheap.
+const BAND: usize = 32;
+
+thread_local! {
+    /// Columns that are being multiplied.
+    static PANEL: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// A right operand.
+pub(crate) trait Columns: Sync {
+    /// Writes the `n` columns from `first` on: a row of `pitch` elements for every row of the operand, of
+    /// which only the first `n` count.
+    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]);
+}
+
+/// The columns of a matrix of rows of `row` elements.
+pub(crate) struct Rows<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) row: usize,
+}
+
+impl Columns for Rows<'_> {
+    #[inline(always)]
+    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+        for (to, from) in to.chunks_exact_mut(pitch).zip(self.data.chunks(self.row)) {
+            let from = &from[first..];
+            if from.len() >= pitch {
+                // Of a length that is known where this is inlined.
+                to.copy_from_slice(&from[..pitch]);
+            } else {
+                to[..n].copy_from_slice(&from[..n]);
+            }
+        }
+    }
+}
+
+/// What the products are added to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start<'a> {
+    /// Nothing.
+    Zero,
+    /// What the output holds.
+    Output,
+    /// One number for every row of the output.
+    PerRow(&'a [f32]),
+}
+
+/// `activation(start + a * columns)`, of rows that lie one behind the other.
+pub(crate) struct Tiled<'a, C> {
+    /// The left operand; row `r` begins at `r * a_row`.
+    pub(crate) a: &'a [f32],
+    pub(crate) a_row: usize,
+    /// Columns of the left operand, rows of the right one.
+    pub(crate) depth: usize,
+    pub(crate) columns: &'a C,
+    pub(crate) start: Start<'a>,
+    pub(crate) activation: Activation,
+}
+
+/// Whether this CPU has vectors that tiles are faster with than the `gemm` crate is without.
+pub(crate) fn has_vectors() -> bool {
+    struct Lanes;
+    impl WithSimd for Lanes {
+        type Output = usize;
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            S::F32_LANES
+        }
+    }
+    (4..=UNIT).contains(&pulp::Arch::new().dispatch(Lanes))
+}
+
+impl<C: Columns> Tiled<'_, C> {
+    /// Computes `m` rows of `n` elements of `y`, which begin `y_row` elements apart.
+    pub(crate) fn run(&self, m: usize, n: usize, y: &mut [f32], y_row: usize, threads: Threads) {
+        if m == 0 || n == 0 {
+            return;
+        }
+        let units = n.div_ceil(UNIT);
+        let threads = match threads {
+            Threads::All if m * n * self.depth >= PARALLEL => rayon::current_num_threads(),
+            _ => 1,
+        };
+        if threads == 1 {
+            let rows = y.chunks_mut(y_row.max(n)).take(m).map(|row| &mut row[..n]).collect();
+            return self.task(0, 0, rows);
+        }
+        let strips = n.div_ceil(UNIT * VECTORS).min(2 * threads);
+        let bands = threads.div_ceil(strips).min(m.div_ceil(BAND));
+        let band = m.div_ceil(bands).next_multiple_of(8);
+        let mut tasks: Vec<(usize, usize, Vec<&mut [f32]>)> = Vec::with_capacity(bands * strips);
+        for first_row in (0..m).step_by(band) {
+            for s in 0..strips {
+                let rows = Vec::with_capacity(band.min(m - first_row));
+                tasks.push((first_row, units * s / strips * UNIT, rows));
+            }
+        }
+        for (r, row) in y.chunks_mut(y_row.max(n)).take(m).enumerate() {
+            let mut rest = &mut row[..n];
+            for s in 0..strips {
+                let end = (units * (s + 1) / strips * UNIT).min(n) - units * s / strips * UNIT;
+                let (own, more) = rest.split_at_mut(end);
+                rest = more;
+                if let Some(task) = tasks.get_mut(r / band * strips + s) {
+                    task.2.push(own);
+                }
+            }
+        }
+        tasks.into_par_iter().with_max_len(1).for_each(|(row, column, rows)| self.task(row, column, rows));
+    }
+
+    /// The rows `rows`, which begin at row `row` and column `column` of the output.
+    fn task(&self, row: usize, column: usize, mut rows: Vec<&mut [f32]>) {
+        let mut panel = PANEL.take();
+        let needed = self.depth * VECTORS * UNIT;
+        if panel.len() < needed {
+            panel.resize(needed, 0.0);
+        }
+        let work = Task { of: self, row, column, rows: &mut rows, panel: &mut panel };
+        pulp::Arch::new().dispatch(work);
+        PANEL.set(panel);
+    }
+}
+
+struct Task<'t, 'y, 'a, C> {
+    of: &'t Tiled<'a, C>,
+    row: usize,
+    column: usize,
+    rows: &'t mut [&'y mut [f32]],
+    panel: &'t mut [f32],
+}
+
+impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let width = self.rows.first().map_or(0, |row| row.len());
+        let vectors = width.div_ceil(S::F32_LANES);
+        let tiles = vectors.div_ceil(VECTORS);
+        let mut task = self;
+        for tile in 0..tiles {
+            let (from, to) = (vectors * tile / tiles, vectors * (tile + 1) / tiles);
+            let at = from * S::F32_LANES;
+            let n = (to * S::F32_LANES).min(width) - at;
+            match to - from {
+                1 => task.strip::<S, 1>(simd, at, n),
+                2 => task.strip::<S, 2>(simd, at, n),
+                _ => task.strip::<S, VECTORS>(simd, at, n),
+            }
+        }
+    }
+}
+
+impl<C: Columns> Task<'_, '_, '_, C> {
+    /// `V` vectors of columns from `at` of the task on, `n` elements that count, of all rows.
+    #[inline(always)]
+    fn strip<S: Simd, const V: usize>(&mut self, simd: S, at: usize, n: usize) {
+        let pitch = V * S::F32_LANES;
+        let Some(panel) = self.panel.get_mut(..self.of.depth * pitch) else { return };
+        self.of.columns.fill(self.column + at, n, pitch, panel);
+        let (panel, _) = S::as_simd_f32s(panel);
+        let mut rest = &mut *self.rows;
+        let mut row = self.row;
+        // Registers: 16 with vectors of 8, else 32.
+        while S::F32_LANES != 8 && rest.len() >= 8 {
+            let (now, later) = rest.split_at_mut(8);
+            block::<S, C, 8, V>(simd, self.of, row, panel, now, at, n);
+            (rest, row) = (later, row + 8);
+        }
+        while rest.len() >= 4 {
+            let (now, later) = rest.split_at_mut(4);
+            block::<S, C, 4, V>(simd, self.of, row, panel, now, at, n);
+            (rest, row) = (later, row + 4);
+        }
+        for now in rest.chunks_mut(1) {
+            block::<S, C, 1, V>(simd, self.of, row, panel, now, at, n);
+            row += 1;
+        }
+    }
+}
+
+/// One tile: `R` rows from `row` on.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+fn block<S: Simd, C, const R: usize, const V: usize>(
+    simd: S,
+    of: &Tiled<'_, C>,
+    row: usize,
+    panel: &[S::f32s],
+    rows: &mut [&mut [f32]],
+    at: usize,
+    n: usize,
+) {
+    let Ok(rows) = <&mut [&mut [f32]; R]>::try_from(rows) else { return };
+    let mut a: [&[f32]; R] = [&[]; R];
+    for i in 0..R {
+        a[i] = &of.a[(row + i) * of.a_row..][..of.depth];
+    }
+    let mut sums = [[simd.splat_f32s(0.0); V]; R];
+    match of.start {
+        Start::Zero => {}
+        Start::PerRow(bias) => {
+            for i in 0..R {
+                sums[i] = [simd.splat_f32s(bias[row + i]); V];
+            }
+        }
+        Start::Output => {
+            for i in 0..R {
+                let (full, tail) = S::as_simd_f32s(&rows[i][at..at + n]);
+                for j in 0..V {
+                    sums[i][j] = if j < full.len() { full[j] } else { simd.partial_load_f32s(tail) };
+                }
+            }
+        }
+    }
+    for (k, b) in panel.chunks_exact(V).take(of.depth).enumerate() {
+        for i in 0..R {
+            let x = simd.splat_f32s(a[i][k]);
+            for j in 0..V {
+                sums[i][j] = simd.mul_add_e_f32s(x, b[j], sums[i][j]);
+            }
+        }
+    }
+    for i in 0..R {
+        let row = &mut rows[i][at..at + n];
+        let (full, tail) = S::as_mut_simd_f32s(row);
+        for j in 0..V {
+            if j < full.len() {
+                full[j] = sums[i][j];
+            } else if j == full.len() {
+                simd.partial_store_f32s(tail, sums[i][j]);
+            }
+        }
+    }
+    if of.activation != Activation::None {
+        for row in rows {
+            activate(&of.activation, &mut row[at..at + n]);
+        }
+    }
+}
+
+/// Common activations where they are needed, others through a call.
+#[inline(always)]
+fn activate(activation: &Activation, row: &mut [f32]) {
+    match *activation {
+        Activation::Relu => activate_in(&Activation::Relu, row),
+        Activation::Clip { low, high } => activate_in(&Activation::Clip { low, high }, row),
+        other => activate_all(&other, row),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::test_util::values;
+
+    /// Sizes with rest rows, rest columns and, in a pool of several threads, several bands and strips.
+    #[test]
+    fn every_split_computes_the_definition() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
+        for (m, n, depth) in [(67, 131, 70), (3, 5, 2), (200, 17, 100), (1, 4000, 90), (9, 48, 0)] {
+            let (a, b, bias) = (values(m * depth, 1), values(depth * n, 2), values(m, 3));
+            let columns = &Rows { data: &b, row: n };
+            for (start, low) in [(Start::Zero, -1e9), (Start::Output, 0.25), (Start::PerRow(&bias), 0.0)] {
+                let activation = Activation::Clip { low, high: 1e9 };
+                let mut y = vec![0.5f32; m * (n + 3)];
+                let tiled = Tiled { a: &a, a_row: depth, depth, columns, start, activation };
+                pool.install(|| tiled.run(m, n, &mut y, n + 3, Threads::All));
+                for (r, row) in y.chunks(n + 3).enumerate() {
+                    for (c, got) in row[..n].iter().enumerate() {
+                        let first = match start {
+                            Start::Zero => 0.0,
+                            Start::Output => 0.5,
+                            Start::PerRow(bias) => f64::from(bias[r]),
+                        };
+                        let of = |k: usize| f64::from(a[r * depth + k]) * f64::from(b[k * n + c]);
+                        let want = (0..depth).map(of).sum::<f64>() + first;
+                        assert!((f64::from(*got) - want.max(low.into())).abs() < 1e-4, "{r}, {c}");
+                    }
+                    assert_eq!(row[n..], [0.5; 3]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! TreeEnsembleClassifier.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::forest::{Aggregate, Forest};
+use super::post::PostTransform;
+use super::tree_ensemble::check_features;
+use super::{FEATURES, best, features, labels, rows, tree_attrs};
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::NativeKernel;
+use crate::ops::window::bad;
+use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
+use crate::shape::Shape;
+
+/// The labels `[n]` of the best classes of rows `[n, features]`, and the scores `[n, classes]`.
+#[derive(Clone, Debug)]
+pub struct TreeEnsembleClassifier {
+    /// The trees; their targets are classes.
+    pub forest: Arc<Forest>,
+    /// The classes' labels.
+    pub labels: Vec<i64>,
+    /// Added to the scores.
+    pub base: Vec<f64>,
+    /// What is made of the scores of a row.
+    pub post: PostTransform,
+    /// Of two classes the only one that leaves speak of; the other one's score follows from it.
+    pub only: Option<usize>,
+    /// Whether leaves' weights are all 0 or above.
+    pub positive: bool,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let labels = labels(attrs, "classlabels_int64s")?;
+    if labels.len() < 2 {
+        return Err(OpError::unsupported("a classifier of one class"));
+    }
+    let forest = tree_attrs::forest(attrs, "class", labels.len())?;
+    let base = tree_attrs::numbers(attrs, "base_values")?;
+    let weights = || forest.leaves.iter().flatten();
+    let first = weights().next().map_or(0, |w| w.0);
+    let only = (labels.len() == 2 && weights().all(|w| w.0 == first)).then_some(first);
+    let fits = base.is_empty() || base.len() == labels.len() || (only.is_some() && base.len() == 1);
+    if !fits {
+        return Err(bad("base_values", format!("has {} elements for {} classes", base.len(), labels.len())));
+    }
+    let positive = weights().all(|w| w.1 >= 0.0);
+    let post = PostTransform::read(attrs)?;
+    Ok(Arc::new(TreeEnsembleClassifier { forest: Arc::new(forest), labels, base, post, only, positive }))
+}
+
+impl TreeEnsembleClassifier {
+    fn row(&self, x: &[f64], scores: &mut [f64]) -> i64 {
+        self.forest.scores(x, Aggregate::Sum, scores);
+        match (self.only, self.base.as_slice()) {
+            (Some(only), [base]) => scores[only] += base,
+            (_, base) => scores.iter_mut().zip(base).for_each(|(s, b)| *s += b),
+        }
+        if let Some(only) = self.only {
+            let s = scores[only];
+            // Weights of 0 and above are parts of a probability, unless a function makes one of them.
+            let probability =
+                self.positive && matches!(self.post, PostTransform::None | PostTransform::Probit);
+            (scores[0], scores[1]) = (if probability { 1.0 - s } else { -s }, s);
+        }
+        self.post.apply(scores);
+        self.labels[best(scores)]
+    }
+}
+
+impl Operator for TreeEnsembleClassifier {
+    fn name(&self) -> &'static str {
+        "TreeEnsembleClassifier"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=1, 1..=2)?;
+        cx.dtype_of(0, FEATURES)?;
+        let [n, _] = check_features(cx, &self.forest)?;
+        let mut outputs = vec![TensorInfo::new(DType::I64, Shape::new([n])?)];
+        outputs.push(TensorInfo::new(DType::F32, Shape::new([n, self.labels.len()])?));
+        outputs.truncate(cx.output_count());
+        Ok(outputs)
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        let rows = rows(cx).map_or(0, |[n, _]| n as u64);
+        Cost { flops: rows * 8 * self.forest.roots.len() as u64, bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
+        Ok(NativeKernel::new("TreeEnsembleClassifier", move |args| {
+            let x = features(args, dtype, n * len)?;
+            let classes = op.labels.len();
+            let mut scores = vec![0.0; n * classes];
+            let row = |(i, scores): (usize, &mut [f64])| op.row(&x[i * len..][..len], scores);
+            let found: Vec<i64> = scores.par_chunks_mut(classes).enumerate().map(row).collect();
+            if args.has(1) {
+                args.take_write::<i64>(1)?.iter_mut().zip(found).for_each(|(y, l)| *y = l);
+            }
+            if args.has(2) {
+                args.take_write::<f32>(2)?.iter_mut().zip(scores).for_each(|(z, s)| *z = s as f32);
+            }
+            Ok(())
+        }))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

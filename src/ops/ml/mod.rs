@@ -1,0 +1,95 @@
+//! Classical machine learning (domain `ai.onnx.ml`), on the host: tree ensembles, linear models, scaling.
+
+mod classifier;
+mod forest;
+mod linear;
+mod post;
+mod regressor;
+mod scale;
+#[cfg(test)]
+mod tests;
+mod tree_attrs;
+mod tree_ensemble;
+
+pub use classifier::TreeEnsembleClassifier;
+pub use forest::{Aggregate, Child, Compare, Forest, ForestNode};
+pub use linear::{LinearClassifier, LinearRegressor};
+pub use post::PostTransform;
+pub use regressor::TreeEnsembleRegressor;
+pub use scale::{Norm, Normalizer, Scaler};
+pub use tree_ensemble::TreeEnsemble;
+
+use super::{AttrReader, Family, OpCx, OpDef, OpError, Operator};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorError};
+use crate::kernel::{KernelError, NativeArgs};
+use std::sync::Arc;
+
+type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+/// Element types of features.
+const FEATURES: &[DType] = &[DType::F32, DType::F64, DType::I64, DType::I32];
+
+const fn row(name: &'static str, since: i64, types: &'static [DType], read: Read) -> OpDef {
+    OpDef { name, domain: "ai.onnx.ml", since, types, gpu: false, read }
+}
+
+/// The family's rows.
+pub const FAMILY: Family = Family {
+    name: "ml",
+    ops: &[
+        row("LinearClassifier", 1, FEATURES, linear::read_classifier),
+        row("LinearRegressor", 1, FEATURES, linear::read_regressor),
+        row("Normalizer", 1, FEATURES, scale::read_normalizer),
+        row("Scaler", 1, FEATURES, scale::read_scaler),
+        row("TreeEnsemble", 5, &[DType::F32, DType::F64, DType::F16], tree_ensemble::read),
+        row("TreeEnsembleClassifier", 1, FEATURES, classifier::read),
+        row("TreeEnsembleRegressor", 1, FEATURES, regressor::read),
+    ],
+};
+
+/// Rows of features, and features of a row: `[n, features]`, or one row `[features]`.
+fn rows(cx: &OpCx) -> Result<[usize; 2], OpError> {
+    match *cx.shape(0)?.dims() {
+        [features] => Ok([1, features]),
+        [n, features] => Ok([n, features]),
+        _ => Err(cx.shape_error(0, "[rows, features]")),
+    }
+}
+
+/// Argument 0, features of type `dtype`, `len` of them.
+fn features(args: &NativeArgs<'_, '_>, dtype: DType, len: usize) -> Result<Vec<f64>, KernelError> {
+    let all: Vec<f64> = match dtype {
+        DType::F32 => args.read::<f32>(0)?.iter().map(|v| f64::from(*v)).collect(),
+        DType::F64 => args.read::<f64>(0)?.to_vec(),
+        DType::F16 => args.read::<half::f16>(0)?.iter().map(|v| v.to_f64()).collect(),
+        DType::I32 => args.read::<i32>(0)?.iter().map(|v| f64::from(*v)).collect(),
+        _ => args.read::<i64>(0)?.iter().map(|v| *v as f64).collect(),
+    };
+    super::real::check_len(0, all.len(), len)?;
+    Ok(all)
+}
+
+/// The elements of a float tensor.
+fn doubles(t: &Tensor) -> Result<Vec<f64>, TensorError> {
+    if t.dtype() == DType::F64 {
+        return Ok(t.as_slice::<f64>()?.to_vec());
+    }
+    Ok(t.to_f32s()?.into_iter().map(f64::from).collect())
+}
+
+/// The labels of classes; those that are texts have no type here.
+fn labels(attrs: &AttrReader<'_>, integers: &str) -> Result<Vec<i64>, OpError> {
+    if attrs.strs_opt("classlabels_strings")?.is_some_and(|l| !l.is_empty()) {
+        return Err(OpError::unsupported("classes whose labels are texts"));
+    }
+    match attrs.ints_opt(integers)? {
+        Some(labels) if !labels.is_empty() => Ok(labels),
+        _ => Err(attrs.error(integers, "is missing").into()),
+    }
+}
+
+/// The place of the first largest score.
+fn best(scores: &[f64]) -> usize {
+    scores.iter().enumerate().fold(0, |best, (i, s)| if *s > scores[best] { i } else { best })
+}

@@ -1,0 +1,455 @@
+//! Quantized operators on devices: which kernels, and what they are told.
+
+use super::elements::integers;
+use super::grain::Grain;
+use super::{conv, matmul};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::KernelId;
+use crate::kernel::table::{id, params, spec};
+use crate::ops::conv::conv_op::ConvDims;
+use crate::ops::linalg::matmul::Dims;
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
+
+/// Bytes of a row that are one load.
+const BLOCK: usize = 16;
+/// The most work-groups that look for the extremes of one tensor.
+const MAX_SHARES: usize = 64;
+
+fn word(n: usize, what: &str) -> Result<u32, OpError> {
+    u32::try_from(n).map_err(|_| OpError::unsupported(format!("{what} of {n} elements on the device")))
+}
+
+/// A small integer of a type's range.
+fn whole(v: f32) -> i32 {
+    v as i32
+}
+
+/// Emits QuantizeLinear to `to`.
+pub(super) fn quantize(cx: &OpCx, grain: &Grain, to: DType, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    let zero = if cx.has(2) { Some(Operand::Input(2)) } else { None };
+    let x = (cx.dtype(0)?, cx.input(0)?.elements(), Operand::Input(0));
+    emit_quantize(lower, x, grain, (Operand::Input(1), zero), (to, Operand::Output(0)))
+}
+
+fn emit_quantize(
+    lower: &mut Lowering<'_>,
+    (from, n, x): (DType, usize, Operand),
+    grain: &Grain,
+    (scale, zero): (Operand, Option<Operand>),
+    (to, y): (DType, Operand),
+) -> Result<(), OpError> {
+    let fail = || OpError::unsupported(format!("QuantizeLinear from {from} to {to} on the device"));
+    let kernel = match (from, to) {
+        (DType::F32, DType::I8) => id::QUANTIZE_F32_I8,
+        (DType::F32, DType::U8) => id::QUANTIZE_F32_U8,
+        (DType::F16, DType::I8) => id::QUANTIZE_F16_I8,
+        (DType::F16, DType::U8) => id::QUANTIZE_F16_U8,
+        _ => return Err(fail()),
+    };
+    let [low, high] = integers(to).ok_or_else(fail)?.map(whole);
+    let along = grain.along;
+    let params = params::Quantize {
+        n: word(n, "QuantizeLinear")?,
+        len: along.len.max(1) as u32,
+        inner: along.inner.max(1) as u32,
+        block: u32::try_from(grain.block).unwrap_or(u32::MAX),
+        steps: grain.steps.map(|s| s as u32),
+        low,
+        high,
+    };
+    let constants = [(spec::quantize::ZERO, u32::from(zero.is_some()))];
+    let zero = zero.unwrap_or(Operand::Unused);
+    lower.dispatch_1d(kernel, &constants, &[x, scale, zero, y], &params, n)
+}
+
+/// Emits DequantizeLinear.
+pub(super) fn dequantize(cx: &OpCx, grain: &Grain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    let (from, scale, to) = (cx.dtype(0)?, cx.dtype(1)?, cx.output(0)?.dtype);
+    let kernel = match (from, to) {
+        _ if scale != to => None,
+        (DType::I8, DType::F32) => Some(id::DEQUANTIZE_I8_F32),
+        (DType::U8, DType::F32) => Some(id::DEQUANTIZE_U8_F32),
+        (DType::I32, DType::F32) => Some(id::DEQUANTIZE_I32_F32),
+        (DType::I8, DType::F16) => Some(id::DEQUANTIZE_I8_F16),
+        (DType::U8, DType::F16) => Some(id::DEQUANTIZE_U8_F16),
+        (DType::I32, DType::F16) => Some(id::DEQUANTIZE_I32_F16),
+        _ => None,
+    };
+    let fail =
+        || OpError::unsupported(format!("DequantizeLinear from {from} by {scale} to {to} on the device"));
+    let n = cx.output(0)?.elements();
+    let params = params::Dequantize {
+        n: word(n, "DequantizeLinear")?,
+        len: grain.along.len.max(1) as u32,
+        inner: grain.along.inner.max(1) as u32,
+        block: u32::try_from(grain.block).unwrap_or(u32::MAX),
+        steps: grain.steps.map(|s| s as u32),
+    };
+    let constants = [(spec::dequantize::ZERO, u32::from(cx.has(2)))];
+    let zero = if cx.has(2) { Operand::Input(2) } else { Operand::Unused };
+    let args = [Operand::Input(0), Operand::Input(1), zero, Operand::Output(0)];
+    lower.dispatch_1d(kernel.ok_or_else(fail)?, &constants, &args, &params, n)
+}
+
+/// Emits DynamicQuantizeLinear.
+pub(super) fn dynamic(cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    let n = cx.input(0)?.elements();
+    let elements = word(n, "DynamicQuantizeLinear")?;
+    let mut output = |i: usize, bytes| {
+        if i < cx.outputs().len() { Operand::Output(i) } else { lower.scratch(bytes) }
+    };
+    let (scale, zero) = (output(1, 4), output(2, 4));
+    let shares = n.div_ceil(1024).clamp(1, MAX_SHARES);
+    let ranges = lower.scratch(8 * shares);
+    let params = params::Extremes { n: elements };
+    lower.dispatch(id::EXTREMES, &[], &[Operand::Input(0), ranges], &params, [shares as u32, 1, 1])?;
+    let params = params::DynamicScale { n: shares as u32 };
+    lower.dispatch(id::DYNAMIC_SCALE_U8, &[], &[ranges, scale, zero], &params, [1, 1, 1])?;
+    let along = crate::ops::norm::Along { outer: 1, len: n, inner: 1 };
+    let grain = Grain { along, block: usize::MAX, steps: [0; 3], scales: 1 };
+    let x = (DType::F32, n, Operand::Input(0));
+    emit_quantize(lower, x, &grain, (scale, Some(zero)), (DType::U8, Operand::Output(0)))
+}
+
+/// Rows of bytes of one operand of a product.
+struct Rows<'c> {
+    dtype: DType,
+    /// Matrices, their rows, bytes of a row.
+    sizes: [usize; 3],
+    /// Distances of rows and of the bytes of a row.
+    steps: [usize; 2],
+    operand: Operand,
+    value: Option<&'c Tensor>,
+}
+
+impl Rows<'_> {
+    fn blocks(&self) -> usize {
+        self.sizes[2].div_ceil(BLOCK)
+    }
+
+    fn bytes(&self) -> usize {
+        self.sizes[0] * self.sizes[1] * self.blocks() * BLOCK
+    }
+
+    /// The rows as the product reads them: made at load where the value is known, else by a kernel.
+    fn emit(&self, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
+        let ([matrices, rows, depth], [row_step, byte_step]) = (self.sizes, self.steps);
+        let (blocks, flip) = (self.blocks(), flip(self.dtype));
+        let matrix = rows * depth;
+        if let Some(value) = self.value {
+            let key = PackKey {
+                layout: if byte_step == 1 { "bytes of rows" } else { "bytes of columns" },
+                numbers: [matrices as u32, rows as u32, depth as u32, flip],
+            };
+            return Ok(lower.packed(value, key, self.bytes().max(BLOCK), move |t, out| {
+                let source = t.bytes();
+                for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+                    let (row, rest) = (i % rows.max(1), i / rows.max(1));
+                    let (block, m) = (rest % blocks.max(1), rest / blocks.max(1));
+                    for (j, out) in out.iter_mut().enumerate() {
+                        let k = block * BLOCK + j;
+                        let at = m * matrix + row * row_step + k * byte_step;
+                        let byte = source.get(at).filter(|_| k < depth);
+                        *out = byte.map_or(0, |b| b ^ flip as u8);
+                    }
+                }
+                Ok(())
+            }));
+        }
+        let packed = lower.scratch(self.bytes());
+        let n = self.bytes() / 4;
+        let params = params::PackBytes {
+            n: word(n, "packed bytes")?,
+            rows: rows as u32,
+            blocks: blocks as u32,
+            depth: depth as u32,
+            matrix: matrix as u32,
+            row_step: row_step as u32,
+            byte_step: byte_step as u32,
+        };
+        let constants = [(spec::pack_bytes::FLIP, flip)];
+        lower.dispatch_1d(id::PACK_BYTES_B8, &constants, &[self.operand, packed], &params, n)?;
+        Ok(packed)
+    }
+}
+
+/// What makes a byte a signed one.
+fn flip(dtype: DType) -> u32 {
+    if dtype == DType::I8 { 0 } else { 0x80 }
+}
+
+/// A parameter: where it is and how many elements it has.
+#[derive(Clone, Copy)]
+struct Parameter {
+    operand: Operand,
+    len: usize,
+}
+
+impl Parameter {
+    const NONE: Parameter = Parameter { operand: Operand::Unused, len: 0 };
+
+    fn of(cx: &OpCx, i: Option<usize>) -> Parameter {
+        let info = i.and_then(|i| cx.input_opt(i).map(|t| (i, t.elements())));
+        info.map_or(Parameter::NONE, |(i, len)| Parameter { operand: Operand::Input(i), len })
+    }
+}
+
+/// The output's scale or zero point, which comes with one of the operands.
+#[derive(Clone, Copy)]
+enum Of {
+    Nothing,
+    Scale(Operand),
+    Zero(Operand, DType),
+}
+
+/// Emits what is known of each row of an operand.
+fn row_terms(
+    lower: &mut Lowering<'_>,
+    packed: Operand,
+    dtype: DType,
+    [matrices, rows, depth]: [usize; 3],
+    [zero, scale]: [Parameter; 2],
+    output: Of,
+) -> Result<Operand, OpError> {
+    let n = matrices * rows;
+    let terms = lower.scratch(16 * n);
+    let (kind, out_scale, out_zero) = match output {
+        Of::Nothing => (0, Operand::Unused, Operand::Unused),
+        Of::Scale(scale) => (1, scale, Operand::Unused),
+        Of::Zero(zero, dtype) => (if dtype == DType::I8 { 3 } else { 2 }, Operand::Unused, zero),
+    };
+    let constants = [
+        (spec::row_terms::SIGNED, u32::from(dtype == DType::I8)),
+        (spec::row_terms::ZEROS, zero.len as u32),
+        (spec::row_terms::SCALES, scale.len as u32),
+        (spec::row_terms::OUTPUT, kind),
+    ];
+    let params =
+        params::RowTerms { n: word(n, "rows")?, rows: rows as u32, blocks: depth.div_ceil(BLOCK) as u32 };
+    let args = [packed, zero.operand, scale.operand, out_scale, out_zero, terms];
+    lower.dispatch_1d(id::ROW_TERMS_B8, &constants, &args, &params, n)?;
+    Ok(terms)
+}
+
+/// Operands, terms and matrices of a product.
+struct Product {
+    rows: usize,
+    cols: usize,
+    depth: usize,
+    count: usize,
+    a: [Operand; 2],
+    b: [Operand; 2],
+    /// Product i reads matrix `i / .0 % .1`.
+    a_matrix: (usize, usize),
+    b_matrix: (usize, usize),
+    bias: Option<Operand>,
+    to: DType,
+}
+
+impl Product {
+    fn emit(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let bytes = integers(self.to);
+        let tall = self.rows > 1;
+        let [plain, dot] = match (bytes.is_some(), tall) {
+            (false, true) => [id::BYTE_PRODUCT_I32_R4, id::BYTE_PRODUCT_I32_R4_DOT],
+            (false, false) => [id::BYTE_PRODUCT_I32_R1, id::BYTE_PRODUCT_I32_R1_DOT],
+            (true, true) => [id::BYTE_PRODUCT_B8_R4, id::BYTE_PRODUCT_B8_R4_DOT],
+            (true, false) => [id::BYTE_PRODUCT_B8_R1, id::BYTE_PRODUCT_B8_R1_DOT],
+        };
+        let kernel: KernelId = if lower.can_run(dot) { dot } else { plain };
+        let [low, high] = bytes.unwrap_or_default().map(whole);
+        let n = self.count * self.rows.div_ceil(if tall { 4 } else { 1 }) * self.cols.div_ceil(4);
+        word(self.count * self.rows * self.cols, "a product")?;
+        let params = params::ByteProduct {
+            n: word(n, "a product")?,
+            rows: self.rows as u32,
+            cols: self.cols as u32,
+            depth: self.depth as u32,
+            blocks: self.depth.div_ceil(BLOCK) as u32,
+            a_div: self.a_matrix.0 as u32,
+            a_mod: self.a_matrix.1 as u32,
+            b_div: self.b_matrix.0 as u32,
+            b_mod: self.b_matrix.1 as u32,
+            low,
+            high,
+        };
+        let constants = [(spec::byte_product::BIASED, u32::from(self.bias.is_some()))];
+        let bias = self.bias.unwrap_or(Operand::Unused);
+        let args = [self.a[0], self.b[0], self.a[1], self.b[1], bias, Operand::Output(0)];
+        lower.dispatch_1d(kernel, &constants, &args, &params, n)
+    }
+}
+
+/// The `(d, m)` for which `list[i]` is `i / d % m`.
+fn period(list: &[usize]) -> Option<(usize, usize)> {
+    let d = list.iter().position(|v| *v != 0).unwrap_or(list.len()).max(1);
+    let m = list.iter().max().map_or(1, |v| v + 1);
+    list.iter().enumerate().all(|(i, v)| i / d % m == *v).then_some((d, m))
+}
+
+/// Scales that kernels read.
+fn check_scales(cx: &OpCx, scales: [Option<usize>; 3]) -> Result<(), OpError> {
+    for i in scales.into_iter().flatten() {
+        if cx.dtype(i)? != DType::F32 {
+            return Err(OpError::unsupported(
+                "quantized products with scales other than float32 on the device",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Emits MatMulInteger or QLinearMatMul.
+pub(super) fn matmul(
+    cx: &OpCx,
+    p: &matmul::Places,
+    dims: &Dims,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    let y = cx.output(0)?;
+    if y.elements() == 0 {
+        return Ok(());
+    }
+    check_scales(cx, [p.a_scale, p.b_scale, p.y_scale])?;
+    let (m, n, k) = (dims.m, dims.n, dims.k);
+    let (of_a, of_b): (Vec<usize>, Vec<usize>) = dims.pairs.iter().copied().unzip();
+    let irregular = || OpError::unsupported("a product of such batches on the device");
+    let (a_matrix, b_matrix) = (period(&of_a).ok_or_else(irregular)?, period(&of_b).ok_or_else(irregular)?);
+    let operand = |i: usize, sizes, steps| -> Result<Rows<'_>, OpError> {
+        word(cx.input(i)?.elements(), "an operand")?;
+        Ok(Rows { dtype: cx.dtype(i)?, sizes, steps, operand: Operand::Input(i), value: cx.value(i) })
+    };
+    let a = operand(p.a, [a_matrix.1, m, k], [k, 1])?;
+    let b = operand(p.b, [b_matrix.1, n, k], [1, n])?;
+    let (a_packed, b_packed) = (a.emit(lower)?, b.emit(lower)?);
+    let output = (Parameter::of(cx, p.y_scale), Parameter::of(cx, p.y_zero));
+    let (of_rows, of_cols) = match (p.y_scale, p.y_zero) {
+        (Some(_), Some(_)) => (Of::Scale(output.0.operand), Of::Zero(output.1.operand, y.dtype)),
+        _ => (Of::Nothing, Of::Nothing),
+    };
+    let parameters = |zero, scale| [Parameter::of(cx, Some(zero)), Parameter::of(cx, scale)];
+    let a_terms = row_terms(lower, a_packed, a.dtype, a.sizes, parameters(p.a_zero, p.a_scale), of_rows)?;
+    let b_terms = row_terms(lower, b_packed, b.dtype, b.sizes, parameters(p.b_zero, p.b_scale), of_cols)?;
+    Product {
+        rows: m,
+        cols: n,
+        depth: k,
+        count: dims.pairs.len(),
+        a: [a_packed, a_terms],
+        b: [b_packed, b_terms],
+        a_matrix,
+        b_matrix,
+        bias: None,
+        to: y.dtype,
+    }
+    .emit(lower)
+}
+
+/// Emits ConvInteger or QLinearConv.
+pub(super) fn conv(
+    cx: &OpCx,
+    p: &conv::Places,
+    dims: &ConvDims,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    let y = cx.output(0)?;
+    if y.elements() == 0 {
+        return Ok(());
+    }
+    check_scales(cx, [p.x_scale, p.w_scale, p.y_scale])?;
+    for t in [cx.input(p.x)?, cx.input(p.w)?] {
+        word(TensorInfo::elements(t), "an operand")?;
+    }
+    let (depth, plane) = (dims.ic * dims.taps(), dims.out_plane());
+    let weights = Rows {
+        dtype: cx.dtype(p.w)?,
+        sizes: [dims.group, dims.oc, depth],
+        steps: [depth, 1],
+        operand: Operand::Input(p.w),
+        value: cx.value(p.w),
+    };
+    let x = Rows {
+        dtype: cx.dtype(p.x)?,
+        sizes: [dims.batch * dims.group, plane, depth],
+        steps: [0, 0],
+        operand: Operand::Input(p.x),
+        value: None,
+    };
+    let w_packed = weights.emit(lower)?;
+    let x_packed = columns(cx, p, dims, &x, lower)?;
+    let output = (Parameter::of(cx, p.y_scale), Parameter::of(cx, p.y_zero));
+    let (of_rows, of_cols) = match (p.y_scale, p.y_zero) {
+        (Some(_), Some(_)) => (Of::Scale(output.0.operand), Of::Zero(output.1.operand, y.dtype)),
+        _ => (Of::Nothing, Of::Nothing),
+    };
+    let parameters = |zero, scale| [Parameter::of(cx, Some(zero)), Parameter::of(cx, scale)];
+    let w_terms =
+        row_terms(lower, w_packed, weights.dtype, weights.sizes, parameters(p.w_zero, p.w_scale), of_rows)?;
+    let x_terms = row_terms(lower, x_packed, x.dtype, x.sizes, parameters(p.x_zero, p.x_scale), of_cols)?;
+    Product {
+        rows: dims.oc,
+        cols: plane,
+        depth,
+        count: dims.batch * dims.group,
+        a: [w_packed, w_terms],
+        b: [x_packed, x_terms],
+        a_matrix: (1, dims.group),
+        b_matrix: (1, dims.batch * dims.group),
+        bias: p.bias.filter(|b| cx.has(*b)).map(Operand::Input),
+        to: y.dtype,
+    }
+    .emit(lower)
+}
+
+/// Emits what the window sees at each place of the output.
+fn columns(
+    cx: &OpCx,
+    p: &conv::Places,
+    dims: &ConvDims,
+    x: &Rows<'_>,
+    lower: &mut Lowering<'_>,
+) -> Result<Operand, OpError> {
+    let packed = lower.scratch(x.bytes());
+    let n = x.bytes() / 4;
+    let axes = dims.axes;
+    let pad = |i: usize| i32::try_from(axes[i].pads[0]).ok().filter(|p| p.unsigned_abs() < 1 << 30);
+    let far = || OpError::unsupported("a convolution so far beyond the image on the device");
+    let params = params::PackColumns {
+        n: word(n, "unfolded columns")?,
+        rows: x.sizes[1] as u32,
+        blocks: x.blocks() as u32,
+        depth: x.sizes[2] as u32,
+        matrix: (dims.ic * dims.in_plane()) as u32,
+        size: axes.map(|a| a.input as u32),
+        places: axes.map(|a| a.output as u32),
+        kernel: axes.map(|a| a.kernel as u32),
+        stride: axes.map(|a| a.stride as u32),
+        dilation: axes.map(|a| a.dilation as u32),
+        pads: [pad(0).ok_or_else(far)?, pad(1).ok_or_else(far)?, pad(2).ok_or_else(far)?],
+    };
+    let reach = axes.iter().any(|a| a.kernel * a.dilation >= 1 << 30 || a.output * a.stride >= 1 << 30);
+    if reach {
+        return Err(far());
+    }
+    let zero = Parameter::of(cx, Some(p.x_zero));
+    let constants =
+        [(spec::pack_columns::FLIP, flip(x.dtype)), (spec::pack_columns::ZERO, u32::from(zero.len > 0))];
+    let args = [x.operand, zero.operand, packed];
+    lower.dispatch_1d(id::PACK_COLUMNS_B8, &constants, &args, &params, n)?;
+    Ok(packed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrices_that_are_read_in_turn_are_found() {
+        assert_eq!(period(&[0]), Some((1, 1)));
+        assert_eq!(period(&[0, 1, 2]), Some((1, 3)));
+        assert_eq!(period(&[0, 0, 1, 1, 0, 0, 1, 1]), Some((2, 2)));
+        assert_eq!(period(&[0, 0, 0]), Some((3, 1)));
+        assert_eq!(period(&[0, 1, 0, 2]), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Quantization: integers that stand for numbers by a scale and a zero point.
+
+mod conv;
+mod dequantize;
+mod device;
+mod dynamic;
+mod elements;
+mod grain;
+mod matmul;
+mod product;
+mod quantize;
+#[cfg(test)]
+mod tests;
+
+pub use conv::QuantizedConv;
+pub use dequantize::DequantizeLinear;
+pub use dynamic::DynamicQuantizeLinear;
+pub use matmul::QuantizedMatMul;
+pub use quantize::QuantizeLinear;
+
+use std::sync::Arc;
+
+use super::{AttrReader, Family, OpDef, OpError, Operator};
+use crate::dtype::DType;
+
+/// Types of bytes that are multiplied.
+const BYTES: &[DType] = &[DType::I8, DType::U8];
+
+/// Types that numbers are quantized to.
+const QUANTIZED: &[DType] = &[
+    DType::I8,
+    DType::U8,
+    DType::I16,
+    DType::U16,
+    DType::F8E4M3Fn,
+    DType::F8E4M3FnUz,
+    DType::F8E5M2,
+    DType::F8E5M2FnUz,
+    DType::F4E2M1,
+    DType::I4,
+    DType::U4,
+    DType::I2,
+    DType::U2,
+];
+
+/// Types of the numbers.
+const NUMBERS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+
+type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+const fn row(name: &'static str, since: i64, types: &'static [DType], read: Reader) -> OpDef {
+    OpDef { name, domain: "", since, types, gpu: true, read }
+}
+
+/// The family's rows.
+pub const FAMILY: Family = Family {
+    name: "quant",
+    ops: &[
+        row("ConvInteger", 10, BYTES, conv::read_integer),
+        row("DequantizeLinear", 10, QUANTIZED, dequantize::read),
+        row("DynamicQuantizeLinear", 11, &[DType::F32], |_, _| Ok(Arc::new(DynamicQuantizeLinear))),
+        row("MatMulInteger", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: false }))),
+        row("QLinearConv", 10, BYTES, conv::read_linear),
+        row("QLinearMatMul", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: true }))),
+        row("QuantizeLinear", 10, QUANTIZED, quantize::read),
+    ],
+};

@@ -1,0 +1,96 @@
+//! Bernoulli: ones with given probabilities.
+
+use std::sync::Arc;
+
+use super::philox::Seed;
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::movement::region::word;
+use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::real::FLOATS;
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+
+/// 1 with the probability that input 0 has at the place, else 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bernoulli {
+    /// The output's type; `None` takes the input's.
+    dtype: Option<DType>,
+    seed: Seed,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Bernoulli::new(attrs.dtype_opt("dtype")?, attrs.float_opt("seed")?)))
+}
+
+impl Bernoulli {
+    /// Ones of `dtype`, or of the input's type; the same in every run where there is a seed.
+    pub fn new(dtype: Option<DType>, seed: Option<f32>) -> Self {
+        Bernoulli { dtype, seed: Seed::of(seed) }
+    }
+
+    fn run<P: Number, T: bytemuck::Pod>(
+        self,
+        args: &mut NativeArgs<'_, '_>,
+        [zero, one]: [T; 2],
+    ) -> Result<(), KernelError> {
+        let philox = self.seed.philox();
+        let p = args.read::<P>(0)?;
+        for (i, (y, p)) in args.take_write::<T>(1)?.iter_mut().zip(p).enumerate() {
+            *y = if f64::from(philox.uniform(i)) < p.to_f64() { one } else { zero };
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Bernoulli {
+    fn name(&self) -> &'static str {
+        "Bernoulli"
+    }
+
+    fn varies(&self) -> bool {
+        self.seed == Seed::Fresh
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=1, 1..=1)?;
+        let dtype = self.dtype.unwrap_or(cx.dtype_of(0, FLOATS)?);
+        if !DType::COMPUTE.contains(&dtype) {
+            return Err(OpError::unsupported(format!("Bernoulli of {dtype}")));
+        }
+        Ok(vec![TensorInfo::new(dtype, cx.shape(0)?.clone())])
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let (op, from, to) = (*self, cx.dtype(0)?, cx.output(0)?.dtype);
+        Ok(NativeKernel::new("Bernoulli", move |args| {
+            with_number!(from, P => with_number!(to,
+                T => op.run::<P, T>(args, [T::ZERO, T::from_i64(1)]),
+                else op.run::<P, u8>(args, [0, 1])), else Ok(()))
+        }))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let (from, y) = (cx.dtype(0)?, cx.output(0)?);
+        let kernel = match (from, y.dtype) {
+            (DType::F32, DType::F32) => id::RANDOM_MASK_F32,
+            (DType::F16, DType::F16) => id::RANDOM_MASK_F16,
+            (from, to) => {
+                return Err(OpError::unsupported(format!("no device kernel for {to} from {from}")));
+            }
+        };
+        let key = self.seed.for_device()?.key;
+        if y.elements() == 0 {
+            return Ok(());
+        }
+        let p = params::RandomMask { key, n: word(y.elements())?, ratio: 0.0, scale: 1.0 };
+        let constants = [(spec::random_mask::DROPOUT, 0), (spec::random_mask::MASK, 0)];
+        let args = [Operand::Input(0), Operand::Output(0), Operand::Unused];
+        lower.dispatch_1d(kernel, &constants, &args, &p, y.elements().div_ceil(4))
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

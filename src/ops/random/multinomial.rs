@@ -1,0 +1,131 @@
+//! Multinomial: classes drawn with given probabilities.
+
+use std::sync::Arc;
+
+use super::philox::Seed;
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::movement::region::word;
+use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::real::FLOATS;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::shape::Shape;
+
+/// `[batch, samples]` classes of int32 or int64, drawn independently with probabilities whose logarithms, up to a
+/// summand, are the rows of input 0, `[batch, classes]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Multinomial {
+    samples: usize,
+    wide: bool,
+    seed: Seed,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let wide = match attrs.dtype_opt("dtype")?.unwrap_or(DType::I32) {
+        DType::I32 => false,
+        DType::I64 => true,
+        other => return Err(attrs.error("dtype", format!("is {other}, expected int32 or int64")).into()),
+    };
+    let samples = attrs.int("sample_size", 1)?;
+    let samples =
+        usize::try_from(samples).map_err(|_| attrs.error("sample_size", format!("is {samples}, below 0")))?;
+    Ok(Arc::new(Multinomial::new(samples, wide, attrs.float_opt("seed")?)))
+}
+
+impl Multinomial {
+    /// So many samples of each row, as int64 where `wide`; the same in every run where there is a seed.
+    pub fn new(samples: usize, wide: bool, seed: Option<f32>) -> Self {
+        Multinomial { samples, wide, seed: Seed::of(seed) }
+    }
+
+    fn run<T: Number, C: Number>(
+        self,
+        args: &mut NativeArgs<'_, '_>,
+        classes: usize,
+    ) -> Result<(), KernelError> {
+        let philox = self.seed.philox();
+        let (x, y) = (args.read::<T>(0)?, args.take_write::<C>(1)?);
+        if y.is_empty() {
+            return Ok(());
+        }
+        for (row, (x, y)) in x.chunks(classes).zip(y.chunks_mut(self.samples)).enumerate() {
+            let top = x.iter().map(|v| v.to_f64() as f32).fold(f32::NEG_INFINITY, f32::max);
+            let weight = |v: &T| (v.to_f64() as f32 - top).exp();
+            let total: f32 = x.iter().map(weight).sum();
+            for (k, y) in y.iter_mut().enumerate() {
+                let aim = philox.uniform(row * self.samples + k) * total;
+                let mut sum = 0.0;
+                let class = x.iter().position(|v| {
+                    sum += weight(v);
+                    sum > aim
+                });
+                *y = C::from_i64(class.unwrap_or(classes - 1) as i64);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Multinomial {
+    fn name(&self) -> &'static str {
+        "Multinomial"
+    }
+
+    fn varies(&self) -> bool {
+        self.seed == Seed::Fresh
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=1, 1..=1)?;
+        cx.dtype_of(0, FLOATS)?;
+        let [batch, classes] = cx.shape(0)?.dims() else {
+            return Err(cx.shape_error(0, "[batch, classes]"));
+        };
+        if *classes == 0 && *batch > 0 && self.samples > 0 {
+            return Err(cx.shape_error(0, "at least one class"));
+        }
+        let dtype = if self.wide { DType::I64 } else { DType::I32 };
+        Ok(vec![TensorInfo::new(dtype, Shape::new([*batch, self.samples])?)])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        let n = cx.input_opt(0).map_or(0, |x| x.elements() as u64);
+        Cost { flops: n.saturating_mul(self.samples as u64 + 10), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let (op, classes, dtype) = (*self, cx.shape(0)?[1], cx.dtype(0)?);
+        Ok(NativeKernel::new("Multinomial", move |args| {
+            with_number!(dtype, T => {
+                if op.wide { op.run::<T, i64>(args, classes) } else { op.run::<T, i32>(args, classes) }
+            }, else Ok(()))
+        }))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let kernel = match cx.dtype(0)? {
+            DType::F32 => id::MULTINOMIAL_F32,
+            DType::F16 => id::MULTINOMIAL_F16,
+            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
+        };
+        let key = self.seed.for_device()?.key;
+        let n = cx.output(0)?.elements();
+        if n == 0 {
+            return Ok(());
+        }
+        let p = params::Multinomial {
+            key,
+            n: word(n)?,
+            samples: word(self.samples)?,
+            classes: word(cx.shape(0)?[1])?,
+        };
+        let words = [(spec::multinomial::WORDS, 1 + u32::from(self.wide))];
+        lower.dispatch_1d(kernel, &words, &[Operand::Input(0), Operand::Output(0)], &p, n)
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

@@ -1,0 +1,290 @@
+//! Makes a `float32` flow compute in `float16` where its devices can.
+//!
+//! Activations and constants become half as long; kernels accumulate in `float32` all the same. A node stays as
+//! it is where its device has no kernel for it, where its numbers tend to leave the range of `float16`, or
+//! where nothing is won; conversions stand at the edges.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::flow::{Flow, FlowNode, Value, ValueId};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorIdentity, TensorInfo};
+use crate::ops::{Fact, OpCx, Operator, cast};
+
+/// What a `float32` model computes in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// What it says.
+    #[default]
+    F32,
+    /// `float16`, with sums in `float32`, where the devices have kernels for it.
+    F16,
+}
+
+/// Operators whose results or sums leave the range of `float16` (6e-8 to 65504) where their inputs are well
+/// inside, and conversions, whose integers would be rounded.
+const IN_FULL: &[&str] = &[
+    "Cast",
+    "CastLike",
+    "BitCast",
+    "CumSum",
+    "Det",
+    "DFT",
+    "Exp",
+    "Log",
+    "Pow",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "Range",
+    "Reciprocal",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMean",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "Sqrt",
+    "STFT",
+];
+
+/// The smallest number with all bits of `float16`'s mantissa.
+const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
+/// The largest `float16`.
+const LARGEST: f32 = 65504.0;
+/// Constants of at most so many elements are looked at: epsilons and the like.
+const FEW: usize = 16;
+/// Operations for each element of the output from which a node is worth conversions of its inputs.
+const WORTHWHILE: u64 = 16;
+
+/// Constants in `float16`, made once for all plans of a session.
+#[derive(Debug, Default)]
+pub struct HalfConstants(Mutex<HashMap<TensorIdentity, (Tensor, Tensor)>>);
+
+impl HalfConstants {
+    /// `t` in `float16`; what is beyond its range becomes its largest number, as a mask of -1e9 means it.
+    fn get(&self, t: &Tensor) -> Option<Tensor> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, half)) = made.get(&t.identity()) {
+            return half.reshaped(t.shape().clone()).ok();
+        }
+        let values = t.as_slice::<f32>().ok()?;
+        let narrow = |v: &f32| {
+            let v = if v.is_finite() { v.clamp(-LARGEST, LARGEST) } else { *v };
+            half::f16::from_f32(v)
+        };
+        let values: Vec<half::f16> = values.iter().map(narrow).collect();
+        let half = Tensor::new(t.shape().to_vec(), &values).ok()?;
+        // The source is kept: its identity is that of no other tensor while it lives.
+        made.insert(t.identity(), (t.clone(), half.clone()));
+        Some(half)
+    }
+}
+
+/// Rewrites `flow`; `lowers` says whether the device of a node (by its position) has a kernel for an operator
+/// with such facts. Returns how many nodes compute in `float16` now.
+pub(super) fn halve(
+    flow: &mut Flow,
+    constants: &HalfConstants,
+    lowers: &dyn Fn(&FlowNode, &OpCx) -> bool,
+) -> usize {
+    let nodes = std::mem::take(&mut flow.nodes);
+    let mut made = vec![true; flow.values.len()];
+    for node in &nodes {
+        node.outputs.iter().for_each(|v| made[*v] = flow.values[*v].constant.is_some());
+    }
+    let mut half = Halves { flow, constants, full: made, half: HashMap::new(), nodes: Vec::new() };
+    let mut position = Vec::with_capacity(nodes.len());
+    let mut count = 0;
+    for mut node in nodes {
+        node.control_deps.iter_mut().for_each(|d| *d = position.get(*d).copied().unwrap_or(0));
+        let changed = half.candidates(&node).into_iter().find_map(|cx| {
+            let outputs = half.accepts(&node, &cx)?;
+            let cx = cx.with_outputs(outputs.clone());
+            lowers(&node, &cx).then_some((cx, outputs))
+        });
+        match changed {
+            Some((cx, outputs)) => {
+                half.take(node, &cx, outputs);
+                count += 1;
+            }
+            None => half.keep(node),
+        }
+        position.push(half.nodes.len().saturating_sub(1));
+    }
+    for (_, v) in half.flow.outputs.clone() {
+        half.full_of(v, None);
+    }
+    let nodes = half.nodes;
+    flow.nodes = nodes;
+    count
+}
+
+/// A flow that is being rewritten.
+struct Halves<'a> {
+    flow: &'a mut Flow,
+    constants: &'a HalfConstants,
+    /// Whether a value is there as it was.
+    full: Vec<bool>,
+    /// The `float16` twins of values.
+    half: HashMap<ValueId, ValueId>,
+    nodes: Vec<FlowNode>,
+}
+
+impl Halves<'_> {
+    fn is_f32(&self, v: ValueId) -> bool {
+        self.flow.values[v].info.dtype == DType::F32
+    }
+
+    /// The facts with which `node` might compute in `float16`, the better ones first.
+    fn candidates(&self, node: &FlowNode) -> Vec<OpCx> {
+        if IN_FULL.contains(&node.op.name()) || node.op.shape_only() {
+            return Vec::new();
+        }
+        let values = || node.inputs.iter().flatten().copied();
+        let plain = |v: ValueId| self.flow.values[v].scope == Default::default();
+        let variable = |v: &ValueId| self.is_f32(*v) && self.flow.values[*v].constant.is_none();
+        let tiny = |v: ValueId| {
+            let small = |t: &Tensor| {
+                let few = t.shape().elements() <= FEW;
+                few && t
+                    .as_slice::<f32>()
+                    .is_ok_and(|s| s.iter().any(|x| *x != 0.0 && x.abs() < SMALLEST_NORMAL))
+            };
+            self.flow.values[v].constant.as_ref().is_some_and(small)
+        };
+        let all_plain = values().chain(node.outputs.iter().copied()).all(plain);
+        if !all_plain || values().any(tiny) || !values().any(|v| variable(&v)) {
+            return Vec::new();
+        }
+        // A conversion of every input costs more than a cheap operator saves.
+        let has_half = values().filter(|v| variable(v)).any(|v| self.half.contains_key(&v));
+        let elements: usize = node.outputs.iter().map(|&v| self.flow.values[v].info.elements()).sum();
+        let facts = |in_half: &dyn Fn(usize) -> bool| {
+            let inputs = node.inputs.iter().enumerate().map(|(i, v)| {
+                let v = (*v)?;
+                let value = &self.flow.values[v];
+                let mut fact = Fact { info: value.info.clone(), value: value.constant.clone() };
+                if self.is_f32(v) && in_half(i) {
+                    fact.info.dtype = DType::F16;
+                    fact.value = fact.value.as_ref().and_then(|t| self.constants.get(t));
+                }
+                Some(fact)
+            });
+            OpCx::for_infer(inputs.collect(), node.outputs.len())
+        };
+        let outputs = node.outputs.iter().map(|&v| self.flow.values[v].info.clone()).collect();
+        let cost = node.op.cost(&facts(&|_| false).with_outputs(outputs)).flops;
+        if !has_half && cost < WORTHWHILE * elements as u64 {
+            return Vec::new();
+        }
+        let by_value = node.op.value_inputs();
+        let mut found = vec![facts(&|_| true)];
+        if !by_value.is_empty() {
+            // Scales of Resize, say, are always `float32`.
+            found.push(facts(&|i| !by_value.contains(&i)));
+        }
+        found
+    }
+
+    /// The outputs' infos where `node` takes the facts and turns all its `float32` outputs to `float16`.
+    fn accepts(&self, node: &FlowNode, cx: &OpCx) -> Option<Vec<TensorInfo>> {
+        let outputs = node.op.infer(cx).ok()?;
+        let fits = |(v, info): (&ValueId, &TensorInfo)| {
+            let old = &self.flow.values[*v].info;
+            let dtype = if old.dtype == DType::F32 { DType::F16 } else { old.dtype };
+            info.shape == old.shape && info.dtype == dtype
+        };
+        let all = outputs.len() == node.outputs.len() && node.outputs.iter().zip(&outputs).all(fits);
+        all.then_some(outputs)
+    }
+
+    /// Adds `node` with its facts `cx` and outputs in `float16`.
+    fn take(&mut self, mut node: FlowNode, cx: &OpCx, outputs: Vec<TensorInfo>) {
+        for (i, input) in node.inputs.iter_mut().enumerate() {
+            let Some(v) = *input else { continue };
+            let in_half = self.is_f32(v) && cx.input_opt(i).is_some_and(|t| t.dtype == DType::F16);
+            *input = Some(if in_half { self.half_of(v, node.device) } else { self.full_of(v, node.device) });
+        }
+        for (v, info) in node.outputs.iter_mut().zip(outputs) {
+            if self.is_f32(*v) {
+                let twin = self.twin(*v, info, None);
+                self.half.insert(*v, twin);
+                *v = twin;
+            } else {
+                self.full[*v] = true;
+            }
+        }
+        self.nodes.push(node);
+    }
+
+    /// Adds `node` as it is.
+    fn keep(&mut self, node: FlowNode) {
+        for &v in node.inputs.iter().flatten() {
+            self.full_of(v, node.device);
+        }
+        node.outputs.iter().for_each(|v| self.full[*v] = true);
+        self.nodes.push(node);
+    }
+
+    fn twin(&mut self, v: ValueId, info: TensorInfo, constant: Option<Tensor>) -> ValueId {
+        let value = &self.flow.values[v];
+        let (name, scope) = (format!("{}:half", value.name), value.scope);
+        self.flow.values.push(Value { name, info, constant, scope });
+        self.full.push(true);
+        self.flow.values.len() - 1
+    }
+
+    /// The `float16` twin of `v`, converted where it is not there yet.
+    fn half_of(&mut self, v: ValueId, device: Option<u32>) -> ValueId {
+        if let Some(twin) = self.half.get(&v) {
+            return *twin;
+        }
+        let info = TensorInfo::new(DType::F16, self.flow.values[v].info.shape.clone());
+        let constant = self.flow.values[v].constant.as_ref().and_then(|t| self.constants.get(t));
+        let known = constant.is_some();
+        let twin = self.twin(v, info, constant);
+        self.half.insert(v, twin);
+        if !known {
+            self.convert(v, twin, DType::F16, device);
+        }
+        twin
+    }
+
+    /// `v` itself, converted back where only its twin is there.
+    fn full_of(&mut self, v: ValueId, device: Option<u32>) -> ValueId {
+        if !self.full[v]
+            && let Some(twin) = self.half.get(&v).copied()
+        {
+            self.convert(twin, v, DType::F32, device);
+            self.full[v] = true;
+        }
+        v
+    }
+
+    fn convert(&mut self, from: ValueId, to: ValueId, dtype: DType, device: Option<u32>) {
+        let name = format!("{}:{dtype}", self.flow.values[from].name);
+        let (op, control_deps): (Arc<dyn Operator>, _) = (cast(dtype), Vec::new());
+        let (inputs, outputs) = (vec![Some(from)], vec![to]);
+        self.nodes.push(FlowNode { name, op, inputs, outputs, device, control_deps });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_beyond_the_range_become_its_ends() {
+        let store = HalfConstants::default();
+        let t = Tensor::new([3], &[-1e9f32, 0.5, f32::INFINITY]).unwrap();
+        let half = store.get(&t).unwrap();
+        assert_eq!(half.to_f32s().unwrap(), [-65504.0, 0.5, f32::INFINITY]);
+        assert_eq!(store.get(&t).unwrap().identity(), half.identity());
+        assert!(store.get(&Tensor::scalar(1i64)).is_none());
+    }
+}

@@ -1,0 +1,264 @@
+//! Memory of intermediate tensors: of one binding, or of several sessions in turn.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::Session;
+use super::compiled::{import_shared, shared};
+use super::device::Device;
+use super::error::Error;
+use crate::backend::Placement;
+use crate::device::{Buffer, Event};
+use crate::graph::TensorInfo;
+use crate::memory::host::SharedRegion;
+use crate::plan::{Domain, Plan};
+
+/// The arenas of one binding: for each arena its buffer on each device that touches it.
+#[derive(Debug, Default)]
+pub(super) struct Arenas {
+    buffers: Vec<BTreeMap<u32, Buffer>>,
+    /// Keeps the host arenas' pages.
+    _regions: Vec<Arc<SharedRegion>>,
+    /// The state of the shared arena that the buffers are of.
+    version: u64,
+    /// Counts the binding among those of a shared arena.
+    _member: Option<Arc<Member>>,
+}
+
+impl Arenas {
+    /// Arenas that one binding has for itself.
+    pub(super) fn new(plan: &Plan, devices: &[Device]) -> Result<Self, Error> {
+        let mut arenas = Arenas::default();
+        for arena in &plan.arenas {
+            let mut buffers = BTreeMap::new();
+            match arena.domain {
+                _ if arena.bytes == 0 => {}
+                Domain::Device(d) => {
+                    let buffer = devices[d as usize].buffer(arena.bytes, Placement::Device, "arena")?;
+                    buffers.insert(d, buffer);
+                }
+                Domain::Host => {
+                    let region = shared(arena.bytes)?;
+                    for (d, device) in devices.iter().enumerate() {
+                        buffers.insert(d as u32, import_shared(device, &region)?);
+                    }
+                    arenas._regions.push(region);
+                }
+            }
+            arenas.buffers.push(buffers);
+        }
+        Ok(arenas)
+    }
+
+    pub(super) fn buffer(&self, arena: u32, device: u32) -> Option<&Buffer> {
+        self.buffers.get(arena as usize)?.get(&device)
+    }
+}
+
+/// One pool for the intermediate tensors of several sessions, as large as the largest of them needs: builds of
+/// one model for several batch sizes, say. Given to [`super::SessionBuilder::shared_arena`].
+///
+/// It is used by one run at a time. A run waits until the run before it, of whichever session, has finished on
+/// its devices; inputs, outputs and parameters are not in the pool, so results stay until the session's own
+/// next run. Whoever submits from several threads gets them one after the other, in no order.
+///
+/// Each context has a pool of its own, because devices have no memory in common; one more lies in host memory
+/// for tensors that several devices of a session touch.
+///
+/// The pool grows when a binding needs more than there is. A binding made before then keeps the smaller
+/// memory until its next run, which records its commands again; [`SharedArena::reserve`] avoids that.
+#[derive(Debug, Default)]
+pub struct SharedArena {
+    state: Mutex<State>,
+}
+
+/// What a [`SharedArena`] holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ArenaUsage {
+    /// Bytes of the pools.
+    pub bytes: u64,
+    /// Bytes that the bindings alive now would hold with arenas of their own.
+    pub separate_bytes: u64,
+    /// How many bindings are alive.
+    pub bindings: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pools: Vec<(Key, Pool)>,
+    /// Grows with every pool.
+    version: u64,
+    members: Vec<Weak<Member>>,
+    /// The run that used the pools last.
+    last: Option<Event>,
+}
+
+/// Whose memory a pool is. A context that is in a session's table several times has a pool for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    Context(usize, usize),
+    Host,
+}
+
+#[derive(Debug)]
+enum Pool {
+    Device(Buffer),
+    Host(Arc<SharedRegion>),
+}
+
+impl Pool {
+    fn bytes(&self) -> u64 {
+        match self {
+            Pool::Device(buffer) => buffer.bytes(),
+            Pool::Host(region) => region.bytes() as u64,
+        }
+    }
+}
+
+/// A binding that uses the pools.
+#[derive(Debug)]
+struct Member {
+    bytes: u64,
+}
+
+impl SharedArena {
+    /// An empty arena.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// What is held now.
+    pub fn usage(&self) -> ArenaUsage {
+        let state = self.lock();
+        let members: Vec<Arc<Member>> = state.members.iter().filter_map(Weak::upgrade).collect();
+        ArenaUsage {
+            bytes: state.pools.iter().map(|(_, pool)| pool.bytes()).sum(),
+            separate_bytes: members.iter().map(|m| m.bytes).sum(),
+            bindings: members.len(),
+        }
+    }
+
+    /// Makes the pool large enough for `session` with inputs of these types and shapes, in the order of
+    /// [`Session::inputs`]. Where sizes are known only in the run, only what is known before it counts.
+    ///
+    /// # Errors
+    /// [`Error::Plan`], [`Error::Device`].
+    pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
+        let compiled = session.inner.compiled(infos, &BTreeMap::new())?;
+        self.lock().pools_for(&compiled.plan, &session.inner.devices).map(|_| ())
+    }
+
+    /// Arenas for a binding of `plan`.
+    pub(super) fn fit(&self, plan: &Plan, devices: &[Device]) -> Result<Arenas, Error> {
+        self.lock().fit(plan, devices)
+    }
+
+    /// Waits until the run before has finished; nobody else runs before [`Turn::leave`].
+    pub(super) fn turn(&self) -> Turn<'_> {
+        let mut state = self.lock();
+        if let Some(event) = state.last.take() {
+            // Whoever submitted it is told of its errors.
+            let _ = event.wait();
+        }
+        Turn { state }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to use a shared arena.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    state: MutexGuard<'a, State>,
+}
+
+impl Turn<'_> {
+    /// Whether `arenas` are of the memory there is now.
+    pub(super) fn is_current(&self, arenas: &Arenas) -> bool {
+        arenas.version == self.state.version
+    }
+
+    /// As [`SharedArena::fit`].
+    pub(super) fn fit(&mut self, plan: &Plan, devices: &[Device]) -> Result<Arenas, Error> {
+        self.state.fit(plan, devices)
+    }
+
+    /// Ends the turn: the next one waits for `event`.
+    pub(super) fn leave(mut self, event: Option<&Event>) {
+        self.state.last = event.cloned();
+    }
+}
+
+impl State {
+    fn fit(&mut self, plan: &Plan, devices: &[Device]) -> Result<Arenas, Error> {
+        let mut arenas = Arenas::default();
+        let pools = self.pools_for(plan, devices)?;
+        for (arena, pool) in plan.arenas.iter().zip(pools) {
+            let mut buffers = BTreeMap::new();
+            match (pool.and_then(|at| self.pools.get(at)), arena.domain) {
+                (Some((_, Pool::Device(buffer))), Domain::Device(d)) => {
+                    buffers.insert(d, buffer.clone());
+                }
+                (Some((_, Pool::Host(region))), _) => {
+                    for (d, device) in devices.iter().enumerate() {
+                        buffers.insert(d as u32, import_shared(device, region)?);
+                    }
+                    arenas._regions.push(Arc::clone(region));
+                }
+                _ => {}
+            }
+            arenas.buffers.push(buffers);
+        }
+        let member = Arc::new(Member { bytes: plan.arenas.iter().map(|a| a.bytes).sum() });
+        self.members.retain(|m| m.strong_count() > 0);
+        self.members.push(Arc::downgrade(&member));
+        (arenas.version, arenas._member) = (self.version, Some(member));
+        Ok(arenas)
+    }
+
+    /// For each arena of `plan` its pool, grown if it is too small.
+    fn pools_for(&mut self, plan: &Plan, devices: &[Device]) -> Result<Vec<Option<usize>>, Error> {
+        let mut used: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut pools = Vec::with_capacity(plan.arenas.len());
+        for arena in &plan.arenas {
+            if arena.bytes == 0 {
+                pools.push(None);
+                continue;
+            }
+            let key = match arena.domain {
+                Domain::Host => Key::Host,
+                Domain::Device(d) => {
+                    let context = devices[d as usize].context.id();
+                    let nth = used.entry(context).or_default();
+                    *nth += 1;
+                    Key::Context(context, *nth)
+                }
+            };
+            let at = self.pools.iter().position(|(k, _)| *k == key);
+            if let Some(at) = at.filter(|&at| self.pools[at].1.bytes() >= arena.bytes) {
+                pools.push(Some(at));
+                continue;
+            }
+            // A larger pool serves every arena before; all have to look again.
+            self.version += 1;
+            let pool = match arena.domain {
+                Domain::Device(d) => Pool::Device(devices[d as usize].buffer(
+                    arena.bytes,
+                    Placement::Device,
+                    "shared arena",
+                )?),
+                Domain::Host => Pool::Host(shared(arena.bytes)?),
+            };
+            let at = at.unwrap_or(self.pools.len());
+            if at == self.pools.len() {
+                self.pools.push((key, pool));
+            } else {
+                self.pools[at].1 = pool;
+            }
+            pools.push(Some(at));
+        }
+        Ok(pools)
+    }
+}

@@ -1,0 +1,652 @@
+//! A session by the names that users of TVM's graph executor know.
+//!
+//! [`GraphModule`] has `set_input`, `set_input_zero_copy`, `share_params` and the others with their meaning there.
+//! Different is what went wrong there: type, shape, strides and length of foreign memory are checked; an unknown
+//! name is an error; memory is kept as long as the module uses it; `set_input` after `set_input_zero_copy` gives
+//! the input memory of its own again and leaves the caller's alone; an output that is an input, or a reshape of one,
+//! is written like any other.
+//!
+//! Memory comes with its `Arc`: a region of the process ([`SharedRegion`]) or a device's [`Buffer`]. The two directions
+//! between addresses are [`Context::device_ptr_from_host`] and [`Context::host_ptr_from_device`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::arena::SharedArena;
+use super::bind::{BindingBuilder, Memory};
+use super::binding::{Binding, HostView, Pending, check_info};
+use super::error::{Error, SessionError};
+use super::params::ParamStore;
+use super::slot::Source;
+use super::stage::{Held, HeldMemory};
+use super::{IoInfo, Session};
+use crate::device::{Buffer, Context};
+use crate::dtype::DType;
+use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::loader::params::read_params;
+use crate::loader::{FunctionTable, load_tvm_bytes};
+use crate::memory::host::SharedRegion;
+use crate::memory::import::Verdict;
+use crate::memory::range::ByteRange;
+use crate::shape::Shape;
+
+/// An input or output, by its name or by its number in [`GraphModule::inputs`] or [`GraphModule::outputs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key<'a> {
+    /// By number.
+    Index(usize),
+    /// By name.
+    Name(&'a str),
+}
+
+impl From<usize> for Key<'_> {
+    fn from(index: usize) -> Self {
+        Key::Index(index)
+    }
+}
+
+impl<'a> From<&'a str> for Key<'a> {
+    fn from(name: &'a str) -> Self {
+        Key::Name(name)
+    }
+}
+
+/// A tensor in memory of the caller's, as a `DLTensor` describes one.
+#[derive(Clone, Debug)]
+pub struct ExternalTensor {
+    memory: External,
+    info: TensorInfo,
+    strides: Option<Vec<i64>>,
+    byte_offset: u64,
+}
+
+#[derive(Clone, Debug)]
+enum External {
+    Region(Arc<SharedRegion>),
+    Buffer(Buffer),
+}
+
+impl ExternalTensor {
+    /// A tensor at the start of a region of the process.
+    pub fn in_region(region: &Arc<SharedRegion>, dtype: DType, shape: Shape) -> Self {
+        ExternalTensor::new(External::Region(Arc::clone(region)), dtype, shape)
+    }
+
+    /// A tensor at the start of a buffer of the context that the module runs on.
+    pub fn in_buffer(buffer: &Buffer, dtype: DType, shape: Shape) -> Self {
+        ExternalTensor::new(External::Buffer(buffer.clone()), dtype, shape)
+    }
+
+    fn new(memory: External, dtype: DType, shape: Shape) -> Self {
+        ExternalTensor { memory, info: TensorInfo::new(dtype, shape), strides: None, byte_offset: 0 }
+    }
+
+    /// Strides in elements. Only those of a compact row-major tensor are accepted by a module.
+    pub fn strides(mut self, strides: impl Into<Vec<i64>>) -> Self {
+        self.strides = Some(strides.into());
+        self
+    }
+
+    /// Where in the memory the tensor begins, in bytes.
+    pub fn byte_offset(mut self, bytes: u64) -> Self {
+        self.byte_offset = bytes;
+        self
+    }
+
+    /// Type and shape.
+    pub fn info(&self) -> &TensorInfo {
+        &self.info
+    }
+
+    /// Checks strides and length.
+    fn check(&self, name: &str) -> Result<(), SessionError> {
+        if let Some(strides) = &self.strides {
+            let dims = self.info.shape.to_vec();
+            let mut compact = vec![1i64; dims.len()];
+            for i in (1..dims.len()).rev() {
+                let dim = i64::try_from(dims[i]).unwrap_or(i64::MAX);
+                compact[i - 1] = compact[i].saturating_mul(dim);
+            }
+            let same = |((stride, want), dim): ((&i64, &i64), &usize)| stride == want || *dim == 1;
+            let fits = strides.len() == dims.len() && strides.iter().zip(&compact).zip(&dims).all(same);
+            if !fits && self.info.bytes() > 0 {
+                let (name, got) = (name.to_owned(), strides.clone());
+                return Err(SessionError::Strides { name, expected: compact, got });
+            }
+        }
+        let there = match &self.memory {
+            External::Region(region) => region.bytes() as u64,
+            External::Buffer(buffer) => buffer.bytes(),
+        };
+        let (needed, got) = (self.info.bytes() as u64, there.saturating_sub(self.byte_offset));
+        if self.byte_offset > there || got < needed {
+            return Err(SessionError::Capacity { name: name.to_owned(), needed, got });
+        }
+        Ok(())
+    }
+
+    fn source(&self) -> Result<Source<'static>, Error> {
+        let bytes = self.info.bytes() as u64;
+        Ok(match &self.memory {
+            External::Region(region) => {
+                let range = ByteRange::new(self.byte_offset, self.byte_offset.saturating_add(bytes));
+                Source::Region(Arc::clone(region), range)
+            }
+            External::Buffer(buffer) => Source::Buffer(buffer.sub_buffer(self.byte_offset, bytes.max(1))?),
+        })
+    }
+
+    fn memory(&self) -> Result<Memory<'static>, Error> {
+        Ok(Memory::placed(self.source()?).shape(self.info.shape.clone()))
+    }
+}
+
+/// What an input was given.
+#[derive(Clone, Debug)]
+enum Given {
+    Value(Tensor),
+    Placed(ExternalTensor),
+}
+
+/// A graph on devices, used as TVM's `GraphModule` is.
+///
+/// ```
+/// use onepool::tvm::{ExternalTensor, GraphModule};
+/// use onepool::{DType, GraphBuilder, HostRegion, Shape, ops, registry::Registry};
+/// let mut g = GraphBuilder::new("double");
+/// let x = g.input("x", DType::F32, [1024.into()]);
+/// let y = g.op(ops::add(), &[x, x]);
+/// g.output("y", y);
+/// let cpu = Registry::with_defaults().open("cpu", &Default::default())?;
+/// let mut module = GraphModule::new(g.build()?, &[cpu]);
+/// let memory = HostRegion::from_bytes(bytemuck::cast_slice(&[1.5f32; 1024]))?.into_shared();
+/// let shape = Shape::new([1024])?;
+/// module.set_input_zero_copy("x", &ExternalTensor::in_region(&memory, DType::F32, shape))?;
+/// module.run()?;
+/// assert_eq!(module.get_output(0)?.as_slice::<f32>()?, [3.0; 1024]);
+/// # Ok::<(), onepool::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct GraphModule {
+    graph: Graph,
+    contexts: Vec<Context>,
+    store: Arc<ParamStore>,
+    arena: Option<Arc<SharedArena>>,
+    strict: bool,
+    copy_threshold: Option<u64>,
+    /// Inputs that are parameters: part of the session's graph.
+    params: BTreeMap<String, Tensor>,
+    inputs: BTreeMap<String, Given>,
+    outputs: BTreeMap<String, ExternalTensor>,
+    session: Option<Session>,
+    binding: Option<Binding<'static>>,
+}
+
+impl GraphModule {
+    /// A module of the graph JSON of TVM's graph executor, with all its inputs open; `contexts` is the device
+    /// table, of which the first is where nodes go that name no device.
+    ///
+    /// # Errors
+    /// [`Error::Load`].
+    pub fn create(json: &str, functions: &FunctionTable, contexts: &[Context]) -> Result<Self, Error> {
+        let graph = load_tvm_bytes(json.as_bytes(), None, functions)?.into_graph();
+        Ok(GraphModule::new(graph, contexts))
+    }
+
+    /// A module of any graph.
+    pub fn new(graph: Graph, contexts: &[Context]) -> Self {
+        GraphModule {
+            graph,
+            contexts: contexts.to_vec(),
+            store: ParamStore::new(),
+            arena: None,
+            strict: false,
+            copy_threshold: None,
+            params: BTreeMap::new(),
+            inputs: BTreeMap::new(),
+            outputs: BTreeMap::new(),
+            session: None,
+            binding: None,
+        }
+    }
+
+    /// Holds parameters in `store`, which other modules and sessions use too.
+    pub fn with_store(mut self, store: &Arc<ParamStore>) -> Self {
+        self.store = Arc::clone(store);
+        self.rebuild();
+        self
+    }
+
+    /// Makes every copy by the CPU of memory that is set without a copy an error of [`GraphModule::run`].
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self.rebuild();
+        self
+    }
+
+    /// Bytes below which even memory that is set without a copy is copied, because that is faster.
+    pub fn copy_threshold(mut self, bytes: u64) -> Self {
+        self.copy_threshold = Some(bytes);
+        self.rebuild();
+        self
+    }
+
+    /// The graph's inputs, parameters included.
+    pub fn inputs(&self) -> Vec<IoInfo> {
+        let info = |id: &crate::graph::TensorId| {
+            let t = self.graph.tensor(*id);
+            IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
+        };
+        self.graph.inputs().iter().map(info).collect()
+    }
+
+    /// Names of the outputs.
+    pub fn outputs(&self) -> Vec<&str> {
+        self.graph.outputs().iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// How many inputs there are, parameters included.
+    pub fn get_num_inputs(&self) -> usize {
+        self.graph.inputs().len()
+    }
+
+    /// How many outputs there are.
+    pub fn get_num_outputs(&self) -> usize {
+        self.graph.outputs().len()
+    }
+
+    /// The number of the input named `name`.
+    pub fn get_input_index(&self, name: &str) -> Option<usize> {
+        self.graph.inputs().iter().position(|&id| self.graph.tensor(id).name == name)
+    }
+
+    /// The number of the output named `name`.
+    pub fn get_output_index(&self, name: &str) -> Option<usize> {
+        self.graph.output(name)
+    }
+
+    /// Gives an input a value, by copy. Memory set before is let go of and stays as it is. A parameter becomes
+    /// an input again.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
+    pub fn set_input<'k>(&mut self, key: impl Into<Key<'k>>, value: &Tensor) -> Result<(), Error> {
+        let name = self.input_name(key.into())?;
+        self.check_declared(&name, value.info())?;
+        self.give(name, Given::Value(value.clone()));
+        Ok(())
+    }
+
+    /// Makes an input read the caller's memory at every run, in place where the device can
+    /// ([`GraphModule::verdicts`] says so). The memory is kept until [`GraphModule::set_input`] sets the input, and
+    /// stays imported beside the memory that follows it, so that two buffers in turn cost no import.
+    ///
+    /// # Errors
+    /// As [`GraphModule::set_input`], and [`SessionError::Strides`], [`SessionError::Capacity`].
+    pub fn set_input_zero_copy<'k>(
+        &mut self,
+        key: impl Into<Key<'k>>,
+        tensor: &ExternalTensor,
+    ) -> Result<(), Error> {
+        let name = self.input_name(key.into())?;
+        self.check_declared(&name, &tensor.info)?;
+        tensor.check(&name)?;
+        self.give(name, Given::Placed(tensor.clone()));
+        Ok(())
+    }
+
+    /// Makes an output write the caller's memory at every run, in place where the device can. What type and shape it
+    /// has is known once all inputs are set or have fixed shapes; before that, the run checks it.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`], [`SessionError::Strides`],
+    /// [`SessionError::Capacity`].
+    pub fn set_output_zero_copy<'k>(
+        &mut self,
+        key: impl Into<Key<'k>>,
+        tensor: &ExternalTensor,
+    ) -> Result<(), Error> {
+        let name = self.output_name(key.into())?;
+        tensor.check(&name)?;
+        match self.builder() {
+            Ok(builder) => check_output(&builder, &name, tensor)?,
+            // The shapes are not known yet.
+            Err(Error::Session(SessionError::Unbound { .. } | SessionError::OpenShape { .. })) => {}
+            Err(e) => return Err(e),
+        }
+        let rebound = self.binding.as_mut().map(|b| b.rebind_output(&name, tensor.memory()?));
+        if rebound.is_some_and(|r| r.is_err()) {
+            self.binding = None;
+        }
+        self.outputs.insert(name, tensor.clone());
+        Ok(())
+    }
+
+    /// Gives an output memory of the module's own again.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`].
+    pub fn reset_output<'k>(&mut self, key: impl Into<Key<'k>>) -> Result<(), Error> {
+        let name = self.output_name(key.into())?;
+        if self.outputs.remove(&name).is_some() {
+            self.binding = None;
+        }
+        Ok(())
+    }
+
+    /// Makes an input a parameter: the tensor itself, without a copy on the host, and on each device once for all
+    /// modules of one [`ParamStore`].
+    ///
+    /// # Errors
+    /// As [`GraphModule::set_input`].
+    pub fn set_shared_input<'k>(&mut self, key: impl Into<Key<'k>>, tensor: &Tensor) -> Result<(), Error> {
+        let name = self.input_name(key.into())?;
+        self.check_declared(&name, tensor.info())?;
+        self.inputs.remove(&name);
+        self.params.insert(name, tensor.clone());
+        self.rebuild();
+        Ok(())
+    }
+
+    /// Makes parameters of the inputs that a `.params` blob names, and returns how many there are. Names that are no
+    /// inputs are passed over.
+    ///
+    /// # Errors
+    /// [`Error::Load`] for a damaged blob; as [`GraphModule::set_input`], with nothing changed.
+    pub fn load_params(&mut self, blob: &[u8]) -> Result<usize, Error> {
+        let params = read_params(blob)?;
+        let found: Vec<(String, Tensor)> = (params.into_iter())
+            .map(|(name, tensor)| (name.to_string(), tensor))
+            .filter(|(name, _)| self.get_input_index(name).is_some())
+            .collect();
+        self.adopt(found)
+    }
+
+    /// Makes the parameters of `other` the parameters of this module's inputs of the same names, and returns how many
+    /// there are. Both modules hold them once from then on, in the store of `other`.
+    ///
+    /// # Errors
+    /// [`SessionError::OtherDevices`] for modules on other contexts, which have no memory in common; as
+    /// [`GraphModule::set_input`], with nothing changed.
+    pub fn share_params(&mut self, other: &GraphModule) -> Result<usize, Error> {
+        let ids = |m: &GraphModule| m.contexts.iter().map(Context::id).collect::<Vec<_>>();
+        if ids(self) != ids(other) {
+            return Err(SessionError::OtherDevices.into());
+        }
+        let found = (other.params.iter())
+            .filter(|(name, _)| self.get_input_index(name).is_some())
+            .map(|(name, tensor)| (name.clone(), tensor.clone()))
+            .collect();
+        let adopted = self.adopt(found)?;
+        self.store = Arc::clone(&other.store);
+        Ok(adopted)
+    }
+
+    /// Puts the intermediate tensors of `modules` in one pool, as large as the largest of them needs; they run one at a
+    /// time. Inputs whose shapes the graph leaves open must be set before.
+    ///
+    /// # Errors
+    /// [`SessionError::Unbound`], [`SessionError::OpenShape`], [`Error::Plan`], [`Error::Device`].
+    pub fn setup_shared_storage<'m>(
+        modules: impl IntoIterator<Item = &'m mut GraphModule>,
+    ) -> Result<Arc<SharedArena>, Error> {
+        let arena = SharedArena::new();
+        for module in modules {
+            module.arena = Some(Arc::clone(&arena));
+            module.rebuild();
+            let mut infos = Vec::new();
+            let inner = Arc::clone(&module.ready()?.inner);
+            for (i, &id) in inner.graph.inputs().iter().enumerate() {
+                let decl = inner.graph.tensor(id);
+                let given = module.inputs.get(&decl.name).map(|given| given.info().clone());
+                let info = given.or_else(|| inner.fixed_info(i));
+                infos.push(info.ok_or_else(|| SessionError::OpenShape {
+                    name: decl.name.clone(),
+                    declared: decl.shape.as_ref().map_or("unknown".to_owned(), ToString::to_string),
+                })?);
+            }
+            arena.reserve(module.ready()?, &infos)?;
+        }
+        Ok(arena)
+    }
+
+    /// Runs and waits.
+    ///
+    /// # Errors
+    /// [`SessionError::Unbound`] names the inputs that were not set; [`SessionError::Overlap`] where one memory is an
+    /// input and an output and the graph writes it before it has read it; [`Error::Plan`], [`Error::Device`].
+    pub fn run(&mut self) -> Result<(), Error> {
+        self.submit()?.wait()
+    }
+
+    /// Submits a run.
+    ///
+    /// # Errors
+    /// As [`GraphModule::run`].
+    pub fn submit(&mut self) -> Result<Pending<'_, 'static>, Error> {
+        if self.binding.is_none() {
+            let mut builder = self.builder()?;
+            for (name, tensor) in &self.outputs {
+                check_output(&builder, name, tensor)?;
+                builder = builder.output(name, tensor.memory()?);
+            }
+            self.binding = Some(builder.build()?);
+        }
+        match &mut self.binding {
+            Some(binding) => binding.submit(),
+            None => Err(SessionError::NotRun.into()),
+        }
+    }
+
+    /// Copies an output of the last run out, also from the caller's memory.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::NotRun`], [`Error::Device`].
+    pub fn get_output<'k>(&self, key: impl Into<Key<'k>>) -> Result<Tensor, Error> {
+        let name = self.output_name(key.into())?;
+        self.bound()?.get_output(&name)
+    }
+
+    /// Copies what an input holds, also from the caller's memory.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::Unbound`], [`Error::Device`].
+    pub fn get_input<'k>(&mut self, key: impl Into<Key<'k>>) -> Result<Tensor, Error> {
+        let name = self.input_name(key.into())?;
+        if let Some(tensor) = self.params.get(&name) {
+            return Ok(tensor.clone());
+        }
+        match self.inputs.get(&name).cloned() {
+            None => Err(SessionError::Unbound { names: vec![name] }.into()),
+            Some(Given::Value(value)) => Ok(value),
+            Some(Given::Placed(tensor)) => {
+                let memory = HeldMemory::Placed(tensor.source()?);
+                Held { info: tensor.info, memory }.tensor(&self.ready()?.inner.devices)
+            }
+        }
+    }
+
+    /// Lends an output in place, where the host can see its memory ([`Binding::host_view`]).
+    ///
+    /// # Errors
+    /// As there, and [`SessionError::NotRun`].
+    pub fn host_view<'k>(&self, key: impl Into<Key<'k>>) -> Result<HostView, Error> {
+        let name = self.output_name(key.into())?;
+        self.bound()?.host_view(&name)
+    }
+
+    /// Lends an input in place, to write it there ([`Binding::host_view_input`]). There is one once the module has
+    /// run.
+    ///
+    /// # Errors
+    /// As there, and [`SessionError::NotRun`].
+    pub fn host_view_input<'k>(&self, key: impl Into<Key<'k>>) -> Result<HostView, Error> {
+        let name = self.input_name(key.into())?;
+        self.bound()?.host_view_input(&name)
+    }
+
+    /// How each tensor in memory of the caller's reaches the devices, as of the last run.
+    pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+        self.binding.iter().flat_map(Binding::verdicts)
+    }
+
+    /// The parameters: shared with the sessions of the same store.
+    pub fn store(&self) -> &Arc<ParamStore> {
+        &self.store
+    }
+
+    /// The opened device of entry `index` of the table.
+    pub fn context(&self, index: usize) -> Option<&Context> {
+        self.contexts.get(index)
+    }
+
+    fn adopt(&mut self, params: Vec<(String, Tensor)>) -> Result<usize, Error> {
+        for (name, tensor) in &params {
+            self.check_declared(name, tensor.info())?;
+        }
+        let adopted = params.len();
+        for (name, tensor) in params {
+            self.inputs.remove(&name);
+            self.params.insert(name, tensor);
+        }
+        self.rebuild();
+        Ok(adopted)
+    }
+
+    fn give(&mut self, name: String, given: Given) {
+        if self.params.remove(&name).is_some() {
+            self.rebuild();
+        }
+        if !self.rebind(&name, &given) {
+            self.binding = None;
+        }
+        self.inputs.insert(name, given);
+    }
+
+    /// Gives the binding there is other memory or another value. Where that fails the next run makes a new
+    /// one, and says what is wrong.
+    fn rebind(&mut self, name: &str, given: &Given) -> bool {
+        let Some(binding) = &mut self.binding else { return false };
+        // A value that decides shapes is part of the plan.
+        if binding.input_info(name) != Some((given.info(), true)) {
+            return false;
+        }
+        match (self.inputs.get(name), given) {
+            (Some(Given::Value(_)), Given::Value(value)) => binding.set_input(name, value).is_ok(),
+            // A new binding lets go of all memory that was bound before.
+            (_, Given::Value(_)) => false,
+            (_, Given::Placed(tensor)) => {
+                tensor.memory().and_then(|memory| binding.rebind_input(name, memory)).is_ok()
+            }
+        }
+    }
+
+    /// The inputs as a binding needs them.
+    fn builder(&mut self) -> Result<BindingBuilder<'static>, Error> {
+        let session = self.ready()?;
+        let mut builder = session.bind();
+        let names: Vec<String> = session.inputs().into_iter().map(|io| io.name).collect();
+        let unset: Vec<String> = names.iter().filter(|n| !self.inputs.contains_key(*n)).cloned().collect();
+        if !unset.is_empty() {
+            return Err(SessionError::Unbound { names: unset }.into());
+        }
+        for (name, given) in &self.inputs {
+            let memory = match given {
+                Given::Value(value) => Memory::value(value.clone()),
+                Given::Placed(tensor) => tensor.memory()?,
+            };
+            builder = builder.input(name, memory);
+        }
+        Ok(builder)
+    }
+
+    fn ready(&mut self) -> Result<&Session, Error> {
+        if self.session.is_none() {
+            self.session = Some(self.session()?);
+        }
+        self.session.as_ref().ok_or_else(|| SessionError::NotRun.into())
+    }
+
+    fn session(&mut self) -> Result<Session, Error> {
+        let mut graph = self.graph.clone();
+        for (name, tensor) in &self.params {
+            if let Some(id) = graph.input(name) {
+                graph.set_constant(id, tensor.clone())?;
+            }
+        }
+        // Tensors that the store knows from elsewhere are kept there alone.
+        let names: Vec<String> = std::mem::take(&mut self.params).into_keys().collect();
+        let unified = self.store.unify(&mut graph);
+        for (name, tensor) in graph.constants().filter(|(name, _)| names.iter().any(|n| n == name)) {
+            self.params.insert(name.to_owned(), tensor.clone());
+        }
+        unified?;
+        let mut builder = Session::builder().graph(graph).params(Arc::clone(&self.store)).strict(self.strict);
+        for context in &self.contexts {
+            builder = builder.context(context.clone());
+        }
+        if let Some(bytes) = self.copy_threshold {
+            builder = builder.copy_threshold(bytes);
+        }
+        if let Some(arena) = &self.arena {
+            builder = builder.shared_arena(Arc::clone(arena));
+        }
+        builder.build()
+    }
+
+    fn rebuild(&mut self) {
+        (self.session, self.binding) = (None, None);
+    }
+
+    fn bound(&self) -> Result<&Binding<'static>, Error> {
+        self.binding.as_ref().ok_or_else(|| SessionError::NotRun.into())
+    }
+
+    fn input_name(&self, key: Key<'_>) -> Result<String, SessionError> {
+        let names: Vec<&str> =
+            self.graph.inputs().iter().map(|&id| self.graph.tensor(id).name.as_str()).collect();
+        find("input", key, &names)
+    }
+
+    fn output_name(&self, key: Key<'_>) -> Result<String, SessionError> {
+        find("output", key, &self.outputs())
+    }
+
+    fn check_declared(&self, name: &str, got: &TensorInfo) -> Result<(), SessionError> {
+        let Some(id) = self.graph.input(name) else { return Ok(()) };
+        super::check_declared(self.graph.tensor(id), got)
+    }
+}
+
+impl Given {
+    fn info(&self) -> &TensorInfo {
+        match self {
+            Given::Value(value) => value.info(),
+            Given::Placed(tensor) => &tensor.info,
+        }
+    }
+}
+
+fn find(what: &'static str, key: Key<'_>, names: &[&str]) -> Result<String, SessionError> {
+    let found = match key {
+        Key::Index(i) => names.get(i).copied(),
+        Key::Name(name) => names.iter().copied().find(|n| *n == name),
+    };
+    found.map(str::to_owned).ok_or_else(|| SessionError::Unknown {
+        what,
+        name: match key {
+            Key::Index(i) => i.to_string(),
+            Key::Name(name) => name.to_owned(),
+        },
+        known: names.iter().map(|n| (*n).to_owned()).collect(),
+    })
+}
+
+/// Checks memory for an output against what is planned; outputs that only the run decides are checked there.
+fn check_output(builder: &BindingBuilder<'_>, name: &str, tensor: &ExternalTensor) -> Result<(), Error> {
+    let plan = builder.plan()?;
+    match plan.outputs.iter().find(|io| io.name == name) {
+        Some(io) => Ok(check_info(io, &tensor.info)?),
+        None => Ok(()),
+    }
+}

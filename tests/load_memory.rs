@@ -1,0 +1,111 @@
+//! Parameters are read once, straight to where they stay: loading takes little more memory than the file has bytes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::io::Write;
+use std::path::Path;
+
+use onepool::{Memory, Session, SharedRegion, loader};
+
+const ROWS: usize = 8192;
+const BYTES: usize = ROWS * 4096 * 4;
+
+/// One field of a protobuf message: a length and bytes.
+fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut out = varint(number << 3 | 2);
+    out.extend(varint(bytes.len() as u64));
+    out.extend(bytes);
+    out
+}
+
+/// One field of a protobuf message: an integer.
+fn int(number: u64, value: u64) -> Vec<u8> {
+    [varint(number << 3), varint(value)].concat()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+    out
+}
+
+/// `y = x * w` for a row `x` of 8192 and a matrix `w` of 8192 x 4096.
+fn model(initializer: &[u8]) -> Vec<u8> {
+    let value = |name: &str, n: usize| {
+        let dim = |n: usize| field(1, &int(1, n as u64));
+        let shape = field(2, &[dim(1), dim(n)].concat());
+        let tensor = field(1, &[int(1, 1), shape].concat());
+        [field(1, name.as_bytes()), field(2, &tensor)].concat()
+    };
+    let node = [field(1, b"x"), field(1, b"w"), field(2, b"y"), field(4, b"MatMul")].concat();
+    let graph = [
+        field(1, &node),
+        field(2, b"rows"),
+        field(5, initializer),
+        field(11, &value("x", ROWS)),
+        field(12, &value("y", 4096)),
+    ]
+    .concat();
+    [int(1, 8), field(7, &graph), field(8, &int(2, 18))].concat()
+}
+
+fn tensor() -> Vec<u8> {
+    [int(1, ROWS as u64), int(1, 4096), int(2, 1), field(8, b"w")].concat()
+}
+
+/// The most resident memory since the last call of `forget`, in bytes.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn forget() {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
+fn check(path: &Path) {
+    forget();
+    let before = peak();
+    let graph = loader::load(path).unwrap();
+    let loaded = peak() - before;
+    assert!(loaded as f64 <= 1.2 * BYTES as f64, "loading {BYTES} bytes took {loaded}");
+    // On the CPU the parameters are read where they are, too.
+    let session = Session::builder().graph(graph).device("cpu").build().unwrap();
+    let ones = onepool::HostRegion::from_bytes(bytemuck::cast_slice(&[1.0f32; ROWS])).unwrap().into_shared();
+    let y: std::sync::Arc<SharedRegion> = onepool::HostRegion::new(4096 * 4).unwrap().into_shared();
+    let mut binding =
+        session.bind().input("x", Memory::region(&ones)).output("y", Memory::region(&y)).build().unwrap();
+    binding.run().unwrap();
+    let ran = peak() - before;
+    assert!(ran as f64 <= 1.2 * BYTES as f64, "running on {BYTES} bytes took {ran}");
+    assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap(), [ROWS as f32 * 0.5; 4096]);
+}
+
+#[test]
+fn parameters_are_in_memory_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = [0.5f32; 4096];
+    let mut file = std::fs::File::create(dir.path().join("w.bin")).unwrap();
+    for _ in 0..ROWS {
+        file.write_all(bytemuck::cast_slice(&row)).unwrap();
+    }
+    drop(file);
+    let entry =
+        |key: &str, value: &str| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    let external = [tensor(), entry("location", "w.bin"), int(14, 1)].concat();
+    let path = dir.path().join("external.onnx");
+    std::fs::write(&path, model(&external)).unwrap();
+    check(&path);
+    // The same with the data inside the model's file, written before anything is measured.
+    let inside = dir.path().join("inside.onnx");
+    {
+        let data = std::fs::read(dir.path().join("w.bin")).unwrap();
+        std::fs::write(&inside, model(&[tensor(), field(9, &data)].concat())).unwrap();
+    }
+    check(&inside);
+}
