@@ -183,7 +183,7 @@ impl Body<'_, '_> {
         self.help(helper);
         let lane = |at: u32| format!("{name}({}, {})", self.lane(&a, num, at), self.lane(&b, num, at));
         let lanes: Vec<String> = (0..num.n).map(lane).collect();
-        let value = self.from_lanes(num, &lanes);
+        let value = self.of_lanes(num, &lanes);
         self.narrow(inst, value, num)
     }
 
@@ -213,7 +213,7 @@ impl Body<'_, '_> {
             format!("h_round({})", function(&values))
         };
         let lanes: Vec<String> = (0..result.n).map(lane).collect();
-        Ok(self.from_lanes(result, &lanes))
+        Ok(self.of_lanes(result, &lanes))
     }
 
     fn dot(&mut self, inst: &Inst) -> Result<String, OpenClError> {
@@ -243,7 +243,7 @@ impl Body<'_, '_> {
         self.help(Helper::BitReverse);
         let lanes: Vec<String> =
             (0..num.n).map(|at| format!("bit_reverse_({})", self.lane(&value, num, at))).collect();
-        let value = self.from_lanes(num, &lanes);
+        let value = self.of_lanes(num, &lanes);
         self.narrow(inst, value, num)
     }
 
@@ -266,7 +266,7 @@ impl Body<'_, '_> {
             format!("{name}({})", values.join(", "))
         };
         let lanes: Vec<String> = (0..num.n).map(lane).collect();
-        let value = self.from_lanes(num, &lanes);
+        let value = self.of_lanes(num, &lanes);
         self.narrow(inst, value, num)
     }
 
@@ -340,7 +340,7 @@ impl Body<'_, '_> {
         {
             return Err(unsupported(inst, "a vector of these parts"));
         }
-        Ok(self.from_lanes(result, &lanes))
+        Ok(self.of_lanes(result, &lanes))
     }
 
     /// A component that is not known before; one that is not there is the last.
@@ -352,7 +352,7 @@ impl Body<'_, '_> {
         if let Some(part) = part {
             let lane = |at: u32| format!("({index} == {at} ? {part} : {})", self.lane(&vector, num, at));
             let lanes: Vec<String> = (0..num.n).map(lane).collect();
-            return Ok(self.from_lanes(num, &lanes));
+            return Ok(self.of_lanes(num, &lanes));
         }
         let mut value = self.lane(&vector, num, num.n - 1);
         for at in (0..num.n - 1).rev() {

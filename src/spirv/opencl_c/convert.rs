@@ -41,16 +41,16 @@ impl Body<'_, '_> {
                 Ok(self.through(value, from, from.unsigned(), to.unsigned(), to))
             }
             Op::ConvertFToS | Op::SConvert => Ok(self.through(value, from, from.signed(), to.signed(), to)),
-            Op::ConvertUToF => Ok(self.to_float(value, from, from.unsigned(), to)),
-            Op::ConvertSToF => Ok(self.to_float(value, from, from.signed(), to)),
+            Op::ConvertUToF => Ok(self.convert_to_float(value, from, from.unsigned(), to)),
+            Op::ConvertSToF => Ok(self.convert_to_float(value, from, from.signed(), to)),
             Op::FConvert if inst.inst.result_id.is_some_and(|id| self.stored.contains(&id)) => {
                 Ok(self.converted(&value, from, to))
             }
-            Op::FConvert => Ok(self.to_float(value, from, from, to)),
+            Op::FConvert => Ok(self.convert_to_float(value, from, from, to)),
             Op::QuantizeToF16 => {
                 let half = Num::new(ScalarType::F16, from.n);
-                let rounded = self.to_float(value, from, from, half);
-                Ok(self.to_float(rounded, half, half, to))
+                let rounded = self.convert_to_float(value, from, from, half);
+                Ok(self.convert_to_float(rounded, half, half, to))
             }
             _ => self.bitcast(inst, value, from, to),
         }
@@ -76,7 +76,7 @@ impl Body<'_, '_> {
         self.cast(value, target, to)
     }
 
-    fn to_float(&mut self, value: String, from: Num, source: Num, to: Num) -> String {
+    fn convert_to_float(&mut self, value: String, from: Num, source: Num, to: Num) -> String {
         let value = self.cast(value, from, source);
         let value = self.converted(&value, source, to);
         if !to.is_half() || self.t.fp16 || source.is_half() {
@@ -85,7 +85,7 @@ impl Body<'_, '_> {
         self.help(Helper::HalfRound);
         let lanes: Vec<String> =
             (0..to.n).map(|at| format!("h_round({})", self.lane(&value, to, at))).collect();
-        self.from_lanes(to, &lanes)
+        self.of_lanes(to, &lanes)
     }
 
     fn bitcast(&mut self, inst: &Inst, value: String, from: Num, to: Num) -> Result<String, OpenClError> {
@@ -104,7 +104,7 @@ impl Body<'_, '_> {
             let bits = from.with(ScalarType::U16);
             let lanes: Vec<String> =
                 (0..from.n).map(|at| format!("h_bits({})", self.lane(&value, from, at))).collect();
-            (value, from) = (self.from_lanes(bits, &lanes), bits);
+            (value, from) = (self.of_lanes(bits, &lanes), bits);
             if from.n > 1 {
                 value = format!("({value})");
             }
@@ -117,6 +117,6 @@ impl Body<'_, '_> {
         let value = self.cast(value, from, bits);
         let lanes: Vec<String> =
             (0..to.n).map(|at| format!("h_float({})", self.lane(&value, bits, at))).collect();
-        Ok(self.from_lanes(to, &lanes))
+        Ok(self.of_lanes(to, &lanes))
     }
 }

@@ -51,7 +51,7 @@ impl Body<'_, '_> {
                 let exponent = self.cast(exponent, num, num.signed());
                 let lane = |at| self.lane(&format!("({exponent})"), num, at);
                 let exponents: Vec<String> = (0..num.n).map(lane).collect();
-                let exponent = if num.n == 1 { exponent } else { self.from_lanes(num.signed(), &exponents) };
+                let exponent = if num.n == 1 { exponent } else { self.of_lanes(num.signed(), &exponents) };
                 let whole = !self.result(inst)?.is_half() || self.t.fp16 || num.n == 1;
                 if !whole {
                     return Err(unsupported(inst, "Ldexp of vectors of half precision"));
@@ -73,7 +73,7 @@ impl Body<'_, '_> {
                     format!("(({})(({value} > 0) - ({value} < 0)))", signed.lane().c(self.t.fp16))
                 };
                 let lanes: Vec<String> = (0..num.n).map(lane).collect();
-                let value = self.from_lanes(signed, &lanes);
+                let value = self.of_lanes(signed, &lanes);
                 Ok(self.cast(value, signed, result))
             }
             GlslStd450Op::FindILsb | GlslStd450Op::FindUMsb | GlslStd450Op::FindSMsb => {

@@ -320,7 +320,7 @@ impl<'t, 'm> Body<'t, 'm> {
     }
 
     /// A vector of these components, or the only one.
-    pub(super) fn from_lanes(&self, num: Num, lanes: &[String]) -> String {
+    pub(super) fn of_lanes(&self, num: Num, lanes: &[String]) -> String {
         match lanes {
             [lane] if num.n == 1 => lane.clone(),
             lanes if num.is_bool() => {
@@ -449,7 +449,7 @@ impl<'t, 'm> Body<'t, 'm> {
             if lanes.len() != num.n as usize {
                 return Err(unsupported(inst, "a vector of these parts"));
             }
-            let value = self.from_lanes(num, &lanes);
+            let value = self.of_lanes(num, &lanes);
             return self.set(inst, &value);
         }
         let array = matches!(self.t.types.get(ty), Type::Array { .. });

@@ -356,7 +356,7 @@ impl Body<'_, '_> {
                 self.load_push_lane(inst, offset, terms, num.lane())
             })
             .collect::<Result<_, _>>()?;
-        Ok(self.from_lanes(num, &lanes))
+        Ok(self.of_lanes(num, &lanes))
     }
 
     fn load_push_lane(
@@ -420,7 +420,7 @@ impl Body<'_, '_> {
             Some(component) => lane(component),
             None => {
                 let lanes: Vec<String> = (0..num.n).map(|at| lane(&at.to_string())).collect();
-                self.from_lanes(unsigned, &lanes)
+                self.of_lanes(unsigned, &lanes)
             }
         };
         if unsigned == num { value } else { format!("as_{}({value})", num.c(self.t.fp16)) }
@@ -571,7 +571,7 @@ impl Body<'_, '_> {
                 }
                 let lanes: Vec<String> =
                     (0..element.components).map(|lane| self.lane(&texel, given, lane)).collect();
-                let texel = self.from_lanes(value.components(element.components), &lanes);
+                let texel = self.of_lanes(value.components(element.components), &lanes);
                 self.line(&format!("((__global {name}*){base})[{at}] = as_{name}({texel});"))
             }
             _ => {
@@ -595,7 +595,7 @@ impl Body<'_, '_> {
                 while lanes.len() < 4 {
                     lanes.push(if lanes.len() == 3 { "1" } else { "0" }.to_owned());
                 }
-                let texel = self.from_lanes(scalar.components(4), &lanes);
+                let texel = self.of_lanes(scalar.components(4), &lanes);
                 self.set(inst, &texel)
             }
         }
