@@ -180,8 +180,8 @@ impl Translator<'_> {
         }
         disjoint(&kernel.name, &dispatch.args)?;
         let (count, given) = (dispatch.args.len(), dispatch.params.len());
-        let lengths = match &kernel.interface {
-            Interface::Translated { lengths, params_bytes } => {
+        let (lengths, workgroup) = match &kernel.interface {
+            Interface::Translated { lengths, params_bytes, workgroup } => {
                 if lengths.len() != count {
                     return Err(refuse(format!(
                         "it takes {} arguments and was given {count}",
@@ -193,7 +193,7 @@ impl Translator<'_> {
                         "it takes {params_bytes} bytes of parameters and was given {given}"
                     )));
                 }
-                Some(lengths)
+                (Some(lengths), workgroup.as_slice())
             }
             Interface::Own { arguments } => {
                 let all = count + usize::from(given > 0);
@@ -202,7 +202,7 @@ impl Translator<'_> {
                         "it takes {arguments} arguments, its parameters included, and was given {all}"
                     )));
                 }
-                None
+                (None, [].as_slice())
             }
         };
         let mut taken = kernel.take()?;
@@ -226,6 +226,11 @@ impl Translator<'_> {
                 let mut params = dispatch.params.clone();
                 params.resize(if lengths.is_some() { given.next_multiple_of(4) } else { given }, 0);
                 object.set_bytes(index, &params)?;
+                index += 1;
+            }
+            for bytes in workgroup {
+                object.set_workgroup(index, *bytes)?;
+                index += 1;
             }
         }
         if dispatch.groups.contains(&0) {

@@ -247,6 +247,13 @@ impl Kernel {
         unsafe { kernel::set_kernel_arg(self.0, index, bytes.len(), bytes.as_ptr().cast()) }
             .map_err(|code| error("clSetKernelArg", code, 0))
     }
+
+    /// Gives the argument, a `__local` pointer, so many bytes of each work-group's memory.
+    pub(super) fn set_workgroup(&mut self, index: u32, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: without a value the call reads nothing; it checks that the argument is a `__local` pointer.
+        unsafe { kernel::set_kernel_arg(self.0, index, bytes, ptr::null()) }
+            .map_err(|code| error("clSetKernelArg", code, 0))
+    }
 }
 
 impl Queue {

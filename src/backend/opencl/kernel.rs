@@ -13,6 +13,9 @@ use super::program::ProgramText;
 use crate::backend::{DeviceError, KernelDesc, Limits};
 use crate::spirv::opencl_c::{self, OpenClOptions};
 
+/// What a driver aligns a workgroup variable to at most: the largest vector.
+const WORKGROUP_ALIGN: u64 = 128;
+
 /// A kernel of a program.
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -25,8 +28,9 @@ pub(super) struct Kernel {
 /// What a call gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Interface {
-    /// Translated: whether the length of each argument follows it, and the bytes of parameters.
-    Translated { lengths: Vec<bool>, params_bytes: u32 },
+    /// Translated: whether the length of each argument follows it, the bytes of parameters, and those of each
+    /// workgroup variable.
+    Translated { lengths: Vec<bool>, params_bytes: u32, workgroup: Vec<usize> },
     /// Somebody's own OpenCL C: so many arguments, of which the last is the parameters where there are any.
     /// The API does not tell how long they are; the driver may check.
     Own { arguments: u32 },
@@ -153,10 +157,6 @@ fn translated(device: &Device, desc: &KernelDesc<'_>) -> Result<Code, DeviceErro
         return Err(refuse(format!("it has no specialization constant {id}")));
     }
     let limits = &device.info.limits;
-    if reflection.shared_bytes > limits.max_local_bytes {
-        let (bytes, limit) = (reflection.shared_bytes, limits.max_local_bytes);
-        return Err(refuse(format!("{bytes} bytes of workgroup memory are above this device's {limit}")));
-    }
     let options = OpenClOptions { entry: None, spec: desc.spec, fp16: device.fp16, fp64: device.fp64 };
     let kernel = opencl_c::translate(words, &options).map_err(|error| refuse(error.to_string()))?;
     let missing = kernel.requires.missing(device.info.features);
@@ -167,16 +167,24 @@ fn translated(device: &Device, desc: &KernelDesc<'_>) -> Result<Code, DeviceErro
         let (bytes, limit) = (kernel.params_bytes, limits.max_params_bytes);
         return Err(refuse(format!("{bytes} bytes of parameters are above this device's {limit}")));
     }
-    if kernel.args.len() > limits.max_arguments as usize {
-        let (count, limit) = (kernel.args.len(), limits.max_arguments);
+    let bytes =
+        kernel.workgroup_bytes.iter().map(|bytes| bytes.next_multiple_of(WORKGROUP_ALIGN)).sum::<u64>();
+    if bytes > u64::from(limits.max_local_bytes) {
+        let limit = limits.max_local_bytes;
+        return Err(refuse(format!("{bytes} bytes of workgroup memory are above this device's {limit}")));
+    }
+    let count = kernel.args.len() + kernel.workgroup_bytes.len();
+    if count > limits.max_arguments as usize {
+        let limit = limits.max_arguments;
         return Err(refuse(format!("{count} arguments are above this device's {limit}")));
     }
     let lengths = kernel.args.iter().map(|arg| arg.bytes_follow).collect();
+    let workgroup = kernel.workgroup_bytes.iter().map(|bytes| *bytes as usize).collect();
     Ok(Code {
         text: ProgramText { source: kernel.source, options: opencl_c::BUILD_OPTIONS.to_owned() },
         entry: Some(kernel.name.to_owned()),
         local: Some(kernel.local_size),
-        interface: Some(Interface::Translated { lengths, params_bytes: kernel.params_bytes }),
+        interface: Some(Interface::Translated { lengths, params_bytes: kernel.params_bytes, workgroup }),
     })
 }
 

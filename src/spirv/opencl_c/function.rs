@@ -11,7 +11,7 @@ use super::constant::Value;
 use super::flow::Exit;
 use super::helpers::Helper;
 use super::leave::{Mark, needs_closing_barrier};
-use super::module::{Function, MAX_SOURCE, Needs, Translator, too_long, unsupported};
+use super::module::{Function, Global, MAX_SOURCE, Needs, Translator, too_long, unsupported};
 use super::pointer::{Pointer, Space};
 use super::types::{Num, Type};
 use crate::spirv::parse::Inst;
@@ -432,7 +432,10 @@ impl<'t, 'm> Body<'t, 'm> {
         if needs.push {
             args.push(format!("{own}push"));
         }
-        args.extend(needs.variables.iter().map(|id| format!("{own}x{id}")));
+        args.extend(needs.variables.iter().map(|id| match self.t.globals.get(id) {
+            Some(Global::Local { .. }) => format!("x{id}"),
+            _ => format!("{own}x{id}"),
+        }));
     }
 
     fn construct(&mut self, inst: &Inst) -> Result<(), OpenClError> {

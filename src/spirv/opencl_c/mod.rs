@@ -9,7 +9,9 @@
 //!   [`OpenClArg::bytes_follow`] says so. A pointer is aligned to 16 bytes. Two bindings may overlap.
 //! - Then, if [`OpenClKernel::params_bytes`] is not 0, the push constants by value: a structure of that many
 //!   bytes, the block's own bytes at its own offsets. Its size is the block's rounded up to 4.
-//! - Workgroup memory is declared inside the kernel. The work-group size is that of `reqd_work_group_size`;
+//! - Then a `__local` pointer for each workgroup variable that the kernel uses, of
+//!   [`OpenClKernel::workgroup_bytes`] bytes each.
+//! - The work-group size is that of `reqd_work_group_size`;
 //!   the global offset is 0.
 //! - Specialization constants are literals in the source: one source for each set of values.
 //! - The source is written for `-cl-std=CL1.2` ([`BUILD_OPTIONS`]) without any relaxed arithmetic.
@@ -72,8 +74,11 @@ pub struct OpenClKernel {
     pub local_size: [u32; 3],
     /// One for each binding, in order.
     pub args: Vec<OpenClArg>,
-    /// Bytes of the push constants' structure, the last argument; 0 if there is none.
+    /// Bytes of the push constants' structure, the argument behind those; 0 if there is none.
     pub params_bytes: u32,
+    /// Bytes of each workgroup variable in OpenCL C (a vector of three is as large as one of four): the last
+    /// arguments, in order.
+    pub workgroup_bytes: Vec<u64>,
     /// What the source uses of a device beyond the full profile: half or double precision arithmetic, 64-bit
     /// atomics.
     pub requires: Requires,

@@ -99,6 +99,8 @@ pub(super) struct Translator<'m> {
     reflection: &'m Reflection,
     entry: u32,
     requires: Requires,
+    /// Bytes of the kernel's workgroup variables, in the order of its parameters.
+    workgroup_bytes: Vec<u64>,
     work: usize,
 }
 
@@ -129,6 +131,7 @@ impl<'m> Translator<'m> {
             reflection,
             entry,
             requires: Requires::NONE,
+            workgroup_bytes: Vec::new(),
             work: 0,
         };
         if translator.functions.len() > MAX_FUNCTIONS {
@@ -332,6 +335,7 @@ impl<'m> Translator<'m> {
             local_size: self.local_size,
             args: self.args(),
             params_bytes: params_words * 4,
+            workgroup_bytes: self.workgroup_bytes,
             requires: self.requires,
         })
     }
@@ -407,7 +411,8 @@ impl<'m> Translator<'m> {
         needs
     }
 
-    /// The head of the kernel, up to and including its workgroup and private variables.
+    /// The head of the kernel, up to and including its private variables. Workgroup variables are parameters:
+    /// PoCL may keep those that the kernel declares in memory that all its threads share.
     pub(super) fn kernel_head(&mut self, user: &Inst) -> Result<String, OpenClError> {
         let [x, y, z] = self.local_size;
         let mut head = format!("__attribute__((reqd_work_group_size({x}, {y}, {z})))\n__kernel void {NAME}(");
@@ -418,13 +423,13 @@ impl<'m> Translator<'m> {
         if self.reflection.params_bytes > 0 {
             params.push("const Push push".to_owned());
         }
-        let _ = writeln!(head, "{})\n{{", params.join(", "));
         let variables = self.needs.get(&self.entry).map(|needs| needs.variables.clone()).unwrap_or_default();
+        let mut private = String::new();
         for id in variables {
             match self.globals.get(&id) {
                 Some(Global::Local { to }) => {
-                    let name = self.types.name(user, *to)?;
-                    let _ = writeln!(head, "    __local {name} x{id};");
+                    params.push(format!("__local {}* x{id}", self.types.name(user, *to)?));
+                    self.workgroup_bytes.push(self.types.bytes(user, *to)?);
                 }
                 Some(Global::Private { to, initial }) => {
                     let (to, initial) = (*to, *initial);
@@ -433,14 +438,15 @@ impl<'m> Translator<'m> {
                         Some(constant) => format!(" = {}", self.initializer(user, constant)?),
                         None => String::new(),
                     };
-                    let _ = writeln!(head, "    {name} x{id}{initial};");
-                    if head.len() > MAX_SOURCE {
+                    let _ = writeln!(private, "    {name} x{id}{initial};");
+                    if private.len() > MAX_SOURCE {
                         return Err(too_long());
                     }
                 }
                 _ => {}
             }
         }
+        let _ = write!(head, "{})\n{{\n{private}", params.join(", "));
         Ok(head)
     }
 

@@ -110,15 +110,16 @@ impl Body<'_, '_> {
                 _ => Ok(None),
             };
         };
-        let path = |id: u32| if self.kernel { format!("x{id}") } else { format!("(*x{id})") };
+        let held = |id: u32| format!("(*x{id})");
+        let own = |id: u32| if self.kernel { format!("x{id}") } else { held(id) };
         Ok(Some(match *global {
             Global::Buffer { binding, to, volatile } => Pointer::bytes(format!("b{binding}"), volatile, to),
             Global::Texels { binding, element, value } => {
                 Pointer::Texels { base: format!("b{binding}"), element, value }
             }
             Global::Push { to } => Pointer::Bytes { root: Root::Push, offset: 0, terms: Vec::new(), to },
-            Global::Local { to } => Pointer::variable(path(id), Space::Local, to),
-            Global::Private { to, .. } => Pointer::variable(path(id), Space::Private, to),
+            Global::Local { to } => Pointer::variable(held(id), Space::Local, to),
+            Global::Private { to, .. } => Pointer::variable(own(id), Space::Private, to),
             Global::Input { builtin, num } => Pointer::Input { builtin, num, component: None },
         }))
     }

@@ -199,11 +199,37 @@ fn barriers_and_workgroup_memory() {
         "s[gl_LocalInvocationIndex] = 1.0; barrier(); memoryBarrierBuffer(); y[0] = t[0] + uint(s[1]);",
     );
     let options = OpenClOptions { spec: &[(3, 19), (77, 1)], ..ALL };
-    let text = translate(&words, &options).unwrap().source;
+    let kernel = translate(&words, &options).unwrap();
+    let mut bytes = kernel.workgroup_bytes;
+    bytes.sort_unstable();
+    assert_eq!(bytes, [8 * 4, 19 * 4]);
+    let text = kernel.source;
     assert!(text.contains("uint a[19];"), "{text}");
-    assert_eq!(text.matches("    __local T").count(), 2, "{text}");
+    // Parameters, so that no driver makes them static.
+    assert_eq!(text.matches(", __local T").count(), 2, "{text}");
+    assert!(!text.contains("    __local"), "{text}");
     assert!(text.contains("    barrier(CLK_LOCAL_MEM_FENCE);"), "{text}");
     assert!(text.contains("    mem_fence(CLK_GLOBAL_MEM_FENCE);"), "{text}");
+}
+
+#[test]
+fn workgroup_memory_is_passed_on_to_functions() {
+    let head = format!(
+        "{Y}\nshared vec3 s[8]; shared uint n;\n\
+         void put(uint at) {{ s[at] = vec3(float(n)); }}\n\
+         uint take(uint at) {{ return uint(s[at].y); }}"
+    );
+    let words = compile(&head, "n = y[1]; barrier(); put(y[2]); barrier(); y[0] = take(y[3]);");
+    let kernel = translate(&words, &ALL).unwrap();
+    let mut bytes = kernel.workgroup_bytes;
+    bytes.sort_unstable();
+    // A vector of three takes the room of four.
+    assert_eq!(bytes, [4, 8 * 16]);
+    let text = kernel.source;
+    // Each function gets what it uses, as it was given to the kernel.
+    assert_eq!(text.matches("__local T").count(), 3, "{text}");
+    assert_eq!(text.matches("__local uint* x").count(), 2, "{text}");
+    assert!(!text.contains("&x"), "{text}");
 }
 
 #[test]

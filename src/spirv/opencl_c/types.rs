@@ -243,6 +243,11 @@ impl Types {
         Ok(self.name_of(id))
     }
 
+    /// The bytes of a variable of the type in OpenCL C.
+    pub(super) fn bytes(&mut self, user: &Inst, id: u32) -> Result<u64, OpenClError> {
+        Ok(self.declare(user, id, 0)?.0)
+    }
+
     fn name_of(&self, id: u32) -> String {
         self.num(id).map_or_else(|| format!("T{id}"), |num| num.c(self.fp16))
     }
