@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
+use super::open::load;
 use super::output::Output;
 use super::table::{Table, bytes};
 use super::{assign, error};
@@ -67,9 +68,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let summary = loader::summarize(&args.model, args.params.as_deref())?;
     let unsupported: Vec<String> =
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
-    let spinner = out.progress("loading", None);
-    let loaded = loader::load_with(&args.model, args.params.as_deref());
-    drop(spinner);
+    let loaded = load(&args.model, args.params.as_deref(), out);
     let (plan, not_planned, devices) = match &loaded {
         Ok(graph) => planned(args, graph)?,
         Err(e) if e.is_unsupported() => (None, Some(chain(e)), Vec::new()),

@@ -12,7 +12,7 @@ use super::assign::{self, Placement};
 use super::error::CliError;
 use super::explain::{self, Explained};
 use super::inspect::{dims, fitting, named};
-use super::open::{may_decide, open_table};
+use super::open::{load, may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::precision::PrecisionArg;
@@ -22,7 +22,6 @@ use super::trace;
 use crate::backend::ContextDesc;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::loader;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::session::{Binding, BindingBuilder, IoInfo, Memory, Profile, Session, SessionError};
 use crate::shape::SymShape;
@@ -200,8 +199,8 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
-    let _spinner = out.progress("loading", None);
-    let graph = loader::load_with(&args.model, args.params.as_deref())?;
+    let graph = load(&args.model, args.params.as_deref(), out)?;
+    let _spinner = out.progress("preparing", None);
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let mut builder = Session::builder()
         .graph(graph)

@@ -95,7 +95,10 @@ pub fn summarize(path: &Path, params: Option<&Path>) -> Result<ModelSummary, Loa
             without_params(&path, params)?;
             summarize_onnx(&path)
         }
-        (path, Kind::Json) => Ok(of_graph(&load_json(&path, params)?, "TVM graph JSON")),
+        (path, Kind::Json) => Ok(of_graph(
+            &load_json(&path, &super::LoadOptions { params, ..Default::default() })?,
+            "TVM graph JSON",
+        )),
     }
 }
 

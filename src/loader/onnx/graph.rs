@@ -170,6 +170,7 @@ impl<'m, 's> Importer<'m, 's> {
         opsets: &'m Opsets,
         mut store: Store<'s>,
         find: Find,
+        progress: Option<&dyn Fn(u64, u64)>,
     ) -> Result<Self, LoadError> {
         let mut tensors = Vec::new();
         if let Some(graph) = &model.graph {
@@ -178,7 +179,7 @@ impl<'m, 's> Importer<'m, 's> {
         for node in model.functions.iter().flat_map(|f| &f.node) {
             collect_node_tensors(node, &mut tensors);
         }
-        store.preload(&tensors)?;
+        store.preload(&tensors, progress)?;
         let mut functions = HashMap::new();
         for f in &model.functions {
             let key = (domain_of(&f.domain), f.name.as_str(), f.overload.as_str());

@@ -155,7 +155,15 @@ pub fn load_tvm(
     params: Option<&Path>,
     functions: &FunctionTable,
 ) -> Result<TvmGraph, LoadError> {
-    let params = params.map_or(Ok(Params::new()), load_params)?;
+    load_tvm_with(json, params.map_or(Ok(Params::new()), load_params)?, functions)
+}
+
+/// As [`load_tvm`], with parameters that are loaded already.
+pub(super) fn load_tvm_with(
+    json: &Path,
+    params: Params,
+    functions: &FunctionTable,
+) -> Result<TvmGraph, LoadError> {
     let read = |path: &Path| {
         let mut source = Source::open(path)?;
         let bytes = source.len();
