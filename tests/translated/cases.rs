@@ -124,6 +124,27 @@ fn workgroup_memory_and_specialization() {
     }
 }
 
+/// Many groups at once, on threads of the driver's: none sees another's memory.
+#[test]
+fn work_groups_have_memory_of_their_own() {
+    let (rows, len) = (3000u32, 300u32);
+    let x: Vec<u32> = (0..rows * len).map(|i| i.wrapping_mul(0x9e37_79b9) >> 7).collect();
+    let row = |row: &[u32]| {
+        let sum = row.iter().fold(0u32, |sum, v| sum.wrapping_add(*v));
+        let mixed = row.iter().fold(0u32, |mixed, v| mixed.wrapping_add(v ^ sum));
+        row.iter().map(|v| v.wrapping_mul(sum).wrapping_add(mixed)).collect::<Vec<u32>>()
+    };
+    let y: Vec<u32> = x.chunks(len as usize).flat_map(row).collect();
+    check(&Case {
+        glsl: include_str!("groups.comp"),
+        spec: &[],
+        params: bytes(&[rows, len]),
+        groups: rows + 1,
+        before: vec![bytes(&x), vec![0; 4 * (rows * len) as usize]],
+        after: vec![bytes(&x), bytes(&y)],
+    });
+}
+
 /// What `bits.comp` writes for a pair.
 fn bit_results(i: u32, a: i32, b: i32) -> [i32; 32] {
     let (ua, ub) = (a as u32, b as u32);
