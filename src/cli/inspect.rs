@@ -135,6 +135,11 @@ fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(),
     };
     ios("input", &summary.inputs, out)?;
     ios("output", &summary.outputs, out)?;
+    for io in summary.outputs.iter().filter(|io| !io.classes.is_empty()) {
+        let shown: Vec<&str> = io.classes.iter().map(String::as_str).take(20).collect();
+        let more = if io.classes.len() > shown.len() { ", ..." } else { "" };
+        out.line(format_args!("  the columns of {:?} are classes {}{more}", io.name, shown.join(", ")))?;
+    }
     let mut table = Table::new(["operator", "nodes", "family", "runs on"]);
     for o in &summary.operators {
         let runs = match (o.is_known(), o.function, o.device_kernels) {

@@ -46,6 +46,7 @@ const NAMES: &[(Requires, &str)] = &[
     (Requires::SPIRV_1_5, "spir-v 1.5"),
     (Requires::SPIRV_1_6, "spir-v 1.6"),
     (Requires::BRANCHED_BARRIERS, "barriers in branches"),
+    (Requires::MATRIX_F16, "16x16x16 cooperative matrices of float16"),
     (Requires::UNKNOWN, "a feature unknown to this runtime"),
 ];
 
@@ -124,7 +125,10 @@ impl Requires {
     pub const SPIRV_1_6: Self = Self(1 << 34);
     /// Barriers inside branches of loops that a whole work-group takes are compiled rightly. Every specification
     /// asks for it and no module says that it needs it: whoever emits such a kernel has to look.
-    pub const BRANCHED_BARRIERS: Self = Self(1 << 35);
+    pub const BRANCHED_BARRIERS: Self = Self(1 << 36);
+    /// Cooperative matrices of 16 x 16 x 16, of `float16` summed in `float32`, by a subgroup. No capability of a module
+    /// stands for a shape: whoever chooses such a kernel asks for it.
+    pub const MATRIX_F16: Self = Self(1 << 35);
     /// A capability that none of the others stands for; no device has it.
     pub const UNKNOWN: Self = Self(1 << 63);
 

@@ -60,6 +60,32 @@ pub fn load_with(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadEr
     }
 }
 
+/// As [`load_with`], for a session whose device table has devices of the APIs `table`: the nodes of a TVM graph are
+/// placed as it says. Returns the names of nodes that go on entry 0 because their device is not in the table, which
+/// is an error unless `any` allows it.
+///
+/// # Errors
+/// [`LoadError`], as [`TvmGraph::place`] too.
+pub fn load_on(
+    path: &Path,
+    options: &LoadOptions<'_>,
+    table: &[&str],
+    any: bool,
+) -> Result<(Graph, Vec<String>), LoadError> {
+    match model_file(path)? {
+        (path, Kind::Onnx) => {
+            without_params(&path, options.params)?;
+            Ok((onnx::load_onnx_with(&path, options.progress)?, Vec::new()))
+        }
+        (path, Kind::Json) => {
+            let table: Vec<i32> = table.iter().map(|api| tvm::device_type::of_api(api)).collect();
+            let mut graph = read_json(&path, options)?;
+            let moved = graph.place(&table, any).map_err(|e| e.in_file(&path))?;
+            Ok((graph.into_graph(), moved))
+        }
+    }
+}
+
 fn without_params(model: &Path, params: Option<&Path>) -> Result<(), LoadError> {
     match params {
         None => Ok(()),
@@ -72,6 +98,10 @@ fn without_params(model: &Path, params: Option<&Path>) -> Result<(), LoadError> 
 }
 
 fn load_json(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadError> {
+    read_json(path, options).map(TvmGraph::into_graph)
+}
+
+fn read_json(path: &Path, options: &LoadOptions<'_>) -> Result<TvmGraph, LoadError> {
     let params = match options.params {
         Some(params) => Some(params.to_owned()),
         None => params_beside(path)?,
@@ -80,7 +110,7 @@ fn load_json(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadError>
         Some(params) => params::load_params_with(&params, options.progress)?,
         None => Params::new(),
     };
-    tvm::load_tvm_with(path, params, &FunctionTable::new()).map(TvmGraph::into_graph)
+    tvm::load_tvm_with(path, params, &FunctionTable::new())
 }
 
 /// Formats of models.

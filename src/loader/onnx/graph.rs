@@ -13,7 +13,7 @@ use super::attribute::attribute_value;
 use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::sequence::{self, Sequence};
 use super::store::Store;
-use super::syntax::{collect_node_tensors, collect_tensors, constant_value, free_names, type_of};
+use super::syntax::{collect_node_tensors, collect_tensors, constant_value, free_names, type_of, zip_maps};
 use super::{Opsets, legacy};
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::limits;
@@ -192,7 +192,8 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// The model's main graph.
     pub(super) fn main_graph(&mut self, proto: &'m GraphProto) -> Result<Graph, LoadError> {
-        for output in &proto.output {
+        let tables = zip_maps(proto);
+        for output in proto.output.iter().filter(|o| !tables.contains_key(o.name.as_str())) {
             type_of(output).map_err(|kind| kind.at(Location::Tensor(output.name.clone())))?;
         }
         let attrs = AttrMap::new();

@@ -4,6 +4,7 @@
 //! files beside it, is then read straight to where it stays (`store`).
 
 mod attribute;
+mod composed;
 mod graph;
 mod legacy;
 mod proto;
@@ -37,6 +38,12 @@ use tensor::decode_error;
 /// [`ops::FAMILIES`], because the loader follows what it makes and leaves only the tensors that are taken from it.
 pub fn is_sequence_operator(name: &str) -> bool {
     sequence::reads("", name, NEWEST_OPSET)
+}
+
+/// Operators of `com.microsoft` of which there is no row in [`ops::FAMILIES`], because the loader puts nodes of
+/// other operators in their place.
+pub fn composed_operators() -> impl Iterator<Item = &'static str> {
+    composed::names()
 }
 
 /// The newest IR version whose meaning is known.
@@ -84,7 +91,8 @@ fn load(
     progress: Option<&dyn Fn(u64, u64)>,
 ) -> Result<Graph, LoadError> {
     let walked = skeleton(&mut source, Message::Model)?;
-    let model = ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
+    let mut model =
+        ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
     if model.ir_version <= 0 {
         return Err(LoadErrorKind::missing("the IR version (is this an ONNX model?)").into());
     }
@@ -96,6 +104,7 @@ fn load(
         );
     }
     let opsets = Opsets::of_model(&model)?;
+    composed::expand(&mut model, opsets.get("").unwrap_or(NEWEST_OPSET))?;
     let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
     let store = Store::new(source, walked.held, roots);
     Importer::new(&model, &opsets, store, find, progress)?.main_graph(graph)
