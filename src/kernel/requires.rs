@@ -45,7 +45,6 @@ const NAMES: &[(Requires, &str)] = &[
     (Requires::SPIRV_1_4, "spir-v 1.4"),
     (Requires::SPIRV_1_5, "spir-v 1.5"),
     (Requires::SPIRV_1_6, "spir-v 1.6"),
-    (Requires::BRANCHED_BARRIERS, "barriers in branches"),
     (Requires::MATRIX_F16, "16x16x16 cooperative matrices of float16"),
     (Requires::UNKNOWN, "a feature unknown to this runtime"),
 ];
@@ -123,9 +122,6 @@ impl Requires {
     pub const SPIRV_1_5: Self = Self(1 << 33);
     /// SPIR-V 1.6 (Vulkan 1.3).
     pub const SPIRV_1_6: Self = Self(1 << 34);
-    /// Barriers inside branches of loops that a whole work-group takes are compiled rightly. Every specification
-    /// asks for it and no module says that it needs it: whoever emits such a kernel has to look.
-    pub const BRANCHED_BARRIERS: Self = Self(1 << 36);
     /// Cooperative matrices of 16 x 16 x 16, of `float16` summed in `float32`, by a subgroup. No capability of a module
     /// stands for a shape: whoever chooses such a kernel asks for it.
     pub const MATRIX_F16: Self = Self(1 << 35);

@@ -133,8 +133,6 @@ impl Facts {
     fn features(&self) -> Requires {
         let mut features = ALWAYS;
         let optional = [
-            // PoCL makes loops over the items of a group out of what lies between barriers, and errs there.
-            (!self.platform.contains("PoCL"), Requires::BRANCHED_BARRIERS),
             (self.has("cl_khr_fp16"), Requires::FLOAT16),
             (self.doubles, Requires::FLOAT64),
             (
@@ -364,9 +362,6 @@ mod tests {
         // Both extensions are needed for 64-bit atomics.
         assert!(!info.features.contains(Requires::ATOMIC_INT64));
         assert!(!info.features.contains(Requires::SUBGROUP_BASIC));
-        assert!(info.features.contains(Requires::BRANCHED_BARRIERS));
-        let pocl = Facts { platform: "Portable Computing Language OpenCL 3.0 PoCL 3.1".into(), ..facts() };
-        assert!(!pocl.describe(&found(true, true)).features.contains(Requires::BRANCHED_BARRIERS));
         let other = Facts { driver: "2".into(), ..facts() }.describe(&found(true, true));
         assert_ne!(info.uuid, other.uuid);
     }

@@ -214,7 +214,6 @@ impl Features {
             (self.maintenance4.maintenance4 == vk::TRUE, Requires::LOCAL_SIZE_ID),
             (version >= vk::API_VERSION_1_2, Requires::SPIRV_1_4.union(Requires::SPIRV_1_5)),
             (version >= vk::API_VERSION_1_3, Requires::SPIRV_1_6),
-            (true, Requires::BRANCHED_BARRIERS),
         ];
         let mut all = Requires::NONE;
         for (_, feature) in present.into_iter().filter(|(present, _)| *present) {

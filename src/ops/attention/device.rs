@@ -3,7 +3,7 @@
 use super::scaled::{MaskSteps, Scaled, Stage};
 use crate::dtype::DType;
 use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelId, Requires, grid_1d};
+use crate::kernel::{KernelId, grid_1d};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// At most so many queries are done one work-group each rather than in tiles.
@@ -148,9 +148,6 @@ pub(super) fn lower_scaled(
         ];
         let params = fill!(AttentionVector, s, rows);
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
-    }
-    if !lower.device().features.contains(Requires::BRANCHED_BARRIERS) {
-        return Err(OpError::unsupported("the device compiles barriers in branches wrongly"));
     }
     let kernel = match places.dtype {
         DType::F32 => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),

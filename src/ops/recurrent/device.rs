@@ -3,8 +3,8 @@
 use super::function::Function;
 use super::layer::{Dims, Kind, Recurrent};
 use crate::dtype::DType;
+use crate::kernel::KernelId;
 use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelId, Requires};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 
@@ -24,7 +24,7 @@ pub(super) fn lower(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_
     if projected.is_none_or(|n| n > i32::MAX as usize / 2) {
         return Err(OpError::unsupported("more elements than a kernel can index"));
     }
-    if by_sequence(op, d, dtype, lower) {
+    if by_sequence(d, dtype, lower) {
         return sequence(op, d, cx, lower);
     }
     let mut layer = Layer::new(op, d, cx, dtype, lower)?;
@@ -42,17 +42,14 @@ const SEQUENCE_ARGUMENTS: u32 = 10;
 const MIN_STEPS: usize = 3;
 
 /// Whether a work-group does a whole sequence, rather than the device one time step after the other.
-fn by_sequence(op: &Recurrent, d: &Dims, dtype: DType, lower: &Lowering<'_>) -> bool {
+fn by_sequence(d: &Dims, dtype: DType, lower: &Lowering<'_>) -> bool {
     let device = lower.device();
     let enough = device.limits.max_arguments >= SEQUENCE_ARGUMENTS
         && device.limits.max_group_items >= MAX_HIDDEN as u32
         && device.limits.max_local_bytes >= 6 * 4 * MAX_HIDDEN as u32;
-    // A GRU that resets before the product has barriers of its own in the kernel's loop.
-    let safe = op.kind != (Kind::Gru { linear_before_reset: false })
-        || device.features.contains(Requires::BRANCHED_BARRIERS);
     // Where texels are preferred, products read the matrix far faster than this kernel does.
     let most = if device.prefers_texels { MAX_HIDDEN / 4 } else { MAX_HIDDEN };
-    enough && safe && dtype == DType::F32 && d.steps >= MIN_STEPS && d.hidden <= most
+    enough && dtype == DType::F32 && d.steps >= MIN_STEPS && d.hidden <= most
 }
 
 /// `X * W'` for every direction, in scratch memory.
