@@ -139,7 +139,8 @@ impl<'a> Lowering<'a> {
         let device = self.device;
         let threads = device.subgroup.checked_mul(8)?;
         // Both sizes divide what the kernels load in a step.
-        let fits = matches!(device.subgroup, 32 | 64) && threads <= device.limits.max_group_items.min(device.limits.max_group_size[0]);
+        let fits = matches!(device.subgroup, 32 | 64)
+            && threads <= device.limits.max_group_items.min(device.limits.max_group_size[0]);
         let has = device.features.contains(Requires::MATRIX_F16) && self.can_run(kernel);
         (fits && has).then_some(threads)
     }

@@ -263,12 +263,12 @@ mod tests {
         let ids: Vec<_> =
             inputs.iter().zip(shapes).map(|(n, s)| g.input(*n, DType::F32, s.map(Into::into))).collect();
         let columns = g.op(transpose(perm), &[ids[1]]);
-        let scores = g.op(Arc::new(MatMul::default()), &[ids[0], columns]);
+        let scores = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[ids[0], columns]);
         let eight = g.constant("eight", Tensor::scalar(8f32));
         let scaled = g.op(ops::div(), &[scores, eight]);
         let masked = g.op(ops::add(), &[ids[3], scaled]);
         let soft = g.op(softmax(), &[masked]);
-        let y = g.op(Arc::new(MatMul::default()), &[soft, ids[2]]);
+        let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[soft, ids[2]]);
         g.output("y", y);
         if shown {
             g.output("soft", soft);

@@ -10,13 +10,15 @@ use super::chains::{ChainLimits, fuse_chains};
 use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
 use super::half::{HalfConstants, Precision, halve};
 use super::idioms::find_functions;
+use super::io::io;
+use super::operands::{check_limits, operand_bytes};
 use super::report::{NodeReport, PlanReport};
 use super::rewrite::fuse;
 use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
 use super::storage::{Backing, Life, Storage};
 use super::{
     Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
-    PlannedIo, PlannedKernel, Segment, Work, insert_barriers,
+    PlannedKernel, Segment, Work, insert_barriers,
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
@@ -105,7 +107,7 @@ struct Lowering1 {
 impl Lowering1 {
     fn lane(&self) -> Lane {
         match self.work {
-            NodeWork::Session { .. } => Lane::Session,
+            NodeWork::Session { .. } => Lane::Session(self.device),
             _ => Lane::Device(self.device),
         }
     }
@@ -151,7 +153,7 @@ impl Compiler<'_> {
         let needs = Needs::new(&flow, &steps);
         let order = schedule(&flow, &steps, &needs);
         let cut = Cut::new(&order, &steps, &needs);
-        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs);
+        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs, &steps);
         emit.pack();
         let mut plan = emit.emit()?;
         plan.report.crossings = crossings;
@@ -259,34 +261,6 @@ impl Compiler<'_> {
     }
 }
 
-/// Every range that a dispatch binds must fit the device's longest argument.
-fn check_limits(lowered: &Lowered, cx: &OpCx, info: &DeviceInfo) -> Result<(), OpError> {
-    let limit = info.limits.max_argument_bytes;
-    for step in &lowered.steps {
-        let Step::Dispatch { args, .. } = step else { continue };
-        for arg in args {
-            let bytes = operand_bytes(*arg, lowered, cx);
-            if bytes > limit {
-                return Err(OpError::unsupported(format!(
-                    "a tensor of {bytes} bytes is above the device's longest kernel argument of {limit}"
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn operand_bytes(operand: Operand, lowered: &Lowered, cx: &OpCx) -> u64 {
-    let bytes = match operand {
-        Operand::Input(i) => cx.input_opt(i).map_or(0, TensorInfo::bytes),
-        Operand::Output(i) => cx.outputs().get(i).map_or(0, TensorInfo::bytes),
-        Operand::Scratch(i) => lowered.scratch.get(i).copied().unwrap_or(0),
-        Operand::Packed(i) => lowered.packed.get(i).map_or(0, |p| p.bytes),
-        Operand::Unused => 0,
-    };
-    bytes as u64
-}
-
 /// For each node the input whose bytes it passes on, if it does nothing else.
 fn aliases(flow: &Flow, lowered: &[Lowering1]) -> Vec<Option<usize>> {
     let alias = |n: usize| match lowered[n].work {
@@ -342,6 +316,7 @@ impl<'a> Emitter<'a> {
         order: &'a [usize],
         cut: &'a Cut,
         needs: &'a Needs,
+        steps: &[Placed],
     ) -> Self {
         let mut storage = Storage::new(flow, &aliases(flow, lowered));
         if compiler.options.in_place {
@@ -367,8 +342,7 @@ impl<'a> Emitter<'a> {
             let device = copied_on(flow, lowered, &storage, v);
             life.entry(storage.root(v)).or_default().touch(order.len() as u32, device);
         }
-        let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(flow, lowered, n)).collect();
-        let touched = steps_of(order, flow, &steps, &|v| storage.root(v));
+        let touched = steps_of(order, flow, steps, &|v| storage.root(v));
         Emitter {
             compiler,
             flow,
@@ -491,7 +465,7 @@ impl<'a> Emitter<'a> {
                 continue;
             }
             if cut.replace(self.cut.of[step]) != Some(self.cut.of[step]) {
-                let by_session = self.lowered[n].lane() == Lane::Session;
+                let by_session = matches!(self.lowered[n].lane(), Lane::Session(_));
                 segments.push(Segment { by_session, ..Segment::new(device) });
             }
             push_commands(&mut segments, works, node, self.joined(n));
@@ -798,38 +772,4 @@ fn push_commands(segments: &mut [Segment], works: Vec<Work>, node: u32, joined: 
             PlannedCommand { barrier: None, work, node, joined, ordered: false }
         }));
     }
-}
-
-/// Who touches the memory bound at `place`, and when.
-fn io(segments: &[Segment], place: Place, name: String, info: TensorInfo) -> PlannedIo {
-    let mut io = PlannedIo {
-        name,
-        info,
-        devices: Vec::new(),
-        reads: 0,
-        writes: 0,
-        first: (u32::MAX, 0),
-        last: (0, 0),
-    };
-    for (s, segment) in segments.iter().enumerate() {
-        for (c, command) in segment.commands.iter().enumerate() {
-            let mut touched = None;
-            command.work.for_each_touch(&mut |loc, access| {
-                if loc.place == place {
-                    touched = Some(command.work.reads_on().unwrap_or(segment.device));
-                    io.reads += u32::from(!access.reads().is_empty());
-                    io.writes += u32::from(!access.writes().is_empty());
-                }
-            });
-            if let Some(device) = touched {
-                let at = (s as u32, c as u32);
-                io.first = io.first.min(at);
-                io.last = io.last.max(at);
-                if let Err(i) = io.devices.binary_search(&device) {
-                    io.devices.insert(i, device);
-                }
-            }
-        }
-    }
-    io
 }

@@ -9,6 +9,8 @@ mod compile;
 mod flow;
 mod half;
 mod idioms;
+mod io;
+mod operands;
 mod report;
 mod rewrite;
 mod segments;

@@ -44,7 +44,8 @@ impl Sources {
     /// Notes that entry `device` of the table did not build `source`, if plans can do without the features that it
     /// needs: one made now does.
     pub(super) fn refuse(&self, device: usize, source: &KernelSource, error: &device::Error) {
-        let device::Error::Device(DeviceError::Program { .. } | DeviceError::Unsupported { .. }) = error else {
+        let device::Error::Device(DeviceError::Program { .. } | DeviceError::Unsupported { .. }) = error
+        else {
             return;
         };
         if !source.requires().contains(Requires::COOPERATIVE_MATRIX) {

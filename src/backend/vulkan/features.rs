@@ -273,7 +273,10 @@ mod tests {
         assert!(is_matrix_f16(&fits));
         assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { n_size: 8, ..fits }));
         assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { result_type: half, ..fits }));
-        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { scope: vk::ScopeKHR::WORKGROUP, ..fits }));
+        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR {
+            scope: vk::ScopeKHR::WORKGROUP,
+            ..fits
+        }));
     }
 
     #[test]

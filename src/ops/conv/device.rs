@@ -315,7 +315,8 @@ impl<'c> Target<'c> {
             (spec::conv_row::STEPS, steps as u32),
             (spec::conv_row::PLAIN, u32::from(plain)),
         ];
-        let n = w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(ROW_TILE) * c.groups * c.batch;
+        let n =
+            w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(ROW_TILE) * c.groups * c.batch;
         let params = params::ConvRow {
             n: n as u32,
             ow: w.output as u32,
@@ -355,11 +356,8 @@ impl<'c> Target<'c> {
     fn tiles(&self, c: &Plain, kernel: KernelId, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         const TILE: usize = 64;
         let [d, h, w] = c.axes;
-        let weights = if c.has_plain_weights() {
-            Operand::Input(1)
-        } else {
-            self.pack(c, 1).emit(self.cx, lower)?
-        };
+        let weights =
+            if c.has_plain_weights() { Operand::Input(1) } else { self.pack(c, 1).emit(self.cx, lower)? };
         let pointwise = c.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0]);
         let (code, _) = self.activation.code();
         let spec = [
@@ -675,11 +673,16 @@ mod tests {
             };
             let same = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU };
             check(&same, &[1, 9, 64, 130], &[70, 9, 3, 3], 70);
-            let strided = Conv { window: window(&[1, 2], &[2, 1], &[0, 2, 1, 0]), group: 2, activation: RELU };
+            let strided =
+                Conv { window: window(&[1, 2], &[2, 1], &[0, 2, 1, 0]), group: 2, activation: RELU };
             check(&strided, &[2, 20, 44, 47], &[130, 10, 3, 3], 130);
             let pointwise = Conv { window: Window::default(), group: 1, activation: RELU };
             check(&pointwise, &[1, 17, 91, 91], &[131, 17, 1, 1], 131);
-            let up = ConvTranspose { window: window(&[2, 2], &[], &[]), activation: RELU, ..ConvTranspose::default() };
+            let up = ConvTranspose {
+                window: window(&[2, 2], &[], &[]),
+                activation: RELU,
+                ..ConvTranspose::default()
+            };
             check(&up, &[1, 8, 91, 92], &[8, 65, 2, 2], 65);
         }
     }

@@ -94,12 +94,7 @@ pub(super) fn pool(
 }
 
 /// Emits a pool that reads rows of whole texels, where the device gains by that and the window allows it.
-fn rows(
-    dims: &PoolDims,
-    kind: PoolKind,
-    dtype: DType,
-    lower: &mut Lowering<'_>,
-) -> Result<bool, OpError> {
+fn rows(dims: &PoolDims, kind: PoolKind, dtype: DType, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
     const PX: usize = 8;
     let [d, h, w] = dims.axes;
     let texels = (dims.planes * dims.in_plane()).div_ceil(4);

@@ -67,12 +67,7 @@ impl Target<'_> {
     }
 
     /// Emits `c`.
-    pub(super) fn wide_tiles(
-        &self,
-        c: &Plain,
-        wide: &Wide,
-        lower: &mut Lowering<'_>,
-    ) -> Result<(), OpError> {
+    pub(super) fn wide_tiles(&self, c: &Plain, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let pack = self.pack(c, c.oc.next_multiple_of(4));
         // Channels innermost: the layout's four axes in another order.
         let [kd, kh, kw] = pack.taps;
@@ -94,8 +89,7 @@ impl Target<'_> {
         ];
         spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
         let params = product_params(c, self.activation);
-        let groups =
-            [c.plane().div_ceil(TILE), c.oc.div_ceil(TILE), c.batch * c.groups].map(|g| g as u32);
+        let groups = [c.plane().div_ceil(TILE), c.oc.div_ceil(TILE), c.batch * c.groups].map(|g| g as u32);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
         lower.dispatch(wide.kernel, &spec, &args, &params, groups)
     }
