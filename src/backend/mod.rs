@@ -4,10 +4,14 @@
 //! alignments, access and lifetimes, so a backend's errors are only what a caller cannot foresee.
 //! Handles are generational and belong to one context. One virtual call is made per submission.
 
+#[cfg(feature = "opencl")]
+pub mod opencl;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 
 pub mod cpu;
+#[cfg(any(feature = "opencl", feature = "vulkan"))]
+pub(crate) mod pace;
 pub mod sim;
 pub mod slots;
 

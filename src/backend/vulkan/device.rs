@@ -7,9 +7,9 @@ use ash::vk;
 
 use super::features::Extensions;
 use super::instance::Instance;
-use super::pace::Waiters;
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, lock};
+use crate::backend::pace::Waiters;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
