@@ -8,9 +8,11 @@ use super::device::{Device, part};
 use super::error::{Error, SessionError};
 use crate::backend::Placement;
 use crate::device::{self, Buffer, Lent};
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::{
-    Choice, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose, plan_window,
+    Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
+    plan_window,
 };
 use crate::memory::os;
 use crate::memory::range::ByteRange;
@@ -186,6 +188,11 @@ impl<'e> Slot<'e> {
                 return Ok(());
             }
             Source::Buffer(buffer) => {
+                // Contexts number their buffers alike, so a foreign one would name some other buffer here.
+                if buffer.context_id() != device.context.id() {
+                    let (name, device) = (io.name.clone(), device.context.info().name.clone());
+                    return Err(SessionError::OtherContext { name, device }.into());
+                }
                 check_capacity(io, buffer.bytes())?;
                 let reason = Choice { path: Path::Direct, reason: Reason::Resident, window: None };
                 let request = Request::new(0, bytes, access, Err(Refusal::NotSupported));
@@ -199,12 +206,14 @@ impl<'e> Slot<'e> {
         check_capacity(io, given)?;
         let ladder = device.policy(policy.copy_threshold, policy.strict);
         let mut request = request(device, io, address, access);
+        // Kept until the import keeps it.
+        let _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
-        let imported = if choice.path.imports() || choice.path == Path::Host {
-            match self.import(device) {
+        let imported = if choice.path.imports() || matches!(choice.path, Path::Host | Path::DmaBuf) {
+            match self.import(device, choice.path) {
                 Ok(buffer) => Some(buffer),
                 Err(device::Error::Import(ImportError::Refused(refusal))) => {
-                    request.window = Err(refusal);
+                    (request.window, request.dma_buf) = (Err(refusal), None);
                     choice = decide(io, &request, &ladder)?;
                     None
                 }
@@ -214,8 +223,8 @@ impl<'e> Slot<'e> {
             None
         };
         self.verdicts.push(choice.verdict(&io.name, &request));
-        match (choice.path, imported) {
-            (Path::ImportedDma, Some(buffer)) => {
+        match (choice.copies_on_device(), imported) {
+            (true, Some(buffer)) => {
                 let own = device.buffer(bytes, Placement::Device, "device copy of a bound tensor")?;
                 self.transfer.insert(d, buffer.sub_buffer(0, bytes)?);
                 self.compute.insert(d, own);
@@ -228,10 +237,29 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
-    fn import(&self, device: &Device) -> Result<Buffer, device::Error> {
+    /// Where the pages themselves are refused and they are a memory file's: its dma-buf, or why there is none.
+    fn offer_dma_buf(&self, request: &mut Request, ladder: &DevicePolicy) -> Option<Arc<DmaBuf>> {
+        let Source::Region(region, range) = &self.source else { return None };
+        let wanted = ladder.dma_buf_supported && (request.window.is_err() || !ladder.import_supported);
+        match region.memory_file().filter(|_| wanted)?.dma_buf() {
+            Ok(pages) => {
+                request.dma_buf = Some(Window { offset: range.start, ..region.window() });
+                Some(pages)
+            }
+            Err(refusal) => {
+                request.window = Err(refusal);
+                None
+            }
+        }
+    }
+
+    fn import(&self, device: &Device, path: Path) -> Result<Buffer, device::Error> {
         match &self.source {
             Source::Region(region, range) => {
-                let whole = device.context.import(region)?;
+                let whole = match path {
+                    Path::DmaBuf => device.context.import_dma_buf(region)?,
+                    _ => device.context.import(region)?,
+                };
                 Ok(whole.sub_buffer(range.start, range.bytes())?)
             }
             Source::Lent(lent, range) => {
@@ -385,7 +413,7 @@ fn check_capacity(io: &PlannedIo, got: u64) -> Result<(), SessionError> {
 fn decide(
     io: &PlannedIo,
     request: &Request,
-    ladder: &crate::memory::import::DevicePolicy,
+    ladder: &DevicePolicy,
 ) -> Result<Choice, Error> {
     choose(request, ladder).map_err(|e| match e {
         ImportError::Strict { .. } => SessionError::Strict { verdict: format!("{}: {e}", io.name) }.into(),

@@ -62,6 +62,8 @@ pub struct SimConfig {
     pub atom: u64,
     /// Whether there is a clock.
     pub timestamps: bool,
+    /// Whether it takes dma-bufs.
+    pub dma_bufs: bool,
     /// What goes wrong, and when.
     pub faults: SimFaults,
 }
@@ -88,6 +90,7 @@ impl SimConfig {
             argument_alignment: 256,
             atom: 256,
             timestamps: true,
+            dma_bufs: true,
             faults: SimFaults::default(),
         }
     }
