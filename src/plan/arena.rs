@@ -46,7 +46,7 @@ pub struct Packing {
 ///
 /// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by the room that a
 /// request takes over its life, by length of life, and by the steps with most bytes alive (the "greedy by breadth" of
-/// Pisarchyk and Lee). Then the best one is improved for a bounded time, by placing what lies on top earlier.
+/// Pisarchyk and Lee). Then the best one is improved for a bounded time, by moving what lies on top and what is in its way.
 pub fn pack(requests: &[Request]) -> Packing {
     let lower_bound = lower_bound(requests);
     let packing = |placed: Placed| Packing { offsets: placed.offsets, peak: placed.peak, lower_bound };
@@ -120,10 +120,11 @@ fn by_breadth(requests: &[Request]) -> Vec<usize> {
     order
 }
 
-/// Tries orders in which a request that lies on top is placed earlier, for a bounded number of comparisons.
+/// Tries orders in which a request that lies on top, or one that is alive beside it, is placed at another time, for a
+/// bounded number of comparisons.
 fn improve(requests: &[Request], mut order: Vec<usize>, mut best: Placed, lower_bound: u64) -> Placed {
     const COMPARISONS: usize = 4_000_000;
-    const ROUNDS: usize = 400;
+    const ROUNDS: usize = 1000;
     let rounds = (COMPARISONS / (order.len() * order.len()).max(1)).min(ROUNDS);
     // A sequence of numbers without a pattern, the same in every run (xorshift; Marsaglia, "Xorshift RNGs", 2003).
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
@@ -141,8 +142,13 @@ fn improve(requests: &[Request], mut order: Vec<usize>, mut best: Placed, lower_
         }
         let top = |&at: &usize| offsets[order[at]].saturating_add(requests[order[at]].bytes) == current;
         let on_top: Vec<usize> = (0..order.len()).filter(top).collect();
-        let Some(&from) = on_top.get(below(on_top.len())) else { break };
-        let to = below(from.max(1));
+        let Some(&highest) = on_top.get(below(on_top.len())) else { break };
+        // What lies on top is too late, or something in its way is.
+        let beside = |&at: &usize| requests[order[at]].lives_with(&requests[order[highest]]);
+        let in_its_way: Vec<usize> = (0..order.len()).filter(beside).collect();
+        let other = in_its_way.get(below(in_its_way.len())).copied();
+        let from = if below(2) == 0 { highest } else { other.unwrap_or(highest) };
+        let to = below(order.len());
         let mut tried = order.clone();
         let moved = tried.remove(from);
         tried.insert(to, moved);

@@ -392,7 +392,6 @@ impl<'a> Emitter<'a> {
         for (domain, owned) in requests {
             let arena = self.arenas.len() as u32;
             let raw: Vec<Request> = owned.iter().map(|(_, r)| *r).collect();
-            if std::env::var_os("DUMPREQ").is_some() { for r in &raw { eprintln!("REQ {} {} {} {}", r.bytes, r.alignment, r.first, r.last); } }
             let packing = pack(&raw);
             for ((owner, _), offset) in owned.iter().zip(&packing.offsets) {
                 match owner {

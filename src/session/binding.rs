@@ -261,8 +261,9 @@ impl<'e> Binding<'e> {
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
+        let atom = self.device(d).context.info().limits.non_coherent_atom.max(1);
         let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
-            slots.iter().flat_map(|slot| slot.host_ranges(d)).collect()
+            slots.iter().flat_map(|slot| slot.host_ranges(d, atom)).collect()
         };
         r.flush = host(&self.inputs);
         r.invalidate = host(&self.outputs);

@@ -319,12 +319,19 @@ impl<'e> Slot<'e> {
     }
 
     /// Ranges of non-coherent memory on device `d` that the host writes (input) or reads (output): where it copies
-    /// to, and the caller's own memory where that is imported.
-    pub(super) fn host_ranges(&self, d: u32) -> impl Iterator<Item = BufferRange> {
+    /// to, and the caller's own memory where that is imported. Whole atoms of `atom` bytes, or up to the memory's end.
+    pub(super) fn host_ranges(&self, d: u32, atom: u64) -> impl Iterator<Item = BufferRange> {
         let staged = self.stage.iter().filter(move |(on, _)| *on == d).map(|(_, buffer)| buffer);
         let imported = self.compute.get(&d).into_iter().chain(self.transfer.get(&d));
         let imported = imported.filter(|buffer| buffer.info().imported);
-        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(Buffer::range)
+        let whole = move |buffer: &Buffer| {
+            let range = buffer.range();
+            let exact = ByteRange::new(range.offset, range.offset.saturating_add(range.bytes));
+            let grown = exact.align_out(atom);
+            let end = grown.end.min(buffer.info().bytes);
+            BufferRange { offset: grown.start, bytes: end.saturating_sub(grown.start), ..range }
+        };
+        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(whole)
     }
 
     /// Copies the caller's bytes to where the device finds them, if the CPU has to.
@@ -410,11 +417,7 @@ fn check_capacity(io: &PlannedIo, got: u64) -> Result<(), SessionError> {
     if got >= needed { Ok(()) } else { Err(SessionError::Capacity { name: io.name.clone(), needed, got }) }
 }
 
-fn decide(
-    io: &PlannedIo,
-    request: &Request,
-    ladder: &DevicePolicy,
-) -> Result<Choice, Error> {
+fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Choice, Error> {
     choose(request, ladder).map_err(|e| match e {
         ImportError::Strict { .. } => SessionError::Strict { verdict: format!("{}: {e}", io.name) }.into(),
         e => Error::Device(device::Error::Import(e)),

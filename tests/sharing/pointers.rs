@@ -64,7 +64,9 @@ fn tensors_at_the_start_of_a_page_and_64_bytes_into_it() {
         assert_eq!(run_at("vulkan", 4096 + 256, n), (Path::Imported, Path::Imported));
         // 64 is no multiple of what the simulated device asks of an offset, so it copies from the import.
         assert!(!aligned("sim", 64));
-        assert_eq!(run_at("sim", 64, n), (Path::ImportedDma, Path::ImportedDma));
+        for device in ["sim", "sim:noncoherent"] {
+            assert_eq!(run_at(device, 64, n), (Path::ImportedDma, Path::ImportedDma));
+        }
         assert_eq!(run_at("cpu", 64, n), (Path::Host, Path::Host));
     }
 }
@@ -75,7 +77,7 @@ fn tensors_at_odd_addresses() {
         // The CPU works on elements where they are aligned to their size.
         let cpu = if at == 4 { Path::Host } else { Path::Staged };
         assert_eq!(run_at("cpu", at, 32768), (cpu, cpu), "at {at}");
-        for device in ["sim", "vulkan"] {
+        for device in ["sim", "sim:noncoherent", "vulkan"] {
             // No byte is copied by the CPU.
             assert_eq!(run_at(device, at, 32768), (Path::ImportedDma, Path::ImportedDma), "{device} at {at}");
         }
@@ -96,13 +98,18 @@ fn tensors_whose_length_is_no_multiple_of_a_page() {
 fn two_bindings_with_tensors_in_one_page_share_its_import() {
     for (device, path) in [("sim", Path::Imported), ("vulkan", Path::Imported)] {
         let context = open(device);
-        let session =
-            onepool::Session::builder().graph(abs(128)).context(context.clone()).copy_threshold(0).build().unwrap();
+        let session = onepool::Session::builder()
+            .graph(abs(128))
+            .context(context.clone())
+            .copy_threshold(0)
+            .build()
+            .unwrap();
         let mut region = HostRegion::new(4096).unwrap();
         region.as_mut_slice_of::<f32>().unwrap().copy_from_slice(&numbers(1024, 2));
         let region = region.into_shared();
         let before = context.usage();
-        let at = |quarter: u64| Memory::region_range(&region, ByteRange::new(512 * quarter, 512 * (quarter + 1)));
+        let at =
+            |quarter: u64| Memory::region_range(&region, ByteRange::new(512 * quarter, 512 * (quarter + 1)));
         let bind = |x: u64, y: u64| session.bind().input("x", at(x)).output("y", at(y)).build().unwrap();
         let (mut first, mut second) = (bind(0, 1), bind(2, 3));
         for binding in [&mut first, &mut second] {
@@ -117,7 +124,8 @@ fn two_bindings_with_tensors_in_one_page_share_its_import() {
         second.run().unwrap();
         let bytes = region.read().unwrap();
         let got = bytes.as_slice_of::<f32>().unwrap();
-        let want = |from: usize| numbers(1024, 2)[from..from + 128].iter().map(|v| v.abs()).collect::<Vec<_>>();
+        let want =
+            |from: usize| numbers(1024, 2)[from..from + 128].iter().map(|v| v.abs()).collect::<Vec<_>>();
         assert_eq!((&got[128..256], &got[384..512]), (&want(0)[..], &want(256)[..]), "{device}");
         drop(bytes);
         drop(second);
@@ -177,7 +185,8 @@ fn a_read_only_mapping_is_read_and_never_imported_for_writing() {
                 Reason::Refused { refusal } if v.tensor == "x" => Some(refusal.clone()),
                 _ => None,
             });
-            let of_a_file = matches!(refusal, Some(Refusal::FileBacked { .. } | Refusal::ReadOnlyMapping { .. }));
+            let of_a_file =
+                matches!(refusal, Some(Refusal::FileBacked { .. } | Refusal::ReadOnlyMapping { .. }));
             assert_eq!(of_a_file, device == "sim", "{device}: {refusal:?}");
         });
         assert!(y.iter().all(|v| *v == 1.5), "{device}");
@@ -199,7 +208,8 @@ fn two_threads_bind_and_run_at_once() {
                         // Regions: two vectors of the heap may have a page in common.
                         let x = crate::common::region(&numbers(32768, 2 * round + thread));
                         let y = crate::common::region(&[0.0; 32768]);
-                        let bind = session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y));
+                        let bind =
+                            session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y));
                         let mut binding = bind.build().unwrap();
                         binding.run().unwrap();
                         assert_eq!(self::path(binding.verdicts(), "x"), path, "{device}");

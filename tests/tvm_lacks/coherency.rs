@@ -41,7 +41,8 @@ fn runs_on_coherent_and_non_coherent_memory_are_free_of_races() {
             let sides: Vec<_> = (0..2).map(|_| [0; 3].map(|_| region(&vec![0.0; N]))).collect();
             let bind = |side: &[Arc<onepool::SharedRegion>; 3]| {
                 let bind = session.bind().input("x", Memory::region(&side[0]));
-                let bind = bind.output("sum", Memory::region(&side[1])).output("again", Memory::region(&side[2]));
+                let bind =
+                    bind.output("sum", Memory::region(&side[1])).output("again", Memory::region(&side[2]));
                 bind.build().unwrap()
             };
             let mut bindings = [bind(&sides[0]), bind(&sides[1])];

@@ -60,7 +60,8 @@ impl DmaBufSystem for Fake {
     fn close(&self, _: Descriptor) {
         let state = match &*self.watched.lock().unwrap() {
             Some((context, pages)) => {
-                let mapped = os::process_map(*pages).unwrap().iter().any(|entry| entry.range.contains(*pages));
+                let mapped =
+                    os::process_map(*pages).unwrap().iter().any(|entry| entry.range.contains(*pages));
                 format!(": {} bytes imported, pages mapped: {mapped}", context.usage().imported)
             }
             None => String::new(),
@@ -89,7 +90,11 @@ fn fill(region: &SharedRegion, at: u64, values: &[f32]) {
     region.write_range(range).unwrap().copy_from_slice(bytemuck::cast_slice(values));
 }
 
-fn bind(session: &Session, x: (&Arc<SharedRegion>, u64), y: (&Arc<SharedRegion>, u64)) -> Result<Binding<'static>, Error> {
+fn bind(
+    session: &Session,
+    x: (&Arc<SharedRegion>, u64),
+    y: (&Arc<SharedRegion>, u64),
+) -> Result<Binding<'static>, Error> {
     let at = |(region, at)| Memory::region_range(region, ByteRange::new(at, at + BYTES)).shape(shape(&[N]));
     session.bind().input("x", at(x)).output("y", at(y)).build()
 }
@@ -107,7 +112,10 @@ fn a_memory_file_is_used_in_place_as_a_dma_buf_and_the_system_is_told_whose_turn
         let [x, y] = [0, 1].map(|i: usize| file(&fakes[i], BYTES));
         let mut binding = bind(&session, (&x, 0), (&y, 0)).unwrap();
         for verdict in verdicts(&binding) {
-            assert_eq!((verdict.path, verdict.reason), (Path::DmaBuf, Reason::Refused { refusal: Refusal::Memfd }));
+            assert_eq!(
+                (verdict.path, verdict.reason),
+                (Path::DmaBuf, Reason::Refused { refusal: Refusal::Memfd })
+            );
         }
         let created = vec![format!("create {BYTES}"), "Begins".to_owned()];
         assert_eq!([fakes[0].asked(), fakes[1].asked()], [created.clone(), created]);
@@ -115,7 +123,10 @@ fn a_memory_file_is_used_in_place_as_a_dma_buf_and_the_system_is_told_whose_turn
             fill(&x, 0, &numbers(N, round));
             binding.run().unwrap();
             // What the host wrote leaves before the run, what the device wrote arrives after it.
-            assert_eq!([fakes[0].asked(), fakes[1].asked()], [vec!["Ends".to_owned()], vec!["Begins".to_owned()]]);
+            assert_eq!(
+                [fakes[0].asked(), fakes[1].asked()],
+                [vec!["Ends".to_owned()], vec!["Begins".to_owned()]]
+            );
             let want: Vec<f32> = numbers(N, round).iter().map(|v| v.abs()).collect();
             assert_eq!(floats(&y), want, "round {round}");
         }
@@ -175,7 +186,9 @@ fn fallen(context: &Context, fake: &Arc<Fake>) -> Verdict {
     check_messages(context);
     let strict = session.bind().strict(true).input("x", Memory::region(&x)).build();
     match verdict.path {
-        Path::Staged => assert!(matches!(strict, Err(Error::Session(SessionError::Strict { .. }))), "{strict:?}"),
+        Path::Staged => {
+            assert!(matches!(strict, Err(Error::Session(SessionError::Strict { .. }))), "{strict:?}")
+        }
         _ => panic!("{verdict}"),
     }
     verdict.clone()
@@ -203,7 +216,10 @@ fn a_dma_buf_that_the_driver_refuses_is_closed_and_the_cpu_copies() {
     let mut binding = bind(&session, (&x, 0), (&y, 0)).unwrap();
     let verdict = &verdicts(&binding)[0];
     assert_eq!(verdict.path, Path::Staged);
-    assert!(matches!(&verdict.reason, Reason::Refused { refusal: Refusal::DriverRefused { .. } }), "{verdict}");
+    assert!(
+        matches!(&verdict.reason, Reason::Refused { refusal: Refusal::DriverRefused { .. } }),
+        "{verdict}"
+    );
     assert_eq!(fake.asked(), [format!("create {BYTES}"), "Begins".into(), "close".into()]);
     binding.run().unwrap();
     assert_eq!(floats(&y), numbers(N, 1).iter().map(|v| v.abs()).collect::<Vec<_>>());
@@ -259,8 +275,8 @@ fn all_ends_in_order() {
             binding.run().unwrap();
             drop(x);
         }
-        drop(binding);
-        context.queue().unwrap().finish().unwrap();
+        // A run that nobody waited for is let go of with its queue.
+        drop((binding, session));
         let asked = fake.asked();
         let closed = asked.last().unwrap();
         let left = [BYTES, 0].map(|bytes| format!("close: {bytes} bytes imported, pages mapped: true"));
@@ -269,6 +285,41 @@ fn all_ends_in_order() {
         assert!(pages.upgrade().is_none(), "the pages are still kept");
         *fake.watched.lock().unwrap() = None;
     }
+    check_messages(&context);
+}
+
+/// What arrives at the host is the whole dma-buf, so what the host wrote beside it meanwhile would be lost.
+#[test]
+fn a_run_that_writes_a_dma_buf_keeps_the_host_from_all_of_it() {
+    use onepool::kernel::NativeKernel;
+    use onepool::memory::coherency::{Access, Barrier};
+    use onepool::recording::{Arg, Command, Dispatch, Recording};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let context = sim(SimConfig::coherent());
+    let fake = Arc::new(Fake::default());
+    let region = file(&fake, 8192);
+    let whole = context.import_dma_buf(&region).unwrap();
+    let seen = Arc::new(AtomicBool::new(false));
+    let (inner, flag) = (Arc::clone(&region), Arc::clone(&seen));
+    let kernel = context
+        .create_native_kernel(NativeKernel::new("look", move |args| {
+            args.take_write::<u8>(0)?.fill(1);
+            let beside = inner.write_range(ByteRange::new(4096, 4160)).is_err();
+            flag.store(beside, Ordering::Release);
+            Ok(())
+        }))
+        .unwrap();
+    let part = whole.sub_buffer(0, 4096).unwrap().range();
+    let args = vec![Arg::Buffer(part, Access::KERNEL_WRITE)];
+    let run = Dispatch { kernel: kernel.id(), args, params: Vec::new(), groups: [1; 3] };
+    let shown = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
+    let commands = vec![Command::Dispatch(run), Command::Barrier(shown)];
+    let recording = Recording { commands, flush: Vec::new(), invalidate: vec![part], timestamps: 0 };
+    context.queue().unwrap().submit(recording).unwrap().wait().unwrap();
+    assert!(seen.load(Ordering::Acquire), "the host could write beside what the device wrote");
+    assert!(region.read_range(ByteRange::up_to(4096)).unwrap().iter().all(|byte| *byte == 1));
+    drop(region.write().unwrap());
     check_messages(&context);
 }
 

@@ -5,7 +5,9 @@ use onepool::session::SessionError;
 use onepool::tvm::{ExternalTensor, GraphModule};
 use onepool::{DType, Error, Graph, GraphBuilder, Memory};
 
-use crate::common::{DEVICES, abs, check_messages, floats, numbers, op, open, region, session, shape, tensor};
+use crate::common::{
+    DEVICES, abs, check_messages, floats, numbers, op, open, region, session, shape, tensor,
+};
 
 const N: usize = 32_768;
 
@@ -69,7 +71,8 @@ fn one_memory_for_two_outputs_is_refused_also_where_it_is_copied_to() {
             assert!(floats(&memory).iter().all(|v| *v == 5.0), "{device}");
             m.set_output_zero_copy("b", &at(N)).unwrap();
             m.run().unwrap();
-            let want: Vec<f32> = numbers(N, 1).iter().map(|v| v.abs()).chain(numbers(N, 1).iter().map(|v| -v)).collect();
+            let want: Vec<f32> =
+                numbers(N, 1).iter().map(|v| v.abs()).chain(numbers(N, 1).iter().map(|v| -v)).collect();
             assert_eq!(floats(&memory), want, "{device}");
             check_messages(&context);
         }
@@ -92,7 +95,10 @@ fn memory_that_no_run_has_written_is_no_result() {
         m.get_output_into("y", &mut bytes).unwrap();
         let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
         assert_eq!(got, absolute(&numbers(N, 1)), "{device}");
-        assert!(matches!(session_error(m.get_output_into("y", &mut bytes[4..])), SessionError::Capacity { .. }));
+        assert!(matches!(
+            session_error(m.get_output_into("y", &mut bytes[4..])),
+            SessionError::Capacity { .. }
+        ));
         check_messages(&context);
     }
 }
@@ -110,7 +116,10 @@ fn outputs_answer_to_their_name_and_to_tvms() {
         assert_eq!(m.get_output(name).unwrap().as_slice::<f32>().unwrap(), absolute(&numbers(8, 1)));
     }
     for name in ["y:1", "x:0", "y:", ":0", "y:-1"] {
-        assert!(matches!(session_error(m.set_output_zero_copy(name, &y)), SessionError::Unknown { .. }), "{name}");
+        assert!(
+            matches!(session_error(m.set_output_zero_copy(name, &y)), SessionError::Unknown { .. }),
+            "{name}"
+        );
     }
 }
 

@@ -61,7 +61,12 @@ impl World {
         Ok(pages)
     }
 
-    fn adopt(&mut self, address: HostAddress, pages: ByteRange, coherent: bool) -> Result<BufferId, DeviceError> {
+    fn adopt(
+        &mut self,
+        address: HostAddress,
+        pages: ByteRange,
+        coherent: bool,
+    ) -> Result<BufferId, DeviceError> {
         let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
         let bytes = pages.bytes();
         let len = usize::try_from(bytes).map_err(|_| refused)?;

@@ -76,7 +76,12 @@ pub(super) fn import(device: &Device, pages: &DmaBuf, address: HostAddress) -> R
 }
 
 /// Memory that is the pages, bound to the fresh buffer `raw`.
-fn back(device: &Device, raw: vk::Buffer, pages: &DmaBuf, bits: u32) -> Result<vk::DeviceMemory, DeviceError> {
+fn back(
+    device: &Device,
+    raw: vk::Buffer,
+    pages: &DmaBuf,
+    bits: u32,
+) -> Result<vk::DeviceMemory, DeviceError> {
     let refused = DeviceError::ImportRefused { code: vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.as_raw() };
     let bytes = pages.bytes();
     // SAFETY: the buffer was made on this device.
@@ -90,8 +95,10 @@ fn back(device: &Device, raw: vk::Buffer, pages: &DmaBuf, bits: u32) -> Result<v
     // The driver closes what it takes.
     let own = pages.descriptor().and_then(|descriptor| descriptor.duplicate().ok()).ok_or(refused)?;
     let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(HANDLE).fd(own.number());
-    let info =
-        vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(index).push_next(&mut import);
+    let info = vk::MemoryAllocateInfo::default()
+        .allocation_size(bytes)
+        .memory_type_index(index)
+        .push_next(&mut import);
     // SAFETY: a dma-buf of that many bytes and a type that the driver named for it
     // (VUID-VkImportMemoryFdInfoKHR-handleType-00670, VUID-VkMemoryAllocateInfo-memoryTypeIndex-00648).
     let memory = unsafe { device.raw.allocate_memory(&info, None) }

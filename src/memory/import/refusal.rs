@@ -163,7 +163,9 @@ impl Refusal {
             Refusal::NotMapped { .. } => Some("check the pointer and its length"),
             Refusal::NotReadable { .. } => Some("map the pages readable and writable"),
             Refusal::FileBacked { .. } => Some(INTO_REGION),
-            Refusal::Memfd => Some("keep the tensor in a HostRegion; HostRegion::in_memory_file can be a dma-buf too"),
+            Refusal::Memfd => {
+                Some("keep the tensor in a HostRegion; HostRegion::in_memory_file can be a dma-buf too")
+            }
             Refusal::Shared | Refusal::Special { .. } => Some(USE_REGION),
             Refusal::ReadOnlyMapping { written: true, .. } => Some("bind it for reading, or map it writable"),
             Refusal::ReadOnlyMapping { written: false, .. } => {
@@ -179,9 +181,9 @@ impl Refusal {
                 Some("keep the tensor in a HostRegion, whose pages hold nothing else")
             }
             Refusal::DriverRefused { .. } => Some(USE_REGION),
-            Refusal::NoDmaBuf { .. } => {
-                Some("let the process open /dev/udmabuf, or keep the tensor in anonymous memory (HostRegion::new)")
-            }
+            Refusal::NoDmaBuf { .. } => Some(
+                "let the process open /dev/udmabuf, or keep the tensor in anonymous memory (HostRegion::new)",
+            ),
             Refusal::NotSupported => Some("use a driver with VK_EXT_external_memory_host"),
             Refusal::NoProcessMap { .. } => Some("mount /proc, or keep the tensor in a HostRegion"),
         }

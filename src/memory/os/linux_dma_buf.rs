@@ -108,6 +108,7 @@ unsafe impl Ioctl for Create {
         std::ptr::from_mut(&mut self.0).cast()
     }
 
+    // SAFETY: called by `ioctl` alone, with the call's own result, which is looked at before it is made a descriptor.
     unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
         if out < 0 {
             return Err(Errno::BADF);
@@ -126,10 +127,13 @@ impl DmaBufSystem for Udmabuf {
     fn create(&self, file: &Descriptor, bytes: u64) -> Result<Descriptor, OsError> {
         let memfd = u32::try_from(file.number()).map_err(|_| OsError::Call { call: "udmabuf", code: 0 })?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(failed("open of /dev/udmabuf"))?;
+        let device =
+            rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(failed("open of /dev/udmabuf"))?;
         let create = Create(CreateArgs { memfd, flags: CLOEXEC, offset: 0, size: bytes });
         // SAFETY: the device is udmabuf's, so the call is the one that `Create` describes.
-        unsafe { ioctl(&device, create) }.map(Descriptor).map_err(failed("ioctl UDMABUF_CREATE of /dev/udmabuf"))
+        unsafe { ioctl(&device, create) }
+            .map(Descriptor)
+            .map_err(failed("ioctl UDMABUF_CREATE of /dev/udmabuf"))
     }
 
     fn sync(&self, buffer: &Descriptor, turn: Turn) -> Result<(), OsError> {
