@@ -9,6 +9,7 @@
 mod common;
 
 mod coherency;
+mod devices;
 #[cfg(target_os = "linux")]
 mod dma_buf;
 mod executors;
