@@ -9,7 +9,6 @@
 mod common;
 
 mod coherency;
-mod devices;
 #[cfg(target_os = "linux")]
 mod dma_buf;
 mod executors;
