@@ -207,20 +207,27 @@ impl<'e> Slot<'e> {
         let ladder = device.policy(policy.copy_threshold, policy.strict);
         let mut request = request(device, io, address, access);
         // Kept until the import keeps it.
-        let _offered = self.offer_dma_buf(&mut request, &ladder);
+        let mut _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
-        let imported = if choice.path.imports() || matches!(choice.path, Path::Host | Path::DmaBuf) {
+        let imported = loop {
+            if !choice.path.imports() && !matches!(choice.path, Path::Host | Path::DmaBuf) {
+                break None;
+            }
             match self.import(device, choice.path) {
-                Ok(buffer) => Some(buffer),
+                Ok(buffer) => break Some(buffer),
                 Err(device::Error::Import(ImportError::Refused(refusal))) => {
                     (request.window, request.dma_buf) = (Err(refusal), None);
+                    let failed = choice.path;
+                    if failed != Path::DmaBuf {
+                        _offered = self.offer_dma_buf(&mut request, &ladder);
+                    }
                     choice = decide(io, &request, &ladder)?;
-                    None
+                    if choice.path == failed {
+                        break None;
+                    }
                 }
                 Err(e) => return Err(e.into()),
             }
-        } else {
-            None
         };
         self.verdicts.push(choice.verdict(&io.name, &request));
         match (choice.copies_on_device(), imported) {
@@ -286,6 +293,11 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
+    /// The memory that the kernels of device `d` are given.
+    pub(super) fn buffer(&self, d: u32) -> Option<&Buffer> {
+        self.compute.get(&d)
+    }
+
     /// What the kernels of device `d` are given.
     pub(super) fn range(&self, d: u32) -> Option<BufferRange> {
         self.compute.get(&d).map(Buffer::range)
@@ -324,14 +336,8 @@ impl<'e> Slot<'e> {
         let staged = self.stage.iter().filter(move |(on, _)| *on == d).map(|(_, buffer)| buffer);
         let imported = self.compute.get(&d).into_iter().chain(self.transfer.get(&d));
         let imported = imported.filter(|buffer| buffer.info().imported);
-        let whole = move |buffer: &Buffer| {
-            let range = buffer.range();
-            let exact = ByteRange::new(range.offset, range.offset.saturating_add(range.bytes));
-            let grown = exact.align_out(atom);
-            let end = grown.end.min(buffer.info().bytes);
-            BufferRange { offset: grown.start, bytes: end.saturating_sub(grown.start), ..range }
-        };
-        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(whole)
+        let of_import = move |b: &Buffer| if b.info().imported { atoms(b.range(), atom) } else { b.range() };
+        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(of_import)
     }
 
     /// Copies the caller's bytes to where the device finds them, if the CPU has to.
@@ -392,6 +398,14 @@ impl<'e> Slot<'e> {
         buffer.host_address()?;
         buffer.sub_buffer(0, bytes).ok()
     }
+}
+
+/// The whole atoms around a range of an import, which are whole pages.
+pub(super) fn atoms(range: BufferRange, atom: u64) -> BufferRange {
+    let atom = atom.max(1);
+    let start = range.offset / atom * atom;
+    let end = range.offset.saturating_add(range.bytes).next_multiple_of(atom);
+    BufferRange { offset: start, bytes: end.saturating_sub(start), ..range }
 }
 
 /// What the graph does with the tensor.

@@ -163,6 +163,8 @@ fn a_tensor_where_no_binding_may_start_is_copied_by_the_device() {
     let [x, y] = &verdicts(&binding)[..] else { panic!() };
     assert_eq!((x.path, &x.reason), (Path::DmaBuf, &Reason::OffsetRemainder { offset: 4, alignment: 256 }));
     assert_eq!((y.path, &y.reason), (Path::DmaBuf, &Reason::Refused { refusal: Refusal::Memfd }));
+    // The input is copied, the output is where it is.
+    assert_eq!(binding.bytes_moved(), (BYTES, BYTES));
     for round in 0..2 {
         fill(&both, 4, &numbers(N, round));
         binding.run().unwrap();

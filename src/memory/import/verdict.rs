@@ -256,11 +256,7 @@ impl Choice {
 
     /// Whether the device copies the bytes before or after its kernels use them.
     pub fn copies_on_device(&self) -> bool {
-        let in_place = match &self.reason {
-            Reason::Refused { refusal } => !matches!(refusal, Refusal::ElementMisaligned { .. }),
-            reason => matches!(reason, Reason::OffsetInParams { .. }),
-        };
-        self.path.copies_on_device() || (self.path == Path::DmaBuf && !in_place)
+        device_copies(self.path, &self.reason)
     }
 
     /// The report on this choice.
@@ -274,6 +270,15 @@ impl Choice {
             reason: self.reason.clone(),
         }
     }
+}
+
+/// A dma-buf is used in place unless the reason says why not.
+fn device_copies(path: Path, reason: &Reason) -> bool {
+    let in_place = match reason {
+        Reason::Refused { refusal } => !matches!(refusal, Refusal::ElementMisaligned { .. }),
+        reason => matches!(reason, Reason::OffsetInParams { .. }),
+    };
+    path.copies_on_device() || (path == Path::DmaBuf && !in_place)
 }
 
 /// Chooses the best rung that a tensor's memory, its device and its use allow.
@@ -386,6 +391,13 @@ pub struct Verdict {
     pub access: ReadWrite,
     /// Why this path.
     pub reason: Reason,
+}
+
+impl Verdict {
+    /// Whether the device copies the bytes before or after its kernels use them.
+    pub fn copies_on_device(&self) -> bool {
+        device_copies(self.path, &self.reason)
+    }
 }
 
 impl fmt::Display for Verdict {
