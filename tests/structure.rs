@@ -67,7 +67,8 @@ const ISLANDS: &[&str] = &[
 ];
 
 /// Unsafe functions that a trait declares; what their callers owe is said there: (name, file of the trait).
-const TRAIT_FUNCTIONS: &[(&str, &str)] = &[("import_host", "src/backend/mod.rs")];
+const TRAIT_FUNCTIONS: &[(&str, &str)] =
+    &[("import_host", "src/backend/mod.rs"), ("import_dma_buf", "src/backend/mod.rs")];
 
 const MAX_LINES: usize = 800;
 

@@ -105,7 +105,7 @@ pub(super) fn copied<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String 
     for v in verdicts {
         match v.path {
             p if p.copies_on_cpu() => cpu += v.bytes,
-            p if p.copies_on_device() => device += v.bytes,
+            _ if v.copies_on_device() => device += v.bytes,
             _ => none += v.bytes,
         }
     }

@@ -89,7 +89,9 @@ fn executors_hold_the_weights_once_and_activations_each() {
         let (apart, shared) = (measure(false), measure(true));
         assert_eq!(apart[0], shared[0], "{device}");
         assert!(apart[1] - shared[1] >= 2 * WEIGHT_BYTES, "{device}: {apart:?} {shared:?}");
-        assert!(apart[2] - shared[2] >= 4 * WEIGHT_BYTES, "{device}: {apart:?} {shared:?}");
+        // Few rows are multiplied with the matrices as they lie, more with a packed layout, which is a second copy.
+        let layouts = if device == "vulkan" { 2 } else { 0 };
+        assert!(apart[2] - shared[2] >= (4 - layouts) * WEIGHT_BYTES, "{device}: {apart:?} {shared:?}");
     }
 }
 

@@ -64,6 +64,8 @@ pub struct SimConfig {
     pub imports: bool,
     /// Whether there is a clock.
     pub timestamps: bool,
+    /// Whether it takes dma-bufs.
+    pub dma_bufs: bool,
     /// What goes wrong, and when.
     pub faults: SimFaults,
 }
@@ -91,6 +93,7 @@ impl SimConfig {
             atom: 256,
             imports: true,
             timestamps: true,
+            dma_bufs: true,
             faults: SimFaults::default(),
         }
     }

@@ -24,6 +24,8 @@ pub(super) struct Device {
     pub(super) timeline: Option<TimelineFunctions>,
     pub(super) barrier2: Option<vk::PFN_vkCmdPipelineBarrier2>,
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
+    /// Functions for dma-bufs, where buffers of ours can be made of them.
+    pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
     queues: Vec<Mutex<vk::Queue>>,
     next_queue: AtomicUsize,
     lost: OnceLock<String>,
@@ -65,8 +67,11 @@ impl Device {
             .collect();
         let host_memory =
             info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(&instance.raw, &raw));
+        let dma_bufs = super::dma_buf::is_importable(&instance.raw, physical, &extensions)
+            .then(|| ash::khr::external_memory_fd::Device::new(&instance.raw, &raw));
         Ok(Device {
             physical,
+            dma_bufs,
             memory,
             cache,
             family,

@@ -20,6 +20,7 @@ mod command;
 mod context;
 mod debug;
 mod device;
+mod dma_buf;
 mod features;
 mod import;
 mod instance;
