@@ -5,6 +5,7 @@
 //! * [`import`]: pure policy; which window of pages a device may import, by which path a tensor goes,
 //!   and why.
 //! * [`host`]: owned, page-aligned memory that a device may import.
+//! * [`image`]: pure; images that lie in buffers, by the numbers a driver gives.
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
 //! * [`budget`]: live imports and allocations against what the device can hold.
 //! * [`os`]: pages and the process map, one file per operating system.
@@ -16,6 +17,7 @@ pub mod budget;
 pub mod coherency;
 mod fill;
 pub mod host;
+pub mod image;
 pub mod import;
 pub mod lease;
 pub mod os;

@@ -7,6 +7,7 @@ mod compile;
 mod flow;
 mod half;
 mod idioms;
+mod images;
 mod report;
 mod rewrite;
 mod split;
@@ -18,6 +19,7 @@ pub use compile::{Compiler, PlanOptions};
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
 pub use half::{HalfConstants, Precision};
 pub use idioms::find_functions;
+pub use images::{ImageReport, PlannedImage};
 pub use report::{NodeReport, PlanReport};
 pub use rewrite::fuse;
 pub use split::{Feed, HostStep, Split, StepInput, choose, split};
@@ -25,6 +27,7 @@ pub use split::{Feed, HostStep, Split, StepInput, choose, split};
 use crate::graph::{GraphError, Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::memory::coherency::{Access, Barrier};
+use crate::memory::image::ImageView;
 use crate::ops::{Packed, StepKernel};
 
 /// Why there is no plan.
@@ -148,6 +151,8 @@ pub enum Work {
         params: Vec<u8>,
         /// Work-groups.
         groups: [u32; 3],
+        /// Arguments that are images, by position.
+        images: Vec<(u32, ImageView)>,
     },
     /// Copies bytes.
     Copy {
@@ -289,6 +294,8 @@ pub struct Plan {
     pub constants: Vec<PlannedConstant>,
     /// Arenas.
     pub arenas: Vec<PlannedArena>,
+    /// Images in arenas; each is there from the first segment of its device on.
+    pub images: Vec<PlannedImage>,
     /// Segments in order.
     pub segments: Vec<Segment>,
     /// What was decided, for people.

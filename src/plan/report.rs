@@ -1,6 +1,6 @@
 //! What a plan decided, for people and for JSON.
 
-use super::PlannedArena;
+use super::{ImageReport, PlannedArena};
 use crate::ops::Cost;
 
 /// One node of a plan.
@@ -39,6 +39,8 @@ pub struct PlanReport {
     pub barriers: usize,
     /// Arenas.
     pub arenas: Vec<PlannedArena>,
+    /// Tensors that the graph wants in images.
+    pub images: Vec<ImageReport>,
     /// Bytes of constants on all devices.
     pub constant_bytes: u64,
     /// What all nodes cost.

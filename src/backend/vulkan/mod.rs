@@ -21,6 +21,7 @@ mod context;
 mod debug;
 mod device;
 mod features;
+mod image;
 mod import;
 mod instance;
 mod kernel;
