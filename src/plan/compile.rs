@@ -421,7 +421,7 @@ impl<'a> Emitter<'a> {
                 domain,
                 bytes: packing.peak,
                 lower_bound: packing.lower_bound,
-                tvm_bytes: tvm_rule(&raw).total(),
+                tvm_bytes: tvm_rule(&raw).aligned_total(&raw),
                 naive_bytes: raw.iter().map(|r| r.bytes).sum(),
                 ranges: raw.len(),
             });

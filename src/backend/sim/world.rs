@@ -239,9 +239,6 @@ impl World {
                     self.kernels.get(dispatch.kernel)?;
                     for arg in &dispatch.args {
                         let Some((range, _)) = arg.range() else { continue };
-                        if let Arg::Image(range, view, _) = arg {
-                            self.check_view(range, view)?;
-                        }
                         let alignment = self.config.argument_alignment.max(1);
                         if !range.offset.is_multiple_of(alignment) {
                             let offset = range.offset;
@@ -316,6 +313,9 @@ impl World {
         let kernel = self.kernels.get(dispatch.kernel)?.clone();
         let mut copies: Vec<Option<Aligned>> = Vec::with_capacity(dispatch.args.len());
         for arg in &dispatch.args {
+            if let Arg::Image(range, view, _) = arg {
+                self.check_view(range, view)?;
+            }
             copies.push(match arg {
                 Arg::Absent => None,
                 Arg::Buffer(range, access) | Arg::Image(range, _, access) => {

@@ -85,7 +85,7 @@ pub(super) fn pool(
 /// Whether a Resize reads its input through `image`: planes whose rows and columns alone are resampled.
 pub(super) fn resize_reads(op: &Resize, cx: &OpCx, image: &ImageDesc, device: &DeviceInfo) -> bool {
     let Ok(tables) = op.tables(cx) else { return false };
-    let Some((_, outer)) = tables.split_last_chunk::<2>() else { return false };
+    let Some((outer, _)) = tables.split_last_chunk::<2>() else { return false };
     outer.iter().all(AxisTable::is_identity)
         && reads(cx, image, device, [id::RESIZE_IMAGE_F32, id::RESIZE_IMAGE_F16])
 }
