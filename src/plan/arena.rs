@@ -52,12 +52,14 @@ pub fn pack(requests: &[Request]) -> Packing {
 fn in_blocks(requests: &[Request]) -> Packing {
     let rule = tvm_rule(requests);
     let alignments = rule.alignments(requests);
+    // The strictest first: behind it every other alignment holds with less padding.
+    let mut order: Vec<usize> = (0..rule.blocks.len()).collect();
+    order.sort_by_key(|&b| std::cmp::Reverse(alignments[b]));
     let mut peak = 0u64;
-    let mut starts = Vec::with_capacity(rule.blocks.len());
-    for (bytes, alignment) in rule.blocks.iter().zip(alignments) {
-        let start = align_up(peak, alignment);
-        starts.push(start);
-        peak = start.saturating_add(*bytes);
+    let mut starts = vec![0; rule.blocks.len()];
+    for b in order {
+        starts[b] = align_up(peak, alignments[b]);
+        peak = starts[b].saturating_add(rule.blocks[b]);
     }
     let offsets = rule.block_of.iter().map(|block| block.map_or(0, |b| starts[b])).collect();
     Packing { offsets, peak, lower_bound: lower_bound(requests) }
