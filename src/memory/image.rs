@@ -61,6 +61,11 @@ impl TexelSet {
     /// Every kind.
     pub const ALL: TexelSet = TexelSet(0b1111);
 
+    /// The set without `texel`.
+    pub const fn without(self, texel: Texel) -> TexelSet {
+        TexelSet(self.0 & !(1 << texel as u8))
+    }
+
     /// Whether `texel` is in the set.
     pub const fn contains(self, texel: Texel) -> bool {
         self.0 & (1 << texel as u8) != 0

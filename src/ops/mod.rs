@@ -213,6 +213,15 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// [`OpError::Unsupported`] where there is none for these types.
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError>;
 
+    /// As [`Operator::cpu`], where the function depends on the device that it is for.
+    ///
+    /// # Errors
+    /// As there.
+    fn cpu_on(&self, cx: &OpCx, device: &DeviceInfo) -> Result<NativeKernel, OpError> {
+        let _ = device;
+        self.cpu(cx)
+    }
+
     /// Emits the dispatches that compute it with SPIR-V kernels.
     ///
     /// # Errors

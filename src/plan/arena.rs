@@ -37,15 +37,56 @@ pub struct Packing {
 /// Packs `requests`: those alive at one step never overlap. The peak is never above the blocks of [`tvm_rule`]
 /// laid one behind another.
 pub fn pack(requests: &[Request]) -> Packing {
-    let best = by_size(requests);
+    let mut best = by_size(requests);
     // Filling gaps by size is nearly always the smaller of both, but not by any law.
     if best.peak > best.lower_bound {
-        let blocks = in_blocks(requests);
-        if blocks.peak < best.peak {
-            return blocks;
+        best = smaller(best, in_blocks(requests));
+    }
+    if best.peak > best.lower_bound {
+        best = improved(requests, best);
+    }
+    best
+}
+
+fn smaller(a: Packing, b: Packing) -> Packing {
+    if b.peak < a.peak { b } else { a }
+}
+
+/// Tries other orders, and lets what ends at the peak choose its place earlier, until nothing is lost or the time that
+/// a plan may take is over.
+fn improved(requests: &[Request], mut best: Packing) -> Packing {
+    let long = |r: &Request| u64::from(r.last.saturating_sub(r.first)) + 1;
+    let orders = [
+        order_by(requests, |r| (long(r), r.bytes)),
+        order_by(requests, |r| (r.bytes.saturating_mul(long(r)), r.bytes)),
+        order_by(requests, |r| (r.bytes, 0)),
+    ];
+    let rounds = (IMPROVEMENT_STEPS / requests.len().saturating_mul(requests.len()).max(1)).min(MOST_ROUNDS);
+    for mut order in orders {
+        for _ in 0..rounds {
+            let packing = fill_gaps(requests, &order);
+            let ends = |&i: &usize| packing.offsets[i].saturating_add(requests[i].bytes) == packing.peak;
+            let Some(at) = order.iter().position(ends) else { break };
+            best = smaller(best, packing);
+            if best.peak == best.lower_bound || at == 0 {
+                break;
+            }
+            let highest = order.remove(at);
+            order.insert(at / 2, highest);
         }
     }
     best
+}
+
+/// How many pairs of requests may be looked at to improve a packing, and how often it is tried from one order.
+const IMPROVEMENT_STEPS: usize = 4_000_000;
+const MOST_ROUNDS: usize = 200;
+
+/// The requests that need room, the largest by `key` first; equal ones in the order of their steps.
+fn order_by(requests: &[Request], key: impl Fn(&Request) -> (u64, u64)) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(key(&requests[i])), requests[i].first, i));
+    order
 }
 
 /// The blocks of [`tvm_rule`], one behind another.
@@ -66,13 +107,16 @@ fn in_blocks(requests: &[Request]) -> Packing {
 }
 
 fn by_size(requests: &[Request]) -> Packing {
-    let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(requests[i].bytes), requests[i].first, i));
+    fill_gaps(requests, &order_by(requests, |r| (r.bytes, 0)))
+}
+
+/// Each request in turn into the gap that it wastes least of, else behind what lives with it.
+fn fill_gaps(requests: &[Request], order: &[usize]) -> Packing {
     let mut offsets = vec![0u64; requests.len()];
     // Placed requests by offset, so that one walk finds the gaps.
     let mut placed: Vec<usize> = Vec::with_capacity(order.len());
     let mut peak = 0;
-    for &i in &order {
+    for &i in order {
         let r = &requests[i];
         let mut best: Option<(u64, u64)> = None;
         let mut cursor = 0u64;

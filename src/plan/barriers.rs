@@ -1,9 +1,10 @@
 //! Puts barriers between the commands of a plan.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::{Domain, Loc, Place, Plan, Segment, Work};
+use super::{Domain, Loc, Place, Plan, PlannedIo, Segment, Work};
 use crate::backend::DeviceInfo;
+use crate::graph::TensorInfo;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch, Tracker};
 use crate::memory::range::ByteRange;
 
@@ -19,7 +20,7 @@ pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], resolve: &Resou
     let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
     for segment in &mut plan.segments {
         let in_order = devices.get(segment.device as usize).is_none_or(|d| d.in_order);
-        if in_order {
+        if in_order || segment.by_session {
             segment.closing = None;
             segment.commands.iter_mut().for_each(|c| c.barrier = None);
             segment.host_reads = Vec::new();
@@ -63,6 +64,10 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
         }
         if let Some(first) = group.first_mut() {
             first.barrier = tracker.command(&touches);
+            if first.ordered {
+                let (src, dst) = first.barrier.map_or((Access::NONE, Access::NONE), |b| (b.src, b.dst));
+                first.barrier = Some(Barrier { src: src | Access::DEVICE, dst: dst | Access::DEVICE });
+            }
         }
     }
     let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
@@ -73,7 +78,15 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
 impl Segment {
     /// An empty segment on `device`.
     pub(super) fn new(device: u32) -> Self {
-        Segment { device, commands: Vec::new(), closing: None, host_reads: Vec::new() }
+        Segment {
+            device,
+            by_session: false,
+            waits: Vec::new(),
+            after: BTreeSet::new(),
+            commands: Vec::new(),
+            closing: None,
+            host_reads: Vec::new(),
+        }
     }
 
     /// All barriers, for counting.
@@ -92,7 +105,53 @@ impl Work {
                 f(*src, Access::TRANSFER_READ);
                 f(*dst, Access::TRANSFER_WRITE);
             }
+            Work::Move { src, dst, .. } => {
+                f(*src, Access::HOST_READ);
+                f(*dst, Access::HOST_WRITE);
+            }
             Work::Fill { dst, .. } => f(*dst, Access::TRANSFER_WRITE),
         }
     }
+
+    /// The device whose memory it reads, where that is not the segment's.
+    pub(super) fn reads_on(&self) -> Option<u32> {
+        match self {
+            Work::Move { from, .. } => Some(*from),
+            Work::Dispatch { .. } | Work::Copy { .. } | Work::Fill { .. } => None,
+        }
+    }
+}
+
+/// Who touches the memory bound at `place`, and when.
+pub(super) fn io(segments: &[Segment], place: Place, name: String, info: TensorInfo) -> PlannedIo {
+    let mut io = PlannedIo {
+        name,
+        info,
+        devices: Vec::new(),
+        reads: 0,
+        writes: 0,
+        first: (u32::MAX, 0),
+        last: (0, 0),
+    };
+    for (s, segment) in segments.iter().enumerate() {
+        for (c, command) in segment.commands.iter().enumerate() {
+            let mut touched = None;
+            command.work.for_each_touch(&mut |loc, access| {
+                if loc.place == place {
+                    touched = Some(command.work.reads_on().unwrap_or(segment.device));
+                    io.reads += u32::from(!access.reads().is_empty());
+                    io.writes += u32::from(!access.writes().is_empty());
+                }
+            });
+            if let Some(device) = touched {
+                let at = (s as u32, c as u32);
+                io.first = io.first.min(at);
+                io.last = io.last.max(at);
+                if let Err(i) = io.devices.binary_search(&device) {
+                    io.devices.insert(i, device);
+                }
+            }
+        }
+    }
+    io
 }

@@ -1,6 +1,6 @@
 //! What a plan decided, for people and for JSON.
 
-use super::{ImageReport, PlannedArena};
+use super::{CrossingReport, ImageReport, PlannedArena};
 use crate::ops::Cost;
 
 /// One node of a plan.
@@ -33,6 +33,8 @@ pub struct PlanReport {
     pub fused: usize,
     /// Nodes that compute in `float16` where the graph says `float32`.
     pub halved: usize,
+    /// What drivers said that the plan takes into account.
+    pub remarks: Vec<String>,
     /// Dispatches, copies and fills.
     pub commands: usize,
     /// Barriers between them.
@@ -41,6 +43,10 @@ pub struct PlanReport {
     pub arenas: Vec<PlannedArena>,
     /// Tensors that the graph wants in images.
     pub images: Vec<ImageReport>,
+    /// Tensors that go from one device to another.
+    pub crossings: Vec<CrossingReport>,
+    /// Nodes that run on entry 0 because the device that the graph names is not in the table.
+    pub foreign: Vec<String>,
     /// Bytes of constants on all devices.
     pub constant_bytes: u64,
     /// What all nodes cost.

@@ -16,7 +16,9 @@ mod options;
 mod params;
 mod profile;
 mod rebind;
+mod route;
 mod slot;
+mod sources;
 mod stage;
 pub mod tvm;
 mod unify;
@@ -27,7 +29,7 @@ pub use binding::{Binding, HostView, Pending};
 pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
-pub use profile::{NodeTime, Profile};
+pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
 
 use std::collections::BTreeMap;
@@ -37,7 +39,8 @@ use self::binding::check_info;
 use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
-use self::params::Sources;
+use self::route::Traffic;
+use self::sources::Sources;
 use self::stage::Stage;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
@@ -67,6 +70,7 @@ struct Inner {
     params: Arc<ParamStore>,
     sources: Arc<Sources>,
     plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
+    traffic: Traffic,
 }
 
 /// A graph made ready on devices.
@@ -281,16 +285,20 @@ impl Inner {
         let mut signature = Signature { inputs, values: BTreeMap::new() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
         let mut graph = Arc::clone(&self.graph);
-        let infos_of: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
         let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| {
+            let usable = self.sources.usable(&self.devices);
+            let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
             let (options, programs) = (&self.options.plan, self.sources.programs());
-            Compiler { graph, devices: &infos_of, options, programs }.compile(infos, known)
+            let mut plan = Compiler { graph, devices: &devices, options, programs }.compile(infos, known)?;
+            plan.report.remarks = self.sources.remarks();
+            Ok(plan)
         };
         loop {
             // A plan made before for these shapes tells which values it depends on.
             if let Some(found) = self.cached(&signature) {
                 return Ok(found);
             }
+            let remarks = self.sources.remarks().len();
             let plan = match compile(&graph, &known) {
                 Ok(plan) => Some(plan),
                 Err(PlanError::Choose { node, then }) => {
@@ -325,7 +333,11 @@ impl Inner {
                     Err(e) => return Err(e.into()),
                 },
             };
-            let compiled = Compiled::new(plan, &self.devices, &self.params, &self.sources, stage)?;
+            let compiled = match Compiled::new(plan, &self.devices, &self.params, &self.sources, stage) {
+                // At most once for every device: what it refused is not planned again.
+                Err(_) if self.sources.remarks().len() > remarks => continue,
+                compiled => compiled?,
+            };
             let compiled = Arc::new(compiled);
             let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
             if plans.len() >= CACHED_PLANS {
@@ -345,6 +357,7 @@ impl Inner {
             params: Arc::clone(&self.params),
             sources: Arc::clone(&self.sources),
             plans: Mutex::default(),
+            traffic: Traffic::default(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Devices, graphs and kernels of the tests.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use glslang::{
     Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
@@ -20,6 +20,12 @@ pub(crate) const DEVICES: [&str; 5] = ["cpu", "sim", "sim:noncoherent", "sim:dis
 pub(crate) fn open(device: &str) -> Context {
     let desc = ContextDesc { validation: true, ..ContextDesc::default() };
     Registry::with_defaults().open(device, &desc).unwrap()
+}
+
+/// Every device, opened once for all tests: kernels are made once.
+pub(crate) fn contexts() -> &'static [(&'static str, Context)] {
+    static CONTEXTS: OnceLock<Vec<(&str, Context)>> = OnceLock::new();
+    CONTEXTS.get_or_init(|| DEVICES.map(|device| (device, open(device))).into())
 }
 
 /// No message of the validation layer, which checks synchronization too, or of the simulation.

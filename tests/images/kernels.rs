@@ -9,7 +9,7 @@ use onepool::ops::{Activation, Operator, Window};
 use onepool::plan::{KernelCode, Plan};
 use onepool::{DType, Session, Tensor};
 
-use crate::common::{DEVICES, check_messages, distance, graph, open, run, session, tensor};
+use crate::common::{check_messages, contexts, distance, graph, open, run, session, tensor};
 
 /// Whether some command reads an image, and the names of the device kernels.
 fn images_of(plan: &Plan) -> (bool, Vec<String>) {
@@ -31,11 +31,10 @@ fn images_of(plan: &Plan) -> (bool, Vec<String>) {
 /// kernels on Vulkan.
 fn check(op: Arc<dyn Operator>, x: &Tensor, constants: &[Option<Tensor>], tolerance: f32) -> Vec<String> {
     let mut kernels = Vec::new();
-    for device in DEVICES {
-        let context = open(device);
+    for (device, context) in contexts() {
         let mut results = Vec::new();
         for scope in [StorageScope::Buffer, StorageScope::Planes] {
-            let mut session = session(graph(x, op.clone(), constants, scope), &context);
+            let mut session = session(graph(x, op.clone(), constants, scope), context);
             // Twice: what the first run left in the memory must not matter.
             let first = run(&mut session, x);
             assert_eq!(run(&mut session, x), first, "{device}");
@@ -54,14 +53,14 @@ fn check(op: Arc<dyn Operator>, x: &Tensor, constants: &[Option<Tensor>], tolera
                 let image = report.image.unwrap();
                 assert_eq!((report.name.as_str(), report.reason.as_ref()), ("t", None));
                 assert_eq!(report.copied, !image.is_dense(), "{device}");
-                if device == "vulkan" {
+                if *device == "vulkan" {
                     kernels = names;
                 }
             }
         }
         let far = distance(&results[0], &results[1]);
         assert!(far <= tolerance, "{device}: {far} for {}", x.info());
-        check_messages(&context);
+        check_messages(context);
     }
     kernels
 }

@@ -201,7 +201,7 @@ pub(super) fn probe(
             continue;
         }
         // SAFETY: as above.
-        let most = unsafe {
+        let answer = unsafe {
             instance.get_physical_device_image_format_properties(
                 physical,
                 format(texel),
@@ -210,9 +210,13 @@ pub(super) fn probe(
                 usage,
                 vk::ImageCreateFlags::empty(),
             )
-        }
-        .ok()?
-        .max_extent;
+        };
+        let Ok(vk::ImageFormatProperties { max_extent: most, .. }) = answer else {
+            for set in [&mut rules.sampled, &mut rules.stored, &mut rules.filtered] {
+                *set = set.without(texel);
+            }
+            continue;
+        };
         rules.max_width = rules.max_width.min(most.width);
         rules.max_height = rules.max_height.min(most.height);
         for (width, height) in SIZES.into_iter().filter(|s| s.0 <= most.width && s.1 <= most.height) {

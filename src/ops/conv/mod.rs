@@ -9,6 +9,7 @@ pub mod fold;
 mod fused;
 mod image;
 mod pack;
+mod phases;
 mod scatter;
 mod transpose;
 mod unfold;
