@@ -1,9 +1,10 @@
-// Product of a few rows with a matrix whose columns are contiguous, read where it lies: an invocation computes
-// ROWS x COLS neighbouring elements as sums of products of texels. k is a multiple of 4 * STEP.
+// Product of a few rows with a matrix whose columns are contiguous, read where it lies: a work-group of one subgroup
+// computes ROWS x COLS neighbouring elements, its invocations summing neighbouring texels. k is a multiple of 4.
 // variant: tex   T=float
 // variant: half  T=float16_t EXT_STORAGE16 HALVES
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
@@ -13,9 +14,8 @@
 LOCAL_SIZE(0, 8);
 SPEC(1, uint, ROWS, 1u);
 SPEC(2, uint, COLS, 4u);
-SPEC(3, uint, STEP, 1u);          // texels of a column that are read one behind the other
-SPEC(4, uint, BIASED, 0u);
-SPEC(5, uint, ACTIVATION, 0u);
+SPEC(3, uint, BIASED, 0u);
+SPEC(4, uint, ACTIVATION, 0u);
 
 #ifdef HALVES
 layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer a;
@@ -32,11 +32,11 @@ layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
 vec4 sums[ROWS * COLS];
-vec4 rows[ROWS * STEP];
+vec4 rows[ROWS];
 
 void main()
 {
-    uint i = linear_id();
+    uint i = linear_group();
     if (i >= p.count) {
         return;
     }
@@ -62,27 +62,23 @@ void main()
         sums[s] = vec4(0.0);
     }
     int last = int(p.k / 4u);
-    for (int k = 0; k < last; k += int(STEP)) {
+    for (int k = int(gl_LocalInvocationIndex); k < last; k += int(gl_WorkGroupSize.x)) {
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-            [[unroll]] for (uint u = 0u; u < STEP; ++u) {
-                rows[r * STEP + u] = A(a_at[r] + k + int(u));
-            }
+            rows[r] = A(a_at[r] + k);
         }
         [[unroll]] for (uint s = 0u; s < COLS; ++s) {
-            [[unroll]] for (uint u = 0u; u < STEP; ++u) {
-                vec4 column = B(b_at[s] + k + int(u));
-                [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                    sums[r * COLS + s] = fma(rows[r * STEP + u], column, sums[r * COLS + s]);
-                }
+            vec4 column = B(b_at[s] + k);
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                sums[r * COLS + s] = fma(rows[r], column, sums[r * COLS + s]);
             }
         }
     }
 
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         [[unroll]] for (uint s = 0u; s < COLS; ++s) {
-            if (row + r < p.m && col + s < p.n) {
-                vec4 v = sums[r * COLS + s];
-                float e = p.alpha * ((v.x + v.y) + (v.z + v.w));
+            vec4 v = sums[r * COLS + s];
+            float e = p.alpha * subgroupAdd((v.x + v.y) + (v.z + v.w));
+            if (gl_LocalInvocationIndex == 0u && row + r < p.m && col + s < p.n) {
                 if (BIASED != 0u) {
                     e += p.beta * float(c[(row + r) * p.c_row + (col + s) * p.c_col]);
                 }

@@ -130,7 +130,7 @@ void main()
 #ifdef OUT4
     [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
         if (ow + j < p.ow) {
-            y[(at + j) / 4u] = VEC(results[j], results[j + 1u], results[j + 2u], results[j + 3u]);
+            y[(at + j) / 4u] = VEC(vec4(results[j], results[j + 1u], results[j + 2u], results[j + 3u]));
         }
     }
 #else

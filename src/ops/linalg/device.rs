@@ -285,7 +285,7 @@ impl Product {
             (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_row::ACTIVATION, code),
         ];
-        self.over_texels(kernel, &spec, [a, b], [rows, cols], lower)
+        self.over_texels(kernel, &spec, [a, b], [rows, cols], false, lower)
     }
 
     /// Whether the columns of the right operand are whole texels and are better read as they lie.
@@ -296,30 +296,31 @@ impl Product {
 
     /// Sums over columns of whole texels.
     fn columns(&self, kernel: KernelId, rows: usize, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        const COLS: usize = 4;
+        // As many sums as there are registers for.
+        let cols = if rows == 1 { 8 } else { 4 };
         let a = self.left(lower)?;
         let row = self.k / 4;
-        let b = Layout { operand: self.b.operand, row, tile: COLS * row, matrix: self.n * row };
-        // All texels of a cache line together, as far as there are registers.
-        let step = [4, 2, 1].into_iter().find(|s| row.is_multiple_of(*s) && rows * s <= 16).unwrap_or(1);
+        let b = Layout { operand: self.b.operand, row, tile: cols * row, matrix: self.n * row };
         let (code, _) = self.activation.code();
         let spec = [
+            (spec::gemm_dot::LOCAL_SIZE_X, lower.device().subgroup),
             (spec::gemm_dot::ROWS, rows as u32),
-            (spec::gemm_dot::COLS, COLS as u32),
-            (spec::gemm_dot::STEP, step as u32),
+            (spec::gemm_dot::COLS, cols as u32),
             (spec::gemm_dot::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_dot::ACTIVATION, code),
         ];
-        self.over_texels(kernel, &spec, [a, b], [rows, COLS], lower)
+        self.over_texels(kernel, &spec, [a, b], [rows, cols], true, lower)
     }
 
-    /// Emits a kernel over texels for every regular part of the batch.
+    /// Emits a kernel over texels for every regular part of the batch; a tile is done by an invocation, or by a
+    /// work-group where `grouped`.
     fn over_texels(
         &self,
         kernel: KernelId,
         spec: &[(u32, u32)],
         [a, b]: [Layout; 2],
         [rows, cols]: [usize; 2],
+        grouped: bool,
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let (_, [act_a, act_b]) = self.activation.code();
@@ -351,7 +352,7 @@ impl Product {
                 act_b,
             };
             let args = [a.operand, b.operand, c, self.y];
-            lower.dispatch_1d(kernel, spec, &args, &params, count)?;
+            lower.dispatch_rows(kernel, spec, &args, &params, count, grouped)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();
             }
