@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use crate::kernel::{KernelSource, Requires};
 use crate::memory::dma_buf::DmaBuf;
+use crate::memory::image::ImageRules;
 use crate::memory::import::ImportRules;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
 
@@ -201,6 +202,8 @@ pub struct DeviceInfo {
     pub timestamp_ns: f64,
     /// Whether reading operands through RGBA32F texel views is the faster way (lavapipe).
     pub prefers_texels: bool,
+    /// What images in its buffers must look like, where it has them; known once the device is open.
+    pub images: Option<ImageRules>,
     /// Hints for a person: what would make it usable or faster.
     pub advice: Vec<String>,
 }

@@ -12,9 +12,9 @@ use super::open::load;
 use super::output::Output;
 use super::table::{Table, bytes};
 use super::{assign, error};
-use crate::backend::DeviceInfo;
+use crate::backend::{ContextDesc, DeviceInfo};
 use crate::dtype::DType;
-use crate::graph::{Graph, TensorInfo};
+use crate::graph::{Graph, StorageScope, TensorInfo};
 use crate::loader::{self, ModelSummary, SummaryIo};
 use crate::ops::pointwise::Programs;
 use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// The size of a dimension that the model only names: batch=1.
     #[arg(long, value_name = "SYMBOL=SIZE")]
     dim: Vec<String>,
-    /// The device that memory and cost are planned for; it is not opened.
+    /// The device that memory and cost are planned for; opened only where the graph wants tensors in images.
     #[arg(long)]
     device: Option<String>,
     /// List every node.
@@ -209,7 +209,14 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
     }
     let registry = Registry::with_defaults();
     let selector = args.device.clone().unwrap_or_else(default_selector);
-    let mut devices: Vec<DeviceInfo> = vec![registry.find(&selector)?];
+    // How a driver lays out images is known only once its device is open.
+    let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
+    let first = if images {
+        registry.open(&selector, &ContextDesc::default())?.info().clone()
+    } else {
+        registry.find(&selector)?
+    };
+    let mut devices: Vec<DeviceInfo> = vec![first];
     if !devices[0].native {
         devices.push(registry.find("cpu")?);
     }

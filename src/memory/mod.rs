@@ -6,6 +6,7 @@
 //!   and why.
 //! * [`host`]: owned, page-aligned memory that a device may import.
 //! * [`dma_buf`]: memory files as dma-bufs, where a driver takes no pointer to their pages.
+//! * [`image`]: pure; images that lie in buffers, by the numbers a driver gives.
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
 //! * [`budget`]: live imports and allocations against what the device can hold.
 //! * [`os`]: pages and the process map, one file per operating system.
@@ -18,6 +19,7 @@ pub mod coherency;
 pub mod dma_buf;
 mod fill;
 pub mod host;
+pub mod image;
 pub mod import;
 pub mod lease;
 pub mod os;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
 use super::attention::find_attention;
+use super::barriers::io;
 use super::boundary::{Carrier, cross};
 use super::chains::{ChainLimits, fuse_chains};
 use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
 use super::half::{HalfConstants, Precision, halve};
 use super::idioms::find_functions;
-use super::io::io;
+use super::images::needs;
+use super::in_place::merge_in_place;
 use super::operands::{check_limits, operand_bytes};
 use super::report::{NodeReport, PlanReport};
 use super::rewrite::fuse;
@@ -24,6 +26,8 @@ use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
 use crate::kernel::{KernelId, KernelSource, NativeKernel, Requires, touch};
 use crate::memory::coherency::Access;
+use crate::memory::image::{Filter, ImageDesc};
+use crate::ops::image::compact;
 use crate::ops::pointwise::Programs;
 use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
 
@@ -43,6 +47,8 @@ pub struct PlanOptions {
     pub precision: Precision,
     /// Constants in `float16`, shared by all plans made with these options.
     pub halves: Arc<HalfConstants>,
+    /// Lets the hardware interpolate between texels of images even where its weights of a few bits are not exact.
+    pub coarse_filter: bool,
     /// Devices by node name; beats everything else.
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
@@ -62,6 +68,7 @@ impl Default for PlanOptions {
             fallback: true,
             precision: Precision::F32,
             halves: Arc::default(),
+            coarse_filter: false,
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
             foreign: BTreeSet::new(),
@@ -88,7 +95,7 @@ const CHAIN_EXPRS: usize = 64;
 /// Tensors that one chain reads and writes, where devices allow so many.
 const CHAIN_BINDINGS: usize = 16;
 
-enum NodeWork {
+pub(super) enum NodeWork {
     Alias,
     Native(NativeKernel),
     Device(Lowered),
@@ -98,10 +105,10 @@ enum NodeWork {
     },
 }
 
-struct Lowering1 {
-    device: u32,
+pub(super) struct Lowering1 {
+    pub(super) device: u32,
     fallback: Option<String>,
-    work: NodeWork,
+    pub(super) work: NodeWork,
 }
 
 impl Lowering1 {
@@ -141,8 +148,7 @@ impl Compiler<'_> {
             self.fuse_chains(&mut flow)?;
             fused += nodes - flow.nodes.len();
         }
-        let mut lowered: Vec<Lowering1> =
-            (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
+        let (mut flow, mut lowered, images) = self.lower_all(flow)?;
         let devices: Vec<u32> = lowered.iter().map(|l| l.device).collect();
         let alias = aliases(&flow, &lowered);
         let (crossings, carriers) = cross(&mut flow, &devices, &alias, self.devices, self.options.share);
@@ -161,6 +167,7 @@ impl Compiler<'_> {
         plan.report.graph_nodes = self.graph.nodes().len();
         plan.report.fused = fused;
         plan.report.halved = halved;
+        plan.report.images = images;
         order_segments(&mut plan, &|place| (place, 0));
         insert_barriers(&mut plan, self.devices, &|place| (place, 0));
         plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
@@ -192,7 +199,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    fn wanted_device(&self, node: &FlowNode) -> Result<u32, PlanError> {
+    pub(super) fn wanted_device(&self, node: &FlowNode) -> Result<u32, PlanError> {
         let by_name = self.options.place_nodes.get(&node.name);
         let by_op = || self.options.place_ops.get(node.op.name());
         let device = by_name.or_else(by_op).copied().or(node.device).unwrap_or(0);
@@ -204,7 +211,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
+    pub(super) fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
         let node = &flow.nodes[n];
         let wanted = self.wanted_device(node)?;
         let cx = flow.cx(n);
@@ -248,12 +255,12 @@ impl Compiler<'_> {
     fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
-            return Ok(NodeWork::Native(node.op.cpu_on(cx, info)?));
+            return Ok(NodeWork::Native(compact(node.op.cpu_on(cx, info)?, cx)));
         }
         if cx.outputs().iter().all(|o| o.bytes() == 0) {
             return Ok(NodeWork::Device(Lowered::default()));
         }
-        let mut lowering = Lowering::new(info);
+        let mut lowering = Lowering::new(info).with_coarse_filter(self.options.coarse_filter);
         node.op.gpu(cx, &mut lowering)?;
         let lowered = lowering.finish();
         check_limits(&lowered, cx, info)?;
@@ -276,22 +283,22 @@ fn placed(flow: &Flow, lowered: &[Lowering1], n: usize) -> Placed {
     Placed { lane: lowered[n].lane(), alias, work: cost.flops.saturating_add(cost.bytes) }
 }
 
-struct Emitter<'a> {
-    compiler: &'a Compiler<'a>,
-    flow: &'a Flow,
+pub(super) struct Emitter<'a> {
+    pub(super) compiler: &'a Compiler<'a>,
+    pub(super) flow: &'a Flow,
     lowered: &'a [Lowering1],
     order: &'a [usize],
     cut: &'a Cut,
     needs: &'a Needs,
-    storage: Storage,
+    pub(super) storage: Storage,
     /// The steps that touch each class.
     touched: HashMap<ValueId, BTreeSet<u32>>,
-    life: HashMap<ValueId, Life>,
+    pub(super) life: HashMap<ValueId, Life>,
     /// Arena and offset of every class that lies in one.
-    placed: HashMap<ValueId, (u32, u64)>,
+    pub(super) placed: HashMap<ValueId, (u32, u64)>,
     /// Arena and offset of each node's scratch ranges.
     scratch: HashMap<usize, Vec<(u32, u64)>>,
-    arenas: Vec<PlannedArena>,
+    pub(super) arenas: Vec<PlannedArena>,
     kernels: Vec<PlannedKernel>,
     kernel_index: HashMap<KernelKey, u32>,
     constants: Vec<PlannedConstant>,
@@ -374,6 +381,10 @@ impl<'a> Emitter<'a> {
             .map(|l| l.argument_alignment.max(l.texel_alignment).max(l.non_coherent_atom))
             .fold(64, u64::max)
             .next_power_of_two();
+        let images = needs(self.flow, &self.storage, |root| {
+            let device = self.life.get(&root)?.devices.first()?;
+            self.compiler.devices.get(*device as usize)?.images.clone()
+        });
         let mut requests: BTreeMap<Domain, Vec<(Owner, Request)>> = BTreeMap::new();
         let mut roots: Vec<ValueId> = self.life.keys().copied().collect();
         roots.sort_unstable();
@@ -394,6 +405,8 @@ impl<'a> Emitter<'a> {
             };
             // Whole 16-byte texels, so that a view over the range may be rounded up.
             let bytes = (bytes_of.get(&root).copied().unwrap_or(0) as u64).next_multiple_of(16);
+            let (image_bytes, image_alignment) = images.get(&root).copied().unwrap_or_default();
+            let (bytes, alignment) = (bytes.max(image_bytes), alignment.max(image_alignment));
             let (mut first, mut last) = (life.first, life.last);
             if domain == Domain::Host
                 && let Some(beside) = self.touched.get(&root).and_then(|t| self.cut.lifetime(t))
@@ -417,6 +430,9 @@ impl<'a> Emitter<'a> {
         for (domain, owned) in requests {
             let arena = self.arenas.len() as u32;
             let raw: Vec<Request> = owned.iter().map(|(_, r)| *r).collect();
+            if std::env::var("ZDUMP").is_ok() {
+                raw.iter().for_each(|r| eprintln!("REQ {} {} {} {}", r.bytes, r.alignment, r.first, r.last));
+            }
             let packing = pack(&raw);
             for ((owner, _), offset) in owned.iter().zip(&packing.offsets) {
                 match owner {
@@ -434,7 +450,7 @@ impl<'a> Emitter<'a> {
                 domain,
                 bytes: packing.peak,
                 lower_bound: packing.lower_bound,
-                tvm_bytes: tvm_rule(&raw).total(),
+                tvm_bytes: tvm_rule(&raw).aligned_total(&raw),
                 naive_bytes: raw.iter().map(|r| r.bytes).sum(),
                 ranges: raw.len(),
             });
@@ -505,6 +521,7 @@ impl<'a> Emitter<'a> {
             nodes,
             ..PlanReport::default()
         };
+        let images = self.images();
         let flow = self.flow;
         let inputs = flow.inputs.iter().enumerate().map(|(i, &v)| {
             let value = &flow.values[v];
@@ -519,6 +536,7 @@ impl<'a> Emitter<'a> {
             kernels: self.kernels,
             constants: self.constants,
             arenas: self.arenas,
+            images,
             segments,
             report,
         })
@@ -563,21 +581,30 @@ impl<'a> Emitter<'a> {
                 let node = &self.flow.nodes[n];
                 let by_value = node.op.value_inputs();
                 let mut args = Vec::with_capacity(node.inputs.len() + node.outputs.len());
+                let mut images = Vec::new();
+                let nearest = Filter::Nearest;
                 for (i, input) in node.inputs.iter().enumerate() {
-                    args.push(match input {
-                        Some(v) if !by_value.contains(&i) => {
-                            Some((self.loc(*v, device)?, Access::KERNEL_READ))
-                        }
-                        _ => None,
-                    });
+                    let Some(v) = input.filter(|_| !by_value.contains(&i)) else {
+                        args.push(None);
+                        continue;
+                    };
+                    let loc = match self.image_arg(Some(v), (i, nearest), &mut images) {
+                        Some(loc) => loc,
+                        None => self.loc(v, device)?,
+                    };
+                    args.push(Some((loc, Access::KERNEL_READ)));
                 }
                 for &v in &node.outputs {
-                    args.push(Some((self.loc(v, device)?, Access::KERNEL_WRITE)));
+                    let loc = match self.image_arg(Some(v), (args.len(), nearest), &mut images) {
+                        Some(loc) => loc,
+                        None => self.loc(v, device)?,
+                    };
+                    args.push(Some((loc, Access::KERNEL_WRITE)));
                 }
                 let code = KernelCode::Native(kernel.clone());
                 self.kernels.push(PlannedKernel { device, code, spec: Vec::new() });
                 let kernel = (self.kernels.len() - 1) as u32;
-                Ok(vec![Work::Dispatch { kernel, args, params: Vec::new(), groups: [1; 3] }])
+                Ok(vec![Work::Dispatch { kernel, args, params: Vec::new(), groups: [1; 3], images }])
             }
             NodeWork::Device(l) => l.steps.iter().map(|step| self.step(n, device, l, step)).collect(),
         }
@@ -590,17 +617,31 @@ impl<'a> Emitter<'a> {
                     StepKernel::Table(id) => id.info().bindings.iter().map(|b| touch(b.access)).collect(),
                     StepKernel::Module(source) => source.accesses(),
                 };
+                let mut images = Vec::new();
                 let args = args
                     .iter()
                     .zip(access)
-                    .map(|(&arg, access)| {
+                    .enumerate()
+                    .map(|(at, (&arg, access))| {
                         // An argument that is not used is bound all the same, to a few bytes of nobody's.
                         let nothing = Loc { place: Place::Arena(u32::MAX), offset: 0, bytes: 0 };
-                        Ok(Some((self.operand(n, device, l, arg)?.unwrap_or(nothing), access)))
+                        let node = &self.flow.nodes[n];
+                        let image = match arg {
+                            Operand::Image(i, filter) => {
+                                Some((node.inputs.get(i).copied().flatten(), filter))
+                            }
+                            Operand::ImageOutput(o) => Some((node.outputs.get(o).copied(), Filter::Nearest)),
+                            _ => None,
+                        };
+                        let loc = match image {
+                            Some((v, filter)) => self.image_arg(v, (at, filter), &mut images),
+                            None => self.operand(n, device, l, arg)?,
+                        };
+                        Ok(Some((loc.unwrap_or(nothing), access)))
                     })
                     .collect::<Result<_, PlanError>>()?;
                 let kernel = self.kernel(device, kernel, spec);
-                Ok(Work::Dispatch { kernel, args, params: params.clone(), groups: *groups })
+                Ok(Work::Dispatch { kernel, args, params: params.clone(), groups: *groups, images })
             }
             Step::Copy { src, dst, bytes } => {
                 let src = self.part(n, device, l, *src, *bytes)?;
@@ -640,11 +681,11 @@ impl<'a> Emitter<'a> {
     ) -> Result<Option<Loc>, PlanError> {
         let node = &self.flow.nodes[n];
         Ok(match operand {
-            Operand::Input(i) => match node.inputs.get(i).copied().flatten() {
+            Operand::Input(i) | Operand::Image(i, _) => match node.inputs.get(i).copied().flatten() {
                 Some(v) => Some(self.loc(v, device)?),
                 None => None,
             },
-            Operand::Output(i) => match node.outputs.get(i) {
+            Operand::Output(i) | Operand::ImageOutput(i) => match node.outputs.get(i) {
                 Some(&v) => Some(self.loc(v, device)?),
                 None => None,
             },
@@ -665,7 +706,9 @@ impl<'a> Emitter<'a> {
     /// Where value `v` lies for `device`.
     fn loc(&mut self, v: ValueId, device: u32) -> Result<Loc, PlanError> {
         let value = &self.flow.values[v];
-        let bytes = value.info.bytes() as u64;
+        // Rows with gaps between them are more bytes than the tensor.
+        let image = self.flow.images.get(&v).map_or(0, ImageDesc::bytes);
+        let bytes = (value.info.bytes() as u64).max(image);
         let root = self.storage.root(v);
         let (place, offset) = match self.storage.backing(v) {
             Backing::Input(i) => (Place::Input(i), 0),
@@ -705,55 +748,6 @@ impl<'a> Emitter<'a> {
             self.kernels.push(PlannedKernel { device, code, spec: spec.to_vec() });
         }
         index
-    }
-}
-
-/// Lets outputs take over the bytes of inputs that die with the node.
-fn merge_in_place(
-    compiler: &Compiler<'_>,
-    flow: &Flow,
-    lowered: &[Lowering1],
-    order: &[usize],
-    storage: &mut Storage,
-) {
-    let mut last_use: HashMap<ValueId, usize> = HashMap::new();
-    let mut devices: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
-    for (step, &n) in order.iter().enumerate() {
-        let node = &flow.nodes[n];
-        for &v in node.inputs.iter().flatten().chain(&node.outputs) {
-            let root = storage.root(v);
-            last_use.insert(root, step);
-            devices.entry(root).or_default().insert(lowered[n].device);
-        }
-    }
-    for &(_, v) in &storage.copies {
-        last_use.insert(storage.root(v), order.len());
-    }
-    for (step, &n) in order.iter().enumerate() {
-        let device = lowered[n].device;
-        // A native kernel gets its arguments as slices, which must not overlap.
-        if !matches!(lowered[n].work, NodeWork::Device(_)) || compiler.devices[device as usize].native {
-            continue;
-        }
-        let node = &flow.nodes[n];
-        let Some(source) = node.op.in_place(&flow.cx(n)).and_then(|i| node.inputs.get(i).copied().flatten())
-        else {
-            continue;
-        };
-        let (from, to) = (storage.root(source), storage.root(node.outputs[0]));
-        let same = flow.values[source].info.bytes() == flow.values[node.outputs[0]].info.bytes();
-        let both = storage.backing(from) == Backing::Arena && storage.backing(to) == Backing::Arena;
-        let read_once = node.inputs.iter().flatten().filter(|v| storage.root(**v) == from).count() == 1;
-        if from == to || !same || !both || !read_once || last_use.get(&from) != Some(&step) {
-            continue;
-        }
-        // Another device could still be reading what is written over.
-        if devices.get(&from) != devices.get(&to) || devices.get(&from).is_some_and(|d| d.len() > 1) {
-            continue;
-        }
-        storage.merge(source, node.outputs[0]);
-        let last = last_use.get(&to).copied().unwrap_or(step);
-        last_use.insert(from, last);
     }
 }
 

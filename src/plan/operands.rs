@@ -23,8 +23,8 @@ pub(super) fn check_limits(lowered: &Lowered, cx: &OpCx, info: &DeviceInfo) -> R
 
 pub(super) fn operand_bytes(operand: Operand, lowered: &Lowered, cx: &OpCx) -> u64 {
     let bytes = match operand {
-        Operand::Input(i) => cx.input_opt(i).map_or(0, TensorInfo::bytes),
-        Operand::Output(i) => cx.outputs().get(i).map_or(0, TensorInfo::bytes),
+        Operand::Input(i) | Operand::Image(i, _) => cx.input_opt(i).map_or(0, TensorInfo::bytes),
+        Operand::Output(i) | Operand::ImageOutput(i) => cx.outputs().get(i).map_or(0, TensorInfo::bytes),
         Operand::Scratch(i) => lowered.scratch.get(i).copied().unwrap_or(0),
         Operand::Packed(i) => lowered.packed.get(i).map_or(0, |p| p.bytes),
         Operand::Unused => 0,

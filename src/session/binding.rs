@@ -14,6 +14,7 @@ use super::stage::{Held, HeldMemory, Rest, owned};
 use crate::device::{Buffer, Event, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
+use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::ByteRange;
 use crate::plan::{Domain, Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
@@ -300,6 +301,12 @@ impl<'e> Binding<'e> {
         let d = segment.device;
         let on = |segment: &Segment| segment.device == d;
         let mut r = Recording::default();
+        // Nothing in an arena outlives a run, so images begin anew with the first segment of their device.
+        if !plan.segments[..s].iter().any(on) {
+            for image in plan.images.iter().filter(|image| image.device == d) {
+                r.images.push((self.range(image.loc, d)?, image.image));
+            }
+        }
         if !plan.segments[..s].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Input);
         }
@@ -388,7 +395,7 @@ impl<'e> Binding<'e> {
 
     fn command(&self, work: &Work, d: u32) -> Result<Command, Error> {
         Ok(match work {
-            Work::Dispatch { kernel, args, params, groups } => {
+            Work::Dispatch { kernel, args, params, groups, images } => {
                 let kernel = &self.compiled.kernels[*kernel as usize];
                 let native = self.device(d).context.info().native;
                 let args = args
@@ -406,7 +413,8 @@ impl<'e> Binding<'e> {
                             Ok(Arg::Buffer(self.unused(d), crate::memory::coherency::Access::KERNEL_READ))
                         }
                     })
-                    .collect::<Result<_, Error>>()?;
+                    .collect::<Result<Vec<_>, Error>>()?;
+                let args = through_images(args, images);
                 let (params, groups) = (params.clone(), *groups);
                 Command::Dispatch(Dispatch { kernel: kernel.id(), args, params, groups })
             }
@@ -709,4 +717,16 @@ pub(super) fn check_info(io: &crate::plan::PlannedIo, got: &TensorInfo) -> Resul
         return Err(SessionError::Shape { name: io.name.clone(), source });
     }
     Ok(())
+}
+
+/// Arguments where those of `images` are images.
+fn through_images(mut args: Vec<Arg>, images: &[(u32, ImageView)]) -> Vec<Arg> {
+    for (at, view) in images {
+        if let Some(arg) = args.get_mut(*at as usize)
+            && let Arg::Buffer(range, access) = *arg
+        {
+            *arg = Arg::Image(range, *view, access);
+        }
+    }
+    args
 }

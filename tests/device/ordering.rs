@@ -27,7 +27,7 @@ fn two_recordings_in_flight_share_scratch_memory() {
                 ];
                 let lists = |range| if context.info().name == "noncoherent" { vec![range] } else { vec![] };
                 let (flush, invalidate) = (lists(x.range()), lists(y.range()));
-                queue.prepare(Recording { commands, flush, invalidate, timestamps: 0 }).unwrap()
+                queue.prepare(Recording { commands, flush, invalidate, ..Recording::default() }).unwrap()
             })
             .collect();
         for round in 0..10 {

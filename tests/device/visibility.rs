@@ -43,7 +43,7 @@ impl Chain {
             Command::Barrier(SHOWN),
         ];
         let (flush, invalidate) = if coherent { (vec![], vec![]) } else { (vec![x], vec![z]) };
-        let recording = Recording { commands, flush, invalidate, timestamps: 0 };
+        let recording = Recording { commands, flush, invalidate, ..Recording::default() };
         Chain { context, input, output, buffers, recording, _kernel: kernel }
     }
 

@@ -80,10 +80,7 @@ impl Calls {
             match command {
                 Command::Dispatch(dispatch) => {
                     calls.kernels.push(dispatch.kernel);
-                    let ranges = dispatch.args.iter().filter_map(|arg| match arg {
-                        Arg::Buffer(range, _) => Some(range.buffer),
-                        Arg::Absent => None,
-                    });
+                    let ranges = dispatch.args.iter().filter_map(|arg| Some(arg.range()?.0.buffer));
                     calls.buffers.extend(ranges);
                     calls.calls.extend(translator.dispatch(dispatch)?);
                 }

@@ -211,6 +211,7 @@ impl Facts {
             subgroup: 1,
             timestamp_ns: 1.0,
             prefers_texels: false,
+            images: None,
             advice,
         }
     }

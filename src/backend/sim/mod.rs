@@ -30,6 +30,7 @@
 
 mod context;
 mod host;
+mod images;
 mod model;
 mod queue;
 mod world;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use self::context::SimContext;
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
 use crate::kernel::Requires;
+use crate::memory::image::{Grain, ImageRules, TexelSet};
 use crate::memory::import::ImportRules;
 use crate::memory::os::physical_memory;
 
@@ -108,6 +110,23 @@ impl SimConfig {
         SimConfig { name: "discrete".to_owned(), unified: false, timestamps: false, ..SimConfig::coherent() }
     }
 
+    /// Rows and places that a tensor has only by luck.
+    pub(super) fn image_rules(&self) -> ImageRules {
+        let grain = self.argument_alignment.max(16);
+        ImageRules {
+            pitch: Grain::Bytes(grain),
+            base: Grain::Bytes(2 * grain),
+            rows: 4,
+            max_width: 1 << 14,
+            max_height: 1 << 14,
+            sampled: TexelSet::ALL,
+            stored: TexelSet::ALL,
+            filtered: TexelSet::default(),
+            filter_bits: 0,
+            over_imports: false,
+        }
+    }
+
     fn info(&self, index: usize) -> DeviceInfo {
         let largest = 2 << 30;
         // It plays on the host's memory.
@@ -148,6 +167,7 @@ impl SimConfig {
             subgroup: 1,
             timestamp_ns: if self.timestamps { 1.0 } else { 0.0 },
             prefers_texels: false,
+            images: Some(self.image_rules()),
             advice: Vec::new(),
         }
     }

@@ -22,6 +22,7 @@ mod debug;
 mod device;
 mod dma_buf;
 mod features;
+mod image;
 mod import;
 mod instance;
 mod kernel;
