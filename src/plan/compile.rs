@@ -4,12 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
-use super::chains::{ChainLimits, fuse_chains};
-use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
-use super::half::{HalfConstants, Precision, halve};
-use super::idioms::find_functions;
+use super::flow::{Flow, FlowNode, ValueId, node_error};
+use super::half::{HalfConstants, Precision};
 use super::report::{NodeReport, PlanReport};
-use super::rewrite::fuse;
 use super::storage::{Backing, Life, Storage};
 use super::{
     Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
@@ -17,7 +14,7 @@ use super::{
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
-use crate::kernel::{KernelId, KernelSource, NativeKernel, Requires, touch};
+use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
 use crate::memory::coherency::Access;
 use crate::ops::pointwise::Programs;
 use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
@@ -42,6 +39,11 @@ pub struct PlanOptions {
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
     pub place_ops: BTreeMap<String, u32>,
+    /// Where nodes go that nobody places.
+    pub device: u32,
+    /// The device of each node of the [`Draft`] that was made with the same options; those of nodes that the
+    /// options above or the graph place are not read.
+    pub assigned: Option<Arc<[u32]>>,
 }
 
 impl Default for PlanOptions {
@@ -55,6 +57,8 @@ impl Default for PlanOptions {
             halves: Arc::default(),
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
+            device: 0,
+            assigned: None,
         }
     }
 }
@@ -64,18 +68,13 @@ impl Default for PlanOptions {
 pub struct Compiler<'a> {
     /// The graph.
     pub graph: &'a Graph,
-    /// The session's devices; entry 0 is where nodes go that nobody places.
+    /// The session's devices.
     pub devices: &'a [&'a DeviceInfo],
     /// The caller's decisions.
     pub options: &'a PlanOptions,
     /// Chains that plans share.
     pub programs: &'a Programs,
 }
-
-/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
-const CHAIN_EXPRS: usize = 64;
-/// Tensors that one chain reads and writes, where devices allow so many.
-const CHAIN_BINDINGS: usize = 16;
 
 enum NodeWork {
     Alias,
@@ -95,19 +94,7 @@ impl Compiler<'_> {
     /// # Errors
     /// [`PlanError`].
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
-        let mut flow = specialize(self.graph, infos, values)?;
-        let nodes = flow.nodes.len();
-        if self.options.fuse {
-            find_functions(&mut flow);
-            fuse(&mut flow)?;
-        }
-        let mut fused = nodes - flow.nodes.len();
-        let halved = if self.options.precision == Precision::F16 { self.halve(&mut flow)? } else { 0 };
-        if self.options.fuse && self.options.chains {
-            let nodes = flow.nodes.len();
-            self.fuse_chains(&mut flow)?;
-            fused += nodes - flow.nodes.len();
-        }
+        let (flow, fused, halved) = self.flow(infos, values)?;
         let lowered: Vec<Lowering1> =
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
         let order = schedule(&flow, &lowered);
@@ -122,50 +109,15 @@ impl Compiler<'_> {
         Ok(plan)
     }
 
-    /// Lets nodes compute in `float16`; returns how many do.
-    fn halve(&self, flow: &mut Flow) -> Result<usize, PlanError> {
-        let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
-        if let Some(device) = self.devices.iter().find(lacks) {
-            return Err(PlanError::NoHalf { device: device.name.clone() });
-        }
-        let lowers = |node: &FlowNode, cx: &OpCx| {
-            let device = self.wanted_device(node);
-            let alias = node.op.alias(cx).is_some();
-            device.is_ok_and(|device| alias || self.lower_on(node, cx, device).is_ok())
-        };
-        let count = halve(flow, &self.options.halves, &lowers);
-        flow.drop_dead();
-        Ok(count)
-    }
-
-    fn fuse_chains(&self, flow: &mut Flow) -> Result<(), PlanError> {
-        let devices: Vec<u32> = flow.nodes.iter().map(|n| self.wanted_device(n)).collect::<Result<_, _>>()?;
-        let arguments = self.devices.iter().map(|d| d.limits.max_arguments as usize);
-        let bindings = arguments.fold(CHAIN_BINDINGS, usize::min);
-        let limits = ChainLimits { bindings, exprs: CHAIN_EXPRS };
-        fuse_chains(flow, &devices, limits, self.programs);
-        Ok(())
-    }
-
-    fn wanted_device(&self, node: &FlowNode) -> Result<u32, PlanError> {
-        let by_name = self.options.place_nodes.get(&node.name);
-        let by_op = || self.options.place_ops.get(node.op.name());
-        let device = by_name.or_else(by_op).copied().or(node.device).unwrap_or(0);
-        if (device as usize) < self.devices.len() {
-            Ok(device)
-        } else {
-            let devices = self.devices.len();
-            Err(PlanError::UnknownDevice { node: node.name.clone(), device, devices })
-        }
+    pub(super) fn wanted_device(&self, node: &FlowNode) -> u32 {
+        node.device.unwrap_or(self.options.device)
     }
 
     fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
         let node = &flow.nodes[n];
-        let wanted = self.wanted_device(node)?;
+        let wanted = self.wanted_device(node);
         let cx = flow.cx(n);
-        if let Some(i) = node.op.alias(&cx)
-            && node.inputs.get(i).copied().flatten().is_some()
-        {
+        if is_alias(node, &cx) {
             return Ok(Lowering1 { device: wanted, fallback: None, work: NodeWork::Alias });
         }
         let native = self.devices.iter().position(|d| d.native).map(|d| d as u32);
@@ -190,6 +142,15 @@ impl Compiler<'_> {
         Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason: reasons.join("; ") })
     }
 
+    /// How many commands a node becomes on `device`.
+    pub(super) fn commands_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<u32, OpError> {
+        Ok(match self.lower_on(node, cx, device)? {
+            NodeWork::Alias => 0,
+            NodeWork::Native(_) => 1,
+            NodeWork::Device(lowered) => lowered.steps.len() as u32,
+        })
+    }
+
     fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
@@ -204,6 +165,11 @@ impl Compiler<'_> {
         check_limits(&lowered, cx, info)?;
         Ok(NodeWork::Device(lowered))
     }
+}
+
+/// Whether nothing runs for a node: its output is an input's bytes.
+pub(super) fn is_alias(node: &FlowNode, cx: &OpCx) -> bool {
+    node.op.alias(cx).is_some_and(|i| node.inputs.get(i).copied().flatten().is_some())
 }
 
 /// Every range that a dispatch binds must fit the device's longest argument.
@@ -323,9 +289,9 @@ impl<'a> Emitter<'a> {
                 life.entry(storage.root(v)).or_default().touch(step as u32, lowered[n].device);
             }
         }
-        // Copies into outputs run after everything else, on device 0.
+        // Copies into outputs run after everything else, where nodes go that nobody places.
         for &(_, v) in &storage.copies {
-            life.entry(storage.root(v)).or_default().touch(order.len() as u32, 0);
+            life.entry(storage.root(v)).or_default().touch(order.len() as u32, compiler.options.device);
         }
         Emitter {
             compiler,
@@ -436,25 +402,26 @@ impl<'a> Emitter<'a> {
             });
             push_commands(&mut segments, device, works, node, self.joined(n));
         }
+        let device = self.compiler.options.device;
         for (o, v) in self.storage.copies.clone() {
             let info = &self.flow.values[v].info;
             let bytes = info.bytes() as u64;
             let node = nodes.len() as u32;
             let mut works = Vec::new();
             if bytes > 0 {
-                let src = self.loc(v, 0)?;
+                let src = self.loc(v, device)?;
                 works.push(Work::Copy { src, dst: Loc { place: Place::Output(o), offset: 0, bytes } });
             }
             nodes.push(NodeReport {
                 name: self.flow.outputs[o as usize].0.clone(),
                 op: "Copy",
-                device: 0,
+                device,
                 fallback: None,
                 cost: Cost { flops: 0, bytes: 2 * bytes },
                 commands: works.len() as u32,
                 output: info.to_string(),
             });
-            push_commands(&mut segments, 0, works, node, None);
+            push_commands(&mut segments, device, works, node, None);
         }
         let total = |f: fn(&Cost) -> u64| nodes.iter().map(|n: &NodeReport| f(&n.cost)).sum();
         let report = PlanReport {

@@ -13,7 +13,9 @@ mod control;
 mod device;
 mod error;
 mod options;
+mod overrides;
 mod params;
+mod placement;
 mod profile;
 mod rebind;
 mod slot;
@@ -27,6 +29,7 @@ pub use binding::{Binding, HostView, Pending};
 pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
+pub use placement::{Placement, PlacementCache};
 pub use profile::{NodeTime, Profile};
 pub use unify::Unified;
 
@@ -281,23 +284,27 @@ impl Inner {
         let mut signature = Signature { inputs, values: BTreeMap::new() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
         let mut graph = Arc::clone(&self.graph);
-        let infos_of: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
-        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| {
+        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| -> Result<Compiled, Error> {
+            if let Some(placer) = &self.options.placer {
+                return placer.compile(self, graph, infos, known);
+            }
+            let devices: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
             let (options, programs) = (&self.options.plan, self.sources.programs());
-            Compiler { graph, devices: &infos_of, options, programs }.compile(infos, known)
+            let plan = Compiler { graph, devices: &devices, options, programs }.compile(infos, known)?;
+            Compiled::new(plan, &self.devices, &self.params, &self.sources)
         };
         loop {
             // A plan made before for these shapes tells which values it depends on.
             if let Some(found) = self.cached(&signature) {
                 return Ok(found);
             }
-            let plan = match compile(&graph, &known) {
-                Ok(plan) => Some(plan),
-                Err(PlanError::Choose { node, then }) => {
+            let compiled = match compile(&graph, &known) {
+                Ok(compiled) => Some(compiled),
+                Err(Error::Plan(PlanError::Choose { node, then })) => {
                     graph = Arc::new(plan::choose(&graph, node, then)?);
                     continue;
                 }
-                Err(PlanError::NeedsValues { inputs, .. })
+                Err(Error::Plan(PlanError::NeedsValues { inputs, .. }))
                     if inputs.iter().all(|i| values.contains_key(i))
                         && inputs.iter().any(|i| !known.contains_key(i)) =>
                 {
@@ -308,15 +315,15 @@ impl Inner {
                     }
                     continue;
                 }
-                Err(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. }) => None,
-                Err(e) => return Err(e.into()),
+                Err(Error::Plan(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. })) => None,
+                Err(e) => return Err(e),
             };
-            let (plan, stage) = match plan {
-                Some(plan) => (plan, None),
+            let compiled = match compiled {
+                Some(compiled) => compiled,
                 None => match plan::split(&graph, infos, &known) {
                     Ok(split) => {
-                        let plan = compile(&split.head, &known)?;
-                        (plan, Some(Arc::new(Stage::new(self, split))))
+                        let head = compile(&split.head, &known)?;
+                        Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
                     }
                     Err(PlanError::Choose { node, then }) => {
                         graph = Arc::new(plan::choose(&graph, node, then)?);
@@ -325,7 +332,6 @@ impl Inner {
                     Err(e) => return Err(e.into()),
                 },
             };
-            let compiled = Compiled::new(plan, &self.devices, &self.params, &self.sources, stage)?;
             let compiled = Arc::new(compiled);
             let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
             if plans.len() >= CACHED_PLANS {
