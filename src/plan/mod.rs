@@ -100,7 +100,9 @@ pub enum PlanError {
         devices: usize,
     },
     /// Devices were assigned to the nodes of another draft.
-    #[error("devices are assigned to {assigned} nodes, the graph has {nodes} once it is specialized and fused")]
+    #[error(
+        "devices are assigned to {assigned} nodes, the graph has {nodes} once it is specialized and fused"
+    )]
     Assignment {
         /// How many nodes have a device.
         assigned: usize,

@@ -21,7 +21,9 @@ pub(super) fn check(options: &PlanOptions, graph: &Graph, devices: usize) -> Res
     let (mut nodes, mut operators) = (BTreeSet::new(), BTreeSet::new());
     collect(graph, &mut nodes, &mut operators);
     let asked = options.place_nodes.iter().map(|p| ("node", p, &nodes));
-    for (what, (name, &device), known) in asked.chain(options.place_ops.iter().map(|p| ("operator", p, &operators))) {
+    for (what, (name, &device), known) in
+        asked.chain(options.place_ops.iter().map(|p| ("operator", p, &operators)))
+    {
         if !known.contains(name.as_str()) {
             let (name, known) = (name.clone(), alike(name, known));
             return Err(SessionError::UnknownPlace { what, name, device, known });

@@ -100,16 +100,19 @@ impl Problem {
         for &n in &active {
             let v = network.vertex();
             vertex[n] = v;
-            let time = |d: u32| {
-                self.times[n].get(d as usize).copied().flatten().map_or(NEVER, |t| t.min(LONGEST))
-            };
+            let time =
+                |d: u32| self.times[n].get(d as usize).copied().flatten().map_or(NEVER, |t| t.min(LONGEST));
             // The side of the source is `a`; a cut pays for the other.
             network.arc(source, v, time(b), 0);
             network.arc(v, sink, time(a), 0);
         }
         for net in &self.nets {
-            let inside: Vec<usize> =
-                net.nodes.iter().filter_map(|&n| vertex.get(n).copied()).filter(|v| *v != usize::MAX).collect();
+            let inside: Vec<usize> = net
+                .nodes
+                .iter()
+                .filter_map(|&n| vertex.get(n).copied())
+                .filter(|v| *v != usize::MAX)
+                .collect();
             if inside.is_empty() {
                 continue;
             }
@@ -186,8 +189,11 @@ mod tests {
                 costs,
                 always,
             });
-            prop::collection::vec(net, 0..8)
-                .prop_map(move |nets| Problem { devices, times: times.clone(), nets })
+            prop::collection::vec(net, 0..8).prop_map(move |nets| Problem {
+                devices,
+                times: times.clone(),
+                nets,
+            })
         })
     }
 

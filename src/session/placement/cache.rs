@@ -304,7 +304,11 @@ mod tests {
         for case in cases {
             fs::write(&file, &case).unwrap();
             let cache = PlacementCache::in_folder(folder.path());
-            assert_eq!((cache.roofline("a"), cache.time("a", 7), cache.choice("g")), (None, None, None), "{case}");
+            assert_eq!(
+                (cache.roofline("a"), cache.time("a", 7), cache.choice("g")),
+                (None, None, None),
+                "{case}"
+            );
             filled(folder.path());
             assert_eq!(PlacementCache::in_folder(folder.path()).time("a", 7), Some(1234));
         }

@@ -134,15 +134,6 @@ mod tests {
         assert_ne!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[1004, 8], false));
         assert_ne!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[2002, 8], false));
         assert_ne!(of(UnaryOp::Exp, &[16], false), of(UnaryOp::Sin, &[16], false));
-        assert_eq!([0, 1, 15, 16, 17, 18, 1000, u64::MAX].map(class), [
-            0,
-            1,
-            15,
-            16,
-            16,
-            18,
-            960,
-            15 << 60
-        ]);
+        assert_eq!([0, 1, 15, 16, 17, 18, 1000, u64::MAX].map(class), [0, 1, 15, 16, 16, 18, 960, 15 << 60]);
     }
 }

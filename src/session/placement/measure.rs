@@ -10,6 +10,7 @@ use crate::ops::linalg::MatMul;
 use crate::ops::{self, Operator};
 use crate::plan::place::Roofline;
 use crate::plan::{Flow, PlanOptions};
+use crate::session::Inner;
 use crate::session::binding::Binding;
 use crate::session::compiled::Compiled;
 use crate::session::device::Device;
@@ -17,7 +18,6 @@ use crate::session::error::Error;
 use crate::session::options::Options;
 use crate::session::slot::{BindPolicy, Source};
 use crate::session::stage::owned;
-use crate::session::Inner;
 use crate::shape::Shape;
 
 /// Operators in a row that tell what one more costs.
@@ -131,11 +131,9 @@ fn node_graph(flow: &Flow, n: usize) -> Result<Graph, GraphError> {
         let value = &flow.values[v];
         let id = *ids.entry(v).or_insert_with(|| match &value.constant {
             Some(constant) => g.constant(format!("c{v}"), constant.clone()),
-            None => g.declare_input(
-                format!("x{v}"),
-                Some(value.info.dtype),
-                Some((&value.info.shape).into()),
-            ),
+            None => {
+                g.declare_input(format!("x{v}"), Some(value.info.dtype), Some((&value.info.shape).into()))
+            }
         });
         inputs.push(Some(id));
     }

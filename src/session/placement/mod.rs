@@ -21,7 +21,7 @@ use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::place::{Problem, Roofline};
 use crate::plan::{
-    CandidateReport, Compiler, Draft, NodeEstimate, Plan, PlacementReport, PlanError, PlanOptions,
+    CandidateReport, Compiler, Draft, NodeEstimate, PlacementReport, Plan, PlanError, PlanOptions,
 };
 
 /// How nodes get their devices that neither the caller nor the graph places.
@@ -357,3 +357,6 @@ fn explained(
     compiled.plan.report.placement = Some(report);
     compiled
 }
+
+#[cfg(test)]
+mod tests;

@@ -128,7 +128,11 @@ pub(super) fn choose(candidates: &[Candidate]) -> usize {
     let margin = if measured { NOISE } else { DOUBT };
     match (fastest(false), fastest(true)) {
         (Some((one, at)), Some((several, other))) => {
-            if several.saturating_add(one / margin) < one { other } else { at }
+            if several.saturating_add(one / margin) < one {
+                other
+            } else {
+                at
+            }
         }
         (Some((_, at)), None) | (None, Some((_, at))) => at,
         (None, None) => 0,
@@ -164,7 +168,9 @@ mod tests {
 
     #[test]
     fn estimates_must_promise_more() {
-        let all = |mixed| [candidate(Some(0), 1000, None), candidate(Some(1), 1100, None), candidate(None, mixed, None)];
+        let all = |mixed| {
+            [candidate(Some(0), 1000, None), candidate(Some(1), 1100, None), candidate(None, mixed, None)]
+        };
         assert_eq!(choose(&all(900)), 0);
         assert_eq!(choose(&all(700)), 2);
         let mut candidates = all(700);
