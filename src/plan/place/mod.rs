@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_tensor_with_many_readers_crosses_once() {
-        let mut p = chain(&[[0, 100], [60, 10], [60, 10], [60, 10]], 0);
+        let mut p = chain(&[[0, 200], [60, 10], [60, 10], [60, 10]], 0);
         p.nets = vec![Net { nodes: vec![0, 1, 2, 3], costs: vec![50, 50], always: false }];
         assert_eq!(p.solve(), [0, 1, 1, 1]);
         assert_eq!(p.total(&[0, 1, 1, 1]), Some(130));

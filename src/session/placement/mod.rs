@@ -278,9 +278,9 @@ impl Work<'_> {
                 continue;
             }
             let submit = rooflines.get(d)?.submit_ns;
-            let limit = OPERATOR_LIMIT.min(left);
+            let times = (left, OPERATOR_LIMIT.min(left));
             // An operator may refuse zeros, which is no failure of the session's.
-            let nanos = measure::operator(self.inner, device, &draft.flow, n, submit, limit).ok()?;
+            let nanos = measure::operator(self.inner, device, (&draft.flow, n), submit, times).ok()?;
             self.placer.cache.set_time(self.devices.get(d)?, key, nanos);
             found.push(Some(nanos));
         }
