@@ -1,11 +1,15 @@
 // Convolution, plain NCHW in and out: an invocation computes 8 output channels of PX neighbouring elements
-// of one row. Weights are packed as [group][channel / 8][ic][kd][kh][kw][8], zeros behind the last channel.
-// variant: tex   TEXELS
-// variant: tex4  TEXELS OUT4
-// variant: buf
-// variant: buf4  OUT4
+// of one row. Weights are packed as [group][channel / 8][ic][kd][kh][kw][8], zeros behind the last channel; those of
+// one tap are read as models have them where rows of input channels are whole texels: PLAIN.
+// variant: tex    T=float VEC=vec4 TEXELS
+// variant: tex4   T=float VEC=vec4 TEXELS OUT4
+// variant: buf    T=float VEC=vec4
+// variant: buf4   T=float VEC=vec4 OUT4
+// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 #include "activation.glsl"
@@ -20,8 +24,14 @@ SPEC(6, uint, SCATTERED, 0u);     // whether every input element is fetched by i
 SPEC(7, uint, BIASED, 0u);
 SPEC(8, uint, ACTIVATION, 0u);
 SPEC(9, uint, STEPS, 1u);         // steps along rows that are unrolled
+SPEC(10, uint, PLAIN, 0u);        // weights are [group][channel][ic]; STEPS is 4
 
-#ifdef TEXELS
+#if defined(HALVES)
+layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer x;
+layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer w;
+#define X_TEXEL(i) imageLoad(x, i)
+#define W_TEXEL(i) imageLoad(w, i)
+#elif defined(TEXELS)
 layout(set = 0, binding = 0) uniform samplerBuffer x;
 layout(set = 0, binding = 1) uniform samplerBuffer w;
 #define X_TEXEL(i) texelFetch(x, i)
@@ -31,11 +41,11 @@ layout(set = 0, binding = 0, std430) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { vec4 w[]; };
 #define W_TEXEL(i) w[i]
 #endif
-layout(set = 0, binding = 2, std430) readonly buffer B { float bias[]; };
+layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
 #ifdef OUT4
-layout(set = 0, binding = 3, std430) writeonly buffer Y { vec4 y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 
 layout(push_constant) uniform Params
@@ -62,6 +72,7 @@ const uint TEXEL_COUNT = (SPAN + (SHIFT == 4u ? 3u : SHIFT) + 3u) / 4u;
 
 float values[4u * TEXEL_COUNT];
 vec4 sums[2u * PX];
+vec4 quads[8];
 
 // Reads the SPAN elements from `first` on, of a row that begins at `row`; zeros outside the row, and
 // everywhere unless `inside`.
@@ -152,12 +163,25 @@ void main()
     int steps = int(p.ic * p.kd * p.kh * p.kx);
     int w_at = int(group * tile_count + tile) * steps * int(2u * KW);
     int w_last = w_at + (steps - 1) * int(2u * KW);
+    int plain_at[8];
+    if (PLAIN != 0u) {
+        [[unroll]] for (uint c = 0u; c < 8u; ++c) {
+            // Channels behind the last are computed as the last, and not stored.
+            plain_at[c] = int((group * p.oc + min(tile * 8u + c, p.oc - 1u)) * p.ic / 4u);
+        }
+    }
     int plane = p.id * p.ih * p.iw;
     int x_channel = int((image * p.groups + group) * p.ic) * plane;
     uint kx = 0u;
     uint kh = 0u;
     uint kd = 0u;
     for (int s = 0; s < steps; s += int(STEPS)) {
+        if (PLAIN != 0u) {
+            [[unroll]] for (uint c = 0u; c < 8u; ++c) {
+                quads[c] = W_TEXEL(plain_at[c]);
+                ++plain_at[c];
+            }
+        }
         [[unroll]] for (uint u = 0u; u < STEPS; ++u) {
             int z = first_d + int(kd) * p.dd;
             int v = first_h + int(kh) * p.dh;
@@ -166,8 +190,15 @@ void main()
             // Behind the last step the sums take zeros.
             int w_step = min(w_at, w_last);
             [[unroll]] for (uint k = 0u; k < KW; ++k) {
-                vec4 a = W_TEXEL(w_step + int(2u * k));
-                vec4 b = W_TEXEL(w_step + int(2u * k) + 1);
+                vec4 a;
+                vec4 b;
+                if (PLAIN != 0u) {
+                    a = vec4(quads[0][u], quads[1][u], quads[2][u], quads[3][u]);
+                    b = vec4(quads[4][u], quads[5][u], quads[6][u], quads[7][u]);
+                } else {
+                    a = W_TEXEL(w_step + int(2u * k));
+                    b = W_TEXEL(w_step + int(2u * k) + 1);
+                }
                 [[unroll]] for (uint j = 0u; j < PX; ++j) {
                     float e = values[SCATTERED != 0u ? j : j * SX + k * DX];
                     sums[2u * j] = fma(a, vec4(e), sums[2u * j]);
@@ -195,20 +226,20 @@ void main()
         [[unroll]] for (uint k = 0u; k < 4u; ++k) {
             uint c = 4u * half_tile + k;
             if (c < count) {
-                float b = BIASED != 0u ? bias[channel + c] : 0.0;
+                float b = BIASED != 0u ? float(bias[channel + c]) : 0.0;
 #ifdef OUT4
                 [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
                     if (ow + j < p.ow) {
                         vec4 v = vec4(sums[2u * j + half_tile][k], sums[2u * j + 2u + half_tile][k],
                                       sums[2u * j + 4u + half_tile][k], sums[2u * j + 6u + half_tile][k]);
-                        y[(at + c * p.yc + j) / 4u] = activate4(v + b, ACTIVATION, p.act_a, p.act_b);
+                        y[(at + c * p.yc + j) / 4u] = VEC(activate4(v + b, ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #else
                 [[unroll]] for (uint j = 0u; j < PX; ++j) {
                     if (ow + j < p.ow) {
                         float v = sums[2u * j + half_tile][k] + b;
-                        y[at + c * p.yc + j * p.yw] = activate(v, ACTIVATION, p.act_a, p.act_b);
+                        y[at + c * p.yc + j * p.yw] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #endif

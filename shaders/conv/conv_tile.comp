@@ -1,13 +1,14 @@
 // Convolution as a product, for devices with fast workgroup memory: a work-group computes 64 output channels
-// of 64 elements, unfolding the input on the way. Weights are packed as [group][ic][kd][kh][kw][channels],
-// channels rounded up to fours.
-// variant: f32  T=float VEC=vec4
-// variant: f16  T=float16_t VEC=f16vec4 EXT_STORAGE16
+// of 64 elements, unfolding the input on the way. Weights are [group][channel][ic][kd][kh][kw], as models have them:
+// no packed copy is made.
+// variant: f32  T=float
+// variant: f16  T=float16_t EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
 #include "spec.glsl"
 #include "activation.glsl"
+#include "unfold.glsl"
 
 layout(local_size_x = 16, local_size_y = 16) in;
 SPEC(1, uint, POINTWISE, 0u);     // whether every output element reads the input element at its own place
@@ -15,29 +16,15 @@ SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, ACTIVATION, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
-layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
+layout(set = 0, binding = 1, std430) readonly buffer W { T w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-
-layout(push_constant) uniform Params
-{
-    uint ow, oh, od;    // sizes of the output
-    uint oc, groups;    // output channels of a group, groups
-    uint ic;            // input channels of a group
-    int id, ih, iw;     // sizes of the input
-    uint kd, kh, kw;    // taps
-    int sd, sh, sw;     // strides
-    int dd, dh, dw;     // dilations
-    int pd, ph, pw;     // padding at the beginning
-    uint yc, yd, yh, yw;  // distances in the output of channels, planes, rows, elements
-    uint y_first;       // where the output begins
-    float act_a, act_b;
-} p;
 
 const uint TILE = 64u;
 const uint DEPTH = 16u;
 
-shared vec4 a_tile[DEPTH][TILE / 4u];
+// Padded, so that channels of neighbouring depths are in different banks.
+shared vec4 a_tile[DEPTH][TILE / 4u + 1u];
 shared float b_tile[DEPTH][TILE];
 
 void main()
@@ -61,17 +48,19 @@ void main()
     int x_first = int((image * p.groups + group) * p.ic) * in_plane;
     uint taps = p.kd * p.kh * p.kw;
     uint depth = p.ic * taps;
-    uint w_row = (p.oc + 3u) / 4u;
-    uint w_first = group * depth * w_row + first_channel / 4u;
+    uint w_first = (group * p.oc + first_channel) * depth;
 
     vec4 sums[4];
     [[unroll]] for (uint j = 0u; j < 4u; ++j) {
         sums[j] = vec4(0.0);
     }
     for (uint k0 = 0u; k0 < depth; k0 += DEPTH) {
-        uint a_depth = k0 + t / 16u;
-        bool a_inside = a_depth < depth && first_channel / 4u + t % 16u < w_row;
-        a_tile[t / 16u][t % 16u] = a_inside ? vec4(w[w_first + a_depth * w_row + t % 16u]) : vec4(0.0);
+        [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+            uint k = k0 + t % 16u;
+            uint channel = t / 16u + 16u * q;
+            bool inside = k < depth && first_channel + channel < p.oc;
+            a_tile[t % 16u][channel / 4u][channel % 4u] = inside ? float(w[w_first + channel * depth + k]) : 0.0;
+        }
         [[unroll]] for (uint q = 0u; q < 4u; ++q) {
             uint k = k0 + load_depth + 4u * q;
             float v = 0.0;

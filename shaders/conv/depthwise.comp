@@ -1,10 +1,12 @@
 // Convolution of one input channel per group: an invocation computes ROWS x PX neighbouring elements of one
 // output channel. Weights are packed as [channel][kh][kw rounded up to fours].
-// variant: tex   T=float TEXELS
-// variant: tex4  T=float TEXELS OUT4
-// variant: buf   T=float VEC=vec4
-// variant: buf4  T=float VEC=vec4 OUT4
-// variant: f16   T=float16_t VEC=f16vec4 EXT_STORAGE16
+// variant: tex    T=float VEC=vec4 TEXELS
+// variant: tex4   T=float VEC=vec4 TEXELS OUT4
+// variant: buf    T=float VEC=vec4
+// variant: buf4   T=float VEC=vec4 OUT4
+// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
+// variant: f16    T=float16_t VEC=f16vec4 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -25,9 +27,15 @@ SPEC(9, uint, SHIFT, 4u);         // input elements begin SHIFT elements into a 
 SPEC(10, uint, BIASED, 0u);
 SPEC(11, uint, ACTIVATION, 0u);
 
-#ifdef TEXELS
+#if defined(HALVES)
+layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer x;
+layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer w;
+#define X_TEXEL(i) imageLoad(x, i)
+#define W_TEXEL(i) imageLoad(w, i)
+#elif defined(TEXELS)
 layout(set = 0, binding = 0) uniform samplerBuffer x;
 layout(set = 0, binding = 1) uniform samplerBuffer w;
+#define X_TEXEL(i) texelFetch(x, i)
 #define W_TEXEL(i) texelFetch(w, i)
 #else
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
@@ -36,7 +44,7 @@ layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
 #endif
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
 #ifdef OUT4
-layout(set = 0, binding = 3, std430) writeonly buffer Y { vec4 y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
@@ -68,7 +76,7 @@ void load(int row, int first, bool inside)
     int e = row + first;
     int base = e >> 2;
     [[unroll]] for (uint i = 0u; i < TEXEL_COUNT; ++i) {
-        vec4 t = texelFetch(x, clamp(base + int(i), 0, p.last));
+        vec4 t = X_TEXEL(clamp(base + int(i), 0, p.last));
         values[4u * i] = t.x;
         values[4u * i + 1u] = t.y;
         values[4u * i + 2u] = t.z;
@@ -153,7 +161,7 @@ void main()
                 if (ow + j < p.ow) {
                     vec4 v = vec4(sums[o * PX + j], sums[o * PX + j + 1u], sums[o * PX + j + 2u],
                                   sums[o * PX + j + 3u]);
-                    y[(at + j) / 4u] = activate4(v, ACTIVATION, p.act_a, p.act_b);
+                    y[(at + j) / 4u] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
                 }
             }
 #else

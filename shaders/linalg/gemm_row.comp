@@ -1,14 +1,18 @@
 // Matrix product: an invocation computes ROWS x COLS neighbouring elements. A is read four elements of a row
 // at a time, B four columns at a time, each in a layout where those lie in one texel.
-// variant: tex   TEXELS
-// variant: tex4  TEXELS OUT4
-// variant: buf
-// variant: buf4  OUT4
+// variant: tex    T=float VEC=vec4 TEXELS
+// variant: tex4   T=float VEC=vec4 TEXELS OUT4
+// variant: buf    T=float VEC=vec4
+// variant: buf4   T=float VEC=vec4 OUT4
+// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 #include "activation.glsl"
+#include "rows.glsl"
 
 LOCAL_SIZE(0, 8);
 SPEC(1, uint, ROWS, 8u);
@@ -16,7 +20,12 @@ SPEC(2, uint, COLS, 8u);          // a multiple of 4
 SPEC(3, uint, BIASED, 0u);
 SPEC(4, uint, ACTIVATION, 0u);
 
-#ifdef TEXELS
+#if defined(HALVES)
+layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer a;
+layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer b;
+#define A(i) imageLoad(a, i)
+#define B(i) imageLoad(b, i)
+#elif defined(TEXELS)
 layout(set = 0, binding = 0) uniform samplerBuffer a;
 layout(set = 0, binding = 1) uniform samplerBuffer b;
 #define A(i) texelFetch(a, i)
@@ -27,29 +36,12 @@ layout(set = 0, binding = 1, std430) readonly buffer BData { vec4 b[]; };
 #define A(i) a[i]
 #define B(i) b[i]
 #endif
-layout(set = 0, binding = 2, std430) readonly buffer C { float c[]; };
+layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 #ifdef OUT4
-layout(set = 0, binding = 3, std430) writeonly buffer Y { vec4 y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
-
-layout(push_constant) uniform Params
-{
-    uint count;             // invocations
-    uint m, n, k;
-    int a_first, b_first;   // where the first matrices begin, in texels
-    int a_row;              // texels from one row of A to the next
-    int b_row;              // texels from one row of B to the next
-    int b_tile;             // texels from COLS columns of B to the next
-    int a_outer, a_inner;   // texels from one matrix to the next, of two batch axes
-    int b_outer, b_inner;
-    uint inner;             // size of the inner batch axis
-    uint y_first;           // where the output begins
-    uint c_row, c_col;      // distances of rows and columns of the summand
-    float alpha, beta;
-    float act_a, act_b;
-} p;
 
 const uint QUADS = COLS / 4u;
 
@@ -127,16 +119,16 @@ void main()
                         uint from = (row + r) * p.c_row + n * p.c_col;
                         v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
                     }
-                    y[at / 4u + q] = activate4(v, ACTIVATION, p.act_a, p.act_b);
+                    y[at / 4u + q] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
                 }
 #else
                 [[unroll]] for (uint s = 0u; s < 4u; ++s) {
                     if (n + s < p.n) {
                         float e = v[s];
                         if (BIASED != 0u) {
-                            e += p.beta * c[(row + r) * p.c_row + (n + s) * p.c_col];
+                            e += p.beta * float(c[(row + r) * p.c_row + (n + s) * p.c_col]);
                         }
-                        y[at + 4u * q + s] = activate(e, ACTIVATION, p.act_a, p.act_b);
+                        y[at + 4u * q + s] = T(activate(e, ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #endif

@@ -6,6 +6,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "activation.glsl"
+#include "product.glsl"
 
 layout(local_size_x = 16, local_size_y = 16) in;
 SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
@@ -17,21 +18,6 @@ layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-
-layout(push_constant) uniform Params
-{
-    uint m, n, k;
-    uint a_first, b_first;  // where the first matrices begin
-    uint a_row, a_col;      // distances of rows and columns
-    uint b_row, b_col;
-    uint a_outer, a_inner;  // distances of matrices, of two batch axes
-    uint b_outer, b_inner;
-    uint inner;             // size of the inner batch axis
-    uint y_first;           // where the output begins
-    uint c_row, c_col;      // distances of rows and columns of the summand
-    float alpha, beta;
-    float act_a, act_b;
-} p;
 
 const uint TILE = 64u;
 const uint DEPTH = 16u;

@@ -1,9 +1,12 @@
 // MaxPool and AveragePool over two dimensions: an invocation computes PX neighbouring elements of a row from
 // whole texels.
-// variant: tex   TEXELS
-// variant: tex4  TEXELS OUT4
+// variant: tex    T=float VEC=vec4
+// variant: tex4   T=float VEC=vec4 OUT4
+// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES
+// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
@@ -16,11 +19,17 @@ SPEC(5, uint, SHIFT, 4u);         // input elements begin SHIFT elements into a 
 SPEC(6, uint, MEAN, 0u);          // whether it is the mean, else the largest
 SPEC(7, uint, INCLUDE_PAD, 0u);
 
-layout(set = 0, binding = 0) uniform samplerBuffer x;
-#ifdef OUT4
-layout(set = 0, binding = 1, std430) writeonly buffer Y { vec4 y[]; };
+#ifdef HALVES
+layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer x;
+#define X_TEXEL(i) imageLoad(x, i)
 #else
-layout(set = 0, binding = 1, std430) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 0) uniform samplerBuffer x;
+#define X_TEXEL(i) texelFetch(x, i)
+#endif
+#ifdef OUT4
+layout(set = 0, binding = 1, std430) writeonly buffer Y { VEC y[]; };
+#else
+layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
 #endif
 
 layout(push_constant) uniform Params
@@ -44,7 +53,7 @@ void load(int row, int first, float outside)
     int e = row + first;
     int base = e >> 2;
     [[unroll]] for (uint i = 0u; i < TEXEL_COUNT; ++i) {
-        vec4 t = texelFetch(x, clamp(base + int(i), 0, p.last));
+        vec4 t = X_TEXEL(clamp(base + int(i), 0, p.last));
         values[4u * i] = t.x;
         values[4u * i + 1u] = t.y;
         values[4u * i + 2u] = t.z;
@@ -121,13 +130,13 @@ void main()
 #ifdef OUT4
     [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
         if (ow + j < p.ow) {
-            y[(at + j) / 4u] = vec4(results[j], results[j + 1u], results[j + 2u], results[j + 3u]);
+            y[(at + j) / 4u] = VEC(vec4(results[j], results[j + 1u], results[j + 2u], results[j + 3u]));
         }
     }
 #else
     [[unroll]] for (uint j = 0u; j < PX; ++j) {
         if (ow + j < p.ow) {
-            y[at + j] = results[j];
+            y[at + j] = T(results[j]);
         }
     }
 #endif

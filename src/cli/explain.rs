@@ -41,6 +41,8 @@ struct Said<'a> {
 #[derive(Serialize)]
 struct SegmentReport {
     device: u32,
+    /// The segments of other devices that must be over before it.
+    waits: Vec<u32>,
     commands: usize,
     /// Each barrier: before which command, what must be over, what waits.
     barriers: Vec<(usize, String, String)>,
@@ -69,6 +71,7 @@ impl<'a> Planned<'a> {
             };
             SegmentReport {
                 device: s.device,
+                waits: s.waits.clone(),
                 commands: s.commands.len(),
                 barriers: between.chain(closing).map(words).collect(),
             }
@@ -168,11 +171,33 @@ pub(super) fn plan(
             out.line(format_args!("  {} ({}) runs on {}: {reason}", n.name, n.op, device(n.device)))?;
         }
     }
+    if !report.foreign.is_empty() {
+        let names = report.foreign.join(", ");
+        out.line(format_args!("\non {} for want of the device that the graph names: {names}", device(0)))?;
+    }
+    crossings(report, &device, out)?;
     summary(plan, devices, out)?;
     if commands {
         list_commands(plan, &device, out)?;
     }
     Ok(())
+}
+
+/// Prints what happens to tensors that go from one device to another.
+fn crossings(report: &PlanReport, device: &dyn Fn(u32) -> String, out: &mut Output) -> Result<(), CliError> {
+    if report.crossings.is_empty() {
+        return Ok(());
+    }
+    out.line(
+        "
+from one device to another",
+    )?;
+    let mut table = Table::new(["tensor", "from", "to", "bytes", "copied", "why"]);
+    for c in &report.crossings {
+        let (from, to) = (device(c.from), device(c.to));
+        table.row([c.tensor.clone(), from, to, bytes(c.bytes), bytes(c.copied()), c.reason.to_owned()]);
+    }
+    out.table(&table)
 }
 
 /// Prints the sums of a plan.
@@ -192,6 +217,9 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
     ))?;
     if report.halved > 0 {
         out.line(format_args!("  {} in half precision", count(report.halved, "node")))?;
+    }
+    for remark in &report.remarks {
+        out.line(format_args!("  {remark}"))?;
     }
     let dispatches = plan.segments.iter().flat_map(|s| &s.commands);
     let dispatches = dispatches.filter(|c| matches!(c.work, Work::Dispatch { .. })).count();
@@ -226,7 +254,9 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
 
 fn list_commands(plan: &Plan, device: &dyn Fn(u32) -> String, out: &mut Output) -> Result<(), CliError> {
     for (s, segment) in plan.segments.iter().enumerate() {
-        out.line(format_args!("\nsegment {s} on {}", device(segment.device)))?;
+        let waits: Vec<String> = segment.waits.iter().map(u32::to_string).collect();
+        let waits = if waits.is_empty() { String::new() } else { format!(", after {}", waits.join(", ")) };
+        out.line(format_args!("\nsegment {s} on {}{waits}", device(segment.device)))?;
         for (i, c) in segment.commands.iter().enumerate() {
             if let Some(b) = c.barrier {
                 out.line(format_args!("       barrier {:?} -> {:?}", b.src, b.dst))?;
@@ -239,6 +269,9 @@ fn list_commands(plan: &Plan, device: &dyn Fn(u32) -> String, out: &mut Output) 
                     format!("{name} {}x{}x{}", groups[0], groups[1], groups[2])
                 }
                 Work::Copy { src, .. } => format!("copy of {}", bytes(src.bytes)),
+                Work::Move { src, from, .. } => {
+                    format!("copy of {} from {} by the session", bytes(src.bytes), device(*from))
+                }
                 Work::Fill { dst, value } => format!("fill of {} with {value:#x}", bytes(dst.bytes)),
             };
             out.line(format_args!("  {i:4} {work}  ({node})"))?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::open_table;
+use super::open::{load, open_table};
 use super::output::Output;
 use super::place::{self, PlaceArgs};
 use super::table::{Table, bytes};
@@ -71,9 +71,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let summary = loader::summarize(&args.model, args.params.as_deref())?;
     let unsupported: Vec<String> =
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
-    let spinner = out.progress("loading", None);
-    let loaded = loader::load_with(&args.model, args.params.as_deref());
-    drop(spinner);
+    let loaded = load(&args.model, args.params.as_deref(), out);
     let (plan, not_planned, devices) = match &loaded {
         Ok(graph) => planned(args, graph)?,
         Err(e) if e.is_unsupported() => (None, Some(chain(e)), Vec::new()),
@@ -141,6 +139,11 @@ fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(),
     };
     ios("input", &summary.inputs, out)?;
     ios("output", &summary.outputs, out)?;
+    for io in summary.outputs.iter().filter(|io| !io.classes.is_empty()) {
+        let shown: Vec<&str> = io.classes.iter().map(String::as_str).take(20).collect();
+        let more = if io.classes.len() > shown.len() { ", ..." } else { "" };
+        out.line(format_args!("  the columns of {:?} are classes {}{more}", io.name, shown.join(", ")))?;
+    }
     let mut table = Table::new(["operator", "nodes", "family", "runs on"]);
     for o in &summary.operators {
         let runs = match (o.is_known(), o.function, o.device_kernels) {

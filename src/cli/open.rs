@@ -1,9 +1,13 @@
-//! Opens the devices that arguments name.
+//! Opens the models and devices that arguments name.
+
+use std::path::Path;
 
 use super::error::CliError;
+use super::output::Output;
 use crate::backend::ContextDesc;
 use crate::device::Context;
-use crate::graph::TensorInfo;
+use crate::graph::{Graph, TensorInfo};
+use crate::loader::{self, LoadError, LoadOptions};
 use crate::registry::Registry;
 
 /// Opens the device of a selector; without one the device that the environment names, else `auto`.
@@ -39,6 +43,34 @@ pub(super) fn open_table(
         table.push(open(Some("cpu"), desc)?);
     }
     Ok(table)
+}
+
+/// Loads the model `path`, with a bar over its parameters.
+///
+/// # Errors
+/// [`LoadError`].
+pub(super) fn load(path: &Path, params: Option<&Path>, out: &Output) -> Result<Graph, LoadError> {
+    let bar = out.progress_bytes("loading");
+    let options = LoadOptions { params, progress: Some(&|done, total| bar.bytes(done, total)) };
+    loader::load_with(path, &options)
+}
+
+/// As [`load`], with the nodes of a TVM graph placed on the devices of `table`; returns the names of those whose
+/// device is not among them, which only `any` allows.
+///
+/// # Errors
+/// [`LoadError`].
+pub(super) fn load_on(
+    path: &Path,
+    params: Option<&Path>,
+    table: &[Context],
+    any: bool,
+    out: &Output,
+) -> Result<(Graph, Vec<String>), LoadError> {
+    let bar = out.progress_bytes("loading");
+    let options = LoadOptions { params, progress: Some(&|done, total| bar.bytes(done, total)) };
+    let table: Vec<&str> = table.iter().map(|context| context.info().api).collect();
+    loader::load_on(path, &options, &table, any)
 }
 
 /// Whether an input is better given by value: one as short as lists of axes or sizes may decide shapes, and is

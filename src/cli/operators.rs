@@ -11,7 +11,7 @@ use super::output::Output;
 use super::table::Table;
 use super::tensor_io::read_json;
 use crate::dtype::DType;
-use crate::loader::onnx::NEWEST_OPSET;
+use crate::loader::onnx::{NEWEST_OPSET, composed_operators};
 use crate::ops::{FAMILIES, OpDef};
 
 /// How `onepool verify` names the family of an operator that is not there.
@@ -131,6 +131,12 @@ fn markdown(reports: &[Report]) -> String {
             text += &format!("| {domain}{} | {} | {} | {kernel} |\n", d.name, d.since, types(d.types));
         }
     }
+    let composed: Vec<String> = composed_operators().map(|name| format!("`{name}`")).collect();
+    text += &format!(
+        "\n## Put together from others\n\nNodes of other operators take the place of these of `com.microsoft` when \
+         a model is loaded: {}.\n",
+        composed.join(", ")
+    );
     text.truncate(text.trim_end().len());
     text
 }

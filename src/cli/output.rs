@@ -89,10 +89,19 @@ impl Output {
         self.stdout.flush().map_err(CliError::Stdout)
     }
 
+    /// A bar over bytes, how many of them is told to [`Progress::bytes`]; else as [`Output::progress`].
+    pub(super) fn progress_bytes(&self, what: impl Into<String>) -> Progress {
+        Progress::new(what.into(), "{msg} [{bar:30}] {bytes}/{total_bytes} {elapsed}", Some(0))
+    }
+
     /// A bar over `len` steps on standard error, where that is a terminal and it takes over a second;
     /// without `len` a spinner.
     pub(super) fn progress(&self, what: impl Into<String>, len: Option<u64>) -> Progress {
-        Progress::new(what.into(), len)
+        let template = match len {
+            Some(_) => "{msg} [{bar:30}] {pos}/{len} {elapsed}",
+            None => "{spinner} {msg} {elapsed}",
+        };
+        Progress::new(what.into(), template, len)
     }
 }
 
@@ -105,16 +114,11 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    fn new(what: String, len: Option<u64>) -> Self {
+    fn new(what: String, template: &str, len: Option<u64>) -> Self {
         let bar = ProgressBar::with_draw_target(len, ProgressDrawTarget::hidden());
         if !io::stderr().is_terminal() {
             return Progress { bar, _alive: None };
         }
-        let template = if len.is_some() {
-            "{msg} [{bar:30}] {pos}/{len} {elapsed}"
-        } else {
-            "{spinner} {msg} {elapsed}"
-        };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -128,6 +132,12 @@ impl Progress {
             }
         });
         Progress { bar, _alive: Some(alive) }
+    }
+
+    /// `done` bytes of `total`.
+    pub(super) fn bytes(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
     }
 
     /// Counts `n` more steps.

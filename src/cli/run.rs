@@ -12,7 +12,7 @@ use super::assign;
 use super::error::CliError;
 use super::explain::{self, Explained, Times};
 use super::inspect::{dims, fitting, named};
-use super::open::{may_decide, open_table};
+use super::open::{load_on, may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
@@ -23,7 +23,6 @@ use super::trace;
 use crate::backend::ContextDesc;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::loader;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::session::{Binding, BindingBuilder, IoInfo, Memory, Profile, Session, SessionError};
 use crate::shape::SymShape;
@@ -68,6 +67,9 @@ pub(super) struct Args {
     /// An operator without a kernel on its device is an error instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
+    /// Nodes of a TVM graph whose device is not among those given run on the first one instead of being an error.
+    #[arg(long)]
+    any_device: bool,
     /// What a float32 model computes in: f16 is half precision with sums in float32.
     #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
     precision: PrecisionArg,
@@ -206,17 +208,18 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
-    let _spinner = out.progress("loading", None);
-    let graph = loader::load_with(&args.model, args.params.as_deref())?;
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
+    let table = open_table(&args.device, !args.no_fallback, &desc)?;
+    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &table, args.any_device, out)?;
+    let _spinner = out.progress("preparing", None);
     let mut builder = Session::builder()
         .graph(graph)
+        .foreign_nodes(moved)
         .context_desc(desc.clone())
         .strict(args.strict)
         .fuse(!args.no_fuse)
         .precision(args.precision.into())
         .fallback(!args.no_fallback);
-    let table = open_table(&args.device, !args.no_fallback, &desc)?;
     builder = args.place.resolve(&table)?.apply(builder);
     for context in table {
         builder = builder.context(context);
@@ -409,6 +412,11 @@ fn show_profile(profile: &Profile, out: &mut Output) -> Result<(), CliError> {
         time(total),
         time(profile.device_nanos),
         time(profile.host_nanos)
+    ))?;
+    out.line(format_args!(
+        "{} moved, {} used in place",
+        bytes(profile.bytes_moved),
+        bytes(profile.bytes_not_moved)
     ))
 }
 

@@ -40,8 +40,7 @@ struct Trace<'a> {
     trace_events: Vec<Event<'a>>,
 }
 
-/// The events of a profile. Operators of one run follow one another, so each starts where the one before
-/// it ended; a device is a row.
+/// The events of a profile. A device is a row.
 fn trace<'a>(profile: &'a Profile, devices: &'a [String]) -> Trace<'a> {
     let mut events: Vec<Event<'a>> = devices
         .iter()
@@ -57,7 +56,6 @@ fn trace<'a>(profile: &'a Profile, devices: &'a [String]) -> Trace<'a> {
             args: Args::Name { name },
         })
         .collect();
-    let mut nanos = 0;
     for node in &profile.nodes {
         events.push(Event {
             name: if node.name.is_empty() { node.op } else { &node.name },
@@ -65,11 +63,10 @@ fn trace<'a>(profile: &'a Profile, devices: &'a [String]) -> Trace<'a> {
             ph: "X",
             pid: 1,
             tid: node.device,
-            ts: Some(nanos as f64 / 1e3),
+            ts: Some(node.begin_nanos as f64 / 1e3),
             dur: Some(node.nanos as f64 / 1e3),
             args: Args::Node { flops: node.cost.flops, bytes: node.cost.bytes },
         });
-        nanos += node.nanos;
     }
     Trace { display_time_unit: "ns", trace_events: events }
 }
@@ -93,15 +90,16 @@ mod tests {
     use crate::session::NodeTime;
 
     #[test]
-    fn operators_lie_end_to_end() {
-        let node = |name: &str, nanos| NodeTime {
+    fn operators_lie_where_they_began() {
+        let node = |name: &str, begin_nanos, nanos| NodeTime {
             name: name.to_owned(),
             op: "Conv",
             device: 0,
+            begin_nanos,
             nanos,
             cost: Cost { flops: 1, bytes: 2 },
         };
-        let profile = Profile { nodes: vec![node("a", 1500), node("", 500)], ..Default::default() };
+        let profile = Profile { nodes: vec![node("a", 0, 1500), node("", 1500, 500)], ..Default::default() };
         let json = serde_json::to_value(trace(&profile, &["cpu:0".to_owned()])).unwrap();
         let events = &json["traceEvents"];
         assert_eq!(events[0]["args"]["name"], "cpu:0");

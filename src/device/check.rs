@@ -341,7 +341,9 @@ impl Checker {
         for (id, memory) in self.memories.iter().filter(|(_, memory)| memory.info.imported) {
             let Some(base) = memory.info.host else { continue };
             let base = base.0.as_ptr().addr() as u64;
-            let pieces = self.pieces(*id).into_iter();
+            // Exactly: submissions of two contexts on other parts of one import may run at the same time.
+            let pieces = self.touched.get(&resource_of(*id)).into_iter().flat_map(RangeMap::iter);
+            let pieces = pieces.map(|(range, access)| (range, !access.writes().is_empty()));
             claims.extend(pieces.filter_map(|(range, write)| Some((range.shifted(base)?, write))));
         }
         claims

@@ -24,7 +24,26 @@ struct Table {
 struct Held {
     claim: u64,
     context: usize,
-    span: Span,
+    /// From the first byte to the last.
+    hull: ByteRange,
+    /// By address.
+    spans: Vec<Span>,
+}
+
+impl Held {
+    /// The bytes that it holds and that `spans`, which are by address too, need.
+    fn clash(&self, spans: &[Span]) -> Option<ByteRange> {
+        let mut own = self.spans.iter().peekable();
+        for (range, write) in spans {
+            while own.next_if(|(held, _)| held.end <= range.start).is_some() {}
+            let here = own.clone().take_while(|(held, _)| held.start < range.end);
+            let mut rivals = here.filter(|(held, writes)| (*write || *writes) && held.overlaps(*range));
+            if let Some((held, _)) = rivals.next() {
+                return Some(*held);
+            }
+        }
+        None
+    }
 }
 
 /// The claims of one submission; dropping it gives them back.
@@ -37,19 +56,17 @@ impl Claim {
         if spans.is_empty() {
             return Ok(Claim(None));
         }
+        let mut spans = spans.to_vec();
+        spans.sort_unstable_by_key(|(range, _)| (range.start, range.end));
+        let hull = spans.iter().fold(spans[0].0, |hull, (range, _)| hull.union_hull(*range));
         let mut table = lock(&TABLE);
-        let rival = spans.iter().find_map(|(range, write)| {
-            let clashes = |held: &&Held| {
-                held.context != context && (*write || held.span.1) && held.span.0.overlaps(*range)
-            };
-            table.held.iter().find(clashes).map(|held| held.span.0)
-        });
-        if let Some(range) = rival {
+        let others = table.held.iter().filter(|held| held.context != context && held.hull.overlaps(hull));
+        if let Some(range) = others.filter_map(|held| held.clash(&spans)).next() {
             return Err(range);
         }
         let claim = table.next;
         table.next += 1;
-        table.held.extend(spans.iter().map(|span| Held { claim, context, span: *span }));
+        table.held.push(Held { claim, context, hull, spans });
         Ok(Claim(Some(claim)))
     }
 }
@@ -83,5 +100,20 @@ mod tests {
         assert!(Claim::take(3, &[(at(5, 6), true)]).is_err());
         drop(both);
         drop(Claim::take(3, &[(at(5, 6), true)]).unwrap());
+    }
+
+    #[test]
+    fn pieces_between_the_pieces_of_another_are_free() {
+        let at = |from: u64, to: u64| ByteRange::new(from + (1 << 61), to + (1 << 61));
+        let even: Vec<Span> = (0..64).map(|i| (at(20 * i, 20 * i + 10), true)).collect();
+        let odd: Vec<Span> = (0..64).rev().map(|i| (at(20 * i + 10, 20 * i + 20), true)).collect();
+        let held = Claim::take(1, &even).unwrap();
+        drop(Claim::take(2, &odd).unwrap());
+        assert_eq!(
+            Claim::take(2, &[(at(0, 0), true), (at(1011, 1012), true), (at(1001, 1002), false)]).unwrap_err(),
+            at(1000, 1010)
+        );
+        drop(held);
+        drop(Claim::take(2, &even).unwrap());
     }
 }

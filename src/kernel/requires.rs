@@ -45,6 +45,7 @@ const NAMES: &[(Requires, &str)] = &[
     (Requires::SPIRV_1_4, "spir-v 1.4"),
     (Requires::SPIRV_1_5, "spir-v 1.5"),
     (Requires::SPIRV_1_6, "spir-v 1.6"),
+    (Requires::MATRIX_F16, "16x16x16 cooperative matrices of float16"),
     (Requires::UNKNOWN, "a feature unknown to this runtime"),
 ];
 
@@ -121,6 +122,9 @@ impl Requires {
     pub const SPIRV_1_5: Self = Self(1 << 33);
     /// SPIR-V 1.6 (Vulkan 1.3).
     pub const SPIRV_1_6: Self = Self(1 << 34);
+    /// Cooperative matrices of 16 x 16 x 16, of `float16` summed in `float32`, by a subgroup. No capability of a module
+    /// stands for a shape: whoever chooses such a kernel asks for it.
+    pub const MATRIX_F16: Self = Self(1 << 35);
     /// A capability that none of the others stands for; no device has it.
     pub const UNKNOWN: Self = Self(1 << 63);
 

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
 
 mod error;
+mod options;
 pub(crate) mod pack;
 mod source;
 mod summary;
@@ -19,6 +20,7 @@ pub mod tvm;
 
 pub use error::{LoadError, LoadErrorKind, Location};
 pub use onnx::{load_onnx, load_onnx_bytes};
+pub use options::LoadOptions;
 pub use params::{Params, load_params, read_params, save_params, write_params};
 pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize};
 pub use tvm::{FunctionTable, TvmGraph, load_tvm, load_tvm_bytes};
@@ -41,20 +43,46 @@ type Find = fn(&str, &str) -> Option<&'static OpDef>;
 /// # Errors
 /// [`LoadError`].
 pub fn load(path: &Path) -> Result<Graph, LoadError> {
-    load_with(path, None)
+    load_with(path, &LoadOptions::default())
 }
 
-/// As [`load`], with the parameters of a TVM graph in the file `params`.
+/// As [`load`], with the caller's decisions.
 ///
 /// # Errors
-/// [`LoadError`], also for `params` beside an ONNX model, which holds its own.
-pub fn load_with(path: &Path, params: Option<&Path>) -> Result<Graph, LoadError> {
+/// [`LoadError`], also for [`LoadOptions::params`] beside an ONNX model, which holds its own.
+pub fn load_with(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadError> {
     match model_file(path)? {
         (path, Kind::Onnx) => {
-            without_params(&path, params)?;
-            load_onnx(&path)
+            without_params(&path, options.params)?;
+            onnx::load_onnx_with(&path, options.progress)
         }
-        (path, Kind::Json) => load_json(&path, params),
+        (path, Kind::Json) => load_json(&path, options),
+    }
+}
+
+/// As [`load_with`], for a session whose device table has devices of the APIs `table`: the nodes of a TVM graph are
+/// placed as it says. Returns the names of nodes that go on entry 0 because their device is not in the table, which
+/// is an error unless `any` allows it.
+///
+/// # Errors
+/// [`LoadError`], as [`TvmGraph::place`] too.
+pub fn load_on(
+    path: &Path,
+    options: &LoadOptions<'_>,
+    table: &[&str],
+    any: bool,
+) -> Result<(Graph, Vec<String>), LoadError> {
+    match model_file(path)? {
+        (path, Kind::Onnx) => {
+            without_params(&path, options.params)?;
+            Ok((onnx::load_onnx_with(&path, options.progress)?, Vec::new()))
+        }
+        (path, Kind::Json) => {
+            let table: Vec<i32> = table.iter().map(|api| tvm::device_type::of_api(api)).collect();
+            let mut graph = read_json(&path, options)?;
+            let moved = graph.place(&table, any).map_err(|e| e.in_file(&path))?;
+            Ok((graph.into_graph(), moved))
+        }
     }
 }
 
@@ -69,12 +97,20 @@ fn without_params(model: &Path, params: Option<&Path>) -> Result<(), LoadError> 
     }
 }
 
-fn load_json(path: &Path, params: Option<&Path>) -> Result<Graph, LoadError> {
-    let params = match params {
+fn load_json(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadError> {
+    read_json(path, options).map(TvmGraph::into_graph)
+}
+
+fn read_json(path: &Path, options: &LoadOptions<'_>) -> Result<TvmGraph, LoadError> {
+    let params = match options.params {
         Some(params) => Some(params.to_owned()),
         None => params_beside(path)?,
     };
-    load_tvm(path, params.as_deref(), &FunctionTable::new()).map(TvmGraph::into_graph)
+    let params = match params {
+        Some(params) => params::load_params_with(&params, options.progress)?,
+        None => Params::new(),
+    };
+    tvm::load_tvm_with(path, params, &FunctionTable::new())
 }
 
 /// Formats of models.
@@ -217,7 +253,13 @@ mod tests {
         std::fs::remove_file(dir.path().join("graph.params")).unwrap();
         let given = dir.path().join("other.bin");
         save_params(&given, [("w", &w), ("x", &w)]).unwrap();
-        assert_eq!(load_with(dir.path(), Some(&given)).unwrap().inputs().len(), 0);
+        assert_eq!(
+            load_with(dir.path(), &LoadOptions { params: Some(&given), progress: None })
+                .unwrap()
+                .inputs()
+                .len(),
+            0
+        );
         save_params(&dir.path().join("more.params"), [("w", &w)]).unwrap();
         assert!(load(dir.path()).unwrap_err().to_string().contains("2 of them"));
         let e = load(&dir.path().join("more.params")).unwrap_err();

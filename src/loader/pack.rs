@@ -12,11 +12,12 @@ const ALIGNMENT: usize = 256;
 const MIN_BYTES: usize = 4096;
 
 /// Makes a tensor of each of `infos`, all in one region; `fill` writes the bytes of the one it is given
-/// the position of.
+/// the position of. `progress` hears of every one that is done.
 ///
 /// The caller has checked the sum of the sizes against the size of the file they come from.
 pub(crate) fn pack(
     infos: &[TensorInfo],
+    progress: Option<&dyn Fn(u64, u64)>,
     mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), LoadError>,
 ) -> Result<Vec<Tensor>, LoadError> {
     let mut offsets = Vec::with_capacity(infos.len());
@@ -31,12 +32,19 @@ pub(crate) fn pack(
         return infos.iter().enumerate().map(one).collect();
     }
     let mut region = HostRegion::new(total).map_err(LoadErrorKind::Memory)?;
+    let report = |done: usize| {
+        if let Some(progress) = progress {
+            progress(done as u64, total as u64);
+        }
+    };
     for (i, (info, offset)) in infos.iter().zip(&offsets).enumerate() {
         let end = offset.saturating_add(info.bytes());
         if let Some(bytes) = region.as_mut_slice().get_mut(*offset..end) {
             fill(i, bytes)?;
         }
+        report(end);
     }
+    report(total);
     let region = Arc::new(region);
     let tensor = |(info, offset): (&TensorInfo, usize)| {
         Ok(Tensor::in_region(info.clone(), region.clone(), offset).map_err(LoadErrorKind::Tensor)?)
@@ -55,11 +63,16 @@ mod tests {
             .into_iter()
             .map(|n| TensorInfo::new(DType::I16, Shape::new([n]).unwrap()))
             .collect();
-        let tensors = pack(&infos, |i, bytes| {
+        let heard = std::cell::RefCell::new(Vec::new());
+        let tensors = pack(&infos, Some(&|done, all| heard.borrow_mut().push((done, all))), |i, bytes| {
             bytes.fill(i as u8 + 1);
             Ok(())
         })
         .unwrap();
+        assert_eq!(
+            heard.into_inner(),
+            [(6000, 10496), (6144, 10496), (6154, 10496), (10400, 10496), (10496, 10496)]
+        );
         let first = tensors[0].region().unwrap().0;
         for (i, (t, info)) in tensors.iter().zip(&infos).enumerate() {
             let (region, offset) = t.region().unwrap();
@@ -67,6 +80,6 @@ mod tests {
             assert_eq!((offset % ALIGNMENT, t.info()), (0, info));
             assert!(t.bytes().iter().all(|b| *b == i as u8 + 1));
         }
-        assert!(pack(&infos[2..3], |_, _| Ok(())).unwrap()[0].region().is_none());
+        assert!(pack(&infos[2..3], None, |_, _| Ok(())).unwrap()[0].region().is_none());
     }
 }

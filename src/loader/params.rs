@@ -38,7 +38,7 @@ pub type Params = Vec<(String, Tensor)>;
 /// # Errors
 /// [`LoadError`] with the byte at which the file is no such file.
 pub fn read_params(bytes: &[u8]) -> Result<Params, LoadError> {
-    read_list(&mut Source::of(bytes))
+    read_list(&mut Source::of(bytes), None)
 }
 
 /// Reads the `.params` file `path` straight into the memory that its tensors stay in.
@@ -46,7 +46,15 @@ pub fn read_params(bytes: &[u8]) -> Result<Params, LoadError> {
 /// # Errors
 /// As [`read_params`], and where the file cannot be read.
 pub fn load_params(path: &Path) -> Result<Params, LoadError> {
-    read_list(&mut Source::open(path)?).map_err(|e| e.in_file(path))
+    load_params_with(path, None)
+}
+
+/// As [`load_params`]; `progress` as in [`super::LoadOptions`].
+pub(super) fn load_params_with(
+    path: &Path,
+    progress: Option<&dyn Fn(u64, u64)>,
+) -> Result<Params, LoadError> {
+    read_list(&mut Source::open(path)?, progress).map_err(|e| e.in_file(path))
 }
 
 /// Writes `params` as a `.params` file that TVM reads.
@@ -108,18 +116,18 @@ pub fn read_factory(bytes: &[u8]) -> Result<Factory, LoadError> {
     expect_count(s, "parameters", names.len() as u64, count)?;
     let arrays = headers(s, count)?;
     let module_name = text(s, "the module's name", limits::MAX_NAME_BYTES as u64)?;
-    let params = fill(s, names, arrays)?;
+    let params = fill(s, names, arrays, None)?;
     Ok(Factory { graph_json, params, module_name })
 }
 
-fn read_list(s: &mut Source<'_>) -> Result<Params, LoadError> {
+fn read_list(s: &mut Source<'_>, progress: Option<&dyn Fn(u64, u64)>) -> Result<Params, LoadError> {
     magic(s, "a parameter file", LIST_MAGIC)?;
     s.u64("the reserved word")?;
     let names = names(s)?;
     let count = s.u64("the number of arrays")?;
     expect_count(s, "arrays", names.len() as u64, count)?;
     let arrays = headers(s, count)?;
-    fill(s, names, arrays)
+    fill(s, names, arrays, progress)
 }
 
 fn magic(s: &mut Source<'_>, what: &'static str, expected: u64) -> Result<(), LoadError> {
@@ -227,12 +235,17 @@ fn header(s: &mut Source<'_>) -> Result<Array, LoadError> {
 }
 
 /// Reads the data of `arrays`, after checking that the file ends where the reader is.
-fn fill(s: &mut Source<'_>, names: Vec<String>, arrays: Vec<Array>) -> Result<Params, LoadError> {
+fn fill(
+    s: &mut Source<'_>,
+    names: Vec<String>,
+    arrays: Vec<Array>,
+    progress: Option<&dyn Fn(u64, u64)>,
+) -> Result<Params, LoadError> {
     if s.left() > 0 {
         return Err(s.error(LoadErrorKind::TrailingBytes { what: "the parameters", bytes: s.left() }));
     }
     let infos: Vec<TensorInfo> = arrays.iter().map(|a| a.info.clone()).collect();
-    let tensors = pack(&infos, |i, bytes| {
+    let tensors = pack(&infos, progress, |i, bytes| {
         let Some(array) = arrays.get(i) else { return Ok(()) };
         s.seek(array.at)?;
         s.read("the data", bytes)?;

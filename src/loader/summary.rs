@@ -45,6 +45,10 @@ pub struct SummaryIo {
     pub kind: String,
     /// Its shape, as far as it is declared.
     pub shape: String,
+    /// The labels of its columns where it is the scores `[rows, classes]` of a classifier that ONNX makes a
+    /// sequence of maps of (`ZipMap`); empty for all others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
 }
 
 /// How often a model uses an operator.
@@ -95,7 +99,10 @@ pub fn summarize(path: &Path, params: Option<&Path>) -> Result<ModelSummary, Loa
             without_params(&path, params)?;
             summarize_onnx(&path)
         }
-        (path, Kind::Json) => Ok(of_graph(&load_json(&path, params)?, "TVM graph JSON")),
+        (path, Kind::Json) => Ok(of_graph(
+            &load_json(&path, &super::LoadOptions { params, ..Default::default() })?,
+            "TVM graph JSON",
+        )),
     }
 }
 
@@ -104,6 +111,7 @@ fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
         name: name.to_owned(),
         kind: t.dtype.map_or("?".to_owned(), |d| d.to_string()),
         shape: t.shape.as_ref().map_or("?".to_owned(), ToString::to_string),
+        classes: Vec::new(),
     };
     let mut operators: BTreeMap<&str, usize> = BTreeMap::new();
     for node in graph.nodes() {

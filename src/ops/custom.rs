@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Lowering, OpCx, OpError, Operand, Operator};
+use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelSource, NativeKernel, grid_1d};
 
@@ -49,7 +50,8 @@ pub type InferFn = dyn Fn(&OpCx) -> Result<Vec<TensorInfo>, OpError> + Send + Sy
 #[derive(Clone)]
 pub struct CustomKernel {
     name: Arc<str>,
-    call: KernelCall,
+    /// By the API of the devices that it is for; `None` is for all.
+    calls: Vec<(Option<String>, KernelCall)>,
     infer: Arc<InferFn>,
 }
 
@@ -65,7 +67,17 @@ impl CustomKernel {
         call: KernelCall,
         infer: impl Fn(&OpCx) -> Result<Vec<TensorInfo>, OpError> + Send + Sync + 'static,
     ) -> Self {
-        CustomKernel { name: name.into(), call, infer: Arc::new(infer) }
+        CustomKernel { name: name.into(), calls: vec![(None, call)], infer: Arc::new(infer) }
+    }
+
+    /// An operator `name` with outputs of fixed types and shapes and kernels for several devices: each comes with the
+    /// name of the API ([`crate::backend::DeviceInfo::api`]) whose devices it is for, or with none for all others.
+    pub fn by_device(
+        name: impl Into<Arc<str>>,
+        calls: Vec<(Option<String>, KernelCall)>,
+        outputs: Vec<TensorInfo>,
+    ) -> Self {
+        CustomKernel { name: name.into(), calls, infer: Arc::new(move |_| Ok(outputs.clone())) }
     }
 
     /// The name the caller gave it.
@@ -73,9 +85,33 @@ impl CustomKernel {
         &self.name
     }
 
-    /// The kernel.
-    pub fn call(&self) -> &KernelCall {
-        &self.call
+    /// The kernel for devices of the API `api`.
+    pub fn call(&self, api: &str) -> Option<&KernelCall> {
+        let own = self.calls.iter().find(|(on, _)| on.as_deref() == Some(api));
+        own.or_else(|| self.calls.iter().find(|(on, _)| on.is_none())).map(|(_, call)| call)
+    }
+
+    fn call_on(&self, api: &str) -> Result<&KernelCall, OpError> {
+        self.call(api).ok_or_else(|| {
+            let there: Vec<&str> = self.calls.iter().filter_map(|(on, _)| on.as_deref()).collect();
+            OpError::unsupported(format!(
+                "{} on {api}: there are kernels for {}",
+                self.name,
+                there.join(", ")
+            ))
+        })
+    }
+
+    fn native(&self, call: &KernelCall) -> Result<NativeKernel, OpError> {
+        let Some(native) = call.source.native() else {
+            return Err(OpError::unsupported(format!("{} has no native function", self.name)));
+        };
+        if call.params.is_empty() {
+            return Ok(native.clone());
+        }
+        let (native, params) = (native.clone(), call.params.clone());
+        let name: Arc<str> = native.name().into();
+        Ok(NativeKernel::new(name, move |args| native.call(&mut args.with_params(&params))))
     }
 }
 
@@ -96,13 +132,14 @@ impl Operator for CustomKernel {
             let (found, expected) = (cx.output_count(), outputs.len().to_string());
             return Err(OpError::Count { what: "outputs", found, expected });
         }
-        if let Some((_, reflection)) = self.call.source.spirv() {
+        for (_, call) in &self.calls {
+            let Some((_, reflection)) = call.source.spirv() else { continue };
             let (args, bindings) = (cx.input_count() + outputs.len(), reflection.bindings.len());
             if args != bindings {
                 let what = "inputs and outputs";
                 return Err(OpError::Count { what, found: args, expected: format!("{bindings} bindings") });
             }
-            let (given, wanted) = (self.call.params.len(), reflection.params_bytes as usize);
+            let (given, wanted) = (call.params.len(), reflection.params_bytes as usize);
             if given != wanted {
                 let what = "parameter bytes";
                 return Err(OpError::Count { what, found: given, expected: wanted.to_string() });
@@ -112,19 +149,16 @@ impl Operator for CustomKernel {
     }
 
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
-        let Some(native) = self.call.source.native() else {
-            return Err(OpError::unsupported(format!("{} has no native function", self.name)));
-        };
-        if self.call.params.is_empty() {
-            return Ok(native.clone());
-        }
-        let (native, params) = (native.clone(), self.call.params.clone());
-        let name: Arc<str> = native.name().into();
-        Ok(NativeKernel::new(name, move |args| native.call(&mut args.with_params(&params))))
+        self.native(self.call_on("cpu")?)
+    }
+
+    fn cpu_on(&self, _: &OpCx, device: &DeviceInfo) -> Result<NativeKernel, OpError> {
+        self.native(self.call_on(device.api)?)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let source = &self.call.source;
+        let call = self.call_on(lower.device().api)?;
+        let source = &call.source;
         let Some((_, reflection)) = source.spirv() else {
             return Err(OpError::unsupported(format!("{} has no device kernel", self.name)));
         };
@@ -133,7 +167,7 @@ impl Operator for CustomKernel {
             return Err(OpError::unsupported(what));
         }
         let max = lower.device().limits.max_groups;
-        let groups = match self.call.grid {
+        let groups = match call.grid {
             Grid::Groups(groups) => groups,
             Grid::PerElement => {
                 let local = reflection.local_size.iter().product();
@@ -149,7 +183,7 @@ impl Operator for CustomKernel {
         }
         let inputs = (0..cx.input_count()).map(Operand::Input);
         let args: Vec<Operand> = inputs.chain((0..cx.output_count()).map(Operand::Output)).collect();
-        lower.dispatch_module(source.clone(), Vec::new(), &args, self.call.params.clone(), groups);
+        lower.dispatch_module(source.clone(), Vec::new(), &args, call.params.clone(), groups);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::OpError;
 use crate::backend::DeviceInfo;
 use crate::graph::Tensor;
-use crate::kernel::{KernelId, KernelInfo, KernelSource, grid_1d};
+use crate::kernel::{KernelId, KernelInfo, KernelSource, Requires, grid_1d};
 
 /// A tensor or scratch range that a step reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,6 +131,18 @@ impl<'a> Lowering<'a> {
     /// Whether the device can run kernel `id`.
     pub fn can_run(&self, id: KernelId) -> bool {
         self.device.features.contains(id.info().requires)
+    }
+
+    /// Invocations of the eight subgroups that a work-group of `kernel` has, where it can use cooperative matrices of
+    /// `float16`.
+    pub fn matrix_threads(&self, kernel: KernelId) -> Option<u32> {
+        let device = self.device;
+        let threads = device.subgroup.checked_mul(8)?;
+        // Both sizes divide what the kernels load in a step.
+        let fits = matches!(device.subgroup, 32 | 64)
+            && threads <= device.limits.max_group_items.min(device.limits.max_group_size[0]);
+        let has = device.features.contains(Requires::MATRIX_F16) && self.can_run(kernel);
+        (fits && has).then_some(threads)
     }
 
     /// Makes a scratch range of `bytes`, valid for this operator's steps.

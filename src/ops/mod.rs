@@ -51,6 +51,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorError, TensorInfo};
 use crate::kernel::NativeKernel;
@@ -209,6 +210,15 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// # Errors
     /// [`OpError::Unsupported`] where there is none for these types.
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError>;
+
+    /// As [`Operator::cpu`], where the function depends on the device that it is for.
+    ///
+    /// # Errors
+    /// As there.
+    fn cpu_on(&self, cx: &OpCx, device: &DeviceInfo) -> Result<NativeKernel, OpError> {
+        let _ = device;
+        self.cpu(cx)
+    }
 
     /// Emits the dispatches that compute it with SPIR-V kernels.
     ///

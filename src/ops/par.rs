@@ -1,11 +1,90 @@
-//! Long loops of native functions cut into parts for the thread pool.
+//! Loops of native functions cut into parts for the thread pool.
 
-use rayon::prelude::*;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Elements of one part.
 const PART: usize = 16 << 10;
 /// Below this many elements one thread is faster.
 const PARALLEL: usize = 2 * PART;
+
+/// How long a thread that is done polls for the others: to sleep and be woken takes longer than most parts.
+const POLLED: Duration = Duration::from_micros(500);
+
+/// Calls `f` with every item, in no order; each thread of the pool takes the next one when it is free, so
+/// that a thread that comes late or is slow does less.
+pub(crate) fn share<I>(items: I, f: impl Fn(I::Item) + Sync)
+where
+    I: Iterator + Send,
+    I::Item: Send,
+{
+    let done: Result<(), Infallible> = try_share(items, |item| {
+        f(item);
+        Ok(())
+    });
+    match done {
+        Ok(()) => {}
+        Err(never) => match never {},
+    }
+}
+
+/// As [`share`], for functions that may fail: items that nobody has taken yet are left then.
+///
+/// # Errors
+/// One of those that `f` returned.
+pub(crate) fn try_share<I, E>(items: I, f: impl Fn(I::Item) -> Result<(), E> + Sync) -> Result<(), E>
+where
+    I: Iterator + Send,
+    I::Item: Send,
+    E: Send,
+{
+    let threads = rayon::current_num_threads().min(items.size_hint().1.unwrap_or(usize::MAX));
+    if threads <= 1 {
+        return { items }.try_for_each(f);
+    }
+    struct Shared<I, E> {
+        items: Option<I>,
+        failed: Option<E>,
+    }
+    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    let shared = Mutex::new(Shared { items: Some(items), failed: None });
+    let running = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let mut next = lock(&shared);
+            let Some(item) = next.items.as_mut().and_then(Iterator::next) else {
+                next.items = None;
+                return;
+            };
+            running.fetch_add(1, Ordering::Relaxed);
+            drop(next);
+            if let Err(error) = f(item) {
+                let mut shared = lock(&shared);
+                shared.items = None;
+                shared.failed.get_or_insert(error);
+            }
+            running.fetch_sub(1, Ordering::Release);
+        }
+    };
+    rayon::in_place_scope(|scope| {
+        (1..threads).for_each(|_| scope.spawn(|_| work()));
+        work();
+        let mut polls = 0u32;
+        let mut start = None;
+        while running.load(Ordering::Acquire) > 0 {
+            std::hint::spin_loop();
+            polls += 1;
+            if polls % 64 == 0 && start.get_or_insert_with(Instant::now).elapsed() > POLLED {
+                break;
+            }
+        }
+    });
+    shared.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err)
+}
 
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.
 pub(crate) fn parts<T: Send>(out: &mut [T], f: impl Fn(usize, &mut [T]) + Send + Sync) {
@@ -17,12 +96,30 @@ fn parts_of<T: Send>(out: &mut [T], f: &(dyn Fn(usize, &mut [T]) + Send + Sync))
     if out.len() <= PARALLEL {
         f(0, out);
     } else {
-        out.par_chunks_mut(PART).enumerate().for_each(|(i, part)| f(i * PART, part));
+        share(out.chunks_mut(PART).enumerate(), |(i, part)| f(i * PART, part));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn every_item_is_taken_once_and_errors_come_back() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+        let mut out = vec![0u32; 999];
+        pool.install(|| super::share(out.iter_mut(), |v| *v += 1));
+        assert!(out.iter().all(|v| *v == 1));
+        let failed = pool.install(|| super::try_share(0..100, |i| if i == 70 { Err(i) } else { Ok(()) }));
+        assert_eq!(failed, Err(70));
+        assert_eq!(super::try_share(0..0, |i: i32| Err(i)), Ok(()));
+    }
+
+    #[test]
+    fn a_panic_of_a_part_reaches_the_caller() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let run = || pool.install(|| super::share(0..50, |i| assert!(i != 33, "part 33")));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    }
+
     #[test]
     fn every_element_is_in_one_part_at_its_place() {
         for n in [0, 1, super::PARALLEL, super::PARALLEL + 1, 5 * super::PART + 3] {

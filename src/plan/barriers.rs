@@ -1,6 +1,6 @@
 //! Puts barriers between the commands of a plan.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{Domain, Loc, Place, Plan, Segment, Work};
 use crate::backend::DeviceInfo;
@@ -19,7 +19,7 @@ pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], resolve: &Resou
     let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
     for segment in &mut plan.segments {
         let in_order = devices.get(segment.device as usize).is_none_or(|d| d.in_order);
-        if in_order {
+        if in_order || segment.by_session {
             segment.closing = None;
             segment.commands.iter_mut().for_each(|c| c.barrier = None);
             segment.host_reads = Vec::new();
@@ -63,6 +63,10 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
         }
         if let Some(first) = group.first_mut() {
             first.barrier = tracker.command(&touches);
+            if first.ordered {
+                let (src, dst) = first.barrier.map_or((Access::NONE, Access::NONE), |b| (b.src, b.dst));
+                first.barrier = Some(Barrier { src: src | Access::DEVICE, dst: dst | Access::DEVICE });
+            }
         }
     }
     let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
@@ -73,7 +77,15 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
 impl Segment {
     /// An empty segment on `device`.
     pub(super) fn new(device: u32) -> Self {
-        Segment { device, commands: Vec::new(), closing: None, host_reads: Vec::new() }
+        Segment {
+            device,
+            by_session: false,
+            waits: Vec::new(),
+            after: BTreeSet::new(),
+            commands: Vec::new(),
+            closing: None,
+            host_reads: Vec::new(),
+        }
     }
 
     /// All barriers, for counting.
@@ -92,7 +104,19 @@ impl Work {
                 f(*src, Access::TRANSFER_READ);
                 f(*dst, Access::TRANSFER_WRITE);
             }
+            Work::Move { src, dst, .. } => {
+                f(*src, Access::HOST_READ);
+                f(*dst, Access::HOST_WRITE);
+            }
             Work::Fill { dst, .. } => f(*dst, Access::TRANSFER_WRITE),
+        }
+    }
+
+    /// The device whose memory it reads, where that is not the segment's.
+    pub(super) fn reads_on(&self) -> Option<u32> {
+        match self {
+            Work::Move { from, .. } => Some(*from),
+            Work::Dispatch { .. } | Work::Copy { .. } | Work::Fill { .. } => None,
         }
     }
 }

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
+use super::boundary::{Carrier, cross};
 use super::flow::{Flow, FlowNode, ValueId, node_error};
 use super::half::{HalfConstants, Precision};
 use super::report::{NodeReport, PlanReport};
+use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
 use super::storage::{Backing, Life, Storage};
 use super::{
     Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
@@ -44,6 +46,10 @@ pub struct PlanOptions {
     /// The device of each node of the [`Draft`] that was made with the same options; those of nodes that the
     /// options above or the graph place are not read.
     pub assigned: Option<Arc<[u32]>>,
+    /// Names of nodes that the graph places on devices which the table does not have, and which run on entry 0.
+    pub foreign: BTreeSet<String>,
+    /// Lets devices use tensors between them in place, where they can; else the session copies them.
+    pub share: bool,
 }
 
 impl Default for PlanOptions {
@@ -59,6 +65,8 @@ impl Default for PlanOptions {
             place_ops: BTreeMap::new(),
             device: 0,
             assigned: None,
+            foreign: BTreeSet::new(),
+            share: true,
         }
     }
 }
@@ -80,12 +88,33 @@ enum NodeWork {
     Alias,
     Native(NativeKernel),
     Device(Lowered),
+    /// The session copies from memory of a device.
+    Session {
+        from: u32,
+    },
 }
 
 struct Lowering1 {
     device: u32,
     fallback: Option<String>,
     work: NodeWork,
+}
+
+impl Lowering1 {
+    fn lane(&self) -> Lane {
+        match self.work {
+            NodeWork::Session { .. } => Lane::Session,
+            _ => Lane::Device(self.device),
+        }
+    }
+
+    /// The device that reads what the node reads.
+    fn reads_on(&self) -> u32 {
+        match self.work {
+            NodeWork::Session { from } => from,
+            _ => self.device,
+        }
+    }
 }
 
 impl Compiler<'_> {
@@ -95,15 +124,27 @@ impl Compiler<'_> {
     /// [`PlanError`].
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
         let (flow, fused, halved) = self.flow(infos, values)?;
-        let lowered: Vec<Lowering1> =
+        let mut lowered: Vec<Lowering1> =
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
-        let order = schedule(&flow, &lowered);
-        let mut emit = Emitter::new(self, &flow, &lowered, &order);
+        let devices: Vec<u32> = lowered.iter().map(|l| l.device).collect();
+        let alias = aliases(&flow, &lowered);
+        let (crossings, carriers) = cross(&mut flow, &devices, &alias, self.devices, self.options.share);
+        for carrier in carriers {
+            lowered.push(self.carry(&flow, lowered.len(), carrier)?);
+        }
+        let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(&flow, &lowered, n)).collect();
+        let needs = Needs::new(&flow, &steps);
+        let order = schedule(&flow, &steps, &needs);
+        let cut = Cut::new(&order, &steps, &needs);
+        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs);
         emit.pack();
         let mut plan = emit.emit()?;
+        plan.report.crossings = crossings;
+        plan.report.foreign = self.options.foreign.iter().cloned().collect();
         plan.report.graph_nodes = self.graph.nodes().len();
         plan.report.fused = fused;
         plan.report.halved = halved;
+        order_segments(&mut plan, &|place| (place, 0));
         insert_barriers(&mut plan, self.devices, &|place| (place, 0));
         plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
         Ok(plan)
@@ -146,15 +187,25 @@ impl Compiler<'_> {
     pub(super) fn commands_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<u32, OpError> {
         Ok(match self.lower_on(node, cx, device)? {
             NodeWork::Alias => 0,
-            NodeWork::Native(_) => 1,
+            NodeWork::Native(_) | NodeWork::Session { .. } => 1,
             NodeWork::Device(lowered) => lowered.steps.len() as u32,
         })
+    }
+
+    fn carry(&self, flow: &Flow, n: usize, carrier: Carrier) -> Result<Lowering1, PlanError> {
+        let node = &flow.nodes[n];
+        let (device, work) = match carrier {
+            Carrier::Session { from, to } => (to, Ok(NodeWork::Session { from })),
+            Carrier::Device(d) => (d, self.lower_on(node, &flow.cx(n), d)),
+        };
+        let work = work.map_err(|source| node_error(&node.name, node.op.as_ref(), source))?;
+        Ok(Lowering1 { device, fallback: None, work })
     }
 
     fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
-            return Ok(NodeWork::Native(node.op.cpu(cx)?));
+            return Ok(NodeWork::Native(node.op.cpu_on(cx, info)?));
         }
         if cx.outputs().iter().all(|o| o.bytes() == 0) {
             return Ok(NodeWork::Device(Lowered::default()));
@@ -200,41 +251,19 @@ fn operand_bytes(operand: Operand, lowered: &Lowered, cx: &OpCx) -> u64 {
     bytes as u64
 }
 
-/// An order of the nodes in which producers come first and the device changes seldom.
-fn schedule(flow: &Flow, lowered: &[Lowering1]) -> Vec<usize> {
-    let n = flow.nodes.len();
-    let devices: BTreeSet<u32> = lowered.iter().map(|l| l.device).collect();
-    if devices.len() < 2 {
-        return (0..n).collect();
-    }
-    let mut producer = vec![usize::MAX; flow.values.len()];
-    for (i, node) in flow.nodes.iter().enumerate() {
-        node.outputs.iter().for_each(|&v| producer[v] = i);
-    }
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); n];
-    let mut waits = vec![0usize; n];
-    for (i, node) in flow.nodes.iter().enumerate() {
-        let reads = node.inputs.iter().flatten().map(|&v| producer[v]).filter(|p| *p != usize::MAX);
-        let before: BTreeSet<usize> = reads.chain(node.control_deps.iter().copied()).collect();
-        waits[i] = before.len();
-        before.into_iter().for_each(|b| users[b].push(i));
-    }
-    let mut ready: BTreeSet<(u32, usize)> =
-        (0..n).filter(|&i| waits[i] == 0).map(|i| (lowered[i].device, i)).collect();
-    let mut order = Vec::with_capacity(n);
-    let mut current = ready.first().map_or(0, |r| r.0);
-    while let Some(&next) = ready.range((current, 0)..=(current, usize::MAX)).next().or(ready.first()) {
-        ready.remove(&next);
-        current = next.0;
-        order.push(next.1);
-        for &u in &users[next.1] {
-            waits[u] -= 1;
-            if waits[u] == 0 {
-                ready.insert((lowered[u].device, u));
-            }
-        }
-    }
-    order
+/// For each node the input whose bytes it passes on, if it does nothing else.
+fn aliases(flow: &Flow, lowered: &[Lowering1]) -> Vec<Option<usize>> {
+    let alias = |n: usize| match lowered[n].work {
+        NodeWork::Alias => flow.nodes[n].op.alias(&flow.cx(n)),
+        _ => None,
+    };
+    (0..lowered.len()).map(alias).collect()
+}
+
+fn placed(flow: &Flow, lowered: &[Lowering1], n: usize) -> Placed {
+    let alias = matches!(lowered[n].work, NodeWork::Alias);
+    let cost = if alias { Cost::default() } else { flow.nodes[n].op.cost(&flow.cx(n)) };
+    Placed { lane: lowered[n].lane(), alias, work: cost.flops.saturating_add(cost.bytes) }
 }
 
 struct Emitter<'a> {
@@ -242,7 +271,11 @@ struct Emitter<'a> {
     flow: &'a Flow,
     lowered: &'a [Lowering1],
     order: &'a [usize],
+    cut: &'a Cut,
+    needs: &'a Needs,
     storage: Storage,
+    /// The steps that touch each class.
+    touched: HashMap<ValueId, BTreeSet<u32>>,
     life: HashMap<ValueId, Life>,
     /// Arena and offset of every class that lies in one.
     placed: HashMap<ValueId, (u32, u64)>,
@@ -266,14 +299,15 @@ enum CodeKey {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(compiler: &'a Compiler<'a>, flow: &'a Flow, lowered: &'a [Lowering1], order: &'a [usize]) -> Self {
-        let alias: Vec<Option<usize>> = (0..flow.nodes.len())
-            .map(|n| match lowered[n].work {
-                NodeWork::Alias => flow.nodes[n].op.alias(&flow.cx(n)),
-                _ => None,
-            })
-            .collect();
-        let mut storage = Storage::new(flow, &alias);
+    fn new(
+        compiler: &'a Compiler<'a>,
+        flow: &'a Flow,
+        lowered: &'a [Lowering1],
+        order: &'a [usize],
+        cut: &'a Cut,
+        needs: &'a Needs,
+    ) -> Self {
+        let mut storage = Storage::new(flow, &aliases(flow, lowered));
         if compiler.options.in_place {
             merge_in_place(compiler, flow, lowered, order, &mut storage);
         }
@@ -285,20 +319,29 @@ impl<'a> Emitter<'a> {
             let by_value = flow.nodes[n].op.value_inputs();
             let node = &flow.nodes[n];
             let reads = node.inputs.iter().enumerate().filter(|(i, _)| !by_value.contains(i));
-            for v in reads.filter_map(|(_, v)| *v).chain(node.outputs.iter().copied()) {
+            for v in reads.filter_map(|(_, v)| *v) {
+                life.entry(storage.root(v)).or_default().touch(step as u32, lowered[n].reads_on());
+            }
+            for &v in &node.outputs {
                 life.entry(storage.root(v)).or_default().touch(step as u32, lowered[n].device);
             }
         }
-        // Copies into outputs run after everything else, where nodes go that nobody places.
+        // Copies into outputs run after everything else.
         for &(_, v) in &storage.copies {
-            life.entry(storage.root(v)).or_default().touch(order.len() as u32, compiler.options.device);
+            let device = copied_on(flow, lowered, &storage, v, compiler.options.device);
+            life.entry(storage.root(v)).or_default().touch(order.len() as u32, device);
         }
+        let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(flow, lowered, n)).collect();
+        let touched = steps_of(order, flow, &steps, &|v| storage.root(v));
         Emitter {
             compiler,
             flow,
             lowered,
             order,
+            cut,
+            needs,
             storage,
+            touched,
             life,
             placed: HashMap::new(),
             scratch: HashMap::new(),
@@ -341,7 +384,13 @@ impl<'a> Emitter<'a> {
             };
             // Whole 16-byte texels, so that a view over the range may be rounded up.
             let bytes = (bytes_of.get(&root).copied().unwrap_or(0) as u64).next_multiple_of(16);
-            let request = Request { bytes, alignment, first: life.first, last: life.last };
+            let (mut first, mut last) = (life.first, life.last);
+            if domain == Domain::Host
+                && let Some(beside) = self.touched.get(&root).and_then(|t| self.cut.lifetime(t))
+            {
+                (first, last) = (first.min(beside.0), last.max(beside.1));
+            }
+            let request = Request { bytes, alignment, first, last };
             requests.entry(domain).or_default().push((Owner::Class(root), request));
         }
         for (step, &n) in self.order.iter().enumerate() {
@@ -385,7 +434,9 @@ impl<'a> Emitter<'a> {
     fn emit(mut self) -> Result<Plan, PlanError> {
         let mut segments: Vec<Segment> = Vec::new();
         let mut nodes = Vec::new();
-        for &n in self.order {
+        let mut segment_of: Vec<Option<u32>> = vec![None; self.lowered.len()];
+        let mut cut = None;
+        for (step, &n) in self.order.iter().enumerate() {
             let (device, node) = (self.lowered[n].device, nodes.len() as u32);
             let works = self.node_works(n)?;
             let flow_node = &self.flow.nodes[n];
@@ -400,13 +451,23 @@ impl<'a> Emitter<'a> {
                 commands: works.len() as u32,
                 output: cx.outputs().first().map(ToString::to_string).unwrap_or_default(),
             });
-            push_commands(&mut segments, device, works, node, self.joined(n));
+            if works.is_empty() {
+                continue;
+            }
+            if cut.replace(self.cut.of[step]) != Some(self.cut.of[step]) {
+                let by_session = self.lowered[n].lane() == Lane::Session;
+                segments.push(Segment { by_session, ..Segment::new(device) });
+            }
+            push_commands(&mut segments, works, node, self.joined(n));
+            segment_of[n] = Some(segments.len() as u32 - 1);
+            self.order_by_control(n, &segment_of, &mut segments);
         }
         let device = self.compiler.options.device;
         for (o, v) in self.storage.copies.clone() {
             let info = &self.flow.values[v].info;
             let bytes = info.bytes() as u64;
             let node = nodes.len() as u32;
+            let device = copied_on(self.flow, self.lowered, &self.storage, v, self.compiler.options.device);
             let mut works = Vec::new();
             if bytes > 0 {
                 let src = self.loc(v, device)?;
@@ -421,7 +482,10 @@ impl<'a> Emitter<'a> {
                 commands: works.len() as u32,
                 output: info.to_string(),
             });
-            push_commands(&mut segments, device, works, node, None);
+            if !works.is_empty() && segments.last().is_none_or(|s| s.lane() != Lane::Device(device)) {
+                segments.push(Segment::new(device));
+            }
+            push_commands(&mut segments, works, node, None);
         }
         let total = |f: fn(&Cost) -> u64| nodes.iter().map(|n: &NodeReport| f(&n.cost)).sum();
         let report = PlanReport {
@@ -451,6 +515,21 @@ impl<'a> Emitter<'a> {
         })
     }
 
+    /// Puts the commands of node `n`, the last ones there are, behind what control dependencies name.
+    fn order_by_control(&self, n: usize, segment_of: &[Option<u32>], segments: &mut [Segment]) {
+        let (Some(at), Some(segment)) = (segment_of[n], segments.last_mut()) else { return };
+        let node = segment.commands.last().map_or(0, |c| c.node);
+        for before in self.needs.control[n].iter().filter_map(|&dep| segment_of[dep]) {
+            if before != at {
+                segment.after.insert(before);
+            } else if let Some(first) =
+                segment.commands.iter_mut().rev().take_while(|c| c.node == node).last()
+            {
+                first.ordered = true;
+            }
+        }
+    }
+
     fn joined(&self, n: usize) -> Option<&'a BTreeSet<usize>> {
         match &self.lowered[n].work {
             NodeWork::Device(lowered) => Some(&lowered.joined),
@@ -463,6 +542,14 @@ impl<'a> Emitter<'a> {
         let device = lowered[n].device;
         match &lowered[n].work {
             NodeWork::Alias => Ok(Vec::new()),
+            &NodeWork::Session { from } => {
+                let node = &self.flow.nodes[n];
+                let (Some(&Some(source)), Some(&to)) = (node.inputs.first(), node.outputs.first()) else {
+                    return Ok(Vec::new());
+                };
+                let (src, dst) = (self.loc(source, from)?, self.loc(to, device)?);
+                Ok(if dst.bytes == 0 { Vec::new() } else { vec![Work::Move { src, from, dst }] })
+            }
             NodeWork::Native(kernel) => {
                 let node = &self.flow.nodes[n];
                 let by_value = node.op.value_inputs();
@@ -651,7 +738,8 @@ fn merge_in_place(
         if from == to || !same || !both || !read_once || last_use.get(&from) != Some(&step) {
             continue;
         }
-        if devices.get(&from) != devices.get(&to) {
+        // Another device could still be reading what is written over.
+        if devices.get(&from) != devices.get(&to) || devices.get(&from).is_some_and(|d| d.len() > 1) {
             continue;
         }
         storage.merge(source, node.outputs[0]);
@@ -660,23 +748,19 @@ fn merge_in_place(
     }
 }
 
-fn push_commands(
-    segments: &mut Vec<Segment>,
-    device: u32,
-    works: Vec<Work>,
-    node: u32,
-    joined: Option<&BTreeSet<usize>>,
-) {
-    if works.is_empty() {
-        return;
-    }
-    if segments.last().is_none_or(|s| s.device != device) {
-        segments.push(Segment::new(device));
-    }
+/// The device that copies value `v` into an output: the one that made it.
+fn copied_on(flow: &Flow, lowered: &[Lowering1], storage: &Storage, v: ValueId, otherwise: u32) -> u32 {
+    let root = storage.root(v);
+    let maker = flow.nodes.iter().position(|node| node.outputs.contains(&root));
+    maker.and_then(|n| lowered.get(n)).map_or(otherwise, |l| l.device)
+}
+
+/// Adds commands to the last segment.
+fn push_commands(segments: &mut [Segment], works: Vec<Work>, node: u32, joined: Option<&BTreeSet<usize>>) {
     if let Some(segment) = segments.last_mut() {
         segment.commands.extend(works.into_iter().enumerate().map(|(i, work)| {
             let joined = joined.is_some_and(|j| j.contains(&i));
-            PlannedCommand { barrier: None, work, node, joined }
+            PlannedCommand { barrier: None, work, node, joined, ordered: false }
         }));
     }
 }
@@ -694,20 +778,20 @@ fn io(segments: &[Segment], place: Place, name: String, info: TensorInfo) -> Pla
     };
     for (s, segment) in segments.iter().enumerate() {
         for (c, command) in segment.commands.iter().enumerate() {
-            let mut touched = false;
+            let mut touched = None;
             command.work.for_each_touch(&mut |loc, access| {
                 if loc.place == place {
-                    touched = true;
+                    touched = Some(command.work.reads_on().unwrap_or(segment.device));
                     io.reads += u32::from(!access.reads().is_empty());
                     io.writes += u32::from(!access.writes().is_empty());
                 }
             });
-            if touched {
+            if let Some(device) = touched {
                 let at = (s as u32, c as u32);
                 io.first = io.first.min(at);
                 io.last = io.last.max(at);
-                if let Err(i) = io.devices.binary_search(&segment.device) {
-                    io.devices.insert(i, segment.device);
+                if let Err(i) = io.devices.binary_search(&device) {
+                    io.devices.insert(i, device);
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::attention::find_attention;
 use super::chains::{ChainLimits, fuse_chains};
 use super::compile::is_alias;
 use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
@@ -112,6 +113,7 @@ impl Compiler<'_> {
         let nodes = flow.nodes.len();
         if self.options.fuse {
             find_functions(&mut flow);
+            find_attention(&mut flow);
             fuse(&mut flow)?;
         }
         let mut fused = nodes - flow.nodes.len();

@@ -1,6 +1,6 @@
 //! A graph specialized to concrete shapes: inferred, folded, dead parts dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::PlanError;
@@ -107,19 +107,19 @@ impl Flow {
         self.retain(&keep);
     }
 
-    /// Keeps the nodes marked in `keep`; control dependencies on others are dropped.
+    /// Keeps the nodes marked in `keep`. Who waited for another one waits for what that one waited for.
     pub fn retain(&mut self, keep: &[bool]) {
-        let mut position = vec![usize::MAX; self.nodes.len()];
-        let kept = keep.iter().enumerate().filter(|(_, k)| **k);
-        for (next, (n, _)) in kept.enumerate() {
-            position[n] = next;
+        let mut stands_for: Vec<BTreeSet<usize>> = Vec::with_capacity(self.nodes.len());
+        let mut next = 0;
+        for (node, keep) in self.nodes.iter_mut().zip(keep) {
+            let deps = node.control_deps.iter().filter_map(|&d| stands_for.get(d)).flatten();
+            let deps: BTreeSet<usize> = deps.copied().collect();
+            node.control_deps = deps.iter().copied().collect();
+            stands_for.push(if *keep { BTreeSet::from([next]) } else { deps });
+            next += usize::from(*keep);
         }
         let nodes = std::mem::take(&mut self.nodes);
         self.nodes = nodes.into_iter().zip(keep).filter(|(_, k)| **k).map(|(n, _)| n).collect();
-        for node in &mut self.nodes {
-            node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
-            node.control_deps.retain(|d| *d != usize::MAX);
-        }
     }
 
     /// Adds a constant value.
@@ -437,6 +437,25 @@ mod tests {
     use crate::dtype::DType;
     use crate::graph::GraphBuilder;
     use crate::ops::random::{Distribution, RandomFill};
+
+    #[test]
+    fn a_node_that_goes_leaves_its_control_dependencies_to_those_that_wait_for_it() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [3.into()]);
+        let one = g.constant("one", Tensor::new([3], &[1f32; 3]).unwrap());
+        let (first, a) = g.node("first", crate::ops::add(), &[Some(x), Some(x)], 1);
+        let (folded, b) = g.node("folded", crate::ops::add(), &[Some(one), Some(one)], 1);
+        let (last, c) = g.node("last", crate::ops::add(), &[Some(x), Some(b[0])], 1);
+        g.control_dep(folded, first);
+        g.control_dep(last, folded);
+        g.output("a", a[0]);
+        g.output("c", c[0]);
+        let info = TensorInfo::new(DType::F32, crate::shape::Shape::new([3]).unwrap());
+        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap();
+        let deps: Vec<(&str, &[usize])> =
+            flow.nodes.iter().map(|n| (n.name.as_str(), &n.control_deps[..])).collect();
+        assert_eq!(deps, [("first", &[][..]), ("last", &[0])]);
+    }
 
     #[test]
     fn random_numbers_are_computed_once_only_with_a_seed() {

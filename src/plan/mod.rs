@@ -1,7 +1,9 @@
 //! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
 
 pub mod arena;
+mod attention;
 mod barriers;
+mod boundary;
 mod chains;
 mod compile;
 mod draft;
@@ -11,10 +13,13 @@ mod idioms;
 pub mod place;
 mod report;
 mod rewrite;
+mod segments;
 mod split;
 mod storage;
 
+pub use attention::find_attention;
 pub use barriers::{ResourceMap, insert_barriers};
+pub use boundary::{Crossing, CrossingReport};
 pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
 pub use draft::{BoundaryCost, Draft, DraftNode};
@@ -23,7 +28,10 @@ pub use half::{HalfConstants, Precision};
 pub use idioms::find_functions;
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use rewrite::fuse;
+pub use segments::order_segments;
 pub use split::{Feed, HostStep, Split, StepInput, choose, split};
+
+use std::collections::BTreeSet;
 
 use crate::graph::{GraphError, Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
@@ -172,6 +180,15 @@ pub enum Work {
         /// Where to.
         dst: Loc,
     },
+    /// The session copies from memory of device `from` to memory of the segment's device.
+    Move {
+        /// Where from.
+        src: Loc,
+        /// The device that has `src`.
+        from: u32,
+        /// Where to.
+        dst: Loc,
+    },
     /// Fills with a word.
     Fill {
         /// What.
@@ -192,13 +209,23 @@ pub struct PlannedCommand {
     pub node: u32,
     /// It runs beside the command before it: both write different elements.
     pub joined: bool,
+    /// It waits for all commands before it, whatever they touch: the graph says so.
+    pub ordered: bool,
 }
 
-/// Commands that run on one device in one submission.
+/// Commands that run on one device in one submission. Segments of one device run one after the other; others run
+/// beside it unless it waits for them.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// Entry of the session's device table.
     pub device: u32,
+    /// Its commands are [`Work::Move`]: the session does them itself.
+    pub by_session: bool,
+    /// Earlier segments that must be over before it starts. Those that others of them wait for are left out, and
+    /// so are those of its own device.
+    pub waits: Vec<u32>,
+    /// Earlier segments that the graph's control dependencies put before it.
+    pub after: BTreeSet<u32>,
     /// Commands in order.
     pub commands: Vec<PlannedCommand>,
     /// The barrier after the last command that makes results visible to the host.

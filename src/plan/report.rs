@@ -1,7 +1,7 @@
 //! What a plan decided, for people and for JSON.
 
-use super::PlannedArena;
 use super::place::Roofline;
+use super::{CrossingReport, PlannedArena};
 use crate::ops::Cost;
 
 /// One node of a plan.
@@ -34,12 +34,18 @@ pub struct PlanReport {
     pub fused: usize,
     /// Nodes that compute in `float16` where the graph says `float32`.
     pub halved: usize,
+    /// What drivers said that the plan takes into account.
+    pub remarks: Vec<String>,
     /// Dispatches, copies and fills.
     pub commands: usize,
     /// Barriers between them.
     pub barriers: usize,
     /// Arenas.
     pub arenas: Vec<PlannedArena>,
+    /// Tensors that go from one device to another.
+    pub crossings: Vec<CrossingReport>,
+    /// Nodes that run on entry 0 because the device that the graph names is not in the table.
+    pub foreign: Vec<String>,
     /// Bytes of constants on all devices.
     pub constant_bytes: u64,
     /// What all nodes cost.

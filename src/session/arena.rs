@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Session;
-use super::compiled::{import_shared, shared};
+use super::compiled::{import_where_possible, shared};
 use super::device::Device;
 use super::error::Error;
 use crate::backend::Placement;
@@ -39,9 +39,7 @@ impl Arenas {
                 }
                 Domain::Host => {
                     let region = shared(arena.bytes)?;
-                    for (d, device) in devices.iter().enumerate() {
-                        buffers.insert(d as u32, import_shared(device, &region)?);
-                    }
+                    buffers = import_where_possible(devices, &region)?;
                     arenas._regions.push(region);
                 }
             }
@@ -89,8 +87,8 @@ struct State {
     /// Grows with every pool.
     version: u64,
     members: Vec<Weak<Member>>,
-    /// The run that used the pools last.
-    last: Option<Event>,
+    /// What the run that used the pools last submitted.
+    last: Vec<Event>,
 }
 
 /// Whose memory a pool is. A context that is in a session's table several times has a pool for each.
@@ -156,7 +154,7 @@ impl SharedArena {
     /// Waits until the run before has finished; nobody else runs before [`Turn::leave`].
     pub(super) fn turn(&self) -> Turn<'_> {
         let mut state = self.lock();
-        if let Some(event) = state.last.take() {
+        for event in std::mem::take(&mut state.last) {
             // Whoever submitted it is told of its errors.
             let _ = event.wait();
         }
@@ -185,9 +183,9 @@ impl Turn<'_> {
         self.state.fit(plan, devices)
     }
 
-    /// Ends the turn: the next one waits for `event`.
-    pub(super) fn leave(mut self, event: Option<&Event>) {
-        self.state.last = event.cloned();
+    /// Ends the turn: the next one waits for `events`.
+    pub(super) fn leave<'e>(mut self, events: impl Iterator<Item = &'e Event>) {
+        self.state.last.extend(events.cloned());
     }
 }
 
@@ -202,9 +200,7 @@ impl State {
                     buffers.insert(d, buffer.clone());
                 }
                 (Some((_, Pool::Host(region))), _) => {
-                    for (d, device) in devices.iter().enumerate() {
-                        buffers.insert(d as u32, import_shared(device, region)?);
-                    }
+                    buffers = import_where_possible(devices, region)?;
                     arenas._regions.push(Arc::clone(region));
                 }
                 _ => {}

@@ -8,32 +8,35 @@ use super::arena::{Arenas, Turn};
 use super::compiled::Compiled;
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
-use super::slot::{BindPolicy, Side, Slot, Source};
+use super::route::{Leg, LegWork, Move, Run};
+use super::slot::{BindPolicy, Side, Slot, Source, atoms};
 use super::stage::{Held, HeldMemory, Rest, owned};
-use crate::device::{Event, HostRead, HostWrite, Prepared};
+use crate::device::{Buffer, Event, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::import::Verdict;
 use crate::memory::range::ByteRange;
-use crate::plan::{Feed, Loc, Place, Plan, Segment, Work, insert_barriers};
+use crate::plan::{Domain, Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
-/// submission for each segment of the plan (one, on one device).
+/// submission for each segment of the plan (one, on one device), as soon as those it waits for are over.
 #[derive(Debug)]
 pub struct Binding<'e> {
     pub(super) inner: Arc<Inner>,
     pub(super) compiled: Arc<Compiled>,
     pub(super) inputs: Vec<Slot<'e>>,
     pub(super) outputs: Vec<Slot<'e>>,
-    pub(super) segments: Vec<Prepared>,
+    pub(super) segments: Vec<Leg>,
+    /// What the last run submitted and nobody has waited for, where several devices take part.
+    flying: Vec<Event>,
     arenas: Arenas,
     pub(super) has_run: bool,
     pub(super) policy: BindPolicy,
     /// Memory that was bound before and stays imported, newest last.
     pub(super) spare: Vec<(Side, usize, Slot<'e>)>,
     /// Commands recorded for other memory, newest last.
-    pub(super) recorded: Vec<(Vec<BufferRange>, Vec<Prepared>)>,
+    pub(super) recorded: Vec<(Vec<BufferRange>, Vec<Leg>)>,
     /// Inputs of the session's own memory that later stages read.
     pub(super) fed: BTreeMap<usize, Arc<SharedRegion>>,
     /// What runs after the plan, where sizes are known only then.
@@ -46,7 +49,10 @@ pub struct Binding<'e> {
 #[must_use = "results are complete only after `wait`"]
 pub struct Pending<'b, 'e> {
     binding: &'b mut Binding<'e>,
+    /// The submission, where the plan is one.
     event: Option<Event>,
+    /// The submissions, where it is several.
+    run: Option<Run>,
 }
 
 impl<'e> Binding<'e> {
@@ -114,6 +120,7 @@ impl<'e> Binding<'e> {
             inputs,
             outputs,
             segments: Vec::new(),
+            flying: Vec::new(),
             arenas,
             has_run: false,
             policy,
@@ -143,14 +150,69 @@ impl<'e> Binding<'e> {
         }
     }
 
-    pub(super) fn prepare(&self) -> Result<Vec<Prepared>, Error> {
+    pub(super) fn prepare(&self) -> Result<Vec<Leg>, Error> {
         let plan = self.ordered_plan()?;
-        (plan.segments.iter().enumerate())
-            .map(|(s, segment)| {
+        let leg = |(s, segment): (usize, &Segment)| {
+            let work = if segment.by_session {
+                LegWork::Moves(self.moves(segment)?)
+            } else {
                 let recording = self.record(&plan, s, None)?;
-                Ok(self.device(segment.device).queue.prepare(recording)?)
-            })
+                LegWork::Commands(self.device(segment.device).queue.prepare(recording)?)
+            };
+            let (device, waits) = (segment.device, segment.waits.clone());
+            let spans = if plan.segments.len() > 1 { self.spans(segment) } else { Vec::new() };
+            Ok(Leg { device, waits, work, spans })
+        };
+        plan.segments.iter().enumerate().map(leg).collect()
+    }
+
+    /// What the session copies itself.
+    fn moves(&self, segment: &Segment) -> Result<Vec<Move>, Error> {
+        let part = |loc: Loc, d: u32| -> Result<Buffer, Error> {
+            let base = match loc.place {
+                Place::Input(i) => self.inputs[i as usize].buffer(d),
+                Place::Output(o) => self.outputs[o as usize].buffer(d),
+                Place::Arena(a) => self.arenas.buffer(a, d),
+                Place::Constant(_) => None,
+            };
+            let base = base.ok_or_else(|| self.no_sharing(d))?;
+            Ok(base.sub_buffer(loc.offset, loc.bytes)?)
+        };
+        let moves = segment.commands.iter().filter_map(|c| match c.work {
+            Work::Move { src, from, dst } => Some((src, from, dst)),
+            _ => None,
+        });
+        let to = segment.device;
+        moves
+            .map(|(src, from, dst)| Ok(Move { from, src: part(src, from)?, to, dst: part(dst, to)? }))
             .collect()
+    }
+
+    /// Bytes of the process that a segment touches in bound memory.
+    fn spans(&self, segment: &Segment) -> Vec<(ByteRange, bool)> {
+        let mut spans = Vec::new();
+        for command in &segment.commands {
+            command.work.for_each_touch(&mut |loc, access| {
+                let slot = match loc.place {
+                    Place::Input(i) => self.inputs.get(i as usize),
+                    Place::Output(o) => self.outputs.get(o as usize),
+                    Place::Constant(_) | Place::Arena(_) => None,
+                };
+                if let Some((None, range)) = slot.and_then(|slot| slot.memory(segment.device)) {
+                    let start = range.start.saturating_add(loc.offset);
+                    let span = ByteRange::new(start, start.saturating_add(loc.bytes).min(range.end));
+                    let span = (span, !access.writes().is_empty());
+                    if !spans.contains(&span) {
+                        spans.push(span);
+                    }
+                }
+            });
+        }
+        spans
+    }
+
+    fn no_sharing(&self, d: u32) -> SessionError {
+        SessionError::NoSharing { device: self.device(d).context.info().name.clone() }
     }
 
     fn device(&self, d: u32) -> &Device {
@@ -158,7 +220,7 @@ impl<'e> Binding<'e> {
     }
 
     /// The plan with barriers that know which bound tensors share memory.
-    fn ordered_plan(&self) -> Result<Plan, Error> {
+    pub(super) fn ordered_plan(&self) -> Result<Plan, Error> {
         let mut plan = self.compiled.plan.clone();
         let mut shared: BTreeMap<Place, (Place, u64)> = BTreeMap::new();
         let mut seen = Vec::new();
@@ -179,7 +241,9 @@ impl<'e> Binding<'e> {
         }
         if !shared.is_empty() {
             let infos: Vec<_> = self.inner.devices.iter().map(|d| d.context.info()).collect();
-            insert_barriers(&mut plan, &infos, &|p| shared.get(&p).copied().unwrap_or((p, 0)));
+            let resolve = |p| shared.get(&p).copied().unwrap_or((p, 0));
+            order_segments(&mut plan, &resolve);
+            insert_barriers(&mut plan, &infos, &resolve);
         }
         Ok(plan)
     }
@@ -245,12 +309,44 @@ impl<'e> Binding<'e> {
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
+        let atom = self.device(d).context.info().limits.non_coherent_atom;
         let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
-            slots.iter().flat_map(|slot| slot.host_ranges(d)).collect()
+            slots.iter().flat_map(|slot| slot.host_ranges(d, atom)).collect()
         };
         r.flush = host(&self.inputs);
         r.invalidate = host(&self.outputs);
+        self.host_arenas(&mut r, plan, segment);
         Ok(r)
+    }
+
+    /// What other devices write and read of non-coherent memory that they share with the segment's.
+    fn host_arenas(&self, r: &mut Recording, plan: &Plan, segment: &Segment) {
+        let d = segment.device;
+        let atom = self.device(d).context.info().limits.non_coherent_atom;
+        for command in &segment.commands {
+            command.work.for_each_touch(&mut |loc, access| {
+                let buffer = match loc.place {
+                    Place::Arena(a) => {
+                        let shared = plan.arenas.get(a as usize).is_some_and(|a| a.domain == Domain::Host);
+                        self.arenas.buffer(a, d).filter(|_| shared)
+                    }
+                    Place::Input(_) | Place::Constant(_) => None,
+                    Place::Output(o) => self.outputs[o as usize].buffer(d).filter(|b| b.info().imported),
+                };
+                let Some(buffer) = buffer.filter(|b| !b.info().coherent && loc.bytes > 0) else { return };
+                let whole = buffer.range();
+                let range = BufferRange { offset: whole.offset + loc.offset, bytes: loc.bytes, ..whole };
+                let range = atoms(range, atom);
+                for (list, named) in [
+                    (&mut r.flush, !access.reads().is_empty()),
+                    (&mut r.invalidate, !access.writes().is_empty()),
+                ] {
+                    if named && !list.contains(&range) {
+                        list.push(range);
+                    }
+                }
+            });
+        }
     }
 
     /// Copies between host-visible memory and the device's own, before its first or after its last segment.
@@ -300,6 +396,7 @@ impl<'e> Binding<'e> {
             }
             Work::Copy { src, dst } => Command::Copy { src: self.range(*src, d)?, dst: self.range(*dst, d)? },
             Work::Fill { dst, value } => Command::Fill { dst: self.range(*dst, d)?, value: *value },
+            Work::Move { .. } => return Err(self.no_sharing(d).into()),
         })
     }
 
@@ -314,8 +411,7 @@ impl<'e> Binding<'e> {
             Place::Constant(c) => Some(self.compiled.constants[c as usize].buffer.range()),
             Place::Arena(a) => self.arenas.buffer(a, d).map(|b| b.range()),
         };
-        let base = base
-            .ok_or_else(|| SessionError::NoSharing { device: self.device(d).context.info().name.clone() })?;
+        let base = base.ok_or_else(|| self.no_sharing(d))?;
         Ok(BufferRange { offset: base.offset + loc.offset, bytes: loc.bytes, ..base })
     }
 
@@ -327,8 +423,8 @@ impl<'e> Binding<'e> {
         self.submit()?.wait()
     }
 
-    /// Submits a run. All but the last segment of a plan over several devices have finished when it returns,
-    /// and all of it where sizes are known only in the run.
+    /// Submits a run. Of a plan over several devices, whatever another device waits for has finished when it
+    /// returns, and all of it where sizes are known only in the run.
     ///
     /// # Errors
     /// As [`Binding::run`].
@@ -340,18 +436,31 @@ impl<'e> Binding<'e> {
         for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
             slot.stage_in(&self.inner.devices, io.info.bytes())?;
         }
-        let mut event: Option<Event> = None;
-        for (prepared, segment) in self.segments.iter().zip(&plan.segments) {
-            if let Some(before) = event.take() {
-                before.wait()?;
+        let (mut event, mut run) = (None, None);
+        match &self.segments[..] {
+            [] => {}
+            [leg] => event = leg.start(&self.inner.devices)?,
+            legs => {
+                // Another device may still work on what this run begins with.
+                for before in self.flying.drain(..) {
+                    // Its errors were for whoever submitted it.
+                    let _ = before.wait();
+                }
+                let started = Run::start(legs, |s| {
+                    self.inner.traffic.clear_way(&legs[s]);
+                    let event = legs[s].start(&self.inner.devices)?;
+                    event.iter().for_each(|event| self.inner.traffic.enter(&legs[s], event));
+                    Ok(event)
+                })?;
+                self.flying.extend(started.events().cloned());
+                run = Some(started);
             }
-            event = Some(self.device(segment.device).queue.submit_prepared(prepared)?);
         }
         if let Some(turn) = turn {
-            turn.leave(event.as_ref());
+            turn.leave(event.iter().chain(&self.flying));
         }
         self.has_run = true;
-        let mut pending = Pending { binding: self, event };
+        let mut pending = Pending { binding: self, event, run };
         if pending.binding.rest.is_some() {
             pending.finish()?;
             if let Some(rest) = &mut pending.binding.rest {
@@ -489,7 +598,7 @@ impl<'e> Binding<'e> {
 /// A tensor of a binding as the host sees it in place; [`HostView::read`] and [`HostView::write`] lend it.
 #[derive(Clone, Debug)]
 pub struct HostView {
-    buffer: crate::device::Buffer,
+    buffer: Buffer,
     info: TensorInfo,
 }
 
@@ -532,6 +641,11 @@ impl Pending<'_, '_> {
         if let Some(event) = self.event.take() {
             event.wait()?;
         }
+        if let Some(mut run) = self.run.take() {
+            let result = run.finish();
+            self.binding.flying.clear();
+            result?;
+        }
         let plan = &self.binding.compiled.plan;
         for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {
             slot.stage_out(&self.binding.inner.devices, io.info.bytes())?;
@@ -539,15 +653,17 @@ impl Pending<'_, '_> {
         Ok(())
     }
 
-    /// Whether the device has finished.
+    /// Whether the devices have finished.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn is_done(&self) -> Result<bool, Error> {
-        match &self.event {
-            Some(event) => Ok(event.is_done()?),
-            None => Ok(true),
+        for event in self.event.iter().chain(self.run.iter().flat_map(Run::events)) {
+            if !event.is_done()? {
+                return Ok(false);
+            }
         }
+        Ok(true)
     }
 }
 

@@ -1,10 +1,12 @@
 //! A plan with its device objects: kernels and parameters. Shared by all bindings of one shape.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::device::Device;
 use super::error::{Error, SessionError};
-use super::params::{Param, ParamStore, Sources};
+use super::params::{Param, ParamStore};
+use super::sources::Sources;
 use super::stage::Stage;
 use crate::backend::Placement;
 use crate::device::{Buffer, Kernel};
@@ -55,7 +57,11 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<V
             KernelCode::Device(StepKernel::Table(id)) => sources.shipped(*id),
             KernelCode::Device(StepKernel::Module(source)) => Arc::clone(source),
         };
-        Ok(devices[k.device as usize].context.create_kernel(&source, &k.spec)?)
+        let device = k.device as usize;
+        devices[device].context.create_kernel(&source, &k.spec).map_err(|error| {
+            sources.refuse(device, &source, &error);
+            error.into()
+        })
     };
     // Native functions need no compiling, and their devices may run kernels on this very pool.
     if plan.kernels.iter().all(|k| matches!(k.code, KernelCode::Native(_))) {
@@ -68,6 +74,15 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<V
 pub(super) fn shared(bytes: u64) -> Result<Arc<SharedRegion>, Error> {
     let bytes = usize::try_from(bytes.next_multiple_of(16)).unwrap_or(usize::MAX);
     Ok(HostRegion::new(bytes)?.into_shared())
+}
+
+/// Host memory of our own as every device has it that can import any.
+pub(super) fn import_where_possible(
+    devices: &[Device],
+    region: &Arc<SharedRegion>,
+) -> Result<BTreeMap<u32, Buffer>, Error> {
+    let can = devices.iter().enumerate().filter(|(_, device)| device.context.info().import.is_some());
+    can.map(|(d, device)| Ok((d as u32, import_shared(device, region)?))).collect()
 }
 
 pub(super) fn import_shared(device: &Device, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {

@@ -18,7 +18,9 @@ mod params;
 mod placement;
 mod profile;
 mod rebind;
+mod route;
 mod slot;
+mod sources;
 mod stage;
 pub mod tvm;
 mod unify;
@@ -30,7 +32,7 @@ pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
 pub use placement::{Placement, PlacementCache};
-pub use profile::{NodeTime, Profile};
+pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
 
 use std::collections::BTreeMap;
@@ -40,7 +42,8 @@ use self::binding::check_info;
 use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
-use self::params::Sources;
+use self::route::Traffic;
+use self::sources::Sources;
 use self::stage::Stage;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
@@ -70,6 +73,7 @@ struct Inner {
     params: Arc<ParamStore>,
     sources: Arc<Sources>,
     plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
+    traffic: Traffic,
 }
 
 /// A graph made ready on devices.
@@ -288,9 +292,11 @@ impl Inner {
             if let Some(placer) = &self.options.placer {
                 return placer.compile(self, graph, infos, known);
             }
-            let devices: Vec<&DeviceInfo> = self.devices.iter().map(|d| d.context.info()).collect();
+            let usable = self.sources.usable(&self.devices);
+            let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
             let (options, programs) = (&self.options.plan, self.sources.programs());
-            let plan = Compiler { graph, devices: &devices, options, programs }.compile(infos, known)?;
+            let mut plan = Compiler { graph, devices: &devices, options, programs }.compile(infos, known)?;
+            plan.report.remarks = self.sources.remarks();
             Compiled::new(plan, &self.devices, &self.params, &self.sources)
         };
         loop {
@@ -298,6 +304,7 @@ impl Inner {
             if let Some(found) = self.cached(&signature) {
                 return Ok(found);
             }
+            let remarks = self.sources.remarks().len();
             let compiled = match compile(&graph, &known) {
                 Ok(compiled) => Some(compiled),
                 Err(Error::Plan(PlanError::Choose { node, then })) => {
@@ -316,13 +323,18 @@ impl Inner {
                     continue;
                 }
                 Err(Error::Plan(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. })) => None,
+                // At most once for every device: what it refused is not planned again.
+                Err(_) if self.sources.remarks().len() > remarks => continue,
                 Err(e) => return Err(e),
             };
             let compiled = match compiled {
                 Some(compiled) => compiled,
                 None => match plan::split(&graph, infos, &known) {
                     Ok(split) => {
-                        let head = compile(&split.head, &known)?;
+                        let head = match compile(&split.head, &known) {
+                            Err(_) if self.sources.remarks().len() > remarks => continue,
+                            head => head?,
+                        };
                         Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
                     }
                     Err(PlanError::Choose { node, then }) => {
@@ -351,6 +363,7 @@ impl Inner {
             params: Arc::clone(&self.params),
             sources: Arc::clone(&self.sources),
             plans: Mutex::default(),
+            traffic: Traffic::default(),
         })
     }
 

@@ -14,7 +14,7 @@ use super::{Inner, Session, overrides};
 use crate::backend::{ContextDesc, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
-use crate::loader;
+use crate::loader::{self, LoadOptions};
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
 use crate::plan::{PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
@@ -40,6 +40,7 @@ enum Choice {
 pub struct SessionBuilder {
     graph: Option<Graph>,
     path: Option<PathBuf>,
+    any_device: bool,
     devices: Vec<Choice>,
     desc: ContextDesc,
     plan: PlanOptions,
@@ -56,6 +57,7 @@ impl Default for SessionBuilder {
         SessionBuilder {
             graph: None,
             path: None,
+            any_device: false,
             devices: Vec::new(),
             desc: ContextDesc::default(),
             plan: PlanOptions::default(),
@@ -70,9 +72,24 @@ impl Default for SessionBuilder {
 }
 
 impl SessionBuilder {
-    /// The model file: ONNX, or the graph JSON of TVM's graph executor beside its `.params`.
+    /// The model file: ONNX, or the graph JSON of TVM's graph executor beside its `.params`. The nodes of a graph
+    /// JSON run where its column `device_index` says ([`crate::loader::tvm::TvmGraph::place`]).
     pub fn model(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = Some(path.into());
+        self
+    }
+
+    /// Whether nodes of a graph JSON whose device is not in the table run on entry 0, which the plan's report then
+    /// says of them, instead of being an error.
+    pub fn any_device(mut self, any: bool) -> Self {
+        self.any_device = any;
+        self
+    }
+
+    /// Names of nodes that were placed on entry 0 because their device is not in the table, as
+    /// [`crate::loader::load_on`] tells them: the plan's report says so.
+    pub fn foreign_nodes(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.plan.foreign.extend(names);
         self
     }
 
@@ -169,6 +186,13 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
+    /// without, the session copies them, and what that costs can be measured.
+    pub fn share_memory(mut self, share: bool) -> Self {
+        self.plan.share = share;
+        self
+    }
+
     /// Places every node named `name` on entry `device` of the table.
     pub fn place_node(mut self, name: impl Into<String>, device: u32) -> Self {
         self.plan.place_nodes.insert(name.into(), device);
@@ -201,13 +225,8 @@ impl SessionBuilder {
     /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::UnknownPlace`] and
     /// [`SessionError::NoEntry`] for what [`SessionBuilder::place_node`] and [`SessionBuilder::place_op`] say.
     pub fn build(self) -> Result<Session, Error> {
-        let mut graph = match (self.graph, self.path) {
-            (Some(graph), _) => graph,
-            (None, Some(path)) => loader::load(&path)?,
-            (None, None) => return Err(SessionError::NoModel.into()),
-        };
-        if let Some(store) = &self.params {
-            store.unify(&mut graph)?;
+        if self.graph.is_none() && self.path.is_none() {
+            return Err(SessionError::NoModel.into());
         }
         let registry = Registry::with_defaults();
         let mut chosen = self.devices;
@@ -225,7 +244,22 @@ impl SessionBuilder {
         if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
             devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
         }
-        overrides::check(&self.plan, &graph, devices.len())?;
+        let mut plan = self.plan;
+        let mut graph = match (self.graph, self.path) {
+            (Some(graph), _) => graph,
+            (None, Some(path)) => {
+                let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
+                let options = LoadOptions::default();
+                let (graph, moved) = loader::load_on(&path, &options, &table, self.any_device)?;
+                plan.foreign.extend(moved);
+                graph
+            }
+            (None, None) => return Err(SessionError::NoModel.into()),
+        };
+        if let Some(store) = &self.params {
+            store.unify(&mut graph)?;
+        }
+        overrides::check(&plan, &graph, devices.len())?;
         let placer = (self.placement == Placement::Auto).then(|| {
             let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();
@@ -234,10 +268,11 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan: self.plan, bind: self.bind, arena: self.arena, placer },
+            options: Options { plan, bind: self.bind, arena: self.arena, placer },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),
+            traffic: Default::default(),
         };
         Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })
     }

@@ -9,9 +9,7 @@ use super::unify::Known;
 use crate::backend::Placement;
 use crate::device::Buffer;
 use crate::graph::{GraphError, Tensor, TensorIdentity};
-use crate::kernel::KernelSource;
 use crate::ops::PackKey;
-use crate::ops::pointwise::Programs;
 use crate::plan::{PlanError, PlannedConstant};
 
 /// Holds each parameter once for each device and layout, however many sessions read it.
@@ -141,24 +139,4 @@ fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> 
         }
     }
     Ok(buffer)
-}
-
-/// Kernel sources, so that one context compiles each once for all plans of a session.
-#[derive(Debug, Default)]
-pub(super) struct Sources {
-    shipped: Mutex<HashMap<crate::kernel::KernelId, Arc<KernelSource>>>,
-    programs: Programs,
-}
-
-impl Sources {
-    /// Chains of pointwise operators; equal ones have one source.
-    pub(super) fn programs(&self) -> &Programs {
-        &self.programs
-    }
-
-    /// The source of a shipped kernel; the same one at every call.
-    pub(super) fn shipped(&self, id: crate::kernel::KernelId) -> Arc<KernelSource> {
-        let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(KernelSource::shipped(id))))
-    }
 }

@@ -1,7 +1,11 @@
 //! Times of single operators on their devices.
 
+use std::time::Instant;
+
 use super::binding::Binding;
 use super::error::Error;
+use super::route::Run;
+use crate::device::Event;
 use crate::ops::Cost;
 
 /// The time of one operator in one run.
@@ -13,21 +17,48 @@ pub struct NodeTime {
     pub op: &'static str,
     /// The device it ran on.
     pub device: u32,
+    /// When it began, in nanoseconds from the run's start. Exact among the operators of one segment; the host's
+    /// clock places the segments.
+    pub begin_nanos: u64,
     /// Device time in nanoseconds.
     pub nanos: u64,
     /// What it costs.
     pub cost: Cost,
 }
 
+/// When one segment of the plan ran, by the host's clock in nanoseconds from the run's start.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct SegmentTime {
+    /// The device.
+    pub device: u32,
+    /// When it was submitted.
+    pub begin_nanos: u64,
+    /// When the host knew that it was over.
+    pub end_nanos: u64,
+}
+
+impl SegmentTime {
+    /// Whether both were under way at one time.
+    pub fn overlaps(&self, other: &SegmentTime) -> bool {
+        self.begin_nanos < other.end_nanos && other.begin_nanos < self.end_nanos
+    }
+}
+
 /// The times of one run, operator by operator.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Profile {
-    /// Operators in the order they ran.
+    /// Operators in the order of the plan, where their device has a clock.
     pub nodes: Vec<NodeTime>,
+    /// The segments of the plan, in order.
+    pub segments: Vec<SegmentTime>,
     /// From the first command's start to the last one's end, summed over segments, in nanoseconds.
     pub device_nanos: u64,
     /// From submission to the end of the wait, in nanoseconds.
     pub host_nanos: u64,
+    /// Bytes of inputs, outputs and tensors between devices that are copied in each run.
+    pub bytes_moved: u64,
+    /// Bytes of such tensors that are used where they are.
+    pub bytes_not_moved: u64,
 }
 
 impl Profile {
@@ -46,8 +77,8 @@ impl Profile {
 }
 
 impl Binding<'_> {
-    /// Runs once with a timestamp around every operator. Timestamps wait for what came before, so operators
-    /// that would overlap run one after the other.
+    /// Runs once with a timestamp around every operator. Timestamps wait for what came before, so operators of one
+    /// device that would overlap run one after the other; devices work at the same time as in any run.
     ///
     /// # Errors
     /// As [`Binding::run`].
@@ -58,29 +89,62 @@ impl Binding<'_> {
         let turn = shared.as_deref().map(|arena| arena.turn());
         let _turn = turn.map(|turn| self.enter(turn)).transpose()?;
         let mut profile = Profile::default();
-        let plan = self.compiled.plan.clone();
+        (profile.bytes_moved, profile.bytes_not_moved) = self.bytes_moved();
+        let plan = self.ordered_plan()?;
+        let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); plan.segments.len()];
+        let mut recordings = Vec::new();
         for (s, segment) in plan.segments.iter().enumerate() {
-            let mut nodes = Vec::new();
-            let recording = self.record(&plan, s, Some(&mut nodes))?;
-            let queue = &self.inner.devices[segment.device as usize].queue;
-            let start = std::time::Instant::now();
-            let event = queue.submit(recording)?;
-            event.wait()?;
-            profile.host_nanos += start.elapsed().as_nanos() as u64;
-            let times = event.timestamps()?;
-            let Some((first, last)) = times.first().zip(times.last()) else { continue };
-            profile.device_nanos += last.saturating_sub(*first);
-            for (pair, node) in times.windows(2).zip(&nodes) {
+            let recording = (!segment.by_session).then(|| self.record(&plan, s, Some(&mut nodes[s])));
+            recordings.push(recording.transpose()?);
+        }
+        let mut events: Vec<Option<Event>> = vec![None; plan.segments.len()];
+        let devices = &self.inner.devices;
+        let start = Instant::now();
+        let mut run = Run::start(&self.segments, |s| match recordings[s].take() {
+            Some(recording) => {
+                let event = devices[plan.segments[s].device as usize].queue.submit(recording)?;
+                events[s] = Some(event.clone());
+                Ok(Some(event))
+            }
+            None => self.segments[s].start(devices),
+        })?;
+        run.finish()?;
+        profile.host_nanos = start.elapsed().as_nanos() as u64;
+        let since = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
+        for (s, segment) in plan.segments.iter().enumerate() {
+            let times = run.times[s].map_or((0, 0), |(begin, end)| (since(begin), since(end)));
+            let (device, (begin_nanos, end_nanos)) = (segment.device, times);
+            profile.segments.push(SegmentTime { device, begin_nanos, end_nanos });
+            let times = events[s].as_ref().map_or(Ok(Vec::new()), Event::timestamps)?;
+            let Some((&first, &last)) = times.first().zip(times.last()) else { continue };
+            let whole = last.saturating_sub(first);
+            profile.device_nanos += whole;
+            // It may have waited in the queue behind others.
+            let began = end_nanos.saturating_sub(whole).max(begin_nanos);
+            for (pair, node) in times.windows(2).zip(&nodes[s]) {
                 let Some(report) = plan.report.nodes.get(*node as usize) else { continue };
                 profile.nodes.push(NodeTime {
                     name: report.name.clone(),
                     op: report.op,
                     device: segment.device,
+                    begin_nanos: began + pair[0].saturating_sub(first),
                     nanos: pair[1].saturating_sub(pair[0]),
                     cost: report.cost,
                 });
             }
         }
         Ok(profile)
+    }
+
+    /// Bytes of inputs, outputs and tensors between devices that each run copies, and those that it does not.
+    pub fn bytes_moved(&self) -> (u64, u64) {
+        let verdicts = self.verdicts().map(|v| {
+            let copies = v.path.copies_on_cpu() || v.path.copies_on_device();
+            (if copies { v.bytes } else { 0 }, v.bytes)
+        });
+        let crossings = self.plan().report.crossings.iter().map(|c| (c.copied(), c.bytes));
+        verdicts.chain(crossings).fold((0, 0), |(moved, kept), (copied, bytes)| {
+            (moved + copied, kept + bytes.saturating_sub(copied))
+        })
     }
 }

@@ -258,6 +258,11 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
+    /// The memory that the kernels of device `d` are given.
+    pub(super) fn buffer(&self, d: u32) -> Option<&Buffer> {
+        self.compute.get(&d)
+    }
+
     /// What the kernels of device `d` are given.
     pub(super) fn range(&self, d: u32) -> Option<BufferRange> {
         self.compute.get(&d).map(Buffer::range)
@@ -292,11 +297,12 @@ impl<'e> Slot<'e> {
 
     /// Ranges of non-coherent memory on device `d` that the host writes (input) or reads (output): where it copies
     /// to, and the caller's own memory where that is imported.
-    pub(super) fn host_ranges(&self, d: u32) -> impl Iterator<Item = BufferRange> {
+    pub(super) fn host_ranges(&self, d: u32, atom: u64) -> impl Iterator<Item = BufferRange> {
         let staged = self.stage.iter().filter(move |(on, _)| *on == d).map(|(_, buffer)| buffer);
         let imported = self.compute.get(&d).into_iter().chain(self.transfer.get(&d));
         let imported = imported.filter(|buffer| buffer.info().imported);
-        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(Buffer::range)
+        let of_import = move |b: &Buffer| if b.info().imported { atoms(b.range(), atom) } else { b.range() };
+        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(of_import)
     }
 
     /// Copies the caller's bytes to where the device finds them, if the CPU has to.
@@ -357,6 +363,14 @@ impl<'e> Slot<'e> {
         buffer.host_address()?;
         buffer.sub_buffer(0, bytes).ok()
     }
+}
+
+/// The whole atoms around a range of an import, which are whole pages.
+pub(super) fn atoms(range: BufferRange, atom: u64) -> BufferRange {
+    let atom = atom.max(1);
+    let start = range.offset / atom * atom;
+    let end = range.offset.saturating_add(range.bytes).next_multiple_of(atom);
+    BufferRange { offset: start, bytes: end.saturating_sub(start), ..range }
 }
 
 /// What the graph does with the tensor.

@@ -24,6 +24,7 @@ use crate::device::{Buffer, Context};
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::loader::params::read_params;
+use crate::loader::tvm::device_type;
 use crate::loader::{FunctionTable, load_tvm_bytes};
 use crate::memory::host::SharedRegion;
 use crate::memory::import::Verdict;
@@ -184,13 +185,20 @@ pub struct GraphModule {
 
 impl GraphModule {
     /// A module of the graph JSON of TVM's graph executor, with all its inputs open; `contexts` is the device
-    /// table, of which the first is where nodes go that name no device.
+    /// table that its column `device_index` is about ([`crate::loader::tvm::TvmGraph::place`]); without that column
+    /// all nodes run on the first one.
     ///
     /// # Errors
-    /// [`Error::Load`].
+    /// [`Error::Load`], also for a device that is not in the table.
     pub fn create(json: &str, functions: &FunctionTable, contexts: &[Context]) -> Result<Self, Error> {
-        let graph = load_tvm_bytes(json.as_bytes(), None, functions)?.into_graph();
-        Ok(GraphModule::new(graph, contexts))
+        let mut graph = load_tvm_bytes(json.as_bytes(), None, functions)?;
+        let mut table: Vec<i32> = contexts.iter().map(|c| device_type::of_api(c.info().api)).collect();
+        if !contexts.iter().any(|c| c.info().native) {
+            // The session adds one.
+            table.push(device_type::CPU);
+        }
+        graph.place(&table, false)?;
+        Ok(GraphModule::new(graph.into_graph(), contexts))
     }
 
     /// A module of any graph.

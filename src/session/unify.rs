@@ -109,7 +109,7 @@ fn repack(graph: &mut Graph, dropped: Vec<Tensor>) -> Result<Vec<(TensorIdentity
         distinct.sort_by_key(Tensor::identity);
         distinct.dedup_by_key(|t| t.identity());
         let infos: Vec<_> = distinct.iter().map(|t| t.info().clone()).collect();
-        let fresh = pack(&infos, |i, bytes| {
+        let fresh = pack(&infos, None, |i, bytes| {
             if let Some(from) = distinct.get(i) {
                 bytes.copy_from_slice(from.bytes());
             }

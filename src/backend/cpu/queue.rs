@@ -2,10 +2,11 @@
 //!
 //! The worker is one thread of the queue's pool, so a kernel that uses rayon splits its work among the
 //! pool's other threads with no hand-over first. Neither side goes to sleep at once: a submission that
-//! follows the last within the policy's polling time wakes nobody.
+//! follows the last within the policy's polling time wakes nobody. The other threads stay awake as long as
+//! the worker does: a loop of one operator is over before a sleeping thread has been woken for it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,11 @@ const POLLED: Duration = Duration::from_micros(50);
 /// How long an idle worker polls under [`WaitPolicy::Spin`]: it must not burn a core for ever.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
 
+/// After this long without work in a submission a helping thread looks for it from time to time only.
+const HELPFUL: Duration = Duration::from_millis(1);
+/// How often it looks then.
+const GLANCE: Duration = Duration::from_micros(200);
+
 /// An in-order queue of the CPU.
 #[derive(Debug)]
 pub(super) struct CpuQueue {
@@ -42,6 +48,9 @@ struct Lane {
     origin: Instant,
     inbox: Mutex<Inbox>,
     work: Condvar,
+    /// Whether the worker runs submissions or polls for one.
+    awake: AtomicBool,
+    help: Condvar,
     submitted: AtomicU64,
     completed: AtomicU64,
     sleepers: AtomicUsize,
@@ -53,6 +62,7 @@ struct Lane {
 struct Inbox {
     jobs: VecDeque<(u64, Arc<Program>)>,
     worker_sleeps: bool,
+    helpers_asleep: usize,
     closed: bool,
 }
 
@@ -85,6 +95,8 @@ impl CpuQueue {
             origin: Instant::now(),
             inbox: Mutex::default(),
             work: Condvar::new(),
+            awake: AtomicBool::new(false),
+            help: Condvar::new(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             sleepers: AtomicUsize::new(0),
@@ -92,7 +104,10 @@ impl CpuQueue {
             reached: Condvar::new(),
         });
         let worker = Arc::clone(&lane);
-        pool.spawn(move || worker.work());
+        pool.spawn_broadcast(move |thread| match thread.index() {
+            0 => worker.work(),
+            _ => worker.help(),
+        });
         Ok(CpuQueue { tables, prepared: Mutex::default(), lane, _pool: pool })
     }
 
@@ -181,6 +196,7 @@ impl Drop for CpuQueue {
         inbox.closed = true;
         drop(inbox);
         self.lane.work.notify_all();
+        self.lane.help.notify_all();
         // Every submission is finished before its memory may go. An error here has no one to go to.
         let _ = self.lane.wait(self.lane.submitted.load(Ordering::SeqCst), None);
     }
@@ -298,6 +314,33 @@ impl Lane {
         }
     }
 
+    /// Another thread of the pool: takes parts of the worker's loops until the queue is closed.
+    fn help(&self) {
+        loop {
+            let mut inbox = lock(&self.inbox);
+            while !inbox.closed && !self.awake.load(Ordering::SeqCst) {
+                inbox.helpers_asleep += 1;
+                inbox = self.help.wait(inbox).unwrap_or_else(std::sync::PoisonError::into_inner);
+                inbox.helpers_asleep -= 1;
+            }
+            if inbox.closed {
+                // What is still to run gets the pool's own way of waking.
+                return;
+            }
+            drop(inbox);
+            let mut worked = Instant::now();
+            while self.awake.load(Ordering::SeqCst) {
+                if rayon::yield_now() == Some(rayon::Yield::Executed) {
+                    worked = Instant::now();
+                } else if worked.elapsed() > HELPFUL {
+                    std::thread::sleep(GLANCE);
+                } else {
+                    (0..16).for_each(|_| std::hint::spin_loop());
+                }
+            }
+        }
+    }
+
     fn remember(&self, point: u64, error: Option<DeviceError>, times: &[u64]) {
         let mut history = lock(&self.history);
         match error {
@@ -322,8 +365,13 @@ impl Lane {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some(job) = inbox.jobs.pop_front() {
+                self.awake.store(true, Ordering::SeqCst);
+                if inbox.helpers_asleep > 0 {
+                    self.help.notify_all();
+                }
                 return Some(job);
             }
+            self.awake.store(false, Ordering::SeqCst);
             if inbox.closed {
                 return None;
             }

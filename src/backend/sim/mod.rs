@@ -60,6 +60,8 @@ pub struct SimConfig {
     pub argument_alignment: u64,
     /// Granularity of flush and invalidate.
     pub atom: u64,
+    /// Whether host memory can be imported.
+    pub imports: bool,
     /// Whether there is a clock.
     pub timestamps: bool,
     /// What goes wrong, and when.
@@ -87,6 +89,7 @@ impl SimConfig {
             budget: 8 << 30,
             argument_alignment: 256,
             atom: 256,
+            imports: true,
             timestamps: true,
             faults: SimFaults::default(),
         }
@@ -134,7 +137,7 @@ impl SimConfig {
                 memory_bytes: memory,
             },
             features: Requires::NONE,
-            import: Some(ImportRules {
+            import: self.imports.then(|| ImportRules {
                 storage_offset_alignment: self.argument_alignment,
                 max_range: largest,
                 ..ImportRules::strict()

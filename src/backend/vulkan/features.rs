@@ -152,6 +152,22 @@ impl Features {
         self.synchronization2.synchronization2 == vk::TRUE
     }
 
+    /// Whether there are cooperative matrices of 16 x 16 x 16, of `float16` summed in `float32`, by a subgroup.
+    pub(super) fn has_matrix_f16(
+        &self,
+        entry: &ash::Entry,
+        instance: &ash::Instance,
+        physical: vk::PhysicalDevice,
+    ) -> bool {
+        if self.matrix.cooperative_matrix != vk::TRUE {
+            return false;
+        }
+        let functions = ash::khr::cooperative_matrix::Instance::new(entry, instance);
+        // SAFETY: the handle is of this instance, and the device has the extension, as its feature says.
+        let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) };
+        shapes.unwrap_or_default().iter().any(is_matrix_f16)
+    }
+
     /// The features as kernels ask for them.
     pub(super) fn requires(
         &self,
@@ -214,6 +230,13 @@ impl Features {
     }
 }
 
+fn is_matrix_f16(shape: &vk::CooperativeMatrixPropertiesKHR<'_>) -> bool {
+    let (half, single) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
+    (shape.m_size, shape.n_size, shape.k_size) == (16, 16, 16)
+        && (shape.a_type, shape.b_type, shape.c_type, shape.result_type) == (half, half, single, single)
+        && shape.scope == vk::ScopeKHR::SUBGROUP
+}
+
 const SUBGROUPS: &[(vk::SubgroupFeatureFlags, Requires)] = &[
     (vk::SubgroupFeatureFlags::BASIC, Requires::SUBGROUP_BASIC),
     (vk::SubgroupFeatureFlags::VOTE, Requires::SUBGROUP_VOTE),
@@ -231,6 +254,29 @@ mod tests {
 
     fn listed(names: &[&CStr]) -> Vec<vk::ExtensionProperties> {
         names.iter().map(|name| vk::ExtensionProperties::default().extension_name(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_shape_of_cooperative_matrices_is_found() {
+        let (half, single) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
+        let fits = vk::CooperativeMatrixPropertiesKHR {
+            m_size: 16,
+            n_size: 16,
+            k_size: 16,
+            a_type: half,
+            b_type: half,
+            c_type: single,
+            result_type: single,
+            scope: vk::ScopeKHR::SUBGROUP,
+            ..Default::default()
+        };
+        assert!(is_matrix_f16(&fits));
+        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { n_size: 8, ..fits }));
+        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { result_type: half, ..fits }));
+        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR {
+            scope: vk::ScopeKHR::WORKGROUP,
+            ..fits
+        }));
     }
 
     #[test]

@@ -173,6 +173,7 @@ fn texel_format(info: &BindingInfo) -> Result<(vk::Format, u64), String> {
         Some((ScalarType::F32, 4)) => Ok((vk::Format::R32G32B32A32_SFLOAT, 16)),
         Some((ScalarType::U32, 4)) => Ok((vk::Format::R32G32B32A32_UINT, 16)),
         Some((ScalarType::I32, 4)) => Ok((vk::Format::R32G32B32A32_SINT, 16)),
+        Some((ScalarType::F16, 4)) => Ok((vk::Format::R16G16B16A16_SFLOAT, 8)),
         Some((ScalarType::F32, 1)) => Ok((vk::Format::R32_SFLOAT, 4)),
         Some((ScalarType::U32, 1)) => Ok((vk::Format::R32_UINT, 4)),
         Some((ScalarType::I32, 1)) => Ok((vk::Format::R32_SINT, 4)),

@@ -91,6 +91,10 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
     let limits = limits(&base.limits, &more, &memory, kind);
     let import = import_rules(raw, physical, &extensions, &more, &limits);
     let software = kind == DeviceKind::Cpu;
+    let mut has = features.requires(&more.subgroup, &more.controls, version);
+    if features.has_matrix_f16(&instance.entry, raw, physical) {
+        has = has.union(Requires::MATRIX_F16);
+    }
     let info = DeviceInfo {
         api: NAME,
         name: text(base.device_name_as_c_str()),
@@ -103,7 +107,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         unified: is_unified(&memory, kind),
         native: false,
         in_order: false,
-        features: features.requires(&more.subgroup, &more.controls, version),
+        features: has,
         subgroup: more.subgroup.subgroup_size.max(1),
         timestamp_ns: match family {
             Some(family) if family.timestamp_bits > 0 => f64::from(base.limits.timestamp_period),

@@ -1,5 +1,6 @@
 //! `onepool bench`.
 
+mod boundary;
 pub(super) mod measure;
 mod model;
 mod plot;
@@ -15,6 +16,8 @@ use super::output::Output;
 pub(super) enum Command {
     /// Copying in and out against binding the caller's memory.
     Transfer(transfer::Args),
+    /// What it costs to go from one device to another and back: in shared memory against copies.
+    Boundary(boundary::Args),
     /// The time of a model on the inputs of a test case.
     Model(model::Args),
 }
@@ -26,6 +29,7 @@ pub(super) enum Command {
 pub(super) fn run(command: &Command, out: &mut Output) -> Result<ExitCode, CliError> {
     match command {
         Command::Transfer(args) => transfer::run(args, out),
+        Command::Boundary(args) => boundary::run(args, out),
         Command::Model(args) => model::run(args, out),
     }
 }

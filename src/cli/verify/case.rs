@@ -12,7 +12,7 @@ use crate::cli::place::Places;
 use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
-use crate::loader;
+use crate::loader::{self, LoadOptions};
 use crate::plan::{NodeReport, Precision};
 use crate::session::Session;
 
@@ -83,7 +83,10 @@ fn verify(
     tolerance: Tolerance,
     fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
-    let graph = loader::load_with(&model_of(&case.dir)?, case.params.as_deref())?;
+    let graph = {
+        let options = LoadOptions { params: case.params.as_deref(), ..LoadOptions::default() };
+        loader::load_with(&model_of(&case.dir)?, &options)?
+    };
     let (devices, places) = on;
     let mut builder = places.apply_known(Session::builder(), &graph);
     builder = builder.graph(graph).fallback(fallback).precision(precision);

@@ -13,7 +13,7 @@ use super::attribute::attribute_value;
 use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::sequence::{self, Sequence};
 use super::store::Store;
-use super::syntax::{collect_node_tensors, collect_tensors, constant_value, free_names, type_of};
+use super::syntax::{collect_node_tensors, collect_tensors, constant_value, free_names, type_of, zip_maps};
 use super::{Opsets, legacy};
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::limits;
@@ -170,6 +170,7 @@ impl<'m, 's> Importer<'m, 's> {
         opsets: &'m Opsets,
         mut store: Store<'s>,
         find: Find,
+        progress: Option<&dyn Fn(u64, u64)>,
     ) -> Result<Self, LoadError> {
         let mut tensors = Vec::new();
         if let Some(graph) = &model.graph {
@@ -178,7 +179,7 @@ impl<'m, 's> Importer<'m, 's> {
         for node in model.functions.iter().flat_map(|f| &f.node) {
             collect_node_tensors(node, &mut tensors);
         }
-        store.preload(&tensors)?;
+        store.preload(&tensors, progress)?;
         let mut functions = HashMap::new();
         for f in &model.functions {
             let key = (domain_of(&f.domain), f.name.as_str(), f.overload.as_str());
@@ -191,7 +192,8 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// The model's main graph.
     pub(super) fn main_graph(&mut self, proto: &'m GraphProto) -> Result<Graph, LoadError> {
-        for output in &proto.output {
+        let tables = zip_maps(proto);
+        for output in proto.output.iter().filter(|o| !tables.contains_key(o.name.as_str())) {
             type_of(output).map_err(|kind| kind.at(Location::Tensor(output.name.clone())))?;
         }
         let attrs = AttrMap::new();

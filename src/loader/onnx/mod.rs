@@ -4,6 +4,7 @@
 //! files beside it, is then read straight to where it stays (`store`).
 
 mod attribute;
+mod composed;
 mod graph;
 mod legacy;
 mod proto;
@@ -39,6 +40,12 @@ pub fn is_sequence_operator(name: &str) -> bool {
     sequence::reads("", name, NEWEST_OPSET)
 }
 
+/// Operators of `com.microsoft` of which there is no row in [`ops::FAMILIES`], because the loader puts nodes of
+/// other operators in their place.
+pub fn composed_operators() -> impl Iterator<Item = &'static str> {
+    composed::names()
+}
+
 /// The newest IR version whose meaning is known.
 const NEWEST_IR: i64 = 14;
 /// The newest opset of the default domain whose operators are known.
@@ -51,6 +58,11 @@ const OLDEST_OPSET: i64 = 7;
 /// # Errors
 /// [`LoadError`] with the node, tensor or byte that is wrong.
 pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
+    load_onnx_with(path, None)
+}
+
+/// As [`load_onnx`]; `progress` as in [`super::LoadOptions`].
+pub(super) fn load_onnx_with(path: &Path, progress: Option<&dyn Fn(u64, u64)>) -> Result<Graph, LoadError> {
     let folder = |p: &Path| match p.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_owned(),
@@ -59,7 +71,9 @@ pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
     // The path may be a link into a store of files, with the data beside the file it leads to.
     let mut roots = vec![folder(path)];
     roots.extend(path.canonicalize().ok().map(|real| folder(&real)));
-    Source::open(path).and_then(|source| load(source, roots, ops::find)).map_err(|e| e.in_file(path))
+    Source::open(path)
+        .and_then(|source| load(source, roots, ops::find, progress))
+        .map_err(|e| e.in_file(path))
 }
 
 /// Loads an ONNX model from memory; external data is found in the folder `base_dir`.
@@ -67,12 +81,18 @@ pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
 /// # Errors
 /// As [`load_onnx`]; external data without `base_dir` is an error.
 pub fn load_onnx_bytes(bytes: &[u8], base_dir: Option<&Path>) -> Result<Graph, LoadError> {
-    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect(), ops::find)
+    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect(), ops::find, None)
 }
 
-fn load(mut source: Source<'_>, roots: Vec<PathBuf>, find: Find) -> Result<Graph, LoadError> {
+fn load(
+    mut source: Source<'_>,
+    roots: Vec<PathBuf>,
+    find: Find,
+    progress: Option<&dyn Fn(u64, u64)>,
+) -> Result<Graph, LoadError> {
     let walked = skeleton(&mut source, Message::Model)?;
-    let model = ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
+    let mut model =
+        ModelProto::decode(walked.bytes.as_slice()).map_err(|e| decode_error("ONNX model", &e))?;
     if model.ir_version <= 0 {
         return Err(LoadErrorKind::missing("the IR version (is this an ONNX model?)").into());
     }
@@ -84,9 +104,10 @@ fn load(mut source: Source<'_>, roots: Vec<PathBuf>, find: Find) -> Result<Graph
         );
     }
     let opsets = Opsets::of_model(&model)?;
+    composed::expand(&mut model, opsets.get("").unwrap_or(NEWEST_OPSET))?;
     let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
     let store = Store::new(source, walked.held, roots);
-    Importer::new(&model, &opsets, store, find)?.main_graph(graph)
+    Importer::new(&model, &opsets, store, find, progress)?.main_graph(graph)
 }
 
 /// Which version of each domain's operators a model or function uses.

@@ -77,7 +77,11 @@ impl<'a> Store<'a> {
 
     /// Loads all of `protos` into one piece of memory. One that cannot be loaded is left out: its error
     /// comes where it is used.
-    pub(super) fn preload(&mut self, protos: &[&TensorProto]) -> Result<(), LoadError> {
+    pub(super) fn preload(
+        &mut self,
+        protos: &[&TensorProto],
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<(), LoadError> {
         let mut infos: Vec<TensorInfo> = Vec::new();
         let mut places: Vec<Place<'_>> = Vec::new();
         let mut same: HashMap<(usize, u64, TensorInfo), usize> = HashMap::new();
@@ -96,7 +100,7 @@ impl<'a> Store<'a> {
             }
             slots.push((proto, slot));
         }
-        let tensors = pack(&infos, |i, to| match (places.get(i), infos.get(i)) {
+        let tensors = pack(&infos, progress, |i, to| match (places.get(i), infos.get(i)) {
             (Some(place), Some(info)) => self.fill(place, info, to),
             _ => Ok(()),
         });
@@ -117,7 +121,7 @@ impl<'a> Store<'a> {
         }
         let (info, place) = self.locate(proto).map_err(|kind| kind.at(location(proto)))?;
         self.charge(&place, &info).map_err(|kind| kind.at(location(proto)))?;
-        let mut tensors = pack(std::slice::from_ref(&info), |_, to| self.fill(&place, &info, to))?;
+        let mut tensors = pack(std::slice::from_ref(&info), None, |_, to| self.fill(&place, &info, to))?;
         let tensor = tensors.pop().ok_or_else(|| LoadErrorKind::missing("the data").at(location(proto)))?;
         self.loaded.insert(std::ptr::from_ref(proto), tensor.clone());
         Ok(tensor)
@@ -308,7 +312,7 @@ mod tests {
         let b = external(&[("location", "./sub/w.bin"), ("offset", "96")], &[2, 2]);
         let c = a.clone();
         let mut s = store(dir.path());
-        s.preload(&[&a, &b, &c]).unwrap();
+        s.preload(&[&a, &b, &c], None).unwrap();
         assert_eq!(s.tensor(&a).unwrap().bytes(), [10, 11, 12, 13]);
         assert_eq!(s.tensor(&b).unwrap().bytes(), [96, 97, 98, 99]);
         assert_eq!(s.tensor(&a).unwrap().identity(), s.tensor(&c).unwrap().identity());
@@ -356,7 +360,7 @@ mod tests {
         let protos: Vec<TensorProto> =
             (0..5).map(|i| external(&[("location", "w"), ("offset", &i.to_string())], &[90])).collect();
         let all: Vec<&TensorProto> = protos.iter().collect();
-        let e = store(dir.path()).preload(&all).unwrap_err();
+        let e = store(dir.path()).preload(&all, None).unwrap_err();
         assert!(matches!(e.kind(), LoadErrorKind::TooMany { .. }), "{e}");
     }
 
@@ -370,7 +374,7 @@ mod tests {
             })
             .collect();
         let mut s = store(dir.path());
-        s.preload(&protos.iter().collect::<Vec<_>>()).unwrap();
+        s.preload(&protos.iter().collect::<Vec<_>>(), None).unwrap();
         assert!(s.open.len() <= MAX_OPEN);
         assert_eq!(s.tensor(&protos[39]).unwrap().bytes(), [39]);
     }

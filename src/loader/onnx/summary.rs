@@ -5,17 +5,20 @@ use std::path::Path;
 
 use prost::Message as _;
 
+use super::composed;
 use super::graph::{domain_of, is_constant};
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto, data_type};
 use super::sequence;
 use super::skeleton::{Message, skeleton};
-use super::syntax::type_of;
+use super::syntax::{type_of, zip_maps};
 use super::tensor::{decode_error, dtype_of};
 use super::{NEWEST_OPSET, Opsets};
+use crate::dtype::DType;
 use crate::loader::error::{LoadError, LoadErrorKind};
 use crate::loader::source::Source;
 use crate::loader::summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo};
 use crate::ops;
+use crate::shape::{Dim, SymShape};
 
 /// Reads what the ONNX model `path` says of itself. Parameters stay where they are.
 ///
@@ -46,13 +49,33 @@ fn summarize(source: &mut Source<'_>) -> Result<ModelSummary, LoadError> {
         producer: format!("{} {}", model.producer_name, model.producer_version).trim().to_owned(),
         graph: graph.name.clone(),
         inputs: graph.input.iter().filter(is_parameter).map(describe).collect(),
-        outputs: graph.output.iter().map(describe).collect(),
+        outputs: outputs(graph),
         nodes,
         operators: count.operators(&model, &opsets),
         functions: model.functions.iter().map(|f| f.name.clone()).collect(),
         parameters: count.parameters.into_values().collect(),
         opsets: opsets.0,
     })
+}
+
+fn outputs(graph: &GraphProto) -> Vec<SummaryIo> {
+    let tables = zip_maps(graph);
+    let described = graph.output.iter().map(|info| match tables.get(info.name.as_str()) {
+        Some(node) => scores(&info.name, node),
+        None => describe(info),
+    });
+    described.collect()
+}
+
+/// The scores of classes that `node` makes maps of.
+fn scores(name: &str, node: &NodeProto) -> SummaryIo {
+    let attribute = |name: &str| node.attribute.iter().find(|a| a.name == name);
+    let texts = attribute("classlabels_strings").map_or(&[][..], |a| &a.strings);
+    let integers = attribute("classlabels_int64s").map_or(&[][..], |a| &a.ints);
+    let texts = texts.iter().map(|t| String::from_utf8_lossy(t).into_owned());
+    let classes: Vec<String> = texts.chain(integers.iter().map(i64::to_string)).collect();
+    let shape = SymShape(vec![Dim::Unknown, Dim::Known(classes.len())]).to_string();
+    SummaryIo { name: name.to_owned(), kind: DType::F32.to_string(), shape, classes }
 }
 
 fn describe(info: &ValueInfoProto) -> SummaryIo {
@@ -72,7 +95,7 @@ fn describe(info: &ValueInfoProto) -> SummaryIo {
             (kind, "?".to_owned())
         }
     };
-    SummaryIo { name: info.name.clone(), kind, shape }
+    SummaryIo { name: info.name.clone(), kind, shape, classes: Vec::new() }
 }
 
 fn type_name(number: i32) -> String {
@@ -136,9 +159,11 @@ impl<'m> Count<'m> {
                 let family = def.and_then(|d| families().find(|f| f.ops.iter().any(|o| std::ptr::eq(o, d))));
                 let defined =
                     |f: &super::proto::FunctionProto| f.name == name && domain_of(&f.domain) == domain;
-                // Constants and sequences are read by the loader itself.
+                let composed = composed::is_composed(domain, name);
+                // Constants, sequences and what is composed are read by the loader itself.
                 let own = match domain.is_empty() && name == "Constant" {
                     true => Some("constant"),
+                    false if composed => Some("composed"),
                     false => sequence::reads(domain, name, opset).then_some("sequence"),
                 };
                 OperatorCount {
@@ -147,7 +172,7 @@ impl<'m> Count<'m> {
                     count,
                     family: family.map(|f| f.name).or(own),
                     function: def.is_none() && model.functions.iter().any(defined),
-                    device_kernels: def.is_some_and(|d| d.gpu),
+                    device_kernels: composed || def.is_some_and(|d| d.gpu),
                 }
             })
             .collect();
@@ -202,6 +227,27 @@ mod tests {
         assert_eq!((s.inputs[0].kind.as_str(), s.inputs[0].shape.as_str()), ("string", "?"));
         let bytes: Vec<_> = s.parameters.iter().map(|p| (p.dtype.as_str(), p.elements, p.bytes)).collect();
         assert_eq!(bytes, [("float32", 6, 24), ("complex64", 2, 0), ("int4", 4, 4)]);
+    }
+
+    #[test]
+    fn classes_are_named() {
+        let mut zip = node("ZipMap", "ai.onnx.ml");
+        zip.output.push("p".into());
+        zip.attribute.push(super::super::proto::AttributeProto {
+            name: "classlabels_strings".into(),
+            strings: vec![b"cat".to_vec(), b"dog".to_vec()],
+            ..Default::default()
+        });
+        let output = ValueInfoProto { name: "p".into(), r#type: None };
+        let s = summary(GraphProto {
+            node: vec![zip, node("QLinearAdd", "com.microsoft"), node("QLinearAdd", "")],
+            output: vec![output],
+            ..Default::default()
+        });
+        assert_eq!((s.outputs[0].kind.as_str(), s.outputs[0].shape.as_str()), ("float32", "[?, 2]"));
+        assert_eq!(s.outputs[0].classes, ["cat", "dog"]);
+        let known: Vec<bool> = s.operators.iter().map(OperatorCount::is_known).collect();
+        assert_eq!(known.iter().filter(|k| **k).count(), 2);
     }
 
     #[test]

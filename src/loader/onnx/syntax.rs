@@ -1,6 +1,6 @@
 //! What messages say by themselves, before any graph is made of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::proto::{
     AttributeProto, DimensionValue, GraphProto, NodeProto, TensorProto, TypeProto, TypeValue, ValueInfoProto,
@@ -66,6 +66,12 @@ pub(super) fn type_of(info: &ValueInfoProto) -> Result<(Option<DType>, Option<Sy
     let known = shape.0.iter().filter_map(|d| if let Dim::Known(n) = d { Some(*n) } else { None });
     crate::shape::Shape::new(known.collect::<Vec<usize>>())?;
     Ok((dtype, Some(shape)))
+}
+
+/// The nodes of `graph` that make sequences of maps, which are tables here, by the names of what they make.
+pub(super) fn zip_maps(graph: &GraphProto) -> HashMap<&str, &NodeProto> {
+    let nodes = graph.node.iter().filter(|n| n.domain == "ai.onnx.ml" && n.op_type == "ZipMap");
+    nodes.filter_map(|n| Some((n.output.first()?.as_str(), n))).collect()
 }
 
 /// Names that `graph` reads but does not define, in the order of their first use.

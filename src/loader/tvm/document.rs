@@ -65,6 +65,9 @@ pub struct GraphJson {
     /// The DLPack device type of each entry (1 host, 2 CUDA, 4 OpenCL, 7 Vulkan, 8 Metal, 10 ROCm);
     /// without it all are on the first device.
     pub device_index: Option<Vec<i32>>,
+    /// Which of the devices of that type, as DLPack's `device_id` counts them; TVM does not write the column, and
+    /// without it all are on the first of their type.
+    pub device_id: Option<Vec<u32>>,
     /// How each entry is stored; "" and "global" are plain buffers.
     pub storage_scope: Option<Vec<String>>,
     /// Inputs that get no memory before they are bound.
@@ -121,6 +124,7 @@ impl GraphJson {
             device_index: column(&columns, "device_index", "list_int", entries, |at| {
                 i32::try_from(at.int()?).map_err(|_| at.unexpected("a device type"))
             })?,
+            device_id: column(&columns, "device_id", "list_int", entries, |at| at.index())?,
             storage_scope: column(&columns, "storage_scope", "list_str", entries, |at| {
                 Ok(at.text()?.to_owned())
             })?,
@@ -134,7 +138,7 @@ impl GraphJson {
     }
 
     fn read_other_columns(&mut self, columns: &At<'_>) -> Result<(), LoadError> {
-        let known = ["shape", "dltype", "storage_id", "device_index", "storage_scope"];
+        let known = ["shape", "dltype", "storage_id", "device_index", "device_id", "storage_scope"];
         for (name, at) in columns.members()? {
             if name == "lazy_init_input" {
                 check_tag(&at, "list_str")?;
@@ -154,16 +158,17 @@ impl GraphJson {
         Ok(())
     }
 
-    /// A storage belongs to one kind of device.
+    /// A storage belongs to one device.
     fn check_storage(&self, columns: &At<'_>) -> Result<(), LoadError> {
         let Some(devices) = &self.device_index else { return Ok(()) };
-        let mut owner: BTreeMap<u32, i32> = BTreeMap::new();
+        let mut owner: BTreeMap<u32, (i32, u32)> = BTreeMap::new();
         for (entry, (&storage, &device)) in self.storage_id.iter().zip(devices).enumerate() {
-            let first = *owner.entry(storage).or_insert(device);
-            if first != device {
+            let id = self.device_id.as_ref().and_then(|ids| ids.get(entry)).copied().unwrap_or(0);
+            let first = *owner.entry(storage).or_insert((device, id));
+            if first != (device, id) {
                 let kind = LoadErrorKind::unexpected(
-                    format!("storage {storage} on device type {first} only"),
-                    format!("device type {device} for entry {entry}"),
+                    format!("storage {storage} on device type {}, id {} only", first.0, first.1),
+                    format!("device type {device}, id {id} for entry {entry}"),
                 );
                 let at = format!("{}/storage_id/1/{entry}", columns.pointer());
                 return Err(kind.at(Location::JsonPointer(at)));
@@ -211,6 +216,9 @@ impl GraphJson {
         columns.insert("storage_id".into(), json!(["list_int", self.storage_id]));
         if let Some(devices) = &self.device_index {
             columns.insert("device_index".into(), json!(["list_int", devices]));
+        }
+        if let Some(ids) = &self.device_id {
+            columns.insert("device_id".into(), json!(["list_int", ids]));
         }
         if let Some(scopes) = &self.storage_scope {
             columns.insert("storage_scope".into(), json!(["list_str", scopes]));

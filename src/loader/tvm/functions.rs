@@ -44,6 +44,11 @@ impl FunctionTable {
         device_type.and_then(|d| of(Some(d))).or_else(|| of(None))
     }
 
+    /// All kernels of function `name`, each with the device type it is for.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = (Option<i32>, &KernelCall)> {
+        self.calls.get(name).into_iter().flatten().map(|(ty, call)| (*ty, call))
+    }
+
     /// The names of all functions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.calls.keys().map(String::as_str)

@@ -39,6 +39,22 @@ pub mod device_type {
     pub const METAL: i32 = 8;
     /// ROCm.
     pub const ROCM: i32 = 10;
+    /// A device of an extension: here the simulated one.
+    pub const EXT: i32 = 12;
+
+    /// Each type that a backend here stands for, with that backend's name.
+    const APIS: [(i32, &str); 4] = [(CPU, "cpu"), (OPENCL, "opencl"), (VULKAN, "vulkan"), (EXT, "sim")];
+
+    /// The type of devices of the API `api` ([`crate::backend::DeviceInfo::api`]); that of an API of somebody
+    /// else's is [`EXT`].
+    pub fn of_api(api: &str) -> i32 {
+        APIS.iter().find(|(_, name)| *name == api).map_or(EXT, |(ty, _)| *ty)
+    }
+
+    /// The API whose devices have type `ty`.
+    pub fn api(ty: i32) -> Option<&'static str> {
+        APIS.iter().find(|(known, _)| *known == ty).map(|(_, api)| *api)
+    }
 }
 
 /// A graph and the document it was made from.
@@ -92,13 +108,14 @@ impl TvmGraph {
         &self.unused_params
     }
 
-    /// Places every node on the first entry of `table`, a list of device types, that has the type the
-    /// document says; without column `device_index` all go on entry 0. With `fallback`, a node whose
-    /// type is not in the table goes on entry 0 too; the names of those nodes are returned.
+    /// Places every node on the entry of `table`, a list of device types, that the document says: the first of
+    /// the type in column `device_index`, or the one of that type that column `device_id` numbers. Without column
+    /// `device_index` all go on entry 0. With `fallback`, a node whose device is not in the table goes on entry 0
+    /// too; the names of those nodes are returned.
     ///
     /// # Errors
     /// [`LoadErrorKind::OutOfRange`] for an empty table; [`LoadErrorKind::Unexpected`] with the place
-    /// in the document for a device type that is not in the table.
+    /// in the document for a device that is not in the table.
     pub fn place(&mut self, table: &[i32], fallback: bool) -> Result<Vec<String>, LoadError> {
         if table.is_empty() {
             return Err(LoadErrorKind::OutOfRange { what: "device", index: 0, count: 0 }.into());
@@ -108,18 +125,24 @@ impl TvmGraph {
         for (n, node) in self.json.nodes.iter().enumerate() {
             let row = self.json.node_row_ptr.get(n).copied().unwrap_or(0) as usize;
             let wanted = self.json.device_index.as_ref().and_then(|d| d.get(row).copied());
-            let found = wanted.map_or(Some(0), |w| table.iter().position(|t| *t == w));
-            let place = match found {
+            let id = self.json.device_id.as_ref().and_then(|d| d.get(row).copied()).unwrap_or(0);
+            let of_type = |w: i32| table.iter().enumerate().filter(move |(_, t)| **t == w);
+            let nth = |w: i32| of_type(w).nth(id as usize).map(|(at, _)| at);
+            let place = match wanted.map_or(Some(0), nth) {
                 Some(place) => place,
-                None if node.call.is_none() => continue,
+                None if node.call.is_none() && fallback => continue,
                 None if fallback => {
                     fallen.push(node.name.clone());
                     0
                 }
                 None => {
-                    let at = Location::JsonPointer(format!("/attrs/device_index/1/{row}"));
-                    let found = format!("device type {}", wanted.unwrap_or(0));
-                    let expected = format!("one of the session's device types {table:?}");
+                    let count = wanted.map_or(0, |w| of_type(w).count());
+                    let column = if count == 0 { "device_index" } else { "device_id" };
+                    let at = Location::JsonPointer(format!("/attrs/{column}/1/{row}"));
+                    let found = format!("device type {}, id {id}", wanted.unwrap_or(0));
+                    let expected = format!(
+                        "one of the session's devices, which are of types {table:?} (give it such a device, or let                          the graph run on any)"
+                    );
                     return Err(LoadErrorKind::unexpected(expected, found).at(at));
                 }
             };
@@ -155,7 +178,15 @@ pub fn load_tvm(
     params: Option<&Path>,
     functions: &FunctionTable,
 ) -> Result<TvmGraph, LoadError> {
-    let params = params.map_or(Ok(Params::new()), load_params)?;
+    load_tvm_with(json, params.map_or(Ok(Params::new()), load_params)?, functions)
+}
+
+/// As [`load_tvm`], with parameters that are loaded already.
+pub(super) fn load_tvm_with(
+    json: &Path,
+    params: Params,
+    functions: &FunctionTable,
+) -> Result<TvmGraph, LoadError> {
     let read = |path: &Path| {
         let mut source = Source::open(path)?;
         let bytes = source.len();

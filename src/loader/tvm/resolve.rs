@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::attrs::NodeAttrs;
 use super::document::{Call, Entry, GraphJson, JsonNode};
 use super::fused::{self, Source, Step};
-use super::{FunctionTable, TvmGraph, relay};
+use super::{FunctionTable, TvmGraph, device_type, relay};
 use crate::dtype::DType;
 use crate::graph::{GraphBuilder, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo};
 use crate::loader::Find;
@@ -312,10 +312,8 @@ impl<'a> Resolver<'a> {
     fn function(&mut self, n: usize, node: &JsonNode, call: &Call, args: &Arguments) -> Result<(), Failure> {
         let name = call.func_name.as_str();
         let device = self.json.device_index.as_ref().and_then(|d| d.get(args.entry).copied());
-        if let Some(kernel) = self.functions.get(name, device) {
-            let op: Arc<dyn Operator> =
-                Arc::new(CustomKernel::fixed(name, kernel.clone(), args.output_infos()));
-            return self.operator(n, node, op, args);
+        if self.functions.get(name, device).is_some() || (device.is_none() && self.has(name)) {
+            return self.operator(n, node, self.registered(name, device, args), args);
         }
         if let Some(def) = (self.find)("", name) {
             let given = NodeAttrs(&call.attrs);
@@ -334,7 +332,12 @@ impl<'a> Resolver<'a> {
             }
             return self.operator(n, node, op, args);
         }
-        let Some(chain) = relay::chain(name) else {
+        let chain = relay::chain(name);
+        if chain.is_none() && self.has(name) {
+            // Only other devices have it: whether that will do is decided where nodes are placed.
+            return self.operator(n, node, self.registered(name, device, args), args);
+        }
+        let Some(chain) = chain else {
             let mut known: Vec<&str> = self.functions.names().collect();
             relay::names().for_each(|name| known.push(name));
             ops::FAMILIES.iter().flat_map(|f| f.ops).for_each(|d| known.push(d.name));
@@ -345,6 +348,20 @@ impl<'a> Resolver<'a> {
             let problem = format!("{problem}; register a kernel for it in the function table");
             unknown(name, problem, Vec::new()).into()
         })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.functions.all(name).next().is_some()
+    }
+
+    /// The operator that runs the caller's kernels of one name, each on its type of device; that of `device` comes
+    /// first.
+    fn registered(&self, name: &str, device: Option<i32>, args: &Arguments) -> Arc<dyn Operator> {
+        let mut calls: Vec<_> = self.functions.all(name).collect();
+        calls.sort_by_key(|(ty, _)| (ty.is_none() || *ty != device, ty.is_some()));
+        let of = |ty: i32| device_type::api(ty).map_or_else(|| format!("device type {ty}"), str::to_owned);
+        let calls = calls.into_iter().map(|(ty, call)| (ty.map(of), call.clone()));
+        Arc::new(CustomKernel::by_device(name, calls.collect(), args.output_infos()))
     }
 
     /// Adds one operator over all arguments, after checking that the columns say what it gives.

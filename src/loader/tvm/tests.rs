@@ -411,7 +411,7 @@ fn registered_kernels_come_first_and_by_device() {
         let node =
             g.graph().nodes().iter().find(|n| n.name == name && n.op.name() == "CustomKernel").unwrap();
         let op: &CustomKernel = node.op.as_any().downcast_ref().unwrap();
-        op.call().source.name().to_owned()
+        op.call("vulkan").unwrap().source.name().to_owned()
     };
     assert_eq!(kernel("elemwise_add"), "add_vulkan");
     assert_eq!(kernel("elemwise_sub"), "sub");

@@ -1,13 +1,13 @@
 //! Scaled dot product attention with every size, distance and mask resolved: what the operators of this
 //! family that attend have in common, and its native function.
 
-use rayon::prelude::*;
-
 use crate::kernel::KernelError;
-use crate::ops::OpError;
-use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::linalg::product::{Mat, Threads, product, sum_of};
+use crate::ops::norm::largest;
 use crate::ops::real::Real;
+use crate::ops::{OpError, par};
 use crate::shape::Shape;
+use crate::spirv::wide::wide;
 
 /// Queries that are scored at once; bounds the memory that scores take.
 const BLOCK: usize = 64;
@@ -179,7 +179,7 @@ impl Scaled {
         let mut heads = vec![T::ZERO; y.len()];
         self.heads(given, &mut heads, scores)?;
         let width = self.v_head;
-        y.par_chunks_mut(self.q_heads * width).enumerate().for_each(|(r, y)| {
+        par::share(y.chunks_mut(self.q_heads * width).enumerate(), |(r, y)| {
             let (b, i) = (r / self.q_len, r % self.q_len);
             for (h, y) in y.chunks_mut(width).enumerate() {
                 let from = ((b * self.q_heads + h) * self.q_len + i) * width;
@@ -210,7 +210,7 @@ impl Scaled {
                 jobs.push(Job { batch, head, first: r * BLOCK, y, scores: part });
             }
         }
-        jobs.into_par_iter().try_for_each(|job| self.block(given, stage, job))
+        par::try_share(jobs.into_iter(), |job| self.block(given, stage, job))
     }
 
     fn block<T: Real>(
@@ -306,18 +306,30 @@ impl Scaled {
         self.add_mask(mask, at, seen, row);
         shown(Stage::Masked, row);
         let part = &row[seen.0..seen.1];
-        let top = part.iter().fold(T::LOWEST, |m, s| if *s > m { *s } else { m });
-        let nothing = part.iter().all(|s| *s == T::LOWEST);
+        let top = wide(
+            #[inline(always)]
+            || largest(part),
+        );
+        let nothing = top == T::LOWEST;
         row[..seen.0].fill(T::ZERO);
         row[seen.1..].fill(T::ZERO);
         let part = &mut row[seen.0..seen.1];
         if nothing {
             part.fill(T::ZERO);
         } else {
-            part.iter_mut().for_each(|s| *s = (*s - top).exp());
-            let total: T = part.iter().copied().sum();
-            let factor = T::ONE / total;
-            part.iter_mut().for_each(|s| *s *= factor);
+            wide(
+                #[inline(always)]
+                || {
+                    part.iter_mut().for_each(|s| *s = (*s - top).exp());
+                    let total = sum_of(
+                        part,
+                        #[inline(always)]
+                        |s| s,
+                    );
+                    let factor = T::ONE / total;
+                    part.iter_mut().for_each(|s| *s *= factor);
+                },
+            );
         }
         shown(Stage::Softmax, row);
     }

@@ -1,5 +1,7 @@
 //! Convolutions on devices: which kernel, and what it is told.
 
+mod wide;
+
 use super::conv_op::ConvDims;
 use super::pack::Pack;
 use super::transpose::TransposeDims;
@@ -13,6 +15,8 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
 const MAX_SPAN: usize = 40;
 /// The most taps of one row that are unrolled.
 const MAX_UNROLLED: usize = 7;
+/// Output channels that an invocation of the row kernel computes.
+const ROW_TILE: usize = 8;
 /// More parts of a transposed convolution than this are better off on the CPU.
 const MAX_PHASES: usize = 64;
 
@@ -31,6 +35,24 @@ struct Plain {
     first: i64,
     strides: [i64; 3],
     taps: [i64; 3],
+}
+
+impl Plain {
+    /// Elements of the input.
+    fn in_len(&self) -> usize {
+        let plane: usize = self.axes.iter().map(|a| a.input).product();
+        self.batch * self.groups * self.ic * plane
+    }
+
+    /// Whether the weights lie as `[group][channel][ic][kd][kh][kw]`, one behind the other.
+    fn has_plain_weights(&self) -> bool {
+        let [kd, kh, kw] = self.axes.map(|a| a.kernel as i64);
+        let of_ic = kd * kh * kw;
+        let of_oc = of_ic * self.ic as i64;
+        self.first == 0
+            && self.strides == [of_oc * self.oc as i64, of_oc, of_ic]
+            && self.taps == [kh * kw, kw, 1]
+    }
 }
 
 /// What all kernels of one operator share.
@@ -221,10 +243,23 @@ impl<'c> Target<'c> {
     fn emit(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         match self.dtype {
             DType::F32 if lower.device().prefers_texels => self.rows(c, lower),
-            DType::F32 => self.tiles(c, id::CONV_TILE_F32, lower),
-            DType::F16 => self.tiles(c, id::CONV_TILE_F16, lower),
+            DType::F16 if self.by_texels(c, lower) => self.rows(c, lower),
+            DType::F32 | DType::F16 => match self.wide(c, lower) {
+                Some(wide) => self.wide_tiles(c, &wide, lower),
+                None if self.dtype == DType::F16 => self.tiles(c, id::CONV_TILE_F16, lower),
+                None => self.tiles(c, id::CONV_TILE_F32, lower),
+            },
             other => Err(OpError::unsupported(format!("no device kernel for convolutions of {other}"))),
         }
+    }
+
+    /// Whether `float16` is better read by texels, and can be.
+    fn by_texels(&self, c: &Plain, lower: &Lowering<'_>) -> bool {
+        let device = lower.device();
+        let elements = c.in_len().max(self.pack(c, ROW_TILE).len());
+        device.prefers_texels
+            && lower.can_run(id::CONV_ROW_HALF)
+            && elements.div_ceil(4) as u64 <= device.limits.max_texels
     }
 
     fn pack(&self, c: &Plain, tile: usize) -> Pack {
@@ -244,12 +279,14 @@ impl<'c> Target<'c> {
 
     /// Register tiles over rows.
     fn rows(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        const TILE: usize = 8;
         let [d, h, w] = c.axes;
         let read = Reading::new(&w);
-        let pack = self.pack(c, TILE);
-        let weights = pack.emit(self.cx, lower)?;
-        let elements = c.batch * c.groups * c.ic * d.input * h.input * w.input;
+        let pack = self.pack(c, ROW_TILE);
+        let steps = (512 / (read.px * read.kw * ROW_TILE)).clamp(1, 4);
+        let one_tap = c.axes.iter().all(|a| a.kernel == 1) && c.has_plain_weights();
+        let plain = one_tap && steps == 4 && c.ic.is_multiple_of(4);
+        let weights = if plain { Operand::Input(1) } else { pack.emit(self.cx, lower)? };
+        let elements = c.in_len();
         let whole = c.y[3] == 1 && [c.y[0], c.y[1], c.y[2], c.y_first, w.output].iter().all(|s| s % 4 == 0);
         let (kernel, last) = texel_kernel(
             lower,
@@ -258,6 +295,11 @@ impl<'c> Target<'c> {
             whole,
             [id::CONV_ROW_TEX, id::CONV_ROW_TEX4, id::CONV_ROW_BUF, id::CONV_ROW_BUF4],
         );
+        let kernel = match (self.dtype, whole) {
+            (DType::F16, true) => id::CONV_ROW_HALF4,
+            (DType::F16, false) => id::CONV_ROW_HALF,
+            _ => kernel,
+        };
         let (code, [act_a, act_b]) = self.activation.code();
         let local = if lower.device().prefers_texels { 8 } else { 64 };
         let spec = [
@@ -270,9 +312,11 @@ impl<'c> Target<'c> {
             (spec::conv_row::SCATTERED, u32::from(read.scattered)),
             (spec::conv_row::BIASED, u32::from(self.biased)),
             (spec::conv_row::ACTIVATION, code),
-            (spec::conv_row::STEPS, (512 / (read.px * read.kw * TILE)).clamp(1, 4) as u32),
+            (spec::conv_row::STEPS, steps as u32),
+            (spec::conv_row::PLAIN, u32::from(plain)),
         ];
-        let n = w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(TILE) * c.groups * c.batch;
+        let n =
+            w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(ROW_TILE) * c.groups * c.batch;
         let params = params::ConvRow {
             n: n as u32,
             ow: w.output as u32,
@@ -312,48 +356,56 @@ impl<'c> Target<'c> {
     fn tiles(&self, c: &Plain, kernel: KernelId, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         const TILE: usize = 64;
         let [d, h, w] = c.axes;
-        let weights = self.pack(c, c.oc.next_multiple_of(4)).emit(self.cx, lower)?;
+        let weights =
+            if c.has_plain_weights() { Operand::Input(1) } else { self.pack(c, 1).emit(self.cx, lower)? };
         let pointwise = c.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0]);
-        let (code, [act_a, act_b]) = self.activation.code();
+        let (code, _) = self.activation.code();
         let spec = [
             (spec::conv_tile::POINTWISE, u32::from(pointwise && c.axes.iter().all(|a| a.input == a.output))),
             (spec::conv_tile::BIASED, u32::from(self.biased)),
             (spec::conv_tile::ACTIVATION, code),
         ];
-        let params = params::ConvTile {
-            ow: w.output as u32,
-            oh: h.output as u32,
-            od: d.output as u32,
-            oc: c.oc as u32,
-            groups: c.groups as u32,
-            ic: c.ic as u32,
-            id: d.input as i32,
-            ih: h.input as i32,
-            iw: w.input as i32,
-            kd: d.kernel as u32,
-            kh: h.kernel as u32,
-            kw: w.kernel as u32,
-            sd: d.stride as i32,
-            sh: h.stride as i32,
-            sw: w.stride as i32,
-            dd: d.dilation as i32,
-            dh: h.dilation as i32,
-            dw: w.dilation as i32,
-            pd: d.pads[0] as i32,
-            ph: h.pads[0] as i32,
-            pw: w.pads[0] as i32,
-            yc: c.y[0] as u32,
-            yd: c.y[1] as u32,
-            yh: c.y[2] as u32,
-            yw: c.y[3] as u32,
-            y_first: c.y_first as u32,
-            act_a,
-            act_b,
-        };
+        let params = product_params(c, self.activation);
         let plane = d.output * h.output * w.output;
         let groups = [plane.div_ceil(TILE), c.oc.div_ceil(TILE), c.batch * c.groups].map(|g| g as u32);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
         lower.dispatch(kernel, &spec, &args, &params, groups)
+    }
+}
+
+/// Sizes and distances as kernels over plain buffers take them.
+fn product_params(c: &Plain, activation: Activation) -> params::ConvTile {
+    let (_, [act_a, act_b]) = activation.code();
+    let [d, h, w] = c.axes;
+    params::ConvTile {
+        ow: w.output as u32,
+        oh: h.output as u32,
+        od: d.output as u32,
+        oc: c.oc as u32,
+        groups: c.groups as u32,
+        ic: c.ic as u32,
+        id: d.input as i32,
+        ih: h.input as i32,
+        iw: w.input as i32,
+        kd: d.kernel as u32,
+        kh: h.kernel as u32,
+        kw: w.kernel as u32,
+        sd: d.stride as i32,
+        sh: h.stride as i32,
+        sw: w.stride as i32,
+        dd: d.dilation as i32,
+        dh: h.dilation as i32,
+        dw: w.dilation as i32,
+        pd: d.pads[0] as i32,
+        ph: h.pads[0] as i32,
+        pw: w.pads[0] as i32,
+        yc: c.y[0] as u32,
+        yd: c.y[1] as u32,
+        yh: c.y[2] as u32,
+        yw: c.y[3] as u32,
+        y_first: c.y_first as u32,
+        act_a,
+        act_b,
     }
 }
 
@@ -418,7 +470,11 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
     );
     let mut last = last;
     if target.dtype == DType::F16 {
-        (kernel, last) = (id::DEPTHWISE_F16, elements as i32 - 1);
+        (kernel, last) = match (kernel, lower.can_run(id::DEPTHWISE_HALF)) {
+            (id::DEPTHWISE_TEX, true) => (id::DEPTHWISE_HALF, last),
+            (id::DEPTHWISE_TEX4, true) => (id::DEPTHWISE_HALF4, last),
+            _ => (id::DEPTHWISE_F16, elements as i32 - 1),
+        };
     }
     let shift = if w.input.is_multiple_of(4) { (-w.pads[0]).rem_euclid(4) as u32 } else { 4 };
     let (code, [act_a, act_b]) = target.activation.code();
@@ -584,13 +640,50 @@ mod tests {
                 let n = t.iter().product();
                 Some::<Tensor>(tensor_of(t, &values(n, seed), half::f16::from_f32))
             };
+            let check = |op: &dyn Operator, inputs: &[Option<Tensor>]| {
+                for change in [as_is, no_texels, short_texels] {
+                    Check::new(op, inputs).pretend(change).tolerance(4e-3).run();
+                    Check::new(op, inputs).constants(&[1]).pretend(change).tolerance(4e-3).run();
+                }
+            };
             let op = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 2, activation: RELU };
-            let inputs = [half(&[1, 6, 7, 9], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)];
-            Check::new(&op, &inputs).tolerance(4e-3).run();
-            Check::new(&op, &inputs).constants(&[1]).tolerance(4e-3).run();
+            check(&op, &[half(&[1, 6, 7, 9], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)]);
+            check(&op, &[half(&[1, 6, 5, 12], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)]);
             let op = Conv { group: 6, ..op };
-            let inputs = [half(&[1, 6, 7, 9], 1), half(&[6, 1, 3, 3], 2), half(&[6], 3)];
-            Check::new(&op, &inputs).constants(&[1]).tolerance(4e-3).run();
+            check(&op, &[half(&[1, 6, 7, 9], 1), half(&[6, 1, 3, 3], 2), half(&[6], 3)]);
+            check(&op, &[half(&[1, 6, 7, 8], 1), half(&[6, 1, 3, 3], 2), half(&[6], 3)]);
+        }
+
+        /// Sizes for which there are enough wide tiles.
+        #[test]
+        fn large_ones_are_the_same() {
+            let one = |op: &dyn Operator, inputs: &[Option<Tensor>], tolerance| {
+                Check::new(op, inputs).constants(&[1]).pretend(no_texels).tolerance(tolerance).run();
+            };
+            let check = |op: &dyn Operator, x: &[usize], w: &[usize], bias: usize| {
+                let bias = [bias];
+                let shapes = [x, w, &bias];
+                let singles = [0, 1, 2].map(|i| Some(tensor(shapes[i], i as u64 + 1)));
+                one(op, &singles, 1e-4);
+                let half = |i: usize| {
+                    let s: &[usize] = shapes[i];
+                    Some(tensor_of(s, &values(s.iter().product(), i as u64 + 1), half::f16::from_f32))
+                };
+                one(op, &[0, 1, 2].map(half), 4e-3);
+            };
+            let same = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU };
+            check(&same, &[1, 9, 64, 130], &[70, 9, 3, 3], 70);
+            let strided =
+                Conv { window: window(&[1, 2], &[2, 1], &[0, 2, 1, 0]), group: 2, activation: RELU };
+            check(&strided, &[2, 20, 44, 47], &[130, 10, 3, 3], 130);
+            let pointwise = Conv { window: Window::default(), group: 1, activation: RELU };
+            check(&pointwise, &[1, 17, 91, 91], &[131, 17, 1, 1], 131);
+            let up = ConvTranspose {
+                window: window(&[2, 2], &[], &[]),
+                activation: RELU,
+                ..ConvTranspose::default()
+            };
+            check(&up, &[1, 8, 91, 92], &[8, 65, 2, 2], 65);
         }
     }
 }

@@ -1,17 +1,15 @@
 //! Conv on the CPU: pointwise ones are one product, depthwise ones direct loops, all others products
 //! over column blocks.
 
-use rayon::prelude::*;
-
 use super::columns::{self, Columns};
 use super::conv_op::ConvDims;
 use super::depthwise;
 use super::unfold::Unfold;
 use crate::kernel::KernelError;
-use crate::ops::Activation;
 use crate::ops::linalg::product::{Mat, Threads, as_f32s, as_f32s_mut, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
 use crate::ops::real::{Real, RealIo, RealKernel, activate_all};
+use crate::ops::{Activation, par};
 
 /// Bytes of columns that are unfolded at a time.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -43,7 +41,7 @@ impl RealKernel for Run {
             self.one(&x[i * in_group..][..in_group], w, bias, y, threads)
         };
         if d.batch * d.group >= rayon::current_num_threads() {
-            y.par_chunks_mut(out_group).enumerate().try_for_each(|y| job(y, Threads::One))
+            par::try_share(y.chunks_mut(out_group).enumerate(), |y| job(y, Threads::One))
         } else {
             y.chunks_mut(out_group).enumerate().try_for_each(|y| job(y, Threads::All))
         }

@@ -8,6 +8,7 @@ mod direct;
 pub mod fold;
 mod fused;
 mod pack;
+mod phases;
 mod scatter;
 mod transpose;
 mod unfold;

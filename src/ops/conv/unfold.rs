@@ -27,6 +27,8 @@ struct Piece {
 }
 
 impl Columns for Unfold<'_> {
+    const BAND: usize = 128;
+
     #[inline(always)]
     fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
         let [d, h, w] = self.axes;
@@ -64,10 +66,19 @@ impl Columns for Unfold<'_> {
                 for piece in &pieces {
                     let part = &mut row[piece.at..][..piece.len];
                     let x = &x[piece.from..];
-                    if w.stride == 1 {
-                        part.copy_from_slice(&x[..piece.len]);
-                    } else {
-                        part.iter_mut().zip(x.iter().step_by(w.stride)).for_each(|(y, x)| *y = *x);
+                    match w.stride {
+                        1 => part.copy_from_slice(&x[..piece.len]),
+                        // In pairs, which vectorizes; the last one may have no second.
+                        2 => {
+                            let pairs = x.chunks_exact(2);
+                            if let Some(last) = part.get_mut(x.len() / 2) {
+                                *last = x[x.len() - 1];
+                            }
+                            part.iter_mut().zip(pairs).for_each(|(y, pair)| *y = pair[0]);
+                        }
+                        stride => {
+                            part.iter_mut().zip(x.iter().step_by(stride)).for_each(|(y, x)| *y = *x);
+                        }
                     }
                 }
             }

@@ -1,13 +1,20 @@
 //! Matrix products on devices: which kernel, and the layouts that it reads.
 
+mod wide;
+
 use super::matmul::Dims;
 use crate::dtype::DType;
 use crate::graph::Tensor;
+use crate::kernel::KernelId;
 use crate::kernel::table::{id, params, spec};
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey};
 
 /// Products of at most so many rows are better summed in parts than computed in tiles.
 const VECTOR_ROWS: usize = 4;
+
+/// Products of at most so many rows read the right operand where it lies, also where it could be laid out for speed once:
+/// a copy of it would save little time, and take its memory again.
+const FEW_ROWS: usize = 8;
 
 /// One operand: matrices one behind the other.
 #[derive(Clone, Debug)]
@@ -130,7 +137,6 @@ pub(crate) struct Layout {
     tile: usize,
     /// Texels from one matrix to the next.
     matrix: usize,
-    bytes: usize,
 }
 
 impl Source {
@@ -148,7 +154,7 @@ impl Source {
         if (self.row, self.col) == (cols, 1) {
             return Ok(self.operand);
         }
-        Pack { tile: cols.max(1), rows, cols, source: self }.emit(lower)
+        Pack { tile: cols.max(1), rows, cols, source: self, dtype: DType::F32 }.emit(lower)
     }
 }
 
@@ -186,11 +192,14 @@ impl Product {
             return Err(OpError::unsupported("matrices of more elements than a kernel can index"));
         }
         match self.dtype {
-            DType::F32 if lower.device().prefers_texels => self.rows(lower),
+            DType::F32 | DType::F16 if self.by_texels(lower) => self.rows(lower),
             DType::F32 | DType::F16 if self.n == 1 && self.m > 1 => self.flipped().vectors(lower),
             DType::F32 | DType::F16 if self.m <= VECTOR_ROWS => self.vectors(lower),
-            DType::F32 => self.tiles(lower, id::GEMM_TILE_F32),
-            DType::F16 => self.tiles(lower, id::GEMM_TILE_F16),
+            DType::F32 | DType::F16 => match self.wide(lower) {
+                Some(wide) => self.wide_tiles(&wide, lower),
+                None if self.dtype == DType::F16 => self.tiles(lower, id::GEMM_TILE_F16),
+                None => self.tiles(lower, id::GEMM_TILE_F32),
+            },
             other => Err(OpError::unsupported(format!("no device kernel for products of {other}"))),
         }
     }
@@ -219,10 +228,26 @@ impl Product {
     /// # Errors
     /// As [`Product::lower`].
     pub(crate) fn prepare(&mut self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        if self.dtype == DType::F32 && lower.device().prefers_texels && self.prepared.is_none() {
+        if self.by_texels(lower) && self.prepared.is_none() && !self.by_columns() {
             self.prepared = Some(self.right(lower, self.cols())?);
         }
         Ok(())
+    }
+
+    /// Whether the row kernel is the one to take: it has no variant for `float16` in plain buffers.
+    fn by_texels(&self, lower: &Lowering<'_>) -> bool {
+        let device = lower.device();
+        let half = self.dtype == DType::F16
+            && lower.can_run(id::GEMM_ROW_HALF)
+            && self.texels(self.cols()) <= device.limits.max_texels;
+        device.prefers_texels && (self.dtype == DType::F32 || half)
+    }
+
+    /// Texels of the larger operand, as the row kernel reads it.
+    fn texels(&self, cols: usize) -> u64 {
+        let a = self.a.matrices * self.m * self.k.next_multiple_of(4);
+        let b = self.b.matrices * self.k * self.n.next_multiple_of(cols);
+        (a.max(b) / 4) as u64
     }
 
     /// Columns of a tile of the row kernel: the widest among those that waste least.
@@ -233,6 +258,10 @@ impl Product {
     /// Register tiles over whole texels.
     fn rows(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let rows = self.m.next_power_of_two().min(8);
+        let kernel = if self.dtype == DType::F16 { id::GEMM_DOT_HALF } else { id::GEMM_DOT_TEX };
+        if self.by_columns() && self.texels(1) <= lower.device().limits.max_texels && lower.can_run(kernel) {
+            return self.columns(kernel, rows, lower);
+        }
         let cols = self.cols();
         let a = self.left(lower)?;
         let b = match self.prepared {
@@ -240,20 +269,61 @@ impl Product {
             None => self.right(lower, cols)?,
         };
         let whole = self.n.is_multiple_of(4);
-        let texels = a.bytes.max(b.bytes) / 16;
-        let kernel = match (texels as u64 <= lower.device().limits.max_texels, whole) {
-            (true, true) => id::GEMM_ROW_TEX4,
-            (true, false) => id::GEMM_ROW_TEX,
-            (false, true) => id::GEMM_ROW_BUF4,
-            (false, false) => id::GEMM_ROW_BUF,
+        let short = self.texels(cols) <= lower.device().limits.max_texels;
+        let kernel = match (self.dtype, short, whole) {
+            (DType::F16, _, true) => id::GEMM_ROW_HALF4,
+            (DType::F16, _, false) => id::GEMM_ROW_HALF,
+            (_, true, true) => id::GEMM_ROW_TEX4,
+            (_, true, false) => id::GEMM_ROW_TEX,
+            (_, false, true) => id::GEMM_ROW_BUF4,
+            (_, false, false) => id::GEMM_ROW_BUF,
         };
-        let (code, [act_a, act_b]) = self.activation.code();
+        let (code, _) = self.activation.code();
         let spec = [
             (spec::gemm_row::ROWS, rows as u32),
             (spec::gemm_row::COLS, cols as u32),
             (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_row::ACTIVATION, code),
         ];
+        self.over_texels(kernel, &spec, [a, b], [rows, cols], false, lower)
+    }
+
+    /// Whether the columns of the right operand are whole texels and are better read as they lie.
+    fn by_columns(&self) -> bool {
+        let columns = self.b.row == 1 && self.b.col == self.k && self.n > 1;
+        self.m <= FEW_ROWS && columns && self.k.is_multiple_of(4) && self.k > 0
+    }
+
+    /// Sums over columns of whole texels.
+    fn columns(&self, kernel: KernelId, rows: usize, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        // As many sums as there are registers for.
+        let cols = if rows == 1 { 8 } else { 4 };
+        let a = self.left(lower)?;
+        let row = self.k / 4;
+        let b = Layout { operand: self.b.operand, row, tile: cols * row, matrix: self.n * row };
+        let (code, _) = self.activation.code();
+        let spec = [
+            (spec::gemm_dot::LOCAL_SIZE_X, lower.device().subgroup),
+            (spec::gemm_dot::ROWS, rows as u32),
+            (spec::gemm_dot::COLS, cols as u32),
+            (spec::gemm_dot::BIASED, u32::from(self.c.is_some())),
+            (spec::gemm_dot::ACTIVATION, code),
+        ];
+        self.over_texels(kernel, &spec, [a, b], [rows, cols], true, lower)
+    }
+
+    /// Emits a kernel over texels for every regular part of the batch; a tile is done by an invocation, or by a
+    /// work-group where `grouped`.
+    fn over_texels(
+        &self,
+        kernel: KernelId,
+        spec: &[(u32, u32)],
+        [a, b]: [Layout; 2],
+        [rows, cols]: [usize; 2],
+        grouped: bool,
+        lower: &mut Lowering<'_>,
+    ) -> Result<(), OpError> {
+        let (_, [act_a, act_b]) = self.activation.code();
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;
         self.batches(|batch, y_first| {
@@ -282,7 +352,7 @@ impl Product {
                 act_b,
             };
             let args = [a.operand, b.operand, c, self.y];
-            lower.dispatch_1d(kernel, &spec, &args, &params, count)?;
+            lower.dispatch_rows(kernel, spec, &args, &params, count, grouped)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();
             }
@@ -295,31 +365,25 @@ impl Product {
         let row = self.k.next_multiple_of(4);
         // Elements behind the last of a row are read and not used.
         let direct = self.a.col == 1 && self.a.row == row && self.k > 0;
-        let pack = Pack { tile: row.max(4), rows: self.m, cols: self.k, source: &self.a };
+        let pack = Pack { tile: row.max(4), rows: self.m, cols: self.k, source: &self.a, dtype: self.dtype };
         let operand = if direct { self.a.operand } else { pack.emit(lower)? };
         let matrix = self.m * row.max(4) / 4;
-        Ok(Layout { operand, row: row.max(4) / 4, tile: 0, matrix, bytes: self.a.matrices * matrix * 16 })
+        Ok(Layout { operand, row: row.max(4) / 4, tile: 0, matrix })
     }
 
     /// B as tiles of columns: packed where it is known, else as it is if its rows are whole texels.
     fn right(&self, lower: &mut Lowering<'_>, cols: usize) -> Result<Layout, OpError> {
         let direct = self.b.col == 1 && self.b.row == self.n && self.n.is_multiple_of(4);
-        if direct && self.b.value.is_none() && self.k > 0 {
+        if direct && (self.b.value.is_none() || self.m <= FEW_ROWS) && self.k > 0 {
             let matrix = self.k * self.n / 4;
             let (row, tile) = (self.n / 4, cols / 4);
-            return Ok(Layout {
-                operand: self.b.operand,
-                row,
-                tile,
-                matrix,
-                bytes: self.b.matrices * matrix * 16,
-            });
+            return Ok(Layout { operand: self.b.operand, row, tile, matrix });
         }
-        let pack = Pack { tile: cols, rows: self.k, cols: self.n, source: &self.b };
+        let pack = Pack { tile: cols, rows: self.k, cols: self.n, source: &self.b, dtype: self.dtype };
         let tile = self.k * cols / 4;
         let matrix = self.n.div_ceil(cols) * tile;
         let operand = pack.emit(lower)?;
-        Ok(Layout { operand, row: cols / 4, tile, matrix, bytes: self.b.matrices * matrix * 16 })
+        Ok(Layout { operand, row: cols / 4, tile, matrix })
     }
 
     /// The transposed product, for outputs of one column.
@@ -416,7 +480,7 @@ impl Product {
     }
 
     /// Tiles in workgroup memory.
-    fn tiles(&self, lower: &mut Lowering<'_>, kernel: crate::kernel::KernelId) -> Result<(), OpError> {
+    fn tiles(&self, lower: &mut Lowering<'_>, kernel: KernelId) -> Result<(), OpError> {
         const TILE: usize = 64;
         let (code, _) = self.activation.code();
         let spec = [
@@ -446,6 +510,7 @@ struct Pack<'s> {
     rows: usize,
     cols: usize,
     source: &'s Source,
+    dtype: DType,
 }
 
 impl Pack<'_> {
@@ -456,31 +521,25 @@ impl Pack<'_> {
     /// The packed operand: made at load where the value is known, else by a kernel.
     fn emit(&self, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
         // A texel view has at least one texel.
-        let bytes = (self.len() * 4).max(16);
+        let bytes = (self.len() * self.dtype.bytes()).max(16);
         let (tile, rows, cols) = (self.tile, self.rows, self.cols);
         let (row, col) = (self.source.row, self.source.col);
         let matrix = rows * cols;
         if let Some(value) = &self.source.value {
             let layout = if col == 1 { "matrix" } else { "matrix, transposed" };
             let key = PackKey { layout, numbers: [tile as u32, rows as u32, cols as u32, row as u32] };
+            let fill = Fill { tile, rows, cols, row, col };
+            let half = self.dtype == DType::F16;
             return Ok(lower.packed(value, key, bytes, move |t, out| {
-                let (src, out) = (t.as_slice::<f32>()?, bytemuck::cast_slice_mut::<u8, f32>(out));
-                if matrix == 0 {
-                    out.fill(0.0);
-                    return Ok(());
-                }
-                for (i, out) in out.chunks_mut(tile.max(1)).enumerate() {
-                    let (r, rest) = (i % rows, i / rows);
-                    let (t, m) = (rest % cols.div_ceil(tile), rest / cols.div_ceil(tile));
-                    for (lane, out) in out.iter_mut().enumerate() {
-                        let c = t * tile + lane;
-                        let from = m * matrix + r * row + c * col;
-                        *out = src.get(from).filter(|_| c < cols).copied().unwrap_or(0.0);
-                    }
+                if half {
+                    fill.run(t.as_slice::<half::f16>()?, bytemuck::cast_slice_mut(out));
+                } else {
+                    fill.run(t.as_slice::<f32>()?, bytemuck::cast_slice_mut(out));
                 }
                 Ok(())
             }));
         }
+        let kernel = if self.dtype == DType::F16 { id::PACK_MATRIX_F16 } else { id::PACK_MATRIX_F32 };
         let packed = lower.scratch(bytes);
         let params = params::PackMatrix {
             n: self.len() as u32,
@@ -492,8 +551,38 @@ impl Pack<'_> {
             col_stride: col as u32,
         };
         let args = [self.source.operand, packed];
-        lower.dispatch_1d(id::PACK_MATRIX, &[], &args, &params, self.len())?;
+        lower.dispatch_1d(kernel, &[], &args, &params, self.len())?;
         Ok(packed)
+    }
+}
+
+/// The sizes of a [`Pack`] and the distances in its source.
+#[derive(Clone, Copy)]
+struct Fill {
+    tile: usize,
+    rows: usize,
+    cols: usize,
+    row: usize,
+    col: usize,
+}
+
+impl Fill {
+    fn run<T: Copy + Default>(&self, src: &[T], out: &mut [T]) {
+        let Fill { tile, rows, cols, row, col } = *self;
+        let matrix = rows * cols;
+        if matrix == 0 {
+            out.fill(T::default());
+            return;
+        }
+        for (i, out) in out.chunks_mut(tile.max(1)).enumerate() {
+            let (r, rest) = (i % rows, i / rows);
+            let (t, m) = (rest % cols.div_ceil(tile), rest / cols.div_ceil(tile));
+            for (lane, out) in out.iter_mut().enumerate() {
+                let c = t * tile + lane;
+                let from = m * matrix + r * row + c * col;
+                *out = src.get(from).filter(|_| c < cols).copied().unwrap_or_default();
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::TYPES;
 use super::device::{Product, Source};
 use super::integer::{Int, add_product};
-use super::product::{Mat, Threads, product};
+use super::product::{Around, Mat, Threads, product, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
@@ -191,6 +191,10 @@ impl RealKernel for Run {
         let (a, b) = self.operands(inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
         let c = c_strides.map(|s| Ok((inputs.get(2, self.sizes[2])?, s))).transpose()?;
         let (alpha, beta) = (T::from_f64(self.op.alpha.into()), T::from_f64(self.op.beta.into()));
+        if let (true, None | Some((_, [0, 1]))) = (alpha == T::ONE && (beta == T::ONE || c.is_none()), c) {
+            let around = Around { bias: c.map(|(c, _)| c), activation: self.op.activation };
+            return product_around([m, n, k], a, b, y, n, around, Threads::All);
+        }
         if alpha == T::ONE {
             if let Some((c, strides)) = c {
                 each_c(y, n, c, strides, |y, c| *y = beta * c);
@@ -237,7 +241,7 @@ mod tests {
     use super::*;
     use crate::graph::Tensor;
     use crate::ops::AttrValue;
-    use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
+    use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor, tensor_of};
 
     proptest! {
         #[test]
@@ -326,6 +330,28 @@ mod tests {
             let inputs = [Some(a), Some(b), Some(tensor(c, 3))];
             Check::new(&op, &inputs).tolerance(1e-5).run();
             Check::new(&op, &inputs).constants(&[1, 2]).tolerance(1e-5).run();
+            Check::new(&op, &inputs).pretend(no_texels).tolerance(1e-5).run();
+        }
+        // Few rows and columns of whole texels, read where they lie.
+        for (m, n, k) in [(1, 9, 16), (3, 34, 48), (8, 5, 12), (7, 2, 4)] {
+            let op = Gemm { trans_b: true, alpha: 2.0, ..Gemm::default() };
+            let inputs = [Some(tensor(&[m, k], 1)), Some(tensor(&[n, k], 2)), Some(tensor(&[n], 3))];
+            Check::new(&op, &inputs).constants(&[1]).tolerance(1e-5).run();
+            Check::new(&op, &inputs[..2]).tolerance(1e-5).run();
+            let half = |t: &Option<Tensor>| {
+                let t = t.as_ref()?;
+                Some(tensor_of(t.shape().dims(), &t.to_f32s().ok()?, half::f16::from_f32))
+            };
+            let halves: Vec<Option<Tensor>> = inputs.iter().map(half).collect();
+            Check::new(&op, &halves).constants(&[1]).tolerance(4e-3).run();
+        }
+        // Wide tiles.
+        for i in 0..4 {
+            let (trans_a, trans_b) = (i % 2 == 0, i / 2 == 0);
+            let op = Gemm { alpha: 0.5, beta: -2.0, trans_a, trans_b, activation: Activation::Relu };
+            let a = tensor(&if trans_a { [20, 132] } else { [132, 20] }, 1);
+            let b = tensor(&if trans_b { [4100, 20] } else { [20, 4100] }, 2);
+            let inputs = [Some(a), Some(b), Some(tensor(&[132, 1], 3))];
             Check::new(&op, &inputs).pretend(no_texels).tolerance(1e-5).run();
         }
     }

@@ -3,17 +3,15 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::TYPES;
 use super::device::Product;
 use super::integer::{Int, add_product};
-use super::product::{Mat, Threads, product};
+use super::product::{Around, Mat, Threads, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// `activation(A x B + bias)`. Inputs: A, B and, where [`MatMul::biased`], a bias of B's last axis.
@@ -198,16 +196,12 @@ impl RealKernel for Run {
             return Ok(());
         }
         let one = |(y, &(i, j)): (&mut [T], &(usize, usize)), threads| {
-            if let Some(bias) = bias {
-                y.chunks_mut(n).for_each(|row| row.copy_from_slice(bias));
-            }
             let (a, b) = (Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n));
-            product([m, n, k], a, b, y, n, bias.is_some(), threads)?;
-            activate_all(&self.activation, y);
-            Ok(())
+            let around = Around { bias, activation: self.activation };
+            product_around([m, n, k], a, b, y, n, around, threads)
         };
         if pairs.len() >= rayon::current_num_threads() {
-            y.par_chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::One))
+            par::try_share(y.chunks_mut(m * n).zip(pairs), |job| one(job, Threads::One))
         } else {
             y.chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::All))
         }
@@ -381,6 +375,7 @@ mod tests {
             (&[6, 5], &[3, 5, 2]),
             (&[65, 130], &[130, 66]),
             (&[2, 0], &[0, 3]),
+            (&[3, 24], &[24, 12]),
         ];
         for (i, (a, b)) in cases.iter().enumerate() {
             let (a, b) = (tensor(a, 1), tensor(b, 2));
@@ -398,7 +393,38 @@ mod tests {
             let n = s.iter().product();
             Some(tensor_of(s, &values(n, seed), half::f16::from_f32))
         };
-        let inputs = [half(&[2, 9, 33], 1), half(&[33, 70], 2)];
-        Check::new(&MatMul::default(), &inputs).tolerance(4e-3).run();
+        let cases: &[(&[usize], &[usize])] = &[
+            (&[2, 9, 33], &[33, 70]),
+            (&[2, 9, 32], &[2, 32, 68]),
+            (&[1, 37], &[37, 50]),
+            (&[17, 5], &[5, 1]),
+        ];
+        for (a, b) in cases {
+            let inputs = [half(a, 1), half(b, 2)];
+            for change in [as_is, no_texels, short_texels] {
+                Check::new(&MatMul::default(), &inputs).pretend(change).tolerance(4e-3).run();
+                Check::new(&MatMul::default(), &inputs).constants(&[1]).pretend(change).tolerance(4e-3).run();
+            }
+        }
+    }
+
+    /// Sizes for which there are enough wide tiles.
+    #[cfg(feature = "vulkan")]
+    #[test]
+    fn devices_compute_large_products_the_same() {
+        use crate::ops::testing::{Check, no_texels};
+        let biased = MatMul { biased: true, activation: Activation::Relu };
+        let check = |inputs: &[Option<Tensor>], tolerance| {
+            Check::new(&biased, inputs).pretend(no_texels).tolerance(tolerance).run();
+            Check::new(&MatMul::default(), &inputs[..2]).pretend(no_texels).tolerance(tolerance).run();
+        };
+        check(&[Some(tensor(&[300, 20], 1)), Some(tensor(&[20, 3000], 2)), Some(tensor(&[3000], 3))], 1e-5);
+        let inputs = [Some(tensor(&[7, 130, 12], 1)), Some(tensor(&[12, 900], 2)), Some(tensor(&[900], 3))];
+        check(&inputs, 1e-5);
+        let half = |s: &[usize], seed| {
+            let n = s.iter().product();
+            Some(tensor_of(s, &values(n, seed), half::f16::from_f32))
+        };
+        check(&[half(&[131, 36], 1), half(&[36, 4100], 2), half(&[4100], 3)], 4e-3);
     }
 }

@@ -1,13 +1,12 @@
 //! Matrix products over slices: the one place that calls the `gemm` crate.
 
 use gemm::Parallelism;
-use rayon::prelude::*;
 
 use super::tile;
 use crate::dtype::DType;
 use crate::kernel::KernelError;
-use crate::ops::Activation;
-use crate::ops::real::Real;
+use crate::ops::real::{Real, activate_all};
+use crate::ops::{Activation, par};
 use crate::spirv::wide::wide;
 
 /// A matrix in a slice: element (r, c) lies at `r * row + c * col`.
@@ -56,6 +55,81 @@ pub(crate) enum Threads {
     All,
 }
 
+/// What is done with a product beside storing it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around<'a, T> {
+    /// Added to the rows of the product: one number for every column.
+    pub bias: Option<&'a [T]>,
+    /// Applied to the sums.
+    pub activation: Activation,
+}
+
+/// `c = activation(a * b + bias)`, of the sizes that [`product`] has.
+///
+/// # Errors
+/// [`KernelError::Value`] where a slice is too short for its matrix.
+pub(crate) fn product_around<T: Real>(
+    [m, n, k]: [usize; 3],
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    c_row: usize,
+    around: Around<'_, T>,
+    threads: Threads,
+) -> Result<(), KernelError> {
+    let Around { bias, activation } = around;
+    if k > 0 && fits([m, n, k], a, b, c, c_row) && bias.is_none_or(|bias| bias.len() >= n) {
+        let start = match bias.map(as_f32s) {
+            None => Some(tile::Start::Zero),
+            Some(bias) => bias.map(|bias| tile::Start::PerColumn(&bias[..n])),
+        };
+        if start.is_some_and(|start| tiled([m, n, k], a, b, c, c_row, (start, activation), threads)) {
+            return Ok(());
+        }
+    }
+    if let Some(bias) = bias {
+        for row in c.chunks_mut(c_row.max(1)).take(m) {
+            row.iter_mut().take(n).zip(bias).for_each(|(c, bias)| *c = *bias);
+        }
+    }
+    product([m, n, k], a, b, c, c_row, bias.is_some(), threads)?;
+    for row in c.chunks_mut(c_row.max(1)).take(m) {
+        let end = n.min(row.len());
+        activate_all(&activation, &mut row[..end]);
+    }
+    Ok(())
+}
+
+fn fits<T>([m, n, k]: [usize; 3], a: Mat<'_, T>, b: Mat<'_, T>, c: &[T], c_row: usize) -> bool {
+    a.covers(m, k)
+        && b.covers(k, n)
+        && (m <= 1 || c_row >= n)
+        && span(m, n, c_row, 1).is_some_and(|s| s <= c.len())
+}
+
+/// The product in tiles of vector registers, where that is the fastest way; returns whether it was done. The
+/// operands fit.
+fn tiled<T: Real>(
+    [m, n, k]: [usize; 3],
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    c_row: usize,
+    (start, activation): (tile::Start<'_>, Activation),
+    threads: Threads,
+) -> bool {
+    if m < 4 || n < 16 || a.col != 1 || b.col != 1 || b.row < n || !tile::has_vectors() {
+        return false;
+    }
+    let (Some(a_data), Some(b_data), Some(c)) = (as_f32s(a.data), as_f32s(b.data), as_f32s_mut(c)) else {
+        return false;
+    };
+    let columns = tile::Rows { data: &b_data[..span(k, n, b.row, 1).unwrap_or(0)], row: b.row };
+    let tiled = tile::Tiled { a: a_data, a_row: a.row, depth: k, columns: &columns, start, activation };
+    tiled.run(m, n, c, c_row, threads);
+    true
+}
+
 /// `c = a * b`, or `c += a * b` where `accumulate`; `a` is `m` by `k`, `b` is `k` by `n`, and `c` is `m` rows
 /// of `n` elements that start `c_row` elements apart.
 ///
@@ -71,11 +145,7 @@ pub(crate) fn product<T: Real>(
     accumulate: bool,
     threads: Threads,
 ) -> Result<(), KernelError> {
-    let fits = a.covers(m, k)
-        && b.covers(k, n)
-        && (m <= 1 || c_row >= n)
-        && span(m, n, c_row, 1).is_some_and(|s| s <= c.len());
-    if !fits {
+    if !fits([m, n, k], a, b, c, c_row) {
         return Err(KernelError::Value { what: format!("operands too short for a {m}x{n}x{k} product") });
     }
     if m == 0 || n == 0 {
@@ -95,16 +165,9 @@ pub(crate) fn product<T: Real>(
         matrix_times_column(k, a, b, &mut c[..m], accumulate, threads);
         return Ok(());
     }
-    if m >= 4 && n >= 16 && a.col == 1 && b.col == 1 && b.row >= n && tile::has_vectors() {
-        let operands = (as_f32s(a.data), as_f32s(b.data));
-        if let ((Some(a_data), Some(data)), Some(c)) = (operands, as_f32s_mut(c)) {
-            let columns = tile::Rows { data: &data[..span(k, n, b.row, 1).unwrap_or(0)], row: b.row };
-            let start = if accumulate { tile::Start::Output } else { tile::Start::Zero };
-            let (a_row, activation) = (a.row, Activation::None);
-            let tiled = tile::Tiled { a: a_data, a_row, depth: k, columns: &columns, start, activation };
-            tiled.run(m, n, c, c_row, threads);
-            return Ok(());
-        }
+    let start = if accumulate { tile::Start::Output } else { tile::Start::Zero };
+    if tiled([m, n, k], a, b, c, c_row, (start, Activation::None), threads) {
+        return Ok(());
     }
     let parallelism = match threads {
         Threads::One => Parallelism::None,
@@ -165,15 +228,16 @@ fn row_times_matrix<T: Real>(
     if !accumulate {
         c.fill(T::ZERO);
     }
+    let column_major = b.row == 1 && b.col >= k;
     let block = match threads {
         Threads::One => n,
         Threads::All if n.saturating_mul(k) <= VECTOR_TASK => n,
+        Threads::All if column_major => (VECTOR_TASK / k.max(1)).max(1),
         // Long runs of each row, for the memory's sake, but something for every thread.
         Threads::All => {
             (VECTOR_TASK / k.max(1)).max(n.div_ceil(2 * rayon::current_num_threads())).clamp(64, n.max(64))
         }
     };
-    let column_major = b.row == 1 && b.col >= k;
     let task = |(i, c): (usize, &mut [T])| {
         wide(
             #[inline(always)]
@@ -183,7 +247,7 @@ fn row_times_matrix<T: Real>(
     if block >= n {
         task((0, c));
     } else {
-        c.par_chunks_mut(block.max(1)).enumerate().for_each(task);
+        par::share(c.chunks_mut(block.max(1)).enumerate(), task);
     }
 }
 
@@ -254,7 +318,7 @@ fn matrix_times_column<T: Real>(
     if whole {
         task((0, c));
     } else {
-        c.par_chunks_mut(block.max(1)).enumerate().for_each(task);
+        par::share(c.chunks_mut(block.max(1)).enumerate(), task);
     }
 }
 
@@ -274,7 +338,15 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
             *s += *a * *b;
         }
     }
-    sums.into_iter().sum::<T>() + tail
+    // In halves: one by one each addition would wait for the last.
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            sums[i] += sums[i + width];
+        }
+        width /= 2;
+    }
+    sums[0] + tail
 }
 
 /// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
@@ -324,6 +396,27 @@ mod tests {
                 }
                 for g in 0..gap {
                     prop_assert_eq!(c[r * (n + gap) + n + g], 0.5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bias_and_activation_go_around_any_product() {
+        for (m, n, k) in [(9, 35, 7), (1, 5, 3), (2, 40, 8), (5, 3, 2), (4, 16, 0)] {
+            let (a, b, bias) = (values(m * k, 1), values(k * n, 2), values(n, 3));
+            for transposed in [false, true] {
+                let bm = if transposed { Mat::transposed(&b, k) } else { Mat::rows(&b, n) };
+                let mut c = vec![9.0f32; m * (n + 2)];
+                let around = Around { bias: Some(&bias), activation: Activation::Relu };
+                product_around([m, n, k], Mat::rows(&a, k), bm, &mut c, n + 2, around, Threads::All).unwrap();
+                for (r, row) in c.chunks(n + 2).enumerate() {
+                    for (col, got) in row[..n].iter().enumerate() {
+                        let at = |i| if transposed { b[col * k + i] } else { b[i * n + col] };
+                        let sum: f32 = (0..k).map(|i| a[r * k + i] * at(i)).sum();
+                        assert!((got - (sum + bias[col]).max(0.0)).abs() < 1e-5);
+                    }
+                    assert_eq!(row[n..], [9.0; 2]);
                 }
             }
         }

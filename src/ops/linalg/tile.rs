@@ -8,20 +8,23 @@
 use std::cell::Cell;
 
 use pulp::{Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::product::Threads;
-use crate::ops::Activation;
 use crate::ops::real::{activate_all, activate_in};
+use crate::ops::{Activation, par};
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
 const VECTORS: usize = 3;
 /// Elements of a unit that columns are shared out in: a multiple of every CPU's vector.
 const UNIT: usize = 16;
-/// Multiplications below which one thread is faster: waking another one costs several microseconds.
-const PARALLEL: usize = 300_000;
-/// Rows that one task has at least, so that making the columns for each task stays cheap.
-const BAND: usize = 32;
+/// Multiplications below which one thread is faster.
+const PARALLEL: usize = 100_000;
+/// Multiplications of one task at least: some microseconds.
+const TASK: usize = 150_000;
+/// Tasks for each thread, so that all are done at about the same time.
+const TASKS: usize = 4;
+/// Columns from which on they are shared out before rows are.
+const WIDE: usize = 1024;
 
 thread_local! {
     /// Columns that are being multiplied.
@@ -30,6 +33,9 @@ thread_local! {
 
 /// A right operand.
 pub(crate) trait Columns: Sync {
+    /// Rows of the product that one task has at least, so that making the columns for each task stays cheap.
+    const BAND: usize;
+
     /// Writes the `n` columns from `first` on: a row of `pitch` elements for every row of the operand, of
     /// which only the first `n` count.
     fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]);
@@ -42,6 +48,8 @@ pub(crate) struct Rows<'a> {
 }
 
 impl Columns for Rows<'_> {
+    const BAND: usize = 32;
+
     #[inline(always)]
     fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
         for (to, from) in to.chunks_exact_mut(pitch).zip(self.data.chunks(self.row)) {
@@ -65,6 +73,8 @@ pub(crate) enum Start<'a> {
     Output,
     /// One number for every row of the output.
     PerRow(&'a [f32]),
+    /// One number for every column of the output.
+    PerColumn(&'a [f32]),
 }
 
 /// `activation(start + a * columns)`, of rows that lie one behind the other.
@@ -107,8 +117,10 @@ impl<C: Columns> Tiled<'_, C> {
             let rows = y.chunks_mut(y_row.max(n)).take(m).map(|row| &mut row[..n]).collect();
             return self.task(0, 0, rows);
         }
-        let strips = n.div_ceil(UNIT * VECTORS).min(2 * threads);
-        let bands = threads.div_ceil(strips).min(m.div_ceil(BAND));
+        let wanted = (m * n * self.depth / TASK).clamp(1, TASKS * threads);
+        let (most_bands, most_strips) = ((m / C::BAND).max(1), n.div_ceil(UNIT * VECTORS));
+        let strips = if n > WIDE { wanted } else { wanted.div_ceil(wanted.min(most_bands)) }.min(most_strips);
+        let bands = wanted.div_ceil(strips).min(most_bands);
         let band = m.div_ceil(bands).next_multiple_of(8);
         let mut tasks: Vec<(usize, usize, Vec<&mut [f32]>)> = Vec::with_capacity(bands * strips);
         for first_row in (0..m).step_by(band) {
@@ -128,7 +140,7 @@ impl<C: Columns> Tiled<'_, C> {
                 }
             }
         }
-        tasks.into_par_iter().with_max_len(1).for_each(|(row, column, rows)| self.task(row, column, rows));
+        par::share(tasks.into_iter(), |(row, column, rows)| self.task(row, column, rows));
     }
 
     /// The rows `rows`, which begin at row `row` and column `column` of the output.
@@ -187,28 +199,30 @@ impl<C: Columns> Task<'_, '_, '_, C> {
         // Registers: 16 with vectors of 8, else 32.
         while S::F32_LANES != 8 && rest.len() >= 8 {
             let (now, later) = rest.split_at_mut(8);
-            block::<S, C, 8, V>(simd, self.of, row, panel, now, at, n);
+            block::<S, C, 8, V>(simd, self.of, row, self.column, panel, now, at, n);
             (rest, row) = (later, row + 8);
         }
         while rest.len() >= 4 {
             let (now, later) = rest.split_at_mut(4);
-            block::<S, C, 4, V>(simd, self.of, row, panel, now, at, n);
+            block::<S, C, 4, V>(simd, self.of, row, self.column, panel, now, at, n);
             (rest, row) = (later, row + 4);
         }
         for now in rest.chunks_mut(1) {
-            block::<S, C, 1, V>(simd, self.of, row, panel, now, at, n);
+            block::<S, C, 1, V>(simd, self.of, row, self.column, panel, now, at, n);
             row += 1;
         }
     }
 }
 
-/// One tile: `R` rows from `row` on.
+/// One tile: `R` rows from `row` on, columns from `at` of the task's on, which begin at `column`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+#[allow(clippy::too_many_arguments, reason = "the place of a tile, and its operands")]
 fn block<S: Simd, C, const R: usize, const V: usize>(
     simd: S,
     of: &Tiled<'_, C>,
     row: usize,
+    column: usize,
     panel: &[S::f32s],
     rows: &mut [&mut [f32]],
     at: usize,
@@ -226,6 +240,14 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             for i in 0..R {
                 sums[i] = [simd.splat_f32s(bias[row + i]); V];
             }
+        }
+        Start::PerColumn(bias) => {
+            let (full, tail) = S::as_simd_f32s(&bias[column + at..][..n]);
+            let mut first = [simd.splat_f32s(0.0); V];
+            for j in 0..V {
+                first[j] = if j < full.len() { full[j] } else { simd.partial_load_f32s(tail) };
+            }
+            sums = [first; R];
         }
         Start::Output => {
             for i in 0..R {
@@ -284,7 +306,13 @@ mod tests {
         for (m, n, depth) in [(67, 131, 70), (3, 5, 2), (200, 17, 100), (1, 4000, 90), (9, 48, 0)] {
             let (a, b, bias) = (values(m * depth, 1), values(depth * n, 2), values(m, 3));
             let columns = &Rows { data: &b, row: n };
-            for (start, low) in [(Start::Zero, -1e9), (Start::Output, 0.25), (Start::PerRow(&bias), 0.0)] {
+            let per_column = values(n, 4);
+            for (start, low) in [
+                (Start::Zero, -1e9),
+                (Start::Output, 0.25),
+                (Start::PerRow(&bias), 0.0),
+                (Start::PerColumn(&per_column), -0.5),
+            ] {
                 let activation = Activation::Clip { low, high: 1e9 };
                 let mut y = vec![0.5f32; m * (n + 3)];
                 let tiled = Tiled { a: &a, a_row: depth, depth, columns, start, activation };
@@ -295,6 +323,7 @@ mod tests {
                             Start::Zero => 0.0,
                             Start::Output => 0.5,
                             Start::PerRow(bias) => f64::from(bias[r]),
+                            Start::PerColumn(bias) => f64::from(bias[c]),
                         };
                         let of = |k: usize| f64::from(a[r * depth + k]) * f64::from(b[k * n + c]);
                         let want = (0..depth).map(of).sum::<f64>() + first;

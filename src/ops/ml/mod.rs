@@ -1,23 +1,40 @@
-//! Classical machine learning (domain `ai.onnx.ml`), on the host: tree ensembles, linear models, scaling.
+//! Classical machine learning (domain `ai.onnx.ml`), on the host: tree ensembles, linear models, support
+//! vectors, scaling, and tables of categories.
 
 mod classifier;
 mod forest;
+mod imputer;
+mod label_encoder;
 mod linear;
+mod one_hot;
 mod post;
 mod regressor;
 mod scale;
+mod svm;
+mod svm_classifier;
+mod svm_regressor;
 #[cfg(test)]
 mod tests;
 mod tree_attrs;
 mod tree_ensemble;
+mod vectorizer;
+mod zip_map;
 
 pub use classifier::TreeEnsembleClassifier;
 pub use forest::{Aggregate, Child, Compare, Forest, ForestNode};
+pub use imputer::Imputer;
+pub use label_encoder::LabelEncoder;
 pub use linear::{LinearClassifier, LinearRegressor};
+pub use one_hot::OneHotEncoder;
 pub use post::PostTransform;
 pub use regressor::TreeEnsembleRegressor;
 pub use scale::{Norm, Normalizer, Scaler};
+pub use svm::SvmKernel;
+pub use svm_classifier::SvmClassifier;
+pub use svm_regressor::SvmRegressor;
 pub use tree_ensemble::TreeEnsemble;
+pub use vectorizer::FeatureVectorizer;
+pub use zip_map::ZipMap;
 
 use super::{AttrReader, Family, OpCx, OpDef, OpError, Operator};
 use crate::dtype::DType;
@@ -38,13 +55,20 @@ const fn row(name: &'static str, since: i64, types: &'static [DType], read: Read
 pub const FAMILY: Family = Family {
     name: "ml",
     ops: &[
+        row("FeatureVectorizer", 1, FEATURES, vectorizer::read),
+        row("Imputer", 1, FEATURES, imputer::read),
+        row("LabelEncoder", 1, label_encoder::TYPES, label_encoder::read),
         row("LinearClassifier", 1, FEATURES, linear::read_classifier),
         row("LinearRegressor", 1, FEATURES, linear::read_regressor),
         row("Normalizer", 1, FEATURES, scale::read_normalizer),
+        row("OneHotEncoder", 1, FEATURES, one_hot::read),
+        row("SVMClassifier", 1, FEATURES, svm_classifier::read),
+        row("SVMRegressor", 1, FEATURES, svm_regressor::read),
         row("Scaler", 1, FEATURES, scale::read_scaler),
         row("TreeEnsemble", 5, &[DType::F32, DType::F64, DType::F16], tree_ensemble::read),
         row("TreeEnsembleClassifier", 1, FEATURES, classifier::read),
         row("TreeEnsembleRegressor", 1, FEATURES, regressor::read),
+        row("ZipMap", 1, &[DType::F32], zip_map::read),
     ],
 };
 

@@ -4,19 +4,19 @@ use super::*;
 use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor};
 use crate::ops::{AttrMap, AttrValue, find};
 
-fn ints(v: &[i64]) -> AttrValue {
+pub(super) fn ints(v: &[i64]) -> AttrValue {
     AttrValue::Ints(v.to_vec())
 }
 
-fn floats(v: &[f32]) -> AttrValue {
+pub(super) fn floats(v: &[f32]) -> AttrValue {
     AttrValue::Floats(v.to_vec())
 }
 
-fn text(v: &str) -> AttrValue {
+pub(super) fn text(v: &str) -> AttrValue {
     AttrValue::Str(v.as_bytes().to_vec())
 }
 
-fn read(name: &str, map: &AttrMap) -> Result<Arc<dyn Operator>, OpError> {
+pub(super) fn read(name: &str, map: &AttrMap) -> Result<Arc<dyn Operator>, OpError> {
     let mut reader = AttrReader::new(map, 1, 2);
     let op = (find("ai.onnx.ml", name).unwrap().read)(&mut reader, 5)?;
     assert_eq!(reader.unread(), Vec::<&str>::new(), "{name}");

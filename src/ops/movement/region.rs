@@ -1,12 +1,10 @@
 //! Strided blocks of elements moved from inputs to outputs: what every data movement lowers to.
 
-use rayon::prelude::*;
-
 use crate::graph::Tensor;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
 use crate::ops::strided::Nest;
-use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, par};
 use crate::shape::Shape;
 
 /// Dimensions that the device kernel walks.
@@ -124,7 +122,7 @@ fn move_piece<T: bytemuck::Pod + Send + Sync>(piece: &Piece, src: &[T], dst: &mu
         // Elements are visited in the order they lie in the destination, so it can be cut anywhere.
         Some(out) if dense.is_some() && n >= PARALLEL_ELEMENTS => {
             let chunk = n.div_ceil(rayon::current_num_threads() * 4).max(PARALLEL_ELEMENTS / 4);
-            out.par_chunks_mut(chunk).enumerate().for_each(|(c, out)| {
+            par::share(out.chunks_mut(chunk).enumerate(), |(c, out)| {
                 let first = c * chunk;
                 piece.nest.runs(first..first + out.len(), |start, len, at| {
                     let to = start - first;

@@ -1,10 +1,9 @@
 //! Rows of neighbouring elements brought to mean 0 and variance 1, then scaled: what layer, group and
 //! instance normalization have in common.
 
-use rayon::prelude::*;
-
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::sum_of;
+use crate::ops::par;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
 use crate::spirv::wide::wide;
 
@@ -59,13 +58,14 @@ impl RealKernel for RowNorm {
         }
         let epsilon = T::from_f64(self.epsilon.into());
         let count = T::from_f64(len as f64);
-        let stats: Vec<(T, T)> = y
-            .par_chunks_mut(len)
-            .zip(x.par_chunks(len))
-            .enumerate()
-            .with_min_len((PART / len).max(1))
-            .map(|(r, (y, x))| {
-                wide(
+        let mut stats = vec![(T::ZERO, T::ZERO); rows];
+        let part = (PART / len).max(1);
+        let parts = y.chunks_mut(part * len).zip(x.chunks(part * len)).zip(stats.chunks_mut(part));
+        par::share(parts.enumerate(), |(i, ((y, x), stats))| {
+            let rows = y.chunks_mut(len).zip(x.chunks(len)).zip(stats);
+            for (r, ((y, x), stats)) in rows.enumerate() {
+                let r = i * part + r;
+                *stats = wide(
                     #[inline(always)]
                     || {
                         let mean = match center {
@@ -87,9 +87,9 @@ impl RealKernel for RowNorm {
                         self.scale(r, x, scale, bias, (mean, inverse), y);
                         (mean, inverse)
                     },
-                )
-            })
-            .collect();
+                );
+            }
+        });
         for (output, pick) in [(means, 0), (inverses, 1)] {
             if let Some(output) = output {
                 check_len(4 + pick, output.len(), rows)?;

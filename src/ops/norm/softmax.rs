@@ -3,14 +3,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::Along;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::normalize_axis;
 use crate::spirv::wide::wide;
 
@@ -139,7 +137,10 @@ impl RealKernel for Run {
             ),
         };
         let least = (PART / (len * inner)).max(1);
-        y.par_chunks_mut(len * inner).zip(x.par_chunks(len * inner)).with_min_len(least).for_each(one);
+        let (part, size) = (least * len * inner, len * inner);
+        par::share(y.chunks_mut(part).zip(x.chunks(part)), |(y, x)| {
+            y.chunks_mut(size).zip(x.chunks(size)).for_each(one);
+        });
         Ok(())
     }
 }
@@ -152,7 +153,7 @@ fn larger<T: Real>(a: T, b: T) -> T {
 
 /// The largest element, several at a time; a NaN where there is one.
 #[inline(always)]
-fn largest<T: Real>(x: &[T]) -> T {
+pub(crate) fn largest<T: Real>(x: &[T]) -> T {
     let mut tops = [T::LOWEST; 16];
     let chunks = x.chunks_exact(16);
     let rest = chunks.remainder();

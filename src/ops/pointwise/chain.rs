@@ -7,12 +7,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rayon::prelude::*;
-
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, KernelSource, NativeArgs, NativeKernel, grid_1d};
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::spirv::eval::{self, Evaluator, Scratch};
 use crate::spirv::{
     Indexing, KernelLayout, PointwiseDesc, PointwiseError, PointwiseKey, Term, broadcast_terms,
@@ -239,6 +237,6 @@ impl Chain {
             let scratch = &mut Scratch::default();
             return parts.into_iter().enumerate().try_for_each(|p| part(scratch, p));
         }
-        parts.into_par_iter().enumerate().try_for_each_init(Scratch::default, part)
+        par::try_share(parts.into_iter().enumerate(), |p| part(&mut Scratch::default(), p))
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn pool(
     }
     let dtype = cx.dtype(0)?;
     let places = cx.outputs().len() == 2;
-    if dtype == DType::F32 && !places && rows(dims, kind, lower)? {
+    if !places && rows(dims, kind, dtype, lower)? {
         return Ok(());
     }
     let is_max = matches!(kind, PoolKind::Max { .. });
@@ -94,7 +94,7 @@ pub(super) fn pool(
 }
 
 /// Emits a pool that reads rows of whole texels, where the device gains by that and the window allows it.
-fn rows(dims: &PoolDims, kind: PoolKind, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+fn rows(dims: &PoolDims, kind: PoolKind, dtype: DType, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
     const PX: usize = 8;
     let [d, h, w] = dims.axes;
     let texels = (dims.planes * dims.in_plane()).div_ceil(4);
@@ -109,6 +109,13 @@ fn rows(dims: &PoolDims, kind: PoolKind, lower: &mut Lowering<'_>) -> Result<boo
     {
         return Ok(false);
     }
+    let kernel = match (dtype, w.output.is_multiple_of(4)) {
+        (DType::F32, true) => id::POOL_ROW_TEX4,
+        (DType::F32, false) => id::POOL_ROW_TEX,
+        (DType::F16, true) if lower.can_run(id::POOL_ROW_HALF4) => id::POOL_ROW_HALF4,
+        (DType::F16, false) if lower.can_run(id::POOL_ROW_HALF) => id::POOL_ROW_HALF,
+        _ => return Ok(false),
+    };
     let shift = if w.input.is_multiple_of(4) { (-w.pads[0]).rem_euclid(4) as u32 } else { 4 };
     let spec = [
         (spec::pool_row::PX, PX as u32),
@@ -135,7 +142,6 @@ fn rows(dims: &PoolDims, kind: PoolKind, lower: &mut Lowering<'_>) -> Result<boo
         qw: w.pads[1] as i32,
         last: texels as i32 - 1,
     };
-    let kernel = if w.output.is_multiple_of(4) { id::POOL_ROW_TEX4 } else { id::POOL_ROW_TEX };
     lower.dispatch_1d(kernel, &spec, &[Operand::Input(0), Operand::Output(0)], &params, n)?;
     Ok(true)
 }
@@ -200,6 +206,8 @@ mod tests {
             let op = Pool { kind: *kind, window: window.clone() };
             for change in [as_is, no_texels] {
                 Check::new(&op, &[Some(tensor(shape, 1))]).pretend(change).tolerance(1e-5).run();
+                let halves = tensor_of(shape, &values(shape.iter().product(), 1), half::f16::from_f32);
+                Check::new(&op, &[Some(halves)]).pretend(change).tolerance(2e-3).run();
             }
         }
     }

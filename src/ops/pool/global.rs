@@ -3,15 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::pool_op::{PoolKind, read_p};
 use super::rows::{power, root};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 
 /// A pool over all of `[n, c, ...]` but its first two dimensions, which become one element each.
@@ -93,13 +91,17 @@ impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let (y, inputs) = io.output(0, self.channels)?;
         let x = inputs.get(0, self.channels * self.elements)?;
-        let channels = y.par_iter_mut().zip(x.par_chunks(self.elements.max(1)));
-        channels.with_min_len((PART / self.elements.max(1)).max(1)).for_each(|(y, x)| {
+        let one = |(y, x): (&mut T, &[T])| {
             *y = match self.kind {
                 PoolKind::Max { .. } => x.iter().fold(T::LOWEST, |m, v| if *v > m { *v } else { m }),
                 PoolKind::Average { .. } => sum_of(x, |v| v) / T::from_f64(self.elements as f64),
                 PoolKind::Lp { p } => root(sum_of(x, |v| power(v, p)), p),
             };
+        };
+        let size = self.elements.max(1);
+        let part = (PART / size).max(1);
+        par::share(y.chunks_mut(part).zip(x.chunks(part * size)), |(y, x)| {
+            y.iter_mut().zip(x.chunks(size)).for_each(one);
         });
         Ok(())
     }

@@ -54,6 +54,8 @@ pub enum CoordinateMode {
     AlignCorners,
     /// First element on first.
     Asymmetric,
+    /// As `HalfPixel`, but where an element begins instead of its centre: TensorFlow's for the nearest element.
+    TfHalfPixelForNearest,
     /// A region of interest; what lies outside the input gets the extrapolation value.
     TfCropAndResize,
 }
@@ -155,6 +157,8 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
             ("pytorch_half_pixel", C::PytorchHalfPixel),
             ("align_corners", C::AlignCorners),
             ("asymmetric", C::Asymmetric),
+            // Of opset 11 only, but exporters write it with all.
+            ("tf_half_pixel_for_nn", C::TfHalfPixelForNearest),
             ("tf_crop_and_resize", C::TfCropAndResize),
         ],
     )?;

@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::Element;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::WindowAxis;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
+use crate::ops::{WindowAxis, par};
 use crate::spirv::wide::wide;
 
 /// Comparisons that one task of a pool has at least.
@@ -75,12 +75,15 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
         }
         let least =
             (PART / (out_plane * dims.axes.iter().map(|a| a.kernel).product::<usize>()).max(1)).max(1);
-        y.par_chunks_mut(out_plane).with_min_len(least).enumerate().for_each(|(i, y)| {
-            let x = x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]);
-            wide(
-                #[inline(always)]
-                || max_plane(&dims.axes, x, y),
-            );
+        par::share(y.chunks_mut(out_plane * least).enumerate(), |(part, y)| {
+            for (i, y) in y.chunks_mut(out_plane).enumerate() {
+                let i = part * least + i;
+                let x = x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]);
+                wide(
+                    #[inline(always)]
+                    || max_plane(&dims.axes, x, y),
+                );
+            }
         });
         Ok(())
     })
@@ -187,7 +190,7 @@ impl RealKernel for Sums {
             _ => None,
         };
         let stride = d.axes[2].stride;
-        y.par_chunks_mut(out_plane).enumerate().for_each(|(i, y)| {
+        par::share(y.chunks_mut(out_plane).enumerate(), |(i, y)| {
             y.fill(T::ZERO);
             let x = &x[i * in_plane..][..in_plane];
             match self.kind {

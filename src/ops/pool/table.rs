@@ -86,6 +86,8 @@ impl AxisTable {
             let left = x.floor();
             let mut weights: Vec<f64> = match desc.mode {
                 Interpolation::Nearest(mode) => {
+                    // In f32, as other runtimes round: 3 elements of a third each end at 1.
+                    let x = f64::from(x as f32);
                     table.index.push(mode.round(x).clamp(0, last) as i32);
                     table.weight.push(1.0);
                     continue;
@@ -157,6 +159,7 @@ impl AxisDesc {
         let resized = self.scale * self.input as f64;
         match self.coordinates {
             CoordinateMode::HalfPixel => (x + 0.5) / self.scale - 0.5,
+            CoordinateMode::TfHalfPixelForNearest => (x + 0.5) / self.scale,
             CoordinateMode::HalfPixelSymmetric => {
                 let adjustment = self.output as f64 / resized;
                 let offset = self.input as f64 / 2.0 * (1.0 - adjustment);
@@ -262,5 +265,18 @@ mod tests {
         ] {
             assert_eq!([1.5, 1.6, 2.0].map(|x| mode.round(x)), want, "{mode:?}");
         }
+    }
+
+    #[test]
+    fn places_are_those_of_other_runtimes() {
+        // A third in f32 is more than a third: in f64 the second element would be the one before its begin.
+        let thirds = AxisDesc {
+            coordinates: CoordinateMode::Asymmetric,
+            scale: f64::from(1.0f32 / 3.0),
+            ..desc(18, 6, Interpolation::Nearest(NearestMode::Floor))
+        };
+        assert_eq!(AxisTable::new(&thirds).index, [0, 3, 6, 9, 12, 15]);
+        let tf = AxisDesc { coordinates: CoordinateMode::TfHalfPixelForNearest, ..thirds };
+        assert_eq!(AxisTable::new(&tf).index, [1, 4, 7, 10, 13, 16]);
     }
 }

@@ -52,16 +52,25 @@ const fn row(name: &'static str, since: i64, types: &'static [DType], read: Read
     OpDef { name, domain: "", since, types, gpu: true, read }
 }
 
+/// The opset whose operators com.microsoft's of the same names are like, which had more types before.
+const CONTRIB_AS: i64 = 21;
+
+const fn contrib(name: &'static str, read: Reader) -> OpDef {
+    OpDef { domain: "com.microsoft", ..row(name, 1, QUANTIZED, read) }
+}
+
 /// The family's rows.
 pub const FAMILY: Family = Family {
     name: "quant",
     ops: &[
         row("ConvInteger", 10, BYTES, conv::read_integer),
         row("DequantizeLinear", 10, QUANTIZED, dequantize::read),
+        contrib("DequantizeLinear", |attrs, _| dequantize::read(attrs, CONTRIB_AS)),
         row("DynamicQuantizeLinear", 11, &[DType::F32], |_, _| Ok(Arc::new(DynamicQuantizeLinear))),
         row("MatMulInteger", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: false }))),
         row("QLinearConv", 10, BYTES, conv::read_linear),
         row("QLinearMatMul", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: true }))),
         row("QuantizeLinear", 10, QUANTIZED, quantize::read),
+        contrib("QuantizeLinear", |attrs, _| quantize::read(attrs, CONTRIB_AS)),
     ],
 };

@@ -143,7 +143,8 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn with_compiler<R>(&self, options: &PlanOptions, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
-        let devices: Vec<&DeviceInfo> = self.inner.devices.iter().map(|d| d.context.info()).collect();
+        let usable = self.inner.sources.usable(&self.inner.devices);
+        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
         let programs = self.inner.sources.programs();
         f(&Compiler { graph: self.graph, devices: &devices, options, programs })
     }
@@ -158,7 +159,9 @@ impl Work<'_> {
 
     fn ready(&self, options: &PlanOptions) -> Result<Compiled, Error> {
         let inner = self.inner;
-        Compiled::new(self.plan(options)?, &inner.devices, &inner.params, &inner.sources)
+        let mut plan = self.plan(options)?;
+        plan.report.remarks = inner.sources.remarks();
+        Compiled::new(plan, &inner.devices, &inner.params, &inner.sources)
     }
 
     /// Options that put node n of the draft on `places[n]`. Outputs that are copies are made where the last node is.

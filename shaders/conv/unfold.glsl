@@ -1,0 +1,20 @@
+// The parameters of convolutions as products; ops/conv/device.rs fills them.
+#ifndef ONEPOOL_UNFOLD_GLSL
+#define ONEPOOL_UNFOLD_GLSL
+
+layout(push_constant) uniform Params
+{
+    uint ow, oh, od;    // sizes of the output
+    uint oc, groups;    // output channels of a group, groups
+    uint ic;            // input channels of a group
+    int id, ih, iw;     // sizes of the input
+    uint kd, kh, kw;    // taps
+    int sd, sh, sw;     // strides
+    int dd, dh, dw;     // dilations
+    int pd, ph, pw;     // padding at the beginning
+    uint yc, yd, yh, yw;  // distances in the output of channels, planes, rows, elements
+    uint y_first;       // where the output begins
+    float act_a, act_b;
+} p;
+
+#endif

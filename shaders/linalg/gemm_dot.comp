@@ -1,0 +1,89 @@
+// Product of a few rows with a matrix whose columns are contiguous, read where it lies: a work-group of one subgroup
+// computes ROWS x COLS neighbouring elements, its invocations summing neighbouring texels. k is a multiple of 4.
+// variant: tex   T=float
+// variant: half  T=float16_t EXT_STORAGE16 HALVES
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+#include "activation.glsl"
+#include "rows.glsl"
+
+LOCAL_SIZE(0, 8);
+SPEC(1, uint, ROWS, 1u);
+SPEC(2, uint, COLS, 4u);
+SPEC(3, uint, BIASED, 0u);
+SPEC(4, uint, ACTIVATION, 0u);
+
+#ifdef HALVES
+layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer a;
+layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer b;
+#define A(i) imageLoad(a, i)
+#define B(i) imageLoad(b, i)
+#else
+layout(set = 0, binding = 0) uniform samplerBuffer a;
+layout(set = 0, binding = 1) uniform samplerBuffer b;
+#define A(i) texelFetch(a, i)
+#define B(i) texelFetch(b, i)
+#endif
+layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
+
+vec4 sums[ROWS * COLS];
+vec4 rows[ROWS];
+
+void main()
+{
+    uint i = linear_group();
+    if (i >= p.count) {
+        return;
+    }
+    uint bands = (p.m + ROWS - 1u) / ROWS;
+    uint row = (i % bands) * ROWS;
+    i /= bands;
+    uint tiles = (p.n + COLS - 1u) / COLS;
+    uint col = (i % tiles) * COLS;
+    uint batch = i / tiles;
+
+    int a_first = p.a_first + int(batch / p.inner) * p.a_outer + int(batch % p.inner) * p.a_inner;
+    int b_first = p.b_first + int(batch / p.inner) * p.b_outer + int(batch % p.inner) * p.b_inner;
+    // Rows and columns behind the last are computed as the last, and not stored.
+    int a_at[ROWS];
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        a_at[r] = a_first + int(min(row + r, p.m - 1u)) * p.a_row;
+    }
+    int b_at[COLS];
+    [[unroll]] for (uint s = 0u; s < COLS; ++s) {
+        b_at[s] = b_first + int(min(col + s, p.n - 1u)) * p.b_row;
+    }
+    [[unroll]] for (uint s = 0u; s < ROWS * COLS; ++s) {
+        sums[s] = vec4(0.0);
+    }
+    int last = int(p.k / 4u);
+    for (int k = int(gl_LocalInvocationIndex); k < last; k += int(gl_WorkGroupSize.x)) {
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+            rows[r] = A(a_at[r] + k);
+        }
+        [[unroll]] for (uint s = 0u; s < COLS; ++s) {
+            vec4 column = B(b_at[s] + k);
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                sums[r * COLS + s] = fma(rows[r], column, sums[r * COLS + s]);
+            }
+        }
+    }
+
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        [[unroll]] for (uint s = 0u; s < COLS; ++s) {
+            vec4 v = sums[r * COLS + s];
+            float e = p.alpha * subgroupAdd((v.x + v.y) + (v.z + v.w));
+            if (gl_LocalInvocationIndex == 0u && row + r < p.m && col + s < p.n) {
+                if (BIASED != 0u) {
+                    e += p.beta * float(c[(row + r) * p.c_row + (col + s) * p.c_col]);
+                }
+                y[p.y_first + (batch * p.m + row + r) * p.n + col + s] = T(activate(e, ACTIVATION, p.act_a, p.act_b));
+            }
+        }
+    }
+}

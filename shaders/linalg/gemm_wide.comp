@@ -1,0 +1,124 @@
+// Product of large matrices for devices with fast workgroup memory: a work-group computes 128 x 128 elements, an
+// invocation 8 x 8. Everything is read and written four elements at a time: sizes along contiguous axes and all
+// distances are multiples of four.
+// variant: f32  VEC=vec4
+// variant: f16  VEC=f16vec4 EXT_STORAGE16
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "activation.glsl"
+#include "product.glsl"
+
+layout(local_size_x = 256) in;
+SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
+SPEC(2, uint, B_COLUMNS, 0u);     // whether columns of B are contiguous, not rows
+SPEC(3, uint, BIASED, 0u);
+SPEC(4, uint, ACTIVATION, 0u);
+
+layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { VEC b[]; };
+#ifdef EXT_STORAGE16
+layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
+#else
+layout(set = 0, binding = 2, std430) readonly buffer C { float c[]; };
+#endif
+layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
+
+const uint TILE = 128u;
+const uint DEPTH = 8u;
+
+// [k][row / 4], and the same of columns; the step behind the one that is summed is written meanwhile.
+shared vec4 a_tile[2][DEPTH][TILE / 4u + 1u];
+shared vec4 b_tile[2][DEPTH][TILE / 4u + 1u];
+
+// Where the four elements that this invocation loads lie in a tile: along k, or along the other axis.
+uvec2 place(bool along_k)
+{
+    uint t = gl_LocalInvocationIndex;
+    return along_k ? uvec2(t / 2u, 4u * (t % 2u)) : uvec2(4u * (t % 32u), t / 32u);
+}
+
+void main()
+{
+    uint tx = gl_LocalInvocationIndex % 16u;
+    uint ty = gl_LocalInvocationIndex / 16u;
+    uint batch = gl_WorkGroupID.z;
+    uint row = gl_WorkGroupID.y * TILE;
+    uint col = gl_WorkGroupID.x * TILE;
+    uint a_first = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
+    uint b_first = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
+
+    uvec2 a_at = place(A_COLUMNS == 0u);
+    uvec2 b_at = place(B_COLUMNS != 0u);
+    bool a_inside = row + a_at.x < p.m;
+    bool b_inside = col + b_at.x < p.n;
+    uint a_index = (a_first + (row + a_at.x) * p.a_row + a_at.y * p.a_col) / 4u;
+    uint b_index = (b_first + (col + b_at.x) * p.b_col + b_at.y * p.b_row) / 4u;
+    uint a_step = DEPTH * p.a_col / 4u;
+    uint b_step = DEPTH * p.b_row / 4u;
+
+    vec4 sums[8][2];
+    [[unroll]] for (uint i = 0u; i < 8u; ++i) {
+        sums[i][0] = vec4(0.0);
+        sums[i][1] = vec4(0.0);
+    }
+    uint steps = (p.k + DEPTH - 1u) / DEPTH;
+    // Every turn loads one step and sums the step before it.
+    for (uint s = 0u; s <= steps; ++s) {
+        vec4 a_next = vec4(0.0);
+        vec4 b_next = vec4(0.0);
+        uint k0 = s * DEPTH;
+        if (a_inside && k0 + a_at.y < p.k) {
+            a_next = vec4(a[a_index]);
+        }
+        if (b_inside && k0 + b_at.y < p.k) {
+            b_next = vec4(b[b_index]);
+        }
+        a_index += a_step;
+        b_index += b_step;
+        if (s > 0u) {
+            uint now = (s - 1u) & 1u;
+            [[unroll]] for (uint k = 0u; k < DEPTH; ++k) {
+                vec4 left[2] = {a_tile[now][k][ty], a_tile[now][k][ty + 16u]};
+                vec4 right[2] = {b_tile[now][k][tx], b_tile[now][k][tx + 16u]};
+                [[unroll]] for (uint i = 0u; i < 8u; ++i) {
+                    vec4 factor = vec4(left[i / 4u][i % 4u]);
+                    sums[i][0] = fma(factor, right[0], sums[i][0]);
+                    sums[i][1] = fma(factor, right[1], sums[i][1]);
+                }
+            }
+        }
+        uint next = s & 1u;
+        if (A_COLUMNS != 0u) {
+            a_tile[next][a_at.y][a_at.x / 4u] = a_next;
+        } else {
+            [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+                a_tile[next][a_at.y + q][a_at.x / 4u][a_at.x % 4u] = a_next[q];
+            }
+        }
+        if (B_COLUMNS == 0u) {
+            b_tile[next][b_at.y][b_at.x / 4u] = b_next;
+        } else {
+            [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+                b_tile[next][b_at.y + q][b_at.x / 4u][b_at.x % 4u] = b_next[q];
+            }
+        }
+        barrier();
+    }
+
+    [[unroll]] for (uint i = 0u; i < 8u; ++i) {
+        uint r = row + 64u * (i / 4u) + 4u * ty + i % 4u;
+        [[unroll]] for (uint j = 0u; j < 2u; ++j) {
+            uint n = col + 64u * j + 4u * tx;
+            if (r < p.m && n < p.n) {
+                vec4 v = p.alpha * sums[i][j];
+                if (BIASED != 0u) {
+                    uint from = r * p.c_row + n * p.c_col;
+                    v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
+                }
+                y[(p.y_first + (batch * p.m + r) * p.n + n) / 4u] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+            }
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Operators of com.microsoft that the quantizer of onnxruntime writes and that are others in a row: nodes of
+//! those take their place before a graph is made, so that they run where those do.
+
+use super::proto::{AttributeProto, ModelProto, NodeProto, attribute_type as kind, data_type};
+use crate::loader::error::{LoadError, LoadErrorKind, Location};
+
+type Compose = fn(&mut Parts<'_>) -> Result<(), LoadErrorKind>;
+
+/// The operators, sorted by name.
+const OPERATORS: &[(&str, Compose)] = &[
+    ("DynamicQuantizeLSTM", lstm),
+    ("DynamicQuantizeMatMul", |p| dynamic_product(p)),
+    ("MatMulIntegerToFloat", |p| integer_product(p)),
+    ("QGemm", gemm),
+    ("QLinearAdd", |p| binary(p, "Add")),
+    ("QLinearAveragePool", |p| unary(p, "AveragePool")),
+    ("QLinearConcat", concat),
+    ("QLinearGlobalAveragePool", |p| unary(p, "GlobalAveragePool")),
+    ("QLinearLeakyRelu", |p| unary(p, "LeakyRelu")),
+    ("QLinearMul", |p| binary(p, "Mul")),
+    ("QLinearSigmoid", |p| unary(p, "Sigmoid")),
+    ("QLinearSoftmax", |p| unary(p, "Softmax")),
+    ("QLinearWhere", select),
+];
+
+fn find(domain: &str, op: &str) -> Option<Compose> {
+    let found = OPERATORS.iter().find(|(name, _)| *name == op)?;
+    (domain == "com.microsoft").then_some(found.1)
+}
+
+/// Whether an operator is put together from others here.
+pub(super) fn is_composed(domain: &str, op: &str) -> bool {
+    find(domain, op).is_some()
+}
+
+/// Their names.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    OPERATORS.iter().map(|(name, _)| *name)
+}
+
+/// Puts others in the place of all such nodes; `opset` is the model's of the default domain.
+pub(super) fn expand(model: &mut ModelProto, opset: i64) -> Result<(), LoadError> {
+    for function in &mut model.functions {
+        expand_nodes(&mut function.node, opset)?;
+    }
+    model.graph.as_mut().map_or(Ok(()), |graph| expand_nodes(&mut graph.node, opset))
+}
+
+// How deep graphs are nested is bounded by the walk that found them.
+fn expand_nodes(nodes: &mut Vec<NodeProto>, opset: i64) -> Result<(), LoadError> {
+    for graph in nodes.iter_mut().flat_map(|n| &mut n.attribute).filter_map(|a| a.g.as_mut()) {
+        expand_nodes(&mut graph.node, opset)?;
+    }
+    if !nodes.iter().any(|n| is_composed(&n.domain, &n.op_type)) {
+        return Ok(());
+    }
+    let mut all = Vec::with_capacity(nodes.len());
+    for node in std::mem::take(nodes) {
+        let Some(compose) = find(&node.domain, &node.op_type) else {
+            all.push(node);
+            continue;
+        };
+        let mut parts = Parts { node: &node, opset, nodes: Vec::new() };
+        compose(&mut parts).map_err(|kind| kind.at(Location::node(&node.name, &node.op_type)))?;
+        all.append(&mut parts.nodes);
+    }
+    *nodes = all;
+    Ok(())
+}
+
+/// The nodes that stand for one.
+struct Parts<'n> {
+    node: &'n NodeProto,
+    opset: i64,
+    nodes: Vec<NodeProto>,
+}
+
+impl Parts<'_> {
+    /// Input `i` by name; empty where it is absent.
+    fn input(&self, i: usize) -> String {
+        self.node.input.get(i).cloned().unwrap_or_default()
+    }
+
+    fn given(&self, i: usize) -> bool {
+        self.node.input.get(i).is_some_and(|name| !name.is_empty())
+    }
+
+    fn push(&mut self, op: &str, inputs: Vec<String>, outputs: Vec<String>, attribute: Vec<AttributeProto>) {
+        let name = format!("{}/{op}_{}", self.node.name, self.nodes.len());
+        let op_type = op.to_owned();
+        self.nodes.push(NodeProto {
+            name,
+            op_type,
+            input: inputs,
+            output: outputs,
+            attribute,
+            ..Default::default()
+        });
+    }
+
+    /// A tensor's name that is derived from the output's, which no other node has.
+    fn fresh(&self, what: &str) -> String {
+        let output = self.node.output.iter().find(|name| !name.is_empty());
+        format!("{}/{what}_{}", output.map_or("", String::as_str), self.nodes.len())
+    }
+
+    /// One more node; its output's name.
+    fn add(&mut self, op: &str, inputs: Vec<String>, attributes: Vec<AttributeProto>) -> String {
+        let output = self.fresh(op);
+        self.push(op, inputs, vec![output.clone()], attributes);
+        output
+    }
+
+    /// The last node: its outputs are those of the node that is replaced.
+    fn finish(&mut self, op: &str, inputs: Vec<String>, attributes: Vec<AttributeProto>) {
+        self.push(op, inputs, self.node.output.clone(), attributes);
+    }
+
+    /// The number that input `i` stands for; its scale and zero point are the inputs behind it.
+    fn dequantized(&mut self, i: usize) -> String {
+        let inputs = vec![self.input(i), self.input(i + 1), self.input(i + 2)];
+        self.add("DequantizeLinear", inputs, Vec::new())
+    }
+
+    /// Ends with `x` in integers; input `i` is the scale, the one behind it the zero point, whose type counts.
+    fn quantize(&mut self, x: String, i: usize) -> Result<(), LoadErrorKind> {
+        if !self.given(i) || !self.given(i + 1) {
+            return Err(LoadErrorKind::unsupported("a quantized output without a scale or a zero point"));
+        }
+        let inputs = vec![x, self.input(i), self.input(i + 1)];
+        self.finish("QuantizeLinear", inputs, Vec::new());
+        Ok(())
+    }
+
+    fn attribute(&self, name: &str) -> Result<Option<&AttributeProto>, LoadErrorKind> {
+        let found = self.node.attribute.iter().find(|a| a.name == name);
+        match found.filter(|a| !a.ref_attr_name.is_empty()) {
+            Some(_) => {
+                Err(LoadErrorKind::unsupported(format!("attribute {name:?} given by the call of a function")))
+            }
+            None => Ok(found),
+        }
+    }
+
+    fn int(&self, name: &str, default: i64) -> Result<i64, LoadErrorKind> {
+        Ok(self.attribute(name)?.map_or(default, |a| a.i.unwrap_or(0)))
+    }
+
+    /// The attributes but those named.
+    fn attributes(&self, without: &[&str]) -> Vec<AttributeProto> {
+        self.node.attribute.iter().filter(|a| !without.contains(&a.name.as_str())).cloned().collect()
+    }
+}
+
+fn int_attr(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { name: name.into(), r#type: kind::INT, i: Some(value), ..Default::default() }
+}
+
+fn float_attr(name: &str, value: f32) -> AttributeProto {
+    AttributeProto { name: name.into(), r#type: kind::FLOAT, f: Some(value), ..Default::default() }
+}
+
+fn ints_attr(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto { name: name.into(), r#type: kind::INTS, ints: values.to_vec(), ..Default::default() }
+}
+
+/// X, scale, zero point, scale of the output, zero point of the output.
+fn unary(parts: &mut Parts<'_>, op: &str) -> Result<(), LoadErrorKind> {
+    if parts.int("channels_last", 0)? != 0 {
+        return Err(LoadErrorKind::unsupported("channels in the last dimension"));
+    }
+    // Softmax of older opsets is one over all dimensions from the axis on.
+    let meant = parts.int("opset", parts.opset)?;
+    if (meant < 13) != (parts.opset < 13) {
+        let what = format!("{op} of opset {meant} in a model of opset {}", parts.opset);
+        return Err(LoadErrorKind::unsupported(what));
+    }
+    let x = parts.dequantized(0);
+    let y = parts.add(op, vec![x], parts.attributes(&["channels_last", "opset"]));
+    parts.quantize(y, 3)
+}
+
+/// A, scale, zero point, B, scale, zero point, scale of the output, zero point of the output.
+fn binary(parts: &mut Parts<'_>, op: &str) -> Result<(), LoadErrorKind> {
+    let inputs = vec![parts.dequantized(0), parts.dequantized(3)];
+    let y = parts.add(op, inputs, Vec::new());
+    parts.quantize(y, 6)
+}
+
+/// The condition, then as a binary operator.
+fn select(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    let inputs = vec![parts.input(0), parts.dequantized(1), parts.dequantized(4)];
+    let y = parts.add("Where", inputs, Vec::new());
+    parts.quantize(y, 7)
+}
+
+/// Scale and zero point of the output, then each tensor with its own.
+fn concat(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    let count = parts.node.input.len();
+    if count < 5 || count % 3 != 2 {
+        let found = format!("{count} inputs");
+        return Err(LoadErrorKind::unexpected("two inputs and three for every tensor", found));
+    }
+    let inputs = (2..count).step_by(3).map(|i| parts.dequantized(i)).collect();
+    let y = parts.add("Concat", inputs, parts.attributes(&[]));
+    parts.quantize(y, 0)
+}
+
+/// A, scale, zero point, B, scale, zero point, C of the product's unit, scale and zero point of the output.
+fn gemm(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    let alpha = parts.attribute("alpha")?.map_or(1.0, |a| a.f.unwrap_or(0.0));
+    let (trans_a, trans_b) = (parts.int("transA", 0)?, parts.int("transB", 0)?);
+    let a = parts.dequantized(0);
+    // Of several scales of B there is one for every column of the product.
+    let columns = if trans_b != 0 { vec![int_attr("axis", 0)] } else { Vec::new() };
+    let b = vec![parts.input(3), parts.input(4), parts.input(5)];
+    let mut inputs = vec![a, parts.add("DequantizeLinear", b, columns)];
+    if parts.given(6) {
+        let c = parts.add("Cast", vec![parts.input(6)], vec![int_attr("to", data_type::FLOAT.into())]);
+        let c = parts.add("Mul", vec![c, parts.input(1)], Vec::new());
+        inputs.push(parts.add("Mul", vec![c, parts.input(4)], Vec::new()));
+    }
+    let attributes = vec![
+        float_attr("alpha", alpha),
+        float_attr("beta", alpha),
+        int_attr("transA", trans_a),
+        int_attr("transB", trans_b),
+    ];
+    if !parts.given(7) {
+        parts.finish("Gemm", inputs, attributes);
+        return Ok(());
+    }
+    let y = parts.add("Gemm", inputs, attributes);
+    parts.quantize(y, 7)
+}
+
+/// A, B, their scales, their zero points, what is added.
+fn integer_product(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    let [a, b, sa, sb, za, zb] = [0, 1, 2, 3, 4, 5].map(|i| parts.input(i));
+    scaled_product(parts, [a, b, za, zb], [sa, sb], 6);
+    Ok(())
+}
+
+/// A in floats, B, its scale, its zero point, what is added.
+fn dynamic_product(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    let [a, scale, zero] = ["quantized", "scale", "zero_point"].map(|what| parts.fresh(what));
+    let outputs = vec![a.clone(), scale.clone(), zero.clone()];
+    parts.push("DynamicQuantizeLinear", vec![parts.input(0)], outputs, Vec::new());
+    let [b, sb, zb] = [1, 2, 3].map(|i| parts.input(i));
+    scaled_product(parts, [a, b, zero, zb], [scale, sb], 4);
+    Ok(())
+}
+
+/// The product of integers times both scales, and input `bias` where it is given.
+fn scaled_product(parts: &mut Parts<'_>, integers: [String; 4], scales: [String; 2], bias: usize) {
+    let y = parts.add("MatMulInteger", integers.to_vec(), Vec::new());
+    let y = parts.add("Cast", vec![y], vec![int_attr("to", data_type::FLOAT.into())]);
+    let [first, second] = scales;
+    let y = parts.add("Mul", vec![y, first], Vec::new());
+    if parts.given(bias) {
+        let y = parts.add("Mul", vec![y, second], Vec::new());
+        parts.finish("Add", vec![y, parts.input(bias)], Vec::new());
+    } else {
+        parts.finish("Mul", vec![y, second], Vec::new());
+    }
+}
+
+/// LSTM whose weights W and R, inputs 1 and 2, are integers `[directions, inputs, 4 hidden]`, with scales and zero
+/// points `[directions]` or `[directions, 4 hidden]` behind LSTM's inputs. They are numbers again here, and
+/// nothing else is quantized, which is nearer to what the model was before.
+fn lstm(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    let to_float = || vec![int_attr("to", data_type::FLOAT.into())];
+    let mut inputs: Vec<String> = (0..8).map(|i| parts.input(i)).collect();
+    let shape = parts.add("Constant", Vec::new(), vec![ints_attr("value_ints", &[0, 1, -1])]);
+    for (weights, scale) in [(1, 8), (2, 10)] {
+        let mut w = parts.add("Cast", vec![parts.input(weights)], to_float());
+        if parts.given(scale + 1) {
+            let zero = parts.add("Reshape", vec![parts.input(scale + 1), shape.clone()], Vec::new());
+            let zero = parts.add("Cast", vec![zero], to_float());
+            w = parts.add("Sub", vec![w, zero], Vec::new());
+        }
+        let scale = parts.add("Reshape", vec![parts.input(scale), shape.clone()], Vec::new());
+        let w = parts.add("Mul", vec![w, scale], Vec::new());
+        let w = parts.add("Transpose", vec![w], vec![ints_attr("perm", &[0, 2, 1])]);
+        if let Some(input) = inputs.get_mut(weights) {
+            *input = w;
+        }
+    }
+    let attributes = parts.attributes(&[]);
+    parts.finish("LSTM", inputs, attributes);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::super::load_onnx_bytes;
+    use super::super::proto::{GraphProto, TensorProto};
+    use super::super::tests::{graph, int_attr, model, node, with};
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::session::Session;
+
+    fn initializer(name: &str, data_type: i32, dims: &[i64], values: &[i32]) -> TensorProto {
+        let floats = values.iter().map(|v| *v as f32 / 4.0);
+        TensorProto {
+            name: name.into(),
+            data_type,
+            dims: dims.to_vec(),
+            float_data: if data_type == data_type::FLOAT { floats.collect() } else { Vec::new() },
+            int32_data: if data_type == data_type::FLOAT { Vec::new() } else { values.to_vec() },
+            ..Default::default()
+        }
+    }
+
+    /// A graph of `x`, two floats, with integers `a`, `b` and the like.
+    fn proto(mut nodes: Vec<NodeProto>, output: &str) -> GraphProto {
+        for node in nodes.iter_mut().filter(|n| is_composed("com.microsoft", &n.op_type)) {
+            node.domain = "com.microsoft".into();
+        }
+        let mut g = graph(&["x"], nodes, &[output]);
+        g.initializer = vec![
+            initializer("a", data_type::UINT8, &[1, 2], &[10, 20]),
+            initializer("b", data_type::UINT8, &[1, 2], &[8, 4]),
+            initializer("w", data_type::INT8, &[2, 2], &[1, -2, 3, 4]),
+            initializer("c", data_type::INT32, &[2], &[100, -40]),
+            initializer("half", data_type::FLOAT, &[], &[2]),
+            initializer("quarter", data_type::FLOAT, &[], &[1]),
+            initializer("each", data_type::FLOAT, &[2], &[4, 2]),
+            initializer("zero", data_type::UINT8, &[], &[4]),
+            initializer("none", data_type::INT8, &[], &[0]),
+            initializer("nones", data_type::INT8, &[2], &[0, 0]),
+            initializer("halves", data_type::FLOAT, &[1, 4], &[2, 2, 2, 2]),
+            initializer("ones", data_type::INT8, &[1, 4], &[1, 1, 1, 1]),
+            initializer("series", data_type::FLOAT, &[2, 1, 2], &[2, -1, 3, 5]),
+            initializer("w4", data_type::INT8, &[1, 2, 4], &[1, 2, 3, 4, 5, -6, 7, -8]),
+            initializer("r4", data_type::INT8, &[1, 1, 4], &[1, -2, 0, 3]),
+            // The same less one, in halves and turned.
+            initializer("w_float", data_type::FLOAT, &[1, 4, 2], &[0, 8, 2, -14, 4, 12, 6, -18]),
+            initializer("r_float", data_type::FLOAT, &[1, 4, 1], &[0, -6, -2, 4]),
+        ];
+        g
+    }
+
+    fn run(nodes: Vec<NodeProto>, output: &str) -> Result<Vec<f32>, String> {
+        let mut m = model(proto(nodes, output));
+        m.opset_import[0].version = 17;
+        let graph = load_onnx_bytes(&m.encode_to_vec(), None).map_err(|e| e.to_string())?;
+        let mut session = Session::builder().graph(graph).device("cpu").build().map_err(|e| e.to_string())?;
+        if session.inputs().iter().any(|i| i.name == "x") {
+            session.set_input("x", &Tensor::new([2], &[1.0f32, -0.5]).unwrap()).map_err(|e| e.to_string())?;
+        }
+        session.run().map_err(|e| e.to_string())?;
+        let got = session.get_output(output).map_err(|e| e.to_string())?;
+        Ok(match got.dtype() {
+            crate::dtype::DType::U8 => got.as_slice::<u8>().unwrap().iter().map(|v| f32::from(*v)).collect(),
+            _ => got.to_f32s().unwrap(),
+        })
+    }
+
+    #[test]
+    fn numbers_are_quantized_again() {
+        let a = ["a", "half", "zero"];
+        // (6, 16) / 2 and (4, 0) / 4 are 3, 8 and 1, 0; a quarter's steps above 4.
+        let b = ["b", "quarter", "zero"];
+        let out = ["quarter", "zero"];
+        let two = [&a[..], &b[..], &out[..]].concat();
+        assert_eq!(run(vec![node("QLinearAdd", &two, &["y"])], "y").unwrap(), [20.0, 36.0]);
+        assert_eq!(run(vec![node("QLinearMul", &two, &["y"])], "y").unwrap(), [16.0, 4.0]);
+        let list = [&out[..], &a[..], &b[..]].concat();
+        let joined = with(node("QLinearConcat", &list, &["y"]), vec![int_attr("axis", 0)]);
+        assert_eq!(run(vec![joined], "y").unwrap(), [16.0, 36.0, 8.0, 4.0]);
+        let one = [&b[..], &out[..]].concat();
+        assert_eq!(run(vec![node("QLinearSigmoid", &one, &["y"])], "y").unwrap(), [7.0, 6.0]);
+        let softmax = |opset| {
+            let node = node("QLinearSoftmax", &one, &["y"]);
+            run(vec![with(node, vec![int_attr("opset", opset)])], "y")
+        };
+        assert_eq!(softmax(13).unwrap(), [7.0, 5.0]);
+        assert!(softmax(12).unwrap_err().contains("opset 12"));
+        assert!(run(vec![node("QLinearSigmoid", &b, &["y"])], "y").unwrap_err().contains("zero point"));
+        assert!(run(vec![node("QLinearConcat", &list[..4], &["y"])], "y").is_err());
+    }
+
+    #[test]
+    fn products_are_scaled() {
+        // (3, 8) times (1, -2; 3, 4), which is in halves, or a part of it in ones.
+        let inputs = ["a", "half", "zero", "w", "half", "none", "c"];
+        let y = run(vec![node("QGemm", &inputs, &["y"])], "y").unwrap();
+        assert_eq!(y, [13.5 + 25.0, 13.0 - 10.0]);
+        let inputs = ["a", "half", "zero", "w", "each", "nones"];
+        let turned = with(node("QGemm", &inputs, &["y"]), vec![int_attr("transB", 1)]);
+        assert_eq!(run(vec![turned], "y").unwrap(), [3.0 - 16.0, 0.5 * (9.0 + 32.0)]);
+        let inputs = ["a", "w", "half", "each", "zero", "none", "x"];
+        let y = run(vec![node("MatMulIntegerToFloat", &inputs, &["y"])], "y").unwrap();
+        assert_eq!(y, [27.0 + 1.0, 13.0 - 0.5]);
+        let y = run(vec![node("DynamicQuantizeMatMul", &["x", "w", "half", "none"], &["y"])], "y").unwrap();
+        assert!((y[0] + 0.25).abs() < 0.02 && (y[1] + 2.0).abs() < 0.02, "{y:?}");
+    }
+
+    #[test]
+    fn a_recurrence_has_its_weights_back() {
+        let hidden = || int_attr("hidden_size", 1);
+        let inputs = ["series", "w4", "r4", "", "", "", "", "", "halves", "ones", "halves", "ones"];
+        let nodes = vec![
+            with(node("DynamicQuantizeLSTM", &inputs, &["q"]), [hidden()]),
+            with(node("LSTM", &["series", "w_float", "r_float"], &["f"]), [hidden()]),
+            node("Sub", &["q", "f"], &["y"]),
+        ];
+        assert_eq!(run(nodes, "y").unwrap(), [0.0; 2]);
+        let nodes = vec![with(node("DynamicQuantizeLSTM", &inputs, &["y"]), [hidden()])];
+        assert!(run(nodes, "y").unwrap().iter().all(|v| v.abs() > 1e-3));
+    }
+}

@@ -1,0 +1,327 @@
+//! Attention that a graph spells out (product, scale, mask, softmax, product) becomes one operator.
+
+use std::sync::Arc;
+
+use super::flow::{Flow, ValueId};
+use crate::graph::{StorageScope, Tensor};
+use crate::ops::attention::Attention;
+use crate::ops::linalg::MatMul;
+use crate::ops::movement::Transpose;
+use crate::ops::norm::{Softmax, SoftmaxKind};
+use crate::ops::pointwise::{Binary, BinaryOp, Cast, Where};
+use crate::ops::{Activation, OpCx, Operator};
+use crate::shape::{Shape, normalize_axis};
+
+/// Replaces what is spelled out; how many there were.
+pub fn find_attention(flow: &mut Flow) -> usize {
+    let mut found = 0;
+    while let Some(attention) = next(flow) {
+        let Found { last, inputs, op, turn } = attention;
+        if let Some(Turn { node, perm, shape }) = turn {
+            let output = flow.nodes[node].outputs[0];
+            flow.nodes[node].op = Arc::new(Transpose { perm: Some(perm.to_vec()) });
+            flow.values[output].info.shape = shape;
+        }
+        let node = &mut flow.nodes[last];
+        node.op = Arc::new(op);
+        node.inputs = inputs;
+        found += 1;
+    }
+    if found > 0 {
+        flow.drop_dead();
+    }
+    found
+}
+
+fn next(flow: &Flow) -> Option<Found> {
+    // Most graphs have none, and then nothing else is looked at.
+    if !flow.nodes.iter().any(|n| is::<Softmax>(n.op.as_ref())) {
+        return None;
+    }
+    let search = Search::new(flow);
+    (0..flow.nodes.len()).find_map(|last| search.attention(last))
+}
+
+fn is<T: Operator>(op: &dyn Operator) -> bool {
+    op.as_any().is::<T>()
+}
+
+/// What takes the place of node `last`.
+struct Found {
+    last: usize,
+    inputs: Vec<Option<ValueId>>,
+    op: Attention,
+    turn: Option<Turn>,
+}
+
+/// A transpose that gives the keys as rows instead of columns.
+struct Turn {
+    node: usize,
+    perm: [i64; 4],
+    shape: Shape,
+}
+
+struct Search<'a> {
+    flow: &'a Flow,
+    producer: Vec<Option<usize>>,
+    /// Values that are read once, by a node, and are nothing the caller asks for.
+    passing: Vec<bool>,
+    /// Nodes that others wait for.
+    awaited: Vec<bool>,
+}
+
+impl<'a> Search<'a> {
+    fn new(flow: &'a Flow) -> Self {
+        let mut producer = vec![None; flow.values.len()];
+        let mut awaited = vec![false; flow.nodes.len()];
+        for (n, node) in flow.nodes.iter().enumerate() {
+            node.outputs.iter().for_each(|&v| producer[v] = Some(n));
+            node.control_deps.iter().for_each(|&d| awaited[d] = true);
+        }
+        let scopes = flow.values.iter().map(|v| v.scope == StorageScope::default());
+        let mut passing: Vec<bool> =
+            flow.users().iter().zip(scopes).map(|(users, plain)| users.len() == 1 && plain).collect();
+        flow.outputs.iter().for_each(|(_, v)| passing[*v] = false);
+        Search { flow, producer, passing, awaited }
+    }
+
+    /// The operator that computes `v` alone and the node it is, if it may disappear.
+    fn maker(&self, v: ValueId) -> Option<(usize, &'a dyn Operator)> {
+        let n = self.producer[v].filter(|&n| self.passing[v] && !self.awaited[n])?;
+        let node = &self.flow.nodes[n];
+        (node.outputs.len() == 1).then(|| (n, node.op.as_ref()))
+    }
+
+    fn inputs<const N: usize>(&self, n: usize) -> Option<[ValueId; N]> {
+        let inputs: Option<Vec<ValueId>> = self.flow.nodes[n].inputs.iter().copied().collect();
+        inputs?.try_into().ok()
+    }
+
+    fn constant(&self, v: ValueId) -> Option<&'a Tensor> {
+        self.flow.values[v].constant.as_ref()
+    }
+
+    /// The value of a constant of one element.
+    fn number(&self, v: ValueId) -> Option<f32> {
+        match self.constant(v)?.to_f32s().ok()?[..] {
+            [one] if self.flow.values[v].info.dtype.is_float() => Some(one),
+            _ => None,
+        }
+    }
+
+    /// What `v` is but for steps that change no value: conversions between floats, and choices that are made.
+    fn behind(&self, mut v: ValueId) -> ValueId {
+        while let Some(next) = self.step(v) {
+            v = next;
+        }
+        v
+    }
+
+    fn step(&self, v: ValueId) -> Option<ValueId> {
+        let (n, op) = self.maker(v)?;
+        let next = if is::<Cast>(op) {
+            self.flow.nodes[n].inputs.first().copied().flatten()?
+        } else if is::<Where>(op) {
+            let [condition, _, otherwise] = self.inputs(n)?;
+            let never = self.constant(condition)?.bytes().iter().all(|b| *b == 0);
+            Some(otherwise).filter(|_| never)?
+        } else {
+            self.flow.nodes[n].inputs.get(op.alias(&self.flow.cx(n))?).copied().flatten()?
+        };
+        let (from, to) = (&self.flow.values[next].info, &self.flow.values[v].info);
+        (from.dtype.is_float() && to.dtype.is_float() && from.shape == to.shape).then_some(next)
+    }
+
+    /// `v` without factors that are constants of one element, and their product.
+    fn unscaled(&self, v: ValueId) -> (ValueId, f32) {
+        let (mut v, mut scale) = (self.behind(v), 1.0);
+        while let Some((inner, factor)) = self.factor(v) {
+            (v, scale) = (self.behind(inner), scale * factor);
+        }
+        (v, scale)
+    }
+
+    fn factor(&self, v: ValueId) -> Option<(ValueId, f32)> {
+        let (n, op) = self.maker(v)?;
+        let op = op.as_any().downcast_ref::<Binary>()?.op;
+        let [a, b] = self.inputs(n)?;
+        let (inner, factor) = match op {
+            BinaryOp::Mul => self.number(b).map(|f| (a, f)).or_else(|| Some((b, self.number(a)?)))?,
+            BinaryOp::Div => (a, 1.0 / self.number(b)?),
+            _ => return None,
+        };
+        (self.shape(inner) == self.shape(v) && factor.is_finite()).then_some((inner, factor))
+    }
+
+    fn shape(&self, v: ValueId) -> &'a Shape {
+        &self.flow.values[v].info.shape
+    }
+
+    /// The product that makes `v`, if it is nothing but a product.
+    fn product(&self, v: ValueId) -> Option<(usize, [ValueId; 2])> {
+        let (n, op) = self.maker(v)?;
+        let op = op.as_any().downcast_ref::<MatMul>()?;
+        (!op.biased && op.activation == Activation::None).then_some(())?;
+        Some((n, self.inputs(n)?))
+    }
+
+    /// The scores without their mask, and the mask.
+    fn unmasked(&self, v: ValueId) -> Option<(ValueId, Option<ValueId>)> {
+        let v = self.behind(v);
+        let (n, op) = self.maker(v)?;
+        let added = op.as_any().downcast_ref::<Binary>().is_some_and(|b| b.op == BinaryOp::Add);
+        if !added {
+            return Some((v, None));
+        }
+        let [a, b] = self.inputs(n)?;
+        let is_scores =
+            |s: ValueId| self.shape(s) == self.shape(v) && self.product(self.unscaled(s).0).is_some();
+        match () {
+            () if is_scores(a) => Some((a, Some(b))),
+            () if is_scores(b) => Some((b, Some(a))),
+            () => None,
+        }
+    }
+
+    fn attention(&self, last: usize) -> Option<Found> {
+        let flow = self.flow;
+        let node = &flow.nodes[last];
+        let op = node.op.as_any().downcast_ref::<MatMul>()?;
+        let [probabilities, v] = self.inputs(last)?;
+        let output = &flow.values[node.outputs[0]].info;
+        if op.biased || op.activation != Activation::None || output.shape.rank() != 4 {
+            return None;
+        }
+        let (softmax, op) = self.maker(self.behind(probabilities))?;
+        let op = op.as_any().downcast_ref::<Softmax>()?;
+        let axis = normalize_axis(op.axis, 4).ok()?;
+        if !matches!(op.kind, SoftmaxKind::Soft) || axis != 3 {
+            return None;
+        }
+        let [scores] = self.inputs(softmax)?;
+        let (scores, mask) = self.unmasked(scores)?;
+        let (scores, scale) = self.unscaled(scores);
+        let (product, [q, k]) = self.product(scores)?;
+        let (q, q_scale) = self.unscaled(q);
+        let (columns, k_scale) = self.unscaled(k);
+        let (turned, op) = self.maker(columns)?;
+        let perm = op.as_any().downcast_ref::<Transpose>()?.perm.as_deref()?;
+        let [from] = self.inputs(turned)?;
+        let (k, turn) = match perm {
+            [0, 1, 3, 2] => (from, None),
+            [0, 2, 3, 1] => {
+                let &[batch, head, size, len] = self.shape(columns).dims() else { return None };
+                let shape = Shape::new([batch, head, len, size]).ok()?;
+                (columns, Some(Turn { node: turned, perm: [0, 2, 1, 3], shape }))
+            }
+            _ => return None,
+        };
+        let devices = [softmax, product, turned].map(|n| flow.nodes[n].device);
+        if devices.iter().any(|d| *d != node.device) {
+            return None;
+        }
+        let op = Attention { scale: Some(scale * q_scale * k_scale), ..Attention::default() };
+        let inputs: Vec<Option<ValueId>> = [q, k, v].map(Some).into_iter().chain(mask.map(Some)).collect();
+        // Whatever else must hold is what the operator itself asks for.
+        let mut infos: Vec<_> = inputs.iter().flatten().map(|&v| flow.values[v].info.clone()).collect();
+        if let Some(turn) = &turn {
+            infos[1].shape = turn.shape.clone();
+        }
+        let heads = |i: usize| infos[i].shape.dims().get(..2);
+        let same = heads(0) == heads(1) && infos[..3].iter().all(|i| i.dtype == output.dtype);
+        let floats = infos.iter().all(|i| i.dtype.is_float());
+        let facts = infos.iter().cloned().map(|info| Some(crate::ops::Fact::of(info))).collect();
+        let inferred = op.infer(&OpCx::for_infer(facts, 1)).ok()?;
+        let fits = same && floats && inferred.first() == Some(output);
+        // The softmax is over as many keys as there are.
+        let whole = self.shape(scores).dims().get(3) == infos[1].shape.dims().get(2);
+        (fits && whole).then_some(Found { last, inputs, op, turn })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::graph::{GraphBuilder, TensorInfo};
+    use crate::ops;
+    use crate::plan::specialize;
+
+    fn softmax() -> Arc<dyn Operator> {
+        Arc::new(Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false })
+    }
+
+    fn transpose(perm: [i64; 4]) -> Arc<dyn Operator> {
+        Arc::new(Transpose { perm: Some(perm.to_vec()) })
+    }
+
+    /// A graph of attention with a scale behind the product, its mask added in front of it in order.
+    fn flow(perm: [i64; 4], k: [usize; 4], shown: bool) -> Flow {
+        let mut g = GraphBuilder::new("g");
+        let shapes = [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]];
+        let inputs = ["q", "k", "v", "mask"];
+        let ids: Vec<_> =
+            inputs.iter().zip(shapes).map(|(n, s)| g.input(*n, DType::F32, s.map(Into::into))).collect();
+        let columns = g.op(transpose(perm), &[ids[1]]);
+        let scores = g.op(Arc::new(MatMul::default()), &[ids[0], columns]);
+        let eight = g.constant("eight", Tensor::scalar(8f32));
+        let scaled = g.op(ops::div(), &[scores, eight]);
+        let masked = g.op(ops::add(), &[ids[3], scaled]);
+        let soft = g.op(softmax(), &[masked]);
+        let y = g.op(Arc::new(MatMul::default()), &[soft, ids[2]]);
+        g.output("y", y);
+        if shown {
+            g.output("soft", soft);
+        }
+        let infos = shapes.map(|s| TensorInfo::new(DType::F32, Shape::new(s).unwrap()));
+        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap()
+    }
+
+    #[test]
+    fn products_around_a_softmax_are_one_operator() {
+        let mut plain = flow([0, 1, 3, 2], [2, 3, 7, 8], false);
+        assert_eq!(find_attention(&mut plain), 1);
+        let [node] = &plain.nodes[..] else { panic!("{} nodes", plain.nodes.len()) };
+        let op = node.op.as_any().downcast_ref::<Attention>().unwrap();
+        assert_eq!((op.scale, op.causal), (Some(0.125), false));
+        let names: Vec<&str> = node.inputs.iter().flatten().map(|&v| plain.values[v].name.as_str()).collect();
+        assert_eq!(names, ["q", "k", "v", "mask"]);
+        // Keys with the heads behind their place.
+        let mut turned = flow([0, 2, 3, 1], [2, 7, 3, 8], false);
+        assert_eq!(find_attention(&mut turned), 1);
+        let names: Vec<&str> = turned.nodes.iter().map(|n| n.op.name()).collect();
+        assert_eq!(names, ["Transpose", "Attention"]);
+        assert_eq!(turned.values[turned.nodes[0].outputs[0]].info.shape.dims(), [2, 3, 7, 8]);
+    }
+
+    #[test]
+    fn probabilities_that_are_wanted_are_left() {
+        assert_eq!(find_attention(&mut flow([0, 1, 3, 2], [2, 3, 7, 8], true)), 0);
+    }
+
+    /// The output, computed node by node.
+    fn run(flow: &Flow, inputs: &[Tensor]) -> Vec<f32> {
+        let mut flow = flow.clone();
+        for (v, tensor) in flow.inputs.clone().into_iter().zip(inputs) {
+            flow.values[v].constant = Some(tensor.clone());
+        }
+        (0..flow.nodes.len()).for_each(|n| assert!(flow.fold(n).unwrap()));
+        flow.values[flow.outputs[0].1].constant.as_ref().unwrap().to_f32s().unwrap()
+    }
+
+    #[test]
+    fn the_operator_computes_what_it_replaces() {
+        for (perm, k) in [([0, 1, 3, 2], [2, 3, 7, 8]), ([0, 2, 3, 1], [2, 7, 3, 8])] {
+            let apart = flow(perm, k, false);
+            let mut one = apart.clone();
+            assert_eq!(find_attention(&mut one), 1);
+            let inputs = [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]].map(|shape: [usize; 4]| {
+                let values =
+                    (0..shape.iter().product::<usize>()).map(|i| ((i * 37 + 11) % 29) as f32 * 0.1 - 1.4);
+                Tensor::new(shape, &values.collect::<Vec<_>>()).unwrap()
+            });
+            let (a, b) = (run(&apart, &inputs), run(&one, &inputs));
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{a:?}, {b:?}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What happens to tensors that cross from one device to another. Pure.
+//!
+//! Devices that import host memory see the same bytes there: nothing is copied, a barrier and an event order the
+//! two sides. A device behind a bus that reads a tensor several times gets a copy that it makes itself. Where one
+//! side can import nothing, the session carries the bytes over.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::flow::{Flow, FlowNode, ValueId};
+use crate::backend::{DeviceInfo, DeviceKind};
+use crate::graph::{StorageScope, TensorInfo};
+use crate::kernel::NativeKernel;
+use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+
+/// Bytes from which a copy into a device's own memory is worth a command.
+const WORTH_A_COPY: u64 = 64 << 10;
+
+/// How a tensor gets from one device to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Crossing {
+    /// Both use the same host memory: a barrier and an event, no copy.
+    Shared,
+    /// A device copies between host memory and its own.
+    Direct,
+    /// The session copies: one side cannot use host memory of the process.
+    Staged,
+}
+
+/// A tensor that one device makes and another reads.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct CrossingReport {
+    /// The tensor.
+    pub tensor: String,
+    /// The device that makes it, or reads it first where it is an input.
+    pub from: u32,
+    /// The device that reads it.
+    pub to: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The way.
+    pub path: Crossing,
+    /// Why that way.
+    pub reason: &'static str,
+}
+
+impl CrossingReport {
+    /// Bytes that are copied in each run.
+    pub fn copied(&self) -> u64 {
+        match self.path {
+            Crossing::Shared => 0,
+            Crossing::Direct | Crossing::Staged => self.bytes,
+        }
+    }
+}
+
+/// A node that was added for a crossing: the last ones of the flow, in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Carrier {
+    /// Device `0` copies.
+    Device(u32),
+    /// The session copies from memory of device `from` to memory of device `to`.
+    Session {
+        /// Where the tensor is.
+        from: u32,
+        /// Where it goes.
+        to: u32,
+    },
+}
+
+/// Decides the crossings of `flow`, whose nodes run on `devices` and whose node `n` passes its input `alias[n]` on.
+/// Adds a node for each copy at the end of the flow.
+pub(super) fn cross(
+    flow: &mut Flow,
+    devices: &[u32],
+    alias: &[Option<usize>],
+    infos: &[&DeviceInfo],
+    share: bool,
+) -> (Vec<CrossingReport>, Vec<Carrier>) {
+    let mut boundary = Boundary {
+        class: classes(flow, alias),
+        reads: BTreeMap::new(),
+        flow,
+        infos,
+        share,
+        reports: Vec::new(),
+        carriers: Vec::new(),
+    };
+    if devices.iter().collect::<BTreeSet<_>>().len() > 1 {
+        boundary.collect(devices, alias);
+        boundary.decide(devices, alias);
+    }
+    (boundary.reports, boundary.carriers)
+}
+
+/// For each value the one whose bytes it has.
+fn classes(flow: &Flow, alias: &[Option<usize>]) -> Vec<ValueId> {
+    let mut class: Vec<ValueId> = (0..flow.values.len()).collect();
+    for (node, alias) in flow.nodes.iter().zip(alias) {
+        if let Some(source) = alias.and_then(|i| node.inputs.get(i).copied().flatten()) {
+            class[node.outputs[0]] = class[source];
+        }
+    }
+    class
+}
+
+/// Who reads a class of values that share their bytes: by device, (node, input).
+type Readers = BTreeMap<u32, Vec<(usize, usize)>>;
+
+struct Boundary<'a> {
+    flow: &'a mut Flow,
+    infos: &'a [&'a DeviceInfo],
+    share: bool,
+    class: Vec<ValueId>,
+    reads: BTreeMap<ValueId, Readers>,
+    reports: Vec<CrossingReport>,
+    carriers: Vec<Carrier>,
+}
+
+impl Boundary<'_> {
+    fn collect(&mut self, devices: &[u32], alias: &[Option<usize>]) {
+        for (n, node) in self.flow.nodes.iter().enumerate().filter(|(n, _)| alias[*n].is_none()) {
+            let by_value = node.op.value_inputs();
+            for (i, input) in node.inputs.iter().enumerate().filter(|(i, _)| !by_value.contains(i)) {
+                let Some(v) = *input else { continue };
+                if self.flow.values[v].constant.is_none() {
+                    let readers = self.reads.entry(self.class[v]).or_default();
+                    readers.entry(devices[n]).or_default().push((n, i));
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, devices: &[u32], alias: &[Option<usize>]) {
+        let mut producer: BTreeMap<ValueId, u32> = BTreeMap::new();
+        for (n, node) in self.flow.nodes.iter().enumerate().filter(|(n, _)| alias[*n].is_none()) {
+            producer.extend(node.outputs.iter().map(|&v| (v, devices[n])));
+        }
+        for (root, mut readers) in std::mem::take(&mut self.reads) {
+            // An input is where the first device that can use host memory has it.
+            let shares = |d: &u32| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some());
+            let first = readers.keys().copied().find(shares).or(readers.keys().copied().next());
+            let made = producer.get(&root).copied();
+            let Some(from) = made.or(first) else { continue };
+            let own = readers.remove(&from).unwrap_or_default();
+            if readers.is_empty() {
+                continue;
+            }
+            let bytes = self.flow.values[root].info.bytes() as u64;
+            // Its own kernels would go over the bus for it again and again.
+            let leaves = readers.keys().any(|d| self.shares(from, *d));
+            let keeps = made.is_some() && self.behind_a_bus(from) && !own.is_empty() && leaves;
+            let mut outside = root;
+            if keeps && bytes >= WORTH_A_COPY && self.class.iter().filter(|c| **c == root).count() == 1 {
+                outside = self.copy(root, Carrier::Device(from), from);
+            }
+            for (to, uses) in readers {
+                self.one(root, outside, from, to, &uses);
+            }
+        }
+    }
+
+    fn one(&mut self, root: ValueId, outside: ValueId, from: u32, to: u32, uses: &[(usize, usize)]) {
+        let bytes = self.flow.values[root].info.bytes() as u64;
+        let read = |(n, i): &(usize, usize)| self.flow.nodes[*n].inputs.get(*i).copied().flatten();
+        let values: BTreeSet<ValueId> = uses.iter().filter_map(read).collect();
+        let again = uses.len() > 1 || uses.iter().any(|(n, _)| self.computes(*n));
+        let (path, reason, carrier) = if !self.shares(from, to) {
+            let reason =
+                if self.share { "one of the devices cannot import host memory" } else { "as was asked for" };
+            (Crossing::Staged, reason, Some(Carrier::Session { from, to }))
+        } else if self.behind_a_bus(to) && again && bytes >= WORTH_A_COPY {
+            let reason = "the device is behind a bus and reads the tensor more than once";
+            (Crossing::Direct, reason, Some(Carrier::Device(to)))
+        } else if outside != root {
+            let reason = "the device is behind a bus and keeps a copy for kernels of its own";
+            (Crossing::Direct, reason, None)
+        } else {
+            (Crossing::Shared, "both devices use the same host memory", None)
+        };
+        if carrier.is_some() || outside != root {
+            for v in values {
+                let seen = if v == root { outside } else { v };
+                let seen = carrier.map_or(seen, |carrier| self.copy(seen, carrier, to));
+                for &(n, i) in uses {
+                    if let Some(input) = self.flow.nodes[n].inputs.get_mut(i).filter(|x| **x == Some(v)) {
+                        *input = Some(seen);
+                    }
+                }
+            }
+        }
+        let tensor = self.flow.values[root].name.clone();
+        self.reports.push(CrossingReport { tensor, from, to, bytes, path, reason });
+    }
+
+    /// Whether both devices can use the same host memory.
+    fn shares(&self, a: u32, b: u32) -> bool {
+        self.share && [a, b].iter().all(|d| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some()))
+    }
+
+    fn behind_a_bus(&self, d: u32) -> bool {
+        let info = self.infos.get(d as usize);
+        info.is_some_and(|i| i.kind == DeviceKind::Discrete && !i.unified)
+    }
+
+    /// Whether a node does so much arithmetic that it must read elements again and again.
+    fn computes(&self, n: usize) -> bool {
+        let cost = self.flow.nodes[n].op.cost(&self.flow.cx(n));
+        cost.flops > cost.bytes.saturating_mul(4)
+    }
+
+    /// Adds a copy of `v` that device `device` has.
+    fn copy(&mut self, v: ValueId, carrier: Carrier, device: u32) -> ValueId {
+        let value = &self.flow.values[v];
+        let name = format!("{} for device {device}", value.name);
+        let copy = super::Value {
+            name: name.clone(),
+            info: value.info.clone(),
+            constant: None,
+            scope: StorageScope::Buffer,
+        };
+        let id = self.flow.values.len();
+        self.flow.values.push(copy);
+        self.class.push(id);
+        self.flow.nodes.push(FlowNode {
+            name,
+            op: Arc::new(Carry),
+            inputs: vec![Some(v)],
+            outputs: vec![id],
+            device: Some(device),
+            control_deps: Vec::new(),
+        });
+        self.carriers.push(carrier);
+        id
+    }
+}
+
+/// The copy of a tensor from one device to another.
+#[derive(Clone, Copy, Debug)]
+struct Carry;
+
+impl Operator for Carry {
+    fn name(&self) -> &'static str {
+        "Copy"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(1..=1, 1..=1)?;
+        Ok(vec![cx.input(0)?.clone()])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: 0, bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
+        Ok(NativeKernel::new(self.name(), |args| {
+            let from = args.read::<u8>(0)?;
+            args.take_write::<u8>(1)?.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            Ok(())
+        }))
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), cx.output(0)?.bytes() as u64);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,478 @@
+//! Which nodes run in one submission, in which order, and which submissions wait for which. Pure.
+//!
+//! A segment is a run of nodes on one device. Segments of one device follow one another in its queue; those
+//! of different devices run at the same time unless one waits for the other.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::barriers::ResourceMap;
+use super::flow::{Flow, ValueId};
+use super::{Place, Plan, Segment};
+use crate::memory::range::ByteRange;
+
+/// Flops and bytes that make a submission of their own worth while: some ten microseconds on a processor.
+const WORTH_A_SUBMISSION: u64 = 4 << 20;
+
+/// Where a node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Lane {
+    /// On the queue of a device.
+    Device(u32),
+    /// The session does it itself.
+    Session,
+}
+
+/// What is known of one node before it gets its place in the order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// Where it runs.
+    pub(super) lane: Lane,
+    /// It passes bytes on and does nothing.
+    pub(super) alias: bool,
+    /// Flops and bytes.
+    pub(super) work: u64,
+}
+
+/// For each node the nodes that must be over before it starts: producers of what it reads, and those that control
+/// dependencies name. Nodes that do nothing are looked through.
+pub(super) struct Needs {
+    /// All of them.
+    pub(super) all: Vec<BTreeSet<usize>>,
+    /// Those that control dependencies name.
+    pub(super) control: Vec<BTreeSet<usize>>,
+}
+
+impl Needs {
+    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Self {
+        let mut producer = vec![None; flow.values.len()];
+        for (n, node) in flow.nodes.iter().enumerate() {
+            node.outputs.iter().for_each(|&v| producer[v] = Some(n));
+        }
+        let count = flow.nodes.len();
+        let mut needs = Needs { all: vec![BTreeSet::new(); count], control: vec![BTreeSet::new(); count] };
+        for n in producers_first(flow, &producer) {
+            let node = &flow.nodes[n];
+            let (mut all, mut control) = (BTreeSet::new(), BTreeSet::new());
+            for p in node.inputs.iter().flatten().filter_map(|&v| producer[v]) {
+                if steps[p].alias {
+                    all.extend(&needs.all[p]);
+                    control.extend(&needs.control[p]);
+                } else {
+                    all.insert(p);
+                }
+            }
+            for &dep in &node.control_deps {
+                if steps[dep].alias {
+                    control.extend(&needs.all[dep]);
+                } else {
+                    control.insert(dep);
+                }
+            }
+            all.extend(&control);
+            (needs.all[n], needs.control[n]) = (all, control);
+        }
+        needs
+    }
+}
+
+/// The nodes with producers, and those that control dependencies name, before their users.
+fn producers_first(flow: &Flow, producer: &[Option<usize>]) -> Vec<usize> {
+    let count = flow.nodes.len();
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); count];
+    let mut waits = vec![0usize; count];
+    for (n, node) in flow.nodes.iter().enumerate() {
+        let reads = node.inputs.iter().flatten().filter_map(|&v| producer[v]);
+        let before: BTreeSet<usize> = reads.chain(node.control_deps.iter().copied()).collect();
+        waits[n] = before.len();
+        before.into_iter().for_each(|b| users[b].push(n));
+    }
+    let mut ready: BTreeSet<usize> = (0..count).filter(|&n| waits[n] == 0).collect();
+    let mut order = Vec::with_capacity(count);
+    while let Some(n) = ready.pop_first() {
+        order.push(n);
+        for &u in &users[n] {
+            waits[u] -= 1;
+            if waits[u] == 0 {
+                ready.insert(u);
+            }
+        }
+    }
+    order
+}
+
+/// An order of the nodes in which producers come first, the device changes seldom, and what other devices wait
+/// for comes early.
+pub(super) fn schedule(flow: &Flow, steps: &[Step], needs: &Needs) -> Vec<usize> {
+    let count = flow.nodes.len();
+    let lanes: BTreeSet<Lane> = steps.iter().map(|s| s.lane).collect();
+    if lanes.len() < 2 {
+        return (0..count).collect();
+    }
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); count];
+    let mut waits = vec![0usize; count];
+    let mut producer = vec![None; flow.values.len()];
+    for (n, node) in flow.nodes.iter().enumerate() {
+        node.outputs.iter().for_each(|&v| producer[v] = Some(n));
+    }
+    for (n, node) in flow.nodes.iter().enumerate() {
+        let reads = node.inputs.iter().flatten().filter_map(|&v| producer[v]);
+        let before: BTreeSet<usize> = reads.chain(needs.all[n].iter().copied()).collect();
+        waits[n] = before.len();
+        before.into_iter().for_each(|b| users[b].push(n));
+    }
+    let awaited = awaited(flow, steps, needs, &producer);
+    let key = |n: usize| (steps[n].lane, !awaited[n], n);
+    let mut ready: BTreeSet<(Lane, bool, usize)> =
+        (0..count).filter(|&n| waits[n] == 0 && !steps[n].alias).map(key).collect();
+    let mut idle: Vec<usize> = (0..count).rev().filter(|&n| waits[n] == 0 && steps[n].alias).collect();
+    let mut order = Vec::with_capacity(count);
+    let mut current = ready.first().map_or(Lane::Device(0), |r| r.0);
+    loop {
+        let next = match idle.pop() {
+            Some(n) => n,
+            None => {
+                let here = ready.range((current, false, 0)..=(current, true, usize::MAX)).next();
+                let Some(&next) = here.or(ready.first()) else { break };
+                ready.remove(&next);
+                current = next.0;
+                next.2
+            }
+        };
+        order.push(next);
+        for &u in &users[next] {
+            waits[u] -= 1;
+            if waits[u] == 0 && steps[u].alias {
+                idle.push(u);
+            } else if waits[u] == 0 {
+                ready.insert(key(u));
+            }
+        }
+    }
+    order
+}
+
+/// Nodes that some node of another lane needs, directly or not.
+fn awaited(flow: &Flow, steps: &[Step], needs: &Needs, producer: &[Option<usize>]) -> Vec<bool> {
+    let mut awaited = vec![false; flow.nodes.len()];
+    for n in producers_first(flow, producer).into_iter().rev() {
+        for &p in &needs.all[n] {
+            awaited[p] |= awaited[n] || steps[p].lane != steps[n].lane;
+        }
+    }
+    awaited
+}
+
+/// How the steps of an order are shared out to segments.
+pub(super) struct Cut {
+    /// The segment of each step of the order; of a node that does nothing that of whatever is before it.
+    pub(super) of: Vec<u32>,
+    /// For each segment the first and last step of everything that may run while it runs, its own included.
+    beside: Vec<(u32, u32)>,
+}
+
+impl Cut {
+    /// Shares out the steps of `order`.
+    pub(super) fn new(order: &[usize], steps: &[Step], needs: &Needs) -> Self {
+        let mut at = vec![0usize; steps.len()];
+        order.iter().enumerate().for_each(|(step, &n)| at[n] = step);
+        // Steps behind which a node of another lane lacks nothing of this lane any more.
+        let mut wanted = vec![false; order.len()];
+        for (n, before) in needs.all.iter().enumerate().filter(|(n, _)| !steps[*n].alias) {
+            let mut last: HashMap<Lane, usize> = HashMap::new();
+            for &p in before.iter().filter(|p| steps[**p].lane != steps[n].lane) {
+                let latest = last.entry(steps[p].lane).or_default();
+                *latest = at[p].max(*latest);
+            }
+            last.into_values().for_each(|step| wanted[step] = true);
+        }
+        let left = work_left(order, steps);
+        let mut of = vec![0u32; order.len()];
+        let mut current = Open::default();
+        let mut next = 0u32;
+        for (step, &n) in order.iter().enumerate().filter(|(_, n)| !steps[**n].alias) {
+            let waits: BTreeSet<usize> =
+                needs.all[n].iter().copied().filter(|p| steps[*p].lane != steps[n].lane).collect();
+            let is_new = match current.lane {
+                Some(lane) if lane == steps[n].lane => {
+                    let waits_more = !waits.is_subset(&current.waits);
+                    current.cut || (waits_more && current.work >= WORTH_A_SUBMISSION)
+                }
+                _ => true,
+            };
+            if is_new {
+                let first = current.lane != Some(steps[n].lane);
+                next += u32::from(current.lane.is_some());
+                current = Open { lane: Some(steps[n].lane), first, ..Open::default() };
+            }
+            current.waits.extend(waits);
+            current.work = current.work.saturating_add(steps[n].work);
+            let enough = current.first || current.work >= WORTH_A_SUBMISSION;
+            current.cut = wanted[step] && enough && left[step] >= WORTH_A_SUBMISSION;
+            of[step] = next;
+        }
+        let mut last = 0;
+        for (step, &n) in order.iter().enumerate() {
+            if steps[n].alias {
+                of[step] = last;
+            }
+            last = of[step];
+        }
+        let beside = beside(order, steps, needs, &of, &at);
+        Cut { of, beside }
+    }
+
+    /// The steps within which a range of host memory must be kept for values that the steps `touched` touch: any of
+    /// them may run beside segments that come before or after it in the order.
+    pub(super) fn lifetime(&self, touched: &BTreeSet<u32>) -> Option<(u32, u32)> {
+        let segments = touched.iter().filter_map(|&step| self.of.get(step as usize));
+        let spans = segments.filter_map(|&s| self.beside.get(s as usize)).copied();
+        spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+/// A segment that is being filled.
+#[derive(Default)]
+struct Open {
+    lane: Option<Lane>,
+    /// It is the first one since the lane changed.
+    first: bool,
+    waits: BTreeSet<usize>,
+    work: u64,
+    /// The next step begins a new one.
+    cut: bool,
+}
+
+/// For each step the work behind it until the lane changes.
+fn work_left(order: &[usize], steps: &[Step]) -> Vec<u64> {
+    let mut left = vec![0u64; order.len()];
+    let (mut lane, mut sum) = (None, 0u64);
+    for (step, &n) in order.iter().enumerate().rev().filter(|(_, n)| !steps[**n].alias) {
+        if lane != Some(steps[n].lane) {
+            (lane, sum) = (Some(steps[n].lane), 0);
+        }
+        left[step] = sum;
+        sum = sum.saturating_add(steps[n].work);
+    }
+    left
+}
+
+fn beside(order: &[usize], steps: &[Step], needs: &Needs, of: &[u32], at: &[usize]) -> Vec<(u32, u32)> {
+    let count = of.iter().max().map_or(0, |m| *m as usize + 1);
+    let mut own = vec![(u32::MAX, 0u32); count];
+    let mut before: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); count];
+    let mut last_of: HashMap<Lane, usize> = HashMap::new();
+    for (step, &n) in order.iter().enumerate() {
+        let s = of[step] as usize;
+        own[s] = (own[s].0.min(step as u32), own[s].1.max(step as u32));
+        if steps[n].alias {
+            continue;
+        }
+        before[s].extend(needs.all[n].iter().map(|&p| of[at[p]] as usize).filter(|p| *p != s));
+        if let Some(previous) = last_of.insert(steps[n].lane, s).filter(|p| *p != s) {
+            before[s].insert(previous);
+        }
+    }
+    let reach = Reach::new(&before);
+    (0..count)
+        .map(|s| {
+            let beside = (0..count).filter(|&t| !reach.has(s, t) && !reach.has(t, s));
+            beside.fold(own[s], |span, t| (span.0.min(own[t].0), span.1.max(own[t].1)))
+        })
+        .collect()
+}
+
+/// Which segments come before which, through any number of others.
+struct Reach {
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl Reach {
+    /// `before` names for each segment earlier ones.
+    fn new(before: &[BTreeSet<usize>]) -> Self {
+        let words = before.len().div_ceil(64);
+        let mut reach = Reach { words, bits: vec![0; words * before.len()] };
+        for (s, direct) in before.iter().enumerate() {
+            direct.iter().for_each(|&p| reach.add(s, p));
+        }
+        reach
+    }
+
+    fn empty(count: usize) -> Self {
+        let words = count.div_ceil(64);
+        Reach { words, bits: vec![0; words * count] }
+    }
+
+    /// Puts `p`, and all before it, before `s`.
+    fn add(&mut self, s: usize, p: usize) {
+        for w in 0..self.words {
+            self.bits[s * self.words + w] |= self.bits[p * self.words + w];
+        }
+        self.bits[s * self.words + p / 64] |= 1 << (p % 64);
+    }
+
+    /// Whether `p` comes before `s`.
+    fn has(&self, s: usize, p: usize) -> bool {
+        self.bits[s * self.words + p / 64] & (1 << (p % 64)) != 0
+    }
+}
+
+/// One earlier access to a place.
+struct Touched {
+    segment: usize,
+    range: ByteRange,
+    writes: bool,
+}
+
+/// Decides for every segment which earlier ones must be over before it starts: those of other devices, and what the
+/// session does itself, that touch the same bytes where one of them writes. `resolve` tells which bound places are
+/// the same memory. Waits that follow from others are left out.
+pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
+    let mut touched: HashMap<Place, Vec<Touched>> = HashMap::new();
+    let count = plan.segments.len();
+    let mut reach = Reach::empty(count);
+    let mut last_of: HashMap<Lane, usize> = HashMap::new();
+    let lanes: Vec<Lane> = plan.segments.iter().map(Segment::lane).collect();
+    for s in 0..count {
+        let mut found: BTreeSet<usize> = plan.segments[s].after.iter().map(|&p| p as usize).collect();
+        let mut own: Vec<(Place, Touched)> = Vec::new();
+        for command in &plan.segments[s].commands {
+            command.work.for_each_touch(&mut |loc, access| {
+                if loc.bytes == 0 || matches!(loc.place, Place::Constant(_)) {
+                    return;
+                }
+                let (place, base) = resolve(loc.place);
+                let start = base.saturating_add(loc.offset);
+                let range = ByteRange::new(start, start.saturating_add(loc.bytes));
+                own.push((place, Touched { segment: s, range, writes: !access.writes().is_empty() }));
+            });
+        }
+        for (place, touch) in &own {
+            let rivals = touched.get(place).into_iter().flatten();
+            let rivals = rivals.filter(|t| (t.writes || touch.writes) && t.range.overlaps(touch.range));
+            found.extend(rivals.map(|t| t.segment));
+        }
+        for (place, touch) in own {
+            touched.entry(place).or_default().push(touch);
+        }
+        if let Some(previous) = last_of.insert(lanes[s], s) {
+            reach.add(s, previous);
+        }
+        // The latest first: what comes before it need not be named.
+        let mut waits = Vec::new();
+        for p in found.into_iter().rev() {
+            if lanes[p] != lanes[s] && !reach.has(s, p) {
+                waits.push(p as u32);
+            }
+            reach.add(s, p);
+        }
+        waits.reverse();
+        plan.segments[s].waits = waits;
+    }
+}
+
+/// The values that `order` touches, by the class that `root` names: the steps.
+pub(super) fn steps_of(
+    order: &[usize],
+    flow: &Flow,
+    steps: &[Step],
+    root: &dyn Fn(ValueId) -> ValueId,
+) -> HashMap<ValueId, BTreeSet<u32>> {
+    let mut touched: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
+    for (step, &n) in order.iter().enumerate().filter(|(_, n)| !steps[**n].alias) {
+        let node = &flow.nodes[n];
+        for &v in node.inputs.iter().flatten().chain(&node.outputs) {
+            touched.entry(root(v)).or_default().insert(step as u32);
+        }
+    }
+    touched
+}
+
+impl Segment {
+    /// Where it runs.
+    pub(super) fn lane(&self) -> Lane {
+        if self.by_session { Lane::Session } else { Lane::Device(self.device) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::graph::{GraphBuilder, TensorId, TensorInfo};
+    use crate::ops::{self, UnaryOp};
+    use crate::plan::specialize;
+    use crate::shape::Shape;
+
+    fn flow_of(nodes: impl FnOnce(&mut GraphBuilder, TensorId) -> TensorId) -> Flow {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into()]);
+        let y = nodes(&mut g, x);
+        g.output("y", y);
+        let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
+        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap()
+    }
+
+    /// Two unary nodes over one input, and their sum; then the negated sum.
+    fn diamond() -> Flow {
+        flow_of(|g, x| {
+            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let b = g.op(ops::unary(UnaryOp::Neg), &[x]);
+            let c = g.op(ops::add(), &[a, b]);
+            g.op(ops::unary(UnaryOp::Neg), &[c])
+        })
+    }
+
+    fn steps(devices: [u32; 4], work: u64) -> Vec<Step> {
+        devices.iter().map(|&d| Step { lane: Lane::Device(d), alias: false, work }).collect()
+    }
+
+    #[test]
+    fn what_runs_at_the_same_time_is_known() {
+        let flow = diamond();
+        let steps = steps([0, 1, 0, 0], 1);
+        let needs = Needs::new(&flow, &steps);
+        let order = schedule(&flow, &steps, &needs);
+        assert_eq!(order, [0, 1, 2, 3]);
+        let cut = Cut::new(&order, &steps, &needs);
+        assert_eq!(cut.of, [0, 1, 2, 2]);
+        let life = |steps: &[u32]| cut.lifetime(&steps.iter().copied().collect());
+        assert_eq!(
+            (life(&[0]), life(&[1])),
+            (Some((0, 1)), Some((0, 1))),
+            "the branches run beside each other"
+        );
+        assert_eq!((life(&[2]), life(&[1, 2])), (Some((2, 3)), Some((0, 3))));
+        assert_eq!(life(&[]), None);
+    }
+
+    #[test]
+    fn nodes_that_do_nothing_are_looked_through() {
+        let flow = diamond();
+        let mut steps = steps([0, 1, 0, 1], 1);
+        steps[2].alias = true;
+        let needs = Needs::new(&flow, &steps);
+        assert_eq!(needs.all[3], BTreeSet::from([0, 1]));
+        assert!(needs.control.iter().all(BTreeSet::is_empty));
+    }
+
+    #[test]
+    fn a_segment_is_cut_only_where_that_is_worth_while() {
+        // Entry 1 waits for the first node, and entry 0 can go on with the second.
+        let early = flow_of(|g, x| {
+            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let b = g.op(ops::unary(UnaryOp::Neg), &[a]);
+            let c = g.op(ops::unary(UnaryOp::Abs), &[a]);
+            g.op(ops::add(), &[b, c])
+        });
+        let of = |flow: &Flow, devices, work| {
+            let steps = steps(devices, work);
+            let needs = Needs::new(flow, &steps);
+            Cut::new(&schedule(flow, &steps, &needs), &steps, &needs).of
+        };
+        assert_eq!(of(&early, [0, 0, 1, 0], 1), [0, 0, 1, 2]);
+        assert_eq!(of(&early, [0, 0, 1, 0], WORTH_A_SUBMISSION), [0, 1, 2, 3]);
+        // Here it needs both.
+        assert_eq!(of(&diamond(), [0, 0, 1, 1], WORTH_A_SUBMISSION), [0, 0, 1, 1]);
+    }
+}

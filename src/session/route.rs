@@ -1,0 +1,262 @@
+//! Runs the segments of a plan: each starts as soon as those that it waits for are over, so that devices work at
+//! the same time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::device::Device;
+use super::error::Error;
+use crate::backend::DeviceError;
+use crate::device::{self, Buffer, Event, Prepared};
+use crate::memory::range::ByteRange;
+
+/// How long one of several events is waited for before the others are looked at.
+const SHORTEST_LOOK: Duration = Duration::from_micros(20);
+const LONGEST_LOOK: Duration = Duration::from_micros(500);
+
+/// One segment made ready.
+#[derive(Clone, Debug)]
+pub(super) struct Leg {
+    /// The device it runs on.
+    pub(super) device: u32,
+    /// Legs of other lanes that must be over before.
+    pub(super) waits: Vec<u32>,
+    /// What it does.
+    pub(super) work: LegWork,
+    /// Bytes of the process in bound memory that it touches, and whether it writes them.
+    pub(super) spans: Vec<(ByteRange, bool)>,
+}
+
+/// What a leg does.
+#[derive(Clone, Debug)]
+pub(super) enum LegWork {
+    /// Commands on the device's queue.
+    Commands(Prepared),
+    /// Copies that the session makes.
+    Moves(Vec<Move>),
+}
+
+/// A copy from memory of one device to memory of another that cannot use it in place.
+#[derive(Clone, Debug)]
+pub(super) struct Move {
+    pub(super) from: u32,
+    pub(super) src: Buffer,
+    pub(super) to: u32,
+    pub(super) dst: Buffer,
+}
+
+impl Move {
+    fn run(&self, devices: &[Device]) -> Result<(), Error> {
+        let (from, to) = (&devices[self.from as usize], &devices[self.to as usize]);
+        if self.src.host_address().is_some() && self.src.info().cached {
+            let bytes = self.src.map_read()?;
+            return Ok(to.write(&self.dst, &bytes)?);
+        }
+        let mut bytes = vec![0u8; usize::try_from(self.src.bytes()).unwrap_or(usize::MAX)];
+        from.read(&self.src, &mut bytes)?;
+        Ok(to.write(&self.dst, &bytes)?)
+    }
+}
+
+impl Leg {
+    /// The queue it is on; the session's own copies are on none and follow one another.
+    fn lane(&self) -> Option<u32> {
+        match self.work {
+            LegWork::Commands(_) => Some(self.device),
+            LegWork::Moves(_) => None,
+        }
+    }
+
+    /// Starts it, and waits where it is no submission.
+    pub(super) fn start(&self, devices: &[Device]) -> Result<Option<Event>, Error> {
+        match &self.work {
+            LegWork::Commands(prepared) => {
+                let queue = &devices[self.device as usize].queue;
+                Ok(Some(queue.submit_prepared(prepared)?))
+            }
+            LegWork::Moves(moves) => {
+                moves.iter().try_for_each(|m| m.run(devices))?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// A run of legs: which were started, and when they were seen to be over.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// The event of each leg that was submitted and is not known to be over.
+    events: Vec<Option<Event>>,
+    over: Vec<bool>,
+    /// When each leg was started, and when it was known to be over.
+    pub(super) times: Vec<Option<(Instant, Instant)>>,
+    error: Option<Error>,
+}
+
+impl Run {
+    /// Starts all `legs`, each by `start`. All that others wait for are over when it returns; after an error
+    /// everything is.
+    pub(super) fn start(
+        legs: &[Leg],
+        mut start: impl FnMut(usize) -> Result<Option<Event>, Error>,
+    ) -> Result<Run, Error> {
+        let mut run = Run {
+            events: vec![None; legs.len()],
+            over: vec![false; legs.len()],
+            times: vec![None; legs.len()],
+            error: None,
+        };
+        let mut lanes: BTreeMap<Option<u32>, VecDeque<usize>> = BTreeMap::new();
+        for (s, leg) in legs.iter().enumerate() {
+            lanes.entry(leg.lane()).or_default().push_back(s);
+        }
+        loop {
+            let mut moved = false;
+            for queue in lanes.values_mut() {
+                while let Some(&s) = queue.front()
+                    && run.error.is_none()
+                    && legs[s].waits.iter().all(|p| run.over[*p as usize])
+                {
+                    queue.pop_front();
+                    moved = true;
+                    let now = Instant::now();
+                    run.times[s] = Some((now, now));
+                    match start(s) {
+                        Ok(Some(event)) => run.events[s] = Some(event),
+                        Ok(None) => run.settle(s, Ok(())),
+                        Err(e) => run.settle(s, Err(e)),
+                    }
+                }
+            }
+            if run.error.is_some() {
+                run.wait();
+                return Err(run.error.take().unwrap_or(super::SessionError::NotRun.into()));
+            }
+            if lanes.values().all(VecDeque::is_empty) {
+                return Ok(run);
+            }
+            if !moved {
+                let fronts = lanes.values().filter_map(VecDeque::front);
+                let waited = fronts.flat_map(|&s| legs[s].waits.iter().map(|p| *p as usize));
+                let waited: BTreeSet<usize> = waited.filter(|p| !run.over[*p]).collect();
+                run.wait_for_one(&waited);
+            }
+        }
+    }
+
+    /// The events of what is not known to be over.
+    pub(super) fn events(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter().flatten()
+    }
+
+    /// Waits for everything that was started. The first error is kept and given by [`Run::finish`].
+    fn wait(&mut self) {
+        loop {
+            let open: BTreeSet<usize> =
+                (0..self.events.len()).filter(|s| self.events[*s].is_some()).collect();
+            if open.is_empty() {
+                return;
+            }
+            self.wait_for_one(&open);
+        }
+    }
+
+    /// Waits for everything.
+    pub(super) fn finish(&mut self) -> Result<(), Error> {
+        self.wait();
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    fn settle(&mut self, s: usize, result: Result<(), Error>) {
+        (self.events[s], self.over[s]) = (None, true);
+        if let Some(times) = &mut self.times[s] {
+            times.1 = Instant::now();
+        }
+        if let Err(e) = result {
+            self.error.get_or_insert(e);
+        }
+    }
+
+    /// Waits until one of the legs `open` is over.
+    fn wait_for_one(&mut self, open: &BTreeSet<usize>) {
+        let events: Vec<(usize, Event)> =
+            open.iter().filter_map(|&s| Some((s, self.events[s].clone()?))).collect();
+        if let [(s, event)] = &events[..] {
+            return self.settle(*s, event.wait().map_err(Error::from));
+        }
+        let mut look = SHORTEST_LOOK;
+        for turn in 0.. {
+            let mut any = false;
+            for (s, event) in &events {
+                match event.is_done() {
+                    Ok(false) => {}
+                    // The wait tells what went wrong in it.
+                    Ok(true) | Err(_) => {
+                        self.settle(*s, event.wait().map_err(Error::from));
+                        any = true;
+                    }
+                }
+            }
+            let Some((s, event)) = (!any).then(|| events.get(turn % events.len().max(1))).flatten() else {
+                return;
+            };
+            match event.wait_timeout(look) {
+                Err(device::Error::Device(DeviceError::Timeout { .. })) => {
+                    look = (look * 2).min(LONGEST_LOOK)
+                }
+                result => return self.settle(*s, result.map_err(Error::from)),
+            }
+        }
+    }
+}
+
+/// Runs of one session over several devices that may be unfinished, by what they touch: each device orders what is
+/// submitted to it, and nobody else orders two devices.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    flying: Mutex<Vec<Flying>>,
+}
+
+#[derive(Debug)]
+struct Flying {
+    event: Event,
+    device: u32,
+    spans: Vec<(ByteRange, bool)>,
+}
+
+impl Traffic {
+    /// Waits for all runs on other devices whose memory a leg touches too, where one of them writes it.
+    pub(super) fn clear_way(&self, leg: &Leg) {
+        let conflict = |f: &Flying| {
+            let clash = |(range, write): &(ByteRange, bool)| {
+                f.spans.iter().any(|(other, writes)| (*write || *writes) && other.overlaps(*range))
+            };
+            f.device != leg.device && leg.spans.iter().any(clash)
+        };
+        loop {
+            let rival = self.lock().iter().find(|f| conflict(f)).map(|f| f.event.clone());
+            let Some(event) = rival else { return };
+            // Its errors are for whoever submitted it.
+            let _ = event.wait();
+            self.sweep();
+        }
+    }
+
+    /// Notes that a leg was submitted.
+    pub(super) fn enter(&self, leg: &Leg, event: &Event) {
+        self.sweep();
+        if !leg.spans.is_empty() {
+            let (event, spans) = (event.clone(), leg.spans.clone());
+            self.lock().push(Flying { event, device: leg.device, spans });
+        }
+    }
+
+    fn sweep(&self) {
+        self.lock().retain(|f| matches!(f.event.is_done(), Ok(false)));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Flying>> {
+        self.flying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,154 @@
+//! Device tables, memory and operators of the tests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use onepool::backend::sim::{SimConfig, SimDriver};
+use onepool::backend::{ContextDesc, DeviceKind};
+use onepool::device::Context;
+use onepool::kernel::NativeKernel;
+use onepool::loader::tvm::device_type;
+use onepool::ops::custom::{CustomKernel, KernelCall};
+use onepool::ops::pointwise::{Unary, UnaryOp};
+use onepool::ops::{self, AttrMap, AttrReader, Operator};
+use onepool::plan::{Crossing, Plan, Work};
+use onepool::registry::Registry;
+use onepool::{DType, Graph, HostRegion, Session, Shape, SharedRegion, Tensor, TensorInfo};
+
+/// Pairs of devices that TVM's graphs run on: (the one that stands for the host, the one for the accelerator).
+pub(crate) const TABLES: &[[&str; 2]] = &[
+    ["cpu", "vulkan"],
+    ["vulkan", "vulkan"],
+    ["cpu", "sim:coherent"],
+    ["cpu", "sim:noncoherent"],
+    ["cpu", "sim:discrete"],
+    ["cpu", "alone"],
+    ["alone", "alone"],
+    ["alone", "vulkan"],
+];
+
+/// Opens a device; "alone" is a simulated one that can import nothing.
+pub(crate) fn open(device: &str) -> Context {
+    let mut registry = Registry::with_defaults();
+    let desc = ContextDesc { validation: true, threads: 2, ..ContextDesc::default() };
+    let config = match device {
+        "sim:coherent" => SimConfig::coherent(),
+        "sim:noncoherent" => SimConfig::noncoherent(),
+        "sim:discrete" => SimConfig::discrete(),
+        "alone" => SimConfig { imports: false, ..SimConfig::discrete() },
+        named => return registry.open(named, &desc).unwrap(),
+    };
+    registry.register(Box::new(SimDriver::with(vec![config])));
+    registry.open("sim:0", &desc).unwrap()
+}
+
+pub(crate) fn open_all(devices: &[&str]) -> Vec<Context> {
+    devices.iter().map(|d| open(d)).collect()
+}
+
+/// Whether every device of a table can use host memory in place.
+pub(crate) fn all_share(table: &[&str]) -> bool {
+    !table.contains(&"alone")
+}
+
+/// Whether no device has memory of its own behind a bus, which it may rather use than the caller's.
+pub(crate) fn in_place(contexts: &[Context]) -> bool {
+    contexts.iter().all(|c| c.info().kind != DeviceKind::Discrete)
+}
+
+/// No message of a validation layer, which checks synchronization too.
+pub(crate) fn check_messages(contexts: &[Context]) {
+    for context in contexts {
+        assert_eq!(context.validation_messages(), Vec::<String>::new(), "{}", context.info().name);
+    }
+}
+
+/// The DLPack device, as (type, id), of every entry of a table.
+pub(crate) fn dl_devices(contexts: &[Context]) -> Vec<(i32, u32)> {
+    let mut seen: BTreeMap<i32, u32> = BTreeMap::new();
+    let next = |context: &Context| {
+        let ty = device_type::of_api(context.info().api);
+        let count = seen.entry(ty).or_default();
+        *count += 1;
+        (ty, *count - 1)
+    };
+    contexts.iter().map(next).collect()
+}
+
+pub(crate) fn session(graph: Graph, contexts: &[Context]) -> Session {
+    let mut builder = Session::builder().graph(graph).copy_threshold(0).fuse(false);
+    for context in contexts {
+        builder = builder.context(context.clone());
+    }
+    builder.build().unwrap()
+}
+
+/// The operator `name` without attributes.
+pub(crate) fn op(name: &str) -> Arc<dyn Operator> {
+    (ops::find("", name).unwrap().read)(&mut AttrReader::new(&AttrMap::new(), 1, 1), 17).unwrap()
+}
+
+pub(crate) fn abs() -> Arc<dyn Operator> {
+    Arc::new(Unary::new(UnaryOp::Abs))
+}
+
+/// An operator that runs a native function over `n` floats: `f(inputs, output)`.
+pub(crate) fn native(
+    name: &'static str,
+    n: usize,
+    f: impl Fn(&[&[f32]], &mut [f32]) + Send + Sync + 'static,
+) -> Arc<dyn Operator> {
+    Arc::new(CustomKernel::fixed(name, KernelCall::native(function(name, f)), vec![info(&[n])]))
+}
+
+pub(crate) fn function(
+    name: &'static str,
+    f: impl Fn(&[&[f32]], &mut [f32]) + Send + Sync + 'static,
+) -> NativeKernel {
+    NativeKernel::new(name, move |args| {
+        let inputs = args.len() - 1;
+        let x = (0..inputs).map(|i| args.read::<f32>(i)).collect::<Result<Vec<_>, _>>()?;
+        let y = args.take_write::<f32>(inputs)?;
+        f(&x, y);
+        Ok(())
+    })
+}
+
+pub(crate) fn info(dims: &[usize]) -> TensorInfo {
+    TensorInfo::new(DType::F32, shape(dims))
+}
+
+pub(crate) fn shape(dims: &[usize]) -> Shape {
+    Shape::new(dims.to_vec()).unwrap()
+}
+
+pub(crate) fn tensor(dims: &[usize], values: &[f32]) -> Tensor {
+    Tensor::new(dims.to_vec(), values).unwrap()
+}
+
+pub(crate) fn region(values: &[f32]) -> Arc<SharedRegion> {
+    HostRegion::from_bytes(bytemuck::cast_slice(values)).unwrap().into_shared()
+}
+
+pub(crate) fn floats(region: &SharedRegion) -> Vec<f32> {
+    region.read().unwrap().as_slice_of::<f32>().unwrap().to_vec()
+}
+
+/// Whole numbers from -4 to 4, so that sums are exact in any order.
+pub(crate) fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729) % 9) as f32 - 4.0).collect()
+}
+
+/// Commands that only move bytes.
+pub(crate) fn copies(plan: &Plan) -> usize {
+    let commands = plan.segments.iter().flat_map(|s| &s.commands);
+    commands.filter(|c| matches!(c.work, Work::Copy { .. } | Work::Move { .. })).count()
+}
+
+/// That no tensor between devices is copied.
+pub(crate) fn check_nothing_copied(plan: &Plan, what: &str) {
+    assert_eq!(copies(plan), 0, "{what}");
+    for crossing in &plan.report.crossings {
+        assert_eq!((crossing.path, crossing.copied()), (Crossing::Shared, 0), "{what}: {crossing:?}");
+    }
+}

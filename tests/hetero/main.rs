@@ -1,0 +1,12 @@
+//! One graph on several devices.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+mod cuts;
+mod kernels;
+mod order;
+mod overlap;
+mod paths;
+mod random;
+mod tables;

@@ -1,0 +1,114 @@
+//! A driver that reports cooperative matrices and does not build the kernels that use them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code, reason = "a backend passes an import on")]
+#![cfg(feature = "vulkan")]
+
+use std::sync::Arc;
+
+use onepool::backend::vulkan::VulkanDriver;
+use onepool::backend::{
+    BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver, HostAddress,
+    KernelDesc, MemoryUsage, QueueBackend,
+};
+use onepool::device::Context;
+use onepool::kernel::Requires;
+use onepool::ops::Operator;
+use onepool::ops::linalg::MatMul;
+use onepool::recording::{BufferId, BufferRange, DeviceKernelId};
+use onepool::{DType, GraphBuilder, Session, Tensor};
+
+/// A real context that promises more than it holds.
+#[derive(Debug)]
+struct Boaster {
+    real: Arc<dyn ContextBackend>,
+    info: DeviceInfo,
+}
+
+impl ContextBackend for Boaster {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn create_buffer(&self, desc: &BufferDesc) -> Result<BufferId, DeviceError> {
+        self.real.create_buffer(desc)
+    }
+
+    unsafe fn import_host(&self, address: HostAddress, bytes: u64) -> Result<BufferId, DeviceError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.real.import_host(address, bytes) }
+    }
+
+    fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {
+        self.real.buffer_info(buffer)
+    }
+
+    fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        self.real.flush(ranges)
+    }
+
+    fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        self.real.invalidate(ranges)
+    }
+
+    fn destroy_buffer(&self, buffer: BufferId) {
+        self.real.destroy_buffer(buffer);
+    }
+
+    fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError> {
+        self.real.create_kernel(desc)
+    }
+
+    fn destroy_kernel(&self, kernel: DeviceKernelId) {
+        self.real.destroy_kernel(kernel);
+    }
+
+    fn create_queue(&self) -> Result<Arc<dyn QueueBackend>, DeviceError> {
+        self.real.create_queue()
+    }
+
+    fn usage(&self) -> MemoryUsage {
+        self.real.usage()
+    }
+}
+
+#[test]
+fn a_refused_kernel_is_replaced_and_reported() {
+    let driver = VulkanDriver::default();
+    let Ok(real) = driver.open(0, &ContextDesc::default()) else {
+        assert!(!std::env::var("REQUIRE_BACKENDS").is_ok_and(|v| v.contains("vulkan")), "there is no device");
+        return;
+    };
+    let real_features = real.info().features;
+    if real_features.contains(Requires::MATRIX_F16) {
+        return;
+    }
+    let promised = [
+        Requires::MATRIX_F16,
+        Requires::COOPERATIVE_MATRIX,
+        Requires::VULKAN_MEMORY_MODEL,
+        Requires::FLOAT16,
+        Requires::STORAGE_16,
+        Requires::SUBGROUP_BASIC,
+    ];
+    let features = promised.into_iter().fold(real_features, Requires::union);
+    let info = DeviceInfo { features, subgroup: 32, prefers_texels: false, ..real.info().clone() };
+    let context = Context::new(Arc::new(Boaster { real, info }));
+
+    let mut g = GraphBuilder::new("product");
+    let a = g.input("a", DType::F16, [128.into(), 32.into()]);
+    let b = g.input("b", DType::F16, [32.into(), 128.into()]);
+    let product: Arc<dyn Operator> = Arc::new(MatMul::default());
+    let y = g.op(product, &[a, b]);
+    g.output("y", y);
+    let mut session = Session::builder().graph(g.build().unwrap()).context(context).build().unwrap();
+    let ones = vec![half::f16::ONE; 128 * 32];
+    session.set_input("a", &Tensor::new([128, 32], &ones).unwrap()).unwrap();
+    session.set_input("b", &Tensor::new([32, 128], &ones).unwrap()).unwrap();
+    session.run().unwrap();
+    let y = session.get_output("y").unwrap();
+    assert!(y.as_slice::<half::f16>().unwrap().iter().all(|v| v.to_f32() == 32.0));
+    let plan = session.binding().unwrap().plan();
+    let [remark] = &plan.report.remarks[..] else { panic!("{:?}", plan.report.remarks) };
+    assert!(remark.contains("cooperative matri") && remark.contains("gemm_matrix_f16"), "{remark}");
+}
