@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
 use super::boundary::{Carrier, cross};
+use super::draft::is_alias;
 use super::flow::{Flow, FlowNode, ValueId, node_error};
 use super::half::{HalfConstants, Precision};
 use super::report::{NodeReport, PlanReport};
@@ -216,11 +217,6 @@ impl Compiler<'_> {
         check_limits(&lowered, cx, info)?;
         Ok(NodeWork::Device(lowered))
     }
-}
-
-/// Whether nothing runs for a node: its output is an input's bytes.
-pub(super) fn is_alias(node: &FlowNode, cx: &OpCx) -> bool {
-    node.op.alias(cx).is_some_and(|i| node.inputs.get(i).copied().flatten().is_some())
 }
 
 /// Every range that a dispatch binds must fit the device's longest argument.

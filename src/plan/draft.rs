@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::attention::find_attention;
 use super::chains::{ChainLimits, fuse_chains};
-use super::compile::is_alias;
 use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
 use super::half::{Precision, halve};
 use super::idioms::find_functions;
@@ -266,4 +265,9 @@ impl Draft {
     pub fn node(&self, n: usize) -> Option<&FlowNode> {
         self.flow.nodes.get(n)
     }
+}
+
+/// Whether nothing runs for a node: its output is an input's bytes.
+pub(super) fn is_alias(node: &FlowNode, cx: &OpCx) -> bool {
+    node.op.alias(cx).is_some_and(|i| node.inputs.get(i).copied().flatten().is_some())
 }
