@@ -154,6 +154,7 @@ fn alone(inner: &Inner, device: &Device, graph: Graph) -> Result<Binding<'static
         params: Arc::default(),
         sources: Arc::clone(&inner.sources),
         plans: Default::default(),
+        traffic: Default::default(),
     });
     let scalar = || TensorInfo::new(DType::F32, Shape::scalar());
     let infos: Vec<TensorInfo> =

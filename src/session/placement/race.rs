@@ -96,6 +96,7 @@ impl Work<'_> {
             params: Arc::clone(&self.inner.params),
             sources: Arc::clone(&self.inner.sources),
             plans: Default::default(),
+            traffic: Default::default(),
         })
     }
 
