@@ -152,6 +152,36 @@ pub enum SessionError {
     /// A result was asked for before there was one.
     #[error("there is no result yet: run first")]
     NotRun,
+    /// A node or operator is placed that the model does not have.
+    #[error(
+        "{what} {name:?} is placed on entry {device} of the device table, but the model has none of that name; it has \
+         {known:?}"
+    )]
+    UnknownPlace {
+        /// "node" or "operator".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The entry.
+        device: u32,
+        /// Names there are: the most alike of nodes, all of operators.
+        known: Vec<String>,
+    },
+    /// A node or operator is placed on a device that is not in the table.
+    #[error(
+        "{what} {name:?} is placed on entry {device} of the device table, which has {devices}: place it on an entry below \
+         that, or add the device"
+    )]
+    NoEntry {
+        /// "node" or "operator".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The entry.
+        device: u32,
+        /// How many devices there are.
+        devices: usize,
+    },
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,

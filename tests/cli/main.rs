@@ -275,10 +275,42 @@ fn nodes_can_be_placed() {
     assert_eq!(run(&[]), 0);
     assert_eq!(run(&["--place", "op:Add=1"]), 1);
     assert_eq!(run(&["--place", "node:the_Add=1"]), 1);
+    assert_eq!(run(&["--place", "the_Add=cpu"]), 1);
+    assert_eq!(run(&["--place", "op:Add=cpu", "--place", "the_Add=vulkan:0"]), 0);
     let place = |what: &'static str| ["run", "add.onnx", "-i", "x.pb", "-d", "cpu", "--place", what];
-    fails(d, 2, &place("op:Conv=0"), &["no such node"]);
-    fails(d, 2, &place("op:Add=7"), &["no entry 7"]);
-    fails(d, 2, &place("Add"), &["op:OPERATOR=ENTRY"]);
+    fails(d, 2, &place("op:Conv=0"), &["operator \"Conv\"", "[\"Add\"]"]);
+    fails(d, 2, &place("op:Add=7"), &["entry 7", "which has 1"]);
+    fails(d, 2, &place("op:Add=vulkan"), &["\"vulkan\" is no entry", "0 is cpu:0"]);
+    fails(d, 2, &place("Add"), &["op:OPERATOR=DEVICE"]);
+}
+
+#[test]
+fn placement_can_be_left_to_measurements() {
+    let dir = with_add();
+    let d = dir.path();
+    let auto = ["--device", "vulkan", "--device", "cpu", "--place", "auto", "--place-cache", "times"];
+    let run = |extra: &[&str]| {
+        let args: Vec<&str> = ["run", "add.onnx", "-i", "x.pb", "-o", "y.pb", "--explain"]
+            .into_iter()
+            .chain(auto)
+            .chain(extra.iter().copied())
+            .collect();
+        let out = ends(d, 0, &args);
+        assert_eq!(read_pb(&d.join("y.pb")).as_slice::<f32>().unwrap(), SUM);
+        out
+    };
+    says(&run(&[]), &["placement", "all on vulkan:0", "all on cpu:0", "chosen", "decided now", "the_Add"]);
+    assert!(d.join("times/placement.json").exists());
+    let kept: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let placement = &kept["explain"]["plan"]["placement"];
+    assert_eq!((&placement["cached"], &placement["timed"]), (&true.into(), &0.into()));
+    assert!(kept["profile"]["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()));
+    // What is asked for stays there.
+    let fixed: serde_json::Value = serde_json::from_str(&run(&["--place", "op:Add=cpu", "--json"])).unwrap();
+    assert_eq!(fixed["explain"]["plan"]["nodes"][0]["device"], 1);
+    let args: Vec<&str> = ["inspect", "add.onnx"].into_iter().chain(auto).collect();
+    says(&ends(d, 0, &args), &["placement", "all on vulkan:0"]);
+    fails(d, 2, &["run", "add.onnx", "--place", "auto", "--place-time", "-1"], &["--place-time"]);
 }
 
 #[test]

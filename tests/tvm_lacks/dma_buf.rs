@@ -317,7 +317,7 @@ fn a_run_that_writes_a_dma_buf_keeps_the_host_from_all_of_it() {
     let run = Dispatch { kernel: kernel.id(), args, params: Vec::new(), groups: [1; 3] };
     let shown = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
     let commands = vec![Command::Dispatch(run), Command::Barrier(shown)];
-    let recording = Recording { commands, flush: Vec::new(), invalidate: vec![part], timestamps: 0 };
+    let recording = Recording { commands, invalidate: vec![part], ..Recording::default() };
     context.queue().unwrap().submit(recording).unwrap().wait().unwrap();
     assert!(seen.load(Ordering::Acquire), "the host could write beside what the device wrote");
     assert!(region.read_range(ByteRange::up_to(4096)).unwrap().iter().all(|byte| *byte == 1));
