@@ -7,6 +7,7 @@ use glslang::{
 
 use super::*;
 use crate::kernel::table::KERNELS;
+use crate::spirv::ScalarType;
 
 /// The words of a kernel with `body` in its `main`, after the declarations `head`.
 fn compile(head: &str, body: &str) -> Vec<u32> {
@@ -79,7 +80,13 @@ fn every_kernel_translates_or_is_refused_for_what_it_requires() {
                 Ok(kernel) => kernel,
                 Err(error) => {
                     let lacking = info.requires.missing(untranslated()) != info.requires;
-                    assert!(lacking, "{}: {error}", info.name);
+                    // Texels of halves are for devices that prefer texels; no OpenCL device is said to.
+                    let texels = [BindingKind::StorageTexelBuffer, BindingKind::UniformTexelBuffer];
+                    let halves = info.bindings.iter().any(|binding| {
+                        texels.contains(&binding.kind)
+                            && binding.element.is_some_and(|element| element.scalar == Some(ScalarType::F16))
+                    });
+                    assert!(lacking || halves, "{}: {error}", info.name);
                     refused.push(format!("{}: {error}", info.name));
                     continue;
                 }
