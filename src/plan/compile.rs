@@ -124,7 +124,7 @@ impl Compiler<'_> {
     /// # Errors
     /// [`PlanError`].
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
-        let (flow, fused, halved) = self.flow(infos, values)?;
+        let (mut flow, fused, halved) = self.flow(infos, values)?;
         let mut lowered: Vec<Lowering1> =
             (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
         let devices: Vec<u32> = lowered.iter().map(|l| l.device).collect();
@@ -458,7 +458,6 @@ impl<'a> Emitter<'a> {
             segment_of[n] = Some(segments.len() as u32 - 1);
             self.order_by_control(n, &segment_of, &mut segments);
         }
-        let device = self.compiler.options.device;
         for (o, v) in self.storage.copies.clone() {
             let info = &self.flow.values[v].info;
             let bytes = info.bytes() as u64;
