@@ -1,6 +1,7 @@
 //! A run as plain data: what a queue executes, with every barrier already decided.
 
 use crate::memory::coherency::{Access, Barrier};
+use crate::memory::image::{ImageDesc, ImageView};
 
 macro_rules! handle {
     ($(#[$doc:meta])* $name:ident) => {
@@ -46,6 +47,19 @@ pub enum Arg {
     Absent,
     /// A range and how the kernel touches it (`KERNEL_READ`, `KERNEL_WRITE` or both).
     Buffer(BufferRange, Access),
+    /// A range that holds an image of [`Recording::images`], of this recording or an earlier one: through the image
+    /// for a kernel that declares one, as bytes for a native kernel.
+    Image(BufferRange, ImageView, Access),
+}
+
+impl Arg {
+    /// The bytes that the kernel touches, and how.
+    pub fn range(&self) -> Option<(&BufferRange, Access)> {
+        match self {
+            Arg::Absent => None,
+            Arg::Buffer(range, access) | Arg::Image(range, _, access) => Some((range, *access)),
+        }
+    }
 }
 
 /// One execution of a kernel over a grid of work-groups.
@@ -101,6 +115,9 @@ pub struct Recording {
     pub invalidate: Vec<BufferRange>,
     /// How many timestamp slots the commands use.
     pub timestamps: u32,
+    /// Images that come into being before the first command: what their ranges held before is lost, and from
+    /// then on the bytes are one thing read through the image or as a buffer, whoever writes them.
+    pub images: Vec<(BufferRange, ImageDesc)>,
 }
 
 impl Recording {

@@ -130,7 +130,7 @@ pub(super) fn copied<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String 
     for v in verdicts {
         match v.path {
             p if p.copies_on_cpu() => cpu += v.bytes,
-            p if p.copies_on_device() => device += v.bytes,
+            _ if v.copies_on_device() => device += v.bytes,
             _ => none += v.bytes,
         }
     }
@@ -205,6 +205,7 @@ from one device to another",
 /// # Errors
 /// [`CliError::Stdout`].
 pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Result<(), CliError> {
+    let device = |d: u32| devices.get(d as usize).cloned().unwrap_or_else(|| d.to_string());
     let report = &plan.report;
     out.line("\nplan")?;
     out.line(format_args!(
@@ -236,6 +237,7 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
     ))?;
     let constants = count(plan.constants.len(), "constant");
     out.line(format_args!("  {constants} of {}", bytes(report.constant_bytes)))?;
+    images(plan, &device, out)?;
     if report.arenas.is_empty() {
         return out.line("  no memory between nodes");
     }
@@ -243,11 +245,37 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
     let mut table = Table::new(["arena", "tensors", "peak", "lower bound", "TVM's rule", "all apart"]);
     for a in &report.arenas {
         let domain = match a.domain {
-            Domain::Device(d) => devices.get(d as usize).cloned().unwrap_or_else(|| d.to_string()),
+            Domain::Device(d) => device(d),
             Domain::Host => "host, shared by devices".to_owned(),
         };
         let (peak, bound) = (bytes(a.bytes), bytes(a.lower_bound));
         table.row([domain, a.ranges.to_string(), peak, bound, bytes(a.tvm_bytes), bytes(a.naive_bytes)]);
+    }
+    out.table(&table)
+}
+
+/// Prints the tensors that the graph wants in images, and what became of that.
+fn images(plan: &Plan, device: &dyn Fn(u32) -> String, out: &mut Output) -> Result<(), CliError> {
+    if plan.report.images.is_empty() {
+        return Ok(());
+    }
+    out.line("\ntensors in images")?;
+    let mut table = Table::new(["tensor", "scope", "device", "texels", "row pitch", "memory", "how"]);
+    for i in &plan.report.images {
+        let (texels, pitch, memory) = match &i.image {
+            Some(image) => (
+                format!("{} x {} {:?}", image.width, image.height, image.texel),
+                format!("{} ({} used)", bytes(image.row_pitch), bytes(image.row_bytes())),
+                bytes(i.bytes),
+            ),
+            None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+        };
+        let how = match (&i.reason, i.copied) {
+            (Some(reason), _) => format!("a buffer: {reason}"),
+            (None, true) => "copied".to_owned(),
+            (None, false) => "in place".to_owned(),
+        };
+        table.row([i.name.clone(), i.scope.to_owned(), device(i.device), texels, pitch, memory, how]);
     }
     out.table(&table)
 }

@@ -15,7 +15,7 @@ use super::table::{Table, bytes};
 use super::{assign, error};
 use crate::backend::{ContextDesc, DeviceInfo};
 use crate::dtype::DType;
-use crate::graph::{Graph, TensorInfo};
+use crate::graph::{Graph, StorageScope, TensorInfo};
 use crate::loader::{self, ModelSummary, SummaryIo};
 use crate::ops::pointwise::Programs;
 use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
@@ -231,8 +231,16 @@ fn closed(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, Cl
     if selectors.is_empty() {
         selectors.push(default_selector());
     }
-    let mut devices: Vec<DeviceInfo> =
-        selectors.iter().map(|s| registry.find(s)).collect::<Result<_, _>>()?;
+    // How a driver lays out images is known only once its device is open.
+    let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
+    let info = |s: &String| -> Result<DeviceInfo, CliError> {
+        Ok(if images {
+            registry.open(s, &ContextDesc::default())?.info().clone()
+        } else {
+            registry.find(s)?
+        })
+    };
+    let mut devices: Vec<DeviceInfo> = selectors.iter().map(info).collect::<Result<_, _>>()?;
     if !devices.iter().any(|d| d.native) {
         devices.push(registry.find("cpu")?);
     }

@@ -5,11 +5,12 @@ use std::sync::{Arc, Weak};
 
 use super::buffer::{Closed, Lease, Memory};
 use super::claims::Span;
-use super::core::{Core, Work, resource_of};
+use super::core::{Core, Work, lock, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch};
 use crate::memory::host::SharedRegion;
+use crate::memory::image::{ImageDesc, ImageRefusal};
 use crate::memory::import::ReadWrite;
 use crate::memory::range::{ByteRange, RangeMap, RangeSet};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
@@ -55,6 +56,7 @@ impl Checker {
         recording: &Recording,
     ) -> Result<Work, UsageError> {
         let mut checker = Checker::new(core, context, recording.timestamps);
+        checker.images(&recording.images)?;
         for command in &recording.commands {
             checker.command(command)?;
         }
@@ -187,7 +189,10 @@ impl Checker {
                 }
                 // A tensor without elements: a native kernel gets an empty slice.
                 Arg::Buffer(range, _) if range.bytes == 0 && self.core.info.native => None,
-                Arg::Buffer(range, access) => {
+                Arg::Buffer(range, access) | Arg::Image(range, _, access) => {
+                    if let Arg::Image(range, view, _) = arg {
+                        self.image(range, &view.image)?;
+                    }
                     let both = Access::KERNEL_READ | Access::KERNEL_WRITE;
                     self.ensure(
                         both.contains(*access) && !access.is_empty(),
@@ -212,10 +217,8 @@ impl Checker {
             self.disjoint(&touches)?;
         }
         self.kernels.push(kernel);
-        let named = dispatch.args.iter().zip(touches).filter_map(|(arg, touch)| match arg {
-            Arg::Buffer(range, _) => Some((range.buffer, touch?)),
-            Arg::Absent => None,
-        });
+        let named = dispatch.args.iter().zip(touches);
+        let named = named.filter_map(|(arg, touch)| Some((arg.range()?.0.buffer, touch?)));
         Ok(named.collect())
     }
 
@@ -278,6 +281,38 @@ impl Checker {
         }
     }
 
+    /// Checks the images that come into being, whose bytes count as written.
+    fn images(&mut self, images: &[(BufferRange, ImageDesc)]) -> Result<(), UsageError> {
+        for (range, image) in images {
+            self.image(range, image)?;
+            let touch = self.touch(0, range, Access::KERNEL_WRITE)?;
+            let map = self.touched.entry(touch.resource).or_default();
+            map.update(touch.range, |old| Some(old.map_or(touch.access, |old| *old | touch.access)));
+        }
+        Ok(())
+    }
+
+    /// Checks that a range holds an image as the device makes them.
+    fn image(&mut self, range: &BufferRange, image: &ImageDesc) -> Result<(), UsageError> {
+        let Some(rules) = self.core.info.images.clone() else {
+            return Err(self.error(Problem::NoImage { why: ImageRefusal::NoImages.to_string() }));
+        };
+        match rules.describe(image.texel, image.width.into(), image.height.into()) {
+            Ok(wanted) if wanted == *image => {}
+            Ok(wanted) => {
+                let (what, found) = ("the distance of an image's rows", image.row_pitch);
+                return Err(self.error(Problem::Mismatch { what, found, expected: wanted.row_pitch }));
+            }
+            Err(why) => return Err(self.error(Problem::NoImage { why: why.to_string() })),
+        }
+        self.aligned("the offset of an image", range.offset, rules.alignment(image))?;
+        let (found, limit) = (rules.memory_bytes(image), range.bytes);
+        self.ensure(found <= limit, Problem::Limit { what: "the bytes of an image", found, limit })?;
+        let memory = self.memory(range.buffer)?;
+        let lies_well = rules.over_imports || !memory.info.imported;
+        self.ensure(lies_well, Problem::NoImage { why: "images cannot lie in imported memory".to_owned() })
+    }
+
     /// Checks a range to flush or to invalidate.
     pub(super) fn host_range(&mut self, range: &BufferRange) -> Result<(), UsageError> {
         let memory = self.memory(range.buffer)?;
@@ -329,7 +364,15 @@ impl Checker {
         for (id, memory) in &self.memories {
             let Some(region) = &memory.region else { continue };
             let end = ByteRange::up_to(region.bytes() as u64);
-            let pieces = self.pieces(*id).into_iter();
+            // What arrives at the host arrives in whole atoms, or as the whole dma-buf, and takes the place of what the
+            // host wrote there meanwhile.
+            let whole = lock(&self.core.dma_bufs).contains_key(id);
+            let grown = |(range, write): (ByteRange, bool)| match (write, whole) {
+                (false, _) => (range, write),
+                (true, false) => (memory.rounded(range), write),
+                (true, true) => (end, write),
+            };
+            let pieces = self.pieces(*id).into_iter().map(grown);
             let inside = pieces.filter_map(|(range, write)| Some((range.intersect(end)?, write)));
             regions.extend(inside.map(|(range, write)| (Arc::clone(region), range, write)));
         }

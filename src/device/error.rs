@@ -98,6 +98,20 @@ pub enum Problem {
         /// Its position.
         argument: usize,
     },
+    /// A buffer where the kernel declares an image, or an image where it declares a buffer or other texels.
+    #[error("argument {argument} is no {wanted}, which the kernel declares there")]
+    Kind {
+        /// Its position.
+        argument: usize,
+        /// "buffer", or "image of such texels".
+        wanted: &'static str,
+    },
+    /// A range that cannot hold an image.
+    #[error("no image: {why}")]
+    NoImage {
+        /// Why.
+        why: String,
+    },
     /// Two ranges of one command that share bytes, at least one of them written.
     #[error(
         "arguments {first} and {second} share bytes and one is written; use one argument that reads and writes"

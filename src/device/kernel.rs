@@ -9,8 +9,9 @@ use super::error::{Error, Problem, UsageError};
 use crate::backend::{ContextBackend, DeviceError, KernelDesc, Limits};
 use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
 use crate::memory::coherency::Access;
+use crate::memory::image::Texel;
 use crate::recording::{Arg, DeviceKernelId};
-use crate::spirv::{BindingInfo, BindingKind, Reflection};
+use crate::spirv::{BindingInfo, BindingKind, Element, Reflection, ScalarType};
 
 /// Bytes of one texel of a view: four floats.
 const TEXEL_BYTES: u64 = 16;
@@ -213,12 +214,14 @@ impl KernelInner {
             Problem::Mismatch { what: "the number of parameter bytes", found, expected },
         )?;
         for (argument, (arg, binding)) in args.iter().zip(&interface.bindings).enumerate() {
-            let Arg::Buffer(range, given) = arg else {
+            let Some((range, given)) = arg.range() else {
                 return Err(UsageError::new(context, Problem::Absent { argument }));
             };
+            check_kind(binding, arg)
+                .map_err(|wanted| UsageError::new(context, Problem::Kind { argument, wanted }))?;
             // What the module does decides: a write that the recording does not tell of would race.
             let needs = touch(binding.access);
-            let problem = Problem::Access { argument, wanted: words(needs), given: words(*given) };
+            let problem = Problem::Access { argument, wanted: words(needs), given: words(given) };
             check(given.contains(needs), problem)?;
             if matches!(binding.kind, BindingKind::UniformTexelBuffer | BindingKind::StorageTexelBuffer) {
                 let (found, alignment) = (range.offset, limits.texel_alignment.max(1));
@@ -235,6 +238,29 @@ impl KernelInner {
     /// The work-group size, where the kernel has one.
     pub(super) fn local_size(&self) -> Option<[u32; 3]> {
         self.interface.as_ref().map(|interface| interface.local_size)
+    }
+}
+
+/// Whether an argument is what the kernel declares, else what that would be.
+fn check_kind(binding: &BindingInfo, arg: &Arg) -> Result<(), &'static str> {
+    let image = matches!(binding.kind, BindingKind::SampledImage | BindingKind::StorageImage);
+    let Arg::Image(_, view, _) = arg else {
+        return if image { Err("image") } else { Ok(()) };
+    };
+    let texel = view.image.texel;
+    let scalar = match texel {
+        Texel::R16F | Texel::Rgba16F => ScalarType::F16,
+        Texel::R32F | Texel::Rgba32F => ScalarType::F32,
+    };
+    // A storage image without a declared format counts as four floats, and fits every texel.
+    let fits = |e: &Element| {
+        let found = (e.scalar, e.components);
+        found == (Some(scalar), texel.channels()) || found == (Some(ScalarType::F32), 4)
+    };
+    match (image, binding.kind, &binding.element) {
+        (false, ..) => Err("buffer"),
+        (_, BindingKind::StorageImage, Some(element)) if !fits(element) => Err("image of such texels"),
+        _ => Ok(()),
     }
 }
 

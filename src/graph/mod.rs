@@ -127,6 +127,9 @@ pub enum StorageScope {
     TextureWeight,
     /// `global.texture-nhwc`.
     TextureNhwc,
+    /// An image of one element to a texel: the last dimension is a row, all others together are the rows. TVM has
+    /// no name for it; it is what feature maps `[n, c, h, w]` are.
+    Planes,
 }
 
 /// A tensor as the graph declares it.

@@ -8,6 +8,8 @@ use super::{Lowering, OpCx, OpError, Operand, Operator};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelSource, NativeKernel, grid_1d};
+use crate::memory::image::{Filter, ImageDesc};
+use crate::spirv::BindingKind;
 
 /// How many work-groups a caller's kernel is dispatched over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,20 @@ impl CustomKernel {
         &self.name
     }
 
+    /// Whether binding `at` of the SPIR-V form is an image of such texels, which the device has.
+    fn declares_image(&self, at: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        let (Some(call), Some(rules)) = (self.call(device.api), &device.images) else {
+            return false;
+        };
+        let Some((_, reflection)) = call.source.spirv() else { return false };
+        let texels = match reflection.bindings.get(at).map(|b| b.kind) {
+            Some(BindingKind::SampledImage) => rules.sampled,
+            Some(BindingKind::StorageImage) => rules.stored,
+            _ => return false,
+        };
+        !device.native && texels.contains(image.texel)
+    }
+
     /// The kernel for devices of the API `api`.
     pub fn call(&self, api: &str) -> Option<&KernelCall> {
         let own = self.calls.iter().find(|(on, _)| on.as_deref() == Some(api));
@@ -113,6 +129,10 @@ impl CustomKernel {
         let name: Arc<str> = native.name().into();
         Ok(NativeKernel::new(name, move |args| native.call(&mut args.with_params(&params))))
     }
+}
+
+fn is_image(kind: Option<BindingKind>) -> bool {
+    matches!(kind, Some(BindingKind::SampledImage | BindingKind::StorageImage))
 }
 
 impl fmt::Debug for CustomKernel {
@@ -181,10 +201,38 @@ impl Operator for CustomKernel {
         if groups.contains(&0) {
             return Ok(());
         }
-        let inputs = (0..cx.input_count()).map(Operand::Input);
-        let args: Vec<Operand> = inputs.chain((0..cx.output_count()).map(Operand::Output)).collect();
+        let through = |at: usize| is_image(reflection.bindings.get(at).map(|b| b.kind));
+        let missing = |what: String| {
+            OpError::unsupported(format!(
+                "{}: {what} is in no image, which the kernel declares it to be",
+                self.name
+            ))
+        };
+        let mut args = Vec::with_capacity(reflection.bindings.len());
+        for i in 0..cx.input_count() {
+            args.push(match (through(i), cx.image(i)) {
+                (false, _) => Operand::Input(i),
+                (true, Some(_)) => Operand::Image(i, Filter::Nearest),
+                (true, None) => return Err(missing(format!("input {i}"))),
+            });
+        }
+        for o in 0..cx.output_count() {
+            args.push(match (through(cx.input_count() + o), cx.output_image(o)) {
+                (false, _) => Operand::Output(o),
+                (true, Some(_)) => Operand::ImageOutput(o),
+                (true, None) => return Err(missing(format!("output {o}"))),
+            });
+        }
         lower.dispatch_module(source.clone(), Vec::new(), &args, call.params.clone(), groups);
         Ok(())
+    }
+
+    fn reads_image(&self, _: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        self.declares_image(input, image, device)
+    }
+
+    fn writes_image(&self, cx: &OpCx, output: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        self.declares_image(cx.input_count() + output, image, device)
     }
 
     fn as_any(&self) -> &dyn Any {

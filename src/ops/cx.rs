@@ -3,6 +3,7 @@
 use super::OpError;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
+use crate::memory::image::ImageDesc;
 use crate::shape::Shape;
 
 /// What is known of one input.
@@ -32,12 +33,14 @@ pub struct OpCx {
     inputs: Vec<Option<Fact>>,
     outputs: Vec<TensorInfo>,
     output_count: usize,
+    images: Vec<Option<ImageDesc>>,
+    output_images: Vec<Option<ImageDesc>>,
 }
 
 impl OpCx {
     /// Facts for inference: the outputs are not known yet.
     pub fn for_infer(inputs: Vec<Option<Fact>>, output_count: usize) -> Self {
-        OpCx { inputs, outputs: Vec::new(), output_count }
+        OpCx { inputs, output_count, ..OpCx::default() }
     }
 
     /// The same facts with the outputs that inference gave.
@@ -45,6 +48,23 @@ impl OpCx {
         self.output_count = outputs.len();
         self.outputs = outputs;
         self
+    }
+
+    /// The same facts where the planner made images of some inputs and outputs.
+    pub fn with_images(mut self, inputs: Vec<Option<ImageDesc>>, outputs: Vec<Option<ImageDesc>>) -> Self {
+        self.images = inputs;
+        self.output_images = outputs;
+        self
+    }
+
+    /// The image that input `i` lies in.
+    pub fn image(&self, i: usize) -> Option<&ImageDesc> {
+        self.images.get(i)?.as_ref()
+    }
+
+    /// The image that output `i` lies in.
+    pub fn output_image(&self, i: usize) -> Option<&ImageDesc> {
+        self.output_images.get(i)?.as_ref()
     }
 
     /// How many inputs there are, absent ones counted.

@@ -7,6 +7,7 @@ use super::OpError;
 use crate::backend::DeviceInfo;
 use crate::graph::Tensor;
 use crate::kernel::{KernelId, KernelInfo, KernelSource, Requires, grid_1d};
+use crate::memory::image::Filter;
 
 /// A tensor or scratch range that a step reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,10 @@ pub enum Operand {
     Scratch(usize),
     /// A constant in a packed layout, made by [`Lowering::packed`].
     Packed(usize),
+    /// An input that lies in an image ([`super::OpCx::image`]), through the image.
+    Image(usize, Filter),
+    /// An output that lies in an image, through the image.
+    ImageOutput(usize),
     /// An argument that the kernel variant declares but does not touch; any small range is bound.
     Unused,
 }
@@ -114,13 +119,24 @@ pub struct Lowered {
 #[derive(Debug)]
 pub struct Lowering<'a> {
     device: &'a DeviceInfo,
+    coarse_filter: bool,
     out: Lowered,
 }
 
 impl<'a> Lowering<'a> {
     /// An empty lowering for `device`.
     pub fn new(device: &'a DeviceInfo) -> Self {
-        Lowering { device, out: Lowered::default() }
+        Lowering { device, coarse_filter: false, out: Lowered::default() }
+    }
+
+    /// Lets the hardware interpolate between texels even where its weights of a few bits are not exact.
+    pub fn with_coarse_filter(self, coarse_filter: bool) -> Self {
+        Lowering { coarse_filter, ..self }
+    }
+
+    /// Whether [`Lowering::with_coarse_filter`] was asked for.
+    pub fn coarse_filter(&self) -> bool {
+        self.coarse_filter
     }
 
     /// The device: its limits and features.

@@ -22,6 +22,7 @@ pub mod attention;
 pub mod control;
 pub mod conv;
 pub mod custom;
+pub mod image;
 pub mod index;
 pub mod linalg;
 pub mod loss;
@@ -55,6 +56,7 @@ use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorError, TensorInfo};
 use crate::kernel::NativeKernel;
+use crate::memory::image::ImageDesc;
 use crate::shape::ShapeError;
 use crate::spirv::{ExprId, PointwiseDesc};
 
@@ -287,6 +289,19 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
         let _ = (cx, desc, args);
         None
+    }
+
+    /// Whether its kernels for `device` read input `input` through `image`, where the graph wants that tensor in
+    /// one; the planner then puts it there. Where it says so, `gpu` lowers for [`OpCx::image`].
+    fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        let _ = (cx, input, image, device);
+        false
+    }
+
+    /// Whether its kernels for `device` write output `output` through `image`.
+    fn writes_image(&self, cx: &OpCx, output: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        let _ = (cx, output, image, device);
+        false
     }
 
     /// For downcasts by the planner's rewrites.

@@ -157,6 +157,7 @@ impl<'a> Check<'a> {
             Operand::Output(i) => &outputs[i],
             Operand::Scratch(i) => &scratch[i],
             Operand::Packed(i) => &packed[i],
+            Operand::Image(..) | Operand::ImageOutput(_) => panic!("there are images in a plan only"),
             Operand::Unused => &unused,
         };
 

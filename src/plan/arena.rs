@@ -1,8 +1,10 @@
 //! Packs tensors with lifetimes into one range of memory. Pure.
 //!
-//! Size-ordered best fit: the largest request first, each into the lowest gap left by the requests that
-//! live at the same time (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-//! Inference", 2020, greedy by size). Deterministic: ties fall to the earlier and then the lower request.
+//! Best fit in an order: each request goes into the smallest gap left by the requests placed before it that live at
+//! the same time (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by
+//! size). Deterministic: ties fall to the earlier and then the lower request.
+
+use std::cmp::Reverse;
 
 /// One request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// How many steps it lives.
+    fn life(&self) -> u32 {
+        self.last.saturating_sub(self.first).saturating_add(1)
+    }
+
     fn lives_with(&self, other: &Request) -> bool {
         self.first <= other.last && other.first <= self.last
     }
@@ -36,46 +43,153 @@ pub struct Packing {
 
 /// Packs `requests`: those alive at one step never overlap. The peak is never above the blocks of [`tvm_rule`]
 /// laid one behind another.
+///
+/// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by the room that a
+/// request takes over its life, by length of life, and by the steps with most bytes alive (the "greedy by breadth" of
+/// Pisarchyk and Lee). Then the best one is improved for a bounded time, by moving what lies on top and what is in its way.
 pub fn pack(requests: &[Request]) -> Packing {
-    let best = by_size(requests);
-    // Filling gaps by size is nearly always the smaller of both, but not by any law.
-    if best.peak > best.lower_bound {
-        let blocks = in_blocks(requests);
-        if blocks.peak < best.peak {
-            return blocks;
+    let lower_bound = lower_bound(requests);
+    let packing = |placed: Placed| Packing { offsets: placed.offsets, peak: placed.peak, lower_bound };
+    let mut order = by_size(requests);
+    let mut best = place(requests, &order);
+    if best.peak <= lower_bound {
+        return packing(best);
+    }
+    for other in [by_breadth(requests), by_room(requests), by_life(requests)] {
+        let placed = place(requests, &other);
+        if placed.peak < best.peak {
+            (best, order) = (placed, other);
+        }
+        if best.peak <= lower_bound {
+            return packing(best);
+        }
+    }
+    let best = improve(requests, order, best, lower_bound);
+    // Filling gaps is nearly always the smaller of both, but not by any law.
+    let blocks = in_blocks(requests);
+    packing(if blocks.peak < best.peak { blocks } else { best })
+}
+
+/// Offsets, and the end of the last request.
+#[derive(Debug)]
+struct Placed {
+    offsets: Vec<u64>,
+    peak: u64,
+}
+
+/// Those that need room.
+fn some(requests: &[Request]) -> Vec<usize> {
+    (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect()
+}
+
+fn by_size(requests: &[Request]) -> Vec<usize> {
+    let mut order = some(requests);
+    order.sort_by_key(|&i| (Reverse(requests[i].bytes), requests[i].first, i));
+    order
+}
+
+fn by_room(requests: &[Request]) -> Vec<usize> {
+    let mut order = some(requests);
+    let room = |r: &Request| u128::from(r.bytes) * u128::from(r.life());
+    order.sort_by_key(|&i| (Reverse(room(&requests[i])), requests[i].first, i));
+    order
+}
+
+fn by_life(requests: &[Request]) -> Vec<usize> {
+    let mut order = some(requests);
+    order.sort_by_key(|&i| (Reverse(requests[i].life()), Reverse(requests[i].bytes), i));
+    order
+}
+
+/// All that is alive at the fullest step, then at the next fullest, and so on; the largest first.
+fn by_breadth(requests: &[Request]) -> Vec<usize> {
+    let mut order = some(requests);
+    let mut steps: Vec<u32> = order.iter().map(|&i| requests[i].first).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    let alive = |step: u32| {
+        let live = order.iter().filter(|&&i| requests[i].first <= step && step <= requests[i].last);
+        live.fold(0u64, |sum, &i| sum.saturating_add(requests[i].bytes))
+    };
+    let mut ranked: Vec<(Reverse<u64>, u32)> = steps.iter().map(|&s| (Reverse(alive(s)), s)).collect();
+    ranked.sort_unstable();
+    // The rank of the fullest step that a request lives through. A set of requests is fullest where one begins.
+    let rank = |r: &Request| ranked.iter().position(|&(_, s)| r.first <= s && s <= r.last);
+    let ranks: Vec<usize> = requests.iter().map(|r| rank(r).unwrap_or(usize::MAX)).collect();
+    order.sort_by_key(|&i| (ranks[i], Reverse(requests[i].bytes), i));
+    order
+}
+
+/// Tries orders in which a request that lies on top, or one that is alive beside it, is placed at another time, for a
+/// bounded number of comparisons.
+fn improve(requests: &[Request], mut order: Vec<usize>, mut best: Placed, lower_bound: u64) -> Placed {
+    const COMPARISONS: usize = 4_000_000;
+    const ROUNDS: usize = 1000;
+    let rounds = (COMPARISONS / (order.len() * order.len()).max(1)).min(ROUNDS);
+    // A sequence of numbers without a pattern, the same in every run (xorshift; Marsaglia, "Xorshift RNGs", 2003).
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut below = |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % n.max(1) as u64) as usize
+    };
+    let mut current = best.peak;
+    let mut offsets = best.offsets.clone();
+    for _ in 0..rounds {
+        if best.peak <= lower_bound {
+            break;
+        }
+        let top = |&at: &usize| offsets[order[at]].saturating_add(requests[order[at]].bytes) == current;
+        let on_top: Vec<usize> = (0..order.len()).filter(top).collect();
+        let Some(&highest) = on_top.get(below(on_top.len())) else { break };
+        // What lies on top is too late, or something in its way is.
+        let beside = |&at: &usize| requests[order[at]].lives_with(&requests[order[highest]]);
+        let in_its_way: Vec<usize> = (0..order.len()).filter(beside).collect();
+        let other = in_its_way.get(below(in_its_way.len())).copied();
+        let from = if below(2) == 0 { highest } else { other.unwrap_or(highest) };
+        let to = below(order.len());
+        let mut tried = order.clone();
+        let moved = tried.remove(from);
+        tried.insert(to, moved);
+        let placed = place(requests, &tried);
+        // An equal peak is as good a place to go on from.
+        if placed.peak <= current {
+            (order, current) = (tried, placed.peak);
+            offsets.clone_from(&placed.offsets);
+        }
+        if placed.peak < best.peak {
+            best = placed;
         }
     }
     best
 }
 
 /// The blocks of [`tvm_rule`], one behind another.
-fn in_blocks(requests: &[Request]) -> Packing {
+fn in_blocks(requests: &[Request]) -> Placed {
     let rule = tvm_rule(requests);
-    let mut alignments = vec![1; rule.blocks.len()];
-    for (r, block) in requests.iter().zip(&rule.block_of) {
-        if let Some(block) = block {
-            alignments[*block] = r.alignment.max(alignments[*block]);
-        }
-    }
+    let alignments = rule.alignments(requests);
+    // The strictest first: behind it every other alignment holds with less padding.
+    let mut order: Vec<usize> = (0..rule.blocks.len()).collect();
+    order.sort_by_key(|&b| std::cmp::Reverse(alignments[b]));
     let mut peak = 0u64;
-    let mut starts = Vec::with_capacity(rule.blocks.len());
-    for (bytes, alignment) in rule.blocks.iter().zip(alignments) {
-        let start = align_up(peak, alignment);
-        starts.push(start);
-        peak = start.saturating_add(*bytes);
+    let mut starts = vec![0; rule.blocks.len()];
+    for b in order {
+        starts[b] = align_up(peak, alignments[b]);
+        peak = starts[b].saturating_add(rule.blocks[b]);
     }
     let offsets = rule.block_of.iter().map(|block| block.map_or(0, |b| starts[b])).collect();
-    Packing { offsets, peak, lower_bound: lower_bound(requests) }
+    Placed { offsets, peak }
 }
 
-fn by_size(requests: &[Request]) -> Packing {
-    let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(requests[i].bytes), requests[i].first, i));
+/// Puts the requests of `order` one after the other into the smallest gap that the ones before leave, the lowest of
+/// equal ones, or on top.
+fn place(requests: &[Request], order: &[usize]) -> Placed {
     let mut offsets = vec![0u64; requests.len()];
     // Placed requests by offset, so that one walk finds the gaps.
     let mut placed: Vec<usize> = Vec::with_capacity(order.len());
     let mut peak = 0;
-    for &i in &order {
+    for &i in order {
         let r = &requests[i];
         let mut best: Option<(u64, u64)> = None;
         let mut cursor = 0u64;
@@ -93,7 +207,7 @@ fn by_size(requests: &[Request]) -> Packing {
         let at = placed.partition_point(|&p| offsets[p] <= offset);
         placed.insert(at, i);
     }
-    Packing { offsets, peak, lower_bound: lower_bound(requests) }
+    Placed { offsets, peak }
 }
 
 fn align_up(n: u64, alignment: u64) -> u64 {
@@ -176,6 +290,23 @@ impl TvmBlocks {
     pub fn total(&self) -> u64 {
         self.blocks.iter().sum()
     }
+
+    /// Bytes of all blocks of `requests`, each up to the next that the alignment of what lies in it allows (TVM
+    /// allocates every block by itself, in whole pages).
+    pub fn aligned_total(&self, requests: &[Request]) -> u64 {
+        let ends = self.blocks.iter().zip(self.alignments(requests)).map(|(bytes, a)| align_up(*bytes, a));
+        ends.fold(0, u64::saturating_add)
+    }
+
+    fn alignments(&self, requests: &[Request]) -> Vec<u64> {
+        let mut alignments = vec![1; self.blocks.len()];
+        for (r, block) in requests.iter().zip(&self.block_of) {
+            if let Some(block) = block {
+                alignments[*block] = r.alignment.max(alignments[*block]);
+            }
+        }
+        alignments
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +333,35 @@ mod tests {
         let requests = [r(32, 0, 9), r(16, 0, 3), r(8, 0, 9), r(12, 0, 3), r(4, 0, 9), r(4, 4, 9)];
         let p = pack(&requests);
         assert_eq!(p.peak, p.lower_bound);
+    }
+
+    /// Four layers of a transformer: by size alone they take a tenth more than is alive at once.
+    #[test]
+    fn layers_of_a_transformer_take_no_more_than_is_alive_at_once() {
+        const S: u64 = 65_536;
+        // Bytes, first and last step in the layer: normalization, projections, scores, sums, feed forward.
+        let layer = [
+            (S, 0, 9),
+            (S, 1, 4),
+            (S, 2, 4),
+            (S, 3, 6),
+            (4 * S, 4, 5),
+            (4 * S, 5, 6),
+            (S, 6, 7),
+            (S, 7, 8),
+            (S, 8, 12),
+            (4 * S, 9, 10),
+            (4 * S, 10, 11),
+            (S, 11, 12),
+        ];
+        let requests: Vec<Request> = (0..4)
+            .flat_map(|l| layer.map(|(bytes, first, last)| r(bytes, 12 * l + first, 12 * l + last)))
+            .collect();
+        let packing = pack(&requests);
+        assert_eq!((packing.peak, packing.lower_bound), (10 * S, 10 * S));
+        assert!(place(&requests, &by_size(&requests)).peak > 10 * S, "one order would have done");
+        let again: Vec<Packing> = (0..100).map(|_| pack(&requests)).collect();
+        assert!(again.iter().all(|p| *p == packing));
     }
 
     #[test]
@@ -294,10 +454,14 @@ mod tests {
     proptest! {
         #[test]
         fn the_peak_is_never_above_tvms_rule(
-            raw in prop::collection::vec((0u64..5000, 0u32..30, 0u32..8), 0..60)
+            raw in prop::collection::vec((0u64..5000, 0u32..30, 0u32..8), 0..60), shift in 0u32..9,
         ) {
-            let requests: Vec<Request> = raw.iter().map(|&(bytes, first, len)| r(bytes, first, first + len)).collect();
+            let mut requests: Vec<Request> = raw.iter().map(|&(bytes, first, len)| r(bytes, first, first + len)).collect();
             let (packing, rule) = (pack(&requests), tvm_rule(&requests).total());
+            prop_assert!(packing.peak <= rule, "{} above {}", packing.peak, rule);
+            // Some of them are images.
+            requests.iter_mut().step_by(3).for_each(|r| r.alignment = 1 << shift);
+            let (packing, rule) = (pack(&requests), tvm_rule(&requests).aligned_total(&requests));
             prop_assert!(packing.peak <= rule, "{} above {}", packing.peak, rule);
         }
 

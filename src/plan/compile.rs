@@ -4,21 +4,27 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
+use super::barriers::io;
 use super::boundary::{Carrier, cross};
 use super::draft::is_alias;
 use super::flow::{Flow, FlowNode, ValueId, node_error};
 use super::half::{HalfConstants, Precision};
+use super::images::needs;
+use super::in_place::merge_in_place;
+use super::operands::{check_limits, operand_bytes};
 use super::report::{NodeReport, PlanReport};
 use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
 use super::storage::{Backing, Life, Storage};
 use super::{
     Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
-    PlannedIo, PlannedKernel, Segment, Work, insert_barriers,
+    PlannedKernel, Segment, Work, insert_barriers,
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
 use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
 use crate::memory::coherency::Access;
+use crate::memory::image::{Filter, ImageDesc};
+use crate::ops::image::compact;
 use crate::ops::pointwise::Programs;
 use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
 
@@ -38,6 +44,8 @@ pub struct PlanOptions {
     pub precision: Precision,
     /// Constants in `float16`, shared by all plans made with these options.
     pub halves: Arc<HalfConstants>,
+    /// Lets the hardware interpolate between texels of images even where its weights of a few bits are not exact.
+    pub coarse_filter: bool,
     /// Devices by node name; beats everything else.
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
@@ -62,6 +70,7 @@ impl Default for PlanOptions {
             fallback: true,
             precision: Precision::F32,
             halves: Arc::default(),
+            coarse_filter: false,
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
             device: 0,
@@ -85,7 +94,7 @@ pub struct Compiler<'a> {
     pub programs: &'a Programs,
 }
 
-enum NodeWork {
+pub(super) enum NodeWork {
     Alias,
     Native(NativeKernel),
     Device(Lowered),
@@ -95,16 +104,16 @@ enum NodeWork {
     },
 }
 
-struct Lowering1 {
-    device: u32,
+pub(super) struct Lowering1 {
+    pub(super) device: u32,
     fallback: Option<String>,
-    work: NodeWork,
+    pub(super) work: NodeWork,
 }
 
 impl Lowering1 {
     fn lane(&self) -> Lane {
         match self.work {
-            NodeWork::Session { .. } => Lane::Session,
+            NodeWork::Session { .. } => Lane::Session(self.device),
             _ => Lane::Device(self.device),
         }
     }
@@ -124,9 +133,8 @@ impl Compiler<'_> {
     /// # Errors
     /// [`PlanError`].
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
-        let (mut flow, fused, halved) = self.flow(infos, values)?;
-        let mut lowered: Vec<Lowering1> =
-            (0..flow.nodes.len()).map(|n| self.lower(&flow, n)).collect::<Result<_, _>>()?;
+        let (flow, fused, halved) = self.flow(infos, values)?;
+        let (mut flow, mut lowered, images) = self.lower_all(flow)?;
         let devices: Vec<u32> = lowered.iter().map(|l| l.device).collect();
         let alias = aliases(&flow, &lowered);
         let (crossings, carriers) = cross(&mut flow, &devices, &alias, self.devices, self.options.share);
@@ -137,7 +145,7 @@ impl Compiler<'_> {
         let needs = Needs::new(&flow, &steps);
         let order = schedule(&flow, &steps, &needs);
         let cut = Cut::new(&order, &steps, &needs);
-        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs);
+        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs, &steps);
         emit.pack();
         let mut plan = emit.emit()?;
         plan.report.crossings = crossings;
@@ -145,6 +153,7 @@ impl Compiler<'_> {
         plan.report.graph_nodes = self.graph.nodes().len();
         plan.report.fused = fused;
         plan.report.halved = halved;
+        plan.report.images = images;
         order_segments(&mut plan, &|place| (place, 0));
         insert_barriers(&mut plan, self.devices, &|place| (place, 0));
         plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
@@ -155,7 +164,7 @@ impl Compiler<'_> {
         node.device.unwrap_or(self.options.device)
     }
 
-    fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
+    pub(super) fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
         let node = &flow.nodes[n];
         let wanted = self.wanted_device(node);
         let cx = flow.cx(n);
@@ -206,45 +215,17 @@ impl Compiler<'_> {
     fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
-            return Ok(NodeWork::Native(node.op.cpu_on(cx, info)?));
+            return Ok(NodeWork::Native(compact(node.op.cpu_on(cx, info)?, cx)));
         }
         if cx.outputs().iter().all(|o| o.bytes() == 0) {
             return Ok(NodeWork::Device(Lowered::default()));
         }
-        let mut lowering = Lowering::new(info);
+        let mut lowering = Lowering::new(info).with_coarse_filter(self.options.coarse_filter);
         node.op.gpu(cx, &mut lowering)?;
         let lowered = lowering.finish();
         check_limits(&lowered, cx, info)?;
         Ok(NodeWork::Device(lowered))
     }
-}
-
-/// Every range that a dispatch binds must fit the device's longest argument.
-fn check_limits(lowered: &Lowered, cx: &OpCx, info: &DeviceInfo) -> Result<(), OpError> {
-    let limit = info.limits.max_argument_bytes;
-    for step in &lowered.steps {
-        let Step::Dispatch { args, .. } = step else { continue };
-        for arg in args {
-            let bytes = operand_bytes(*arg, lowered, cx);
-            if bytes > limit {
-                return Err(OpError::unsupported(format!(
-                    "a tensor of {bytes} bytes is above the device's longest kernel argument of {limit}"
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn operand_bytes(operand: Operand, lowered: &Lowered, cx: &OpCx) -> u64 {
-    let bytes = match operand {
-        Operand::Input(i) => cx.input_opt(i).map_or(0, TensorInfo::bytes),
-        Operand::Output(i) => cx.outputs().get(i).map_or(0, TensorInfo::bytes),
-        Operand::Scratch(i) => lowered.scratch.get(i).copied().unwrap_or(0),
-        Operand::Packed(i) => lowered.packed.get(i).map_or(0, |p| p.bytes),
-        Operand::Unused => 0,
-    };
-    bytes as u64
 }
 
 /// For each node the input whose bytes it passes on, if it does nothing else.
@@ -262,22 +243,22 @@ fn placed(flow: &Flow, lowered: &[Lowering1], n: usize) -> Placed {
     Placed { lane: lowered[n].lane(), alias, work: cost.flops.saturating_add(cost.bytes) }
 }
 
-struct Emitter<'a> {
-    compiler: &'a Compiler<'a>,
-    flow: &'a Flow,
+pub(super) struct Emitter<'a> {
+    pub(super) compiler: &'a Compiler<'a>,
+    pub(super) flow: &'a Flow,
     lowered: &'a [Lowering1],
     order: &'a [usize],
     cut: &'a Cut,
     needs: &'a Needs,
-    storage: Storage,
+    pub(super) storage: Storage,
     /// The steps that touch each class.
     touched: HashMap<ValueId, BTreeSet<u32>>,
-    life: HashMap<ValueId, Life>,
+    pub(super) life: HashMap<ValueId, Life>,
     /// Arena and offset of every class that lies in one.
-    placed: HashMap<ValueId, (u32, u64)>,
+    pub(super) placed: HashMap<ValueId, (u32, u64)>,
     /// Arena and offset of each node's scratch ranges.
     scratch: HashMap<usize, Vec<(u32, u64)>>,
-    arenas: Vec<PlannedArena>,
+    pub(super) arenas: Vec<PlannedArena>,
     kernels: Vec<PlannedKernel>,
     kernel_index: HashMap<KernelKey, u32>,
     constants: Vec<PlannedConstant>,
@@ -302,6 +283,7 @@ impl<'a> Emitter<'a> {
         order: &'a [usize],
         cut: &'a Cut,
         needs: &'a Needs,
+        steps: &[Placed],
     ) -> Self {
         let mut storage = Storage::new(flow, &aliases(flow, lowered));
         if compiler.options.in_place {
@@ -327,8 +309,7 @@ impl<'a> Emitter<'a> {
             let device = copied_on(flow, lowered, &storage, v, compiler.options.device);
             life.entry(storage.root(v)).or_default().touch(order.len() as u32, device);
         }
-        let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(flow, lowered, n)).collect();
-        let touched = steps_of(order, flow, &steps, &|v| storage.root(v));
+        let touched = steps_of(order, flow, steps, &|v| storage.root(v));
         Emitter {
             compiler,
             flow,
@@ -360,6 +341,10 @@ impl<'a> Emitter<'a> {
             .map(|l| l.argument_alignment.max(l.texel_alignment).max(l.non_coherent_atom))
             .fold(64, u64::max)
             .next_power_of_two();
+        let images = needs(self.flow, &self.storage, |root| {
+            let device = self.life.get(&root)?.devices.first()?;
+            self.compiler.devices.get(*device as usize)?.images.clone()
+        });
         let mut requests: BTreeMap<Domain, Vec<(Owner, Request)>> = BTreeMap::new();
         let mut roots: Vec<ValueId> = self.life.keys().copied().collect();
         roots.sort_unstable();
@@ -380,6 +365,8 @@ impl<'a> Emitter<'a> {
             };
             // Whole 16-byte texels, so that a view over the range may be rounded up.
             let bytes = (bytes_of.get(&root).copied().unwrap_or(0) as u64).next_multiple_of(16);
+            let (image_bytes, image_alignment) = images.get(&root).copied().unwrap_or_default();
+            let (bytes, alignment) = (bytes.max(image_bytes), alignment.max(image_alignment));
             let (mut first, mut last) = (life.first, life.last);
             if domain == Domain::Host
                 && let Some(beside) = self.touched.get(&root).and_then(|t| self.cut.lifetime(t))
@@ -403,6 +390,9 @@ impl<'a> Emitter<'a> {
         for (domain, owned) in requests {
             let arena = self.arenas.len() as u32;
             let raw: Vec<Request> = owned.iter().map(|(_, r)| *r).collect();
+            if std::env::var("ZDUMP").is_ok() {
+                raw.iter().for_each(|r| eprintln!("REQ {} {} {} {}", r.bytes, r.alignment, r.first, r.last));
+            }
             let packing = pack(&raw);
             for ((owner, _), offset) in owned.iter().zip(&packing.offsets) {
                 match owner {
@@ -420,7 +410,7 @@ impl<'a> Emitter<'a> {
                 domain,
                 bytes: packing.peak,
                 lower_bound: packing.lower_bound,
-                tvm_bytes: tvm_rule(&raw).total(),
+                tvm_bytes: tvm_rule(&raw).aligned_total(&raw),
                 naive_bytes: raw.iter().map(|r| r.bytes).sum(),
                 ranges: raw.len(),
             });
@@ -451,7 +441,7 @@ impl<'a> Emitter<'a> {
                 continue;
             }
             if cut.replace(self.cut.of[step]) != Some(self.cut.of[step]) {
-                let by_session = self.lowered[n].lane() == Lane::Session;
+                let by_session = matches!(self.lowered[n].lane(), Lane::Session(_));
                 segments.push(Segment { by_session, ..Segment::new(device) });
             }
             push_commands(&mut segments, works, node, self.joined(n));
@@ -491,6 +481,7 @@ impl<'a> Emitter<'a> {
             nodes,
             ..PlanReport::default()
         };
+        let images = self.images();
         let flow = self.flow;
         let inputs = flow.inputs.iter().enumerate().map(|(i, &v)| {
             let value = &flow.values[v];
@@ -505,6 +496,7 @@ impl<'a> Emitter<'a> {
             kernels: self.kernels,
             constants: self.constants,
             arenas: self.arenas,
+            images,
             segments,
             report,
         })
@@ -549,21 +541,30 @@ impl<'a> Emitter<'a> {
                 let node = &self.flow.nodes[n];
                 let by_value = node.op.value_inputs();
                 let mut args = Vec::with_capacity(node.inputs.len() + node.outputs.len());
+                let mut images = Vec::new();
+                let nearest = Filter::Nearest;
                 for (i, input) in node.inputs.iter().enumerate() {
-                    args.push(match input {
-                        Some(v) if !by_value.contains(&i) => {
-                            Some((self.loc(*v, device)?, Access::KERNEL_READ))
-                        }
-                        _ => None,
-                    });
+                    let Some(v) = input.filter(|_| !by_value.contains(&i)) else {
+                        args.push(None);
+                        continue;
+                    };
+                    let loc = match self.image_arg(Some(v), (i, nearest), &mut images) {
+                        Some(loc) => loc,
+                        None => self.loc(v, device)?,
+                    };
+                    args.push(Some((loc, Access::KERNEL_READ)));
                 }
                 for &v in &node.outputs {
-                    args.push(Some((self.loc(v, device)?, Access::KERNEL_WRITE)));
+                    let loc = match self.image_arg(Some(v), (args.len(), nearest), &mut images) {
+                        Some(loc) => loc,
+                        None => self.loc(v, device)?,
+                    };
+                    args.push(Some((loc, Access::KERNEL_WRITE)));
                 }
                 let code = KernelCode::Native(kernel.clone());
                 self.kernels.push(PlannedKernel { device, code, spec: Vec::new() });
                 let kernel = (self.kernels.len() - 1) as u32;
-                Ok(vec![Work::Dispatch { kernel, args, params: Vec::new(), groups: [1; 3] }])
+                Ok(vec![Work::Dispatch { kernel, args, params: Vec::new(), groups: [1; 3], images }])
             }
             NodeWork::Device(l) => l.steps.iter().map(|step| self.step(n, device, l, step)).collect(),
         }
@@ -576,17 +577,31 @@ impl<'a> Emitter<'a> {
                     StepKernel::Table(id) => id.info().bindings.iter().map(|b| touch(b.access)).collect(),
                     StepKernel::Module(source) => source.accesses(),
                 };
+                let mut images = Vec::new();
                 let args = args
                     .iter()
                     .zip(access)
-                    .map(|(&arg, access)| {
+                    .enumerate()
+                    .map(|(at, (&arg, access))| {
                         // An argument that is not used is bound all the same, to a few bytes of nobody's.
                         let nothing = Loc { place: Place::Arena(u32::MAX), offset: 0, bytes: 0 };
-                        Ok(Some((self.operand(n, device, l, arg)?.unwrap_or(nothing), access)))
+                        let node = &self.flow.nodes[n];
+                        let image = match arg {
+                            Operand::Image(i, filter) => {
+                                Some((node.inputs.get(i).copied().flatten(), filter))
+                            }
+                            Operand::ImageOutput(o) => Some((node.outputs.get(o).copied(), Filter::Nearest)),
+                            _ => None,
+                        };
+                        let loc = match image {
+                            Some((v, filter)) => self.image_arg(v, (at, filter), &mut images),
+                            None => self.operand(n, device, l, arg)?,
+                        };
+                        Ok(Some((loc.unwrap_or(nothing), access)))
                     })
                     .collect::<Result<_, PlanError>>()?;
                 let kernel = self.kernel(device, kernel, spec);
-                Ok(Work::Dispatch { kernel, args, params: params.clone(), groups: *groups })
+                Ok(Work::Dispatch { kernel, args, params: params.clone(), groups: *groups, images })
             }
             Step::Copy { src, dst, bytes } => {
                 let src = self.part(n, device, l, *src, *bytes)?;
@@ -626,11 +641,11 @@ impl<'a> Emitter<'a> {
     ) -> Result<Option<Loc>, PlanError> {
         let node = &self.flow.nodes[n];
         Ok(match operand {
-            Operand::Input(i) => match node.inputs.get(i).copied().flatten() {
+            Operand::Input(i) | Operand::Image(i, _) => match node.inputs.get(i).copied().flatten() {
                 Some(v) => Some(self.loc(v, device)?),
                 None => None,
             },
-            Operand::Output(i) => match node.outputs.get(i) {
+            Operand::Output(i) | Operand::ImageOutput(i) => match node.outputs.get(i) {
                 Some(&v) => Some(self.loc(v, device)?),
                 None => None,
             },
@@ -651,7 +666,9 @@ impl<'a> Emitter<'a> {
     /// Where value `v` lies for `device`.
     fn loc(&mut self, v: ValueId, device: u32) -> Result<Loc, PlanError> {
         let value = &self.flow.values[v];
-        let bytes = value.info.bytes() as u64;
+        // Rows with gaps between them are more bytes than the tensor.
+        let image = self.flow.images.get(&v).map_or(0, ImageDesc::bytes);
+        let bytes = (value.info.bytes() as u64).max(image);
         let root = self.storage.root(v);
         let (place, offset) = match self.storage.backing(v) {
             Backing::Input(i) => (Place::Input(i), 0),
@@ -694,55 +711,6 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Lets outputs take over the bytes of inputs that die with the node.
-fn merge_in_place(
-    compiler: &Compiler<'_>,
-    flow: &Flow,
-    lowered: &[Lowering1],
-    order: &[usize],
-    storage: &mut Storage,
-) {
-    let mut last_use: HashMap<ValueId, usize> = HashMap::new();
-    let mut devices: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
-    for (step, &n) in order.iter().enumerate() {
-        let node = &flow.nodes[n];
-        for &v in node.inputs.iter().flatten().chain(&node.outputs) {
-            let root = storage.root(v);
-            last_use.insert(root, step);
-            devices.entry(root).or_default().insert(lowered[n].device);
-        }
-    }
-    for &(_, v) in &storage.copies {
-        last_use.insert(storage.root(v), order.len());
-    }
-    for (step, &n) in order.iter().enumerate() {
-        let device = lowered[n].device;
-        // A native kernel gets its arguments as slices, which must not overlap.
-        if !matches!(lowered[n].work, NodeWork::Device(_)) || compiler.devices[device as usize].native {
-            continue;
-        }
-        let node = &flow.nodes[n];
-        let Some(source) = node.op.in_place(&flow.cx(n)).and_then(|i| node.inputs.get(i).copied().flatten())
-        else {
-            continue;
-        };
-        let (from, to) = (storage.root(source), storage.root(node.outputs[0]));
-        let same = flow.values[source].info.bytes() == flow.values[node.outputs[0]].info.bytes();
-        let both = storage.backing(from) == Backing::Arena && storage.backing(to) == Backing::Arena;
-        let read_once = node.inputs.iter().flatten().filter(|v| storage.root(**v) == from).count() == 1;
-        if from == to || !same || !both || !read_once || last_use.get(&from) != Some(&step) {
-            continue;
-        }
-        // Another device could still be reading what is written over.
-        if devices.get(&from) != devices.get(&to) || devices.get(&from).is_some_and(|d| d.len() > 1) {
-            continue;
-        }
-        storage.merge(source, node.outputs[0]);
-        let last = last_use.get(&to).copied().unwrap_or(step);
-        last_use.insert(from, last);
-    }
-}
-
 /// The device that copies value `v` into an output: the one that made it.
 fn copied_on(flow: &Flow, lowered: &[Lowering1], storage: &Storage, v: ValueId, otherwise: u32) -> u32 {
     let root = storage.root(v);
@@ -758,38 +726,4 @@ fn push_commands(segments: &mut [Segment], works: Vec<Work>, node: u32, joined: 
             PlannedCommand { barrier: None, work, node, joined, ordered: false }
         }));
     }
-}
-
-/// Who touches the memory bound at `place`, and when.
-fn io(segments: &[Segment], place: Place, name: String, info: TensorInfo) -> PlannedIo {
-    let mut io = PlannedIo {
-        name,
-        info,
-        devices: Vec::new(),
-        reads: 0,
-        writes: 0,
-        first: (u32::MAX, 0),
-        last: (0, 0),
-    };
-    for (s, segment) in segments.iter().enumerate() {
-        for (c, command) in segment.commands.iter().enumerate() {
-            let mut touched = None;
-            command.work.for_each_touch(&mut |loc, access| {
-                if loc.place == place {
-                    touched = Some(command.work.reads_on().unwrap_or(segment.device));
-                    io.reads += u32::from(!access.reads().is_empty());
-                    io.writes += u32::from(!access.writes().is_empty());
-                }
-            });
-            if let Some(device) = touched {
-                let at = (s as u32, c as u32);
-                io.first = io.first.min(at);
-                io.last = io.last.max(at);
-                if let Err(i) = io.devices.binary_search(&device) {
-                    io.devices.insert(i, device);
-                }
-            }
-        }
-    }
-    io
 }

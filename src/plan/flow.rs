@@ -7,6 +7,7 @@ use super::PlanError;
 use crate::graph::{Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo};
 use crate::kernel::{NativeArg, NativeArgs};
 use crate::limits;
+use crate::memory::image::ImageDesc;
 use crate::ops::control::Control;
 use crate::ops::{Fact, OpCx, OpError, Operator};
 
@@ -54,6 +55,8 @@ pub struct Flow {
     pub inputs: Vec<ValueId>,
     /// The graph's outputs.
     pub outputs: Vec<(String, ValueId)>,
+    /// Values that lie in images.
+    pub images: BTreeMap<ValueId, ImageDesc>,
 }
 
 /// What is known of the graph's inputs in one specialization.
@@ -71,7 +74,13 @@ impl Flow {
         let node = &self.nodes[n];
         let facts = node.inputs.iter().map(|i| i.map(|v| self.fact(v))).collect();
         let outputs = node.outputs.iter().map(|&v| self.values[v].info.clone()).collect();
-        OpCx::for_infer(facts, node.outputs.len()).with_outputs(outputs)
+        let cx = OpCx::for_infer(facts, node.outputs.len()).with_outputs(outputs);
+        if self.images.is_empty() {
+            return cx;
+        }
+        let image = |v: ValueId| self.images.get(&v).copied();
+        let inputs = node.inputs.iter().map(|i| i.and_then(image)).collect();
+        cx.with_images(inputs, node.outputs.iter().map(|&v| image(v)).collect())
     }
 
     fn fact(&self, v: ValueId) -> Fact {

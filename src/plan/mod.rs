@@ -10,6 +10,9 @@ mod draft;
 mod flow;
 mod half;
 mod idioms;
+mod images;
+mod in_place;
+mod operands;
 pub mod place;
 mod report;
 mod rewrite;
@@ -26,6 +29,7 @@ pub use draft::{BoundaryCost, Draft, DraftNode};
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
 pub use half::{HalfConstants, Precision};
 pub use idioms::find_functions;
+pub use images::{ImageReport, PlannedImage};
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use rewrite::fuse;
 pub use segments::order_segments;
@@ -36,6 +40,7 @@ use std::collections::BTreeSet;
 use crate::graph::{GraphError, Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::memory::coherency::{Access, Barrier};
+use crate::memory::image::ImageView;
 use crate::ops::{Packed, StepKernel};
 
 /// Why there is no plan.
@@ -172,6 +177,8 @@ pub enum Work {
         params: Vec<u8>,
         /// Work-groups.
         groups: [u32; 3],
+        /// Arguments that are images, by position.
+        images: Vec<(u32, ImageView)>,
     },
     /// Copies bytes.
     Copy {
@@ -332,6 +339,8 @@ pub struct Plan {
     pub constants: Vec<PlannedConstant>,
     /// Arenas.
     pub arenas: Vec<PlannedArena>,
+    /// Images in arenas; each is there from the first segment of its device on.
+    pub images: Vec<PlannedImage>,
     /// Segments in order.
     pub segments: Vec<Segment>,
     /// What was decided, for people.

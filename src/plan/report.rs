@@ -1,7 +1,7 @@
 //! What a plan decided, for people and for JSON.
 
 use super::place::Roofline;
-use super::{CrossingReport, PlannedArena};
+use super::{CrossingReport, ImageReport, PlannedArena};
 use crate::ops::Cost;
 
 /// One node of a plan.
@@ -42,6 +42,8 @@ pub struct PlanReport {
     pub barriers: usize,
     /// Arenas.
     pub arenas: Vec<PlannedArena>,
+    /// Tensors that the graph wants in images.
+    pub images: Vec<ImageReport>,
     /// Tensors that go from one device to another.
     pub crossings: Vec<CrossingReport>,
     /// Nodes that run on entry 0 because the device that the graph names is not in the table.

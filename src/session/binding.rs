@@ -9,11 +9,12 @@ use super::compiled::Compiled;
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
 use super::route::{Leg, LegWork, Move, Run};
-use super::slot::{BindPolicy, Side, Slot, Source, atoms};
+use super::slot::{BindPolicy, Side, Slot, Source, SourceKey, atoms};
 use super::stage::{Held, HeldMemory, Rest, owned};
 use crate::device::{Buffer, Event, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
+use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::ByteRange;
 use crate::plan::{Domain, Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
@@ -239,6 +240,7 @@ impl<'e> Binding<'e> {
             }
             seen.push((place, base, range));
         }
+        self.check_written_once(&plan)?;
         if !shared.is_empty() {
             let infos: Vec<_> = self.inner.devices.iter().map(|d| d.context.info()).collect();
             let resolve = |p| shared.get(&p).copied().unwrap_or((p, 0));
@@ -265,6 +267,21 @@ impl<'e> Binding<'e> {
         Err(SessionError::Overlap { first: name(a), second: name(b) }.into())
     }
 
+    /// Two outputs in the same bytes of the process, also where each is copied there.
+    fn check_written_once(&self, plan: &Plan) -> Result<(), Error> {
+        let mut seen: Vec<(ByteRange, &str)> = Vec::new();
+        for (slot, io) in self.outputs.iter().zip(&plan.outputs) {
+            let Some(SourceKey::Host(start, _)) = slot.source.key() else { continue };
+            let range = ByteRange::new(start, start.saturating_add(io.info.bytes() as u64));
+            if let Some((_, other)) = seen.iter().find(|(theirs, _)| theirs.overlaps(range)) {
+                let (first, second) = ((*other).to_owned(), io.name.clone());
+                return Err(SessionError::Overlap { first, second }.into());
+            }
+            seen.push((range, &io.name));
+        }
+        Ok(())
+    }
+
     fn io<'p>(&self, plan: &'p Plan, place: Place) -> &'p crate::plan::PlannedIo {
         match place {
             Place::Output(o) => &plan.outputs[o as usize],
@@ -284,6 +301,12 @@ impl<'e> Binding<'e> {
         let d = segment.device;
         let on = |segment: &Segment| segment.device == d;
         let mut r = Recording::default();
+        // Nothing in an arena outlives a run, so images begin anew with the first segment of their device.
+        if !plan.segments[..s].iter().any(on) {
+            for image in plan.images.iter().filter(|image| image.device == d) {
+                r.images.push((self.range(image.loc, d)?, image.image));
+            }
+        }
         if !plan.segments[..s].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Input);
         }
@@ -309,7 +332,7 @@ impl<'e> Binding<'e> {
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
-        let atom = self.device(d).context.info().limits.non_coherent_atom;
+        let atom = self.device(d).context.info().limits.non_coherent_atom.max(1);
         let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
             slots.iter().flat_map(|slot| slot.host_ranges(d, atom)).collect()
         };
@@ -372,7 +395,7 @@ impl<'e> Binding<'e> {
 
     fn command(&self, work: &Work, d: u32) -> Result<Command, Error> {
         Ok(match work {
-            Work::Dispatch { kernel, args, params, groups } => {
+            Work::Dispatch { kernel, args, params, groups, images } => {
                 let kernel = &self.compiled.kernels[*kernel as usize];
                 let native = self.device(d).context.info().native;
                 let args = args
@@ -390,7 +413,8 @@ impl<'e> Binding<'e> {
                             Ok(Arg::Buffer(self.unused(d), crate::memory::coherency::Access::KERNEL_READ))
                         }
                     })
-                    .collect::<Result<_, Error>>()?;
+                    .collect::<Result<Vec<_>, Error>>()?;
+                let args = through_images(args, images);
                 let (params, groups) = (params.clone(), *groups);
                 Command::Dispatch(Dispatch { kernel: kernel.id(), args, params, groups })
             }
@@ -560,6 +584,9 @@ impl<'e> Binding<'e> {
     /// As [`Binding::get_output`], and [`SessionError::Capacity`].
     pub fn read_output(&self, name: &str, bytes: &mut [u8]) -> Result<(), Error> {
         let (stage, o) = self.stage_of(name)?;
+        if !stage.has_run {
+            return Err(SessionError::NotRun.into());
+        }
         let needed = stage.compiled.plan.outputs[o].info.bytes() as u64;
         if bytes.len() as u64 != needed {
             let got = bytes.len() as u64;
@@ -690,4 +717,16 @@ pub(super) fn check_info(io: &crate::plan::PlannedIo, got: &TensorInfo) -> Resul
         return Err(SessionError::Shape { name: io.name.clone(), source });
     }
     Ok(())
+}
+
+/// Arguments where those of `images` are images.
+fn through_images(mut args: Vec<Arg>, images: &[(u32, ImageView)]) -> Vec<Arg> {
+    for (at, view) in images {
+        if let Some(arg) = args.get_mut(*at as usize)
+            && let Arg::Buffer(range, access) = *arg
+        {
+            *arg = Arg::Image(range, *view, access);
+        }
+    }
+    args
 }

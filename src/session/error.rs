@@ -110,15 +110,23 @@ pub enum SessionError {
         /// Bytes given.
         got: u64,
     },
-    /// Memory bound to an output is read by an input later than it is written.
+    /// Memory bound to an output is read by an input later than it is written, or written by another output.
     #[error(
-        "{first:?} and {second:?} share memory, and the graph writes one before it has read the other; bind them apart"
+        "{first:?} and {second:?} share memory, and the graph writes one before it is done with the other; bind them apart"
     )]
     Overlap {
         /// One input or output.
         first: String,
         /// The other.
         second: String,
+    },
+    /// A buffer is of another context than the device that uses it.
+    #[error("the memory of {name:?} is a buffer of another context than {device}; make it on that one")]
+    OtherContext {
+        /// The input or output.
+        name: String,
+        /// The device's name.
+        device: String,
     },
     /// A tensor does not lie compactly in its memory.
     #[error("{name:?} must be compact, with strides {expected:?}; got {got:?}")]

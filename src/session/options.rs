@@ -151,6 +151,14 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether a Resize that reads an image may leave interpolation to the hardware even where that has weights of
+    /// some 8 bits only, so that results differ by up to 1/256 of the difference of neighbours. Without it
+    /// the hardware interpolates where its weights are exact.
+    pub fn coarse_filter(mut self, coarse_filter: bool) -> Self {
+        self.plan.coarse_filter = coarse_filter;
+        self
+    }
+
     /// Whether chains of pointwise operators become one, where operators are fused at all.
     pub fn chains(mut self, chains: bool) -> Self {
         self.plan.chains = chains;

@@ -100,6 +100,32 @@ fn devices_are_listed_as_table_and_json() {
     fails(dir.path(), 2, &["devices", "nosuch"], &["no device API \"nosuch\"", "cpu"]);
 }
 
+/// Where there is no driver of it, the listing says why.
+#[test]
+#[cfg(feature = "opencl")]
+fn devices_of_opencl_are_listed_with_what_trying_them_found() {
+    let dir = folder();
+    let json = ends(dir.path(), 0, &["devices", "opencl", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let devices = json["devices"].as_array().unwrap();
+    let required = std::env::var("REQUIRE_BACKENDS").is_ok_and(|list| list.contains("opencl"));
+    if devices.is_empty() {
+        assert!(!required, "{json}");
+        assert!(json["unavailable"][0]["reason"].is_string(), "{json}");
+        return;
+    }
+    let table = ends(dir.path(), 0, &["devices", "opencl"]);
+    for (at, device) in devices.iter().enumerate() {
+        let selector = format!("opencl:{at}");
+        assert_eq!((device["selector"].as_str(), device["api"].as_str()), (Some(&*selector), Some("opencl")));
+        assert_eq!(device["native"].as_bool(), Some(false));
+        assert!(device["limits"]["argument_alignment"].as_u64().unwrap() >= 16, "{device}");
+        says(&table, &[&selector, device["name"].as_str().unwrap()]);
+    }
+    assert!(!required || devices.iter().any(|device| device["unusable"].is_null()), "{json}");
+    assert!(!table.contains("cpu:0"), "{table}");
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_crash() {
     let dir = with_add();

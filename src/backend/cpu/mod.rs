@@ -19,6 +19,7 @@ use std::thread::available_parallelism;
 use self::context::CpuContext;
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
 use crate::kernel::Requires;
+use crate::memory::image::{Grain, ImageRules, TexelSet};
 use crate::memory::import::ImportRules;
 use crate::memory::os::physical_memory;
 
@@ -95,7 +96,24 @@ fn info(threads: usize) -> DeviceInfo {
         subgroup: 1,
         timestamp_ns: 1.0,
         prefers_texels: false,
+        images: Some(image_rules()),
         advice: Vec::new(),
+    }
+}
+
+/// An image is its tensor: rows lie one behind another, wherever they are.
+fn image_rules() -> ImageRules {
+    ImageRules {
+        pitch: Grain::Texels(1),
+        base: Grain::Texels(1),
+        rows: 1,
+        max_width: u32::MAX,
+        max_height: u32::MAX,
+        sampled: TexelSet::ALL,
+        stored: TexelSet::ALL,
+        filtered: TexelSet::default(),
+        filter_bits: 0,
+        over_imports: true,
     }
 }
 

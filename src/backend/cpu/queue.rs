@@ -123,12 +123,14 @@ impl CpuQueue {
                         .iter()
                         .map(|arg| match arg {
                             Arg::Absent => Ok(ArgSource::Absent),
-                            Arg::Buffer(range, access) => Ok(ArgSource::Range {
-                                block: buffers.get(range.buffer)?,
-                                offset: range.offset,
-                                bytes: range.bytes,
-                                write: access.intersects(Access::DEVICE_WRITE),
-                            }),
+                            Arg::Buffer(range, access) | Arg::Image(range, _, access) => {
+                                Ok(ArgSource::Range {
+                                    block: buffers.get(range.buffer)?,
+                                    offset: range.offset,
+                                    bytes: range.bytes,
+                                    write: access.intersects(Access::DEVICE_WRITE),
+                                })
+                            }
                         })
                         .collect::<Result<Vec<_>, DeviceError>>()?;
                     program.push_dispatch(kernel, &args, params)?;
@@ -336,6 +338,8 @@ impl Lane {
                     std::thread::sleep(GLANCE);
                 } else {
                     (0..16).for_each(|_| std::hint::spin_loop());
+                    // Who waits for the result may need this very core.
+                    std::thread::yield_now();
                 }
             }
         }

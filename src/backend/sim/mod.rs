@@ -30,6 +30,7 @@
 
 mod context;
 mod host;
+mod images;
 mod model;
 mod queue;
 mod world;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use self::context::SimContext;
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
 use crate::kernel::Requires;
+use crate::memory::image::{Grain, ImageRules, TexelSet};
 use crate::memory::import::ImportRules;
 use crate::memory::os::physical_memory;
 
@@ -64,6 +66,8 @@ pub struct SimConfig {
     pub imports: bool,
     /// Whether there is a clock.
     pub timestamps: bool,
+    /// Whether it takes dma-bufs.
+    pub dma_bufs: bool,
     /// What goes wrong, and when.
     pub faults: SimFaults,
 }
@@ -91,6 +95,7 @@ impl SimConfig {
             atom: 256,
             imports: true,
             timestamps: true,
+            dma_bufs: true,
             faults: SimFaults::default(),
         }
     }
@@ -103,6 +108,23 @@ impl SimConfig {
     /// A device with memory of its own.
     pub fn discrete() -> SimConfig {
         SimConfig { name: "discrete".to_owned(), unified: false, timestamps: false, ..SimConfig::coherent() }
+    }
+
+    /// Rows and places that a tensor has only by luck.
+    pub(super) fn image_rules(&self) -> ImageRules {
+        let grain = self.argument_alignment.max(16);
+        ImageRules {
+            pitch: Grain::Bytes(grain),
+            base: Grain::Bytes(2 * grain),
+            rows: 4,
+            max_width: 1 << 14,
+            max_height: 1 << 14,
+            sampled: TexelSet::ALL,
+            stored: TexelSet::ALL,
+            filtered: TexelSet::default(),
+            filter_bits: 0,
+            over_imports: false,
+        }
     }
 
     fn info(&self, index: usize) -> DeviceInfo {
@@ -145,6 +167,7 @@ impl SimConfig {
             subgroup: 1,
             timestamp_ns: if self.timestamps { 1.0 } else { 0.0 },
             prefers_texels: false,
+            images: Some(self.image_rules()),
             advice: Vec::new(),
         }
     }

@@ -14,6 +14,7 @@ use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, MemoryUsage};
 use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
 use crate::memory::coherency::{Access, Barrier};
+use crate::memory::image::ImageDesc;
 use crate::memory::range::ByteRange;
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 
@@ -50,6 +51,8 @@ pub(super) struct SimBuffer {
     pub(super) pages: Option<ByteRange>,
     /// Host writes that were flushed and that the next submission shows to the device.
     pub(super) inbox: Vec<(ByteRange, Vec<u8>)>,
+    /// Images that came into being in it, by offset.
+    pub(super) images: Vec<(u64, ImageDesc)>,
     /// The latest submission of each queue that used it.
     last_use: BTreeMap<u32, u64>,
 }
@@ -64,6 +67,7 @@ impl SimBuffer {
             device_local: true,
             pages: None,
             inbox: Vec::new(),
+            images: Vec::new(),
             last_use: BTreeMap::new(),
         }
     }
@@ -146,6 +150,7 @@ impl World {
         for range in &touches {
             self.take_host_writes(*range, now)?;
         }
+        self.begin_images(recording, now)?;
         let mut times = vec![0; recording.timestamps as usize];
         for command in &recording.commands {
             if let Err(error) = self.run(command, now, &mut times) {
@@ -233,7 +238,7 @@ impl World {
                 Command::Dispatch(dispatch) => {
                     self.kernels.get(dispatch.kernel)?;
                     for arg in &dispatch.args {
-                        let Arg::Buffer(range, _) = arg else { continue };
+                        let Some((range, _)) = arg.range() else { continue };
                         let alignment = self.config.argument_alignment.max(1);
                         if !range.offset.is_multiple_of(alignment) {
                             let offset = range.offset;
@@ -298,7 +303,7 @@ impl World {
         Ok(())
     }
 
-    fn barrier(&mut self, barrier: Barrier, now: Origin) {
+    pub(super) fn barrier(&mut self, barrier: Barrier, now: Origin) {
         for body in self.bodies.values_mut() {
             body.device.barrier(barrier, now, body.host.is_some());
         }
@@ -308,9 +313,12 @@ impl World {
         let kernel = self.kernels.get(dispatch.kernel)?.clone();
         let mut copies: Vec<Option<Aligned>> = Vec::with_capacity(dispatch.args.len());
         for arg in &dispatch.args {
+            if let Arg::Image(range, view, _) = arg {
+                self.check_view(range, view)?;
+            }
             copies.push(match arg {
                 Arg::Absent => None,
-                Arg::Buffer(range, access) => {
+                Arg::Buffer(range, access) | Arg::Image(range, _, access) => {
                     let mut copy = Aligned::new(range.bytes as usize);
                     if access.intersects(Access::DEVICE_READ) {
                         self.read(range, Access::KERNEL_READ, now, kernel.name(), copy.bytes_mut())?;
@@ -326,8 +334,8 @@ impl World {
             .zip(&dispatch.args)
             .map(|(copy, arg)| {
                 let Some(copy) = copy else { return NativeArg::Absent };
-                match arg {
-                    Arg::Buffer(_, access) if access.intersects(Access::DEVICE_WRITE) => {
+                match arg.range() {
+                    Some((_, access)) if access.intersects(Access::DEVICE_WRITE) => {
                         NativeArg::Write(copy.bytes_mut())
                     }
                     _ => NativeArg::Read(copy.bytes()),
@@ -344,9 +352,9 @@ impl World {
         if let Some(source) = source {
             return Err(DeviceError::Kernel { kernel: kernel.name().to_owned(), source });
         }
-        let ranges = copies.iter().zip(&dispatch.args).filter_map(|(copy, arg)| match arg {
-            Arg::Buffer(range, access) => Some((copy.as_ref()?, range, *access)),
-            Arg::Absent => None,
+        let ranges = copies.iter().zip(&dispatch.args).filter_map(|(copy, arg)| {
+            let (range, access) = arg.range()?;
+            Some((copy.as_ref()?, range, access))
         });
         let (written, read): (Vec<_>, Vec<_>) =
             ranges.partition(|(_, _, access)| access.intersects(Access::DEVICE_WRITE));
@@ -406,7 +414,7 @@ impl World {
     }
 }
 
-fn span(range: &BufferRange) -> ByteRange {
+pub(super) fn span(range: &BufferRange) -> ByteRange {
     ByteRange::new(range.offset, range.offset.saturating_add(range.bytes))
 }
 

@@ -43,11 +43,13 @@ struct Room {
     descriptors: [u32; TYPES.len()],
 }
 
-const TYPES: [vk::DescriptorType; 4] = [
+const TYPES: [vk::DescriptorType; 6] = [
     vk::DescriptorType::STORAGE_BUFFER,
     vk::DescriptorType::UNIFORM_BUFFER,
     vk::DescriptorType::UNIFORM_TEXEL_BUFFER,
     vk::DescriptorType::STORAGE_TEXEL_BUFFER,
+    vk::DescriptorType::COMBINED_IMAGE_SAMPLER,
+    vk::DescriptorType::STORAGE_IMAGE,
 ];
 
 impl Room {
@@ -152,6 +154,7 @@ impl Recorded {
             // SAFETY: recording outside a render pass; the pool has that many queries.
             unsafe { device.raw.cmd_reset_query_pool(self.command, self.queries, 0, self.slots) };
         }
+        encoder.begin_images(recording)?;
         let mut sets = sets.into_iter();
         for command in &recording.commands {
             match command {
@@ -183,15 +186,12 @@ impl Recorded {
     fn remember(&mut self, recording: &Recording) {
         self.buffers.clear();
         self.kernels.clear();
+        self.buffers.extend(recording.images.iter().map(|(range, _)| range.buffer));
         for command in &recording.commands {
             match command {
                 Command::Dispatch(dispatch) => {
                     self.kernels.push(dispatch.kernel);
-                    let ranges = dispatch.args.iter().filter_map(|arg| match arg {
-                        Arg::Buffer(range, _) => Some(range.buffer),
-                        Arg::Absent => None,
-                    });
-                    self.buffers.extend(ranges);
+                    self.buffers.extend(dispatch.args.iter().filter_map(|arg| Some(arg.range()?.0.buffer)));
                 }
                 Command::Copy { src, dst } => self.buffers.extend([src.buffer, dst.buffer]),
                 Command::Fill { dst, .. } => self.buffers.push(dst.buffer),
@@ -294,6 +294,7 @@ impl Recorded {
                 Some(match argument {
                     Argument::Range(range) => write.buffer_info(std::slice::from_ref(range)),
                     Argument::View(view) => write.texel_buffer_view(std::slice::from_ref(view)),
+                    Argument::Image(image) => write.image_info(std::slice::from_ref(image)),
                 })
             })
             .collect();
@@ -341,6 +342,7 @@ impl Recorded {
 enum Argument {
     Range(vk::DescriptorBufferInfo),
     View(vk::BufferView),
+    Image(vk::DescriptorImageInfo),
 }
 
 impl Argument {
@@ -353,7 +355,7 @@ impl Argument {
     ) -> Result<Self, DeviceError> {
         let refuse = |log: String| DeviceError::Program { kernel: kernel.name.clone(), log };
         let limits = &device.info.limits;
-        let Arg::Buffer(range, _) = arg else {
+        let Some((range, _)) = arg.range() else {
             return Err(refuse(format!(
                 "argument {} is absent, which only native kernels take",
                 binding.number
@@ -361,6 +363,17 @@ impl Argument {
         };
         let buffer = buffers.get(range.buffer)?;
         buffer.check(range)?;
+        let is_image = matches!(
+            binding.ty,
+            vk::DescriptorType::COMBINED_IMAGE_SAMPLER | vk::DescriptorType::STORAGE_IMAGE
+        );
+        match arg {
+            Arg::Image(_, view, _) if is_image => {
+                return Ok(Argument::Image(buffer.image(device, range.offset, view)?));
+            }
+            _ if is_image => return Err(refuse(format!("argument {} is no image", binding.number))),
+            _ => {}
+        }
         let (alignment, limit) = match binding.texel {
             None => (limits.argument_alignment, limits.max_argument_bytes),
             Some((_, texel)) => (limits.texel_alignment, limits.max_texels.saturating_mul(texel)),
@@ -409,6 +422,43 @@ struct Encoder<'a> {
 // SAFETY of the commands below: the command buffer is recording, outside any render pass, on a queue family
 // with compute and transfer; its handles are held by the tables, which are locked.
 impl Encoder<'_> {
+    /// Brings images into the layout that they keep. What their memory held before is lost, and it has no
+    /// user left: the transition waits for everything before it.
+    fn begin_images(&self, recording: &Recording) -> Result<(), DeviceError> {
+        if recording.images.is_empty() {
+            return Ok(());
+        }
+        let range = vk::ImageSubresourceRange {
+            aspect_mask: vk::ImageAspectFlags::COLOR,
+            level_count: 1,
+            layer_count: 1,
+            ..Default::default()
+        };
+        let (stages, access) = scope(Access::DEVICE);
+        let mut barriers = Vec::with_capacity(recording.images.len());
+        for (at, image) in &recording.images {
+            let buffer = self.buffers.get(at.buffer)?;
+            buffer.check(at)?;
+            barriers.push(
+                vk::ImageMemoryBarrier::default()
+                    .image(buffer.raw_image(self.device, at.offset, image)?)
+                    .subresource_range(range)
+                    .old_layout(vk::ImageLayout::UNDEFINED)
+                    .new_layout(vk::ImageLayout::GENERAL)
+                    .src_queue_family_index(vk::QUEUE_FAMILY_IGNORED)
+                    .dst_queue_family_index(vk::QUEUE_FAMILY_IGNORED)
+                    .src_access_mask(access)
+                    .dst_access_mask(access),
+            );
+        }
+        // SAFETY: as above; images of this device, whose buffers are held by the table.
+        unsafe {
+            let none = vk::DependencyFlags::empty();
+            self.device.raw.cmd_pipeline_barrier(self.command, stages, stages, none, &[], &[], &barriers);
+        }
+        Ok(())
+    }
+
     fn dispatch(
         &mut self,
         dispatch: &Dispatch,
@@ -580,9 +630,9 @@ mod tests {
 
     #[test]
     fn a_pool_holds_what_fits_in_every_kind() {
-        let small = Room { sets: 2, descriptors: [4, 0, 0, 0] };
-        assert!(small.holds(&Room { sets: 1, descriptors: [4, 0, 0, 0] }));
-        assert!(!small.holds(&Room { sets: 3, descriptors: [1, 0, 0, 0] }));
-        assert!(!small.holds(&Room { sets: 1, descriptors: [1, 0, 1, 0] }));
+        let small = Room { sets: 2, descriptors: [4, 0, 0, 0, 0, 0] };
+        assert!(small.holds(&Room { sets: 1, descriptors: [4, 0, 0, 0, 0, 0] }));
+        assert!(!small.holds(&Room { sets: 3, descriptors: [1, 0, 0, 0, 0, 0] }));
+        assert!(!small.holds(&Room { sets: 1, descriptors: [1, 0, 1, 0, 0, 0] }));
     }
 }

@@ -7,10 +7,11 @@ use ash::vk;
 
 use super::features::Extensions;
 use super::instance::Instance;
-use super::pace::Waiters;
 use super::probe::{CacheKey, Probe};
-use super::{Without, error, lock};
+use super::{Without, error, image, lock};
+use crate::backend::pace::Waiters;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
+use crate::memory::image::Filter;
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
 pub(super) struct Device {
@@ -24,6 +25,10 @@ pub(super) struct Device {
     pub(super) timeline: Option<TimelineFunctions>,
     pub(super) barrier2: Option<vk::PFN_vkCmdPipelineBarrier2>,
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
+    /// Functions for dma-bufs, where buffers of ours can be made of them.
+    pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
+    // Nearest and linear, where there are images.
+    samplers: Option<[vk::Sampler; 2]>,
     queues: Vec<Mutex<vk::Queue>>,
     next_queue: AtomicUsize,
     lost: OnceLock<String>,
@@ -42,8 +47,17 @@ pub(super) struct TimelineFunctions {
 impl Device {
     /// Opens the device that `probe` found usable.
     pub(super) fn open(instance: Arc<Instance>, probe: Probe, without: Without) -> Result<Self, DeviceError> {
-        let Probe { physical, info, extensions, mut features, memory, family, queues, timestamp_bits, cache } =
-            probe;
+        let Probe {
+            physical,
+            mut info,
+            extensions,
+            mut features,
+            memory,
+            family,
+            queues,
+            timestamp_bits,
+            cache,
+        } = probe;
         let has_timeline = features.has_timeline() && !without.timeline;
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let priorities = vec![1.0; queues as usize];
@@ -65,8 +79,12 @@ impl Device {
             .collect();
         let host_memory =
             info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(&instance.raw, &raw));
+        let dma_bufs = super::dma_buf::is_importable(&instance.raw, physical, &extensions)
+            .then(|| ash::khr::external_memory_fd::Device::new(&instance.raw, &raw));
+        let samplers = image::probe(&instance.raw, physical, &raw, &mut info);
         Ok(Device {
             physical,
+            dma_bufs,
             memory,
             cache,
             family,
@@ -74,6 +92,7 @@ impl Device {
             timeline: has_timeline.then(|| timeline_functions(&instance.raw, &raw, &extensions)),
             barrier2: has_barrier2.then(|| barrier2_function(&instance.raw, &raw, &extensions)),
             host_memory,
+            samplers,
             queues,
             next_queue: AtomicUsize::new(0),
             lost: OnceLock::new(),
@@ -82,6 +101,18 @@ impl Device {
             raw,
             instance,
         })
+    }
+
+    /// The sampler that filters so.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device has no images.
+    pub(super) fn sampler(&self, filter: Filter) -> Result<vk::Sampler, DeviceError> {
+        match (self.samplers, filter) {
+            (Some([nearest, _]), Filter::Nearest) => Ok(nearest),
+            (Some([_, linear]), Filter::Linear) => Ok(linear),
+            (None, _) => Err(DeviceError::Unsupported { what: "images in buffers".into() }),
+        }
     }
 
     /// The queue that the next [`super::queue::Queue`] submits to, as an index.
@@ -143,7 +174,12 @@ impl Drop for Device {
         self.wait_idle();
         // SAFETY: whoever made an object of the device holds the device and is gone, so its objects are
         // destroyed (VUID-vkDestroyDevice-device-05137); destroyed once.
-        unsafe { self.raw.destroy_device(None) };
+        unsafe {
+            for sampler in self.samplers.into_iter().flatten() {
+                self.raw.destroy_sampler(sampler, None);
+            }
+            self.raw.destroy_device(None);
+        }
     }
 }
 

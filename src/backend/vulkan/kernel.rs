@@ -159,7 +159,8 @@ fn binding(info: &BindingInfo) -> Result<Binding, String> {
         BindingKind::UniformBuffer => vk::DescriptorType::UNIFORM_BUFFER,
         BindingKind::UniformTexelBuffer => vk::DescriptorType::UNIFORM_TEXEL_BUFFER,
         BindingKind::StorageTexelBuffer => vk::DescriptorType::STORAGE_TEXEL_BUFFER,
-        kind => return Err(format!("binding {} is a {kind:?}, which no argument can be", info.binding)),
+        BindingKind::SampledImage => vk::DescriptorType::COMBINED_IMAGE_SAMPLER,
+        BindingKind::StorageImage => vk::DescriptorType::STORAGE_IMAGE,
     };
     let is_texel = matches!(info.kind, BindingKind::UniformTexelBuffer | BindingKind::StorageTexelBuffer);
     let texel = is_texel.then(|| texel_format(info)).transpose()?;

@@ -10,9 +10,11 @@ use gpu_allocator::vulkan::{
 use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, MemoryLocation};
 
 use super::device::Device;
+use super::image::Image;
 use super::lock;
 use super::types::{BUFFER_USAGE, candidates};
-use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress};
+use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress, Placement};
+use crate::memory::image::{ImageDesc, ImageView, Texel};
 use crate::recording::BufferRange;
 
 const MIB: u64 = 1 << 20;
@@ -24,6 +26,8 @@ pub(super) struct Buffer {
     pub(super) memory: Memory,
     // Texel views by (format, offset, bytes).
     views: Mutex<HashMap<(vk::Format, u64, u64), vk::BufferView>>,
+    // Images by offset.
+    images: Mutex<HashMap<(u64, ImageDesc), Image>>,
 }
 
 /// What stands behind a buffer.
@@ -32,11 +36,13 @@ pub(super) enum Memory {
     Allocated(Allocation),
     /// The caller's pages: the object, and its size in bytes.
     Imported(vk::DeviceMemory, u64),
+    /// The pages of a dma-buf, which the process has mapped by itself.
+    DmaBuf(vk::DeviceMemory),
 }
 
 impl Buffer {
     pub(super) fn new(raw: vk::Buffer, info: BufferInfo, memory: Memory) -> Self {
-        Buffer { raw, info, memory, views: Mutex::default() }
+        Buffer { raw, info, memory, views: Mutex::default(), images: Mutex::default() }
     }
 
     /// Whether the range lies in the buffer.
@@ -70,17 +76,66 @@ impl Buffer {
         Ok(view)
     }
 
-    /// The mapped range that covers `[offset, offset + bytes)` of the buffer.
-    pub(super) fn mapped_range(&self, atom: u64, offset: u64, bytes: u64) -> vk::MappedMemoryRange<'static> {
+    /// The image at `offset`; made once, kept while the buffer lives.
+    fn with_image<R>(
+        &self,
+        device: &Device,
+        offset: u64,
+        image: &ImageDesc,
+        use_it: impl FnOnce(&Image) -> R,
+    ) -> Result<R, DeviceError> {
+        let mut images = lock(&self.images);
+        if let Some(made) = images.get(&(offset, *image)) {
+            return Ok(use_it(made));
+        }
+        let Memory::Allocated(allocation) = &self.memory else {
+            return Err(DeviceError::Unsupported { what: "images in imported memory".into() });
+        };
+        // SAFETY: the object is named in a binding and neither freed nor suballocated.
+        let (memory, base) = unsafe { (allocation.memory(), allocation.offset()) };
+        let end = base + self.info.bytes;
+        let made = Image::new(device, memory, base + offset, end, image)?;
+        Ok(use_it(images.entry((offset, *image)).or_insert(made)))
+    }
+
+    /// What a descriptor of the image at `offset` holds.
+    pub(super) fn image(
+        &self,
+        device: &Device,
+        offset: u64,
+        view: &ImageView,
+    ) -> Result<vk::DescriptorImageInfo, DeviceError> {
+        let sampler = device.sampler(view.filter)?;
+        self.with_image(device, offset, &view.image, |image| image.descriptor(sampler))
+    }
+
+    /// The image at `offset`.
+    pub(super) fn raw_image(
+        &self,
+        device: &Device,
+        offset: u64,
+        image: &ImageDesc,
+    ) -> Result<vk::Image, DeviceError> {
+        self.with_image(device, offset, image, Image::raw)
+    }
+
+    /// The range that covers `[offset, offset + bytes)` of the buffer, where the driver mapped it.
+    pub(super) fn mapped_range(
+        &self,
+        atom: u64,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<vk::MappedMemoryRange<'static>> {
         let (memory, base, end) = match &self.memory {
             // SAFETY: the object is named in a range and neither freed nor suballocated.
             Memory::Allocated(allocation) => unsafe {
                 (allocation.memory(), allocation.offset(), allocation.offset() + allocation.size())
             },
             Memory::Imported(memory, bytes) => (*memory, 0, *bytes),
+            Memory::DmaBuf(_) => return None,
         };
         let (start, bytes) = atoms(base + offset, bytes, atom, end);
-        vk::MappedMemoryRange::default().memory(memory).offset(start).size(bytes)
+        Some(vk::MappedMemoryRange::default().memory(memory).offset(start).size(bytes))
     }
 }
 
@@ -186,9 +241,12 @@ impl Pool {
     ) -> Result<Allocation, DeviceError> {
         // Whole atoms, so that flushing one buffer leaves its neighbours alone.
         let atom = device.info.limits.non_coherent_atom;
+        // A place where an image may begin.
+        let rules = device.info.images.as_ref().filter(|_| desc.placement == Placement::Device);
+        let images = rules.map_or(1, |rules| rules.base.bytes(Texel::Rgba32F));
         let requirements = vk::MemoryRequirements {
             size: requirements.size.next_multiple_of(atom),
-            alignment: requirements.alignment.max(atom),
+            alignment: requirements.alignment.max(atom).max(images),
             memory_type_bits: 1 << index,
         };
         let desc_allocation = AllocationCreateDesc {
@@ -214,7 +272,7 @@ impl Pool {
     /// # Safety
     /// No unfinished submission uses the buffer.
     pub(super) unsafe fn destroy(&self, device: &Device, buffer: Buffer) {
-        let Buffer { raw, memory, views, .. } = buffer;
+        let Buffer { raw, memory, views, images, .. } = buffer;
         // SAFETY: the device is done with the buffer (VUID-vkDestroyBuffer-buffer-00922,
         // VUID-vkDestroyBufferView-bufferView-00936, VUID-vkFreeMemory-memory-00677) and nobody else
         // holds these handles. Freeing the memory ends its mapping.
@@ -222,10 +280,13 @@ impl Pool {
             for (_, view) in lock(&views).drain() {
                 device.raw.destroy_buffer_view(view, None);
             }
+            for (_, image) in lock(&images).drain() {
+                image.destroy(device);
+            }
             device.raw.destroy_buffer(raw, None);
             match memory {
                 Memory::Allocated(allocation) => self.give_back(allocation),
-                Memory::Imported(memory, _) => device.raw.free_memory(memory, None),
+                Memory::Imported(memory, _) | Memory::DmaBuf(memory) => device.raw.free_memory(memory, None),
             }
         }
     }

@@ -114,6 +114,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
             _ => 0.0,
         },
         prefers_texels: software && more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE,
+        images: None,
         advice: advice(kind, import.is_some()),
         limits,
         import,
@@ -336,6 +337,7 @@ fn unusable(
         subgroup: 1,
         timestamp_ns: 0.0,
         prefers_texels: false,
+        images: None,
         advice: vec!["update the driver".to_owned()],
     };
     Probe {

@@ -3,9 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{device, direct};
+use super::{device, direct, image};
+use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
+use crate::memory::image::ImageDesc;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis};
@@ -168,12 +170,19 @@ impl Operator for Conv {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dims = self.resolve(cx)?.0;
+        if cx.image(0).is_some() {
+            return image::conv(cx, &dims, self.activation, lower);
+        }
         device::conv(cx, &dims, self.activation, lower)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(Conv { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+    }
+
+    fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        input == 0 && self.resolve(cx).is_ok_and(|(dims, _)| image::reads(cx, &dims, image, device))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -152,7 +152,7 @@ pub(super) fn transpose(
 }
 
 /// Kernels index with 32 bits.
-fn check_sizes(input: usize, output: usize, weights: usize) -> Result<(), OpError> {
+pub(super) fn check_sizes(input: usize, output: usize, weights: usize) -> Result<(), OpError> {
     // Packing rounds channels up to eights.
     let limit = i32::MAX as usize / 16;
     if input.max(output) > limit * 8 || weights > limit {

@@ -7,6 +7,7 @@ mod device;
 mod direct;
 pub mod fold;
 mod fused;
+mod image;
 mod pack;
 mod phases;
 mod scatter;

@@ -2,6 +2,7 @@
 
 mod device;
 mod global;
+mod image;
 mod pool_op;
 mod resample;
 mod resize;

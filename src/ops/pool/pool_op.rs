@@ -6,9 +6,11 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use super::rows;
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
+use crate::memory::image::ImageDesc;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis};
@@ -151,7 +153,16 @@ impl Operator for Pool {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        super::device::pool(cx, &self.resolve(cx)?.0, self.kind, lower)
+        let dims = self.resolve(cx)?.0;
+        if cx.image(0).is_some() {
+            return super::image::pool(cx, &dims, self.kind, lower);
+        }
+        super::device::pool(cx, &dims, self.kind, lower)
+    }
+
+    fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        let dims = self.resolve(cx).ok().filter(|_| input == 0);
+        dims.is_some_and(|(dims, _)| super::image::pool_reads(cx, &dims, self.kind, image, device))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use super::resample;
 use super::table::{AxisDesc, AxisTable};
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
+use crate::memory::image::ImageDesc;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
@@ -374,7 +376,14 @@ impl Operator for Resize {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        if cx.image(0).is_some() {
+            return super::image::resize(self, cx, lower);
+        }
         super::resize_device::resize(self, cx, lower)
+    }
+
+    fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        input == 0 && super::image::resize_reads(self, cx, image, device)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -88,7 +88,7 @@ fn passes<'t>(tables: &'t [AxisTable], one: &'t AxisTable) -> Vec<Pass<'t>> {
 }
 
 /// A table as the kernels read it, kept on the device like any constant.
-fn constant(words: Vec<i32>, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
+pub(super) fn constant(words: Vec<i32>, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
     let tensor = Tensor::new([words.len()], &words)?;
     let bytes = tensor.info().bytes();
     let key = PackKey { layout: "table", numbers: [0; 4] };

@@ -1,0 +1,88 @@
+//! Convolutions that read their input through an image.
+
+use super::conv_op::ConvDims;
+use super::pack::Pack;
+use crate::backend::DeviceInfo;
+use crate::dtype::DType;
+use crate::kernel::KernelId;
+use crate::kernel::table::{id, params, spec};
+use crate::memory::image::{Filter, ImageDesc};
+use crate::ops::image::is_planes;
+use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
+
+/// Output channels and neighbouring elements of an invocation.
+const TILE: usize = 4;
+
+fn kernel(cx: &OpCx) -> Option<KernelId> {
+    match cx.dtype(0).ok()? {
+        DType::F32 => Some(id::CONV_IMAGE_F32),
+        DType::F16 => Some(id::CONV_IMAGE_F16),
+        _ => None,
+    }
+}
+
+/// Whether a convolution reads its input through `image`.
+pub(super) fn reads(cx: &OpCx, dims: &ConvDims, image: &ImageDesc, device: &DeviceInfo) -> bool {
+    let Some(kernel) = kernel(cx) else { return false };
+    let sampled = device.images.as_ref().is_some_and(|rules| rules.sampled.contains(image.texel));
+    let runs = device.native || device.features.contains(kernel.info().requires);
+    let flat = dims.axes[0] == WindowAxis::UNIT && dims.ic > 0;
+    sampled && runs && flat && cx.input(0).is_ok_and(|info| is_planes(info, image))
+}
+
+/// Emits Conv over two dimensions.
+pub(super) fn conv(
+    cx: &OpCx,
+    dims: &ConvDims,
+    activation: Activation,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    if dims.out_len() == 0 {
+        return Ok(());
+    }
+    super::device::check_sizes(dims.in_len(), dims.out_len(), dims.weights_len())?;
+    let kernel = kernel(cx)
+        .ok_or_else(|| OpError::unsupported("no device kernel for convolutions of images of this type"))?;
+    let [_, h, w] = dims.axes;
+    let of_oc = (dims.ic * dims.taps()) as i64;
+    let pack = Pack {
+        groups: dims.group,
+        tile: TILE,
+        oc: dims.oc,
+        ic: dims.ic,
+        taps: dims.axes.map(|a| a.kernel),
+        first: 0,
+        group_stride: of_oc * dims.oc as i64,
+        oc_stride: of_oc,
+        ic_stride: dims.taps() as i64,
+        tap_strides: [h.kernel * w.kernel, w.kernel, 1].map(|s| s as i64),
+    };
+    let weights = pack.emit(cx, lower)?;
+    let biased = cx.has(2);
+    let (code, [act_a, act_b]) = activation.code();
+    let spec = [(spec::conv_image::BIASED, u32::from(biased)), (spec::conv_image::ACTIVATION, code)];
+    let n = w.output.div_ceil(TILE) * h.output * dims.oc.div_ceil(TILE) * dims.group * dims.batch;
+    let params = params::ConvImage {
+        n: n as u32,
+        ow: w.output as u32,
+        oh: h.output as u32,
+        oc: dims.oc as u32,
+        groups: dims.group as u32,
+        ic: dims.ic as u32,
+        ih: h.input as i32,
+        iw: w.input as i32,
+        kh: h.kernel as u32,
+        kw: w.kernel as u32,
+        sh: h.stride as i32,
+        sw: w.stride as i32,
+        dh: h.dilation as i32,
+        dw: w.dilation as i32,
+        ph: h.pads[0] as i32,
+        pw: w.pads[0] as i32,
+        act_a,
+        act_b,
+    };
+    let bias = if biased { Operand::Input(2) } else { Operand::Unused };
+    let args = [Operand::Image(0, Filter::Nearest), weights, bias, Operand::Output(0)];
+    lower.dispatch_1d(kernel, &spec, &args, &params, n)
+}

@@ -1,0 +1,377 @@
+//! Tensors that the graph wants in images: which get one, where, and what must be copied for it.
+//!
+//! An image is a view of a range of an arena, so a tensor whose rows have the driver's distance by themselves is an
+//! image at no cost. One whose rows must be padded, or whose memory is the caller's, is copied into one by an
+//! [`ImageCopy`] in front of the operators that read images; all others read the tensor itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::compile::{Compiler, Emitter, Lowering1};
+use super::flow::{Flow, FlowNode, Value, ValueId};
+use super::storage::{Backing, Storage};
+use super::{Domain, Loc, Place, PlanError};
+use crate::backend::DeviceInfo;
+use crate::graph::{StorageScope, TensorInfo};
+use crate::memory::image::{Filter, ImageDesc, ImageRefusal, ImageRules, ImageView, Texel};
+use crate::ops::image::ImageCopy;
+
+/// An image of a plan.
+#[derive(Clone, Debug)]
+pub struct PlannedImage {
+    /// The device it is on.
+    pub device: u32,
+    /// The memory it takes.
+    pub loc: Loc,
+    /// Its size and rows.
+    pub image: ImageDesc,
+}
+
+/// What became of a tensor that the graph wants in an image.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ImageReport {
+    /// The tensor's name.
+    pub name: String,
+    /// What the graph says.
+    pub scope: &'static str,
+    /// The device.
+    pub device: u32,
+    /// The image, where there is one.
+    pub image: Option<ImageDesc>,
+    /// Bytes of memory that the image takes.
+    pub bytes: u64,
+    /// Whether the tensor is copied into the image, or out of it, in each run.
+    pub copied: bool,
+    /// Why there is no image: operators read the buffer.
+    pub reason: Option<String>,
+}
+
+/// What TVM calls a scope.
+fn scope_name(scope: StorageScope) -> &'static str {
+    match scope {
+        StorageScope::Buffer => "global",
+        StorageScope::Texture => "global.texture",
+        StorageScope::TextureWeight => "global.texture-weight",
+        StorageScope::TextureNhwc => "global.texture-nhwc",
+        StorageScope::Planes => "planes",
+    }
+}
+
+/// Texel, width and height of a tensor in an image of scope `scope`.
+///
+/// TVM's scopes split the dimensions in front of the last, which is the channels of a texel, at an axis
+/// (`ApplyTexture2DFlattening` of TVM's `texture.h`): the dimensions before it are rows, those from it on columns.
+fn extent(scope: StorageScope, info: &TensorInfo) -> Result<(Texel, u64, u64), ImageRefusal> {
+    let dims = info.shape.dims();
+    let refuse = |what: String| ImageRefusal::Texel { what };
+    let (axis, channels) = match scope {
+        StorageScope::Buffer => return Err(ImageRefusal::NoImages),
+        StorageScope::Planes => (dims.len().saturating_sub(1), 1),
+        StorageScope::Texture => (dims.len().saturating_sub(2), 4),
+        StorageScope::TextureWeight => (1, 4),
+        StorageScope::TextureNhwc => (if dims.len() == 3 { 1 } else { 2 }, 4),
+    };
+    let inner = if channels == 1 { dims } else { dims.split_last().map_or(dims, |(_, inner)| inner) };
+    if axis >= inner.len() || (channels == 4 && dims.last() != Some(&4)) {
+        return Err(refuse(format!(
+            "{info} as {}, whose last dimension is a texel's channels",
+            scope_name(scope)
+        )));
+    }
+    let texel = Texel::of(info.dtype, channels).ok_or_else(|| refuse(format!("{} elements", info.dtype)))?;
+    let product = |dims: &[usize]| dims.iter().fold(1u64, |n, d| n.saturating_mul(*d as u64));
+    let (rows, columns) = inner.split_at(axis);
+    Ok((texel, product(columns), product(rows)))
+}
+
+/// The image of a tensor on `device`.
+fn describe(scope: StorageScope, info: &TensorInfo, device: &DeviceInfo) -> Result<ImageDesc, ImageRefusal> {
+    let (texel, width, height) = extent(scope, info)?;
+    device.images.as_ref().ok_or(ImageRefusal::NoImages)?.describe(texel, width, height)
+}
+
+/// A copy to insert behind node `after`, or in front of all nodes.
+struct Insert {
+    after: Option<usize>,
+    node: FlowNode,
+}
+
+/// Puts tensors into the images that the graph asks for, where operators read or write those; `wanted` are
+/// the devices of the nodes. Inserts the copies that this takes.
+fn make_images(flow: &mut Flow, devices: &[&DeviceInfo], wanted: &[u32]) -> Vec<ImageReport> {
+    let scoped: Vec<ValueId> =
+        (0..flow.values.len()).filter(|&v| flow.values[v].scope != StorageScope::Buffer).collect();
+    if scoped.is_empty() {
+        return Vec::new();
+    }
+    let mut pass = Pass::new(flow, devices, wanted);
+    for v in scoped {
+        pass.value(v);
+    }
+    let Pass { reports, inserts, .. } = pass;
+    insert(flow, inserts);
+    reports
+}
+
+struct Pass<'a> {
+    flow: &'a mut Flow,
+    devices: &'a [&'a DeviceInfo],
+    wanted: &'a [u32],
+    storage: Storage,
+    producer: Vec<Option<(usize, usize)>>,
+    /// The devices of the nodes that touch a class.
+    touching: HashMap<ValueId, BTreeSet<u32>>,
+    reports: Vec<ImageReport>,
+    inserts: Vec<Insert>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(flow: &'a mut Flow, devices: &'a [&'a DeviceInfo], wanted: &'a [u32]) -> Self {
+        let alias: Vec<Option<usize>> = (0..flow.nodes.len())
+            .map(|n| {
+                flow.nodes[n]
+                    .op
+                    .alias(&flow.cx(n))
+                    .filter(|i| flow.nodes[n].inputs.get(*i).is_some_and(Option::is_some))
+            })
+            .collect();
+        let storage = Storage::new(flow, &alias);
+        let mut producer = vec![None; flow.values.len()];
+        let mut touching: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
+        for (n, node) in flow.nodes.iter().enumerate() {
+            node.outputs.iter().enumerate().for_each(|(o, &v)| producer[v] = Some((n, o)));
+            for &v in node.inputs.iter().flatten().chain(&node.outputs).filter(|_| alias[n].is_none()) {
+                touching.entry(storage.root(v)).or_default().insert(wanted[n]);
+            }
+        }
+        Pass { flow, devices, wanted, storage, producer, touching, reports: Vec::new(), inserts: Vec::new() }
+    }
+
+    fn value(&mut self, v: ValueId) {
+        let (scope, info) = (self.flow.values[v].scope, self.flow.values[v].info.clone());
+        let writer = self.producer[v].map(|(n, o)| (n, o, self.wanted[n]));
+        if let Some((n, o, d)) = writer
+            && let Ok(image) = describe(scope, &info, self.devices[d as usize])
+            && self.flow.nodes[n].op.writes_image(&self.flow.cx(n), o, &image, self.devices[d as usize])
+        {
+            return self.written(v, n, d, image);
+        }
+        let mut readers: BTreeMap<u32, Vec<(usize, usize)>> = BTreeMap::new();
+        let mut refusal = None;
+        for (n, node) in self.flow.nodes.iter().enumerate() {
+            for (i, _) in node.inputs.iter().enumerate().filter(|(_, input)| **input == Some(v)) {
+                let d = self.wanted[n];
+                match describe(scope, &info, self.devices[d as usize]) {
+                    Ok(image) if self.reads(n, i, &image) => readers.entry(d).or_default().push((n, i)),
+                    Ok(_) => {}
+                    Err(error) => refusal = Some(error.to_string()),
+                }
+            }
+        }
+        if readers.is_empty() {
+            let reason = refusal.unwrap_or_else(|| "no operator reads it through an image".to_owned());
+            let device = writer.map_or(0, |(_, _, d)| d);
+            return self.report(v, device, None, false, Some(reason));
+        }
+        for (d, readers) in readers {
+            let Ok(image) = describe(scope, &info, self.devices[d as usize]) else { continue };
+            let root = self.storage.root(v);
+            let alone = self.touching.get(&root).is_some_and(|touching| touching.iter().eq([&d]));
+            let own = alone && self.storage.backing(root) == Backing::Arena;
+            if own && image.is_dense() {
+                self.flow.images.insert(v, image);
+                self.report(v, d, Some(image), false, None);
+                continue;
+            }
+            let copy = self.copy(v, self.producer[v].map(|(n, _)| n), d, "image");
+            for (n, i) in readers {
+                self.flow.nodes[n].inputs[i] = Some(copy);
+            }
+            self.flow.images.insert(copy, image);
+            self.report(v, d, Some(image), true, None);
+        }
+    }
+
+    fn reads(&self, n: usize, i: usize, image: &ImageDesc) -> bool {
+        let device = self.devices[self.wanted[n] as usize];
+        self.flow.nodes[n].op.reads_image(&self.flow.cx(n), i, image, device)
+    }
+
+    /// Node `n` writes value `v` through an image: those that do not read it so get a copy, unless the bytes are
+    /// theirs as they are.
+    fn written(&mut self, v: ValueId, n: usize, d: u32, image: ImageDesc) {
+        self.flow.images.insert(v, image);
+        let root = self.storage.root(v);
+        let alone = self.touching.get(&root).is_some_and(|touching| touching.iter().eq([&d]));
+        if alone && image.is_dense() && self.storage.backing(root) == Backing::Arena {
+            return self.report(v, d, Some(image), false, None);
+        }
+        let mut others: Vec<(usize, usize)> = Vec::new();
+        for (m, node) in self.flow.nodes.iter().enumerate() {
+            for (i, _) in node.inputs.iter().enumerate().filter(|(_, input)| **input == Some(v)) {
+                if self.wanted[m] != d || !self.reads(m, i, &image) {
+                    others.push((m, i));
+                }
+            }
+        }
+        let is_output = self.flow.outputs.iter().any(|(_, o)| *o == v);
+        let copied = is_output || !others.is_empty();
+        if copied {
+            let copy = self.copy(v, Some(n), d, "buffer");
+            for (m, i) in others {
+                self.flow.nodes[m].inputs[i] = Some(copy);
+            }
+            self.flow.outputs.iter_mut().filter(|(_, o)| *o == v).for_each(|(_, o)| *o = copy);
+        }
+        self.report(v, d, Some(image), copied, None);
+    }
+
+    /// A new value that a copy of `v` on device `d` makes, behind node `after`.
+    fn copy(&mut self, v: ValueId, after: Option<usize>, d: u32, what: &str) -> ValueId {
+        let value = &self.flow.values[v];
+        let name = format!("{}:{what}", value.name);
+        let (info, scope) = (value.info.clone(), StorageScope::Buffer);
+        let copy = self.flow.values.len();
+        self.flow.values.push(Value { name: name.clone(), info, constant: None, scope });
+        let node = FlowNode {
+            name,
+            op: Arc::new(ImageCopy),
+            inputs: vec![Some(v)],
+            outputs: vec![copy],
+            device: Some(d),
+            control_deps: Vec::new(),
+        };
+        self.inserts.push(Insert { after, node });
+        copy
+    }
+
+    fn report(
+        &mut self,
+        v: ValueId,
+        device: u32,
+        image: Option<ImageDesc>,
+        copied: bool,
+        reason: Option<String>,
+    ) {
+        let rules = self.devices[device as usize].images.as_ref();
+        let bytes = image.zip(rules).map_or(0, |(image, rules)| rules.memory_bytes(&image));
+        let value = &self.flow.values[v];
+        let (name, scope) = (value.name.clone(), scope_name(value.scope));
+        self.reports.push(ImageReport { name, scope, device, image, bytes, copied, reason });
+    }
+}
+
+/// Puts the copies where they belong and renumbers control dependencies.
+fn insert(flow: &mut Flow, inserts: Vec<Insert>) {
+    if inserts.is_empty() {
+        return;
+    }
+    let mut behind: BTreeMap<Option<usize>, Vec<FlowNode>> = BTreeMap::new();
+    for Insert { after, node } in inserts {
+        behind.entry(after).or_default().push(node);
+    }
+    let nodes = std::mem::take(&mut flow.nodes);
+    let mut position = Vec::with_capacity(nodes.len());
+    flow.nodes.extend(behind.remove(&None).into_iter().flatten());
+    for (n, mut node) in nodes.into_iter().enumerate() {
+        node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
+        position.push(flow.nodes.len());
+        flow.nodes.push(node);
+        flow.nodes.extend(behind.remove(&Some(n)).into_iter().flatten());
+    }
+}
+
+/// Whether some image would be touched by several devices, because a node did not stay where it was wanted.
+fn is_torn(flow: &Flow, device_of: impl Fn(usize) -> u32) -> bool {
+    let mut on: HashMap<ValueId, u32> = HashMap::new();
+    (0..flow.nodes.len()).any(|n| {
+        let node = &flow.nodes[n];
+        let mut touched = node.inputs.iter().flatten().chain(&node.outputs);
+        touched.any(|v| flow.images.contains_key(v) && *on.entry(*v).or_insert(device_of(n)) != device_of(n))
+    })
+}
+
+/// Bytes and alignment that the images of each class need of its memory, by root.
+pub(super) fn needs(
+    flow: &Flow,
+    storage: &Storage,
+    rules_of: impl Fn(ValueId) -> Option<ImageRules>,
+) -> HashMap<ValueId, (u64, u64)> {
+    let mut needs: HashMap<ValueId, (u64, u64)> = HashMap::new();
+    for (&v, image) in &flow.images {
+        let root = storage.root(v);
+        if let Some(rules) = rules_of(root) {
+            let (bytes, alignment) = needs.entry(root).or_default();
+            *bytes = (*bytes).max(rules.memory_bytes(image));
+            *alignment = (*alignment).max(rules.alignment(image).next_power_of_two());
+        }
+    }
+    needs
+}
+
+impl Compiler<'_> {
+    /// Lowers every node, with images where the graph asks for them and every node of one stays on its device.
+    pub(super) fn lower_all(
+        &self,
+        flow: Flow,
+    ) -> Result<(Flow, Vec<Lowering1>, Vec<ImageReport>), PlanError> {
+        let lower =
+            |flow: &Flow| (0..flow.nodes.len()).map(|n| self.lower(flow, n)).collect::<Result<_, _>>();
+        if flow.values.iter().all(|v| v.scope == StorageScope::Buffer) {
+            let lowered = lower(&flow)?;
+            return Ok((flow, lowered, Vec::new()));
+        }
+        let wanted: Vec<u32> = flow.nodes.iter().map(|n| self.wanted_device(n)).collect();
+        let mut with = flow.clone();
+        let mut reports = make_images(&mut with, self.devices, &wanted);
+        let lowered: Vec<Lowering1> = lower(&with)?;
+        if !is_torn(&with, |n| lowered[n].device) {
+            return Ok((with, lowered, reports));
+        }
+        for report in &mut reports {
+            let reason = "an operator that reads it runs on another device than it was placed on";
+            (report.image, report.bytes, report.copied) = (None, 0, false);
+            report.reason.get_or_insert_with(|| reason.to_owned());
+        }
+        let lowered = lower(&flow)?;
+        Ok((flow, lowered, reports))
+    }
+}
+
+impl Emitter<'_> {
+    /// The images of values that lie in an arena.
+    pub(super) fn images(&self) -> Vec<PlannedImage> {
+        let placed = self.flow.images.keys().filter_map(|&v| {
+            let (loc, image) = self.image(v)?;
+            let Place::Arena(arena) = loc.place else { return None };
+            match self.arenas.get(arena as usize)?.domain {
+                Domain::Device(device) => Some(PlannedImage { device, loc, image }),
+                Domain::Host => None,
+            }
+        });
+        placed.collect()
+    }
+
+    /// The image of value `v` and the memory it takes.
+    fn image(&self, v: ValueId) -> Option<(Loc, ImageDesc)> {
+        let image = *self.flow.images.get(&v)?;
+        let root = self.storage.root(v);
+        let (arena, offset) = *self.placed.get(&root)?;
+        let device = self.life.get(&root)?.devices.first()?;
+        let rules = self.compiler.devices.get(*device as usize)?.images.as_ref()?;
+        let bytes = rules.memory_bytes(&image);
+        Some((Loc { place: Place::Arena(arena), offset, bytes }, image))
+    }
+
+    /// Argument `index` as an image, where value `v` lies in one.
+    pub(super) fn image_arg(
+        &self,
+        v: Option<ValueId>,
+        (index, filter): (usize, Filter),
+        images: &mut Vec<(u32, ImageView)>,
+    ) -> Option<Loc> {
+        let (loc, image) = self.image(v?)?;
+        images.push((index as u32, ImageView { image, filter }));
+        Some(loc)
+    }
+}

@@ -1,0 +1,105 @@
+//! Devices, graphs and kernels of the tests.
+
+use std::sync::{Arc, OnceLock};
+
+use glslang::{
+    Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
+};
+use glslang::{SpirvVersion, Target, VulkanVersion};
+use onepool::backend::ContextDesc;
+use onepool::device::Context;
+use onepool::graph::StorageScope;
+use onepool::kernel::KernelSource;
+use onepool::ops::{self, Operator, UnaryOp};
+use onepool::registry::Registry;
+use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
+
+/// The devices that every test runs on.
+pub(crate) const DEVICES: [&str; 5] = ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"];
+
+pub(crate) fn open(device: &str) -> Context {
+    let desc = ContextDesc { validation: true, ..ContextDesc::default() };
+    Registry::with_defaults().open(device, &desc).unwrap()
+}
+
+/// Every device, opened once for all tests: kernels are made once.
+pub(crate) fn contexts() -> &'static [(&'static str, Context)] {
+    static CONTEXTS: OnceLock<Vec<(&str, Context)>> = OnceLock::new();
+    CONTEXTS.get_or_init(|| DEVICES.map(|device| (device, open(device))).into())
+}
+
+/// No message of the validation layer, which checks synchronization too, or of the simulation.
+pub(crate) fn check_messages(context: &Context) {
+    assert_eq!(context.validation_messages(), Vec::<String>::new());
+}
+
+pub(crate) fn session(graph: Graph, context: &Context) -> Session {
+    Session::builder().graph(graph).context(context.clone()).fuse(false).fallback(false).build().unwrap()
+}
+
+/// Numbers between -1 and 1 with a few bits, so that interpolating between them is nearly exact.
+pub(crate) fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729) % 257) as f32 / 128.0 - 1.0).collect()
+}
+
+pub(crate) fn tensor(dtype: DType, dims: &[usize], seed: usize) -> Tensor {
+    let values = numbers(dims.iter().product(), seed);
+    match dtype {
+        DType::F16 => {
+            let halves: Vec<half::f16> = values.into_iter().map(half::f16::from_f32).collect();
+            Tensor::new(dims.to_vec(), &halves).unwrap()
+        }
+        _ => Tensor::new(dims.to_vec(), &values).unwrap(),
+    }
+}
+
+/// `y = op(|x|, constants)`, with the first operand of `op` stored as `scope` says.
+pub(crate) fn graph(
+    x: &Tensor,
+    op: Arc<dyn Operator>,
+    constants: &[Option<Tensor>],
+    scope: StorageScope,
+) -> Graph {
+    let mut g = GraphBuilder::new("image");
+    let dims: Vec<_> = x.shape().dims().iter().map(|d| (*d).into()).collect();
+    let id = g.input("x", x.dtype(), dims);
+    let t = g.op(ops::unary(UnaryOp::Abs), &[id]);
+    g.rename(t, "t");
+    g.set_scope(t, scope);
+    let mut inputs = vec![Some(t)];
+    for (i, c) in constants.iter().enumerate() {
+        inputs.push(c.clone().map(|c| g.constant(format!("c{i}"), c)));
+    }
+    let y = g.declare("y");
+    g.node_into("op", op, &inputs, &[Some(y)]);
+    g.output("y", y);
+    g.build().unwrap()
+}
+
+pub(crate) fn run(session: &mut Session, x: &Tensor) -> Vec<f32> {
+    session.set_input("x", x).unwrap();
+    session.run().unwrap();
+    session.get_output("y").unwrap().to_f32s().unwrap()
+}
+
+/// The largest difference of two lists of numbers.
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// A kernel of the caller's, from GLSL.
+pub(crate) fn kernel(name: &'static str, glsl: &str) -> KernelSource {
+    let options = CompilerOptions {
+        source_language: SourceLanguage::GLSL,
+        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
+        version_profile: None,
+        messages: ShaderMessage::DEFAULT,
+    };
+    let compiler = Compiler::acquire().unwrap();
+    let text = ShaderSource::from(glsl.to_owned());
+    let defines: Option<&[(&str, Option<&str>)]> = None;
+    let input = ShaderInput::new(&text, ShaderStage::Compute, &options, defines, None).unwrap();
+    let words = compiler.create_shader(input).unwrap().compile().unwrap();
+    KernelSource::from_spirv(name, words).unwrap()
+}
