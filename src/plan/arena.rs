@@ -2,7 +2,8 @@
 //!
 //! Size-ordered best fit: the largest request first, each into the lowest gap left by the requests that
 //! live at the same time (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-//! Inference", 2020, greedy by size). Deterministic: ties fall to the earlier and then the lower request.
+//! Inference", 2020, greedy by size). Where that loses bytes, other orders are tried for a bounded time. Deterministic:
+//! ties fall to the earlier and then the lower request.
 
 /// One request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
