@@ -95,6 +95,8 @@ impl Registry {
         let mut registry = Registry::empty();
         #[cfg(feature = "vulkan")]
         registry.register(Box::new(crate::backend::vulkan::VulkanDriver::default()));
+        #[cfg(feature = "opencl")]
+        registry.register(Box::new(crate::backend::opencl::OpenClDriver::new()));
         registry.register(Box::new(CpuDriver));
         registry.register(Box::new(SimDriver::default()));
         registry

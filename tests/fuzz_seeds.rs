@@ -6,9 +6,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use onepool::Tensor;
+use onepool::kernel::KernelId;
 use onepool::loader::onnx::{load_onnx_bytes, read_tensor_pb, write_tensor_pb};
 use onepool::loader::params::{read_factory, read_params, write_params};
 use onepool::loader::tvm::{FunctionTable, GraphJson, TvmGraph};
+use onepool::spirv::opencl_c::{OpenClOptions, translate};
 
 const ROUNDS: u64 = 3000;
 
@@ -219,4 +221,58 @@ fn tvm_graphs() {
         }
     });
     assert!(read > 10, "mutations of names alone are read");
+}
+
+/// Changes that keep a module's instructions apart: words, and copies of whole instructions.
+fn mutate_words(seed: &[u32], r: &mut Numbers) -> Vec<u32> {
+    let mut words = seed.to_vec();
+    let starts: Vec<usize> = std::iter::successors(Some(5), |at| {
+        let next = at + (seed.get(*at)? >> 16) as usize;
+        (next < seed.len()).then_some(next)
+    })
+    .collect();
+    for _ in 0..1 + r.below(4) {
+        let start = starts[r.below(starts.len())];
+        let count = (seed[start] >> 16) as usize;
+        let at = start + r.below(count);
+        match r.below(4) {
+            // An operand: another id, or a small number.
+            0 | 1 if at > start => words[at] = r.below(seed[3] as usize) as u32,
+            2 => {
+                // The same instruction in another place.
+                let to = starts[r.below(starts.len())];
+                let part: Vec<u32> = seed[start..start + count].to_vec();
+                let room = (seed[to] >> 16) as usize;
+                if room == part.len() {
+                    words[to..to + room].copy_from_slice(&part);
+                }
+            }
+            // Another operation of as many words.
+            3 => words[start] = (words[start] & 0xffff_0000) | (r.below(400) as u32),
+            _ => words[at] ^= 1 << r.below(32),
+        }
+    }
+    words
+}
+
+#[test]
+fn spirv_to_opencl_c() {
+    bound_memory();
+    let names =
+        ["softmax_f32", "top_k_merge_f16", "gemm_row_tex4", "conv_tile_f32", "activation_f16", "lstm_f32"];
+    let mut seeds: Vec<&[u32]> =
+        names.iter().filter_map(|name| KernelId::by_name(name)).map(|id| id.info().spirv()).collect();
+    seeds.extend(KernelId::all().step_by(40).map(|id| id.info().spirv()));
+    assert!(seeds.len() > 6);
+    let options = OpenClOptions { fp64: true, ..OpenClOptions::default() };
+    let mut r = Numbers(0x9E37_79B9_7F4A_7C15);
+    let mut translated = 0;
+    for round in 0..2 * ROUNDS {
+        let seed = seeds[(round % seeds.len() as u64) as usize];
+        if let Ok(kernel) = translate(&mutate_words(seed, &mut r), &options) {
+            translated += 1;
+            assert!(kernel.source.contains(kernel.name));
+        }
+    }
+    assert!(translated > 100, "{translated} changed modules are still sound");
 }

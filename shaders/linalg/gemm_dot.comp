@@ -1,5 +1,5 @@
-// Product of a few rows with a matrix whose columns are contiguous, read where it lies: a work-group of one subgroup
-// computes ROWS x COLS neighbouring elements, its invocations summing neighbouring texels. k is a multiple of 4.
+// Product of a few rows with a matrix whose columns are contiguous, read where it lies: a subgroup computes
+// ROWS x COLS neighbouring elements, its invocations summing neighbouring texels. k is a multiple of 4.
 // variant: tex   T=float
 // variant: half  T=float16_t EXT_STORAGE16 HALVES
 #version 450
@@ -11,7 +11,7 @@
 #include "activation.glsl"
 #include "rows.glsl"
 
-LOCAL_SIZE(0, 8);
+layout(local_size_x = 64) in;
 SPEC(1, uint, ROWS, 1u);
 SPEC(2, uint, COLS, 4u);
 SPEC(3, uint, BIASED, 0u);
@@ -36,7 +36,7 @@ vec4 rows[ROWS];
 
 void main()
 {
-    uint i = linear_group();
+    uint i = linear_id() / gl_SubgroupSize;
     if (i >= p.count) {
         return;
     }
@@ -62,7 +62,7 @@ void main()
         sums[s] = vec4(0.0);
     }
     int last = int(p.k / 4u);
-    for (int k = int(gl_LocalInvocationIndex); k < last; k += int(gl_WorkGroupSize.x)) {
+    for (int k = int(gl_SubgroupInvocationID); k < last; k += int(gl_SubgroupSize)) {
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             rows[r] = A(a_at[r] + k);
         }
@@ -78,7 +78,7 @@ void main()
         [[unroll]] for (uint s = 0u; s < COLS; ++s) {
             vec4 v = sums[r * COLS + s];
             float e = p.alpha * subgroupAdd((v.x + v.y) + (v.z + v.w));
-            if (gl_LocalInvocationIndex == 0u && row + r < p.m && col + s < p.n) {
+            if (gl_SubgroupInvocationID == 0u && row + r < p.m && col + s < p.n) {
                 if (BIASED != 0u) {
                     e += p.beta * float(c[(row + r) * p.c_row + (col + s) * p.c_col]);
                 }

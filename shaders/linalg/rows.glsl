@@ -4,7 +4,7 @@
 
 layout(push_constant) uniform Params
 {
-    uint count;             // invocations, of gemm_dot work-groups
+    uint count;             // invocations, of gemm_dot subgroups
     uint m, n, k;
     int a_first, b_first;   // where the first matrices begin, in texels
     int a_row;              // texels from one row of A to the next

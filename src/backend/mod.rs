@@ -4,10 +4,14 @@
 //! alignments, access and lifetimes, so a backend's errors are only what a caller cannot foresee.
 //! Handles are generational and belong to one context. One virtual call is made per submission.
 
+#[cfg(feature = "opencl")]
+pub mod opencl;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 
 pub mod cpu;
+#[cfg(any(feature = "opencl", feature = "vulkan"))]
+pub(crate) mod pace;
 pub mod sim;
 pub mod slots;
 
@@ -17,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::kernel::{KernelSource, Requires};
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::image::ImageRules;
 use crate::memory::import::ImportRules;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
@@ -349,6 +354,26 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
     /// [`DeviceError::ImportRefused`] and out of memory.
     #[allow(unsafe_code, reason = "the caller vouches for the lifetime of the memory")]
     unsafe fn import_host(&self, address: HostAddress, bytes: u64) -> Result<BufferId, DeviceError>;
+
+    /// Whether [`ContextBackend::import_dma_buf`] may work.
+    fn imports_dma_bufs(&self) -> bool {
+        false
+    }
+
+    /// Imports the pages of a dma-buf, which the process has mapped from `address` on. The buffer is not coherent:
+    /// whose turn the pages are is told by [`DmaBuf::sync`], beside flush and invalidate.
+    ///
+    /// # Safety
+    /// As for [`ContextBackend::import_host`].
+    ///
+    /// # Errors
+    /// [`DeviceError::ImportRefused`] and out of memory; [`DeviceError::Unsupported`] where
+    /// [`ContextBackend::imports_dma_bufs`] says so.
+    #[allow(unsafe_code, reason = "the caller vouches for the lifetime of the memory")]
+    unsafe fn import_dma_buf(&self, pages: &DmaBuf, address: HostAddress) -> Result<BufferId, DeviceError> {
+        let _ = (pages, address);
+        Err(DeviceError::Unsupported { what: "a dma-buf".to_owned() })
+    }
 
     /// What was granted for a buffer.
     ///

@@ -80,34 +80,6 @@ pub(super) fn shape(text: &str) -> Result<Shape, CliError> {
     Ok(Shape::new(sizes?)?)
 }
 
-/// Where `--place` puts something.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Placement {
-    /// Every node of this operator.
-    Op(String, u32),
-    /// Every node of this name.
-    Node(String, u32),
-}
-
-/// `op:Conv=1` or `node:conv1=0`.
-///
-/// # Errors
-/// [`CliError::Usage`].
-pub(super) fn placement(text: &str) -> Result<Placement, CliError> {
-    let bad = || {
-        CliError::usage(format!(
-            "--place {text:?}: expected op:OPERATOR=ENTRY or node:NAME=ENTRY, where ENTRY is the position of a --device"
-        ))
-    };
-    let (what, device) = text.rsplit_once('=').ok_or_else(bad)?;
-    let device: u32 = device.trim().parse().map_err(|_| bad())?;
-    match what.split_once(':') {
-        Some(("op", name)) if !name.is_empty() => Ok(Placement::Op(name.to_owned(), device)),
-        Some(("node", name)) if !name.is_empty() => Ok(Placement::Node(name.to_owned(), device)),
-        _ => Err(bad()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,17 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_placements_are_read() {
+    fn shapes_are_read() {
         assert_eq!(shape("1,3,2").unwrap().dims(), [1, 3, 2]);
         assert_eq!(shape("[1x3]").unwrap().dims(), [1, 3]);
         assert_eq!(shape("").unwrap().rank(), 0);
         for bad in ["1,-3", "a", "1,,2", "99999999999999999999", "9999999999,9999999999"] {
             assert!(shape(bad).is_err(), "{bad}");
-        }
-        assert_eq!(placement("op:Conv=1").unwrap(), Placement::Op("Conv".into(), 1));
-        assert_eq!(placement("node:a=b:c=0").unwrap(), Placement::Node("a=b:c".into(), 0));
-        for bad in ["Conv=1", "op:Conv", "op:=1", "op:Conv=x", "op:Conv=-1", ""] {
-            assert!(placement(bad).is_err(), "{bad}");
         }
     }
 }

@@ -103,6 +103,8 @@ fn misuse(e: &SessionError) -> bool {
             | SessionError::DType { .. }
             | SessionError::Shape { .. }
             | SessionError::OpenShape { .. }
+            | SessionError::UnknownPlace { .. }
+            | SessionError::NoEntry { .. }
     )
 }
 

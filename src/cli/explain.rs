@@ -1,5 +1,7 @@
 //! A plan and its verdicts, for people and as JSON.
 
+use std::collections::{HashMap, VecDeque};
+
 use serde::Serialize;
 
 use super::error::CliError;
@@ -8,6 +10,7 @@ use super::table::{Table, bytes, count, count_as, si};
 use crate::memory::import::Verdict;
 use crate::ops::StepKernel;
 use crate::plan::{Domain, KernelCode, Plan, PlanReport, Work};
+use crate::session::Profile;
 
 /// What was planned and how tensors reach the devices, as `--json` prints it.
 #[derive(Serialize)]
@@ -83,6 +86,28 @@ impl<'a> Planned<'a> {
     }
 }
 
+/// Measured times by node of a plan.
+pub(super) struct Times(Vec<u64>);
+
+impl Times {
+    /// The times of `profile`, a run of the plan of `report`.
+    pub(super) fn new(report: &PlanReport, profile: &Profile) -> Self {
+        // Names need not be unique; nodes of one name run in the plan's order.
+        let mut named: HashMap<&str, VecDeque<u64>> = HashMap::new();
+        for node in &profile.nodes {
+            named.entry(&node.name).or_default().push_back(node.nanos);
+        }
+        let mut time = |name: &str| named.get_mut(name).and_then(VecDeque::pop_front);
+        let ran = report.nodes.iter().map(|n| if n.commands > 0 { time(&n.name) } else { None });
+        Times(ran.map(Option::unwrap_or_default).collect())
+    }
+
+    /// Nanoseconds of node `n`.
+    pub(super) fn of(&self, n: usize) -> u64 {
+        self.0.get(n).copied().unwrap_or(0)
+    }
+}
+
 /// Prints how every bound tensor reaches the devices.
 ///
 /// # Errors
@@ -105,7 +130,7 @@ pub(super) fn copied<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String 
     for v in verdicts {
         match v.path {
             p if p.copies_on_cpu() => cpu += v.bytes,
-            p if p.copies_on_device() => device += v.bytes,
+            _ if v.copies_on_device() => device += v.bytes,
             _ => none += v.bytes,
         }
     }

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::load;
+use super::open::{load, open_table};
 use super::output::Output;
+use super::place::{self, PlaceArgs};
 use super::table::{Table, bytes};
 use super::{assign, error};
 use crate::backend::{ContextDesc, DeviceInfo};
@@ -19,7 +20,7 @@ use crate::loader::{self, ModelSummary, SummaryIo};
 use crate::ops::pointwise::Programs;
 use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
 use crate::registry::{Registry, default_selector};
-use crate::session::IoInfo;
+use crate::session::{Error, IoInfo, Session};
 use crate::shape::{Dim, Shape, SymShape};
 
 /// Arguments of `onepool inspect`.
@@ -37,9 +38,11 @@ pub(super) struct Args {
     /// The size of a dimension that the model only names: batch=1.
     #[arg(long, value_name = "SYMBOL=SIZE")]
     dim: Vec<String>,
-    /// The device that memory and cost are planned for; opened only where the graph wants tensors in images.
-    #[arg(long)]
-    device: Option<String>,
+    /// The device that memory and cost are planned for; several make a table. Devices are opened only for `--place`.
+    #[arg(short, long)]
+    device: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// List every node.
     #[arg(long)]
     nodes: bool,
@@ -95,6 +98,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         } else {
             explain::summary(plan, &devices, out)?;
         }
+        place::explain(&plan.report, &devices, None, out.verbose() > 0, out)?;
         fallbacks(plan, out)?;
     }
     if let Some(reason) = not_planned {
@@ -207,31 +211,52 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
         let reason = format!("the shapes of inputs are open: {}; give --shape or --dim", open.join(", "));
         return Ok((None, Some(reason), Vec::new()));
     }
+    let (devices, plan) =
+        if args.place.is_empty() { closed(args, graph, &infos)? } else { opened(args, graph, &infos)? };
+    let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
+    match plan {
+        Ok(plan) => Ok((Some(plan), None, names)),
+        Err(e @ Error::Plan(PlanError::NeedsValues { .. })) => Ok((None, Some(chain(&e)), names)),
+        Err(e) if error::is_unsupported(&e) => Ok((None, Some(chain(&e)), names)),
+        Err(e) => Err(e.into()),
+    }
+}
+
+type PlanOf = (Vec<DeviceInfo>, Result<Plan, Error>);
+
+/// The plan for devices that are only looked at.
+fn closed(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, CliError> {
     let registry = Registry::with_defaults();
-    let selector = args.device.clone().unwrap_or_else(default_selector);
+    let mut selectors = args.device.clone();
+    if selectors.is_empty() {
+        selectors.push(default_selector());
+    }
     // How a driver lays out images is known only once its device is open.
     let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
-    let first = if images {
-        registry.open(&selector, &ContextDesc::default())?.info().clone()
-    } else {
-        registry.find(&selector)?
+    let info = |s: &String| -> Result<DeviceInfo, CliError> {
+        Ok(if images {
+            registry.open(s, &ContextDesc::default())?.info().clone()
+        } else {
+            registry.find(s)?
+        })
     };
-    let mut devices: Vec<DeviceInfo> = vec![first];
-    if !devices[0].native {
+    let mut devices: Vec<DeviceInfo> = selectors.iter().map(info).collect::<Result<_, _>>()?;
+    if !devices.iter().any(|d| d.native) {
         devices.push(registry.find("cpu")?);
     }
-    let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
     let table: Vec<&DeviceInfo> = devices.iter().collect();
     let (options, programs) = (PlanOptions::default(), Programs::new());
     let compiler = Compiler { graph, devices: &table, options: &options, programs: &programs };
-    match compiler.compile(&infos, &BTreeMap::new()) {
-        Ok(plan) => Ok((Some(plan), None, names)),
-        Err(e @ PlanError::NeedsValues { .. }) => Ok((None, Some(chain(&e)), names)),
-        Err(e) if error::is_unsupported(&crate::session::Error::Plan(e.clone())) => {
-            Ok((None, Some(chain(&e)), names))
-        }
-        Err(e) => Err(e.into()),
-    }
+    let plan = compiler.compile(infos, &BTreeMap::new()).map_err(Error::from);
+    Ok((devices, plan))
+}
+
+/// The plan of a session on opened devices, which places nodes as asked.
+fn opened(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, CliError> {
+    let table = open_table(&args.device, true, &ContextDesc::default())?;
+    let builder = args.place.resolve(&table)?.apply(Session::builder().graph(graph.clone()));
+    let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
+    Ok((session.devices().cloned().collect(), session.plan(infos)))
 }
 
 /// Sizes of symbols as arguments give them.

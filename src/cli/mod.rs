@@ -18,6 +18,7 @@ mod open;
 mod operators;
 mod output;
 mod picture;
+mod place;
 mod precision;
 mod run;
 mod scene;

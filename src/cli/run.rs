@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::assign::{self, Placement};
+use super::assign;
 use super::error::CliError;
-use super::explain::{self, Explained};
+use super::explain::{self, Explained, Times};
 use super::inspect::{dims, fitting, named};
 use super::open::{load_on, may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
+use super::place::{self, PlaceArgs};
 use super::precision::PrecisionArg;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
@@ -61,9 +62,8 @@ pub(super) struct Args {
     /// command.
     #[arg(long)]
     explain: bool,
-    /// Places nodes on an entry of the device table: op:Conv=1 or node:NAME=0.
-    #[arg(long, value_name = "WHAT=ENTRY")]
-    place: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// An operator without a kernel on its device is an error instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
@@ -165,7 +165,13 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         explain::plan(stage.plan(), &devices, out.verbose() > 0, out)?;
         out.line("")?;
     }
-    let profile = if args.profile || args.trace.is_some() { Some(binding.profile()?) } else { None };
+    let chosen = args.explain && binding.plan().report.placement.is_some();
+    let wants_profile = args.profile || args.trace.is_some() || chosen;
+    let profile = if wants_profile { Some(binding.profile()?) } else { None };
+    if chosen {
+        let times = profile.as_ref().map(|p| Times::new(&binding.plan().report, p));
+        place::explain(&binding.plan().report, &devices, times.as_ref(), out.verbose() > 0, out)?;
+    }
     if let (Some(path), Some(profile)) = (&args.trace, &profile) {
         trace::write(path, profile, &devices)?;
     }
@@ -214,42 +220,14 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .fuse(!args.no_fuse)
         .precision(args.precision.into())
         .fallback(!args.no_fallback);
+    builder = args.place.resolve(&table)?.apply(builder);
     for context in table {
         builder = builder.context(context);
     }
     if let Some(bytes) = args.copy_threshold {
         builder = builder.copy_threshold(bytes);
     }
-    for text in &args.place {
-        builder = match assign::placement(text)? {
-            Placement::Op(op, device) => builder.place_op(op, device),
-            Placement::Node(node, device) => builder.place_node(node, device),
-        };
-    }
-    let session = builder.build()?;
-    check_places(args, &session)?;
-    Ok(session)
-}
-
-/// A `--place` that names nothing of the model is a mistake.
-fn check_places(args: &Args, session: &Session) -> Result<(), CliError> {
-    let nodes = session.graph().nodes();
-    let count = session.devices().count();
-    for text in &args.place {
-        let (found, device) = match assign::placement(text)? {
-            Placement::Op(op, device) => (nodes.iter().any(|n| n.op.name() == op), device),
-            Placement::Node(name, device) => (nodes.iter().any(|n| n.name == name), device),
-        };
-        if !found {
-            return Err(CliError::usage(format!("--place {text}: the model has no such node or operator")));
-        }
-        if device as usize >= count {
-            return Err(CliError::usage(format!(
-                "--place {text}: there is no entry {device}, the table has {count} devices"
-            )));
-        }
-    }
-    Ok(())
+    Ok(builder.build()?)
 }
 
 fn output_files(args: &Args, session: &Session) -> Result<Vec<(String, TensorFile)>, CliError> {

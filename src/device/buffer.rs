@@ -9,6 +9,7 @@ use super::core::{Core, lock};
 use super::error::{Problem, UsageError};
 use crate::backend::{BufferInfo, HostAddress};
 use crate::memory::budget::Reservation;
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::{ImportKey, ReadWrite};
 use crate::memory::range::ByteRange;
@@ -74,6 +75,11 @@ impl Memory {
         memory
     }
 
+    /// Keeps the dma-buf whose pages it is until the driver let go of it.
+    pub(super) fn keep_dma_buf(&self, pages: &Arc<DmaBuf>) {
+        lock(&self.core.dma_bufs).insert(self.id, Arc::clone(pages));
+    }
+
     /// Bytes of the memory that the lease opens.
     pub(super) fn lease(
         self: &Arc<Self>,
@@ -127,7 +133,9 @@ impl Memory {
             state.mapped.remove(&(address.0.as_ptr().addr(), self.id));
         }
         drop(state);
+        let dma_buf = lock(&self.core.dma_bufs).remove(&self.id);
         self.core.backend.destroy_buffer(self.id);
+        drop(dma_buf);
         for pin in take(&mut *lock(&self.pins)) {
             if let Pin::Release(release) = pin {
                 release();

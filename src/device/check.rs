@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::buffer::{Closed, Lease, Memory};
 use super::claims::Span;
-use super::core::{Core, Work, resource_of};
+use super::core::{Core, Work, lock, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch};
@@ -364,7 +364,15 @@ impl Checker {
         for (id, memory) in &self.memories {
             let Some(region) = &memory.region else { continue };
             let end = ByteRange::up_to(region.bytes() as u64);
-            let pieces = self.pieces(*id).into_iter();
+            // What arrives at the host arrives in whole atoms, or as the whole dma-buf, and takes the place of what the
+            // host wrote there meanwhile.
+            let whole = lock(&self.core.dma_bufs).contains_key(id);
+            let grown = |(range, write): (ByteRange, bool)| match (write, whole) {
+                (false, _) => (range, write),
+                (true, false) => (memory.rounded(range), write),
+                (true, true) => (end, write),
+            };
+            let pieces = self.pieces(*id).into_iter().map(grown);
             let inside = pieces.filter_map(|(range, write)| Some((range.intersect(end)?, write)));
             regions.extend(inside.map(|(range, write)| (Arc::clone(region), range, write)));
         }

@@ -17,7 +17,7 @@ use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, Memory
 use crate::kernel::{KernelId, KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
 use crate::memory::host::{HostRegion, SharedRegion};
-use crate::memory::import::ReadWrite;
+use crate::memory::import::{ReadWrite, Refusal};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange};
 
@@ -111,6 +111,34 @@ impl Context {
             scope: None,
             region: Some(Arc::clone(region)),
             pin: None,
+            dma_buf: None,
+        };
+        import(self.core(), &mut source)
+    }
+
+    /// Whether the device may take memory files as dma-bufs ([`Context::import_dma_buf`]).
+    pub fn imports_dma_bufs(&self) -> bool {
+        self.core().backend.imports_dma_bufs()
+    }
+
+    /// Imports an owned region in a memory file ([`HostRegion::in_memory_file`]) as a dma-buf, for drivers that take
+    /// no pointer to such memory. As [`Context::import`] else; the memory is not coherent.
+    ///
+    /// # Errors
+    /// [`Refusal::Memfd`] for a region in no file, [`Refusal::NoDmaBuf`], a driver's refusal.
+    pub fn import_dma_buf(&self, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {
+        if !self.imports_dma_bufs() {
+            return Err(Refusal::NotSupported.into());
+        }
+        let pages = region.memory_file().ok_or(Refusal::Memfd)?.dma_buf()?;
+        let mut source = Source {
+            address: region.as_ptr(),
+            bytes: region.bytes() as u64,
+            access: ReadWrite::ReadWrite,
+            scope: None,
+            region: Some(Arc::clone(region)),
+            pin: None,
+            dma_buf: Some(pages),
         };
         import(self.core(), &mut source)
     }
@@ -127,6 +155,7 @@ impl Context {
             scope: None,
             region: None,
             pin: Some(Pin::Constant(Arc::clone(region))),
+            dma_buf: None,
         };
         import(self.core(), &mut source)
     }
@@ -149,7 +178,7 @@ impl Context {
         release: Box<dyn FnOnce() + Send>,
     ) -> Result<Buffer, Error> {
         let pin = Some(Pin::Release(release));
-        let mut source = Source { address, bytes, access, scope: None, region: None, pin };
+        let mut source = Source { address, bytes, access, scope: None, region: None, pin, dma_buf: None };
         import(self.core(), &mut source).inspect_err(|_| {
             if let Some(Pin::Release(release)) = source.pin.take() {
                 release();
@@ -231,7 +260,7 @@ impl Context {
     /// the device's.
     pub fn flush(&self, ranges: &[BufferRange]) -> Result<(), Error> {
         self.check_host_ranges("flush", ranges)?;
-        Ok(self.core().backend.flush(ranges)?)
+        Ok(self.core().flush(ranges)?)
     }
 
     /// Makes device writes to non-coherent memory visible to the application's own pointer, after the
@@ -241,7 +270,7 @@ impl Context {
     /// As [`Context::flush`].
     pub fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), Error> {
         self.check_host_ranges("invalidate", ranges)?;
-        Ok(self.core().backend.invalidate(ranges)?)
+        Ok(self.core().invalidate(ranges)?)
     }
 
     fn check_host_ranges(&self, context: &'static str, ranges: &[BufferRange]) -> Result<(), UsageError> {

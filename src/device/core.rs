@@ -1,6 +1,6 @@
 //! What everything of one context shares: the backend, the tables, and one lock.
 //!
-//! Lock order: `imports`, then `state`. Nothing that may destroy an object (a lease, a memory, a kernel,
+//! Lock order: `imports`, then `state`, then `dma_bufs`. Nothing that may destroy an object (a lease, a memory, a kernel,
 //! a prepared recording) is dropped under `state`, because its destruction takes the lock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -15,8 +15,10 @@ use super::queue::{PreparedInner, QueueInner};
 use crate::backend::{ContextBackend, DeviceError, DeviceInfo, QueueBackend, Timepoint};
 use crate::memory::budget::Budget;
 use crate::memory::coherency::{Access, ResourceId, Touch};
+use crate::memory::dma_buf::{DmaBuf, Turn};
 use crate::memory::host::{DeviceLease, SharedRegion};
 use crate::memory::import::ImportMap;
+use crate::memory::os::OsError;
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
@@ -27,6 +29,7 @@ pub(super) struct Core {
     pub(super) budget: Budget,
     pub(super) imports: Mutex<ImportMap<Arc<Memory>>>,
     pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
+    pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
     state: Mutex<State>,
 }
 
@@ -132,8 +135,39 @@ impl Core {
             budget,
             imports: Mutex::default(),
             kernels: Mutex::default(),
+            dma_bufs: Mutex::default(),
             state: Mutex::default(),
         }
+    }
+
+    /// Makes what the host wrote visible to later submissions.
+    pub(super) fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        self.backend.flush(ranges)?;
+        self.sync_dma_bufs(ranges, Turn::Ends)
+    }
+
+    /// Makes what finished submissions wrote visible to the host.
+    pub(super) fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        self.sync_dma_bufs(ranges, Turn::Begins)?;
+        self.backend.invalidate(ranges)
+    }
+
+    /// Tells the kernel whose turn the dma-bufs among these are, each once.
+    fn sync_dma_bufs(&self, ranges: &[BufferRange], turn: Turn) -> Result<(), DeviceError> {
+        let buffers = lock(&self.dma_bufs);
+        if buffers.is_empty() {
+            return Ok(());
+        }
+        let mut ids: Vec<BufferId> = ranges.iter().map(|range| range.buffer).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let named: Vec<Arc<DmaBuf>> = ids.iter().filter_map(|id| buffers.get(id).cloned()).collect();
+        drop(buffers);
+        let failed = |error: OsError| match error {
+            OsError::Call { call, code } => DeviceError::Backend { api: "system", call, code },
+            other => DeviceError::Unsupported { what: other.to_string() },
+        };
+        named.iter().try_for_each(|pages| pages.sync(turn)).map_err(failed)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -154,7 +188,7 @@ impl Core {
                 // Under the lock: whoever no longer sees the flight must see its bytes.
                 let invalidate = &flight.work().invalidate;
                 if !invalidate.is_empty() {
-                    result = result.and(self.backend.invalidate(invalidate));
+                    result = result.and(self.invalidate(invalidate));
                 }
                 flight.regions.clear();
                 flight.claim = None;

@@ -53,7 +53,7 @@ impl Drop for Hold<'_> {
     fn drop(&mut self) {
         if self.write && !self.memory.info.coherent {
             // A flush that fails means a device that no submission will reach.
-            let _ = self.memory.core.backend.flush(&[self.memory.buffer_range(self.range)]);
+            let _ = self.memory.core.flush(&[self.memory.buffer_range(self.range)]);
         }
         let mut state = self.memory.core.state();
         state.holds.retain(|hold| hold.id != self.id);
@@ -164,7 +164,7 @@ impl Buffer {
                 }
                 check_guards(context, state, HostHold { id: 0, resource, range, write })?;
                 if memory.stale.load(Ordering::Relaxed) {
-                    memory.core.backend.invalidate(&[memory.buffer_range(range)])?;
+                    memory.core.invalidate(&[memory.buffer_range(range)])?;
                 }
                 state.next_hold += 1;
                 let id = state.next_hold;

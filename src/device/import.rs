@@ -3,16 +3,17 @@
 #![allow(unsafe_code, reason = "import_host's contract is upheld here")]
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use super::buffer::{Buffer, Memory, Pin};
 use super::core::{Core, lock};
 use super::error::Error;
 use crate::backend::{DeviceError, HostAddress};
 use crate::memory::budget::BudgetKind;
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::window::enclosing;
-use crate::memory::import::{AcquireError, ImportKey, ReadWrite, Refusal, Window, plan_window};
+use crate::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite, Refusal, Window, plan_window};
 use crate::memory::os;
 use crate::memory::range::ByteRange;
 
@@ -25,6 +26,8 @@ pub(super) struct Source {
     pub(super) scope: Option<u64>,
     pub(super) region: Option<Arc<SharedRegion>>,
     pub(super) pin: Option<Pin>,
+    /// The whole region as a dma-buf, to be imported as such.
+    pub(super) dma_buf: Option<Arc<DmaBuf>>,
 }
 
 /// Imports the pages around `source`, or takes a share of an import that holds them.
@@ -32,12 +35,16 @@ pub(super) struct Source {
 /// The caller vouches that the bytes stay valid until the lease behind the buffer has ended and, for
 /// memory that is not of a scope, until the pin was released. After an error the pin is still in `source`.
 pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Error> {
-    let rules = core.info.import.as_ref().ok_or(Refusal::NotSupported)?;
     if source.bytes == 0 {
         return Err(Refusal::Empty.into());
     }
     let addr = source.address.as_ptr().addr() as u64;
     ByteRange::from_offset(addr, source.bytes).ok_or(Refusal::NotMapped { addr: u64::MAX })?;
+    let whole = source.region.as_ref().filter(|_| source.dma_buf.is_some()).map(|region| region.window());
+    if let Some(window) = whole {
+        return share(core, source, lock(&core.imports), window);
+    }
+    let rules = core.info.import.as_ref().ok_or(Refusal::NotSupported)?;
     if rules.alignment <= 1 {
         // The device is the process: a pointer needs no pages of its own, and sharing them is no matter.
         let window = Window { addr, bytes: source.bytes, offset: 0 };
@@ -46,7 +53,7 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
     }
     let page = os::page_size() as u64;
     let pages = enclosing(addr, source.bytes, rules, page)?;
-    let mut imports = lock(&core.imports);
+    let imports = lock(&core.imports);
     let window = if imports.holds(pages) {
         // Checked when it was imported; reading the process's map again would cost more than the import.
         Window { addr: pages.start, bytes: pages.bytes(), offset: addr - pages.start }
@@ -60,6 +67,17 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
             page,
         )?
     };
+    share(core, source, imports, window)
+}
+
+/// Takes a share of the import that holds the window, or makes it.
+fn share(
+    core: &Arc<Core>,
+    source: &mut Source,
+    mut imports: MutexGuard<'_, ImportMap<Arc<Memory>>>,
+    window: Window,
+) -> Result<Buffer, Error> {
+    let pages = window.range();
     let acquired = imports.acquire(window, |window| create(core, source, window));
     let (key, offset) = match acquired {
         Ok(acquired) => acquired,
@@ -92,10 +110,15 @@ fn create(core: &Arc<Core>, source: &Source, window: Window) -> Result<Arc<Memor
     let reservation = core.budget.reserve(BudgetKind::Import, held).map_err(Refusal::from)?;
     let start = source.address.as_ptr().wrapping_sub(window.offset as usize);
     let Some(start) = NonNull::new(start) else { return Err(Refusal::NotMapped { addr: 0 }.into()) };
-    // SAFETY: the pages were found mapped and accessible; whoever made `source` vouches that they stay so
-    // until the import is destroyed, and `imports` holds no other import of them (a device without pages
-    // has no such rule).
-    let imported = unsafe { core.backend.import_host(HostAddress(start), window.bytes) };
+    // SAFETY: the pages were found mapped and accessible, or are a region's own; whoever made `source` vouches that
+    // they stay so until the import is destroyed, and `imports` holds no other import of them (a device without
+    // pages has no such rule).
+    let imported = unsafe {
+        match &source.dma_buf {
+            Some(pages) => core.backend.import_dma_buf(pages, HostAddress(start)),
+            None => core.backend.import_host(HostAddress(start), window.bytes),
+        }
+    };
     let id = imported.map_err(|error| match error {
         DeviceError::ImportRefused { code } => Error::from(Refusal::DriverRefused { code }),
         other => Error::Device(other),
@@ -109,7 +132,13 @@ fn create(core: &Arc<Core>, source: &Source, window: Window) -> Result<Arc<Memor
         Ok(info)
     });
     match checked {
-        Ok(info) => Ok(Memory::new(core, id, info, source.scope, reservation, source.region.clone())),
+        Ok(info) => {
+            let memory = Memory::new(core, id, info, source.scope, reservation, source.region.clone());
+            if let Some(pages) = &source.dma_buf {
+                memory.keep_dma_buf(pages);
+            }
+            Ok(memory)
+        }
         Err(error) => {
             core.backend.destroy_buffer(id);
             Err(error)

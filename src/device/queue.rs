@@ -179,7 +179,7 @@ impl QueueInner {
             let regions = work.lease_regions(context)?;
             let claim = Some(work.claim(context, core)?);
             if !work.flush.is_empty() {
-                core.backend.flush(&work.flush)?;
+                core.flush(&work.flush)?;
             }
             let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
             let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;

@@ -144,7 +144,10 @@ impl Ending {
         access: ReadWrite,
     ) -> Result<Buffer, Error> {
         let scope = Some(self.id);
-        let buffer = import(core, &mut Source { address, bytes, access, scope, region: None, pin: None })?;
+        let buffer = import(
+            core,
+            &mut Source { address, bytes, access, scope, region: None, pin: None, dma_buf: None },
+        )?;
         lock(&self.leases).push(Arc::clone(&buffer.lease));
         Ok(buffer)
     }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use super::dma_buf::{DmaBufSystem, MemoryFile};
 use super::fill;
 use super::import::Window;
 use super::lease::{Busy, Occupancy, Ticket, Use};
@@ -108,6 +109,8 @@ struct Pages {
     start: NonNull<u8>,
     bytes: usize,
     fork_safe: bool,
+    // Closed after the pages are unmapped.
+    file: Option<MemoryFile>,
 }
 
 // SAFETY: the pages belong to the value alone; `start` points into `mapping`, which is itself Send.
@@ -122,7 +125,7 @@ impl Pages {
         if bytes == 0 {
             // An address to show, never to reach: page-aligned, so that alignment checks hold for it too.
             let start = NonNull::new(std::ptr::without_provenance_mut(page)).unwrap_or(NonNull::dangling());
-            return Ok(Pages { mapping: None, start, bytes, fork_safe: true });
+            return Ok(Pages { mapping: None, start, bytes, fork_safe: true, file: None });
         }
         let huge = os::huge_page_size();
         let mapped = bytes
@@ -139,6 +142,22 @@ impl Pages {
                 tracing::debug!(%error, bytes, "no huge pages");
             }
         }
+        Ok(Pages::of(mapping, bytes, None))
+    }
+
+    /// Pages of a memory file that cannot shrink.
+    fn in_file(bytes: usize, system: &Arc<dyn DmaBufSystem>) -> Result<Pages, HostError> {
+        let page = os::page_size();
+        let mapped = (bytes.max(1).checked_next_multiple_of(page))
+            .filter(|mapped| *mapped <= isize::MAX as usize)
+            .ok_or(HostError::TooLarge { bytes: bytes as u64 })?;
+        let (mapping, file) = Mapping::memory_file(mapped)
+            .map_err(|source| HostError::OutOfMemory { bytes: bytes as u64, source })?;
+        let file = MemoryFile::new(file, mapped as u64, Arc::clone(system));
+        Ok(Pages::of(mapping, bytes, Some(file)))
+    }
+
+    fn of(mapping: Mapping, bytes: usize, file: Option<MemoryFile>) -> Pages {
         let fork_safe = match mapping.advise(Advice::DontFork) {
             Ok(()) => true,
             Err(error) => {
@@ -147,7 +166,7 @@ impl Pages {
             }
         };
         let start = mapping.as_ptr();
-        Ok(Pages { mapping: Some(mapping), start, bytes, fork_safe })
+        Pages { mapping: Some(mapping), start, bytes, fork_safe, file }
     }
 
     fn mapped_bytes(&self) -> usize {
@@ -188,6 +207,29 @@ impl HostRegion {
     /// The size is impossible, or the system has no room.
     pub fn new(bytes: usize) -> Result<HostRegion, HostError> {
         Ok(HostRegion { pages: Pages::new(bytes)? })
+    }
+
+    /// Zeroed memory in a memory file, which drivers that take no pointer to it may take as a dma-buf
+    /// ([`super::dma_buf`]). What a driver takes of [`HostRegion::new`] it takes at least as fast; this is for
+    /// memory that other processes or devices are to have too.
+    ///
+    /// # Errors
+    /// As [`HostRegion::new`], or the system has no memory files.
+    pub fn in_memory_file(bytes: usize) -> Result<HostRegion, HostError> {
+        HostRegion::in_memory_file_by(bytes, &os::dma_bufs())
+    }
+
+    /// As [`HostRegion::in_memory_file`], with another maker of dma-bufs than the machine's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn in_memory_file_by(bytes: usize, system: &Arc<dyn DmaBufSystem>) -> Result<HostRegion, HostError> {
+        Ok(HostRegion { pages: Pages::in_file(bytes, system)? })
+    }
+
+    /// The file that it lies in, if it does.
+    pub fn memory_file(&self) -> Option<&MemoryFile> {
+        self.pages.file.as_ref()
     }
 
     /// Memory with a copy of these bytes.
@@ -323,6 +365,11 @@ impl SharedRegion {
     /// Whether the system keeps the pages out of forked children.
     pub fn is_fork_safe(&self) -> bool {
         self.pages.fork_safe
+    }
+
+    /// The file that it lies in, if it does.
+    pub fn memory_file(&self) -> Option<&MemoryFile> {
+        self.pages.file.as_ref()
     }
 
     /// Whether neither the host nor a device holds any byte.

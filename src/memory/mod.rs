@@ -5,6 +5,7 @@
 //! * [`import`]: pure policy; which window of pages a device may import, by which path a tensor goes,
 //!   and why.
 //! * [`host`]: owned, page-aligned memory that a device may import.
+//! * [`dma_buf`]: memory files as dma-bufs, where a driver takes no pointer to their pages.
 //! * [`image`]: pure; images that lie in buffers, by the numbers a driver gives.
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
 //! * [`budget`]: live imports and allocations against what the device can hold.
@@ -15,6 +16,7 @@
 
 pub mod budget;
 pub mod coherency;
+pub mod dma_buf;
 mod fill;
 pub mod host;
 pub mod image;

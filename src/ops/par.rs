@@ -13,11 +13,12 @@ const PARALLEL: usize = 2 * PART;
 /// How long a thread that is done polls for the others: to sleep and be woken takes longer than most parts.
 const POLLED: Duration = Duration::from_micros(500);
 
-/// Calls `f` with every item, in no order; each thread of the pool takes the next one when it is free, so
-/// that a thread that comes late or is slow does less.
+/// Calls `f` with every item, in no order; each thread of the pool takes one more when it is free, so that a
+/// thread that comes late or is slow does less. The calling thread begins in front and another one at the
+/// end, as in the loop before: what a thread wrote there is in its cache.
 pub(crate) fn share<I>(items: I, f: impl Fn(I::Item) + Sync)
 where
-    I: Iterator + Send,
+    I: DoubleEndedIterator + Send,
     I::Item: Send,
 {
     let done: Result<(), Infallible> = try_share(items, |item| {
@@ -36,7 +37,7 @@ where
 /// One of those that `f` returned.
 pub(crate) fn try_share<I, E>(items: I, f: impl Fn(I::Item) -> Result<(), E> + Sync) -> Result<(), E>
 where
-    I: Iterator + Send,
+    I: DoubleEndedIterator + Send,
     I::Item: Send,
     E: Send,
 {
@@ -53,10 +54,11 @@ where
     }
     let shared = Mutex::new(Shared { items: Some(items), failed: None });
     let running = AtomicUsize::new(0);
-    let work = || {
+    let work = |from_end: bool| {
         loop {
             let mut next = lock(&shared);
-            let Some(item) = next.items.as_mut().and_then(Iterator::next) else {
+            let take = |items: &mut I| if from_end { items.next_back() } else { items.next() };
+            let Some(item) = next.items.as_mut().and_then(take) else {
                 next.items = None;
                 return;
             };
@@ -70,15 +72,16 @@ where
             running.fetch_sub(1, Ordering::Release);
         }
     };
+    let work = &work;
     rayon::in_place_scope(|scope| {
-        (1..threads).for_each(|_| scope.spawn(|_| work()));
-        work();
+        (1..threads).for_each(|thread| scope.spawn(move |_| work(thread % 2 == 1)));
+        work(false);
         let mut polls = 0u32;
         let mut start = None;
         while running.load(Ordering::Acquire) > 0 {
             std::hint::spin_loop();
             polls += 1;
-            if polls % 64 == 0 && start.get_or_insert_with(Instant::now).elapsed() > POLLED {
+            if polls.is_multiple_of(64) && start.get_or_insert_with(Instant::now).elapsed() > POLLED {
                 break;
             }
         }

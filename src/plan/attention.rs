@@ -78,9 +78,15 @@ impl<'a> Search<'a> {
             node.outputs.iter().for_each(|&v| producer[v] = Some(n));
             node.control_deps.iter().for_each(|&d| awaited[d] = true);
         }
-        let scopes = flow.values.iter().map(|v| v.scope == StorageScope::default());
+        let mut reads = vec![0usize; flow.values.len()];
+        for node in &flow.nodes {
+            // Of its second input a conversion reads the type alone.
+            let read = if is::<Cast>(node.op.as_ref()) { 1 } else { node.inputs.len() };
+            node.inputs.iter().take(read).flatten().for_each(|&v| reads[v] += 1);
+        }
+        let plain = flow.values.iter().map(|v| v.scope == StorageScope::default());
         let mut passing: Vec<bool> =
-            flow.users().iter().zip(scopes).map(|(users, plain)| users.len() == 1 && plain).collect();
+            reads.iter().zip(plain).map(|(reads, plain)| *reads == 1 && plain).collect();
         flow.outputs.iter().for_each(|(_, v)| passing[*v] = false);
         Search { flow, producer, passing, awaited }
     }
@@ -176,11 +182,10 @@ impl<'a> Search<'a> {
         let [a, b] = self.inputs(n)?;
         let is_scores =
             |s: ValueId| self.shape(s) == self.shape(v) && self.product(self.unscaled(s).0).is_some();
-        match () {
-            () if is_scores(a) => Some((a, Some(b))),
-            () if is_scores(b) => Some((b, Some(a))),
-            () => None,
+        if is_scores(a) {
+            return Some((a, Some(b)));
         }
+        is_scores(b).then_some((b, Some(a)))
     }
 
     fn attention(&self, last: usize) -> Option<Found> {
@@ -251,6 +256,10 @@ mod tests {
         Arc::new(Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false })
     }
 
+    fn product() -> Arc<dyn Operator> {
+        Arc::new(MatMul::default())
+    }
+
     fn transpose(perm: [i64; 4]) -> Arc<dyn Operator> {
         Arc::new(Transpose { perm: Some(perm.to_vec()) })
     }
@@ -263,12 +272,12 @@ mod tests {
         let ids: Vec<_> =
             inputs.iter().zip(shapes).map(|(n, s)| g.input(*n, DType::F32, s.map(Into::into))).collect();
         let columns = g.op(transpose(perm), &[ids[1]]);
-        let scores = g.op(Arc::new(MatMul::default()), &[ids[0], columns]);
+        let scores = g.op(product(), &[ids[0], columns]);
         let eight = g.constant("eight", Tensor::scalar(8f32));
         let scaled = g.op(ops::div(), &[scores, eight]);
         let masked = g.op(ops::add(), &[ids[3], scaled]);
         let soft = g.op(softmax(), &[masked]);
-        let y = g.op(Arc::new(MatMul::default()), &[soft, ids[2]]);
+        let y = g.op(product(), &[soft, ids[2]]);
         g.output("y", y);
         if shown {
             g.output("soft", soft);

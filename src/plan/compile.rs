@@ -4,17 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
-use super::attention::find_attention;
 use super::barriers::io;
 use super::boundary::{Carrier, cross};
-use super::chains::{ChainLimits, fuse_chains};
-use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
-use super::half::{HalfConstants, Precision, halve};
-use super::idioms::find_functions;
+use super::draft::is_alias;
+use super::flow::{Flow, FlowNode, ValueId, node_error};
+use super::half::{HalfConstants, Precision};
 use super::images::needs;
 use super::in_place::merge_in_place;
+use super::operands::{check_limits, operand_bytes};
 use super::report::{NodeReport, PlanReport};
-use super::rewrite::fuse;
 use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
 use super::storage::{Backing, Life, Storage};
 use super::{
@@ -23,7 +21,7 @@ use super::{
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
-use crate::kernel::{KernelId, KernelSource, NativeKernel, Requires, touch};
+use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
 use crate::memory::coherency::Access;
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::compact;
@@ -52,6 +50,11 @@ pub struct PlanOptions {
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
     pub place_ops: BTreeMap<String, u32>,
+    /// Where nodes go that nobody places.
+    pub device: u32,
+    /// The device of each node of the [`Draft`] that was made with the same options; those of nodes that the
+    /// options above or the graph place are not read.
+    pub assigned: Option<Arc<[u32]>>,
     /// Names of nodes that the graph places on devices which the table does not have, and which run on entry 0.
     pub foreign: BTreeSet<String>,
     /// Lets devices use tensors between them in place, where they can; else the session copies them.
@@ -70,6 +73,8 @@ impl Default for PlanOptions {
             coarse_filter: false,
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
+            device: 0,
+            assigned: None,
             foreign: BTreeSet::new(),
             share: true,
         }
@@ -81,18 +86,13 @@ impl Default for PlanOptions {
 pub struct Compiler<'a> {
     /// The graph.
     pub graph: &'a Graph,
-    /// The session's devices; entry 0 is where nodes go that nobody places.
+    /// The session's devices.
     pub devices: &'a [&'a DeviceInfo],
     /// The caller's decisions.
     pub options: &'a PlanOptions,
     /// Chains that plans share.
     pub programs: &'a Programs,
 }
-
-/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
-const CHAIN_EXPRS: usize = 64;
-/// Tensors that one chain reads and writes, where devices allow so many.
-const CHAIN_BINDINGS: usize = 16;
 
 pub(super) enum NodeWork {
     Alias,
@@ -113,7 +113,7 @@ pub(super) struct Lowering1 {
 impl Lowering1 {
     fn lane(&self) -> Lane {
         match self.work {
-            NodeWork::Session { .. } => Lane::Session,
+            NodeWork::Session { .. } => Lane::Session(self.device),
             _ => Lane::Device(self.device),
         }
     }
@@ -133,20 +133,7 @@ impl Compiler<'_> {
     /// # Errors
     /// [`PlanError`].
     pub fn compile(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Plan, PlanError> {
-        let mut flow = specialize(self.graph, infos, values)?;
-        let nodes = flow.nodes.len();
-        if self.options.fuse {
-            find_functions(&mut flow);
-            find_attention(&mut flow);
-            fuse(&mut flow)?;
-        }
-        let mut fused = nodes - flow.nodes.len();
-        let halved = if self.options.precision == Precision::F16 { self.halve(&mut flow)? } else { 0 };
-        if self.options.fuse && self.options.chains {
-            let nodes = flow.nodes.len();
-            self.fuse_chains(&mut flow)?;
-            fused += nodes - flow.nodes.len();
-        }
+        let (flow, fused, halved) = self.flow(infos, values)?;
         let (mut flow, mut lowered, images) = self.lower_all(flow)?;
         let devices: Vec<u32> = lowered.iter().map(|l| l.device).collect();
         let alias = aliases(&flow, &lowered);
@@ -158,7 +145,7 @@ impl Compiler<'_> {
         let needs = Needs::new(&flow, &steps);
         let order = schedule(&flow, &steps, &needs);
         let cut = Cut::new(&order, &steps, &needs);
-        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs);
+        let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs, &steps);
         emit.pack();
         let mut plan = emit.emit()?;
         plan.report.crossings = crossings;
@@ -173,50 +160,15 @@ impl Compiler<'_> {
         Ok(plan)
     }
 
-    /// Lets nodes compute in `float16`; returns how many do.
-    fn halve(&self, flow: &mut Flow) -> Result<usize, PlanError> {
-        let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
-        if let Some(device) = self.devices.iter().find(lacks) {
-            return Err(PlanError::NoHalf { device: device.name.clone() });
-        }
-        let lowers = |node: &FlowNode, cx: &OpCx| {
-            let device = self.wanted_device(node);
-            let alias = node.op.alias(cx).is_some();
-            device.is_ok_and(|device| alias || self.lower_on(node, cx, device).is_ok())
-        };
-        let count = halve(flow, &self.options.halves, &lowers);
-        flow.drop_dead();
-        Ok(count)
-    }
-
-    fn fuse_chains(&self, flow: &mut Flow) -> Result<(), PlanError> {
-        let devices: Vec<u32> = flow.nodes.iter().map(|n| self.wanted_device(n)).collect::<Result<_, _>>()?;
-        let arguments = self.devices.iter().map(|d| d.limits.max_arguments as usize);
-        let bindings = arguments.fold(CHAIN_BINDINGS, usize::min);
-        let limits = ChainLimits { bindings, exprs: CHAIN_EXPRS };
-        fuse_chains(flow, &devices, limits, self.programs);
-        Ok(())
-    }
-
-    pub(super) fn wanted_device(&self, node: &FlowNode) -> Result<u32, PlanError> {
-        let by_name = self.options.place_nodes.get(&node.name);
-        let by_op = || self.options.place_ops.get(node.op.name());
-        let device = by_name.or_else(by_op).copied().or(node.device).unwrap_or(0);
-        if (device as usize) < self.devices.len() {
-            Ok(device)
-        } else {
-            let devices = self.devices.len();
-            Err(PlanError::UnknownDevice { node: node.name.clone(), device, devices })
-        }
+    pub(super) fn wanted_device(&self, node: &FlowNode) -> u32 {
+        node.device.unwrap_or(self.options.device)
     }
 
     pub(super) fn lower(&self, flow: &Flow, n: usize) -> Result<Lowering1, PlanError> {
         let node = &flow.nodes[n];
-        let wanted = self.wanted_device(node)?;
+        let wanted = self.wanted_device(node);
         let cx = flow.cx(n);
-        if let Some(i) = node.op.alias(&cx)
-            && node.inputs.get(i).copied().flatten().is_some()
-        {
+        if is_alias(node, &cx) {
             return Ok(Lowering1 { device: wanted, fallback: None, work: NodeWork::Alias });
         }
         let native = self.devices.iter().position(|d| d.native).map(|d| d as u32);
@@ -239,6 +191,15 @@ impl Compiler<'_> {
             }
         }
         Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason: reasons.join("; ") })
+    }
+
+    /// How many commands a node becomes on `device`.
+    pub(super) fn commands_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<u32, OpError> {
+        Ok(match self.lower_on(node, cx, device)? {
+            NodeWork::Alias => 0,
+            NodeWork::Native(_) | NodeWork::Session { .. } => 1,
+            NodeWork::Device(lowered) => lowered.steps.len() as u32,
+        })
     }
 
     fn carry(&self, flow: &Flow, n: usize, carrier: Carrier) -> Result<Lowering1, PlanError> {
@@ -265,34 +226,6 @@ impl Compiler<'_> {
         check_limits(&lowered, cx, info)?;
         Ok(NodeWork::Device(lowered))
     }
-}
-
-/// Every range that a dispatch binds must fit the device's longest argument.
-fn check_limits(lowered: &Lowered, cx: &OpCx, info: &DeviceInfo) -> Result<(), OpError> {
-    let limit = info.limits.max_argument_bytes;
-    for step in &lowered.steps {
-        let Step::Dispatch { args, .. } = step else { continue };
-        for arg in args {
-            let bytes = operand_bytes(*arg, lowered, cx);
-            if bytes > limit {
-                return Err(OpError::unsupported(format!(
-                    "a tensor of {bytes} bytes is above the device's longest kernel argument of {limit}"
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn operand_bytes(operand: Operand, lowered: &Lowered, cx: &OpCx) -> u64 {
-    let bytes = match operand {
-        Operand::Input(i) | Operand::Image(i, _) => cx.input_opt(i).map_or(0, TensorInfo::bytes),
-        Operand::Output(i) | Operand::ImageOutput(i) => cx.outputs().get(i).map_or(0, TensorInfo::bytes),
-        Operand::Scratch(i) => lowered.scratch.get(i).copied().unwrap_or(0),
-        Operand::Packed(i) => lowered.packed.get(i).map_or(0, |p| p.bytes),
-        Operand::Unused => 0,
-    };
-    bytes as u64
 }
 
 /// For each node the input whose bytes it passes on, if it does nothing else.
@@ -350,6 +283,7 @@ impl<'a> Emitter<'a> {
         order: &'a [usize],
         cut: &'a Cut,
         needs: &'a Needs,
+        steps: &[Placed],
     ) -> Self {
         let mut storage = Storage::new(flow, &aliases(flow, lowered));
         if compiler.options.in_place {
@@ -372,11 +306,10 @@ impl<'a> Emitter<'a> {
         }
         // Copies into outputs run after everything else.
         for &(_, v) in &storage.copies {
-            let device = copied_on(flow, lowered, &storage, v);
+            let device = copied_on(flow, lowered, &storage, v, compiler.options.device);
             life.entry(storage.root(v)).or_default().touch(order.len() as u32, device);
         }
-        let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(flow, lowered, n)).collect();
-        let touched = steps_of(order, flow, &steps, &|v| storage.root(v));
+        let touched = steps_of(order, flow, steps, &|v| storage.root(v));
         Emitter {
             compiler,
             flow,
@@ -505,7 +438,7 @@ impl<'a> Emitter<'a> {
                 continue;
             }
             if cut.replace(self.cut.of[step]) != Some(self.cut.of[step]) {
-                let by_session = self.lowered[n].lane() == Lane::Session;
+                let by_session = matches!(self.lowered[n].lane(), Lane::Session(_));
                 segments.push(Segment { by_session, ..Segment::new(device) });
             }
             push_commands(&mut segments, works, node, self.joined(n));
@@ -516,7 +449,7 @@ impl<'a> Emitter<'a> {
             let info = &self.flow.values[v].info;
             let bytes = info.bytes() as u64;
             let node = nodes.len() as u32;
-            let device = copied_on(self.flow, self.lowered, &self.storage, v);
+            let device = copied_on(self.flow, self.lowered, &self.storage, v, self.compiler.options.device);
             let mut works = Vec::new();
             if bytes > 0 {
                 let src = self.loc(v, device)?;
@@ -776,10 +709,10 @@ impl<'a> Emitter<'a> {
 }
 
 /// The device that copies value `v` into an output: the one that made it.
-fn copied_on(flow: &Flow, lowered: &[Lowering1], storage: &Storage, v: ValueId) -> u32 {
+fn copied_on(flow: &Flow, lowered: &[Lowering1], storage: &Storage, v: ValueId, otherwise: u32) -> u32 {
     let root = storage.root(v);
     let maker = flow.nodes.iter().position(|node| node.outputs.contains(&root));
-    maker.and_then(|n| lowered.get(n)).map_or(0, |l| l.device)
+    maker.and_then(|n| lowered.get(n)).map_or(otherwise, |l| l.device)
 }
 
 /// Adds commands to the last segment.

@@ -321,7 +321,7 @@ impl Compiler<'_> {
             let lowered = lower(&flow)?;
             return Ok((flow, lowered, Vec::new()));
         }
-        let wanted: Vec<u32> = flow.nodes.iter().map(|n| self.wanted_device(n)).collect::<Result<_, _>>()?;
+        let wanted: Vec<u32> = flow.nodes.iter().map(|n| self.wanted_device(n)).collect();
         let mut with = flow.clone();
         let mut reports = make_images(&mut with, self.devices, &wanted);
         let lowered: Vec<Lowering1> = lower(&with)?;

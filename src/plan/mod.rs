@@ -6,11 +6,14 @@ mod barriers;
 mod boundary;
 mod chains;
 mod compile;
+mod draft;
 mod flow;
 mod half;
 mod idioms;
 mod images;
 mod in_place;
+mod operands;
+pub mod place;
 mod report;
 mod rewrite;
 mod segments;
@@ -22,11 +25,12 @@ pub use barriers::{ResourceMap, insert_barriers};
 pub use boundary::{Crossing, CrossingReport};
 pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
+pub use draft::{BoundaryCost, Draft, DraftNode};
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
 pub use half::{HalfConstants, Precision};
 pub use idioms::find_functions;
 pub use images::{ImageReport, PlannedImage};
-pub use report::{NodeReport, PlanReport};
+pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use rewrite::fuse;
 pub use segments::order_segments;
 pub use split::{Feed, HostStep, Split, StepInput, choose, split};
@@ -96,7 +100,10 @@ pub enum PlanError {
         source: KernelError,
     },
     /// A node asks for a device that is not in the table.
-    #[error("node {node:?} is placed on device {device}, the session has {devices}")]
+    #[error(
+        "node {node:?} is placed on entry {device} of the device table, which has {devices}: place it on an entry below \
+         that, or add the device"
+    )]
     UnknownDevice {
         /// The node.
         node: String,
@@ -104,6 +111,16 @@ pub enum PlanError {
         device: u32,
         /// How many devices there are.
         devices: usize,
+    },
+    /// Devices were assigned to the nodes of another draft.
+    #[error(
+        "devices are assigned to {assigned} nodes, the graph has {nodes} once it is specialized and fused"
+    )]
+    Assignment {
+        /// How many nodes have a device.
+        assigned: usize,
+        /// How many nodes there are.
+        nodes: usize,
     },
     /// Half precision was asked for and a device has no storage for it.
     #[error("device {device:?} has no 16-bit storage, which half precision needs; use float32")]

@@ -1,5 +1,6 @@
 //! What a plan decided, for people and for JSON.
 
+use super::place::Roofline;
 use super::{CrossingReport, ImageReport, PlannedArena};
 use crate::ops::Cost;
 
@@ -51,4 +52,49 @@ pub struct PlanReport {
     pub constant_bytes: u64,
     /// What all nodes cost.
     pub cost: Cost,
+    /// How devices were chosen, where they were chosen automatically.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementReport>,
+}
+
+/// How the devices of nodes were chosen.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct PlacementReport {
+    /// What there was to choose from.
+    pub candidates: Vec<CandidateReport>,
+    /// Which of them was chosen.
+    pub chosen: usize,
+    /// The choice was made before and kept.
+    pub cached: bool,
+    /// Speeds of the devices.
+    pub devices: Vec<Roofline>,
+    /// Operators that were timed for this choice.
+    pub timed: usize,
+    /// For each node of [`PlanReport::nodes`] what was known of it; nothing of copies of outputs.
+    pub nodes: Vec<NodeEstimate>,
+    /// Nanoseconds that the choice took.
+    pub nanos: u64,
+}
+
+/// One placement that could be chosen.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct CandidateReport {
+    /// The entry of the device table that has every node that can run there and is not placed elsewhere; `None` for the
+    /// placement that is cheapest by the estimates.
+    pub device: Option<u32>,
+    /// Nanoseconds of a run by the estimates.
+    pub estimate_ns: u64,
+    /// Nanoseconds of the fastest run of several, where it was run.
+    pub measured_ns: Option<u64>,
+}
+
+/// What was known of a node when its device was chosen.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct NodeEstimate {
+    /// For each device the nanoseconds expected there; `None` where the node must not or cannot run.
+    pub nanos: Vec<Option<u64>>,
+    /// The times come from runs of the operator, not from the device's speeds.
+    pub timed: bool,
+    /// It was placed by the caller or the graph.
+    pub fixed: bool,
 }

@@ -47,7 +47,8 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
             continue;
         }
         let (a, b) = (&flow.nodes[first], &flow.nodes[next]);
-        if a.device != b.device || flow.values[out].scope != Default::default() {
+        // A node that is placed nowhere goes with the one before it.
+        if b.device.is_some() && a.device != b.device || flow.values[out].scope != Default::default() {
             continue;
         }
         let Some(at) = b.inputs.iter().position(|i| *i == Some(out)) else { continue };
@@ -56,7 +57,7 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
         };
         let (own, theirs) = (a.inputs.clone(), b.inputs.clone());
         let mut control_deps = a.control_deps.clone();
-        let name = a.name.clone();
+        let (name, device) = (a.name.clone(), a.device);
         let inputs = absorbed
             .inputs
             .into_iter()
@@ -76,6 +77,7 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
         merged.op = absorbed.op;
         merged.inputs = inputs;
         merged.control_deps = control_deps;
+        merged.device = device;
         for &v in flow.nodes[next].inputs.clone().iter().flatten() {
             for u in users[v].iter_mut().filter(|u| **u == first) {
                 *u = next;

@@ -18,8 +18,8 @@ const WORTH_A_SUBMISSION: u64 = 4 << 20;
 pub(super) enum Lane {
     /// On the queue of a device.
     Device(u32),
-    /// The session does it itself.
-    Session,
+    /// The session does it itself, for a device.
+    Session(u32),
 }
 
 /// What is known of one node before it gets its place in the order.
@@ -391,7 +391,7 @@ pub(super) fn steps_of(
 impl Segment {
     /// Where it runs.
     pub(super) fn lane(&self) -> Lane {
-        if self.by_session { Lane::Session } else { Lane::Device(self.device) }
+        if self.by_session { Lane::Session(self.device) } else { Lane::Device(self.device) }
     }
 }
 

@@ -9,7 +9,7 @@ use super::compiled::Compiled;
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
 use super::route::{Leg, LegWork, Move, Run};
-use super::slot::{BindPolicy, Side, Slot, Source, atoms};
+use super::slot::{BindPolicy, Side, Slot, Source, SourceKey, atoms};
 use super::stage::{Held, HeldMemory, Rest, owned};
 use crate::device::{Buffer, Event, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
@@ -240,6 +240,7 @@ impl<'e> Binding<'e> {
             }
             seen.push((place, base, range));
         }
+        self.check_written_once(&plan)?;
         if !shared.is_empty() {
             let infos: Vec<_> = self.inner.devices.iter().map(|d| d.context.info()).collect();
             let resolve = |p| shared.get(&p).copied().unwrap_or((p, 0));
@@ -264,6 +265,21 @@ impl<'e> Binding<'e> {
         }
         let name = |p| self.io(plan, p).name.clone();
         Err(SessionError::Overlap { first: name(a), second: name(b) }.into())
+    }
+
+    /// Two outputs in the same bytes of the process, also where each is copied there.
+    fn check_written_once(&self, plan: &Plan) -> Result<(), Error> {
+        let mut seen: Vec<(ByteRange, &str)> = Vec::new();
+        for (slot, io) in self.outputs.iter().zip(&plan.outputs) {
+            let Some(SourceKey::Host(start, _)) = slot.source.key() else { continue };
+            let range = ByteRange::new(start, start.saturating_add(io.info.bytes() as u64));
+            if let Some((_, other)) = seen.iter().find(|(theirs, _)| theirs.overlaps(range)) {
+                let (first, second) = ((*other).to_owned(), io.name.clone());
+                return Err(SessionError::Overlap { first, second }.into());
+            }
+            seen.push((range, &io.name));
+        }
+        Ok(())
     }
 
     fn io<'p>(&self, plan: &'p Plan, place: Place) -> &'p crate::plan::PlannedIo {
@@ -316,7 +332,7 @@ impl<'e> Binding<'e> {
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
-        let atom = self.device(d).context.info().limits.non_coherent_atom;
+        let atom = self.device(d).context.info().limits.non_coherent_atom.max(1);
         let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
             slots.iter().flat_map(|slot| slot.host_ranges(d, atom)).collect()
         };
@@ -568,6 +584,9 @@ impl<'e> Binding<'e> {
     /// As [`Binding::get_output`], and [`SessionError::Capacity`].
     pub fn read_output(&self, name: &str, bytes: &mut [u8]) -> Result<(), Error> {
         let (stage, o) = self.stage_of(name)?;
+        if !stage.has_run {
+            return Err(SessionError::NotRun.into());
+        }
         let needed = stage.compiled.plan.outputs[o].info.bytes() as u64;
         if bytes.len() as u64 != needed {
             let got = bytes.len() as u64;

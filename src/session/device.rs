@@ -50,6 +50,7 @@ impl Device {
             None => DevicePolicy { kind, import_supported: false, ..DevicePolicy::host() },
         };
         DevicePolicy {
+            dma_buf_supported: self.context.imports_dma_bufs(),
             copy_threshold,
             strict,
             storage_offset_alignment: info.limits.argument_alignment,

@@ -110,15 +110,23 @@ pub enum SessionError {
         /// Bytes given.
         got: u64,
     },
-    /// Memory bound to an output is read by an input later than it is written.
+    /// Memory bound to an output is read by an input later than it is written, or written by another output.
     #[error(
-        "{first:?} and {second:?} share memory, and the graph writes one before it has read the other; bind them apart"
+        "{first:?} and {second:?} share memory, and the graph writes one before it is done with the other; bind them apart"
     )]
     Overlap {
         /// One input or output.
         first: String,
         /// The other.
         second: String,
+    },
+    /// A buffer is of another context than the device that uses it.
+    #[error("the memory of {name:?} is a buffer of another context than {device}; make it on that one")]
+    OtherContext {
+        /// The input or output.
+        name: String,
+        /// The device's name.
+        device: String,
     },
     /// A tensor does not lie compactly in its memory.
     #[error("{name:?} must be compact, with strides {expected:?}; got {got:?}")]
@@ -144,6 +152,36 @@ pub enum SessionError {
     /// A result was asked for before there was one.
     #[error("there is no result yet: run first")]
     NotRun,
+    /// A node or operator is placed that the model does not have.
+    #[error(
+        "{what} {name:?} is placed on entry {device} of the device table, but the model has none of that name; it has \
+         {known:?}"
+    )]
+    UnknownPlace {
+        /// "node" or "operator".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The entry.
+        device: u32,
+        /// Names there are: the most alike of nodes, all of operators.
+        known: Vec<String>,
+    },
+    /// A node or operator is placed on a device that is not in the table.
+    #[error(
+        "{what} {name:?} is placed on entry {device} of the device table, which has {devices}: place it on an entry below \
+         that, or add the device"
+    )]
+    NoEntry {
+        /// "node" or "operator".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The entry.
+        device: u32,
+        /// How many devices there are.
+        devices: usize,
+    },
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,

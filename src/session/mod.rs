@@ -13,7 +13,9 @@ mod control;
 mod device;
 mod error;
 mod options;
+mod overrides;
 mod params;
+mod placement;
 mod profile;
 mod rebind;
 mod route;
@@ -29,6 +31,7 @@ pub use binding::{Binding, HostView, Pending};
 pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
+pub use placement::{Placement, PlacementCache};
 pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
 
@@ -285,13 +288,16 @@ impl Inner {
         let mut signature = Signature { inputs, values: BTreeMap::new() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
         let mut graph = Arc::clone(&self.graph);
-        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| {
+        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| -> Result<Compiled, Error> {
+            if let Some(placer) = &self.options.placer {
+                return placer.compile(self, graph, infos, known);
+            }
             let usable = self.sources.usable(&self.devices);
             let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
             let (options, programs) = (&self.options.plan, self.sources.programs());
             let mut plan = Compiler { graph, devices: &devices, options, programs }.compile(infos, known)?;
             plan.report.remarks = self.sources.remarks();
-            Ok(plan)
+            Compiled::new(plan, &self.devices, &self.params, &self.sources)
         };
         loop {
             // A plan made before for these shapes tells which values it depends on.
@@ -299,13 +305,13 @@ impl Inner {
                 return Ok(found);
             }
             let remarks = self.sources.remarks().len();
-            let plan = match compile(&graph, &known) {
-                Ok(plan) => Some(plan),
-                Err(PlanError::Choose { node, then }) => {
+            let compiled = match compile(&graph, &known) {
+                Ok(compiled) => Some(compiled),
+                Err(Error::Plan(PlanError::Choose { node, then })) => {
                     graph = Arc::new(plan::choose(&graph, node, then)?);
                     continue;
                 }
-                Err(PlanError::NeedsValues { inputs, .. })
+                Err(Error::Plan(PlanError::NeedsValues { inputs, .. }))
                     if inputs.iter().all(|i| values.contains_key(i))
                         && inputs.iter().any(|i| !known.contains_key(i)) =>
                 {
@@ -316,15 +322,20 @@ impl Inner {
                     }
                     continue;
                 }
-                Err(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. }) => None,
-                Err(e) => return Err(e.into()),
+                Err(Error::Plan(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. })) => None,
+                // At most once for every device: what it refused is not planned again.
+                Err(_) if self.sources.remarks().len() > remarks => continue,
+                Err(e) => return Err(e),
             };
-            let (plan, stage) = match plan {
-                Some(plan) => (plan, None),
+            let compiled = match compiled {
+                Some(compiled) => compiled,
                 None => match plan::split(&graph, infos, &known) {
                     Ok(split) => {
-                        let plan = compile(&split.head, &known)?;
-                        (plan, Some(Arc::new(Stage::new(self, split))))
+                        let head = match compile(&split.head, &known) {
+                            Err(_) if self.sources.remarks().len() > remarks => continue,
+                            head => head?,
+                        };
+                        Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
                     }
                     Err(PlanError::Choose { node, then }) => {
                         graph = Arc::new(plan::choose(&graph, node, then)?);
@@ -332,11 +343,6 @@ impl Inner {
                     }
                     Err(e) => return Err(e.into()),
                 },
-            };
-            let compiled = match Compiled::new(plan, &self.devices, &self.params, &self.sources, stage) {
-                // At most once for every device: what it refused is not planned again.
-                Err(_) if self.sources.remarks().len() > remarks => continue,
-                compiled => compiled?,
             };
             let compiled = Arc::new(compiled);
             let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);

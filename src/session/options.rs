@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::arena::SharedArena;
 use super::device::Device;
 use super::error::{Error, SessionError};
 use super::params::ParamStore;
+use super::placement::{BUDGET, Placement, PlacementCache, Placer};
 use super::slot::BindPolicy;
-use super::{Inner, Session};
+use super::{Inner, Session, overrides};
 use crate::backend::{ContextDesc, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
@@ -23,6 +25,8 @@ pub(super) struct Options {
     pub(super) plan: PlanOptions,
     pub(super) bind: BindPolicy,
     pub(super) arena: Option<Arc<SharedArena>>,
+    /// Chooses devices, where that is automatic.
+    pub(super) placer: Option<Arc<Placer>>,
 }
 
 #[derive(Debug)]
@@ -43,6 +47,9 @@ pub struct SessionBuilder {
     bind: BindPolicy,
     params: Option<Arc<ParamStore>>,
     arena: Option<Arc<SharedArena>>,
+    placement: Placement,
+    placement_cache: Option<Arc<PlacementCache>>,
+    placement_budget: Duration,
 }
 
 impl Default for SessionBuilder {
@@ -57,6 +64,9 @@ impl Default for SessionBuilder {
             bind: BindPolicy { strict: false, copy_threshold: DEFAULT_COPY_THRESHOLD },
             params: None,
             arena: None,
+            placement: Placement::Manual,
+            placement_cache: None,
+            placement_budget: BUDGET,
         }
     }
 }
@@ -162,6 +172,28 @@ impl SessionBuilder {
         self
     }
 
+    /// How nodes get their devices that neither the graph nor [`SessionBuilder::place_node`] nor
+    /// [`SessionBuilder::place_op`] places.
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// What automatic placement knows from before, and keeps what it learns in. Without one it is in the folder of
+    /// [`ContextDesc::cache_dir`], or in memory for this session alone.
+    pub fn placement_cache(mut self, cache: Arc<PlacementCache>) -> Self {
+        self.placement_cache = Some(cache);
+        self
+    }
+
+    /// The most time that automatic placement spends on measurements, all plans of the session together; 2 s unless
+    /// told. Measuring the speeds of a device, once for all sessions with one cache, is not counted. With no time
+    /// estimates decide.
+    pub fn placement_budget(mut self, budget: Duration) -> Self {
+        self.placement_budget = budget;
+        self
+    }
+
     /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
     /// without, the session copies them, and what that costs can be measured.
     pub fn share_memory(mut self, share: bool) -> Self {
@@ -198,7 +230,8 @@ impl SessionBuilder {
     /// Loads the model, opens the devices.
     ///
     /// # Errors
-    /// [`Error::Load`], [`Error::Registry`], [`Error::Device`].
+    /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::UnknownPlace`] and
+    /// [`SessionError::NoEntry`] for what [`SessionBuilder::place_node`] and [`SessionBuilder::place_op`] say.
     pub fn build(self) -> Result<Session, Error> {
         if self.graph.is_none() && self.path.is_none() {
             return Err(SessionError::NoModel.into());
@@ -234,10 +267,16 @@ impl SessionBuilder {
         if let Some(store) = &self.params {
             store.unify(&mut graph)?;
         }
+        overrides::check(&plan, &graph, devices.len())?;
+        let placer = (self.placement == Placement::Auto).then(|| {
+            let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
+            let cache = self.placement_cache.or_else(folder).unwrap_or_default();
+            Arc::new(Placer::new(cache, self.placement_budget))
+        });
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan, bind: self.bind, arena: self.arena },
+            options: Options { plan, bind: self.bind, arena: self.arena, placer },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),

@@ -139,7 +139,7 @@ impl Binding<'_> {
     /// Bytes of inputs, outputs and tensors between devices that each run copies, and those that it does not.
     pub fn bytes_moved(&self) -> (u64, u64) {
         let verdicts = self.verdicts().map(|v| {
-            let copies = v.path.copies_on_cpu() || v.path.copies_on_device();
+            let copies = v.path.copies_on_cpu() || v.copies_on_device();
             (if copies { v.bytes } else { 0 }, v.bytes)
         });
         let crossings = self.plan().report.crossings.iter().map(|c| (c.copied(), c.bytes));

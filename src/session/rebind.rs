@@ -35,14 +35,16 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// As there.
     pub fn rebind_output(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
-        self.has_run = false;
         let planned = self.compiled.plan.outputs.iter().any(|io| io.name == name);
         if let (false, Some(rest), Some(_)) = (planned, &mut self.rest, self.inner.graph.output(name)) {
             rest.rebind_output(name, memory.into_source().0);
+            self.has_run = false;
             return Ok(());
         }
         let o = position(&self.compiled.plan.outputs, "output", name)?;
-        self.rebind_one(Side::Output, o, memory)
+        self.rebind_one(Side::Output, o, memory)?;
+        self.has_run = false;
+        Ok(())
     }
 
     fn planned(&self, side: Side, at: usize) -> &PlannedIo {

@@ -60,12 +60,9 @@ impl Move {
 }
 
 impl Leg {
-    /// The queue it is on; the session's own copies are on none and follow one another.
-    fn lane(&self) -> Option<u32> {
-        match self.work {
-            LegWork::Commands(_) => Some(self.device),
-            LegWork::Moves(_) => None,
-        }
+    /// What it follows others in: a device's queue, or the session's copies to it.
+    fn lane(&self) -> (bool, u32) {
+        (matches!(self.work, LegWork::Commands(_)), self.device)
     }
 
     /// Starts it, and waits where it is no submission.
@@ -107,7 +104,7 @@ impl Run {
             times: vec![None; legs.len()],
             error: None,
         };
-        let mut lanes: BTreeMap<Option<u32>, VecDeque<usize>> = BTreeMap::new();
+        let mut lanes: BTreeMap<(bool, u32), VecDeque<usize>> = BTreeMap::new();
         for (s, leg) in legs.iter().enumerate() {
             lanes.entry(leg.lane()).or_default().push_back(s);
         }
@@ -129,9 +126,9 @@ impl Run {
                     }
                 }
             }
-            if run.error.is_some() {
+            if let Some(error) = run.error.take() {
                 run.wait();
-                return Err(run.error.take().unwrap_or(super::SessionError::NotRun.into()));
+                return Err(error);
             }
             if lanes.values().all(VecDeque::is_empty) {
                 return Ok(run);

@@ -8,9 +8,11 @@ use super::device::{Device, part};
 use super::error::{Error, SessionError};
 use crate::backend::Placement;
 use crate::device::{self, Buffer, Lent};
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::{
-    Choice, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose, plan_window,
+    Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
+    plan_window,
 };
 use crate::memory::os;
 use crate::memory::range::ByteRange;
@@ -186,6 +188,11 @@ impl<'e> Slot<'e> {
                 return Ok(());
             }
             Source::Buffer(buffer) => {
+                // Contexts number their buffers alike, so a foreign one would name some other buffer here.
+                if buffer.context_id() != device.context.id() {
+                    let (name, device) = (io.name.clone(), device.context.info().name.clone());
+                    return Err(SessionError::OtherContext { name, device }.into());
+                }
                 check_capacity(io, buffer.bytes())?;
                 let reason = Choice { path: Path::Direct, reason: Reason::Resident, window: None };
                 let request = Request::new(0, bytes, access, Err(Refusal::NotSupported));
@@ -199,23 +206,32 @@ impl<'e> Slot<'e> {
         check_capacity(io, given)?;
         let ladder = device.policy(policy.copy_threshold, policy.strict);
         let mut request = request(device, io, address, access);
+        // Kept until the import keeps it.
+        let mut _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
-        let imported = if choice.path.imports() || choice.path == Path::Host {
-            match self.import(device) {
-                Ok(buffer) => Some(buffer),
+        let imported = loop {
+            if !choice.path.imports() && !matches!(choice.path, Path::Host | Path::DmaBuf) {
+                break None;
+            }
+            match self.import(device, choice.path) {
+                Ok(buffer) => break Some(buffer),
                 Err(device::Error::Import(ImportError::Refused(refusal))) => {
-                    request.window = Err(refusal);
+                    (request.window, request.dma_buf) = (Err(refusal), None);
+                    let failed = choice.path;
+                    if failed != Path::DmaBuf {
+                        _offered = self.offer_dma_buf(&mut request, &ladder);
+                    }
                     choice = decide(io, &request, &ladder)?;
-                    None
+                    if choice.path == failed {
+                        break None;
+                    }
                 }
                 Err(e) => return Err(e.into()),
             }
-        } else {
-            None
         };
         self.verdicts.push(choice.verdict(&io.name, &request));
-        match (choice.path, imported) {
-            (Path::ImportedDma, Some(buffer)) => {
+        match (choice.copies_on_device(), imported) {
+            (true, Some(buffer)) => {
                 let own = device.buffer(bytes, Placement::Device, "device copy of a bound tensor")?;
                 self.transfer.insert(d, buffer.sub_buffer(0, bytes)?);
                 self.compute.insert(d, own);
@@ -228,10 +244,29 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
-    fn import(&self, device: &Device) -> Result<Buffer, device::Error> {
+    /// Where the pages themselves are refused and they are a memory file's: its dma-buf, or why there is none.
+    fn offer_dma_buf(&self, request: &mut Request, ladder: &DevicePolicy) -> Option<Arc<DmaBuf>> {
+        let Source::Region(region, range) = &self.source else { return None };
+        let wanted = ladder.dma_buf_supported && (request.window.is_err() || !ladder.import_supported);
+        match region.memory_file().filter(|_| wanted)?.dma_buf() {
+            Ok(pages) => {
+                request.dma_buf = Some(Window { offset: range.start, ..region.window() });
+                Some(pages)
+            }
+            Err(refusal) => {
+                request.window = Err(refusal);
+                None
+            }
+        }
+    }
+
+    fn import(&self, device: &Device, path: Path) -> Result<Buffer, device::Error> {
         match &self.source {
             Source::Region(region, range) => {
-                let whole = device.context.import(region)?;
+                let whole = match path {
+                    Path::DmaBuf => device.context.import_dma_buf(region)?,
+                    _ => device.context.import(region)?,
+                };
                 Ok(whole.sub_buffer(range.start, range.bytes())?)
             }
             Source::Lent(lent, range) => {
@@ -296,7 +331,7 @@ impl<'e> Slot<'e> {
     }
 
     /// Ranges of non-coherent memory on device `d` that the host writes (input) or reads (output): where it copies
-    /// to, and the caller's own memory where that is imported.
+    /// to, and the caller's own memory where that is imported. Whole atoms of `atom` bytes, or up to the memory's end.
     pub(super) fn host_ranges(&self, d: u32, atom: u64) -> impl Iterator<Item = BufferRange> {
         let staged = self.stage.iter().filter(move |(on, _)| *on == d).map(|(_, buffer)| buffer);
         let imported = self.compute.get(&d).into_iter().chain(self.transfer.get(&d));
@@ -396,11 +431,7 @@ fn check_capacity(io: &PlannedIo, got: u64) -> Result<(), SessionError> {
     if got >= needed { Ok(()) } else { Err(SessionError::Capacity { name: io.name.clone(), needed, got }) }
 }
 
-fn decide(
-    io: &PlannedIo,
-    request: &Request,
-    ladder: &crate::memory::import::DevicePolicy,
-) -> Result<Choice, Error> {
+fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Choice, Error> {
     choose(request, ladder).map_err(|e| match e {
         ImportError::Strict { .. } => SessionError::Strict { verdict: format!("{}: {e}", io.name) }.into(),
         e => Error::Device(device::Error::Import(e)),

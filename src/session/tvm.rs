@@ -99,8 +99,14 @@ impl ExternalTensor {
         &self.info
     }
 
-    /// Checks strides and length.
-    fn check(&self, name: &str) -> Result<(), SessionError> {
+    /// Checks strides, length, and whose memory it is.
+    fn check(&self, name: &str, contexts: &[Context]) -> Result<(), SessionError> {
+        if let External::Buffer(buffer) = &self.memory
+            && contexts.iter().all(|c| c.id() != buffer.context_id())
+        {
+            let device = contexts.first().map_or_else(|| "any".to_owned(), |c| c.info().name.clone());
+            return Err(SessionError::OtherContext { name: name.to_owned(), device });
+        }
         if let Some(strides) = &self.strides {
             let dims = self.info.shape.to_vec();
             let mut compact = vec![1i64; dims.len()];
@@ -253,6 +259,25 @@ impl GraphModule {
         self.graph.outputs().iter().map(|(name, _)| name.as_str()).collect()
     }
 
+    /// The inputs that are no parameters.
+    pub fn get_input_info(&self) -> Vec<IoInfo> {
+        self.inputs().into_iter().filter(|io| !self.params.contains_key(&io.name)).collect()
+    }
+
+    /// The outputs as planned for the inputs that are set; those whose sizes only the run decides are left out.
+    ///
+    /// # Errors
+    /// [`SessionError::Unbound`], [`Error::Plan`].
+    pub fn get_output_info(&mut self) -> Result<Vec<IoInfo>, Error> {
+        let plan = self.builder()?.plan()?;
+        let info = |io: crate::plan::PlannedIo| IoInfo {
+            name: io.name,
+            dtype: Some(io.info.dtype),
+            shape: Some((&io.info.shape).into()),
+        };
+        Ok(plan.outputs.into_iter().map(info).collect())
+    }
+
     /// How many inputs there are, parameters included.
     pub fn get_num_inputs(&self) -> usize {
         self.graph.inputs().len()
@@ -290,7 +315,8 @@ impl GraphModule {
     /// stays imported beside the memory that follows it, so that two buffers in turn cost no import.
     ///
     /// # Errors
-    /// As [`GraphModule::set_input`], and [`SessionError::Strides`], [`SessionError::Capacity`].
+    /// As [`GraphModule::set_input`], and [`SessionError::Strides`], [`SessionError::Capacity`],
+    /// [`SessionError::OtherContext`].
     pub fn set_input_zero_copy<'k>(
         &mut self,
         key: impl Into<Key<'k>>,
@@ -298,7 +324,7 @@ impl GraphModule {
     ) -> Result<(), Error> {
         let name = self.input_name(key.into())?;
         self.check_declared(&name, &tensor.info)?;
-        tensor.check(&name)?;
+        tensor.check(&name, &self.contexts)?;
         self.give(name, Given::Placed(tensor.clone()));
         Ok(())
     }
@@ -307,15 +333,14 @@ impl GraphModule {
     /// has is known once all inputs are set or have fixed shapes; before that, the run checks it.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`], [`SessionError::Strides`],
-    /// [`SessionError::Capacity`].
+    /// As [`GraphModule::set_input_zero_copy`].
     pub fn set_output_zero_copy<'k>(
         &mut self,
         key: impl Into<Key<'k>>,
         tensor: &ExternalTensor,
     ) -> Result<(), Error> {
         let name = self.output_name(key.into())?;
-        tensor.check(&name)?;
+        tensor.check(&name, &self.contexts)?;
         match self.builder() {
             Ok(builder) => check_output(&builder, &name, tensor)?,
             // The shapes are not known yet.
@@ -474,6 +499,15 @@ impl GraphModule {
         }
     }
 
+    /// Copies an output of the last run to `bytes`, which has exactly its length.
+    ///
+    /// # Errors
+    /// As [`GraphModule::get_output`], and [`SessionError::Capacity`].
+    pub fn get_output_into<'k>(&self, key: impl Into<Key<'k>>, bytes: &mut [u8]) -> Result<(), Error> {
+        let name = self.output_name(key.into())?;
+        self.bound()?.read_output(&name, bytes)
+    }
+
     /// Lends an output in place, where the host can see its memory ([`Binding::host_view`]).
     ///
     /// # Errors
@@ -616,8 +650,17 @@ impl GraphModule {
         find("input", key, &names)
     }
 
+    /// TVM's `set_output_zero_copy` names an output "node:number"; that is taken beside the name alone.
     fn output_name(&self, key: Key<'_>) -> Result<String, SessionError> {
-        find("output", key, &self.outputs())
+        let names = self.outputs();
+        find("output", key, &names).or_else(|e| match key {
+            Key::Name(full) => (full.rsplit_once(':'))
+                .and_then(|(name, number)| Some((name, names.get(number.parse::<usize>().ok()?)?)))
+                .filter(|(name, at)| name == *at)
+                .map(|(name, _)| name.to_owned())
+                .ok_or(e),
+            Key::Index(_) => Err(e),
+        })
     }
 
     fn check_declared(&self, name: &str, got: &TensorInfo) -> Result<(), SessionError> {

@@ -12,6 +12,7 @@ pub mod eval;
 mod lanes;
 mod layout;
 pub(crate) mod math;
+pub mod opencl_c;
 pub mod parse;
 pub mod pointwise;
 pub mod reflect;

@@ -100,6 +100,32 @@ fn devices_are_listed_as_table_and_json() {
     fails(dir.path(), 2, &["devices", "nosuch"], &["no device API \"nosuch\"", "cpu"]);
 }
 
+/// Where there is no driver of it, the listing says why.
+#[test]
+#[cfg(feature = "opencl")]
+fn devices_of_opencl_are_listed_with_what_trying_them_found() {
+    let dir = folder();
+    let json = ends(dir.path(), 0, &["devices", "opencl", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let devices = json["devices"].as_array().unwrap();
+    let required = std::env::var("REQUIRE_BACKENDS").is_ok_and(|list| list.contains("opencl"));
+    if devices.is_empty() {
+        assert!(!required, "{json}");
+        assert!(json["unavailable"][0]["reason"].is_string(), "{json}");
+        return;
+    }
+    let table = ends(dir.path(), 0, &["devices", "opencl"]);
+    for (at, device) in devices.iter().enumerate() {
+        let selector = format!("opencl:{at}");
+        assert_eq!((device["selector"].as_str(), device["api"].as_str()), (Some(&*selector), Some("opencl")));
+        assert_eq!(device["native"].as_bool(), Some(false));
+        assert!(device["limits"]["argument_alignment"].as_u64().unwrap() >= 16, "{device}");
+        says(&table, &[&selector, device["name"].as_str().unwrap()]);
+    }
+    assert!(!required || devices.iter().any(|device| device["unusable"].is_null()), "{json}");
+    assert!(!table.contains("cpu:0"), "{table}");
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_crash() {
     let dir = with_add();
@@ -249,10 +275,42 @@ fn nodes_can_be_placed() {
     assert_eq!(run(&[]), 0);
     assert_eq!(run(&["--place", "op:Add=1"]), 1);
     assert_eq!(run(&["--place", "node:the_Add=1"]), 1);
+    assert_eq!(run(&["--place", "the_Add=cpu"]), 1);
+    assert_eq!(run(&["--place", "op:Add=cpu", "--place", "the_Add=vulkan:0"]), 0);
     let place = |what: &'static str| ["run", "add.onnx", "-i", "x.pb", "-d", "cpu", "--place", what];
-    fails(d, 2, &place("op:Conv=0"), &["no such node"]);
-    fails(d, 2, &place("op:Add=7"), &["no entry 7"]);
-    fails(d, 2, &place("Add"), &["op:OPERATOR=ENTRY"]);
+    fails(d, 2, &place("op:Conv=0"), &["operator \"Conv\"", "[\"Add\"]"]);
+    fails(d, 2, &place("op:Add=7"), &["entry 7", "which has 1"]);
+    fails(d, 2, &place("op:Add=vulkan"), &["\"vulkan\" is no entry", "0 is cpu:0"]);
+    fails(d, 2, &place("Add"), &["op:OPERATOR=DEVICE"]);
+}
+
+#[test]
+fn placement_can_be_left_to_measurements() {
+    let dir = with_add();
+    let d = dir.path();
+    let auto = ["--device", "vulkan", "--device", "cpu", "--place", "auto", "--place-cache", "times"];
+    let run = |extra: &[&str]| {
+        let args: Vec<&str> = ["run", "add.onnx", "-i", "x.pb", "-o", "y.pb", "--explain"]
+            .into_iter()
+            .chain(auto)
+            .chain(extra.iter().copied())
+            .collect();
+        let out = ends(d, 0, &args);
+        assert_eq!(read_pb(&d.join("y.pb")).as_slice::<f32>().unwrap(), SUM);
+        out
+    };
+    says(&run(&[]), &["placement", "all on vulkan:0", "all on cpu:0", "chosen", "decided now", "the_Add"]);
+    assert!(d.join("times/placement.json").exists());
+    let kept: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let placement = &kept["explain"]["plan"]["placement"];
+    assert_eq!((&placement["cached"], &placement["timed"]), (&true.into(), &0.into()));
+    assert!(kept["profile"]["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()));
+    // What is asked for stays there.
+    let fixed: serde_json::Value = serde_json::from_str(&run(&["--place", "op:Add=cpu", "--json"])).unwrap();
+    assert_eq!(fixed["explain"]["plan"]["nodes"][0]["device"], 1);
+    let args: Vec<&str> = ["inspect", "add.onnx"].into_iter().chain(auto).collect();
+    says(&ends(d, 0, &args), &["placement", "all on vulkan:0"]);
+    fails(d, 2, &["run", "add.onnx", "--place", "auto", "--place-time", "-1"], &["--place-time"]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use onepool::backend::sim::{SimConfig, SimDriver};
 use onepool::backend::{BufferDesc, ContextDesc, Placement};
-use onepool::device::{Buffer, Context, Error, Problem, UsageError};
-use onepool::kernel::NativeKernel;
+use onepool::device::{Buffer, Context, Error, Kernel, Problem, UsageError};
+use onepool::kernel::{KernelSource, NativeKernel};
 use onepool::memory::coherency::{Access, Barrier};
 use onepool::recording::{Arg, BufferRange, Command, Dispatch};
 use onepool::registry::Registry;
@@ -16,9 +16,24 @@ pub(crate) fn sim(config: SimConfig) -> Context {
     registry.open("sim:0", &ContextDesc::default()).unwrap()
 }
 
-/// The simulated devices and the CPU.
+/// The CPU, the simulated devices, and OpenCL.
 pub(crate) fn contexts() -> Vec<Context> {
-    vec![cpu(), sim(SimConfig::coherent()), sim(SimConfig::noncoherent()), sim(SimConfig::discrete())]
+    let own = [cpu(), sim(SimConfig::coherent()), sim(SimConfig::noncoherent()), sim(SimConfig::discrete())];
+    own.into_iter().chain(opencl()).collect()
+}
+
+/// A device of OpenCL; without one the test fails where `REQUIRE_BACKENDS` names it.
+pub(crate) fn opencl() -> Option<Context> {
+    let opened = Registry::with_defaults().open("opencl", &ContextDesc::default());
+    let required = std::env::var("REQUIRE_BACKENDS").is_ok_and(|names| names.contains("opencl"));
+    match opened {
+        Ok(context) => Some(context),
+        Err(error) => {
+            assert!(!required, "{error}");
+            eprintln!("not tested on OpenCL: {error}");
+            None
+        }
+    }
 }
 
 pub(crate) fn cpu() -> Context {
@@ -29,7 +44,28 @@ pub(crate) fn buffer(context: &Context, bytes: u64) -> Buffer {
     context.create_buffer(&BufferDesc { bytes, placement: Placement::Shared, label: "test" }).unwrap()
 }
 
-/// Adds a constant from the parameters to every f32.
+/// Adds a constant from the parameters to every f32: a native function, and a work-item for each element.
+pub(crate) fn add_on(context: &Context) -> Kernel {
+    const TEXT: &str = "__kernel void add(__global const float *x, __global float *y, float by) {
+        y[get_global_id(0)] = x[get_global_id(0)] + by;
+    }";
+    create(context, KernelSource::from_native(add()).with_opencl_c(TEXT))
+}
+
+/// Adds 1 to every f32 of one argument.
+pub(crate) fn increment_on(context: &Context) -> Kernel {
+    const TEXT: &str = "__kernel void in_place(__global float *x) { x[get_global_id(0)] += 1.0f; }";
+    let native = NativeKernel::new("in_place", |args| {
+        args.take_write::<f32>(0)?.iter_mut().for_each(|x| *x += 1.0);
+        Ok(())
+    });
+    create(context, KernelSource::from_native(native).with_opencl_c(TEXT))
+}
+
+fn create(context: &Context, source: KernelSource) -> Kernel {
+    context.create_kernel(&Arc::new(source), &[]).unwrap()
+}
+
 pub(crate) fn add() -> NativeKernel {
     NativeKernel::new("add", |args| {
         let by: f32 = bytemuck::pod_read_unaligned(args.params());
@@ -51,15 +87,11 @@ pub(crate) fn problem(error: Error) -> Problem {
     }
 }
 
-/// A dispatch of a kernel that reads `x` and writes `y`.
-pub(crate) fn unary(
-    kernel: &onepool::device::Kernel,
-    x: BufferRange,
-    y: BufferRange,
-    params: &[u8],
-) -> Command {
+/// A dispatch of a kernel that reads `x` and writes `y`, a work-item for each element.
+pub(crate) fn unary(kernel: &Kernel, x: BufferRange, y: BufferRange, params: &[u8]) -> Command {
     let args = vec![Arg::Buffer(x, Access::KERNEL_READ), Arg::Buffer(y, Access::KERNEL_WRITE)];
-    Command::Dispatch(Dispatch { kernel: kernel.id(), args, params: params.to_vec(), groups: [1; 3] })
+    let groups = [(y.bytes / 4) as u32, 1, 1];
+    Command::Dispatch(Dispatch { kernel: kernel.id(), args, params: params.to_vec(), groups })
 }
 
 pub(crate) const KERNELS: Barrier = Barrier { src: Access::KERNEL_WRITE, dst: Access::DEVICE };

@@ -12,7 +12,7 @@ use onepool::memory::host::HostRegion;
 use onepool::memory::import::{ImportError, ReadWrite, Refusal};
 use onepool::recording::Recording;
 
-use crate::common::{SHOWN, add, contexts, cpu, gate, problem, sim, unary};
+use crate::common::{SHOWN, add, add_on, contexts, cpu, gate, problem, sim, unary};
 
 fn refusal(error: Error) -> Refusal {
     match error {
@@ -33,7 +33,7 @@ fn borrowed_slices_are_read_and_written_in_place() {
         let (mut input, mut output) = (vec![0u8; 3 * 4096], vec![0u8; 3 * 4096]);
         let (x, y) = (aligned(&mut input), aligned(&mut output));
         x.fill(2.5);
-        let kernel = context.create_native_kernel(add()).unwrap();
+        let kernel = add_on(&context);
         let tried = context.scope(|scope| -> Result<(), Error> {
             let (x, y) = (scope.import(x)?, scope.import_mut(y)?);
             assert_eq!(context.usage().imported, 2 * 4096);

@@ -7,13 +7,13 @@ use onepool::device::{Error, KernelArg, Problem};
 use onepool::kernel::NativeKernel;
 use onepool::recording::Recording;
 
-use crate::common::{KERNELS, SHOWN, add, buffer, contexts, cpu, floats, gate, problem, unary};
+use crate::common::{KERNELS, SHOWN, add, add_on, buffer, contexts, cpu, floats, gate, problem, unary};
 
 #[test]
 fn two_recordings_in_flight_share_scratch_memory() {
     for context in contexts() {
         let queue = context.queue().unwrap();
-        let kernel = context.create_native_kernel(add()).unwrap();
+        let kernel = add_on(&context);
         let scratch = buffer(&context, 256);
         let pairs: Vec<_> = (0..2).map(|_| (buffer(&context, 256), buffer(&context, 256))).collect();
         let prepared: Vec<_> = pairs

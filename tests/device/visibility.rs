@@ -11,7 +11,7 @@ use onepool::memory::host::{HostRegion, SharedRegion};
 use onepool::recording::{Command, Recording};
 use proptest::prelude::*;
 
-use crate::common::{KERNELS, SHOWN, add, buffer, contexts, floats, sim, unary};
+use crate::common::{KERNELS, SHOWN, add, add_on, buffer, contexts, floats, increment_on, sim, unary};
 
 const BYTES: u64 = 4096;
 
@@ -157,7 +157,7 @@ fn a_guard_shows_what_no_recording_showed() {
     for context in contexts() {
         let (x, y) = (buffer(&context, 256), buffer(&context, 256));
         x.map_write().unwrap().as_mut_slice_of::<f32>().unwrap().fill(4.0);
-        let kernel = context.create_native_kernel(add()).unwrap();
+        let kernel = add_on(&context);
         // No host barrier and no list of ranges: the guard's own.
         let commands = vec![unary(&kernel, x.range(), y.range(), &1.0f32.to_ne_bytes())];
         context.queue().unwrap().submit(Recording { commands, ..Recording::default() }).unwrap();
@@ -203,11 +203,8 @@ proptest! {
             let whole = buffer(&context, 8 * 256);
             let slots: Vec<_> = (0..8).map(|at| whole.sub_buffer(at * 256, 256).unwrap()).collect();
             whole.map_write().unwrap().fill(0);
-            let unary = context.create_native_kernel(add()).unwrap();
-            let in_place = context.create_native_kernel(onepool::kernel::NativeKernel::new("in_place", |args| {
-                args.take_write::<f32>(0)?.iter_mut().for_each(|x| *x += 1.0);
-                Ok(())
-            })).unwrap();
+            let unary = add_on(&context);
+            let in_place = increment_on(&context);
             let mut model = [0.0f32; 8];
             let mut last = false;
             for (step, second) in &steps {

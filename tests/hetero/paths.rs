@@ -67,6 +67,30 @@ fn the_way_depends_on_the_devices_and_on_how_often_they_read() {
     }
 }
 
+/// One tensor is carried to two devices that share nothing with the one that made it.
+#[test]
+fn a_tensor_is_carried_to_two_devices() {
+    let mut g = GraphBuilder::new("two");
+    let x = g.input("x", DType::F32, [N.into()]);
+    let a = g.op(op("Neg"), &[x]);
+    let b = g.op(abs(), &[a]);
+    let c = g.op(op("Relu"), &[a]);
+    g.output("b", b);
+    g.output("c", c);
+    let mut graph = g.build().unwrap();
+    for (n, device) in [2, 1, 0].into_iter().enumerate() {
+        graph.place(NodeId(n as u32), Some(device));
+    }
+    let contexts = open_all(&["cpu", "sim:noncoherent", "alone"]);
+    let mut session = session(graph, &contexts);
+    session.set_input("x", &crate::common::tensor(&[N], &numbers(N, 1))).unwrap();
+    session.run().unwrap();
+    let of = |f: fn(&f32) -> f32| numbers(N, 1).iter().map(f).collect::<Vec<f32>>();
+    assert_eq!(session.get_output("b").unwrap().as_slice::<f32>().unwrap(), of(|x| x.abs()));
+    assert_eq!(session.get_output("c").unwrap().as_slice::<f32>().unwrap(), of(|x| (-x).max(0.0)));
+    check_messages(&contexts);
+}
+
 /// An input that both devices read, of which one can use no memory of the caller's.
 #[test]
 fn an_input_of_two_devices_is_carried_to_the_one_that_cannot_share() {

@@ -8,8 +8,9 @@ use onepool::ops::{self, AttrMap, AttrReader, Operator};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, HostRegion, Session, Shape, SharedRegion, Tensor};
 
-/// The devices that every test runs on; a simulated one has memory of its own.
-pub(crate) const DEVICES: [&str; 4] = ["cpu", "sim", "sim:discrete", "vulkan"];
+/// The devices that every test runs on; of the simulated ones, one has memory that must be flushed and invalidated,
+/// and one has memory of its own.
+pub(crate) const DEVICES: [&str; 5] = ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"];
 
 pub(crate) fn open(device: &str) -> Context {
     let desc = ContextDesc { validation: true, ..ContextDesc::default() };

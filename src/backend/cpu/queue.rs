@@ -338,6 +338,8 @@ impl Lane {
                     std::thread::sleep(GLANCE);
                 } else {
                     (0..16).for_each(|_| std::hint::spin_loop());
+                    // Who waits for the result may need this very core.
+                    std::thread::yield_now();
                 }
             }
         }

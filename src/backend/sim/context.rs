@@ -10,6 +10,7 @@ use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, DeviceError, DeviceInfo, HostAddress, KernelDesc, MemoryUsage,
     Placement, QueueBackend,
 };
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::HostRegion;
 use crate::memory::import::{ImportRules, ReadWrite, plan_window};
 use crate::memory::os;
@@ -38,6 +39,43 @@ impl SimContext {
 
     fn world(&self) -> MutexGuard<'_, World> {
         enter(&self.world)
+    }
+}
+
+impl World {
+    /// The pages of an import that begins, unless something is wrong with it.
+    fn admit(&mut self, start: u64, bytes: u64, rules: &ImportRules) -> Result<ByteRange, DeviceError> {
+        let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
+        self.alive()?;
+        self.usage.imports += 1;
+        if self.config.faults.refuse_at_import == Some(self.usage.imports) {
+            return Err(refused);
+        }
+        let aligned = start.is_multiple_of(rules.alignment) && bytes.is_multiple_of(rules.size_multiple);
+        let pages = ByteRange::from_offset(start, bytes).filter(|pages| aligned && !pages.is_empty());
+        let pages = pages.ok_or(refused.clone())?;
+        if self.bodies.values().any(|body| body.pages.is_some_and(|live| live.overlaps(pages))) {
+            self.say(format!("pages {pages} were imported twice"));
+            return Err(refused);
+        }
+        Ok(pages)
+    }
+
+    fn adopt(
+        &mut self,
+        address: HostAddress,
+        pages: ByteRange,
+        coherent: bool,
+    ) -> Result<BufferId, DeviceError> {
+        let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
+        let bytes = pages.bytes();
+        let len = usize::try_from(bytes).map_err(|_| refused)?;
+        let mut body = SimBuffer::new(len, Some(HostSide::imported(address, len)), coherent);
+        (body.imported, body.pages, body.device_local) = (true, Some(pages), self.config.unified);
+        let id = self.buffers.insert(());
+        self.bodies.insert(id, body);
+        self.usage.imported += bytes;
+        Ok(id)
     }
 }
 
@@ -79,31 +117,32 @@ impl ContextBackend for SimContext {
     unsafe fn import_host(&self, address: HostAddress, bytes: u64) -> Result<BufferId, DeviceError> {
         let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
         let start = address.0.as_ptr().addr() as u64;
-        let mut world = self.world();
-        world.alive()?;
-        world.usage.imports += 1;
-        if world.config.faults.refuse_at_import == Some(world.usage.imports) {
-            return Err(refused);
-        }
         let rules = self.info.import.unwrap_or(ImportRules::strict());
-        let aligned = start.is_multiple_of(rules.alignment) && bytes.is_multiple_of(rules.size_multiple);
-        let pages = ByteRange::from_offset(start, bytes).filter(|pages| aligned && !pages.is_empty());
-        let pages = pages.ok_or(refused.clone())?;
-        let map = os::process_map(pages).map_err(|_| refused.clone())?;
-        plan_window(start, bytes, ReadWrite::ReadWrite, &rules, &map, os::page_size() as u64)
-            .map_err(|_| refused.clone())?;
-        let twice = world.bodies.values().any(|body| body.pages.is_some_and(|live| live.overlaps(pages)));
-        if twice {
-            world.say(format!("pages {pages} were imported twice"));
-            return Err(refused);
+        let check = |pages: ByteRange| {
+            let map = os::process_map(pages).ok()?;
+            plan_window(start, bytes, ReadWrite::ReadWrite, &rules, &map, os::page_size() as u64).ok()
+        };
+        let mut world = self.world();
+        let coherent = world.config.coherent;
+        let pages = world.admit(start, bytes, &rules)?;
+        check(pages).ok_or(refused)?;
+        world.adopt(address, pages, coherent)
+    }
+
+    fn imports_dma_bufs(&self) -> bool {
+        self.world().config.dma_bufs
+    }
+
+    #[allow(unsafe_code, reason = "the trait's contract; the pages are reached through `host` alone")]
+    unsafe fn import_dma_buf(&self, pages: &DmaBuf, address: HostAddress) -> Result<BufferId, DeviceError> {
+        let start = address.0.as_ptr().addr() as u64;
+        let rules = self.info.import.unwrap_or(ImportRules::strict());
+        let mut world = self.world();
+        if !world.config.dma_bufs {
+            return Err(DeviceError::Unsupported { what: "a dma-buf".to_owned() });
         }
-        let len = usize::try_from(bytes).map_err(|_| refused)?;
-        let mut body = SimBuffer::new(len, Some(HostSide::imported(address, len)), world.config.coherent);
-        (body.imported, body.pages, body.device_local) = (true, Some(pages), world.config.unified);
-        let id = world.buffers.insert(());
-        world.bodies.insert(id, body);
-        world.usage.imported += bytes;
-        Ok(id)
+        let pages = world.admit(start, pages.bytes(), &rules)?;
+        world.adopt(address, pages, false)
     }
 
     fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {

@@ -66,6 +66,8 @@ pub struct SimConfig {
     pub imports: bool,
     /// Whether there is a clock.
     pub timestamps: bool,
+    /// Whether it takes dma-bufs.
+    pub dma_bufs: bool,
     /// What goes wrong, and when.
     pub faults: SimFaults,
 }
@@ -93,6 +95,7 @@ impl SimConfig {
             atom: 256,
             imports: true,
             timestamps: true,
+            dma_bufs: true,
             faults: SimFaults::default(),
         }
     }

@@ -8,6 +8,7 @@ use ash::vk;
 
 use super::cache::PipelineCache;
 use super::device::Device;
+use super::dma_buf;
 use super::import::import;
 use super::kernel::Kernel;
 use super::memory::{Buffer, Pool};
@@ -18,6 +19,7 @@ use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
     MemoryUsage, QueueBackend, WaitPolicy,
 };
+use crate::memory::dma_buf::DmaBuf;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
 /// The context that callers hold; its queues share what is in it and may outlive it.
@@ -63,7 +65,7 @@ impl Context {
             let buffer = buffers.get(range.buffer)?;
             buffer.check(range)?;
             if !buffer.info.coherent && buffer.info.host.is_some() && range.bytes > 0 {
-                mapped.push(buffer.mapped_range(atom, range.offset, range.bytes));
+                mapped.extend(buffer.mapped_range(atom, range.offset, range.bytes));
             }
         }
         Ok(mapped)
@@ -98,6 +100,21 @@ impl ContextBackend for Context {
         let buffer = unsafe { import(&shared.device, address, bytes)? };
         let mut usage = lock(&shared.usage);
         usage.imported += bytes;
+        usage.imports += 1;
+        drop(usage);
+        Ok(write(&shared.buffers).insert(buffer))
+    }
+
+    fn imports_dma_bufs(&self) -> bool {
+        self.shared.device.dma_bufs.is_some()
+    }
+
+    unsafe fn import_dma_buf(&self, pages: &DmaBuf, address: HostAddress) -> Result<BufferId, DeviceError> {
+        let shared = &*self.shared;
+        shared.device.alive()?;
+        let buffer = dma_buf::import(&shared.device, pages, address)?;
+        let mut usage = lock(&shared.usage);
+        usage.imported += pages.bytes();
         usage.imports += 1;
         drop(usage);
         Ok(write(&shared.buffers).insert(buffer))

@@ -7,9 +7,9 @@ use ash::vk;
 
 use super::features::Extensions;
 use super::instance::Instance;
-use super::pace::Waiters;
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
+use crate::backend::pace::Waiters;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
 use crate::memory::image::Filter;
 
@@ -25,6 +25,8 @@ pub(super) struct Device {
     pub(super) timeline: Option<TimelineFunctions>,
     pub(super) barrier2: Option<vk::PFN_vkCmdPipelineBarrier2>,
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
+    /// Functions for dma-bufs, where buffers of ours can be made of them.
+    pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
     // Nearest and linear, where there are images.
     samplers: Option<[vk::Sampler; 2]>,
     queues: Vec<Mutex<vk::Queue>>,
@@ -77,9 +79,12 @@ impl Device {
             .collect();
         let host_memory =
             info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(&instance.raw, &raw));
+        let dma_bufs = super::dma_buf::is_importable(&instance.raw, physical, &extensions)
+            .then(|| ash::khr::external_memory_fd::Device::new(&instance.raw, &raw));
         let samplers = image::probe(&instance.raw, physical, &raw, &mut info);
         Ok(Device {
             physical,
+            dma_bufs,
             memory,
             cache,
             family,

@@ -36,6 +36,8 @@ pub(super) enum Memory {
     Allocated(Allocation),
     /// The caller's pages: the object, and its size in bytes.
     Imported(vk::DeviceMemory, u64),
+    /// The pages of a dma-buf, which the process has mapped by itself.
+    DmaBuf(vk::DeviceMemory),
 }
 
 impl Buffer {
@@ -117,17 +119,23 @@ impl Buffer {
         self.with_image(device, offset, image, Image::raw)
     }
 
-    /// The mapped range that covers `[offset, offset + bytes)` of the buffer.
-    pub(super) fn mapped_range(&self, atom: u64, offset: u64, bytes: u64) -> vk::MappedMemoryRange<'static> {
+    /// The range that covers `[offset, offset + bytes)` of the buffer, where the driver mapped it.
+    pub(super) fn mapped_range(
+        &self,
+        atom: u64,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<vk::MappedMemoryRange<'static>> {
         let (memory, base, end) = match &self.memory {
             // SAFETY: the object is named in a range and neither freed nor suballocated.
             Memory::Allocated(allocation) => unsafe {
                 (allocation.memory(), allocation.offset(), allocation.offset() + allocation.size())
             },
             Memory::Imported(memory, bytes) => (*memory, 0, *bytes),
+            Memory::DmaBuf(_) => return None,
         };
         let (start, bytes) = atoms(base + offset, bytes, atom, end);
-        vk::MappedMemoryRange::default().memory(memory).offset(start).size(bytes)
+        Some(vk::MappedMemoryRange::default().memory(memory).offset(start).size(bytes))
     }
 }
 
@@ -278,7 +286,7 @@ impl Pool {
             device.raw.destroy_buffer(raw, None);
             match memory {
                 Memory::Allocated(allocation) => self.give_back(allocation),
-                Memory::Imported(memory, _) => device.raw.free_memory(memory, None),
+                Memory::Imported(memory, _) | Memory::DmaBuf(memory) => device.raw.free_memory(memory, None),
             }
         }
     }

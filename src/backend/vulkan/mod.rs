@@ -5,7 +5,7 @@
 //! * `device`: the logical device, its queues, and the memory of its loss.
 //! * `memory`: buffers; `import`: buffers over the application's pages; `types`: choosing memory types.
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk.
-//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting; `pace`: how long to poll.
+//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
 //! * `bare`: the submission that ours is measured against.
 //! * `debug`: messages of the validation layer.
 //!
@@ -20,13 +20,13 @@ mod command;
 mod context;
 mod debug;
 mod device;
+mod dma_buf;
 mod features;
 mod image;
 mod import;
 mod instance;
 mod kernel;
 mod memory;
-mod pace;
 mod probe;
 mod queue;
 mod timeline;

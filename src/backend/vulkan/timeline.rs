@@ -9,7 +9,7 @@ use ash::vk;
 
 use super::device::{Device, TimelineFunctions};
 use super::lock;
-use super::pace::Pace;
+use crate::backend::pace::Pace;
 use crate::backend::{DeviceError, WaitPolicy};
 
 /// Polls between two looks at the clock.

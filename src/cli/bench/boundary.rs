@@ -45,9 +45,11 @@ struct Row {
     bytes: u64,
     /// What the kernels of both devices take.
     work_ms: f64,
-    /// All else of a run in which both devices use the same memory.
+    /// What a run that stays on the device takes beside its kernels.
+    alone_ms: f64,
+    /// What a run in which both devices use the same memory takes more than that beside its kernels.
     shared_ms: f64,
-    /// All else of a run in which the tensors are copied.
+    /// The same of a run in which the tensors are copied.
     copied_ms: f64,
     /// Bytes that the first one copies between the devices.
     shared_bytes_copied: u64,
@@ -97,11 +99,26 @@ struct Way {
     native: Arc<AtomicU64>,
 }
 
+/// Where the middle of the graph runs.
+#[derive(Clone, Copy, PartialEq)]
+enum Middle {
+    OnDevice,
+    Shared,
+    Copied,
+}
+
 impl Way {
-    fn new(table: &[Context], shape: &Shape, x: &Arc<SharedRegion>, share: bool) -> Result<Self, CliError> {
+    fn new(
+        table: &[Context],
+        shape: &Shape,
+        x: &Arc<SharedRegion>,
+        middle: Middle,
+    ) -> Result<Self, CliError> {
         let native = Arc::<AtomicU64>::default();
-        let graph = graph(shape, &native)?;
-        let mut builder = Session::builder().graph(graph).share_memory(share).copy_threshold(0);
+        let graph = graph(shape, &native, middle)?;
+        let share = middle != Middle::Copied;
+        let builder = Session::builder().graph(graph).share_memory(share);
+        let mut builder = builder.fuse(false).copy_threshold(0);
         for context in table {
             builder = builder.context(context.clone());
         }
@@ -130,8 +147,9 @@ impl Way {
     }
 }
 
-/// A convolution on entry 0, a native function on entry 1, and again a convolution on entry 0.
-fn graph(shape: &Shape, nanos: &Arc<AtomicU64>) -> Result<Graph, CliError> {
+/// A convolution on entry 0, a native function on entry 1 or what it computes on entry 0, and again a convolution on
+/// entry 0.
+fn graph(shape: &Shape, nanos: &Arc<AtomicU64>, middle: Middle) -> Result<Graph, CliError> {
     let mut g = GraphBuilder::new("boundary");
     let dims: Vec<crate::Dim> = shape.iter().map(|&d| d.into()).collect();
     let x = g.input("x", DType::F32, dims);
@@ -149,11 +167,17 @@ fn graph(shape: &Shape, nanos: &Arc<AtomicU64>) -> Result<Graph, CliError> {
     let info = TensorInfo::new(DType::F32, shape.clone());
     let halve: Arc<dyn Operator> =
         Arc::new(CustomKernel::fixed("halve", KernelCall::native(kernel), vec![info]));
-    let b = g.op(halve, &[a]);
+    let b = if middle == Middle::OnDevice {
+        let half = g.constant("half", Tensor::scalar(0.5f32));
+        g.op(ops::mul(), &[a, half])
+    } else {
+        g.op(halve, &[a])
+    };
     let y = g.op(conv, &[b, w]);
     g.output("y", y);
     let mut graph = g.build().map_err(Error::from)?;
-    for (n, device) in [0, 1, 0].into_iter().enumerate() {
+    let beside = u32::from(middle != Middle::OnDevice);
+    for (n, device) in [0, beside, 0].into_iter().enumerate() {
         graph.place(NodeId(n as u32), Some(device));
     }
     Ok(graph)
@@ -189,10 +213,11 @@ fn measure(table: &[Context], mib: usize, runs: usize, tick: &dyn Fn()) -> Resul
     let shape = Shape::new([1, CHANNELS, rows, WIDTH]).map_err(Error::from)?;
     let x: Vec<f32> = (0..CHANNELS * rows * WIDTH).map(|i| (i % 251) as f32).collect();
     let input = region(bytemuck::cast_slice(&x))?;
-    let mut shared = Way::new(table, &shape, &input, true)?;
-    let mut copied = Way::new(table, &shape, &input, false)?;
+    let mut alone = Way::new(table, &shape, &input, Middle::OnDevice)?;
+    let mut shared = Way::new(table, &shape, &input, Middle::Shared)?;
+    let mut copied = Way::new(table, &shape, &input, Middle::Copied)?;
     let want = expected(&x, rows);
-    for way in [&mut shared, &mut copied] {
+    for way in [&mut alone, &mut shared, &mut copied] {
         way.binding.run()?;
         if let Some(i) = way.result()?.iter().zip(&want).position(|(y, want)| y != want) {
             return Err(CliError::Failed(format!("element {i} is wrong, expected {}", want[i])));
@@ -203,22 +228,25 @@ fn measure(table: &[Context], mib: usize, runs: usize, tick: &dyn Fn()) -> Resul
     if shared.copied() == 0 && commands.count() > 0 {
         return Err(CliError::Failed("the plan copies and says that it does not".to_owned()));
     }
-    let (mut work, mut costs): (Vec<f64>, [Vec<f64>; 2]) = Default::default();
+    let (mut work, mut costs): (Vec<f64>, [Vec<f64>; 3]) = Default::default();
     for round in 0..runs + 2 {
+        let (_, base) = alone.run()?;
         let (kernels, first) = shared.run()?;
         let (_, second) = copied.run()?;
         // The first rounds touch pages and compile.
         if round >= 2 {
             work.push(kernels);
-            costs[0].push(first);
-            costs[1].push(second);
+            costs[0].push(base);
+            costs[1].push(first - base);
+            costs[2].push(second - base);
         }
         tick();
     }
-    let [shared_ms, copied_ms] = costs.map(|mut all| median(&mut all));
+    let [alone_ms, shared_ms, copied_ms] = costs.map(|mut all| median(&mut all));
     Ok(Row {
         bytes: (mib as u64) << 20,
         work_ms: median(&mut work),
+        alone_ms,
         shared_ms,
         copied_ms,
         shared_bytes_copied: shared.copied(),
@@ -230,13 +258,22 @@ fn measure(table: &[Context], mib: usize, runs: usize, tick: &dyn Fn()) -> Resul
 fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
     out.line(format!("{} ({}) and the CPU", report.device, report.driver))?;
     out.line("")?;
-    let mut t =
-        Table::new(["boundary", "kernels", "shared", "of it copied", "copies", "of it copied", "cheaper"]);
+    let mut t = Table::new([
+        "boundary",
+        "kernels",
+        "alone",
+        "shared",
+        "of it copied",
+        "copies",
+        "of it copied",
+        "cheaper",
+    ]);
     for r in &report.rows {
         let ms = |v: f64| format!("{v:.3} ms");
         t.row([
             table::bytes(r.bytes),
             ms(r.work_ms),
+            ms(r.alone_ms),
             ms(r.shared_ms),
             table::bytes(r.shared_bytes_copied),
             ms(r.copied_ms),
@@ -246,5 +283,6 @@ fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
     }
     out.table(&t)?;
     out.line("a convolution on the device, a function on the CPU, a convolution on the device: what a run takes beside")?;
-    out.line("its kernels, where both use the same memory and where tensors are copied from one to the other")
+    out.line("its kernels, above what one takes that stays on the device (alone): where both use the same memory, and where")?;
+    out.line("tensors are copied from one to the other")
 }

@@ -11,8 +11,9 @@ use super::measure::{median, region};
 use crate::Tensor;
 use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
-use crate::cli::open::{may_decide, open};
+use crate::cli::open::{may_decide, open_table};
 use crate::cli::output::Output;
+use crate::cli::place::PlaceArgs;
 use crate::cli::precision::PrecisionArg;
 use crate::cli::table::{self, Table};
 use crate::cli::verify::case::model_of;
@@ -24,9 +25,12 @@ use crate::session::{Binding, Error, Memory, Profile, Session};
 pub(in crate::cli) struct Args {
     /// The test case: a folder with `model.onnx`, or beside it, and `test_data_set_0`.
     dir: PathBuf,
-    /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
-    #[arg(long)]
-    device: Option<String>,
+    /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
+    /// ONEPOOL_DEVICE, then `auto`.
+    #[arg(short, long)]
+    device: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// How many runs the median is of.
     #[arg(long, default_value_t = 20)]
     runs: usize,
@@ -61,15 +65,12 @@ struct Report {
 /// # Errors
 /// [`CliError`].
 pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let context = open(args.device.as_deref(), &ContextDesc::default())?;
-    let device = context.info().name.clone();
+    let table = open_table(&args.device, true, &ContextDesc::default())?;
+    let device = table.first().map(|c| c.info().name.clone()).unwrap_or_default();
     let path = model_of(&args.dir)?;
-    let session = Session::builder()
-        .model(&path)
-        .context(context)
-        .chains(!args.no_chains)
-        .precision(args.precision.into())
-        .build()?;
+    let builder = Session::builder().model(&path).chains(!args.no_chains).precision(args.precision.into());
+    let builder = args.place.resolve(&table)?.apply(builder);
+    let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;
     if args.serve {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::compare::{Difference, Tolerance, compare, compare_info};
 use super::suite::Case;
 use crate::cli::error::{CliError, UNSUPPORTED, chain};
+use crate::cli::place::Places;
 use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
@@ -49,7 +50,7 @@ pub(super) struct Fallback {
 /// Runs a case on opened devices. A panic is a failure of the case and of nothing else.
 pub(super) fn run(
     case: &Case,
-    devices: &[Context],
+    on: (&[Context], &Places),
     fallback: bool,
     precision: Precision,
     given: (Option<f64>, Option<f64>),
@@ -57,9 +58,8 @@ pub(super) fn run(
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
     let mut fallbacks = BTreeMap::new();
-    let ended = catch_unwind(AssertUnwindSafe(|| {
-        verify(case, devices, fallback, precision, tolerance, &mut fallbacks)
-    }));
+    let ended =
+        catch_unwind(AssertUnwindSafe(|| verify(case, on, fallback, precision, tolerance, &mut fallbacks)));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
@@ -77,7 +77,7 @@ pub(super) fn run(
 /// What is wrong with the first output that is wrong.
 fn verify(
     case: &Case,
-    devices: &[Context],
+    on: (&[Context], &Places),
     fallback: bool,
     precision: Precision,
     tolerance: Tolerance,
@@ -87,7 +87,9 @@ fn verify(
         let options = LoadOptions { params: case.params.as_deref(), ..LoadOptions::default() };
         loader::load_with(&model_of(&case.dir)?, &options)?
     };
-    let mut builder = Session::builder().graph(graph).fallback(fallback).precision(precision);
+    let (devices, places) = on;
+    let mut builder = places.apply_known(Session::builder(), &graph);
+    builder = builder.graph(graph).fallback(fallback).precision(precision);
     for device in devices {
         builder = builder.context(device.clone());
     }

@@ -17,6 +17,7 @@ use self::suite::{Case, Filter};
 use super::error::{CliError, FAILED, UNSUPPORTED};
 use super::open::open_table;
 use super::output::{Output, Progress};
+use super::place::{PlaceArgs, Places};
 use super::precision::PrecisionArg;
 use super::table::Table;
 use super::tensor_io::read_json;
@@ -41,6 +42,8 @@ pub(super) struct Args {
     /// Without it ONEPOOL_DEVICE, then `auto`.
     #[arg(short, long)]
     device: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// An operator without a kernel on the device is unsupported instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
@@ -92,8 +95,10 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let expect: Option<Expect> = args.expect.as_deref().map(read_json).transpose()?;
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let devices = open_table(&args.device, !args.no_fallback, &desc)?;
+    let places = args.place.resolve(&devices)?;
     let start = Instant::now();
-    let outcomes = run_all(&cases, args, &devices, &out.progress("verifying", Some(cases.len() as u64)));
+    let outcomes =
+        run_all(&cases, args, (&devices, &places), &out.progress("verifying", Some(cases.len() as u64)));
     let seconds = start.elapsed().as_secs_f64();
     let cases: Vec<(Case, Outcome)> = cases.into_iter().zip(outcomes).collect();
     let info = devices.first().map(Context::info);
@@ -124,7 +129,12 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 /// Runs the cases, several at one time, and gives their outcomes in the order of the cases.
-fn run_all(cases: &[Case], args: &Args, devices: &[Context], bar: &Progress) -> Vec<Outcome> {
+fn run_all(
+    cases: &[Case],
+    args: &Args,
+    (devices, places): (&[Context], &Places),
+    bar: &Progress,
+) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Outcome)>> = Mutex::new(Vec::with_capacity(cases.len()));
     std::thread::scope(|scope| {
@@ -135,7 +145,7 @@ fn run_all(cases: &[Case], args: &Args, devices: &[Context], bar: &Progress) -> 
                     let Some(case) = cases.get(at) else { break };
                     let mut outcome = case::run(
                         case,
-                        devices,
+                        (devices, places),
                         !args.no_fallback,
                         args.precision.into(),
                         (args.rtol, args.atol),

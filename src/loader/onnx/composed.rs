@@ -9,8 +9,8 @@ type Compose = fn(&mut Parts<'_>) -> Result<(), LoadErrorKind>;
 /// The operators, sorted by name.
 const OPERATORS: &[(&str, Compose)] = &[
     ("DynamicQuantizeLSTM", lstm),
-    ("DynamicQuantizeMatMul", |p| dynamic_product(p)),
-    ("MatMulIntegerToFloat", |p| integer_product(p)),
+    ("DynamicQuantizeMatMul", dynamic_product),
+    ("MatMulIntegerToFloat", integer_product),
     ("QGemm", gemm),
     ("QLinearAdd", |p| binary(p, "Add")),
     ("QLinearAveragePool", |p| unary(p, "AveragePool")),

@@ -257,7 +257,7 @@ fn errors_point_at_the_value() {
         (
             with(e(), "/attrs/storage_id/1/4", json!(0)),
             "/attrs/storage_id/1/4",
-            "storage 0 on device type 7 only",
+            "storage 0 on device type 7, id 0 only",
         ),
         (with(e(), "/nodes/1/name", json!("x")), "/nodes/1/name", "two inputs are named \"x\""),
         (with(e(), "/nodes/1/name", json!(5)), "/nodes/1/name", "expected a text, found 5"),

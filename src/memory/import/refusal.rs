@@ -93,6 +93,11 @@ pub enum Refusal {
         /// The driver's result code.
         code: i32,
     },
+    /// The driver takes no memory files by their address, and there is no dma-buf of this one.
+    NoDmaBuf {
+        /// What the system said.
+        cause: String,
+    },
     /// The device imports no host memory.
     NotSupported,
     /// The process map cannot be read, so nothing is known of the pages.
@@ -142,6 +147,10 @@ impl Refusal {
             )
             .into(),
             Refusal::DriverRefused { code } => format!("the driver refused with code {code}").into(),
+            Refusal::NoDmaBuf { cause } => format!(
+                "memory file: this driver imports only anonymous memory, and no dma-buf can be made of it: {cause}"
+            )
+            .into(),
             Refusal::NotSupported => "this device imports no host memory".into(),
             Refusal::NoProcessMap { cause } => format!("the process map cannot be read: {cause}").into(),
         }
@@ -154,7 +163,9 @@ impl Refusal {
             Refusal::NotMapped { .. } => Some("check the pointer and its length"),
             Refusal::NotReadable { .. } => Some("map the pages readable and writable"),
             Refusal::FileBacked { .. } => Some(INTO_REGION),
-            Refusal::Memfd => Some("keep the tensor in a HostRegion, or offer the memory as a dma-buf"),
+            Refusal::Memfd => {
+                Some("keep the tensor in a HostRegion; HostRegion::in_memory_file can be a dma-buf too")
+            }
             Refusal::Shared | Refusal::Special { .. } => Some(USE_REGION),
             Refusal::ReadOnlyMapping { written: true, .. } => Some("bind it for reading, or map it writable"),
             Refusal::ReadOnlyMapping { written: false, .. } => {
@@ -170,6 +181,9 @@ impl Refusal {
                 Some("keep the tensor in a HostRegion, whose pages hold nothing else")
             }
             Refusal::DriverRefused { .. } => Some(USE_REGION),
+            Refusal::NoDmaBuf { .. } => Some(
+                "let the process open /dev/udmabuf, or keep the tensor in anonymous memory (HostRegion::new)",
+            ),
             Refusal::NotSupported => Some("use a driver with VK_EXT_external_memory_host"),
             Refusal::NoProcessMap { .. } => Some("mount /proc, or keep the tensor in a HostRegion"),
         }

@@ -209,8 +209,8 @@ pub struct Request {
     pub resident: bool,
     /// Its pages are imported already, so that a share costs nothing.
     pub imported: bool,
-    /// The memory can be had as a dma-buf.
-    pub dma_buf: bool,
+    /// The pages of the dma-buf that the memory can be had as.
+    pub dma_buf: Option<Window>,
     /// How often the graph touches each byte.
     pub touches: u32,
     /// Most bytes a kernel sees at once.
@@ -230,7 +230,7 @@ impl Request {
             window,
             resident: false,
             imported: false,
-            dma_buf: false,
+            dma_buf: None,
             touches: 1,
             binding_bytes: bytes,
             takes_offset: false,
@@ -254,6 +254,11 @@ impl Choice {
         Choice { path, reason, window: None }
     }
 
+    /// Whether the device copies the bytes before or after its kernels use them.
+    pub fn copies_on_device(&self) -> bool {
+        device_copies(self.path, &self.reason)
+    }
+
     /// The report on this choice.
     pub fn verdict(&self, tensor: impl Into<String>, request: &Request) -> Verdict {
         Verdict {
@@ -265,6 +270,15 @@ impl Choice {
             reason: self.reason.clone(),
         }
     }
+}
+
+/// A dma-buf is used in place unless the reason says why not.
+fn device_copies(path: Path, reason: &Reason) -> bool {
+    let in_place = match reason {
+        Reason::Refused { refusal } => !matches!(refusal, Refusal::ElementMisaligned { .. }),
+        reason => matches!(reason, Reason::OffsetInParams { .. }),
+    };
+    path.copies_on_device() || (path == Path::DmaBuf && !in_place)
 }
 
 /// Chooses the best rung that a tensor's memory, its device and its use allow.
@@ -291,8 +305,9 @@ pub fn choose(request: &Request, policy: &DevicePolicy) -> Result<Choice, Import
     if request.resident {
         return Ok(Choice::new(Path::Direct, Reason::Resident));
     }
+    let misaligned = misaligned.then_some(element);
     if !policy.import_supported {
-        return fall_back(request, policy, Refusal::NotSupported);
+        return fall_back(request, policy, Refusal::NotSupported, misaligned);
     }
     if request.bytes < policy.copy_threshold && !request.imported && !policy.strict {
         let (bytes, threshold) = (request.bytes, policy.copy_threshold);
@@ -300,9 +315,9 @@ pub fn choose(request: &Request, policy: &DevicePolicy) -> Result<Choice, Import
     }
     let window = match &request.window {
         Ok(window) => *window,
-        Err(refusal) => return fall_back(request, policy, refusal.clone()),
+        Err(refusal) => return fall_back(request, policy, refusal.clone(), misaligned),
     };
-    let (path, reason) = in_place_or_dma(request, policy, window, misaligned.then_some(element));
+    let (path, reason) = in_place_or_dma(request, policy, window, misaligned);
     Ok(Choice { path, reason, window: Some(window) })
 }
 
@@ -336,12 +351,22 @@ fn in_place_or_dma(
     }
 }
 
-/// No import: a dma-buf if both sides have it, else the CPU copies.
-fn fall_back(request: &Request, policy: &DevicePolicy, refusal: Refusal) -> Result<Choice, ImportError> {
-    if request.dma_buf && policy.dma_buf_supported {
-        return Ok(Choice::new(Path::DmaBuf, Reason::Refused { refusal }));
-    }
-    stage(request, policy, refusal)
+/// No import: a dma-buf if both sides have it, else the CPU copies. The reason tells of the refusal where kernels
+/// use the dma-buf in place, else why they do not.
+fn fall_back(
+    request: &Request,
+    policy: &DevicePolicy,
+    refusal: Refusal,
+    misaligned_element: Option<u64>,
+) -> Result<Choice, ImportError> {
+    let Some(window) = request.dma_buf.filter(|_| policy.dma_buf_supported) else {
+        return stage(request, policy, refusal);
+    };
+    let reason = match in_place_or_dma(request, policy, window, misaligned_element) {
+        (Path::Imported, Reason::Importable) => Reason::Refused { refusal },
+        (_, reason) => reason,
+    };
+    Ok(Choice { path: Path::DmaBuf, reason, window: Some(window) })
 }
 
 fn stage(request: &Request, policy: &DevicePolicy, refusal: Refusal) -> Result<Choice, ImportError> {
@@ -366,6 +391,13 @@ pub struct Verdict {
     pub access: ReadWrite,
     /// Why this path.
     pub reason: Reason,
+}
+
+impl Verdict {
+    /// Whether the device copies the bytes before or after its kernels use them.
+    pub fn copies_on_device(&self) -> bool {
+        device_copies(self.path, &self.reason)
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -454,7 +486,7 @@ mod tests {
 
     #[test]
     fn refusals_fall_down_the_ladder() {
-        let refused = Request { window: Err(Refusal::Memfd), dma_buf: true, ..tensor(0) };
+        let refused = Request { window: Err(Refusal::Memfd), dma_buf: window(0).ok(), ..tensor(0) };
         let integrated = policy(DeviceKind::Integrated);
         assert_eq!(path(&refused, &integrated), Path::Staged);
         let with_dma_buf = DevicePolicy { dma_buf_supported: true, ..integrated };
@@ -463,10 +495,36 @@ mod tests {
         let error = ImportError::Strict { bytes: MIB, refusal: Refusal::Memfd };
         assert_eq!(choose(&refused, &strict), Err(error));
         assert_eq!(path(&refused, &DevicePolicy { strict: true, ..with_dma_buf }), Path::DmaBuf);
+        let choice = choose(&refused, &with_dma_buf).unwrap();
+        assert_eq!(choice.reason, Reason::Refused { refusal: Refusal::Memfd });
+        assert!(!choice.copies_on_device());
         let without = DevicePolicy { import_supported: false, ..integrated };
         let choice = choose(&tensor(0), &without).unwrap();
         assert_eq!(choice.reason, Reason::Refused { refusal: Refusal::NotSupported });
         assert_eq!(choice.window, None);
+    }
+
+    #[test]
+    fn a_device_copies_from_a_dma_buf_what_it_cannot_use_there() {
+        let at = |offset, touches| Request {
+            window: Err(Refusal::Memfd),
+            dma_buf: window(offset).ok(),
+            touches,
+            ..tensor(offset)
+        };
+        let with = |kind| DevicePolicy { dma_buf_supported: true, ..policy(kind) };
+        let odd = choose(&at(52, 1), &with(DeviceKind::Integrated)).unwrap();
+        assert_eq!(odd.reason, Reason::OffsetRemainder { offset: 52, alignment: 16 });
+        let often = choose(&at(64, 2), &with(DeviceKind::Discrete)).unwrap();
+        assert_eq!(often.reason, Reason::Reused { times: 2 });
+        let doubles = Request { element_bytes: 8, ..at(52, 1) };
+        let doubles = choose(&doubles, &with(DeviceKind::Integrated)).unwrap();
+        for choice in [odd, often, doubles] {
+            assert!(choice.path == Path::DmaBuf && choice.copies_on_device(), "{choice:?}");
+        }
+        let params = Request { element_bytes: 4, takes_offset: true, ..at(52, 1) };
+        let params = choose(&params, &with(DeviceKind::Integrated)).unwrap();
+        assert!(params.path == Path::DmaBuf && !params.copies_on_device(), "{params:?}");
     }
 
     #[test]

@@ -16,9 +16,11 @@ use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice as MmAdvice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice as MmAdvice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::{Advice, Backing, MapEntry, OsError};
+pub use super::linux_dma_buf::Descriptor;
+pub(super) use super::linux_dma_buf::dma_bufs;
+use super::{Advice, Backing, MapEntry, OsError, linux_dma_buf};
 use crate::memory::range::ByteRange;
 
 const MAPS: &str = "/proc/self/maps";
@@ -79,7 +81,7 @@ fn group_limit(groups: &str, root: &Path) -> Option<u64> {
     lowest
 }
 
-/// Zeroed, readable and writable anonymous private pages, unmapped when dropped.
+/// Readable and writable pages, zeroed at first, unmapped when dropped: anonymous and private, or of a memory file.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -120,6 +122,28 @@ impl Mapping {
         unmap(whole.cast::<u8>().wrapping_add(head + bytes), slack - head);
         match NonNull::new(whole.cast::<u8>().wrapping_add(head)) {
             Some(start) => Ok(Mapping { start, bytes }),
+            None => Err(OsError::Call { call: "mmap", code: 0 }),
+        }
+    }
+
+    /// Maps `bytes` (a multiple of the page size, not 0) of a new memory file that cannot shrink, so that its
+    /// pages stay. Gives the file too.
+    ///
+    /// # Errors
+    /// As [`Mapping::anonymous`], or the system makes no such file.
+    pub fn memory_file(bytes: usize) -> Result<(Mapping, Descriptor), OsError> {
+        if bytes == 0 || !bytes.is_multiple_of(page_size()) {
+            return Err(OsError::Call { call: "memfd_create", code: Errno::INVAL.raw_os_error() });
+        }
+        let file = linux_dma_buf::memory_file(bytes as u64)?;
+        // SAFETY: a null hint without MAP_FIXED lets the kernel choose addresses that nothing uses, and the file
+        // is as long as the mapping and cannot shrink.
+        let start = unsafe {
+            mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file.file(), 0)
+        }
+        .map_err(|errno| OsError::Call { call: "mmap", code: errno.raw_os_error() })?;
+        match NonNull::new(start.cast()) {
+            Some(start) => Ok((Mapping { start, bytes }, file)),
             None => Err(OsError::Call { call: "mmap", code: 0 }),
         }
     }
@@ -289,8 +313,6 @@ fn classify(path: &str, shared: bool) -> Backing {
 /// Mappings of kinds that the crate itself never makes, for tests of the import policy.
 #[cfg(test)]
 pub(crate) mod testing {
-    use rustix::mm::mmap;
-
     use super::*;
 
     /// Maps the first `bytes` of a file, never to be written through when not `writable`.

@@ -8,15 +8,20 @@
 mod linux;
 #[cfg(all(target_os = "linux", not(miri)))]
 use linux as system;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod linux_dma_buf;
 
 #[cfg(any(not(target_os = "linux"), miri))]
 mod portable;
 #[cfg(any(not(target_os = "linux"), miri))]
 use portable as system;
 
+use std::sync::Arc;
+
+use super::dma_buf::DmaBufSystem;
 use super::range::ByteRange;
 
-pub use system::Mapping;
+pub use system::{Descriptor, Mapping};
 pub(crate) use system::{open_direct, read_at};
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
@@ -111,6 +116,11 @@ pub fn huge_page_size() -> usize {
 /// bounds it. `None` where the system does not tell.
 pub fn physical_memory() -> Option<u64> {
     system::physical_memory()
+}
+
+/// What makes dma-bufs of memory files on this machine. Whether it may, the first dma-buf tells.
+pub fn dma_bufs() -> Arc<dyn DmaBufSystem> {
+    system::dma_bufs()
 }
 
 /// The mappings of this process that overlap a window of addresses, in ascending order.

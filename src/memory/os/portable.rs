@@ -8,8 +8,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::{Advice, MapEntry, OsError};
+use crate::memory::dma_buf::{DmaBufSystem, Turn};
 use crate::memory::range::ByteRange;
 
 const PAGE: usize = 4096;
@@ -25,6 +27,48 @@ pub(super) fn huge_page_size() -> usize {
 
 pub(super) fn physical_memory() -> Option<u64> {
     None
+}
+
+/// An open file of the system; there is none that a dma-buf could be made of.
+#[derive(Debug)]
+pub enum Descriptor {}
+
+impl Descriptor {
+    /// Its number.
+    pub(crate) fn number(&self) -> i32 {
+        match *self {}
+    }
+
+    /// Its number, to whoever closes it from now on.
+    pub(crate) fn into_number(self) -> i32 {
+        match self {}
+    }
+
+    /// Another descriptor of the same file.
+    ///
+    /// # Errors
+    /// None.
+    pub(crate) fn duplicate(&self) -> Result<Descriptor, OsError> {
+        match *self {}
+    }
+}
+
+/// Makes none.
+#[derive(Debug)]
+struct NoDmaBufs;
+
+impl DmaBufSystem for NoDmaBufs {
+    fn create(&self, _: &Descriptor, _: u64) -> Result<Descriptor, OsError> {
+        Err(OsError::Unsupported { what: "a dma-buf" })
+    }
+
+    fn sync(&self, _: &Descriptor, _: Turn) -> Result<(), OsError> {
+        Err(OsError::Unsupported { what: "a dma-buf" })
+    }
+}
+
+pub(super) fn dma_bufs() -> Arc<dyn DmaBufSystem> {
+    Arc::new(NoDmaBufs)
 }
 
 /// Zeroed, page-aligned memory, freed when dropped.
@@ -54,6 +98,14 @@ impl Mapping {
         // SAFETY: the layout's size is not 0.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(failed)?;
         Ok(Mapping { start, layout })
+    }
+
+    /// There are no memory files.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn memory_file(_bytes: usize) -> Result<(Mapping, Descriptor), OsError> {
+        Err(OsError::Unsupported { what: "a memory file" })
     }
 
     /// First byte.

@@ -8,7 +8,8 @@ use std::cell::Cell;
 
 use pulp::{Simd, WithSimd};
 
-use crate::ops::real::{activate_all, activate_in};
+use crate::ops::linalg::tile::{bounds, clamp};
+use crate::ops::real::activate_all;
 use crate::ops::{Activation, WindowAxis};
 
 /// Vectors that are summed side by side.
@@ -141,6 +142,7 @@ impl WithSimd for Plane<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Plane { of, x, taps, bias, activation, planes, sums, y } = self;
         of.fill(x, planes);
+        let bounds = bounds(*activation);
         let step = SIDE * S::F32_LANES;
         for (at, out) in sums.chunks_exact_mut(step).enumerate() {
             let at = at * step;
@@ -152,21 +154,21 @@ impl WithSimd for Plane<'_> {
                 let (x, _) = S::as_simd_f32s(&planes[offset + at..][..step]);
                 let tap = simd.splat_f32s(tap);
                 if let Some(x) = x.first_chunk::<SIDE>() {
-                    for j in 0..SIDE {
-                        side[j] = simd.mul_add_e_f32s(tap, x[j], side[j]);
+                    for (sum, x) in side.iter_mut().zip(x) {
+                        *sum = simd.mul_add_e_f32s(tap, *x, *sum);
                     }
                 }
             }
             let (out, _) = S::as_mut_simd_f32s(out);
-            out.iter_mut().zip(side).for_each(|(out, sum)| *out = sum);
+            for (out, sum) in out.iter_mut().zip(side) {
+                *out = bounds.map_or(sum, |[low, high]| clamp(simd, sum, low, high));
+            }
         }
         for (y, sums) in y.chunks_exact_mut(of.w.output).zip(sums.chunks(of.pitch)) {
             y.copy_from_slice(&sums[..of.w.output]);
         }
-        match *activation {
-            Activation::Relu => activate_in(&Activation::Relu, y),
-            Activation::Clip { low, high } => activate_in(&Activation::Clip { low, high }, y),
-            other => activate_all(&other, y),
+        if bounds.is_none() {
+            activate_all(activation, y);
         }
     }
 }

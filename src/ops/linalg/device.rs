@@ -285,7 +285,7 @@ impl Product {
             (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_row::ACTIVATION, code),
         ];
-        self.over_texels(kernel, &spec, [a, b], [rows, cols], false, lower)
+        self.over_texels(kernel, &spec, [a, b], [rows, cols], 1, lower)
     }
 
     /// Whether the columns of the right operand are whole texels and are better read as they lie.
@@ -303,24 +303,22 @@ impl Product {
         let b = Layout { operand: self.b.operand, row, tile: cols * row, matrix: self.n * row };
         let (code, _) = self.activation.code();
         let spec = [
-            (spec::gemm_dot::LOCAL_SIZE_X, lower.device().subgroup),
             (spec::gemm_dot::ROWS, rows as u32),
             (spec::gemm_dot::COLS, cols as u32),
             (spec::gemm_dot::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_dot::ACTIVATION, code),
         ];
-        self.over_texels(kernel, &spec, [a, b], [rows, cols], true, lower)
+        self.over_texels(kernel, &spec, [a, b], [rows, cols], lower.device().subgroup as usize, lower)
     }
 
-    /// Emits a kernel over texels for every regular part of the batch; a tile is done by an invocation, or by a
-    /// work-group where `grouped`.
+    /// Emits a kernel over texels for every regular part of the batch; `lanes` invocations do a tile.
     fn over_texels(
         &self,
         kernel: KernelId,
         spec: &[(u32, u32)],
         [a, b]: [Layout; 2],
         [rows, cols]: [usize; 2],
-        grouped: bool,
+        lanes: usize,
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let (_, [act_a, act_b]) = self.activation.code();
@@ -352,7 +350,7 @@ impl Product {
                 act_b,
             };
             let args = [a.operand, b.operand, c, self.y];
-            lower.dispatch_rows(kernel, spec, &args, &params, count, grouped)?;
+            lower.dispatch_1d(kernel, spec, &args, &params, count * lanes)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();
             }

@@ -338,15 +338,7 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
             *s += *a * *b;
         }
     }
-    // In halves: one by one each addition would wait for the last.
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            sums[i] += sums[i + width];
-        }
-        width /= 2;
-    }
-    sums[0] + tail
+    sums.into_iter().sum::<T>() + tail
 }
 
 /// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.

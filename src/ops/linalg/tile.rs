@@ -10,7 +10,7 @@ use std::cell::Cell;
 use pulp::{Simd, WithSimd};
 
 use super::product::Threads;
-use crate::ops::real::{activate_all, activate_in};
+use crate::ops::real::activate_all;
 use crate::ops::{Activation, par};
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
@@ -23,8 +23,6 @@ const PARALLEL: usize = 100_000;
 const TASK: usize = 150_000;
 /// Tasks for each thread, so that all are done at about the same time.
 const TASKS: usize = 4;
-/// Columns from which on they are shared out before rows are.
-const WIDE: usize = 1024;
 
 thread_local! {
     /// Columns that are being multiplied.
@@ -119,14 +117,25 @@ impl<C: Columns> Tiled<'_, C> {
         }
         let wanted = (m * n * self.depth / TASK).clamp(1, TASKS * threads);
         let (most_bands, most_strips) = ((m / C::BAND).max(1), n.div_ceil(UNIT * VECTORS));
-        let strips = if n > WIDE { wanted } else { wanted.div_ceil(wanted.min(most_bands)) }.min(most_strips);
+        // The longer side is cut first: less is read by several threads.
+        let by_strips = n >= m;
+        let strips =
+            if by_strips { wanted } else { wanted.div_ceil(wanted.min(most_bands)) }.min(most_strips);
         let bands = wanted.div_ceil(strips).min(most_bands);
         let band = m.div_ceil(bands).next_multiple_of(8);
-        let mut tasks: Vec<(usize, usize, Vec<&mut [f32]>)> = Vec::with_capacity(bands * strips);
-        for first_row in (0..m).step_by(band) {
+        let bands = m.div_ceil(band);
+        // Neighbours of the cut side are neighbours in the order, so that a thread finds in its cache what it
+        // computed one operator before.
+        let place =
+            |band: usize, strip: usize| if by_strips { strip * bands + band } else { band * strips + strip };
+        let mut tasks: Vec<(usize, usize, Vec<&mut [f32]>)> = Vec::new();
+        tasks.resize_with(bands * strips, Default::default);
+        for b in 0..bands {
             for s in 0..strips {
-                let rows = Vec::with_capacity(band.min(m - first_row));
-                tasks.push((first_row, units * s / strips * UNIT, rows));
+                if let Some(task) = tasks.get_mut(place(b, s)) {
+                    let rows = Vec::with_capacity(band.min(m - b * band));
+                    *task = (b * band, units * s / strips * UNIT, rows);
+                }
             }
         }
         for (r, row) in y.chunks_mut(y_row.max(n)).take(m).enumerate() {
@@ -135,7 +144,7 @@ impl<C: Columns> Tiled<'_, C> {
                 let end = (units * (s + 1) / strips * UNIT).min(n) - units * s / strips * UNIT;
                 let (own, more) = rest.split_at_mut(end);
                 rest = more;
-                if let Some(task) = tasks.get_mut(r / band * strips + s) {
+                if let Some(task) = tasks.get_mut(place(r / band, s)) {
                     task.2.push(own);
                 }
             }
@@ -266,6 +275,16 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
+    // In registers where that is cheap: a pass over what was just stored waits for the stores.
+    let mut behind = of.activation;
+    if let Some([low, high]) = bounds(behind) {
+        behind = Activation::None;
+        for i in 0..R {
+            for j in 0..V {
+                sums[i][j] = clamp(simd, sums[i][j], low, high);
+            }
+        }
+    }
     for i in 0..R {
         let row = &mut rows[i][at..at + n];
         let (full, tail) = S::as_mut_simd_f32s(row);
@@ -277,21 +296,29 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    if of.activation != Activation::None {
+    if behind != Activation::None {
         for row in rows {
-            activate(&of.activation, &mut row[at..at + n]);
+            activate_all(&behind, &mut row[at..at + n]);
         }
     }
 }
 
-/// Common activations where they are needed, others through a call.
+/// The bounds that an activation keeps values in, where that is all it does.
 #[inline(always)]
-fn activate(activation: &Activation, row: &mut [f32]) {
-    match *activation {
-        Activation::Relu => activate_in(&Activation::Relu, row),
-        Activation::Clip { low, high } => activate_in(&Activation::Clip { low, high }, row),
-        other => activate_all(&other, row),
+pub(crate) fn bounds(activation: Activation) -> Option<[f32; 2]> {
+    match activation {
+        Activation::Relu => Some([0.0, f32::INFINITY]),
+        Activation::Clip { low, high } => Some([low, high]),
+        _ => None,
     }
+}
+
+/// Values in bounds; a NaN stays one.
+#[inline(always)]
+pub(crate) fn clamp<S: Simd>(simd: S, x: S::f32s, low: f32, high: f32) -> S::f32s {
+    let (low, high) = (simd.splat_f32s(low), simd.splat_f32s(high));
+    let x = simd.select_f32s(simd.less_than_f32s(x, low), low, x);
+    simd.select_f32s(simd.greater_than_f32s(x, high), high, x)
 }
 
 #[cfg(test)]

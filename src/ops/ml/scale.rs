@@ -65,7 +65,7 @@ impl Operator for Scaler {
 /// What a row is divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Norm {
-    /// Its largest magnitude.
+    /// Its largest element, which may be negative.
     #[default]
     Max,
     /// The sum of its magnitudes.
@@ -105,11 +105,11 @@ impl Operator for Normalizer {
             let y = args.take_write::<f32>(1)?;
             for (y, x) in y.chunks_mut(len.max(1)).zip(x.chunks(len.max(1))) {
                 let size = match norm {
-                    Norm::Max => x.iter().fold(0.0, |m: f64, v| m.max(v.abs())),
+                    Norm::Max => x.iter().copied().fold(f64::NEG_INFINITY, f64::max),
                     Norm::L1 => x.iter().map(|v| v.abs()).sum(),
                     Norm::L2 => x.iter().map(|v| v * v).sum::<f64>().sqrt(),
                 };
-                let size = if size > 0.0 { size } else { 1.0 };
+                let size = if size == 0.0 { 1.0 } else { size };
                 y.iter_mut().zip(x).for_each(|(y, x)| *y = (x / size) as f32);
             }
             Ok(())
@@ -138,5 +138,8 @@ mod tests {
         assert_near(&run(Norm::L2), &[1.0 / root, -2.0 / root, 3.0 / root, 0.0, 0.0, 0.0], 1e-6);
         assert_near(&run(Norm::L1), &[1.0 / 6.0, -2.0 / 6.0, 0.5, 0.0, 0.0, 0.0], 1e-6);
         assert_near(&run(Norm::Max), &[1.0 / 3.0, -2.0 / 3.0, 1.0, 0.0, 0.0, 0.0], 1e-6);
+        let x = Some(Tensor::new([3], &[-2.0f64, -1.0, -4.0]).unwrap());
+        let op = Normalizer { norm: Norm::Max };
+        assert_near(&run_f32(&op, &[x]).unwrap(), &[2.0, 1.0, 4.0], 1e-6);
     }
 }

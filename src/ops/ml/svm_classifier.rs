@@ -169,9 +169,10 @@ fn couple(classes: usize, r: &[f64]) -> Vec<f64> {
             let step = (total - qp[t]) / own;
             p[t] += step;
             total = (total + step * (step * own + 2.0 * qp[t])) / (1.0 + step) / (1.0 + step);
-            for j in 0..classes {
-                qp[j] = (qp[j] + step * q[t * classes + j]) / (1.0 + step);
-                p[j] /= 1.0 + step;
+            let row = &q[t * classes..][..classes];
+            for ((qp, p), q) in qp.iter_mut().zip(&mut p).zip(row) {
+                *qp = (*qp + step * q) / (1.0 + step);
+                *p /= 1.0 + step;
             }
         }
     }

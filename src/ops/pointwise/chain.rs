@@ -35,7 +35,7 @@ struct Program {
 
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Program of {} expressions", self.evaluator.desc().exprs().len())
+        f.debug_tuple("Program").field(&self.evaluator.desc().exprs()).finish()
     }
 }
 

@@ -32,7 +32,10 @@ pub struct ConstantOfShape {
 pub(super) fn read_constant(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     let value = match attrs.tensor_opt("value")? {
         None => Tensor::scalar(0f32),
-        Some(t) if t.info().elements() == 1 => t.reshaped(Shape::scalar())?,
+        // Copied: the attribute's tensor may lie among the parameters, whose memory it would keep.
+        Some(t) if t.info().elements() == 1 => {
+            Tensor::from_bytes(TensorInfo::new(t.dtype(), Shape::scalar()), t.bytes())?
+        }
         Some(t) => {
             return Err(attrs
                 .error("value", format!("has {} elements, expected one", t.info().elements()))

@@ -192,3 +192,15 @@ fn ranges_end_before_their_limit() {
     let long = run_cpu(&Range, &[0i64, 100_000, 1].map(|v| Some(Tensor::scalar(v))), 1).unwrap();
     assert!(long[0].to_i64s().unwrap().into_iter().eq(0..100_000));
 }
+
+#[test]
+fn a_constant_element_keeps_no_memory_of_the_models() {
+    use crate::memory::host::HostRegion;
+    let region = Arc::new(HostRegion::from_bytes(bytemuck::cast_slice(&[2.5f32; 64])).unwrap());
+    let info = TensorInfo::new(DType::F32, Shape::new([1]).unwrap());
+    let value = Tensor::in_region(info, Arc::clone(&region), 128).unwrap();
+    let op = op("ConstantOfShape", 9, &[("value", AttrValue::Tensor(value))]);
+    assert_eq!(Arc::strong_count(&region), 1);
+    let y = everywhere(&*op, &[Some(Tensor::from_i64s(&[3]))]);
+    assert_eq!(y.as_slice::<f32>().unwrap(), [2.5; 3]);
+}

@@ -16,7 +16,7 @@ const FIRST: Duration = Duration::from_micros(250);
 
 /// What the waits of one device have in common.
 #[derive(Debug)]
-pub(super) struct Waiters {
+pub(crate) struct Waiters {
     // False where the device is a processor, which needs the core, or there is one core.
     may_poll: bool,
     waiting: AtomicU32,
@@ -24,25 +24,25 @@ pub(super) struct Waiters {
 
 impl Waiters {
     /// `software`: the device computes on the processor.
-    pub(super) fn new(software: bool) -> Self {
+    pub(crate) fn new(software: bool) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Waiters { may_poll: !software && cores > 1, waiting: AtomicU32::new(0) }
     }
 
     /// Counts one more for as long as the result lives.
-    pub(super) fn enter(&self) -> Waiting<'_> {
+    pub(crate) fn enter(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
 
     /// Whether a thread may poll: no other waits too.
-    pub(super) fn may_poll(&self) -> bool {
+    pub(crate) fn may_poll(&self) -> bool {
         self.may_poll && self.waiting.load(Ordering::Relaxed) <= 1
     }
 }
 
 /// One wait.
-pub(super) struct Waiting<'a>(&'a Waiters);
+pub(crate) struct Waiting<'a>(&'a Waiters);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -52,7 +52,7 @@ impl Drop for Waiting<'_> {
 
 /// How long the waits of one queue were.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     nanos: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ impl Default for Pace {
 
 impl Pace {
     /// How long a wait may poll; `None` is without end.
-    pub(super) fn polling(&self, policy: WaitPolicy, waiters: &Waiters) -> Option<Duration> {
+    pub(crate) fn polling(&self, policy: WaitPolicy, waiters: &Waiters) -> Option<Duration> {
         match policy {
             WaitPolicy::Block => Some(Duration::ZERO),
             WaitPolicy::Spin => None,
@@ -78,7 +78,7 @@ impl Pace {
     }
 
     /// A wait took so long. Longer ones count at once, shorter ones little by little.
-    pub(super) fn took(&self, time: Duration) {
+    pub(crate) fn took(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let before = self.nanos.load(Ordering::Relaxed);
         self.nanos.store(nanos.max(before - before / 8), Ordering::Relaxed);

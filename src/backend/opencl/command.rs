@@ -1,0 +1,347 @@
+//! A recording as calls, everything checked and every argument set.
+
+use super::context::Tables;
+use super::device::Device;
+use super::handle::{Event, Queue, RawMem};
+use super::kernel::{Interface, Kernel, Taken};
+use super::memory::Buffer;
+use super::read;
+use crate::backend::DeviceError;
+use crate::backend::slots::SlotTable;
+use crate::memory::coherency::Access;
+use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
+
+/// Some drivers leave the tail of larger copies undone.
+const MAX_COPY: usize = 256 << 20;
+
+/// Calls in order, with their arguments.
+#[derive(Debug)]
+pub(super) struct Calls {
+    calls: Vec<Call>,
+    /// The buffers and kernels that they use.
+    pub(super) buffers: Vec<BufferId>,
+    pub(super) kernels: Vec<DeviceKernelId>,
+    /// Timestamp slots.
+    pub(super) slots: u32,
+}
+
+#[derive(Debug)]
+enum Call {
+    Dispatch { kernel: Taken, global: [usize; 3], local: [usize; 3] },
+    Copy { src: (RawMem, usize), dst: (RawMem, usize), bytes: usize },
+    Fill { dst: (RawMem, usize), bytes: usize, value: u32 },
+    Timestamp { slot: u32 },
+}
+
+/// What was enqueued.
+#[derive(Debug, Default)]
+pub(super) struct Enqueued {
+    /// Completes with the last call; `None` where there was nothing to do.
+    pub(super) last: Option<Event>,
+    /// What each timestamp slot is read from.
+    pub(super) stamps: Vec<Stamp>,
+}
+
+/// A time that an event will have.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Stamp {
+    /// Never written.
+    #[default]
+    Unset,
+    /// When the command began.
+    Began(Event),
+    /// When the command ended.
+    Ended(Event),
+}
+
+impl Stamp {
+    /// The time in nanoseconds, once the command has completed.
+    pub(super) fn nanos(&self) -> Option<u64> {
+        match self {
+            Stamp::Unset => Some(0),
+            Stamp::Began(event) => event.began(),
+            Stamp::Ended(event) => event.ended(),
+        }
+    }
+}
+
+impl Calls {
+    /// Looks up and checks everything; what is left to fail is the driver.
+    pub(super) fn new(tables: &Tables, recording: &Recording) -> Result<Calls, DeviceError> {
+        let (buffers, kernels) = (read(&tables.buffers), read(&tables.kernels));
+        let translator = Translator { device: &tables.device, buffers: &buffers, kernels: &kernels };
+        let mut calls = Calls {
+            calls: Vec::with_capacity(recording.commands.len()),
+            buffers: Vec::new(),
+            kernels: Vec::new(),
+            slots: recording.timestamps,
+        };
+        for command in &recording.commands {
+            match command {
+                Command::Dispatch(dispatch) => {
+                    calls.kernels.push(dispatch.kernel);
+                    let ranges = dispatch.args.iter().filter_map(|arg| Some(arg.range()?.0.buffer));
+                    calls.buffers.extend(ranges);
+                    calls.calls.extend(translator.dispatch(dispatch)?);
+                }
+                Command::Copy { src, dst } => {
+                    calls.buffers.extend([src.buffer, dst.buffer]);
+                    translator.copy(src, dst, &mut calls.calls)?;
+                }
+                Command::Fill { dst, value } => {
+                    calls.buffers.push(dst.buffer);
+                    calls.calls.extend(translator.fill(dst, *value)?);
+                }
+                // An in-order queue keeps the order, and memory is consistent between its commands.
+                Command::Barrier(_) => {}
+                Command::Timestamp { slot } if *slot < recording.timestamps => {
+                    calls.calls.push(Call::Timestamp { slot: *slot });
+                }
+                Command::Timestamp { slot } => {
+                    let (asked, limit) = (u64::from(*slot), u64::from(recording.timestamps));
+                    return Err(DeviceError::Limit { what: "a timestamp slot", asked, limit });
+                }
+            }
+        }
+        calls.buffers.sort_unstable();
+        calls.buffers.dedup();
+        calls.kernels.sort_unstable();
+        calls.kernels.dedup();
+        Ok(calls)
+    }
+
+    /// Enqueues every call; after an error, `done` says whether some of them were.
+    ///
+    /// # Safety
+    /// The buffers live until what was enqueued has completed. Where the queue has no times, `slots` is 0.
+    pub(super) unsafe fn enqueue(&self, queue: &Queue, done: &mut Enqueued) -> Result<(), DeviceError> {
+        done.stamps.resize(self.slots as usize, Stamp::Unset);
+        // Slots that come before the first command: they begin with it.
+        let mut early: Vec<u32> = Vec::new();
+        for call in &self.calls {
+            let event = match call {
+                Call::Dispatch { kernel, global, local } => {
+                    let Some(kernel) = kernel.get() else { continue };
+                    // SAFETY: arguments and sizes were set and checked in `Translator::dispatch`; the
+                    // buffers live by the caller's promise.
+                    unsafe { queue.nd_range(kernel, global, local)? }
+                }
+                // SAFETY: checked in `Translator::copy`; the buffers live by the caller's promise.
+                Call::Copy { src, dst, bytes } => unsafe { queue.copy(*src, *dst, *bytes)? },
+                // SAFETY: checked in `Translator::fill`; as above.
+                Call::Fill { dst, bytes, value } => unsafe { queue.fill(*dst, *bytes, *value)? },
+                Call::Timestamp { slot } => {
+                    match (&done.last, done.stamps.get_mut(*slot as usize)) {
+                        (Some(last), Some(stamp)) => *stamp = Stamp::Ended(last.clone()),
+                        _ => early.push(*slot),
+                    }
+                    continue;
+                }
+            };
+            for slot in early.drain(..) {
+                if let Some(stamp) = done.stamps.get_mut(slot as usize) {
+                    *stamp = Stamp::Began(event.clone());
+                }
+            }
+            done.last = Some(event);
+        }
+        if !early.is_empty() {
+            let marker = queue.marker()?;
+            for slot in early {
+                if let Some(stamp) = done.stamps.get_mut(slot as usize) {
+                    *stamp = Stamp::Ended(marker.clone());
+                }
+            }
+            done.last = Some(marker);
+        }
+        Ok(())
+    }
+}
+
+struct Translator<'a> {
+    device: &'a Device,
+    buffers: &'a SlotTable<BufferId, Buffer>,
+    kernels: &'a SlotTable<DeviceKernelId, Kernel>,
+}
+
+impl Translator<'_> {
+    fn dispatch(&self, dispatch: &Dispatch) -> Result<Option<Call>, DeviceError> {
+        let kernel = self.kernels.get(dispatch.kernel)?;
+        let refuse = |log: String| DeviceError::Program { kernel: kernel.name.clone(), log };
+        let limits = &self.device.info.limits;
+        for (groups, limit) in dispatch.groups.iter().zip(limits.max_groups) {
+            if *groups > limit {
+                let (asked, limit) = (u64::from(*groups), u64::from(limit));
+                return Err(DeviceError::Limit { what: "the number of work-groups", asked, limit });
+            }
+        }
+        disjoint(&kernel.name, &dispatch.args)?;
+        let (count, given) = (dispatch.args.len(), dispatch.params.len());
+        let (lengths, workgroup) = match &kernel.interface {
+            Interface::Translated { lengths, params_bytes, workgroup } => {
+                if lengths.len() != count {
+                    return Err(refuse(format!(
+                        "it takes {} arguments and was given {count}",
+                        lengths.len()
+                    )));
+                }
+                if given != *params_bytes as usize {
+                    return Err(refuse(format!(
+                        "it takes {params_bytes} bytes of parameters and was given {given}"
+                    )));
+                }
+                (Some(lengths), workgroup.as_slice())
+            }
+            Interface::Own { arguments } => {
+                let all = count + usize::from(given > 0);
+                if all != *arguments as usize {
+                    return Err(refuse(format!(
+                        "it takes {arguments} arguments, its parameters included, and was given {all}"
+                    )));
+                }
+                (None, [].as_slice())
+            }
+        };
+        let mut taken = kernel.take()?;
+        if let Some(object) = taken.get_mut() {
+            let mut index = 0;
+            for (argument, arg) in dispatch.args.iter().enumerate() {
+                let Arg::Buffer(range, _) = arg else {
+                    return Err(refuse(format!(
+                        "argument {argument} is absent, which only native kernels take"
+                    )));
+                };
+                object.set_memory(index, self.argument(kernel, argument, range)?)?;
+                index += 1;
+                if lengths.and_then(|lengths| lengths.get(argument)) == Some(&true) {
+                    object.set_bytes(index, &range.bytes.to_ne_bytes())?;
+                    index += 1;
+                }
+            }
+            if given > 0 {
+                // The structure is made of whole words.
+                let mut params = dispatch.params.clone();
+                params.resize(if lengths.is_some() { given.next_multiple_of(4) } else { given }, 0);
+                object.set_bytes(index, &params)?;
+                index += 1;
+            }
+            for bytes in workgroup {
+                object.set_workgroup(index, *bytes)?;
+                index += 1;
+            }
+        }
+        if dispatch.groups.contains(&0) {
+            return Ok(None);
+        }
+        let mut global = kernel.local;
+        for (size, groups) in global.iter_mut().zip(dispatch.groups) {
+            *size = size.saturating_mul(groups as usize);
+        }
+        Ok(Some(Call::Dispatch { kernel: taken, global, local: kernel.local }))
+    }
+
+    fn argument(&self, kernel: &Kernel, number: usize, range: &BufferRange) -> Result<RawMem, DeviceError> {
+        let buffer = self.buffers.get(range.buffer)?;
+        let (offset, bytes) = buffer.check(range)?;
+        let limits = &self.device.info.limits;
+        if !range.offset.is_multiple_of(limits.argument_alignment) {
+            let log = format!(
+                "argument {number} starts at byte {offset}, no multiple of {}",
+                limits.argument_alignment
+            );
+            return Err(DeviceError::Program { kernel: kernel.name.clone(), log });
+        }
+        if range.bytes > limits.max_argument_bytes {
+            let (asked, limit) = (range.bytes, limits.max_argument_bytes);
+            return Err(DeviceError::Limit { what: "a kernel argument", asked, limit });
+        }
+        // A memory object cannot be empty; the kernel sees from its parameters that there is nothing.
+        if bytes == 0 { Ok(buffer.raw()) } else { buffer.part(offset, bytes) }
+    }
+
+    fn copy(&self, src: &BufferRange, dst: &BufferRange, calls: &mut Vec<Call>) -> Result<(), DeviceError> {
+        let (from, to) = (self.buffers.get(src.buffer)?, self.buffers.get(dst.buffer)?);
+        let (src_offset, bytes) = from.check(src)?;
+        let (dst_offset, _) = to.check(dst)?;
+        if src.bytes != dst.bytes {
+            return Err(DeviceError::Limit { what: "a copy's source", asked: src.bytes, limit: dst.bytes });
+        }
+        if overlaps(src, dst) {
+            return Err(DeviceError::Unsupported { what: "a copy between overlapping ranges".to_owned() });
+        }
+        let mut done = 0;
+        while done < bytes {
+            let piece = (bytes - done).min(MAX_COPY);
+            calls.push(Call::Copy {
+                src: (from.raw(), src_offset + done),
+                dst: (to.raw(), dst_offset + done),
+                bytes: piece,
+            });
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, dst: &BufferRange, value: u32) -> Result<Option<Call>, DeviceError> {
+        let to = self.buffers.get(dst.buffer)?;
+        let (offset, bytes) = to.check(dst)?;
+        if !offset.is_multiple_of(4) || !bytes.is_multiple_of(4) {
+            return Err(DeviceError::Unsupported {
+                what: format!("a fill of {bytes} bytes at byte {offset}: both must be multiples of 4"),
+            });
+        }
+        Ok((bytes > 0).then(|| Call::Fill { dst: (to.raw(), offset), bytes, value }))
+    }
+}
+
+/// Whether two ranges share a byte.
+fn overlaps(a: &BufferRange, b: &BufferRange) -> bool {
+    a.buffer == b.buffer
+        && a.bytes > 0
+        && b.bytes > 0
+        && a.offset < b.offset.saturating_add(b.bytes)
+        && b.offset < a.offset.saturating_add(a.bytes)
+}
+
+/// Memory objects that overlap in part may not be used at once when one is written (section 5.2.1 of the
+/// specification, on sub-buffers); one object may be given twice.
+fn disjoint(kernel: &str, args: &[Arg]) -> Result<(), DeviceError> {
+    for (second, arg) in args.iter().enumerate() {
+        let Arg::Buffer(range, access) = arg else { continue };
+        for (first, earlier) in args[..second].iter().enumerate() {
+            let Arg::Buffer(other, before) = earlier else { continue };
+            let same = range == other;
+            let written = (*access | *before).intersects(Access::KERNEL_WRITE);
+            if written && !same && overlaps(range, other) {
+                let what = format!(
+                    "arguments {first} and {second} of kernel {kernel} that overlap in part while one is \
+                     written; give the kernel one argument that it reads and writes"
+                );
+                return Err(DeviceError::Unsupported { what });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arg(offset: u64, bytes: u64, access: Access) -> Arg {
+        Arg::Buffer(BufferRange { buffer: BufferId { index: 1, generation: 1 }, offset, bytes }, access)
+    }
+
+    #[test]
+    fn ranges_that_overlap_in_part_are_refused_when_one_is_written() {
+        let (read, write) = (Access::KERNEL_READ, Access::KERNEL_WRITE);
+        assert!(disjoint("k", &[arg(0, 64, read), arg(32, 64, read)]).is_ok());
+        assert!(disjoint("k", &[arg(0, 64, read), arg(64, 64, write)]).is_ok());
+        assert!(disjoint("k", &[arg(0, 64, read), arg(0, 64, write)]).is_ok());
+        assert!(disjoint("k", &[arg(0, 64, read), Arg::Absent, arg(0, 32, write)]).is_err());
+        let error = disjoint("k", &[arg(0, 64, write), arg(32, 64, read)]).unwrap_err().to_string();
+        assert!(error.contains("arguments 0 and 1 of kernel k"), "{error}");
+        // An empty range shares nothing.
+        assert!(disjoint("k", &[arg(0, 64, write), arg(32, 0, read)]).is_ok());
+    }
+}

@@ -1,0 +1,84 @@
+//! Listing and opening.
+
+use super::*;
+
+#[test]
+fn devices_are_listed_with_what_they_can_do() {
+    assert_eq!(OpenClDriver.api(), "opencl");
+    let devices = OpenClDriver.devices().unwrap();
+    for (index, info) in devices.iter().enumerate() {
+        assert_eq!((info.index, info.api), (index, "opencl"));
+        assert!(!info.name.is_empty() && !info.driver.is_empty() && !info.native && info.in_order);
+        assert!(info.uuid.len() == 32 && info.uuid.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    }
+    for info in devices.iter().filter(|info| info.unusable.is_none()) {
+        // What the full profile of OpenCL 1.2 has at least.
+        let limits = &info.limits;
+        assert!(limits.max_buffer_bytes >= 128 << 20 && limits.max_local_bytes >= 32 << 10);
+        assert!(limits.max_params_bytes >= 128 && limits.max_arguments >= 32);
+        assert!(limits.argument_alignment.is_power_of_two() && limits.argument_alignment >= 16);
+        assert!(limits.memory_bytes >= limits.max_argument_bytes);
+    }
+    assert!(devices.is_sorted_by_key(|info| info.unusable.is_some()));
+}
+
+#[test]
+fn pocl_shares_memory_and_is_found_to() {
+    let devices = OpenClDriver.devices().unwrap();
+    let info = devices.iter().find(|info| info.driver.contains("PoCL")).unwrap();
+    assert_eq!((info.kind, info.unified, info.unusable.as_ref()), (DeviceKind::Cpu, true, None));
+    let rules = info.import.unwrap();
+    assert_eq!((rules.alignment, rules.size_multiple), (4096, 4096));
+    assert!(rules.max_bytes <= info.limits.max_buffer_bytes);
+    assert!(info.advice.iter().any(|words| words.contains("in place")), "{:?}", info.advice);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    let error = Driver::open(&OpenClDriver, 99, &ContextDesc::default()).unwrap_err();
+    assert!(matches!(&error, DeviceError::Unsupported { what } if what.contains("99")), "{error}");
+}
+
+/// Run by the tests below in a process of its own, under another environment.
+#[test]
+fn listing_and_opening_answer_whatever_is_installed() {
+    let listed = OpenClDriver.devices();
+    let opened = Driver::open(&OpenClDriver, 0, &ContextDesc::default());
+    println!("listed: {:?}", listed.map(|devices| devices.len()).map_err(|error| error.to_string()));
+    println!(
+        "opened: {:?}",
+        opened.map(|context| context.info().name.clone()).map_err(|error| error.to_string())
+    );
+}
+
+fn listing_under(name: &str, value: &str) -> String {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--nocapture",
+            "backend::opencl::tests::driver::listing_and_opening_answer_whatever_is_installed",
+        ])
+        .env(name, value)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("listed: "), "{text}");
+    text
+}
+
+#[test]
+fn without_a_platform_the_error_says_what_to_do() {
+    let text = listing_under("OCL_ICD_VENDORS", "/nonexistent/");
+    assert!(text.contains("listed: Err(\"opencl is not available: there is no platform"), "{text}");
+    assert!(text.contains("opened: Err(\"opencl is not available"), "{text}");
+    assert!(text.contains("/etc/OpenCL/vendors"), "{text}");
+}
+
+#[test]
+fn a_library_that_is_not_opencl_is_an_error_and_a_missing_one_is_passed_over() {
+    let text = listing_under("OPENCL_DYLIB_PATH", "libm.so.6");
+    assert!(text.contains("listed: Err(\"opencl is not available: the library"), "{text}");
+    // The library's usual name is tried after it.
+    let text = listing_under("OPENCL_DYLIB_PATH", "/nonexistent.so");
+    assert!(text.contains("listed: Ok("), "{text}");
+}

@@ -1,0 +1,187 @@
+//! Submission, waiting, replay, times, loss.
+
+use std::time::Duration;
+
+use super::*;
+
+/// Work that takes a while on any device.
+fn slow(fixture: &Fixture) -> Recording {
+    let bytes = 64 << 20;
+    let buffer = fixture.buffer(bytes, Placement::Device);
+    recording((0..24).map(|value| Command::Fill { dst: part(buffer, 0, bytes), value }).collect())
+}
+
+/// Adds 1 to every element of the first half, `times` times, by way of the second.
+fn counting(fixture: &Fixture, buffer: BufferId, times: usize) -> Recording {
+    let kernel = fixture.own();
+    let half = fixture.all(buffer).bytes / 2;
+    let (low, high) = (part(buffer, 0, half), part(buffer, half, half));
+    let n = (half / 4) as u32;
+    let order = barrier(READ | WRITE, READ | WRITE);
+    let pair = [axpb(kernel, low, high, n, 1.0, 1.0), order.clone(), axpb(kernel, high, low, n, 1.0, 0.0)];
+    recording((0..times).flat_map(|_| pair.clone()).chain([order]).collect())
+}
+
+fn replays(wait: WaitPolicy) {
+    let fixture = Fixture::with(&ContextDesc { wait, ..Default::default() });
+    let buffer = fixture.upload(&[0.0f32; 512]);
+    let queue = fixture.queue();
+    let prepared = queue.prepare(&counting(&fixture, buffer, 2)).unwrap();
+    let mut last = Timepoint(0);
+    for _ in 0..10 {
+        let point = queue.submit_prepared(prepared).unwrap();
+        assert!(point > last);
+        last = point;
+    }
+    queue.wait(last, None).unwrap();
+    assert_eq!(queue.completed().unwrap(), last);
+    // A point that was passed needs no waiting.
+    queue.wait(Timepoint(last.0 - 3), Some(Duration::ZERO)).unwrap();
+    assert_eq!(fixture.download::<f32>(buffer)[..256], [20.0; 256]);
+    for round in 1..=8 {
+        let point = fixture.run(&queue, &counting(&fixture, buffer, 1));
+        assert_eq!(queue.completed().unwrap(), point);
+        assert_eq!(fixture.download::<f32>(buffer)[0], 20.0 + round as f32);
+    }
+    queue.release_prepared(prepared);
+}
+
+#[test]
+fn a_prepared_recording_runs_again_and_again() {
+    replays(WaitPolicy::default());
+}
+
+#[test]
+fn waiting_by_sleeping_or_by_polling_is_the_same() {
+    replays(WaitPolicy::Block);
+    replays(WaitPolicy::Spin);
+    replays(WaitPolicy::SpinThenBlock { micros: 50 });
+}
+
+#[test]
+fn a_wait_ends_with_its_timeout_and_again_with_the_work() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let point = queue.submit(&slow(&fixture)).unwrap();
+    let early = queue.wait(point, Some(Duration::from_millis(1)));
+    assert_eq!(early, Err(DeviceError::Timeout { millis: 1 }));
+    assert!(queue.completed().unwrap() < point);
+    queue.wait(point, Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(queue.completed().unwrap(), point);
+    assert_eq!(queue.wait(Timepoint(point.0 + 1), None), Err(DeviceError::Stale { object: "timepoint" }));
+}
+
+#[test]
+fn a_queue_that_goes_waits_for_its_work() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    queue.submit(&slow(&fixture)).unwrap();
+    drop(queue);
+}
+
+#[test]
+fn an_empty_recording_is_done_when_what_came_before_is() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let point = fixture.run(&queue, &Recording::default());
+    assert_eq!((point, queue.timestamps(point).unwrap()), (Timepoint(1), vec![]));
+    let work = queue.submit(&slow(&fixture)).unwrap();
+    let nothing = queue.submit(&recording(vec![barrier(WRITE, Access::HOST_READ)])).unwrap();
+    assert!(nothing > work && queue.completed().unwrap() < work);
+    queue.wait(nothing, None).unwrap();
+    assert_eq!(queue.completed().unwrap(), nothing);
+}
+
+#[test]
+fn times_rise_and_belong_to_their_submission() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let buffer = fixture.upload(&[0.0f32; 512]);
+    let plain = counting(&fixture, buffer, 3);
+    let mut timed = plain.clone();
+    timed.commands.insert(2, Command::Timestamp { slot: 1 });
+    timed.commands.push(Command::Timestamp { slot: 2 });
+    timed.commands.insert(0, Command::Timestamp { slot: 0 });
+    timed.timestamps = 3;
+    let prepared = queue.prepare(&timed).unwrap();
+    let mut before = 0;
+    for _ in 0..3 {
+        let point = queue.submit_prepared(prepared).unwrap();
+        queue.wait(point, None).unwrap();
+        let times = queue.timestamps(point).unwrap();
+        assert!(times.len() == 3 && times.is_sorted() && times[0] < times[2], "{times:?}");
+        assert!(times[0] >= before, "{times:?} {before}");
+        before = times[2];
+        // Those without times run in between, in order.
+        let point = fixture.run(&queue, &plain);
+        assert_eq!(queue.timestamps(point).unwrap(), Vec::<u64>::new());
+    }
+    assert_eq!(fixture.download::<f32>(buffer)[0], 18.0);
+    let mut only = recording(vec![Command::Timestamp { slot: 0 }]);
+    only.timestamps = 1;
+    let point = fixture.run(&queue, &only);
+    assert_eq!(queue.timestamps(point).unwrap().len(), 1);
+    timed.timestamps = 1;
+    let error = queue.submit(&timed).unwrap_err();
+    assert_eq!(error, DeviceError::Limit { what: "a timestamp slot", asked: 1, limit: 1 });
+}
+
+#[test]
+fn queues_of_one_context_work_side_by_side() {
+    let fixture = Fixture::new();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let queue = fixture.queue();
+                let buffer = fixture.upload(&[0.0f32; 512]);
+                let run = counting(&fixture, buffer, 1);
+                for _ in 0..5 {
+                    fixture.run(&queue, &run);
+                }
+                assert_eq!(fixture.download::<f32>(buffer)[..256], [5.0; 256]);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_queue_may_outlive_its_context() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let buffer = fixture.buffer(64, Placement::Device);
+    let fill = recording(vec![Command::Fill { dst: part(buffer, 0, 64), value: 1 }]);
+    drop(fixture);
+    queue.wait(queue.submit(&fill).unwrap(), None).unwrap();
+}
+
+#[test]
+fn a_lost_device_stays_lost_and_goes_quietly() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let buffer = fixture.upload(&[1u32; 16]);
+    let fill = recording(vec![Command::Fill { dst: part(buffer, 0, 64), value: 9 }]);
+    let prepared = queue.prepare(&fill).unwrap();
+    let point = fixture.run(&queue, &fill);
+    let lost = fixture.context.tables.device.note(super::super::error("clFinish", -14, 0));
+    assert!(matches!(lost, DeviceError::Lost { .. }));
+    assert_eq!(queue.submit(&fill).unwrap_err(), lost);
+    assert_eq!(queue.prepare(&fill).unwrap_err(), lost);
+    assert_eq!(queue.submit_prepared(prepared).unwrap_err(), lost);
+    assert_eq!(queue.completed().unwrap_err(), lost);
+    assert_eq!(queue.timestamps(point).unwrap_err(), lost);
+    assert_eq!(queue.wait(Timepoint(point.0 + 1), None).unwrap_err(), lost);
+    let context = &fixture.context;
+    let desc = BufferDesc { bytes: 64, placement: Placement::Device, label: "late" };
+    assert_eq!(context.create_buffer(&desc).unwrap_err(), lost);
+    assert_eq!(context.create_queue().unwrap_err(), lost);
+    assert_eq!(context.flush(&[]).unwrap_err(), lost);
+    // What the host has is still there.
+    let host = context.buffer_info(buffer).unwrap().host.unwrap();
+    // SAFETY: mapped and not in use.
+    let word = unsafe { host.0.cast::<u32>().read() };
+    assert!(word == 9 || !context.info().unified);
+    // Whoever opens the device anew shares nothing with the lost one.
+    let again = Fixture::new();
+    assert!(!Arc::ptr_eq(&again.context.tables.device.shared, &context.tables.device.shared));
+    again.own();
+}

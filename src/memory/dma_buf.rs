@@ -1,0 +1,213 @@
+//! Memory files as dma-bufs: how pages reach a device whose driver takes no pointer to them.
+//!
+//! A [`MemoryFile`] is the file behind a region ([`super::host::HostRegion::in_memory_file`]); a [`DmaBuf`] is
+//! what the kernel makes of its pages for devices. The kernel is reached through [`DmaBufSystem`] alone, so that
+//! everything around its calls runs against a fake too.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::import::Refusal;
+use super::os::{Descriptor, OsError};
+
+/// The host's turn on the pages of a dma-buf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The host is about to read or write: what devices wrote arrives.
+    Begins,
+    /// The host is done: what it wrote leaves for the devices.
+    Ends,
+}
+
+/// What a system does to make dma-bufs.
+///
+/// [`super::os::dma_bufs`] is the one of this machine.
+pub trait DmaBufSystem: fmt::Debug + Send + Sync {
+    /// A dma-buf of the first `bytes` bytes (whole pages) of a memory file that cannot shrink.
+    ///
+    /// # Errors
+    /// The system has no such facility, does not let this process use it, or refuses the size.
+    fn create(&self, file: &Descriptor, bytes: u64) -> Result<Descriptor, OsError>;
+
+    /// Tells whose turn it is.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync(&self, buffer: &Descriptor, turn: Turn) -> Result<(), OsError>;
+
+    /// Gives a dma-buf back.
+    fn close(&self, buffer: Descriptor) {
+        drop(buffer);
+    }
+}
+
+/// The file behind a region.
+#[derive(Debug)]
+pub struct MemoryFile {
+    file: Descriptor,
+    bytes: u64,
+    system: Arc<dyn DmaBufSystem>,
+    made: Mutex<Weak<DmaBuf>>,
+}
+
+impl MemoryFile {
+    /// A file of `bytes` bytes (whole pages) that cannot shrink.
+    pub(super) fn new(file: Descriptor, bytes: u64, system: Arc<dyn DmaBufSystem>) -> MemoryFile {
+        MemoryFile { file, bytes, system, made: Mutex::default() }
+    }
+
+    /// The dma-buf of all its pages; the same one as long as somebody keeps it.
+    ///
+    /// # Errors
+    /// [`Refusal::NoDmaBuf`] with what the system said.
+    pub fn dma_buf(&self) -> Result<Arc<DmaBuf>, Refusal> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(buffer) = made.upgrade() {
+            return Ok(buffer);
+        }
+        let refused = |error: OsError| Refusal::NoDmaBuf { cause: error.to_string() };
+        let handle = self.system.create(&self.file, self.bytes).map_err(refused)?;
+        let (system, bytes) = (Arc::clone(&self.system), self.bytes);
+        let buffer = Arc::new(DmaBuf { handle: Some(handle), bytes, system });
+        // The pages are the host's now, and the kernel has to hear so before their turn may end.
+        buffer.sync(Turn::Begins).map_err(refused)?;
+        *made = Arc::downgrade(&buffer);
+        Ok(buffer)
+    }
+}
+
+/// Pages that the kernel hands to devices by a descriptor. They are kept as long as anybody has it, mapped or not.
+#[derive(Debug)]
+pub struct DmaBuf {
+    // `None` only while it is given back.
+    handle: Option<Descriptor>,
+    bytes: u64,
+    system: Arc<dyn DmaBufSystem>,
+}
+
+impl DmaBuf {
+    /// The descriptor.
+    pub fn descriptor(&self) -> Option<&Descriptor> {
+        self.handle.as_ref()
+    }
+
+    /// Its size, whole pages.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Tells the kernel whose turn it is, which then does what the caches need.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync(&self, turn: Turn) -> Result<(), OsError> {
+        match &self.handle {
+            Some(handle) => self.system.sync(handle, turn),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for DmaBuf {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            self.system.close(handle);
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+    use crate::memory::host::HostRegion;
+    use crate::memory::os;
+
+    /// Makes a dma-buf of anything, or of nothing, and tells what it was asked.
+    #[derive(Debug, Default)]
+    struct Fake {
+        asked: Mutex<Vec<String>>,
+        create_fails: bool,
+        begin_fails: bool,
+    }
+
+    impl Fake {
+        fn say(&self, what: impl Into<String>) {
+            self.asked.lock().unwrap().push(what.into());
+        }
+
+        fn asked(&self) -> Vec<String> {
+            std::mem::take(&mut self.asked.lock().unwrap())
+        }
+    }
+
+    impl DmaBufSystem for Fake {
+        fn create(&self, _: &Descriptor, bytes: u64) -> Result<Descriptor, OsError> {
+            self.say(format!("create {bytes}"));
+            if self.create_fails {
+                return Err(OsError::Call { call: "open of /dev/udmabuf", code: 2 });
+            }
+            Ok(std::fs::File::open("/dev/null").unwrap().into())
+        }
+
+        fn sync(&self, _: &Descriptor, turn: Turn) -> Result<(), OsError> {
+            self.say(format!("{turn:?}"));
+            let failed = OsError::Call { call: "ioctl DMA_BUF_IOCTL_SYNC", code: 22 };
+            if self.begin_fails { Err(failed) } else { Ok(()) }
+        }
+
+        fn close(&self, _: Descriptor) {
+            self.say("close");
+        }
+    }
+
+    fn region(fake: &Arc<Fake>) -> HostRegion {
+        let system: Arc<dyn DmaBufSystem> = Arc::clone(fake) as _;
+        HostRegion::in_memory_file_by(5000, &system).unwrap()
+    }
+
+    #[test]
+    fn one_dma_buf_is_made_of_the_whole_pages_and_closed_with_its_last_keeper() {
+        let fake = Arc::new(Fake::default());
+        let region = region(&fake);
+        let bytes = region.window().bytes;
+        assert_eq!(bytes, 5000u64.next_multiple_of(os::page_size() as u64));
+        let file = region.memory_file().unwrap();
+        let first = file.dma_buf().unwrap();
+        let second = file.dma_buf().unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        first.sync(Turn::Ends).unwrap();
+        drop((first, second));
+        assert_eq!(fake.asked(), [format!("create {bytes}"), "Begins".into(), "Ends".into(), "close".into()]);
+        // Nobody keeps it, so the next one is new.
+        drop(file.dma_buf().unwrap());
+        assert_eq!(fake.asked().len(), 3);
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_told_and_nothing_leaks() {
+        let missing = Arc::new(Fake { create_fails: true, ..Fake::default() });
+        let refusal = region(&missing).memory_file().unwrap().dma_buf().unwrap_err();
+        assert!(refusal.to_string().contains("open of /dev/udmabuf failed with error 2"), "{refusal}");
+        assert_eq!(missing.asked().len(), 1);
+        let broken = Arc::new(Fake { begin_fails: true, ..Fake::default() });
+        let refusal = region(&broken).memory_file().unwrap().dma_buf().unwrap_err();
+        assert!(matches!(refusal, Refusal::NoDmaBuf { .. }));
+        assert_eq!(broken.asked().last().map(String::as_str), Some("close"));
+    }
+
+    /// The real calls: either the machine makes dma-bufs, or it says why not.
+    #[test]
+    fn this_machine_makes_one_or_says_why_not() {
+        let mut region = HostRegion::in_memory_file(3 * os::page_size()).unwrap();
+        region.as_mut_slice().fill(7);
+        match region.memory_file().unwrap().dma_buf() {
+            Ok(buffer) => {
+                buffer.sync(Turn::Ends).unwrap();
+                buffer.sync(Turn::Begins).unwrap();
+            }
+            Err(Refusal::NoDmaBuf { cause }) => assert!(cause.contains("udmabuf"), "{cause}"),
+            Err(other) => panic!("{other}"),
+        }
+        assert!(region.as_slice().iter().all(|byte| *byte == 7));
+    }
+}

@@ -1,0 +1,273 @@
+//! What placement knows of a graph before its nodes have devices.
+
+use std::collections::BTreeMap;
+
+use super::attention::find_attention;
+use super::chains::{ChainLimits, fuse_chains};
+use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
+use super::half::{Precision, halve};
+use super::idioms::find_functions;
+use super::place::{Net, Problem};
+use super::rewrite::fuse;
+use super::{Compiler, PlanError};
+use crate::backend::DeviceInfo;
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::Requires;
+use crate::ops::{Cost, OpCx, OpError};
+
+/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
+const CHAIN_EXPRS: usize = 64;
+/// Tensors that one chain reads and writes, where devices allow so many.
+const CHAIN_BINDINGS: usize = 16;
+
+/// Stands for every device a node may still go to, where chains are made.
+const ANY: u32 = u32::MAX;
+
+/// A graph specialized and fused, with what each device can run of it.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The graph.
+    pub flow: Flow,
+    /// What is known of each node of [`Draft::flow`].
+    pub nodes: Vec<DraftNode>,
+}
+
+/// A node that is to be placed.
+#[derive(Clone, Debug)]
+pub struct DraftNode {
+    /// Nothing runs for it: its output is an input's bytes.
+    pub alias: bool,
+    /// It is placed by the caller or the graph.
+    pub fixed: bool,
+    /// For each device how many commands it becomes; `None` where it must not or cannot run.
+    pub commands: Vec<Option<u32>>,
+    /// What it costs.
+    pub cost: Cost,
+}
+
+/// What a boundary costs on one device, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BoundaryCost {
+    /// For one submission more.
+    pub submit: u64,
+    /// For each byte that lies in memory of the host.
+    pub byte: f64,
+}
+
+impl Compiler<'_> {
+    /// The graph for inputs of types and shapes `infos`, with `values` given by value, before it is placed.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub fn draft(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Draft, PlanError> {
+        let nobody = std::sync::Arc::from([]);
+        let options = super::PlanOptions { assigned: Some(nobody), ..self.options.clone() };
+        let flow = Compiler { options: &options, ..*self }.flow(infos, values)?.0;
+        let nodes = (0..flow.nodes.len()).map(|n| self.drafted(&flow, n)).collect::<Result<_, _>>()?;
+        Ok(Draft { flow, nodes })
+    }
+
+    fn drafted(&self, flow: &Flow, n: usize) -> Result<DraftNode, PlanError> {
+        let (node, cx) = (&flow.nodes[n], flow.cx(n));
+        let devices = self.devices.len() as u32;
+        let fixed = node.device.is_some();
+        if is_alias(node, &cx) {
+            let commands = vec![Some(0); self.devices.len()];
+            return Ok(DraftNode { alias: true, fixed, commands, cost: Cost::default() });
+        }
+        let mut reasons = Vec::new();
+        let mut on = |d: u32| match self.commands_on(node, &cx, d) {
+            Ok(commands) => Ok(Some(commands)),
+            Err(OpError::Unsupported { what }) => {
+                let name = self.devices.get(d as usize).map_or("", |d| d.name.as_str());
+                reasons.push(format!("{name}: {what}"));
+                Ok(None)
+            }
+            Err(source) => Err(node_error(&node.name, node.op.as_ref(), source)),
+        };
+        let mut commands: Vec<Option<u32>> = (0..devices)
+            .map(|d| if node.device.is_none_or(|fixed| fixed == d) { on(d) } else { Ok(None) })
+            .collect::<Result<_, _>>()?;
+        if commands.iter().all(Option::is_none) && fixed && self.options.fallback {
+            // As without placement: it runs on the first native device instead.
+            if let Some(d) = self.devices.iter().position(|d| d.native) {
+                commands[d] = on(d as u32)?;
+            }
+        }
+        if commands.iter().all(Option::is_none) {
+            let reason = reasons.join("; ");
+            return Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason });
+        }
+        Ok(DraftNode { alias: false, fixed, commands, cost: node.op.cost(&cx) })
+    }
+
+    /// The specialized graph with its nodes fused and placed, how many went into others and how many were halved.
+    pub(super) fn flow(
+        &self,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+    ) -> Result<(Flow, usize, usize), PlanError> {
+        let mut flow = specialize(self.graph, infos, values)?;
+        self.place_as_asked(&mut flow)?;
+        let nodes = flow.nodes.len();
+        if self.options.fuse {
+            find_functions(&mut flow);
+            find_attention(&mut flow);
+            fuse(&mut flow)?;
+        }
+        let mut fused = nodes - flow.nodes.len();
+        let halved = if self.options.precision == Precision::F16 { self.halve(&mut flow)? } else { 0 };
+        if self.options.fuse && self.options.chains {
+            let nodes = flow.nodes.len();
+            self.fuse_chains(&mut flow);
+            fused += nodes - flow.nodes.len();
+        }
+        self.place_as_assigned(&mut flow)?;
+        Ok((flow, fused, halved))
+    }
+
+    /// Lets nodes compute in `float16`; returns how many do.
+    fn halve(&self, flow: &mut Flow) -> Result<usize, PlanError> {
+        let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
+        if let Some(device) = self.devices.iter().find(lacks) {
+            return Err(PlanError::NoHalf { device: device.name.clone() });
+        }
+        let lowers = |node: &FlowNode, cx: &OpCx| {
+            node.op.alias(cx).is_some() || self.commands_on(node, cx, self.wanted_device(node)).is_ok()
+        };
+        let count = halve(flow, &self.options.halves, &lowers);
+        flow.drop_dead();
+        Ok(count)
+    }
+
+    fn fuse_chains(&self, flow: &mut Flow) {
+        let devices = self.chain_devices(flow);
+        let arguments = self.devices.iter().map(|d| d.limits.max_arguments as usize);
+        let bindings = arguments.fold(CHAIN_BINDINGS, usize::min);
+        let limits = ChainLimits { bindings, exprs: CHAIN_EXPRS };
+        fuse_chains(flow, &devices, limits, self.programs);
+    }
+
+    /// Checks the devices that the graph asks for, and writes those of the options over them.
+    fn place_as_asked(&self, flow: &mut Flow) -> Result<(), PlanError> {
+        for node in &mut flow.nodes {
+            let by_name = self.options.place_nodes.get(&node.name);
+            let by_op = || self.options.place_ops.get(node.op.name());
+            node.device = by_name.or_else(by_op).copied().or(node.device);
+            let (device, devices) = (node.device.unwrap_or(self.options.device), self.devices.len());
+            if device as usize >= devices {
+                return Err(PlanError::UnknownDevice { node: node.name.clone(), device, devices });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where nodes will run, as far as chains must know.
+    fn chain_devices(&self, flow: &Flow) -> Vec<u32> {
+        let free = if self.options.assigned.is_some() { ANY } else { self.options.device };
+        flow.nodes.iter().map(|n| n.device.unwrap_or(free)).collect()
+    }
+
+    /// Gives nodes that nobody placed their devices, if those are decided.
+    fn place_as_assigned(&self, flow: &mut Flow) -> Result<(), PlanError> {
+        let Some(assigned) = &self.options.assigned else { return Ok(()) };
+        for node in flow.nodes.iter_mut().filter(|n| n.device == Some(ANY)) {
+            node.device = None;
+        }
+        if assigned.is_empty() {
+            return Ok(());
+        }
+        if assigned.len() != flow.nodes.len() {
+            let (assigned, nodes) = (assigned.len(), flow.nodes.len());
+            return Err(PlanError::Assignment { assigned, nodes });
+        }
+        for (node, &device) in flow.nodes.iter_mut().zip(assigned.iter()) {
+            let device = *node.device.get_or_insert(device);
+            if device as usize >= self.devices.len() {
+                let devices = self.devices.len();
+                return Err(PlanError::UnknownDevice { node: node.name.clone(), device, devices });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    /// Whether there is anything to decide: a node that may run on several devices.
+    pub fn is_open(&self) -> bool {
+        let choices = |n: &DraftNode| n.commands.iter().flatten().count();
+        self.nodes.iter().any(|n| !n.alias && choices(n) > 1)
+    }
+
+    /// The problem of placing the nodes: `times` are their nanoseconds by node and device, `boundary` what each device
+    /// pays for a boundary.
+    ///
+    /// A tensor that devices share costs each of them a submission more and the way of its bytes. That counts a
+    /// submission for every tensor although those that cross together need only one: a boundary is never
+    /// thought cheaper than it is.
+    pub fn problem(&self, times: Vec<Vec<Option<u64>>>, boundary: &[BoundaryCost]) -> Problem {
+        let root = self.roots();
+        let flow = &self.flow;
+        let mut touching: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
+        for (n, node) in flow.nodes.iter().enumerate().filter(|(n, _)| !self.nodes[*n].alias) {
+            let by_value = node.op.value_inputs();
+            let reads = node.inputs.iter().enumerate().filter(|(i, _)| !by_value.contains(i));
+            for v in reads.filter_map(|(_, v)| *v).chain(node.outputs.iter().copied()) {
+                let nodes = touching.entry(root[v]).or_default();
+                if flow.values[v].constant.is_none() && nodes.last() != Some(&n) {
+                    nodes.push(n);
+                }
+            }
+        }
+        let mut outside = vec![false; flow.values.len()];
+        flow.inputs.iter().for_each(|&v| outside[root[v]] = true);
+        let mut written = vec![false; flow.values.len()];
+        let real = flow.nodes.iter().zip(&self.nodes).filter(|(_, d)| !d.alias);
+        real.flat_map(|(n, _)| &n.outputs).for_each(|&v| written[root[v]] = true);
+        flow.outputs.iter().for_each(|(_, v)| outside[root[*v]] = true);
+        let submits = || boundary.iter().map(|b| b.submit).collect::<Vec<u64>>();
+        let mut nets = Vec::new();
+        for (v, nodes) in touching {
+            let bytes = flow.values[v].info.bytes() as f64;
+            let way: Vec<u64> = boundary.iter().map(|b| (bytes * b.byte) as u64).collect();
+            // What is bound by the caller lies outside of all devices, and only what a node writes is waited for.
+            let moved = way.iter().any(|w| *w > 0);
+            if outside[v] && moved {
+                nets.push(Net { nodes: nodes.clone(), costs: way.clone(), always: true });
+            }
+            if written[v] && nodes.len() > 1 {
+                let bytes = if outside[v] { vec![0; way.len()] } else { way };
+                let costs = submits().iter().zip(bytes).map(|(s, b)| s.saturating_add(b)).collect();
+                nets.push(Net { nodes, costs, always: false });
+            }
+        }
+        for (n, node) in flow.nodes.iter().enumerate() {
+            for &before in node.control_deps.iter().filter(|d| **d != n) {
+                nets.push(Net { nodes: vec![before, n], costs: submits(), always: false });
+            }
+        }
+        Problem { devices: boundary.len(), times, nets }
+    }
+
+    /// The value whose bytes each value shares.
+    fn roots(&self) -> Vec<ValueId> {
+        let mut root: Vec<ValueId> = (0..self.flow.values.len()).collect();
+        for (n, node) in self.flow.nodes.iter().enumerate().filter(|(n, _)| self.nodes[*n].alias) {
+            let source = node.op.alias(&self.flow.cx(n)).and_then(|i| node.inputs.get(i).copied().flatten());
+            if let (Some(source), Some(&out)) = (source, node.outputs.first()) {
+                root[out] = root[source];
+            }
+        }
+        root
+    }
+
+    /// Node `n` of the flow.
+    pub fn node(&self, n: usize) -> Option<&FlowNode> {
+        self.flow.nodes.get(n)
+    }
+}
+
+/// Whether nothing runs for a node: its output is an input's bytes.
+pub(super) fn is_alias(node: &FlowNode, cx: &OpCx) -> bool {
+    node.op.alias(cx).is_some_and(|i| node.inputs.get(i).copied().flatten().is_some())
+}

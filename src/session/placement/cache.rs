@@ -1,0 +1,336 @@
+//! Measured times and the choices made by them, kept on disk.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::key::Hash;
+use crate::plan::CandidateReport;
+use crate::plan::place::Roofline;
+
+/// Names the layout of the file; files of other layouts and of other versions of the library are not read.
+const FORMAT: &str = concat!("onepool placement 1 ", env!("CARGO_PKG_VERSION"));
+/// A larger file is none of ours.
+const MAX_BYTES: u64 = 16 << 20;
+/// How much is kept; what was not used for longest goes first.
+const MAX_DEVICES: usize = 64;
+const MAX_TIMES: usize = 1 << 14;
+const MAX_CHOICES: usize = 1 << 10;
+
+/// Times of operators on devices and what was chosen by them; shared by any number of sessions.
+///
+/// In a folder it is the file `placement.json`. Several processes may use one folder: a file is replaced whole,
+/// and one that is damaged or not ours is passed over and replaced.
+#[derive(Debug, Default)]
+pub struct PlacementCache {
+    file: Option<PathBuf>,
+    known: Mutex<Known>,
+    /// Held while something is measured: two measurements at one time would disturb each other.
+    turn: Mutex<()>,
+}
+
+/// Something known, with the time of its last use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry<T> {
+    used: u64,
+    value: T,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Known {
+    /// Counts uses.
+    clock: u64,
+    devices: BTreeMap<String, Entry<Roofline>>,
+    /// Nanoseconds by device and operator.
+    times: BTreeMap<String, Entry<u64>>,
+    choices: BTreeMap<String, Entry<Choice>>,
+    #[serde(skip)]
+    changed: bool,
+}
+
+/// What was chosen for a graph.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Choice {
+    pub(super) candidates: Vec<CandidateReport>,
+    pub(super) chosen: usize,
+    /// For the cheapest placement by estimates the device of each node: runs of (how many, device).
+    pub(super) places: Vec<(u32, u32)>,
+}
+
+impl Choice {
+    /// The devices of all nodes; `None` where they are not `nodes` many.
+    pub(super) fn places(&self, nodes: usize) -> Option<Vec<u32>> {
+        let count = self.places.iter().try_fold(0usize, |sum, (n, _)| sum.checked_add(*n as usize))?;
+        let runs = self.places.iter().flat_map(|&(n, d)| std::iter::repeat_n(d, n as usize));
+        (count == nodes).then(|| runs.collect())
+    }
+
+    /// Writes the devices of all nodes down in runs.
+    pub(super) fn runs(places: &[u32]) -> Vec<(u32, u32)> {
+        places.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0])).collect()
+    }
+}
+
+impl PlacementCache {
+    /// One that is kept only in memory.
+    pub fn in_memory() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// One in a folder, which is made once there is something to keep.
+    pub fn in_folder(folder: impl AsRef<Path>) -> Arc<Self> {
+        let file = folder.as_ref().join("placement.json");
+        let known = load(&file).unwrap_or_default();
+        Arc::new(PlacementCache { file: Some(file), known: Mutex::new(known), turn: Mutex::default() })
+    }
+
+    /// How many times of operators are known.
+    pub fn len(&self) -> usize {
+        self.known().times.len()
+    }
+
+    /// Whether no time of an operator is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nothing is measured.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn roofline(&self, device: &str) -> Option<Roofline> {
+        let known = &mut *self.known();
+        used(&mut known.devices, &mut known.clock, device)
+    }
+
+    pub(super) fn set_roofline(&self, device: &str, roofline: Roofline) {
+        let known = &mut *self.known();
+        known.changed = true;
+        keep(&mut known.devices, &mut known.clock, device.to_owned(), roofline, MAX_DEVICES);
+    }
+
+    pub(super) fn time(&self, device: &str, operator: u64) -> Option<u64> {
+        let known = &mut *self.known();
+        used(&mut known.times, &mut known.clock, &time_key(device, operator))
+    }
+
+    pub(super) fn set_time(&self, device: &str, operator: u64, nanos: u64) {
+        let known = &mut *self.known();
+        known.changed = true;
+        keep(&mut known.times, &mut known.clock, time_key(device, operator), nanos, MAX_TIMES);
+    }
+
+    pub(super) fn choice(&self, graph: &str) -> Option<Choice> {
+        let known = &mut *self.known();
+        used(&mut known.choices, &mut known.clock, graph)
+    }
+
+    pub(super) fn set_choice(&self, graph: &str, choice: Choice) {
+        let known = &mut *self.known();
+        known.changed = true;
+        keep(&mut known.choices, &mut known.clock, graph.to_owned(), choice, MAX_CHOICES);
+    }
+
+    /// Writes what is new to disk, with what others wrote meanwhile. That it cannot be written is no failure.
+    pub(super) fn save(&self) {
+        let Some(file) = &self.file else { return };
+        let known = &mut *self.known();
+        if !std::mem::take(&mut known.changed) {
+            return;
+        }
+        if let Some(theirs) = load(file) {
+            known.clock = known.clock.max(theirs.clock);
+            adopt(&mut known.devices, theirs.devices, MAX_DEVICES);
+            adopt(&mut known.times, theirs.times, MAX_TIMES);
+            adopt(&mut known.choices, theirs.choices, MAX_CHOICES);
+        }
+        if let Err(cause) = write(file, known) {
+            tracing::warn!(target: "onepool::placement", file = %file.display(), %cause, "times not kept");
+        }
+    }
+}
+
+fn time_key(device: &str, operator: u64) -> String {
+    format!("{device}-{operator:016x}")
+}
+
+fn used<T: Clone>(map: &mut BTreeMap<String, Entry<T>>, clock: &mut u64, key: &str) -> Option<T> {
+    let entry = map.get_mut(key)?;
+    *clock = clock.saturating_add(1);
+    entry.used = *clock;
+    Some(entry.value.clone())
+}
+
+fn keep<T>(map: &mut BTreeMap<String, Entry<T>>, clock: &mut u64, key: String, value: T, most: usize) {
+    *clock = clock.saturating_add(1);
+    map.insert(key, Entry { used: *clock, value });
+    bound(map, most);
+}
+
+/// Takes what is not known yet.
+fn adopt<T>(ours: &mut BTreeMap<String, Entry<T>>, theirs: BTreeMap<String, Entry<T>>, most: usize) {
+    for (key, entry) in theirs {
+        ours.entry(key).or_insert(entry);
+    }
+    bound(ours, most);
+}
+
+/// Drops what was not used for longest, an eighth more than must go, so that it seldom has to.
+fn bound<T>(map: &mut BTreeMap<String, Entry<T>>, most: usize) {
+    if map.len() <= most {
+        return;
+    }
+    let mut uses: Vec<u64> = map.values().map(|e| e.used).collect();
+    uses.sort_unstable();
+    let oldest = uses.get(map.len() - (most - most / 8)).copied().unwrap_or(0);
+    map.retain(|_, e| e.used >= oldest);
+}
+
+/// The file is a line with its format and the sum of what follows, and JSON.
+fn load(file: &Path) -> Option<Known> {
+    let bytes = fs::metadata(file).ok()?.len();
+    let parsed = (bytes <= MAX_BYTES).then(|| fs::read_to_string(file).ok()).flatten().and_then(|text| {
+        let (head, body) = text.split_once('\n')?;
+        let known: Known = (head == header(body)).then(|| serde_json::from_str(body).ok())??;
+        known.devices.values().all(|e| e.value.is_sound()).then_some(known)
+    });
+    if parsed.is_none() {
+        tracing::warn!(target: "onepool::placement", file = %file.display(), "times ignored: damaged or of another version");
+    }
+    parsed
+}
+
+fn header(body: &str) -> String {
+    let mut sum = Hash::new();
+    sum.bytes(body.as_bytes());
+    format!("{FORMAT} {}", sum.hex())
+}
+
+/// A reader sees the old file or the new one, whole.
+fn write(file: &Path, known: &Known) -> io::Result<()> {
+    let body = serde_json::to_string(known)?;
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    static DRAFTS: AtomicU32 = AtomicU32::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = file.with_extension(format!("{}-{number}.draft", std::process::id()));
+    let text = format!("{}\n{body}", header(&body));
+    let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roofline() -> Roofline {
+        Roofline { submit_ns: 10.5, launch_ns: 2.0, flops: 30.0, bytes: 4.25, bus_ns: 0.0 }
+    }
+
+    fn filled(folder: &Path) -> Arc<PlacementCache> {
+        let cache = PlacementCache::in_folder(folder);
+        cache.set_roofline("a", roofline());
+        cache.set_time("a", 7, 1234);
+        let candidates =
+            vec![CandidateReport { device: Some(1), estimate_ns: 5, measured_ns: None }, Default::default()];
+        let places = Choice::runs(&[0, 0, 1, 1, 1, 0]);
+        cache.set_choice("g", Choice { candidates, chosen: 1, places });
+        cache.save();
+        cache
+    }
+
+    #[test]
+    fn what_was_kept_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("deep");
+        let first = filled(&folder);
+        let again = PlacementCache::in_folder(&folder);
+        assert_eq!((again.len(), again.is_empty()), (1, false));
+        assert_eq!(again.roofline("a"), Some(roofline()));
+        assert_eq!((again.time("a", 7), again.time("a", 8), again.time("b", 7)), (Some(1234), None, None));
+        let choice = again.choice("g").unwrap();
+        assert_eq!(Some(&choice), first.choice("g").as_ref());
+        assert_eq!(choice.places(6), Some(vec![0, 0, 1, 1, 1, 0]));
+        assert_eq!(choice.places(5), None);
+        let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(files, ["placement.json"]);
+    }
+
+    #[test]
+    fn what_others_wrote_meanwhile_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (PlacementCache::in_folder(folder.path()), PlacementCache::in_folder(folder.path()));
+        a.set_time("d", 1, 10);
+        b.set_time("d", 2, 20);
+        a.save();
+        b.save();
+        let c = PlacementCache::in_folder(folder.path());
+        assert_eq!((c.time("d", 1), c.time("d", 2)), (Some(10), Some(20)));
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_file_is_passed_over_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("placement.json");
+        filled(folder.path());
+        let good = fs::read_to_string(&file).unwrap();
+        let body = good.split_once('\n').unwrap().1;
+        let mut cases = vec![
+            String::new(),
+            "{}".to_owned(),
+            good.replace("1234", "1235"),
+            good.replace("onepool placement 1", "onepool placement 0"),
+            good[..good.len() / 2].to_owned(),
+            body.to_owned(),
+        ];
+        // What is well formed and makes no sense.
+        for bad in [r#"{"clock":1}"#, &body.replace("30.0", "0.0"), &body.replace("10.5", "-1.0"), "[]"] {
+            cases.push(format!("{}\n{bad}", header(bad)));
+        }
+        for case in cases {
+            fs::write(&file, &case).unwrap();
+            let cache = PlacementCache::in_folder(folder.path());
+            assert_eq!(
+                (cache.roofline("a"), cache.time("a", 7), cache.choice("g")),
+                (None, None, None),
+                "{case}"
+            );
+            filled(folder.path());
+            assert_eq!(PlacementCache::in_folder(folder.path()).time("a", 7), Some(1234));
+        }
+        fs::write(&file, [0xff, 0xfe, b'\n', 0]).unwrap();
+        assert!(PlacementCache::in_folder(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn it_does_not_grow_without_bound_and_keeps_what_is_used() {
+        let cache = PlacementCache::in_memory();
+        for operator in 0..(MAX_TIMES as u64 + 1000) {
+            cache.set_time("d", operator, operator);
+            assert_eq!(cache.time("d", 0), Some(0));
+        }
+        assert!(cache.len() <= MAX_TIMES);
+        assert_eq!((cache.time("d", 1), cache.time("d", MAX_TIMES as u64)), (None, Some(MAX_TIMES as u64)));
+        // Nowhere to keep it.
+        cache.save();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "no folder").unwrap();
+        filled(&file);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "no folder");
+    }
+}

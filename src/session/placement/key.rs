@@ -1,0 +1,139 @@
+//! Names of what was measured, equal for what takes the same time.
+
+use std::fmt::{self, Write};
+
+use crate::backend::DeviceInfo;
+use crate::graph::TensorInfo;
+use crate::ops::OpCx;
+use crate::plan::{Draft, Flow};
+
+/// FNV-1a (Fowler, Noll, Vo) over what is written to it.
+pub(super) struct Hash(u64);
+
+impl Hash {
+    pub(super) fn new() -> Self {
+        Hash(0xcbf2_9ce4_8422_2325)
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    /// Writes `value` so that it cannot run into what comes next.
+    fn put(&mut self, value: impl fmt::Debug) {
+        // Writing to a hash does not fail.
+        let _ = write!(self, "{value:?}\u{0}");
+    }
+
+    pub(super) fn value(&self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn hex(&self) -> String {
+        format!("{:016x}", self.0)
+    }
+}
+
+impl Write for Hash {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.bytes(s.as_bytes());
+        Ok(())
+    }
+}
+
+/// A device with its driver and this build of the library.
+pub(super) fn device(info: &DeviceInfo) -> String {
+    let mut hash = Hash::new();
+    hash.put((info.api, &info.name, &info.driver, &info.api_version, &info.uuid, info.features));
+    hash.put((env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)));
+    // Devices that compute on the processor's cores are as fast as there are cores.
+    hash.put(std::thread::available_parallelism().map_or(0, |n| n.get()));
+    hash.hex()
+}
+
+/// An operator with its attributes, the types and sizes of its inputs and outputs (in classes of nearly equal
+/// sizes where `exact` does not hold), and the values that it is made for.
+pub(super) fn operator(flow: &Flow, n: usize, exact: bool) -> u64 {
+    let (node, cx) = (&flow.nodes[n], flow.cx(n));
+    let mut hash = Hash::new();
+    hash.put((node.op.name(), &node.op));
+    let cost = node.op.cost(&cx);
+    hash.put(if exact { (cost.flops, cost.bytes) } else { (class(cost.flops), class(cost.bytes)) });
+    let by_value = node.op.value_inputs();
+    for i in 0..cx.input_count() {
+        put_info(&mut hash, cx.input_opt(i), exact);
+        put_value(&mut hash, &cx, i, by_value.contains(&i));
+    }
+    for output in cx.outputs() {
+        put_info(&mut hash, Some(output), exact);
+    }
+    hash.value()
+}
+
+fn put_info(hash: &mut Hash, info: Option<&TensorInfo>, exact: bool) {
+    let sizes = |info: &TensorInfo| -> Vec<(u64, bool)> {
+        let sizes = info.shape.dims().iter().map(|&d| d as u64);
+        // Kernels read whole vectors of four where they can.
+        sizes.map(|d| (if exact { d } else { class(d) }, d.is_multiple_of(4))).collect()
+    };
+    hash.put(info.map(|info| (info.dtype, sizes(info))));
+}
+
+fn put_value(hash: &mut Hash, cx: &OpCx, i: usize, decides: bool) {
+    let value = cx.value(i);
+    hash.put(value.is_some());
+    if let Some(value) = value.filter(|_| decides) {
+        hash.bytes(value.bytes());
+    }
+}
+
+/// A size by its four leading binary digits: what differs by less than an eighth is thought alike.
+fn class(size: u64) -> u64 {
+    let shift = (u64::BITS - size.leading_zeros()).saturating_sub(4);
+    (size >> shift) << shift
+}
+
+/// A graph with the devices it may run on: what was chosen for it once holds for its equals.
+pub(super) fn graph(draft: &Draft, devices: &[String]) -> String {
+    let mut hash = Hash::new();
+    hash.put(devices);
+    for (n, (node, known)) in draft.flow.nodes.iter().zip(&draft.nodes).enumerate() {
+        hash.put((operator(&draft.flow, n, true), &node.inputs, &node.outputs, &node.control_deps));
+        hash.put((known.fixed, &known.commands, node.device));
+    }
+    hash.put((&draft.flow.inputs, draft.flow.outputs.iter().map(|(_, v)| *v).collect::<Vec<_>>()));
+    hash.hex()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::dtype::DType;
+    use crate::graph::GraphBuilder;
+    use crate::ops::{self, UnaryOp};
+    use crate::plan::specialize;
+    use crate::shape::Shape;
+
+    fn of(op: UnaryOp, dims: &[usize], exact: bool) -> u64 {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, dims.iter().map(|d| (*d).into()).collect::<Vec<_>>());
+        let y = g.op(ops::unary(op), &[x]);
+        g.output("y", y);
+        let info = TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
+        operator(&specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap(), 0, exact)
+    }
+
+    #[test]
+    fn operators_are_alike_in_nearly_equal_sizes() {
+        assert_eq!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[1003, 8], false));
+        assert_ne!(of(UnaryOp::Exp, &[1001, 8], true), of(UnaryOp::Exp, &[1003, 8], true));
+        assert_ne!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[1004, 8], false));
+        assert_ne!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[2002, 8], false));
+        assert_ne!(of(UnaryOp::Exp, &[16], false), of(UnaryOp::Sin, &[16], false));
+        assert_eq!([0, 1, 15, 16, 17, 18, 1000, u64::MAX].map(class), [0, 1, 15, 16, 16, 18, 960, 15 << 60]);
+    }
+}

@@ -1,0 +1,178 @@
+//! Times of graphs on devices: of small ones that tell a device's speeds, of single operators, of whole plans.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphBuilder, GraphError, TensorId, TensorInfo};
+use crate::ops::linalg::MatMul;
+use crate::ops::{self, Operator};
+use crate::plan::place::Roofline;
+use crate::plan::{Flow, PlanOptions};
+use crate::session::Inner;
+use crate::session::binding::Binding;
+use crate::session::compiled::Compiled;
+use crate::session::device::Device;
+use crate::session::error::Error;
+use crate::session::options::Options;
+use crate::session::slot::{BindPolicy, Source};
+use crate::session::stage::owned;
+use crate::shape::Shape;
+
+/// Operators in a row that tell what one more costs.
+const ROW: usize = 16;
+/// Elements of the tensors that tell how fast memory is: 8 MiB each, beyond most caches of one core.
+const LONG: usize = 2 << 20;
+/// Rows and columns of the matrices that tell how fast arithmetic is.
+const SQUARE: usize = 256;
+/// Nothing is faster than this, in nanoseconds: a difference of two times may come out at nothing.
+const LEAST_NS: f64 = 1.0;
+
+/// Runs a binding until it has run `most` times or `limit` is over, at least once; the fastest run in nanoseconds.
+pub(super) fn fastest(binding: &mut Binding<'_>, most: usize, limit: Duration) -> Result<u64, Error> {
+    let begin = Instant::now();
+    let mut best = u64::MAX;
+    for _ in 0..most.max(1) {
+        best = best.min(once(binding)?);
+        if begin.elapsed() >= limit {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// Nanoseconds of one run.
+pub(super) fn once(binding: &mut Binding<'_>) -> Result<u64, Error> {
+    let start = Instant::now();
+    binding.run()?;
+    Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The speeds of a device.
+///
+/// # Errors
+/// What the device says.
+pub(super) fn roofline(inner: &Inner, device: &Device) -> Result<Roofline, Error> {
+    let time = |graph: Graph, most: usize| -> Result<f64, Error> {
+        let mut binding = alone(inner, device, graph)?;
+        // The first run touches pages and wakes what sleeps.
+        binding.run()?;
+        Ok(fastest(&mut binding, most, Duration::from_millis(40))? as f64)
+    };
+    let one = time(sums(4, 1)?, 50)?;
+    let many = time(sums(4, ROW + 1)?, 50)?;
+    let launch_ns = ((many - one) / ROW as f64).max(LEAST_NS);
+    let submit_ns = (one - launch_ns).max(0.0);
+    let outside = time(sums(LONG, 1)?, 8)?;
+    let inside = (time(sums(LONG, 3)?, 8)? - outside) / 2.0;
+    let moved = 2.0 * 4.0 * LONG as f64;
+    // Where noise makes three passes as fast as one, the one tells.
+    let pass = if inside > launch_ns { inside } else { outside - submit_ns };
+    let bytes = moved / (pass - launch_ns).max(LEAST_NS);
+    let bus_ns = match device.is_unified() {
+        true => 0.0,
+        false => ((outside - submit_ns - pass) / moved).max(0.0),
+    };
+    let product = time(product()?, 8)?;
+    let flops = 2.0 * (SQUARE as f64).powi(3) / (product - submit_ns - launch_ns).max(LEAST_NS);
+    Ok(Roofline { submit_ns, launch_ns, flops, bytes, bus_ns })
+}
+
+/// `count` sums in a row over `len` elements each.
+fn sums(len: usize, count: usize) -> Result<Graph, GraphError> {
+    let mut g = GraphBuilder::new("sums");
+    let mut x = g.input("x", DType::F32, [len.into()]);
+    for _ in 0..count {
+        x = g.op(ops::add(), &[x, x]);
+    }
+    g.output("y", x);
+    g.build()
+}
+
+fn product() -> Result<Graph, GraphError> {
+    let mut g = GraphBuilder::new("product");
+    let [a, b] = ["a", "b"].map(|name| g.input(name, DType::F32, [SQUARE.into(), SQUARE.into()]));
+    let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[a, b]);
+    g.output("y", y);
+    g.build()
+}
+
+/// Nanoseconds of node `n` of `flow` on `device` beside those of a submission, on inputs of zeros. The first run
+/// does not count: drivers compile then. Where it alone takes `left`, it must do; else `limit` is spent on others.
+///
+/// # Errors
+/// What its function or the device says.
+pub(super) fn operator(
+    inner: &Inner,
+    device: &Device,
+    (flow, n): (&Flow, usize),
+    submit_ns: f64,
+    (left, limit): (Duration, Duration),
+) -> Result<u64, Error> {
+    let began = Instant::now();
+    let mut binding = alone(inner, device, node_graph(flow, n)?)?;
+    let first = once(&mut binding)?;
+    let best = if began.elapsed() >= left { first } else { fastest(&mut binding, 8, limit)? };
+    Ok((best as f64 - submit_ns).max(LEAST_NS) as u64)
+}
+
+/// Node `n` alone: what is known of its inputs is known, the rest are inputs of the graph.
+fn node_graph(flow: &Flow, n: usize) -> Result<Graph, GraphError> {
+    let node = &flow.nodes[n];
+    let mut g = GraphBuilder::new("node");
+    let mut ids: BTreeMap<usize, TensorId> = BTreeMap::new();
+    let mut inputs = Vec::with_capacity(node.inputs.len());
+    for v in &node.inputs {
+        let Some(v) = *v else {
+            inputs.push(None);
+            continue;
+        };
+        let value = &flow.values[v];
+        let id = *ids.entry(v).or_insert_with(|| match &value.constant {
+            Some(constant) => g.constant(format!("c{v}"), constant.clone()),
+            None => {
+                g.declare_input(format!("x{v}"), Some(value.info.dtype), Some((&value.info.shape).into()))
+            }
+        });
+        inputs.push(Some(id));
+    }
+    let (_, outputs) = g.node("node", Arc::clone(&node.op), &inputs, node.outputs.len());
+    for (o, id) in outputs.into_iter().enumerate() {
+        g.output(format!("y{o}"), id);
+    }
+    g.build()
+}
+
+/// A graph whose inputs have fixed types and shapes on one device alone, not fused, bound to memory of zeros.
+fn alone(inner: &Inner, device: &Device, graph: Graph) -> Result<Binding<'static>, Error> {
+    let plan = PlanOptions { fuse: false, fallback: false, ..PlanOptions::default() };
+    let inner = Arc::new(Inner {
+        graph: Arc::new(graph),
+        devices: vec![device.clone()],
+        options: measuring(plan, inner.options.bind),
+        params: Arc::default(),
+        sources: Arc::clone(&inner.sources),
+        plans: Default::default(),
+        traffic: Default::default(),
+    });
+    let scalar = || TensorInfo::new(DType::F32, Shape::scalar());
+    let infos: Vec<TensorInfo> =
+        (0..inner.graph.inputs().len()).map(|i| inner.fixed_info(i).unwrap_or_else(scalar)).collect();
+    let compiled = inner.compiled(&infos, &BTreeMap::new())?;
+    bound(&inner, compiled)
+}
+
+/// How what is only measured is planned and bound.
+pub(super) fn measuring(plan: PlanOptions, bind: BindPolicy) -> Options {
+    Options { plan, bind: BindPolicy { strict: false, ..bind }, arena: None, placer: None }
+}
+
+/// A plan bound to memory of zeros that devices may import, as a caller's would be.
+pub(super) fn bound(inner: &Arc<Inner>, compiled: Arc<Compiled>) -> Result<Binding<'static>, Error> {
+    let place = |info: &TensorInfo| -> Result<Source<'static>, Error> { Ok(owned(info)?.1) };
+    let inputs = compiled.plan.inputs.iter().map(|io| place(&io.info)).collect::<Result<_, _>>()?;
+    let outputs = compiled.plan.outputs.iter().map(|io| place(&io.info)).collect::<Result<_, _>>()?;
+    let policy = inner.options.bind;
+    Binding::assemble(inner, compiled, inputs, outputs, policy)
+}

@@ -1,0 +1,365 @@
+//! Automatic placement: measures devices and operators, decides which device runs each node, checks the decision by
+//! running it against the placements on one device.
+
+mod cache;
+mod key;
+mod measure;
+mod race;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use cache::PlacementCache;
+
+use self::cache::Choice;
+use self::race::{Candidate, choose};
+use super::Inner;
+use super::compiled::Compiled;
+use super::error::Error;
+use crate::backend::DeviceInfo;
+use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::plan::place::{Problem, Roofline};
+use crate::plan::{
+    CandidateReport, Compiler, Draft, NodeEstimate, PlacementReport, Plan, PlanError, PlanOptions,
+};
+
+/// How nodes get their devices that neither the caller nor the graph places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// They go to entry 0 of the device table.
+    #[default]
+    Manual,
+    /// They go where a run takes least time by measurements, boundaries between devices counted.
+    ///
+    /// A plan is then made with runs on inputs of zeros, unless it holds a kernel of the caller's
+    /// ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among what is run, so no choice is
+    /// slower than that as far as runs within the time allowed ([`super::SessionBuilder::placement_budget`]) can
+    /// tell; beyond that time estimates decide.
+    Auto,
+}
+
+/// The time that a session takes for measurements where its caller says nothing. The speeds of a device, measured
+/// once for all sessions, are not counted.
+pub(super) const BUDGET: Duration = Duration::from_secs(2);
+
+/// Operators that take less than this part of a run are not timed but estimated.
+const LIGHT: u64 = 50;
+/// The longest that runs of one operator on one device take, behind the first.
+const OPERATOR_LIMIT: Duration = Duration::from_millis(20);
+/// Bytes of an operator's tensors, or of a graph's inputs and outputs, beyond which it is not run for a measurement.
+const MAX_MEASURED_BYTES: u64 = 1 << 30;
+
+/// Decides devices for a session and for what its plans are split into.
+#[derive(Debug)]
+pub(super) struct Placer {
+    cache: Arc<PlacementCache>,
+    left: Mutex<Duration>,
+}
+
+impl Placer {
+    pub(super) fn new(cache: Arc<PlacementCache>, budget: Duration) -> Self {
+        Placer { cache, left: Mutex::new(budget) }
+    }
+
+    /// The plan of `graph` on the devices that suit it, with its device objects.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`], and what devices say when their speeds are measured.
+    pub(super) fn compile(
+        &self,
+        inner: &Inner,
+        graph: &Graph,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+    ) -> Result<Compiled, Error> {
+        let began = Instant::now();
+        let devices: Vec<String> = inner.devices.iter().map(|d| key::device(d.context.info())).collect();
+        let work = Work { placer: self, inner, graph, infos, values, devices };
+        let draft = work.draft()?;
+        if !draft.is_open() {
+            let only = |n: &crate::plan::DraftNode| {
+                n.commands.iter().position(Option::is_some).unwrap_or_default() as u32
+            };
+            return work.ready(&work.assigned(draft.nodes.iter().map(only).collect()));
+        }
+        let graph_key = key::graph(&draft, &work.devices);
+        let _turn = self.cache.turn();
+        let rooflines = work.rooflines()?;
+        let kept = self.cache.choice(&graph_key).and_then(|c| Some((work.kept(&draft, &c)?, c)));
+        if let Some((compiled, choice)) = kept {
+            let known = work.known(&draft, &rooflines, Duration::ZERO);
+            let report = report(choice.candidates, choice.chosen, rooflines, true);
+            self.cache.save();
+            return Ok(explained(compiled, &draft, &known, report, began));
+        }
+        let known = work.known(&draft, &rooflines, self.left() / 2);
+        let mut candidates = work.candidates(&known.problem, &rooflines);
+        work.race(&draft, &mut candidates);
+        let chosen = choose(&candidates);
+        let reports: Vec<CandidateReport> = candidates.iter().map(|c| c.report.clone()).collect();
+        let mixed = candidates.iter().find(|c| c.report.device.is_none());
+        let places = Choice::runs(mixed.map_or(&[], |c| &c.places));
+        self.cache.set_choice(&graph_key, Choice { candidates: reports.clone(), chosen, places });
+        self.cache.save();
+        // What is not chosen gives its memory back before anything else is allocated.
+        let winner = candidates.swap_remove(chosen);
+        drop(candidates);
+        let compiled = match winner.compiled.and_then(Arc::into_inner) {
+            Some(compiled) => compiled,
+            None => work.ready(&winner.options)?,
+        };
+        Ok(explained(compiled, &draft, &known, report(reports, chosen, rooflines, false), began))
+    }
+
+    fn left(&self) -> Duration {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spend(&self, time: Duration) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        *left = left.saturating_sub(time);
+    }
+}
+
+/// What is known of the nodes of a draft.
+struct Known {
+    problem: Problem,
+    timed: Vec<bool>,
+    /// Operators timed now.
+    count: usize,
+}
+
+/// One graph being placed.
+struct Work<'a> {
+    placer: &'a Placer,
+    inner: &'a Inner,
+    graph: &'a Graph,
+    infos: &'a [TensorInfo],
+    values: &'a BTreeMap<usize, Tensor>,
+    /// Names of the devices in the cache.
+    devices: Vec<String>,
+}
+
+impl Work<'_> {
+    fn with_compiler<R>(&self, options: &PlanOptions, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
+        let usable = self.inner.sources.usable(&self.inner.devices);
+        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
+        let programs = self.inner.sources.programs();
+        f(&Compiler { graph: self.graph, devices: &devices, options, programs })
+    }
+
+    fn draft(&self) -> Result<Draft, PlanError> {
+        self.with_compiler(&self.inner.options.plan, |c| c.draft(self.infos, self.values))
+    }
+
+    fn plan(&self, options: &PlanOptions) -> Result<Plan, PlanError> {
+        self.with_compiler(options, |c| c.compile(self.infos, self.values))
+    }
+
+    fn ready(&self, options: &PlanOptions) -> Result<Compiled, Error> {
+        let inner = self.inner;
+        let mut plan = self.plan(options)?;
+        plan.report.remarks = inner.sources.remarks();
+        Compiled::new(plan, &inner.devices, &inner.params, &inner.sources)
+    }
+
+    /// Options that put node n of the draft on `places[n]`. Outputs that are copies are made where the last node is.
+    fn assigned(&self, places: Vec<u32>) -> PlanOptions {
+        let device = places.last().copied().unwrap_or(0);
+        PlanOptions { device, assigned: Some(places.into()), ..self.inner.options.plan.clone() }
+    }
+
+    /// Options that put all nodes on `device` that can run there.
+    fn uniform(&self, device: u32) -> PlanOptions {
+        PlanOptions { device, ..self.inner.options.plan.clone() }
+    }
+
+    fn rooflines(&self) -> Result<Vec<Roofline>, Error> {
+        let cache = &self.placer.cache;
+        let mut rooflines = Vec::with_capacity(self.devices.len());
+        for (key, device) in self.devices.iter().zip(&self.inner.devices) {
+            rooflines.push(match cache.roofline(key) {
+                Some(known) => known,
+                None => {
+                    let measured = measure::roofline(self.inner, device)?;
+                    cache.set_roofline(key, measured);
+                    measured
+                }
+            });
+        }
+        Ok(rooflines)
+    }
+
+    /// What was chosen before, where it still makes sense.
+    fn kept(&self, draft: &Draft, choice: &Choice) -> Option<Compiled> {
+        let options = match choice.candidates.get(choice.chosen)?.device {
+            Some(device) => self.uniform(device),
+            None => self.assigned(choice.places(draft.nodes.len())?),
+        };
+        self.ready(&options).ok()
+    }
+
+    /// Times of all nodes: those measured before, those measured now within `budget`, the rest by estimate.
+    fn known(&self, draft: &Draft, rooflines: &[Roofline], budget: Duration) -> Known {
+        let estimate = |node: &crate::plan::DraftNode| -> Vec<Option<u64>> {
+            let on = |(r, commands): (&Roofline, &Option<u32>)| commands.map(|c| r.estimate(node.cost, c));
+            rooflines.iter().zip(&node.commands).map(on).collect()
+        };
+        let mut times: Vec<Vec<Option<u64>>> = draft.nodes.iter().map(estimate).collect();
+        let mut alike: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for n in (0..draft.nodes.len()).filter(|n| !draft.nodes[*n].alias) {
+            alike.entry(key::operator(&draft.flow, n, false)).or_default().push(n);
+        }
+        let run: u64 = times.iter().map(|t| t.iter().flatten().min().copied().unwrap_or(0)).sum();
+        let weight = |nodes: &[usize]| {
+            let slowest = nodes.first().and_then(|&n| times[n].iter().flatten().max().copied());
+            slowest.unwrap_or(0).saturating_mul(nodes.len() as u64)
+        };
+        let mut order: Vec<(u64, u64)> = alike.iter().map(|(key, nodes)| (weight(nodes), *key)).collect();
+        order.sort_unstable_by(|a, b| b.cmp(a));
+        let mut timed = vec![false; draft.nodes.len()];
+        let (began, mut count) = (Instant::now(), 0);
+        for (weight, key) in order {
+            let Some((nodes, &n)) = alike.get(&key).and_then(|nodes| Some((nodes, nodes.first()?))) else {
+                continue;
+            };
+            let before = self.times_before(key, &times[n]);
+            let worth = weight.saturating_mul(LIGHT) >= run;
+            let found = match before {
+                Some(before) => Some(before),
+                None if worth && draft.nodes[n].commands.iter().flatten().count() > 1 => {
+                    let left = budget.saturating_sub(began.elapsed());
+                    let measured = self.times_now(draft, n, key, &times[n], rooflines, left);
+                    count += usize::from(measured.is_some());
+                    measured
+                }
+                None => None,
+            };
+            for &n in nodes.iter().filter(|_| found.is_some()) {
+                timed[n] = true;
+                for (time, found) in times[n].iter_mut().zip(found.iter().flatten()) {
+                    *time = time.and(*found);
+                }
+            }
+        }
+        if !budget.is_zero() {
+            self.placer.spend(began.elapsed());
+        }
+        let boundaries: Vec<_> = rooflines.iter().map(Roofline::boundary).collect();
+        Known { problem: draft.problem(times, &boundaries), timed, count }
+    }
+
+    /// The times of an operator on all devices where it may run, if all are known.
+    fn times_before(&self, key: u64, allowed: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
+        let on = |(device, allowed): (&String, &Option<u64>)| match allowed {
+            Some(_) => self.placer.cache.time(device, key).map(Some),
+            None => Some(None),
+        };
+        self.devices.iter().zip(allowed).map(on).collect()
+    }
+
+    /// Times node `n` on all devices where it may run, if that can be done in the time `left`.
+    fn times_now(
+        &self,
+        draft: &Draft,
+        n: usize,
+        key: u64,
+        expected: &[Option<u64>],
+        rooflines: &[Roofline],
+        left: Duration,
+    ) -> Option<Vec<Option<u64>>> {
+        let longest = Duration::from_nanos(expected.iter().flatten().max().copied()?);
+        let runnable = draft.flow.cx(n).bytes_touched() <= MAX_MEASURED_BYTES && !is_callers(draft, n);
+        if left.is_zero() || longest.saturating_mul(2) > left || !runnable {
+            return None;
+        }
+        let mut found = Vec::with_capacity(expected.len());
+        for (d, device) in self.inner.devices.iter().enumerate() {
+            if expected.get(d).copied().flatten().is_none() {
+                found.push(None);
+                continue;
+            }
+            let submit = rooflines.get(d)?.submit_ns;
+            let times = (left, OPERATOR_LIMIT.min(left));
+            // An operator may refuse zeros, which is no failure of the session's.
+            let nanos = measure::operator(self.inner, device, (&draft.flow, n), submit, times).ok()?;
+            self.placer.cache.set_time(self.devices.get(d)?, key, nanos);
+            found.push(Some(nanos));
+        }
+        Some(found)
+    }
+
+    /// All nodes on each of the devices, and the cheapest placement where it is none of these.
+    fn candidates(&self, problem: &Problem, rooflines: &[Roofline]) -> Vec<Candidate> {
+        // Whatever the placement, the last segment is submitted and waited for.
+        let estimate = |places: &[u32]| {
+            let last = places.last().and_then(|d| rooflines.get(*d as usize)).map_or(0.0, |r| r.submit_ns);
+            problem.total(places).unwrap_or(u64::MAX).saturating_add(last as u64)
+        };
+        let candidate = |device: Option<u32>, places: Vec<u32>, options: PlanOptions| {
+            let report = CandidateReport { device, estimate_ns: estimate(&places), measured_ns: None };
+            Candidate { options, places, report, compiled: None, failed: false }
+        };
+        let mut all: Vec<Candidate> = Vec::new();
+        for d in 0..self.devices.len() as u32 {
+            let places = problem.uniform(d);
+            let mut options = self.uniform(d);
+            if !options.fallback {
+                // A node without a kernel there is not asked to run there.
+                options = self.assigned(places.clone());
+            }
+            all.push(candidate(Some(d), places, options));
+        }
+        let best = problem.solve();
+        if all.iter().all(|c| c.places != best) {
+            all.push(candidate(None, best.clone(), self.assigned(best)));
+        }
+        all
+    }
+}
+
+/// Whether a node runs a function of the caller's, which is called for results alone.
+fn is_callers(draft: &Draft, n: usize) -> bool {
+    draft.flow.nodes[n].op.as_any().is::<crate::ops::custom::CustomKernel>()
+}
+
+fn report(
+    candidates: Vec<CandidateReport>,
+    chosen: usize,
+    devices: Vec<Roofline>,
+    cached: bool,
+) -> PlacementReport {
+    PlacementReport { candidates, chosen, cached, devices, ..PlacementReport::default() }
+}
+
+/// Adds to the plan's report how it was chosen.
+fn explained(
+    mut compiled: Compiled,
+    draft: &Draft,
+    known: &Known,
+    mut report: PlacementReport,
+    began: Instant,
+) -> Compiled {
+    // Nodes come in another order, and names need not be unique.
+    let mut named: HashMap<&str, VecDeque<usize>> = HashMap::new();
+    for (n, node) in draft.flow.nodes.iter().enumerate() {
+        named.entry(&node.name).or_default().push_back(n);
+    }
+    let nodes = compiled.plan.report.nodes.iter().map(|node| {
+        let n = named.get_mut(node.name.as_str()).and_then(VecDeque::pop_front);
+        n.map_or_else(NodeEstimate::default, |n| NodeEstimate {
+            nanos: known.problem.times[n].clone(),
+            timed: known.timed[n],
+            fixed: draft.nodes[n].fixed,
+        })
+    });
+    report.nodes = nodes.collect();
+    report.timed = known.count;
+    report.nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    compiled.plan.report.placement = Some(report);
+    compiled
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Runs placements against one another.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::measure::{bound, measuring, once};
+use super::{MAX_MEASURED_BYTES, Work, is_callers};
+use crate::plan::{CandidateReport, Draft, PlanOptions};
+use crate::session::Inner;
+use crate::session::binding::Binding;
+use crate::session::compiled::Compiled;
+use crate::session::error::Error;
+
+/// Runs of each candidate.
+const ROUNDS: usize = 7;
+/// A placement over several devices must save this part of a run on one device, because runs of the same commands
+/// differ by as much.
+const NOISE: u64 = 30;
+/// The same where neither was run.
+const DOUBT: u64 = 5;
+/// A candidate that takes this many times as long as the best one is not run again.
+const BEATEN: u64 = 2;
+
+/// One placement that could be chosen.
+pub(super) struct Candidate {
+    pub(super) options: PlanOptions,
+    /// The device of each node of the draft.
+    pub(super) places: Vec<u32>,
+    pub(super) report: CandidateReport,
+    /// Its plan with device objects, once it was run.
+    pub(super) compiled: Option<Arc<Compiled>>,
+    /// It cannot be planned, or its memory cannot be had.
+    pub(super) failed: bool,
+}
+
+impl Work<'_> {
+    /// Runs the candidates in turn on inputs of zeros, as far as the time of the session allows, those first that
+    /// are thought fastest.
+    pub(super) fn race(&self, draft: &Draft, candidates: &mut [Candidate]) {
+        let began = Instant::now();
+        let left = || self.placer.left().saturating_sub(began.elapsed());
+        if candidates.len() < 2 || (0..draft.nodes.len()).any(|n| is_callers(draft, n)) {
+            return;
+        }
+        let ends = draft.flow.inputs.iter().chain(draft.flow.outputs.iter().map(|(_, v)| v));
+        let bytes: u64 = ends.map(|&v| draft.flow.values[v].info.bytes() as u64).sum();
+        if bytes > MAX_MEASURED_BYTES {
+            return;
+        }
+        let mut order: Vec<usize> = (0..candidates.len()).collect();
+        order.sort_by_key(|&c| candidates[c].report.estimate_ns);
+        let inner = self.racing();
+        let mut running: Vec<(usize, Binding<'static>)> = Vec::new();
+        for c in order {
+            // A first run and one that counts.
+            let expected = Duration::from_nanos(candidates[c].report.estimate_ns).saturating_mul(2);
+            if expected > left() {
+                continue;
+            }
+            match self.start(&inner, &mut candidates[c]) {
+                Ok(Some(binding)) => running.push((c, binding)),
+                Ok(None) => {}
+                Err(cause) => {
+                    candidates[c].failed = true;
+                    tracing::debug!(target: "onepool::placement", %cause, "a placement is passed over");
+                }
+            }
+        }
+        for round in 0..ROUNDS {
+            for (c, binding) in &mut running {
+                let best = candidates.iter().filter_map(|c| c.report.measured_ns).min();
+                let report = &mut candidates[*c].report;
+                let beaten = match (report.measured_ns, best) {
+                    (Some(time), Some(best)) => time > best.saturating_mul(BEATEN),
+                    _ => false,
+                };
+                if beaten || (round > 0 && left().is_zero()) {
+                    continue;
+                }
+                if let Ok(time) = once(binding) {
+                    report.measured_ns = Some(report.measured_ns.map_or(time, |t| t.min(time)));
+                }
+            }
+        }
+        drop(running);
+        self.placer.spend(began.elapsed());
+    }
+
+    /// The session's devices and parameters for runs that nobody sees.
+    fn racing(&self) -> Arc<Inner> {
+        let options = &self.inner.options;
+        Arc::new(Inner {
+            graph: Arc::new(self.graph.clone()),
+            devices: self.inner.devices.clone(),
+            options: measuring(options.plan.clone(), options.bind),
+            params: Arc::clone(&self.inner.params),
+            sources: Arc::clone(&self.inner.sources),
+            plans: Default::default(),
+            traffic: Default::default(),
+        })
+    }
+
+    /// Makes a candidate ready and runs it once; `None` where it refuses zeros.
+    fn start(
+        &self,
+        inner: &Arc<Inner>,
+        candidate: &mut Candidate,
+    ) -> Result<Option<Binding<'static>>, Error> {
+        let compiled = Arc::new(self.ready(&candidate.options)?);
+        candidate.compiled = Some(Arc::clone(&compiled));
+        let mut binding = bound(inner, compiled)?;
+        Ok(binding.run().is_ok().then_some(binding))
+    }
+}
+
+/// The fastest candidate: by runs where two were run, else by estimates.
+pub(super) fn choose(candidates: &[Candidate]) -> usize {
+    let reports: Vec<(usize, &CandidateReport)> =
+        candidates.iter().enumerate().filter(|(_, c)| !c.failed).map(|(i, c)| (i, &c.report)).collect();
+    let measured = reports.iter().filter(|(_, r)| r.measured_ns.is_some()).count() > 1;
+    let time = |r: &CandidateReport| match (measured, r.measured_ns) {
+        (false, _) => Some(r.estimate_ns),
+        (true, time) => time,
+    };
+    let fastest = |mixed: bool| {
+        let of = reports.iter().filter(|(_, r)| r.device.is_none() == mixed);
+        of.filter_map(|(i, r)| Some((time(r)?, *i))).min()
+    };
+    let margin = if measured { NOISE } else { DOUBT };
+    match (fastest(false), fastest(true)) {
+        (Some((one, at)), Some((several, other))) => {
+            if several.saturating_add(one / margin) < one {
+                other
+            } else {
+                at
+            }
+        }
+        (Some((_, at)), None) | (None, Some((_, at))) => at,
+        (None, None) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(device: Option<u32>, estimate_ns: u64, measured_ns: Option<u64>) -> Candidate {
+        Candidate {
+            options: PlanOptions::default(),
+            places: Vec::new(),
+            report: CandidateReport { device, estimate_ns, measured_ns },
+            compiled: None,
+            failed: false,
+        }
+    }
+
+    #[test]
+    fn runs_count_more_than_estimates() {
+        let (cpu, gpu) = (candidate(Some(0), 900, Some(500)), candidate(Some(1), 100, Some(600)));
+        let mixed = |time| candidate(None, 50, time);
+        assert_eq!(choose(&[cpu, gpu, mixed(None)]), 0);
+        let all = |c, g, m| [candidate(Some(0), 9, c), candidate(Some(1), 8, g), mixed(m)];
+        assert_eq!(choose(&all(Some(500), Some(900), Some(499))), 0);
+        assert_eq!(choose(&all(Some(500), Some(900), Some(400))), 2);
+        assert_eq!(choose(&all(Some(500), None, Some(400))), 2);
+        // One run alone tells nothing of the others.
+        assert_eq!(choose(&all(None, None, Some(1))), 1);
+    }
+
+    #[test]
+    fn estimates_must_promise_more() {
+        let all = |mixed| {
+            [candidate(Some(0), 1000, None), candidate(Some(1), 1100, None), candidate(None, mixed, None)]
+        };
+        assert_eq!(choose(&all(900)), 0);
+        assert_eq!(choose(&all(700)), 2);
+        let mut candidates = all(700);
+        candidates[2].failed = true;
+        candidates[0].failed = true;
+        assert_eq!(choose(&candidates), 1);
+        candidates[1].failed = true;
+        assert_eq!(choose(&candidates), 0);
+    }
+}

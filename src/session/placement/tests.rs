@@ -1,0 +1,291 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::device::Context;
+use crate::dtype::DType;
+use crate::graph::GraphBuilder;
+use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::custom::{CustomKernel, KernelCall};
+use crate::ops::linalg::MatMul;
+use crate::ops::{self, BinaryOp, Operator, UnaryOp};
+use crate::registry::Registry;
+use crate::session::tests::{check_messages, desc};
+use crate::session::{Session, SessionError};
+use crate::shape::Shape;
+
+fn open(name: &str) -> Context {
+    Registry::with_defaults().open(name, &desc()).unwrap()
+}
+
+fn builder(graph: &Graph, table: &[&str]) -> super::super::SessionBuilder {
+    let builder = Session::builder().graph(graph.clone()).placement(Placement::Auto);
+    table.iter().fold(builder, |b, name| b.context(open(name)))
+}
+
+/// `y = softplus(x w)`, `z = (y + x) * x`: a product, a node of its own, a chain.
+fn graph() -> Graph {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, ["n".into(), 16.into()]);
+    let w: Vec<f32> = (0..256).map(|i| (i % 7) as f32 / 7.0).collect();
+    let w = g.constant("w", Tensor::new([16, 16], &w).unwrap());
+    let (_, p) = g.node("product", Arc::new(MatMul::default()) as Arc<dyn Operator>, &[Some(x), Some(w)], 1);
+    let (_, y) = g.node("soft", ops::unary(UnaryOp::Softplus), &[Some(p[0])], 1);
+    let (_, s) = g.node("sum", ops::add(), &[Some(y[0]), Some(x)], 1);
+    let (_, z) = g.node("scaled", ops::binary(BinaryOp::Mul), &[Some(s[0]), Some(x)], 1);
+    g.output("y", y[0]);
+    g.output("z", z[0]);
+    g.build().unwrap()
+}
+
+fn values(n: usize) -> Tensor {
+    let x: Vec<f32> = (0..n * 16).map(|i| (i % 11) as f32 / 11.0 - 0.5).collect();
+    Tensor::new([n, 16], &x).unwrap()
+}
+
+fn outputs(session: &mut Session, x: &Tensor) -> [Vec<f32>; 2] {
+    session.set_input("x", x).unwrap();
+    session.run().unwrap();
+    ["y", "z"].map(|name| session.get_output(name).unwrap().to_f32s().unwrap())
+}
+
+fn assert_close(a: &[Vec<f32>; 2], b: &[Vec<f32>; 2]) {
+    let (a, b) = (a.concat(), b.concat());
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + b.abs())), "{a:?} {b:?}");
+}
+
+fn plan_report(session: &Session) -> &crate::plan::PlanReport {
+    &session.binding().unwrap().plan().report
+}
+
+#[test]
+fn results_do_not_depend_on_the_placement() {
+    let (graph, x) = (graph(), values(5));
+    let mut plain = Session::builder().graph(graph.clone()).context(open("cpu")).build().unwrap();
+    let expected = outputs(&mut plain, &x);
+    for table in
+        [["vulkan", "cpu"], ["cpu", "vulkan"], ["sim", "cpu"], ["vulkan", "vulkan"], ["vulkan", "sim"]]
+    {
+        let mut session = builder(&graph, &table).build().unwrap();
+        assert_close(&outputs(&mut session, &x), &expected);
+        let report = plan_report(&session);
+        let placement = report.placement.as_ref().unwrap();
+        let chosen = &placement.candidates[placement.chosen];
+        // With neither device native the table has a third.
+        let devices = session.devices().count() as u32;
+        for d in 0..devices {
+            let all: Vec<_> = placement.candidates.iter().filter(|c| c.device == Some(d)).collect();
+            assert!(matches!(all[..], [one] if one.estimate_ns > 0), "{table:?} {placement:?}");
+        }
+        if let Some(d) = chosen.device {
+            assert!(report.nodes.iter().all(|n| n.device == d), "{table:?} {report:?}");
+            assert_eq!(session.binding().unwrap().plan().segments.len(), 1, "{table:?}");
+        }
+        assert_eq!(placement.devices.len(), devices as usize);
+        assert!(placement.devices.iter().all(Roofline::is_sound));
+        assert_eq!(placement.nodes.len(), report.nodes.len());
+        assert!(
+            placement.nodes.iter().all(|n| !n.fixed && n.nanos.iter().all(Option::is_some)),
+            "{placement:?}"
+        );
+        check_messages(&session);
+    }
+}
+
+#[test]
+fn what_is_placed_stays_there() {
+    let x = values(3);
+    let expected = outputs(&mut Session::builder().graph(graph()).context(open("cpu")).build().unwrap(), &x);
+    let devices = |session: &Session| -> Vec<(String, u32)> {
+        plan_report(session).nodes.iter().map(|n| (n.name.clone(), n.device)).collect()
+    };
+    for d in 0..2 {
+        let mut session = builder(&graph(), &["vulkan", "cpu"]).place_node("soft", d).build().unwrap();
+        assert_close(&outputs(&mut session, &x), &expected);
+        assert!(devices(&session).contains(&("soft".to_owned(), d)), "{:?}", devices(&session));
+        let placement = plan_report(&session).placement.as_ref().unwrap();
+        let fixed: Vec<bool> = placement.nodes.iter().map(|n| n.fixed).collect();
+        assert_eq!(fixed.iter().filter(|f| **f).count(), 1, "{placement:?}");
+        // By operator, although the product would take its activation with it.
+        let mut session = builder(&graph(), &["vulkan", "cpu"])
+            .place_op("Softplus", d)
+            .place_op("MatMul", 1 - d)
+            .build()
+            .unwrap();
+        assert_close(&outputs(&mut session, &x), &expected);
+        let found = devices(&session);
+        assert!(
+            found.contains(&("product".to_owned(), 1 - d)) && found.contains(&("soft".to_owned(), d)),
+            "{found:?}"
+        );
+        // By the graph.
+        let mut g = graph();
+        let sum = g.nodes.iter_mut().find(|n| n.name == "sum").unwrap();
+        sum.device = Some(d);
+        let mut session = builder(&g, &["vulkan", "cpu"]).build().unwrap();
+        assert_close(&outputs(&mut session, &x), &expected);
+        assert!(devices(&session).iter().any(|(n, on)| (n == "sum" || n == "scaled") && *on == d));
+        check_messages(&session);
+    }
+    // With everything placed there is nothing to choose.
+    let mut session = builder(&graph(), &["vulkan", "cpu"]);
+    for (name, d) in [("product", 1), ("soft", 0), ("sum", 1), ("scaled", 0)] {
+        session = session.place_node(name, d);
+    }
+    let mut session = session.build().unwrap();
+    assert_close(&outputs(&mut session, &x), &expected);
+    assert_eq!(plan_report(&session).placement, None);
+    assert_eq!(devices(&session).iter().map(|(_, d)| *d).collect::<Vec<_>>(), [1, 0, 1, 0]);
+}
+
+#[test]
+fn places_that_are_not_there_are_errors_that_name_what_is() {
+    let refused = |b: super::super::SessionBuilder| match b.build() {
+        Err(Error::Session(e)) => e,
+        other => panic!("{other:?}"),
+    };
+    for auto in [Placement::Auto, Placement::Manual] {
+        let b = || builder(&graph(), &["cpu", "vulkan"]).placement(auto);
+        let e = refused(b().place_node("prodigy", 0));
+        assert!(
+            matches!(&e, SessionError::UnknownPlace { what: "node", known, .. } if known[0] == "product"),
+            "{e}"
+        );
+        let e = refused(b().place_op("Conv", 0));
+        assert!(
+            matches!(&e, SessionError::UnknownPlace { what: "operator", known, .. } if known.len() == 4),
+            "{e}"
+        );
+        let e = refused(b().place_op("Add", 2));
+        let expected = SessionError::NoEntry { what: "operator", name: "Add".into(), device: 2, devices: 2 };
+        assert_eq!(e, expected);
+        let mut g = graph();
+        g.nodes[0].device = Some(9);
+        let mut session = builder(&g, &["cpu", "vulkan"]).placement(auto).build().unwrap();
+        session.set_input("x", &values(2)).unwrap();
+        let e = session.run().unwrap_err();
+        assert!(matches!(e, Error::Plan(PlanError::UnknownDevice { device: 9, devices: 2, .. })), "{e}");
+    }
+}
+
+#[test]
+fn a_choice_is_kept_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let x = values(4);
+    let run = |graph: &Graph, x: &Tensor| {
+        let cache = PlacementCache::in_folder(folder.path());
+        let mut session = builder(graph, &["vulkan", "cpu"]).placement_cache(cache).build().unwrap();
+        let found = outputs(&mut session, x);
+        (found, plan_report(&session).clone())
+    };
+    let (first, then) = (run(&graph(), &x), run(&graph(), &x));
+    assert_close(&first.0, &then.0);
+    let placement = |r: &crate::plan::PlanReport| r.placement.clone().unwrap();
+    let (a, b) = (placement(&first.1), placement(&then.1));
+    assert_eq!((a.cached, b.cached, b.timed), (false, true, 0));
+    assert_eq!((a.candidates, a.chosen, a.devices), (b.candidates, b.chosen, b.devices.clone()));
+    let devices = |r: &crate::plan::PlanReport| r.nodes.iter().map(|n| n.device).collect::<Vec<_>>();
+    assert_eq!(devices(&first.1), devices(&then.1));
+    // Other sizes and other constraints are other questions.
+    assert!(!placement(&run(&graph(), &values(9)).1).cached);
+    let mut g = graph();
+    g.nodes[0].device = Some(0);
+    assert!(!placement(&run(&g, &x).1).cached);
+    // The device's speeds are not measured again.
+    assert_eq!(placement(&run(&g, &x).1).devices, b.devices);
+}
+
+#[test]
+fn without_time_estimates_decide() {
+    let x = values(5);
+    let mut session = builder(&graph(), &["vulkan", "cpu"]).placement_budget(Duration::ZERO).build().unwrap();
+    let expected = outputs(&mut Session::builder().graph(graph()).context(open("cpu")).build().unwrap(), &x);
+    assert_close(&outputs(&mut session, &x), &expected);
+    let placement = plan_report(&session).placement.as_ref().unwrap();
+    assert_eq!(placement.timed, 0);
+    assert!(placement.candidates.iter().all(|c| c.measured_ns.is_none()));
+    assert!(placement.nodes.iter().all(|n| !n.timed));
+}
+
+#[test]
+fn a_callers_function_is_called_for_results_alone_and_where_it_can_run() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let native = NativeKernel::new("halve", move |args| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let x = args.read::<f32>(0)?;
+        for (y, x) in args.take_write::<f32>(1)?.iter_mut().zip(x) {
+            *y = x / 2.0;
+        }
+        Ok::<(), KernelError>(())
+    });
+    let info = TensorInfo::new(DType::F32, Shape::new([64]).unwrap());
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [64.into()]);
+    let a = g.op(ops::unary(UnaryOp::Exp), &[x]);
+    let op = CustomKernel::fixed("halve", KernelCall::native(native), vec![info]);
+    let b = g.op(Arc::new(op) as Arc<dyn Operator>, &[a]);
+    let c = g.op(ops::add(), &[b, b]);
+    g.output("y", c);
+    let graph = g.build().unwrap();
+    for (at, fallback) in [true, false].into_iter().enumerate() {
+        let mut session = builder(&graph, &["vulkan", "cpu"]).fallback(fallback).build().unwrap();
+        session.set_input("x", &Tensor::new([64], &[0.5f32; 64]).unwrap()).unwrap();
+        session.run().unwrap();
+        assert_eq!(calls.load(Ordering::SeqCst), at + 1);
+        let y = session.get_output("y").unwrap().to_f32s().unwrap();
+        assert!(y.iter().all(|y| (y - 0.5f32.exp()).abs() < 1e-5));
+        let report = plan_report(&session);
+        let custom: Vec<u32> =
+            report.nodes.iter().filter(|n| n.op == "CustomKernel").map(|n| n.device).collect();
+        assert_eq!(custom, [1]);
+        let placement = report.placement.as_ref().unwrap();
+        assert!(placement.candidates.iter().all(|c| c.measured_ns.is_none()));
+        let known =
+            report.nodes.iter().zip(&placement.nodes).find(|(n, _)| n.op == "CustomKernel").unwrap().1;
+        assert!(known.nanos[0].is_none() && known.nanos[1].is_some());
+        check_messages(&session);
+    }
+    // With no device that can run it there is no plan.
+    let mut session = builder(&graph, &["vulkan", "vulkan"]).fallback(false).build().unwrap();
+    session.set_input("x", &Tensor::new([64], &[0.5f32; 64]).unwrap()).unwrap();
+    let e = session.run().unwrap_err();
+    assert!(matches!(e, Error::Plan(PlanError::NoKernel { .. })), "{e}");
+}
+
+#[test]
+fn one_device_leaves_nothing_to_choose() {
+    let x = values(5);
+    let mut session = builder(&graph(), &["cpu"]).build().unwrap();
+    outputs(&mut session, &x);
+    assert_eq!(plan_report(&session).placement, None);
+}
+
+#[test]
+fn entry_one_can_have_everything_an_output_that_is_a_copy_included() {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [8.into()]);
+    let y = g.op(ops::add(), &[x, x]);
+    g.output("y", y);
+    g.output("z", y);
+    let graph = g.build().unwrap();
+    let contexts = [open("vulkan"), open("cpu")];
+    let devices: Vec<&DeviceInfo> = contexts.iter().map(Context::info).collect();
+    let infos = [TensorInfo::new(DType::F32, Shape::new([8]).unwrap())];
+    let programs = Default::default();
+    let compile = |options: &PlanOptions| {
+        Compiler { graph: &graph, devices: &devices, options, programs: &programs }
+            .compile(&infos, &BTreeMap::new())
+    };
+    for device in 0..2 {
+        let plan = compile(&PlanOptions { device, ..PlanOptions::default() }).unwrap();
+        assert_eq!(plan.segments.iter().map(|s| s.device).collect::<Vec<_>>(), [device]);
+    }
+    let assigned = |places: &[u32]| PlanOptions { assigned: Some(places.into()), ..PlanOptions::default() };
+    assert_eq!(compile(&assigned(&[1])).unwrap().report.nodes[0].device, 1);
+    let e = compile(&assigned(&[1, 1])).unwrap_err();
+    assert_eq!(e, PlanError::Assignment { assigned: 2, nodes: 1 });
+    assert!(matches!(compile(&assigned(&[2])), Err(PlanError::UnknownDevice { device: 2, .. })));
+    let beyond = PlanOptions { device: 2, ..PlanOptions::default() };
+    assert!(matches!(compile(&beyond), Err(PlanError::UnknownDevice { device: 2, .. })));
+}

@@ -1,0 +1,145 @@
+//! Calls of the graph module that TVM answers wrongly, or not at all.
+
+use onepool::backend::{BufferDesc, Placement};
+use onepool::session::SessionError;
+use onepool::tvm::{ExternalTensor, GraphModule};
+use onepool::{DType, Error, Graph, GraphBuilder, Memory};
+
+use crate::common::{
+    DEVICES, abs, check_messages, floats, numbers, op, open, region, session, shape, tensor,
+};
+
+const N: usize = 32_768;
+
+fn module(graph: Graph, context: &onepool::device::Context) -> GraphModule {
+    GraphModule::new(graph, std::slice::from_ref(context)).copy_threshold(0)
+}
+
+fn session_error<T: std::fmt::Debug>(result: Result<T, Error>) -> SessionError {
+    match result {
+        Err(Error::Session(e)) => e,
+        other => panic!("no session error: {other:?}"),
+    }
+}
+
+fn absolute(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|v| v.abs()).collect()
+}
+
+/// Contexts number their buffers alike: a foreign one must not pass for one of this context.
+#[test]
+fn buffers_of_another_context_are_refused() {
+    for device in DEVICES {
+        let (here, there) = (open(device), open(device));
+        let desc = BufferDesc { bytes: 4 * N as u64, placement: Placement::Shared, label: "caller's" };
+        let own = here.create_buffer(&desc).unwrap();
+        let foreign = there.create_buffer(&desc).unwrap();
+        let mut m = module(abs(N), &here);
+        let at = |b| ExternalTensor::in_buffer(b, DType::F32, shape(&[N]));
+        let other = |e: SessionError| matches!(e, SessionError::OtherContext { .. });
+        assert!(other(session_error(m.set_input_zero_copy("x", &at(&foreign)))), "{device}");
+        m.set_input_zero_copy("x", &at(&own)).unwrap();
+        assert!(other(session_error(m.set_output_zero_copy("y", &at(&foreign)))), "{device}");
+        let session = session(abs(N), &here);
+        let bound = session.bind().input("x", Memory::buffer(&foreign)).build();
+        assert!(other(session_error(bound)), "{device}");
+        let bound = session.bind().output("y", Memory::buffer(&foreign)).build();
+        assert!(other(session_error(bound)), "{device}");
+    }
+}
+
+#[test]
+fn one_memory_for_two_outputs_is_refused_also_where_it_is_copied_to() {
+    for device in DEVICES {
+        for copy_threshold in [0, u64::MAX] {
+            let context = open(device);
+            let mut g = GraphBuilder::new("g");
+            let x = g.input("x", DType::F32, [N.into()]);
+            let (a, b) = (g.op(op("Abs"), &[x]), g.op(op("Neg"), &[x]));
+            g.output("a", a);
+            g.output("b", b);
+            let mut m = module(g.build().unwrap(), &context).copy_threshold(copy_threshold);
+            let memory = region(&vec![5.0; 2 * N]);
+            let at = |from: usize| {
+                ExternalTensor::in_region(&memory, DType::F32, shape(&[N])).byte_offset(4 * from as u64)
+            };
+            m.set_input("x", &tensor(&[N], &numbers(N, 1))).unwrap();
+            m.set_output_zero_copy("a", &at(0)).unwrap();
+            m.set_output_zero_copy("b", &at(N - 64)).unwrap();
+            let e = session_error(m.run());
+            assert!(matches!(e, SessionError::Overlap { .. }), "{device}: {e}");
+            assert!(floats(&memory).iter().all(|v| *v == 5.0), "{device}");
+            m.set_output_zero_copy("b", &at(N)).unwrap();
+            m.run().unwrap();
+            let want: Vec<f32> =
+                numbers(N, 1).iter().map(|v| v.abs()).chain(numbers(N, 1).iter().map(|v| -v)).collect();
+            assert_eq!(floats(&memory), want, "{device}");
+            check_messages(&context);
+        }
+    }
+}
+
+#[test]
+fn memory_that_no_run_has_written_is_no_result() {
+    for device in DEVICES {
+        let context = open(device);
+        let mut m = module(abs(N), &context);
+        m.set_input("x", &tensor(&[N], &numbers(N, 1))).unwrap();
+        m.run().unwrap();
+        let y = region(&vec![3.0; N]);
+        m.set_output_zero_copy("y", &ExternalTensor::in_region(&y, DType::F32, shape(&[N]))).unwrap();
+        let mut bytes = vec![0u8; 4 * N];
+        assert!(matches!(session_error(m.get_output("y")), SessionError::NotRun), "{device}");
+        assert!(matches!(session_error(m.get_output_into("y", &mut bytes)), SessionError::NotRun));
+        m.run().unwrap();
+        m.get_output_into("y", &mut bytes).unwrap();
+        let got: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+        assert_eq!(got, absolute(&numbers(N, 1)), "{device}");
+        assert!(matches!(
+            session_error(m.get_output_into("y", &mut bytes[4..])),
+            SessionError::Capacity { .. }
+        ));
+        check_messages(&context);
+    }
+}
+
+#[test]
+fn outputs_answer_to_their_name_and_to_tvms() {
+    let context = open("cpu");
+    let mut m = module(abs(8), &context);
+    m.set_input("x", &tensor(&[8], &numbers(8, 1))).unwrap();
+    let y = region(&[0.0; 8]);
+    let y = ExternalTensor::in_region(&y, DType::F32, shape(&[8]));
+    for name in ["y", "y:0"] {
+        m.set_output_zero_copy(name, &y).unwrap();
+        m.run().unwrap();
+        assert_eq!(m.get_output(name).unwrap().as_slice::<f32>().unwrap(), absolute(&numbers(8, 1)));
+    }
+    for name in ["y:1", "x:0", "y:", ":0", "y:-1"] {
+        assert!(
+            matches!(session_error(m.set_output_zero_copy(name, &y)), SessionError::Unknown { .. }),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn inputs_are_told_without_parameters_and_outputs_by_entry() {
+    let context = open("cpu");
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [2.into(), 8.into()]);
+    let w = g.input("w", DType::F32, [8.into()]);
+    let a = g.op(op("Add"), &[x, w]);
+    let b = g.op(op("ReduceSum"), &[a]);
+    g.output("a", a);
+    g.output("b", b);
+    let mut m = module(g.build().unwrap(), &context);
+    assert_eq!(m.get_input_info().len(), 2);
+    m.set_shared_input("w", &tensor(&[8], &[1.0; 8])).unwrap();
+    let names: Vec<_> = m.get_input_info().into_iter().map(|io| io.name).collect();
+    assert_eq!((names, m.get_num_inputs()), (vec!["x".to_owned()], 2));
+    assert!(matches!(session_error(m.get_output_info()), SessionError::Unbound { names } if names == ["x"]));
+    m.set_input("x", &tensor(&[2, 8], &[1.0; 16])).unwrap();
+    let told: Vec<_> = m.get_output_info().unwrap().into_iter().map(|io| (io.name, io.dtype)).collect();
+    assert_eq!(told, [("a".to_owned(), Some(DType::F32)), ("b".to_owned(), Some(DType::F32))]);
+}
