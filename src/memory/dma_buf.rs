@@ -116,7 +116,8 @@ impl Drop for DmaBuf {
     }
 }
 
-#[cfg(all(test, target_os = "linux", not(miri)))]
+#[cfg(test)]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod tests {
     use super::*;
     use crate::memory::host::HostRegion;

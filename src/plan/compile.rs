@@ -390,9 +390,6 @@ impl<'a> Emitter<'a> {
         for (domain, owned) in requests {
             let arena = self.arenas.len() as u32;
             let raw: Vec<Request> = owned.iter().map(|(_, r)| *r).collect();
-            if std::env::var("ZDUMP").is_ok() {
-                raw.iter().for_each(|r| eprintln!("REQ {} {} {} {}", r.bytes, r.alignment, r.first, r.last));
-            }
             let packing = pack(&raw);
             for ((owner, _), offset) in owned.iter().zip(&packing.offsets) {
                 match owner {

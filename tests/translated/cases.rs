@@ -78,7 +78,7 @@ fn control_flow() {
             0 => 1_000_000,
             39 => 2_000_000,
             40 => 0,
-            ..40 => 3_000_000,
+            1..39 => 3_000_000,
             _ => 4_000_000,
         };
         count.wrapping_add(7 * first_factor(v)).wrapping_add(steps(v).wrapping_mul(31))

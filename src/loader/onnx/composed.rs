@@ -118,16 +118,17 @@ impl Parts<'_> {
 
     /// The number that input `i` stands for; its scale and zero point are the inputs behind it.
     fn dequantized(&mut self, i: usize) -> String {
-        let inputs = vec![self.input(i), self.input(i + 1), self.input(i + 2)];
+        let inputs = (0..3).map(|k| self.input(i.saturating_add(k))).collect();
         self.add("DequantizeLinear", inputs, Vec::new())
     }
 
     /// Ends with `x` in integers; input `i` is the scale, the one behind it the zero point, whose type counts.
     fn quantize(&mut self, x: String, i: usize) -> Result<(), LoadErrorKind> {
-        if !self.given(i) || !self.given(i + 1) {
+        let zero = i.saturating_add(1);
+        if !self.given(i) || !self.given(zero) {
             return Err(LoadErrorKind::unsupported("a quantized output without a scale or a zero point"));
         }
-        let inputs = vec![x, self.input(i), self.input(i + 1)];
+        let inputs = vec![x, self.input(i), self.input(zero)];
         self.finish("QuantizeLinear", inputs, Vec::new());
         Ok(())
     }
@@ -272,10 +273,10 @@ fn lstm(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let to_float = || vec![int_attr("to", data_type::FLOAT.into())];
     let mut inputs: Vec<String> = (0..8).map(|i| parts.input(i)).collect();
     let shape = parts.add("Constant", Vec::new(), vec![ints_attr("value_ints", &[0, 1, -1])]);
-    for (weights, scale) in [(1, 8), (2, 10)] {
+    for (weights, scale, zero) in [(1, 8, 9), (2, 10, 11)] {
         let mut w = parts.add("Cast", vec![parts.input(weights)], to_float());
-        if parts.given(scale + 1) {
-            let zero = parts.add("Reshape", vec![parts.input(scale + 1), shape.clone()], Vec::new());
+        if parts.given(zero) {
+            let zero = parts.add("Reshape", vec![parts.input(zero), shape.clone()], Vec::new());
             let zero = parts.add("Cast", vec![zero], to_float());
             w = parts.add("Sub", vec![w, zero], Vec::new());
         }

@@ -75,7 +75,7 @@ pub(super) fn numbers(attrs: &AttrReader<'_>, name: &str) -> Result<Vec<f64>, Op
 /// How many features each of `rows` rows of `list` has; at least one.
 pub(super) fn features_of(name: &str, list: &[f64], rows: usize) -> Result<usize, OpError> {
     match list.len().checked_div(rows) {
-        Some(features) if features > 0 && list.len() % rows == 0 => Ok(features),
+        Some(features) if features > 0 && list.len().is_multiple_of(rows) => Ok(features),
         _ => Err(bad(name, format!("has {} elements for {rows} vectors", list.len()))),
     }
 }

@@ -80,13 +80,17 @@ fn every_kernel_translates_or_is_refused_for_what_it_requires() {
                 Ok(kernel) => kernel,
                 Err(error) => {
                     let lacking = info.requires.missing(untranslated()) != info.requires;
-                    // Texels of halves are for devices that prefer texels; no OpenCL device is said to.
-                    let texels = [BindingKind::StorageTexelBuffer, BindingKind::UniformTexelBuffer];
-                    let halves = info.bindings.iter().any(|binding| {
-                        texels.contains(&binding.kind)
-                            && binding.element.is_some_and(|element| element.scalar == Some(ScalarType::F16))
+                    // Images, and texels of halves, are for devices that have images or prefer texels; no OpenCL
+                    // device is said to.
+                    let texels = info.bindings.iter().any(|binding| {
+                        let half = binding.element.is_some_and(|e| e.scalar == Some(ScalarType::F16));
+                        match binding.kind {
+                            BindingKind::StorageBuffer | BindingKind::UniformBuffer => false,
+                            BindingKind::StorageTexelBuffer | BindingKind::UniformTexelBuffer => half,
+                            BindingKind::SampledImage | BindingKind::StorageImage => true,
+                        }
                     });
-                    assert!(lacking || halves, "{}: {error}", info.name);
+                    assert!(lacking || texels, "{}: {error}", info.name);
                     refused.push(format!("{}: {error}", info.name));
                     continue;
                 }
