@@ -308,9 +308,9 @@ fn placement_can_be_left_to_measurements() {
     // What is asked for stays there.
     let fixed: serde_json::Value = serde_json::from_str(&run(&["--place", "op:Add=cpu", "--json"])).unwrap();
     assert_eq!(fixed["explain"]["plan"]["nodes"][0]["device"], 1);
-    let args: Vec<&str> = ["inspect", "add.onnx"].into_iter().chain(auto).collect();
+    let args: Vec<&str> = ["inspect", "add.onnx", "--shape", "2,3"].into_iter().chain(auto).collect();
     says(&ends(d, 0, &args), &["placement", "all on vulkan:0"]);
-    fails(d, 2, &["run", "add.onnx", "--place", "auto", "--place-time", "-1"], &["--place-time"]);
+    fails(d, 2, &["run", "add.onnx", "--place", "auto", "--place-time=-1"], &["--place-time"]);
 }
 
 #[test]

@@ -243,9 +243,8 @@ impl Work<'_> {
                 }
             }
         }
-        if !budget.is_zero() {
-            self.placer.spend(began.elapsed());
-        }
+        // A driver that compiles for longer than that leaves the time for whole runs as it is.
+        self.placer.spend(began.elapsed().min(budget));
         let boundaries: Vec<_> = rooflines.iter().map(Roofline::boundary).collect();
         Known { problem: draft.problem(times, &boundaries), timed, count }
     }
@@ -281,9 +280,9 @@ impl Work<'_> {
                 continue;
             }
             let submit = rooflines.get(d)?.submit_ns;
-            let times = (left, OPERATOR_LIMIT.min(left));
+            let limit = OPERATOR_LIMIT.min(left);
             // An operator may refuse zeros, which is no failure of the session's.
-            let nanos = measure::operator(self.inner, device, (&draft.flow, n), submit, times).ok()?;
+            let nanos = measure::operator(self.inner, device, (&draft.flow, n), submit, limit).ok()?;
             self.placer.cache.set_time(self.devices.get(d)?, key, nanos);
             found.push(Some(nanos));
         }
