@@ -63,7 +63,7 @@ fn n_executors_hold_the_weights_once_and_their_activations_n_times() {
             assert_eq!(after[n] - after[n - 1], activations, "{device}: {after:?}");
         }
         let weights = after[0] - activations;
-        assert!(weights >= WEIGHTS && weights < WEIGHTS + WEIGHTS / 4, "{device}: {weights} of {WEIGHTS}");
+        assert!((WEIGHTS..WEIGHTS + WEIGHTS / 4).contains(&weights), "{device}: {weights} of {WEIGHTS}");
     }
 }
 
