@@ -31,6 +31,7 @@ impl Descriptor {
     }
 
     /// Its number, to whoever closes it from now on.
+    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "only Vulkan takes descriptors"))]
     pub(crate) fn into_number(self) -> i32 {
         self.0.into_raw_fd()
     }
@@ -39,6 +40,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// The process has too many.
+    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "only Vulkan takes descriptors"))]
     pub(crate) fn duplicate(&self) -> Result<Descriptor, OsError> {
         rustix::io::fcntl_dupfd_cloexec(&self.0, 0).map(Descriptor).map_err(failed("fcntl F_DUPFD_CLOEXEC"))
     }

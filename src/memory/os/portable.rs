@@ -40,6 +40,7 @@ impl Descriptor {
     }
 
     /// Its number, to whoever closes it from now on.
+    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "only Vulkan takes descriptors"))]
     pub(crate) fn into_number(self) -> i32 {
         match self {}
     }
@@ -48,6 +49,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// None.
+    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "only Vulkan takes descriptors"))]
     pub(crate) fn duplicate(&self) -> Result<Descriptor, OsError> {
         match *self {}
     }
