@@ -61,7 +61,7 @@ impl ToyQueue {
         for arg in &dispatch.args {
             copies.push(match arg {
                 Arg::Absent => None,
-                Arg::Buffer(range, access) => {
+                Arg::Buffer(range, access) | Arg::Image(range, _, access) => {
                     let (words, bytes) = buffers.get(range.buffer)?.read(range)?;
                     Some((*range, access.intersects(Access::KERNEL_WRITE), words, bytes))
                 }
