@@ -52,7 +52,7 @@ pub struct PlanOptions {
     pub place_ops: BTreeMap<String, u32>,
     /// Where nodes go that nobody places.
     pub device: u32,
-    /// The device of each node of the [`Draft`] that was made with the same options; those of nodes that the
+    /// The device of each node of the [`Draft`](super::Draft) that was made with the same options; those of nodes that the
     /// options above or the graph place are not read.
     pub assigned: Option<Arc<[u32]>>,
     /// Names of nodes that the graph places on devices which the table does not have, and which run on entry 0.
