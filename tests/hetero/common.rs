@@ -25,6 +25,8 @@ pub(crate) const TABLES: &[[&str; 2]] = &[
     ["cpu", "alone"],
     ["alone", "alone"],
     ["alone", "vulkan"],
+    ["cpu", "opencl"],
+    ["vulkan", "opencl"],
 ];
 
 /// Opens a device; "alone" is a simulated one that can import nothing.
