@@ -147,6 +147,15 @@ pub struct Cost {
     pub bytes: u64,
 }
 
+impl Cost {
+    /// How often about the operator reads its elements: once, unless it does so much arithmetic with each that it
+    /// must read them again.
+    pub fn passes(self) -> u32 {
+        let passes = self.flops.div_ceil(self.bytes.saturating_mul(4).max(1));
+        u32::try_from(passes).unwrap_or(u32::MAX).clamp(1, 1 << 16)
+    }
+}
+
 /// Two operators in one ([`Operator::absorb`]).
 #[derive(Clone, Debug)]
 pub struct Absorbed {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::report::NodeReport;
 use super::{Domain, Loc, Place, Plan, PlannedIo, Segment, Work};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
@@ -122,8 +123,14 @@ impl Work {
     }
 }
 
-/// Who touches the memory bound at `place`, and when.
-pub(super) fn io(segments: &[Segment], place: Place, name: String, info: TensorInfo) -> PlannedIo {
+/// Who touches the memory bound at `place`, and when; `nodes` are those that commands belong to.
+pub(super) fn io(
+    segments: &[Segment],
+    nodes: &[NodeReport],
+    place: Place,
+    name: String,
+    info: TensorInfo,
+) -> PlannedIo {
     let mut io = PlannedIo {
         name,
         info,
@@ -139,7 +146,8 @@ pub(super) fn io(segments: &[Segment], place: Place, name: String, info: TensorI
             command.work.for_each_touch(&mut |loc, access| {
                 if loc.place == place {
                     touched = Some(command.work.reads_on().unwrap_or(segment.device));
-                    io.reads += u32::from(!access.reads().is_empty());
+                    let passes = nodes.get(command.node as usize).map_or(1, |n| n.cost.passes());
+                    io.reads = io.reads.saturating_add(if access.reads().is_empty() { 0 } else { passes });
                     io.writes += u32::from(!access.writes().is_empty());
                 }
             });

@@ -207,8 +207,7 @@ impl Boundary<'_> {
 
     /// Whether a node does so much arithmetic that it must read elements again and again.
     fn computes(&self, n: usize) -> bool {
-        let cost = self.flow.nodes[n].op.cost(&self.flow.cx(n));
-        cost.flops > cost.bytes.saturating_mul(4)
+        self.flow.nodes[n].op.cost(&self.flow.cx(n)).passes() > 1
     }
 
     /// Adds a copy of `v` that device `device` has.

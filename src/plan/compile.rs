@@ -482,10 +482,10 @@ impl<'a> Emitter<'a> {
         let flow = self.flow;
         let inputs = flow.inputs.iter().enumerate().map(|(i, &v)| {
             let value = &flow.values[v];
-            io(&segments, Place::Input(i as u32), value.name.clone(), value.info.clone())
+            io(&segments, &report.nodes, Place::Input(i as u32), value.name.clone(), value.info.clone())
         });
         let outputs = flow.outputs.iter().enumerate().map(|(o, (name, v))| {
-            io(&segments, Place::Output(o as u32), name.clone(), flow.values[*v].info.clone())
+            io(&segments, &report.nodes, Place::Output(o as u32), name.clone(), flow.values[*v].info.clone())
         });
         Ok(Plan {
             inputs: inputs.collect(),

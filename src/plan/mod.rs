@@ -316,7 +316,7 @@ pub struct PlannedIo {
     pub info: TensorInfo,
     /// Devices whose commands touch it, ascending.
     pub devices: Vec<u32>,
-    /// How many commands read it.
+    /// How often commands read it: one that computes much with each element counts several times ([`Cost::passes`](crate::ops::Cost::passes)).
     pub reads: u32,
     /// How many commands write it.
     pub writes: u32,

@@ -421,7 +421,7 @@ fn request(device: &Device, io: &PlannedIo, address: u64, access: ReadWrite) -> 
     let bytes = io.info.bytes() as u64;
     Request {
         element_bytes: io.info.dtype.bytes() as u64,
-        touches: io.reads + io.writes,
+        touches: io.reads.saturating_add(io.writes),
         ..Request::new(address, bytes, access, window(device, address, bytes, access))
     }
 }

@@ -349,3 +349,28 @@ fn tensors_at_odd_addresses() {
         check_messages(&session);
     }
 }
+
+/// A product reads its operands again and again, which over a bus is dearer than a copy; a sum reads them once.
+#[test]
+fn what_an_operator_reads_again_is_copied_over_the_bus_once() {
+    const N: usize = 256;
+    for (op, again) in [("MatMul", true), ("Add", false)] {
+        let mut g = GraphBuilder::new("one operator");
+        let ids = ["a", "b"].map(|name| g.input(name, DType::F32, [N.into(), N.into()]));
+        let row = crate::ops::find("", op).unwrap();
+        let attrs = crate::ops::AttrMap::new();
+        let op = (row.read)(&mut crate::ops::AttrReader::new(&attrs, 1, 1), 17).unwrap();
+        let y = g.op(op, &ids);
+        g.output("y", y);
+        let session = Session::builder().graph(g.build().unwrap()).device("sim:discrete").build().unwrap();
+        let region = || HostRegion::new(4 * N * N).unwrap().into_shared();
+        let (a, b, y) = (region(), region(), region());
+        let binding = session.bind().input("a", Memory::region(&a)).input("b", Memory::region(&b));
+        let binding = binding.output("y", Memory::region(&y)).build().unwrap();
+        let paths: Vec<Path> = binding.verdicts().map(|v| v.path).collect();
+        let operand = if again { Path::ImportedDma } else { Path::Imported };
+        assert_eq!(paths, [operand, operand, Path::Imported]);
+        let reads: Vec<bool> = binding.plan().inputs.iter().map(|io| io.reads > 1).collect();
+        assert_eq!(reads, [again, again]);
+    }
+}
