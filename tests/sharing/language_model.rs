@@ -169,7 +169,7 @@ fn scores(step: &mut Session, out: Option<&mut Session>) -> Vec<f32> {
 
 /// Bytes of the host memory that the parameters of `sessions` lie in.
 fn resident(sessions: &[&Session]) -> u64 {
-    let mut regions: Vec<&Arc<HostRegion>> = sessions
+    let mut regions: Vec<Arc<HostRegion>> = sessions
         .iter()
         .flat_map(|s| s.graph().constants())
         .filter_map(|(_, t)| Some(t.region()?.0))
