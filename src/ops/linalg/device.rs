@@ -12,6 +12,9 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey, reaches_
 /// Products of at most so many rows are better summed in parts than computed in tiles.
 const VECTOR_ROWS: usize = 4;
 
+/// Products of at most so many rows with a matrix of whole columns sum along them.
+const FEW_ROWS: usize = 8;
+
 /// One operand: matrices one behind the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -262,6 +265,9 @@ impl Product {
             Some(layout) => layout,
             None => self.right(lower, cols)?,
         };
+        if b.columns && self.m <= FEW_ROWS && self.texels(1) <= lower.device().limits.max_texels {
+            return self.columns([a, b], rows, lower);
+        }
         let whole = self.n.is_multiple_of(4);
         let short = self.texels(cols) <= lower.device().limits.max_texels;
         let kernel = match (self.dtype, short, whole) {
@@ -283,7 +289,21 @@ impl Product {
         self.over_texels(kernel, &spec, [a, b], [rows, cols], lower)
     }
 
-    /// Emits the row kernel for every regular part of the batch.
+    /// Sums along columns.
+    fn columns(&self, [a, b]: [Layout; 2], rows: usize, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        const COLS: usize = 4;
+        let kernel = if self.dtype == DType::F16 { id::GEMM_DOT_HALF } else { id::GEMM_DOT_TEX };
+        let (code, _) = self.activation.code();
+        let spec = [
+            (spec::gemm_dot::ROWS, rows as u32),
+            (spec::gemm_dot::COLS, COLS as u32),
+            (spec::gemm_dot::BIASED, u32::from(self.c.is_some())),
+            (spec::gemm_dot::ACTIVATION, code),
+        ];
+        self.over_texels(kernel, &spec, [a, b], [rows, COLS], lower)
+    }
+
+    /// Emits a kernel over texels for every regular part of the batch.
     fn over_texels(
         &self,
         kernel: KernelId,
@@ -340,16 +360,18 @@ impl Product {
         Ok(Layout { operand, row: row.max(4) / 4, tile: 0, matrix, columns: false })
     }
 
-    /// B where it lies, if its rows or its columns are whole texels: products of any number of rows read one copy of it.
-    /// Else as tiles of columns, packed once where it is known.
+    /// B as it is, if its columns are whole texels, or its rows and it is not known; else as tiles of columns, packed once
+    /// where it is known. Either way products of any number of rows read one copy of it. Tiles of rows that lie apart take
+    /// several times as long to read, those of columns do not.
     fn right(&self, lower: &mut Lowering<'_>, cols: usize) -> Result<Layout, OpError> {
         let (operand, matrix) = (self.b.operand, self.k * self.n / 4);
-        if self.b.col == 1 && self.b.row == self.n && self.n.is_multiple_of(4) && self.k > 0 {
-            return Ok(Layout { operand, row: self.n / 4, tile: cols / 4, matrix, columns: false });
-        }
         if self.b.row == 1 && self.b.col == self.k && self.k.is_multiple_of(4) && self.k > 0 {
             let row = self.k / 4;
             return Ok(Layout { operand, row, tile: cols * row, matrix, columns: true });
+        }
+        let whole = self.b.col == 1 && self.b.row == self.n && self.n.is_multiple_of(4) && self.k > 0;
+        if whole && self.b.value.is_none() {
+            return Ok(Layout { operand, row: self.n / 4, tile: cols / 4, matrix, columns: false });
         }
         let pack = Pack { tile: cols, rows: self.k, cols: self.n, source: &self.b, dtype: self.dtype };
         let tile = self.k * cols / 4;
