@@ -22,9 +22,6 @@ pub(crate) fn tile_of(m: usize, n: usize, batch: usize) -> (usize, bool) {
     (if small { SMALL } else { LARGE }, small)
 }
 
-/// Products of at most so many rows with a matrix of whole columns sum along them.
-const FEW_ROWS: usize = 8;
-
 /// One operand: matrices one behind the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -272,9 +269,6 @@ impl Product {
             Some(layout) => layout,
             None => self.right(lower, cols)?,
         };
-        if b.columns && self.m <= FEW_ROWS && self.texels(1) <= lower.device().limits.max_texels {
-            return self.columns([a, b], rows, lower);
-        }
         let whole = self.n.is_multiple_of(4);
         let short = self.texels(cols) <= lower.device().limits.max_texels;
         let kernel = match (self.dtype, short, whole) {
@@ -296,21 +290,7 @@ impl Product {
         self.over_texels(kernel, &spec, [a, b], [rows, cols], lower)
     }
 
-    /// Sums along columns.
-    fn columns(&self, [a, b]: [Layout; 2], rows: usize, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        const COLS: usize = 4;
-        let kernel = if self.dtype == DType::F16 { id::GEMM_DOT_HALF } else { id::GEMM_DOT_TEX };
-        let (code, _) = self.activation.code();
-        let spec = [
-            (spec::gemm_dot::ROWS, rows as u32),
-            (spec::gemm_dot::COLS, COLS as u32),
-            (spec::gemm_dot::BIASED, u32::from(self.c.is_some())),
-            (spec::gemm_dot::ACTIVATION, code),
-        ];
-        self.over_texels(kernel, &spec, [a, b], [rows, COLS], lower)
-    }
-
-    /// Emits a kernel over texels for every regular part of the batch.
+    /// Emits the row kernel for every regular part of the batch.
     fn over_texels(
         &self,
         kernel: KernelId,
@@ -368,8 +348,8 @@ impl Product {
     }
 
     /// B as it is, if its columns are whole texels, or its rows and it is not known; else as tiles of columns, packed once
-    /// where it is known. Either way products of any number of rows read one copy of it. Tiles of rows that lie apart take
-    /// several times as long to read, those of columns do not.
+    /// where it is known: tiles of rows that lie apart take several times as long to read, those of columns little more.
+    /// Either way products of any number of rows read one copy of it.
     fn right(&self, lower: &mut Lowering<'_>, cols: usize) -> Result<Layout, OpError> {
         let (operand, matrix) = (self.b.operand, self.k * self.n / 4);
         if self.b.row == 1 && self.b.col == self.k && self.k.is_multiple_of(4) && self.k > 0 {
