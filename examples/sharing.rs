@@ -65,7 +65,7 @@ fn on_device(context: &Context) -> u64 {
 
 fn on_host(sessions: &[Session]) -> u64 {
     let constants = sessions.iter().flat_map(|s| s.graph().constants());
-    let mut regions: Vec<&Arc<HostRegion>> = constants.filter_map(|(_, t)| Some(t.region()?.0)).collect();
+    let mut regions: Vec<Arc<HostRegion>> = constants.filter_map(|(_, t)| Some(t.region()?.0)).collect();
     regions.sort_by_key(|region| Arc::as_ptr(region).addr());
     regions.dedup_by(|a, b| Arc::ptr_eq(a, b));
     regions.iter().map(|region| region.bytes() as u64).sum()

@@ -44,7 +44,8 @@ pub mod vision;
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
-pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel};
+pub(crate) use lower::reaches_all;
+pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel, UnpackFn};
 pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};
 

@@ -169,7 +169,7 @@ fn scores(step: &mut Session, out: Option<&mut Session>) -> Vec<f32> {
 
 /// Bytes of the host memory that the parameters of `sessions` lie in.
 fn resident(sessions: &[&Session]) -> u64 {
-    let mut regions: Vec<&Arc<HostRegion>> = sessions
+    let mut regions: Vec<Arc<HostRegion>> = sessions
         .iter()
         .flat_map(|s| s.graph().constants())
         .filter_map(|(_, t)| Some(t.region()?.0))
@@ -216,7 +216,7 @@ fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
         let weights: usize = WEIGHTS.iter().map(|(_, dims)| 4 * dims.iter().product::<usize>()).sum();
         let most = weights as u64 + (64 << 10);
         assert!(shared_host <= most, "{device}: {shared_host} of {weights}");
-        // No device holds a parameter in a second layout: products of a row read matrices where they lie.
+        // No device holds a parameter in two layouts: products read columns where they lie, and what is packed is kept so.
         assert!(shared <= most + (64 << 10), "{device}: {shared} of {weights}");
     }
 }

@@ -7,5 +7,6 @@ mod arena;
 mod common;
 mod language_model;
 mod module;
+mod packed;
 mod pointers;
 mod tvm_names;

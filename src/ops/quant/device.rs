@@ -9,7 +9,7 @@ use crate::kernel::KernelId;
 use crate::kernel::table::{id, params, spec};
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::matmul::Dims;
-use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
 
 /// Bytes of a row that are one load.
 const BLOCK: usize = 16;
@@ -142,7 +142,7 @@ impl Rows<'_> {
                 layout: if byte_step == 1 { "bytes of rows" } else { "bytes of columns" },
                 numbers: [matrices as u32, rows as u32, depth as u32, flip],
             };
-            return Ok(lower.packed(value, key, self.bytes().max(BLOCK), move |t, out| {
+            let packed = lower.packed(value, key, self.bytes().max(BLOCK), move |t, out| {
                 let source = t.bytes();
                 for (i, out) in out.chunks_mut(BLOCK).enumerate() {
                     let (row, rest) = (i % rows.max(1), i / rows.max(1));
@@ -155,7 +155,23 @@ impl Rows<'_> {
                     }
                 }
                 Ok(())
-            }));
+            });
+            let steps = [(matrices, matrix as i64), (rows, row_step as i64), (depth, byte_step as i64)];
+            if reaches_all(&steps, value.info().bytes()) {
+                lower.unpacked_by(move |packed, out| {
+                    for (i, packed) in packed.chunks(BLOCK).enumerate() {
+                        let (row, rest) = (i % rows.max(1), i / rows.max(1));
+                        let (block, m) = (rest % blocks.max(1), rest / blocks.max(1));
+                        for (j, from) in packed.iter().enumerate().take(depth.saturating_sub(block * BLOCK)) {
+                            let k = block * BLOCK + j;
+                            if let Some(to) = out.get_mut(m * matrix + row * row_step + k * byte_step) {
+                                *to = from ^ flip as u8;
+                            }
+                        }
+                    }
+                });
+            }
+            return Ok(packed);
         }
         let packed = lower.scratch(self.bytes());
         let n = self.bytes() / 4;
