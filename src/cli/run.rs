@@ -16,7 +16,7 @@ use super::open::{load_on, may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
-use super::precision::PrecisionArg;
+use super::precision::PrecisionArgs;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
 use super::trace;
@@ -70,9 +70,8 @@ pub(super) struct Args {
     /// Nodes of a TVM graph whose device is not among those given run on the first one instead of being an error.
     #[arg(long)]
     any_device: bool,
-    /// What a float32 model computes in: f16 is half precision with sums in float32.
-    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
-    precision: PrecisionArg,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Keep operators apart that could be fused.
     #[arg(long)]
     no_fuse: bool,
@@ -218,9 +217,8 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .context_desc(desc.clone())
         .strict(args.strict)
         .fuse(!args.no_fuse)
-        .precision(args.precision.into())
         .fallback(!args.no_fallback);
-    builder = args.place.resolve(&table)?.apply(builder);
+    builder = args.place.resolve(&table)?.apply(args.precision.apply(builder));
     for context in table {
         builder = builder.context(context);
     }

@@ -260,11 +260,6 @@ impl Draft {
         }
         root
     }
-
-    /// Node `n` of the flow.
-    pub fn node(&self, n: usize) -> Option<&FlowNode> {
-        self.flow.nodes.get(n)
-    }
 }
 
 /// Whether nothing runs for a node: its output is an input's bytes.

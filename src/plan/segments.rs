@@ -3,12 +3,15 @@
 //! A segment is a run of nodes on one device. Segments of one device follow one another in its queue; those
 //! of different devices run at the same time unless one waits for the other.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
 use super::flow::{Flow, ValueId};
 use super::{Place, Plan, Segment};
-use crate::memory::range::ByteRange;
+use crate::memory::range::{ByteRange, RangeMap};
+
+/// Segments beyond which it is not followed what comes before what through others, which takes a bit for every pair.
+const MAX_FOLLOWED: usize = 1 << 13;
 
 /// Flops and bytes that make a submission of their own worth while: some ten microseconds on a processor.
 const WORTH_A_SUBMISSION: u64 = 4 << 20;
@@ -272,7 +275,9 @@ fn beside(order: &[usize], steps: &[Step], needs: &Needs, of: &[u32], at: &[usiz
             before[s].insert(previous);
         }
     }
-    let reach = Reach::new(&before);
+    let Some(reach) = Reach::new(&before) else {
+        return vec![(0, (order.len() as u32).saturating_sub(1)); count];
+    };
     (0..count)
         .map(|s| {
             let beside = (0..count).filter(|&t| !reach.has(s, t) && !reach.has(t, s));
@@ -289,18 +294,18 @@ struct Reach {
 
 impl Reach {
     /// `before` names for each segment earlier ones.
-    fn new(before: &[BTreeSet<usize>]) -> Self {
-        let words = before.len().div_ceil(64);
-        let mut reach = Reach { words, bits: vec![0; words * before.len()] };
+    fn new(before: &[BTreeSet<usize>]) -> Option<Self> {
+        let mut reach = Reach::empty(before.len())?;
         for (s, direct) in before.iter().enumerate() {
             direct.iter().for_each(|&p| reach.add(s, p));
         }
-        reach
+        Some(reach)
     }
 
-    fn empty(count: usize) -> Self {
+    /// Nothing is known of `count` segments; `None` where they are too many.
+    fn empty(count: usize) -> Option<Self> {
         let words = count.div_ceil(64);
-        Reach { words, bits: vec![0; words * count] }
+        (count <= MAX_FOLLOWED).then(|| Reach { words, bits: vec![0; words * count] })
     }
 
     /// Puts `p`, and all before it, before `s`.
@@ -317,25 +322,26 @@ impl Reach {
     }
 }
 
-/// One earlier access to a place.
-struct Touched {
-    segment: usize,
-    range: ByteRange,
-    writes: bool,
+/// The segments that a later one that touches the same bytes must come behind: others come before these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    writer: Option<usize>,
+    /// Those that have read since, the last one of each lane.
+    readers: BTreeMap<Lane, usize>,
 }
 
 /// Decides for every segment which earlier ones must be over before it starts: those of other devices, and what the
 /// session does itself, that touch the same bytes where one of them writes. `resolve` tells which bound places are
-/// the same memory. Waits that follow from others are left out.
+/// the same memory. Waits that follow from others are left out, unless there are very many segments.
 pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
-    let mut touched: HashMap<Place, Vec<Touched>> = HashMap::new();
+    let mut seen: HashMap<Place, RangeMap<Seen>> = HashMap::new();
     let count = plan.segments.len();
     let mut reach = Reach::empty(count);
     let mut last_of: HashMap<Lane, usize> = HashMap::new();
     let lanes: Vec<Lane> = plan.segments.iter().map(Segment::lane).collect();
     for s in 0..count {
         let mut found: BTreeSet<usize> = plan.segments[s].after.iter().map(|&p| p as usize).collect();
-        let mut own: Vec<(Place, Touched)> = Vec::new();
+        let mut own: Vec<(Place, ByteRange, bool)> = Vec::new();
         for command in &plan.segments[s].commands {
             command.work.for_each_touch(&mut |loc, access| {
                 if loc.bytes == 0 || matches!(loc.place, Place::Constant(_)) {
@@ -344,27 +350,38 @@ pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
                 let (place, base) = resolve(loc.place);
                 let start = base.saturating_add(loc.offset);
                 let range = ByteRange::new(start, start.saturating_add(loc.bytes));
-                own.push((place, Touched { segment: s, range, writes: !access.writes().is_empty() }));
+                own.push((place, range, !access.writes().is_empty()));
             });
         }
-        for (place, touch) in &own {
-            let rivals = touched.get(place).into_iter().flatten();
-            let rivals = rivals.filter(|t| (t.writes || touch.writes) && t.range.overlaps(touch.range));
-            found.extend(rivals.map(|t| t.segment));
+        for (place, range, writes) in &own {
+            for (_, before) in seen.get(place).into_iter().flat_map(|map| map.overlapping(*range)) {
+                found.extend(before.writer);
+                found.extend(before.readers.values().filter(|_| *writes));
+            }
         }
-        for (place, touch) in own {
-            touched.entry(place).or_default().push(touch);
+        for (place, range, writes) in own {
+            seen.entry(place).or_default().update(range, |before| {
+                if writes {
+                    return Some(Seen { writer: Some(s), ..Seen::default() });
+                }
+                let mut now = before.cloned().unwrap_or_default();
+                now.readers.insert(lanes[s], s);
+                Some(now)
+            });
         }
-        if let Some(previous) = last_of.insert(lanes[s], s) {
+        if let (Some(previous), Some(reach)) = (last_of.insert(lanes[s], s), &mut reach) {
             reach.add(s, previous);
         }
         // The latest first: what comes before it need not be named.
         let mut waits = Vec::new();
         for p in found.into_iter().rev() {
-            if lanes[p] != lanes[s] && !reach.has(s, p) {
+            let known = reach.as_ref().is_some_and(|reach| reach.has(s, p));
+            if lanes[p] != lanes[s] && !known {
                 waits.push(p as u32);
             }
-            reach.add(s, p);
+            if let Some(reach) = &mut reach {
+                reach.add(s, p);
+            }
         }
         waits.reverse();
         plan.segments[s].waits = waits;

@@ -12,6 +12,7 @@ mod compiled;
 mod control;
 mod device;
 mod error;
+mod flight;
 mod options;
 mod overrides;
 mod params;
@@ -22,6 +23,7 @@ mod route;
 mod slot;
 mod sources;
 mod stage;
+mod traffic;
 pub mod tvm;
 mod unify;
 
@@ -42,9 +44,9 @@ use self::binding::check_info;
 use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
-use self::route::Traffic;
 use self::sources::Sources;
 use self::stage::Stage;
+use self::traffic::Traffic;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
@@ -73,7 +75,7 @@ struct Inner {
     params: Arc<ParamStore>,
     sources: Arc<Sources>,
     plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
-    traffic: Traffic,
+    traffic: Arc<Traffic>,
 }
 
 /// A graph made ready on devices.
@@ -363,7 +365,7 @@ impl Inner {
             params: Arc::clone(&self.params),
             sources: Arc::clone(&self.sources),
             plans: Mutex::default(),
-            traffic: Traffic::default(),
+            traffic: Arc::default(),
         })
     }
 

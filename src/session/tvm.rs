@@ -304,10 +304,7 @@ impl GraphModule {
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
     pub fn set_input<'k>(&mut self, key: impl Into<Key<'k>>, value: &Tensor) -> Result<(), Error> {
-        let name = self.input_name(key.into())?;
-        self.check_declared(&name, value.info())?;
-        self.give(name, Given::Value(value.clone()));
-        Ok(())
+        self.give(key.into(), Given::Value(value.clone()))
     }
 
     /// Makes an input read the caller's memory at every run, in place where the device can
@@ -322,11 +319,7 @@ impl GraphModule {
         key: impl Into<Key<'k>>,
         tensor: &ExternalTensor,
     ) -> Result<(), Error> {
-        let name = self.input_name(key.into())?;
-        self.check_declared(&name, &tensor.info)?;
-        tensor.check(&name, &self.contexts)?;
-        self.give(name, Given::Placed(tensor.clone()));
-        Ok(())
+        self.give(key.into(), Given::Placed(tensor.clone()))
     }
 
     /// Makes an output write the caller's memory at every run, in place where the device can. What type and shape it
@@ -555,7 +548,12 @@ impl GraphModule {
         Ok(adopted)
     }
 
-    fn give(&mut self, name: String, given: Given) {
+    fn give(&mut self, key: Key<'_>, given: Given) -> Result<(), Error> {
+        let name = self.input_name(key)?;
+        self.check_declared(&name, given.info())?;
+        if let Given::Placed(tensor) = &given {
+            tensor.check(&name, &self.contexts)?;
+        }
         if self.params.remove(&name).is_some() {
             self.rebuild();
         }
@@ -563,6 +561,7 @@ impl GraphModule {
             self.binding = None;
         }
         self.inputs.insert(name, given);
+        Ok(())
     }
 
     /// Gives the binding there is other memory or another value. Where that fails the next run makes a new

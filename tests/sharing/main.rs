@@ -8,4 +8,6 @@ mod common;
 mod language_model;
 mod module;
 mod pointers;
+#[path = "../support/protobuf.rs"]
+mod protobuf;
 mod tvm_names;

@@ -9,11 +9,12 @@ use super::compare::{Difference, Tolerance, compare, compare_info};
 use super::suite::Case;
 use crate::cli::error::{CliError, UNSUPPORTED, chain};
 use crate::cli::place::Places;
+use crate::cli::precision::PrecisionArgs;
 use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
 use crate::loader::{self, LoadOptions};
-use crate::plan::{NodeReport, Precision};
+use crate::plan::NodeReport;
 use crate::session::Session;
 
 /// How a case ended.
@@ -52,7 +53,7 @@ pub(super) fn run(
     case: &Case,
     on: (&[Context], &Places),
     fallback: bool,
-    precision: Precision,
+    precision: PrecisionArgs,
     given: (Option<f64>, Option<f64>),
 ) -> Outcome {
     let start = Instant::now();
@@ -79,7 +80,7 @@ fn verify(
     case: &Case,
     on: (&[Context], &Places),
     fallback: bool,
-    precision: Precision,
+    precision: PrecisionArgs,
     tolerance: Tolerance,
     fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
@@ -88,8 +89,8 @@ fn verify(
         loader::load_with(&model_of(&case.dir)?, &options)?
     };
     let (devices, places) = on;
-    let mut builder = places.apply_known(Session::builder(), &graph);
-    builder = builder.graph(graph).fallback(fallback).precision(precision);
+    let mut builder = places.apply_known(precision.apply(Session::builder()), &graph);
+    builder = builder.graph(graph).fallback(fallback);
     for device in devices {
         builder = builder.context(device.clone());
     }

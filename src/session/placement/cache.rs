@@ -198,8 +198,9 @@ fn bound<T>(map: &mut BTreeMap<String, Entry<T>>, most: usize) {
 
 /// The file is a line with its format and the sum of what follows, and JSON.
 fn load(file: &Path) -> Option<Known> {
-    let bytes = fs::metadata(file).ok()?.len();
-    let parsed = (bytes <= MAX_BYTES).then(|| fs::read_to_string(file).ok()).flatten().and_then(|text| {
+    let metadata = fs::metadata(file).ok()?;
+    let ours = metadata.is_file() && metadata.len() <= MAX_BYTES;
+    let parsed = ours.then(|| fs::read_to_string(file).ok()).flatten().and_then(|text| {
         let (head, body) = text.split_once('\n')?;
         let known: Known = (head == header(body)).then(|| serde_json::from_str(body).ok())??;
         known.devices.values().all(|e| e.value.is_sound()).then_some(known)
