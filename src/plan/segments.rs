@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
 use super::flow::{Flow, ValueId};
-use super::{Place, Plan, Segment};
+use super::{Place, Plan, PlanError, Segment};
+use crate::limits::MAX_DEPENDENCIES;
 use crate::memory::range::{ByteRange, RangeMap};
 
 /// Segments beyond which it is not followed what comes before what through others, which takes a bit for every pair.
@@ -46,13 +47,14 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Self {
+    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Result<Self, PlanError> {
         let mut producer = vec![None; flow.values.len()];
         for (n, node) in flow.nodes.iter().enumerate() {
             node.outputs.iter().for_each(|&v| producer[v] = Some(n));
         }
         let count = flow.nodes.len();
         let mut needs = Needs { all: vec![BTreeSet::new(); count], control: vec![BTreeSet::new(); count] };
+        let mut sum = 0usize;
         for n in producers_first(flow, &producer) {
             let node = &flow.nodes[n];
             let (mut all, mut control) = (BTreeSet::new(), BTreeSet::new());
@@ -72,9 +74,13 @@ impl Needs {
                 }
             }
             all.extend(&control);
+            sum += all.len();
+            if sum > MAX_DEPENDENCIES {
+                return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
+            }
             (needs.all[n], needs.control[n]) = (all, control);
         }
-        needs
+        Ok(needs)
     }
 }
 
@@ -448,7 +454,7 @@ mod tests {
     fn what_runs_at_the_same_time_is_known() {
         let flow = diamond();
         let steps = steps([0, 1, 0, 0], 1);
-        let needs = Needs::new(&flow, &steps);
+        let needs = Needs::new(&flow, &steps).unwrap();
         let order = schedule(&flow, &steps, &needs);
         assert_eq!(order, [0, 1, 2, 3]);
         let cut = Cut::new(&order, &steps, &needs);
@@ -468,9 +474,46 @@ mod tests {
         let flow = diamond();
         let mut steps = steps([0, 1, 0, 1], 1);
         steps[2].alias = true;
-        let needs = Needs::new(&flow, &steps);
+        let needs = Needs::new(&flow, &steps).unwrap();
         assert_eq!(needs.all[3], BTreeSet::from([0, 1]));
         assert!(needs.control.iter().all(BTreeSet::is_empty));
+    }
+
+    /// A row of nodes that do nothing, each behind one more node by control, read by many.
+    #[test]
+    fn dependencies_are_bounded() {
+        const ROW: usize = 2100;
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into()]);
+        let (mut row, mut last) = (x, None);
+        for i in 0..ROW {
+            let (before, y) = g.node(format!("a{i}"), ops::unary(UnaryOp::Abs), &[Some(x)], 1);
+            g.output(format!("y{i}"), y[0]);
+            let (id, next) = g.node(format!("n{i}"), ops::unary(UnaryOp::Neg), &[Some(row)], 1);
+            g.control_dep(id, before);
+            if let Some(last) = last.replace(id) {
+                g.control_dep(id, last);
+            }
+            row = next[0];
+        }
+        for i in 0..ROW {
+            let z = g.op(ops::unary(UnaryOp::Abs), &[row]);
+            g.output(format!("z{i}"), z);
+        }
+        let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        let alias = |n: &crate::plan::FlowNode| n.name.starts_with('n');
+        let steps: Vec<Step> =
+            flow.nodes.iter().map(|n| Step { lane: Lane::Device(0), alias: alias(n), work: 1 }).collect();
+        let e = Needs::new(&flow, &steps).err();
+        assert_eq!(e, Some(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES }));
+        let keep: Vec<bool> = flow.nodes.iter().map(|n| !alias(n)).collect();
+        assert!(!flow.overgrown);
+        for node in flow.nodes.iter_mut().filter(|n| !n.name.starts_with('n') && n.inputs[0] != Some(0)) {
+            node.control_deps = vec![keep.len() - ROW - 1];
+        }
+        flow.retain(&keep);
+        assert!(flow.overgrown);
     }
 
     #[test]
@@ -484,7 +527,7 @@ mod tests {
         });
         let of = |flow: &Flow, devices, work| {
             let steps = steps(devices, work);
-            let needs = Needs::new(flow, &steps);
+            let needs = Needs::new(flow, &steps).unwrap();
             Cut::new(&schedule(flow, &steps, &needs), &steps, &needs).of
         };
         assert_eq!(of(&early, [0, 0, 1, 0], 1), [0, 0, 1, 2]);

@@ -26,7 +26,7 @@ impl Underway {
     pub(super) fn wait(&self) -> Result<(), Error> {
         match self {
             Underway::One(event) => Ok(event.wait()?),
-            Underway::Several(flight) => flight.wait().take().map_or(Ok(()), Err),
+            Underway::Several(flight) => flight.wait().error.take().map_or(Ok(()), Err),
         }
     }
 
@@ -61,23 +61,14 @@ struct State {
     error: Option<Error>,
 }
 
-/// The error of a run that is over.
-struct Outcome<'a>(MutexGuard<'a, State>);
-
-impl Outcome<'_> {
-    fn take(&mut self) -> Option<Error> {
-        self.0.error.take()
-    }
-}
-
 impl Flight {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait(&self) -> Outcome<'_> {
+    fn wait(&self) -> MutexGuard<'_, State> {
         let waited = self.landed.wait_while(self.lock(), |state| !state.over);
-        Outcome(waited.unwrap_or_else(PoisonError::into_inner))
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn land(&self, error: Option<Error>) {

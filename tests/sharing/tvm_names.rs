@@ -8,9 +8,7 @@ use onepool::session::{ParamStore, SessionError};
 use onepool::tvm::{ExternalTensor, GraphModule};
 use onepool::{DType, Error, Graph, GraphBuilder, Tensor};
 
-use crate::common::{
-    DEVICES, check_messages, held, numbers, op, open, region, shape, tensor, two_products,
-};
+use crate::common::{DEVICES, check_messages, held, numbers, op, open, region, shape, tensor, two_products};
 
 const WIDTH: usize = 128;
 const WEIGHT_BYTES: u64 = (4 * WIDTH * WIDTH) as u64;

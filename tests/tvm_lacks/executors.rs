@@ -17,8 +17,9 @@ fn bytes(device: &str, pool: bool) -> (Vec<u64>, Option<u64>) {
         let one = |i: usize| f32::from(u8::from(i % WIDTH == i / WIDTH));
         tensor(&[WIDTH, WIDTH], &(0..WIDTH * WIDTH).map(one).map(|v| v * n as f32).collect::<Vec<_>>())
     };
-    let mut modules: Vec<GraphModule> =
-        (0..4).map(|_| GraphModule::new(two_products(BATCH, WIDTH), std::slice::from_ref(&context))).collect();
+    let mut modules: Vec<GraphModule> = (0..4)
+        .map(|_| GraphModule::new(two_products(BATCH, WIDTH), std::slice::from_ref(&context)))
+        .collect();
     let (first, rest) = modules.split_first_mut().unwrap();
     first.set_shared_input("w0", &identity(2)).unwrap();
     first.set_shared_input("w1", &identity(3)).unwrap();

@@ -10,6 +10,7 @@ use super::suite::Case;
 use crate::cli::error::{CliError, UNSUPPORTED, chain};
 use crate::cli::place::Places;
 use crate::cli::precision::PrecisionArgs;
+use crate::cli::table;
 use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
@@ -104,7 +105,16 @@ fn verify(
         if count(&found) > count(fallbacks) {
             *fallbacks = found;
         }
-        for (io, path) in session.outputs().iter().zip(numbered(&data, "output_")?) {
+        let (outputs, files) = (session.outputs(), numbered(&data, "output_")?);
+        if outputs.len() != files.len() {
+            let (outputs, files) =
+                (table::count(outputs.len(), "output"), table::count(files.len(), "output"));
+            return Err(CliError::content(
+                data,
+                format!("the model has {outputs}, and there is data of {files}"),
+            ));
+        }
+        for (io, path) in outputs.iter().zip(files) {
             let expected = read(&path)?.1;
             let got = session.get_output(&io.name)?;
             let same = if case.meta.random {
