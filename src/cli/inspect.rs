@@ -1,6 +1,6 @@
 //! `onepool inspect`: what a model is made of, and what running it takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -185,16 +185,9 @@ fn fallbacks(plan: &Plan, out: &mut Output) -> Result<(), CliError> {
 type PlanOrReason = (Option<Plan>, Option<String>, Vec<String>);
 
 fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
-    let ios: Vec<IoInfo> = graph
-        .inputs()
-        .iter()
-        .map(|&id| {
-            let t = graph.tensor(id);
-            IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
-        })
-        .collect();
+    let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
     let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
-    let sizes = dims(&args.dim)?;
+    let sizes = dims(&args.dim, &ios)?;
     let mut infos = Vec::new();
     let mut open = Vec::new();
     for (i, io) in ios.iter().enumerate() {
@@ -259,19 +252,27 @@ fn opened(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, Cl
     Ok((session.devices().cloned().collect(), session.plan(infos)))
 }
 
-/// Sizes of symbols as arguments give them.
+/// Sizes of symbols of the inputs `ios`, as arguments give them.
 ///
 /// # Errors
 /// [`CliError::Usage`].
-pub(super) fn dims(texts: &[String]) -> Result<BTreeMap<String, usize>, CliError> {
-    let bad = |text: &str| CliError::usage(format!("--dim {text:?}: expected SYMBOL=SIZE"));
-    texts
-        .iter()
-        .map(|text| {
-            let (name, size) = text.split_once('=').ok_or_else(|| bad(text))?;
-            Ok((name.to_owned(), size.trim().parse().map_err(|_| bad(text))?))
-        })
-        .collect()
+pub(super) fn dims(texts: &[String], ios: &[IoInfo]) -> Result<BTreeMap<String, usize>, CliError> {
+    let dims = ios.iter().flat_map(|io| io.shape.iter().flat_map(|shape| &shape.0));
+    let symbols = dims.filter_map(|dim| if let Dim::Symbol(s) = dim { Some(&**s) } else { None });
+    let known: BTreeSet<&str> = symbols.collect();
+    let mut sizes = BTreeMap::new();
+    for text in texts {
+        let bad = |problem: String| CliError::usage(format!("--dim {text:?}: {problem}"));
+        let pair = text.split_once('=').and_then(|(name, size)| Some((name, size.trim().parse().ok()?)));
+        let (name, size) = pair.ok_or_else(|| bad("expected SYMBOL=SIZE".to_owned()))?;
+        if !known.contains(name) {
+            return Err(bad(format!("no input has such a dimension; there are {known:?}")));
+        }
+        if sizes.insert(name.to_owned(), size).is_some() {
+            return Err(bad("it is given twice".to_owned()));
+        }
+    }
+    Ok(sizes)
 }
 
 /// A declared shape with the sizes of its symbols.
@@ -302,12 +303,16 @@ mod tests {
 
     #[test]
     fn symbols_get_sizes() {
-        let sizes = dims(&["n=4".to_owned(), "h = 2".to_owned()]);
-        assert!(sizes.is_ok());
-        let sizes = dims(&["n=4".to_owned()]).unwrap();
         let shape = SymShape(vec!["n".into(), "m".into(), 3.into()]);
+        let ios = [IoInfo { name: "x".into(), dtype: None, shape: Some(shape.clone()) }];
+        let dims = |texts: &[&str]| dims(&texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>(), &ios);
+        assert!(dims(&["n=4", "m= 2"]).is_ok());
+        let sizes = dims(&["n=4"]).unwrap();
         assert_eq!(named(&shape, &sizes).to_string(), "[4, m, 3]");
-        assert!(dims(&["n".to_owned()]).is_err());
-        assert!(dims(&["n=-1".to_owned()]).is_err());
+        let e = dims(&["h=4"]).unwrap_err().to_string();
+        assert!(e.contains("there are {\"m\", \"n\"}"), "{e}");
+        for bad in [&["n"][..], &["n=-1"], &["n=99999999999999999999"], &["n=1", "n=1"]] {
+            assert!(dims(bad).is_err(), "{bad:?}");
+        }
     }
 }

@@ -240,7 +240,7 @@ fn inputs(args: &Args, session: &Session, out: &mut Output) -> Result<Vec<Given>
     let ios = session.inputs();
     let files = assign::by_name("--input", "input", &args.input, &ios)?;
     let shapes = assign::by_name("--shape", "input", &args.shape, &ios)?;
-    let sizes = dims(&args.dim)?;
+    let sizes = dims(&args.dim, &ios)?;
     let missing: Vec<IoInfo> =
         ios.iter().enumerate().filter(|(i, _)| !files.contains_key(i)).map(|(_, io)| io.clone()).collect();
     if !missing.is_empty() {

@@ -67,6 +67,12 @@ pub struct IoInfo {
     pub shape: Option<SymShape>,
 }
 
+impl From<&TensorDecl> for IoInfo {
+    fn from(t: &TensorDecl) -> Self {
+        IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
     graph: Arc<Graph>,
@@ -128,12 +134,15 @@ impl Session {
 
     /// The inputs that the caller gives.
     pub fn inputs(&self) -> Vec<IoInfo> {
-        self.inner.graph.inputs().iter().map(|&id| self.inner.io_info(id, None)).collect()
+        let graph = &self.inner.graph;
+        graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect()
     }
 
     /// The outputs.
     pub fn outputs(&self) -> Vec<IoInfo> {
-        self.inner.graph.outputs().iter().map(|(name, id)| self.inner.io_info(*id, Some(name))).collect()
+        let graph = &self.inner.graph;
+        let named = |(name, id): &(String, _)| IoInfo { name: name.clone(), ..graph.tensor(*id).into() };
+        graph.outputs().iter().map(named).collect()
     }
 
     /// The plan for inputs of these types and shapes, in the order of [`Session::inputs`].
@@ -231,11 +240,6 @@ impl Session {
 }
 
 impl Inner {
-    fn io_info(&self, id: crate::graph::TensorId, name: Option<&String>) -> IoInfo {
-        let t = self.graph.tensor(id);
-        IoInfo { name: name.unwrap_or(&t.name).clone(), dtype: t.dtype, shape: t.shape.clone() }
-    }
-
     fn input_position(&self, name: &str) -> Result<usize, SessionError> {
         let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
         names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {

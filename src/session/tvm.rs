@@ -247,11 +247,7 @@ impl GraphModule {
 
     /// The graph's inputs, parameters included.
     pub fn inputs(&self) -> Vec<IoInfo> {
-        let info = |id: &crate::graph::TensorId| {
-            let t = self.graph.tensor(*id);
-            IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
-        };
-        self.graph.inputs().iter().map(info).collect()
+        self.graph.inputs().iter().map(|&id| self.graph.tensor(id).into()).collect()
     }
 
     /// Names of the outputs.

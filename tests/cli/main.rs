@@ -174,7 +174,8 @@ fn what_cannot_be_printed_or_written_is_no_crash() {
     }
     fails(d, 1, &run("--trace", "none/t.json"), &["none/t.json"]);
     fails(d, 1, &run("--trace", "/dev/full"), &["/dev/full", "No space left"]);
-    fails(d, 1, &run("-o", "/dev/full.npy"), &["/dev/full.npy"]);
+    std::fs::create_dir(d.join("dir.npy")).unwrap();
+    fails(d, 1, &run("-o", "dir.npy"), &["cannot write dir.npy"]);
     case(&d.join("good"), add(), &[f32s(&[2, 3], &[0.0; 6])], &[f32s(&[2, 3], &SUM)]);
     fails(d, 1, &["verify", "good", "-d", "cpu", "--report", "none/r.json"], &["cannot write none/r.json"]);
 }
@@ -369,6 +370,8 @@ fn what_does_not_fit_the_model_is_said() {
     fails(d, 2, &run("wide.pb"), &["expected shape [n, 3], got [2, 4]"]);
     std::fs::write(d.join("x.bin"), [0; 10]).unwrap();
     fails(d, 2, &run("x.bin"), &["--shape x="]);
+    fails(d, 2, &["run", "add.onnx", "-i", "x.pb", "--dim", "m=2"], &["--dim \"m=2\"", "{\"n\"}"]);
+    fails(d, 2, &["inspect", "add.onnx", "--dim", "n=2", "--dim", "n=3"], &["given twice"]);
     let sized = |shape: &'static str| ["run", "add.onnx", "-d", "cpu", "-i", "x.bin", "--shape", shape];
     fails(d, 1, &sized("1,3"), &["12 bytes of data, there are 10"]);
     fails(d, 2, &sized("3"), &["expected shape [n, 3]"]);
