@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::{load, open_table};
+use super::open::{load_on, open_table};
 use super::output::Output;
 use super::place::{self, PlaceArgs};
 use super::table::{Table, bytes};
@@ -38,7 +38,8 @@ pub(super) struct Args {
     /// The size of a dimension that the model only names: batch=1.
     #[arg(long, value_name = "SYMBOL=SIZE")]
     dim: Vec<String>,
-    /// The device that memory and cost are planned for; several make a table. Devices are opened only for `--place`.
+    /// The device that memory and cost are planned for; several make a table. Devices are opened only for `--place` and
+    /// for tensors that lie in images.
     #[arg(short, long)]
     device: Vec<String>,
     #[command(flatten)]
@@ -71,12 +72,12 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let summary = loader::summarize(&args.model, args.params.as_deref())?;
     let unsupported: Vec<String> =
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
-    let loaded = load(&args.model, args.params.as_deref(), out);
-    let (plan, not_planned, devices) = match &loaded {
-        Ok(graph) => planned(args, graph)?,
-        Err(e) if e.is_unsupported() => (None, Some(chain(e)), Vec::new()),
-        // The file is a model, and something in it is wrong.
-        Err(_) => (None, loaded.as_ref().err().map(|e| chain(e)), Vec::new()),
+    let table = table(args)?;
+    let apis: Vec<&str> = table.iter().map(|d| d.api).collect();
+    let (plan, not_planned, devices) = match load_on(&args.model, args.params.as_deref(), &apis, true, out) {
+        Ok((graph, moved)) => planned(args, &graph, moved, table)?,
+        // The file is a model, and something in it is wrong or not supported.
+        Err(e) => (None, Some(chain(&e)), Vec::new()),
     };
     if out.is_json() {
         out.json(&Report {
@@ -182,9 +183,28 @@ fn fallbacks(plan: &Plan, out: &mut Output) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The devices that are planned for.
+fn table(args: &Args) -> Result<Vec<DeviceInfo>, CliError> {
+    let registry = Registry::with_defaults();
+    let mut selectors = args.device.clone();
+    if selectors.is_empty() {
+        selectors.push(default_selector());
+    }
+    let mut table: Vec<DeviceInfo> = selectors.iter().map(|s| registry.find(s)).collect::<Result<_, _>>()?;
+    if !table.iter().any(|d| d.native) {
+        table.push(registry.find("cpu")?);
+    }
+    Ok(table)
+}
+
 type PlanOrReason = (Option<Plan>, Option<String>, Vec<String>);
 
-fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
+fn planned(
+    args: &Args,
+    graph: &Graph,
+    moved: Vec<String>,
+    table: Vec<DeviceInfo>,
+) -> Result<PlanOrReason, CliError> {
     let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
     let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
     let sizes = dims(&args.dim, &ios)?;
@@ -204,8 +224,15 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
         let reason = format!("the shapes of inputs are open: {}; give --shape or --dim", open.join(", "));
         return Ok((None, Some(reason), Vec::new()));
     }
-    let (devices, plan) =
-        if args.place.is_empty() { closed(args, graph, &infos)? } else { opened(args, graph, &infos)? };
+    // How a driver lays out images is known only once its device is open.
+    let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
+    let (devices, plan) = if args.place.is_empty() && !images {
+        let options = PlanOptions { foreign: moved.into_iter().collect(), ..PlanOptions::default() };
+        let plan = closed(graph, &infos, &table, &options);
+        (table, plan)
+    } else {
+        opened(args, graph, &infos, moved)?
+    };
     let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
     match plan {
         Ok(plan) => Ok((Some(plan), None, names)),
@@ -215,39 +242,28 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
     }
 }
 
-type PlanOf = (Vec<DeviceInfo>, Result<Plan, Error>);
-
 /// The plan for devices that are only looked at.
-fn closed(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, CliError> {
-    let registry = Registry::with_defaults();
-    let mut selectors = args.device.clone();
-    if selectors.is_empty() {
-        selectors.push(default_selector());
-    }
-    // How a driver lays out images is known only once its device is open.
-    let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
-    let info = |s: &String| -> Result<DeviceInfo, CliError> {
-        Ok(if images {
-            registry.open(s, &ContextDesc::default())?.info().clone()
-        } else {
-            registry.find(s)?
-        })
-    };
-    let mut devices: Vec<DeviceInfo> = selectors.iter().map(info).collect::<Result<_, _>>()?;
-    if !devices.iter().any(|d| d.native) {
-        devices.push(registry.find("cpu")?);
-    }
-    let table: Vec<&DeviceInfo> = devices.iter().collect();
-    let (options, programs) = (PlanOptions::default(), Programs::new());
-    let compiler = Compiler { graph, devices: &table, options: &options, programs: &programs };
-    let plan = compiler.compile(infos, &BTreeMap::new()).map_err(Error::from);
-    Ok((devices, plan))
+fn closed(
+    graph: &Graph,
+    infos: &[TensorInfo],
+    devices: &[DeviceInfo],
+    options: &PlanOptions,
+) -> Result<Plan, Error> {
+    let (devices, programs): (Vec<&DeviceInfo>, _) = (devices.iter().collect(), Programs::new());
+    let compiler = Compiler { graph, devices: &devices, options, programs: &programs };
+    Ok(compiler.compile(infos, &BTreeMap::new())?)
 }
 
 /// The plan of a session on opened devices, which places nodes as asked.
-fn opened(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, CliError> {
+fn opened(
+    args: &Args,
+    graph: &Graph,
+    infos: &[TensorInfo],
+    moved: Vec<String>,
+) -> Result<(Vec<DeviceInfo>, Result<Plan, Error>), CliError> {
     let table = open_table(&args.device, true, &ContextDesc::default())?;
-    let builder = args.place.resolve(&table)?.apply(Session::builder().graph(graph.clone()));
+    let builder = Session::builder().graph(graph.clone()).foreign_nodes(moved);
+    let builder = args.place.resolve(&table)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     Ok((session.devices().cloned().collect(), session.plan(infos)))
 }

@@ -209,7 +209,8 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let table = open_table(&args.device, !args.no_fallback, &desc)?;
-    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &table, args.any_device, out)?;
+    let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
+    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, args.any_device, out)?;
     let _spinner = out.progress("preparing", None);
     let mut builder = Session::builder()
         .graph(graph)

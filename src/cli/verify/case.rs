@@ -85,13 +85,14 @@ fn verify(
     tolerance: Tolerance,
     fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
-    let graph = {
-        let options = LoadOptions { params: case.params.as_deref(), ..LoadOptions::default() };
-        loader::load_with(&model_of(&case.dir)?, &options)?
-    };
     let (devices, places) = on;
+    let (graph, moved) = {
+        let options = LoadOptions { params: case.params.as_deref(), ..LoadOptions::default() };
+        let table: Vec<&str> = devices.iter().map(|context| context.info().api).collect();
+        loader::load_on(&model_of(&case.dir)?, &options, &table, true)?
+    };
     let mut builder = places.apply_known(precision.apply(Session::builder()), &graph);
-    builder = builder.graph(graph).fallback(fallback);
+    builder = builder.graph(graph).foreign_nodes(moved).fallback(fallback);
     for device in devices {
         builder = builder.context(device.clone());
     }
