@@ -41,13 +41,13 @@ fn a_tvm_graph_is_run_inspected_and_verified() {
     for (table, device, foreign) in
         [(&["cpu", "vulkan"][..], 1, 0), (&["cpu"][..], 0, 1), (&["vulkan"][..], 0, 0)]
     {
-        let flags: Vec<&str> = table.iter().flat_map(|name| ["-d", name]).collect();
-        let json = ends(d, 0, &[&["inspect", "it", "--json"], &flags[..]].concat());
+        let flags: Vec<&str> = table.iter().flat_map(|name| ["-d", *name]).collect();
+        let json = ends(d, 0, &[&["inspect", "it", "--json"][..], &flags].concat());
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let plan = &json["planned"]["plan"];
         assert_eq!(plan["nodes"][0]["device"], device, "{table:?} {plan}");
         assert_eq!(plan["foreign"].as_array().unwrap().len(), foreign, "{table:?} {plan}");
-        ends(d, 0, &[&["verify", "it"], &flags[..]].concat());
+        ends(d, 0, &[&["verify", "it"][..], &flags].concat());
     }
     std::fs::write(d.join("it/model.json"), GRAPH).unwrap();
 
