@@ -142,7 +142,7 @@ impl Compiler<'_> {
             lowered.push(self.carry(&flow, lowered.len(), carrier)?);
         }
         let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(&flow, &lowered, n)).collect();
-        let needs = Needs::new(&flow, &steps);
+        let needs = Needs::new(&flow, &steps)?;
         let order = schedule(&flow, &steps, &needs);
         let cut = Cut::new(&order, &steps, &needs);
         let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs, &steps);
