@@ -7,15 +7,12 @@ use half::{bf16, f16};
 
 use super::elements::{Numbers, all};
 use super::grain::Grain;
-use super::{NUMBERS, device};
+use super::{DEQUANTIZED, NUMBERS, device};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::check_len;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator, par};
-
-/// Elements that are computed at a time.
-const CHUNK: usize = 256;
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator};
 
 /// The numbers that quantized elements stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +46,7 @@ impl Operator for DequantizeLinear {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=3, 1..=1)?;
-        let from = cx.dtype(0)?;
-        if !Numbers::takes(from) || NUMBERS.contains(&from) {
-            return Err(OpError::DType { input: 0, got: from, expected: "a quantized type".to_owned() });
-        }
+        let from = cx.dtype_of(0, DEQUANTIZED)?;
         if cx.has(2) {
             cx.expect_dtype(2, from)?;
         }
@@ -98,25 +92,7 @@ impl Call {
         let zeros = all(args, 2, self.inputs[2], self.grain.scales)?;
         let y = args.take_write::<D>(result)?;
         check_len(result, y.len(), self.len)?;
-        par::parts(y, |start, part| {
-            let mut buffer = [0f32; CHUNK];
-            let mut at = 0;
-            while at < part.len() {
-                let run = self.grain.run(start + at);
-                let len = run.len.min(part.len() - at).min(CHUNK);
-                let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
-                x.load(start + at, values);
-                let parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
-                if run.step == 0 {
-                    let Some((&s, &z)) = parameters.into_iter().next() else { return };
-                    out.iter_mut().zip(values).for_each(|(y, v)| *y = store((*v - z) * s));
-                } else {
-                    let each = out.iter_mut().zip(values).zip(parameters);
-                    each.for_each(|((y, v), (s, z))| *y = store((*v - *z) * *s));
-                }
-                at += len;
-            }
-        });
+        self.grain.map(&x, [&scales, &zeros], y, |v, s, z| store((v - z) * s));
         Ok(())
     }
 }

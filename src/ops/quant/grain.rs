@@ -1,8 +1,12 @@
 //! Which scale and zero point an element has: one for all, one for each place of an axis, or one for each
 //! block of an axis (ONNX, QuantizeLinear, "quantization granularities").
 
+use super::elements::Numbers;
 use crate::ops::norm::Along;
-use crate::ops::{OpCx, OpError};
+use crate::ops::{OpCx, OpError, par};
+
+/// Elements that are computed at a time.
+const CHUNK: usize = 256;
 
 /// The scale of element `(outer, place, inner)` is that at `outer * steps[0] + place / block * steps[1] + inner *
 /// steps[2]`.
@@ -20,13 +24,13 @@ pub(super) struct Grain {
 
 /// Elements behind one another whose scales are behind one another, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+struct Run {
     /// How many elements.
-    pub len: usize,
+    len: usize,
     /// The scale of the first one.
-    pub scale: usize,
+    scale: usize,
     /// 0 where they have one scale, else 1.
-    pub step: usize,
+    step: usize,
 }
 
 impl Grain {
@@ -69,8 +73,37 @@ impl Grain {
         Ok(Grain { along, block, steps: [blocks * along.inner, along.inner, 1], scales })
     }
 
+    /// Writes `f(number, scale, zero point)` of every element of `x` to `y`.
+    pub(super) fn map<D: Send>(
+        &self,
+        x: &Numbers<'_>,
+        [scales, zeros]: [&[f32]; 2],
+        y: &mut [D],
+        f: impl Fn(f32, f32, f32) -> D + Send + Sync,
+    ) {
+        par::parts(y, |start, part| {
+            let mut buffer = [0f32; CHUNK];
+            let mut at = 0;
+            while at < part.len() {
+                let run = self.run(start + at);
+                let len = run.len.min(part.len() - at).min(CHUNK);
+                let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
+                x.load(start + at, values);
+                let each = out.iter_mut().zip(values);
+                let mut parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
+                if run.step == 0 {
+                    let Some((&s, &z)) = parameters.next() else { return };
+                    each.for_each(|(y, v)| *y = f(*v, s, z));
+                } else {
+                    each.zip(parameters).for_each(|((y, v), (s, z))| *y = f(*v, *s, *z));
+                }
+                at += len;
+            }
+        });
+    }
+
     /// The run that begins with element `i`; it may go beyond the last element.
-    pub(super) fn run(&self, i: usize) -> Run {
+    fn run(&self, i: usize) -> Run {
         let Along { len, inner, .. } = self.along;
         let (inner, len) = (inner.max(1), len.max(1));
         let (r, place) = (i % inner, i / inner % len);

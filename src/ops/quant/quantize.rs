@@ -7,16 +7,13 @@ use half::{bf16, f16};
 
 use super::elements::{Numbers, all, integers};
 use super::grain::Grain;
-use super::{NUMBERS, QUANTIZED, device};
+use super::{NUMBERS, QUANTIZABLE, QUANTIZED, device};
 use crate::dtype::{DType, Format, Overflow};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::pointwise::cast::{Code, NarrowRules};
 use crate::ops::real::check_len;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator, par};
-
-/// Elements that are computed at a time.
-const CHUNK: usize = 256;
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator};
 
 /// Numbers as elements of a smaller type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +86,7 @@ impl Operator for QuantizeLinear {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=3, 1..=1)?;
-        cx.dtype_of(0, &[DType::F32, DType::F16, DType::BF16, DType::I32])?;
+        cx.dtype_of(0, QUANTIZABLE)?;
         cx.dtype_of(1, &[DType::F32, DType::F16, DType::BF16, DType::I32, DType::F8E8M0])?;
         Grain::resolve(cx, self.axis, self.block_size)?;
         Ok(vec![TensorInfo::new(self.types(cx)?.0, cx.shape(0)?.clone())])
@@ -140,46 +137,24 @@ impl Call {
         store: impl Fn(f32, f32) -> D + Send + Sync,
     ) -> Result<(), KernelError> {
         let x = Numbers::read(args, 0, self.inputs[0].unwrap_or(DType::F32), self.len)?;
-        let scales = all(args, 1, self.inputs[1], self.grain.scales)?;
+        let mut scales = all(args, 1, self.inputs[1], self.grain.scales)?;
         let zeros = all(args, 2, self.inputs[2], self.grain.scales)?;
-        let (scales, zeros): (Vec<f32>, Vec<f32>) =
-            scales.into_iter().zip(zeros).map(|(s, z)| (rounded(s, self.precision), z)).unzip();
         let y = args.take_write::<D>(result)?;
         check_len(result, y.len(), self.len)?;
-        let precision = self.precision;
-        par::parts(y, |start, part| {
-            let mut buffer = [0f32; CHUNK];
-            let mut at = 0;
-            while at < part.len() {
-                let run = self.grain.run(start + at);
-                let len = run.len.min(part.len() - at).min(CHUNK);
-                let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
-                x.load(start + at, values);
-                if precision != DType::F32 {
-                    values.iter_mut().for_each(|v| *v = rounded(*v, precision));
-                }
-                let parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
-                let quotient = |v: f32, s: f32| rounded(v / s, precision);
-                if run.step == 0 {
-                    let Some((&s, &z)) = parameters.into_iter().next() else { return };
-                    if precision == DType::F32 {
-                        out.iter_mut().zip(values).for_each(|(y, v)| *y = store(*v / s, z));
-                    } else {
-                        out.iter_mut().zip(values).for_each(|(y, v)| *y = store(quotient(*v, s), z));
-                    }
-                } else {
-                    let each = out.iter_mut().zip(values).zip(parameters);
-                    each.for_each(|((y, v), (s, z))| *y = store(quotient(*v, *s), *z));
-                }
-                at += len;
-            }
-        });
+        let (grain, precision) = (&self.grain, self.precision);
+        if precision == DType::F32 {
+            grain.map(&x, [&scales, &zeros], y, |v, s, z| store(v / s, z));
+            return Ok(());
+        }
+        scales.iter_mut().for_each(|s| *s = rounded(*s, precision));
+        let quotient = |v: f32, s: f32| rounded(rounded(v, precision) / s, precision);
+        grain.map(&x, [&scales, &zeros], y, |v, s, z| store(quotient(v, s), z));
         Ok(())
     }
 }
 
 /// The nearest number of type `dtype`.
-pub(super) fn rounded(v: f32, dtype: DType) -> f32 {
+fn rounded(v: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(v).to_f32(),
         DType::BF16 => bf16::from_bits(Format::BFLOAT16.encode(v.into(), Overflow::Special)).to_f32(),
