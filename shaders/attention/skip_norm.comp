@@ -109,7 +109,8 @@ void main()
         }
         v = (v - mean) * inverse * float(scale[i]);
         y[first + i] = T(SHIFTED != 0u ? v + float(shift[i]) : v);
-    }    if (start == 0u) {
+    }
+    if (start == 0u) {
         if (STATS > 0u) {
             means[row] = mean;
         }
