@@ -91,7 +91,8 @@ impl Operator for Dropout {
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        cx.expect_counts(1..=3, 1..=2)?;
+        // Opsets with a mask of the input's type know no training.
+        cx.expect_counts(1..=if self.typed_mask { 1 } else { 3 }, 1..=2)?;
         let x = cx.input(0)?.clone();
         cx.dtype_of(0, FLOATS)?;
         self.ratio(cx)?;
