@@ -101,7 +101,7 @@ impl Operator for CausalConv {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let flops = sizes(cx).map_or(0, |[b, c, l, k]| 2 * (b * c * l * k) as u64);
+        let flops = sizes(cx).map_or(0, |[b, c, l, k]| Cost::product(&[2, b, c, l, k]));
         Cost { flops, bytes: cx.bytes_touched() }
     }
 

@@ -157,8 +157,7 @@ impl Operator for MatMulNBits {
 
     fn cost(&self, cx: &OpCx) -> Cost {
         let m = self.resolve(cx).map_or(0, |s| s.m);
-        let flops = [m, self.n, self.k].iter().fold(2u64, |n, c| n.saturating_mul(*c as u64));
-        Cost { flops, bytes: cx.bytes_touched() }
+        Cost { flops: Cost::product(&[2, m, self.n, self.k]), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

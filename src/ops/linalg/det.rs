@@ -67,8 +67,8 @@ impl Operator for Det {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let [batch, n] = sizes(cx).unwrap_or_default().map(|v| v as u64);
-        let flops = [n, n, n, 2].iter().fold(batch, |flops, v| flops.saturating_mul(*v)) / 3;
+        let [batch, n] = sizes(cx).unwrap_or_default();
+        let flops = Cost::product(&[batch, n, n, n, 2]) / 3;
         Cost { flops, bytes: cx.bytes_touched() }
     }
 

@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::elements::{Numbers, all};
-use super::grain::Grain;
+use super::grain::{Call, Grain};
 use super::{DEQUANTIZED, NUMBERS, device};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::real::check_len;
+use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator};
 
 /// The numbers that quantized elements stand for.
@@ -30,13 +28,6 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     let dtype = if attrs.int("output_dtype", 0)? == 0 { None } else { attrs.dtype_opt("output_dtype")? };
     let (axis, block_size) = (attrs.int("axis", 1)?, attrs.int("block_size", 0)?);
     Ok(Arc::new(DequantizeLinear { axis, block_size, dtype }))
-}
-
-/// What the native function is told.
-struct Call {
-    grain: Grain,
-    inputs: [Option<DType>; 3],
-    len: usize,
 }
 
 impl Operator for DequantizeLinear {
@@ -60,14 +51,13 @@ impl Operator for DequantizeLinear {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let inputs = [0, 1, 2].map(|i| cx.input_opt(i).map(|t| t.dtype));
-        let grain = Grain::resolve(cx, self.axis, self.block_size)?;
-        let to = cx.output(0)?;
-        let (call, to, y) = (Call { grain, inputs, len: to.elements() }, to.dtype, cx.input_count());
+        let call = Call::of(cx, Grain::resolve(cx, self.axis, self.block_size)?)?;
+        let to = cx.output(0)?.dtype;
+        let number = |v: f32, scale: f32, zero: f32| (v - zero) * scale;
         Ok(NativeKernel::new("DequantizeLinear", move |args| match to {
-            DType::F16 => call.run::<f16>(args, y, f16::from_f32),
-            DType::BF16 => call.run::<bf16>(args, y, bf16::from_f32),
-            _ => call.run::<f32>(args, y, |v| v),
+            DType::F16 => call.map(args, |v, s, z| f16::from_f32(number(v, s, z))),
+            DType::BF16 => call.map(args, |v, s, z| bf16::from_f32(number(v, s, z))),
+            _ => call.map(args, number),
         }))
     }
 
@@ -77,22 +67,5 @@ impl Operator for DequantizeLinear {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-impl Call {
-    fn run<D: bytemuck::Pod + Send + Sync>(
-        &self,
-        args: &mut NativeArgs<'_, '_>,
-        result: usize,
-        store: impl Fn(f32) -> D + Send + Sync,
-    ) -> Result<(), KernelError> {
-        let x = Numbers::read(args, 0, self.inputs[0].unwrap_or(DType::U8), self.len)?;
-        let scales = all(args, 1, self.inputs[1], self.grain.scales)?;
-        let zeros = all(args, 2, self.inputs[2], self.grain.scales)?;
-        let y = args.take_write::<D>(result)?;
-        check_len(result, y.len(), self.len)?;
-        self.grain.map(&x, [&scales, &zeros], y, |v, s, z| store((v - z) * s));
-        Ok(())
     }
 }

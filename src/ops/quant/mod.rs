@@ -26,8 +26,9 @@ use crate::dtype::DType;
 /// Types of bytes that are multiplied.
 const BYTES: &[DType] = &[DType::I8, DType::U8];
 
-/// Types that numbers are quantized to.
-const QUANTIZED: &[DType] = &[
+/// Types that are dequantized: sums of integers, and what is quantized to.
+const DEQUANTIZED: &[DType] = &[
+    DType::I32,
     DType::I8,
     DType::U8,
     DType::I16,
@@ -43,23 +44,8 @@ const QUANTIZED: &[DType] = &[
     DType::U2,
 ];
 
-/// Types that are dequantized: those, and the sums of integers.
-const DEQUANTIZED: &[DType] = &[
-    DType::I8,
-    DType::U8,
-    DType::I16,
-    DType::U16,
-    DType::I32,
-    DType::F8E4M3Fn,
-    DType::F8E4M3FnUz,
-    DType::F8E5M2,
-    DType::F8E5M2FnUz,
-    DType::F4E2M1,
-    DType::I4,
-    DType::U4,
-    DType::I2,
-    DType::U2,
-];
+/// Types that numbers are quantized to.
+const QUANTIZED: &[DType] = DEQUANTIZED.split_at(1).1;
 
 /// Types of the numbers.
 const NUMBERS: &[DType] = &[DType::F32, DType::F16, DType::BF16];

@@ -1,6 +1,7 @@
 //! One or two operands summed over the labels that nobody needs afterwards.
 
 use super::equation::{Label, View, Views};
+use crate::ops::Cost;
 use crate::ops::strided::Nest;
 
 /// One axis of a contraction.
@@ -196,7 +197,7 @@ impl Contraction {
     }
 
     pub(super) fn flops(&self) -> u64 {
-        (self.elements() as u64).saturating_mul(self.sums() as u64).saturating_mul(2)
+        Cost::product(&[2, self.elements(), self.sums()])
     }
 
     /// Walks both operands along the axes of the result, and along the others.
