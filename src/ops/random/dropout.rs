@@ -23,12 +23,13 @@ pub struct Dropout {
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let mut seed = None;
-    if opset < 12 {
+    let seed = if opset < 12 {
         attrs.float("ratio", 0.5)?;
+        // It knows no training, so that nothing is drawn.
+        Some(0)
     } else {
-        seed = attrs.int_opt("seed")?;
-    }
+        attrs.int_opt("seed")?
+    };
     Ok(Arc::new(Dropout::new(opset < 10, seed)))
 }
 
