@@ -87,6 +87,11 @@ fn padding_hides_keys() {
     same(&op, &with(Tensor::new([2, 3, 5], &rows).unwrap()), &want);
     assert!(facts(&op, &with(Tensor::new([8], &[0i32; 8]).unwrap()), 1).is_err());
     assert!(facts(&op, &with(tensor(&[2, 5], 1)), 1).is_err());
+    let causal = MultiHeadAttention { causal: true, ..op };
+    assert!(
+        facts(&causal, &with(Tensor::new([2], &[4i32, 2]).unwrap()), 1)
+            .is_err_and(|e| e.to_string().contains("unidirectional"))
+    );
 }
 
 #[test]

@@ -149,7 +149,12 @@ impl MultiHeadAttention {
         }
         if cx.has(PADDING) {
             let dims = cx.shape(PADDING)?.dims();
-            if dims == [batch] && !self.causal {
+            if dims == [batch] {
+                if self.causal {
+                    return Err(OpError::unsupported(
+                        "MultiHeadAttention with numbers of valid keys that is unidirectional",
+                    ));
+                }
                 lens = true;
             } else if mask.is_some() {
                 return Err(OpError::unsupported(
