@@ -149,6 +149,11 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// The product of counts, or the largest number: a tensor that has no memory yet may be of any size.
+    pub(crate) fn product(counts: &[usize]) -> u64 {
+        counts.iter().fold(1, |n, count| n.saturating_mul(*count as u64))
+    }
+
     /// How often about the operator reads its elements: once, unless it does so much arithmetic with each that it
     /// must read them again.
     pub fn passes(self) -> u32 {

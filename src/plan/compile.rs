@@ -606,6 +606,12 @@ impl<'a> Emitter<'a> {
             }
             Step::Fill { dst, value } => {
                 let mut dst = self.part(n, device, l, (*dst, 0), operand_bytes(*dst, l, &self.flow.cx(n)))?;
+                let node = &self.flow.nodes[n];
+                if !dst.bytes.is_multiple_of(4) && matches!(dst.place, Place::Output(_)) {
+                    // Behind an application's tensor is its memory.
+                    let what = OpError::unsupported("fills a part of a word");
+                    return Err(node_error(&node.name, node.op.as_ref(), what));
+                }
                 dst.bytes = dst.bytes.next_multiple_of(4);
                 Ok(Work::Fill { dst, value: *value })
             }
