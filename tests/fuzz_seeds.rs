@@ -258,8 +258,15 @@ fn mutate_words(seed: &[u32], r: &mut Numbers) -> Vec<u32> {
 #[test]
 fn spirv_to_opencl_c() {
     bound_memory();
-    let names =
-        ["pool_image_f32", "softmax_f32", "top_k_merge_f16", "gemm_row_tex4", "conv_tile_f32", "activation_f16", "lstm_f32"];
+    let names = [
+        "pool_image_f32",
+        "softmax_f32",
+        "top_k_merge_f16",
+        "gemm_row_tex4",
+        "conv_tile_f32",
+        "activation_f16",
+        "lstm_f32",
+    ];
     let mut seeds: Vec<&[u32]> =
         names.iter().filter_map(|name| KernelId::by_name(name)).map(|id| id.info().spirv()).collect();
     seeds.extend(KernelId::all().step_by(40).map(|id| id.info().spirv()));

@@ -68,7 +68,8 @@ fn buffers_of_texels_of_every_format() {
     let u: Vec<[u32; 4]> = (0..n).map(|i| [0, 1, 2, 3].map(|c| (i * 7919 + c) as u32)).collect();
     let one: Vec<i32> = (0..n).map(|i| 5 - 3 * i as i32).collect();
     let h: Vec<[f32; 4]> = (0..n).map(|i| [0, 1, 2, 3].map(|c| (i + c * 9) as f32 * 0.5 - 20.0)).collect();
-    let halves = |v: &[[f32; 4]]| bytes(&v.iter().flatten().map(|v| half::f16::from_f32(*v)).collect::<Vec<_>>());
+    let halves =
+        |v: &[[f32; 4]]| bytes(&v.iter().flatten().map(|v| half::f16::from_f32(*v)).collect::<Vec<_>>());
     let (f4, u4, h4) = (bytes(&f.concat()), bytes(&u.concat()), halves(&h));
     let back = |i: usize| n - 1 - i;
     let out_f4: Vec<[f32; 4]> =
@@ -142,7 +143,8 @@ fn through_images(
     let rules = context.info().images.clone().unwrap();
     let describe = |texel| rules.describe(texel, size[0], size[1]).unwrap();
     let (from, to) = (describe(texel_in), describe(texel_out));
-    let align = rules.alignment(&from).max(rules.alignment(&to)).max(context.info().limits.argument_alignment);
+    let align =
+        rules.alignment(&from).max(rules.alignment(&to)).max(context.info().limits.argument_alignment);
     let room = |image: &ImageDesc| rules.memory_bytes(image).next_multiple_of(align);
     // Something before the first, and between them.
     let at = [align, 2 * align + room(&from)];

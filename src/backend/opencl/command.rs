@@ -258,7 +258,9 @@ impl Translator<'_> {
                 OpenClForm::Image { sampler_follows: false }
             }
             (None, Arg::Image(..)) => {
-                return refuse("an image: OpenCL C of one's own takes one only on a device that makes image2d_t of buffers");
+                return refuse(
+                    "an image: OpenCL C of one's own takes one only on a device that makes image2d_t of buffers",
+                );
             }
             (None, _) => OpenClForm::Pointer { bytes_follow: false },
         };
@@ -303,7 +305,8 @@ impl Translator<'_> {
                 if sampler_follows {
                     let Some([nearest, linear]) = &images.samplers else { return refuse("sampled") };
                     *index += 1;
-                    object.set_sampler(*index, if view.filter == Filter::Linear { linear } else { nearest })?;
+                    object
+                        .set_sampler(*index, if view.filter == Filter::Linear { linear } else { nearest })?;
                 }
             }
             (OpenClForm::Pointer { .. }, _) => return refuse("an image, and the kernel takes a buffer"),

@@ -181,11 +181,9 @@ impl Context {
     pub(super) fn image(&self, call: &ImageCall, buffer: RawMem) -> Result<Mem, DeviceError> {
         let (format, desc) = call.describe(buffer.0);
         // SAFETY: both structures live for the call, which checks them against the buffer; no host memory is given.
-        unsafe {
-            memory::create_image(self.0, memory::CL_MEM_READ_WRITE, &format, &desc, ptr::null_mut())
-        }
-        .map(Mem)
-        .map_err(|code| error("clCreateImage", code, 0))
+        unsafe { memory::create_image(self.0, memory::CL_MEM_READ_WRITE, &format, &desc, ptr::null_mut()) }
+            .map(Mem)
+            .map_err(|code| error("clCreateImage", code, 0))
     }
 
     /// The formats of images of a kind that the driver lists.

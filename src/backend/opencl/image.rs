@@ -57,7 +57,13 @@ impl ImageFacts {
     }
 
     /// The rules for images of rows, of these texels.
-    fn rules(&self, planes: Planes, texels: TexelSet, filtered: TexelSet, limits: &Limits) -> Option<ImageRules> {
+    fn rules(
+        &self,
+        planes: Planes,
+        texels: TexelSet,
+        filtered: TexelSet,
+        limits: &Limits,
+    ) -> Option<ImageRules> {
         let most = self.max_texels.min(i32::MAX as u64);
         let side = |n: u64| u32::try_from(n.min(i32::MAX as u64)).unwrap_or(0);
         let rules = ImageRules {
@@ -159,12 +165,7 @@ pub(super) fn line_of(first: u64, width: u64, height: u64, pitch: u64) -> Option
 }
 
 /// Tries the images of a device; where anything fails it has none, and the words say why.
-pub(super) fn try_images(
-    context: &Context,
-    device: DeviceId,
-    facts: &ImageFacts,
-    limits: &Limits,
-) -> Images {
+pub(super) fn try_images(context: &Context, device: DeviceId, facts: &ImageFacts, limits: &Limits) -> Images {
     let none = |why: String| Images { words: vec![why], ..Images::default() };
     if !facts.supported {
         return none("it has no images, so kernels read textures as buffers".to_owned());
@@ -224,7 +225,10 @@ impl<'c> Trial<'c> {
         }
         // SAFETY: memory of the driver's.
         let (memory, seen) = unsafe {
-            (context.buffer(Backing::Device, 2 * half)?, context.buffer(Backing::Device, WIDTH * HEIGHT * 16)?)
+            (
+                context.buffer(Backing::Device, 2 * half)?,
+                context.buffer(Backing::Device, WIDTH * HEIGHT * 16)?,
+            )
         };
         let queue = context.queue(device, false)?;
         Ok(Trial { context, device, queue, memory, seen, bytes: 2 * half, from, to: half + from })
@@ -278,7 +282,8 @@ impl<'c> Trial<'c> {
             images.offer.planes = Planes::None;
         }
         let lacks = |texel: &&Texel| images.rules.as_ref().is_none_or(|r| !r.sampled.contains(**texel));
-        let lacking: Vec<String> = Texel::ALL.iter().filter(lacks).map(|texel| format!("{texel:?}")).collect();
+        let lacking: Vec<String> =
+            Texel::ALL.iter().filter(lacks).map(|texel| format!("{texel:?}")).collect();
         if !lacking.is_empty() {
             images.words.push(format!("tried: images over buffers of {} do not work", lacking.join(", ")));
         }
@@ -576,14 +581,20 @@ mod tests {
         assert_eq!(call.shape, Shape::Plane { width: 67, height: 5, pitch: 1024 });
         let buffer = std::ptr::NonNull::<u8>::dangling().as_ptr().cast();
         let (format, desc) = call.describe(buffer);
-        assert_eq!((format.image_channel_order, format.image_channel_data_type), (cl::CL_RGBA, cl::CL_HALF_FLOAT));
+        assert_eq!(
+            (format.image_channel_order, format.image_channel_data_type),
+            (cl::CL_RGBA, cl::CL_HALF_FLOAT)
+        );
         assert_eq!(desc.image_type, cl::CL_MEM_OBJECT_IMAGE2D);
         assert_eq!((desc.image_width, desc.image_height, desc.image_row_pitch), (67, 5, 1024));
         assert_eq!((desc.image_depth, desc.image_array_size, desc.image_slice_pitch), (0, 0, 0));
         assert_eq!((desc.num_mip_levels, desc.num_samples, desc.buffer), (0, 0, buffer));
         let (format, desc) =
             ImageCall { format: TexelFormat::R32I, shape: Shape::Line { width: 9 } }.describe(buffer);
-        assert_eq!((format.image_channel_order, format.image_channel_data_type), (cl::CL_R, cl::CL_SIGNED_INT32));
+        assert_eq!(
+            (format.image_channel_order, format.image_channel_data_type),
+            (cl::CL_R, cl::CL_SIGNED_INT32)
+        );
         assert_eq!(desc.image_type, cl::CL_MEM_OBJECT_IMAGE1D_BUFFER);
         assert_eq!((desc.image_width, desc.image_height, desc.image_row_pitch), (9, 0, 0));
     }

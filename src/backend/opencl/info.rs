@@ -308,6 +308,7 @@ pub(super) fn text(data: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spirv::opencl_c::{OpenClImages, Planes, TexelFormats};
 
     fn facts() -> Facts {
         Facts {
@@ -397,6 +398,19 @@ mod tests {
         assert!(!info.features.contains(Requires::SUBGROUP_BASIC));
         let other = Facts { driver: "2".into(), ..facts() }.describe(&found(true, true));
         assert_ne!(info.uuid, other.uuid);
+    }
+
+    #[test]
+    fn images_are_added_once_the_device_is_open() {
+        let listed = facts().describe(&found(true, true));
+        assert!(listed.images.is_none() && !listed.features.contains(Requires::IMAGE_WITHOUT_FORMAT));
+        let none = Images { words: vec!["no images".to_owned()], ..Images::default() };
+        let opened = with_images(listed.clone(), &none);
+        assert!(opened.images.is_none() && opened.limits.max_texels == listed.limits.max_texels);
+        assert!(opened.advice.iter().any(|words| words == "no images"));
+        let offer = OpenClImages { texels: TexelFormats::ALL, planes: Planes::None };
+        let rows = Images { offer, max_texels: 1 << 16, ..Images::default() };
+        assert_eq!(with_images(listed, &rows).limits.max_texels, 1 << 16);
     }
 
     #[test]

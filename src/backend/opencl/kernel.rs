@@ -190,7 +190,8 @@ fn translated(device: &Device, desc: &KernelDesc<'_>) -> Result<Code, DeviceErro
         return Err(refuse(format!("{count} arguments are above this device's {limit}")));
     }
     let texels = reflection.bindings.iter().map(|b| b.element.as_ref().and_then(TexelFormat::of));
-    let args = kernel.args.iter().zip(texels).map(|(arg, texels)| Passed { form: arg.form, texels }).collect();
+    let args =
+        kernel.args.iter().zip(texels).map(|(arg, texels)| Passed { form: arg.form, texels }).collect();
     let workgroup = kernel.workgroup_bytes.iter().map(|bytes| *bytes as usize).collect();
     Ok(Code {
         text: ProgramText { source: kernel.source, options: opencl_c::BUILD_OPTIONS.to_owned() },

@@ -271,9 +271,7 @@ impl Translator<'_> {
     }
 
     fn is_sampled(&self, binding: u32) -> bool {
-        let sampled = |global: &Global| {
-            matches!(global, Global::Image { binding: at, image } if *at == binding && self.samples(image))
-        };
+        let sampled = |global: &Global| matches!(global, Global::Image { binding: at, image } if *at == binding && self.samples(image));
         self.globals.values().any(sampled)
     }
 

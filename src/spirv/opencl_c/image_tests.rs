@@ -62,7 +62,7 @@ fn texels_that_are_read_and_written_stay_in_a_buffer() {
     let words = compile(&head, "int i = int(y[0]); imageStore(t, i, imageLoad(t, i + 1));");
     let kernel = translate(&words, &LINES).unwrap();
     assert_eq!(forms(&kernel), [POINTER, POINTER]);
-    contains(&kernel.source, &["as_int(((__global uint*)b1)[", "((__global uint*)b1)["]);
+    contains(&kernel.source, &["(int)((__global uint*)b1)[", "((__global uint*)b1)["]);
     // One that is only written, in a function: the type does not tell what the function does.
     let head = format!(
         "{Y}\nlayout(set = 0, binding = 1, r32i) writeonly uniform iimageBuffer t;\n\
@@ -127,7 +127,8 @@ fn texels_of_integers_have_functions_of_their_own() {
         "{Y}\nlayout(set = 0, binding = 1) uniform usampler2D s;\n\
          layout(set = 0, binding = 2, rgba32i) writeonly uniform iimage2D u;"
     );
-    let words = compile(&head, "y[0] = texelFetch(s, ivec2(y[1]), 0).z; imageStore(u, ivec2(2), ivec4(y[2]));");
+    let words =
+        compile(&head, "y[0] = texelFetch(s, ivec2(y[1]), 0).z; imageStore(u, ivec2(2), ivec4(y[2]));");
     for options in [LINES, IMAGES] {
         contains(&translate(&words, &options).unwrap().source, &["read_imageui(b1, ", "write_imagei(b2, "]);
     }
@@ -169,12 +170,15 @@ fn what_images_have_no_translation_is_named() {
         (") uniform sampler2D t", "y[0] = uint(texelFetchOffset(t, ivec2(0), 0, ivec2(1)).x);", "operands"),
         (") uniform sampler2D t", "y[0] = uint(textureGrad(t, vec2(0), vec2(1), vec2(1)).x);", "operands"),
         (") uniform sampler2D t[2]", "y[0] = uint(texelFetch(t[1], ivec2(0), 0).x);", "array of resources"),
-        (") uniform texture2D t", "y[0] = uint(textureSize(t, 0).x);", "without its sampler"),
     ] {
         for error in refused(declared, body) {
             assert!(error.contains(word), "{declared}: {error}");
         }
     }
+    let head = "#extension GL_EXT_samplerless_texture_functions : require\n".to_owned() + Y;
+    let head = format!("{head}\nlayout(set = 0, binding = 1) uniform texture2D t;");
+    let error = translate(&compile(&head, "y[0] = uint(textureSize(t, 0).x);"), &IMAGES).unwrap_err();
+    assert!(error.to_string().contains("without its sampler"), "{error}");
     let two = "layout(local_size_x = 4) in;\nlayout(set = 0, binding = 0, r32f) writeonly uniform image2D t;\n\
         void put(writeonly image2D u) { imageStore(u, ivec2(0), vec4(7)); }";
     let error = translate(&compile(two, "put(t);"), &LINES).unwrap_err();

@@ -34,12 +34,12 @@ mod flow;
 mod function;
 mod helpers;
 mod image;
+#[cfg(test)]
+mod image_tests;
 mod leave;
 mod literal;
 mod module;
 mod pointer;
-#[cfg(test)]
-mod image_tests;
 #[cfg(test)]
 mod tests;
 mod types;

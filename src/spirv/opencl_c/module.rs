@@ -195,9 +195,8 @@ impl<'m> Translator<'m> {
         if self.globals.values().filter(variable).count() > MAX_VARIABLES {
             return Err(OpenClError::TooLarge { what: "module variables", limit: MAX_VARIABLES });
         }
-        let samples = |inst: &Inst| {
-            matches!(inst.op(), Op::ImageSampleExplicitLod | Op::ImageSampleImplicitLod)
-        };
+        let samples =
+            |inst: &Inst| matches!(inst.op(), Op::ImageSampleExplicitLod | Op::ImageSampleImplicitLod);
         self.has_samples = self.module.insts.iter().any(samples);
         self.hands_on_storage = self.finds_storage_params();
         self.read_forms()?;

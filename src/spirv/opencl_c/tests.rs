@@ -95,14 +95,15 @@ fn every_kernel_translates_or_is_refused_for_what_it_requires() {
                 Err(error) => {
                     let lacking = info.requires.missing(untranslated()) != info.requires;
                     // Images, and texels of halves, are for devices that have images.
-                    let texels = images == none && info.bindings.iter().any(|binding| {
-                        let half = binding.element.is_some_and(|e| e.scalar == Some(ScalarType::F16));
-                        match binding.kind {
-                            BindingKind::StorageBuffer | BindingKind::UniformBuffer => false,
-                            BindingKind::StorageTexelBuffer | BindingKind::UniformTexelBuffer => half,
-                            BindingKind::SampledImage | BindingKind::StorageImage => true,
-                        }
-                    });
+                    let texels = images == none
+                        && info.bindings.iter().any(|binding| {
+                            let half = binding.element.is_some_and(|e| e.scalar == Some(ScalarType::F16));
+                            match binding.kind {
+                                BindingKind::StorageBuffer | BindingKind::UniformBuffer => false,
+                                BindingKind::StorageTexelBuffer | BindingKind::UniformTexelBuffer => half,
+                                BindingKind::SampledImage | BindingKind::StorageImage => true,
+                            }
+                        });
                     assert!(lacking || texels, "{}: {error}", info.name);
                     refused.push(format!("{}: {error}", info.name));
                     continue;

@@ -242,8 +242,12 @@ impl Types {
                 _ => return None,
             };
             let (num, element) = (self.num(inst.id(0).ok()?)?, index.texel(inst).ok()?);
-            (plain && num.n == 1 && num.bits() == 32 && !num.is_bool())
-                .then_some(ImageType { plane, storage, element, value: num.components(4) })
+            (plain && num.n == 1 && num.bits() == 32 && !num.is_bool()).then_some(ImageType {
+                plane,
+                storage,
+                element,
+                value: num.components(4),
+            })
         };
         read().map_or(Type::Other, Type::Image)
     }
