@@ -243,31 +243,33 @@ impl<'c> Trial<'c> {
         let mut images = Images { max_texels, ..Images::default() };
         let call = ImageCall { format: TexelFormat::Rgba32F, shape: Shape::Line { width: WIDTH } };
         let part = self.memory.part(self.from, WIDTH * 16)?;
-        images.parts = self.context.image(&call, part.raw()).is_ok();
-        if !images.parts && max_texels < (self.bytes / 2) as u64 {
-            let what = "images over parts of buffers, nor over large ones".to_owned();
-            return Err(DeviceError::Unsupported { what });
-        }
-        let mut works = Vec::new();
-        for format in TexelFormat::ALL.into_iter().filter(|format| listed.contains(format)) {
-            let at = match format.components().0 {
-                ScalarType::I32 => 1,
-                ScalarType::U32 => 2,
-                _ => 0,
+        let over_parts = self.context.image(&call, part.raw()).is_ok();
+        let over_whole = max_texels >= (self.bytes / 2) as u64;
+        for parts in
+            [(true, over_parts), (false, over_whole)].into_iter().filter_map(|(p, has)| has.then_some(p))
+        {
+            let mut works = |format: &TexelFormat| {
+                let at = match format.components().0 {
+                    ScalarType::I32 => 1,
+                    ScalarType::U32 => 2,
+                    _ => 0,
+                };
+                let Some(Ok(kernel)) = kernels.get_mut(at) else { return false };
+                let found = self.line(kernel, *format, parts);
+                tracing::debug!(target: "onepool::opencl", ?format, parts, ?found, "texels");
+                matches!(found, Ok(true))
             };
-            let Some(Ok(kernel)) = kernels.get_mut(at) else { continue };
-            match self.line(kernel, format, images.parts) {
-                Ok(true) => works.push(format),
-                Ok(false) => tracing::debug!(target: "onepool::opencl", ?format, "texels are wrong"),
-                Err(error) => tracing::debug!(target: "onepool::opencl", ?format, %error, "no texels"),
+            images.parts = parts;
+            images.offer.texels = listed.iter().copied().filter(&mut works).collect();
+            if !images.offer.texels.is_empty() {
+                break;
             }
         }
-        images.offer.texels = works.into_iter().collect();
-        let (planes, why) = match facts.planes() {
-            Err(why) => (Err(DeviceError::Unsupported { what: String::new() }), why),
-            Ok(_) => (self.planes(facts, limits, &mut images), "trying them failed".to_owned()),
-        };
-        if !matches!(planes, Ok(true)) {
+        let planes = facts.planes().and_then(|_| {
+            let works = self.planes(facts, limits, &mut images).map_err(|error| error.to_string())?;
+            works.then_some(()).ok_or_else(|| "tried: their texels are wrong".to_owned())
+        });
+        if let Err(why) = planes {
             images.samplers = None;
             images.offer.planes = Planes::Lines;
             let has = |texel: &Texel| images.offer.texels.contains(format_of(*texel));
