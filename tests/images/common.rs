@@ -13,18 +13,36 @@ use onepool::ops::{self, Operator, UnaryOp};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
 
-/// The devices that every test runs on.
-pub(crate) const DEVICES: [&str; 5] = ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"];
+/// The devices that every test runs on; opencl where there is one, and there must be one if `REQUIRE_BACKENDS` names
+/// it.
+pub(crate) fn devices() -> &'static [&'static str] {
+    static DEVICES: OnceLock<Vec<&str>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let mut devices = vec!["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"];
+        let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
+        match Registry::with_defaults().open("opencl", &ContextDesc::default()) {
+            Ok(_) => devices.push("opencl"),
+            Err(error) if required.contains("opencl") => panic!("opencl: {error}"),
+            Err(error) => eprintln!("not tested: {error}"),
+        }
+        devices
+    })
+}
+
+/// Those of them that run SPIR-V.
+pub(crate) fn spirv_devices() -> impl Iterator<Item = &'static str> {
+    devices().iter().copied().filter(|device| ["vulkan", "opencl"].contains(device))
+}
 
 pub(crate) fn open(device: &str) -> Context {
-    let desc = ContextDesc { validation: true, ..ContextDesc::default() };
+    let desc = ContextDesc { validation: device != "opencl", ..ContextDesc::default() };
     Registry::with_defaults().open(device, &desc).unwrap()
 }
 
 /// Every device, opened once for all tests: kernels are made once.
 pub(crate) fn contexts() -> &'static [(&'static str, Context)] {
     static CONTEXTS: OnceLock<Vec<(&str, Context)>> = OnceLock::new();
-    CONTEXTS.get_or_init(|| DEVICES.map(|device| (device, open(device))).into())
+    CONTEXTS.get_or_init(|| devices().iter().map(|device| (*device, open(device))).collect())
 }
 
 /// No message of the validation layer, which checks synchronization too, or of the simulation.

@@ -5,6 +5,7 @@
 mod cases;
 #[path = "../support/glsl.rs"]
 mod glsl;
+mod images;
 
 use std::sync::{Arc, OnceLock};
 
