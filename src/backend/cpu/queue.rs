@@ -26,6 +26,8 @@ const POLLED: Duration = Duration::from_micros(50);
 /// How long an idle worker polls under [`WaitPolicy::Spin`]: it must not burn a core for ever.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
 
+/// How long a helping thread keeps its core between two loops of a submission.
+const EAGER: Duration = Duration::from_micros(100);
 /// After this long without work in a submission a helping thread looks for it from time to time only.
 const HELPFUL: Duration = Duration::from_millis(1);
 /// How often it looks then.
@@ -50,6 +52,8 @@ struct Lane {
     work: Condvar,
     /// Whether the worker runs submissions or polls for one.
     awake: AtomicBool,
+    /// Whether it runs one.
+    busy: AtomicBool,
     help: Condvar,
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -96,6 +100,7 @@ impl CpuQueue {
             inbox: Mutex::default(),
             work: Condvar::new(),
             awake: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
             help: Condvar::new(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
@@ -307,6 +312,7 @@ impl Lane {
             }
             // Gone before the waiter learns of it: the last reference frees memory.
             drop(program);
+            self.busy.store(false, Ordering::SeqCst);
             self.completed.store(point, Ordering::SeqCst);
             if self.sleepers.load(Ordering::SeqCst) > 0 {
                 // A sleeper that was counted but does not wait yet holds this lock.
@@ -338,8 +344,11 @@ impl Lane {
                     std::thread::sleep(GLANCE);
                 } else {
                     (0..16).for_each(|_| std::hint::spin_loop());
-                    // Who waits for the result may need this very core.
-                    std::thread::yield_now();
+                    // Who waits for the result may need this very core. Between the loops of a run it is kept:
+                    // where another program's thread is ready, a yield may cost a whole time slice.
+                    if !self.busy.load(Ordering::SeqCst) || worked.elapsed() > EAGER {
+                        std::thread::yield_now();
+                    }
                 }
             }
         }
@@ -369,6 +378,7 @@ impl Lane {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some(job) = inbox.jobs.pop_front() {
+                self.busy.store(true, Ordering::SeqCst);
                 self.awake.store(true, Ordering::SeqCst);
                 if inbox.helpers_asleep > 0 {
                     self.help.notify_all();

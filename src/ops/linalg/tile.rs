@@ -15,6 +15,10 @@ use crate::ops::{Activation, par};
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
 const VECTORS: usize = 3;
+/// Columns behind the last whole vector, at most, that are computed by themselves, as products of a row and a column.
+const DOTS: usize = 4;
+/// Columns of the left operand from which on that is faster than one more vector.
+const DOTS_FROM: usize = 64;
 /// Elements of a unit that columns are shared out in: a multiple of every CPU's vector.
 const UNIT: usize = 16;
 /// Multiplications below which one thread is faster.
@@ -155,7 +159,7 @@ impl<C: Columns> Tiled<'_, C> {
     /// The rows `rows`, which begin at row `row` and column `column` of the output.
     fn task(&self, row: usize, column: usize, mut rows: Vec<&mut [f32]>) {
         let mut panel = PANEL.take();
-        let needed = self.depth * VECTORS * UNIT;
+        let needed = (self.depth + UNIT) * VECTORS * UNIT;
         if panel.len() < needed {
             panel.resize(needed, 0.0);
         }
@@ -179,7 +183,9 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let width = self.rows.first().map_or(0, |row| row.len());
-        let vectors = width.div_ceil(S::F32_LANES);
+        let rest = width % S::F32_LANES;
+        let dots = (1..=DOTS).contains(&rest) && self.of.depth >= DOTS_FROM;
+        let vectors = if dots { width / S::F32_LANES } else { width.div_ceil(S::F32_LANES) };
         let tiles = vectors.div_ceil(VECTORS);
         let mut task = self;
         for tile in 0..tiles {
@@ -191,6 +197,9 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
                 2 => task.strip::<S, 2>(simd, at, n),
                 _ => task.strip::<S, VECTORS>(simd, at, n),
             }
+        }
+        if dots {
+            task.dots(simd, width - rest, rest);
         }
     }
 }
@@ -221,6 +230,79 @@ impl<C: Columns> Task<'_, '_, '_, C> {
             row += 1;
         }
     }
+
+    /// The `n` columns from `at` of the task on, of all rows.
+    #[inline(always)]
+    fn dots<S: Simd>(&mut self, simd: S, at: usize, n: usize) {
+        let (depth, pitch) = (self.of.depth, self.of.depth.next_multiple_of(S::F32_LANES));
+        let Some((panel, columns)) = self.panel.split_at_mut_checked(depth * UNIT) else { return };
+        self.of.columns.fill(self.column + at, n, UNIT, panel);
+        for (k, panel) in panel.chunks_exact(UNIT).enumerate() {
+            for c in 0..n {
+                columns[c * pitch + k] = panel[c];
+            }
+        }
+        let of = self.of;
+        let a = |row: usize| &of.a[row * of.a_row..][..depth];
+        for (i, rows) in self.rows.chunks_mut(4).enumerate() {
+            let row = self.row + 4 * i;
+            // Rows that are not there repeat the last one.
+            let last = row + rows.len() - 1;
+            let four = [a(row), a(last.min(row + 1)), a(last.min(row + 2)), a(last.min(row + 3))];
+            let sums = dots::<S, 4>(simd, four, columns, pitch, n);
+            for (i, (out, sums)) in rows.iter_mut().zip(sums).enumerate() {
+                for c in 0..n {
+                    let out = &mut out[at + c];
+                    let start = match of.start {
+                        Start::Zero => 0.0,
+                        Start::Output => *out,
+                        Start::PerRow(bias) => bias[row + i],
+                        Start::PerColumn(bias) => bias[self.column + at + c],
+                    };
+                    *out = of.activation.apply(start + sums[c]);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of products of `R` rows with each of `n` columns of `depth` elements, which lie `pitch` apart.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+fn dots<S: Simd, const R: usize>(
+    simd: S,
+    rows: [&[f32]; R],
+    columns: &[f32],
+    pitch: usize,
+    n: usize,
+) -> [[f32; DOTS]; R] {
+    let mut sums = [[0.0; DOTS]; R];
+    for c in 0..n {
+        let column = &columns[c * pitch..][..pitch];
+        let (column, _) = S::as_simd_f32s(column);
+        let mut partial = [simd.splat_f32s(0.0); R];
+        let mut tails: [&[f32]; R] = [&[]; R];
+        let whole = rows[0].len() / S::F32_LANES;
+        let mut vectors: [&[S::f32s]; R] = [&[]; R];
+        for i in 0..R {
+            let (full, tail) = S::as_simd_f32s(rows[i]);
+            (vectors[i], tails[i]) = (&full[..whole], tail);
+        }
+        for k in 0..whole {
+            for i in 0..R {
+                partial[i] = simd.mul_add_e_f32s(vectors[i][k], column[k], partial[i]);
+            }
+        }
+        let behind = &columns[c * pitch + whole * S::F32_LANES..];
+        for i in 0..R {
+            let mut sum = simd.reduce_sum_f32s(partial[i]);
+            for (x, y) in tails[i].iter().zip(behind) {
+                sum += x * y;
+            }
+            sums[i][c] = sum;
+        }
+    }
+    sums
 }
 
 /// One tile: `R` rows from `row` on, columns from `at` of the task's on, which begin at `column`.
@@ -330,7 +412,16 @@ mod tests {
     #[test]
     fn every_split_computes_the_definition() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
-        for (m, n, depth) in [(67, 131, 70), (3, 5, 2), (200, 17, 100), (1, 4000, 90), (9, 48, 0)] {
+        for (m, n, depth) in [
+            (67, 131, 70),
+            (3, 5, 2),
+            (200, 17, 100),
+            (1, 4000, 90),
+            (9, 48, 0),
+            (41, 49, 77),
+            (6, 4, 64),
+            (13, 36, 96),
+        ] {
             let (a, b, bias) = (values(m * depth, 1), values(depth * n, 2), values(m, 3));
             let columns = &Rows { data: &b, row: n };
             let per_column = values(n, 4);
