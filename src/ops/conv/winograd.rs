@@ -47,7 +47,6 @@ thread_local! {
 /// A convolution of one group of one image.
 pub(super) struct Winograd {
     ic: usize,
-    oc: usize,
     h: WindowAxis,
     w: WindowAxis,
     /// Tiles in a row of tiles, and rows of tiles.
@@ -60,20 +59,25 @@ pub(super) struct Winograd {
 
 impl Winograd {
     /// Nothing where it would not be faster.
-    pub(super) fn new(ic: usize, oc: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Winograd> {
+    pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Winograd> {
+        let this = Winograd::of(ic, axes)?;
+        // Instructions for each pair of channels, in vectors of a group: the plain sum, the products, and what
+        // the transforms of taps, input and output were measured to take.
+        let groups = this.groups();
+        let plain = 9 * (this.h.output * this.w.output).div_ceil(GROUP);
+        let ours = groups * POINTS + 17 + 500 * groups / oc.max(1) + 400 * groups / ic.max(1);
+        (oc >= CHANNELS && ours < plain * 4 / 5).then_some(this)
+    }
+
+    /// Nothing where the window is not 3 by 3 neighbours that move by one.
+    fn of(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Winograd> {
         let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
         if !flat || [h, w].iter().any(|a| a.kernel != 3 || a.stride != 1 || a.dilation != 1 || a.input == 0) {
             return None;
         }
         let (across, down) = (w.output.div_ceil(OUT), h.output.div_ceil(OUT));
         let (rows, cuts) = ((GROUP / across.max(1)).max(1), across.div_ceil(GROUP));
-        let this = Winograd { ic, oc, h, w, across, down, rows, cuts };
-        // Instructions for each pair of channels, in vectors of a group: the plain sum, the products, and what
-        // the transforms of taps, input and output were measured to take.
-        let groups = this.groups();
-        let plain = 9 * (h.output * w.output).div_ceil(GROUP);
-        let ours = groups * POINTS + 17 + 500 * groups / oc.max(1) + 400 * groups / ic.max(1);
-        (oc >= CHANNELS && ours < plain * 4 / 5).then_some(this)
+        Some(Winograd { ic, h, w, across, down, rows, cuts })
     }
 
     fn groups(&self) -> usize {
@@ -509,75 +513,72 @@ impl Output<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::Window;
+    use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
-    use crate::ops::conv::{Conv, conv_op::ConvDims};
     use crate::ops::test_util::{assert_near, facts, run_f32, tensor};
-    use crate::ops::{Operator, Window};
-
-    fn used(dims: &ConvDims) -> bool {
-        Winograd::new(dims.ic, dims.oc, &dims.axes).is_some()
-    }
 
     /// Sizes with parts of tiles at both ends, several rows of tiles in a group, rows of several groups, parts of
     /// `CHANNELS` and of pairs, several blocks, and padding that is not the same on all sides.
     #[test]
     fn tiles_compute_the_definition() {
         let sizes = [
-            ([1, 16, 13, 13], 24, [1, 1, 1, 1]),
-            ([1, 17, 57, 11], 13, [1, 1, 1, 1]),
-            ([2, 20, 9, 75], 9, [1, 0, 2, 3]),
-            ([1, 33, 30, 27], 21, [0, 2, 1, 0]),
-            ([1, 24, 31, 30], 16, [-1, 1, 2, -2]),
-            ([1, 130, 26, 26], 8, [1, 1, 1, 1]),
+            ([1, 16, 13, 13], 9, [1, 1, 1, 1]),
+            ([1, 7, 57, 11], 13, [1, 1, 1, 1]),
+            ([1, 3, 9, 75], 9, [1, 0, 2, 3]),
+            ([1, 5, 30, 27], 8, [0, 2, 1, 0]),
+            ([1, 4, 12, 14], 3, [-1, 1, 2, -2]),
+            ([1, 1, 3, 4], 1, [0, 0, 0, 0]),
+            ([1, 170, 26, 26], 2, [1, 1, 1, 1]),
         ];
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for (x, oc, pads) in sizes {
-            let op = Conv {
-                window: Window { pads: pads.to_vec(), ..Window::default() },
-                activation: Activation::Relu,
-                ..Conv::default()
-            };
+            let window = Window { pads: pads.to_vec(), ..Window::default() };
+            let op = Conv { window, ..Conv::default() };
             let (x, w, b) = (tensor(&x, 1), tensor(&[oc, x[1], 3, 3], 2), tensor(&[oc], 3));
             let inputs = [Some(x.clone()), Some(w.clone()), Some(b.clone())];
-            assert!(used(&op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0), "{pads:?}");
+            let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
+            let tiles = Winograd::of(dims.ic, &dims.axes).unwrap();
+            let values = [&x, &w, &b].map(|t| t.to_f32s().unwrap());
+            let run = |bias: Option<&[f32]>, activation, threads| {
+                let mut y = vec![9.0f32; dims.out_len()];
+                pool.install(|| tiles.run(&values[0], &values[1], bias, activation, &mut y, threads));
+                crate::graph::Tensor::new([y.len()], &y).unwrap()
+            };
             let want: Vec<f64> = reference(&op, &x, &w, Some(&b)).1.iter().map(|v| v.max(0.0)).collect();
-            assert_near(&run_f32(&op, &inputs).unwrap(), &want, 2e-5);
-            let other = Conv { activation: Activation::Silu, ..op.clone() };
-            let silu =
-                reference(&op, &x, &w, None).1.iter().map(|v| v / (1.0 + (-v).exp())).collect::<Vec<_>>();
-            let got = pool.install(|| run_f32(&other, &[Some(x), Some(w)]).unwrap());
-            assert_near(&got, &silu, 2e-5);
+            assert_near(&run(Some(&values[2]), Activation::Relu, Threads::One), &want, 2e-5);
+            assert_near(&run(Some(&values[2]), Activation::Relu, Threads::All), &want, 2e-5);
+            let silu = |v: &f64| v / (1.0 + (-v).exp());
+            let want: Vec<f64> = reference(&op, &x, &w, None).1.iter().map(silu).collect();
+            assert_near(&run(None, Activation::Silu, Threads::All), &want, 2e-5);
         }
     }
 
     #[test]
-    fn groups_and_images_are_told_apart() {
+    fn convolutions_in_groups_use_tiles() {
         let op = Conv {
             window: Window { pads: vec![1, 1, 1, 1], ..Window::default() },
             group: 2,
             ..Conv::default()
         };
-        let (x, w) = (tensor(&[2, 40, 14, 15], 1), tensor(&[32, 20, 3, 3], 2));
+        let (x, w) = (tensor(&[1, 48, 28, 12], 1), tensor(&[96, 24, 3, 3], 2));
         let inputs = [Some(x.clone()), Some(w.clone())];
-        assert!(used(&op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0));
+        let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
+        assert!(Winograd::new(dims.ic, dims.oc, &dims.axes).is_some());
         assert_near(&run_f32(&op, &inputs).unwrap(), &reference(&op, &x, &w, None).1, 2e-5);
     }
 
     #[test]
     fn only_what_gets_faster_is_done_in_tiles() {
-        let axis = |output: usize, stride: usize| WindowAxis {
-            input: output * stride,
-            output,
-            kernel: 3,
-            stride,
-            dilation: 1,
-            pads: [1, 1],
+        let of = |ic, oc, output: usize, stride: usize| {
+            let input = output * stride;
+            let a = WindowAxis { input, output, kernel: 3, stride, dilation: 1, pads: [1, 1] };
+            Winograd::new(ic, oc, &[WindowAxis::UNIT, a, a]).is_some()
         };
-        let of = |ic, oc, a: WindowAxis| Winograd::new(ic, oc, &[WindowAxis::UNIT, a, a]).is_some();
-        assert!(of(64, 64, axis(56, 1)));
-        assert!(!of(64, 64, axis(28, 2)));
-        assert!(!of(64, 64, axis(7, 1)));
-        assert!(!of(3, 64, axis(224, 1)));
-        assert!(!of(64, 4, axis(56, 1)));
+        assert!(of(64, 64, 56, 1));
+        assert!(!of(64, 64, 28, 2));
+        assert!(!of(64, 64, 7, 1));
+        assert!(!of(3, 64, 224, 1));
+        assert!(!of(64, 4, 56, 1));
     }
 }

@@ -13,8 +13,12 @@ use super::product::Threads;
 use crate::ops::real::activate_all;
 use crate::ops::{Activation, par};
 
-/// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
+/// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers. Where there are 16 (those of 8 elements),
+/// 2 vectors and 6 rows do.
 const VECTORS: usize = 3;
+/// Elements of columns that are multiplied together, if more than one strip of them: they stay in the first cache,
+/// and rows of the output are written in longer pieces.
+const TOGETHER: usize = 4 << 10;
 /// Columns behind the last whole vector, at most, that are computed by themselves, as products of a row and a column.
 const DOTS: usize = 4;
 /// Columns of the left operand from which on that is faster than one more vector.
@@ -159,7 +163,7 @@ impl<C: Columns> Tiled<'_, C> {
     /// The rows `rows`, which begin at row `row` and column `column` of the output.
     fn task(&self, row: usize, column: usize, mut rows: Vec<&mut [f32]>) {
         let mut panel = PANEL.take();
-        let needed = (self.depth + UNIT) * VECTORS * UNIT;
+        let needed = ((self.depth + UNIT) * VECTORS * UNIT).max(TOGETHER);
         if panel.len() < needed {
             panel.resize(needed, 0.0);
         }
@@ -186,17 +190,27 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
         let rest = width % S::F32_LANES;
         let dots = (1..=DOTS).contains(&rest) && self.of.depth >= DOTS_FROM;
         let vectors = if dots { width / S::F32_LANES } else { width.div_ceil(S::F32_LANES) };
-        let tiles = vectors.div_ceil(VECTORS);
+        let most = if S::F32_LANES == 8 { 2 } else { VECTORS };
+        let together = (TOGETHER / (self.of.depth * most * S::F32_LANES).max(1)).max(1);
         let mut task = self;
-        for tile in 0..tiles {
-            let (from, to) = (vectors * tile / tiles, vectors * (tile + 1) / tiles);
-            let at = from * S::F32_LANES;
-            let n = (to * S::F32_LANES).min(width) - at;
-            match to - from {
-                1 => task.strip::<S, 1>(simd, at, n),
-                2 => task.strip::<S, 2>(simd, at, n),
-                _ => task.strip::<S, VECTORS>(simd, at, n),
+        let mut done = 0;
+        while done < vectors {
+            let left = vectors - done;
+            // A single vector at the end makes poor use of the registers: two strips of two are better.
+            let alone = left % most == 1 && most == VECTORS;
+            let whole = if alone { (left / most).saturating_sub(1) } else { left / most };
+            let (wide, strips) = match whole {
+                0 => (if alone && left > 1 { 2 } else { left.min(most) }, 1),
+                whole => (most, whole.min(together)),
+            };
+            let at = done * S::F32_LANES;
+            let n = (wide * strips * S::F32_LANES).min(width - at);
+            match wide {
+                1 => task.strips::<S, 1>(simd, at, n, strips),
+                2 => task.strips::<S, 2>(simd, at, n, strips),
+                _ => task.strips::<S, VECTORS>(simd, at, n, strips),
             }
+            done += wide * strips;
         }
         if dots {
             task.dots(simd, width - rest, rest);
@@ -205,28 +219,47 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
 }
 
 impl<C: Columns> Task<'_, '_, '_, C> {
-    /// `V` vectors of columns from `at` of the task on, `n` elements that count, of all rows.
+    /// `strips` times `V` vectors of columns from `at` of the task on, `n` elements that count, of all rows.
     #[inline(always)]
-    fn strip<S: Simd, const V: usize>(&mut self, simd: S, at: usize, n: usize) {
+    fn strips<S: Simd, const V: usize>(&mut self, simd: S, at: usize, n: usize, strips: usize) {
         let pitch = V * S::F32_LANES;
-        let Some(panel) = self.panel.get_mut(..self.of.depth * pitch) else { return };
-        self.of.columns.fill(self.column + at, n, pitch, panel);
-        let (panel, _) = S::as_simd_f32s(panel);
+        let len = self.of.depth * pitch;
+        let Some(panels) = self.panel.get_mut(..len * strips) else { return };
+        for strip in 0..strips {
+            let n = (n - strip * pitch).min(pitch);
+            self.of.columns.fill(
+                self.column + at + strip * pitch,
+                n,
+                pitch,
+                &mut panels[strip * len..][..len],
+            );
+        }
+        let place = Place { column: self.column, at, n, strips };
+        let (panels, _) = S::as_simd_f32s(panels);
         let mut rest = &mut *self.rows;
         let mut row = self.row;
-        // Registers: 16 with vectors of 8, else 32.
         while S::F32_LANES != 8 && rest.len() >= 8 {
             let (now, later) = rest.split_at_mut(8);
-            block::<S, C, 8, V>(simd, self.of, row, self.column, panel, now, at, n);
+            blocks::<S, C, 8, V>(simd, self.of, row, place, panels, now);
             (rest, row) = (later, row + 8);
+        }
+        while S::F32_LANES == 8 && rest.len() >= 6 {
+            let (now, later) = rest.split_at_mut(6);
+            blocks::<S, C, 6, V>(simd, self.of, row, place, panels, now);
+            (rest, row) = (later, row + 6);
         }
         while rest.len() >= 4 {
             let (now, later) = rest.split_at_mut(4);
-            block::<S, C, 4, V>(simd, self.of, row, self.column, panel, now, at, n);
+            blocks::<S, C, 4, V>(simd, self.of, row, place, panels, now);
             (rest, row) = (later, row + 4);
         }
+        while rest.len() >= 2 {
+            let (now, later) = rest.split_at_mut(2);
+            blocks::<S, C, 2, V>(simd, self.of, row, place, panels, now);
+            (rest, row) = (later, row + 2);
+        }
         for now in rest.chunks_mut(1) {
-            block::<S, C, 1, V>(simd, self.of, row, self.column, panel, now, at, n);
+            blocks::<S, C, 1, V>(simd, self.of, row, place, panels, now);
             row += 1;
         }
     }
@@ -263,6 +296,34 @@ impl<C: Columns> Task<'_, '_, '_, C> {
                 }
             }
         }
+    }
+}
+
+/// Columns of a task: `strips` strips from `at` on, `n` elements; the task begins at `column` of the output.
+#[derive(Clone, Copy)]
+struct Place {
+    column: usize,
+    at: usize,
+    n: usize,
+    strips: usize,
+}
+
+/// The tiles of `R` rows from `row` on.
+#[inline(always)]
+fn blocks<S: Simd, C, const R: usize, const V: usize>(
+    simd: S,
+    of: &Tiled<'_, C>,
+    row: usize,
+    place: Place,
+    panels: &[S::f32s],
+    rows: &mut [&mut [f32]],
+) {
+    let pitch = V * S::F32_LANES;
+    for strip in 0..place.strips {
+        let at = place.at + strip * pitch;
+        let n = (place.n - strip * pitch).min(pitch);
+        let panel = &panels[strip * of.depth * V..][..of.depth * V];
+        block::<S, C, R, V>(simd, of, row, place.column, panel, rows, at, n);
     }
 }
 
