@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub(crate) mod crew;
 pub mod native;
 mod requires;
 mod source;

@@ -16,6 +16,7 @@ use super::context::{Tables, lock};
 use super::memory::{ArgSource, Program};
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint, WaitPolicy};
+use crate::kernel::crew;
 use crate::memory::coherency::Access;
 use crate::recording::{Arg, Command, Dispatch, PreparedId, Recording};
 
@@ -26,8 +27,6 @@ const POLLED: Duration = Duration::from_micros(50);
 /// How long an idle worker polls under [`WaitPolicy::Spin`]: it must not burn a core for ever.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
 
-/// How long a helping thread keeps its core between two loops of a submission.
-const EAGER: Duration = Duration::from_micros(100);
 /// After this long without work in a submission a helping thread looks for it from time to time only.
 const HELPFUL: Duration = Duration::from_millis(1);
 /// How often it looks then.
@@ -52,8 +51,8 @@ struct Lane {
     work: Condvar,
     /// Whether the worker runs submissions or polls for one.
     awake: AtomicBool,
-    /// Whether it runs one.
-    busy: AtomicBool,
+    /// How many threads take part in its loops, itself included.
+    crew: AtomicUsize,
     help: Condvar,
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -100,7 +99,7 @@ impl CpuQueue {
             inbox: Mutex::default(),
             work: Condvar::new(),
             awake: AtomicBool::new(false),
-            busy: AtomicBool::new(false),
+            crew: AtomicUsize::new(threads),
             help: Condvar::new(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
@@ -111,7 +110,7 @@ impl CpuQueue {
         let worker = Arc::clone(&lane);
         pool.spawn_broadcast(move |thread| match thread.index() {
             0 => worker.work(),
-            _ => worker.help(),
+            index => worker.help(index),
         });
         Ok(CpuQueue { tables, prepared: Mutex::default(), lane, _pool: pool })
     }
@@ -312,7 +311,6 @@ impl Lane {
             }
             // Gone before the waiter learns of it: the last reference frees memory.
             drop(program);
-            self.busy.store(false, Ordering::SeqCst);
             self.completed.store(point, Ordering::SeqCst);
             if self.sleepers.load(Ordering::SeqCst) > 0 {
                 // A sleeper that was counted but does not wait yet holds this lock.
@@ -323,10 +321,11 @@ impl Lane {
     }
 
     /// Another thread of the pool: takes parts of the worker's loops until the queue is closed.
-    fn help(&self) {
+    fn help(&self, index: usize) {
+        let wanted = || self.awake.load(Ordering::SeqCst) && index < self.crew.load(Ordering::SeqCst);
         loop {
             let mut inbox = lock(&self.inbox);
-            while !inbox.closed && !self.awake.load(Ordering::SeqCst) {
+            while !inbox.closed && !wanted() {
                 inbox.helpers_asleep += 1;
                 inbox = self.help.wait(inbox).unwrap_or_else(std::sync::PoisonError::into_inner);
                 inbox.helpers_asleep -= 1;
@@ -337,18 +336,15 @@ impl Lane {
             }
             drop(inbox);
             let mut worked = Instant::now();
-            while self.awake.load(Ordering::SeqCst) {
+            while wanted() {
                 if rayon::yield_now() == Some(rayon::Yield::Executed) {
                     worked = Instant::now();
                 } else if worked.elapsed() > HELPFUL {
                     std::thread::sleep(GLANCE);
                 } else {
                     (0..16).for_each(|_| std::hint::spin_loop());
-                    // Who waits for the result may need this very core. Between the loops of a run it is kept:
-                    // where another program's thread is ready, a yield may cost a whole time slice.
-                    if !self.busy.load(Ordering::SeqCst) || worked.elapsed() > EAGER {
-                        std::thread::yield_now();
-                    }
+                    // Who waits for the result may need this very core.
+                    std::thread::yield_now();
                 }
             }
         }
@@ -378,9 +374,10 @@ impl Lane {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some(job) = inbox.jobs.pop_front() {
-                self.busy.store(true, Ordering::SeqCst);
+                let crew = crew::threads();
+                self.crew.store(crew, Ordering::SeqCst);
                 self.awake.store(true, Ordering::SeqCst);
-                if inbox.helpers_asleep > 0 {
+                if crew > 1 && inbox.helpers_asleep > 0 {
                     self.help.notify_all();
                 }
                 return Some(job);
