@@ -81,6 +81,8 @@ pub(crate) struct Planes {
     lead: usize,
     /// For every tap the element that the first output reads, from the padded plane's first one on.
     offsets: Vec<usize>,
+    /// Whether the input needs no padding, and lies as the padded plane does.
+    whole: bool,
     /// Whether the window has 3 by 3 neighbouring elements and moves by one row and column.
     three: bool,
 }
@@ -95,7 +97,9 @@ impl Planes {
             let taps = a.kernel.checked_sub(1)?.checked_mul(a.dilation)?;
             a.output.checked_sub(1)?.checked_mul(a.stride)?.checked_add(taps)?.checked_add(1)
         };
-        let (rows, pitch) = (reach(&h)?, reach(&w)?.checked_next_multiple_of(LANES)?);
+        let (rows, across) = (reach(&h)?, reach(&w)?);
+        let whole = rows <= h.input && across <= w.input && h.pads[0] == 0 && w.pads[0] == 0;
+        let pitch = if whole { w.input } else { across.checked_next_multiple_of(LANES)? };
         // Mostly padding: not worth the memory.
         if rows.checked_mul(pitch)? > 4 * (h.output * w.output + h.input * w.input) + (1 << 12) {
             return None;
@@ -104,7 +108,7 @@ impl Planes {
         let offsets = (0..h.kernel * w.kernel).map(place).collect();
         let lead = usize::try_from(w.pads[0]).unwrap_or(0).wrapping_neg() % LANES;
         let three = [h, w].iter().all(|a| a.kernel == 3 && a.stride == 1 && a.dilation == 1);
-        Some(Planes { h, w, rows, pitch, lead, offsets, three })
+        Some(Planes { h, w, rows, pitch, lead, offsets, whole, three })
     }
 
     /// Computes the planes of `y`; `of` gives the input from the plane of each on, the taps and the kind.
@@ -114,7 +118,7 @@ impl Planes {
         activation: &Activation,
         y: &mut [f32],
     ) {
-        let len = self.lead + self.rows * self.pitch + self.offsets.last().map_or(0, |_| 2 * PAIRS);
+        let len = self.len();
         let mut scratch = SCRATCH.take();
         if scratch.len() < len + LANES {
             scratch.resize(len + LANES, 0.0);
@@ -125,6 +129,11 @@ impl Planes {
         padded.fill(G::PADDING);
         pulp::Arch::new().dispatch(Run { planes: self, of, activation, padded, y, kind: PhantomData });
         SCRATCH.set(scratch);
+    }
+
+    /// Elements of the padded plane, and those behind it that vectors read.
+    fn len(&self) -> usize {
+        self.lead + self.rows * self.pitch + 2 * PAIRS
     }
 
     /// Copies the plane that `x` begins with. What a vector has beyond the end of a row is put right by the
@@ -186,12 +195,16 @@ impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<
         let (plane, bounds) = (h.output * w.output, bounds(*self.activation));
         for i in 0..self.y.len() / plane {
             let (x, taps, kind) = (self.of)(i);
-            self.planes.fill(simd, G::PADDING, x, self.padded);
+            let in_place = self.planes.whole && x.len() >= self.planes.len();
+            if !in_place {
+                self.planes.fill(simd, G::PADDING, x, self.padded);
+            }
             let y = &mut self.y[i * plane..];
-            let rows = Rows { of: self.planes, padded: &*self.padded, taps, first: kind.first(), bounds };
+            let padded = if in_place { x } else { &*self.padded };
+            let rows = Rows { of: self.planes, padded, taps, first: kind.first(), bounds };
             let three = <&[f32; 9]>::try_from(taps).ok().filter(|_| self.planes.three);
             if let Some(taps) = three.filter(|_| h.output >= ROWS) {
-                if h.output * w.output > 0 && w.output > S::F32_LANES {
+                if w.output > S::F32_LANES {
                     rows.three::<S, G, 2>(simd, taps, y);
                 } else {
                     rows.three::<S, G, 1>(simd, taps, y);
