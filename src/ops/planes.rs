@@ -365,3 +365,61 @@ fn store<S: Simd>(_: S, from: S::f32s, n: usize, to: &mut [f32]) {
         to[..n].copy_from_slice(&whole[..n]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ops::test_util::values;
+
+    /// Axes whose windows fit.
+    fn axis(
+        sizes: std::ops::Range<usize>,
+        strides: std::ops::Range<usize>,
+    ) -> impl Strategy<Value = WindowAxis> {
+        (sizes, 1usize..6, strides, 1usize..3, -1i64..3, -1i64..3).prop_filter_map(
+            "no window fits",
+            |(input, kernel, stride, dilation, begin, end)| {
+                let padded = input as i64 + begin + end;
+                let room = padded - ((kernel - 1) * dilation + 1) as i64;
+                let output = usize::try_from(room).ok()? / stride + 1;
+                Some(WindowAxis { input, output, kernel, stride, dilation, pads: [begin, end] })
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn planes_compute_the_definition(
+            h in axis(1..12, 1..4), w in axis(1..80, 1..3), planes in 1usize..4, like_three in any::<bool>(),
+        ) {
+            let (mut h, mut w) = (h, w);
+            if like_three {
+                for a in [&mut h, &mut w] {
+                    *a = WindowAxis { output: a.input, kernel: 3, stride: 1, dilation: 1, pads: [1, 1], ..*a };
+                }
+            }
+            let Some(of) = Planes::new(&[WindowAxis::UNIT, h, w]) else { return Ok(()) };
+            let (from, to) = (h.input * w.input, h.output * w.output);
+            let (x, taps) = (values(planes * from, 1), values(h.kernel * w.kernel, 2));
+            let clip = Activation::Clip { low: -0.4, high: 0.6 };
+            let (mut sums, mut largest) = (vec![9.0; planes * to], vec![9.0; planes * to]);
+            of.run(|i| (&x[i * from..], &taps[..], Sum(0.1)), &clip, &mut sums);
+            of.run(|i| (&x[i * from..], &taps[..], Largest), &Activation::None, &mut largest);
+            for (i, (sum, largest)) in sums.iter().zip(&largest).enumerate() {
+                let (plane, oh, ow) = (i / to, i % to / w.output, i % w.output);
+                let (mut want, mut most) = (0.1f64, f32::NEG_INFINITY);
+                for (kh, kw) in (0..h.kernel).flat_map(|kh| (0..w.kernel).map(move |kw| (kh, kw))) {
+                    if let (Some(ih), Some(iw)) = (h.at(oh, kh), w.at(ow, kw)) {
+                        let x = x[plane * from + ih * w.input + iw];
+                        want += f64::from(x) * f64::from(taps[kh * w.kernel + kw]);
+                        most = most.max(x);
+                    }
+                }
+                prop_assert!((f64::from(*sum) - want.clamp(-0.4, 0.6)).abs() < 1e-5, "element {i}");
+                prop_assert_eq!(*largest, most);
+            }
+        }
+    }
+}
