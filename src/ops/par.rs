@@ -83,22 +83,22 @@ where
         }
     };
     let work = &work;
-    let patience = rayon::in_place_scope(|scope| {
+    let start = Instant::now();
+    let (done, patience) = rayon::in_place_scope(|scope| {
         for thread in 1..threads {
             scope.spawn(move |_| {
                 work(thread % 2 == 1);
             });
         }
         let patience = STALLED + 2 * work(false);
-        let start = Instant::now();
-        while running.load(Ordering::Acquire) > 0 && start.elapsed() < POLLED {
+        let done = Instant::now();
+        while running.load(Ordering::Acquire) > 0 && done.elapsed() < POLLED {
             (0..64).for_each(|_| std::hint::spin_loop());
         }
-        (start, patience)
+        (done, patience)
     });
-    if patience.0.elapsed() > patience.1 {
-        crew::stalled();
-    }
+    let waited = done.elapsed();
+    crew::looped(start.elapsed(), if waited > patience { waited } else { Duration::ZERO });
     shared.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err)
 }
 
