@@ -1,7 +1,9 @@
-// Convolution of float16 by cooperative matrices of 16 x 16 x 16, summed in float32: a work-group of 8 subgroups
-// computes 128 output channels of 128 elements, a subgroup 32 x 64. Channels are summed within a tap. Weights are
-// packed as [group][kd][kh][kw][ic][channels], channels rounded up to fours.
-// variant: f16  EXT_FLOAT16
+// Convolution of float16 by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of four
+// subgroups: 128 output channels of 128 elements, a subgroup 64 x 64, or (small) 32 of 64, a subgroup 16 x 32.
+// Channels are summed within a tap. Weights are packed as [group][kd][kh][kw][ic][channels], channels rounded up to
+// fours.
+// variant: f16        EXT_FLOAT16
+// variant: f16_small  EXT_FLOAT16 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -13,7 +15,7 @@
 #include "activation.glsl"
 #include "unfold.glsl"
 
-LOCAL_SIZE(0, 256);               // eight subgroups
+LOCAL_SIZE(0, 128);               // four subgroups
 SPEC(1, uint, PLAIN, 0u);         // whether the output's elements lie one behind the other
 SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, ACTIVATION, 0u);
@@ -23,19 +25,117 @@ layout(set = 0, binding = 1, std430) readonly buffer W { f16vec4 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 
-const uint TILE = 128u;
+#ifdef SMALL
+const uint ROWS = 32u;
+const uint COLS = 64u;
+#define SUB_ROWS 1
+#define SUB_COLS 2
+#else
+const uint ROWS = 128u;
+const uint COLS = 128u;
+#define SUB_ROWS 4
+#define SUB_COLS 4
+#endif
 const uint DEPTH = 32u;
 const uint THREADS = gl_WorkGroupSize.x;
-const uint LOADS = TILE * DEPTH / 4u / THREADS;
+const uint W_LOADS = ROWS * DEPTH / 4u / THREADS;
+const uint X_LOADS = COLS * DEPTH / 4u / THREADS;
 // Quads from one depth of the weights to the next, and from one element of the input to the next; the padding
 // keeps those of one column in different banks.
-const uint W_LINE = TILE / 4u + 2u;
+const uint W_LINE = ROWS / 4u + 2u;
 const uint X_LINE = DEPTH / 4u + 2u;
-const uint STAGE = 5u;
+const uint W_SIZE = DEPTH * W_LINE;
+const uint X_SIZE = COLS * X_LINE;
+// Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
+const uint LINE = 10u;
 
-shared f16vec4 w_tile[DEPTH * W_LINE];
-shared f16vec4 x_tile[TILE * X_LINE];
-shared vec4 stage[8u * 16u * STAGE];
+// Tiles of weights and of the input; behind the last step, a block of sums for every subgroup.
+shared f16vec4 tile[max(W_SIZE + X_SIZE, 4u * 16u * LINE)];
+
+// What one step loads, before it is put into the tiles.
+f16vec4 w_next[W_LOADS];
+f16vec4 x_next[X_LOADS];
+
+// Loads the quads of `channel` and those behind it: of the weights at `w_at`, and of the elements at `x_at` if the
+// tap is `inside` the input.
+void load(uint channel, uint w_at, uint w_quad, bool inside, uint x_depth, int x_at, int in_plane)
+{
+    uint t = gl_LocalInvocationIndex;
+    uint w_row = (p.oc + 3u) / 4u;
+    [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
+        uint depth = channel + (t + i * THREADS) / (ROWS / 4u);
+        bool there = w_quad < w_row && depth < p.ic;
+        f16vec4 v = w[there ? w_at + depth * w_row : 0u];
+        w_next[i] = there ? v : f16vec4(0.0);
+    }
+    // One branch for all loads: those that are guarded one by one wait for one another.
+    if (inside && channel + DEPTH <= p.ic) {
+        [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
+            [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+                x_next[i][q] = x[x_at + int(4u * i + q) * in_plane];
+            }
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
+        [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+            bool there = inside && channel + x_depth + 4u * i + q < p.ic;
+            float16_t v = x[there ? x_at + int(4u * i + q) * in_plane : 0];
+            x_next[i][q] = there ? v : float16_t(0.0);
+        }
+    }
+}
+
+void put(uint x_depth)
+{
+    uint t = gl_LocalInvocationIndex;
+    [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
+        uint n = t + i * THREADS;
+        tile[n / (ROWS / 4u) * W_LINE + n % (ROWS / 4u)] = w_next[i];
+    }
+    [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
+        tile[W_SIZE + t % COLS * X_LINE + x_depth / 4u + i] = x_next[i];
+    }
+}
+
+float sum_at(uint first, uint line, uint n)
+{
+    f16vec4 pair = tile[first + line * LINE + n / 2u];
+    return uintBitsToFloat(packFloat2x16(n % 2u == 0u ? pair.xy : pair.zw));
+}
+
+// Writes the block of sums at `first`, whose first are of `channel` and `element`.
+void leave(uint first, uint channel, uint element, uint plane)
+{
+    uint group = gl_WorkGroupID.z % p.groups;
+    uint image = gl_WorkGroupID.z / p.groups;
+    for (uint q = gl_SubgroupInvocationID; q < 256u; q += gl_SubgroupSize) {
+        uint c = channel + q / 16u;
+        uint n = element + q % 16u;
+        if (c < p.oc && n < plane) {
+            uint to = group * p.oc + c;
+            float b = BIASED != 0u ? float(bias[to]) : 0.0;
+            uint at = n;
+            if (PLAIN == 0u) {
+                at = n / (p.ow * p.oh) * p.yd + n / p.ow % p.oh * p.yh + n % p.ow * p.yw;
+            }
+            float v = activate(sum_at(first, q / 16u, q % 16u) + b, ACTIVATION, p.act_a, p.act_b);
+            y[p.y_first + (image * p.groups * p.oc + to) * p.yc + at] = float16_t(v);
+        }
+    }
+}
+
+void wait_for_subgroup()
+{
+    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
+}
+
+// The indices are literals: drivers keep an array that is indexed by variables in memory, not in registers.
+#define LEAVE(I, J)                                                                              \
+    coopMatStore(sums[I][J], tile, first, LINE, gl_CooperativeMatrixLayoutRowMajor);             \
+    wait_for_subgroup();                                                                         \
+    leave(first, first_channel + sub_row + 16u * I, first_element + sub_col + 16u * J, plane);   \
+    wait_for_subgroup();
 
 void main()
 {
@@ -43,63 +143,43 @@ void main()
     uint group = gl_WorkGroupID.z % p.groups;
     uint image = gl_WorkGroupID.z / p.groups;
     uint plane = p.ow * p.oh * p.od;
-    uint first_channel = gl_WorkGroupID.y * TILE;
-    uint first_element = gl_WorkGroupID.x * TILE;
-    uint sub_row = gl_SubgroupID / 2u * 32u;
-    uint sub_col = gl_SubgroupID % 2u * 64u;
+    uint first_channel = gl_WorkGroupID.y * ROWS;
+    uint first_element = gl_WorkGroupID.x * COLS;
+    uint sub_row = gl_SubgroupID / 2u * (16u * SUB_ROWS);
+    uint sub_col = gl_SubgroupID % 2u * (16u * SUB_COLS);
 
-    // This invocation loads LOADS quads of depths of one element, and of channels.
-    uint element = first_element + t % TILE;
-    uint x_depth = t / TILE * 4u * LOADS;
+    // This invocation loads X_LOADS quads of depths of one element.
+    uint element = first_element + t % COLS;
+    uint x_depth = t / COLS * 4u * X_LOADS;
     int z0 = int(element / (p.ow * p.oh)) * p.sd - p.pd;
     int v0 = int(element / p.ow % p.oh) * p.sh - p.ph;
     int u0 = int(element % p.ow) * p.sw - p.pw;
     int in_plane = p.id * p.ih * p.iw;
     int x_first = int((image * p.groups + group) * p.ic + x_depth) * in_plane;
     uint w_row = (p.oc + 3u) / 4u;
-    uint w_quad = first_channel / 4u + t % 32u;
+    uint w_quad = first_channel / 4u + t % (ROWS / 4u);
     uint w_at = group * p.kd * p.kh * p.kw * p.ic * w_row + w_quad;
 
-    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[2][4];
-    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[SUB_ROWS][SUB_COLS];
+    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
+        [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
             sums[i][j] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
         }
     }
-    f16vec4 w_next[LOADS];
-    f16vec4 x_next[LOADS];
-    uint blocks = (p.ic + DEPTH - 1u) / DEPTH;
-    uint steps = p.kd * p.kh * p.kw * blocks;
+    uint steps = p.kd * p.kh * p.kw * ((p.ic + DEPTH - 1u) / DEPTH);
     uint kd = 0u;
     uint kh = 0u;
     uint kw = 0u;
     uint channel = 0u;
     // Every turn loads one step and sums the step before it.
     for (uint s = 0u; s <= steps; ++s) {
-        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
-            w_next[i] = f16vec4(0.0);
-            x_next[i] = f16vec4(0.0);
-        }
         if (s < steps) {
-            [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
-                uint depth = channel + t / 32u + i * (THREADS / 32u);
-                if (w_quad < w_row && depth < p.ic) {
-                    w_next[i] = w[w_at + depth * w_row];
-                }
-            }
             int z = z0 + int(kd) * p.dd;
             int v = v0 + int(kh) * p.dh;
             int u = u0 + int(kw) * p.dw;
-            if (element < plane && uint(z) < uint(p.id) && uint(v) < uint(p.ih) && uint(u) < uint(p.iw)) {
-                int at = x_first + int(channel) * in_plane + (z * p.ih + v) * p.iw + u;
-                [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
-                    [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-                        if (channel + x_depth + 4u * i + q < p.ic) {
-                            x_next[i][q] = x[at + int(4u * i + q) * in_plane];
-                        }
-                    }
-                }
-            }
+            bool inside = element < plane && uint(z) < uint(p.id) && uint(v) < uint(p.ih) && uint(u) < uint(p.iw);
+            int x_at = x_first + int(channel) * in_plane + (z * p.ih + v) * p.iw + u;
+            load(channel, w_at, w_quad, inside, x_depth, x_at, in_plane);
             channel += DEPTH;
             if (channel >= p.ic) {
                 channel = 0u;
@@ -117,46 +197,45 @@ void main()
         }
         if (s > 0u) {
             [[unroll]] for (uint k = 0u; k < DEPTH; k += 16u) {
-                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> left[2];
-                [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> left[SUB_ROWS];
+                [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
                     uint from = k * W_LINE + (sub_row + 16u * i) / 4u;
-                    coopMatLoad(left[i], w_tile, from, W_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(left[i], tile, from, W_LINE, gl_CooperativeMatrixLayoutColumnMajor);
                 }
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
                     coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> right;
-                    uint from = (sub_col + 16u * j) * X_LINE + k / 4u;
-                    coopMatLoad(right, x_tile, from, X_LINE, gl_CooperativeMatrixLayoutColumnMajor);
-                    sums[0][j] = coopMatMulAdd(left[0], right, sums[0][j]);
-                    sums[1][j] = coopMatMulAdd(left[1], right, sums[1][j]);
+                    uint from = W_SIZE + (sub_col + 16u * j) * X_LINE + k / 4u;
+                    coopMatLoad(right, tile, from, X_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
+                        sums[i][j] = coopMatMulAdd(left[i], right, sums[i][j]);
+                    }
                 }
             }
             barrier();
         }
-        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
-            w_tile[(t / 32u + i * (THREADS / 32u)) * W_LINE + t % 32u] = w_next[i];
-            x_tile[t % TILE * X_LINE + x_depth / 4u + i] = x_next[i];
+        if (s < steps) {
+            put(x_depth);
         }
         barrier();
     }
 
-    uint first = gl_SubgroupID * 16u * STAGE;
-    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            coopMatStore(sums[i][j], stage, first, STAGE, gl_CooperativeMatrixLayoutRowMajor);
-            barrier();
-            for (uint q = gl_SubgroupInvocationID; q < 256u; q += gl_SubgroupSize) {
-                uint c = first_channel + sub_row + 16u * i + q / 16u;
-                uint n = first_element + sub_col + 16u * j + q % 16u;
-                if (c < p.oc && n < plane) {
-                    uint to = group * p.oc + c;
-                    float b = BIASED != 0u ? float(bias[to]) : 0.0;
-                    uint at = n / (p.ow * p.oh) * p.yd + n / p.ow % p.oh * p.yh + n % p.ow * p.yw;
-                    float v = stage[first + q / 16u * STAGE + q % 16u / 4u][q % 4u] + b;
-                    uint base = p.y_first + (image * p.groups * p.oc + to) * p.yc;
-                    y[base + (PLAIN != 0u ? n : at)] = float16_t(activate(v, ACTIVATION, p.act_a, p.act_b));
-                }
-            }
-            barrier();
-        }
-    }
+    uint first = gl_SubgroupID * 16u * LINE;
+    LEAVE(0u, 0u)
+    LEAVE(0u, 1u)
+#ifndef SMALL
+    LEAVE(0u, 2u)
+    LEAVE(0u, 3u)
+    LEAVE(1u, 0u)
+    LEAVE(1u, 1u)
+    LEAVE(1u, 2u)
+    LEAVE(1u, 3u)
+    LEAVE(2u, 0u)
+    LEAVE(2u, 1u)
+    LEAVE(2u, 2u)
+    LEAVE(2u, 3u)
+    LEAVE(3u, 0u)
+    LEAVE(3u, 1u)
+    LEAVE(3u, 2u)
+    LEAVE(3u, 3u)
+#endif
 }

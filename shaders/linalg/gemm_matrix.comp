@@ -1,7 +1,10 @@
-// Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32: a work-group of 8
-// subgroups computes 128 x 128 elements, a subgroup 32 x 64. Everything is read and written four elements at a
-// time: sizes along contiguous axes and all distances are multiples of four.
-// variant: f16  VEC=f16vec4 EXT_FLOAT16
+// Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of four
+// subgroups: 128 x 128 elements each, a subgroup 64 x 64, or (small) 32 x 64 elements, a subgroup 16 x 32. Read in
+// groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all distances are multiples of that.
+// variant: f16x8        EXT_FLOAT16 QUAD=uvec4 EACH=8
+// variant: f16x4        EXT_FLOAT16 QUAD=f16vec4 EACH=4
+// variant: f16x8_small  EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
+// variant: f16x4_small  EXT_FLOAT16 QUAD=f16vec4 EACH=4 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -13,133 +16,228 @@
 #include "activation.glsl"
 #include "product.glsl"
 
-LOCAL_SIZE(0, 256);               // eight subgroups
+LOCAL_SIZE(0, 128);               // four subgroups
 SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
 SPEC(2, uint, B_COLUMNS, 0u);     // whether columns of B are contiguous, not rows
 SPEC(3, uint, BIASED, 0u);
 SPEC(4, uint, ACTIVATION, 0u);
 
-layout(set = 0, binding = 0, std430) readonly buffer A { f16vec4 a[]; };
-layout(set = 0, binding = 1, std430) readonly buffer B { f16vec4 b[]; };
+layout(set = 0, binding = 0, std430) readonly buffer A { QUAD a[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { QUAD b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { f16vec4 y[]; };
 
-const uint TILE = 128u;
+#ifdef SMALL
+const uint ROWS = 32u;
+const uint COLS = 64u;
+const uint DEPTH = 64u;
+#define SUB_ROWS 1
+#define SUB_COLS 2
+#else
+const uint ROWS = 128u;
+const uint COLS = 128u;
 const uint DEPTH = 32u;
+#define SUB_ROWS 4
+#define SUB_COLS 4
+#endif
 const uint THREADS = gl_WorkGroupSize.x;
-const uint LOADS = TILE * DEPTH / 4u / THREADS;
-// Quads from one line of a tile to the next, along k or along the other axis; the padding keeps lines of one
+const uint A_LOADS = ROWS * DEPTH / EACH / THREADS;
+const uint B_LOADS = COLS * DEPTH / EACH / THREADS;
+// Groups from one line of a tile to the next, along k or along the other axis; the padding keeps lines of one
 // column in different banks.
-const uint ALONG_K = DEPTH / 4u + 2u;
-const uint ACROSS = TILE / 4u + 2u;
-const uint STAGE = 5u;
+const uint ALONG_K = (DEPTH + 8u) / EACH;
+const uint A_ACROSS = (ROWS + 8u) / EACH;
+const uint B_ACROSS = (COLS + 8u) / EACH;
+const uint A_SIZE = max(ROWS * ALONG_K, DEPTH * A_ACROSS);
+const uint B_SIZE = max(COLS * ALONG_K, DEPTH * B_ACROSS);
+// Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
+const uint LINE = 40u / EACH;
 
-shared f16vec4 a_tile[TILE * ALONG_K];
-shared f16vec4 b_tile[TILE * ALONG_K];
-shared vec4 stage[8u * 16u * STAGE];
+// Tiles of A and of B; behind the last step, a block of sums for every subgroup.
+shared QUAD tile[max(A_SIZE + B_SIZE, 4u * 16u * LINE)];
 
-// Quad number `i` of a tile: (place across, place along k).
-uvec2 place(bool along_k, uint i)
+// Group number `i` of a tile: (place across, place along k).
+uvec2 place(bool along_k, uint across, uint i)
 {
-    const uint quads = DEPTH / 4u;
-    return along_k ? uvec2(i / quads, 4u * (i % quads)) : uvec2(4u * (i % (TILE / 4u)), i / (TILE / 4u));
+    const uint groups = DEPTH / EACH;
+    return along_k ? uvec2(i / groups, EACH * (i % groups))
+                   : uvec2(EACH * (i % (across / EACH)), i / (across / EACH));
 }
 
-uint slot(bool along_k, uvec2 at)
+uint slot(bool along_k, uint line, uvec2 at)
 {
-    return along_k ? at.x * ALONG_K + at.y / 4u : at.y * ACROSS + at.x / 4u;
+    return along_k ? at.x * ALONG_K + at.y / EACH : at.y * line + at.x / EACH;
 }
+
+// What one step loads, before it is put into the tiles.
+QUAD a_next[A_LOADS];
+QUAD b_next[B_LOADS];
+
+// The group of A with row at.x and column at.y, and of B with column at.x and row at.y.
+uint a_from(uvec2 at, uint first)
+{
+    return (first + at.x * p.a_row + at.y * p.a_col) / EACH;
+}
+
+uint b_from(uvec2 at, uint first)
+{
+    return (first + at.x * p.b_col + at.y * p.b_row) / EACH;
+}
+
+void load(uint k0, uint row, uint col, uint a_first, uint b_first)
+{
+    uint t = gl_LocalInvocationIndex;
+    // One branch for all loads: those that are guarded one by one wait for one another.
+    if (row + ROWS <= p.m && col + COLS <= p.n && k0 + DEPTH <= p.k) {
+        [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
+            a_next[i] = a[a_from(place(A_COLUMNS == 0u, ROWS, t + i * THREADS) + uvec2(row, k0), a_first)];
+        }
+        [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
+            b_next[i] = b[b_from(place(B_COLUMNS != 0u, COLS, t + i * THREADS) + uvec2(col, k0), b_first)];
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
+        uvec2 at = place(A_COLUMNS == 0u, ROWS, t + i * THREADS) + uvec2(row, k0);
+        bool inside = at.x < p.m && at.y < p.k;
+        QUAD v = a[inside ? a_from(at, a_first) : 0u];
+        a_next[i] = inside ? v : QUAD(0);
+    }
+    [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
+        uvec2 at = place(B_COLUMNS != 0u, COLS, t + i * THREADS) + uvec2(col, k0);
+        bool inside = at.x < p.n && at.y < p.k;
+        QUAD v = b[inside ? b_from(at, b_first) : 0u];
+        b_next[i] = inside ? v : QUAD(0);
+    }
+}
+
+void put()
+{
+    uint t = gl_LocalInvocationIndex;
+    [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
+        tile[slot(A_COLUMNS == 0u, A_ACROSS, place(A_COLUMNS == 0u, ROWS, t + i * THREADS))] = a_next[i];
+    }
+    [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
+        tile[A_SIZE + slot(B_COLUMNS != 0u, B_ACROSS, place(B_COLUMNS != 0u, COLS, t + i * THREADS))] = b_next[i];
+    }
+}
+
+// Four sums that begin with group `i`.
+vec4 sums_at(uint i)
+{
+#if EACH == 8
+    return uintBitsToFloat(tile[i]);
+#else
+    f16vec4 low = tile[i];
+    f16vec4 high = tile[i + 1u];
+    return uintBitsToFloat(uvec4(packFloat2x16(low.xy), packFloat2x16(low.zw), packFloat2x16(high.xy),
+                                 packFloat2x16(high.zw)));
+#endif
+}
+
+// Writes the block of sums at `first`, whose first element is (row, col).
+void leave(uint first, uint row, uint col, uint y_first)
+{
+    for (uint q = gl_SubgroupInvocationID; q < 64u; q += gl_SubgroupSize) {
+        uint r = row + q / 4u;
+        uint n = col + 4u * (q % 4u);
+        if (r < p.m && n < p.n) {
+            vec4 v = p.alpha * sums_at(first + q / 4u * LINE + q % 4u * (8u / EACH));
+            if (BIASED != 0u) {
+                uint from = r * p.c_row + n * p.c_col;
+                v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
+            }
+            y[(y_first + r * p.n + n) / 4u] = f16vec4(activate4(v, ACTIVATION, p.act_a, p.act_b));
+        }
+    }
+}
+
+void wait_for_subgroup()
+{
+    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
+}
+
+// The indices are literals: drivers keep an array that is indexed by variables in memory, not in registers.
+#define LEAVE(I, J)                                                                        \
+    coopMatStore(sums[I][J], tile, first, LINE, gl_CooperativeMatrixLayoutRowMajor);       \
+    wait_for_subgroup();                                                                   \
+    leave(first, row + sub_row + 16u * I, col + sub_col + 16u * J, y_first);               \
+    wait_for_subgroup();
 
 void main()
 {
-    uint t = gl_LocalInvocationIndex;
     uint batch = gl_WorkGroupID.z;
-    uint row = gl_WorkGroupID.y * TILE;
-    uint col = gl_WorkGroupID.x * TILE;
+    uint row = gl_WorkGroupID.y * ROWS;
+    uint col = gl_WorkGroupID.x * COLS;
     uint a_first = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
     uint b_first = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
+    uint sub_row = gl_SubgroupID / 2u * (16u * SUB_ROWS);
+    uint sub_col = gl_SubgroupID % 2u * (16u * SUB_COLS);
     const bool a_along = A_COLUMNS == 0u;
     const bool b_along = B_COLUMNS != 0u;
-    uint sub_row = gl_SubgroupID / 2u * 32u;
-    uint sub_col = gl_SubgroupID % 2u * 64u;
 
-    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[2][4];
-    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[SUB_ROWS][SUB_COLS];
+    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
+        [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
             sums[i][j] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
         }
     }
-    f16vec4 a_next[LOADS];
-    f16vec4 b_next[LOADS];
-    uint steps = (p.k + DEPTH - 1u) / DEPTH;
+    load(0u, row, col, a_first, b_first);
+    put();
+    barrier();
     // Every turn loads one step and sums the step before it.
-    for (uint s = 0u; s <= steps; ++s) {
-        uint k0 = s * DEPTH;
-        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
-            uvec2 at = place(a_along, t + i * THREADS);
-            bool inside = row + at.x < p.m && k0 + at.y < p.k;
-            a_next[i] = f16vec4(0.0);
-            if (inside) {
-                a_next[i] = a[(a_first + (row + at.x) * p.a_row + (k0 + at.y) * p.a_col) / 4u];
-            }
-            at = place(b_along, t + i * THREADS);
-            inside = col + at.x < p.n && k0 + at.y < p.k;
-            b_next[i] = f16vec4(0.0);
-            if (inside) {
-                b_next[i] = b[(b_first + (col + at.x) * p.b_col + (k0 + at.y) * p.b_row) / 4u];
-            }
+    for (uint k0 = DEPTH; k0 < p.k + DEPTH; k0 += DEPTH) {
+        if (k0 < p.k) {
+            load(k0, row, col, a_first, b_first);
         }
-        if (s > 0u) {
-            [[unroll]] for (uint k = 0u; k < DEPTH; k += 16u) {
-                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> left[2];
-                [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-                    uint from = slot(a_along, uvec2(sub_row + 16u * i, k));
-                    if (a_along) {
-                        coopMatLoad(left[i], a_tile, from, ALONG_K, gl_CooperativeMatrixLayoutRowMajor);
-                    } else {
-                        coopMatLoad(left[i], a_tile, from, ACROSS, gl_CooperativeMatrixLayoutColumnMajor);
-                    }
-                }
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                    coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> right;
-                    uint from = slot(b_along, uvec2(sub_col + 16u * j, k));
-                    if (b_along) {
-                        coopMatLoad(right, b_tile, from, ALONG_K, gl_CooperativeMatrixLayoutColumnMajor);
-                    } else {
-                        coopMatLoad(right, b_tile, from, ACROSS, gl_CooperativeMatrixLayoutRowMajor);
-                    }
-                    sums[0][j] = coopMatMulAdd(left[0], right, sums[0][j]);
-                    sums[1][j] = coopMatMulAdd(left[1], right, sums[1][j]);
+        [[unroll]] for (uint k = 0u; k < DEPTH; k += 16u) {
+            coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> left[SUB_ROWS];
+            [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
+                uint from = slot(a_along, A_ACROSS, uvec2(sub_row + 16u * i, k));
+                if (a_along) {
+                    coopMatLoad(left[i], tile, from, ALONG_K, gl_CooperativeMatrixLayoutRowMajor);
+                } else {
+                    coopMatLoad(left[i], tile, from, A_ACROSS, gl_CooperativeMatrixLayoutColumnMajor);
                 }
             }
-            barrier();
+            [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
+                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> right;
+                uint from = A_SIZE + slot(b_along, B_ACROSS, uvec2(sub_col + 16u * j, k));
+                if (b_along) {
+                    coopMatLoad(right, tile, from, ALONG_K, gl_CooperativeMatrixLayoutColumnMajor);
+                } else {
+                    coopMatLoad(right, tile, from, B_ACROSS, gl_CooperativeMatrixLayoutRowMajor);
+                }
+                [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
+                    sums[i][j] = coopMatMulAdd(left[i], right, sums[i][j]);
+                }
+            }
         }
-        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
-            a_tile[slot(a_along, place(a_along, t + i * THREADS))] = a_next[i];
-            b_tile[slot(b_along, place(b_along, t + i * THREADS))] = b_next[i];
+        barrier();
+        if (k0 < p.k) {
+            put();
         }
         barrier();
     }
 
-    uint first = gl_SubgroupID * 16u * STAGE;
-    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            coopMatStore(sums[i][j], stage, first, STAGE, gl_CooperativeMatrixLayoutRowMajor);
-            barrier();
-            for (uint q = gl_SubgroupInvocationID; q < 64u; q += gl_SubgroupSize) {
-                uint r = row + sub_row + 16u * i + q / 4u;
-                uint n = col + sub_col + 16u * j + 4u * (q % 4u);
-                if (r < p.m && n < p.n) {
-                    vec4 v = p.alpha * stage[first + q / 4u * STAGE + q % 4u];
-                    if (BIASED != 0u) {
-                        uint from = r * p.c_row + n * p.c_col;
-                        v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
-                    }
-                    uint to = (p.y_first + (batch * p.m + r) * p.n + n) / 4u;
-                    y[to] = f16vec4(activate4(v, ACTIVATION, p.act_a, p.act_b));
-                }
-            }
-            barrier();
-        }
-    }
+    uint first = gl_SubgroupID * 16u * LINE;
+    uint y_first = p.y_first + batch * p.m * p.n;
+    LEAVE(0u, 0u)
+    LEAVE(0u, 1u)
+#ifndef SMALL
+    LEAVE(0u, 2u)
+    LEAVE(0u, 3u)
+    LEAVE(1u, 0u)
+    LEAVE(1u, 1u)
+    LEAVE(1u, 2u)
+    LEAVE(1u, 3u)
+    LEAVE(2u, 0u)
+    LEAVE(2u, 1u)
+    LEAVE(2u, 2u)
+    LEAVE(2u, 3u)
+    LEAVE(3u, 0u)
+    LEAVE(3u, 1u)
+    LEAVE(3u, 2u)
+    LEAVE(3u, 3u)
+#endif
 }

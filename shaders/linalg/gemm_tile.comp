@@ -1,6 +1,9 @@
-// Matrix product for devices with fast workgroup memory: a work-group computes 64 x 64 elements.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// Product of matrices in tiles, for devices with fast workgroup memory: a work-group computes 64 x 64 elements, or
+// (small) 32 x 32 in four slices of k; an invocation 4 x 4.
+// variant: f32        T=float
+// variant: f16        T=float16_t EXT_STORAGE16
+// variant: f32_small  T=float SMALL
+// variant: f16_small  T=float16_t EXT_STORAGE16 SMALL
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -8,7 +11,7 @@
 #include "activation.glsl"
 #include "product.glsl"
 
-layout(local_size_x = 16, local_size_y = 16) in;
+layout(local_size_x = 256) in;
 SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
 SPEC(2, uint, B_COLUMNS, 0u);     // whether columns of B are contiguous, not rows
 SPEC(3, uint, BIASED, 0u);
@@ -19,67 +22,77 @@ layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
-const uint TILE = 64u;
-const uint DEPTH = 16u;
+#include "slices.glsl"
 
-shared float a_tile[DEPTH][TILE + 4u];
-shared float b_tile[DEPTH][TILE + 4u];
+float a_next[LOADS];
+float b_next[LOADS];
+
+// Loads the elements of a step. One branch for all: loads that are guarded one by one wait for one another.
+void load(uint k0, uint row, uint col, uint a_first, uint b_first)
+{
+    uint t = gl_LocalInvocationIndex;
+    if (row + TILE <= p.m && col + TILE <= p.n && k0 + DEPTH <= p.k) {
+        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+            uvec2 at = place(A_COLUMNS == 0u, t + i * THREADS) + uvec2(row, k0);
+            a_next[i] = float(a[a_first + at.x * p.a_row + at.y * p.a_col]);
+            at = place(B_COLUMNS != 0u, t + i * THREADS) + uvec2(col, k0);
+            b_next[i] = float(b[b_first + at.x * p.b_col + at.y * p.b_row]);
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+        uvec2 at = place(A_COLUMNS == 0u, t + i * THREADS) + uvec2(row, k0);
+        bool inside = at.x < p.m && at.y < p.k;
+        float v = float(a[inside ? a_first + at.x * p.a_row + at.y * p.a_col : 0u]);
+        a_next[i] = inside ? v : 0.0;
+        at = place(B_COLUMNS != 0u, t + i * THREADS) + uvec2(col, k0);
+        inside = at.x < p.n && at.y < p.k;
+        v = float(b[inside ? b_first + at.x * p.b_col + at.y * p.b_row : 0u]);
+        b_next[i] = inside ? v : 0.0;
+    }
+}
+
+void put()
+{
+    uint t = gl_LocalInvocationIndex;
+    [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+        put_a(place(A_COLUMNS == 0u, t + i * THREADS), a_next[i]);
+        put_b(place(B_COLUMNS != 0u, t + i * THREADS), b_next[i]);
+    }
+}
 
 void main()
 {
-    uint tx = gl_LocalInvocationID.x;
-    uint ty = gl_LocalInvocationID.y;
-    uint t = gl_LocalInvocationIndex;
     uint batch = gl_WorkGroupID.z;
     uint row = gl_WorkGroupID.y * TILE;
     uint col = gl_WorkGroupID.x * TILE;
     uint a_first = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
     uint b_first = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
 
-    // Neighbouring invocations load neighbouring elements.
-    uvec2 a_at = A_COLUMNS != 0u ? uvec2(t % TILE, t / TILE) : uvec2(t / DEPTH, t % DEPTH);
-    uvec2 a_step = A_COLUMNS != 0u ? uvec2(0u, 4u) : uvec2(16u, 0u);
-    uvec2 b_at = B_COLUMNS != 0u ? uvec2(t / DEPTH, t % DEPTH) : uvec2(t % TILE, t / TILE);
-    uvec2 b_step = B_COLUMNS != 0u ? uvec2(16u, 0u) : uvec2(0u, 4u);
-
-    float sums[4][4];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            sums[i][j] = 0.0;
+    vec4 sums[4] = {vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0)};
+    // Every turn loads one step and sums the step before it.
+    for (uint k0 = 0u; k0 < p.k + DEPTH; k0 += DEPTH) {
+        if (k0 < p.k) {
+            load(k0, row, col, a_first, b_first);
         }
-    }
-    for (uint k0 = 0u; k0 < p.k; k0 += DEPTH) {
-        [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-            uvec2 at = a_at + q * a_step;
-            uint r = row + at.x;
-            uint k = k0 + at.y;
-            a_tile[at.y][at.x] = r < p.m && k < p.k ? float(a[a_first + r * p.a_row + k * p.a_col]) : 0.0;
-            at = b_at + q * b_step;
-            r = col + at.x;
-            k = k0 + at.y;
-            b_tile[at.y][at.x] = r < p.n && k < p.k ? float(b[b_first + k * p.b_row + r * p.b_col]) : 0.0;
+        if (k0 > 0u) {
+            sum_step(sums);
+            barrier();
         }
-        barrier();
-        [[unroll]] for (uint k = 0u; k < DEPTH; ++k) {
-            float left[4];
-            float right[4];
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                left[i] = a_tile[k][4u * ty + i];
-                right[i] = b_tile[k][tx + 16u * i];
-            }
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                    sums[i][j] = fma(left[i], right[j], sums[i][j]);
-                }
-            }
+        if (k0 < p.k) {
+            put();
         }
         barrier();
     }
+    if (!sum_slices(sums)) {
+        return;
+    }
 
+    uvec2 at = corner() + uvec2(row, col);
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        uint r = row + 4u * ty + i;
+        uint r = at.x + i;
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            uint n = col + tx + 16u * j;
+            uint n = at.y + j;
             if (r < p.m && n < p.n) {
                 float v = p.alpha * sums[i][j];
                 if (BIASED != 0u) {

@@ -149,11 +149,11 @@ impl<'a> Lowering<'a> {
         self.device.features.contains(id.info().requires)
     }
 
-    /// Invocations of the eight subgroups that a work-group of `kernel` has, where it can use cooperative matrices of
+    /// Invocations of the four subgroups that a work-group of `kernel` has, where it can use cooperative matrices of
     /// `float16`.
     pub fn matrix_threads(&self, kernel: KernelId) -> Option<u32> {
         let device = self.device;
-        let threads = device.subgroup.checked_mul(8)?;
+        let threads = device.subgroup.checked_mul(4)?;
         // Both sizes divide what the kernels load in a step.
         let fits = matches!(device.subgroup, 32 | 64)
             && threads <= device.limits.max_group_items.min(device.limits.max_group_size[0]);

@@ -9,6 +9,7 @@ use onepool::graph::NodeId;
 use onepool::kernel::{KernelError, NativeKernel};
 use onepool::ops::custom::{CustomKernel, KernelCall};
 use onepool::ops::{self, Operator};
+use onepool::session::Profile;
 use onepool::{DType, Graph, GraphBuilder, Memory};
 
 use crate::common::{
@@ -120,15 +121,22 @@ fn a_native_function_runs_beside_vulkan() {
     let (x, y) = (region(&numbers(SIDE * SIDE, 1)), region(&vec![0.0; SIDE * SIDE]));
     let mut binding =
         session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y)).build().unwrap();
-    let profile = binding.profile().unwrap();
+    let mut profile = binding.profile().unwrap();
     assert_eq!(calls.load(Ordering::Relaxed), 2);
-    assert!(profile.segments[0].overlaps(&profile.segments[1]), "{:?}", profile.segments);
-    // Its operators lie in the trace where their segments were, so those of two devices lie beside each other.
-    let span = |device: u32| {
-        let nodes = profile.nodes.iter().filter(|n| n.device == device);
-        nodes.map(|n| n.begin_nanos).min().unwrap_or(u64::MAX)
+    // Its operators lie in the trace where their segments were, so those of two devices lie beside each other. When a busy
+    // machine lets either begin is not ours to say, but runs one after the other never overlap.
+    let beside = |profile: &Profile| {
+        let nodes = profile.nodes.iter().filter(|n| n.device == 0);
+        let first = nodes.map(|n| n.begin_nanos).min().unwrap_or(u64::MAX);
+        profile.segments[0].overlaps(&profile.segments[1]) && first < profile.segments[1].end_nanos
     };
-    assert!(span(0) < profile.segments[1].end_nanos, "{profile:?}");
+    for _ in 0..50 {
+        if beside(&profile) {
+            break;
+        }
+        profile = binding.profile().unwrap();
+    }
+    assert!(beside(&profile), "{profile:?}");
     assert!(!in_place(&contexts) || profile.bytes_moved == 0);
     check_messages(&contexts);
 }

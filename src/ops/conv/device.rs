@@ -9,6 +9,7 @@ use crate::dtype::DType;
 use crate::kernel::KernelId;
 use crate::kernel::grid_1d;
 use crate::kernel::table::{id, params, spec};
+use crate::ops::linalg::device::tile_of;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// The largest number of input elements of one row that a kernel keeps in registers.
@@ -42,6 +43,11 @@ impl Plain {
     fn in_len(&self) -> usize {
         let plane: usize = self.axes.iter().map(|a| a.input).product();
         self.batch * self.groups * self.ic * plane
+    }
+
+    /// Whether each element of the output is of one element of the input, at the same place.
+    fn is_pointwise(&self) -> bool {
+        self.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0] && a.input == a.output)
     }
 
     /// Whether the weights lie as `[group][channel][ic][kd][kh][kw]`, one behind the other.
@@ -244,11 +250,8 @@ impl<'c> Target<'c> {
         match self.dtype {
             DType::F32 if lower.device().prefers_texels => self.rows(c, lower),
             DType::F16 if self.by_texels(c, lower) => self.rows(c, lower),
-            DType::F32 | DType::F16 => match self.wide(c, lower) {
-                Some(wide) => self.wide_tiles(c, &wide, lower),
-                None if self.dtype == DType::F16 => self.tiles(c, id::CONV_TILE_F16, lower),
-                None => self.tiles(c, id::CONV_TILE_F32, lower),
-            },
+            DType::F32 | DType::F16 if self.lower_wide(c, lower)? => Ok(()),
+            DType::F32 | DType::F16 => self.tiles(c, lower),
             other => Err(OpError::unsupported(format!("no device kernel for convolutions of {other}"))),
         }
     }
@@ -353,21 +356,25 @@ impl<'c> Target<'c> {
     }
 
     /// Tiles in workgroup memory.
-    fn tiles(&self, c: &Plain, kernel: KernelId, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        const TILE: usize = 64;
-        let [d, h, w] = c.axes;
+    fn tiles(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let (plane, batch) = (c.plane(), c.batch * c.groups);
+        let (tile, small) = tile_of(c.oc, plane, batch);
+        let kernel = match (self.dtype, small) {
+            (DType::F16, false) => id::CONV_TILE_F16,
+            (DType::F16, true) => id::CONV_TILE_F16_SMALL,
+            (_, false) => id::CONV_TILE_F32,
+            (_, true) => id::CONV_TILE_F32_SMALL,
+        };
         let weights =
             if c.has_plain_weights() { Operand::Input(1) } else { self.pack(c, 1).emit(self.cx, lower)? };
-        let pointwise = c.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0]);
         let (code, _) = self.activation.code();
         let spec = [
-            (spec::conv_tile::POINTWISE, u32::from(pointwise && c.axes.iter().all(|a| a.input == a.output))),
+            (spec::conv_tile::POINTWISE, u32::from(c.is_pointwise())),
             (spec::conv_tile::BIASED, u32::from(self.biased)),
             (spec::conv_tile::ACTIVATION, code),
         ];
         let params = product_params(c, self.activation);
-        let plane = d.output * h.output * w.output;
-        let groups = [plane.div_ceil(TILE), c.oc.div_ceil(TILE), c.batch * c.groups].map(|g| g as u32);
+        let groups = [plane.div_ceil(tile), c.oc.div_ceil(tile), batch].map(|g| g as u32);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
         lower.dispatch(kernel, &spec, &args, &params, groups)
     }

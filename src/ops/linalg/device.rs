@@ -12,6 +12,16 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey};
 /// Products of at most so many rows are better summed in parts than computed in tiles.
 const VECTOR_ROWS: usize = 4;
 
+/// The tile of a work-group of the tile kernels for `batch` products of `m` by `n`: its side, and whether that is the
+/// small one, which keeps more of a large device busy with few elements.
+pub(crate) fn tile_of(m: usize, n: usize, batch: usize) -> (usize, bool) {
+    const LARGE: usize = 64;
+    const SMALL: usize = 32;
+    const MIN_LARGE: usize = 128;
+    let small = m.div_ceil(LARGE) * n.div_ceil(LARGE) * batch < MIN_LARGE;
+    (if small { SMALL } else { LARGE }, small)
+}
+
 /// Products of at most so many rows read the right operand where it lies, also where it could be laid out for speed once:
 /// a copy of it would save little time, and take its memory again.
 const FEW_ROWS: usize = 8;
@@ -195,11 +205,8 @@ impl Product {
             DType::F32 | DType::F16 if self.by_texels(lower) => self.rows(lower),
             DType::F32 | DType::F16 if self.n == 1 && self.m > 1 => self.flipped().vectors(lower),
             DType::F32 | DType::F16 if self.m <= VECTOR_ROWS => self.vectors(lower),
-            DType::F32 | DType::F16 => match self.wide(lower) {
-                Some(wide) => self.wide_tiles(&wide, lower),
-                None if self.dtype == DType::F16 => self.tiles(lower, id::GEMM_TILE_F16),
-                None => self.tiles(lower, id::GEMM_TILE_F32),
-            },
+            DType::F32 | DType::F16 if self.lower_wide(lower)? => Ok(()),
+            DType::F32 | DType::F16 => self.tiles(lower),
             other => Err(OpError::unsupported(format!("no device kernel for products of {other}"))),
         }
     }
@@ -478,8 +485,14 @@ impl Product {
     }
 
     /// Tiles in workgroup memory.
-    fn tiles(&self, lower: &mut Lowering<'_>, kernel: KernelId) -> Result<(), OpError> {
-        const TILE: usize = 64;
+    fn tiles(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let (tile, small) = tile_of(self.m, self.n, self.pairs.len());
+        let kernel = match (self.dtype, small) {
+            (DType::F16, false) => id::GEMM_TILE_F16,
+            (DType::F16, true) => id::GEMM_TILE_F16_SMALL,
+            (_, false) => id::GEMM_TILE_F32,
+            (_, true) => id::GEMM_TILE_F32_SMALL,
+        };
         let (code, _) = self.activation.code();
         let spec = [
             (spec::gemm_tile::A_COLUMNS, u32::from(self.a.col != 1)),
@@ -491,7 +504,7 @@ impl Product {
         let mut joined = false;
         self.batches(|batch, y_first| {
             let params = self.distances(batch, y_first, c_strides);
-            let groups = [self.n.div_ceil(TILE), self.m.div_ceil(TILE), batch.count].map(|g| g as u32);
+            let groups = [self.n.div_ceil(tile), self.m.div_ceil(tile), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {

@@ -6,25 +6,30 @@ use super::{Plain, Target, product_params};
 use crate::dtype::DType;
 use crate::kernel::KernelId;
 use crate::kernel::table::{id, spec};
+use crate::ops::linalg::device::{Product, Source};
 use crate::ops::{Lowering, OpError, Operand};
 
-/// Channels and elements of the tile of a work-group.
-const TILE: usize = 128;
+/// Channels and elements of a wide tile.
+const TILE: [usize; 2] = [128, 128];
+/// Channels and elements of a small tile of cooperative matrices.
+const SMALL_TILE: [usize; 2] = [32, 64];
 /// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
 const MIN_GROUPS: usize = 64;
-/// The least channels and elements that are worth a wide tile.
+/// The least channels and elements that are worth a wide tile, and one of cooperative matrices.
 const MIN_TILE: usize = 64;
+const MIN_MATRIX: usize = 16;
 /// The least input channels: those of one tap are summed in steps of 8, by cooperative matrices of 32.
 const MIN_CHANNELS: [usize; 2] = [8, 16];
 
-/// A kernel of wide tiles and its constants beside those that all have.
-pub(super) struct Wide {
+/// A kernel of wide tiles or of cooperative matrices, and its constants beside those that all have.
+struct Wide {
     kernel: KernelId,
     local: Option<u32>,
+    tile: [usize; 2],
 }
 
 impl Plain {
-    fn plane(&self) -> usize {
+    pub(super) fn plane(&self) -> usize {
         self.axes.iter().map(|a| a.output).product()
     }
 
@@ -39,20 +44,68 @@ impl Plain {
 }
 
 impl Target<'_> {
-    /// The kernel of wide tiles for `c`, if one fits.
-    pub(super) fn wide(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Wide> {
+    /// Emits `c` if a kernel of wide tiles or of cooperative matrices fits, else nothing.
+    pub(super) fn lower_wide(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+        if let Some(product) = self.product(c)
+            && product.lower_wide(lower)?
+        {
+            return Ok(true);
+        }
+        let wide = self.wide(c, lower);
+        wide.map_or(Ok(false), |wide| self.wide_tiles(c, &wide, lower).map(|()| true))
+    }
+
+    /// `c` as products of the weights, where they lie, and the input, if it is that.
+    fn product(&self, c: &Plain) -> Option<Product> {
         let plane = c.plane();
-        if c.oc < MIN_TILE || plane < MIN_TILE || c.axes.iter().any(|a| a.kernel == 0) {
+        let one_bias = !self.biased || c.groups == 1;
+        let whole = c.is_plain() && c.y[0] == plane && c.y_first == 0;
+        if !c.is_pointwise() || !c.has_plain_weights() || !whole || !one_bias {
             return None;
         }
-        if self.dtype == DType::F16
-            && c.ic >= MIN_CHANNELS[1]
-            && let Some(threads) = lower.matrix_threads(id::CONV_MATRIX_F16)
-        {
-            return Some(Wide { kernel: id::CONV_MATRIX_F16, local: Some(threads) });
+        let source = |i: usize, matrices: usize, row: usize| Source {
+            operand: Operand::Input(i),
+            value: None,
+            matrices,
+            row,
+            col: 1,
+        };
+        Some(Product {
+            m: c.oc,
+            n: plane,
+            k: c.ic,
+            pairs: (0..c.batch * c.groups).map(|i| (i % c.groups, i)).collect(),
+            a: source(1, c.groups, c.ic),
+            b: source(0, c.batch * c.groups, plane),
+            c: self.biased.then(|| (self.bias(), [1, 0])),
+            alpha: 1.0,
+            beta: 1.0,
+            activation: self.activation,
+            dtype: self.dtype,
+            y: Operand::Output(0),
+            prepared: None,
+        })
+    }
+
+    /// The kernel of wide tiles or of cooperative matrices for `c`, if one fits.
+    fn wide(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Wide> {
+        let plane = c.plane();
+        if c.axes.iter().any(|a| a.kernel == 0) {
+            return None;
         }
-        let groups = plane.div_ceil(TILE) * c.oc.div_ceil(TILE) * c.batch * c.groups;
-        if c.ic < MIN_CHANNELS[0] || groups < MIN_GROUPS {
+        let groups = plane.div_ceil(TILE[1]) * c.oc.div_ceil(TILE[0]) * c.batch * c.groups;
+        let least = c.oc.min(plane);
+        if self.dtype == DType::F16 && c.ic >= MIN_CHANNELS[1] && least >= MIN_MATRIX {
+            let (kernel, tile) = if groups >= MIN_GROUPS {
+                (id::CONV_MATRIX_F16, TILE)
+            } else {
+                (id::CONV_MATRIX_F16_SMALL, SMALL_TILE)
+            };
+            if let Some(threads) = lower.matrix_threads(kernel) {
+                return Some(Wide { kernel, local: Some(threads), tile });
+            }
+        }
+        if least < MIN_TILE || c.ic < MIN_CHANNELS[0] || groups < MIN_GROUPS {
             return None;
         }
         let quads =
@@ -63,11 +116,11 @@ impl Target<'_> {
             (_, false) => id::CONV_WIDE_F32,
             (_, true) => id::CONV_WIDE_F32X4,
         };
-        lower.can_run(kernel).then_some(Wide { kernel, local: None })
+        lower.can_run(kernel).then_some(Wide { kernel, local: None, tile: TILE })
     }
 
     /// Emits `c`.
-    pub(super) fn wide_tiles(&self, c: &Plain, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    fn wide_tiles(&self, c: &Plain, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let pack = self.pack(c, c.oc.next_multiple_of(4));
         // Channels innermost: the layout's four axes in another order.
         let [kd, kh, kw] = pack.taps;
@@ -89,7 +142,9 @@ impl Target<'_> {
         ];
         spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
         let params = product_params(c, self.activation);
-        let groups = [c.plane().div_ceil(TILE), c.oc.div_ceil(TILE), c.batch * c.groups].map(|g| g as u32);
+        let [channels, elements] = wide.tile;
+        let groups =
+            [c.plane().div_ceil(elements), c.oc.div_ceil(channels), c.batch * c.groups].map(|g| g as u32);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
         lower.dispatch(wide.kernel, &spec, &args, &params, groups)
     }

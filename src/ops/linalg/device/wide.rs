@@ -7,52 +7,72 @@ use crate::kernel::KernelId;
 use crate::kernel::table::{id, spec};
 use crate::ops::{Lowering, OpError, Operand};
 
-/// Rows and columns of the tile of a work-group.
-const TILE: usize = 128;
+/// Rows and columns of a wide tile.
+const TILE: [usize; 2] = [128, 128];
+/// Rows and columns of a small tile of cooperative matrices.
+const SMALL_TILE: [usize; 2] = [32, 64];
 /// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
 const MIN_GROUPS: usize = 64;
-/// The least rows and columns that are worth a tile of cooperative matrices.
-const MIN_MATRIX: usize = 64;
+/// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
+const MIN_WIDE: usize = 64;
+const MIN_MATRIX: usize = 16;
 
-/// A kernel of wide tiles and its constants beside those that all have.
-pub(super) struct Wide {
+/// A kernel of wide tiles or of cooperative matrices, and its constants beside those that all have.
+struct Wide {
     kernel: KernelId,
     local: Option<u32>,
+    tile: [usize; 2],
 }
 
 impl Source {
-    /// Whether four neighbours along the contiguous axis always lie in one aligned quad.
-    fn in_quads(&self, rows: usize, cols: usize) -> bool {
+    /// Whether `n` neighbours along the contiguous axis always lie in one aligned group.
+    fn in_groups_of(&self, n: usize, rows: usize, cols: usize) -> bool {
         match (self.row, self.col) {
-            (row, 1) => cols.is_multiple_of(4) && row.is_multiple_of(4),
-            (1, col) => rows.is_multiple_of(4) && col.is_multiple_of(4),
+            (row, 1) => cols.is_multiple_of(n) && row.is_multiple_of(n),
+            (1, col) => rows.is_multiple_of(n) && col.is_multiple_of(n),
             _ => false,
         }
     }
 }
 
 impl Product {
-    /// The kernel of wide tiles for it, if one fits.
-    pub(super) fn wide(&self, lower: &Lowering<'_>) -> Option<Wide> {
-        let quads = self.a.in_quads(self.m, self.k) && self.b.in_quads(self.k, self.n);
-        // Both kernels step along k by quads, also where it is not the contiguous axis.
-        if !quads || !self.k.is_multiple_of(4) || !self.n.is_multiple_of(4) || self.k == 0 {
+    /// The kernel of wide tiles or of cooperative matrices for it, if one fits.
+    fn wide(&self, lower: &Lowering<'_>) -> Option<Wide> {
+        // With k, the distances between matrices are multiples too.
+        let groups_of = |n: usize| {
+            self.k.is_multiple_of(n)
+                && self.a.in_groups_of(n, self.m, self.k)
+                && self.b.in_groups_of(n, self.k, self.n)
+        };
+        if !groups_of(4) || !self.n.is_multiple_of(4) || self.k == 0 {
             return None;
         }
-        let large = self.m.min(self.n) >= MIN_MATRIX;
-        if self.dtype == DType::F16
-            && large
-            && let Some(threads) = lower.matrix_threads(id::GEMM_MATRIX_F16)
-        {
-            return Some(Wide { kernel: id::GEMM_MATRIX_F16, local: Some(threads) });
+        let groups = self.m.div_ceil(TILE[0]) * self.n.div_ceil(TILE[1]) * self.pairs.len();
+        let least = self.m.min(self.n);
+        if self.dtype == DType::F16 && least >= MIN_MATRIX {
+            let (kernel, tile) = match (groups >= MIN_GROUPS, groups_of(8)) {
+                (true, true) => (id::GEMM_MATRIX_F16X8, TILE),
+                (true, false) => (id::GEMM_MATRIX_F16X4, TILE),
+                (false, true) => (id::GEMM_MATRIX_F16X8_SMALL, SMALL_TILE),
+                (false, false) => (id::GEMM_MATRIX_F16X4_SMALL, SMALL_TILE),
+            };
+            if let Some(threads) = lower.matrix_threads(kernel) {
+                return Some(Wide { kernel, local: Some(threads), tile });
+            }
         }
-        let groups = self.m.div_ceil(TILE) * self.n.div_ceil(TILE) * self.pairs.len();
         let kernel = if self.dtype == DType::F16 { id::GEMM_WIDE_F16 } else { id::GEMM_WIDE_F32 };
-        (large && groups >= MIN_GROUPS && lower.can_run(kernel)).then_some(Wide { kernel, local: None })
+        let fits = least >= MIN_WIDE && groups >= MIN_GROUPS && lower.can_run(kernel);
+        fits.then_some(Wide { kernel, local: None, tile: TILE })
+    }
+
+    /// Emits it if a kernel of wide tiles or of cooperative matrices fits, else nothing.
+    pub(crate) fn lower_wide(&self, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+        let wide = self.wide(lower);
+        wide.map_or(Ok(false), |wide| self.wide_tiles(&wide, lower).map(|()| true))
     }
 
     /// Emits it.
-    pub(super) fn wide_tiles(&self, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    fn wide_tiles(&self, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (code, _) = self.activation.code();
         // One numbering of constants for both.
         let mut spec = vec![
@@ -66,7 +86,8 @@ impl Product {
         let mut joined = false;
         self.batches(|batch, y_first| {
             let params = self.distances(batch, y_first, c_strides);
-            let groups = [self.n.div_ceil(TILE), self.m.div_ceil(TILE), batch.count].map(|g| g as u32);
+            let groups =
+                [self.n.div_ceil(wide.tile[1]), self.m.div_ceil(wide.tile[0]), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(wide.kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
