@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-pub(crate) mod crew;
 pub mod native;
 mod requires;
 mod source;

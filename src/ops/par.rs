@@ -5,9 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::kernel::crew;
-pub(crate) use crate::kernel::crew::threads;
-
 /// Elements of one part.
 const PART: usize = 16 << 10;
 /// Below this many elements one thread is faster.
@@ -15,9 +12,6 @@ const PARALLEL: usize = 2 * PART;
 
 /// How long a thread that is done polls for the others: to sleep and be woken takes longer than most parts.
 const POLLED: Duration = Duration::from_micros(500);
-
-/// A thread waits longer than this, and twice the longest of its own items, only for one that was stopped.
-const STALLED: Duration = Duration::from_micros(200);
 
 /// Calls `f` with every item, in no order; each thread of the pool takes one more when it is free, so that a
 /// thread that comes late or is slow does less. The calling thread begins in front and another one at the
@@ -47,7 +41,7 @@ where
     I::Item: Send,
     E: Send,
 {
-    let threads = threads().min(items.size_hint().1.unwrap_or(usize::MAX));
+    let threads = rayon::current_num_threads().min(items.size_hint().1.unwrap_or(usize::MAX));
     if threads <= 1 {
         return { items }.try_for_each(f);
     }
@@ -60,45 +54,38 @@ where
     }
     let shared = Mutex::new(Shared { items: Some(items), failed: None });
     let running = AtomicUsize::new(0);
-    // Returns what the longest item took.
     let work = |from_end: bool| {
-        let mut longest = Duration::ZERO;
         loop {
             let mut next = lock(&shared);
             let take = |items: &mut I| if from_end { items.next_back() } else { items.next() };
             let Some(item) = next.items.as_mut().and_then(take) else {
                 next.items = None;
-                return longest;
+                return;
             };
             running.fetch_add(1, Ordering::Relaxed);
             drop(next);
-            let start = Instant::now();
             if let Err(error) = f(item) {
                 let mut shared = lock(&shared);
                 shared.items = None;
                 shared.failed.get_or_insert(error);
             }
             running.fetch_sub(1, Ordering::Release);
-            longest = longest.max(start.elapsed());
         }
     };
     let work = &work;
-    let start = Instant::now();
-    let (done, patience) = rayon::in_place_scope(|scope| {
-        for thread in 1..threads {
-            scope.spawn(move |_| {
-                work(thread % 2 == 1);
-            });
+    rayon::in_place_scope(|scope| {
+        (1..threads).for_each(|thread| scope.spawn(move |_| work(thread % 2 == 1)));
+        work(false);
+        let mut polls = 0u32;
+        let mut start = None;
+        while running.load(Ordering::Acquire) > 0 {
+            std::hint::spin_loop();
+            polls += 1;
+            if polls.is_multiple_of(64) && start.get_or_insert_with(Instant::now).elapsed() > POLLED {
+                break;
+            }
         }
-        let patience = STALLED + 2 * work(false);
-        let done = Instant::now();
-        while running.load(Ordering::Acquire) > 0 && done.elapsed() < POLLED {
-            (0..64).for_each(|_| std::hint::spin_loop());
-        }
-        (done, patience)
     });
-    let waited = done.elapsed();
-    crew::looped(start.elapsed(), if waited > patience { waited } else { Duration::ZERO });
     shared.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err)
 }
 

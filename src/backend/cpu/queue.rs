@@ -16,7 +16,6 @@ use super::context::{Tables, lock};
 use super::memory::{ArgSource, Program};
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint, WaitPolicy};
-use crate::kernel::crew;
 use crate::memory::coherency::Access;
 use crate::recording::{Arg, Command, Dispatch, PreparedId, Recording};
 
@@ -51,8 +50,6 @@ struct Lane {
     work: Condvar,
     /// Whether the worker runs submissions or polls for one.
     awake: AtomicBool,
-    /// How many threads take part in its loops, itself included.
-    crew: AtomicUsize,
     help: Condvar,
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -99,7 +96,6 @@ impl CpuQueue {
             inbox: Mutex::default(),
             work: Condvar::new(),
             awake: AtomicBool::new(false),
-            crew: AtomicUsize::new(threads),
             help: Condvar::new(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
@@ -110,7 +106,7 @@ impl CpuQueue {
         let worker = Arc::clone(&lane);
         pool.spawn_broadcast(move |thread| match thread.index() {
             0 => worker.work(),
-            index => worker.help(index),
+            _ => worker.help(),
         });
         Ok(CpuQueue { tables, prepared: Mutex::default(), lane, _pool: pool })
     }
@@ -321,11 +317,10 @@ impl Lane {
     }
 
     /// Another thread of the pool: takes parts of the worker's loops until the queue is closed.
-    fn help(&self, index: usize) {
-        let wanted = || self.awake.load(Ordering::SeqCst) && index < self.crew.load(Ordering::SeqCst);
+    fn help(&self) {
         loop {
             let mut inbox = lock(&self.inbox);
-            while !inbox.closed && !wanted() {
+            while !inbox.closed && !self.awake.load(Ordering::SeqCst) {
                 inbox.helpers_asleep += 1;
                 inbox = self.help.wait(inbox).unwrap_or_else(std::sync::PoisonError::into_inner);
                 inbox.helpers_asleep -= 1;
@@ -336,7 +331,7 @@ impl Lane {
             }
             drop(inbox);
             let mut worked = Instant::now();
-            while wanted() {
+            while self.awake.load(Ordering::SeqCst) {
                 if rayon::yield_now() == Some(rayon::Yield::Executed) {
                     worked = Instant::now();
                 } else if worked.elapsed() > HELPFUL {
@@ -374,10 +369,8 @@ impl Lane {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some(job) = inbox.jobs.pop_front() {
-                let crew = crew::threads();
-                self.crew.store(crew, Ordering::SeqCst);
                 self.awake.store(true, Ordering::SeqCst);
-                if crew > 1 && inbox.helpers_asleep > 0 {
+                if inbox.helpers_asleep > 0 {
                     self.help.notify_all();
                 }
                 return Some(job);

@@ -200,7 +200,7 @@ impl RealKernel for Run {
             let around = Around { bias, activation: self.activation };
             product_around([m, n, k], a, b, y, n, around, threads)
         };
-        if pairs.len() >= par::threads() {
+        if pairs.len() >= rayon::current_num_threads() {
             par::try_share(y.chunks_mut(m * n).zip(pairs), |job| one(job, Threads::One))
         } else {
             y.chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::All))

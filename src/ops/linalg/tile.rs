@@ -116,7 +116,7 @@ impl<C: Columns> Tiled<'_, C> {
         }
         let units = n.div_ceil(UNIT);
         let threads = match threads {
-            Threads::All if m * n * self.depth >= PARALLEL => par::threads(),
+            Threads::All if m * n * self.depth >= PARALLEL => rayon::current_num_threads(),
             _ => 1,
         };
         if threads == 1 {
