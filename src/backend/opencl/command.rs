@@ -254,23 +254,30 @@ impl Translator<'_> {
         let images = self.device.images();
         let form = match (passed, arg) {
             (Some(passed), _) => passed.form,
+            (None, Arg::Buffer(..)) => {
+                object.set_memory(*index, self.argument(kernel, argument, range)?)?;
+                *index += 1;
+                return Ok(());
+            }
             (None, Arg::Image(..)) if images.offer.planes == Planes::Images => {
                 OpenClForm::Image { sampler_follows: false }
             }
-            (None, Arg::Image(..)) => {
+            (None, _) => {
                 return refuse(
                     "an image: OpenCL C of one's own takes one only on a device that makes image2d_t of buffers",
                 );
             }
-            (None, _) => OpenClForm::Pointer { bytes_follow: false },
         };
         match (form, arg) {
             (OpenClForm::Pointer { bytes_follow }, Arg::Buffer(..)) => {
-                object.set_memory(*index, self.argument(kernel, argument, range)?)?;
+                let (buffer, offset, _) = self.part(kernel, argument, range)?;
+                object.set_memory(*index, buffer.raw())?;
                 if bytes_follow {
                     *index += 1;
                     object.set_bytes(*index, &range.bytes.to_ne_bytes())?;
                 }
+                *index += 1;
+                object.set_bytes(*index, &(offset as u64).to_ne_bytes())?;
             }
             (OpenClForm::Line, _) => {
                 let (format, width, height, pitch) = match (arg, passed.and_then(|passed| passed.texels)) {

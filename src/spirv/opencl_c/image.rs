@@ -130,9 +130,10 @@ pub struct OpenClImages {
 /// What stands for a binding among the kernel's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpenClForm {
-    /// A `__global` pointer, aligned to 16 bytes.
+    /// A `__global` pointer, a `ulong` with the bytes bound if `bytes_follow`, and a `ulong` with the place of the
+    /// binding's first byte behind the pointer: a multiple of 16.
     Pointer {
-        /// Whether a `ulong` with the bytes bound follows.
+        /// Whether the bytes bound are told.
         bytes_follow: bool,
     },
     /// An `image1d_buffer_t` and an `int4`: the texel that the binding begins with, texels of a row, rows, and texels

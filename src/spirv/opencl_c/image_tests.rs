@@ -37,7 +37,7 @@ fn buffers_of_texels_are_one_row() {
     contains(
         &kernel.source,
         &[
-            "(read_only image1d_buffer_t b0, int4 b0_at, __global uchar* b1, write_only image1d_buffer_t b2, int4 b2_at, \
+            "(read_only image1d_buffer_t b0, int4 b0_at, __global uchar* b1, ulong b1_at, write_only image1d_buffer_t b2, int4 b2_at, \
              read_only image1d_buffer_t b3, int4 b3_at)",
             "read_imagef(b0, line_at(b0_at, (int2)(",
             "write_imageui(b2, line_at(b2_at, (int2)(",

@@ -5,8 +5,9 @@
 //!
 //! # Calling convention
 //! - The kernel is called [`OpenClKernel::name`]. Its arguments are first those of [`OpenClKernel::args`] in
-//!   order: each is what [`OpenClArg::form`] says, a `__global` pointer or an image. A pointer is aligned to 16
-//!   bytes. Two bindings may overlap.
+//!   order: each is what [`OpenClArg::form`] says, a `__global` pointer with a place behind it or an image. Two
+//!   bindings may overlap. Sub-buffers would do without the place, but drivers differ in how well they keep
+//!   many of them that overlap.
 //! - Then, if [`OpenClKernel::memory_follows`], a `__global` pointer that the kernel does not use.
 //! - Then, if [`OpenClKernel::params_bytes`] is not 0, the push constants by value: a structure of that many
 //!   bytes, the block's own bytes at its own offsets. Its size is the block's rounded up to 4.

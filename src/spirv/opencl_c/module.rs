@@ -435,8 +435,16 @@ impl<'m> Translator<'m> {
         let [x, y, z] = self.local_size;
         let mut head = format!("__attribute__((reqd_work_group_size({x}, {y}, {z})))\n__kernel void {NAME}(");
         let mut params = Vec::new();
+        let mut places = String::new();
         for info in &self.reflection.bindings {
-            params.push(self.binding_param(info.binding));
+            let name = format!("b{}", info.binding);
+            let mut param = self.binding_param(info.binding);
+            // Writing to a string cannot fail.
+            if matches!(self.binding_form(info.binding), super::OpenClForm::Pointer { .. }) {
+                let _ = write!(param, ", ulong {name}_at");
+                let _ = writeln!(places, "    {name} += {name}_at;");
+            }
+            params.push(param);
         }
         if self.memory_follows() {
             params.push("__global uchar* memory".to_owned());
@@ -467,7 +475,7 @@ impl<'m> Translator<'m> {
                 _ => {}
             }
         }
-        let _ = write!(head, "{})\n{{\n{private}", params.join(", "));
+        let _ = write!(head, "{})\n{{\n{places}{private}", params.join(", "));
         Ok(head)
     }
 

@@ -186,7 +186,8 @@ fn memory_is_addressed_by_bytes() {
     );
     for part in [
         "typedef struct { uint w[7]; } Push;",
-        "__global uchar* b0, ulong b0_bytes, __global uchar* b1, const Push push)",
+        "__global uchar* b0, ulong b0_bytes, ulong b0_at, __global uchar* b1, ulong b1_at, const Push push)",
+        "    b0 += b0_at;",
         // The array begins at 16, an element has 32 bytes.
         " * 32 + 28)",
         "((__global uint*)b0)[29]",

@@ -102,6 +102,11 @@ fn run_words(fixture: &Fixture, words: &[u32], images: &OpenClImages, args: &[Ra
                 kernel.set_sampler(index, &sampler).unwrap();
                 index += 1;
             }
+            if let opencl_c::OpenClForm::Pointer { bytes_follow } = arg.form {
+                assert!(!bytes_follow);
+                kernel.set_bytes(index, &0u64.to_ne_bytes()).unwrap();
+                index += 1;
+            }
         }
         if translated.params_bytes > 0 {
             kernel.set_bytes(index, &u32::from(linear).to_ne_bytes()).unwrap();
