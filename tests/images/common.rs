@@ -1,11 +1,10 @@
 //! Devices, graphs and kernels of the tests.
 
+#[path = "../support/glsl.rs"]
+mod glsl;
+
 use std::sync::{Arc, OnceLock};
 
-use glslang::{
-    Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
-};
-use glslang::{SpirvVersion, Target, VulkanVersion};
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::graph::StorageScope;
@@ -108,16 +107,5 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 /// A kernel of the caller's, from GLSL.
 pub(crate) fn kernel(name: &'static str, glsl: &str) -> KernelSource {
-    let options = CompilerOptions {
-        source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
-        version_profile: None,
-        messages: ShaderMessage::DEFAULT,
-    };
-    let compiler = Compiler::acquire().unwrap();
-    let text = ShaderSource::from(glsl.to_owned());
-    let defines: Option<&[(&str, Option<&str>)]> = None;
-    let input = ShaderInput::new(&text, ShaderStage::Compute, &options, defines, None).unwrap();
-    let words = compiler.create_shader(input).unwrap().compile().unwrap();
-    KernelSource::from_spirv(name, words).unwrap()
+    KernelSource::from_spirv(name, glsl::compile(glsl)).unwrap()
 }

@@ -134,7 +134,11 @@ fn a_coarse_filter_is_near_where_the_caller_asks_for_it() {
     let coarse = Session::builder().graph(of(StorageScope::Planes)).context(context.clone());
     let mut coarse = coarse.fuse(false).fallback(false).coarse_filter(true).build().unwrap();
     let got = run(&mut coarse, &x);
-    let bits = context.info().images.as_ref().unwrap().filter_bits;
+    let (_, kernels) = images_of(&coarse.plan(&[x.info().clone()]).unwrap());
+    let rules = context.info().images.as_ref().unwrap();
+    let filters = rules.filtered.contains(onepool::memory::image::Texel::R32F);
+    assert_eq!(kernels.iter().any(|k| k == "resize_filtered_f32"), filters, "{kernels:?}");
+    let bits = rules.filter_bits;
     // Along each axis a weight is off by one step at most, times the largest difference of neighbours, 1.
     let bound = 2.0 * 0.5f32.powi(bits as i32) + 1e-5;
     assert!(distance(&want, &got) <= bound, "{} above {bound}", distance(&want, &got));
