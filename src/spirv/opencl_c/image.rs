@@ -13,7 +13,7 @@ use super::function::Body;
 use super::helpers::Helper;
 use super::module::{Global, Translator, unsupported};
 use super::pointer::Pointer;
-use super::types::{ImageType, Num, Type};
+use super::types::{ImageType, Num};
 use crate::spirv::parse::Inst;
 use crate::spirv::reflect::Access;
 use crate::spirv::types::{Element, ScalarType};
