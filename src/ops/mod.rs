@@ -10,6 +10,7 @@ mod attr;
 mod cx;
 mod lower;
 mod par;
+mod planes;
 mod real;
 pub mod strided;
 #[cfg(test)]
