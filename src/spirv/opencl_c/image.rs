@@ -13,7 +13,7 @@ use super::function::Body;
 use super::helpers::Helper;
 use super::module::{Global, Translator, unsupported};
 use super::pointer::Pointer;
-use super::types::{ImageType, Num, Type};
+use super::types::{ImageType, Num};
 use crate::spirv::parse::Inst;
 use crate::spirv::reflect::Access;
 use crate::spirv::types::{Element, ScalarType};
@@ -182,21 +182,19 @@ impl Translator<'_> {
         access: Access,
         alone: bool,
     ) -> Result<Form, OpenClError> {
-        let handed_on = image.storage && self.hands_on_storage;
         if image.plane {
             return match self.images.planes {
                 Planes::None => Err(unsupported(user, "an image, on a device without images in buffers,")),
                 _ if access == Access::ReadWrite => {
                     Err(unsupported(user, "an image that is both read and written"))
                 }
-                _ if handed_on => Err(unsupported(user, "a storage image as the argument of a function")),
                 _ if !alone => Err(unsupported(user, "one binding declared as two kinds of image")),
                 Planes::Lines => Ok(Form::Line),
                 Planes::Images => Ok(Form::Image),
             };
         }
         let known = TexelFormat::of(&image.element).is_some_and(|f| self.images.texels.contains(f));
-        match known && alone && !handed_on && access != Access::ReadWrite {
+        match known && alone && access != Access::ReadWrite {
             true => Ok(Form::Line),
             false if image.element.scalar == Some(image.value.scalar) => Ok(Form::Pointer),
             false => Err(unsupported(user, "a buffer of texels of this format, on this device,")),
@@ -205,25 +203,14 @@ impl Translator<'_> {
 
     /// The form of an image that is the parameter of a function.
     pub(super) fn form_of_param(&self, user: &Inst, image: &ImageType) -> Result<Form, OpenClError> {
-        self.form_of(user, image, Access::Read, true)
+        // One that is handed on may be read and written there.
+        let access = if image.storage { Access::ReadWrite } else { Access::Read };
+        self.form_of(user, image, access, true)
     }
 
     fn access_of(&self, binding: u32) -> Access {
         let info = self.reflection.bindings.iter().find(|info| info.binding == binding);
         info.map_or(Access::Read, |info| info.access)
-    }
-
-    /// Whether a function takes a storage image, whose access its type does not tell.
-    pub(super) fn finds_storage_params(&self) -> bool {
-        let of_storage = |ty: Option<u32>| match ty.map(|ty| self.types.get(ty)) {
-            Some(Type::Image(image)) => image.storage,
-            Some(Type::Pointer { to, .. }) => {
-                matches!(self.types.get(*to), Type::Image(image) if image.storage)
-            }
-            _ => false,
-        };
-        let mut params = self.functions.values().flat_map(|function| &function.params);
-        params.any(|param| of_storage(param.inst.result_type))
     }
 
     /// A binding as the parameter of the kernel or a function, with what belongs to it.

@@ -101,8 +101,7 @@ pub(super) struct Translator<'m> {
     pub(super) images: OpenClImages,
     /// What stands for each binding that is an image.
     pub(super) forms: HashMap<u32, Form>,
-    /// Whether a function takes a storage image, and whether some image is sampled.
-    pub(super) hands_on_storage: bool,
+    /// Whether some image is sampled.
     pub(super) has_samples: bool,
     pub(super) reflection: &'m Reflection,
     entry: u32,
@@ -138,7 +137,6 @@ impl<'m> Translator<'m> {
             local_size: [0; 3],
             images: options.images,
             forms: HashMap::new(),
-            hands_on_storage: false,
             has_samples: false,
             reflection,
             entry,
@@ -198,7 +196,6 @@ impl<'m> Translator<'m> {
         let samples =
             |inst: &Inst| matches!(inst.op(), Op::ImageSampleExplicitLod | Op::ImageSampleImplicitLod);
         self.has_samples = self.module.insts.iter().any(samples);
-        self.hands_on_storage = self.finds_storage_params();
         self.read_forms()?;
         for inst in &self.module.insts {
             match inst.op() {
