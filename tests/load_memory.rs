@@ -9,31 +9,13 @@ use onepool::backend::ContextDesc;
 use onepool::registry::Registry;
 use onepool::{Memory, Session, SharedRegion, Tensor, loader};
 
+use self::protobuf::{field, int};
+
+#[path = "support/protobuf.rs"]
+mod protobuf;
+
 const ROWS: usize = 8192;
 const BYTES: usize = ROWS * 4096 * 4;
-
-/// One field of a protobuf message: a length and bytes.
-fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut out = varint(number << 3 | 2);
-    out.extend(varint(bytes.len() as u64));
-    out.extend(bytes);
-    out
-}
-
-/// One field of a protobuf message: an integer.
-fn int(number: u64, value: u64) -> Vec<u8> {
-    [varint(number << 3), varint(value)].concat()
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
-}
 
 /// `y = x * w` for a row `x` of 8192 and a matrix `w` of 8192 x 4096.
 fn model(initializer: &[u8]) -> Vec<u8> {

@@ -10,6 +10,7 @@ mod attr;
 mod cx;
 mod lower;
 mod par;
+mod planes;
 mod real;
 pub mod strided;
 #[cfg(test)]
@@ -149,6 +150,11 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// The product of counts, or the largest number: a tensor that has no memory yet may be of any size.
+    pub(crate) fn product(counts: &[usize]) -> u64 {
+        counts.iter().fold(1, |n, count| n.saturating_mul(*count as u64))
+    }
+
     /// How often about the operator reads its elements: once, unless it does so much arithmetic with each that it
     /// must read them again.
     pub fn passes(self) -> u32 {

@@ -9,4 +9,6 @@ mod language_model;
 mod module;
 mod packed;
 mod pointers;
+#[path = "../support/protobuf.rs"]
+mod protobuf;
 mod tvm_names;

@@ -8,21 +8,13 @@ use onepool::session::{ParamStore, SessionError};
 use onepool::tvm::{ExternalTensor, GraphModule};
 use onepool::{DType, Error, Graph, GraphBuilder, Tensor};
 
-use crate::common::{DEVICES, check_messages, held, numbers, op, open, region, shape, tensor};
+use crate::common::{DEVICES, check_messages, held, numbers, op, open, region, shape, tensor, two_products};
 
 const WIDTH: usize = 128;
 const WEIGHT_BYTES: u64 = (4 * WIDTH * WIDTH) as u64;
 
-/// `y = x w0 w1`, with the matrices as inputs, as TVM's parameters are.
 fn graph(batch: usize) -> Graph {
-    let mut g = GraphBuilder::new("net");
-    let x = g.input("x", DType::F32, [batch.into(), WIDTH.into()]);
-    let w0 = g.input("w0", DType::F32, [WIDTH.into(), WIDTH.into()]);
-    let w1 = g.input("w1", DType::F32, [WIDTH.into(), WIDTH.into()]);
-    let a = g.op(op("MatMul"), &[x, w0]);
-    let y = g.op(op("MatMul"), &[a, w1]);
-    g.output("y", y);
-    g.build().unwrap()
+    two_products(batch, WIDTH)
 }
 
 /// Twice the identity, and a matrix that moves columns.

@@ -1,9 +1,9 @@
-//! Convolutions of one input channel per group: in vector registers ([`Phases`]), or direct loops over rows.
+//! Convolutions of one input channel per group: in vector registers ([`Planes`]), or direct loops over rows.
 
 use super::conv_op::ConvDims;
-use super::phases::Phases;
 use crate::ops::linalg::product::{as_f32s, as_f32s_mut};
 use crate::ops::linalg::tile;
+use crate::ops::planes::{Planes, Sum};
 use crate::ops::real::{Real, activate_all};
 use crate::ops::{Activation, WindowAxis, par};
 use crate::spirv::wide::wide;
@@ -23,7 +23,7 @@ pub(super) fn run<T: Real>(
     let (in_plane, out_plane, taps) = (dims.in_plane(), dims.out_plane(), dims.taps());
     let channels = dims.group * dims.oc;
     let each = (PART / (out_plane * taps).max(1)).clamp(1, channels.div_ceil(rayon::current_num_threads()));
-    let phases = Phases::new(&dims.axes).filter(|_| tile::has_vectors());
+    let planes = Planes::new(&dims.axes).filter(|_| tile::has_vectors());
     par::share(y.chunks_mut(out_plane * each).enumerate(), |(part, y)| {
         // Of output plane `i`: the number of its input plane, and its weights and bias.
         let of = |i: usize| {
@@ -32,12 +32,12 @@ pub(super) fn run<T: Real>(
             (i / channels * dims.group + oc / dims.oc, taps, bias.map_or(T::ZERO, |b| b[oc]))
         };
         let first = part * each;
-        if let (Some(phases), Some(x), Some(y)) = (&phases, as_f32s(x), as_f32s_mut(y)) {
+        if let (Some(planes), Some(x), Some(y)) = (&planes, as_f32s(x), as_f32s_mut(y)) {
             let of = |i: usize| {
                 let (plane, taps, bias) = of(first + i);
-                (&x[plane * in_plane..][..in_plane], as_f32s(taps).unwrap_or(&[]), bias.to_f64() as f32)
+                (&x[plane * in_plane..], as_f32s(taps).unwrap_or(&[]), Sum(bias.to_f64() as f32))
             };
-            return phases.run(of, activation, y);
+            return planes.run(of, activation, y);
         }
         for (i, y) in y.chunks_mut(out_plane).enumerate() {
             let (from, taps, bias) = of(first + i);

@@ -1,10 +1,11 @@
-//! Conv on the CPU: pointwise ones are one product, depthwise ones direct loops, all others products
-//! over column blocks.
+//! Conv on the CPU: pointwise ones are one product, depthwise ones direct loops, large ones of 3 by 3 taps go
+//! through [`Winograd`], all others are products over column blocks.
 
 use super::columns::{self, Columns};
 use super::conv_op::ConvDims;
 use super::depthwise;
 use super::unfold::Unfold;
+use super::winograd::Winograd;
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::{Mat, Threads, as_f32s, as_f32s_mut, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
@@ -69,6 +70,8 @@ impl Run {
             if d.is_pointwise() {
                 let columns = &Rows { data: x, row: plane };
                 Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);
+            } else if let Some(tiles) = Winograd::new(d.ic, d.oc, &d.axes) {
+                tiles.run(x, w, bias.and_then(as_f32s), activation, y, threads);
             } else {
                 let columns = &Unfold { axes: d.axes, x };
                 Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);
@@ -99,7 +102,7 @@ impl Run {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;

@@ -9,10 +9,10 @@ pub mod fold;
 mod fused;
 mod image;
 mod pack;
-mod phases;
 mod scatter;
 mod transpose;
 mod unfold;
+mod winograd;
 
 pub use conv_op::Conv;
 pub use transpose::ConvTranspose;

@@ -48,7 +48,6 @@ impl Columns for Unfold<'_> {
             let (kh, kd) = (rest % h.kernel, rest / h.kernel);
             let inside = w.valid(kw);
             pieces.clear();
-            let mut covered = 0;
             for run in &runs {
                 let source = d.at(run.line / h.output, kd).zip(h.at(run.line % h.output, kh));
                 let lo = inside.start.clamp(run.start, run.start + run.len);
@@ -56,32 +55,43 @@ impl Columns for Unfold<'_> {
                 let (Some((id, ih)), Some(iw)) = (source, w.at(lo, kw).filter(|_| hi > lo)) else { continue };
                 let from = (id * h.input + ih) * w.input + iw;
                 pieces.push(Piece { at: run.at + lo - run.start, len: hi - lo, from });
-                covered += hi - lo;
             }
             let rows = to.chunks_exact_mut(pitch).skip(tap).step_by(taps);
             for (row, x) in rows.zip(self.x.chunks_exact(plane)) {
-                if covered < n {
-                    row.fill(0.0);
-                }
+                let mut done = 0;
                 for piece in &pieces {
-                    let part = &mut row[piece.at..][..piece.len];
-                    let x = &x[piece.from..];
+                    // What a vector has beyond the end of the piece before is put right here, and padding made.
+                    row[done..piece.at].fill(0.0);
+                    done = piece.at + piece.len;
+                    let (to, x) = (&mut row[piece.at..], &x[piece.from..]);
                     match w.stride {
-                        1 => part.copy_from_slice(&x[..piece.len]),
-                        // In pairs, which vectorizes; the last one may have no second.
-                        2 => {
-                            let pairs = x.chunks_exact(2);
-                            if let Some(last) = part.get_mut(x.len() / 2) {
-                                *last = x[x.len() - 1];
-                            }
-                            part.iter_mut().zip(pairs).for_each(|(y, pair)| *y = pair[0]);
-                        }
-                        stride => {
-                            part.iter_mut().zip(x.iter().step_by(stride)).for_each(|(y, x)| *y = *x);
+                        1 => copy::<1>(x, to, piece.len),
+                        2 => copy::<2>(x, to, piece.len),
+                        s => {
+                            to.iter_mut().zip(x.iter().step_by(s)).take(piece.len).for_each(|(y, x)| *y = *x)
                         }
                     }
                 }
+                row[done..n].fill(0.0);
             }
         }
+    }
+}
+
+/// Copies `n` elements that lie `STRIDE` apart, in vectors that may write beyond the last one.
+#[inline(always)]
+fn copy<const STRIDE: usize>(x: &[f32], to: &mut [f32], n: usize) {
+    const LANES: usize = 16;
+    let mut at = 0;
+    while at < n {
+        let from = x.get(at * STRIDE..(at + LANES) * STRIDE);
+        let (Some(from), Some(whole)) = (from, to.get_mut(at..at + LANES)) else { break };
+        for i in 0..LANES {
+            whole[i] = from[i * STRIDE];
+        }
+        at += LANES;
+    }
+    for at in at..n {
+        to[at] = x[at * STRIDE];
     }
 }

@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 
 use super::tile;
-use crate::dtype::DType;
+use crate::dtype::{DType, Element};
 use crate::kernel::KernelError;
 use crate::ops::real::{Real, activate_all};
 use crate::ops::{Activation, par};
@@ -204,12 +204,12 @@ pub(crate) fn product<T: Real>(
 }
 
 /// The elements as what they are, where they are `f32`.
-pub(crate) fn as_f32s<T: Real>(values: &[T]) -> Option<&[f32]> {
+pub(crate) fn as_f32s<T: Element>(values: &[T]) -> Option<&[f32]> {
     (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice(values).ok()).flatten()
 }
 
 /// As [`as_f32s`], to write.
-pub(crate) fn as_f32s_mut<T: Real>(values: &mut [T]) -> Option<&mut [f32]> {
+pub(crate) fn as_f32s_mut<T: Element>(values: &mut [T]) -> Option<&mut [f32]> {
     (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()
 }
 

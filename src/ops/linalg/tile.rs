@@ -13,8 +13,16 @@ use super::product::Threads;
 use crate::ops::real::activate_all;
 use crate::ops::{Activation, par};
 
-/// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers, with 4 rows 16.
+/// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers. Where there are 16 (those of 8 elements),
+/// 2 vectors and 6 rows do.
 const VECTORS: usize = 3;
+/// Elements of columns that are multiplied together, if more than one strip of them: they stay in the first cache,
+/// and rows of the output are written in longer pieces.
+const TOGETHER: usize = 4 << 10;
+/// Columns behind the last whole vector, at most, that are computed by themselves, as products of a row and a column.
+const DOTS: usize = 4;
+/// Columns of the left operand from which on that is faster than one more vector.
+const DOTS_FROM: usize = 64;
 /// Elements of a unit that columns are shared out in: a multiple of every CPU's vector.
 const UNIT: usize = 16;
 /// Multiplications below which one thread is faster.
@@ -155,7 +163,7 @@ impl<C: Columns> Tiled<'_, C> {
     /// The rows `rows`, which begin at row `row` and column `column` of the output.
     fn task(&self, row: usize, column: usize, mut rows: Vec<&mut [f32]>) {
         let mut panel = PANEL.take();
-        let needed = self.depth * VECTORS * UNIT;
+        let needed = ((self.depth + UNIT) * VECTORS * UNIT).max(TOGETHER);
         if panel.len() < needed {
             panel.resize(needed, 0.0);
         }
@@ -179,48 +187,183 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let width = self.rows.first().map_or(0, |row| row.len());
-        let vectors = width.div_ceil(S::F32_LANES);
-        let tiles = vectors.div_ceil(VECTORS);
+        let rest = width % S::F32_LANES;
+        let dots = (1..=DOTS).contains(&rest) && self.of.depth >= DOTS_FROM;
+        let vectors = if dots { width / S::F32_LANES } else { width.div_ceil(S::F32_LANES) };
+        let most = if S::F32_LANES == 8 { 2 } else { VECTORS };
+        let together = (TOGETHER / (self.of.depth * most * S::F32_LANES).max(1)).max(1);
         let mut task = self;
-        for tile in 0..tiles {
-            let (from, to) = (vectors * tile / tiles, vectors * (tile + 1) / tiles);
-            let at = from * S::F32_LANES;
-            let n = (to * S::F32_LANES).min(width) - at;
-            match to - from {
-                1 => task.strip::<S, 1>(simd, at, n),
-                2 => task.strip::<S, 2>(simd, at, n),
-                _ => task.strip::<S, VECTORS>(simd, at, n),
+        let mut done = 0;
+        while done < vectors {
+            let left = vectors - done;
+            // A single vector at the end makes poor use of the registers: two strips of two are better.
+            let alone = left % most == 1 && most == VECTORS;
+            let whole = if alone { (left / most).saturating_sub(1) } else { left / most };
+            let (wide, strips) = match whole {
+                0 => (if alone && left > 1 { 2 } else { left.min(most) }, 1),
+                whole => (most, whole.min(together)),
+            };
+            let at = done * S::F32_LANES;
+            let n = (wide * strips * S::F32_LANES).min(width - at);
+            match wide {
+                1 => task.strips::<S, 1>(simd, at, n, strips),
+                2 => task.strips::<S, 2>(simd, at, n, strips),
+                _ => task.strips::<S, VECTORS>(simd, at, n, strips),
             }
+            done += wide * strips;
+        }
+        if dots {
+            task.dots(simd, width - rest, rest);
         }
     }
 }
 
 impl<C: Columns> Task<'_, '_, '_, C> {
-    /// `V` vectors of columns from `at` of the task on, `n` elements that count, of all rows.
+    /// `strips` times `V` vectors of columns from `at` of the task on, `n` elements that count, of all rows.
     #[inline(always)]
-    fn strip<S: Simd, const V: usize>(&mut self, simd: S, at: usize, n: usize) {
+    fn strips<S: Simd, const V: usize>(&mut self, simd: S, at: usize, n: usize, strips: usize) {
         let pitch = V * S::F32_LANES;
-        let Some(panel) = self.panel.get_mut(..self.of.depth * pitch) else { return };
-        self.of.columns.fill(self.column + at, n, pitch, panel);
-        let (panel, _) = S::as_simd_f32s(panel);
+        let len = self.of.depth * pitch;
+        let Some(panels) = self.panel.get_mut(..len * strips) else { return };
+        for strip in 0..strips {
+            let n = (n - strip * pitch).min(pitch);
+            self.of.columns.fill(
+                self.column + at + strip * pitch,
+                n,
+                pitch,
+                &mut panels[strip * len..][..len],
+            );
+        }
+        let place = Place { column: self.column, at, n, strips };
+        let (panels, _) = S::as_simd_f32s(panels);
         let mut rest = &mut *self.rows;
         let mut row = self.row;
-        // Registers: 16 with vectors of 8, else 32.
         while S::F32_LANES != 8 && rest.len() >= 8 {
             let (now, later) = rest.split_at_mut(8);
-            block::<S, C, 8, V>(simd, self.of, row, self.column, panel, now, at, n);
+            blocks::<S, C, 8, V>(simd, self.of, row, place, panels, now);
             (rest, row) = (later, row + 8);
+        }
+        while S::F32_LANES == 8 && rest.len() >= 6 {
+            let (now, later) = rest.split_at_mut(6);
+            blocks::<S, C, 6, V>(simd, self.of, row, place, panels, now);
+            (rest, row) = (later, row + 6);
         }
         while rest.len() >= 4 {
             let (now, later) = rest.split_at_mut(4);
-            block::<S, C, 4, V>(simd, self.of, row, self.column, panel, now, at, n);
+            blocks::<S, C, 4, V>(simd, self.of, row, place, panels, now);
             (rest, row) = (later, row + 4);
         }
+        while rest.len() >= 2 {
+            let (now, later) = rest.split_at_mut(2);
+            blocks::<S, C, 2, V>(simd, self.of, row, place, panels, now);
+            (rest, row) = (later, row + 2);
+        }
         for now in rest.chunks_mut(1) {
-            block::<S, C, 1, V>(simd, self.of, row, self.column, panel, now, at, n);
+            blocks::<S, C, 1, V>(simd, self.of, row, place, panels, now);
             row += 1;
         }
     }
+
+    /// The `n` columns from `at` of the task on, of all rows.
+    #[inline(always)]
+    fn dots<S: Simd>(&mut self, simd: S, at: usize, n: usize) {
+        let (depth, pitch) = (self.of.depth, self.of.depth.next_multiple_of(S::F32_LANES));
+        let Some((panel, columns)) = self.panel.split_at_mut_checked(depth * UNIT) else { return };
+        self.of.columns.fill(self.column + at, n, UNIT, panel);
+        for (k, panel) in panel.chunks_exact(UNIT).enumerate() {
+            for c in 0..n {
+                columns[c * pitch + k] = panel[c];
+            }
+        }
+        let of = self.of;
+        let a = |row: usize| &of.a[row * of.a_row..][..depth];
+        for (i, rows) in self.rows.chunks_mut(4).enumerate() {
+            let row = self.row + 4 * i;
+            // Rows that are not there repeat the last one.
+            let last = row + rows.len() - 1;
+            let four = [a(row), a(last.min(row + 1)), a(last.min(row + 2)), a(last.min(row + 3))];
+            let sums = dots::<S, 4>(simd, four, columns, pitch, n);
+            for (i, (out, sums)) in rows.iter_mut().zip(sums).enumerate() {
+                for c in 0..n {
+                    let out = &mut out[at + c];
+                    let start = match of.start {
+                        Start::Zero => 0.0,
+                        Start::Output => *out,
+                        Start::PerRow(bias) => bias[row + i],
+                        Start::PerColumn(bias) => bias[self.column + at + c],
+                    };
+                    *out = of.activation.apply(start + sums[c]);
+                }
+            }
+        }
+    }
+}
+
+/// Columns of a task: `strips` strips from `at` on, `n` elements; the task begins at `column` of the output.
+#[derive(Clone, Copy)]
+struct Place {
+    column: usize,
+    at: usize,
+    n: usize,
+    strips: usize,
+}
+
+/// The tiles of `R` rows from `row` on.
+#[inline(always)]
+fn blocks<S: Simd, C, const R: usize, const V: usize>(
+    simd: S,
+    of: &Tiled<'_, C>,
+    row: usize,
+    place: Place,
+    panels: &[S::f32s],
+    rows: &mut [&mut [f32]],
+) {
+    let pitch = V * S::F32_LANES;
+    for strip in 0..place.strips {
+        let at = place.at + strip * pitch;
+        let n = (place.n - strip * pitch).min(pitch);
+        let panel = &panels[strip * of.depth * V..][..of.depth * V];
+        block::<S, C, R, V>(simd, of, row, place.column, panel, rows, at, n);
+    }
+}
+
+/// The sums of products of `R` rows with each of `n` columns of `depth` elements, which lie `pitch` apart.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+fn dots<S: Simd, const R: usize>(
+    simd: S,
+    rows: [&[f32]; R],
+    columns: &[f32],
+    pitch: usize,
+    n: usize,
+) -> [[f32; DOTS]; R] {
+    let mut sums = [[0.0; DOTS]; R];
+    for c in 0..n {
+        let column = &columns[c * pitch..][..pitch];
+        let (column, _) = S::as_simd_f32s(column);
+        let mut partial = [simd.splat_f32s(0.0); R];
+        let mut tails: [&[f32]; R] = [&[]; R];
+        let whole = rows[0].len() / S::F32_LANES;
+        let mut vectors: [&[S::f32s]; R] = [&[]; R];
+        for i in 0..R {
+            let (full, tail) = S::as_simd_f32s(rows[i]);
+            (vectors[i], tails[i]) = (&full[..whole], tail);
+        }
+        for k in 0..whole {
+            for i in 0..R {
+                partial[i] = simd.mul_add_e_f32s(vectors[i][k], column[k], partial[i]);
+            }
+        }
+        let behind = &columns[c * pitch + whole * S::F32_LANES..];
+        for i in 0..R {
+            let mut sum = simd.reduce_sum_f32s(partial[i]);
+            for (x, y) in tails[i].iter().zip(behind) {
+                sum += x * y;
+            }
+            sums[i][c] = sum;
+        }
+    }
+    sums
 }
 
 /// One tile: `R` rows from `row` on, columns from `at` of the task's on, which begin at `column`.
@@ -330,7 +473,16 @@ mod tests {
     #[test]
     fn every_split_computes_the_definition() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
-        for (m, n, depth) in [(67, 131, 70), (3, 5, 2), (200, 17, 100), (1, 4000, 90), (9, 48, 0)] {
+        for (m, n, depth) in [
+            (67, 131, 70),
+            (3, 5, 2),
+            (200, 17, 100),
+            (1, 4000, 90),
+            (9, 48, 0),
+            (41, 49, 77),
+            (6, 4, 64),
+            (13, 36, 96),
+        ] {
             let (a, b, bias) = (values(m * depth, 1), values(depth * n, 2), values(m, 3));
             let columns = &Rows { data: &b, row: n };
             let per_column = values(n, 4);

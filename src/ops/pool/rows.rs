@@ -6,8 +6,11 @@ use rayon::prelude::*;
 use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::Element;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::linalg::product::{as_f32s, as_f32s_mut};
+use crate::ops::linalg::tile::has_vectors;
+use crate::ops::planes::{Largest, Planes};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
-use crate::ops::{WindowAxis, par};
+use crate::ops::{Activation, WindowAxis, par};
 use crate::spirv::wide::wide;
 
 /// Comparisons that one task of a pool has at least.
@@ -73,9 +76,15 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
             });
             return Ok(());
         }
-        let least =
-            (PART / (out_plane * dims.axes.iter().map(|a| a.kernel).product::<usize>()).max(1)).max(1);
+        let taps = dims.axes.iter().map(|a| a.kernel).product::<usize>();
+        let least = (PART / (out_plane * taps).max(1)).max(1);
+        let planes = Planes::new(&dims.axes).filter(|_| has_vectors() && in_plane > 0);
+        let no_taps = vec![0.0; taps];
         par::share(y.chunks_mut(out_plane * least).enumerate(), |(part, y)| {
+            if let (Some(planes), Some(x), Some(y)) = (&planes, as_f32s(x), as_f32s_mut(y)) {
+                let of = |i| (&x[(part * least + i) * in_plane..], &no_taps[..], Largest);
+                return planes.run(of, &Activation::None, y);
+            }
             for (i, y) in y.chunks_mut(out_plane).enumerate() {
                 let i = part * least + i;
                 let x = x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]);

@@ -1,0 +1,587 @@
+//! Convolutions of 3 by 3 taps with fewer multiplications: Winograd's F(4x4, 3x3).
+//!
+//! Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016): tiles of 6 by 6 inputs and the taps are
+//! transformed, multiplied element by element and summed over the channels, and transformed back to 4 by 4
+//! outputs: 36 multiplications for 144. The points of interpolation are not theirs but 0, A, -A, B, -B and infinity,
+//! with which the rounding errors are about twice those of the plain sum (Barabasz, Anderson, Soodhalter and
+//! Gregg, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", 2020).
+
+use std::cell::Cell;
+
+use pulp::{Simd, WithSimd};
+
+use crate::ops::linalg::product::Threads;
+use crate::ops::linalg::tile::{bounds, clamp};
+use crate::ops::real::activate_in;
+use crate::ops::{Activation, WindowAxis, par};
+
+/// The points of interpolation, exact in few bits.
+const A: f32 = 11.0 / 16.0;
+const B: f32 = 3.0 / 2.0;
+const A2: f32 = A * A;
+const B2: f32 = B * B;
+
+/// Outputs of a tile along an axis, and inputs.
+const OUT: usize = 4;
+const IN: usize = 6;
+/// Elements of a transformed tile.
+const POINTS: usize = IN * IN;
+/// Tiles that are transformed together; a multiple of every CPU's vector.
+const GROUP: usize = 16;
+/// Output channels of a task.
+const CHANNELS: usize = 8;
+/// Input channels whose taps for `CHANNELS` output channels fill a group.
+const PAIR: usize = GROUP / CHANNELS;
+/// Groups that are multiplied together.
+const GROUPS: usize = 3;
+/// Elements of transformed input that are made at a time, at most where that is enough for `GROUPS`.
+const BLOCK: usize = 1 << 18;
+
+thread_local! {
+    /// Transformed input, of the thread that shares the work out.
+    static INPUT: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Transformed taps and products.
+    static WORK: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// A convolution of one group of one image.
+pub(super) struct Winograd {
+    ic: usize,
+    h: WindowAxis,
+    w: WindowAxis,
+    /// Tiles in a row of tiles, and rows of tiles.
+    across: usize,
+    down: usize,
+    /// Of a group of tiles: how many rows of tiles it has, or into how many groups a row is cut.
+    rows: usize,
+    cuts: usize,
+}
+
+impl Winograd {
+    /// Nothing where it would not be faster.
+    pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Winograd> {
+        let this = Winograd::of(ic, axes)?;
+        // Instructions for each pair of channels, in vectors of a group: the plain sum, the products, and what
+        // the transforms of taps, input and output were measured to take.
+        let groups = this.groups();
+        let plain = 9 * (this.h.output * this.w.output).div_ceil(GROUP);
+        let ours = groups * POINTS + 17 + 500 * groups / oc.max(1) + 400 * groups / ic.max(1);
+        (oc >= CHANNELS && ours < plain * 4 / 5).then_some(this)
+    }
+
+    /// Nothing where the window is not 3 by 3 neighbours that move by one.
+    fn of(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Winograd> {
+        let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
+        if !flat || [h, w].iter().any(|a| a.kernel != 3 || a.stride != 1 || a.dilation != 1 || a.input == 0) {
+            return None;
+        }
+        let (across, down) = (w.output.div_ceil(OUT), h.output.div_ceil(OUT));
+        let (rows, cuts) = ((GROUP / across.max(1)).max(1), across.div_ceil(GROUP));
+        Some(Winograd { ic, h, w, across, down, rows, cuts })
+    }
+
+    fn groups(&self) -> usize {
+        self.down.div_ceil(self.rows) * self.cuts
+    }
+
+    /// The tiles of group `i`: the first row of tiles and how many, the first tile in a row and how many.
+    fn group(&self, i: usize) -> [usize; 4] {
+        let (row, first) = (i / self.cuts * self.rows, i % self.cuts * GROUP);
+        [row, self.rows.min(self.down - row), first, GROUP.min(self.across - first)]
+    }
+
+    /// `y = activation(conv(x, taps) + bias)`, of whole planes.
+    pub(super) fn run(
+        &self,
+        x: &[f32],
+        taps: &[f32],
+        bias: Option<&[f32]>,
+        activation: Activation,
+        y: &mut [f32],
+        threads: Threads,
+    ) {
+        let each = (BLOCK / (self.ic * POINTS * GROUP).max(1)).max(GROUPS);
+        let (in_plane, out_plane) = (self.h.input * self.w.input, self.h.output * self.w.output);
+        let mut input = INPUT.take();
+        for first in (0..self.groups()).step_by(each) {
+            let groups = first..self.groups().min(first + each);
+            let of_channel = groups.len() * POINTS * GROUP;
+            if input.len() < self.ic * of_channel {
+                input.resize(self.ic * of_channel, 0.0);
+            }
+            let input = &mut input[..self.ic * of_channel];
+            let transform = |(x, to): (&[f32], &mut [f32])| {
+                pulp::Arch::new().dispatch(Input { of: self, first, x, to });
+            };
+            let planes = x.chunks_exact(in_plane).zip(input.chunks_exact_mut(of_channel));
+            match threads {
+                Threads::One => planes.for_each(transform),
+                Threads::All => par::share(planes, transform),
+            }
+            let input = &*input;
+            let multiply = |(i, y): (usize, &mut [f32])| {
+                let channel = i * CHANNELS;
+                let taps = &taps[channel * self.ic * 9..];
+                let bias = bias.map(|bias| &bias[channel..]);
+                let mut work = WORK.take();
+                let of_taps = POINTS * GROUP * self.ic.div_ceil(PAIR);
+                let needed = of_taps + CHANNELS * POINTS * GROUPS * GROUP;
+                if work.len() < needed {
+                    work.resize(needed, 0.0);
+                }
+                let (work_taps, products) = work[..needed].split_at_mut(of_taps);
+                let scratch = Scratch { taps: work_taps, products };
+                let task = Output {
+                    of: self,
+                    first,
+                    groups: groups.len(),
+                    input,
+                    taps,
+                    bias,
+                    activation,
+                    scratch,
+                    y,
+                };
+                pulp::Arch::new().dispatch(task);
+                WORK.set(work);
+            };
+            let tasks = y.chunks_mut(CHANNELS * out_plane).enumerate();
+            match threads {
+                Threads::One => tasks.for_each(multiply),
+                Threads::All => par::share(tasks, multiply),
+            }
+        }
+        INPUT.set(input);
+    }
+}
+
+/// `1D` transform of the input.
+#[inline(always)]
+fn of_input<S: Simd>(simd: S, d: [S::f32s; IN]) -> [S::f32s; IN] {
+    let [both, sum] = [A2 * B2, -(A2 + B2)].map(
+        #[inline(always)]
+        |c| simd.splat_f32s(c),
+    );
+    let (a, b) = (simd.splat_f32s(A), simd.splat_f32s(B));
+    let (a2, b2) = (simd.splat_f32s(-A2), simd.splat_f32s(-B2));
+    let even_a = simd.mul_add_e_f32s(b2, d[2], d[4]);
+    let odd_a = simd.mul_f32s(a, simd.mul_add_e_f32s(b2, d[1], d[3]));
+    let even_b = simd.mul_add_e_f32s(a2, d[2], d[4]);
+    let odd_b = simd.mul_f32s(b, simd.mul_add_e_f32s(a2, d[1], d[3]));
+    [
+        simd.mul_add_e_f32s(both, d[0], simd.mul_add_e_f32s(sum, d[2], d[4])),
+        simd.add_f32s(even_a, odd_a),
+        simd.sub_f32s(even_a, odd_a),
+        simd.add_f32s(even_b, odd_b),
+        simd.sub_f32s(even_b, odd_b),
+        simd.mul_add_e_f32s(both, d[1], simd.mul_add_e_f32s(sum, d[3], d[5])),
+    ]
+}
+
+/// The same of the taps.
+#[inline(always)]
+fn of_taps<S: Simd>(simd: S, g: [S::f32s; 3]) -> [S::f32s; IN] {
+    const ZERO: f32 = 1.0 / (A2 * B2);
+    const AT_A: f32 = 1.0 / (2.0 * A2 * (A2 - B2));
+    const AT_B: f32 = 1.0 / (2.0 * B2 * (B2 - A2));
+    let (mut pairs, zero) = ([[g[0]; 2]; 2], simd.splat_f32s(0.0));
+    for (pair, (scale, p)) in pairs.iter_mut().zip([(AT_A, A), (AT_B, B)]) {
+        let scaled = simd.mul_add_e_f32s(simd.splat_f32s(scale), g[0], zero);
+        let even = simd.mul_add_e_f32s(simd.splat_f32s(scale * p * p), g[2], scaled);
+        let odd = simd.mul_f32s(simd.splat_f32s(scale * p), g[1]);
+        *pair = [simd.add_f32s(even, odd), simd.sub_f32s(even, odd)];
+    }
+    let [[a, minus_a], [b, minus_b]] = pairs;
+    [simd.mul_f32s(simd.splat_f32s(ZERO), g[0]), a, minus_a, b, minus_b, g[2]]
+}
+
+/// The way back.
+#[inline(always)]
+fn of_products<S: Simd>(simd: S, m: [S::f32s; IN]) -> [S::f32s; OUT] {
+    let (sum_a, odd_a) = (simd.add_f32s(m[1], m[2]), simd.sub_f32s(m[1], m[2]));
+    let (sum_b, odd_b) = (simd.add_f32s(m[3], m[4]), simd.sub_f32s(m[3], m[4]));
+    let at_b = simd.mul_f32s(simd.splat_f32s(B), odd_b);
+    let at_b2 = simd.mul_f32s(simd.splat_f32s(B2), sum_b);
+    let at_b3 = simd.mul_add_e_f32s(simd.splat_f32s(B * B2), odd_b, m[5]);
+    [
+        simd.add_f32s(m[0], simd.add_f32s(sum_a, sum_b)),
+        simd.mul_add_e_f32s(simd.splat_f32s(A), odd_a, at_b),
+        simd.mul_add_e_f32s(simd.splat_f32s(A2), sum_a, at_b2),
+        simd.mul_add_e_f32s(simd.splat_f32s(A * A2), odd_a, at_b3),
+    ]
+}
+
+/// Transforms one channel of the input for the groups from `first` on: `POINTS` times `GROUP` elements for each.
+struct Input<'a> {
+    of: &'a Winograd,
+    first: usize,
+    x: &'a [f32],
+    to: &'a mut [f32],
+}
+
+impl WithSimd for Input<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "lanes and points are counted alike in several arrays")]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Input { of, first, x, to } = self;
+        for (i, to) in to.chunks_exact_mut(POINTS * GROUP).enumerate() {
+            let [row, rows, column, columns] = of.group(first + i);
+            let mut tiles = [[[0.0f32; GROUP]; IN]; IN];
+            for v in 0..IN {
+                // The elements that tiles begin with, and those that the next ones do.
+                let mut now = [0.0f32; GROUP * OUT];
+                let mut next = [0.0f32; GROUP * OUT];
+                for r in 0..rows {
+                    let at = r * columns * OUT;
+                    let Some(line) = of.line(x, (row + r) * OUT + v) else { continue };
+                    of.copy(line, column * OUT, &mut now[at..][..columns * OUT]);
+                    of.copy(line, column * OUT + OUT, &mut next[at..][..columns * OUT]);
+                }
+                for j in 0..OUT {
+                    for lane in 0..GROUP {
+                        tiles[v][j][lane] = now[lane * OUT + j];
+                    }
+                }
+                for j in 0..IN - OUT {
+                    for lane in 0..GROUP {
+                        tiles[v][OUT + j][lane] = next[lane * OUT + j];
+                    }
+                }
+            }
+            for part in (0..GROUP).step_by(S::F32_LANES) {
+                let zero = simd.splat_f32s(0.0);
+                let mut half = [[zero; IN]; IN];
+                for v in 0..IN {
+                    let mut line = [zero; IN];
+                    for u in 0..IN {
+                        line[u] = S::as_simd_f32s(&tiles[v][u][part..]).0[0];
+                    }
+                    half[v] = of_input(simd, line);
+                }
+                for u in 0..IN {
+                    let column = of_input(
+                        simd,
+                        [half[0][u], half[1][u], half[2][u], half[3][u], half[4][u], half[5][u]],
+                    );
+                    for v in 0..IN {
+                        let to = &mut to[(v * IN + u) * GROUP + part..][..S::F32_LANES];
+                        S::as_mut_simd_f32s(to).0[0] = column[v];
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Winograd {
+    /// The row of the input at a row of the padded input.
+    #[inline(always)]
+    fn line<'x>(&self, x: &'x [f32], padded: usize) -> Option<&'x [f32]> {
+        let row = usize::try_from(padded as i64 - self.h.pads[0]).ok().filter(|row| *row < self.h.input)?;
+        x.get(row * self.w.input..(row + 1) * self.w.input)
+    }
+
+    /// Elements of a row from a place of the padded row on; what is padding is left as it is.
+    #[inline(always)]
+    fn copy(&self, line: &[f32], padded: usize, to: &mut [f32]) {
+        let from = padded as i64 - self.w.pads[0];
+        let skip = usize::try_from(-from).unwrap_or(0).min(to.len());
+        let from = usize::try_from(from).unwrap_or(0).min(line.len());
+        let n = (to.len() - skip).min(line.len() - from);
+        to[skip..skip + n].copy_from_slice(&line[from..from + n]);
+    }
+}
+
+struct Scratch<'a> {
+    /// Of every pair of input channels and every point, a number for each of them and every output channel.
+    taps: &'a mut [f32],
+    /// Of every output channel, group and point, a number for every tile.
+    products: &'a mut [f32],
+}
+
+/// Some output channels of the groups from `first` on.
+struct Output<'a> {
+    of: &'a Winograd,
+    first: usize,
+    groups: usize,
+    input: &'a [f32],
+    taps: &'a [f32],
+    bias: Option<&'a [f32]>,
+    activation: Activation,
+    scratch: Scratch<'a>,
+    y: &'a mut [f32],
+}
+
+impl WithSimd for Output<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let plane = self.of.h.output * self.of.w.output;
+        let channels = (self.y.len() / plane).min(CHANNELS);
+        self.transform_taps(simd, channels);
+        for first in (0..self.groups).step_by(GROUPS) {
+            let groups = GROUPS.min(self.groups - first);
+            self.multiply(simd, first, groups);
+            for channel in 0..channels {
+                for group in 0..groups {
+                    self.store(simd, channel, group, self.first + first + group);
+                }
+            }
+        }
+        if bounds(self.activation).is_none() && self.first + self.groups == self.of.groups() {
+            activate_in(&self.activation, self.y);
+        }
+    }
+}
+
+impl Output<'_> {
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "taps and points are counted alike in several arrays")]
+    fn transform_taps<S: Simd>(&mut self, simd: S, channels: usize) {
+        /// Pairs that are taken apart together, so that no vector is loaded right behind its elements' stores.
+        const PAIRS: usize = 4;
+        let ic = self.of.ic;
+        for (block, to) in self.scratch.taps.chunks_mut(PAIRS * POINTS * GROUP).enumerate() {
+            let mut taken = [[0.0f32; PAIRS * GROUP]; 9];
+            let first = block * PAIRS * PAIR;
+            for channel in 0..channels {
+                let taps = &self.taps[channel * ic * 9..][first * 9..ic * 9];
+                for (c, taps) in taps.chunks_exact(9).take(PAIRS * PAIR).enumerate() {
+                    for t in 0..9 {
+                        taken[t][c * CHANNELS + channel] = taps[t];
+                    }
+                }
+            }
+            for (pair, to) in to.chunks_exact_mut(POINTS * GROUP).enumerate() {
+                for part in (0..GROUP).step_by(S::F32_LANES) {
+                    let zero = simd.splat_f32s(0.0);
+                    let mut half = [[zero; IN]; 3];
+                    for v in 0..3 {
+                        let mut line = [zero; 3];
+                        for u in 0..3 {
+                            line[u] = S::as_simd_f32s(&taken[v * 3 + u][pair * GROUP + part..]).0[0];
+                        }
+                        half[v] = of_taps(simd, line);
+                    }
+                    for u in 0..IN {
+                        let column = of_taps(simd, [half[0][u], half[1][u], half[2][u]]);
+                        for v in 0..IN {
+                            let to = &mut to[(v * IN + u) * GROUP + part..][..S::F32_LANES];
+                            S::as_mut_simd_f32s(to).0[0] = column[v];
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The products of `groups` groups, from group `first` of the input on.
+    #[inline(always)]
+    fn multiply<S: Simd>(&mut self, simd: S, first: usize, groups: usize) {
+        let each = GROUP / S::F32_LANES;
+        for point in 0..POINTS {
+            let mut at = 0;
+            while at < groups * each {
+                // Registers: 16 with vectors of 8, else 32.
+                if S::F32_LANES == GROUP && groups == GROUPS {
+                    self.block::<S, 8, 3>(simd, point, 0, first, at);
+                    at += 3;
+                } else if S::F32_LANES == GROUP && groups == 2 {
+                    self.block::<S, 8, 2>(simd, point, 0, first, at);
+                    at += 2;
+                } else if S::F32_LANES == GROUP {
+                    self.block::<S, 8, 1>(simd, point, 0, first, at);
+                    at += 1;
+                } else {
+                    self.block::<S, 4, 2>(simd, point, 0, first, at);
+                    self.block::<S, 4, 2>(simd, point, 4, first, at);
+                    at += 2;
+                }
+            }
+        }
+    }
+
+    /// `R` output channels from `channel` on, `V` vectors of tiles from vector `at` of group `first` on.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+    fn block<S: Simd, const R: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        point: usize,
+        channel: usize,
+        first: usize,
+        at: usize,
+    ) {
+        let each = GROUP / S::F32_LANES;
+        let mut from = [0; V];
+        for j in 0..V {
+            let (group, lane) = ((at + j) / each, (at + j) % each * S::F32_LANES);
+            from[j] = ((first + group) * POINTS + point) * GROUP + lane;
+        }
+        let mut sums = [[simd.splat_f32s(0.0); V]; R];
+        let of_channel = self.groups * POINTS * GROUP;
+        let pairs = self.scratch.taps.chunks_exact(POINTS * GROUP).zip(self.input.chunks(PAIR * of_channel));
+        for (taps, x) in pairs {
+            let taps = &taps[point * GROUP..][..GROUP];
+            for (x, taps) in x.chunks_exact(of_channel).zip(taps.chunks_exact(CHANNELS)) {
+                let taps = &taps[channel..channel + R];
+                let mut vectors = [simd.splat_f32s(0.0); V];
+                for j in 0..V {
+                    vectors[j] = S::as_simd_f32s(&x[from[j]..][..S::F32_LANES]).0[0];
+                }
+                for i in 0..R {
+                    let tap = simd.splat_f32s(taps[i]);
+                    for j in 0..V {
+                        sums[i][j] = simd.mul_add_e_f32s(tap, vectors[j], sums[i][j]);
+                    }
+                }
+            }
+        }
+        for i in 0..R {
+            for j in 0..V {
+                let (group, lane) = ((at + j) / each, (at + j) % each * S::F32_LANES);
+                let to = (((channel + i) * GROUPS + group) * POINTS + point) * GROUP + lane;
+                S::as_mut_simd_f32s(&mut self.scratch.products[to..][..S::F32_LANES]).0[0] = sums[i][j];
+            }
+        }
+    }
+
+    /// Transforms the products of a channel and a group, and writes its part of the output, group `number`.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "lanes and points are counted alike in several arrays")]
+    fn store<S: Simd>(&mut self, simd: S, channel: usize, group: usize, number: usize) {
+        let products =
+            &self.scratch.products[(channel * GROUPS + group) * POINTS * GROUP..][..POINTS * GROUP];
+        let bias = simd.splat_f32s(self.bias.map_or(0.0, |bias| bias[channel]));
+        let bounds = bounds(self.activation);
+        let mut lines = [[0.0f32; GROUP * OUT]; OUT];
+        let mut out = [[[0.0f32; GROUP]; OUT]; OUT];
+        for part in (0..GROUP).step_by(S::F32_LANES) {
+            let zero = simd.splat_f32s(0.0);
+            let mut half = [[zero; OUT]; IN];
+            for v in 0..IN {
+                let mut line = [zero; IN];
+                for u in 0..IN {
+                    line[u] = S::as_simd_f32s(&products[(v * IN + u) * GROUP + part..][..S::F32_LANES]).0[0];
+                }
+                half[v] = of_products(simd, line);
+            }
+            for u in 0..OUT {
+                let column = of_products(
+                    simd,
+                    [half[0][u], half[1][u], half[2][u], half[3][u], half[4][u], half[5][u]],
+                );
+                for v in 0..OUT {
+                    let mut sum = simd.add_f32s(column[v], bias);
+                    if let Some([low, high]) = bounds {
+                        sum = clamp(simd, sum, low, high);
+                    }
+                    S::as_mut_simd_f32s(&mut out[v][u][part..][..S::F32_LANES]).0[0] = sum;
+                }
+            }
+        }
+        for v in 0..OUT {
+            for lane in 0..GROUP {
+                for u in 0..OUT {
+                    lines[v][lane * OUT + u] = out[v][u][lane];
+                }
+            }
+        }
+        let of = self.of;
+        let (height, width) = (of.h.output, of.w.output);
+        let [row, rows, column, columns] = of.group(number);
+        let column = column * OUT;
+        let n = (columns * OUT).min(width - column);
+        let plane = &mut self.y[channel * height * width..][..height * width];
+        for r in 0..rows {
+            for v in 0..OUT.min(height - (row + r) * OUT) {
+                let to = &mut plane[((row + r) * OUT + v) * width + column..];
+                let from = &lines[v][r * columns * OUT..];
+                // What a row of one group has beyond its end is put right by the next row.
+                match (to.first_chunk_mut::<GROUP>(), from.first_chunk::<GROUP>()) {
+                    (Some(to), Some(from)) if of.cuts == 1 && n <= GROUP => *to = *from,
+                    _ => to[..n].copy_from_slice(&from[..n]),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Window;
+    use crate::ops::conv::Conv;
+    use crate::ops::conv::direct::tests::reference;
+    use crate::ops::test_util::{assert_near, facts, run_f32, tensor};
+
+    /// The sums have up to 1,530 terms of about 0.3, of which any may cancel out.
+    const NEAR: f64 = 1e-4;
+
+    /// Sizes with parts of tiles at both ends, several rows of tiles in a group, rows of several groups, parts of
+    /// `CHANNELS` and of pairs, several blocks, and padding that is not the same on all sides.
+    #[test]
+    fn tiles_compute_the_definition() {
+        let sizes = [
+            ([1, 16, 13, 13], 9, [1, 1, 1, 1]),
+            ([1, 7, 57, 11], 13, [1, 1, 1, 1]),
+            ([1, 3, 9, 75], 9, [1, 0, 2, 3]),
+            ([1, 5, 30, 27], 8, [0, 2, 1, 0]),
+            ([1, 4, 12, 14], 3, [-1, 1, 2, -2]),
+            ([1, 1, 3, 4], 1, [0, 0, 0, 0]),
+            ([1, 170, 26, 26], 2, [1, 1, 1, 1]),
+        ];
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        for (x, oc, pads) in sizes {
+            let window = Window { pads: pads.to_vec(), ..Window::default() };
+            let op = Conv { window, ..Conv::default() };
+            let (x, w, b) = (tensor(&x, 1), tensor(&[oc, x[1], 3, 3], 2), tensor(&[oc], 3));
+            let inputs = [Some(x.clone()), Some(w.clone()), Some(b.clone())];
+            let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
+            let tiles = Winograd::of(dims.ic, &dims.axes).unwrap();
+            let values = [&x, &w, &b].map(|t| t.to_f32s().unwrap());
+            let run = |bias: Option<&[f32]>, activation, threads| {
+                let mut y = vec![9.0f32; dims.out_len()];
+                pool.install(|| tiles.run(&values[0], &values[1], bias, activation, &mut y, threads));
+                crate::graph::Tensor::new([y.len()], &y).unwrap()
+            };
+            let want: Vec<f64> = reference(&op, &x, &w, Some(&b)).1.iter().map(|v| v.max(0.0)).collect();
+            assert_near(&run(Some(&values[2]), Activation::Relu, Threads::One), &want, NEAR);
+            assert_near(&run(Some(&values[2]), Activation::Relu, Threads::All), &want, NEAR);
+            let silu = |v: &f64| v / (1.0 + (-v).exp());
+            let want: Vec<f64> = reference(&op, &x, &w, None).1.iter().map(silu).collect();
+            assert_near(&run(None, Activation::Silu, Threads::All), &want, NEAR);
+        }
+    }
+
+    #[test]
+    fn convolutions_in_groups_use_tiles() {
+        let op = Conv {
+            window: Window { pads: vec![1, 1, 1, 1], ..Window::default() },
+            group: 2,
+            ..Conv::default()
+        };
+        let (x, w) = (tensor(&[1, 48, 28, 12], 1), tensor(&[96, 24, 3, 3], 2));
+        let inputs = [Some(x.clone()), Some(w.clone())];
+        let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
+        assert!(Winograd::new(dims.ic, dims.oc, &dims.axes).is_some());
+        assert_near(&run_f32(&op, &inputs).unwrap(), &reference(&op, &x, &w, None).1, NEAR);
+    }
+
+    #[test]
+    fn only_what_gets_faster_is_done_in_tiles() {
+        let of = |ic, oc, output: usize, stride: usize| {
+            let input = output * stride;
+            let a = WindowAxis { input, output, kernel: 3, stride, dilation: 1, pads: [1, 1] };
+            Winograd::new(ic, oc, &[WindowAxis::UNIT, a, a]).is_some()
+        };
+        assert!(of(64, 64, 56, 1));
+        assert!(!of(64, 64, 28, 2));
+        assert!(!of(64, 64, 7, 1));
+        assert!(!of(3, 64, 224, 1));
+        assert!(!of(64, 4, 56, 1));
+    }
+}

@@ -1,0 +1,425 @@
+//! Windows over one plane each, in vector registers: depthwise convolutions and pools.
+//!
+//! The padded input is kept as rows of one pitch, so that a tap reads neighbours for neighbouring outputs. Where
+//! the window moves by two columns, the columns between are computed as well and left out when the results
+//! are stored: that is cheaper than to take the input apart.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use pulp::{Simd, WithSimd};
+
+use super::activation::Activation;
+use super::linalg::tile::{bounds, clamp};
+use super::real::activate_in;
+use super::window::WindowAxis;
+
+/// Rows of the output that are summed side by side.
+const ROWS: usize = 4;
+/// The longest vector.
+const LANES: usize = 16;
+/// Columns that are computed together where every second one is left out.
+const PAIRS: usize = 2 * LANES;
+
+thread_local! {
+    static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// What is made of the elements under a window.
+pub(crate) trait Gather: Copy {
+    /// What padding holds.
+    const PADDING: f32;
+    /// The value before the first element.
+    fn first(self) -> f32;
+    /// The value with one more element, `x`, whose tap is `tap`.
+    fn step<S: Simd>(simd: S, tap: S::f32s, x: S::f32s, so_far: S::f32s) -> S::f32s;
+}
+
+/// The sum of products with the taps, and a bias.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum(pub(crate) f32);
+
+impl Gather for Sum {
+    const PADDING: f32 = 0.0;
+
+    fn first(self) -> f32 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn step<S: Simd>(simd: S, tap: S::f32s, x: S::f32s, so_far: S::f32s) -> S::f32s {
+        simd.mul_add_e_f32s(tap, x, so_far)
+    }
+}
+
+/// The largest element; one that is not a number is passed over.
+#[derive(Clone, Copy)]
+pub(crate) struct Largest;
+
+impl Gather for Largest {
+    const PADDING: f32 = f32::NEG_INFINITY;
+
+    fn first(self) -> f32 {
+        f32::NEG_INFINITY
+    }
+
+    #[inline(always)]
+    fn step<S: Simd>(simd: S, _: S::f32s, x: S::f32s, so_far: S::f32s) -> S::f32s {
+        simd.select_f32s(simd.greater_than_f32s(x, so_far), x, so_far)
+    }
+}
+
+/// Where the elements of the input lie in the scratch memory.
+pub(crate) struct Planes {
+    h: WindowAxis,
+    w: WindowAxis,
+    /// Rows of the padded plane.
+    rows: usize,
+    /// Elements from one of them to the next.
+    pitch: usize,
+    /// The padded plane's first element: elements of the input then begin where vectors do.
+    lead: usize,
+    /// For every tap the element that the first output reads, from the padded plane's first one on.
+    offsets: Vec<usize>,
+    /// Whether the input needs no padding, and lies as the padded plane does.
+    whole: bool,
+    /// Whether the window has 3 by 3 neighbouring elements and moves by one row and column.
+    three: bool,
+}
+
+impl Planes {
+    /// Nothing for windows over three axes, and those that move by more than two columns.
+    pub(crate) fn new(&[d, h, w]: &[WindowAxis; 3]) -> Option<Planes> {
+        if d.kernel != 1 || d.input != 1 || d.output != 1 || d.pads != [0, 0] || w.stride > 2 {
+            return None;
+        }
+        let reach = |a: &WindowAxis| {
+            let taps = a.kernel.checked_sub(1)?.checked_mul(a.dilation)?;
+            a.output.checked_sub(1)?.checked_mul(a.stride)?.checked_add(taps)?.checked_add(1)
+        };
+        let (rows, across) = (reach(&h)?, reach(&w)?);
+        let whole = rows <= h.input && across <= w.input && h.pads[0] == 0 && w.pads[0] == 0;
+        let pitch = if whole { w.input } else { across.checked_next_multiple_of(LANES)? };
+        // Mostly padding: not worth the memory.
+        if rows.checked_mul(pitch)? > 4 * (h.output * w.output + h.input * w.input) + (1 << 12) {
+            return None;
+        }
+        let place = |t: usize| t / w.kernel * h.dilation * pitch + t % w.kernel * w.dilation;
+        let offsets = (0..h.kernel * w.kernel).map(place).collect();
+        let lead = usize::try_from(w.pads[0]).unwrap_or(0).wrapping_neg() % LANES;
+        let three = [h, w].iter().all(|a| a.kernel == 3 && a.stride == 1 && a.dilation == 1);
+        Some(Planes { h, w, rows, pitch, lead, offsets, whole, three })
+    }
+
+    /// Computes the planes of `y`; `of` gives the input from the plane of each on, the taps and the kind.
+    pub(crate) fn run<'a, G: Gather>(
+        &self,
+        of: impl Fn(usize) -> (&'a [f32], &'a [f32], G),
+        activation: &Activation,
+        y: &mut [f32],
+    ) {
+        let len = self.len();
+        let mut scratch = SCRATCH.take();
+        if scratch.len() < len + LANES {
+            scratch.resize(len + LANES, 0.0);
+        }
+        let aligned = scratch.as_ptr().align_offset(LANES * size_of::<f32>()).min(LANES);
+        let padded = &mut scratch[aligned..][..len];
+        // What is padding stays so for every plane.
+        padded.fill(G::PADDING);
+        pulp::Arch::new().dispatch(Run { planes: self, of, activation, padded, y, kind: PhantomData });
+        SCRATCH.set(scratch);
+    }
+
+    /// Elements of the padded plane, and those behind it that vectors read.
+    fn len(&self) -> usize {
+        self.lead + self.rows * self.pitch + 2 * PAIRS
+    }
+
+    /// Copies the plane that `x` begins with. What a vector has beyond the end of a row is put right by the
+    /// padding behind it and by the next row.
+    #[inline(always)]
+    fn fill<S: Simd>(&self, simd: S, padding: f32, x: &[f32], padded: &mut [f32]) {
+        let (h, w) = (&self.h, &self.w);
+        // Negative padding leaves elements out.
+        let before = [h, w].map(|a| usize::try_from(a.pads[0]).unwrap_or(0));
+        let skip = [h, w].map(|a| usize::try_from(-a.pads[0]).unwrap_or(0));
+        let lines = h.input.saturating_sub(skip[0]).min(self.rows.saturating_sub(before[0]));
+        let n = w.input.saturating_sub(skip[1]).min(self.pitch.saturating_sub(before[1]));
+        if n == 0 {
+            return;
+        }
+        let padding = simd.splat_f32s(padding);
+        for line in 0..lines {
+            let x = &x[(line + skip[0]) * w.input + skip[1]..];
+            let to = &mut padded[self.lead + (line + before[0]) * self.pitch + before[1]..];
+            let vectors = n.div_ceil(S::F32_LANES);
+            let (whole, _) = S::as_simd_f32s(x);
+            if let (Some(x), Some(to)) = (whole.get(..vectors), S::as_mut_simd_f32s(to).0.get_mut(..vectors))
+            {
+                for i in 0..vectors {
+                    to[i] = x[i];
+                }
+            } else {
+                to[..n].copy_from_slice(&x[..n]);
+            }
+            let (behind, _) = S::as_mut_simd_f32s(&mut to[n..][..S::F32_LANES]);
+            behind[0] = padding;
+        }
+    }
+}
+
+#[inline(always)]
+fn keep<S: Simd>(simd: S, x: S::f32s, bounds: Option<[f32; 2]>) -> S::f32s {
+    match bounds {
+        Some([low, high]) => clamp(simd, x, low, high),
+        None => x,
+    }
+}
+
+struct Run<'a, 'p, F, G> {
+    planes: &'p Planes,
+    of: F,
+    activation: &'p Activation,
+    padded: &'p mut [f32],
+    y: &'p mut [f32],
+    kind: PhantomData<(&'a [f32], G)>,
+}
+
+impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<'a, '_, F, G> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (h, w) = (&self.planes.h, &self.planes.w);
+        let (plane, bounds) = (h.output * w.output, bounds(*self.activation));
+        for i in 0..self.y.len() / plane {
+            let (x, taps, kind) = (self.of)(i);
+            let in_place = self.planes.whole && x.len() >= self.planes.len();
+            if !in_place {
+                self.planes.fill(simd, G::PADDING, x, self.padded);
+            }
+            let y = &mut self.y[i * plane..];
+            let padded = if in_place { x } else { &*self.padded };
+            let rows = Rows { of: self.planes, padded, taps, first: kind.first(), bounds };
+            let three = <&[f32; 9]>::try_from(taps).ok().filter(|_| self.planes.three);
+            if let Some(taps) = three.filter(|_| h.output >= ROWS) {
+                if w.output > S::F32_LANES {
+                    rows.three::<S, G, 2>(simd, taps, y);
+                } else {
+                    rows.three::<S, G, 1>(simd, taps, y);
+                }
+            } else if h.output >= ROWS {
+                rows.any::<S, G, ROWS>(simd, y);
+            } else {
+                rows.any::<S, G, 1>(simd, y);
+            }
+            if bounds.is_none() {
+                activate_in(self.activation, &mut y[..plane]);
+            }
+        }
+    }
+}
+
+/// The rows of one plane.
+struct Rows<'p> {
+    of: &'p Planes,
+    padded: &'p [f32],
+    taps: &'p [f32],
+    first: f32,
+    bounds: Option<[f32; 2]>,
+}
+
+impl Rows<'_> {
+    /// Windows of 3 by 3 neighbours, of which every row of the input is loaded once for `ROWS` rows of the output;
+    /// `V` vectors at a time.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+    fn three<S: Simd, G: Gather, const V: usize>(&self, simd: S, taps: &[f32; 9], y: &mut [f32]) {
+        let (rows, width, pitch) = (self.of.h.output, self.of.w.output, self.of.pitch);
+        let mut nine = [simd.splat_f32s(0.0); 9];
+        for i in 0..9 {
+            nine[i] = simd.splat_f32s(taps[i]);
+        }
+        let first = simd.splat_f32s(self.first);
+        let tiles = width.div_ceil(V * S::F32_LANES);
+        let span = tiles * V * S::F32_LANES + 2;
+        for group in 0..rows.div_ceil(ROWS) {
+            // The last rows are computed twice where they are less.
+            let row = (group * ROWS).min(rows - ROWS);
+            let padded = &self.padded[self.of.lead + row * pitch..];
+            let mut lines: [&[f32]; ROWS + 2] = [&[]; ROWS + 2];
+            for i in 0..ROWS + 2 {
+                lines[i] = &padded[i * pitch..][..span];
+            }
+            let y = &mut y[row * width..];
+            // Backwards: what a vector has beyond the end of a row is put right by the next row.
+            for at in (0..tiles).rev() {
+                let at = at * V * S::F32_LANES;
+                let mut sums = [[first; V]; ROWS];
+                for line in 0..ROWS + 2 {
+                    let x = &lines[line][at..at + V * S::F32_LANES + 2];
+                    for kw in 0..3 {
+                        let (x, _) = S::as_simd_f32s(&x[kw..][..V * S::F32_LANES]);
+                        for kh in 0..3 {
+                            if line >= kh && line < ROWS + kh {
+                                for j in 0..V {
+                                    let sum = &mut sums[line - kh][j];
+                                    *sum = G::step(simd, nine[kh * 3 + kw], x[j], *sum);
+                                }
+                            }
+                        }
+                    }
+                }
+                if let Some([low, high]) = self.bounds {
+                    for i in 0..ROWS {
+                        for j in 0..V {
+                            sums[i][j] = clamp(simd, sums[i][j], low, high);
+                        }
+                    }
+                }
+                for i in 0..ROWS {
+                    let to = &mut y[i * width + at..];
+                    if to.len() >= V * S::F32_LANES {
+                        let (to, _) = S::as_mut_simd_f32s(&mut to[..V * S::F32_LANES]);
+                        for j in 0..V {
+                            to[j] = sums[i][j];
+                        }
+                    } else {
+                        let mut whole = [0.0f32; 2 * LANES];
+                        let (vectors, _) = S::as_mut_simd_f32s(&mut whole[..V * S::F32_LANES]);
+                        for j in 0..V {
+                            vectors[j] = sums[i][j];
+                        }
+                        let n = (width - at).min(to.len()).min(V * S::F32_LANES);
+                        to[..n].copy_from_slice(&whole[..n]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Any window, `R` rows of the output at a time; it has as many.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+    fn any<S: Simd, G: Gather, const R: usize>(&self, simd: S, y: &mut [f32]) {
+        let (rows, width) = (self.of.h.output, self.of.w.output);
+        let first = simd.splat_f32s(self.first);
+        let step = self.of.h.stride * self.of.pitch;
+        for group in 0..rows.div_ceil(R) {
+            let row = (group * R).min(rows - R);
+            let padded = &self.padded[self.of.lead + row * step..];
+            let y = &mut y[row * width..];
+            for at in (0..width.div_ceil(S::F32_LANES)).rev() {
+                let at = at * S::F32_LANES;
+                if self.of.w.stride == 1 {
+                    let mut sums = [first; R];
+                    for (&offset, &tap) in self.of.offsets.iter().zip(self.taps) {
+                        let tap = simd.splat_f32s(tap);
+                        for i in 0..R {
+                            let (x, _) = S::as_simd_f32s(&padded[offset + i * step + at..][..S::F32_LANES]);
+                            sums[i] = G::step(simd, tap, x[0], sums[i]);
+                        }
+                    }
+                    for i in 0..R {
+                        store(simd, keep(simd, sums[i], self.bounds), width - at, &mut y[i * width + at..]);
+                    }
+                    continue;
+                }
+                let mut sums = [[first; 2]; R];
+                for (&offset, &tap) in self.of.offsets.iter().zip(self.taps) {
+                    let tap = simd.splat_f32s(tap);
+                    for i in 0..R {
+                        let x = &padded[offset + i * step + 2 * at..][..2 * S::F32_LANES];
+                        let (x, _) = S::as_simd_f32s(x);
+                        sums[i][0] = G::step(simd, tap, x[0], sums[i][0]);
+                        sums[i][1] = G::step(simd, tap, x[1], sums[i][1]);
+                    }
+                }
+                for i in 0..R {
+                    let mut pairs = [0.0f32; PAIRS];
+                    let (to, _) = S::as_mut_simd_f32s(&mut pairs);
+                    to[0] = keep(simd, sums[i][0], self.bounds);
+                    to[1] = keep(simd, sums[i][1], self.bounds);
+                    let mut even = [0.0f32; LANES];
+                    for j in 0..LANES {
+                        even[j] = pairs[2 * j];
+                    }
+                    let (even, _) = S::as_simd_f32s(&even);
+                    store(simd, even[0], width - at, &mut y[i * width + at..]);
+                }
+            }
+        }
+    }
+}
+
+/// Stores the first `n` elements of a vector, and the others where there is room.
+#[inline(always)]
+fn store<S: Simd>(_: S, from: S::f32s, n: usize, to: &mut [f32]) {
+    if to.len() >= S::F32_LANES {
+        S::as_mut_simd_f32s(to).0[0] = from;
+    } else {
+        let mut whole = [0.0f32; LANES];
+        S::as_mut_simd_f32s(&mut whole).0[0] = from;
+        let n = n.min(to.len());
+        to[..n].copy_from_slice(&whole[..n]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ops::test_util::values;
+
+    /// Axes whose windows fit.
+    fn axis(
+        sizes: std::ops::Range<usize>,
+        strides: std::ops::Range<usize>,
+    ) -> impl Strategy<Value = WindowAxis> {
+        (sizes, 1usize..6, strides, 1usize..3, -1i64..3, -1i64..3).prop_filter_map(
+            "no window fits",
+            |(input, kernel, stride, dilation, begin, end)| {
+                let padded = input as i64 + begin + end;
+                let room = padded - ((kernel - 1) * dilation + 1) as i64;
+                let output = usize::try_from(room).ok()? / stride + 1;
+                Some(WindowAxis { input, output, kernel, stride, dilation, pads: [begin, end] })
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn planes_compute_the_definition(
+            h in axis(1..12, 1..4), w in axis(1..80, 1..3), planes in 1usize..4, like_three in any::<bool>(),
+        ) {
+            let (mut h, mut w) = (h, w);
+            if like_three {
+                for a in [&mut h, &mut w] {
+                    *a = WindowAxis { output: a.input, kernel: 3, stride: 1, dilation: 1, pads: [1, 1], ..*a };
+                }
+            }
+            let Some(of) = Planes::new(&[WindowAxis::UNIT, h, w]) else { return Ok(()) };
+            let (from, to) = (h.input * w.input, h.output * w.output);
+            let (x, taps) = (values(planes * from, 1), values(h.kernel * w.kernel, 2));
+            let clip = Activation::Clip { low: -0.4, high: 0.6 };
+            let (mut sums, mut largest) = (vec![9.0; planes * to], vec![9.0; planes * to]);
+            of.run(|i| (&x[i * from..], &taps[..], Sum(0.1)), &clip, &mut sums);
+            of.run(|i| (&x[i * from..], &taps[..], Largest), &Activation::None, &mut largest);
+            for (i, (sum, largest)) in sums.iter().zip(&largest).enumerate() {
+                let (plane, oh, ow) = (i / to, i % to / w.output, i % w.output);
+                let (mut want, mut most) = (0.1f64, f32::NEG_INFINITY);
+                for (kh, kw) in (0..h.kernel).flat_map(|kh| (0..w.kernel).map(move |kw| (kh, kw))) {
+                    if let (Some(ih), Some(iw)) = (h.at(oh, kh), w.at(ow, kw)) {
+                        let x = x[plane * from + ih * w.input + iw];
+                        want += f64::from(x) * f64::from(taps[kh * w.kernel + kw]);
+                        most = most.max(x);
+                    }
+                }
+                prop_assert!((f64::from(*sum) - want.clamp(-0.4, 0.6)).abs() < 1e-5, "element {i}");
+                prop_assert_eq!(*largest, most);
+            }
+        }
+    }
+}
