@@ -23,21 +23,29 @@ struct Held {
 }
 
 fn main() -> Result<(), Error> {
-    let mut args = std::env::args().skip(1);
-    let device = args.next().unwrap_or_else(|| "auto".to_owned());
-    let count: usize = args.next().and_then(|count| count.parse().ok()).unwrap_or(4);
-    let models: Vec<String> = args.collect();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((device, count, models)) = arguments(&args) else {
+        eprintln!("usage: sharing DEVICE COUNT MODEL...");
+        std::process::exit(2);
+    };
     println!(
         "| parameters and pool | sessions | on the device | parameters on the host | intermediate tensors |"
     );
     println!("| --- | --- | --- | --- | --- |");
     for shared in [false, true] {
-        let held = measure(&device, count, &models, shared)?;
+        let held = measure(device, count, models, shared)?;
         let how = if shared { "shared" } else { "apart" };
         let sessions = count * models.len();
         println!("| {how} | {sessions} | {} | {} | {} |", held.device, held.host, held.arenas);
     }
     Ok(())
+}
+
+fn arguments(args: &[String]) -> Option<(&str, usize, &[String])> {
+    match args {
+        [device, count, models @ ..] if !models.is_empty() => Some((device, count.parse().ok()?, models)),
+        _ => None,
+    }
 }
 
 fn measure(device: &str, count: usize, models: &[String], shared: bool) -> Result<Held, Error> {
@@ -65,7 +73,7 @@ fn on_device(context: &Context) -> u64 {
 
 fn on_host(sessions: &[Session]) -> u64 {
     let constants = sessions.iter().flat_map(|s| s.graph().constants());
-    let mut regions: Vec<&Arc<HostRegion>> = constants.filter_map(|(_, t)| Some(t.region()?.0)).collect();
+    let mut regions: Vec<Arc<HostRegion>> = constants.filter_map(|(_, t)| Some(t.region()?.0)).collect();
     regions.sort_by_key(|region| Arc::as_ptr(region).addr());
     regions.dedup_by(|a, b| Arc::ptr_eq(a, b));
     regions.iter().map(|region| region.bytes() as u64).sum()

@@ -14,5 +14,7 @@ pub const MAX_NAME_BYTES: usize = 1 << 16;
 pub const MAX_DEPTH: usize = 32;
 /// The largest tensor, in bytes, that constant folding computes.
 pub const MAX_FOLDED_BYTES: usize = 64 << 20;
+/// The most dependencies of the nodes of a plan, where those of nodes that do nothing become those of their users.
+pub const MAX_DEPENDENCIES: usize = 1 << 22;
 /// The most iterations of one loop.
 pub const MAX_ITERATIONS: i64 = 1 << 30;

@@ -10,7 +10,7 @@ use onepool::kernel::KernelId;
 use onepool::loader::onnx::{load_onnx_bytes, read_tensor_pb, write_tensor_pb};
 use onepool::loader::params::{read_factory, read_params, write_params};
 use onepool::loader::tvm::{FunctionTable, GraphJson, TvmGraph};
-use onepool::spirv::opencl_c::{OpenClOptions, translate};
+use onepool::spirv::opencl_c::{OpenClImages, OpenClOptions, Planes, TexelFormats, translate};
 
 const ROUNDS: u64 = 3000;
 
@@ -258,13 +258,21 @@ fn mutate_words(seed: &[u32], r: &mut Numbers) -> Vec<u32> {
 #[test]
 fn spirv_to_opencl_c() {
     bound_memory();
-    let names =
-        ["softmax_f32", "top_k_merge_f16", "gemm_row_tex4", "conv_tile_f32", "activation_f16", "lstm_f32"];
+    let names = [
+        "pool_image_f32",
+        "softmax_f32",
+        "top_k_merge_f16",
+        "gemm_row_tex4",
+        "conv_tile_f32",
+        "activation_f16",
+        "lstm_f32",
+    ];
     let mut seeds: Vec<&[u32]> =
         names.iter().filter_map(|name| KernelId::by_name(name)).map(|id| id.info().spirv()).collect();
     seeds.extend(KernelId::all().step_by(40).map(|id| id.info().spirv()));
     assert!(seeds.len() > 6);
-    let options = OpenClOptions { fp64: true, ..OpenClOptions::default() };
+    let images = OpenClImages { texels: TexelFormats::ALL, planes: Planes::Lines };
+    let options = OpenClOptions { fp64: true, images, ..OpenClOptions::default() };
     let mut r = Numbers(0x9E37_79B9_7F4A_7C15);
     let mut translated = 0;
     for round in 0..2 * ROUNDS {

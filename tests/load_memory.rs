@@ -5,33 +5,17 @@
 use std::io::Write;
 use std::path::Path;
 
-use onepool::{Memory, Session, SharedRegion, loader};
+use onepool::backend::ContextDesc;
+use onepool::registry::Registry;
+use onepool::{Memory, Session, SharedRegion, Tensor, loader};
+
+use self::protobuf::{field, int};
+
+#[path = "support/protobuf.rs"]
+mod protobuf;
 
 const ROWS: usize = 8192;
 const BYTES: usize = ROWS * 4096 * 4;
-
-/// One field of a protobuf message: a length and bytes.
-fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut out = varint(number << 3 | 2);
-    out.extend(varint(bytes.len() as u64));
-    out.extend(bytes);
-    out
-}
-
-/// One field of a protobuf message: an integer.
-fn int(number: u64, value: u64) -> Vec<u8> {
-    [varint(number << 3), varint(value)].concat()
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
-}
 
 /// `y = x * w` for a row `x` of 8192 and a matrix `w` of 8192 x 4096.
 fn model(initializer: &[u8]) -> Vec<u8> {
@@ -86,6 +70,82 @@ fn check(path: &Path) {
     assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap(), [ROWS as f32 * 0.5; 4096]);
 }
 
+/// Convolutions with windows of 3 x 3 over one pixel, from 256 to 512 channels and back: of every window only the
+/// middle is used. Weights are in `w.bin`, from its start.
+fn convolutions(layers: usize) -> Vec<u8> {
+    let value = |number: u64, name: &str| {
+        let dims: Vec<u8> = [1, 256, 1, 1].iter().flat_map(|n| field(1, &int(1, *n))).collect();
+        let tensor = field(1, &[int(1, 1), field(2, &dims)].concat());
+        field(number, &[field(1, name.as_bytes()), field(2, &tensor)].concat())
+    };
+    let mut graph = field(2, b"convolutions");
+    for layer in 0..layers {
+        let (ic, oc) = CHANNELS[layer % 2];
+        let (x, w) = (if layer == 0 { "x".to_owned() } else { format!("y{layer}") }, format!("w{layer}"));
+        let y = if layer + 1 == layers { "y".to_owned() } else { format!("y{}", layer + 1) };
+        let pads: Vec<u8> = [1; 4].iter().flat_map(|p| int(8, *p)).collect();
+        // Type 7: integers.
+        let pads = field(5, &[field(1, b"pads"), pads, int(20, 7)].concat());
+        let names = [field(1, x.as_bytes()), field(1, w.as_bytes()), field(2, y.as_bytes())].concat();
+        graph.extend(field(1, &[names, field(4, b"Conv"), pads].concat()));
+        let dims: Vec<u8> = [oc, ic, 3, 3].iter().flat_map(|n| int(1, *n as u64)).collect();
+        let entry = |key: &str, value: &str| {
+            field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
+        };
+        let offset = (layer * CONV_BYTES).to_string();
+        let place = [entry("location", "w.bin"), entry("offset", &offset), int(14, 1)].concat();
+        graph.extend(field(5, &[dims, int(2, 1), field(8, w.as_bytes()), place].concat()));
+    }
+    graph.extend([value(11, "x"), value(12, "y")].concat());
+    [int(1, 8), field(7, &graph), field(8, &int(2, 18))].concat()
+}
+
+/// Input and output channels of even and odd layers.
+const CHANNELS: [(usize, usize); 2] = [(256, 512), (512, 256)];
+const CONV_BYTES: usize = 256 * 512 * 9 * 4;
+const LAYERS: usize = 14;
+
+/// Runs the convolutions on a context, on ones.
+fn convolve(path: &Path, context: &onepool::device::Context) -> Session {
+    let graph = loader::load(path).unwrap();
+    let mut session = Session::builder().graph(graph).context(context.clone()).build().unwrap();
+    session.set_input("x", &Tensor::new([1, 256, 1, 1], &[1.0f32; 256]).unwrap()).unwrap();
+    session.run().unwrap();
+    assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap(), [1.0; 256]);
+    session
+}
+
+/// Weights that a device reads in a packed layout only are in memory in that layout only.
+fn check_packed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = std::io::BufWriter::new(std::fs::File::create(dir.path().join("w.bin")).unwrap());
+    for layer in 0..LAYERS {
+        let (ic, oc) = CHANNELS[layer % 2];
+        let mut window = [layer as f32; 9];
+        window[4] = 1.0 / ic as f32;
+        for _ in 0..ic * oc {
+            file.write_all(bytemuck::cast_slice(&window)).unwrap();
+        }
+    }
+    file.flush().unwrap();
+    drop(file);
+    let path = dir.path().join("convolutions.onnx");
+    std::fs::write(&path, convolutions(2)).unwrap();
+    let context = Registry::with_defaults().open("vulkan", &ContextDesc::default()).unwrap();
+    // What the driver needs for the kernels themselves.
+    drop(convolve(&path, &context));
+    std::fs::write(&path, convolutions(LAYERS)).unwrap();
+    forget();
+    let before = peak();
+    let session = convolve(&path, &context);
+    let (bytes, ran) = (LAYERS * CONV_BYTES, peak() - before);
+    assert!(ran as f64 <= 1.2 * bytes as f64, "running on {bytes} bytes took {ran}");
+    let usage = context.usage();
+    assert!(usage.imported >= bytes as u64 && usage.allocated < CONV_BYTES as u64, "{usage:?}");
+    assert_eq!(session.graph().constants().count(), LAYERS);
+}
+
+/// One test, because the process's memory is measured.
 #[test]
 fn parameters_are_in_memory_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,4 +168,5 @@ fn parameters_are_in_memory_once() {
         std::fs::write(&inside, model(&[tensor(), field(9, &data)].concat())).unwrap();
     }
     check(&inside);
+    check_packed();
 }

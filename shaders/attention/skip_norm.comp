@@ -42,23 +42,8 @@ uint skip_first;
 
 #ifdef GROUPED
 const uint STEP = 256u;
-shared float parts[STEP];
-
-float total(float v)
-{
-    uint t = gl_LocalInvocationIndex;
-    parts[t] = v;
-    barrier();
-    for (uint step = STEP / 2u; step > 0u; step /= 2u) {
-        if (t < step) {
-            parts[t] += parts[t + step];
-        }
-        barrier();
-    }
-    float sum = parts[0];
-    barrier();
-    return sum;
-}
+#define LANES STEP
+#include "total.glsl"
 #else
 const uint STEP = 1u;
 
@@ -109,7 +94,8 @@ void main()
         }
         v = (v - mean) * inverse * float(scale[i]);
         y[first + i] = T(SHIFTED != 0u ? v + float(shift[i]) : v);
-    }    if (start == 0u) {
+    }
+    if (start == 0u) {
         if (STATS > 0u) {
             means[row] = mean;
         }

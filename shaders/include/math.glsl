@@ -128,7 +128,8 @@ float asinh_exact(float x)
 
 float acosh_exact(float x)
 {
-    float t = x - 1.0;
+    // Below -2 the square would overflow, which hides that there is no number.
+    float t = max(x, -2.0) - 1.0;
     return x > 1e9 ? log(x) + LN_2 : log1p(t + sqrt(t * (t + 2.0)));
 }
 

@@ -1,5 +1,6 @@
 // Matrix product: an invocation computes ROWS x COLS neighbouring elements. A is read four elements of a row
-// at a time, B four columns at a time, each in a layout where those lie in one texel.
+// at a time, B four columns at a time, each in a layout where those lie in one texel; with B_COLUMNS four elements
+// of a column of B lie in one, and k is a multiple of 4.
 // variant: tex    T=float VEC=vec4 TEXELS
 // variant: tex4   T=float VEC=vec4 TEXELS OUT4
 // variant: buf    T=float VEC=vec4
@@ -12,13 +13,13 @@
 #include "spec.glsl"
 #include "grid.glsl"
 #include "activation.glsl"
-#include "rows.glsl"
 
 LOCAL_SIZE(0, 8);
 SPEC(1, uint, ROWS, 8u);
 SPEC(2, uint, COLS, 8u);          // a multiple of 4
 SPEC(3, uint, BIASED, 0u);
 SPEC(4, uint, ACTIVATION, 0u);
+SPEC(5, uint, B_COLUMNS, 0u);
 
 #if defined(HALVES)
 layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer a;
@@ -43,16 +44,48 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 
+layout(push_constant) uniform Params
+{
+    uint count;             // invocations
+    uint m, n, k;
+    int a_first, b_first;   // where the first matrices begin, in texels
+    int a_row;              // texels from one row of A to the next
+    int b_row;              // texels from one row of B to the next, or from one column
+    int b_tile;             // texels from COLS columns of B to the next
+    int a_outer, a_inner;   // texels from one matrix to the next, of two batch axes
+    int b_outer, b_inner;
+    uint inner;             // size of the inner batch axis
+    uint y_first;           // where the output begins
+    uint c_row, c_col;      // distances of rows and columns of the summand
+    float alpha, beta;
+    float act_a, act_b;
+} p;
+
 const uint QUADS = COLS / 4u;
 
 vec4 sums[ROWS * QUADS];
 
 // Adds four products to every sum; `valid` of the four exist.
-void step_of(int a_at[ROWS], int b_at[QUADS], int b_row, uint valid)
+void step_of(int a_at[ROWS], int b_at[COLS], int b_row, uint valid)
 {
     vec4 rows[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         rows[r] = A(a_at[r]);
+    }
+    if (B_COLUMNS != 0u) {
+        [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
+            vec4 columns[4];
+            [[unroll]] for (uint s = 0u; s < 4u; ++s) {
+                columns[s] = B(b_at[4u * q + s] + b_row);
+            }
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                vec4 column = vec4(columns[0][i], columns[1][i], columns[2][i], columns[3][i]);
+                [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                    sums[r * QUADS + q] = fma(vec4(rows[r][i]), column, sums[r * QUADS + q]);
+                }
+            }
+        }
+        return;
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         if (i < valid) {
@@ -83,10 +116,17 @@ void main()
     int a_first = p.a_first + int(batch / p.inner) * p.a_outer + int(batch % p.inner) * p.a_inner;
     int b_first = p.b_first + int(batch / p.inner) * p.b_outer + int(batch % p.inner) * p.b_inner + int(tile) * p.b_tile;
     // Columns behind the last are read as the last, and not stored.
-    int b_at[QUADS];
-    [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
-        b_at[q] = b_first + int(min(q, (p.n - col - 1u) / 4u));
+    int b_at[COLS];
+    if (B_COLUMNS != 0u) {
+        [[unroll]] for (uint s = 0u; s < COLS; ++s) {
+            b_at[s] = b_first + int(min(s, p.n - col - 1u)) * p.b_row;
+        }
+    } else {
+        [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
+            b_at[q] = b_first + int(min(q, (p.n - col - 1u) / 4u));
+        }
     }
+    int b_step = B_COLUMNS != 0u ? 1 : 4 * p.b_row;
     int b_row = 0;
     int a_at[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
@@ -101,7 +141,7 @@ void main()
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             a_at[r] += 1;
         }
-        b_row += 4 * p.b_row;
+        b_row += b_step;
     }
     if ((p.k & 3u) != 0u) {
         step_of(a_at, b_at, b_row, p.k & 3u);

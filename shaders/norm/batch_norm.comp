@@ -1,8 +1,9 @@
 // Every channel scaled and shifted: y = (x - mean) / sqrt(var + epsilon) * scale + bias. An invocation does
 // RUN neighbouring elements, or texels where channels are whole texels.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
-// variant: tex  T=float TEXELS
+// variant: f32        T=float S=float
+// variant: f16        T=float16_t S=float16_t EXT_STORAGE16
+// variant: f16_stats  T=float16_t S=float EXT_STORAGE16
+// variant: tex        T=float S=float TEXELS
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -19,8 +20,8 @@ layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 #endif
 layout(set = 0, binding = 1, std430) readonly buffer Scale { T scale[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Bias { T bias[]; };
-layout(set = 0, binding = 3, std430) readonly buffer Mean { T mean[]; };
-layout(set = 0, binding = 4, std430) readonly buffer Var { T var[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Mean { S mean[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Var { S var[]; };
 #ifdef TEXELS
 layout(set = 0, binding = 5, std430) writeonly buffer Y { vec4 y[]; };
 #else

@@ -12,8 +12,8 @@ SPEC(1, uint, RUNNING, 2u);     // how many of the running statistics are wanted
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer OldMean { T old_mean[]; };
 layout(set = 0, binding = 2, std430) readonly buffer OldVar { T old_var[]; };
-layout(set = 0, binding = 3, std430) writeonly buffer Mean { T mean[]; };
-layout(set = 0, binding = 4, std430) writeonly buffer Var { T var[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Mean { float mean[]; };
+layout(set = 0, binding = 4, std430) writeonly buffer Var { float var[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer NewMean { T new_mean[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer NewVar { T new_var[]; };
 
@@ -25,25 +25,8 @@ layout(push_constant) uniform Params
     float momentum;
 } p;
 
-shared float part[64];
-
-// The sum of the parts of all invocations.
-float total(float own)
-{
-    uint lane = gl_LocalInvocationID.x;
-    part[lane] = own;
-    barrier();
-    for (uint half_ = 32u; half_ > 0u; half_ /= 2u) {
-        if (lane < half_) {
-            part[lane] += part[lane + half_];
-        }
-        barrier();
-    }
-    float sum = part[0];
-    // The parts are written again.
-    barrier();
-    return sum;
-}
+#define LANES 64u
+#include "total.glsl"
 
 void main()
 {
@@ -68,8 +51,8 @@ void main()
     if (lane != 0u) {
         return;
     }
-    mean[c] = T(center);
-    var[c] = T(spread);
+    mean[c] = center;
+    var[c] = spread;
     if (RUNNING >= 1u) {
         new_mean[c] = T(mix(center, float(old_mean[c]), p.momentum));
     }

@@ -40,23 +40,8 @@ uint first;
 
 #ifdef GROUPED
 const uint STEP = 256u;
-shared float parts[STEP];
-
-float total(float v)
-{
-    uint t = gl_LocalInvocationIndex;
-    parts[t] = v;
-    barrier();
-    for (uint step = STEP / 2u; step > 0u; step /= 2u) {
-        if (t < step) {
-            parts[t] += parts[t + step];
-        }
-        barrier();
-    }
-    float sum = parts[0];
-    barrier();
-    return sum;
-}
+#define LANES STEP
+#include "total.glsl"
 #else
 const uint STEP = 1u;
 

@@ -22,12 +22,12 @@ layout(push_constant) uniform Params
 bool better(T v, T best)
 {
 #ifdef FLOAT
-    // The first NaN wins, as in NumPy.
+    // A NaN wins, as in NumPy: the first, or with LAST the last.
+    if (isnan(v)) {
+        return LAST != 0u || !isnan(best);
+    }
     if (isnan(best)) {
         return false;
-    }
-    if (isnan(v)) {
-        return true;
     }
 #endif
     if (SMALLEST != 0u) {

@@ -188,10 +188,7 @@ fn crossings(report: &PlanReport, device: &dyn Fn(u32) -> String, out: &mut Outp
     if report.crossings.is_empty() {
         return Ok(());
     }
-    out.line(
-        "
-from one device to another",
-    )?;
+    out.line("\nfrom one device to another")?;
     let mut table = Table::new(["tensor", "from", "to", "bytes", "copied", "why"]);
     for c in &report.crossings {
         let (from, to) = (device(c.from), device(c.to));

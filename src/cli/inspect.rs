@@ -1,6 +1,6 @@
 //! `onepool inspect`: what a model is made of, and what running it takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::{load, open_table};
+use super::open::{load_on, open_table};
 use super::output::Output;
 use super::place::{self, PlaceArgs};
 use super::table::{Table, bytes};
@@ -38,7 +38,8 @@ pub(super) struct Args {
     /// The size of a dimension that the model only names: batch=1.
     #[arg(long, value_name = "SYMBOL=SIZE")]
     dim: Vec<String>,
-    /// The device that memory and cost are planned for; several make a table. Devices are opened only for `--place`.
+    /// The device that memory and cost are planned for; several make a table. Devices are opened only for `--place` and
+    /// for tensors that lie in images.
     #[arg(short, long)]
     device: Vec<String>,
     #[command(flatten)]
@@ -71,12 +72,12 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let summary = loader::summarize(&args.model, args.params.as_deref())?;
     let unsupported: Vec<String> =
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
-    let loaded = load(&args.model, args.params.as_deref(), out);
-    let (plan, not_planned, devices) = match &loaded {
-        Ok(graph) => planned(args, graph)?,
-        Err(e) if e.is_unsupported() => (None, Some(chain(e)), Vec::new()),
-        // The file is a model, and something in it is wrong.
-        Err(_) => (None, loaded.as_ref().err().map(|e| chain(e)), Vec::new()),
+    let table = table(args)?;
+    let apis: Vec<&str> = table.iter().map(|d| d.api).collect();
+    let (plan, not_planned, devices) = match load_on(&args.model, args.params.as_deref(), &apis, true, out) {
+        Ok((graph, moved)) => planned(args, &graph, moved, table)?,
+        // The file is a model, and something in it is wrong or not supported.
+        Err(e) => (None, Some(chain(&e)), Vec::new()),
     };
     if out.is_json() {
         out.json(&Report {
@@ -182,19 +183,31 @@ fn fallbacks(plan: &Plan, out: &mut Output) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The devices that are planned for.
+fn table(args: &Args) -> Result<Vec<DeviceInfo>, CliError> {
+    let registry = Registry::with_defaults();
+    let mut selectors = args.device.clone();
+    if selectors.is_empty() {
+        selectors.push(default_selector());
+    }
+    let mut table: Vec<DeviceInfo> = selectors.iter().map(|s| registry.find(s)).collect::<Result<_, _>>()?;
+    if !table.iter().any(|d| d.native) {
+        table.push(registry.find("cpu")?);
+    }
+    Ok(table)
+}
+
 type PlanOrReason = (Option<Plan>, Option<String>, Vec<String>);
 
-fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
-    let ios: Vec<IoInfo> = graph
-        .inputs()
-        .iter()
-        .map(|&id| {
-            let t = graph.tensor(id);
-            IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
-        })
-        .collect();
+fn planned(
+    args: &Args,
+    graph: &Graph,
+    moved: Vec<String>,
+    table: Vec<DeviceInfo>,
+) -> Result<PlanOrReason, CliError> {
+    let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
     let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
-    let sizes = dims(&args.dim)?;
+    let sizes = dims(&args.dim, &ios)?;
     let mut infos = Vec::new();
     let mut open = Vec::new();
     for (i, io) in ios.iter().enumerate() {
@@ -211,8 +224,15 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
         let reason = format!("the shapes of inputs are open: {}; give --shape or --dim", open.join(", "));
         return Ok((None, Some(reason), Vec::new()));
     }
-    let (devices, plan) =
-        if args.place.is_empty() { closed(args, graph, &infos)? } else { opened(args, graph, &infos)? };
+    // How a driver lays out images is known only once its device is open.
+    let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
+    let (devices, plan) = if args.place.is_empty() && !images {
+        let options = PlanOptions { foreign: moved.into_iter().collect(), ..PlanOptions::default() };
+        let plan = closed(graph, &infos, &table, &options);
+        (table, plan)
+    } else {
+        opened(args, graph, &infos, moved)?
+    };
     let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
     match plan {
         Ok(plan) => Ok((Some(plan), None, names)),
@@ -222,56 +242,53 @@ fn planned(args: &Args, graph: &Graph) -> Result<PlanOrReason, CliError> {
     }
 }
 
-type PlanOf = (Vec<DeviceInfo>, Result<Plan, Error>);
-
 /// The plan for devices that are only looked at.
-fn closed(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, CliError> {
-    let registry = Registry::with_defaults();
-    let mut selectors = args.device.clone();
-    if selectors.is_empty() {
-        selectors.push(default_selector());
-    }
-    // How a driver lays out images is known only once its device is open.
-    let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
-    let info = |s: &String| -> Result<DeviceInfo, CliError> {
-        Ok(if images {
-            registry.open(s, &ContextDesc::default())?.info().clone()
-        } else {
-            registry.find(s)?
-        })
-    };
-    let mut devices: Vec<DeviceInfo> = selectors.iter().map(info).collect::<Result<_, _>>()?;
-    if !devices.iter().any(|d| d.native) {
-        devices.push(registry.find("cpu")?);
-    }
-    let table: Vec<&DeviceInfo> = devices.iter().collect();
-    let (options, programs) = (PlanOptions::default(), Programs::new());
-    let compiler = Compiler { graph, devices: &table, options: &options, programs: &programs };
-    let plan = compiler.compile(infos, &BTreeMap::new()).map_err(Error::from);
-    Ok((devices, plan))
+fn closed(
+    graph: &Graph,
+    infos: &[TensorInfo],
+    devices: &[DeviceInfo],
+    options: &PlanOptions,
+) -> Result<Plan, Error> {
+    let (devices, programs): (Vec<&DeviceInfo>, _) = (devices.iter().collect(), Programs::new());
+    let compiler = Compiler { graph, devices: &devices, options, programs: &programs };
+    Ok(compiler.compile(infos, &BTreeMap::new())?)
 }
 
 /// The plan of a session on opened devices, which places nodes as asked.
-fn opened(args: &Args, graph: &Graph, infos: &[TensorInfo]) -> Result<PlanOf, CliError> {
+fn opened(
+    args: &Args,
+    graph: &Graph,
+    infos: &[TensorInfo],
+    moved: Vec<String>,
+) -> Result<(Vec<DeviceInfo>, Result<Plan, Error>), CliError> {
     let table = open_table(&args.device, true, &ContextDesc::default())?;
-    let builder = args.place.resolve(&table)?.apply(Session::builder().graph(graph.clone()));
+    let builder = Session::builder().graph(graph.clone()).foreign_nodes(moved);
+    let builder = args.place.resolve(&table)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     Ok((session.devices().cloned().collect(), session.plan(infos)))
 }
 
-/// Sizes of symbols as arguments give them.
+/// Sizes of symbols of the inputs `ios`, as arguments give them.
 ///
 /// # Errors
 /// [`CliError::Usage`].
-pub(super) fn dims(texts: &[String]) -> Result<BTreeMap<String, usize>, CliError> {
-    let bad = |text: &str| CliError::usage(format!("--dim {text:?}: expected SYMBOL=SIZE"));
-    texts
-        .iter()
-        .map(|text| {
-            let (name, size) = text.split_once('=').ok_or_else(|| bad(text))?;
-            Ok((name.to_owned(), size.trim().parse().map_err(|_| bad(text))?))
-        })
-        .collect()
+pub(super) fn dims(texts: &[String], ios: &[IoInfo]) -> Result<BTreeMap<String, usize>, CliError> {
+    let dims = ios.iter().flat_map(|io| io.shape.iter().flat_map(|shape| &shape.0));
+    let symbols = dims.filter_map(|dim| if let Dim::Symbol(s) = dim { Some(&**s) } else { None });
+    let known: BTreeSet<&str> = symbols.collect();
+    let mut sizes = BTreeMap::new();
+    for text in texts {
+        let bad = |problem: String| CliError::usage(format!("--dim {text:?}: {problem}"));
+        let pair = text.split_once('=').and_then(|(name, size)| Some((name, size.trim().parse().ok()?)));
+        let (name, size) = pair.ok_or_else(|| bad("expected SYMBOL=SIZE".to_owned()))?;
+        if !known.contains(name) {
+            return Err(bad(format!("no input has such a dimension; there are {known:?}")));
+        }
+        if sizes.insert(name.to_owned(), size).is_some() {
+            return Err(bad("it is given twice".to_owned()));
+        }
+    }
+    Ok(sizes)
 }
 
 /// A declared shape with the sizes of its symbols.
@@ -302,12 +319,16 @@ mod tests {
 
     #[test]
     fn symbols_get_sizes() {
-        let sizes = dims(&["n=4".to_owned(), "h = 2".to_owned()]);
-        assert!(sizes.is_ok());
-        let sizes = dims(&["n=4".to_owned()]).unwrap();
         let shape = SymShape(vec!["n".into(), "m".into(), 3.into()]);
+        let ios = [IoInfo { name: "x".into(), dtype: None, shape: Some(shape.clone()) }];
+        let dims = |texts: &[&str]| dims(&texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>(), &ios);
+        assert!(dims(&["n=4", "m= 2"]).is_ok());
+        let sizes = dims(&["n=4"]).unwrap();
         assert_eq!(named(&shape, &sizes).to_string(), "[4, m, 3]");
-        assert!(dims(&["n".to_owned()]).is_err());
-        assert!(dims(&["n=-1".to_owned()]).is_err());
+        let e = dims(&["h=4"]).unwrap_err().to_string();
+        assert!(e.contains("there are {\"m\", \"n\"}"), "{e}");
+        for bad in [&["n"][..], &["n=-1"], &["n=99999999999999999999"], &["n=1", "n=1"]] {
+            assert!(dims(bad).is_err(), "{bad:?}");
+        }
     }
 }

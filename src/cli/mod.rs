@@ -115,6 +115,8 @@ fn log_to_stderr(verbose: u8, quiet: bool) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    // A second subscriber in one process is refused; the first one stays.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    // A second subscriber in one process is refused; the first one stays. Where nobody reads the log, that is
+    // nothing to log about.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = log.log_internal_errors(false).try_init();
 }

@@ -45,32 +45,21 @@ pub(super) fn open_table(
     Ok(table)
 }
 
-/// Loads the model `path`, with a bar over its parameters.
-///
-/// # Errors
-/// [`LoadError`].
-pub(super) fn load(path: &Path, params: Option<&Path>, out: &Output) -> Result<Graph, LoadError> {
-    let bar = out.progress_bytes("loading");
-    let options = LoadOptions { params, progress: Some(&|done, total| bar.bytes(done, total)) };
-    loader::load_with(path, &options)
-}
-
-/// As [`load`], with the nodes of a TVM graph placed on the devices of `table`; returns the names of those whose
-/// device is not among them, which only `any` allows.
+/// Loads the model `path`, with a bar over its parameters, and places the nodes of a TVM graph on devices of the APIs
+/// `table`; returns the names of those whose device is not among them, which only `any` allows.
 ///
 /// # Errors
 /// [`LoadError`].
 pub(super) fn load_on(
     path: &Path,
     params: Option<&Path>,
-    table: &[Context],
+    table: &[&str],
     any: bool,
     out: &Output,
 ) -> Result<(Graph, Vec<String>), LoadError> {
     let bar = out.progress_bytes("loading");
     let options = LoadOptions { params, progress: Some(&|done, total| bar.bytes(done, total)) };
-    let table: Vec<&str> = table.iter().map(|context| context.info().api).collect();
-    loader::load_on(path, &options, &table, any)
+    loader::load_on(path, &options, table, any)
 }
 
 /// Whether an input is better given by value: one as short as lists of axes or sizes may decide shapes, and is

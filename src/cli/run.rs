@@ -16,7 +16,7 @@ use super::open::{load_on, may_decide, open_table};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
-use super::precision::PrecisionArg;
+use super::precision::PrecisionArgs;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
 use super::trace;
@@ -70,9 +70,8 @@ pub(super) struct Args {
     /// Nodes of a TVM graph whose device is not among those given run on the first one instead of being an error.
     #[arg(long)]
     any_device: bool,
-    /// What a float32 model computes in: f16 is half precision with sums in float32.
-    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
-    precision: PrecisionArg,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Keep operators apart that could be fused.
     #[arg(long)]
     no_fuse: bool,
@@ -210,7 +209,8 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
     let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
     let table = open_table(&args.device, !args.no_fallback, &desc)?;
-    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &table, args.any_device, out)?;
+    let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
+    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, args.any_device, out)?;
     let _spinner = out.progress("preparing", None);
     let mut builder = Session::builder()
         .graph(graph)
@@ -218,9 +218,8 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .context_desc(desc.clone())
         .strict(args.strict)
         .fuse(!args.no_fuse)
-        .precision(args.precision.into())
         .fallback(!args.no_fallback);
-    builder = args.place.resolve(&table)?.apply(builder);
+    builder = args.place.resolve(&table)?.apply(args.precision.apply(builder));
     for context in table {
         builder = builder.context(context);
     }
@@ -242,7 +241,7 @@ fn inputs(args: &Args, session: &Session, out: &mut Output) -> Result<Vec<Given>
     let ios = session.inputs();
     let files = assign::by_name("--input", "input", &args.input, &ios)?;
     let shapes = assign::by_name("--shape", "input", &args.shape, &ios)?;
-    let sizes = dims(&args.dim)?;
+    let sizes = dims(&args.dim, &ios)?;
     let missing: Vec<IoInfo> =
         ios.iter().enumerate().filter(|(i, _)| !files.contains_key(i)).map(|(_, io)| io.clone()).collect();
     if !missing.is_empty() {

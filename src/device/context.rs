@@ -104,16 +104,7 @@ impl Context {
     /// # Errors
     /// An [`ImportError`](crate::memory::import::ImportError) with the reason, or the device's.
     pub fn import(&self, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {
-        let mut source = Source {
-            address: region.as_ptr(),
-            bytes: region.bytes() as u64,
-            access: ReadWrite::ReadWrite,
-            scope: None,
-            region: Some(Arc::clone(region)),
-            pin: None,
-            dma_buf: None,
-        };
-        import(self.core(), &mut source)
+        import(self.core(), &mut Source::region(region))
     }
 
     /// Whether the device may take memory files as dma-bufs ([`Context::import_dma_buf`]).
@@ -131,16 +122,7 @@ impl Context {
             return Err(Refusal::NotSupported.into());
         }
         let pages = region.memory_file().ok_or(Refusal::Memfd)?.dma_buf()?;
-        let mut source = Source {
-            address: region.as_ptr(),
-            bytes: region.bytes() as u64,
-            access: ReadWrite::ReadWrite,
-            scope: None,
-            region: Some(Arc::clone(region)),
-            pin: None,
-            dma_buf: Some(pages),
-        };
-        import(self.core(), &mut source)
+        import(self.core(), &mut Source { dma_buf: Some(pages), ..Source::region(region) })
     }
 
     /// Imports pages that nobody writes any more, for reading: the parameters of a model.
@@ -148,16 +130,8 @@ impl Context {
     /// # Errors
     /// As [`Context::import`].
     pub fn import_constant(&self, region: &Arc<HostRegion>) -> Result<Buffer, Error> {
-        let mut source = Source {
-            address: region.as_ptr(),
-            bytes: region.bytes() as u64,
-            access: ReadWrite::Read,
-            scope: None,
-            region: None,
-            pin: Some(Pin::Constant(Arc::clone(region))),
-            dma_buf: None,
-        };
-        import(self.core(), &mut source)
+        let source = Source::new(region.as_ptr(), region.bytes() as u64, ReadWrite::Read);
+        import(self.core(), &mut Source { pin: Some(Pin::Constant(Arc::clone(region))), ..source })
     }
 
     /// Imports memory that a foreign caller answers for; `release` is called once the device let go of the
@@ -178,7 +152,7 @@ impl Context {
         release: Box<dyn FnOnce() + Send>,
     ) -> Result<Buffer, Error> {
         let pin = Some(Pin::Release(release));
-        let mut source = Source { address, bytes, access, scope: None, region: None, pin, dma_buf: None };
+        let mut source = Source { pin, ..Source::new(address, bytes, access) };
         import(self.core(), &mut source).inspect_err(|_| {
             if let Some(Pin::Release(release)) = source.pin.take() {
                 release();

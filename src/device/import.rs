@@ -30,6 +30,20 @@ pub(super) struct Source {
     pub(super) dma_buf: Option<Arc<DmaBuf>>,
 }
 
+impl Source {
+    /// Memory that nobody answers for yet.
+    pub(super) fn new(address: NonNull<u8>, bytes: u64, access: ReadWrite) -> Source {
+        Source { address, bytes, access, scope: None, region: None, pin: None, dma_buf: None }
+    }
+
+    /// All of a region.
+    pub(super) fn region(region: &Arc<SharedRegion>) -> Source {
+        let bytes = region.bytes() as u64;
+        let source = Source::new(region.as_ptr(), bytes, ReadWrite::ReadWrite);
+        Source { region: Some(Arc::clone(region)), ..source }
+    }
+}
+
 /// Imports the pages around `source`, or takes a share of an import that holds them.
 ///
 /// The caller vouches that the bytes stay valid until the lease behind the buffer has ended and, for

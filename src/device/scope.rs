@@ -143,11 +143,8 @@ impl Ending {
         bytes: u64,
         access: ReadWrite,
     ) -> Result<Buffer, Error> {
-        let scope = Some(self.id);
-        let buffer = import(
-            core,
-            &mut Source { address, bytes, access, scope, region: None, pin: None, dma_buf: None },
-        )?;
+        let source = Source::new(address, bytes, access);
+        let buffer = import(core, &mut Source { scope: Some(self.id), ..source })?;
         lock(&self.leases).push(Arc::clone(&buffer.lease));
         Ok(buffer)
     }

@@ -5,10 +5,11 @@ mod dump;
 mod inline;
 mod tensor;
 mod validate;
+mod weight;
 
 pub use builder::GraphBuilder;
-pub(crate) use tensor::WeakTensor;
 pub use tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
+pub(crate) use tensor::{WEIGHT_BYTES, WeakTensor};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use super::weight::Weight;
 use crate::dtype::{DType, Element};
-use crate::memory::host::HostRegion;
+use crate::memory::host::{HostError, HostRegion};
+use crate::ops::{PackKey, UnpackFn};
 use crate::shape::{Shape, ShapeError};
 
 /// A tensor's element type and shape.
@@ -72,6 +74,9 @@ pub enum TensorError {
     },
 }
 
+/// Constants of at least so many bytes have pages of their own: the end of the last page is a small part of them.
+pub(crate) const WEIGHT_BYTES: usize = 16 << 10;
+
 /// Bytes aligned for every element type.
 #[derive(Clone, Debug, Default)]
 struct Words {
@@ -97,6 +102,7 @@ impl Words {
 enum Data {
     Owned(Arc<Words>),
     Region { region: Arc<HostRegion>, offset: usize },
+    Weight(Arc<Weight>),
 }
 
 /// An immutable tensor on the host; clones share its bytes.
@@ -163,6 +169,38 @@ impl Tensor {
         Ok(Tensor { info, data: Data::Region { region, offset } })
     }
 
+    /// A tensor at the start of `region`, which may keep its bytes only in a layout that a device reads.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] where it would end beyond the region.
+    pub(crate) fn weight(info: TensorInfo, region: HostRegion) -> Result<Self, TensorError> {
+        if info.bytes() > region.bytes() {
+            return Err(TensorError::Length {
+                expected: info.bytes(),
+                got: region.bytes(),
+                info: info.to_string(),
+            });
+        }
+        let weight = Weight::new(region, info.bytes());
+        Ok(Tensor { info, data: Data::Weight(Arc::new(weight)) })
+    }
+
+    /// As [`Tensor::build`], for constants that devices read: large ones get pages of their own.
+    ///
+    /// # Errors
+    /// What `fill` returns.
+    pub(crate) fn build_weight<E>(
+        info: TensorInfo,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let bytes = info.bytes();
+        // A texel view may round the end up.
+        let region = (bytes >= WEIGHT_BYTES).then(|| HostRegion::new(bytes.next_multiple_of(16)).ok());
+        let Some(mut region) = region.flatten() else { return Tensor::build(info, fill) };
+        fill(region.as_mut_slice().get_mut(..bytes).unwrap_or_default())?;
+        Ok(Tensor { info, data: Data::Weight(Arc::new(Weight::new(region, bytes))) })
+    }
+
     /// A one-dimensional `int64` tensor, as shapes and axes are.
     pub fn from_i64s(values: &[i64]) -> Self {
         let info = TensorInfo { dtype: DType::I64, shape: Shape::new([values.len()]).unwrap_or_default() };
@@ -193,7 +231,8 @@ impl Tensor {
         &self.info.shape
     }
 
-    /// The elements' bytes.
+    /// The elements' bytes. Those of a large parameter that is kept only as a device reads it are made again, and
+    /// stay as long as the tensor.
     pub fn bytes(&self) -> &[u8] {
         match &self.data {
             Data::Owned(words) => words.as_slice(),
@@ -201,14 +240,57 @@ impl Tensor {
                 let end = offset + self.info.bytes();
                 region.as_slice().get(*offset..end).unwrap_or(&[])
             }
+            Data::Weight(weight) => weight.bytes(),
         }
     }
 
-    /// The region and the offset the bytes lie at, where they lie in one: such a tensor can be imported.
-    pub fn region(&self) -> Option<(&Arc<HostRegion>, usize)> {
+    /// The region that the elements are kept in and where they begin, where they lie in one. A large parameter may be
+    /// kept only in the layout that a device reads.
+    pub fn region(&self) -> Option<(Arc<HostRegion>, usize)> {
         match &self.data {
             Data::Owned(_) => None,
-            Data::Region { region, offset } => Some((region, *offset)),
+            Data::Region { region, offset } => Some((Arc::clone(region), *offset)),
+            Data::Weight(weight) => Some((weight.kept(), 0)),
+        }
+    }
+
+    /// The same elements, whose bytes need stay no longer than the result.
+    ///
+    /// # Errors
+    /// There is no memory for bytes that have to be made again.
+    pub(crate) fn unkept(&self) -> Result<Tensor, HostError> {
+        let data = match &self.data {
+            Data::Weight(weight) => Data::Region { region: weight.plain()?, offset: 0 },
+            data => data.clone(),
+        };
+        Ok(Tensor { info: self.info.clone(), data })
+    }
+
+    /// The elements in the layout `key`, where a device reads them so.
+    pub(crate) fn packed(&self, key: &PackKey) -> Option<Arc<HostRegion>> {
+        match &self.data {
+            Data::Weight(weight) => weight.packed(key),
+            _ => None,
+        }
+    }
+
+    /// Whether the bytes can be given back where another form of them is kept.
+    pub(crate) fn is_weight(&self) -> bool {
+        matches!(self.data, Data::Weight(_))
+    }
+
+    /// Keeps the bytes as they are, which a device reads from `region`.
+    pub(crate) fn keep_plain(&self, region: &Arc<HostRegion>) {
+        if let Data::Weight(weight) = &self.data {
+            weight.keep_plain(region);
+        }
+    }
+
+    /// Keeps the bytes in the layout `key`, which a device reads from `region` and which `unpack` turns into all of
+    /// them.
+    pub(crate) fn keep_packed(&self, key: PackKey, region: &Arc<HostRegion>, unpack: &Arc<UnpackFn>) {
+        if let Data::Weight(weight) = &self.data {
+            weight.keep_packed(key, region, unpack);
         }
     }
 
@@ -283,6 +365,7 @@ impl Tensor {
             Data::Region { region, offset } => {
                 TensorIdentity(Arc::as_ptr(region) as usize, *offset, self.info.bytes())
             }
+            Data::Weight(weight) => TensorIdentity(Arc::as_ptr(weight) as usize, 0, self.info.bytes()),
         }
     }
 }
@@ -298,6 +381,7 @@ pub(crate) struct WeakTensor {
 enum WeakData {
     Owned(Weak<Words>),
     Region { region: Weak<HostRegion>, offset: usize },
+    Weight(Weak<Weight>),
 }
 
 impl Tensor {
@@ -307,6 +391,7 @@ impl Tensor {
             Data::Region { region, offset } => {
                 WeakData::Region { region: Arc::downgrade(region), offset: *offset }
             }
+            Data::Weight(weight) => WeakData::Weight(Arc::downgrade(weight)),
         };
         WeakTensor { info: self.info.clone(), data }
     }
@@ -320,6 +405,7 @@ impl WeakTensor {
             WeakData::Region { region, offset } => {
                 Data::Region { region: region.upgrade()?, offset: *offset }
             }
+            WeakData::Weight(weight) => Data::Weight(weight.upgrade()?),
         };
         Some(Tensor { info: self.info.clone(), data })
     }

@@ -153,6 +153,17 @@ impl NativeKernel {
         NativeKernel { name: name.into(), run: Arc::new(run) }
     }
 
+    /// A kernel `name` that copies argument 0 to argument 1, as many bytes as both have.
+    pub fn copy(name: impl Into<Arc<str>>) -> Self {
+        NativeKernel::new(name, |args| {
+            let from = args.read::<u8>(0)?;
+            let to = args.take_write::<u8>(1)?;
+            let bytes = from.len().min(to.len());
+            to[..bytes].copy_from_slice(&from[..bytes]);
+            Ok(())
+        })
+    }
+
     /// The kernel's name, for messages and profiles.
     pub fn name(&self) -> &str {
         &self.name

@@ -78,6 +78,16 @@ pub enum HostError {
         /// Size of the file.
         file_bytes: u64,
     },
+    /// A region cannot be cut there.
+    #[error(
+        "a region of {bytes} bytes cannot be cut at byte {at}: ends of parts are whole pages inside, ascending, and no file's"
+    )]
+    Cut {
+        /// The cut.
+        at: usize,
+        /// Size of the region.
+        bytes: usize,
+    },
     /// The range leaves the region.
     #[error("bytes {range} lie outside a region of {bytes} bytes")]
     OutOfBounds {
@@ -281,6 +291,53 @@ impl HostRegion {
         let mut region = HostRegion::new(len)?;
         fill::from_file(region.as_mut_slice(), file, path, offset)?;
         Ok(region)
+    }
+
+    /// Cuts the region into regions that end at `ends`, multiples of the page size in ascending order, and one of what
+    /// is left; the pages of each are given back by themselves. Nothing is copied where the system can do that.
+    ///
+    /// # Errors
+    /// [`HostError::Cut`] where the ends are not as said or the region lies in a file; as [`HostRegion::new`].
+    pub fn split(self, ends: &[usize]) -> Result<Vec<HostRegion>, HostError> {
+        let (page, bytes) = (os::page_size(), self.pages.bytes);
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        if let Some((_, &at)) = starts.zip(ends).find(|&(start, &end)| {
+            end <= start || end >= bytes || !end.is_multiple_of(page) || self.pages.file.is_some()
+        }) {
+            return Err(HostError::Cut { at, bytes });
+        }
+        let mut parts = Vec::with_capacity(ends.len() + 1);
+        let (mut rest, mut start) = (self, 0);
+        for &end in ends {
+            let (first, second) = rest.cut(end - start)?;
+            parts.push(first);
+            (rest, start) = (second, end);
+        }
+        parts.push(rest);
+        Ok(parts)
+    }
+
+    /// The first `at` bytes and the rest.
+    fn cut(self, at: usize) -> Result<(HostRegion, HostRegion), HostError> {
+        let Pages { mapping, start, bytes, fork_safe, file } = self.pages;
+        let whole = mapping.ok_or(HostError::Cut { at, bytes })?;
+        match whole.split(at) {
+            Ok(parts) => {
+                let [first, second] = [(parts.0, at), (parts.1, bytes - at)].map(|(mapping, bytes)| {
+                    let start = mapping.as_ptr();
+                    HostRegion {
+                        pages: Pages { mapping: Some(mapping), start, bytes, fork_safe, file: None },
+                    }
+                });
+                Ok((first, second))
+            }
+            Err(whole) => {
+                let whole =
+                    HostRegion { pages: Pages { mapping: Some(whole), start, bytes, fork_safe, file } };
+                let (first, second) = whole.as_slice().split_at(at);
+                Ok((HostRegion::from_bytes(first)?, HostRegion::from_bytes(second)?))
+            }
+        }
     }
 
     /// Size as asked for.
@@ -589,182 +646,4 @@ fn cast_error<T>(bytes: usize, error: bytemuck::PodCastError) -> HostError {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn pattern(bytes: usize) -> Vec<u8> {
-        (0..bytes).map(|at| (at * 31 + at / 255) as u8).collect()
-    }
-
-    #[test]
-    fn regions_are_zeroed_and_aligned() {
-        for bytes in [0, 1, 4095, 4096, 4097, 70_000] {
-            let region = HostRegion::new(bytes).unwrap();
-            assert_eq!(region.bytes(), bytes);
-            assert!(region.as_slice().iter().all(|byte| *byte == 0));
-            assert!(region.as_ptr().addr().get().is_multiple_of(os::page_size()));
-            assert!(region.window().bytes.is_multiple_of(os::page_size() as u64));
-            assert!(region.window().bytes >= bytes as u64);
-        }
-    }
-
-    #[test]
-    fn a_large_region_starts_on_a_huge_page() {
-        let huge = os::huge_page_size();
-        let mut region = HostRegion::new(huge + 1).unwrap();
-        assert!(region.as_ptr().addr().get().is_multiple_of(huge));
-        region.as_mut_slice()[huge] = 7;
-        assert_eq!(region.as_slice()[huge], 7);
-    }
-
-    #[test]
-    fn impossible_sizes_are_errors() {
-        for bytes in [usize::MAX, usize::MAX - 4096, isize::MAX as usize, isize::MAX as usize + 1] {
-            assert!(matches!(HostRegion::new(bytes), Err(HostError::TooLarge { .. })), "{bytes}");
-        }
-        #[cfg(not(miri))]
-        assert!(matches!(HostRegion::new(1 << 60), Err(HostError::OutOfMemory { .. })));
-    }
-
-    #[test]
-    fn typed_views_check_the_size() {
-        let mut region = HostRegion::new(12).unwrap();
-        region.as_mut_slice_of::<f32>().unwrap()[2] = 1.5;
-        assert_eq!(region.as_slice_of::<f32>().unwrap(), [0.0, 0.0, 1.5]);
-        assert!(matches!(region.as_slice_of::<u64>(), Err(HostError::Cast { bytes: 12, element: 8, .. })));
-        assert!(HostRegion::new(0).unwrap().as_slice_of::<f64>().unwrap().is_empty());
-    }
-
-    #[test]
-    fn readers_fill_exactly() {
-        let data = pattern(10_000);
-        let region = HostRegion::from_reader(&mut data.as_slice(), 9_999).unwrap();
-        assert_eq!(region.as_slice(), &data[..9_999]);
-        let short = HostRegion::from_reader(&mut data.as_slice(), 10_001);
-        assert!(matches!(short, Err(HostError::Truncated { expected: 10_001, got: 10_000 })));
-
-        struct Lying;
-        impl Read for Lying {
-            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-                Ok(buffer.len() + 100)
-            }
-        }
-        assert_eq!(HostRegion::from_reader(&mut Lying, 10).unwrap().bytes(), 10);
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn files_are_read_whole_and_in_part() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        let data = pattern((3 << 20) + 777);
-        file.write_all(&data).unwrap();
-        file.flush().unwrap();
-        assert_eq!(HostRegion::read_file(file.path()).unwrap().as_slice(), data);
-        for (offset, bytes) in [
-            (0, 0),
-            (0, 4096),
-            (4096, 2 << 20),
-            (5, 2 << 20),
-            (8192, (3 << 20) + 777 - 8192),
-            (data.len(), 0),
-        ] {
-            let region = HostRegion::read_file_range(file.path(), offset as u64, bytes as u64).unwrap();
-            assert_eq!(region.as_slice(), &data[offset..offset + bytes], "{offset} {bytes}");
-        }
-        for (offset, bytes) in [(data.len() as u64, 1), (u64::MAX, 1), (0, u64::MAX)] {
-            let refused = HostRegion::read_file_range(file.path(), offset, bytes);
-            assert!(matches!(refused, Err(HostError::OutsideFile { .. })));
-        }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn what_is_no_file_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(HostRegion::read_file(folder.path()), Err(HostError::NotAFile { .. })));
-        assert!(matches!(HostRegion::read_file(folder.path().join("none")), Err(HostError::Io { .. })));
-        let empty = folder.path().join("empty");
-        File::create(&empty).unwrap();
-        assert_eq!(HostRegion::read_file(&empty).unwrap().bytes(), 0);
-    }
-
-    #[test]
-    fn a_device_that_writes_keeps_the_host_away() {
-        let region = HostRegion::from_bytes(&pattern(8192)).unwrap().into_shared();
-        let half = ByteRange::new(0, 4096);
-        let lease = region.lease_device(half, true).unwrap();
-        assert!(matches!(region.read(), Err(HostError::Busy(Busy { held: Use::DeviceWrite, .. }))));
-        assert!(matches!(region.write_range(half), Err(HostError::Busy(_))));
-        assert_eq!(&*region.read_range(ByteRange::new(4096, 8192)).unwrap(), &pattern(8192)[4096..]);
-        let second = region.lease_device(region.whole(), false).unwrap();
-        drop(lease);
-        assert!(region.read().is_ok());
-        assert!(matches!(region.write(), Err(HostError::Busy(Busy { held: Use::DeviceRead, .. }))));
-        drop(second);
-        region.write().unwrap()[0] = 9;
-        assert!(region.is_idle());
-        assert_eq!(region.into_owned().unwrap().as_slice()[0], 9);
-    }
-
-    #[test]
-    fn guards_keep_devices_away() {
-        let region = HostRegion::new(64).unwrap().into_shared();
-        let read = region.read().unwrap();
-        assert!(region.read().is_ok());
-        assert!(region.lease_device(region.whole(), false).is_ok());
-        assert!(region.lease_device(region.whole(), true).is_err());
-        drop(read);
-        let mut write = region.write().unwrap();
-        write.as_mut_slice_of::<u32>().unwrap()[1] = 5;
-        assert!(region.lease_device(region.whole(), false).is_err());
-        drop(write);
-        assert_eq!(region.read().unwrap().as_slice_of::<u32>().unwrap()[1], 5);
-    }
-
-    #[test]
-    fn a_leaked_lease_stays() {
-        let region = HostRegion::new(64).unwrap().into_shared();
-        std::mem::forget(region.lease_device(region.whole(), true).unwrap());
-        assert!(region.read().is_err());
-        assert!(region.into_owned().is_err());
-    }
-
-    #[test]
-    fn a_lease_keeps_the_pages() {
-        let region = HostRegion::from_bytes(b"alive").unwrap().into_shared();
-        let lease = region.lease_device(region.whole(), false).unwrap();
-        drop(region);
-        assert_eq!(&*lease.region().read().unwrap(), b"alive");
-        assert!(!lease.writes());
-    }
-
-    #[test]
-    fn ranges_outside_are_errors() {
-        let region = HostRegion::new(64).unwrap().into_shared();
-        for range in [ByteRange::new(0, 65), ByteRange::new(65, 65), ByteRange::new(u64::MAX - 1, u64::MAX)] {
-            assert!(matches!(region.read_range(range), Err(HostError::OutOfBounds { .. })));
-            assert!(matches!(region.lease_device(range, true), Err(HostError::OutOfBounds { .. })));
-        }
-        assert!(region.read_range(ByteRange::new(64, 64)).unwrap().is_empty());
-    }
-
-    #[test]
-    fn disjoint_write_guards_work_in_parallel() {
-        let region = HostRegion::new(4096).unwrap().into_shared();
-        std::thread::scope(|scope| {
-            for part in 0..4u64 {
-                let region = &region;
-                scope.spawn(move || {
-                    let range = ByteRange::new(part * 1024, (part + 1) * 1024);
-                    region.write_range(range).unwrap().fill(part as u8 + 1);
-                });
-            }
-        });
-        let bytes = region.read().unwrap();
-        assert!(
-            (0..4).all(|part| bytes[part * 1024..(part + 1) * 1024].iter().all(|b| *b == part as u8 + 1))
-        );
-    }
-}
+mod tests;

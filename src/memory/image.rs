@@ -113,6 +113,8 @@ pub struct ImageRules {
     pub max_width: u32,
     /// The highest image, in rows.
     pub max_height: u32,
+    /// The most texels that rows take in all, what pads them included.
+    pub max_texels: u64,
     /// Texels that kernels read.
     pub sampled: TexelSet,
     /// Texels that kernels write.
@@ -140,7 +142,8 @@ pub enum ImageRefusal {
     },
     /// It is too wide or too high, or empty.
     #[error(
-        "{width} x {height} texels are beyond the device's images of 1 x 1 to {max_width} x {max_height}"
+        "{width} x {height} texels are beyond the device's images of 1 x 1 to {max_width} x {max_height}{}",
+        if *.max_texels == u64::MAX { String::new() } else { format!(", {max_texels} in all") }
     )]
     Size {
         /// Texels of a row.
@@ -151,6 +154,8 @@ pub enum ImageRefusal {
         max_width: u32,
         /// The device's limit.
         max_height: u32,
+        /// The device's limit.
+        max_texels: u64,
     },
 }
 
@@ -195,12 +200,16 @@ impl ImageRules {
         if !self.sampled.contains(texel) && !self.stored.contains(texel) {
             return Err(ImageRefusal::Texel { what: format!("{texel:?} texels") });
         }
-        let (max_width, max_height) = (self.max_width, self.max_height);
-        let size = || ImageRefusal::Size { width, height, max_width, max_height };
+        let (max_width, max_height, max_texels) = (self.max_width, self.max_height, self.max_texels);
+        let size = || ImageRefusal::Size { width, height, max_width, max_height, max_texels };
         let fit = |n: u64, most: u32| u32::try_from(n).ok().filter(|n| (1..=most).contains(n));
         let (w, h) = (fit(width, max_width).ok_or_else(size)?, fit(height, max_height).ok_or_else(size)?);
         let pitch =
             (width * texel.bytes()).checked_next_multiple_of(self.pitch.bytes(texel)).ok_or_else(size)?;
+        let texels = (pitch / texel.bytes()).saturating_mul(height);
+        if texels > max_texels {
+            return Err(size());
+        }
         Ok(ImageDesc { texel, width: w, height: h, row_pitch: pitch })
     }
 
@@ -249,6 +258,7 @@ mod tests {
             rows: 4,
             max_width: 1000,
             max_height: 500,
+            max_texels: u64::MAX,
             sampled: TexelSet::ALL,
             stored: TexelSet::default(),
             filtered: TexelSet::default(),
@@ -281,6 +291,10 @@ mod tests {
         let mut rules = rules(Grain::Bytes(1));
         let size = |w, h| matches!(rules.describe(Texel::R32F, w, h), Err(ImageRefusal::Size { .. }));
         assert!(size(0, 1) && size(1, 0) && size(1001, 1) && size(1, 501) && size(u64::MAX, 1));
+        let few = ImageRules { max_texels: 12, ..rules.clone() };
+        assert!(few.describe(Texel::R32F, 4, 3).is_ok());
+        let refused = few.describe(Texel::R32F, 13, 1).unwrap_err();
+        assert!(refused.to_string().contains("12 in all"), "{refused}");
         rules.sampled = [Texel::R32F].into_iter().collect();
         assert!(matches!(rules.describe(Texel::R16F, 1, 1), Err(ImageRefusal::Texel { .. })));
         assert!(rules.describe(Texel::R32F, 1, 1).is_ok());

@@ -192,8 +192,8 @@ impl OpCx {
 
     /// Bytes of all inputs and outputs.
     pub fn bytes_touched(&self) -> u64 {
-        let inputs = self.inputs.iter().flatten().map(|f| f.info.bytes() as u64).sum::<u64>();
-        inputs + self.outputs.iter().map(|o| o.bytes() as u64).sum::<u64>()
+        let infos = self.inputs.iter().flatten().map(|f| &f.info).chain(&self.outputs);
+        infos.fold(0, |sum: u64, info| sum.saturating_add(info.bytes() as u64))
     }
 
     /// Checks how many inputs and outputs there are.

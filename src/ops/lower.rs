@@ -40,6 +40,24 @@ pub struct PackKey {
 /// Writes a constant in a packed layout.
 pub type PackFn = dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync;
 
+/// Writes all bytes of a constant from its packed layout.
+pub type UnpackFn = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
+
+/// Whether sums of `count` steps of each distance, from 0 steps on, reach each of `elements` places once.
+pub(crate) fn reaches_all(steps: &[(usize, i64)], elements: usize) -> bool {
+    let mut steps: Vec<(i64, usize)> = steps.iter().map(|&(count, distance)| (distance, count)).collect();
+    steps.retain(|(_, count)| *count != 1);
+    steps.sort_unstable();
+    let mut next = 1usize;
+    for (distance, count) in steps {
+        if usize::try_from(distance) != Ok(next) {
+            return false;
+        }
+        next = next.saturating_mul(count);
+    }
+    next == elements
+}
+
 /// A constant in a packed layout.
 #[derive(Clone)]
 pub struct Packed {
@@ -51,6 +69,8 @@ pub struct Packed {
     pub bytes: usize,
     /// Writes the packed bytes.
     pub pack: Arc<PackFn>,
+    /// What undoes that, where the layout has every element of the constant: the constant need not be kept then.
+    pub unpack: Option<Arc<UnpackFn>>,
 }
 
 impl std::fmt::Debug for Packed {
@@ -175,9 +195,17 @@ impl<'a> Lowering<'a> {
         bytes: usize,
         pack: impl Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync + 'static,
     ) -> Operand {
-        let packed = Packed { source: source.clone(), key, bytes: bytes.max(4), pack: Arc::new(pack) };
+        let pack = Arc::new(pack);
+        let packed = Packed { source: source.clone(), key, bytes: bytes.max(4), pack, unpack: None };
         self.out.packed.push(packed);
         Operand::Packed(self.out.packed.len() - 1)
+    }
+
+    /// Says what turns the layout that was asked for last into all bytes of its constant again.
+    pub fn unpacked_by(&mut self, unpack: impl Fn(&[u8], &mut [u8]) + Send + Sync + 'static) {
+        if let Some(packed) = self.out.packed.last_mut() {
+            packed.unpack = Some(Arc::new(unpack));
+        }
     }
 
     /// Adds a dispatch of one of our kernels.

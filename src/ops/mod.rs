@@ -45,7 +45,8 @@ pub mod vision;
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
-pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel};
+pub(crate) use lower::reaches_all;
+pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel, UnpackFn};
 pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};
 
@@ -149,6 +150,11 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// The product of counts, or the largest number: a tensor that has no memory yet may be of any size.
+    pub(crate) fn product(counts: &[usize]) -> u64 {
+        counts.iter().fold(1, |n, count| n.saturating_mul(*count as u64))
+    }
+
     /// How often about the operator reads its elements: once, unless it does so much arithmetic with each that it
     /// must read them again.
     pub fn passes(self) -> u32 {

@@ -186,7 +186,10 @@ impl<'a> Check<'a> {
                     dst: slot(&dst.0).part(dst.1, *bytes),
                 },
                 Step::Fill { dst, value } => {
-                    let bytes = (slot(dst).bytes as u64).next_multiple_of(4);
+                    let bytes = slot(dst).bytes as u64;
+                    let whole = bytes.is_multiple_of(4) || !matches!(dst, Operand::Output(_));
+                    assert!(whole, "{} fills beyond the end of an output", self.op.name());
+                    let bytes = bytes.next_multiple_of(4);
                     Command::Fill { dst: slot(dst).part(0, bytes), value: *value }
                 }
             });

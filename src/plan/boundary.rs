@@ -255,11 +255,7 @@ impl Operator for Carry {
     }
 
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
-        Ok(NativeKernel::new(self.name(), |args| {
-            let from = args.read::<u8>(0)?;
-            args.take_write::<u8>(1)?.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-            Ok(())
-        }))
+        Ok(NativeKernel::copy(self.name()))
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

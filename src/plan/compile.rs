@@ -142,7 +142,7 @@ impl Compiler<'_> {
             lowered.push(self.carry(&flow, lowered.len(), carrier)?);
         }
         let steps: Vec<Placed> = (0..lowered.len()).map(|n| placed(&flow, &lowered, n)).collect();
-        let needs = Needs::new(&flow, &steps);
+        let needs = Needs::new(&flow, &steps)?;
         let order = schedule(&flow, &steps, &needs);
         let cut = Cut::new(&order, &steps, &needs);
         let mut emit = Emitter::new(self, &flow, &lowered, &order, &cut, &needs, &steps);
@@ -606,6 +606,12 @@ impl<'a> Emitter<'a> {
             }
             Step::Fill { dst, value } => {
                 let mut dst = self.part(n, device, l, (*dst, 0), operand_bytes(*dst, l, &self.flow.cx(n)))?;
+                let node = &self.flow.nodes[n];
+                if !dst.bytes.is_multiple_of(4) && matches!(dst.place, Place::Output(_)) {
+                    // Behind an application's tensor is its memory.
+                    let what = OpError::unsupported("fills a part of a word");
+                    return Err(node_error(&node.name, node.op.as_ref(), what));
+                }
                 dst.bytes = dst.bytes.next_multiple_of(4);
                 Ok(Work::Fill { dst, value: *value })
             }

@@ -13,6 +13,7 @@ use super::{Compiler, PlanError};
 use crate::backend::DeviceInfo;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::Requires;
+use crate::limits::MAX_DEPENDENCIES;
 use crate::ops::{Cost, OpCx, OpError};
 
 /// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
@@ -123,6 +124,9 @@ impl Compiler<'_> {
             fused += nodes - flow.nodes.len();
         }
         self.place_as_assigned(&mut flow)?;
+        if flow.overgrown {
+            return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
+        }
         Ok((flow, fused, halved))
     }
 
@@ -259,11 +263,6 @@ impl Draft {
             }
         }
         root
-    }
-
-    /// Node `n` of the flow.
-    pub fn node(&self, n: usize) -> Option<&FlowNode> {
-        self.flow.nodes.get(n)
     }
 }
 

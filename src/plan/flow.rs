@@ -57,6 +57,8 @@ pub struct Flow {
     pub outputs: Vec<(String, ValueId)>,
     /// Values that lie in images.
     pub images: BTreeMap<ValueId, ImageDesc>,
+    /// Control dependencies were more than [`limits::MAX_DEPENDENCIES`]: some are missing, and there is no plan of it.
+    pub overgrown: bool,
 }
 
 /// What is known of the graph's inputs in one specialization.
@@ -119,10 +121,13 @@ impl Flow {
     /// Keeps the nodes marked in `keep`. Who waited for another one waits for what that one waited for.
     pub fn retain(&mut self, keep: &[bool]) {
         let mut stands_for: Vec<BTreeSet<usize>> = Vec::with_capacity(self.nodes.len());
-        let mut next = 0;
+        let (mut next, mut sum) = (0, 0usize);
         for (node, keep) in self.nodes.iter_mut().zip(keep) {
             let deps = node.control_deps.iter().filter_map(|&d| stands_for.get(d)).flatten();
-            let deps: BTreeSet<usize> = deps.copied().collect();
+            let deps: BTreeSet<usize> =
+                if self.overgrown { BTreeSet::new() } else { deps.copied().collect() };
+            sum += deps.len();
+            self.overgrown |= sum > limits::MAX_DEPENDENCIES;
             node.control_deps = deps.iter().copied().collect();
             stands_for.push(if *keep { BTreeSet::from([next]) } else { deps });
             next += usize::from(*keep);

@@ -72,13 +72,18 @@ impl HalfConstants {
         if let Some((_, half)) = made.get(&t.identity()) {
             return half.reshaped(t.shape().clone()).ok();
         }
-        let values = t.as_slice::<f32>().ok()?;
+        let source = t.unkept().ok()?;
+        let values = source.as_slice::<f32>().ok()?;
         let narrow = |v: &f32| {
             let v = if v.is_finite() { v.clamp(-LARGEST, LARGEST) } else { *v };
             half::f16::from_f32(v)
         };
-        let values: Vec<half::f16> = values.iter().map(narrow).collect();
-        let half = Tensor::new(t.shape().to_vec(), &values).ok()?;
+        let half = Tensor::build_weight(TensorInfo::new(DType::F16, t.shape().clone()), |bytes| {
+            let to = bytemuck::try_cast_slice_mut::<u8, half::f16>(bytes)?;
+            to.iter_mut().zip(values).for_each(|(to, v)| *to = narrow(v));
+            Ok::<(), bytemuck::PodCastError>(())
+        });
+        let half = half.ok()?;
         // The source is kept: its identity is that of no other tensor while it lives.
         made.insert(t.identity(), (t.clone(), half.clone()));
         Some(half)

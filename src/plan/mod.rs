@@ -122,6 +122,14 @@ pub enum PlanError {
         /// How many nodes there are.
         nodes: usize,
     },
+    /// Control dependencies, looked through nodes that do nothing, are too many.
+    #[error(
+        "control dependencies put nodes behind one another more than {limit} times; leave out those that follow from others"
+    )]
+    TooManyDependencies {
+        /// How many a plan may have.
+        limit: usize,
+    },
     /// Half precision was asked for and a device has no storage for it.
     #[error("device {device:?} has no 16-bit storage, which half precision needs; use float32")]
     NoHalf {

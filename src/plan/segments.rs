@@ -3,12 +3,16 @@
 //! A segment is a run of nodes on one device. Segments of one device follow one another in its queue; those
 //! of different devices run at the same time unless one waits for the other.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
 use super::flow::{Flow, ValueId};
-use super::{Place, Plan, Segment};
-use crate::memory::range::ByteRange;
+use super::{Place, Plan, PlanError, Segment};
+use crate::limits::MAX_DEPENDENCIES;
+use crate::memory::range::{ByteRange, RangeMap};
+
+/// Segments beyond which it is not followed what comes before what through others, which takes a bit for every pair.
+const MAX_FOLLOWED: usize = 1 << 13;
 
 /// Flops and bytes that make a submission of their own worth while: some ten microseconds on a processor.
 const WORTH_A_SUBMISSION: u64 = 4 << 20;
@@ -43,13 +47,14 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Self {
+    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Result<Self, PlanError> {
         let mut producer = vec![None; flow.values.len()];
         for (n, node) in flow.nodes.iter().enumerate() {
             node.outputs.iter().for_each(|&v| producer[v] = Some(n));
         }
         let count = flow.nodes.len();
         let mut needs = Needs { all: vec![BTreeSet::new(); count], control: vec![BTreeSet::new(); count] };
+        let mut sum = 0usize;
         for n in producers_first(flow, &producer) {
             let node = &flow.nodes[n];
             let (mut all, mut control) = (BTreeSet::new(), BTreeSet::new());
@@ -69,9 +74,13 @@ impl Needs {
                 }
             }
             all.extend(&control);
+            sum += all.len();
+            if sum > MAX_DEPENDENCIES {
+                return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
+            }
             (needs.all[n], needs.control[n]) = (all, control);
         }
-        needs
+        Ok(needs)
     }
 }
 
@@ -272,7 +281,9 @@ fn beside(order: &[usize], steps: &[Step], needs: &Needs, of: &[u32], at: &[usiz
             before[s].insert(previous);
         }
     }
-    let reach = Reach::new(&before);
+    let Some(reach) = Reach::new(&before) else {
+        return vec![(0, (order.len() as u32).saturating_sub(1)); count];
+    };
     (0..count)
         .map(|s| {
             let beside = (0..count).filter(|&t| !reach.has(s, t) && !reach.has(t, s));
@@ -289,18 +300,18 @@ struct Reach {
 
 impl Reach {
     /// `before` names for each segment earlier ones.
-    fn new(before: &[BTreeSet<usize>]) -> Self {
-        let words = before.len().div_ceil(64);
-        let mut reach = Reach { words, bits: vec![0; words * before.len()] };
+    fn new(before: &[BTreeSet<usize>]) -> Option<Self> {
+        let mut reach = Reach::empty(before.len())?;
         for (s, direct) in before.iter().enumerate() {
             direct.iter().for_each(|&p| reach.add(s, p));
         }
-        reach
+        Some(reach)
     }
 
-    fn empty(count: usize) -> Self {
+    /// Nothing is known of `count` segments; `None` where they are too many.
+    fn empty(count: usize) -> Option<Self> {
         let words = count.div_ceil(64);
-        Reach { words, bits: vec![0; words * count] }
+        (count <= MAX_FOLLOWED).then(|| Reach { words, bits: vec![0; words * count] })
     }
 
     /// Puts `p`, and all before it, before `s`.
@@ -317,25 +328,26 @@ impl Reach {
     }
 }
 
-/// One earlier access to a place.
-struct Touched {
-    segment: usize,
-    range: ByteRange,
-    writes: bool,
+/// The segments that a later one that touches the same bytes must come behind: others come before these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    writer: Option<usize>,
+    /// Those that have read since, the last one of each lane.
+    readers: BTreeMap<Lane, usize>,
 }
 
 /// Decides for every segment which earlier ones must be over before it starts: those of other devices, and what the
 /// session does itself, that touch the same bytes where one of them writes. `resolve` tells which bound places are
-/// the same memory. Waits that follow from others are left out.
+/// the same memory. Waits that follow from others are left out, unless there are very many segments.
 pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
-    let mut touched: HashMap<Place, Vec<Touched>> = HashMap::new();
+    let mut seen: HashMap<Place, RangeMap<Seen>> = HashMap::new();
     let count = plan.segments.len();
     let mut reach = Reach::empty(count);
     let mut last_of: HashMap<Lane, usize> = HashMap::new();
     let lanes: Vec<Lane> = plan.segments.iter().map(Segment::lane).collect();
     for s in 0..count {
         let mut found: BTreeSet<usize> = plan.segments[s].after.iter().map(|&p| p as usize).collect();
-        let mut own: Vec<(Place, Touched)> = Vec::new();
+        let mut own: Vec<(Place, ByteRange, bool)> = Vec::new();
         for command in &plan.segments[s].commands {
             command.work.for_each_touch(&mut |loc, access| {
                 if loc.bytes == 0 || matches!(loc.place, Place::Constant(_)) {
@@ -344,27 +356,38 @@ pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
                 let (place, base) = resolve(loc.place);
                 let start = base.saturating_add(loc.offset);
                 let range = ByteRange::new(start, start.saturating_add(loc.bytes));
-                own.push((place, Touched { segment: s, range, writes: !access.writes().is_empty() }));
+                own.push((place, range, !access.writes().is_empty()));
             });
         }
-        for (place, touch) in &own {
-            let rivals = touched.get(place).into_iter().flatten();
-            let rivals = rivals.filter(|t| (t.writes || touch.writes) && t.range.overlaps(touch.range));
-            found.extend(rivals.map(|t| t.segment));
+        for (place, range, writes) in &own {
+            for (_, before) in seen.get(place).into_iter().flat_map(|map| map.overlapping(*range)) {
+                found.extend(before.writer);
+                found.extend(before.readers.values().filter(|_| *writes));
+            }
         }
-        for (place, touch) in own {
-            touched.entry(place).or_default().push(touch);
+        for (place, range, writes) in own {
+            seen.entry(place).or_default().update(range, |before| {
+                if writes {
+                    return Some(Seen { writer: Some(s), ..Seen::default() });
+                }
+                let mut now = before.cloned().unwrap_or_default();
+                now.readers.insert(lanes[s], s);
+                Some(now)
+            });
         }
-        if let Some(previous) = last_of.insert(lanes[s], s) {
+        if let (Some(previous), Some(reach)) = (last_of.insert(lanes[s], s), &mut reach) {
             reach.add(s, previous);
         }
         // The latest first: what comes before it need not be named.
         let mut waits = Vec::new();
         for p in found.into_iter().rev() {
-            if lanes[p] != lanes[s] && !reach.has(s, p) {
+            let known = reach.as_ref().is_some_and(|reach| reach.has(s, p));
+            if lanes[p] != lanes[s] && !known {
                 waits.push(p as u32);
             }
-            reach.add(s, p);
+            if let Some(reach) = &mut reach {
+                reach.add(s, p);
+            }
         }
         waits.reverse();
         plan.segments[s].waits = waits;
@@ -431,7 +454,7 @@ mod tests {
     fn what_runs_at_the_same_time_is_known() {
         let flow = diamond();
         let steps = steps([0, 1, 0, 0], 1);
-        let needs = Needs::new(&flow, &steps);
+        let needs = Needs::new(&flow, &steps).unwrap();
         let order = schedule(&flow, &steps, &needs);
         assert_eq!(order, [0, 1, 2, 3]);
         let cut = Cut::new(&order, &steps, &needs);
@@ -451,9 +474,46 @@ mod tests {
         let flow = diamond();
         let mut steps = steps([0, 1, 0, 1], 1);
         steps[2].alias = true;
-        let needs = Needs::new(&flow, &steps);
+        let needs = Needs::new(&flow, &steps).unwrap();
         assert_eq!(needs.all[3], BTreeSet::from([0, 1]));
         assert!(needs.control.iter().all(BTreeSet::is_empty));
+    }
+
+    /// A row of nodes that do nothing, each behind one more node by control, read by many.
+    #[test]
+    fn dependencies_are_bounded() {
+        const ROW: usize = 2100;
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [4.into()]);
+        let (mut row, mut last) = (x, None);
+        for i in 0..ROW {
+            let (before, y) = g.node(format!("a{i}"), ops::unary(UnaryOp::Abs), &[Some(x)], 1);
+            g.output(format!("y{i}"), y[0]);
+            let (id, next) = g.node(format!("n{i}"), ops::unary(UnaryOp::Neg), &[Some(row)], 1);
+            g.control_dep(id, before);
+            if let Some(last) = last.replace(id) {
+                g.control_dep(id, last);
+            }
+            row = next[0];
+        }
+        for i in 0..ROW {
+            let z = g.op(ops::unary(UnaryOp::Abs), &[row]);
+            g.output(format!("z{i}"), z);
+        }
+        let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        let alias = |n: &crate::plan::FlowNode| n.name.starts_with('n');
+        let steps: Vec<Step> =
+            flow.nodes.iter().map(|n| Step { lane: Lane::Device(0), alias: alias(n), work: 1 }).collect();
+        let e = Needs::new(&flow, &steps).err();
+        assert_eq!(e, Some(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES }));
+        let keep: Vec<bool> = flow.nodes.iter().map(|n| !alias(n)).collect();
+        assert!(!flow.overgrown);
+        for node in flow.nodes.iter_mut().filter(|n| !n.name.starts_with('n') && n.inputs[0] != Some(0)) {
+            node.control_deps = vec![keep.len() - ROW - 1];
+        }
+        flow.retain(&keep);
+        assert!(flow.overgrown);
     }
 
     #[test]
@@ -467,7 +527,7 @@ mod tests {
         });
         let of = |flow: &Flow, devices, work| {
             let steps = steps(devices, work);
-            let needs = Needs::new(flow, &steps);
+            let needs = Needs::new(flow, &steps).unwrap();
             Cut::new(&schedule(flow, &steps, &needs), &steps, &needs).of
         };
         assert_eq!(of(&early, [0, 0, 1, 0], 1), [0, 0, 1, 2]);

@@ -7,8 +7,9 @@ use super::Session;
 use super::compiled::{import_where_possible, shared};
 use super::device::Device;
 use super::error::Error;
+use super::flight::Underway;
 use crate::backend::Placement;
-use crate::device::{Buffer, Event};
+use crate::device::Buffer;
 use crate::graph::TensorInfo;
 use crate::memory::host::SharedRegion;
 use crate::plan::{Domain, Plan};
@@ -87,8 +88,8 @@ struct State {
     /// Grows with every pool.
     version: u64,
     members: Vec<Weak<Member>>,
-    /// What the run that used the pools last submitted.
-    last: Vec<Event>,
+    /// The run that used the pools last.
+    last: Option<Underway>,
 }
 
 /// Whose memory a pool is. A context that is in a session's table several times has a pool for each.
@@ -154,9 +155,8 @@ impl SharedArena {
     /// Waits until the run before has finished; nobody else runs before [`Turn::leave`].
     pub(super) fn turn(&self) -> Turn<'_> {
         let mut state = self.lock();
-        for event in std::mem::take(&mut state.last) {
-            // Whoever submitted it is told of its errors.
-            let _ = event.wait();
+        if let Some(last) = state.last.take() {
+            last.settle();
         }
         Turn { state }
     }
@@ -183,9 +183,9 @@ impl Turn<'_> {
         self.state.fit(plan, devices)
     }
 
-    /// Ends the turn: the next one waits for `events`.
-    pub(super) fn leave<'e>(mut self, events: impl Iterator<Item = &'e Event>) {
-        self.state.last.extend(events.cloned());
+    /// Ends the turn: the next one waits for `last`.
+    pub(super) fn leave(mut self, last: Option<Underway>) {
+        self.state.last = last;
     }
 }
 

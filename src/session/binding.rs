@@ -8,10 +8,11 @@ use super::arena::{Arenas, Turn};
 use super::compiled::Compiled;
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
-use super::route::{Leg, LegWork, Move, Run};
+use super::flight::{Departure, LastRun, Underway};
+use super::route::{Leg, LegWork, Move};
 use super::slot::{BindPolicy, Side, Slot, Source, SourceKey, atoms};
 use super::stage::{Held, HeldMemory, Rest, owned};
-use crate::device::{Buffer, Event, HostRead, HostWrite};
+use crate::device::{Buffer, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
@@ -28,32 +29,30 @@ pub struct Binding<'e> {
     pub(super) compiled: Arc<Compiled>,
     pub(super) inputs: Vec<Slot<'e>>,
     pub(super) outputs: Vec<Slot<'e>>,
-    pub(super) segments: Vec<Leg>,
-    /// What the last run submitted and nobody has waited for, where several devices take part.
-    flying: Vec<Event>,
+    pub(super) segments: Arc<[Leg]>,
+    /// The last run, where several devices take part.
+    last: Option<LastRun>,
     arenas: Arenas,
     pub(super) has_run: bool,
     pub(super) policy: BindPolicy,
     /// Memory that was bound before and stays imported, newest last.
     pub(super) spare: Vec<(Side, usize, Slot<'e>)>,
     /// Commands recorded for other memory, newest last.
-    pub(super) recorded: Vec<(Vec<BufferRange>, Vec<Leg>)>,
+    pub(super) recorded: Vec<(Vec<BufferRange>, Arc<[Leg]>)>,
     /// Inputs of the session's own memory that later stages read.
     pub(super) fed: BTreeMap<usize, Arc<SharedRegion>>,
     /// What runs after the plan, where sizes are known only then.
     pub(super) rest: Option<Rest<'e>>,
 }
 
-/// A run that was submitted. The host must not touch bound memory before [`Pending::wait`] returned;
-/// owned regions refuse their guards until then, borrowed memory is out of reach anyway.
+/// A run that was submitted. The host must not touch bound memory before [`Pending::wait`] returned: borrowed memory
+/// is out of reach, an owned region refuses guards while a device uses it, and a device that finds a guard in
+/// its way is an error of the run.
 #[derive(Debug)]
 #[must_use = "results are complete only after `wait`"]
 pub struct Pending<'b, 'e> {
     binding: &'b mut Binding<'e>,
-    /// The submission, where the plan is one.
-    event: Option<Event>,
-    /// The submissions, where it is several.
-    run: Option<Run>,
+    underway: Option<Underway>,
 }
 
 impl<'e> Binding<'e> {
@@ -120,8 +119,8 @@ impl<'e> Binding<'e> {
             compiled,
             inputs,
             outputs,
-            segments: Vec::new(),
-            flying: Vec::new(),
+            segments: Arc::default(),
+            last: None,
             arenas,
             has_run: false,
             policy,
@@ -141,6 +140,7 @@ impl<'e> Binding<'e> {
 
     /// Writes a value to input `i` of the session's own memory.
     pub(super) fn write_input(&self, i: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.settle();
         match (self.fed.get(&i), self.inputs.get(i)) {
             (Some(region), _) => {
                 region.write_range(ByteRange::up_to(bytes.len() as u64))?.copy_from_slice(bytes);
@@ -151,7 +151,7 @@ impl<'e> Binding<'e> {
         }
     }
 
-    pub(super) fn prepare(&self) -> Result<Vec<Leg>, Error> {
+    pub(super) fn prepare(&self) -> Result<Arc<[Leg]>, Error> {
         let plan = self.ordered_plan()?;
         let leg = |(s, segment): (usize, &Segment)| {
             let work = if segment.by_session {
@@ -444,15 +444,27 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// [`Error::Device`]; memory that the host holds through a guard, a kernel that failed, a lost device.
     pub fn run(&mut self) -> Result<(), Error> {
-        self.submit()?.wait()
+        self.start(false)?.wait()
     }
 
-    /// Submits a run. Of a plan over several devices, whatever another device waits for has finished when it
-    /// returns, and all of it where sizes are known only in the run.
+    /// Submits a run.
+    ///
+    /// What it waits for, before it returns: the run before of this binding, where several devices take part; the run
+    /// before in a shared arena; and the run itself, where sizes are known only in the run. The segments of
+    /// a plan over several devices are submitted by a thread of the run's own, each once those that it waits for are
+    /// over, behind those of earlier runs of the session that touch the same memory; an error in that is
+    /// [`Pending::wait`]'s. A run that nobody waits for is over before the next one of its binding begins, and before
+    /// the binding is gone.
     ///
     /// # Errors
     /// As [`Binding::run`].
     pub fn submit(&mut self) -> Result<Pending<'_, 'e>, Error> {
+        self.start(self.rest.is_none())
+    }
+
+    /// Submits a run, several segments by a thread `aside` or before it returns.
+    fn start(&mut self, aside: bool) -> Result<Pending<'_, 'e>, Error> {
+        self.last = None;
         let shared = self.inner.options.arena.clone();
         let turn = shared.as_deref().map(|arena| arena.turn());
         let turn = turn.map(|turn| self.enter(turn)).transpose()?;
@@ -460,31 +472,28 @@ impl<'e> Binding<'e> {
         for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
             slot.stage_in(&self.inner.devices, io.info.bytes())?;
         }
-        let (mut event, mut run) = (None, None);
-        match &self.segments[..] {
-            [] => {}
-            [leg] => event = leg.start(&self.inner.devices)?,
-            legs => {
-                // Another device may still work on what this run begins with.
-                for before in self.flying.drain(..) {
-                    // Its errors were for whoever submitted it.
-                    let _ = before.wait();
-                }
-                let started = Run::start(legs, |s| {
-                    self.inner.traffic.clear_way(&legs[s]);
-                    let event = legs[s].start(&self.inner.devices)?;
-                    event.iter().for_each(|event| self.inner.traffic.enter(&legs[s], event));
-                    Ok(event)
-                })?;
-                self.flying.extend(started.events().cloned());
-                run = Some(started);
+        let mut departure = None;
+        let underway = match &self.segments[..] {
+            [] => None,
+            [leg] => leg.start(&self.inner.devices)?.map(Underway::One),
+            _ => {
+                let made = departure.insert(Departure::new(&self.inner, &self.segments));
+                Some(Underway::Several(Arc::clone(made.flight())))
+            }
+        };
+        if let Some(turn) = turn {
+            turn.leave(underway.clone());
+        }
+        if let Some(departure) = departure {
+            self.last = Some(LastRun(Arc::clone(departure.flight())));
+            if aside {
+                departure.aside()?;
+            } else {
+                departure.here();
             }
         }
-        if let Some(turn) = turn {
-            turn.leave(event.iter().chain(&self.flying));
-        }
         self.has_run = true;
-        let mut pending = Pending { binding: self, event, run };
+        let mut pending = Pending { binding: self, underway };
         if pending.binding.rest.is_some() {
             pending.finish()?;
             if let Some(rest) = &mut pending.binding.rest {
@@ -494,11 +503,18 @@ impl<'e> Binding<'e> {
         Ok(pending)
     }
 
+    /// Waits for a run that nobody waited for, where its devices may not have been given all of it.
+    fn settle(&self) {
+        if let Some(last) = &self.last {
+            last.settle();
+        }
+    }
+
     /// Makes sure that the commands name the memory that a shared arena has now.
     pub(super) fn enter<'a>(&mut self, mut turn: Turn<'a>) -> Result<Turn<'a>, Error> {
         if !turn.is_current(&self.arenas) {
             self.recorded.clear();
-            self.segments.clear();
+            self.segments = Arc::default();
             self.arenas = Arenas::default();
             self.arenas = turn.fit(&self.compiled.plan, &self.inner.devices)?;
             self.segments = self.prepare()?;
@@ -565,15 +581,22 @@ impl<'e> Binding<'e> {
         self.write_input(i, value.bytes())
     }
 
+    /// The stage that has made output `name`, in a run that is over.
+    fn made_by(&self, name: &str) -> Result<(&Binding<'e>, usize), SessionError> {
+        let (stage, o) = self.stage_of(name)?;
+        if !stage.has_run {
+            return Err(SessionError::NotRun);
+        }
+        stage.settle();
+        Ok((stage, o))
+    }
+
     /// Copies output `name` out.
     ///
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::NotRun`], [`Error::Device`].
     pub fn get_output(&self, name: &str) -> Result<Tensor, Error> {
-        let (stage, o) = self.stage_of(name)?;
-        if !stage.has_run {
-            return Err(SessionError::NotRun.into());
-        }
+        let (stage, o) = self.made_by(name)?;
         let io = &stage.compiled.plan.outputs[o];
         Tensor::build(io.info.clone(), |bytes| stage.outputs[o].read(&self.inner.devices, bytes))
     }
@@ -583,10 +606,7 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// As [`Binding::get_output`], and [`SessionError::Capacity`].
     pub fn read_output(&self, name: &str, bytes: &mut [u8]) -> Result<(), Error> {
-        let (stage, o) = self.stage_of(name)?;
-        if !stage.has_run {
-            return Err(SessionError::NotRun.into());
-        }
+        let (stage, o) = self.made_by(name)?;
         let needed = stage.compiled.plan.outputs[o].info.bytes() as u64;
         if bytes.len() as u64 != needed {
             let got = bytes.len() as u64;
@@ -615,6 +635,7 @@ impl<'e> Binding<'e> {
     }
 
     fn view_of(&self, slot: &Slot<'_>, info: &TensorInfo) -> Result<HostView, Error> {
+        self.settle();
         let buffer = slot
             .view(info.bytes() as u64)
             .ok_or_else(|| crate::device::UsageError::new("host_view", crate::device::Problem::NotMapped))?;
@@ -665,13 +686,8 @@ impl Pending<'_, '_> {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        if let Some(event) = self.event.take() {
-            event.wait()?;
-        }
-        if let Some(mut run) = self.run.take() {
-            let result = run.finish();
-            self.binding.flying.clear();
-            result?;
+        if let Some(underway) = self.underway.take() {
+            underway.wait()?;
         }
         let plan = &self.binding.compiled.plan;
         for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {
@@ -685,12 +701,7 @@ impl Pending<'_, '_> {
     /// # Errors
     /// [`Error::Device`].
     pub fn is_done(&self) -> Result<bool, Error> {
-        for event in self.event.iter().chain(self.run.iter().flat_map(Run::events)) {
-            if !event.is_done()? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.underway.as_ref().map_or(Ok(true), Underway::is_done)
     }
 }
 

@@ -12,6 +12,7 @@ mod compiled;
 mod control;
 mod device;
 mod error;
+mod flight;
 mod options;
 mod overrides;
 mod params;
@@ -22,6 +23,7 @@ mod route;
 mod slot;
 mod sources;
 mod stage;
+mod traffic;
 pub mod tvm;
 mod unify;
 
@@ -42,9 +44,9 @@ use self::binding::check_info;
 use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
-use self::route::Traffic;
 use self::sources::Sources;
 use self::stage::Stage;
+use self::traffic::Traffic;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
@@ -65,6 +67,12 @@ pub struct IoInfo {
     pub shape: Option<SymShape>,
 }
 
+impl From<&TensorDecl> for IoInfo {
+    fn from(t: &TensorDecl) -> Self {
+        IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
     graph: Arc<Graph>,
@@ -73,7 +81,7 @@ struct Inner {
     params: Arc<ParamStore>,
     sources: Arc<Sources>,
     plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
-    traffic: Traffic,
+    traffic: Arc<Traffic>,
 }
 
 /// A graph made ready on devices.
@@ -126,12 +134,15 @@ impl Session {
 
     /// The inputs that the caller gives.
     pub fn inputs(&self) -> Vec<IoInfo> {
-        self.inner.graph.inputs().iter().map(|&id| self.inner.io_info(id, None)).collect()
+        let graph = &self.inner.graph;
+        graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect()
     }
 
     /// The outputs.
     pub fn outputs(&self) -> Vec<IoInfo> {
-        self.inner.graph.outputs().iter().map(|(name, id)| self.inner.io_info(*id, Some(name))).collect()
+        let graph = &self.inner.graph;
+        let named = |(name, id): &(String, _)| IoInfo { name: name.clone(), ..graph.tensor(*id).into() };
+        graph.outputs().iter().map(named).collect()
     }
 
     /// The plan for inputs of these types and shapes, in the order of [`Session::inputs`].
@@ -229,11 +240,6 @@ impl Session {
 }
 
 impl Inner {
-    fn io_info(&self, id: crate::graph::TensorId, name: Option<&String>) -> IoInfo {
-        let t = self.graph.tensor(id);
-        IoInfo { name: name.unwrap_or(&t.name).clone(), dtype: t.dtype, shape: t.shape.clone() }
-    }
-
     fn input_position(&self, name: &str) -> Result<usize, SessionError> {
         let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
         names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {
@@ -363,7 +369,7 @@ impl Inner {
             params: Arc::clone(&self.params),
             sources: Arc::clone(&self.sources),
             plans: Mutex::default(),
-            traffic: Traffic::default(),
+            traffic: Arc::default(),
         })
     }
 

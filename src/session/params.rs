@@ -9,10 +9,14 @@ use super::unify::Known;
 use crate::backend::Placement;
 use crate::device::Buffer;
 use crate::graph::{GraphError, Tensor, TensorIdentity};
-use crate::ops::PackKey;
+use crate::memory::host::{HostError, HostRegion};
+use crate::ops::{PackKey, Packed};
 use crate::plan::{PlanError, PlannedConstant};
 
 /// Holds each parameter once for each device and layout, however many sessions read it.
+///
+/// A device that shares the host's memory reads parameters where they are; a large one that only a packed layout of
+/// is read is kept in that layout alone, once for all such devices and stores, and its bytes are made again for whoever asks.
 ///
 /// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs
 /// made from one loaded file, or given one tensor, do, and [`ParamStore::unify`] makes those share them that
@@ -76,8 +80,9 @@ impl ParamStore {
         if let Some(param) = found {
             return Ok(param);
         }
-        let (region, buffer) = match self.in_place(device, constant) {
-            Some((region, buffer)) => (Some(region), buffer),
+        let place = self.in_place(device, constant)?;
+        let (import, buffer) = match &place {
+            Some(place) => (Some(Arc::clone(&place.import)), place.part.clone()),
             None => (None, upload(device, constant)?),
         };
         let mut held = lock();
@@ -85,56 +90,102 @@ impl ParamStore {
             return Ok(param);
         }
         held.retain(|_, param| param.strong_count() > 0);
-        let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: region, buffer });
+        let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: import, buffer });
         held.insert(key, Arc::downgrade(&param));
+        // The device reads it: what nobody reads is given back.
+        if let Some(place) = place {
+            match &constant.packed {
+                None => constant.tensor.keep_plain(&place.region),
+                Some(Packed { key, unpack: Some(unpack), .. }) => {
+                    constant.tensor.keep_packed(*key, &place.region, unpack);
+                }
+                Some(_) => {}
+            }
+        }
         Ok(param)
     }
 
     /// Parameters that lie in pages of their own are read where they are, if the device reaches them as fast as its
-    /// own memory.
-    fn in_place(&self, device: &Device, constant: &PlannedConstant) -> Option<(Arc<Buffer>, Buffer)> {
-        let (region, offset) = constant.tensor.region().filter(|_| constant.packed.is_none())?;
+    /// own memory; those that are packed lie there in their layout.
+    fn in_place(&self, device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
+        if !device.is_unified() || device.context.info().import.is_none() {
+            return Ok(None);
+        }
+        let found = match &constant.packed {
+            None => constant.tensor.unkept()?.region(),
+            Some(packed) if packed.unpack.is_none() || !constant.tensor.is_weight() => None,
+            Some(packed) => match constant.tensor.packed(&packed.key) {
+                Some(region) => Some((region, 0)),
+                None => Some((Arc::new(pack_in_pages(constant, packed)?), 0)),
+            },
+        };
+        let Some((region, offset)) = found else { return Ok(None) };
         let info = device.context.info();
         let aligned =
             (offset as u64).is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
         // A texel view may round the end up.
-        let bytes = constant.bytes().max(16).next_multiple_of(16);
-        if !device.is_unified() || !aligned || offset as u64 + bytes > region.bytes() as u64 {
-            return None;
+        let bytes = padded(constant.bytes());
+        if !aligned || offset as u64 + bytes > region.bytes() as u64 {
+            return Ok(None);
         }
+        // Where it is refused a copy is as good, only larger.
+        let Some(import) = self.import(device, &region).filter(|whole| whole.info().coherent) else {
+            return Ok(None);
+        };
+        let part = import.sub_buffer(offset as u64, bytes).ok();
+        Ok(part.map(|part| InPlace { region, import, part }))
+    }
+
+    /// A region as a device has it, imported once.
+    fn import(&self, device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
         let key = (device.context.id(), Arc::as_ptr(region).addr());
         let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        let whole = match regions.get(&key).and_then(Weak::upgrade) {
-            Some(whole) => whole,
-            None => {
-                // Where it is refused the copy is as good, only larger.
-                let whole = Arc::new(device.context.import_constant(region).ok()?);
-                regions.retain(|_, whole| whole.strong_count() > 0);
-                regions.insert(key, Arc::downgrade(&whole));
-                whole
-            }
-        };
-        if !whole.info().coherent {
-            return None;
+        if let Some(whole) = regions.get(&key).and_then(Weak::upgrade) {
+            return Some(whole);
         }
-        let part = whole.sub_buffer(offset as u64, bytes).ok()?;
-        Some((whole, part))
+        let whole = Arc::new(device.context.import_constant(region).ok()?);
+        regions.retain(|_, whole| whole.strong_count() > 0);
+        regions.insert(key, Arc::downgrade(&whole));
+        Some(whole)
     }
+}
+
+/// A parameter that a device reads in the host's memory.
+struct InPlace {
+    region: Arc<HostRegion>,
+    import: Arc<Buffer>,
+    part: Buffer,
+}
+
+/// Bytes that a device may reach of a parameter of so many: a texel view rounds the end up.
+fn padded(bytes: u64) -> u64 {
+    bytes.max(16).next_multiple_of(16)
+}
+
+fn pack_in_pages(constant: &PlannedConstant, packed: &Packed) -> Result<HostRegion, Error> {
+    let bytes = padded(packed.bytes as u64);
+    let bytes = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
+    let mut region = HostRegion::new(bytes)?;
+    if let Some(to) = region.as_mut_slice().get_mut(..packed.bytes) {
+        pack(constant, packed, to)?;
+    }
+    Ok(region)
+}
+
+fn pack(constant: &PlannedConstant, packed: &Packed, to: &mut [u8]) -> Result<(), Error> {
+    (packed.pack)(&packed.source.unkept()?, to).map_err(|source| {
+        let (node, op) = (constant.name.clone(), packed.key.layout.to_owned());
+        PlanError::Graph(GraphError::Node { node, op, source }).into()
+    })
 }
 
 fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> {
     let buffer = device.buffer(constant.bytes(), Placement::Device, "parameter")?;
     match &constant.packed {
-        None => device.write(&buffer, constant.tensor.bytes())?,
+        None => device.write(&buffer, constant.tensor.unkept()?.bytes())?,
         Some(packed) => {
             let mut bytes = vec![0u8; packed.bytes];
-            (packed.pack)(&packed.source, &mut bytes).map_err(|source| {
-                PlanError::Graph(GraphError::Node {
-                    node: constant.name.clone(),
-                    op: packed.key.layout.to_owned(),
-                    source,
-                })
-            })?;
+            pack(constant, packed, &mut bytes)?;
             device.write(&buffer, &bytes)?;
         }
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::binding::Binding;
 use super::error::Error;
-use super::route::Run;
+use super::route::drive;
 use crate::device::Event;
 use crate::ops::Cost;
 
@@ -100,7 +100,8 @@ impl Binding<'_> {
         let mut events: Vec<Option<Event>> = vec![None; plan.segments.len()];
         let devices = &self.inner.devices;
         let start = Instant::now();
-        let mut run = Run::start(&self.segments, |s| match recordings[s].take() {
+        let pass = self.inner.traffic.announce(&self.segments);
+        let times = drive(&self.segments, &pass, |s| match recordings[s].take() {
             Some(recording) => {
                 let event = devices[plan.segments[s].device as usize].queue.submit(recording)?;
                 events[s] = Some(event.clone());
@@ -108,11 +109,10 @@ impl Binding<'_> {
             }
             None => self.segments[s].start(devices),
         })?;
-        run.finish()?;
         profile.host_nanos = start.elapsed().as_nanos() as u64;
         let since = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
         for (s, segment) in plan.segments.iter().enumerate() {
-            let times = run.times[s].map_or((0, 0), |(begin, end)| (since(begin), since(end)));
+            let times = times[s].map_or((0, 0), |(begin, end)| (since(begin), since(end)));
             let (device, (begin_nanos, end_nanos)) = (segment.device, times);
             profile.segments.push(SegmentTime { device, begin_nanos, end_nanos });
             let times = events[s].as_ref().map_or(Ok(Vec::new()), Event::timestamps)?;

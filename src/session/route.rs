@@ -2,11 +2,11 @@
 //! the same time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::device::Device;
 use super::error::Error;
+use super::traffic::Pass;
 use crate::backend::DeviceError;
 use crate::device::{self, Buffer, Event, Prepared};
 use crate::memory::range::ByteRange;
@@ -80,74 +80,76 @@ impl Leg {
     }
 }
 
+/// When each leg of a run was started, and when it was known to be over.
+pub(super) type Times = Vec<Option<(Instant, Instant)>>;
+
+/// Starts all `legs`, each by `start` as soon as those that it waits for are over and `pass` lets it, and waits for all
+/// of them, after an error too.
+///
+/// # Errors
+/// The first one.
+pub(super) fn drive(
+    legs: &[Leg],
+    pass: &Pass,
+    mut start: impl FnMut(usize) -> Result<Option<Event>, Error>,
+) -> Result<Times, Error> {
+    let mut run = Run {
+        events: vec![None; legs.len()],
+        over: vec![false; legs.len()],
+        times: vec![None; legs.len()],
+        error: None,
+    };
+    let mut lanes: BTreeMap<(bool, u32), VecDeque<usize>> = BTreeMap::new();
+    for (s, leg) in legs.iter().enumerate() {
+        lanes.entry(leg.lane()).or_default().push_back(s);
+    }
+    while run.error.is_none() && lanes.values().any(|queue| !queue.is_empty()) {
+        let mut moved = false;
+        for queue in lanes.values_mut() {
+            while let Some(&s) = queue.front()
+                && run.error.is_none()
+                && legs[s].waits.iter().all(|p| run.over[*p as usize])
+            {
+                queue.pop_front();
+                moved = true;
+                let now = Instant::now();
+                run.times[s] = Some((now, now));
+                pass.clear_way(&legs[s]);
+                match start(s) {
+                    Ok(event) => {
+                        pass.started(s, event.as_ref());
+                        match event {
+                            Some(event) => run.events[s] = Some(event),
+                            None => run.settle(s, Ok(())),
+                        }
+                    }
+                    Err(e) => run.settle(s, Err(e)),
+                }
+            }
+        }
+        if !moved {
+            let fronts = lanes.values().filter_map(VecDeque::front);
+            let waited = fronts.flat_map(|&s| legs[s].waits.iter().map(|p| *p as usize));
+            let waited: BTreeSet<usize> = waited.filter(|p| !run.over[*p]).collect();
+            run.wait_for_one(&waited);
+        }
+    }
+    run.wait();
+    run.error.map_or(Ok(run.times), Err)
+}
+
 /// A run of legs: which were started, and when they were seen to be over.
 #[derive(Debug)]
-pub(super) struct Run {
+struct Run {
     /// The event of each leg that was submitted and is not known to be over.
     events: Vec<Option<Event>>,
     over: Vec<bool>,
-    /// When each leg was started, and when it was known to be over.
-    pub(super) times: Vec<Option<(Instant, Instant)>>,
+    times: Times,
     error: Option<Error>,
 }
 
 impl Run {
-    /// Starts all `legs`, each by `start`. All that others wait for are over when it returns; after an error
-    /// everything is.
-    pub(super) fn start(
-        legs: &[Leg],
-        mut start: impl FnMut(usize) -> Result<Option<Event>, Error>,
-    ) -> Result<Run, Error> {
-        let mut run = Run {
-            events: vec![None; legs.len()],
-            over: vec![false; legs.len()],
-            times: vec![None; legs.len()],
-            error: None,
-        };
-        let mut lanes: BTreeMap<(bool, u32), VecDeque<usize>> = BTreeMap::new();
-        for (s, leg) in legs.iter().enumerate() {
-            lanes.entry(leg.lane()).or_default().push_back(s);
-        }
-        loop {
-            let mut moved = false;
-            for queue in lanes.values_mut() {
-                while let Some(&s) = queue.front()
-                    && run.error.is_none()
-                    && legs[s].waits.iter().all(|p| run.over[*p as usize])
-                {
-                    queue.pop_front();
-                    moved = true;
-                    let now = Instant::now();
-                    run.times[s] = Some((now, now));
-                    match start(s) {
-                        Ok(Some(event)) => run.events[s] = Some(event),
-                        Ok(None) => run.settle(s, Ok(())),
-                        Err(e) => run.settle(s, Err(e)),
-                    }
-                }
-            }
-            if let Some(error) = run.error.take() {
-                run.wait();
-                return Err(error);
-            }
-            if lanes.values().all(VecDeque::is_empty) {
-                return Ok(run);
-            }
-            if !moved {
-                let fronts = lanes.values().filter_map(VecDeque::front);
-                let waited = fronts.flat_map(|&s| legs[s].waits.iter().map(|p| *p as usize));
-                let waited: BTreeSet<usize> = waited.filter(|p| !run.over[*p]).collect();
-                run.wait_for_one(&waited);
-            }
-        }
-    }
-
-    /// The events of what is not known to be over.
-    pub(super) fn events(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter().flatten()
-    }
-
-    /// Waits for everything that was started. The first error is kept and given by [`Run::finish`].
+    /// Waits for everything that was started. The first error is kept.
     fn wait(&mut self) {
         loop {
             let open: BTreeSet<usize> =
@@ -157,12 +159,6 @@ impl Run {
             }
             self.wait_for_one(&open);
         }
-    }
-
-    /// Waits for everything.
-    pub(super) fn finish(&mut self) -> Result<(), Error> {
-        self.wait();
-        self.error.take().map_or(Ok(()), Err)
     }
 
     fn settle(&mut self, s: usize, result: Result<(), Error>) {
@@ -205,55 +201,5 @@ impl Run {
                 result => return self.settle(*s, result.map_err(Error::from)),
             }
         }
-    }
-}
-
-/// Runs of one session over several devices that may be unfinished, by what they touch: each device orders what is
-/// submitted to it, and nobody else orders two devices.
-#[derive(Debug, Default)]
-pub(super) struct Traffic {
-    flying: Mutex<Vec<Flying>>,
-}
-
-#[derive(Debug)]
-struct Flying {
-    event: Event,
-    device: u32,
-    spans: Vec<(ByteRange, bool)>,
-}
-
-impl Traffic {
-    /// Waits for all runs on other devices whose memory a leg touches too, where one of them writes it.
-    pub(super) fn clear_way(&self, leg: &Leg) {
-        let conflict = |f: &Flying| {
-            let clash = |(range, write): &(ByteRange, bool)| {
-                f.spans.iter().any(|(other, writes)| (*write || *writes) && other.overlaps(*range))
-            };
-            f.device != leg.device && leg.spans.iter().any(clash)
-        };
-        loop {
-            let rival = self.lock().iter().find(|f| conflict(f)).map(|f| f.event.clone());
-            let Some(event) = rival else { return };
-            // Its errors are for whoever submitted it.
-            let _ = event.wait();
-            self.sweep();
-        }
-    }
-
-    /// Notes that a leg was submitted.
-    pub(super) fn enter(&self, leg: &Leg, event: &Event) {
-        self.sweep();
-        if !leg.spans.is_empty() {
-            let (event, spans) = (event.clone(), leg.spans.clone());
-            self.lock().push(Flying { event, device: leg.device, spans });
-        }
-    }
-
-    fn sweep(&self) {
-        self.lock().retain(|f| matches!(f.event.is_done(), Ok(false)));
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Flying>> {
-        self.flying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -247,11 +247,7 @@ impl GraphModule {
 
     /// The graph's inputs, parameters included.
     pub fn inputs(&self) -> Vec<IoInfo> {
-        let info = |id: &crate::graph::TensorId| {
-            let t = self.graph.tensor(*id);
-            IoInfo { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
-        };
-        self.graph.inputs().iter().map(info).collect()
+        self.graph.inputs().iter().map(|&id| self.graph.tensor(id).into()).collect()
     }
 
     /// Names of the outputs.
@@ -304,10 +300,7 @@ impl GraphModule {
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
     pub fn set_input<'k>(&mut self, key: impl Into<Key<'k>>, value: &Tensor) -> Result<(), Error> {
-        let name = self.input_name(key.into())?;
-        self.check_declared(&name, value.info())?;
-        self.give(name, Given::Value(value.clone()));
-        Ok(())
+        self.give(key.into(), Given::Value(value.clone()))
     }
 
     /// Makes an input read the caller's memory at every run, in place where the device can
@@ -322,11 +315,7 @@ impl GraphModule {
         key: impl Into<Key<'k>>,
         tensor: &ExternalTensor,
     ) -> Result<(), Error> {
-        let name = self.input_name(key.into())?;
-        self.check_declared(&name, &tensor.info)?;
-        tensor.check(&name, &self.contexts)?;
-        self.give(name, Given::Placed(tensor.clone()));
-        Ok(())
+        self.give(key.into(), Given::Placed(tensor.clone()))
     }
 
     /// Makes an output write the caller's memory at every run, in place where the device can. What type and shape it
@@ -555,7 +544,12 @@ impl GraphModule {
         Ok(adopted)
     }
 
-    fn give(&mut self, name: String, given: Given) {
+    fn give(&mut self, key: Key<'_>, given: Given) -> Result<(), Error> {
+        let name = self.input_name(key)?;
+        self.check_declared(&name, given.info())?;
+        if let Given::Placed(tensor) = &given {
+            tensor.check(&name, &self.contexts)?;
+        }
         if self.params.remove(&name).is_some() {
             self.rebuild();
         }
@@ -563,6 +557,7 @@ impl GraphModule {
             self.binding = None;
         }
         self.inputs.insert(name, given);
+        Ok(())
     }
 
     /// Gives the binding there is other memory or another value. Where that fails the next run makes a new

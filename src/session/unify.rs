@@ -47,18 +47,23 @@ impl ParamStore {
         let mut unified = Unified::default();
         let mut hashes: HashMap<TensorIdentity, u64> = HashMap::new();
         let mut left: Vec<Tensor> = Vec::new();
-        for tensor in constants(graph).filter(|t| t.bytes().len() >= MIN_BYTES) {
+        for tensor in constants(graph).filter(|t| t.info().bytes() >= MIN_BYTES) {
             if known.by_identity.contains_key(&tensor.identity()) {
                 continue;
             }
-            let hash = hash(tensor);
-            let same = |t: &Tensor| t.dtype() == tensor.dtype() && t.bytes() == tensor.bytes();
+            let own = tensor.unkept()?;
+            let hash = hash(&own);
+            let same = |t: &Tensor| {
+                let alike = t.dtype() == own.dtype() && t.info().bytes() == own.info().bytes();
+                alike && t.unkept().is_ok_and(|t| t.bytes() == own.bytes())
+            };
             let list = known.by_content.entry(hash).or_default();
             let found = list.iter().filter_map(WeakTensor::upgrade).find(same);
+            drop(own);
             match found.and_then(|t| t.reshaped(tensor.shape().clone()).ok()) {
                 Some(shared) => {
                     unified.tensors += 1;
-                    unified.bytes += shared.bytes().len() as u64;
+                    unified.bytes += shared.info().bytes() as u64;
                     left.push(std::mem::replace(tensor, shared));
                 }
                 None => {
@@ -93,13 +98,15 @@ fn hash(tensor: &Tensor) -> u64 {
 
 /// Moves what is left of the regions of `dropped` together. Gives the tensors that moved, by what they were.
 fn repack(graph: &mut Graph, dropped: Vec<Tensor>) -> Result<Vec<(TensorIdentity, Tensor)>, Error> {
-    let mut regions: Vec<_> = dropped.iter().filter_map(|t| t.region().map(|(r, _)| Arc::clone(r))).collect();
+    // The pages of a weight go with it.
+    let small = dropped.iter().filter(|t| !t.is_weight());
+    let mut regions: Vec<_> = small.filter_map(|t| t.region().map(|(r, _)| r)).collect();
     drop(dropped);
     regions.sort_by_key(|r| Arc::as_ptr(r).addr());
     regions.dedup_by(|a, b| Arc::ptr_eq(a, b));
     let mut moved = Vec::new();
     for region in regions {
-        let is_in = |t: &Tensor| t.region().is_some_and(|(r, _)| Arc::ptr_eq(r, &region));
+        let is_in = |t: &Tensor| t.region().is_some_and(|(r, _)| Arc::ptr_eq(&r, &region));
         let users: Vec<Tensor> = constants(graph).filter(|t| is_in(t)).map(|t| t.clone()).collect();
         // Somebody else keeps it anyway. The clones and `region` are ours.
         if users.is_empty() || Arc::strong_count(&region) > 2 * users.len() + 1 {
@@ -164,7 +171,7 @@ mod tests {
         assert_eq!(constant(&b, 1).identity(), constant(&b, 2).identity());
         let (three, four) = (constant(&b, 1), constant(&b, 3));
         let (region, _) = four.region().unwrap();
-        assert!(Arc::ptr_eq(region, three.region().unwrap().0) && region.bytes() < 4 * 8192);
+        assert!(Arc::ptr_eq(&region, &three.region().unwrap().0) && region.bytes() < 4 * 8192);
         assert_eq!(three.as_slice::<f32>().unwrap(), [3.0; 2048]);
         assert_eq!(four.as_slice::<f32>().unwrap(), [4.0; 2048]);
         // What moved is known where it is now.

@@ -5,17 +5,18 @@
 //!
 //! Shared with the build script: no `crate::` paths here.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rspirv::dr::Operand;
 use rspirv::spirv::{Op, StorageClass};
 
-use super::parse::{Inst, Module, SpirvError};
+use super::parse::{Inst, Module, SpirvError, SpirvErrorKind};
 use super::reflect::Access;
 
 /// The access of each global resource variable that is used at all, by the variable's id.
 pub(super) fn uses(module: &Module) -> Result<HashMap<u32, Access>, SpirvError> {
-    let mut uses = Uses { roots: HashMap::new(), images: HashMap::new(), found: HashMap::new() };
+    let mut uses = Uses { module, roots: HashMap::new(), images: HashMap::new(), found: HashMap::new() };
     let mut in_function = false;
     for inst in &module.insts {
         match inst.op() {
@@ -27,7 +28,9 @@ pub(super) fn uses(module: &Module) -> Result<HashMap<u32, Access>, SpirvError> 
                     _ => continue,
                 };
                 if let Some(id) = inst.inst.result_id {
-                    uses.roots.insert(id, Root { variable: id, image });
+                    let pointer = inst.inst.result_type.and_then(|ty| module.def(ty));
+                    let sampled = pointer.and_then(|p| p.id(1).ok()).is_some_and(|ty| is_sampled(module, ty));
+                    uses.roots.insert(id, Root { variable: id, image, sampled });
                 }
             }
             _ if in_function => uses.follow(inst)?,
@@ -41,9 +44,21 @@ pub(super) fn uses(module: &Module) -> Result<HashMap<u32, Access>, SpirvError> 
 struct Root {
     variable: u32,
     image: bool,
+    /// Whether nothing can write it: wherever it is handed on, it is read.
+    sampled: bool,
 }
 
-struct Uses {
+/// Whether a type is an image that is read through a sampler, or the two together.
+fn is_sampled(module: &Module, ty: u32) -> bool {
+    module.def(ty).is_some_and(|ty| match ty.op() {
+        Op::TypeSampledImage => true,
+        Op::TypeImage => ty.literal(5) == Ok(1),
+        _ => false,
+    })
+}
+
+struct Uses<'m> {
+    module: &'m Module,
     /// Ids of pointers into a resource.
     roots: HashMap<u32, Root>,
     /// Ids of image values that were loaded from a resource.
@@ -51,7 +66,7 @@ struct Uses {
     found: HashMap<u32, Access>,
 }
 
-impl Uses {
+impl Uses<'_> {
     fn follow(&mut self, inst: &Inst) -> Result<(), SpirvError> {
         let result = inst.inst.result_id;
         match inst.op() {
@@ -68,12 +83,12 @@ impl Uses {
                 }
             }
             Op::Load => match self.roots.get(&inst.id(0)?).copied() {
-                Some(Root { variable, image: true }) => {
+                Some(Root { variable, image: true, .. }) => {
                     if let Some(id) = result {
                         self.images.insert(id, variable);
                     }
                 }
-                Some(Root { variable, image: false }) => self.mark(variable, Access::Read),
+                Some(Root { variable, image: false, .. }) => self.mark(variable, Access::Read),
                 None => {}
             },
             Op::Store => {
@@ -104,7 +119,14 @@ impl Uses {
                     self.images.insert(id, variable);
                 }
             }
-            Op::ImageWrite => self.image(inst.id(0)?, Access::Write),
+            Op::ImageWrite => {
+                let image = self.module.def(inst.id(0)?).and_then(|def| def.inst.result_type);
+                if image.is_some_and(|ty| is_sampled(self.module, ty)) {
+                    let rule = Cow::Borrowed("a write to an image that is read through a sampler");
+                    return Err(inst.error(SpirvErrorKind::Invalid { rule }));
+                }
+                self.image(inst.id(0)?, Access::Write);
+            }
             Op::ImageRead
             | Op::ImageFetch
             | Op::ImageGather
@@ -128,7 +150,8 @@ impl Uses {
 
     /// A pointer or image used in a way that is not followed.
     fn value(&mut self, id: u32) {
-        self.pointer(id, Access::ReadWrite);
+        let sampled = self.roots.get(&id).is_some_and(|root| root.sampled);
+        self.pointer(id, if sampled { Access::Read } else { Access::ReadWrite });
         self.image(id, Access::ReadWrite);
     }
 

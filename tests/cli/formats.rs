@@ -35,6 +35,22 @@ fn a_tvm_graph_is_run_inspected_and_verified() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((json["format"].as_str(), json["nodes"].as_u64()), (Some("TVM graph JSON"), Some(2)));
 
+    // The devices that it names.
+    let on = GRAPH.replace(r#""storage_id""#, r#""device_index":["list_int",[1,1,7]],"storage_id""#);
+    std::fs::write(d.join("it/model.json"), on).unwrap();
+    for (table, device, foreign) in
+        [(&["cpu", "vulkan"][..], 1, 0), (&["cpu"][..], 0, 1), (&["vulkan"][..], 0, 0)]
+    {
+        let flags: Vec<&str> = table.iter().flat_map(|name| ["-d", *name]).collect();
+        let json = ends(d, 0, &[&["inspect", "it", "--json"][..], &flags].concat());
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let plan = &json["planned"]["plan"];
+        assert_eq!(plan["nodes"][0]["device"], device, "{table:?} {plan}");
+        assert_eq!(plan["foreign"].as_array().unwrap().len(), foreign, "{table:?} {plan}");
+        ends(d, 0, &[&["verify", "it"][..], &flags].concat());
+    }
+    std::fs::write(d.join("it/model.json"), GRAPH).unwrap();
+
     // The parameters elsewhere.
     std::fs::rename(d.join("it/model.params"), d.join("weights.bin")).unwrap();
     fails(d, 2, &["run", "it/model.json", "-i", &format!("x={input}"), "-d", "cpu"], &["no file for c"]);

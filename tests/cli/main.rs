@@ -85,6 +85,9 @@ fn arguments_that_make_no_sense_are_usage_errors() {
     ends(d, 2, &["run", "m.onnx", "--repeat", "0"]);
     says(&ends(d, 0, &["--help"]), &["devices", "run", "inspect", "verify", "bench", "demo"]);
     says(&ends(d, 0, &["run", "--help"]), &["--explain", "--place", "--strict", "--trace"]);
+    for command in [&["run"][..], &["verify"], &["bench", "model"]] {
+        says(&ends(d, 0, &[command, &["--help"]].concat()), &["--precision", "--coarse-filter", "1/256"]);
+    }
     says(&ends(d, 0, &["--version"]), &["onepool 0."]);
 }
 
@@ -141,6 +144,40 @@ fn a_reader_that_goes_away_is_no_crash() {
         let out = child.wait_with_output().unwrap();
         assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
     }
+}
+
+/// Nor is one that goes away from the log, or a place where nothing can be written.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_cannot_be_printed_or_written_is_no_crash() {
+    let dir = with_add();
+    let d = dir.path();
+    let run = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
+        command.current_dir(d).args(["run", "add.onnx", "-i", "x.pb", "-d", "cpu", "--explain", "-vvvv"]);
+        command.env("RUST_LOG", "trace").stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut quiet = run(Stdio::null());
+    drop(quiet.stderr.take());
+    assert_eq!(quiet.wait().unwrap().code(), Some(0));
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let out = run(full.into()).wait_with_output().unwrap();
+    let stderr = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("onepool: cannot write to standard output"), "{stderr}");
+    let run = |option: &'static str, file: &'static str| {
+        ["run", "add.onnx", "-i", "x.pb", "-d", "cpu", option, file]
+    };
+    for file in ["none/y.npy", "none/y.npz", "none/y.pb", "none/y.bin"] {
+        fails(d, 1, &run("-o", file), &["cannot write", file, "No such file"]);
+    }
+    fails(d, 1, &run("--trace", "none/t.json"), &["none/t.json"]);
+    fails(d, 1, &run("--trace", "/dev/full"), &["/dev/full", "No space left"]);
+    std::fs::create_dir(d.join("dir.npy")).unwrap();
+    fails(d, 1, &run("-o", "dir.npy"), &["cannot write dir.npy"]);
+    case(&d.join("good"), add(), &[f32s(&[2, 3], &[0.0; 6])], &[f32s(&[2, 3], &SUM)]);
+    fails(d, 1, &["verify", "good", "-d", "cpu", "--report", "none/r.json"], &["cannot write none/r.json"]);
 }
 
 #[test]
@@ -333,6 +370,8 @@ fn what_does_not_fit_the_model_is_said() {
     fails(d, 2, &run("wide.pb"), &["expected shape [n, 3], got [2, 4]"]);
     std::fs::write(d.join("x.bin"), [0; 10]).unwrap();
     fails(d, 2, &run("x.bin"), &["--shape x="]);
+    fails(d, 2, &["run", "add.onnx", "-i", "x.pb", "--dim", "m=2"], &["--dim \"m=2\"", "{\"n\"}"]);
+    fails(d, 2, &["inspect", "add.onnx", "--dim", "n=2", "--dim", "n=3"], &["given twice"]);
     let sized = |shape: &'static str| ["run", "add.onnx", "-d", "cpu", "-i", "x.bin", "--shape", shape];
     fails(d, 1, &sized("1,3"), &["12 bytes of data, there are 10"]);
     fails(d, 2, &sized("3"), &["expected shape [n, 3]"]);
@@ -359,8 +398,14 @@ fn what_is_no_model_is_an_error() {
     let d = dir.path();
     std::fs::write(d.join("text.onnx"), "this is not a model\n").unwrap();
     std::fs::write(d.join("empty.onnx"), "").unwrap();
+    std::fs::create_dir_all(d.join("odd/dir.onnx")).unwrap();
+    std::fs::create_dir(d.join("bare")).unwrap();
     for command in ["run", "inspect"] {
         fails(d, 1, &[command, "none.onnx"], &["none.onnx"]);
+        fails(d, 1, &[command, "odd/dir.onnx"], &["odd/dir.onnx"]);
+        fails(d, 1, &[command, "bare"], &["bare"]);
+        fails(d, 1, &[command, "/dev/null"], &["/dev/null"]);
+        fails(d, 1, &[command, "x.pb/x.onnx"], &["x.pb/x.onnx"]);
         fails(d, 1, &[command, "."], &["one file that ends in .onnx, found 3 of them"]);
         fails(d, 1, &[command, "text.onnx"], &["text.onnx"]);
         fails(d, 1, &[command, "empty.onnx"], &["empty.onnx"]);
@@ -470,6 +515,10 @@ fn cases_are_verified_one_by_one() {
     says(&out, &["unsupported  odd", "Frobnicate"]);
     ends(d, 0, &["verify", "wrong", "--device", "cpu", "--atol", "0.6"]);
     fails(d, 2, &["verify", "none"], &["none is no folder"]);
+    // Nothing is compared with nothing.
+    std::fs::remove_file(d.join("good/test_data_set_0/output_0.pb")).unwrap();
+    let phrase = "the model has 1 output, and there is data of 0 outputs";
+    says(&ends(d, 1, &["verify", "good", "--device", "cpu"]), &[phrase]);
     std::fs::remove_dir_all(d.join("good/test_data_set_0")).unwrap();
     says(&ends(d, 1, &["verify", "good", "--device", "cpu"]), &["no test_data_set_0"]);
 }

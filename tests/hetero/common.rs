@@ -1,5 +1,8 @@
 //! Device tables, memory and operators of the tests.
 
+#[path = "../support/values.rs"]
+mod values;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,12 +11,14 @@ use onepool::backend::{ContextDesc, DeviceKind};
 use onepool::device::Context;
 use onepool::kernel::NativeKernel;
 use onepool::loader::tvm::device_type;
+use onepool::ops::Operator;
 use onepool::ops::custom::{CustomKernel, KernelCall};
 use onepool::ops::pointwise::{Unary, UnaryOp};
-use onepool::ops::{self, AttrMap, AttrReader, Operator};
 use onepool::plan::{Crossing, Plan, Work};
 use onepool::registry::Registry;
-use onepool::{DType, Graph, HostRegion, Session, Shape, SharedRegion, Tensor, TensorInfo};
+use onepool::{DType, Graph, Session, TensorInfo};
+
+pub(crate) use self::values::{floats, numbers, op, region, shape, tensor};
 
 /// Pairs of devices that TVM's graphs run on: (the one that stands for the host, the one for the accelerator).
 pub(crate) const TABLES: &[[&str; 2]] = &[
@@ -85,11 +90,6 @@ pub(crate) fn session(graph: Graph, contexts: &[Context]) -> Session {
     builder.build().unwrap()
 }
 
-/// The operator `name` without attributes.
-pub(crate) fn op(name: &str) -> Arc<dyn Operator> {
-    (ops::find("", name).unwrap().read)(&mut AttrReader::new(&AttrMap::new(), 1, 1), 17).unwrap()
-}
-
 pub(crate) fn abs() -> Arc<dyn Operator> {
     Arc::new(Unary::new(UnaryOp::Abs))
 }
@@ -118,27 +118,6 @@ pub(crate) fn function(
 
 pub(crate) fn info(dims: &[usize]) -> TensorInfo {
     TensorInfo::new(DType::F32, shape(dims))
-}
-
-pub(crate) fn shape(dims: &[usize]) -> Shape {
-    Shape::new(dims.to_vec()).unwrap()
-}
-
-pub(crate) fn tensor(dims: &[usize], values: &[f32]) -> Tensor {
-    Tensor::new(dims.to_vec(), values).unwrap()
-}
-
-pub(crate) fn region(values: &[f32]) -> Arc<SharedRegion> {
-    HostRegion::from_bytes(bytemuck::cast_slice(values)).unwrap().into_shared()
-}
-
-pub(crate) fn floats(region: &SharedRegion) -> Vec<f32> {
-    region.read().unwrap().as_slice_of::<f32>().unwrap().to_vec()
-}
-
-/// Whole numbers from -4 to 4, so that sums are exact in any order.
-pub(crate) fn numbers(n: usize, seed: usize) -> Vec<f32> {
-    (0..n).map(|i| ((i * 7919 + seed * 104_729) % 9) as f32 - 4.0).collect()
 }
 
 /// Commands that only move bytes.

@@ -1,9 +1,5 @@
 //! Kernels that the caller brings, by device and name.
 
-use glslang::{
-    Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
-    SpirvVersion, Target, VulkanVersion,
-};
 use onepool::kernel::KernelSource;
 use onepool::loader::tvm::device_type;
 use onepool::loader::{FunctionTable, load_tvm_bytes};
@@ -14,6 +10,7 @@ use onepool::{Error, Session};
 use serde_json::{Value, json};
 
 use crate::common::{check_messages, function, info, numbers, open_all, tensor};
+use crate::glsl::compile;
 
 const N: usize = 300;
 
@@ -27,17 +24,7 @@ fn doubled() -> KernelCall {
             uint i = gl_GlobalInvocationID.x;
             if (i < y.length()) y[i] = 2.0 * x[i];
         }";
-    let options = CompilerOptions {
-        source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
-        version_profile: None,
-        messages: ShaderMessage::DEFAULT,
-    };
-    let source = ShaderSource::from(text.to_owned());
-    let none: Option<&[(&str, Option<&str>)]> = None;
-    let input = ShaderInput::new(&source, ShaderStage::Compute, &options, none, None).unwrap();
-    let words = Compiler::acquire().unwrap().create_shader(input).unwrap().compile().unwrap();
-    KernelCall::new(KernelSource::from_spirv("doubled", words).unwrap(), Grid::PerElement)
+    KernelCall::new(KernelSource::from_spirv("doubled", compile(text)).unwrap(), Grid::PerElement)
 }
 
 fn plus_one() -> KernelCall {

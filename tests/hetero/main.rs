@@ -4,6 +4,8 @@
 
 mod common;
 mod cuts;
+#[path = "../support/glsl.rs"]
+mod glsl;
 mod kernels;
 mod order;
 mod overlap;

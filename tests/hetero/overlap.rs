@@ -141,6 +141,203 @@ fn a_native_function_runs_beside_vulkan() {
     check_messages(&contexts);
 }
 
+/// Kernels that go on once the gate is open.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn kernel(self: &Arc<Self>, by: f32) -> Arc<dyn Operator> {
+        let gate = Arc::clone(self);
+        let kernel = NativeKernel::new("gated", move |args| {
+            let open = gate.open.lock().unwrap();
+            let (_open, waited) = gate.opened.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap();
+            if waited.timed_out() {
+                return Err(KernelError::Value { what: "the gate stayed shut".to_owned() });
+            }
+            let x = args.read::<f32>(0)?;
+            args.take_write::<f32>(1)?.iter_mut().zip(x).for_each(|(y, x)| *y = by * x);
+            Ok(())
+        });
+        Arc::new(CustomKernel::fixed("gated", KernelCall::native(kernel), vec![info(&[N])]))
+    }
+
+    fn set(&self, open: bool) {
+        *self.open.lock().unwrap() = open;
+        self.opened.notify_all();
+    }
+}
+
+/// `y = -first(x)`, with `first` on entry 0 and the rest on entry 1.
+fn two_steps(first: Arc<dyn Operator>) -> Graph {
+    let mut g = GraphBuilder::new("two steps");
+    let x = g.input("x", DType::F32, [N.into()]);
+    let a = g.op(first, &[x]);
+    let y = g.op(op("Neg"), &[a]);
+    g.output("y", y);
+    let mut graph = g.build().unwrap();
+    graph.place(NodeId(0), Some(0));
+    graph.place(NodeId(1), Some(1));
+    graph
+}
+
+const TABLES: [[&str; 2]; 4] =
+    [["cpu", "cpu"], ["cpu", "sim:noncoherent"], ["cpu", "alone"], ["cpu", "vulkan"]];
+
+#[test]
+fn a_submission_returns_before_what_other_devices_wait_for_has_run() {
+    for table in TABLES {
+        let contexts = open_all(&table);
+        let gate = Arc::<Gate>::default();
+        let session = session(two_steps(gate.kernel(2.0)), &contexts);
+        let (x, y) = (region(&numbers(N, 1)), region(&vec![0.0; N]));
+        let bind = || session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y));
+        let mut binding = bind().build().unwrap();
+        let want: Vec<f32> = numbers(N, 1).iter().map(|x| -2.0 * x).collect();
+        let run = binding.submit().unwrap();
+        assert!(!run.is_done().unwrap(), "{table:?}");
+        gate.set(true);
+        run.wait().unwrap();
+        assert_eq!(floats(&y), want, "{table:?}");
+        // Nobody waits for these: results and views do, and so does the end of the binding.
+        for _ in 0..2 {
+            gate.set(false);
+            y.write().unwrap().fill(0);
+            drop(binding.submit().unwrap());
+            gate.set(true);
+            assert_eq!(binding.get_output("y").unwrap().as_slice::<f32>().unwrap(), want, "{table:?}");
+        }
+        gate.set(false);
+        drop(binding.submit().unwrap());
+        gate.set(true);
+        drop(binding);
+        if table[1] != "alone" {
+            assert_eq!(floats(&y), want, "{table:?}");
+        }
+        check_messages(&contexts);
+    }
+}
+
+#[test]
+fn runs_submitted_before_others_write_first() {
+    for table in [["cpu", "cpu"], ["cpu", "sim:noncoherent"], ["cpu", "vulkan"]] {
+        let contexts = open_all(&table);
+        let gate = Arc::<Gate>::default();
+        let session = session(two_steps(gate.kernel(2.0)), &contexts);
+        // The result of one is what the other one reads.
+        let [x, between, y] = [numbers(N, 1), vec![0.0; N], vec![0.0; N]].map(|v| region(&v));
+        let bind = |x, y| session.bind().input("x", Memory::region(x)).output("y", Memory::region(y));
+        let (mut one, mut two) = (bind(&x, &between).build().unwrap(), bind(&between, &y).build().unwrap());
+        for round in 0..3 {
+            gate.set(false);
+            let first = one.submit().unwrap();
+            let second = two.submit().unwrap();
+            assert!(!first.is_done().unwrap() && !second.is_done().unwrap(), "{table:?}");
+            gate.set(true);
+            if round == 1 {
+                first.wait().unwrap();
+                second.wait().unwrap();
+            } else {
+                second.wait().unwrap();
+                first.wait().unwrap();
+            }
+            let want: Vec<f32> = numbers(N, 1).iter().map(|x| 4.0 * x).collect();
+            assert_eq!(floats(&y), want, "{table:?}");
+            y.write().unwrap().fill(0);
+        }
+        check_messages(&contexts);
+    }
+}
+
+#[test]
+fn what_goes_wrong_later_is_told_by_the_wait() {
+    let contexts = open_all(&["cpu", "cpu"]);
+    let wrong = Arc::new(AtomicUsize::new(1));
+    let told = Arc::clone(&wrong);
+    let kernel = NativeKernel::new("moody", move |args| {
+        if told.load(Ordering::Relaxed) > 0 {
+            return Err(KernelError::Value { what: "not today".to_owned() });
+        }
+        let x = args.read::<f32>(0)?;
+        args.take_write::<f32>(1)?.copy_from_slice(x);
+        Ok(())
+    });
+    let moody = CustomKernel::fixed("moody", KernelCall::native(kernel), vec![info(&[N])]);
+    let session = session(two_steps(Arc::new(moody)), &contexts);
+    let (x, y) = (region(&numbers(N, 1)), region(&vec![0.0; N]));
+    let mut binding =
+        session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y)).build().unwrap();
+    let e = binding.submit().unwrap().wait().unwrap_err();
+    assert!(e.to_string().contains("not today"), "{e}");
+    let e = binding.run().unwrap_err();
+    assert!(e.to_string().contains("not today"), "{e}");
+    // One that nobody asks is no matter for the next.
+    drop(binding.submit().unwrap());
+    wrong.store(0, Ordering::Relaxed);
+    binding.submit().unwrap().wait().unwrap();
+    let want: Vec<f32> = numbers(N, 1).iter().map(|x| -x).collect();
+    assert_eq!(floats(&y), want);
+}
+
+#[test]
+fn a_scope_ends_with_the_runs_in_it() {
+    for table in [["cpu", "cpu"], ["cpu", "vulkan"]] {
+        let contexts = open_all(&table);
+        let gate = Arc::<Gate>::default();
+        let session = session(two_steps(gate.kernel(2.0)), &contexts);
+        let (x, mut y) = (numbers(N, 1), vec![0.0f32; N]);
+        session.scope(|s| {
+            let mut binding = s.bind().input("x", s.input(&x)).output("y", s.output(&mut y)).build().unwrap();
+            drop(binding.submit().unwrap());
+            gate.set(true);
+        });
+        if in_place(&contexts) {
+            let want: Vec<f32> = x.iter().map(|x| -2.0 * x).collect();
+            assert_eq!(y, want, "{table:?}");
+        }
+        // One that is forgotten may be cut off, and touches nothing afterwards.
+        let mut z = vec![0.0f32; N];
+        gate.set(false);
+        session.scope(|s| {
+            let mut binding = s.bind().input("x", s.input(&x)).output("y", s.output(&mut z)).build().unwrap();
+            drop(binding.submit().unwrap());
+            std::mem::forget(binding);
+            gate.set(true);
+        });
+        let seen = z.clone();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(z, seen, "{table:?}");
+        check_messages(&contexts);
+    }
+}
+
+/// More of them than are followed through one another.
+#[test]
+fn a_graph_of_very_many_segments_runs() {
+    const STEPS: usize = 8200;
+    let contexts = open_all(&["cpu", "cpu"]);
+    let mut g = GraphBuilder::new("to and fro");
+    let x = g.input("x", DType::F32, [4.into()]);
+    let y = (0..STEPS).fold(x, |y, _| g.op(op("Neg"), &[y]));
+    let y = g.op(ops::add(), &[y, x]);
+    g.output("y", y);
+    let mut graph = g.build().unwrap();
+    for n in 0..=STEPS {
+        graph.place(NodeId(n as u32), Some(n as u32 % 2));
+    }
+    let session = session(graph, &contexts);
+    let (x, y) = (region(&numbers(4, 1)), region(&[0.0; 4]));
+    let mut binding =
+        session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y)).build().unwrap();
+    let segments = &binding.plan().segments;
+    assert_eq!(segments.len(), STEPS + 1);
+    assert!((1..=STEPS).all(|s| segments[s].waits == [s as u32 - 1]));
+    binding.run().unwrap();
+    assert_eq!(floats(&y), numbers(4, 1).iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+}
+
 /// What another device waits for is not held up by work that it does not need.
 #[test]
 fn a_segment_ends_where_another_device_waits_for_it() {

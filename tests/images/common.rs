@@ -1,11 +1,10 @@
 //! Devices, graphs and kernels of the tests.
 
+#[path = "../support/glsl.rs"]
+mod glsl;
+
 use std::sync::{Arc, OnceLock};
 
-use glslang::{
-    Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
-};
-use glslang::{SpirvVersion, Target, VulkanVersion};
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::graph::StorageScope;
@@ -14,18 +13,36 @@ use onepool::ops::{self, Operator, UnaryOp};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
 
-/// The devices that every test runs on.
-pub(crate) const DEVICES: [&str; 5] = ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"];
+/// The devices that every test runs on; opencl where there is one, and there must be one if `REQUIRE_BACKENDS` names
+/// it.
+pub(crate) fn devices() -> &'static [&'static str] {
+    static DEVICES: OnceLock<Vec<&str>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let mut devices = vec!["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"];
+        let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
+        match Registry::with_defaults().open("opencl", &ContextDesc::default()) {
+            Ok(_) => devices.push("opencl"),
+            Err(error) if required.contains("opencl") => panic!("opencl: {error}"),
+            Err(error) => eprintln!("not tested: {error}"),
+        }
+        devices
+    })
+}
+
+/// Those of them that run SPIR-V.
+pub(crate) fn spirv_devices() -> impl Iterator<Item = &'static str> {
+    devices().iter().copied().filter(|device| ["vulkan", "opencl"].contains(device))
+}
 
 pub(crate) fn open(device: &str) -> Context {
-    let desc = ContextDesc { validation: true, ..ContextDesc::default() };
+    let desc = ContextDesc { validation: device != "opencl", ..ContextDesc::default() };
     Registry::with_defaults().open(device, &desc).unwrap()
 }
 
 /// Every device, opened once for all tests: kernels are made once.
 pub(crate) fn contexts() -> &'static [(&'static str, Context)] {
     static CONTEXTS: OnceLock<Vec<(&str, Context)>> = OnceLock::new();
-    CONTEXTS.get_or_init(|| DEVICES.map(|device| (device, open(device))).into())
+    CONTEXTS.get_or_init(|| devices().iter().map(|device| (*device, open(device))).collect())
 }
 
 /// No message of the validation layer, which checks synchronization too, or of the simulation.
@@ -90,16 +107,5 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 /// A kernel of the caller's, from GLSL.
 pub(crate) fn kernel(name: &'static str, glsl: &str) -> KernelSource {
-    let options = CompilerOptions {
-        source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
-        version_profile: None,
-        messages: ShaderMessage::DEFAULT,
-    };
-    let compiler = Compiler::acquire().unwrap();
-    let text = ShaderSource::from(glsl.to_owned());
-    let defines: Option<&[(&str, Option<&str>)]> = None;
-    let input = ShaderInput::new(&text, ShaderStage::Compute, &options, defines, None).unwrap();
-    let words = compiler.create_shader(input).unwrap().compile().unwrap();
-    KernelSource::from_spirv(name, words).unwrap()
+    KernelSource::from_spirv(name, glsl::compile(glsl)).unwrap()
 }

@@ -9,7 +9,7 @@ use onepool::plan::Place;
 use onepool::session::SharedArena;
 use onepool::{DType, Graph, GraphBuilder, Session};
 
-use crate::common::{DEVICES, check_messages, open, run, session, tensor};
+use crate::common::{check_messages, devices, open, run, session, spirv_devices, tensor};
 
 /// Pools of alternating kinds, each behind an `Abs`; those of the positions in `images` read images.
 fn chain(dims: [usize; 4], stages: usize, images: bool) -> Graph {
@@ -34,7 +34,7 @@ fn chain(dims: [usize; 4], stages: usize, images: bool) -> Graph {
 
 #[test]
 fn one_pool_serves_buffers_and_images_in_turn() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         // Rows that are an image's as they are on every device, and rows that are not.
         for dims in [[1, 2, 16, 64], [2, 3, 11, 13]] {
@@ -60,7 +60,7 @@ fn one_pool_serves_buffers_and_images_in_turn() {
 
 #[test]
 fn images_lie_in_a_shared_arena_too() {
-    for device in ["cpu", "sim", "vulkan"] {
+    for device in ["cpu", "sim"].into_iter().chain(spirv_devices()) {
         let context = open(device);
         let arena = SharedArena::new();
         let sizes = [[1, 2, 9, 21], [1, 2, 16, 64], [1, 3, 5, 7]];
@@ -86,7 +86,7 @@ fn images_lie_in_a_shared_arena_too() {
 
 #[test]
 fn a_graph_input_and_an_output_may_be_wanted_in_images() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let of = |scope: StorageScope| {
             let mut g = GraphBuilder::new("ends");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use onepool::graph::StorageScope;
+use onepool::memory::image::Texel;
 use onepool::ops::conv::Conv;
 use onepool::ops::pool::{CoordinateMode, Interpolation, NearestMode, Pool, PoolKind, Resize, ResizeDesc};
 use onepool::ops::{Activation, Operator, Window};
@@ -41,14 +42,17 @@ fn check(op: Arc<dyn Operator>, x: &Tensor, constants: &[Option<Tensor>], tolera
             results.push(first);
             let plan = session.plan(&[x.info().clone()]).unwrap();
             let (through, names) = images_of(&plan);
-            assert_eq!(
-                through,
-                scope == StorageScope::Planes,
-                "{device} {:?} {:?}",
-                x.info(),
-                plan.report.images
-            );
-            if scope == StorageScope::Planes {
+            let wanted = scope == StorageScope::Planes;
+            let rules = context.info().images.as_ref();
+            let texel = Texel::of(x.dtype(), 1).unwrap();
+            // A device that reads no such texels: a buffer, and the report says so.
+            let has = rules.is_some_and(|rules| rules.sampled.contains(texel));
+            assert!(has || (*device == "opencl" && texel == Texel::R16F), "{device} {texel:?}");
+            assert_eq!(through, wanted && has, "{device} {:?} {:?}", x.info(), plan.report.images);
+            if wanted && !has {
+                let report = &plan.report.images[0];
+                assert!(report.image.is_none() && report.reason.is_some(), "{device} {report:?}");
+            } else if wanted {
                 let report = &plan.report.images[0];
                 let image = report.image.unwrap();
                 assert_eq!((report.name.as_str(), report.reason.as_ref()), ("t", None));
@@ -130,7 +134,11 @@ fn a_coarse_filter_is_near_where_the_caller_asks_for_it() {
     let coarse = Session::builder().graph(of(StorageScope::Planes)).context(context.clone());
     let mut coarse = coarse.fuse(false).fallback(false).coarse_filter(true).build().unwrap();
     let got = run(&mut coarse, &x);
-    let bits = context.info().images.as_ref().unwrap().filter_bits;
+    let (_, kernels) = images_of(&coarse.plan(&[x.info().clone()]).unwrap());
+    let rules = context.info().images.as_ref().unwrap();
+    let filters = rules.filtered.contains(onepool::memory::image::Texel::R32F);
+    assert_eq!(kernels.iter().any(|k| k == "resize_filtered_f32"), filters, "{kernels:?}");
+    let bits = rules.filter_bits;
     // Along each axis a weight is off by one step at most, times the largest difference of neighbours, 1.
     let bound = 2.0 * 0.5f32.powi(bits as i32) + 1e-5;
     assert!(distance(&want, &got) <= bound, "{} above {bound}", distance(&want, &got));

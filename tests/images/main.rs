@@ -7,4 +7,5 @@ mod common;
 mod handover;
 mod kernels;
 mod peak;
+mod structures;
 mod textures;

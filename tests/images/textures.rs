@@ -6,7 +6,7 @@ use onepool::ops::custom::{Grid, KernelCall};
 use onepool::plan::Plan;
 use onepool::{DType, Session, Shape, Tensor, TensorInfo};
 
-use crate::common::{check_messages, kernel, numbers, open};
+use crate::common::{check_messages, kernel, numbers, open, spirv_devices};
 
 /// A kernel that computes `y = 2 x + 1` texel by texel over `width` texels of a row; `from` and `to` say what its
 /// bindings are.
@@ -101,16 +101,20 @@ fn chain(context: &Context, dims: &[usize], width: usize, scope: &str) -> (Plan,
     (session.plan(&[info]).unwrap(), x, got)
 }
 
-fn check_chain(dims: &[usize], width: usize, scope: &str) -> Plan {
-    let context = open("vulkan");
-    let (plan, x, got) = chain(&context, dims, width, scope);
-    let want: Vec<f32> = x.iter().map(|x| 8.0 * x + 7.0).collect();
-    assert_eq!(got, want, "{dims:?} {scope}");
-    assert_eq!(plan.images.len(), 2);
-    assert!(plan.report.images.iter().all(|i| i.scope == scope && !i.copied && i.reason.is_none()));
-    assert!(plan.report.nodes.iter().all(|n| n.op == "CustomKernel"), "{:?}", plan.report.nodes);
-    check_messages(&context);
-    plan
+/// Runs the chain on every device that runs the kernels; the plans.
+fn check_chain(dims: &[usize], width: usize, scope: &str) -> Vec<Plan> {
+    let plans = spirv_devices().map(|device| {
+        let context = open(device);
+        let (plan, x, got) = chain(&context, dims, width, scope);
+        let want: Vec<f32> = x.iter().map(|x| 8.0 * x + 7.0).collect();
+        assert_eq!(got, want, "{device} {dims:?} {scope}");
+        assert_eq!(plan.images.len(), 2, "{device}");
+        assert!(plan.report.images.iter().all(|i| i.scope == scope && !i.copied && i.reason.is_none()));
+        assert!(plan.report.nodes.iter().all(|n| n.op == "CustomKernel"), "{:?}", plan.report.nodes);
+        check_messages(&context);
+        plan
+    });
+    plans.collect()
 }
 
 #[test]
@@ -125,27 +129,30 @@ fn kernels_of_the_caller_read_and_write_textures() {
 /// TVM's case of a texture that a smaller one and a buffer take over: the bytes that TVM's rule plans.
 #[test]
 fn a_texture_of_140800_bytes_is_planned_as_tvm_plans_it() {
-    let plan = check_chain(&[1, 22, 20, 20, 4], 400, "global.texture-nhwc");
-    let bytes: Vec<u64> = plan.images.iter().map(|i| i.image.bytes()).collect();
-    assert_eq!(bytes, [140_800, 140_800]);
-    assert!(plan.arenas[0].bytes <= plan.arenas[0].tvm_bytes);
+    for plan in check_chain(&[1, 22, 20, 20, 4], 400, "global.texture-nhwc") {
+        let bytes: Vec<u64> = plan.images.iter().map(|i| i.image.bytes()).collect();
+        assert_eq!(bytes, [140_800, 140_800]);
+        assert!(plan.arenas[0].bytes <= plan.arenas[0].tvm_bytes);
+    }
 }
 
 #[test]
 fn a_weight_texture_of_302848_bytes_is_planned_as_tvm_plans_it() {
-    let plan = check_chain(&[28, 676, 1, 1, 4], 676, "global.texture-weight");
-    let images: Vec<_> =
-        plan.images.iter().map(|i| (i.image.bytes(), i.image.width, i.image.height)).collect();
-    assert_eq!(images, [(302_848, 676, 28), (302_848, 676, 28)]);
-    assert!(plan.arenas[0].bytes <= plan.arenas[0].tvm_bytes);
+    for plan in check_chain(&[28, 676, 1, 1, 4], 676, "global.texture-weight") {
+        let images: Vec<_> =
+            plan.images.iter().map(|i| (i.image.bytes(), i.image.width, i.image.height)).collect();
+        assert_eq!(images, [(302_848, 676, 28), (302_848, 676, 28)]);
+        assert!(plan.arenas[0].bytes <= plan.arenas[0].tvm_bytes);
+    }
 }
 
 #[test]
 fn a_texture_of_576000_bytes_is_planned_as_tvm_plans_it() {
-    let plan = check_chain(&[1, 40, 30, 30, 4], 900, "global.texture-nhwc");
-    let bytes: Vec<u64> = plan.images.iter().map(|i| i.image.bytes()).collect();
-    assert_eq!(bytes, [576_000, 576_000]);
-    assert!(plan.arenas[0].bytes <= plan.arenas[0].tvm_bytes);
+    for plan in check_chain(&[1, 40, 30, 30, 4], 900, "global.texture-nhwc") {
+        let bytes: Vec<u64> = plan.images.iter().map(|i| i.image.bytes()).collect();
+        assert_eq!(bytes, [576_000, 576_000]);
+        assert!(plan.arenas[0].bytes <= plan.arenas[0].tvm_bytes);
+    }
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Contexts, operators and graphs of the tests.
 
-use std::sync::Arc;
+#[path = "../support/values.rs"]
+mod values;
 
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
-use onepool::ops::{self, AttrMap, AttrReader, Operator};
 use onepool::registry::Registry;
-use onepool::{DType, Graph, GraphBuilder, HostRegion, Session, Shape, SharedRegion, Tensor};
+use onepool::{DType, Graph, GraphBuilder, Session};
+
+pub(crate) use self::values::{floats, numbers, op, region, shape, tensor};
 
 /// The devices that every test runs on; of the simulated ones, one has memory that must be flushed and invalidated,
 /// and one has memory of its own.
@@ -20,32 +22,6 @@ pub(crate) fn open(device: &str) -> Context {
 /// No message of the validation layer, which checks synchronization too.
 pub(crate) fn check_messages(context: &Context) {
     assert_eq!(context.validation_messages(), Vec::<String>::new());
-}
-
-/// The operator `name` without attributes.
-pub(crate) fn op(name: &str) -> Arc<dyn Operator> {
-    (ops::find("", name).unwrap().read)(&mut AttrReader::new(&AttrMap::new(), 1, 1), 17).unwrap()
-}
-
-pub(crate) fn tensor(dims: &[usize], values: &[f32]) -> Tensor {
-    Tensor::new(dims.to_vec(), values).unwrap()
-}
-
-pub(crate) fn shape(dims: &[usize]) -> Shape {
-    Shape::new(dims.to_vec()).unwrap()
-}
-
-pub(crate) fn region(values: &[f32]) -> Arc<SharedRegion> {
-    HostRegion::from_bytes(bytemuck::cast_slice(values)).unwrap().into_shared()
-}
-
-pub(crate) fn floats(region: &SharedRegion) -> Vec<f32> {
-    region.read().unwrap().as_slice_of::<f32>().unwrap().to_vec()
-}
-
-/// Whole numbers from -4 to 4, so that sums are exact in any order.
-pub(crate) fn numbers(n: usize, seed: usize) -> Vec<f32> {
-    (0..n).map(|i| ((i * 7919 + seed * 104_729) % 9) as f32 - 4.0).collect()
 }
 
 /// Bytes that a context has now: allocated and imported.
@@ -65,4 +41,15 @@ pub(crate) fn abs(n: usize) -> Graph {
 
 pub(crate) fn session(graph: Graph, context: &Context) -> Session {
     Session::builder().graph(graph).context(context.clone()).build().unwrap()
+}
+
+/// `y = x w0 w1` for `batch` rows, with matrices of `width` by `width` as inputs, as TVM's parameters are.
+pub(crate) fn two_products(batch: usize, width: usize) -> Graph {
+    let mut g = GraphBuilder::new("net");
+    let x = g.input("x", DType::F32, [batch.into(), width.into()]);
+    let [w0, w1] = ["w0", "w1"].map(|name| g.input(name, DType::F32, [width.into(), width.into()]));
+    let a = g.op(op("MatMul"), &[x, w0]);
+    let y = g.op(op("MatMul"), &[a, w1]);
+    g.output("y", y);
+    g.build().unwrap()
 }

@@ -7,34 +7,12 @@ use onepool::session::ParamStore;
 use onepool::{HostRegion, Session, Tensor};
 
 use crate::common::{check_messages, held, open};
+use crate::protobuf::{field, int};
 
 const VOCABULARY: usize = 2000;
 const EMBEDDING: usize = 64;
 const HIDDEN: usize = 64;
 const EMBEDDING_BYTES: u64 = (4 * VOCABULARY * EMBEDDING) as u64;
-
-/// One field of a protobuf message: a length and bytes.
-fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut out = varint(number << 3 | 2);
-    out.extend(varint(bytes.len() as u64));
-    out.extend(bytes);
-    out
-}
-
-/// One field of a protobuf message: an integer.
-fn int(number: u64, value: u64) -> Vec<u8> {
-    [varint(number << 3), varint(value)].concat()
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
-}
 
 fn node(op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, u64)]) -> Vec<u8> {
     let mut out: Vec<u8> = inputs.iter().flat_map(|i| field(1, i.as_bytes())).collect();
@@ -169,7 +147,7 @@ fn scores(step: &mut Session, out: Option<&mut Session>) -> Vec<f32> {
 
 /// Bytes of the host memory that the parameters of `sessions` lie in.
 fn resident(sessions: &[&Session]) -> u64 {
-    let mut regions: Vec<&Arc<HostRegion>> = sessions
+    let mut regions: Vec<Arc<HostRegion>> = sessions
         .iter()
         .flat_map(|s| s.graph().constants())
         .filter_map(|(_, t)| Some(t.region()?.0))
@@ -216,7 +194,7 @@ fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
         let weights: usize = WEIGHTS.iter().map(|(_, dims)| 4 * dims.iter().product::<usize>()).sum();
         let most = weights as u64 + (64 << 10);
         assert!(shared_host <= most, "{device}: {shared_host} of {weights}");
-        // No device holds a parameter in a second layout: products of a row read matrices where they lie.
+        // No device holds a parameter in two layouts: products read columns where they lie, and what is packed is kept so.
         assert!(shared <= most + (64 << 10), "{device}: {shared} of {weights}");
     }
 }

@@ -7,5 +7,8 @@ mod arena;
 mod common;
 mod language_model;
 mod module;
+mod packed;
 mod pointers;
+#[path = "../support/protobuf.rs"]
+mod protobuf;
 mod tvm_names;

@@ -3,13 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cases;
+#[path = "../support/glsl.rs"]
+mod glsl;
+mod images;
 
 use std::sync::{Arc, OnceLock};
 
-use glslang::{
-    Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
-    SpirvVersion, Target, VulkanVersion,
-};
 use onepool::backend::{BufferDesc, ContextDesc, Placement};
 use onepool::device::{Buffer, Context};
 use onepool::kernel::{KernelSource, touch};
@@ -17,6 +16,8 @@ use onepool::memory::coherency::{Access, Barrier};
 use onepool::recording::{Arg, Command, Dispatch, Recording};
 use onepool::registry::Registry;
 use onepool::spirv::opencl_c::{OpenClOptions, translate};
+
+use self::glsl::compile;
 
 /// A kernel, what it is given, and what it must leave.
 struct Case<'a> {
@@ -28,20 +29,6 @@ struct Case<'a> {
     before: Vec<Vec<u8>>,
     /// Bytes of each binding after.
     after: Vec<Vec<u8>>,
-}
-
-fn compile(glsl: &str) -> Vec<u32> {
-    let options = CompilerOptions {
-        source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
-        version_profile: None,
-        messages: ShaderMessage::DEFAULT,
-    };
-    let compiler = Compiler::acquire().unwrap();
-    let text = ShaderSource::from(glsl.to_owned());
-    let no_defines: Option<&[(&str, Option<&str>)]> = None;
-    let input = ShaderInput::new(&text, ShaderStage::Compute, &options, no_defines, None).unwrap();
-    compiler.create_shader(input).and_then(|shader| shader.compile()).unwrap()
 }
 
 /// The devices under test. One that `REQUIRE_BACKENDS` names must be there.

@@ -2,25 +2,12 @@
 
 use onepool::device::Context;
 use onepool::tvm::GraphModule;
-use onepool::{DType, Graph, GraphBuilder, Tensor};
 
-use crate::common::{DEVICES, check_messages, held, numbers, op, open, tensor};
+use crate::common::{DEVICES, check_messages, held, numbers, open, tensor, two_products};
 
 const WIDTH: usize = 256;
 const BATCH: usize = 8;
 const WEIGHTS: u64 = (2 * 4 * WIDTH * WIDTH) as u64;
-
-/// `y = |x w0| w1`, with the matrices as inputs.
-fn graph() -> Graph {
-    let mut g = GraphBuilder::new("net");
-    let x = g.input("x", DType::F32, [BATCH.into(), WIDTH.into()]);
-    let w0 = g.input("w0", DType::F32, [WIDTH.into(), WIDTH.into()]);
-    let w1 = g.input("w1", DType::F32, [WIDTH.into(), WIDTH.into()]);
-    let a = g.op(op("MatMul"), &[x, w0]);
-    let y = g.op(op("MatMul"), &[a, w1]);
-    g.output("y", y);
-    g.build().unwrap()
-}
 
 /// Bytes on the device with one, two, three and four executors that share their parameters, and those of the pool of
 /// intermediate tensors, where they have one in common.
@@ -30,8 +17,9 @@ fn bytes(device: &str, pool: bool) -> (Vec<u64>, Option<u64>) {
         let one = |i: usize| f32::from(u8::from(i % WIDTH == i / WIDTH));
         tensor(&[WIDTH, WIDTH], &(0..WIDTH * WIDTH).map(one).map(|v| v * n as f32).collect::<Vec<_>>())
     };
-    let mut modules: Vec<GraphModule> =
-        (0..4).map(|_| GraphModule::new(graph(), std::slice::from_ref(&context))).collect();
+    let mut modules: Vec<GraphModule> = (0..4)
+        .map(|_| GraphModule::new(two_products(BATCH, WIDTH), std::slice::from_ref(&context)))
+        .collect();
     let (first, rest) = modules.split_first_mut().unwrap();
     first.set_shared_input("w0", &identity(2)).unwrap();
     first.set_shared_input("w1", &identity(3)).unwrap();
@@ -41,7 +29,7 @@ fn bytes(device: &str, pool: bool) -> (Vec<u64>, Option<u64>) {
     let arena = pool.then(|| GraphModule::setup_shared_storage(&mut modules).unwrap());
     let mut after = Vec::new();
     for (i, module) in modules.iter_mut().enumerate() {
-        let x: Tensor = tensor(&[BATCH, WIDTH], &numbers(BATCH * WIDTH, i));
+        let x = tensor(&[BATCH, WIDTH], &numbers(BATCH * WIDTH, i));
         module.set_input("x", &x).unwrap();
         module.run().unwrap();
         let want: Vec<f32> = x.as_slice::<f32>().unwrap().iter().map(|v| 6.0 * v).collect();

@@ -109,6 +109,7 @@ fn image_rules() -> ImageRules {
         rows: 1,
         max_width: u32::MAX,
         max_height: u32::MAX,
+        max_texels: u64::MAX,
         sampled: TexelSet::ALL,
         stored: TexelSet::ALL,
         filtered: TexelSet::default(),

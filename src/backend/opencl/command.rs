@@ -2,14 +2,17 @@
 
 use super::context::Tables;
 use super::device::Device;
-use super::handle::{Event, Queue, RawMem};
-use super::kernel::{Interface, Kernel, Taken};
+use super::handle::{self, Event, Queue, RawMem};
+use super::image::{format_of, line_of};
+use super::kernel::{Interface, Kernel, Passed, Taken};
 use super::memory::Buffer;
 use super::read;
 use crate::backend::DeviceError;
 use crate::backend::slots::SlotTable;
 use crate::memory::coherency::Access;
+use crate::memory::image::{Filter, ImageView};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
+use crate::spirv::opencl_c::{OpenClForm, Planes};
 
 /// Some drivers leave the tail of larger copies undone.
 const MAX_COPY: usize = 256 << 20;
@@ -177,20 +180,17 @@ impl Translator<'_> {
         }
         disjoint(&kernel.name, &dispatch.args)?;
         let (count, given) = (dispatch.args.len(), dispatch.params.len());
-        let (lengths, workgroup) = match &kernel.interface {
-            Interface::Translated { lengths, params_bytes, workgroup } => {
-                if lengths.len() != count {
-                    return Err(refuse(format!(
-                        "it takes {} arguments and was given {count}",
-                        lengths.len()
-                    )));
+        let (passed, memory_follows, workgroup) = match &kernel.interface {
+            Interface::Translated { args, memory_follows, params_bytes, workgroup } => {
+                if args.len() != count {
+                    return Err(refuse(format!("it takes {} arguments and was given {count}", args.len())));
                 }
                 if given != *params_bytes as usize {
                     return Err(refuse(format!(
                         "it takes {params_bytes} bytes of parameters and was given {given}"
                     )));
                 }
-                (Some(lengths), workgroup.as_slice())
+                (Some(args), *memory_follows, workgroup.as_slice())
             }
             Interface::Own { arguments } => {
                 let all = count + usize::from(given > 0);
@@ -199,29 +199,24 @@ impl Translator<'_> {
                         "it takes {arguments} arguments, its parameters included, and was given {all}"
                     )));
                 }
-                (None, [].as_slice())
+                (None, false, [].as_slice())
             }
         };
         let mut taken = kernel.take()?;
         if let Some(object) = taken.get_mut() {
             let mut index = 0;
             for (argument, arg) in dispatch.args.iter().enumerate() {
-                let Arg::Buffer(range, _) = arg else {
-                    return Err(refuse(format!(
-                        "argument {argument} is absent, which only native kernels take"
-                    )));
-                };
-                object.set_memory(index, self.argument(kernel, argument, range)?)?;
+                let passed = passed.and_then(|passed| passed.get(argument));
+                self.set(kernel, object, &mut index, passed, (argument, arg))?;
+            }
+            if memory_follows && let Some((range, _)) = dispatch.args.first().and_then(Arg::range) {
+                object.set_memory(index, self.buffers.get(range.buffer)?.raw())?;
                 index += 1;
-                if lengths.and_then(|lengths| lengths.get(argument)) == Some(&true) {
-                    object.set_bytes(index, &range.bytes.to_ne_bytes())?;
-                    index += 1;
-                }
             }
             if given > 0 {
                 // The structure is made of whole words.
                 let mut params = dispatch.params.clone();
-                params.resize(if lengths.is_some() { given.next_multiple_of(4) } else { given }, 0);
+                params.resize(if passed.is_some() { given.next_multiple_of(4) } else { given }, 0);
                 object.set_bytes(index, &params)?;
                 index += 1;
             }
@@ -240,7 +235,100 @@ impl Translator<'_> {
         Ok(Some(Call::Dispatch { kernel: taken, global, local: kernel.local }))
     }
 
+    /// Sets one argument, and what belongs to it, from `index` on.
+    fn set(
+        &self,
+        kernel: &Kernel,
+        object: &mut handle::Kernel,
+        index: &mut u32,
+        passed: Option<&Passed>,
+        (argument, arg): (usize, &Arg),
+    ) -> Result<(), DeviceError> {
+        let refuse = |what: &str| {
+            let log = format!("argument {argument} is {what}");
+            Err(DeviceError::Program { kernel: kernel.name.clone(), log })
+        };
+        let Some((range, _)) = arg.range() else {
+            return refuse("absent, which only native kernels take");
+        };
+        let images = self.device.images();
+        let form = match (passed, arg) {
+            (Some(passed), _) => passed.form,
+            (None, Arg::Image(..)) if images.offer.planes == Planes::Images => {
+                OpenClForm::Image { sampler_follows: false }
+            }
+            (None, Arg::Image(..)) => {
+                return refuse(
+                    "an image: OpenCL C of one's own takes one only on a device that makes image2d_t of buffers",
+                );
+            }
+            (None, _) => OpenClForm::Pointer { bytes_follow: false },
+        };
+        match (form, arg) {
+            (OpenClForm::Pointer { bytes_follow }, Arg::Buffer(..)) => {
+                object.set_memory(*index, self.argument(kernel, argument, range)?)?;
+                if bytes_follow {
+                    *index += 1;
+                    object.set_bytes(*index, &range.bytes.to_ne_bytes())?;
+                }
+            }
+            (OpenClForm::Line, _) => {
+                let (format, width, height, pitch) = match (arg, passed.and_then(|passed| passed.texels)) {
+                    (Arg::Image(_, view, _), _) if view.filter == Filter::Linear => {
+                        return refuse("an image that is interpolated, which rows of texels are not");
+                    }
+                    (Arg::Image(_, ImageView { image, .. }, _), _) => {
+                        let (width, height) = (u64::from(image.width), u64::from(image.height));
+                        (format_of(image.texel), width, height, image.row_pitch / image.texel.bytes())
+                    }
+                    (_, Some(format)) => {
+                        let width = range.bytes / format.bytes();
+                        (format, width, 1, width)
+                    }
+                    (_, None) => return refuse("no image"),
+                };
+                if width == 0 {
+                    return refuse("shorter than a texel");
+                }
+                let (buffer, offset, bytes) = self.part(kernel, argument, range)?;
+                let line = buffer.line(self.device, offset, bytes, format)?;
+                object.set_memory(*index, line.image)?;
+                let Some(line) = line_of(line.first, width, height, pitch) else {
+                    return refuse("an image whose texels a kernel cannot count");
+                };
+                *index += 1;
+                object.set_bytes(*index, bytemuck::cast_slice(&line))?;
+            }
+            (OpenClForm::Image { sampler_follows }, Arg::Image(_, view, _)) => {
+                let (buffer, offset, bytes) = self.part(kernel, argument, range)?;
+                object.set_memory(*index, buffer.plane(self.device, offset, bytes, &view.image)?)?;
+                if sampler_follows {
+                    let Some([nearest, linear]) = &images.samplers else { return refuse("sampled") };
+                    *index += 1;
+                    object
+                        .set_sampler(*index, if view.filter == Filter::Linear { linear } else { nearest })?;
+                }
+            }
+            (OpenClForm::Pointer { .. }, _) => return refuse("an image, and the kernel takes a buffer"),
+            (OpenClForm::Image { .. }, _) => return refuse("a buffer, and the kernel takes an image"),
+        }
+        *index += 1;
+        Ok(())
+    }
+
     fn argument(&self, kernel: &Kernel, number: usize, range: &BufferRange) -> Result<RawMem, DeviceError> {
+        let (buffer, offset, bytes) = self.part(kernel, number, range)?;
+        // A memory object cannot be empty; the kernel sees from its parameters that there is nothing.
+        if bytes == 0 { Ok(buffer.raw()) } else { buffer.part(offset, bytes) }
+    }
+
+    /// The buffer, offset and length of an argument.
+    fn part(
+        &self,
+        kernel: &Kernel,
+        number: usize,
+        range: &BufferRange,
+    ) -> Result<(&Buffer, usize, usize), DeviceError> {
         let buffer = self.buffers.get(range.buffer)?;
         let (offset, bytes) = buffer.check(range)?;
         let limits = &self.device.info.limits;
@@ -255,8 +343,7 @@ impl Translator<'_> {
             let (asked, limit) = (range.bytes, limits.max_argument_bytes);
             return Err(DeviceError::Limit { what: "a kernel argument", asked, limit });
         }
-        // A memory object cannot be empty; the kernel sees from its parameters that there is nothing.
-        if bytes == 0 { Ok(buffer.raw()) } else { buffer.part(offset, bytes) }
+        Ok((buffer, offset, bytes))
     }
 
     fn copy(&self, src: &BufferRange, dst: &BufferRange, calls: &mut Vec<Call>) -> Result<(), DeviceError> {
@@ -304,18 +391,20 @@ fn overlaps(a: &BufferRange, b: &BufferRange) -> bool {
 }
 
 /// Memory objects that overlap in part may not be used at once when one is written (section 5.2.1 of the
-/// specification, on sub-buffers); one object may be given twice.
+/// specification, on sub-buffers); one object may be given twice. An image is another object than the buffer that
+/// it lies in, and is not read while it is written.
 fn disjoint(kernel: &str, args: &[Arg]) -> Result<(), DeviceError> {
+    let is_image = |arg: &Arg| matches!(arg, Arg::Image(..));
     for (second, arg) in args.iter().enumerate() {
-        let Arg::Buffer(range, access) = arg else { continue };
+        let Some((range, access)) = arg.range() else { continue };
         for (first, earlier) in args[..second].iter().enumerate() {
-            let Arg::Buffer(other, before) = earlier else { continue };
-            let same = range == other;
-            let written = (*access | *before).intersects(Access::KERNEL_WRITE);
+            let Some((other, before)) = earlier.range() else { continue };
+            let same = range == other && !is_image(arg) && !is_image(earlier);
+            let written = (access | before).intersects(Access::KERNEL_WRITE);
             if written && !same && overlaps(range, other) {
                 let what = format!(
-                    "arguments {first} and {second} of kernel {kernel} that overlap in part while one is \
-                     written; give the kernel one argument that it reads and writes"
+                    "arguments {first} and {second} of kernel {kernel} that overlap in part, or one of which is an \
+                     image, while one is written; give the kernel one argument that it reads and writes"
                 );
                 return Err(DeviceError::Unsupported { what });
             }
@@ -327,6 +416,7 @@ fn disjoint(kernel: &str, args: &[Arg]) -> Result<(), DeviceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::image::{ImageDesc, Texel};
 
     fn arg(offset: u64, bytes: u64, access: Access) -> Arg {
         Arg::Buffer(BufferRange { buffer: BufferId { index: 1, generation: 1 }, offset, bytes }, access)
@@ -341,6 +431,15 @@ mod tests {
         assert!(disjoint("k", &[arg(0, 64, read), Arg::Absent, arg(0, 32, write)]).is_err());
         let error = disjoint("k", &[arg(0, 64, write), arg(32, 64, read)]).unwrap_err().to_string();
         assert!(error.contains("arguments 0 and 1 of kernel k"), "{error}");
+        // An image and the buffer that it lies in.
+        let image = ImageDesc { texel: Texel::R32F, width: 4, height: 4, row_pitch: 16 };
+        let through = |arg: Arg| {
+            let (range, access) = arg.range().map(|(range, access)| (*range, access)).unwrap();
+            Arg::Image(range, ImageView { image, filter: Filter::Nearest }, access)
+        };
+        assert!(disjoint("k", &[through(arg(0, 64, read)), arg(0, 64, read)]).is_ok());
+        assert!(disjoint("k", &[through(arg(0, 64, read)), arg(0, 64, write)]).is_err());
+        assert!(disjoint("k", &[through(arg(0, 64, read)), through(arg(0, 64, write))]).is_err());
         // An empty range shares nothing.
         assert!(disjoint("k", &[arg(0, 64, write), arg(32, 0, read)]).is_ok());
     }

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::handle::{self, DeviceId};
+use super::image::{Images, try_images};
+use super::info::with_images;
 use super::lock;
 use super::platform::Found;
 use super::program::Programs;
@@ -13,6 +15,8 @@ use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) programs: Programs,
+    /// Tried when the device is first opened.
+    images: OnceLock<Images>,
     // Goes after its programs.
     pub(super) context: handle::Context,
 }
@@ -38,16 +42,28 @@ pub(super) struct Device {
 impl Device {
     pub(super) fn open(found: Found) -> Result<Self, DeviceError> {
         let shared = share(found.device)?;
+        let limits = &found.info.limits;
+        let images = shared
+            .images
+            .get_or_init(|| try_images(&shared.context, found.device, &found.facts.images, limits));
+        let info = with_images(found.info, images);
+        tracing::debug!(target: "onepool::opencl", device = info.name, ?images, "images");
         Ok(Device {
             id: found.device,
             fp16: found.facts.has("cl_khr_fp16"),
             fp64: found.facts.doubles,
-            waiters: Waiters::new(found.info.kind == DeviceKind::Cpu),
-            info: found.info,
+            waiters: Waiters::new(info.kind == DeviceKind::Cpu),
+            info,
             transfers: shared.context.queue(found.device, false)?,
             lost: OnceLock::new(),
             shared,
         })
+    }
+
+    /// The images that it was found to have.
+    pub(super) fn images(&self) -> &Images {
+        // Opening the device tried them.
+        self.shared.images.get_or_init(Images::default)
     }
 
     /// # Errors
@@ -76,7 +92,11 @@ pub(super) fn share(device: DeviceId) -> Result<Arc<Shared>, DeviceError> {
     if let Some((_, shared)) = open.iter().find(|(known, _)| *known == device) {
         return Ok(Arc::clone(shared));
     }
-    let shared = Arc::new(Shared { programs: Programs::default(), context: handle::Context::new(device)? });
+    let shared = Arc::new(Shared {
+        programs: Programs::default(),
+        images: OnceLock::new(),
+        context: handle::Context::new(device)?,
+    });
     open.push((device, Arc::clone(&shared)));
     Ok(shared)
 }

@@ -8,12 +8,15 @@ use std::ptr;
 use std::ptr::NonNull;
 
 use cl3::types::{
-    CL_BLOCKING, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_program,
+    CL_BLOCKING, CL_FALSE, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_desc,
+    cl_image_format, cl_kernel, cl_mem, cl_program, cl_sampler,
 };
-use cl3::{command_queue, context, event, kernel, memory, program};
+use cl3::{command_queue, context, event, kernel, memory, program, sampler};
 
 use super::error;
+use super::image::api_format;
 use crate::backend::DeviceError;
+use crate::spirv::opencl_c::TexelFormat;
 
 /// A device of a platform; devices live as long as the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,10 +57,16 @@ handle!(
     command_queue::release_command_queue
 );
 handle!(
-    /// A `cl_mem`: a buffer or part of one.
+    /// A `cl_mem`: a buffer, part of one, or an image over one.
     Mem,
     cl_mem,
     memory::release_mem_object
+);
+handle!(
+    /// A `cl_sampler`.
+    Sampler,
+    cl_sampler,
+    sampler::release_sampler
 );
 handle!(
     /// A built `cl_program`.
@@ -94,6 +103,45 @@ pub(super) enum Backing {
     Use(NonNull<u8>),
 }
 
+/// An image over a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ImageCall {
+    pub(super) format: TexelFormat,
+    pub(super) shape: Shape,
+}
+
+/// How texels lie in the buffer; a pitch is in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Shape {
+    /// One behind another.
+    Line { width: usize },
+    /// In rows.
+    Plane { width: usize, height: usize, pitch: usize },
+}
+
+impl ImageCall {
+    /// What `clCreateImage` is given for an image over `buffer`.
+    pub(super) fn describe(&self, buffer: cl_mem) -> (cl_image_format, cl_image_desc) {
+        let (image_type, image_width, image_height, image_row_pitch) = match self.shape {
+            Shape::Line { width } => (memory::CL_MEM_OBJECT_IMAGE1D_BUFFER, width, 0, 0),
+            Shape::Plane { width, height, pitch } => (memory::CL_MEM_OBJECT_IMAGE2D, width, height, pitch),
+        };
+        let desc = cl_image_desc {
+            image_type,
+            image_width,
+            image_height,
+            image_depth: 0,
+            image_array_size: 0,
+            image_row_pitch,
+            image_slice_pitch: 0,
+            num_mip_levels: 0,
+            num_samples: 0,
+            buffer,
+        };
+        (api_format(self.format), desc)
+    }
+}
+
 impl Context {
     pub(super) fn new(device: DeviceId) -> Result<Self, DeviceError> {
         context::create_context(&[device.0], ptr::null(), None, ptr::null_mut())
@@ -127,6 +175,34 @@ impl Context {
         unsafe { memory::create_buffer(self.0, flags, bytes, pointer) }
             .map(Mem)
             .map_err(|code| error("clCreateBuffer", code, bytes as u64))
+    }
+
+    /// An image over `buffer`, which it keeps alive.
+    pub(super) fn image(&self, call: &ImageCall, buffer: RawMem) -> Result<Mem, DeviceError> {
+        let (format, desc) = call.describe(buffer.0);
+        // SAFETY: both structures live for the call, which checks them against the buffer; no host memory is given.
+        unsafe { memory::create_image(self.0, memory::CL_MEM_READ_WRITE, &format, &desc, ptr::null_mut()) }
+            .map(Mem)
+            .map_err(|code| error("clCreateImage", code, 0))
+    }
+
+    /// The formats of images of a kind that the driver lists.
+    pub(super) fn image_formats(&self, kind: u32) -> Result<Vec<TexelFormat>, DeviceError> {
+        let listed = memory::get_supported_image_formats(self.0, memory::CL_MEM_READ_WRITE, kind)
+            .map_err(|code| error("clGetSupportedImageFormats", code, 0))?;
+        let key = |f: &cl_image_format| (f.image_channel_order, f.image_channel_data_type);
+        let is_listed = |format: &TexelFormat| listed.iter().any(|l| key(l) == key(&api_format(*format)));
+        Ok(TexelFormat::ALL.into_iter().filter(is_listed).collect())
+    }
+
+    /// A sampler: places are counted in texels, and beyond the edge is the edge's texel.
+    pub(super) fn sampler(&self, linear: bool) -> Result<Sampler, DeviceError> {
+        let filter = if linear { memory::CL_FILTER_LINEAR } else { memory::CL_FILTER_NEAREST };
+        // The newer call does not exist before OpenCL 2.0.
+        #[allow(deprecated, reason = "1.2 is the oldest version that is used")]
+        sampler::create_sampler(self.0, CL_FALSE, memory::CL_ADDRESS_CLAMP_TO_EDGE, filter)
+            .map(Sampler)
+            .map_err(|code| error("clCreateSampler", code, 0))
     }
 
     pub(super) fn program_from_source(&self, source: &str) -> Result<Program, DeviceError> {
@@ -173,6 +249,14 @@ impl Mem {
 /// A memory object that somebody else keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RawMem(cl_mem);
+
+impl RawMem {
+    /// No memory: an image over it is the driver's own.
+    #[cfg(test)]
+    pub(super) const fn none() -> RawMem {
+        RawMem(ptr::null_mut())
+    }
+}
 
 // SAFETY: a handle is a number; what is done with it names why it lives.
 unsafe impl Send for RawMem {}
@@ -239,6 +323,14 @@ impl Kernel {
         // SAFETY: the value is a memory object's handle, as the argument's declared type asks; the driver
         // checks the index. Nobody else sets arguments meanwhile.
         unsafe { kernel::set_kernel_arg(self.0, index, size_of::<cl_mem>(), ptr::from_ref(&raw).cast()) }
+            .map_err(|code| error("clSetKernelArg", code, 0))
+    }
+
+    pub(super) fn set_sampler(&mut self, index: u32, sampler: &Sampler) -> Result<(), DeviceError> {
+        let raw = sampler.0;
+        // SAFETY: the value is a sampler's handle, as the argument's declared type asks; the driver checks the
+        // index. Nobody else sets arguments meanwhile.
+        unsafe { kernel::set_kernel_arg(self.0, index, size_of::<cl_sampler>(), ptr::from_ref(&raw).cast()) }
             .map_err(|code| error("clSetKernelArg", code, 0))
     }
 

@@ -6,6 +6,7 @@ use cl3::types::{cl_device_info, cl_platform_id};
 
 use super::cache::hash;
 use super::handle::DeviceId;
+use super::image::{ImageFacts, Images};
 use super::probe::Findings;
 use super::{NAME, error};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
@@ -51,6 +52,7 @@ pub(super) struct Facts {
     pub(super) max_group: u64,
     pub(super) max_group_sizes: [usize; 3],
     pub(super) doubles: bool,
+    pub(super) images: ImageFacts,
 }
 
 impl Facts {
@@ -64,13 +66,26 @@ impl Facts {
         let said = |what| platform::get_platform_data(platform, what).map(|data| text(&data));
         let platform_name = said(platform::CL_PLATFORM_NAME).unwrap_or_default();
         let platform_version = said(platform::CL_PLATFORM_VERSION).unwrap_or_default();
+        let (api, extensions) = (words(cl::CL_DEVICE_VERSION)?, words(cl::CL_DEVICE_EXTENSIONS)?);
+        // Some of it is newer than some drivers.
+        let image = |what| count(what).unwrap_or(0);
+        let images = ImageFacts {
+            supported: image(cl::CL_DEVICE_IMAGE_SUPPORT) != 0,
+            version: version(&api).unwrap_or_default(),
+            from_buffer: extensions.split_whitespace().any(|word| word == "cl_khr_image2d_from_buffer"),
+            max_width: image(cl::CL_DEVICE_IMAGE2D_MAX_WIDTH),
+            max_height: image(cl::CL_DEVICE_IMAGE2D_MAX_HEIGHT),
+            max_texels: image(cl::CL_DEVICE_IMAGE_MAX_BUFFER_SIZE),
+            pitch_alignment: image(cl::CL_DEVICE_IMAGE_PITCH_ALIGNMENT),
+            base_alignment: image(cl::CL_DEVICE_IMAGE_BASE_ADDRESS_ALIGNMENT),
+        };
         Ok(Facts {
             name: words(cl::CL_DEVICE_NAME)?,
             vendor: words(cl::CL_DEVICE_VENDOR)?,
             platform: format!("{platform_name} {platform_version}").trim().to_owned(),
             driver: words(cl::CL_DRIVER_VERSION)?,
-            version: words(cl::CL_DEVICE_VERSION)?,
-            extensions: words(cl::CL_DEVICE_EXTENSIONS)?,
+            version: api,
+            extensions,
             profile: words(cl::CL_DEVICE_PROFILE)?,
             kind: count(cl::CL_DEVICE_TYPE)?,
             available: flag(cl::CL_DEVICE_AVAILABLE)?,
@@ -86,6 +101,7 @@ impl Facts {
             max_group: count(cl::CL_DEVICE_MAX_WORK_GROUP_SIZE)?,
             max_group_sizes: sizes(&data(cl::CL_DEVICE_MAX_WORK_ITEM_SIZES)?),
             doubles: data(cl::CL_DEVICE_DOUBLE_FP_CONFIG).is_ok_and(|config| number(&config) != 0),
+            images,
         })
     }
 
@@ -211,6 +227,7 @@ impl Facts {
             subgroup: 1,
             timestamp_ns: 1.0,
             prefers_texels: false,
+            // Known once the device is open.
             images: None,
             advice,
         }
@@ -222,6 +239,20 @@ impl Facts {
         let parts: Vec<&str> = parts.into_iter().map(String::as_str).collect();
         format!("{:032x}", hash(parts.join("\0").as_bytes()))
     }
+}
+
+/// Adds what was found of a device's images.
+pub(super) fn with_images(mut info: DeviceInfo, images: &Images) -> DeviceInfo {
+    info.images = images.rules.clone();
+    info.advice.extend(images.words.iter().cloned());
+    if images.rules.is_some() {
+        // The memory decides on the format, not the kernel.
+        info.features = info.features.union(Requires::IMAGE_FORMATS).union(Requires::IMAGE_WITHOUT_FORMAT);
+    }
+    if !images.offer.texels.is_empty() {
+        info.limits.max_texels = info.limits.max_texels.min(images.max_texels);
+    }
+    info
 }
 
 /// A device on the processor works on the process's own mappings; of others nothing is known.
@@ -277,6 +308,7 @@ pub(super) fn text(data: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spirv::opencl_c::{OpenClImages, Planes, TexelFormats};
 
     fn facts() -> Facts {
         Facts {
@@ -300,6 +332,7 @@ mod tests {
             max_group: 256,
             max_group_sizes: [256, 256, 64],
             doubles: false,
+            images: ImageFacts::default(),
         }
     }
 
@@ -365,6 +398,19 @@ mod tests {
         assert!(!info.features.contains(Requires::SUBGROUP_BASIC));
         let other = Facts { driver: "2".into(), ..facts() }.describe(&found(true, true));
         assert_ne!(info.uuid, other.uuid);
+    }
+
+    #[test]
+    fn images_are_added_once_the_device_is_open() {
+        let listed = facts().describe(&found(true, true));
+        assert!(listed.images.is_none() && !listed.features.contains(Requires::IMAGE_WITHOUT_FORMAT));
+        let none = Images { words: vec!["no images".to_owned()], ..Images::default() };
+        let opened = with_images(listed.clone(), &none);
+        assert!(opened.images.is_none() && opened.limits.max_texels == listed.limits.max_texels);
+        assert!(opened.advice.iter().any(|words| words == "no images"));
+        let offer = OpenClImages { texels: TexelFormats::ALL, planes: Planes::None };
+        let rows = Images { offer, max_texels: 1 << 16, ..Images::default() };
+        assert_eq!(with_images(listed, &rows).limits.max_texels, 1 << 16);
     }
 
     #[test]

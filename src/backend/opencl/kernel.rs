@@ -11,7 +11,7 @@ use super::handle;
 use super::lock;
 use super::program::ProgramText;
 use crate::backend::{DeviceError, KernelDesc, Limits};
-use crate::spirv::opencl_c::{self, OpenClOptions};
+use crate::spirv::opencl_c::{self, OpenClForm, OpenClOptions, TexelFormat};
 
 /// What a driver aligns a workgroup variable to at most: the largest vector.
 const WORKGROUP_ALIGN: u64 = 128;
@@ -28,12 +28,19 @@ pub(super) struct Kernel {
 /// What a call gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Interface {
-    /// Translated: whether the length of each argument follows it, the bytes of parameters, and those of each
-    /// workgroup variable.
-    Translated { lengths: Vec<bool>, params_bytes: u32, workgroup: Vec<usize> },
+    /// Translated: what stands for each argument, whether a pointer to memory follows, the bytes of parameters, and
+    /// those of each workgroup variable.
+    Translated { args: Vec<Passed>, memory_follows: bool, params_bytes: u32, workgroup: Vec<usize> },
     /// Somebody's own OpenCL C: so many arguments, of which the last is the parameters where there are any.
     /// The API does not tell how long they are; the driver may check.
     Own { arguments: u32 },
+}
+
+/// What stands for an argument, and the format of a buffer of texels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Passed {
+    pub(super) form: OpenClForm,
+    pub(super) texels: Option<TexelFormat>,
 }
 
 /// Kernel objects that nobody uses, and the program to make more from.
@@ -157,7 +164,9 @@ fn translated(device: &Device, desc: &KernelDesc<'_>) -> Result<Code, DeviceErro
         return Err(refuse(format!("it has no specialization constant {id}")));
     }
     let limits = &device.info.limits;
-    let options = OpenClOptions { entry: None, spec: desc.spec, fp16: device.fp16, fp64: device.fp64 };
+    let images = device.images().offer;
+    let options =
+        OpenClOptions { entry: None, spec: desc.spec, fp16: device.fp16, fp64: device.fp64, images };
     let kernel = opencl_c::translate(words, &options).map_err(|error| refuse(error.to_string()))?;
     let missing = kernel.requires.missing(device.info.features);
     if !missing.is_empty() {
@@ -173,18 +182,27 @@ fn translated(device: &Device, desc: &KernelDesc<'_>) -> Result<Code, DeviceErro
         let limit = limits.max_local_bytes;
         return Err(refuse(format!("{bytes} bytes of workgroup memory are above this device's {limit}")));
     }
-    let count = kernel.args.len() + kernel.workgroup_bytes.len();
+    // A row of texels takes the room of two.
+    let rows = kernel.args.iter().filter(|arg| arg.form == OpenClForm::Line).count();
+    let count = kernel.args.len() + rows + kernel.workgroup_bytes.len();
     if count > limits.max_arguments as usize {
         let limit = limits.max_arguments;
         return Err(refuse(format!("{count} arguments are above this device's {limit}")));
     }
-    let lengths = kernel.args.iter().map(|arg| arg.bytes_follow).collect();
+    let texels = reflection.bindings.iter().map(|b| b.element.as_ref().and_then(TexelFormat::of));
+    let args =
+        kernel.args.iter().zip(texels).map(|(arg, texels)| Passed { form: arg.form, texels }).collect();
     let workgroup = kernel.workgroup_bytes.iter().map(|bytes| *bytes as usize).collect();
     Ok(Code {
         text: ProgramText { source: kernel.source, options: opencl_c::BUILD_OPTIONS.to_owned() },
         entry: Some(kernel.name.to_owned()),
         local: Some(kernel.local_size),
-        interface: Some(Interface::Translated { lengths, params_bytes: kernel.params_bytes, workgroup }),
+        interface: Some(Interface::Translated {
+            args,
+            memory_follows: kernel.memory_follows,
+            params_bytes: kernel.params_bytes,
+            workgroup,
+        }),
     })
 }
 

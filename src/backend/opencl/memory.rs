@@ -5,17 +5,21 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use super::device::Device;
-use super::handle::{Backing, Mem, RawMem};
+use super::handle::{Backing, ImageCall, Mem, RawMem, Shape};
+use super::image::{Line, plane_call};
 use super::lock;
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, DeviceKind, HostAddress, Placement};
+use crate::memory::image::ImageDesc;
 use crate::recording::BufferRange;
+use crate::spirv::opencl_c::TexelFormat;
 
 /// A buffer of the context.
 #[derive(Debug)]
 pub(super) struct Buffer {
     pub(super) info: BufferInfo,
     host: Host,
-    // Parts by (offset, bytes), kept as long as the buffer; released before it.
+    // Parts by (offset, bytes) and images over them, kept as long as the buffer; released before it.
+    images: Mutex<HashMap<(usize, usize, ImageCall), Mem>>,
     parts: Mutex<HashMap<(usize, usize), Mem>>,
     memory: Mem,
 }
@@ -72,7 +76,7 @@ impl Buffer {
             device_local: true,
             imported: false,
         };
-        Ok(Buffer { info, host, parts: Mutex::default(), memory })
+        Ok(Buffer { info, host, images: Mutex::default(), parts: Mutex::default(), memory })
     }
 
     /// A buffer that is `[address, address + bytes)`.
@@ -109,7 +113,8 @@ impl Buffer {
             device_local: matches!(device.info.kind, DeviceKind::Cpu | DeviceKind::Integrated),
             imported: true,
         };
-        Ok(Buffer { info, host: Host::Imported, parts: Mutex::default(), memory })
+        let host = Host::Imported;
+        Ok(Buffer { info, host, images: Mutex::default(), parts: Mutex::default(), memory })
     }
 
     /// Whether the range lies in the buffer; its offset and length as the API counts.
@@ -139,6 +144,58 @@ impl Buffer {
         let part = self.memory.part(offset, bytes)?;
         let raw = part.raw();
         parts.insert((offset, bytes), part);
+        Ok(raw)
+    }
+
+    /// A range of it as a row of `format`, which lives as long as the buffer.
+    pub(super) fn line(
+        &self,
+        device: &Device,
+        offset: usize,
+        bytes: usize,
+        format: TexelFormat,
+    ) -> Result<Line, DeviceError> {
+        let images = device.images();
+        let (texels, limit) = (|bytes: usize| bytes as u64 / format.bytes(), images.max_texels);
+        let (first, end) = match images.parts {
+            true => (0, texels(bytes)),
+            false => (texels(offset), texels(offset) + texels(bytes)),
+        };
+        if end > limit {
+            return Err(DeviceError::Limit { what: "the end of a row of texels", asked: end, limit });
+        }
+        // One image over the whole serves all rows of a format.
+        let (offset, bytes) = if images.parts { (offset, bytes) } else { (0, self.info.bytes as usize) };
+        let width = texels(bytes);
+        let shape = Shape::Line { width: width.min(limit) as usize };
+        Ok(Line { image: self.image(device, offset, bytes, ImageCall { format, shape })?, first })
+    }
+
+    /// A range of it as an image, which lives as long as the buffer.
+    pub(super) fn plane(
+        &self,
+        device: &Device,
+        offset: usize,
+        bytes: usize,
+        image: &ImageDesc,
+    ) -> Result<RawMem, DeviceError> {
+        self.image(device, offset, bytes, plane_call(image))
+    }
+
+    fn image(
+        &self,
+        device: &Device,
+        offset: usize,
+        bytes: usize,
+        call: ImageCall,
+    ) -> Result<RawMem, DeviceError> {
+        let mut images = lock(&self.images);
+        if let Some(image) = images.get(&(offset, bytes, call)) {
+            return Ok(image.raw());
+        }
+        let image = device.shared.context.image(&call, self.part(offset, bytes)?)?;
+        let raw = image.raw();
+        images.insert((offset, bytes, call), image);
         Ok(raw)
     }
 
@@ -182,16 +239,16 @@ impl Buffer {
     /// # Safety
     /// No unfinished command uses the buffer, and nobody uses its mapping.
     pub(super) unsafe fn destroy(self, device: &Device) {
-        let Buffer { host, parts, memory, .. } = self;
+        let Buffer { host, images, parts, memory, .. } = self;
         let (mapped, address) = match &host {
             Host::Mapped(address) => (&memory, address),
             Host::Beside(beside, address) => (beside, address),
-            Host::Unmapped | Host::Imported => return drop((parts, memory)),
+            Host::Unmapped | Host::Imported => return drop((images, parts, memory)),
         };
         // SAFETY: as the caller promises; mapped when it was made.
         if let Err(error) = unsafe { device.transfers.unmap(mapped, address.0) } {
             tracing::warn!(target: "onepool::opencl", %error, "ending a mapping");
         }
-        drop((parts, memory));
+        drop((images, parts, memory));
     }
 }

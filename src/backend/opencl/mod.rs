@@ -4,7 +4,7 @@
 //! * `handle`: the API's objects, released when they go, and the calls on them.
 //! * `platform`: what there is; `info`: what a device says of itself; `probe`: what is found by trying it.
 //! * `device`: a device opened, and the memory of its loss; `context`: its tables.
-//! * `memory`: buffers, parts of them, mapped memory and its copies.
+//! * `memory`: buffers, parts of them, mapped memory and its copies; `image`: images over them.
 //! * `program`: OpenCL C, compiled once in the process; `cache`: binaries on disk; `kernel`: kernels.
 //! * `command`: a recording as calls; `queue`: submission; `timeline`: waiting and times.
 //!
@@ -20,6 +20,7 @@ mod command;
 mod context;
 mod device;
 mod handle;
+mod image;
 mod info;
 mod kernel;
 mod memory;

@@ -119,6 +119,7 @@ impl SimConfig {
             rows: 4,
             max_width: 1 << 14,
             max_height: 1 << 14,
+            max_texels: u64::MAX,
             sampled: TexelSet::ALL,
             stored: TexelSet::ALL,
             filtered: TexelSet::default(),

@@ -4,6 +4,7 @@ use ash::vk;
 
 use super::device::Device;
 use super::features::Extensions;
+use super::import::{external_buffer, refuse};
 use super::memory::{Buffer, Memory};
 use super::types::{BUFFER_USAGE, import_candidates};
 use crate::backend::{BufferInfo, DeviceError, HostAddress};
@@ -49,16 +50,7 @@ pub(super) fn import(device: &Device, pages: &DmaBuf, address: HostAddress) -> R
     // (VUID-vkGetMemoryFdPropertiesKHR-fd-00673, -handleType-00674).
     unsafe { functions.get_memory_fd_properties(HANDLE, descriptor.number(), &mut properties) }
         .map_err(|code| refuse(device, "vkGetMemoryFdPropertiesKHR", code))?;
-    let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(HANDLE);
-    let info = vk::BufferCreateInfo::default()
-        .size(bytes)
-        .usage(BUFFER_USAGE)
-        .sharing_mode(vk::SharingMode::EXCLUSIVE)
-        .push_next(&mut external);
-    // SAFETY: not empty, and such buffers were found importable when the device was opened
-    // (VUID-VkBufferCreateInfo-pNext-00920).
-    let raw = unsafe { device.raw.create_buffer(&info, None) }
-        .map_err(|code| device.error("vkCreateBuffer", code, bytes))?;
+    let raw = external_buffer(device, HANDLE, bytes)?;
     let memory = back(device, raw, pages, properties.memory_type_bits).inspect_err(|_| {
         // SAFETY: nothing uses the buffer.
         unsafe { device.raw.destroy_buffer(raw, None) };
@@ -112,13 +104,4 @@ fn back(
         unsafe { device.raw.free_memory(memory, None) };
         refuse(device, "vkBindBufferMemory", code)
     })
-}
-
-/// All but a lost device are refusals.
-fn refuse(device: &Device, call: &'static str, code: vk::Result) -> DeviceError {
-    tracing::debug!(target: "onepool::vulkan", call, ?code, "dma-buf refused");
-    match device.error(call, code, 0) {
-        lost @ DeviceError::Lost { .. } => lost,
-        _ => DeviceError::ImportRefused { code: code.as_raw() },
-    }
 }

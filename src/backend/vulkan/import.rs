@@ -44,16 +44,7 @@ pub(super) unsafe fn import(
     if result != vk::Result::SUCCESS {
         return Err(refuse(device, "vkGetMemoryHostPointerPropertiesEXT", result));
     }
-    let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(HANDLE);
-    let info = vk::BufferCreateInfo::default()
-        .size(bytes)
-        .usage(BUFFER_USAGE)
-        .sharing_mode(vk::SharingMode::EXCLUSIVE)
-        .push_next(&mut external);
-    // SAFETY: not empty, and such buffers were found importable when the device was probed
-    // (VUID-VkBufferCreateInfo-pNext-00920).
-    let raw = unsafe { device.raw.create_buffer(&info, None) }
-        .map_err(|code| device.error("vkCreateBuffer", code, bytes))?;
+    let raw = external_buffer(device, HANDLE, bytes)?;
     // SAFETY: as the caller promises; the buffer is fresh.
     let result = unsafe { bind(device, raw, address, bytes, properties.memory_type_bits) };
     if result.is_err() {
@@ -61,6 +52,25 @@ pub(super) unsafe fn import(
         unsafe { device.raw.destroy_buffer(raw, None) };
     }
     result
+}
+
+/// A buffer of `bytes` bytes (not 0) that memory of a kind is to be bound to, of which buffers were found importable
+/// when the device was probed.
+pub(super) fn external_buffer(
+    device: &Device,
+    handle: vk::ExternalMemoryHandleTypeFlags,
+    bytes: u64,
+) -> Result<vk::Buffer, DeviceError> {
+    let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(handle);
+    let info = vk::BufferCreateInfo::default()
+        .size(bytes)
+        .usage(BUFFER_USAGE)
+        .sharing_mode(vk::SharingMode::EXCLUSIVE)
+        .push_next(&mut external);
+    // SAFETY: the callers found the size not to be 0, and the kind importable (VUID-VkBufferCreateInfo-size-00912,
+    // -pNext-00920).
+    unsafe { device.raw.create_buffer(&info, None) }
+        .map_err(|code| device.error("vkCreateBuffer", code, bytes))
 }
 
 /// # Safety
@@ -126,7 +136,7 @@ unsafe fn bind(
 
 /// Drivers refuse pages with various codes (NVIDIA with "out of device memory"): all but a lost device are
 /// refusals.
-fn refuse(device: &Device, call: &'static str, code: vk::Result) -> DeviceError {
+pub(super) fn refuse(device: &Device, call: &'static str, code: vk::Result) -> DeviceError {
     tracing::debug!(target: "onepool::vulkan", call, ?code, "import refused");
     match device.error(call, code, 0) {
         lost @ DeviceError::Lost { .. } => lost,

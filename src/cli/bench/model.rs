@@ -14,7 +14,7 @@ use crate::cli::error::CliError;
 use crate::cli::open::{may_decide, open_table};
 use crate::cli::output::Output;
 use crate::cli::place::PlaceArgs;
-use crate::cli::precision::PrecisionArg;
+use crate::cli::precision::PrecisionArgs;
 use crate::cli::table::{self, Table};
 use crate::cli::verify::case::model_of;
 use crate::loader::onnx::read_tensor_pb;
@@ -40,9 +40,8 @@ pub(in crate::cli) struct Args {
     /// Show the time of each operator.
     #[arg(long)]
     profile: bool,
-    /// What a float32 model computes in: f16 is half precision with sums in float32.
-    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
-    precision: PrecisionArg,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Keep chains of pointwise operators apart, to see what fusing them saves.
     #[arg(long)]
     no_chains: bool,
@@ -68,7 +67,7 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
     let table = open_table(&args.device, true, &ContextDesc::default())?;
     let device = table.first().map(|c| c.info().name.clone()).unwrap_or_default();
     let path = model_of(&args.dir)?;
-    let builder = Session::builder().model(&path).chains(!args.no_chains).precision(args.precision.into());
+    let builder = args.precision.apply(Session::builder().model(&path).chains(!args.no_chains));
     let builder = args.place.resolve(&table)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     let mut binding = bind(&session, &args.dir)?;

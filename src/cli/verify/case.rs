@@ -9,11 +9,13 @@ use super::compare::{Difference, Tolerance, compare, compare_info};
 use super::suite::Case;
 use crate::cli::error::{CliError, UNSUPPORTED, chain};
 use crate::cli::place::Places;
+use crate::cli::precision::PrecisionArgs;
+use crate::cli::table;
 use crate::cli::tensor_io::read_pb_tensor;
 use crate::device::Context;
 use crate::graph::Tensor;
 use crate::loader::{self, LoadOptions};
-use crate::plan::{NodeReport, Precision};
+use crate::plan::NodeReport;
 use crate::session::Session;
 
 /// How a case ended.
@@ -52,7 +54,7 @@ pub(super) fn run(
     case: &Case,
     on: (&[Context], &Places),
     fallback: bool,
-    precision: Precision,
+    precision: PrecisionArgs,
     given: (Option<f64>, Option<f64>),
 ) -> Outcome {
     let start = Instant::now();
@@ -79,17 +81,18 @@ fn verify(
     case: &Case,
     on: (&[Context], &Places),
     fallback: bool,
-    precision: Precision,
+    precision: PrecisionArgs,
     tolerance: Tolerance,
     fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
-    let graph = {
-        let options = LoadOptions { params: case.params.as_deref(), ..LoadOptions::default() };
-        loader::load_with(&model_of(&case.dir)?, &options)?
-    };
     let (devices, places) = on;
-    let mut builder = places.apply_known(Session::builder(), &graph);
-    builder = builder.graph(graph).fallback(fallback).precision(precision);
+    let (graph, moved) = {
+        let options = LoadOptions { params: case.params.as_deref(), ..LoadOptions::default() };
+        let table: Vec<&str> = devices.iter().map(|context| context.info().api).collect();
+        loader::load_on(&model_of(&case.dir)?, &options, &table, true)?
+    };
+    let mut builder = places.apply_known(precision.apply(Session::builder()), &graph);
+    builder = builder.graph(graph).foreign_nodes(moved).fallback(fallback);
     for device in devices {
         builder = builder.context(device.clone());
     }
@@ -103,7 +106,16 @@ fn verify(
         if count(&found) > count(fallbacks) {
             *fallbacks = found;
         }
-        for (io, path) in session.outputs().iter().zip(numbered(&data, "output_")?) {
+        let (outputs, files) = (session.outputs(), numbered(&data, "output_")?);
+        if outputs.len() != files.len() {
+            let (outputs, files) =
+                (table::count(outputs.len(), "output"), table::count(files.len(), "output"));
+            return Err(CliError::content(
+                data,
+                format!("the model has {outputs}, and there is data of {files}"),
+            ));
+        }
+        for (io, path) in outputs.iter().zip(files) {
             let expected = read(&path)?.1;
             let got = session.get_output(&io.name)?;
             let same = if case.meta.random {

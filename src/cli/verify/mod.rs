@@ -18,7 +18,7 @@ use super::error::{CliError, FAILED, UNSUPPORTED};
 use super::open::open_table;
 use super::output::{Output, Progress};
 use super::place::{PlaceArgs, Places};
-use super::precision::PrecisionArg;
+use super::precision::PrecisionArgs;
 use super::table::Table;
 use super::tensor_io::read_json;
 use crate::backend::ContextDesc;
@@ -47,9 +47,8 @@ pub(super) struct Args {
     /// An operator without a kernel on the device is unsupported instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
-    /// What a float32 model computes in: f16 is half precision with sums in float32.
-    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
-    precision: PrecisionArg,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Cases that run at one time.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -147,7 +146,7 @@ fn run_all(
                         case,
                         (devices, places),
                         !args.no_fallback,
-                        args.precision.into(),
+                        args.precision,
                         (args.rtol, args.atol),
                     );
                     if args.validation {

@@ -503,7 +503,8 @@ fn parameters_lie_in_one_region_and_are_read_once() {
     let g = Source::open(&path).and_then(|s| load(s, roots, find, None)).unwrap();
     assert_eq!(constant(&g, "e").bytes(), &data[4096..8096]);
     assert_eq!(constant(&g, "r").bytes(), data);
-    let regions: Vec<_> = g.constants().map(|(_, t)| std::sync::Arc::as_ptr(t.region().unwrap().0)).collect();
+    let regions: Vec<_> =
+        g.constants().map(|(_, t)| std::sync::Arc::as_ptr(&t.region().unwrap().0)).collect();
     assert!(regions.len() == 3 && regions.iter().all(|r| *r == regions[0]));
 
     let e = load_onnx(&dir.path().join("none.onnx")).unwrap_err();

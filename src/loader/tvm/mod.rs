@@ -141,7 +141,8 @@ impl TvmGraph {
                     let at = Location::JsonPointer(format!("/attrs/{column}/1/{row}"));
                     let found = format!("device type {}, id {id}", wanted.unwrap_or(0));
                     let expected = format!(
-                        "one of the session's devices, which are of types {table:?} (give it such a device, or let                          the graph run on any)"
+                        "one of the session's devices, which are of types {table:?} (give it such a device, or let \
+                         the graph run on any)"
                     );
                     return Err(LoadErrorKind::unexpected(expected, found).at(at));
                 }

@@ -158,6 +158,21 @@ impl Mapping {
         self.bytes
     }
 
+    /// Cuts the mapping in two, each unmapped by itself.
+    ///
+    /// # Errors
+    /// The mapping, as it was: `at` is no multiple of the page size, or not inside.
+    pub fn split(self, at: usize) -> Result<(Mapping, Mapping), Mapping> {
+        if at == 0 || at >= self.bytes || !at.is_multiple_of(page_size()) {
+            return Err(self);
+        }
+        let (start, rest) = (self.start, self.bytes - at);
+        std::mem::forget(self);
+        // SAFETY: `at` lies inside the mapping.
+        let second = unsafe { start.add(at) };
+        Ok((Mapping { start, bytes: at }, Mapping { start: second, bytes: rest }))
+    }
+
     /// Gives advice on the whole mapping.
     ///
     /// # Errors

@@ -120,6 +120,14 @@ impl Mapping {
         self.layout.size()
     }
 
+    /// What was allocated as one is freed as one.
+    ///
+    /// # Errors
+    /// Always: the mapping, as it was.
+    pub fn split(self, _at: usize) -> Result<(Mapping, Mapping), Mapping> {
+        Err(self)
+    }
+
     /// Gives advice on the whole mapping.
     ///
     /// # Errors

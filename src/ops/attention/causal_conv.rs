@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::FLOATS_TO_32;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::table::{id, params, spec};
@@ -13,9 +14,6 @@ use crate::ops::movement::region::{self, Block, Piece, Source, word};
 use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
-
-/// The types that it takes.
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 // Positions of the inputs.
 const X: usize = 0;
@@ -83,7 +81,7 @@ impl Operator for CausalConv {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=4, 1..=2)?;
-        let dtype = cx.dtype_of(X, TYPES)?;
+        let dtype = cx.dtype_of(X, FLOATS_TO_32)?;
         let [batch, channels, _, taps] = sizes(cx)?;
         let state = Shape::new([batch, channels, taps - 1])?;
         cx.expect_dtype(W, dtype)?;
@@ -103,7 +101,7 @@ impl Operator for CausalConv {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let flops = sizes(cx).map_or(0, |[b, c, l, k]| 2 * (b * c * l * k) as u64);
+        let flops = sizes(cx).map_or(0, |[b, c, l, k]| Cost::product(&[2, b, c, l, k]));
         Cost { flops, bytes: cx.bytes_touched() }
     }
 

@@ -64,6 +64,13 @@ fn multi_head_attention_is_attention_of_biased_inputs() {
 }
 
 #[test]
+fn without_keys_the_result_is_zero() {
+    let op = MultiHeadAttention { heads: 3, scale: None, causal: false };
+    let inputs = [(4, 1), (0, 2), (0, 3)].map(|(l, s)| Some(tensor(&[2, l, 24], s)));
+    assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &[0.0; 192], 0.0);
+}
+
+#[test]
 fn padding_hides_keys() {
     let op = MultiHeadAttention { heads: 3, scale: Some(0.3), causal: false };
     let given = [(3, 1), (5, 2), (5, 3)].map(|(l, s)| Some(tensor(&[2, l, 24], s)));
@@ -80,6 +87,11 @@ fn padding_hides_keys() {
     same(&op, &with(Tensor::new([2, 3, 5], &rows).unwrap()), &want);
     assert!(facts(&op, &with(Tensor::new([8], &[0i32; 8]).unwrap()), 1).is_err());
     assert!(facts(&op, &with(tensor(&[2, 5], 1)), 1).is_err());
+    let causal = MultiHeadAttention { causal: true, ..op };
+    assert!(
+        facts(&causal, &with(Tensor::new([2], &[4i32, 2]).unwrap()), 1)
+            .is_err_and(|e| e.to_string().contains("unidirectional"))
+    );
 }
 
 #[test]
@@ -199,6 +211,23 @@ fn sequences_have_lengths_of_their_own() {
     let given = [Some(q4), Some(keys.clone()), Some(values.clone()), None, None, None, Some(seen)];
     let y = run_cpu(&attention, &given, 1).unwrap().remove(0).to_f32s().unwrap();
     same(&op, &inputs, &[Tensor::new([2, 1, 8], &y).unwrap(), keys, values]);
+}
+
+/// The rows of a cache that nothing reaches are zeros, also where the cache ends within a word.
+#[cfg(feature = "vulkan")]
+#[test]
+fn a_cache_may_be_an_odd_number_of_halves() {
+    use crate::ops::test_util::tensor_of;
+    let op =
+        GroupQueryAttention { heads: 1, kv_heads: 1, scale: None, softcap: 0.0, window: None, rotary: None };
+    let half = |shape: &[usize], seed| {
+        Some(tensor_of(shape, &tensor(shape, seed).to_f32s().unwrap(), half::f16::from_f32))
+    };
+    let [q, k, v] = [1, 2, 3].map(|seed| half(&[1, 2, 3], seed));
+    let [past_k, past_v] = [4, 5].map(|seed| half(&[1, 1, 1, 3], seed));
+    let [last, total] = [2i32, 3].map(|n| Some(Tensor::new([1], &[n]).unwrap()));
+    let inputs = [q, k, v, past_k, past_v, last, total];
+    crate::ops::testing::Check::new(&op, &inputs).outputs(3).tolerance(2e-3).run();
 }
 
 #[test]

@@ -116,9 +116,7 @@ impl Operator for HeadProduct {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let product = |s: Sizes| {
-            [s.batch, s.heads, s.m, s.n, s.k].iter().fold(2u64, |n, c| n.saturating_mul(*c as u64))
-        };
+        let product = |s: Sizes| Cost::product(&[2, s.batch, s.heads, s.m, s.n, s.k]);
         let flops = self.resolve(cx).map_or(0, product);
         Cost { flops, bytes: cx.bytes_touched() }
     }
@@ -129,6 +127,9 @@ impl Operator for HeadProduct {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let s = self.resolve(cx)?;
+        if cx.output(0)?.elements() == 0 {
+            return Ok(());
+        }
         let dtype = cx.dtype(0)?;
         if s.dtype != dtype || cx.dtype(1)? != dtype {
             return Err(OpError::unsupported(format!("no device kernel for {dtype} to {}", s.dtype)));

@@ -8,16 +8,15 @@ use super::attention_op::mask_steps;
 use super::device::{Places, lower_scaled};
 use super::rotary::{Positions, Rotation};
 use super::scaled::{Attended, MaskData, Scaled, Steps, check_sizes};
+use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::movement::region;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
-
-/// The types that it takes.
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 // Positions of the inputs.
 const Q: usize = 0;
@@ -51,13 +50,6 @@ pub struct GroupQueryAttention {
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let heads = |name: &str| {
-        let n = attrs.int(name, 0)?;
-        usize::try_from(n)
-            .ok()
-            .filter(|n| (1..=i32::MAX as usize).contains(n))
-            .ok_or_else(|| bad(name, "must be positive".to_owned()))
-    };
     for (name, plain) in [
         ("smooth_softmax", 0),
         ("sliding_window_cache", 0),
@@ -77,8 +69,8 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     attrs.float_opt("qk_norm_epsilon")?;
     let interleaved = attrs.flag("rotary_interleaved", false)?;
     Ok(Arc::new(GroupQueryAttention {
-        heads: heads("num_heads")?,
-        kv_heads: heads("kv_num_heads")?,
+        heads: count(attrs, "num_heads", 1)?,
+        kv_heads: count(attrs, "kv_num_heads", 1)?,
         scale: attrs.float_opt("scale")?.filter(|s| *s != 0.0),
         softcap: attrs.float("softcap", 0.0)?.max(0.0),
         window: usize::try_from(attrs.int("local_window_size", -1)?).ok(),
@@ -242,7 +234,7 @@ impl Operator for GroupQueryAttention {
         if let Some(i) = [9, 11, 12, 13, 14, 15].into_iter().find(|i| cx.has(*i)) {
             return Err(OpError::unsupported(format!("GroupQueryAttention with input {i}")));
         }
-        let dtype = cx.dtype_of(Q, TYPES)?;
+        let dtype = cx.dtype_of(Q, FLOATS_TO_32)?;
         for i in [K, V, PAST_K, PAST_V, COS, SIN, ADDED].into_iter().filter(|i| cx.has(*i)) {
             cx.expect_dtype(i, dtype)?;
         }
@@ -281,7 +273,7 @@ impl Operator for GroupQueryAttention {
             let to = Operand::Output(n);
             if s.kv_len > resolved.past_len {
                 // Rows that no sequence has reached are not left as they were.
-                lower.fill(to, 0);
+                region::zeros(lower, cx, n)?;
             }
             if resolved.past_len > 0 {
                 resolved.past().lower(dtype, 1, args(Operand::Input(past), to), lower)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
@@ -15,8 +16,6 @@ use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
-/// The types that it takes.
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 /// Invocations that share a column of the state, and columns of a work-group, in `linear_attention.comp`.
 const PARTS: usize = 8;
 const COLS: usize = 32;
@@ -48,11 +47,6 @@ pub struct LinearAttention {
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let heads = |name: &str| match attrs.int_opt(name)? {
-        Some(n) if n > 0 && n <= i64::from(i32::MAX) => Ok(n as usize),
-        Some(n) => Err(bad(name, format!("is {n}, expected a positive number"))),
-        None => Err(bad(name, "is missing".to_owned())),
-    };
     let rules = [
         ("linear", (false, false)),
         ("gated", (true, false)),
@@ -63,8 +57,8 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     // How prefill is cut into chunks does not change the result.
     attrs.int_opt("chunk_size")?;
     Ok(Arc::new(LinearAttention {
-        q_heads: heads("q_num_heads")?,
-        kv_heads: heads("kv_num_heads")?,
+        q_heads: count(attrs, "q_num_heads", 1)?,
+        kv_heads: count(attrs, "kv_num_heads", 1)?,
         scale: attrs.float_opt("scale")?.filter(|s| *s != 0.0),
         gated,
         delta,
@@ -147,11 +141,11 @@ impl Operator for LinearAttention {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(3..=6, 1..=2)?;
-        let dtype = cx.dtype_of(Q, TYPES)?;
+        let dtype = cx.dtype_of(Q, FLOATS_TO_32)?;
         for i in [K, V, DECAY, BETA].into_iter().filter(|i| cx.has(*i)) {
             cx.expect_dtype(i, dtype)?;
         }
-        let state = if cx.has(PAST) { cx.dtype_of(PAST, TYPES)? } else { dtype };
+        let state = if cx.has(PAST) { cx.dtype_of(PAST, FLOATS_TO_32)? } else { dtype };
         let s = self.resolve(cx)?;
         Ok(vec![
             TensorInfo::new(dtype, Shape::new([s.batch, s.len, s.q_heads.saturating_mul(s.v_head)])?),

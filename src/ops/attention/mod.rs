@@ -31,11 +31,24 @@ pub use skip_norm::SkipNorm;
 pub use tensor_scatter::TensorScatter;
 
 use super::real::FLOATS;
+use super::window::bad;
 use super::{AttrReader, Family, OpDef, OpError, Operator, UnaryOp, unary};
 use crate::dtype::DType;
 use std::sync::Arc;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+/// The floating-point types of at most 32 bits.
+const FLOATS_TO_32: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+
+/// Attribute `name`, a number of at least `least`.
+fn count(attrs: &AttrReader<'_>, name: &str, least: i64) -> Result<usize, OpError> {
+    match attrs.int_opt(name)? {
+        Some(n) if (least..=i64::from(i32::MAX)).contains(&n) => Ok(n as usize),
+        Some(n) => Err(bad(name, format!("is {n}, expected {least} to {}", i32::MAX))),
+        None => Err(bad(name, "is missing".to_owned())),
+    }
+}
 
 const fn row(name: &'static str, since: i64, read: Read) -> OpDef {
     OpDef { name, domain: "", since, types: FLOATS, gpu: true, read }
@@ -50,20 +63,20 @@ pub const FAMILY: Family = Family {
     name: "attention",
     ops: &[
         row("Attention", 23, attention_op::read),
-        row("CausalConvWithState", 27, causal_conv::read),
+        OpDef { types: FLOATS_TO_32, ..row("CausalConvWithState", 27, causal_conv::read) },
         OpDef { domain: "ai.onnx.preview", ..row("FlexAttention", 1, flex::read) },
-        row("LinearAttention", 27, linear::read),
-        row("RotaryEmbedding", 23, rotary::read),
+        OpDef { types: FLOATS_TO_32, ..row("LinearAttention", 27, linear::read) },
+        OpDef { types: FLOATS_TO_32, ..row("RotaryEmbedding", 23, rotary::read) },
         row("SwiGLU", 28, gate::read_swiglu),
         OpDef { types: &DType::ALL, ..row("TensorScatter", 24, tensor_scatter::read) },
         contrib("BiasGelu", gate::read_bias_gelu),
         contrib("FastGelu", gate::read_fast_gelu),
         contrib("Gelu", |_, _| Ok(unary(UnaryOp::Gelu))),
-        contrib("GroupQueryAttention", group_query::read),
-        contrib("MatMulNBits", nbits::read),
-        contrib("MultiHeadAttention", multi_head::read),
+        OpDef { types: FLOATS_TO_32, ..contrib("GroupQueryAttention", group_query::read) },
+        OpDef { types: FLOATS_TO_32, ..contrib("MatMulNBits", nbits::read) },
+        OpDef { types: multi_head::TYPES, ..contrib("MultiHeadAttention", multi_head::read) },
         contrib("QuickGelu", gate::read_quick_gelu),
-        contrib("RotaryEmbedding", rotary::read_contrib),
+        OpDef { types: FLOATS_TO_32, ..contrib("RotaryEmbedding", rotary::read_contrib) },
         contrib("SkipLayerNormalization", skip_norm::read_layer),
         contrib("SkipSimplifiedLayerNormalization", skip_norm::read_simplified),
     ],

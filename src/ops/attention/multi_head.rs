@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::attention_op::mask_steps;
+use super::count;
 use super::device::{Places, lower_scaled};
 use super::gate::add_bias;
 use super::rotary::{Positions, Rotation};
@@ -14,12 +15,11 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
-use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
 /// The types that it takes.
-const TYPES: &[DType] = &[DType::F32, DType::F16];
+pub(super) const TYPES: &[DType] = &[DType::F32, DType::F16];
 
 // Positions of the inputs.
 const Q: usize = 0;
@@ -46,10 +46,8 @@ pub struct MultiHeadAttention {
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     attrs.float_opt("mask_filter_value")?;
-    let heads = attrs.int("num_heads", 0)?;
-    let heads = usize::try_from(heads).ok().filter(|h| *h > 0);
     Ok(Arc::new(MultiHeadAttention {
-        heads: heads.ok_or_else(|| bad("num_heads", "must be a positive number".to_owned()))?,
+        heads: count(attrs, "num_heads", 1)?,
         scale: attrs.float_opt("scale")?.filter(|s| *s != 0.0),
         causal: attrs.flag("unidirectional", false)?,
     }))
@@ -151,7 +149,12 @@ impl MultiHeadAttention {
         }
         if cx.has(PADDING) {
             let dims = cx.shape(PADDING)?.dims();
-            if dims == [batch] && !self.causal {
+            if dims == [batch] {
+                if self.causal {
+                    return Err(OpError::unsupported(
+                        "MultiHeadAttention with numbers of valid keys that is unidirectional",
+                    ));
+                }
                 lens = true;
             } else if mask.is_some() {
                 return Err(OpError::unsupported(

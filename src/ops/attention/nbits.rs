@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
@@ -16,8 +17,6 @@ use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
-/// The types of the left operand.
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 /// At most so many rows are summed in parts, and columns of one work-group that does.
 const VECTOR: [usize; 2] = [4, 8];
 /// Rows and columns of one work-group that computes a tile.
@@ -48,11 +47,6 @@ pub struct MatMulNBits {
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let count = |name: &str, least: i64| match attrs.int_opt(name)? {
-        Some(n) if n >= least && n <= i64::from(i32::MAX) => Ok(n as usize),
-        Some(n) => Err(bad(name, format!("is {n}, expected at least {least}"))),
-        None => Err(bad(name, "is missing".to_owned())),
-    };
     let bits = attrs.int("bits", 4)?;
     if bits != 4 && bits != 8 {
         return Err(OpError::unsupported(format!("MatMulNBits of {bits} bits")));
@@ -62,11 +56,16 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     }
     // A is never rounded, whatever accuracy is asked for at least.
     attrs.int_opt("accuracy_level")?;
-    let block = count("block_size", 16)?;
+    let block = count(attrs, "block_size", 16)?;
     if !block.is_power_of_two() {
         return Err(bad("block_size", format!("is {block}, expected a power of two")));
     }
-    Ok(Arc::new(MatMulNBits { k: count("K", 1)?, n: count("N", 1)?, bits: bits as usize, block }))
+    Ok(Arc::new(MatMulNBits {
+        k: count(attrs, "K", 1)?,
+        n: count(attrs, "N", 1)?,
+        bits: bits as usize,
+        block,
+    }))
 }
 
 /// How zero points are given. The numbers are those of `ZEROS` in `nbits.glsl`.
@@ -136,7 +135,7 @@ impl Operator for MatMulNBits {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(3..=6, 1..=1)?;
-        let dtype = cx.dtype_of(A, TYPES)?;
+        let dtype = cx.dtype_of(A, FLOATS_TO_32)?;
         cx.expect_dtype(B, DType::U8)?;
         cx.expect_dtype(SCALES, dtype)?;
         if cx.has(ZEROS) {
@@ -158,7 +157,7 @@ impl Operator for MatMulNBits {
 
     fn cost(&self, cx: &OpCx) -> Cost {
         let m = self.resolve(cx).map_or(0, |s| s.m);
-        Cost { flops: 2 * m as u64 * self.n as u64 * self.k as u64, bytes: cx.bytes_touched() }
+        Cost { flops: Cost::product(&[2, m, self.n, self.k]), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::FLOATS_TO_32;
 use super::attention_op::operand;
 use super::scaled::Steps;
 use crate::dtype::DType;
@@ -16,9 +17,6 @@ use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
-
-/// The types that it rotates.
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// Rotates vectors of `[batch, heads, length, size]` or `[batch, length, heads * size]`. ONNX's inputs are X,
 /// cosines, sines and positions, com.microsoft's X, positions, cosines and sines.
@@ -333,7 +331,7 @@ impl Operator for RotaryEmbedding {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(if self.contrib { 4..=4 } else { 3..=4 }, 1..=1)?;
-        let dtype = cx.dtype_of(0, TYPES)?;
+        let dtype = cx.dtype_of(0, FLOATS_TO_32)?;
         let [cos, sin, ids] = self.places();
         cx.expect_dtype(cos, dtype)?;
         cx.expect_dtype(sin, dtype)?;

@@ -232,6 +232,10 @@ impl Scaled {
             }
         };
         let keys = high - low;
+        if keys == 0 {
+            y.fill(T::ZERO);
+            return Ok(());
+        }
         let kv = head / self.share().max(1);
         let q = tail(given.q, self.q.first + batch * self.q.batch + head * self.q.head + first * self.q.row)?;
         let k = tail(given.k, self.k.first + batch * self.k.batch + kv * self.k.head + low * self.k.row)?;
@@ -239,9 +243,9 @@ impl Scaled {
         let mut own = vec![T::ZERO; rows * keys];
         let left = Mat { data: q, row: self.q.row, col: 1 };
         let right = Mat { data: k, row: 1, col: self.k.row };
-        product([rows, keys, self.head], left, right, &mut own, keys.max(1), false, Threads::One)?;
-        let mut shown = scores.map(|s| s.chunks_mut(self.kv_len.max(1)));
-        for (r, row) in own.chunks_mut(keys.max(1)).enumerate() {
+        product([rows, keys, self.head], left, right, &mut own, keys, false, Threads::One)?;
+        let mut shown = scores.map(|s| s.chunks_mut(self.kv_len));
+        for (r, row) in own.chunks_mut(keys).enumerate() {
             let show = shown.as_mut().and_then(Iterator::next);
             let i = first + r;
             let seen = self.seen(i, valid, offset);

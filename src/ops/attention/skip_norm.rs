@@ -10,11 +10,12 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::linalg::product::sum_of;
 use crate::ops::movement::region::word;
+use crate::ops::norm::statistics;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
+use crate::spirv::wide::wide;
 
 /// Inputs: X, the other operand (which may lack or repeat the batch), scale, the summand of the result (with
 /// the mean only), and a bias of the sum; outputs: the result, and as fourth the sum. The second and third,
@@ -164,7 +165,7 @@ impl RealKernel for Sizes {
         if y.is_empty() {
             return Ok(());
         }
-        let (count, epsilon) = (T::from_f64(len as f64), T::from_f64(op.epsilon.into()));
+        let epsilon = T::from_f64(op.epsilon.into());
         let mut own = Vec::new();
         let sums = match sums {
             Some(sums) => sums,
@@ -184,9 +185,10 @@ impl RealKernel for Sizes {
                 if let Some(bias) = bias {
                     sum.iter_mut().zip(bias).for_each(|(s, b)| *s += *b);
                 }
-                let mean = if op.center { sum_of(sum, |v| v) / count } else { T::ZERO };
-                let variance = sum_of(sum, |v| (v - mean) * (v - mean)) / count;
-                let inverse = T::ONE / (variance + epsilon).sqrt();
+                let (mean, inverse) = wide(
+                    #[inline(always)]
+                    || statistics(sum, op.center, epsilon),
+                );
                 y.iter_mut().zip(&*sum).zip(scale).for_each(|((y, s), f)| *y = (*s - mean) * inverse * *f);
                 if let Some(shift) = shift {
                     y.iter_mut().zip(shift).for_each(|(y, b)| *y += *b);

@@ -97,7 +97,7 @@ impl ConvDims {
 
     /// Arithmetic operations.
     pub(crate) fn flops(&self) -> u64 {
-        2 * self.out_len() as u64 * (self.ic * self.taps()) as u64
+        Cost::product(&[2, self.out_len(), self.ic, self.taps()])
     }
 }
 

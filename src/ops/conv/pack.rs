@@ -3,7 +3,7 @@
 use crate::dtype::{DType, Element};
 use crate::graph::Tensor;
 use crate::kernel::table::{id, params};
-use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
 
 /// `[group][channel / tile][ic][kd][kh][kw][tile]`, zeros behind the last channel, read from weights at
 /// `first + group * group_stride + channel * oc_stride + ...`.
@@ -50,17 +50,15 @@ impl Pack {
         }
     }
 
-    fn fill<T: Element + Default>(&self, w: &[T], out: &mut [T]) {
-        if self.len() == 0 {
-            return;
-        }
+    /// Calls `f` with every element's place in the layout and in the weights.
+    fn each(&self, mut f: impl FnMut(usize, usize)) {
         let [kd, kh, kw] = self.taps;
-        for (i, out) in out.chunks_mut(self.tile).enumerate() {
-            let (x, i) = (i % kw, i / kw);
+        let tiles = self.oc.div_ceil(self.tile);
+        for row in 0..self.len() / self.tile {
+            let (x, i) = (row % kw, row / kw);
             let (y, i) = (i % kh, i / kh);
             let (z, i) = (i % kd, i / kd);
             let (c, i) = (i % self.ic, i / self.ic);
-            let tiles = self.oc.div_ceil(self.tile);
             let (tile, group) = (i % tiles, i / tiles);
             let [sz, sy, sx] = self.tap_strides;
             let base = self.first
@@ -69,13 +67,46 @@ impl Pack {
                 + z as i64 * sz
                 + y as i64 * sy
                 + x as i64 * sx;
-            for (lane, out) in out.iter_mut().enumerate() {
+            for lane in 0..self.tile.min(self.oc - tile * self.tile) {
                 let channel = tile * self.tile + lane;
-                let from = usize::try_from(base + channel as i64 * self.oc_stride).ok();
-                let value = from.filter(|_| channel < self.oc).and_then(|f| w.get(f)).copied();
-                *out = value.unwrap_or_default();
+                if let Ok(from) = usize::try_from(base + channel as i64 * self.oc_stride) {
+                    f(row * self.tile + lane, from);
+                }
             }
         }
+    }
+
+    fn fill<T: Element + Default>(&self, w: &[T], out: &mut [T]) {
+        out.fill(T::default());
+        self.each(|at, from| {
+            if let (Some(to), Some(from)) = (out.get_mut(at), w.get(from)) {
+                *to = *from;
+            }
+        });
+    }
+
+    /// Undoes [`Pack::fill`] where the layout has all weights.
+    fn unfill<T: Element>(&self, packed: &[T], w: &mut [T]) {
+        self.each(|at, from| {
+            if let (Some(to), Some(from)) = (w.get_mut(from), packed.get(at)) {
+                *to = *from;
+            }
+        });
+    }
+
+    /// Whether the layout has each of `elements` weights.
+    fn has_all(&self, elements: usize) -> bool {
+        let [kd, kh, kw] = self.taps;
+        let [sz, sy, sx] = self.tap_strides;
+        let steps = [
+            (self.groups, self.group_stride),
+            (self.oc, self.oc_stride),
+            (self.ic, self.ic_stride),
+            (kd, sz),
+            (kh, sy),
+            (kw, sx),
+        ];
+        self.first == 0 && reaches_all(&steps, elements)
     }
 
     /// The packed weights of input 1: made at load where they are known, else by a kernel.
@@ -85,7 +116,7 @@ impl Pack {
         let bytes = (self.len() * dtype.bytes()).max(16);
         if let Some(value) = cx.value(1) {
             let pack = *self;
-            return Ok(lower.packed(value, self.key(), bytes, move |t: &Tensor, out| {
+            let packed = lower.packed(value, self.key(), bytes, move |t: &Tensor, out| {
                 match dtype {
                     DType::F16 => {
                         let out: &mut [half::f16] = bytemuck::cast_slice_mut(out);
@@ -94,7 +125,17 @@ impl Pack {
                     _ => pack.fill(t.as_slice::<f32>()?, bytemuck::cast_slice_mut(out)),
                 }
                 Ok(())
-            }));
+            });
+            if self.has_all(value.info().elements()) {
+                lower.unpacked_by(move |packed, w| match dtype {
+                    DType::F16 => {
+                        let packed: &[half::f16] = bytemuck::cast_slice(packed);
+                        pack.unfill(packed, bytemuck::cast_slice_mut(w));
+                    }
+                    _ => pack.unfill::<f32>(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(w)),
+                });
+            }
+            return Ok(packed);
         }
         let kernel = if dtype == DType::F16 { id::PACK_WEIGHTS_F16 } else { id::PACK_WEIGHTS_F32 };
         let packed = lower.scratch(bytes);
@@ -118,5 +159,43 @@ impl Pack {
         };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(1), packed], &params, self.len())?;
         Ok(packed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn layouts_with_all_weights_are_undone(
+            groups in 1usize..3, oc in 1usize..20, ic in 1usize..4, taps in [1usize..3, 1usize..4, 1usize..4],
+            tile in 1usize..10, order in 0usize..3, first in 0i64..2, missing in 0usize..2,
+        ) {
+            let [kd, kh, kw] = taps.map(|t| t as i64);
+            let of_ic = kd * kh * kw;
+            // As Conv has them, as ConvTranspose has them, and with distances that reach no element twice.
+            let (oc_stride, ic_stride) = match order {
+                0 => (of_ic * ic as i64, of_ic),
+                1 => (of_ic, of_ic * oc as i64),
+                _ => (2 * of_ic * ic as i64, of_ic),
+            };
+            let group_stride = of_ic * (oc * ic) as i64;
+            let tap_strides = [kh * kw, kw, 1];
+            let pack = Pack { groups, tile, oc, ic, taps, first, group_stride, oc_stride, ic_stride, tap_strides };
+            let elements = groups * oc * ic * of_ic as usize;
+            let w: Vec<f32> = (0..elements).map(|i| i as f32 + 1.0).collect();
+            let mut packed = vec![7.0f32; pack.len()];
+            pack.fill(&w, &mut packed);
+            if pack.has_all(elements + missing) {
+                let mut back = vec![0.0f32; elements];
+                pack.unfill(&packed, &mut back);
+                prop_assert_eq!(back, w);
+            } else {
+                prop_assert!(first > 0 || missing > 0 || (order == 2 && oc > 1));
+            }
+        }
     }
 }

@@ -104,7 +104,7 @@ impl TransposeDims {
 
     /// Arithmetic operations.
     pub(crate) fn flops(&self) -> u64 {
-        2 * self.in_len() as u64 * (self.oc * self.taps()) as u64
+        Cost::product(&[2, self.in_len(), self.oc, self.taps()])
     }
 }
 

@@ -137,9 +137,9 @@ impl Operator for TopK {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let n = cx.input_opt(0).map_or(0, |x| x.elements() as u64);
-        let passes = self.count(cx).map_or(1, |k| u64::from(k.max(2).ilog2()) + 2);
-        Cost { flops: n * passes, bytes: cx.bytes_touched() }
+        let n = cx.input_opt(0).map_or(0, TensorInfo::elements);
+        let passes = self.count(cx).map_or(1, |k| k.max(2).ilog2() as usize + 2);
+        Cost { flops: Cost::product(&[n, passes]), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

@@ -67,8 +67,9 @@ impl Operator for Det {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let [batch, n] = sizes(cx).unwrap_or_default().map(|v| v as u64);
-        Cost { flops: batch * n * n * n * 2 / 3, bytes: cx.bytes_touched() }
+        let [batch, n] = sizes(cx).unwrap_or_default();
+        let flops = Cost::product(&[batch, n, n, n, 2]) / 3;
+        Cost { flops, bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

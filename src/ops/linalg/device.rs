@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::kernel::KernelId;
 use crate::kernel::table::{id, params, spec};
-use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey};
+use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
 
 /// Products of at most so many rows are better summed in parts than computed in tiles.
 const VECTOR_ROWS: usize = 4;
@@ -21,10 +21,6 @@ pub(crate) fn tile_of(m: usize, n: usize, batch: usize) -> (usize, bool) {
     let small = m.div_ceil(LARGE) * n.div_ceil(LARGE) * batch < MIN_LARGE;
     (if small { SMALL } else { LARGE }, small)
 }
-
-/// Products of at most so many rows read the right operand where it lies, also where it could be laid out for speed once:
-/// a copy of it would save little time, and take its memory again.
-const FEW_ROWS: usize = 8;
 
 /// One operand: matrices one behind the other.
 #[derive(Clone, Debug)]
@@ -147,6 +143,8 @@ pub(crate) struct Layout {
     tile: usize,
     /// Texels from one matrix to the next.
     matrix: usize,
+    /// Whether texels are of one column, not of one row.
+    columns: bool,
 }
 
 impl Source {
@@ -235,7 +233,7 @@ impl Product {
     /// # Errors
     /// As [`Product::lower`].
     pub(crate) fn prepare(&mut self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        if self.by_texels(lower) && self.prepared.is_none() && !self.by_columns() {
+        if self.by_texels(lower) && self.prepared.is_none() {
             self.prepared = Some(self.right(lower, self.cols())?);
         }
         Ok(())
@@ -265,10 +263,6 @@ impl Product {
     /// Register tiles over whole texels.
     fn rows(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let rows = self.m.next_power_of_two().min(8);
-        let kernel = if self.dtype == DType::F16 { id::GEMM_DOT_HALF } else { id::GEMM_DOT_TEX };
-        if self.by_columns() && self.texels(1) <= lower.device().limits.max_texels && lower.can_run(kernel) {
-            return self.columns(kernel, rows, lower);
-        }
         let cols = self.cols();
         let a = self.left(lower)?;
         let b = match self.prepared {
@@ -291,41 +285,18 @@ impl Product {
             (spec::gemm_row::COLS, cols as u32),
             (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_row::ACTIVATION, code),
+            (spec::gemm_row::B_COLUMNS, u32::from(b.columns)),
         ];
-        self.over_texels(kernel, &spec, [a, b], [rows, cols], 1, lower)
+        self.over_texels(kernel, &spec, [a, b], [rows, cols], lower)
     }
 
-    /// Whether the columns of the right operand are whole texels and are better read as they lie.
-    fn by_columns(&self) -> bool {
-        let columns = self.b.row == 1 && self.b.col == self.k && self.n > 1;
-        self.m <= FEW_ROWS && columns && self.k.is_multiple_of(4) && self.k > 0
-    }
-
-    /// Sums over columns of whole texels.
-    fn columns(&self, kernel: KernelId, rows: usize, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        // As many sums as there are registers for.
-        let cols = if rows == 1 { 8 } else { 4 };
-        let a = self.left(lower)?;
-        let row = self.k / 4;
-        let b = Layout { operand: self.b.operand, row, tile: cols * row, matrix: self.n * row };
-        let (code, _) = self.activation.code();
-        let spec = [
-            (spec::gemm_dot::ROWS, rows as u32),
-            (spec::gemm_dot::COLS, cols as u32),
-            (spec::gemm_dot::BIASED, u32::from(self.c.is_some())),
-            (spec::gemm_dot::ACTIVATION, code),
-        ];
-        self.over_texels(kernel, &spec, [a, b], [rows, cols], lower.device().subgroup as usize, lower)
-    }
-
-    /// Emits a kernel over texels for every regular part of the batch; `lanes` invocations do a tile.
+    /// Emits the row kernel for every regular part of the batch.
     fn over_texels(
         &self,
         kernel: KernelId,
         spec: &[(u32, u32)],
         [a, b]: [Layout; 2],
         [rows, cols]: [usize; 2],
-        lanes: usize,
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let (_, [act_a, act_b]) = self.activation.code();
@@ -357,7 +328,7 @@ impl Product {
                 act_b,
             };
             let args = [a.operand, b.operand, c, self.y];
-            lower.dispatch_1d(kernel, spec, &args, &params, count * lanes)?;
+            lower.dispatch_1d(kernel, spec, &args, &params, count)?;
             if std::mem::replace(&mut joined, true) {
                 lower.join();
             }
@@ -373,22 +344,27 @@ impl Product {
         let pack = Pack { tile: row.max(4), rows: self.m, cols: self.k, source: &self.a, dtype: self.dtype };
         let operand = if direct { self.a.operand } else { pack.emit(lower)? };
         let matrix = self.m * row.max(4) / 4;
-        Ok(Layout { operand, row: row.max(4) / 4, tile: 0, matrix })
+        Ok(Layout { operand, row: row.max(4) / 4, tile: 0, matrix, columns: false })
     }
 
-    /// B as tiles of columns: packed where it is known, else as it is if its rows are whole texels.
+    /// B as it is, if its columns are whole texels, or its rows and it is not known; else as tiles of columns, packed once
+    /// where it is known: tiles of rows that lie apart take several times as long to read, those of columns little more.
+    /// Either way products of any number of rows read one copy of it.
     fn right(&self, lower: &mut Lowering<'_>, cols: usize) -> Result<Layout, OpError> {
-        let direct = self.b.col == 1 && self.b.row == self.n && self.n.is_multiple_of(4);
-        if direct && (self.b.value.is_none() || self.m <= FEW_ROWS) && self.k > 0 {
-            let matrix = self.k * self.n / 4;
-            let (row, tile) = (self.n / 4, cols / 4);
-            return Ok(Layout { operand: self.b.operand, row, tile, matrix });
+        let (operand, matrix) = (self.b.operand, self.k * self.n / 4);
+        if self.b.row == 1 && self.b.col == self.k && self.k.is_multiple_of(4) && self.k > 0 {
+            let row = self.k / 4;
+            return Ok(Layout { operand, row, tile: cols * row, matrix, columns: true });
+        }
+        let whole = self.b.col == 1 && self.b.row == self.n && self.n.is_multiple_of(4) && self.k > 0;
+        if whole && self.b.value.is_none() {
+            return Ok(Layout { operand, row: self.n / 4, tile: cols / 4, matrix, columns: false });
         }
         let pack = Pack { tile: cols, rows: self.k, cols: self.n, source: &self.b, dtype: self.dtype };
         let tile = self.k * cols / 4;
         let matrix = self.n.div_ceil(cols) * tile;
         let operand = pack.emit(lower)?;
-        Ok(Layout { operand, row: cols / 4, tile, matrix })
+        Ok(Layout { operand, row: cols / 4, tile, matrix, columns: false })
     }
 
     /// The transposed product, for outputs of one column.
@@ -541,14 +517,25 @@ impl Pack<'_> {
             let key = PackKey { layout, numbers: [tile as u32, rows as u32, cols as u32, row as u32] };
             let fill = Fill { tile, rows, cols, row, col };
             let half = self.dtype == DType::F16;
-            return Ok(lower.packed(value, key, bytes, move |t, out| {
+            let packed = lower.packed(value, key, bytes, move |t, out| {
                 if half {
                     fill.run(t.as_slice::<half::f16>()?, bytemuck::cast_slice_mut(out));
                 } else {
                     fill.run(t.as_slice::<f32>()?, bytemuck::cast_slice_mut(out));
                 }
                 Ok(())
-            }));
+            });
+            let steps = [(self.source.matrices, matrix as i64), (rows, row as i64), (cols, col as i64)];
+            if reaches_all(&steps, value.info().elements()) {
+                lower.unpacked_by(move |packed, out| {
+                    if half {
+                        fill.undo::<half::f16>(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(out));
+                    } else {
+                        fill.undo::<f32>(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(out));
+                    }
+                });
+            }
+            return Ok(packed);
         }
         let kernel = if self.dtype == DType::F16 { id::PACK_MATRIX_F16 } else { id::PACK_MATRIX_F32 };
         let packed = lower.scratch(bytes);
@@ -578,6 +565,21 @@ struct Fill {
 }
 
 impl Fill {
+    /// Undoes [`Fill::run`] where the layout has all elements of the source.
+    fn undo<T: Copy>(&self, packed: &[T], out: &mut [T]) {
+        let Fill { tile, rows, cols, row, col } = *self;
+        for (i, packed) in packed.chunks(tile.max(1)).enumerate() {
+            let (r, rest) = (i % rows.max(1), i / rows.max(1));
+            let tiles = cols.div_ceil(tile.max(1)).max(1);
+            let (t, m) = (rest % tiles, rest / tiles);
+            for (lane, from) in packed.iter().enumerate().take(cols.saturating_sub(t * tile)) {
+                if let Some(to) = out.get_mut(m * rows * cols + r * row + (t * tile + lane) * col) {
+                    *to = *from;
+                }
+            }
+        }
+    }
+
     fn run<T: Copy + Default>(&self, src: &[T], out: &mut [T]) {
         let Fill { tile, rows, cols, row, col } = *self;
         let matrix = rows * cols;
@@ -600,6 +602,22 @@ impl Fill {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layouts_are_undone() {
+        for (rows, cols, tile, matrices, turned) in
+            [(3, 5, 4, 2, false), (4, 8, 8, 1, true), (7, 3, 16, 3, true), (1, 1, 4, 1, false)]
+        {
+            let (row, col) = if turned { (1, rows) } else { (cols, 1) };
+            let fill = Fill { tile, rows, cols, row, col };
+            let source: Vec<f32> = (0..matrices * rows * cols).map(|i| i as f32 + 1.0).collect();
+            let mut packed = vec![0.0; matrices * cols.div_ceil(tile) * tile * rows];
+            fill.run(&source, &mut packed);
+            let mut back = vec![0.0; source.len()];
+            fill.undo(&packed, &mut back);
+            assert_eq!(back, source);
+        }
+    }
 
     #[test]
     fn regular_batches_are_found() {

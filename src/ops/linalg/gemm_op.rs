@@ -116,7 +116,7 @@ impl Operator for Gemm {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let flops = self.resolve(cx).map_or(0, |d| 2 * d.m as u64 * d.n as u64 * d.k as u64);
+        let flops = self.resolve(cx).map_or(0, |d| Cost::product(&[2, d.m, d.n, d.k]));
         Cost { flops, bytes: cx.bytes_touched() }
     }
 

@@ -102,20 +102,25 @@ impl Dims {
 
     /// Arithmetic operations.
     pub(crate) fn flops(&self) -> u64 {
-        2 * self.pairs.len() as u64 * self.m as u64 * self.n as u64 * self.k as u64
+        Cost::product(&[2, self.pairs.len(), self.m, self.n, self.k])
     }
 }
 
 fn pairs(batch: &Shape, a: &Shape, b: &Shape) -> Result<Vec<(usize, usize)>, OpError> {
     let (a, b, strides) = (a.broadcast_strides(batch)?, b.broadcast_strides(batch)?, batch.strides());
-    Ok((0..batch.elements())
-        .map(|i| {
-            let at = |own: &[usize]| {
-                batch.iter().zip(&strides).zip(own).map(|((d, s), own)| i / s % d * own).sum::<usize>()
-            };
-            (at(&a), at(&b))
-        })
-        .collect())
+    let count = batch.elements();
+    let mut pairs = Vec::new();
+    // An output without memory yet may be of any size.
+    pairs.try_reserve_exact(count).map_err(|_| {
+        OpError::unsupported(format!("{count} products of matrices, too many for this machine"))
+    })?;
+    pairs.extend((0..count).map(|i| {
+        let at = |own: &[usize]| {
+            batch.iter().zip(&strides).zip(own).map(|((d, s), own)| i / s % d * own).sum::<usize>()
+        };
+        (at(&a), at(&b))
+    }));
+    Ok(pairs)
 }
 
 impl Operator for MatMul {
@@ -354,6 +359,10 @@ mod tests {
         assert!(matches!(fails(&[2, 3], &[4, 2]), OpError::InputShape { input: 1, .. }));
         assert!(matches!(fails(&[], &[1]), OpError::InputShape { input: 0, .. }));
         assert!(matches!(fails(&[2, 2, 3], &[3, 3, 2]), OpError::Shape(_)));
+        // More products than there is memory to name them.
+        let of = |shape: [usize; 3]| Some(Fact::of(TensorInfo::new(DType::F32, Shape::new(shape).unwrap())));
+        let cx = OpCx::for_infer(vec![of([1 << 50, 1, 0]), of([1 << 50, 0, 1])], 1);
+        assert!(matches!(MatMul::default().infer(&cx), Err(OpError::Unsupported { .. })));
         let ints = Fact::known(Tensor::from_i64s(&[1]));
         let cx = OpCx::for_infer(vec![Some(Fact::known(tensor(&[1], 1))), Some(ints)], 1);
         assert!(matches!(MatMul::default().infer(&cx), Err(OpError::DType { input: 1, .. })));

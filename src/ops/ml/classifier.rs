@@ -3,18 +3,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::forest::{Aggregate, Forest};
 use super::post::PostTransform;
 use super::tree_ensemble::check_features;
-use super::{FEATURES, best, features, labels, rows, tree_attrs};
-use crate::dtype::DType;
+use super::{FEATURES, best, classified, classify, cost_of_rows, labels, tree_attrs};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
-use crate::shape::Shape;
 
 /// The labels `[n]` of the best classes of rows `[n, features]`, and the scores `[n, classes]`.
 #[derive(Clone, Debug)]
@@ -80,33 +76,16 @@ impl Operator for TreeEnsembleClassifier {
         cx.expect_counts(1..=1, 1..=2)?;
         cx.dtype_of(0, FEATURES)?;
         let [n, _] = check_features(cx, &self.forest)?;
-        let mut outputs = vec![TensorInfo::new(DType::I64, Shape::new([n])?)];
-        outputs.push(TensorInfo::new(DType::F32, Shape::new([n, self.labels.len()])?));
-        outputs.truncate(cx.output_count());
-        Ok(outputs)
+        classified(cx, n, self.labels.len())
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let rows = rows(cx).map_or(0, |[n, _]| n as u64);
-        Cost { flops: rows * 8 * self.forest.roots.len() as u64, bytes: cx.bytes_touched() }
+        cost_of_rows(cx, 8 * self.forest.roots.len())
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
-        Ok(NativeKernel::new("TreeEnsembleClassifier", move |args| {
-            let x = features(args, dtype, n * len)?;
-            let classes = op.labels.len();
-            let mut scores = vec![0.0; n * classes];
-            let row = |(i, scores): (usize, &mut [f64])| op.row(&x[i * len..][..len], scores);
-            let found: Vec<i64> = scores.par_chunks_mut(classes).enumerate().map(row).collect();
-            if args.has(1) {
-                args.take_write::<i64>(1)?.iter_mut().zip(found).for_each(|(y, l)| *y = l);
-            }
-            if args.has(2) {
-                args.take_write::<f32>(2)?.iter_mut().zip(scores).for_each(|(z, s)| *z = s as f32);
-            }
-            Ok(())
-        }))
+        let op = self.clone();
+        classify("TreeEnsembleClassifier", cx, self.labels.len(), move |x, scores| op.row(x, scores))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -28,6 +28,12 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     Ok(Arc::new(Imputer { floats: (replaced.0, floats), ints: (replaced.1, ints) }))
 }
 
+/// The values for elements of 32 bits.
+fn narrowed(values: &[i64]) -> Result<Vec<i32>, OpError> {
+    let narrow: Result<Vec<i32>, _> = values.iter().map(|v| i32::try_from(*v)).collect();
+    narrow.map_err(|_| bad("imputed_value_int64s", format!("is {values:?}, beyond int32, the input's type")))
+}
+
 /// Replaces the elements of argument 0 that `missing` tells; there are `len` of them.
 fn fill<T: bytemuck::Pod>(
     args: &mut NativeArgs<'_, '_>,
@@ -66,12 +72,16 @@ impl Operator for Imputer {
         if given != 1 && (given != features || given == 0) {
             return Err(bad(name, format!("has {given} elements for {features} features")));
         }
+        if cx.dtype(0)? == DType::I32 {
+            narrowed(&self.ints.1)?;
+        }
         Ok(vec![cx.input(0)?.clone()])
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (len, dtype, op) = (cx.input(0)?.elements(), cx.dtype(0)?, self.clone());
         let features = cx.shape(0)?.dims().last().copied().unwrap_or(1);
+        let narrow = if dtype == DType::I32 { narrowed(&op.ints.1)? } else { Vec::new() };
         Ok(NativeKernel::new("Imputer", move |args| {
             let (float, floats) = (op.floats.0, &op.floats.1);
             let (int, ints) = (op.ints.0, &op.ints.1);
@@ -84,10 +94,7 @@ impl Operator for Imputer {
                     let float = f64::from(float);
                     fill(args, len, features, &floats, |v: f64| v == float || (v.is_nan() && float.is_nan()))
                 }
-                DType::I32 => {
-                    let ints: Vec<i32> = ints.iter().map(|v| *v as i32).collect();
-                    fill(args, len, features, &ints, |v: i32| i64::from(v) == int)
-                }
+                DType::I32 => fill(args, len, features, &narrow, |v: i32| i64::from(v) == int),
                 _ => fill(args, len, features, ints, |v: i64| v == int),
             }
         }))
@@ -126,6 +133,10 @@ mod tests {
         map.insert("replaced_value_float".into(), AttrValue::Float(5.0));
         let y = run_cpu(&*read("Imputer", &map).unwrap(), &[x()], 1).unwrap();
         assert_eq!(y[0].as_slice::<f64>().unwrap(), [4.0, 6.0]);
+        let x32 = || Some(Tensor::new([1, 2], &[4i32, 5]).unwrap());
+        assert_eq!(run_cpu(&*op, &[x32()], 1).unwrap()[0].to_i64s().unwrap(), [-7, 5]);
+        map.insert("imputed_value_int64s".into(), ints(&[1 << 40]));
+        assert!(facts(&*read("Imputer", &map).unwrap(), &[x32()], 1).is_err());
         map.insert("imputed_value_floats".into(), floats(&[]));
         assert!(facts(&*read("Imputer", &map).unwrap(), &[x()], 1).is_err());
     }

@@ -72,6 +72,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
     // Defaults of other types are of no use, but no mistake.
     attrs.value("default_string");
     let (int, float) = (attrs.int("default_int64", -1)?, attrs.float("default_float", -0.0)?);
+    let beyond = || bad("default_int64", format!("is {int}, beyond {}, the values' type", values.dtype()));
     let default = match attrs.tensor_opt("default_tensor")?.filter(|_| newer) {
         Some(t) if t.dtype() == values.dtype() && t.info().elements() == 1 => t.clone(),
         Some(t) => {
@@ -79,8 +80,8 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
         }
         None => match values.dtype() {
             DType::I64 => Tensor::scalar(int),
-            DType::I32 => Tensor::scalar(i32::try_from(int).unwrap_or(-1)),
-            DType::I16 => Tensor::scalar(i16::try_from(int).unwrap_or(-1)),
+            DType::I32 => Tensor::scalar(i32::try_from(int).map_err(|_| beyond())?),
+            DType::I16 => Tensor::scalar(i16::try_from(int).map_err(|_| beyond())?),
             DType::F64 => Tensor::scalar(f64::from(float)),
             _ => Tensor::scalar(float),
         },
@@ -190,6 +191,9 @@ mod tests {
         let x = Some(Tensor::new([4], &[-f64::NAN, -0.0, 1.5, 7.0]).unwrap());
         let y = run_cpu(&*read("LabelEncoder", &map).unwrap(), std::slice::from_ref(&x), 1).unwrap();
         assert_eq!(y[0].as_slice::<i16>().unwrap(), [1, -2, 3, -1]);
+        map.insert("default_int64".into(), AttrValue::Int(1 << 20));
+        assert!(read("LabelEncoder", &map).is_err());
+        map.remove("default_int64");
         map.insert("default_tensor".into(), AttrValue::Tensor(Tensor::new([1], &[70i16]).unwrap()));
         let y = run_cpu(&*read("LabelEncoder", &map).unwrap(), &[x], 1).unwrap();
         assert_eq!(y[0].as_slice::<i16>().unwrap(), [1, -2, 3, 70]);

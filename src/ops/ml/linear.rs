@@ -3,10 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::post::PostTransform;
-use super::{FEATURES, best, features, labels, rows};
+use super::{FEATURES, best, classified, classify, cost_of_rows, labels, numbers, regress, rows};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -23,15 +21,8 @@ struct Scores {
 }
 
 impl Scores {
-    fn read(attrs: &AttrReader<'_>, count: Option<usize>) -> Result<Scores, OpError> {
-        let list = |name: &str| -> Result<Vec<f64>, OpError> {
-            Ok(attrs.floats_opt(name)?.unwrap_or_default().into_iter().map(f64::from).collect())
-        };
-        let (coefficients, intercepts) = (list("coefficients")?, list("intercepts")?);
-        let count = match count {
-            Some(count) => count,
-            None => intercepts.len().max(1),
-        };
+    fn read(attrs: &AttrReader<'_>, count: usize) -> Result<Scores, OpError> {
+        let (coefficients, intercepts) = (numbers(attrs, "coefficients")?, numbers(attrs, "intercepts")?);
         if coefficients.is_empty() || coefficients.len() % count != 0 {
             let problem = format!("has {} elements for {count} scores", coefficients.len());
             return Err(bad("coefficients", problem));
@@ -60,8 +51,7 @@ impl Scores {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let rows = rows(cx).map_or(0, |[n, _]| n as u64);
-        Cost { flops: rows * 2 * self.coefficients.len() as u64, bytes: cx.bytes_touched() }
+        cost_of_rows(cx, 2 * self.coefficients.len())
     }
 }
 
@@ -76,7 +66,7 @@ pub(super) fn read_regressor(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<d
     let targets = attrs.int("targets", 1)?;
     let count = usize::try_from(targets).ok().filter(|t| *t > 0);
     let count = count.ok_or_else(|| bad("targets", format!("is {targets}, expected at least 1")))?;
-    let scores = Scores::read(attrs, Some(count))?;
+    let scores = Scores::read(attrs, count)?;
     Ok(Arc::new(LinearRegressor { scores, post: PostTransform::read(attrs)? }))
 }
 
@@ -96,18 +86,11 @@ impl Operator for LinearRegressor {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
-        Ok(NativeKernel::new("LinearRegressor", move |args| {
-            let x = features(args, dtype, n * len)?;
-            let y = args.take_write::<f32>(1)?;
-            y.par_chunks_mut(op.scores.count).enumerate().for_each(|(i, y)| {
-                let mut scores = vec![0.0; op.scores.count];
-                op.scores.row(&x[i * len..][..len], &mut scores);
-                op.post.apply(&mut scores);
-                y.iter_mut().zip(scores).for_each(|(y, s)| *y = s as f32);
-            });
-            Ok(())
-        }))
+        let op = self.clone();
+        regress::<f32>("LinearRegressor", cx, self.scores.count, move |x, scores| {
+            op.scores.row(x, scores);
+            op.post.apply(scores);
+        })
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -126,7 +109,12 @@ pub struct LinearClassifier {
 pub(super) fn read_classifier(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     attrs.value("multi_class");
     let labels = labels(attrs, "classlabels_ints")?;
-    let scores = Scores::read(attrs, None)?;
+    // Of two classes one score may do, which the intercepts tell; without them there is one for each class.
+    let count = match numbers(attrs, "intercepts")?.len() {
+        0 => labels.len(),
+        count => count,
+    };
+    let scores = Scores::read(attrs, count)?;
     if scores.count != labels.len() && (scores.count, labels.len()) != (1, 2) {
         let problem = format!("has {} elements for {} scores", labels.len(), scores.count);
         return Err(bad("classlabels_ints", problem));
@@ -158,10 +146,7 @@ impl Operator for LinearClassifier {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=2)?;
         let n = self.scores.check(cx)?;
-        let mut outputs = vec![TensorInfo::new(DType::I64, Shape::new([n])?)];
-        outputs.push(TensorInfo::new(DType::F32, Shape::new([n, self.labels.len()])?));
-        outputs.truncate(cx.output_count());
-        Ok(outputs)
+        classified(cx, n, self.labels.len())
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
@@ -169,21 +154,8 @@ impl Operator for LinearClassifier {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
-        Ok(NativeKernel::new("LinearClassifier", move |args| {
-            let x = features(args, dtype, n * len)?;
-            let classes = op.labels.len();
-            let mut scores = vec![0.0; n * classes];
-            let row = |(i, scores): (usize, &mut [f64])| op.row(&x[i * len..][..len], scores);
-            let found: Vec<i64> = scores.par_chunks_mut(classes).enumerate().map(row).collect();
-            if args.has(1) {
-                args.take_write::<i64>(1)?.iter_mut().zip(found).for_each(|(y, l)| *y = l);
-            }
-            if args.has(2) {
-                args.take_write::<f32>(2)?.iter_mut().zip(scores).for_each(|(z, s)| *z = s as f32);
-            }
-            Ok(())
-        }))
+        let op = self.clone();
+        classify("LinearClassifier", cx, self.labels.len(), move |x, scores| op.row(x, scores))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -36,11 +36,16 @@ pub use tree_ensemble::TreeEnsemble;
 pub use vectorizer::FeatureVectorizer;
 pub use zip_map::ZipMap;
 
-use super::{AttrReader, Family, OpCx, OpDef, OpError, Operator};
-use crate::dtype::DType;
-use crate::graph::{Tensor, TensorError};
-use crate::kernel::{KernelError, NativeArgs};
 use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::pointwise::number::Number;
+use super::{AttrReader, Cost, Family, OpCx, OpDef, OpError, Operator};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorError, TensorInfo};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::shape::Shape;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
 
@@ -92,6 +97,68 @@ fn features(args: &NativeArgs<'_, '_>, dtype: DType, len: usize) -> Result<Vec<f
     };
     super::real::check_len(0, all.len(), len)?;
     Ok(all)
+}
+
+/// The cost of `each` operations for every row.
+fn cost_of_rows(cx: &OpCx, each: usize) -> Cost {
+    let rows = rows(cx).map_or(0, |[n, _]| n as u64);
+    Cost { flops: rows.saturating_mul(each as u64), bytes: cx.bytes_touched() }
+}
+
+/// What a classifier gives: a label for each of `rows` rows, and `columns` scores.
+fn classified(cx: &OpCx, rows: usize, columns: usize) -> Result<Vec<TensorInfo>, OpError> {
+    let labels = TensorInfo::new(DType::I64, Shape::new([rows])?);
+    let scores = TensorInfo::new(DType::F32, Shape::new([rows, columns])?);
+    Ok([labels, scores].into_iter().take(cx.output_count()).collect())
+}
+
+/// The native function of a classifier: `row` writes the `columns` scores of a row of features, at least one, and
+/// returns its label.
+fn classify(
+    name: &'static str,
+    cx: &OpCx,
+    columns: usize,
+    row: impl Fn(&[f64], &mut [f64]) -> i64 + Send + Sync + 'static,
+) -> Result<NativeKernel, OpError> {
+    let ([n, len], dtype) = (rows(cx)?, cx.dtype(0)?);
+    Ok(NativeKernel::new(name, move |args| {
+        let x = features(args, dtype, n * len)?;
+        let mut scores = vec![0.0; n * columns];
+        let one = |(i, scores): (usize, &mut [f64])| row(&x[i * len..][..len], scores);
+        let labels: Vec<i64> = scores.par_chunks_mut(columns).enumerate().map(one).collect();
+        if args.has(1) {
+            args.take_write::<i64>(1)?.iter_mut().zip(labels).for_each(|(y, l)| *y = l);
+        }
+        if args.has(2) {
+            args.take_write::<f32>(2)?.iter_mut().zip(scores).for_each(|(z, s)| *z = s as f32);
+        }
+        Ok(())
+    }))
+}
+
+/// The native function of a regressor: `row` writes the `targets` numbers of a row of features.
+fn regress<T: Number>(
+    name: &'static str,
+    cx: &OpCx,
+    targets: usize,
+    row: impl Fn(&[f64], &mut [f64]) + Send + Sync + 'static,
+) -> Result<NativeKernel, OpError> {
+    let ([n, len], dtype) = (rows(cx)?, cx.dtype(0)?);
+    Ok(NativeKernel::new(name, move |args| {
+        let x = features(args, dtype, n * len)?;
+        let y = args.take_write::<T>(1)?;
+        y.par_chunks_mut(targets.max(1)).enumerate().for_each(|(i, y)| {
+            let mut scores = vec![0.0; targets];
+            row(&x[i * len..][..len], &mut scores);
+            y.iter_mut().zip(scores).for_each(|(y, s)| *y = T::from_f64(s));
+        });
+        Ok(())
+    }))
+}
+
+/// The numbers of attribute `name`; none where it is missing.
+fn numbers(attrs: &AttrReader<'_>, name: &str) -> Result<Vec<f64>, OpError> {
+    Ok(attrs.floats_opt(name)?.unwrap_or_default().into_iter().map(f64::from).collect())
 }
 
 /// The elements of a float tensor.

@@ -3,12 +3,10 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::forest::{Aggregate, Forest};
 use super::post::PostTransform;
 use super::tree_ensemble::check_features;
-use super::{FEATURES, features, rows, tree_attrs};
+use super::{FEATURES, cost_of_rows, regress, tree_attrs};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -69,25 +67,16 @@ impl Operator for TreeEnsembleRegressor {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let rows = rows(cx).map_or(0, |[n, _]| n as u64);
-        Cost { flops: rows * 8 * self.forest.roots.len() as u64, bytes: cx.bytes_touched() }
+        cost_of_rows(cx, 8 * self.forest.roots.len())
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
-        Ok(NativeKernel::new("TreeEnsembleRegressor", move |args| {
-            let x = features(args, dtype, n * len)?;
-            let y = args.take_write::<f32>(1)?;
-            let targets = op.forest.targets;
-            y.par_chunks_mut(targets).enumerate().for_each(|(i, y)| {
-                let mut scores = vec![0.0; targets];
-                op.forest.scores(&x[i * len..][..len], op.aggregate, &mut scores);
-                scores.iter_mut().zip(&op.base).for_each(|(s, b)| *s += b);
-                op.post.apply(&mut scores);
-                y.iter_mut().zip(scores).for_each(|(y, s)| *y = s as f32);
-            });
-            Ok(())
-        }))
+        let op = self.clone();
+        regress::<f32>("TreeEnsembleRegressor", cx, self.forest.targets, move |x, scores| {
+            op.forest.scores(x, op.aggregate, scores);
+            scores.iter_mut().zip(&op.base).for_each(|(s, b)| *s += b);
+            op.post.apply(scores);
+        })
     }
 
     fn as_any(&self) -> &dyn Any {

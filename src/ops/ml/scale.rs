@@ -65,7 +65,8 @@ impl Operator for Scaler {
 /// What a row is divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Norm {
-    /// Its largest element, which may be negative.
+    /// Its largest element, which may be negative: as ONNX defines it and onnxruntime computes it. scikit-learn, whose
+    /// Normalizer is exported as this, divides by the largest magnitude.
     #[default]
     Max,
     /// The sum of its magnitudes.

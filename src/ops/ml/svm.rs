@@ -1,5 +1,6 @@
 //! Support vector machines: what their classifier and their regressor share.
 
+use super::numbers;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, OpError};
 
@@ -65,11 +66,6 @@ impl SvmKernel {
             SvmKernel::Sigmoid { gamma, coef0 } => (gamma * dot(x, y) + coef0).tanh(),
         }
     }
-}
-
-/// The numbers of attribute `name`; none where it is missing.
-pub(super) fn numbers(attrs: &AttrReader<'_>, name: &str) -> Result<Vec<f64>, OpError> {
-    Ok(attrs.floats_opt(name)?.unwrap_or_default().into_iter().map(f64::from).collect())
 }
 
 /// How many features each of `rows` rows of `list` has; at least one.

@@ -3,17 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::post::PostTransform;
-use super::svm::{SvmKernel, features_of, numbers};
-use super::{FEATURES, best, features, labels, rows};
-use crate::dtype::DType;
+use super::svm::{SvmKernel, features_of};
+use super::{FEATURES, best, classified, classify, cost_of_rows, labels, numbers, rows};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
-use crate::shape::Shape;
 
 /// The labels `[n]` of rows `[n, features]`, and scores `[n, columns]`: one for every class where there are
 /// probabilities, a linear model or two classes; else one for every pair of classes.
@@ -204,8 +200,10 @@ impl SvmClassifier {
                 let label = self.labels[best(&pairs.votes(&sums))];
                 match *sums.as_slice() {
                     _ if !pairs.sigmoid.is_empty() => out.copy_from_slice(&pairs.probabilities(&sums)),
-                    [s] if self.post == PostTransform::None => out.copy_from_slice(&[-s, s]),
-                    // One number, of which a function makes nothing but its complement.
+                    [s] if matches!(self.post, PostTransform::None | PostTransform::Logistic) => {
+                        out.copy_from_slice(&[-s, s]);
+                    }
+                    // One number, of which other functions make nothing but its complement.
                     [s] => {
                         out.copy_from_slice(&[1.0 - s, s]);
                         return label;
@@ -232,37 +230,20 @@ impl Operator for SvmClassifier {
         if len != self.features {
             return Err(cx.shape_error(0, format!("{} features", self.features)));
         }
-        let mut outputs = vec![TensorInfo::new(DType::I64, Shape::new([n])?)];
-        outputs.push(TensorInfo::new(DType::F32, Shape::new([n, self.columns()])?));
-        outputs.truncate(cx.output_count());
-        Ok(outputs)
+        classified(cx, n, self.columns())
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let rows = rows(cx).map_or(0, |[n, _]| n as u64);
         let numbers = match &self.model {
             Model::Linear { coefficients, .. } => coefficients.len(),
             Model::Pairs(pairs) => pairs.vectors.len() + pairs.coefficients.len(),
         };
-        Cost { flops: rows * 2 * numbers as u64, bytes: cx.bytes_touched() }
+        cost_of_rows(cx, 2 * numbers)
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
-        Ok(NativeKernel::new("SVMClassifier", move |args| {
-            let x = features(args, dtype, n * len)?;
-            let columns = op.columns();
-            let mut scores = vec![0.0; n * columns];
-            let row = |(i, scores): (usize, &mut [f64])| op.row(&x[i * len..][..len], scores);
-            let found: Vec<i64> = scores.par_chunks_mut(columns).enumerate().map(row).collect();
-            if args.has(1) {
-                args.take_write::<i64>(1)?.iter_mut().zip(found).for_each(|(y, l)| *y = l);
-            }
-            if args.has(2) {
-                args.take_write::<f32>(2)?.iter_mut().zip(scores).for_each(|(z, s)| *z = s as f32);
-            }
-            Ok(())
-        }))
+        let op = self.clone();
+        classify("SVMClassifier", cx, self.columns(), move |x, scores| op.row(x, scores))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -315,6 +296,10 @@ mod tests {
         let y = run(&map);
         assert_near(&y[1], &[-1.5, 1.5, 5.25, -5.25], 1e-6);
         assert_eq!(y[0].to_i64s().unwrap(), [4, 5]);
+        map.insert("post_transform".into(), text("LOGISTIC"));
+        let e = |s: f64| 1.0 / (1.0 + (-s).exp());
+        assert_near(&run(&map)[1], &[e(-1.5), e(1.5), e(5.25), e(-5.25)], 1e-6);
+        map.remove("post_transform");
         map.insert("prob_a".into(), floats(&[-1.0]));
         map.insert("prob_b".into(), floats(&[0.5]));
         let y = run(&map);

@@ -3,10 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
-use super::svm::{SvmKernel, features_of, numbers};
-use super::{FEATURES, features, rows};
+use super::svm::{SvmKernel, features_of};
+use super::{FEATURES, cost_of_rows, numbers, regress, rows};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -86,18 +84,12 @@ impl Operator for SvmRegressor {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let rows = rows(cx).map_or(0, |[n, _]| n as u64);
-        Cost { flops: rows * 2 * self.vectors.len() as u64, bytes: cx.bytes_touched() }
+        cost_of_rows(cx, 2 * self.vectors.len())
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
-        Ok(NativeKernel::new("SVMRegressor", move |args| {
-            let x = features(args, dtype, n * len)?;
-            let y = args.take_write::<f32>(1)?;
-            y.par_iter_mut().zip(x.par_chunks(len)).for_each(|(y, x)| *y = op.row(x) as f32);
-            Ok(())
-        }))
+        let op = self.clone();
+        regress::<f32>("SVMRegressor", cx, 1, move |x, y| y.fill(op.row(x)))
     }
 
     fn as_any(&self) -> &dyn Any {

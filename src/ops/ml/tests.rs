@@ -115,10 +115,15 @@ fn linear_models_are_products() {
     map.insert("classlabels_ints".into(), ints(&[5, 6]));
     map.insert("post_transform".into(), text("SOFTMAX"));
     let op = read("LinearClassifier", &map).unwrap();
-    let y = run_cpu(&*op, &[x], 2).unwrap();
+    let y = run_cpu(&*op, std::slice::from_ref(&x), 2).unwrap();
     assert_eq!(y[0].to_i64s().unwrap(), [5, 6]);
     let part = |d: f64| 1.0 / (1.0 + (-d).exp());
     assert_near(&y[1], &[part(6.75), part(-6.75), part(-1.25), part(1.25)], 1e-6);
+    // Without intercepts there is a score for each class.
+    let mut bare = map.clone();
+    bare.remove("intercepts");
+    let y = run_cpu(&*read("LinearClassifier", &bare).unwrap(), std::slice::from_ref(&x), 2).unwrap();
+    assert_near(&y[1], &[part(6.5), part(-6.5), part(-1.5), part(1.5)], 1e-6);
     map.insert("classlabels_ints".into(), ints(&[5, 6, 7]));
     assert!(read("LinearClassifier", &map).is_err());
     map.insert("coefficients".into(), floats(&[]));

@@ -12,7 +12,7 @@ pub(super) fn numbers(attrs: &AttrReader<'_>, name: &str) -> Result<Vec<f64>, Op
     if let Some(t) = attrs.tensor_opt(&format!("{name}_as_tensor"))? {
         return Ok(doubles(t)?);
     }
-    Ok(attrs.floats_opt(name)?.unwrap_or_default().into_iter().map(f64::from).collect())
+    super::numbers(attrs, name)
 }
 
 fn ints(attrs: &AttrReader<'_>, name: &str, len: Option<usize>) -> Result<Vec<i64>, OpError> {

@@ -3,15 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::forest::{Aggregate, Child, Compare, Forest, ForestNode};
 use super::post::PostTransform;
-use super::{doubles, features, rows};
+use super::{cost_of_rows, doubles, regress, rows};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::pointwise::number::with_number;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, OpCx, OpError, Operator};
 use crate::shape::Shape;
@@ -146,27 +144,17 @@ impl Operator for TreeEnsemble {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let rows = rows(cx).map_or(0, |[n, _]| n as u64);
-        Cost { flops: rows * 8 * self.forest.roots.len() as u64, bytes: cx.bytes_touched() }
+        cost_of_rows(cx, 8 * self.forest.roots.len())
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let ([n, len], dtype, op) = (rows(cx)?, cx.dtype(0)?, self.clone());
-        with_number!(dtype, T => Ok(NativeKernel::new("TreeEnsemble", move |args| {
-            let x = features(args, dtype, n * len)?;
-            let y = args.take_write::<T>(1)?;
-            if y.is_empty() {
-                return Ok(());
-            }
-            let targets = op.forest.targets;
-            y.par_chunks_mut(targets).enumerate().for_each(|(i, y)| {
-                let mut scores = vec![0.0; targets];
-                op.forest.scores(&x[i * len..][..len], op.aggregate, &mut scores);
-                op.post.apply(&mut scores);
-                y.iter_mut().zip(scores).for_each(|(y, s)| *y = <T as Number>::from_f64(s));
-            });
-            Ok(())
-        })), else Err(OpError::unsupported("trees over bool")))
+        let op = self.clone();
+        let row = move |x: &[f64], scores: &mut [f64]| {
+            op.forest.scores(x, op.aggregate, scores);
+            op.post.apply(scores);
+        };
+        with_number!(cx.dtype(0)?, T => regress::<T>("TreeEnsemble", cx, self.forest.targets, row),
+            else Err(OpError::unsupported("trees over bool")))
     }
 
     fn as_any(&self) -> &dyn Any {

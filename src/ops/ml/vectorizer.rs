@@ -76,7 +76,7 @@ impl Operator for FeatureVectorizer {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (rows, columns) = self.layout(cx)?;
         let types = (0..cx.input_count()).map(|i| cx.dtype(i)).collect::<Result<Vec<_>, _>>()?;
-        let width: usize = columns.iter().map(|[_, width]| width).sum();
+        let width = cx.output(0)?.shape[1];
         Ok(NativeKernel::new("FeatureVectorizer", move |args| {
             let y = args.take_write::<f32>(types.len())?;
             check_len(types.len(), y.len(), rows * width)?;

@@ -58,54 +58,58 @@ struct Run {
     len: usize,
 }
 
-/// The input position that output position `i` (which may lie outside `0..n`) shows.
-fn source(mode: PadMode, i: i64, n: i64) -> Option<i64> {
-    if (0..n).contains(&i) {
-        return Some(i);
+impl Run {
+    /// The input position of its last output.
+    fn end(&self) -> isize {
+        self.from as isize + (self.len as isize - 1) * self.step
     }
+}
+
+/// The input position that output position `i`, which may lie outside `0..n`, repeats.
+fn source(mode: PadMode, i: i64, n: i64) -> i64 {
     match mode {
-        PadMode::Constant => None,
-        PadMode::Edge => Some(i.clamp(0, n - 1)),
-        PadMode::Wrap => Some(i.rem_euclid(n)),
-        PadMode::Reflect if n == 1 => Some(0),
+        PadMode::Constant | PadMode::Edge => i.clamp(0, n - 1),
+        PadMode::Wrap => i.rem_euclid(n),
+        PadMode::Reflect if n == 1 => 0,
         PadMode::Reflect => {
             let period = 2 * (n - 1);
             let k = i.rem_euclid(period);
-            Some(if k < n { k } else { period - k })
+            if k < n { k } else { period - k }
         }
     }
 }
 
-/// The most elements a mirrored or repeated axis may gain: its runs are found one by one.
-const MAX_REPEATED: usize = 1 << 24;
+/// The most elements a mirrored or repeated axis may gain: they are placed one by one.
+const MAX_REPEATED: i64 = 1 << 24;
 
 /// The runs of an axis of `n` elements padded by `begin` and to `out` elements.
 fn runs(mode: PadMode, n: usize, begin: i64, out: usize) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     if mode == PadMode::Constant {
         let to = begin.clamp(0, out as i64) as usize;
-        let from = (-begin).clamp(0, n as i64) as usize;
+        let from = begin.saturating_neg().clamp(0, n as i64) as usize;
         let len = (n - from).min(out - to);
         runs.extend((len > 0).then_some(Run { to, from, step: 1, len }));
         return runs;
     }
-    for to in 0..out {
-        let Some(from) = source(mode, to as i64 - begin, n as i64) else { continue };
-        let from = from as usize;
-        if let Some(last) = runs.last_mut()
-            && last.to + last.len == to
-        {
-            let step = from as isize - (last.from as isize + (last.len as isize - 1) * last.step);
-            if last.len == 1 && (-1..=1).contains(&step) {
-                (last.step, last.len) = (step, 2);
-                continue;
-            }
-            if last.len > 1 && step == last.step {
-                last.len += 1;
-                continue;
-            }
+    let mut to = 0;
+    while to < out {
+        let i = to as i64 - begin;
+        let from = source(mode, i, n as i64) as usize;
+        // The input itself in one step, what is outside of it by single elements.
+        let len = if (0..n as i64).contains(&i) { (n - from).min(out - to) } else { 1 };
+        let last = runs.last_mut().filter(|last| {
+            let step = from as isize - last.end();
+            let own = if last.len == 1 { -1..=1 } else { last.step..=last.step };
+            own.contains(&step) && (len == 1 || step == 1)
+        });
+        if let Some(last) = last {
+            last.step = from as isize - last.end();
+            last.len += len;
+        } else {
+            runs.push(Run { to, from, step: 1, len });
         }
-        runs.push(Run { to, from, step: 1, len: 1 });
+        to += len;
     }
     runs
 }
@@ -201,7 +205,8 @@ impl Operator for Pad {
             if n == 0 && size > 0 && self.mode != PadMode::Constant {
                 return Err(cx.shape_error(0, "elements to repeat along every padded axis"));
             }
-            if self.mode != PadMode::Constant && size > x.shape[d].saturating_add(MAX_REPEATED) {
+            let gained = begin.max(0).saturating_add(end.max(0));
+            if self.mode != PadMode::Constant && gained > MAX_REPEATED {
                 return Err(OpError::unsupported(format!("an axis padded to {size} by {:?}", self.mode)));
             }
             dims.push(size);
@@ -219,12 +224,18 @@ mod tests {
     #[test]
     fn an_axis_becomes_few_runs() {
         let r = runs(PadMode::Reflect, 4, 2, 8);
-        let shown: Vec<i64> = (0..8).filter_map(|i| source(PadMode::Reflect, i - 2, 4)).collect();
+        let shown: Vec<i64> = (0..8).map(|i| source(PadMode::Reflect, i - 2, 4)).collect();
         assert_eq!(shown, [2, 1, 0, 1, 2, 3, 2, 1]);
         assert_eq!(r.iter().map(|r| r.len).sum::<usize>(), 8);
         assert_eq!(r.len(), 3);
         assert_eq!(runs(PadMode::Edge, 3, 2, 7).len(), 3);
         assert_eq!(runs(PadMode::Constant, 3, -1, 1), [Run { to: 0, from: 1, step: 1, len: 1 }]);
         assert_eq!(runs(PadMode::Wrap, 2, 4, 7).len(), 4);
+        // However long the input is.
+        let n = 1 << 40;
+        let shown: Vec<[usize; 2]> =
+            runs(PadMode::Reflect, n, 2, n + 4).iter().map(|r| [r.to, r.len]).collect();
+        assert_eq!(shown, [[0, 2], [2, n], [n + 2, 2]]);
+        assert_eq!(runs(PadMode::Constant, 3, i64::MIN, 2), []);
     }
 }

@@ -1,6 +1,6 @@
 //! Strided blocks of elements moved from inputs to outputs: what every data movement lowers to.
 
-use crate::graph::Tensor;
+use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
 use crate::ops::strided::Nest;
@@ -192,6 +192,21 @@ fn element(lower: &mut Lowering<'_>, t: &Tensor) -> Operand {
         out.chunks_exact_mut(t.bytes().len().max(1)).for_each(|o| o.copy_from_slice(t.bytes()));
         Ok(())
     })
+}
+
+/// Emits zeros for all of output `output`.
+pub(crate) fn zeros(lower: &mut Lowering<'_>, cx: &OpCx, output: usize) -> Result<(), OpError> {
+    let info = cx.output(output)?;
+    // A fill is of whole words; behind a part of one there may be another tensor.
+    if info.bytes().is_multiple_of(4) {
+        lower.fill(Operand::Output(output), 0);
+        return Ok(());
+    }
+    let zero = TensorInfo::new(info.dtype, Shape::scalar());
+    let zero = Tensor::from_bytes(zero, &vec![0; info.dtype.bytes()])?;
+    let Some(piece) = fill(zero.clone(), output, &info.shape) else { return Ok(()) };
+    let source = element(lower, &zero);
+    dispatch(lower, &piece, source, Operand::Output(output), info.dtype.bytes())
 }
 
 /// Emits the copy of a block of elements of `bytes` between any operands.

@@ -35,22 +35,24 @@ impl Split {
             None => cx.need_i64s_opt(1)?,
         };
         let outputs = cx.output_count();
-        let sizes: Vec<usize> = match given {
-            Some(sizes) => Shape::from_i64(&sizes)?.to_vec(),
-            None => {
-                let parts = match self.parts {
-                    Some(n) => usize::try_from(n).unwrap_or(0),
-                    None => outputs,
-                };
-                let part = whole.div_ceil(parts.max(1));
-                (0..parts).map(|i| whole.saturating_sub(i * part).min(part)).collect()
+        let bad = |problem: String| OpError::Value { input: usize::from(cx.has(1)), problem };
+        let Some(given) = given else {
+            let parts = match self.parts {
+                Some(n) => usize::try_from(n).unwrap_or(0),
+                None => outputs,
+            };
+            if parts < outputs.max(1) {
+                return Err(bad(format!("{parts} parts for {outputs} outputs")));
             }
+            let part = whole.div_ceil(parts);
+            return Ok((0..outputs).map(|i| whole.saturating_sub(i * part).min(part)).collect());
         };
-        let sum = sizes.iter().try_fold(0usize, |n, s| n.checked_add(*s));
-        if sum != Some(whole) || sizes.len() < outputs {
-            let problem = format!("parts {sizes:?} for {outputs} outputs do not make up the axis of {whole}");
-            return Err(OpError::Value { input: usize::from(cx.has(1)), problem });
-        }
+        let sizes: Option<Vec<usize>> = given.iter().map(|v| usize::try_from(*v).ok()).collect();
+        let sum = |sizes: &[usize]| sizes.iter().try_fold(0usize, |n, s| n.checked_add(*s));
+        let Some(sizes) = sizes.filter(|s| sum(s) == Some(whole) && s.len() >= outputs) else {
+            let problem = format!("parts {given:?} for {outputs} outputs do not make up the axis of {whole}");
+            return Err(bad(problem));
+        };
         Ok(sizes)
     }
 
@@ -100,4 +102,39 @@ impl Operator for Split {
     }
 
     moves!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::AttrValue;
+    use crate::ops::test_util::{attrs, facts, read_op, run_cpu, tensor};
+
+    #[test]
+    fn parts_may_be_more_than_dimensions_and_of_any_sizes() {
+        let op = read_op("Split", 13, &attrs(&[("axis", AttrValue::Int(-1))])).unwrap();
+        let x = tensor(&[2, 4000], 1);
+        let inputs = [Some(x.clone()), Some(Tensor::from_i64s(&[200; 20]))];
+        let parts = run_cpu(&*op, &inputs, 20).unwrap();
+        assert_eq!(parts.len(), 20);
+        let part = parts[19].to_f32s().unwrap();
+        assert_eq!(part[..200], x.to_f32s().unwrap()[3800..4000]);
+        for wrong in [&[200i64; 19][..], &[4000, -1, 1], &[i64::MAX, i64::MAX, 4002]] {
+            let inputs = [Some(x.clone()), Some(Tensor::from_i64s(wrong))];
+            assert!(facts(&*op, &inputs, 1).is_err());
+        }
+    }
+
+    #[test]
+    fn numbers_of_parts_are_not_counted_out() {
+        let sizes = |parts: i64, outputs: usize| {
+            let op = Split { axis: 0, sizes: None, parts: Some(parts) };
+            let cx = facts(&op, &[Some(tensor(&[7], 1))], outputs).ok()?;
+            Some(cx.outputs().iter().map(|o| o.shape[0]).collect::<Vec<_>>())
+        };
+        assert_eq!(sizes(3, 3), Some(vec![3, 3, 1]));
+        assert_eq!(sizes(i64::MAX, 1), Some(vec![1]));
+        assert_eq!((sizes(2, 3), sizes(-1, 1), sizes(0, 0)), (None, None, None));
+    }
 }

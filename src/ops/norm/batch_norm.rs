@@ -64,11 +64,12 @@ impl BatchNormalization {
         Ok(TensorInfo::new(dtype, cx.shape(0)?.clone()))
     }
 
-    /// Emits the normalization with the mean and the variance of `stats`.
+    /// Emits the normalization with the mean and the variance of `stats`, which are of type `stats_type`.
     pub(super) fn normalize(
         &self,
         cx: &OpCx,
         stats: [Operand; 2],
+        stats_type: DType,
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let dtype = cx.dtype(0)?;
@@ -81,6 +82,7 @@ impl BatchNormalization {
             }
             DType::F32 if texels => id::BATCH_NORM_TEX,
             DType::F32 => id::BATCH_NORM_F32,
+            DType::F16 if stats_type == DType::F32 => id::BATCH_NORM_F16_STATS,
             DType::F16 => id::BATCH_NORM_F16,
             other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
         };
@@ -139,7 +141,7 @@ impl Operator for BatchNormalization {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        self.normalize(cx, [3, 4].map(Operand::Input), lower)
+        self.normalize(cx, [3, 4].map(Operand::Input), cx.dtype(0)?, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

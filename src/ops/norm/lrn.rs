@@ -68,8 +68,8 @@ impl Operator for Lrn {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let elements = cx.input_opt(0).map_or(0, |i| i.elements() as u64);
-        Cost { flops: elements * (2 * self.size as u64 + 4), bytes: cx.bytes_touched() }
+        let elements = cx.input_opt(0).map_or(0, TensorInfo::elements);
+        Cost { flops: Cost::product(&[elements, 2 * self.size + 4]), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

@@ -43,6 +43,29 @@ pub(crate) struct RowNorm {
     pub affine: Affine,
 }
 
+/// The mean of a row and the inverse of its deviation; where it is not centred 0 and the inverse of the root of its
+/// mean square.
+#[inline(always)]
+pub(crate) fn statistics<T: Real>(x: &[T], center: bool, epsilon: T) -> (T, T) {
+    let count = T::from_f64(x.len() as f64);
+    let mean = match center {
+        true => {
+            sum_of(
+                x,
+                #[inline(always)]
+                |v| v,
+            ) / count
+        }
+        false => T::ZERO,
+    };
+    let variance = sum_of(
+        x,
+        #[inline(always)]
+        |v| (v - mean) * (v - mean),
+    ) / count;
+    (mean, T::ONE / (variance + epsilon).sqrt())
+}
+
 impl RealKernel for RowNorm {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let &RowNorm { rows, len, center, .. } = self;
@@ -57,7 +80,6 @@ impl RealKernel for RowNorm {
             return Ok(());
         }
         let epsilon = T::from_f64(self.epsilon.into());
-        let count = T::from_f64(len as f64);
         let mut stats = vec![(T::ZERO, T::ZERO); rows];
         let part = (PART / len).max(1);
         let parts = y.chunks_mut(part * len).zip(x.chunks(part * len)).zip(stats.chunks_mut(part));
@@ -68,24 +90,9 @@ impl RealKernel for RowNorm {
                 *stats = wide(
                     #[inline(always)]
                     || {
-                        let mean = match center {
-                            true => {
-                                sum_of(
-                                    x,
-                                    #[inline(always)]
-                                    |v| v,
-                                ) / count
-                            }
-                            false => T::ZERO,
-                        };
-                        let variance = sum_of(
-                            x,
-                            #[inline(always)]
-                            |v| (v - mean) * (v - mean),
-                        ) / count;
-                        let inverse = T::ONE / (variance + epsilon).sqrt();
-                        self.scale(r, x, scale, bias, (mean, inverse), y);
-                        (mean, inverse)
+                        let stats = statistics(x, center, epsilon);
+                        self.scale(r, x, scale, bias, stats, y);
+                        stats
                     },
                 );
             }

@@ -130,7 +130,8 @@ impl Operator for Pool {
 
     fn cost(&self, cx: &OpCx) -> Cost {
         let flops = self.resolve(cx).map_or(0, |(d, shape)| {
-            shape.elements() as u64 * d.axes.iter().map(|a| a.kernel as u64).product::<u64>()
+            let [kd, kh, kw] = d.axes.map(|a| a.kernel);
+            Cost::product(&[shape.elements(), kd, kh, kw])
         });
         Cost { flops, bytes: cx.bytes_touched() }
     }

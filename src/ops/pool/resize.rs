@@ -26,6 +26,8 @@ pub enum NearestMode {
     Floor,
     /// Up.
     Ceil,
+    /// Down along axes that grow, up along those that shrink: Resize of opset 10, by the cases that ONNX had for it.
+    FloorOrCeil,
 }
 
 /// What is made of neighbouring elements.
@@ -204,7 +206,10 @@ pub(super) fn upsample(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn
 
 /// The operators from before there were coordinate modes.
 fn simple(mode: i32, inputs: ResizeInputs, scales: Vec<f32>) -> Arc<dyn Operator> {
-    let mode = if mode == 0 { Interpolation::Nearest(NearestMode::Floor) } else { Interpolation::Linear };
+    let mode = match mode {
+        0 => Interpolation::Nearest(NearestMode::FloorOrCeil),
+        _ => Interpolation::Linear,
+    };
     let coordinates = CoordinateMode::Asymmetric;
     Arc::new(Resize { desc: ResizeDesc { mode, coordinates, inputs, scales, ..ResizeDesc::default() } })
 }
@@ -247,7 +252,13 @@ impl Resize {
             if sizes[i] > i32::MAX as usize || input[i] > i32::MAX as usize {
                 return Err(OpError::unsupported(format!("{} elements along axis {axis}", sizes[i])));
             }
-            all[axis] = AxisDesc { output: sizes[i], scale: scales[i], roi: roi[i], ..all[axis] };
+            let mode = match desc.mode {
+                Interpolation::Nearest(NearestMode::FloorOrCeil) if scales[i] < 1.0 => {
+                    Interpolation::Nearest(NearestMode::Ceil)
+                }
+                mode => mode,
+            };
+            all[axis] = AxisDesc { output: sizes[i], scale: scales[i], roi: roi[i], mode, ..all[axis] };
         }
         Ok(all)
     }

@@ -144,7 +144,7 @@ impl NearestMode {
         let y = match self {
             NearestMode::RoundPreferFloor => (x - 0.5).ceil(),
             NearestMode::RoundPreferCeil => (x + 0.5).floor(),
-            NearestMode::Floor => x.floor(),
+            NearestMode::Floor | NearestMode::FloorOrCeil => x.floor(),
             NearestMode::Ceil => x.ceil(),
         };
         y as i64
@@ -265,6 +265,20 @@ mod tests {
         ] {
             assert_eq!([1.5, 1.6, 2.0].map(|x| mode.round(x)), want, "{mode:?}");
         }
+    }
+
+    #[test]
+    fn before_opset_11_shrinking_takes_the_element_behind() {
+        use crate::graph::Tensor;
+        use crate::ops::test_util::{attrs, read_op, run_cpu};
+        let op = read_op("Resize", 10, &attrs(&[])).unwrap();
+        let x = Tensor::new([1, 1, 2, 4], &[1f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).unwrap();
+        let run = |scales: &[f32]| {
+            let scales = Tensor::new([4], scales).unwrap();
+            run_cpu(&*op, &[Some(x.clone()), Some(scales)], 1).unwrap().remove(0).to_f32s().unwrap()
+        };
+        assert_eq!(run(&[1.0, 1.0, 0.6, 0.6]), [1.0, 3.0]);
+        assert_eq!(run(&[1.0, 1.0, 0.6, 1.5]), [1.0, 1.0, 2.0, 3.0, 3.0, 4.0]);
     }
 
     #[test]

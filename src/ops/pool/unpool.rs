@@ -8,7 +8,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::index::positions::position;
-use crate::ops::movement::region::{signed_strides, word};
+use crate::ops::movement::region::{self, signed_strides, word};
 use crate::ops::real::FLOATS;
 use crate::ops::strided::Nest;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -133,17 +133,13 @@ impl Operator for MaxUnpool {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let (kernel, bytes) = match cx.dtype(0)?.bytes() {
-            2 => (id::UNPOOL_B16, 2),
-            4 => (id::UNPOOL_B32, 4),
-            _ => (id::UNPOOL_B64, 8),
+        let kernel = match cx.dtype(0)?.bytes() {
+            2 => id::UNPOOL_B16,
+            4 => id::UNPOOL_B32,
+            _ => id::UNPOOL_B64,
         };
         let [pooled, output] = self.shapes(cx)?;
-        if output.elements() * bytes % 4 != 0 {
-            // Fills are of whole words.
-            return Err(OpError::unsupported("an odd number of halves"));
-        }
-        lower.fill(Operand::Output(0), 0);
+        region::zeros(lower, cx, 0)?;
         let n = cx.input(0)?.elements();
         if n == 0 || pooled.elements() == 0 {
             return Ok(());
@@ -204,5 +200,9 @@ mod tests {
             check_op(&op(&[]), &[Some(x.clone()), Some(at.clone())], 0.0);
             check_op(&op(&[]), &[Some(x), Some(at.clone()), Some(shape.clone())], 0.0);
         }
+        // An odd number of halves, which end within a word.
+        let x = tensor_of(&[1, 1, 1, 1], &[2.5], half::f16::from_f32);
+        let at = Tensor::new([1, 1, 1, 1], &[3i64]).unwrap();
+        check_op(&op(&[]), &[Some(x), Some(at), Some(Tensor::from_i64s(&[1, 1, 3, 3]))], 0.0);
     }
 }

@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::elements::{all, integers};
-use super::product::{Repeated, Requantize, centered, exact_product, zero_points};
-use super::{BYTES, device};
+use super::device;
+use super::elements::integers;
+use super::product::{Inputs, Places, Requantize, exact_product};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
@@ -47,47 +47,16 @@ fn read(attrs: &mut AttrReader<'_>, _: i64, linear: bool) -> Result<Arc<dyn Oper
     Ok(Arc::new(QuantizedConv { window, group: read_group(attrs)?, linear }))
 }
 
-/// Where the inputs are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
-    pub x: usize,
-    pub x_scale: Option<usize>,
-    pub x_zero: usize,
-    pub w: usize,
-    pub w_scale: Option<usize>,
-    pub w_zero: usize,
-    pub y_scale: Option<usize>,
-    pub y_zero: Option<usize>,
-    pub bias: Option<usize>,
-}
-
 impl QuantizedConv {
-    pub(super) fn places(&self) -> Places {
-        let (x, x_zero) = (0, 2);
-        if self.linear {
-            let (x_scale, w_scale, y_scale) = (Some(1), Some(4), Some(6));
-            let (w, w_zero, y_zero, bias) = (3, 5, Some(7), Some(8));
-            return Places { x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias };
-        }
-        let none = None;
-        Places {
-            x,
-            x_scale: none,
-            x_zero,
-            w: 1,
-            w_scale: none,
-            w_zero: 3,
-            y_scale: none,
-            y_zero: none,
-            bias: none,
-        }
+    fn places(&self) -> Places {
+        Places::of(self.linear)
     }
 
     /// Sizes and the output's shape.
-    pub(super) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
+    fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
         let p = self.places();
         let fact = |i: usize| cx.fact(i).cloned();
-        let inputs = vec![fact(p.x), fact(p.w), p.bias.and_then(fact)];
+        let inputs = vec![fact(p.a), fact(p.b), p.bias.and_then(fact)];
         let conv = Conv { window: self.window.clone(), group: self.group, activation: Activation::None };
         conv.resolve(&OpCx::for_infer(inputs, 1))
     }
@@ -101,33 +70,21 @@ impl Operator for QuantizedConv {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let p = self.places();
         cx.expect_counts(if self.linear { 8..=9 } else { 2..=4 }, 1..=1)?;
-        for (data, zero) in [(p.x, p.x_zero), (p.w, p.w_zero)] {
-            let dtype = cx.dtype_of(data, BYTES)?;
-            if cx.has(zero) || self.linear {
-                cx.expect_dtype(zero, dtype)?;
-            }
-        }
+        let dtype = p.check_types(cx)?;
         let (dims, shape) = self.resolve(cx)?;
         let channels = dims.group * dims.oc;
-        let one = [Some(p.x_zero), p.x_scale, p.y_scale, p.y_zero];
+        let one = [Some(p.a_zero), p.a_scale, p.y_scale, p.y_zero];
         for i in one.into_iter().flatten().filter(|i| cx.has(*i)) {
             if cx.input(i)?.elements() != 1 {
                 return Err(cx.shape_error(i, "one element"));
             }
         }
-        for i in [Some(p.w_zero), p.w_scale].into_iter().flatten().filter(|i| cx.has(*i)) {
+        for i in [Some(p.b_zero), p.b_scale].into_iter().flatten().filter(|i| cx.has(*i)) {
             let n = cx.input(i)?.elements();
             if n != 1 && n != channels {
                 return Err(cx.shape_error(i, format!("one element or {channels}")));
             }
         }
-        for i in [p.x_scale, p.w_scale, p.y_scale].into_iter().flatten() {
-            cx.dtype_of(i, super::NUMBERS)?;
-        }
-        if let Some(bias) = p.bias.filter(|b| cx.has(*b)) {
-            cx.expect_dtype(bias, DType::I32)?;
-        }
-        let dtype = p.y_zero.map_or(Ok(DType::I32), |zero| cx.dtype_of(zero, BYTES))?;
         Ok(vec![TensorInfo::new(dtype, shape)])
     }
 
@@ -139,7 +96,7 @@ impl Operator for QuantizedConv {
         let call = Call {
             places: self.places(),
             dims: self.resolve(cx)?.0,
-            inputs: (0..cx.input_count()).map(|i| cx.input_opt(i).cloned()).collect(),
+            inputs: Inputs::of(cx),
             to: cx.output(0)?.dtype,
         };
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
@@ -157,47 +114,29 @@ impl Operator for QuantizedConv {
 struct Call {
     places: Places,
     dims: ConvDims,
-    inputs: Vec<Option<TensorInfo>>,
+    inputs: Inputs,
     to: DType,
 }
 
 impl Call {
-    fn info(&self, i: usize) -> (Option<DType>, usize) {
-        let info = self.inputs.get(i).and_then(Option::as_ref);
-        (info.map(|t| t.dtype), info.map_or(1, TensorInfo::elements))
-    }
-
-    fn zeros(&self, args: &NativeArgs<'_, '_>, i: usize) -> Result<Repeated<f32>, KernelError> {
-        let (dtype, len) = self.info(i);
-        zero_points(args, i, dtype, len)
-    }
-
-    fn scales(&self, args: &NativeArgs<'_, '_>, i: Option<usize>) -> Result<Repeated<f32>, KernelError> {
-        let Some(i) = i else { return Ok(Repeated(vec![1.0])) };
-        let (dtype, len) = self.info(i);
-        Ok(Repeated(all(args, i, dtype, len)?))
-    }
-
     fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-        let (p, dims) = (self.places, &self.dims);
-        let (x_zero, w_zero) = (self.zeros(args, p.x_zero)?.at(0), self.zeros(args, p.w_zero)?);
+        let (p, dims, inputs) = (self.places, &self.dims, &self.inputs);
+        let (x_zero, w_zero) = (inputs.zeros(args, p.a_zero)?.at(0), inputs.zeros(args, p.b_zero)?);
         let depth = dims.ic * dims.taps();
-        let dtype = |i: usize| self.info(i).0.unwrap_or(DType::U8);
-        let x = centered(args, p.x, dtype(p.x), dims.in_len(), |_| x_zero)?;
-        let w = centered(args, p.w, dtype(p.w), dims.weights_len(), |i| w_zero.at(i / depth.max(1)))?;
-        let (x_scale, w_scale) = (self.scales(args, p.x_scale)?.at(0), self.scales(args, p.w_scale)?);
-        let y_scale = self.scales(args, p.y_scale)?.at(0);
-        let zero = p.y_zero.map_or(Ok(0.0), |i| self.zeros(args, i).map(|z| z.at(0)))?;
-        let channels = dims.group * dims.oc;
-        let bias = match p.bias.filter(|b| self.info(*b).0.is_some()) {
+        let x = inputs.centered(args, p.a, |_| x_zero)?;
+        let w = inputs.centered(args, p.b, |i| w_zero.at(i / depth.max(1)))?;
+        let (x_scale, w_scale) = (inputs.scales(args, p.a_scale)?.at(0), inputs.scales(args, p.b_scale)?);
+        let y_scale = inputs.scales(args, p.y_scale)?.at(0);
+        let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
+        let bias = match p.bias.filter(|b| inputs.has(*b)) {
             Some(i) => {
                 let bias = args.read::<i32>(i)?;
-                check_len(i, bias.len(), channels)?;
+                check_len(i, bias.len(), dims.group * dims.oc)?;
                 bias
             }
             None => &[],
         };
-        let result = self.inputs.len();
+        let result = inputs.count();
         let sums = Sums { dims, x: &x, w: &w };
         let Some(range) = integers(self.to) else {
             let y = args.take_write::<i32>(result)?;

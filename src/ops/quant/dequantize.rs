@@ -5,17 +5,12 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::elements::{Numbers, all};
-use super::grain::Grain;
-use super::{NUMBERS, device};
+use super::grain::{Call, Grain};
+use super::{DEQUANTIZED, NUMBERS, device};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::real::check_len;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator, par};
-
-/// Elements that are computed at a time.
-const CHUNK: usize = 256;
+use crate::kernel::NativeKernel;
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator};
 
 /// The numbers that quantized elements stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +30,6 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     Ok(Arc::new(DequantizeLinear { axis, block_size, dtype }))
 }
 
-/// What the native function is told.
-struct Call {
-    grain: Grain,
-    inputs: [Option<DType>; 3],
-    len: usize,
-}
-
 impl Operator for DequantizeLinear {
     fn name(&self) -> &'static str {
         "DequantizeLinear"
@@ -49,10 +37,7 @@ impl Operator for DequantizeLinear {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=3, 1..=1)?;
-        let from = cx.dtype(0)?;
-        if !Numbers::takes(from) || NUMBERS.contains(&from) {
-            return Err(OpError::DType { input: 0, got: from, expected: "a quantized type".to_owned() });
-        }
+        let from = cx.dtype_of(0, DEQUANTIZED)?;
         if cx.has(2) {
             cx.expect_dtype(2, from)?;
         }
@@ -66,14 +51,13 @@ impl Operator for DequantizeLinear {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let inputs = [0, 1, 2].map(|i| cx.input_opt(i).map(|t| t.dtype));
-        let grain = Grain::resolve(cx, self.axis, self.block_size)?;
-        let to = cx.output(0)?;
-        let (call, to, y) = (Call { grain, inputs, len: to.elements() }, to.dtype, cx.input_count());
+        let call = Call::of(cx, Grain::resolve(cx, self.axis, self.block_size)?)?;
+        let to = cx.output(0)?.dtype;
+        let number = |v: f32, scale: f32, zero: f32| (v - zero) * scale;
         Ok(NativeKernel::new("DequantizeLinear", move |args| match to {
-            DType::F16 => call.run::<f16>(args, y, f16::from_f32),
-            DType::BF16 => call.run::<bf16>(args, y, bf16::from_f32),
-            _ => call.run::<f32>(args, y, |v| v),
+            DType::F16 => call.map(args, |v, s, z| f16::from_f32(number(v, s, z))),
+            DType::BF16 => call.map(args, |v, s, z| bf16::from_f32(number(v, s, z))),
+            _ => call.map(args, number),
         }))
     }
 
@@ -83,40 +67,5 @@ impl Operator for DequantizeLinear {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-impl Call {
-    fn run<D: bytemuck::Pod + Send + Sync>(
-        &self,
-        args: &mut NativeArgs<'_, '_>,
-        result: usize,
-        store: impl Fn(f32) -> D + Send + Sync,
-    ) -> Result<(), KernelError> {
-        let x = Numbers::read(args, 0, self.inputs[0].unwrap_or(DType::U8), self.len)?;
-        let scales = all(args, 1, self.inputs[1], self.grain.scales)?;
-        let zeros = all(args, 2, self.inputs[2], self.grain.scales)?;
-        let y = args.take_write::<D>(result)?;
-        check_len(result, y.len(), self.len)?;
-        par::parts(y, |start, part| {
-            let mut buffer = [0f32; CHUNK];
-            let mut at = 0;
-            while at < part.len() {
-                let run = self.grain.run(start + at);
-                let len = run.len.min(part.len() - at).min(CHUNK);
-                let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
-                x.load(start + at, values);
-                let parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
-                if run.step == 0 {
-                    let Some((&s, &z)) = parameters.into_iter().next() else { return };
-                    out.iter_mut().zip(values).for_each(|(y, v)| *y = store((*v - z) * s));
-                } else {
-                    let each = out.iter_mut().zip(values).zip(parameters);
-                    each.for_each(|((y, v), (s, z))| *y = store((*v - *z) * *s));
-                }
-                at += len;
-            }
-        });
-        Ok(())
     }
 }

@@ -2,14 +2,14 @@
 
 use super::elements::integers;
 use super::grain::Grain;
-use super::{conv, matmul};
+use super::product::Places;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::KernelId;
 use crate::kernel::table::{id, params, spec};
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::matmul::Dims;
-use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
 
 /// Bytes of a row that are one load.
 const BLOCK: usize = 16;
@@ -142,7 +142,7 @@ impl Rows<'_> {
                 layout: if byte_step == 1 { "bytes of rows" } else { "bytes of columns" },
                 numbers: [matrices as u32, rows as u32, depth as u32, flip],
             };
-            return Ok(lower.packed(value, key, self.bytes().max(BLOCK), move |t, out| {
+            let packed = lower.packed(value, key, self.bytes().max(BLOCK), move |t, out| {
                 let source = t.bytes();
                 for (i, out) in out.chunks_mut(BLOCK).enumerate() {
                     let (row, rest) = (i % rows.max(1), i / rows.max(1));
@@ -155,7 +155,23 @@ impl Rows<'_> {
                     }
                 }
                 Ok(())
-            }));
+            });
+            let steps = [(matrices, matrix as i64), (rows, row_step as i64), (depth, byte_step as i64)];
+            if reaches_all(&steps, value.info().bytes()) {
+                lower.unpacked_by(move |packed, out| {
+                    for (i, packed) in packed.chunks(BLOCK).enumerate() {
+                        let (row, rest) = (i % rows.max(1), i / rows.max(1));
+                        let (block, m) = (rest % blocks.max(1), rest / blocks.max(1));
+                        for (j, from) in packed.iter().enumerate().take(depth.saturating_sub(block * BLOCK)) {
+                            let k = block * BLOCK + j;
+                            if let Some(to) = out.get_mut(m * matrix + row * row_step + k * byte_step) {
+                                *to = from ^ flip as u8;
+                            }
+                        }
+                    }
+                });
+            }
+            return Ok(packed);
         }
         let packed = lower.scratch(self.bytes());
         let n = self.bytes() / 4;
@@ -201,6 +217,18 @@ enum Of {
     Nothing,
     Scale(Operand),
     Zero(Operand, DType),
+}
+
+impl Of {
+    /// What comes with the rows and what with the columns of an output of type `to`.
+    fn output(p: &Places, to: DType) -> [Of; 2] {
+        match (p.y_scale, p.y_zero) {
+            (Some(scale), Some(zero)) => {
+                [Of::Scale(Operand::Input(scale)), Of::Zero(Operand::Input(zero), to)]
+            }
+            _ => [Of::Nothing, Of::Nothing],
+        }
+    }
 }
 
 /// Emits what is known of each row of an operand.
@@ -301,12 +329,7 @@ fn check_scales(cx: &OpCx, scales: [Option<usize>; 3]) -> Result<(), OpError> {
 }
 
 /// Emits MatMulInteger or QLinearMatMul.
-pub(super) fn matmul(
-    cx: &OpCx,
-    p: &matmul::Places,
-    dims: &Dims,
-    lower: &mut Lowering<'_>,
-) -> Result<(), OpError> {
+pub(super) fn matmul(cx: &OpCx, p: &Places, dims: &Dims, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let y = cx.output(0)?;
     if y.elements() == 0 {
         return Ok(());
@@ -323,11 +346,7 @@ pub(super) fn matmul(
     let a = operand(p.a, [a_matrix.1, m, k], [k, 1])?;
     let b = operand(p.b, [b_matrix.1, n, k], [1, n])?;
     let (a_packed, b_packed) = (a.emit(lower)?, b.emit(lower)?);
-    let output = (Parameter::of(cx, p.y_scale), Parameter::of(cx, p.y_zero));
-    let (of_rows, of_cols) = match (p.y_scale, p.y_zero) {
-        (Some(_), Some(_)) => (Of::Scale(output.0.operand), Of::Zero(output.1.operand, y.dtype)),
-        _ => (Of::Nothing, Of::Nothing),
-    };
+    let [of_rows, of_cols] = Of::output(p, y.dtype);
     let parameters = |zero, scale| [Parameter::of(cx, Some(zero)), Parameter::of(cx, scale)];
     let a_terms = row_terms(lower, a_packed, a.dtype, a.sizes, parameters(p.a_zero, p.a_scale), of_rows)?;
     let b_terms = row_terms(lower, b_packed, b.dtype, b.sizes, parameters(p.b_zero, p.b_scale), of_cols)?;
@@ -347,46 +366,37 @@ pub(super) fn matmul(
 }
 
 /// Emits ConvInteger or QLinearConv.
-pub(super) fn conv(
-    cx: &OpCx,
-    p: &conv::Places,
-    dims: &ConvDims,
-    lower: &mut Lowering<'_>,
-) -> Result<(), OpError> {
+pub(super) fn conv(cx: &OpCx, p: &Places, dims: &ConvDims, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let y = cx.output(0)?;
     if y.elements() == 0 {
         return Ok(());
     }
-    check_scales(cx, [p.x_scale, p.w_scale, p.y_scale])?;
-    for t in [cx.input(p.x)?, cx.input(p.w)?] {
+    check_scales(cx, [p.a_scale, p.b_scale, p.y_scale])?;
+    for t in [cx.input(p.a)?, cx.input(p.b)?] {
         word(TensorInfo::elements(t), "an operand")?;
     }
     let (depth, plane) = (dims.ic * dims.taps(), dims.out_plane());
     let weights = Rows {
-        dtype: cx.dtype(p.w)?,
+        dtype: cx.dtype(p.b)?,
         sizes: [dims.group, dims.oc, depth],
         steps: [depth, 1],
-        operand: Operand::Input(p.w),
-        value: cx.value(p.w),
+        operand: Operand::Input(p.b),
+        value: cx.value(p.b),
     };
     let x = Rows {
-        dtype: cx.dtype(p.x)?,
+        dtype: cx.dtype(p.a)?,
         sizes: [dims.batch * dims.group, plane, depth],
         steps: [0, 0],
-        operand: Operand::Input(p.x),
+        operand: Operand::Input(p.a),
         value: None,
     };
     let w_packed = weights.emit(lower)?;
     let x_packed = columns(cx, p, dims, &x, lower)?;
-    let output = (Parameter::of(cx, p.y_scale), Parameter::of(cx, p.y_zero));
-    let (of_rows, of_cols) = match (p.y_scale, p.y_zero) {
-        (Some(_), Some(_)) => (Of::Scale(output.0.operand), Of::Zero(output.1.operand, y.dtype)),
-        _ => (Of::Nothing, Of::Nothing),
-    };
+    let [of_rows, of_cols] = Of::output(p, y.dtype);
     let parameters = |zero, scale| [Parameter::of(cx, Some(zero)), Parameter::of(cx, scale)];
     let w_terms =
-        row_terms(lower, w_packed, weights.dtype, weights.sizes, parameters(p.w_zero, p.w_scale), of_rows)?;
-    let x_terms = row_terms(lower, x_packed, x.dtype, x.sizes, parameters(p.x_zero, p.x_scale), of_cols)?;
+        row_terms(lower, w_packed, weights.dtype, weights.sizes, parameters(p.b_zero, p.b_scale), of_rows)?;
+    let x_terms = row_terms(lower, x_packed, x.dtype, x.sizes, parameters(p.a_zero, p.a_scale), of_cols)?;
     Product {
         rows: dims.oc,
         cols: plane,
@@ -405,7 +415,7 @@ pub(super) fn conv(
 /// Emits what the window sees at each place of the output.
 fn columns(
     cx: &OpCx,
-    p: &conv::Places,
+    p: &Places,
     dims: &ConvDims,
     x: &Rows<'_>,
     lower: &mut Lowering<'_>,
@@ -432,7 +442,7 @@ fn columns(
     if reach {
         return Err(far());
     }
-    let zero = Parameter::of(cx, Some(p.x_zero));
+    let zero = Parameter::of(cx, Some(p.a_zero));
     let constants =
         [(spec::pack_columns::FLIP, flip(x.dtype)), (spec::pack_columns::ZERO, u32::from(zero.len > 0))];
     let args = [x.operand, zero.operand, packed];

@@ -50,22 +50,6 @@ impl<'a> Numbers<'a> {
         Ok(numbers)
     }
 
-    /// Whether [`Numbers::read`] reads elements of `dtype`.
-    pub(super) fn takes(dtype: DType) -> bool {
-        dtype.is_narrow()
-            || matches!(
-                dtype,
-                DType::F32
-                    | DType::F16
-                    | DType::BF16
-                    | DType::I32
-                    | DType::I16
-                    | DType::U16
-                    | DType::I8
-                    | DType::U8
-            )
-    }
-
     /// Reads the elements from `start` on.
     pub(super) fn load(&self, start: usize, to: &mut [f32]) {
         fn each<T: Copy>(x: &[T], start: usize, to: &mut [f32], f: impl Fn(T) -> f32) {

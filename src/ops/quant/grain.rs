@@ -1,8 +1,15 @@
 //! Which scale and zero point an element has: one for all, one for each place of an axis, or one for each
 //! block of an axis (ONNX, QuantizeLinear, "quantization granularities").
 
+use super::elements::{Numbers, all};
+use crate::dtype::DType;
+use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::norm::Along;
-use crate::ops::{OpCx, OpError};
+use crate::ops::real::check_len;
+use crate::ops::{OpCx, OpError, par};
+
+/// Elements that are computed at a time.
+const CHUNK: usize = 256;
 
 /// The scale of element `(outer, place, inner)` is that at `outer * steps[0] + place / block * steps[1] + inner *
 /// steps[2]`.
@@ -20,13 +27,13 @@ pub(super) struct Grain {
 
 /// Elements behind one another whose scales are behind one another, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+struct Run {
     /// How many elements.
-    pub len: usize,
+    len: usize,
     /// The scale of the first one.
-    pub scale: usize,
+    scale: usize,
     /// 0 where they have one scale, else 1.
-    pub step: usize,
+    step: usize,
 }
 
 impl Grain {
@@ -70,7 +77,7 @@ impl Grain {
     }
 
     /// The run that begins with element `i`; it may go beyond the last element.
-    pub(super) fn run(&self, i: usize) -> Run {
+    fn run(&self, i: usize) -> Run {
         let Along { len, inner, .. } = self.along;
         let (inner, len) = (inner.max(1), len.max(1));
         let (r, place) = (i % inner, i / inner % len);
@@ -83,6 +90,59 @@ impl Grain {
             return Run { len: (self.block - place % self.block).min(len - place), scale, step: 0 };
         }
         Run { len: len - place, scale, step: self.steps[1] }
+    }
+}
+
+/// The native part of QuantizeLinear and DequantizeLinear: a function of each element of input 0, its scale and its
+/// zero point.
+pub(super) struct Call {
+    grain: Grain,
+    types: [Option<DType>; 3],
+    len: usize,
+    result: usize,
+}
+
+impl Call {
+    pub(super) fn of(cx: &OpCx, grain: Grain) -> Result<Call, OpError> {
+        let types = [0, 1, 2].map(|i| cx.input_opt(i).map(|t| t.dtype));
+        Ok(Call { grain, types, len: cx.input(0)?.elements(), result: cx.input_count() })
+    }
+
+    /// Writes `f(number, scale, zero point)` of every element.
+    ///
+    /// # Errors
+    /// [`KernelError`] where an argument is not what it was inferred to be.
+    pub(super) fn map<D: bytemuck::Pod + Send>(
+        &self,
+        args: &mut NativeArgs<'_, '_>,
+        f: impl Fn(f32, f32, f32) -> D + Send + Sync,
+    ) -> Result<(), KernelError> {
+        let data = self.types[0].ok_or(KernelError::Absent { index: 0 })?;
+        let x = Numbers::read(args, 0, data, self.len)?;
+        let scales = all(args, 1, self.types[1], self.grain.scales)?;
+        let zeros = all(args, 2, self.types[2], self.grain.scales)?;
+        let y = args.take_write::<D>(self.result)?;
+        check_len(self.result, y.len(), self.len)?;
+        par::parts(y, |start, part| {
+            let mut buffer = [0f32; CHUNK];
+            let mut at = 0;
+            while at < part.len() {
+                let run = self.grain.run(start + at);
+                let len = run.len.min(part.len() - at).min(CHUNK);
+                let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
+                x.load(start + at, values);
+                let each = out.iter_mut().zip(values);
+                let mut parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
+                if run.step == 0 {
+                    let Some((&s, &z)) = parameters.next() else { return };
+                    each.for_each(|(y, v)| *y = f(*v, s, z));
+                } else {
+                    each.zip(parameters).for_each(|((y, v), (s, z))| *y = f(*v, *s, *z));
+                }
+                at += len;
+            }
+        });
+        Ok(())
     }
 }
 

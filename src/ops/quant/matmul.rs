@@ -2,9 +2,9 @@
 
 use std::any::Any;
 
-use super::elements::{all, integers};
-use super::product::{Repeated, Requantize, centered, exact_product, zero_points};
-use super::{BYTES, device};
+use super::device;
+use super::elements::integers;
+use super::product::{Inputs, Places, Requantize, exact_product};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
@@ -23,41 +23,24 @@ pub struct QuantizedMatMul {
     pub linear: bool,
 }
 
-/// Where the inputs are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
-    pub a: usize,
-    pub a_scale: Option<usize>,
-    pub a_zero: usize,
-    pub b: usize,
-    pub b_scale: Option<usize>,
-    pub b_zero: usize,
-    pub y_scale: Option<usize>,
-    pub y_zero: Option<usize>,
-}
-
 impl QuantizedMatMul {
-    pub(super) fn places(&self) -> Places {
-        if self.linear {
-            let (a_scale, b_scale, y_scale) = (Some(1), Some(4), Some(6));
-            return Places { a: 0, a_scale, a_zero: 2, b: 3, b_scale, b_zero: 5, y_scale, y_zero: Some(7) };
-        }
-        Places { a: 0, a_scale: None, a_zero: 2, b: 1, b_scale: None, b_zero: 3, y_scale: None, y_zero: None }
+    fn places(&self) -> Places {
+        Places::of(self.linear)
     }
 
-    pub(super) fn dims(&self, cx: &OpCx) -> Result<Dims, OpError> {
+    fn dims(&self, cx: &OpCx) -> Result<Dims, OpError> {
         let p = self.places();
         Dims::of(cx, p.a, p.b)
     }
 
-    /// Checks that parameter `i` is one number, or has one for each of `rows` or of all `total` of them.
-    fn check_parameter(cx: &OpCx, i: usize, rows: usize, total: usize) -> Result<(), OpError> {
+    /// Checks that parameter `i` is one number, or has one for each of `lines` or of the `total` of all matrices.
+    fn check_parameter(cx: &OpCx, i: usize, lines: usize, total: usize) -> Result<(), OpError> {
         let Some(parameter) = cx.input_opt(i) else { return Ok(()) };
         let n = parameter.elements();
-        if n == 1 || n == rows || n == total {
+        if n == 1 || n == lines || n == total {
             return Ok(());
         }
-        Err(cx.shape_error(i, format!("one element or {rows}")))
+        Err(cx.shape_error(i, format!("one element, {lines} or {total}")))
     }
 }
 
@@ -69,34 +52,24 @@ impl Operator for QuantizedMatMul {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let p = self.places();
         cx.expect_counts(if self.linear { 8..=8 } else { 2..=4 }, 1..=1)?;
-        for (data, zero) in [(p.a, p.a_zero), (p.b, p.b_zero)] {
-            let dtype = cx.dtype_of(data, BYTES)?;
-            if cx.has(zero) || self.linear {
-                cx.expect_dtype(zero, dtype)?;
-            }
-        }
+        let dtype = p.check_types(cx)?;
         let dims = self.dims(cx)?;
         // Batches that were made rows of one product still have the rows of one matrix.
         let rows = match cx.shape(p.a)?.dims() {
             [.., m, _] => *m,
             _ => 1,
         };
-        let count = dims.pairs.len().max(1);
+        let matrices = |i: usize| Ok::<usize, OpError>(cx.shape(i)?.iter().rev().skip(2).product());
         for i in [Some(p.a_zero), p.a_scale].into_iter().flatten() {
-            Self::check_parameter(cx, i, rows, count * dims.m)?;
+            Self::check_parameter(cx, i, rows, rows * matrices(p.a)?)?;
         }
         for i in [Some(p.b_zero), p.b_scale].into_iter().flatten() {
-            Self::check_parameter(cx, i, dims.n, count * dims.n)?;
+            Self::check_parameter(cx, i, dims.n, dims.n * matrices(p.b)?)?;
         }
-        let mut dtype = DType::I32;
-        if let (Some(scale), Some(zero)) = (p.y_scale, p.y_zero) {
-            for i in [Some(scale), p.a_scale, p.b_scale].into_iter().flatten() {
-                cx.dtype_of(i, super::NUMBERS)?;
-            }
-            if cx.input(scale)?.elements() != 1 || cx.input(zero)?.elements() != 1 {
+        for i in [p.y_scale, p.y_zero].into_iter().flatten() {
+            if cx.input(i)?.elements() != 1 {
                 return Err(OpError::unsupported("QLinearMatMul with several scales of the output"));
             }
-            dtype = cx.dtype_of(zero, BYTES)?;
         }
         Ok(vec![TensorInfo::new(dtype, dims.output)])
     }
@@ -109,7 +82,7 @@ impl Operator for QuantizedMatMul {
         let call = Call {
             places: self.places(),
             dims: self.dims(cx)?,
-            inputs: (0..cx.input_count()).map(|i| cx.input_opt(i).cloned()).collect(),
+            inputs: Inputs::of(cx),
             to: cx.output(0)?.dtype,
         };
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
@@ -127,42 +100,22 @@ impl Operator for QuantizedMatMul {
 struct Call {
     places: Places,
     dims: Dims,
-    inputs: Vec<Option<TensorInfo>>,
+    inputs: Inputs,
     to: DType,
 }
 
 impl Call {
-    fn info(&self, i: usize) -> (Option<DType>, usize) {
-        let info = self.inputs.get(i).and_then(Option::as_ref);
-        (info.map(|t| t.dtype), info.map_or(1, TensorInfo::elements))
-    }
-
-    fn scales(&self, args: &NativeArgs<'_, '_>, i: Option<usize>) -> Result<Repeated<f32>, KernelError> {
-        let Some(i) = i else { return Ok(Repeated(vec![1.0])) };
-        let (dtype, len) = self.info(i);
-        Ok(Repeated(all(args, i, dtype, len)?))
-    }
-
-    fn zeros(&self, args: &NativeArgs<'_, '_>, i: usize) -> Result<Repeated<f32>, KernelError> {
-        let (dtype, len) = self.info(i);
-        zero_points(args, i, dtype, len)
-    }
-
     fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-        let (p, &Dims { m, n, k, .. }) = (self.places, &self.dims);
-        let (a_zero, b_zero) = (self.zeros(args, p.a_zero)?, self.zeros(args, p.b_zero)?);
-        let ((a_type, a_len), (b_type, b_len)) = (self.info(p.a), self.info(p.b));
+        let (p, &Dims { m, n, k, .. }, inputs) = (self.places, &self.dims, &self.inputs);
+        let (a_zero, b_zero) = (inputs.zeros(args, p.a_zero)?, inputs.zeros(args, p.b_zero)?);
         let (k1, n1) = (k.max(1), n.max(1));
-        let a = centered(args, p.a, a_type.unwrap_or(DType::U8), a_len, |i| a_zero.at(i / k1))?;
-        let b = centered(args, p.b, b_type.unwrap_or(DType::U8), b_len, |i| {
-            b_zero.at(i / (k1 * n1) * n1 + i % n1)
-        })?;
-        let scales = [p.a_scale, p.b_scale, p.y_scale].map(|i| self.scales(args, i));
-        let [a_scale, b_scale, y_scale] = scales;
-        let (a_scale, b_scale, y_scale) = (a_scale?, b_scale?, y_scale?.at(0));
-        let zero = p.y_zero.map_or(Ok(0.0), |i| self.zeros(args, i).map(|z| z.at(0)))?;
-        let result = self.inputs.len();
-        let (mut part, mut sums) = (vec![0f32; m * n], vec![0i32; m * n]);
+        let a = inputs.centered(args, p.a, |i| a_zero.at(i / k1))?;
+        let b = inputs.centered(args, p.b, |i| b_zero.at(i / (k1 * n1) * n1 + i % n1))?;
+        let (a_scale, b_scale) = (inputs.scales(args, p.a_scale)?, inputs.scales(args, p.b_scale)?);
+        let y_scale = inputs.scales(args, p.y_scale)?.at(0);
+        let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
+        let result = inputs.count();
+        let mut part = vec![0f32; m * n];
         let mut product = |pair: (usize, usize), sums: &mut [i32]| {
             let a = Mat::rows(a.get(pair.0 * m * k..).unwrap_or(&[]), k);
             let b = Mat::rows(b.get(pair.1 * k * n..).unwrap_or(&[]), n);
@@ -179,6 +132,7 @@ impl Call {
         let y = args.take_write::<u8>(result)?;
         check_len(result, y.len(), self.dims.pairs.len() * m * n)?;
         let to = Requantize { zero, range };
+        let mut sums = vec![0i32; m * n];
         for (pair, y) in self.dims.pairs.iter().zip(y.chunks_mut((m * n).max(1))) {
             product(*pair, &mut sums)?;
             for (r, (y, sums)) in y.chunks_mut(n1).zip(sums.chunks(n1)).enumerate() {

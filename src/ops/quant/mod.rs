@@ -26,8 +26,9 @@ use crate::dtype::DType;
 /// Types of bytes that are multiplied.
 const BYTES: &[DType] = &[DType::I8, DType::U8];
 
-/// Types that numbers are quantized to.
-const QUANTIZED: &[DType] = &[
+/// Types that are dequantized: sums of integers, and what is quantized to.
+const DEQUANTIZED: &[DType] = &[
+    DType::I32,
     DType::I8,
     DType::U8,
     DType::I16,
@@ -43,8 +44,14 @@ const QUANTIZED: &[DType] = &[
     DType::U2,
 ];
 
+/// Types that numbers are quantized to.
+const QUANTIZED: &[DType] = DEQUANTIZED.split_at(1).1;
+
 /// Types of the numbers.
 const NUMBERS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+
+/// Types of what is quantized.
+const QUANTIZABLE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I32];
 
 type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
 
@@ -52,11 +59,8 @@ const fn row(name: &'static str, since: i64, types: &'static [DType], read: Read
     OpDef { name, domain: "", since, types, gpu: true, read }
 }
 
-/// The opset whose operators com.microsoft's of the same names are like, which had more types before.
-const CONTRIB_AS: i64 = 21;
-
-const fn contrib(name: &'static str, read: Reader) -> OpDef {
-    OpDef { domain: "com.microsoft", ..row(name, 1, QUANTIZED, read) }
+const fn contrib(name: &'static str, types: &'static [DType], read: Reader) -> OpDef {
+    OpDef { domain: "com.microsoft", ..row(name, 1, types, read) }
 }
 
 /// The family's rows.
@@ -64,13 +68,13 @@ pub const FAMILY: Family = Family {
     name: "quant",
     ops: &[
         row("ConvInteger", 10, BYTES, conv::read_integer),
-        row("DequantizeLinear", 10, QUANTIZED, dequantize::read),
-        contrib("DequantizeLinear", |attrs, _| dequantize::read(attrs, CONTRIB_AS)),
+        row("DequantizeLinear", 10, DEQUANTIZED, dequantize::read),
+        contrib("DequantizeLinear", DEQUANTIZED, dequantize::read),
         row("DynamicQuantizeLinear", 11, &[DType::F32], |_, _| Ok(Arc::new(DynamicQuantizeLinear))),
         row("MatMulInteger", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: false }))),
         row("QLinearConv", 10, BYTES, conv::read_linear),
         row("QLinearMatMul", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: true }))),
-        row("QuantizeLinear", 10, QUANTIZED, quantize::read),
-        contrib("QuantizeLinear", |attrs, _| quantize::read(attrs, CONTRIB_AS)),
+        row("QuantizeLinear", 10, QUANTIZABLE, quantize::read),
+        contrib("QuantizeLinear", QUANTIZABLE, quantize::read),
     ],
 };

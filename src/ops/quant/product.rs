@@ -1,48 +1,125 @@
 //! Products of bytes, exact in 32-bit integers, by products of floats.
 
+use super::elements::all;
+use super::{BYTES, NUMBERS};
 use crate::dtype::DType;
+use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::real::check_len;
+use crate::ops::{OpCx, OpError};
 
 /// How many products are summed in `f32`: a difference of two bytes is at most 255, and 258 times its square
 /// is the last multiple below 2^24, up to which `f32` holds every integer.
 const EXACT: usize = 256;
 
-/// A column of parameters of rows or columns, repeated along them.
-#[derive(Clone, Debug)]
-pub(super) struct Repeated<T>(pub Vec<T>);
+/// Where the inputs are: the operands A and B (a convolution's are the image and the weights), their scales and
+/// zero points, those of the output, and a bias.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub a: usize,
+    pub a_scale: Option<usize>,
+    pub a_zero: usize,
+    pub b: usize,
+    pub b_scale: Option<usize>,
+    pub b_zero: usize,
+    pub y_scale: Option<usize>,
+    pub y_zero: Option<usize>,
+    pub bias: Option<usize>,
+}
 
-impl<T: Copy + Default> Repeated<T> {
+impl Places {
+    /// Those of QLinearConv and QLinearMatMul where `linear`, else of ConvInteger and MatMulInteger.
+    pub(super) fn of(linear: bool) -> Places {
+        let given = |i: usize| linear.then_some(i);
+        let (b, b_zero) = if linear { (3, 5) } else { (1, 3) };
+        let [a_scale, b_scale, y_scale, y_zero, bias] = [1, 4, 6, 7, 8].map(given);
+        Places { a: 0, a_scale, a_zero: 2, b, b_scale, b_zero, y_scale, y_zero, bias }
+    }
+
+    /// The output's type, after checking those of all inputs.
+    ///
+    /// # Errors
+    /// [`OpError::DType`], [`OpError::MissingInput`].
+    pub(super) fn check_types(&self, cx: &OpCx) -> Result<DType, OpError> {
+        for (data, zero) in [(self.a, self.a_zero), (self.b, self.b_zero)] {
+            let dtype = cx.dtype_of(data, BYTES)?;
+            if cx.has(zero) || self.a_scale.is_some() {
+                cx.expect_dtype(zero, dtype)?;
+            }
+        }
+        for i in [self.a_scale, self.b_scale, self.y_scale].into_iter().flatten() {
+            cx.dtype_of(i, NUMBERS)?;
+        }
+        if let Some(bias) = self.bias.filter(|i| cx.has(*i)) {
+            cx.expect_dtype(bias, DType::I32)?;
+        }
+        self.y_zero.map_or(Ok(DType::I32), |zero| cx.dtype_of(zero, BYTES))
+    }
+}
+
+/// Parameters of rows or columns, repeated along them.
+#[derive(Clone, Debug)]
+pub(super) struct Repeated(Vec<f32>);
+
+impl Repeated {
     /// The parameter of row or column `i`.
-    pub(super) fn at(&self, i: usize) -> T {
+    pub(super) fn at(&self, i: usize) -> f32 {
         self.0.get(i % self.0.len().max(1)).copied().unwrap_or_default()
     }
 }
 
-/// The zero points of argument `index`, 0 where there is none.
-pub(super) fn zero_points(
-    args: &NativeArgs<'_, '_>,
-    index: usize,
-    dtype: Option<DType>,
-    len: usize,
-) -> Result<Repeated<f32>, KernelError> {
-    Ok(Repeated(super::elements::all(args, index, dtype, len)?))
-}
+/// The inputs of a native function.
+#[derive(Clone, Debug)]
+pub(super) struct Inputs(Vec<Option<TensorInfo>>);
 
-/// The bytes of argument `index`, which holds `len` of `dtype`, as numbers less the zero point of each.
-pub(super) fn centered(
-    args: &NativeArgs<'_, '_>,
-    index: usize,
-    dtype: DType,
-    len: usize,
-    zero: impl Fn(usize) -> f32,
-) -> Result<Vec<f32>, KernelError> {
-    let bytes = args.read::<u8>(index)?;
-    check_len(index, bytes.len(), len)?;
-    let signed = dtype == DType::I8;
-    let number = |v: u8| if signed { f32::from(v as i8) } else { f32::from(v) };
-    Ok(bytes.iter().enumerate().map(|(i, v)| number(*v) - zero(i)).collect())
+impl Inputs {
+    pub(super) fn of(cx: &OpCx) -> Inputs {
+        Inputs((0..cx.input_count()).map(|i| cx.input_opt(i).cloned()).collect())
+    }
+
+    /// How many there are, absent ones counted: the position of the output.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn has(&self, i: usize) -> bool {
+        self.get(i).is_some()
+    }
+
+    fn get(&self, i: usize) -> Option<&TensorInfo> {
+        self.0.get(i).and_then(Option::as_ref)
+    }
+
+    /// The zero points of input `i`, 0 where there is none.
+    pub(super) fn zeros(&self, args: &NativeArgs<'_, '_>, i: usize) -> Result<Repeated, KernelError> {
+        let len = self.get(i).map_or(1, TensorInfo::elements);
+        Ok(Repeated(all(args, i, self.get(i).map(|t| t.dtype), len)?))
+    }
+
+    /// The scales of input `i`, 1 where there is none.
+    pub(super) fn scales(
+        &self,
+        args: &NativeArgs<'_, '_>,
+        i: Option<usize>,
+    ) -> Result<Repeated, KernelError> {
+        i.map_or_else(|| Ok(Repeated(vec![1.0])), |i| self.zeros(args, i))
+    }
+
+    /// The bytes of input `i` as numbers less the zero point of each.
+    pub(super) fn centered(
+        &self,
+        args: &NativeArgs<'_, '_>,
+        i: usize,
+        zero: impl Fn(usize) -> f32,
+    ) -> Result<Vec<f32>, KernelError> {
+        let info = self.get(i).ok_or(KernelError::Absent { index: i })?;
+        let bytes = args.read::<u8>(i)?;
+        check_len(i, bytes.len(), info.elements())?;
+        let signed = info.dtype == DType::I8;
+        let number = |v: u8| if signed { f32::from(v as i8) } else { f32::from(v) };
+        Ok(bytes.iter().enumerate().map(|(i, v)| number(*v) - zero(i)).collect())
+    }
 }
 
 /// `sums = a * b` of whole numbers of at most 255 in size, wrapping around beyond 32 bits; `sums` has `m` rows

@@ -5,18 +5,14 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::elements::{Numbers, all, integers};
-use super::grain::Grain;
-use super::{NUMBERS, QUANTIZED, device};
+use super::elements::integers;
+use super::grain::{Call, Grain};
+use super::{NUMBERS, QUANTIZABLE, QUANTIZED, device};
 use crate::dtype::{DType, Format, Overflow};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::pointwise::cast::{Code, NarrowRules};
-use crate::ops::real::check_len;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator, par};
-
-/// Elements that are computed at a time.
-const CHUNK: usize = 256;
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator};
 
 /// Numbers as elements of a smaller type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +70,9 @@ impl QuantizeLinear {
     }
 }
 
-/// What the native function is told.
-struct Call {
-    grain: Grain,
-    inputs: [Option<DType>; 3],
-    len: usize,
+/// The native function, and the type that is divided in.
+struct Quotients {
+    call: Call,
     precision: DType,
 }
 
@@ -89,7 +83,7 @@ impl Operator for QuantizeLinear {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=3, 1..=1)?;
-        cx.dtype_of(0, &[DType::F32, DType::F16, DType::BF16, DType::I32])?;
+        cx.dtype_of(0, QUANTIZABLE)?;
         cx.dtype_of(1, &[DType::F32, DType::F16, DType::BF16, DType::I32, DType::F8E8M0])?;
         Grain::resolve(cx, self.axis, self.block_size)?;
         Ok(vec![TensorInfo::new(self.types(cx)?.0, cx.shape(0)?.clone())])
@@ -97,24 +91,21 @@ impl Operator for QuantizeLinear {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (to, precision) = self.types(cx)?;
-        let inputs = [0, 1, 2].map(|i| cx.input_opt(i).map(|t| t.dtype));
-        let grain = Grain::resolve(cx, self.axis, self.block_size)?;
-        let call = Call { grain, inputs, len: cx.output(0)?.elements(), precision };
-        let y = cx.input_count();
+        let call = Call::of(cx, Grain::resolve(cx, self.axis, self.block_size)?)?;
+        let quotients = Quotients { call, precision };
         let rules = NarrowRules { overflow: self.overflow, ..NarrowRules::default() };
         let (range, code) = (integers(to), Code::of(to, rules));
         Ok(NativeKernel::new("QuantizeLinear", move |args| match (to, range, code) {
             (DType::I16, Some([low, high]), _) => {
-                call.run::<i16>(args, y, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as i16)
+                quotients.map::<i16>(args, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as i16)
             }
             (DType::U16, Some([low, high]), _) => {
-                call.run::<u16>(args, y, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as u16)
+                quotients.map::<u16>(args, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as u16)
             }
             // The bytes of negative integers are those of their low bits.
-            (_, Some([low, high]), _) => {
-                call.run::<u8>(args, y, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as i32 as u8)
-            }
-            (_, None, Some(code)) => call.run::<u8>(args, y, |q, zero| code.byte((q + zero).into(), 0)),
+            (_, Some([low, high]), _) => quotients
+                .map::<u8>(args, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as i32 as u8),
+            (_, None, Some(code)) => quotients.map::<u8>(args, |q, zero| code.byte((q + zero).into(), 0)),
             (_, None, None) => Err(KernelError::Value { what: format!("QuantizeLinear to {to}") }),
         }))
     }
@@ -132,54 +123,23 @@ impl Operator for QuantizeLinear {
     }
 }
 
-impl Call {
-    fn run<D: bytemuck::Pod + Send + Sync>(
+impl Quotients {
+    /// Writes `store(quotient, zero point)` of every element.
+    fn map<D: bytemuck::Pod + Send>(
         &self,
         args: &mut NativeArgs<'_, '_>,
-        result: usize,
         store: impl Fn(f32, f32) -> D + Send + Sync,
     ) -> Result<(), KernelError> {
-        let x = Numbers::read(args, 0, self.inputs[0].unwrap_or(DType::F32), self.len)?;
-        let scales = all(args, 1, self.inputs[1], self.grain.scales)?;
-        let zeros = all(args, 2, self.inputs[2], self.grain.scales)?;
-        let (scales, zeros): (Vec<f32>, Vec<f32>) =
-            scales.into_iter().zip(zeros).map(|(s, z)| (rounded(s, self.precision), z)).unzip();
-        let y = args.take_write::<D>(result)?;
-        check_len(result, y.len(), self.len)?;
-        let precision = self.precision;
-        par::parts(y, |start, part| {
-            let mut buffer = [0f32; CHUNK];
-            let mut at = 0;
-            while at < part.len() {
-                let run = self.grain.run(start + at);
-                let len = run.len.min(part.len() - at).min(CHUNK);
-                let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
-                x.load(start + at, values);
-                if precision != DType::F32 {
-                    values.iter_mut().for_each(|v| *v = rounded(*v, precision));
-                }
-                let parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
-                let quotient = |v: f32, s: f32| rounded(v / s, precision);
-                if run.step == 0 {
-                    let Some((&s, &z)) = parameters.into_iter().next() else { return };
-                    if precision == DType::F32 {
-                        out.iter_mut().zip(values).for_each(|(y, v)| *y = store(*v / s, z));
-                    } else {
-                        out.iter_mut().zip(values).for_each(|(y, v)| *y = store(quotient(*v, s), z));
-                    }
-                } else {
-                    let each = out.iter_mut().zip(values).zip(parameters);
-                    each.for_each(|((y, v), (s, z))| *y = store(quotient(*v, *s), *z));
-                }
-                at += len;
-            }
-        });
-        Ok(())
+        let rounded = |v: f32| rounded(v, self.precision);
+        match self.precision {
+            DType::F32 => self.call.map(args, |v, s, z| store(v / s, z)),
+            _ => self.call.map(args, |v, s, z| store(rounded(rounded(v) / rounded(s)), z)),
+        }
     }
 }
 
 /// The nearest number of type `dtype`.
-pub(super) fn rounded(v: f32, dtype: DType) -> f32 {
+fn rounded(v: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(v).to_f32(),
         DType::BF16 => bf16::from_bits(Format::BFLOAT16.encode(v.into(), Overflow::Special)).to_f32(),

@@ -23,12 +23,13 @@ pub struct Dropout {
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let mut seed = None;
-    if opset < 12 {
+    let seed = if opset < 12 {
         attrs.float("ratio", 0.5)?;
+        // It knows no training, so that nothing is drawn.
+        Some(0)
     } else {
-        seed = attrs.int_opt("seed")?;
-    }
+        attrs.int_opt("seed")?
+    };
     Ok(Arc::new(Dropout::new(opset < 10, seed)))
 }
 
@@ -91,7 +92,8 @@ impl Operator for Dropout {
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        cx.expect_counts(1..=3, 1..=2)?;
+        // Opsets with a mask of the input's type know no training.
+        cx.expect_counts(1..=if self.typed_mask { 1 } else { 3 }, 1..=2)?;
         let x = cx.input(0)?.clone();
         cx.dtype_of(0, FLOATS)?;
         self.ratio(cx)?;

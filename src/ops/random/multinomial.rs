@@ -52,15 +52,15 @@ impl Multinomial {
         }
         for (row, (x, y)) in x.chunks(classes).zip(y.chunks_mut(self.samples)).enumerate() {
             let top = x.iter().map(|v| v.to_f64() as f32).fold(f32::NEG_INFINITY, f32::max);
-            let weight = |v: &T| (v.to_f64() as f32 - top).exp();
-            let total: f32 = x.iter().map(weight).sum();
+            let mut total = 0f32;
+            let add = |v: &T| {
+                total += (v.to_f64() as f32 - top).exp();
+                total
+            };
+            let sums: Vec<f32> = x.iter().map(add).collect();
             for (k, y) in y.iter_mut().enumerate() {
                 let aim = philox.uniform(row * self.samples + k) * total;
-                let mut sum = 0.0;
-                let class = x.iter().position(|v| {
-                    sum += weight(v);
-                    sum > aim
-                });
+                let class = sums.iter().position(|sum| *sum > aim);
                 *y = C::from_i64(class.unwrap_or(classes - 1) as i64);
             }
         }

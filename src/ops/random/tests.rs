@@ -38,6 +38,8 @@ fn without_a_seed_every_run_differs_and_nothing_is_folded() {
     assert_ne!(run(), run());
     assert!(op.varies() && !RandomFill::new(distribution, None, None, Some(0.0)).varies());
     assert_eq!(Seed::of(Some(1.0)).philox(), Seed::of(Some(1.0)).philox());
+    let old = crate::ops::test_util::read_op("Dropout", 10, &crate::ops::AttrMap::new()).unwrap();
+    assert!(!old.varies());
 }
 
 #[test]

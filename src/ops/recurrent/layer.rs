@@ -211,8 +211,7 @@ impl Recurrent {
 
     /// The scalar operations of all products.
     fn flops(d: &Dims) -> u64 {
-        let products = d.dirs * d.steps * d.batch * d.width();
-        2 * (products as u64).saturating_mul((d.input + d.hidden) as u64)
+        Cost::product(&[2, d.dirs, d.steps, d.batch, d.width(), d.input.saturating_add(d.hidden)])
     }
 }
 

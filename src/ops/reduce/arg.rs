@@ -70,7 +70,14 @@ impl ArgReduce {
                     Pick::Largest => v > b,
                     Pick::Smallest => v < b,
                 };
-                if !nan(b) && (better || nan(v) || (self.last && v == b)) {
+                // A NaN wins, as in NumPy.
+                let wins = match (nan(v), nan(b)) {
+                    (true, true) => self.last,
+                    (true, false) => true,
+                    (false, true) => false,
+                    (false, false) => better || (self.last && v == b),
+                };
+                if wins {
                     best = k;
                 }
             }
@@ -143,5 +150,33 @@ impl Operator for ArgReduce {
 
     fn as_any(&self) -> &dyn std::any::Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+
+    #[test]
+    fn of_equal_elements_or_nans_the_first_or_the_last_is_picked() {
+        let nan = f32::NAN;
+        let rows =
+            [[1.0, 3.0, 3.0, 0.0], [nan, 5.0, nan, -1.0], [2.0, 2.0, 2.0, 2.0], [0.0, -1.0, 7.0, -1.0]];
+        let x = Tensor::new([4, 4], rows.as_flattened()).unwrap();
+        let cases = [
+            (Pick::Largest, false, [1, 0, 0, 2]),
+            (Pick::Largest, true, [2, 2, 3, 2]),
+            (Pick::Smallest, false, [3, 0, 0, 1]),
+            (Pick::Smallest, true, [3, 2, 3, 3]),
+        ];
+        for (pick, last, want) in cases {
+            let op = ArgReduce { pick, axis: -1, keep_dims: false, last };
+            #[cfg(feature = "vulkan")]
+            let y = crate::ops::testing::check_op(&op, &[Some(x.clone())], 0.0);
+            #[cfg(not(feature = "vulkan"))]
+            let y = crate::ops::test_util::run_cpu(&op, &[Some(x.clone())], 1).unwrap();
+            assert_eq!(y[0].to_i64s().unwrap(), want, "{pick:?} {last}");
+        }
     }
 }

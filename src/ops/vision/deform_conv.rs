@@ -137,9 +137,9 @@ impl Operator for DeformConv {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let elements = cx.outputs().iter().map(|o| o.elements() as u64).sum::<u64>();
-        let depth = self.dims(cx).map_or(0, |(d, _)| d.depth() as u64);
-        Cost { flops: 2 * elements * depth, bytes: cx.bytes_touched() }
+        let elements = cx.outputs().first().map_or(0, TensorInfo::elements);
+        let depth = self.dims(cx).map_or(0, |(d, _)| d.depth());
+        Cost { flops: Cost::product(&[2, elements, depth]), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

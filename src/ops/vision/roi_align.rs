@@ -108,9 +108,9 @@ impl Operator for RoiAlign {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        let samples = (self.sampling.max(2) * self.sampling.max(2)) as u64;
-        let elements = cx.outputs().iter().map(|o| o.elements() as u64).sum::<u64>();
-        Cost { flops: 8 * samples * elements, bytes: cx.bytes_touched() }
+        let samples = self.sampling.max(2);
+        let elements = cx.outputs().first().map_or(0, TensorInfo::elements);
+        Cost { flops: Cost::product(&[8, samples, samples, elements]), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

@@ -198,8 +198,9 @@ fn bound<T>(map: &mut BTreeMap<String, Entry<T>>, most: usize) {
 
 /// The file is a line with its format and the sum of what follows, and JSON.
 fn load(file: &Path) -> Option<Known> {
-    let bytes = fs::metadata(file).ok()?.len();
-    let parsed = (bytes <= MAX_BYTES).then(|| fs::read_to_string(file).ok()).flatten().and_then(|text| {
+    let metadata = fs::metadata(file).ok()?;
+    let ours = metadata.is_file() && metadata.len() <= MAX_BYTES;
+    let parsed = ours.then(|| fs::read_to_string(file).ok()).flatten().and_then(|text| {
         let (head, body) = text.split_once('\n')?;
         let known: Known = (head == header(body)).then(|| serde_json::from_str(body).ok())??;
         known.devices.values().all(|e| e.value.is_sound()).then_some(known)
@@ -217,8 +218,16 @@ fn header(body: &str) -> String {
 }
 
 /// A reader sees the old file or the new one, whole.
-fn write(file: &Path, known: &Known) -> io::Result<()> {
-    let body = serde_json::to_string(known)?;
+fn write(file: &Path, known: &mut Known) -> io::Result<()> {
+    let mut body = serde_json::to_string(known)?;
+    // Choices for large graphs are long, and a file that is not read again is worth nothing.
+    while body.len() as u64 > MAX_BYTES / 2 && !known.choices.is_empty() {
+        match known.choices.len() {
+            1 => known.choices.clear(),
+            n => bound(&mut known.choices, n / 2),
+        }
+        body = serde_json::to_string(known)?;
+    }
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -314,6 +323,21 @@ mod tests {
         }
         fs::write(&file, [0xff, 0xfe, b'\n', 0]).unwrap();
         assert!(PlacementCache::in_folder(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn a_file_stays_as_short_as_what_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = PlacementCache::in_folder(folder.path());
+        let places: Vec<(u32, u32)> = (0..500_000).map(|i| (1, i % 2)).collect();
+        for graph in ["a", "b", "c"] {
+            cache.set_choice(graph, Choice { places: places.clone(), ..Choice::default() });
+        }
+        cache.set_time("d", 1, 10);
+        cache.save();
+        let again = PlacementCache::in_folder(folder.path());
+        assert_eq!((again.choice("a"), again.time("d", 1)), (None, Some(10)));
+        assert_eq!(again.choice("c").map(|c| c.places.len()), Some(places.len()));
     }
 
     #[test]

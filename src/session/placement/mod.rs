@@ -86,9 +86,9 @@ impl Placer {
         let graph_key = key::graph(&draft, &work.devices);
         let _turn = self.cache.turn();
         let rooflines = work.rooflines()?;
-        let kept = self.cache.choice(&graph_key).and_then(|c| Some((work.kept(&draft, &c)?, c)));
+        let known = work.known(&draft, &rooflines, Duration::ZERO);
+        let kept = self.cache.choice(&graph_key).and_then(|c| Some((work.kept(&known.problem, &c)?, c)));
         if let Some((compiled, choice)) = kept {
-            let known = work.known(&draft, &rooflines, Duration::ZERO);
             let report = report(choice.candidates, choice.chosen, rooflines, true);
             self.cache.save();
             return Ok(explained(compiled, &draft, &known, report, began));
@@ -171,8 +171,12 @@ impl Work<'_> {
     }
 
     /// Options that put all nodes on `device` that can run there.
-    fn uniform(&self, device: u32) -> PlanOptions {
-        PlanOptions { device, ..self.inner.options.plan.clone() }
+    fn uniform(&self, problem: &Problem, device: u32) -> PlanOptions {
+        match &self.inner.options.plan {
+            options if options.fallback => PlanOptions { device, ..options.clone() },
+            // A node without a kernel there is not asked to run there.
+            _ => self.assigned(problem.uniform(device)),
+        }
     }
 
     fn rooflines(&self) -> Result<Vec<Roofline>, Error> {
@@ -192,10 +196,10 @@ impl Work<'_> {
     }
 
     /// What was chosen before, where it still makes sense.
-    fn kept(&self, draft: &Draft, choice: &Choice) -> Option<Compiled> {
+    fn kept(&self, problem: &Problem, choice: &Choice) -> Option<Compiled> {
         let options = match choice.candidates.get(choice.chosen)?.device {
-            Some(device) => self.uniform(device),
-            None => self.assigned(choice.places(draft.nodes.len())?),
+            Some(device) => self.uniform(problem, device),
+            None => self.assigned(choice.places(problem.times.len())?),
         };
         self.ready(&options).ok()
     }
@@ -302,13 +306,7 @@ impl Work<'_> {
         };
         let mut all: Vec<Candidate> = Vec::new();
         for d in 0..self.devices.len() as u32 {
-            let places = problem.uniform(d);
-            let mut options = self.uniform(d);
-            if !options.fallback {
-                // A node without a kernel there is not asked to run there.
-                options = self.assigned(places.clone());
-            }
-            all.push(candidate(Some(d), places, options));
+            all.push(candidate(Some(d), problem.uniform(d), self.uniform(problem, d)));
         }
         let best = problem.solve();
         if all.iter().all(|c| c.places != best) {

@@ -246,6 +246,16 @@ fn a_callers_function_is_called_for_results_alone_and_where_it_can_run() {
         assert!(known.nanos[0].is_none() && known.nanos[1].is_some());
         check_messages(&session);
     }
+    // A choice is kept, also where a node without a kernel must not be asked to run elsewhere.
+    let cache = PlacementCache::in_memory();
+    let cached = [(); 2].map(|()| {
+        let builder = builder(&graph, &["vulkan", "cpu"]).fallback(false).placement_cache(Arc::clone(&cache));
+        let mut session = builder.build().unwrap();
+        session.set_input("x", &Tensor::new([64], &[0.5f32; 64]).unwrap()).unwrap();
+        session.run().unwrap();
+        plan_report(&session).placement.as_ref().unwrap().cached
+    });
+    assert_eq!(cached, [false, true]);
     // With no device that can run it there is no plan.
     let mut session = builder(&graph, &["vulkan", "vulkan"]).fallback(false).build().unwrap();
     session.set_input("x", &Tensor::new([64], &[0.5f32; 64]).unwrap()).unwrap();

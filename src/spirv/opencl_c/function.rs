@@ -15,6 +15,7 @@ use super::module::{Function, Global, MAX_SOURCE, Needs, Translator, too_long, u
 use super::pointer::{Pointer, Space};
 use super::types::{Num, Type};
 use crate::spirv::parse::Inst;
+use crate::spirv::reflect::Access;
 
 /// The function that is being written.
 pub(super) struct Body<'t, 'm> {
@@ -120,9 +121,11 @@ impl<'t, 'm> Body<'t, 'm> {
                 return Ok(format!("__global uchar* v{id}"));
             }
             _ => match *self.t.types.get(to) {
-                Type::Texels { element, value } if class == StorageClass::UniformConstant => {
-                    self.pointers.insert(id, Pointer::Texels { base: format!("v{id}"), element, value });
-                    return Ok(format!("__global uchar* v{id}"));
+                Type::Image(image) if class == StorageClass::UniformConstant => {
+                    let (form, base) = (self.t.form_of_param(param, &image)?, format!("v{id}"));
+                    let text = self.t.image_param(&base, form, Access::Read, self.t.samples(&image));
+                    self.pointers.insert(id, Pointer::Image { base, image, form });
+                    return Ok(text);
                 }
                 _ => return Err(unsupported(param, format!("a parameter that points to {class:?}"))),
             },
@@ -351,9 +354,7 @@ impl<'t, 'm> Body<'t, 'm> {
             Op::Variable => self.local_variable(inst),
             Op::Load | Op::Store | Op::CopyMemory | Op::ArrayLength => self.memory(inst),
             Op::AccessChain | Op::InBoundsAccessChain => self.access_chain(inst),
-            Op::Image | Op::ImageFetch | Op::ImageRead | Op::ImageWrite | Op::ImageQuerySize => {
-                self.image(inst)
-            }
+            op if super::image::is_image_op(op) => self.image(inst),
             Op::CopyObject => {
                 if let Some(pointer) = self.pointer_if_any(inst, inst.id(0)?)? {
                     self.pointers.insert(inst.inst.result_id.unwrap_or(0), pointer);
@@ -423,12 +424,7 @@ impl<'t, 'm> Body<'t, 'm> {
 
     fn pass_needs(&self, needs: &Needs, args: &mut Vec<String>) {
         let own = if self.kernel { "&" } else { "" };
-        for binding in &needs.bindings {
-            args.push(format!("b{binding}"));
-            if self.t.sized.contains(binding) {
-                args.push(format!("b{binding}_bytes"));
-            }
-        }
+        args.extend(needs.bindings.iter().map(|binding| self.t.binding_args(*binding)));
         if needs.push {
             args.push(format!("{own}push"));
         }

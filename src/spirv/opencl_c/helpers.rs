@@ -41,6 +41,14 @@ pub(super) enum Helper {
     MaxGlobal,
     /// The larger float, in workgroup memory.
     MaxLocal,
+    /// `int line_at(int4, int2)`: the texel of an `image1d_buffer_t` that a place is, or the edge's nearest to it.
+    LineAt,
+    /// `bool line_has(int4, int2)`: whether a place is in the image.
+    LineHas,
+    /// `bool plane_has(int2, int2)`: whether a place is in an image of this size.
+    PlaneHas,
+    /// The sampler for texels by their numbers.
+    EdgeSampler,
 }
 
 /// An update of a float by compare and swap; returns the old value.
@@ -103,6 +111,18 @@ impl Helper {
             Self::MinGlobal => float_atomic!("min_global", "__global", "fmin(as_float(old), x)"),
             Self::MinLocal => float_atomic!("min_local", "__local", "fmin(as_float(old), x)"),
             Self::MaxGlobal => float_atomic!("max_global", "__global", "fmax(as_float(old), x)"),
+            Self::LineAt => {
+                "static int line_at(int4 image, int2 at)\n{\n    at = clamp(at, (int2)(0, 0), image.yz - 1);\n    return image.x + at.y * image.w + at.x;\n}\n"
+            }
+            Self::LineHas => {
+                "static bool line_has(int4 image, int2 at)\n{\n    return at.x >= 0 && at.x < image.y && at.y >= 0 && at.y < image.z;\n}\n"
+            }
+            Self::PlaneHas => {
+                "static bool plane_has(int2 size, int2 at)\n{\n    return at.x >= 0 && at.x < size.x && at.y >= 0 && at.y < size.y;\n}\n"
+            }
+            Self::EdgeSampler => {
+                "__constant sampler_t edge_ = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP_TO_EDGE | CLK_FILTER_NEAREST;\n"
+            }
             Self::MaxLocal => float_atomic!("max_local", "__local", "fmax(as_float(old), x)"),
         }
     }

@@ -5,8 +5,9 @@
 //!
 //! # Calling convention
 //! - The kernel is called [`OpenClKernel::name`]. Its arguments are first those of [`OpenClKernel::args`] in
-//!   order: each is a `__global` pointer, followed by a `ulong` with the bytes bound there where
-//!   [`OpenClArg::bytes_follow`] says so. A pointer is aligned to 16 bytes. Two bindings may overlap.
+//!   order: each is what [`OpenClArg::form`] says, a `__global` pointer or an image. A pointer is aligned to 16
+//!   bytes. Two bindings may overlap.
+//! - Then, if [`OpenClKernel::memory_follows`], a `__global` pointer that the kernel does not use.
 //! - Then, if [`OpenClKernel::params_bytes`] is not 0, the push constants by value: a structure of that many
 //!   bytes, the block's own bytes at its own offsets. Its size is the block's rounded up to 4.
 //! - Then a `__local` pointer for each workgroup variable that the kernel uses, of
@@ -32,6 +33,9 @@ mod ext;
 mod flow;
 mod function;
 mod helpers;
+mod image;
+#[cfg(test)]
+mod image_tests;
 mod leave;
 mod literal;
 mod module;
@@ -41,6 +45,7 @@ mod tests;
 mod types;
 
 pub use error::OpenClError;
+pub use image::{OpenClForm, OpenClImages, Planes, TexelFormat, TexelFormats};
 
 use super::check_module;
 use super::parse;
@@ -61,6 +66,8 @@ pub struct OpenClOptions<'a> {
     pub fp16: bool,
     /// The device has `cl_khr_fp64`.
     pub fp64: bool,
+    /// The images of the device that lie in its buffers.
+    pub images: OpenClImages,
 }
 
 /// A kernel in OpenCL C.
@@ -74,6 +81,8 @@ pub struct OpenClKernel {
     pub local_size: [u32; 3],
     /// One for each binding, in order.
     pub args: Vec<OpenClArg>,
+    /// Whether a pointer to memory of the bindings follows, because each of them is an image.
+    pub memory_follows: bool,
     /// Bytes of the push constants' structure, the argument behind those; 0 if there is none.
     pub params_bytes: u32,
     /// Bytes of each workgroup variable in OpenCL C (a vector of three is as large as one of four): the last
@@ -91,19 +100,19 @@ pub struct OpenClArg {
     pub binding: u32,
     /// How the kernel uses it.
     pub access: Access,
-    /// What the pointer is to: a storage or uniform buffer's bytes, or a texel buffer's texels of 4, 8 or 16
-    /// bytes as its declared format says (16, RGBA32, where it says none).
+    /// What is bound: a storage or uniform buffer's bytes, an image, or a texel buffer's texels as its declared
+    /// format says (RGBA32 where it says none).
     pub kind: BindingKind,
-    /// Whether a `ulong` with the bytes bound follows the pointer.
-    pub bytes_follow: bool,
+    /// What stands for it.
+    pub form: OpenClForm,
 }
 
 /// Translates the module in `words`.
 ///
 /// # Errors
 /// The words are no sound module, its control flow is not structured, it needs what the device lacks, or it
-/// holds a construct without a translation: images, subgroup and cooperative matrix instructions, matrices,
-/// pointers as values.
+/// holds a construct without a translation: subgroup and cooperative matrix instructions, matrices, pointers as
+/// values; images that have more than two dimensions, layers, levels or samples, or that are read and written.
 pub fn translate(words: &[u32], options: &OpenClOptions<'_>) -> Result<OpenClKernel, OpenClError> {
     let reflection = check_module(words)?;
     if let Some(wanted) = options.entry

@@ -10,12 +10,13 @@ use rspirv::spirv::{BuiltIn, Decoration, ExecutionMode, Op, StorageClass};
 use super::constant::{Constants, Value};
 use super::function::Body;
 use super::helpers::Helper;
-use super::types::{Num, Type, Types};
-use super::{OpenClArg, OpenClError, OpenClKernel, OpenClOptions};
+use super::image::Form;
+use super::types::{ImageType, Num, Type, Types};
+use super::{OpenClArg, OpenClError, OpenClImages, OpenClKernel, OpenClOptions};
 use crate::kernel::Requires;
 use crate::spirv::parse::{Inst, Module};
 use crate::spirv::reflect::Reflection;
-use crate::spirv::types::{Element, Index, ScalarType};
+use crate::spirv::types::{Index, ScalarType};
 
 /// Name of the translated kernel.
 const NAME: &str = "onepool_kernel";
@@ -43,8 +44,8 @@ pub(super) fn unsupported(inst: &Inst, what: impl Into<Cow<'static, str>>) -> Op
 pub(super) enum Global {
     /// A storage or uniform buffer.
     Buffer { binding: u32, to: u32, volatile: bool },
-    /// A buffer of texels.
-    Texels { binding: u32, element: Element, value: Num },
+    /// An image or a buffer of texels.
+    Image { binding: u32, image: ImageType },
     /// The push constants.
     Push { to: u32 },
     /// Workgroup memory.
@@ -96,7 +97,14 @@ pub(super) struct Translator<'m> {
     pub(super) sized: BTreeSet<u32>,
     pub(super) fp16: bool,
     pub(super) local_size: [u32; 3],
-    reflection: &'m Reflection,
+    /// What the device has.
+    pub(super) images: OpenClImages,
+    /// What stands for each binding that is an image.
+    pub(super) forms: HashMap<u32, Form>,
+    /// Whether a function takes a storage image, and whether some image is sampled.
+    pub(super) hands_on_storage: bool,
+    pub(super) has_samples: bool,
+    pub(super) reflection: &'m Reflection,
     entry: u32,
     requires: Requires,
     /// Bytes of the kernel's workgroup variables, in the order of its parameters.
@@ -128,6 +136,10 @@ impl<'m> Translator<'m> {
             sized: BTreeSet::new(),
             fp16: options.fp16,
             local_size: [0; 3],
+            images: options.images,
+            forms: HashMap::new(),
+            hands_on_storage: false,
+            has_samples: false,
             reflection,
             entry,
             requires: Requires::NONE,
@@ -183,6 +195,11 @@ impl<'m> Translator<'m> {
         if self.globals.values().filter(variable).count() > MAX_VARIABLES {
             return Err(OpenClError::TooLarge { what: "module variables", limit: MAX_VARIABLES });
         }
+        let samples =
+            |inst: &Inst| matches!(inst.op(), Op::ImageSampleExplicitLod | Op::ImageSampleImplicitLod);
+        self.has_samples = self.module.insts.iter().any(samples);
+        self.hands_on_storage = self.finds_storage_params();
+        self.read_forms()?;
         for inst in &self.module.insts {
             match inst.op() {
                 Op::ArrayLength => match self.globals.get(&inst.id(0)?) {
@@ -193,7 +210,9 @@ impl<'m> Translator<'m> {
                 },
                 Op::ImageQuerySize => {
                     let texels = self.globals.values().filter_map(|global| match global {
-                        Global::Texels { binding, .. } => Some(*binding),
+                        Global::Image { binding, .. } if self.forms.get(binding) == Some(&Form::Pointer) => {
+                            Some(*binding)
+                        }
                         _ => None,
                     });
                     self.sized.extend(texels);
@@ -219,10 +238,8 @@ impl<'m> Translator<'m> {
                 Global::Buffer { binding: binding(), to, volatile }
             }
             StorageClass::UniformConstant => match self.types.get(to) {
-                Type::Texels { element, value } => {
-                    Global::Texels { binding: binding(), element: *element, value: *value }
-                }
-                _ => return Err(unsupported(inst, "an image that is no buffer of 32-bit texels")),
+                Type::Image(image) => Global::Image { binding: binding(), image: *image },
+                _ => return Err(unsupported(inst, "an image of this kind or format")),
             },
             StorageClass::PushConstant => Global::Push { to },
             StorageClass::Workgroup => match inst.inst.operands.get(1) {
@@ -334,6 +351,7 @@ impl<'m> Translator<'m> {
             name: NAME,
             local_size: self.local_size,
             args: self.args(),
+            memory_follows: self.memory_follows(),
             params_bytes: params_words * 4,
             workgroup_bytes: self.workgroup_bytes,
             requires: self.requires,
@@ -347,7 +365,7 @@ impl<'m> Translator<'m> {
                 binding: info.binding,
                 access: info.access,
                 kind: info.kind,
-                bytes_follow: self.sized.contains(&info.binding),
+                form: self.binding_form(info.binding),
             })
             .collect()
     }
@@ -398,7 +416,7 @@ impl<'m> Translator<'m> {
         for operand in operands {
             let Operand::IdRef(id) = operand else { continue };
             match self.globals.get(id) {
-                Some(Global::Buffer { binding, .. } | Global::Texels { binding, .. }) => {
+                Some(Global::Buffer { binding, .. } | Global::Image { binding, .. }) => {
                     needs.bindings.insert(*binding);
                 }
                 Some(Global::Push { .. }) => needs.push = true,
@@ -419,6 +437,9 @@ impl<'m> Translator<'m> {
         let mut params = Vec::new();
         for info in &self.reflection.bindings {
             params.push(self.binding_param(info.binding));
+        }
+        if self.memory_follows() {
+            params.push("__global uchar* memory".to_owned());
         }
         if self.reflection.params_bytes > 0 {
             params.push("const Push push".to_owned());
@@ -448,13 +469,6 @@ impl<'m> Translator<'m> {
         }
         let _ = write!(head, "{})\n{{\n{private}", params.join(", "));
         Ok(head)
-    }
-
-    /// A binding as a parameter, with its size where it is asked for.
-    pub(super) fn binding_param(&self, binding: u32) -> String {
-        let size =
-            if self.sized.contains(&binding) { format!(", ulong b{binding}_bytes") } else { String::new() };
-        format!("__global uchar* b{binding}{size}")
     }
 
     /// The parameters by which a function gets its globals.

@@ -7,10 +7,11 @@ use rspirv::spirv::{BuiltIn, Decoration, Op};
 use super::OpenClError;
 use super::function::Body;
 use super::helpers::Helper;
+use super::image::Form;
 use super::module::{Global, unsupported};
-use super::types::{Num, Type};
+use super::types::{ImageType, Num, Type};
 use crate::spirv::parse::Inst;
-use crate::spirv::types::{Element, ScalarType};
+use crate::spirv::types::ScalarType;
 
 /// Longest expression that a chain of accesses may make.
 const MAX_PATH: usize = 1 << 11;
@@ -59,8 +60,8 @@ pub(super) enum Pointer {
     Bytes { root: Root, offset: u64, terms: Vec<Term>, to: u32 },
     /// A built-in input, or one component of it.
     Input { builtin: BuiltIn, num: Num, component: Option<String> },
-    /// A buffer of texels.
-    Texels { base: String, element: Element, value: Num },
+    /// An image, with what belongs to it under names that begin with `base`.
+    Image { base: String, image: ImageType, form: Form },
 }
 
 /// Where bytes with an explicit layout are.
@@ -92,7 +93,7 @@ impl Pointer {
     pub(super) fn to(&self) -> Option<u32> {
         match self {
             Self::Variable { to, .. } | Self::Bytes { to, .. } => Some(*to),
-            Self::Input { .. } | Self::Texels { .. } => None,
+            Self::Input { .. } | Self::Image { .. } => None,
         }
     }
 }
@@ -114,8 +115,9 @@ impl Body<'_, '_> {
         let own = |id: u32| if self.kernel { format!("x{id}") } else { held(id) };
         Ok(Some(match *global {
             Global::Buffer { binding, to, volatile } => Pointer::bytes(format!("b{binding}"), volatile, to),
-            Global::Texels { binding, element, value } => {
-                Pointer::Texels { base: format!("b{binding}"), element, value }
+            Global::Image { binding, image } => {
+                let form = self.t.forms.get(&binding).copied().unwrap_or(Form::Pointer);
+                Pointer::Image { base: format!("b{binding}"), image, form }
             }
             Global::Push { to } => Pointer::Bytes { root: Root::Push, offset: 0, terms: Vec::new(), to },
             Global::Local { to } => Pointer::variable(held(id), Space::Local, to),
@@ -141,7 +143,7 @@ impl Body<'_, '_> {
             Pointer::Bytes { root: Root::Global { base, .. }, offset, terms, .. } => {
                 Ok(format!("({base}{})", sum(*offset, terms)))
             }
-            Pointer::Texels { base, .. } => Ok(base.clone()),
+            Pointer::Image { base, image, form } => Ok(self.t.image_args(base, *form, self.t.samples(image))),
             _ => Err(unsupported(user, "this pointer as an argument")),
         }
     }
@@ -284,7 +286,7 @@ impl Body<'_, '_> {
 
     fn load(&mut self, inst: &Inst, pointer: &Pointer) -> Result<(), OpenClError> {
         match pointer {
-            Pointer::Texels { .. } => {
+            Pointer::Image { .. } => {
                 self.pointers.insert(inst.inst.result_id.unwrap_or(0), pointer.clone());
                 Ok(())
             }
@@ -316,7 +318,7 @@ impl Body<'_, '_> {
                 }),
                 None => None,
             },
-            Pointer::Texels { .. } => None,
+            Pointer::Image { .. } => None,
         })
     }
 
@@ -539,66 +541,6 @@ impl Body<'_, '_> {
                 Ok(Pointer::Bytes { root, offset, terms: terms.clone(), to: part })
             }
             _ => Err(no_part()),
-        }
-    }
-
-    /// Reads, writes and sizes of texel buffers.
-    pub(super) fn image(&mut self, inst: &Inst) -> Result<(), OpenClError> {
-        let pointer = self.pointer(inst, inst.id(0)?)?;
-        let Pointer::Texels { base, element, value } = &pointer else {
-            return Err(unsupported(inst, "an image that is no buffer of texels"));
-        };
-        let scalar = Num::new(value.scalar, 1);
-        let stored = Num::new(value.scalar, element.components).unsigned();
-        let name = stored.c(self.t.fp16);
-        match inst.op() {
-            Op::Image => {
-                self.pointers.insert(inst.inst.result_id.unwrap_or(0), pointer.clone());
-                Ok(())
-            }
-            Op::ImageQuerySize => {
-                if !base.starts_with('b') {
-                    return Err(unsupported(inst, "the size of an image that is an argument"));
-                }
-                let result = self.result(inst)?;
-                let name = result.c(self.t.fp16);
-                self.set(inst, &format!("({name})({base}_bytes / {}ul)", element.stride))
-            }
-            Op::ImageWrite => {
-                let (at, texel) = (self.operand(inst, 1)?, self.operand(inst, 2)?);
-                let given = self.num_of(inst, inst.id(2)?)?;
-                if given.scalar != value.scalar || given.n < element.components {
-                    return Err(unsupported(inst, "a texel of this type"));
-                }
-                let lanes: Vec<String> =
-                    (0..element.components).map(|lane| self.lane(&texel, given, lane)).collect();
-                let texel = self.of_lanes(value.components(element.components), &lanes);
-                self.line(&format!("((__global {name}*){base})[{at}] = as_{name}({texel});"))
-            }
-            _ => {
-                if inst.inst.operands.len() > 2 {
-                    return Err(unsupported(inst, "a texel read with operands"));
-                }
-                let result = self.result(inst)?;
-                let at = self.operand(inst, 1)?;
-                if result != *value {
-                    return Err(unsupported(inst, "a texel of this type"));
-                }
-                let read = format!("((__global {name}*){base})[{at}]");
-                if element.components == 4 {
-                    return self.set(inst, &format!("as_{}({read})", value.c(self.t.fp16)));
-                }
-                let part = value.components(element.components);
-                let read = format!("as_{}({read})", part.c(self.t.fp16));
-                let mut lanes: Vec<String> =
-                    (0..element.components).map(|lane| self.lane(&read, part, lane)).collect();
-                // Components that the format lacks read as 0, 0 and 1.
-                while lanes.len() < 4 {
-                    lanes.push(if lanes.len() == 3 { "1" } else { "0" }.to_owned());
-                }
-                let texel = self.of_lanes(scalar.components(4), &lanes);
-                self.set(inst, &texel)
-            }
         }
     }
 }

@@ -124,6 +124,25 @@ impl Num {
     }
 }
 
+/// An image or a buffer of texels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ImageType {
+    /// Whether it has two dimensions, else it is a buffer.
+    pub(super) plane: bool,
+    /// Whether it has no sampler and may be written.
+    pub(super) storage: bool,
+    pub(super) element: Element,
+    /// The vector that a read gives.
+    pub(super) value: Num,
+}
+
+impl ImageType {
+    /// How many numbers a place has.
+    pub(super) const fn axes(&self) -> u32 {
+        if self.plane { 2 } else { 1 }
+    }
+}
+
 /// A type of the module.
 #[derive(Clone, Debug)]
 pub(super) enum Type {
@@ -140,11 +159,8 @@ pub(super) enum Type {
         class: StorageClass,
         to: u32,
     },
-    /// A buffer of texels, with or without a sampler, and the vector that a read gives.
-    Texels {
-        element: Element,
-        value: Num,
-    },
+    /// An image or a buffer of texels, with or without a sampler.
+    Image(ImageType),
     /// What has no counterpart.
     Other,
 }
@@ -203,23 +219,37 @@ impl Types {
                 Type::Struct(members.collect::<Result<_, _>>()?)
             }
             Op::TypePointer => Type::Pointer { class: inst.storage_class(0)?, to: inst.id(1)? },
-            Op::TypeImage => self.texels(index, inst),
+            Op::TypeImage => self.image(index, inst),
             Op::TypeSampledImage => self.get(inst.id(0)?).clone(),
             _ => Type::Other,
         })
     }
 
-    fn texels(&self, index: &Index<'_>, inst: &Inst) -> Type {
-        let sampled = inst.id(0).ok().map(|id| self.get(id));
-        let buffer = inst.inst.operands.get(1) == Some(&Operand::Dim(Dim::DimBuffer));
-        match (buffer, sampled, index.texel(inst)) {
-            (true, Some(Type::Num(num, None)), Ok(element))
-                if element.scalar == Some(num.scalar) && num.bits() == 32 =>
-            {
-                Type::Texels { element, value: Num::new(num.scalar, 4) }
-            }
-            _ => Type::Other,
-        }
+    fn image(&self, index: &Index<'_>, inst: &Inst) -> Type {
+        let read = || -> Option<ImageType> {
+            let operands = &inst.inst.operands;
+            let plane = match operands.get(1)? {
+                Operand::Dim(Dim::DimBuffer) => false,
+                Operand::Dim(Dim::Dim2D) => true,
+                _ => return None,
+            };
+            let literal = |at: usize| inst.literal(at).ok();
+            // A depth image, an array and several samples have no counterpart.
+            let plain = literal(2)? != 1 && literal(3)? == 0 && literal(4)? == 0;
+            let storage = match literal(5)? {
+                1 => false,
+                2 => true,
+                _ => return None,
+            };
+            let (num, element) = (self.num(inst.id(0).ok()?)?, index.texel(inst).ok()?);
+            (plain && num.n == 1 && num.bits() == 32 && !num.is_bool()).then_some(ImageType {
+                plane,
+                storage,
+                element,
+                value: num.components(4),
+            })
+        };
+        read().map_or(Type::Other, Type::Image)
     }
 
     pub(super) fn get(&self, id: u32) -> &Type {

@@ -3,6 +3,7 @@
 mod buffers;
 mod cache;
 mod driver;
+mod images;
 mod imports;
 mod kernels;
 mod queues;

@@ -1,6 +1,7 @@
 //! One or two operands summed over the labels that nobody needs afterwards.
 
 use super::equation::{Label, View, Views};
+use crate::ops::Cost;
 use crate::ops::strided::Nest;
 
 /// One axis of a contraction.
@@ -106,8 +107,10 @@ pub(super) struct Matrices {
     out: Vec<isize>,
 }
 
+/// Elements along all axes. Those of one operand or of a result are so many; those that are summed over come from
+/// two operands, and may be more than any number.
 fn product(axes: &[Axis]) -> usize {
-    axes.iter().map(|a| a.size).product()
+    axes.iter().fold(1, |n, a| n.saturating_mul(a.size))
 }
 
 /// One operand as matrices one behind the other.
@@ -188,8 +191,13 @@ impl Contraction {
         product(&self.kept)
     }
 
+    /// How many terms each element of the result has.
+    pub(super) fn sums(&self) -> usize {
+        product(&self.summed)
+    }
+
     pub(super) fn flops(&self) -> u64 {
-        2 * (self.elements() as u64).saturating_mul(product(&self.summed) as u64)
+        Cost::product(&[2, self.elements(), self.sums()])
     }
 
     /// Walks both operands along the axes of the result, and along the others.

@@ -104,7 +104,7 @@ fn sums(
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
     let [kept, summed] = c.nests();
-    let (n, sums) = (c.elements(), summed.elements());
+    let (n, sums) = (c.elements(), c.sums());
     if n == 0 {
         return Ok(());
     }

@@ -100,4 +100,13 @@ fn bad_equations_and_shapes_are_errors() {
     assert!(check("ij,jk", &[&[2, 3]]).is_err());
     assert!(check("i...", &[&[]]).is_err());
     assert!(check("ij->i", &[&[2, 0]]).is_ok());
+    // More terms than there are numbers.
+    let info = |dims: &[usize]| {
+        let info = crate::graph::TensorInfo::new(crate::dtype::DType::F32, Shape::new(dims).unwrap());
+        Some(crate::ops::Fact::of(info))
+    };
+    let huge = || OpCx::for_infer(vec![info(&[1 << 58]), info(&[1 << 58])], 1);
+    let op = Einsum::new("i,j->").unwrap();
+    let cx = huge().with_outputs(op.infer(&huge()).unwrap());
+    assert_eq!(op.cost(&cx).flops, u64::MAX);
 }

@@ -97,6 +97,13 @@ pub(super) fn float_functions() -> Vec<(&'static str, AttrMap, Definition)> {
 }
 
 #[test]
+fn acosh_has_no_value_below_one() {
+    let x = Tensor::new([4], &[-3e38f32, -2.0, 0.5, f32::NEG_INFINITY]).unwrap();
+    let y = everywhere(read_op("Acosh", 9, &no_attrs()).unwrap().as_ref(), &[Some(x)], 1e-5);
+    assert!(y.to_f32s().unwrap().iter().all(|v| v.is_nan()));
+}
+
+#[test]
 fn functions_of_floats_follow_their_definitions() {
     for (name, attrs, f) in float_functions() {
         let op = read_op(name, 24, &attrs).unwrap();

@@ -1,0 +1,24 @@
+// The sum of a value over a work-group, for every one of its LANES invocations, a power of two. Define LANES before.
+#ifndef ONEPOOL_TOTAL_GLSL
+#define ONEPOOL_TOTAL_GLSL
+
+shared float parts[LANES];
+
+float total(float v)
+{
+    uint t = gl_LocalInvocationIndex;
+    parts[t] = v;
+    barrier();
+    for (uint step = LANES / 2u; step > 0u; step /= 2u) {
+        if (t < step) {
+            parts[t] += parts[t + step];
+        }
+        barrier();
+    }
+    float sum = parts[0];
+    // The parts are written again.
+    barrier();
+    return sum;
+}
+
+#endif

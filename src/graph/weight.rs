@@ -1,0 +1,194 @@
+//! Large constants: on the host with their bytes as they are, or only in a layout that devices read.
+//!
+//! A device that shares the host's memory reads a packed layout where it was packed, and often nobody reads the
+//! bytes as they are any more. Where the layout has every element, the bytes follow from it: they are given back, and
+//! made again for whoever asks. Nothing here needs the file that they came from.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use crate::memory::host::{HostError, HostRegion};
+use crate::ops::{PackKey, UnpackFn};
+
+/// The bytes of one constant, in pages of their own.
+pub(crate) struct Weight {
+    bytes: usize,
+    /// Bytes that were lent as a slice stay for as long as the constant.
+    lent: OnceLock<Arc<HostRegion>>,
+    forms: Mutex<Forms>,
+}
+
+struct Forms {
+    /// All others follow from it.
+    kept: Kept,
+    /// Forms that somebody else may still hold.
+    plain: Weak<HostRegion>,
+    packed: Vec<(PackKey, Weak<HostRegion>)>,
+}
+
+enum Kept {
+    Plain(Arc<HostRegion>),
+    Packed(Arc<HostRegion>, Arc<UnpackFn>),
+}
+
+impl Weight {
+    /// The first `bytes` of a region.
+    pub(super) fn new(region: HostRegion, bytes: usize) -> Weight {
+        let region = Arc::new(region);
+        let plain = Arc::downgrade(&region);
+        let forms = Forms { kept: Kept::Plain(region), plain, packed: Vec::new() };
+        Weight { bytes, lent: OnceLock::new(), forms: Mutex::new(forms) }
+    }
+
+    /// The bytes, which stay from now on.
+    pub(super) fn bytes(&self) -> &[u8] {
+        let lent = self.lent.get_or_init(|| {
+            let mut forms = self.lock();
+            let region = forms.plain(self.bytes).unwrap_or_else(|_| no_memory(self.bytes));
+            forms.kept = Kept::Plain(Arc::clone(&region));
+            region
+        });
+        lent.as_slice().get(..self.bytes).unwrap_or_default()
+    }
+
+    /// The bytes as they are, for as long as the caller holds them.
+    ///
+    /// # Errors
+    /// There is no memory to make them again.
+    pub(super) fn plain(&self) -> Result<Arc<HostRegion>, HostError> {
+        self.lock().plain(self.bytes)
+    }
+
+    /// What is kept, in whatever form.
+    pub(super) fn kept(&self) -> Arc<HostRegion> {
+        match &self.lock().kept {
+            Kept::Plain(region) | Kept::Packed(region, _) => Arc::clone(region),
+        }
+    }
+
+    /// The layout `key`, where somebody holds it.
+    pub(super) fn packed(&self, key: &PackKey) -> Option<Arc<HostRegion>> {
+        let forms = self.lock();
+        forms.packed.iter().find(|(found, _)| found == key).and_then(|(_, region)| region.upgrade())
+    }
+
+    /// Keeps the bytes as they are, which `region` holds and somebody reads, unless a packed layout is read too.
+    pub(super) fn keep_plain(&self, region: &Arc<HostRegion>) {
+        let mut forms = self.lock();
+        match &forms.kept {
+            Kept::Packed(packed, _) if Arc::strong_count(packed) > 1 => {}
+            _ => forms.kept = Kept::Plain(Arc::clone(region)),
+        }
+        forms.plain = Arc::downgrade(region);
+    }
+
+    /// Keeps the bytes only in the layout `key`, which `region` holds and `unpack` turns into all of them. What was
+    /// lent stays too.
+    pub(super) fn keep_packed(&self, key: PackKey, region: &Arc<HostRegion>, unpack: &Arc<UnpackFn>) {
+        let mut forms = self.lock();
+        forms.packed.retain(|(other, held)| *other != key && held.strong_count() > 0);
+        forms.packed.push((key, Arc::downgrade(region)));
+        if self.lent.get().is_none() {
+            forms.kept = Kept::Packed(Arc::clone(region), Arc::clone(unpack));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Forms> {
+        self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Forms {
+    fn plain(&mut self, bytes: usize) -> Result<Arc<HostRegion>, HostError> {
+        if let Some(region) = self.plain.upgrade() {
+            return Ok(region);
+        }
+        let region = match &self.kept {
+            Kept::Plain(region) => Arc::clone(region),
+            Kept::Packed(packed, unpack) => {
+                // A texel view may round the end up.
+                let mut region = HostRegion::new(bytes.next_multiple_of(16))?;
+                unpack(packed.as_slice(), region.as_mut_slice().get_mut(..bytes).unwrap_or_default());
+                Arc::new(region)
+            }
+        };
+        self.plain = Arc::downgrade(&region);
+        Ok(region)
+    }
+}
+
+/// What an allocation does that cannot fail.
+fn no_memory(bytes: usize) -> ! {
+    match std::alloc::Layout::from_size_align(bytes, 1) {
+        Ok(layout) => std::alloc::handle_alloc_error(layout),
+        Err(_) => std::process::abort(),
+    }
+}
+
+impl fmt::Debug for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Weight({} bytes)", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: PackKey = PackKey { layout: "backwards", numbers: [0; 4] };
+    const BYTES: [u8; 4] = [1, 2, 3, 4];
+
+    fn unpack() -> Arc<UnpackFn> {
+        Arc::new(|packed, plain| plain.iter_mut().zip(packed.iter().rev()).for_each(|(to, from)| *to = *from))
+    }
+
+    fn weight() -> Weight {
+        Weight::new(HostRegion::from_bytes(&BYTES).unwrap(), BYTES.len())
+    }
+
+    fn pack(weight: &Weight) -> Arc<HostRegion> {
+        let region = Arc::new(HostRegion::from_bytes(&[4, 3, 2, 1]).unwrap());
+        weight.keep_packed(KEY, &region, &unpack());
+        region
+    }
+
+    #[test]
+    fn packed_bytes_are_the_only_ones_until_somebody_asks() {
+        let weight = weight();
+        let before = Arc::downgrade(&weight.plain().unwrap());
+        let packed = pack(&weight);
+        assert!(before.upgrade().is_none());
+        assert!(Arc::ptr_eq(&weight.kept(), &packed) && Arc::ptr_eq(&weight.packed(&KEY).unwrap(), &packed));
+        let plain = weight.plain().unwrap();
+        assert_eq!(plain.as_slice()[..4], BYTES);
+        assert!(Arc::ptr_eq(&plain, &weight.plain().unwrap()));
+        let again = Arc::downgrade(&plain);
+        drop(plain);
+        assert!(again.upgrade().is_none());
+        // A slice lasts.
+        assert_eq!(weight.bytes(), BYTES);
+        drop(packed);
+        assert!(weight.packed(&KEY).is_none());
+        let packed = Arc::downgrade(&pack(&weight));
+        assert!(packed.upgrade().is_none());
+        assert_eq!((weight.bytes(), &weight.kept().as_slice()[..4]), (&BYTES[..], &BYTES[..]));
+    }
+
+    #[test]
+    fn readers_of_either_form_keep_theirs() {
+        let weight = weight();
+        let plain = weight.plain().unwrap();
+        let packed = pack(&weight);
+        // The packed form is read, so the other is its reader's alone.
+        weight.keep_plain(&plain);
+        let gone = Arc::downgrade(&plain);
+        drop(plain);
+        assert!(gone.upgrade().is_none());
+        // Now nobody reads the packed form.
+        let held = Arc::downgrade(&packed);
+        drop(packed);
+        weight.keep_plain(&weight.plain().unwrap());
+        assert!(held.upgrade().is_none());
+        assert_eq!(weight.kept().as_slice()[..4], BYTES);
+    }
+}
