@@ -157,8 +157,8 @@ impl Planes {
             let (whole, _) = S::as_simd_f32s(x);
             if let (Some(x), Some(to)) = (whole.get(..vectors), S::as_mut_simd_f32s(to).0.get_mut(..vectors))
             {
-                for i in 0..vectors {
-                    to[i] = x[i];
+                for (to, x) in to.iter_mut().zip(x) {
+                    *to = *x;
                 }
             } else {
                 to[..n].copy_from_slice(&x[..n]);
@@ -282,15 +282,11 @@ impl Rows<'_> {
                     let to = &mut y[i * width + at..];
                     if to.len() >= V * S::F32_LANES {
                         let (to, _) = S::as_mut_simd_f32s(&mut to[..V * S::F32_LANES]);
-                        for j in 0..V {
-                            to[j] = sums[i][j];
-                        }
+                        to.copy_from_slice(&sums[i]);
                     } else {
                         let mut whole = [0.0f32; 2 * LANES];
                         let (vectors, _) = S::as_mut_simd_f32s(&mut whole[..V * S::F32_LANES]);
-                        for j in 0..V {
-                            vectors[j] = sums[i][j];
-                        }
+                        vectors.copy_from_slice(&sums[i]);
                         let n = (width - at).min(to.len()).min(V * S::F32_LANES);
                         to[..n].copy_from_slice(&whole[..n]);
                     }
