@@ -196,6 +196,9 @@ __kernel void plane(read_only image2d_t x, write_only image2d_t y, sampler_t s, 
 }
 ";
 
+/// Texels of the largest buffers that are usual.
+const LARGE_BUFFER: u64 = 1 << 26;
+
 /// What trying needs.
 struct Trial<'c> {
     context: &'c Context,
@@ -245,9 +248,12 @@ impl<'c> Trial<'c> {
         let part = self.memory.part(self.from, WIDTH * 16)?;
         let over_parts = self.context.image(&call, part.raw()).is_ok();
         let over_whole = max_texels >= (self.bytes / 2) as u64;
-        for parts in
-            [(true, over_parts), (false, over_whole)].into_iter().filter_map(|(p, has)| has.then_some(p))
-        {
+        // One image over the whole spares sub-buffers that overlap, where an image may be as large as buffers are.
+        let mut ways = [(false, over_whole), (true, over_parts)];
+        if max_texels < LARGE_BUFFER {
+            ways.reverse();
+        }
+        for parts in ways.into_iter().filter_map(|(p, has)| has.then_some(p)) {
             let mut works = |format: &TexelFormat| {
                 let at = match format.components().0 {
                     ScalarType::I32 => 1,
