@@ -39,7 +39,7 @@ pub(crate) fn pack(
         if let Some(bytes) = region.as_mut_slice().get_mut(*offset..end) {
             fill(i, bytes)?;
         }
-        done += info.bytes();
+        done = info.bytes().saturating_add(done);
         report(done);
     }
     report(total);
