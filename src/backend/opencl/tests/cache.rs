@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
+use super::super::program::{ProgramText, Programs};
 use super::*;
 
 /// A text that no other test compiles, so that it is not in the process yet.
@@ -65,16 +66,20 @@ fn a_binary_that_the_driver_refuses_is_built_from_its_source() {
 #[test]
 fn contexts_of_one_process_share_programs() {
     let (one, two) = (Fixture::new(), Fixture::new());
-    let text = unique(3);
-    let source = own_source(text);
-    let programs = &one.context.tables.device.shared.programs;
-    let before = programs.len();
-    std::thread::scope(|scope| {
-        for fixture in [&one, &two, &one] {
-            scope.spawn(|| fixture.create(&source, &[]).unwrap());
-        }
+    let [one, two] = [&one, &two].map(|fixture| &fixture.context.tables.device);
+    assert!(Arc::ptr_eq(&one.shared, &two.shared));
+    // Programs of its own: other tests forget the context's meanwhile.
+    let programs = Programs::default();
+    let options = crate::spirv::opencl_c::BUILD_OPTIONS.to_owned();
+    let text = ProgramText { source: unique(3).to_owned(), options };
+    let got: Vec<_> = std::thread::scope(|scope| {
+        let get = |device| programs.get(device, None, "own", text.clone()).unwrap();
+        let threads = [one, two, one].map(|device| scope.spawn(move || get(device)));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    // Other tests lose their contexts and forget their programs meanwhile.
-    assert!(programs.len() >= 1 || before > 0);
-    one.create(&source, &[(0, 1)]).unwrap();
+    assert!(got.iter().all(|program| Arc::ptr_eq(program, &got[0])));
+    assert_eq!(programs.len(), 1);
+    let other = ProgramText { options: format!("{} -DSPEC_0=1", text.options), ..text };
+    assert!(!Arc::ptr_eq(&programs.get(one, None, "own", other).unwrap(), &got[0]));
+    assert_eq!(programs.len(), 2);
 }
