@@ -161,7 +161,8 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
 /// There is none.
 pub(in crate::cli) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
     let beside = |extension: &str| {
-        let mut path = dir.as_os_str().to_owned();
+        // Without the separators at its end.
+        let mut path = dir.components().as_path().as_os_str().to_owned();
         path.push(extension);
         PathBuf::from(path)
     };
@@ -225,6 +226,20 @@ fn give_inputs(session: &mut Session, data: &Path) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_in_the_folder_or_beside_it_however_that_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let case = dir.path().join("case");
+        std::fs::create_dir(&case).unwrap();
+        assert!(model_of(&case).is_err());
+        std::fs::write(dir.path().join("case.onnx"), []).unwrap();
+        for written in [case.clone(), case.join(""), case.join(".")] {
+            assert_eq!(model_of(&written).unwrap(), dir.path().join("case.onnx"), "{written:?}");
+        }
+        std::fs::write(case.join("model.onnx"), []).unwrap();
+        assert_eq!(model_of(&case.join("")).unwrap(), case.join("model.onnx"));
+    }
 
     #[test]
     fn entries_are_taken_in_the_order_of_their_numbers() {
