@@ -153,14 +153,25 @@ impl<'e> Binding<'e> {
 
     pub(super) fn prepare(&self) -> Result<Arc<[Leg]>, Error> {
         let plan = self.ordered_plan()?;
+        // What each segment before shows the host when it is over.
+        let mut shown: Vec<(usize, u32, Vec<BufferRange>)> = Vec::new();
         let leg = |(s, segment): (usize, &Segment)| {
+            let (device, mut waits) = (segment.device, segment.waits.clone());
             let work = if segment.by_session {
                 LegWork::Moves(self.moves(segment)?)
             } else {
                 let recording = self.record(&plan, s, None)?;
+                // A flush of bytes that the device wrote itself would give it back what the host had before.
+                let rewrites = |ranges: &[BufferRange]| {
+                    ranges.iter().any(|r| recording.flush.iter().any(|f| overlap(r, f)))
+                };
+                let own = shown.iter().filter(|(_, d, ranges)| *d == device && rewrites(ranges));
+                waits.extend(own.map(|(before, ..)| *before as u32));
+                shown.push((s, device, recording.invalidate.clone()));
                 LegWork::Commands(self.device(segment.device).queue.prepare(recording)?)
             };
-            let (device, waits) = (segment.device, segment.waits.clone());
+            waits.sort_unstable();
+            waits.dedup();
             let spans = if plan.segments.len() > 1 { self.spans(segment) } else { Vec::new() };
             Ok(Leg { device, waits, work, spans })
         };
@@ -740,4 +751,10 @@ fn through_images(mut args: Vec<Arg>, images: &[(u32, ImageView)]) -> Vec<Arg> {
         }
     }
     args
+}
+
+/// Whether two ranges share bytes of one buffer.
+fn overlap(a: &BufferRange, b: &BufferRange) -> bool {
+    let ends = [a, b].map(|r| r.offset.saturating_add(r.bytes));
+    a.buffer == b.buffer && a.offset < ends[1] && b.offset < ends[0]
 }

@@ -85,3 +85,14 @@ proptest! {
         }
     }
 }
+
+/// A device that reads again what it wrote into memory that the host may have a stale view of.
+#[test]
+fn a_device_keeps_what_it_wrote_into_memory_that_it_reads_again() {
+    let nodes = [(0, 0, 0, 2, 0), (140, 0, 0, 2, 0), (225, 0, 0, 1, 0), (198, 3, 1, 1, 0)];
+    let contexts = open_all(&["cpu", "sim:noncoherent", "alone"]);
+    let graph = graph(&nodes);
+    let whole = results(place(&graph, |_| 0), &contexts, false);
+    assert_eq!(whole, results(place(&graph, |n| nodes[n].3), &contexts, false));
+    check_messages(&contexts);
+}
