@@ -153,8 +153,8 @@ impl<'e> Binding<'e> {
 
     pub(super) fn prepare(&self) -> Result<Arc<[Leg]>, Error> {
         let plan = self.ordered_plan()?;
-        // What each segment before shows the host when it is over.
-        let mut shown: Vec<(usize, u32, Vec<BufferRange>)> = Vec::new();
+        // What the host is shown, by which device, and by which of its segments last: that is over after those before.
+        let mut shown: Vec<(BufferRange, u32, usize)> = Vec::new();
         let leg = |(s, segment): (usize, &Segment)| {
             let (device, mut waits) = (segment.device, segment.waits.clone());
             let work = if segment.by_session {
@@ -162,12 +162,15 @@ impl<'e> Binding<'e> {
             } else {
                 let recording = self.record(&plan, s, None)?;
                 // A flush of bytes that the device wrote itself would give it back what the host had before.
-                let rewrites = |ranges: &[BufferRange]| {
-                    ranges.iter().any(|r| recording.flush.iter().any(|f| overlap(r, f)))
-                };
-                let own = shown.iter().filter(|(_, d, ranges)| *d == device && rewrites(ranges));
-                waits.extend(own.map(|(before, ..)| *before as u32));
-                shown.push((s, device, recording.invalidate.clone()));
+                let rewritten = |range: &BufferRange| recording.flush.iter().any(|f| overlap(range, f));
+                let own = shown.iter().filter(|(range, d, _)| *d == device && rewritten(range));
+                waits.extend(own.map(|(_, _, before)| *before as u32).max());
+                for range in &recording.invalidate {
+                    match shown.iter_mut().find(|(r, d, _)| r == range && *d == device) {
+                        Some((_, _, last)) => *last = s,
+                        None => shown.push((*range, device, s)),
+                    }
+                }
                 LegWork::Commands(self.device(segment.device).queue.prepare(recording)?)
             };
             waits.sort_unstable();

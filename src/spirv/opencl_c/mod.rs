@@ -42,7 +42,7 @@ mod literal;
 mod module;
 mod pointer;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod types;
 
 pub use error::OpenClError;

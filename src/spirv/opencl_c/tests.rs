@@ -10,7 +10,7 @@ use crate::kernel::table::KERNELS;
 use crate::spirv::ScalarType;
 
 /// The words of a kernel with `body` in its `main`, after the declarations `head`.
-pub(super) fn compile(head: &str, body: &str) -> Vec<u32> {
+pub(crate) fn compile(head: &str, body: &str) -> Vec<u32> {
     let text = format!("#version 450\n{head}\nvoid main()\n{{\n{body}\n}}\n");
     let options = CompilerOptions {
         source_language: SourceLanguage::GLSL,

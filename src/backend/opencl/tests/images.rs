@@ -1,10 +1,5 @@
 //! Images over buffers, and the code for two-dimensional ones on images of the driver's own.
 
-use glslang::{
-    Compiler, CompilerOptions, ShaderInput, ShaderMessage, ShaderSource, ShaderStage, SourceLanguage,
-    SpirvVersion, Target, VulkanVersion,
-};
-
 use super::*;
 use crate::backend::opencl::handle::{ImageCall, Mem, RawMem, Shape};
 use crate::backend::opencl::program::ProgramText;
@@ -13,18 +8,7 @@ use crate::memory::image::{Filter, ImageDesc, ImageView, Texel, TexelSet};
 use crate::spirv::opencl_c::{self, OpenClImages, OpenClOptions, Planes, TexelFormat, TexelFormats};
 
 fn compile(head: &str, body: &str) -> Vec<u32> {
-    let text = format!("#version 450\nlayout(local_size_x = 1) in;\n{head}\nvoid main()\n{{\n{body}\n}}\n");
-    let options = CompilerOptions {
-        source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan { version: VulkanVersion::Vulkan1_1, spirv_version: SpirvVersion::SPIRV1_3 },
-        version_profile: None,
-        messages: ShaderMessage::DEFAULT,
-    };
-    let compiler = Compiler::acquire().unwrap();
-    let text = ShaderSource::from(text);
-    let no_defines: Option<&[(&str, Option<&str>)]> = None;
-    let input = ShaderInput::new(&text, ShaderStage::Compute, &options, no_defines, None).unwrap();
-    compiler.create_shader(input).and_then(|shader| shader.compile()).unwrap()
+    opencl_c::tests::compile(&format!("layout(local_size_x = 1) in;\n{head}"), body)
 }
 
 #[test]
