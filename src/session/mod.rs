@@ -26,6 +26,7 @@ mod stage;
 mod traffic;
 pub mod tvm;
 mod unify;
+mod visibility;
 
 pub use arena::{ArenaUsage, SharedArena};
 pub use bind::{BindingBuilder, Memory, SessionScope};

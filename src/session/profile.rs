@@ -91,10 +91,11 @@ impl Binding<'_> {
         let mut profile = Profile::default();
         (profile.bytes_moved, profile.bytes_not_moved) = self.bytes_moved();
         let plan = self.ordered_plan()?;
+        let host = self.host_ranges(&plan);
         let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); plan.segments.len()];
         let mut recordings = Vec::new();
         for (s, segment) in plan.segments.iter().enumerate() {
-            let recording = (!segment.by_session).then(|| self.record(&plan, s, Some(&mut nodes[s])));
+            let recording = (!segment.by_session).then(|| self.record(&plan, s, &host[s], Some(&mut nodes[s])));
             recordings.push(recording.transpose()?);
         }
         let mut events: Vec<Option<Event>> = vec![None; plan.segments.len()];

@@ -201,6 +201,7 @@ impl World {
 
     /// Device writes to a non-coherent range arrive at the host.
     pub(super) fn invalidate(&mut self, range: &BufferRange) -> Result<(), DeviceError> {
+        let buffer_index = range.buffer.index;
         let bytes = self.host_range("invalidate", range)?;
         let waited: Vec<u64> = self.queues.iter().map(|queue| queue.waited).collect();
         let body = self.body(range.buffer)?;
@@ -210,7 +211,18 @@ impl World {
         if let Some(host) = &mut body.host {
             let over =
                 |by: Origin| waited.get(by.queue as usize).is_some_and(|waited| by.submission <= *waited);
-            body.device.invalidate(bytes, over, |range, bytes| host.store(range, bytes));
+            let mut lost = None;
+            body.device.invalidate(bytes, over, |range, bytes| {
+                if host.is_dirty(range) {
+                    lost = Some(range);
+                }
+                host.store(range, bytes);
+            });
+            if let Some(range) = lost {
+                self.say(format!(
+                    "invalidate of bytes {range} of buffer {buffer_index}: the host's writes there were not flushed before"
+                ));
+            }
         }
         Ok(())
     }

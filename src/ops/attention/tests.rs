@@ -177,6 +177,8 @@ fn cases() -> Vec<Case> {
         plain([1, 4, 2, 3, 300, 0, 16, 36]),
         plain([1, 2, 2, 9, 11, 0, 7, 5]),
         plain([1, 1, 1, 6, 40, 0, 8, 132]),
+        // So many that a work-group takes more queries.
+        plain([16, 32, 8, 33, 70, 0, 3, 5]),
     ];
     all.push(Case { op: heads(6, 2), rows_first: true, ..plain([2, 6, 2, 5, 9, 4, 8, 4]) });
     for causal in [false, true] {
@@ -274,11 +276,11 @@ fn devices_attend_the_same() {
 #[test]
 fn devices_attend_to_halves() {
     use crate::ops::testing::{Check, no_texels};
-    for queries in [1, 33] {
+    for (batch, queries) in [(1, 1), (1, 33), (130, 33)] {
         let half = |shape: &[usize], seed| {
             Some(tensor_of(shape, &values(shape.iter().product(), seed), f16::from_f32))
         };
-        let inputs = [half(&[1, 2, queries, 24], 1), half(&[1, 1, 50, 24], 2), half(&[1, 1, 50, 10], 3)];
+        let inputs = [half(&[batch, 4, queries, 24], 1), half(&[batch, 2, 50, 24], 2), half(&[batch, 2, 50, 10], 3)];
         let op = Attention { causal: true, window: [Some(40), None], ..Attention::default() };
         let op: &dyn Operator = &op;
         Check::new(op, &inputs).pretend(no_texels).tolerance(2e-3).run();
