@@ -95,7 +95,8 @@ impl Binding<'_> {
         let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); plan.segments.len()];
         let mut recordings = Vec::new();
         for (s, segment) in plan.segments.iter().enumerate() {
-            let recording = (!segment.by_session).then(|| self.record(&plan, s, &host[s], Some(&mut nodes[s])));
+            let recording =
+                (!segment.by_session).then(|| self.record(&plan, s, &host[s], Some(&mut nodes[s])));
             recordings.push(recording.transpose()?);
         }
         let mut events: Vec<Option<Event>> = vec![None; plan.segments.len()];

@@ -24,7 +24,8 @@ impl Binding<'_> {
     /// them undefined (Vulkan, `vkInvalidateMappedMemoryRanges`). Memory that the session copies through is flushed
     /// and invalidated by those copies.
     pub(super) fn host_ranges(&self, plan: &Plan) -> Vec<HostRanges> {
-        let imports = self.arenas.buffers().chain(self.inputs.iter().chain(&self.outputs).flat_map(Slot::buffers));
+        let imports =
+            self.arenas.buffers().chain(self.inputs.iter().chain(&self.outputs).flat_map(Slot::buffers));
         if !imports.into_iter().any(is_split) {
             return vec![HostRanges::default(); plan.segments.len()];
         }
@@ -139,8 +140,74 @@ impl Atoms {
         let grown = |(buffer, set): (BufferId, RangeSet)| {
             let set: RangeSet = set.iter().map(|range| range.align_out(atom)).collect();
             let ranges: Vec<_> = set.iter().collect();
-            ranges.into_iter().map(move |range| BufferRange { buffer, offset: range.start, bytes: range.bytes() })
+            ranges.into_iter().map(move |range| BufferRange {
+                buffer,
+                offset: range.start,
+                bytes: range.bytes(),
+            })
         };
         self.0.into_iter().flat_map(grown).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check_messages, desc};
+    use super::super::{Memory, Session};
+    use super::{BufferRange, HostRanges};
+    use crate::backend::sim::{SimConfig, SimDriver};
+    use crate::dtype::DType;
+    use crate::graph::{Graph, GraphBuilder, NodeId};
+    use crate::memory::host::HostRegion;
+    use crate::ops;
+    use crate::registry::Registry;
+
+    const N: usize = 1024;
+
+    /// `a = x + x` and `y = b + a` on device 1, `b = a + x` on device 0.
+    fn there_and_back() -> Graph {
+        let mut g = GraphBuilder::new("there and back");
+        let x = g.input("x", DType::F32, [N.into()]);
+        let a = g.op(ops::add(), &[x, x]);
+        let b = g.op(ops::add(), &[a, x]);
+        let y = g.op(ops::add(), &[b, a]);
+        g.output("y", y);
+        let mut graph = g.build().unwrap();
+        [1, 0, 1].into_iter().enumerate().for_each(|(n, d)| graph.place(NodeId(n as u32), Some(d)));
+        graph
+    }
+
+    /// Two runs give what they must; what is flushed and invalidated, as bytes of each range.
+    fn ranges(config: SimConfig) -> Vec<[Vec<u64>; 2]> {
+        let mut registry = Registry::with_defaults();
+        registry.register(Box::new(SimDriver::with(vec![config])));
+        let contexts = ["cpu", "sim:0"].map(|name| registry.open(name, &desc()).unwrap());
+        let builder = Session::builder().graph(there_and_back()).copy_threshold(0).fuse(false);
+        let session = contexts.into_iter().fold(builder, |b, c| b.context(c)).build().unwrap();
+        let x = HostRegion::new(4 * N).unwrap().into_shared();
+        let y = HostRegion::new(4 * N).unwrap().into_shared();
+        let bind = session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y));
+        let mut binding = bind.build().unwrap();
+        for round in [3.0f32, 4.0] {
+            x.write().unwrap().as_mut_slice_of::<f32>().unwrap().fill(round);
+            // What the host leaves in an output must not come back.
+            y.write().unwrap().as_mut_slice_of::<f32>().unwrap().fill(round);
+            binding.run().unwrap();
+            assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap(), [5.0 * round; N]);
+        }
+        check_messages(&session);
+        let plan = binding.ordered_plan().unwrap();
+        let bytes = |ranges: Vec<BufferRange>| ranges.iter().map(|range| range.bytes).collect();
+        let listed = binding.host_ranges(&plan).into_iter();
+        listed.map(|HostRanges { flush, invalidate }| [bytes(flush), bytes(invalidate)]).collect()
+    }
+
+    #[test]
+    fn only_what_somebody_else_wrote_is_flushed_and_only_what_was_written_invalidated() {
+        let tensor = 4 * N as u64;
+        let first = [vec![tensor], vec![tensor]];
+        let last = [vec![tensor; 2], vec![tensor]];
+        assert_eq!(ranges(SimConfig::noncoherent()), [first, [vec![], vec![]], last]);
+        assert!(ranges(SimConfig::coherent()).iter().flatten().all(Vec::is_empty));
     }
 }

@@ -153,9 +153,8 @@ pub(super) fn lower_scaled(
         let params = fill!(AttentionVector, s, rows);
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
     }
-    let groups = |queries: usize| {
-        s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(TILE_COLS)
-    };
+    let groups =
+        |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(TILE_COLS);
     let small = groups(TILE[0]) < MIN_TILES;
     let kernel = match (places.dtype, small) {
         (DType::F32, false) => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),

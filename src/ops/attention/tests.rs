@@ -280,7 +280,8 @@ fn devices_attend_to_halves() {
         let half = |shape: &[usize], seed| {
             Some(tensor_of(shape, &values(shape.iter().product(), seed), f16::from_f32))
         };
-        let inputs = [half(&[batch, 4, queries, 24], 1), half(&[batch, 2, 50, 24], 2), half(&[batch, 2, 50, 10], 3)];
+        let inputs =
+            [half(&[batch, 4, queries, 24], 1), half(&[batch, 2, 50, 24], 2), half(&[batch, 2, 50, 10], 3)];
         let op = Attention { causal: true, window: [Some(40), None], ..Attention::default() };
         let op: &dyn Operator = &op;
         Check::new(op, &inputs).pretend(no_texels).tolerance(2e-3).run();
