@@ -458,7 +458,7 @@ impl<'e> Binding<'e> {
         let turn = turn.map(|turn| self.enter(turn)).transpose()?;
         let plan = &self.compiled.plan;
         for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
-            slot.stage_in(&self.inner.devices, io.info.bytes())?;
+            self.inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         let mut departure = None;
         let underway = match &self.segments[..] {
@@ -679,7 +679,7 @@ impl Pending<'_, '_> {
         }
         let plan = &self.binding.compiled.plan;
         for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {
-            slot.stage_out(&self.binding.inner.devices, io.info.bytes())?;
+            self.binding.inner.past_runs(|devices| slot.stage_out(devices, io.info.bytes()))?;
         }
         Ok(())
     }

@@ -208,8 +208,9 @@ proptest! {
     fn enqueued_commands_are_ordered_on_every_device(steps in prop::collection::vec((step(), any::<bool>()), 1..40)) {
         for context in contexts() {
             let queues = [context.create_queue().unwrap(), context.create_queue().unwrap()];
-            let whole = buffer(&context, 8 * 256);
-            let slots: Vec<_> = (0..8).map(|at| whole.sub_buffer(at * 256, 256).unwrap()).collect();
+            let step = context.info().limits.argument_alignment.max(256);
+            let whole = buffer(&context, 8 * step);
+            let slots: Vec<_> = (0..8).map(|at| whole.sub_buffer(at * step, 256).unwrap()).collect();
             whole.map_write().unwrap().fill(0);
             let unary = add_on(&context);
             let in_place = increment_on(&context);
