@@ -85,7 +85,7 @@ fn a_packed_parameter_is_in_memory_once() {
     // Every one lies in its layout, which the device reads there, and nowhere else.
     for (i, (_, t)) in first.graph().constants().enumerate() {
         let (region, at) = t.region().unwrap();
-        let bytes = &region.as_slice()[usize::try_from(at).unwrap()..];
+        let bytes = &region.as_slice()[at..];
         assert!(!bytes.starts_with(bytemuck::cast_slice(&values(i))), "constant {i} lies as the file has it");
     }
     // 36 channels are rounded up to 40, and pages.
