@@ -408,7 +408,7 @@ impl<'a> Emitter<'a> {
                 bytes: packing.peak,
                 lower_bound: packing.lower_bound,
                 tvm_bytes: tvm_rule(&raw).aligned_total(&raw),
-                naive_bytes: raw.iter().map(|r| r.bytes).sum(),
+                naive_bytes: raw.iter().map(|r| r.bytes).fold(0, u64::saturating_add),
                 ranges: raw.len(),
             });
         }
