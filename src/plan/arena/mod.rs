@@ -50,7 +50,7 @@ pub struct Packing {
 }
 
 /// Visits of placed requests that packing by orders may take: some tenths of a second.
-const VISITS: u64 = 1 << 26;
+const VISITS: u64 = 1 << 24;
 /// Visits of one order beyond which one pass over the steps is tried before it.
 const CHEAP: u64 = 1 << 20;
 
@@ -251,7 +251,10 @@ mod tests {
             .collect();
         let packing = pack(&requests);
         assert_eq!((packing.peak, packing.lower_bound), (10 * S, 10 * S));
-        assert!(Placer::new(&requests).place(&order::by_size(&requests)).peak > 10 * S, "one order would have done");
+        assert!(
+            Placer::new(&requests).place(&order::by_size(&requests)).peak > 10 * S,
+            "one order would have done"
+        );
         let again: Vec<Packing> = (0..100).map(|_| pack(&requests)).collect();
         assert!(again.iter().all(|p| *p == packing));
     }

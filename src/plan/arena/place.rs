@@ -28,7 +28,9 @@ impl<'a> Placer<'a> {
         let mut ends: Vec<u32> = self.sorted.iter().map(|&i| self.requests[i].last).collect();
         ends.sort_unstable();
         // Of those that begin no later than one ends, all that did not end before it begins live with it.
-        let with = |(at, &i): (usize, &usize)| at - ends.partition_point(|&end| end < self.requests[i].first).min(at);
+        let with = |(at, &i): (usize, &usize)| {
+            at - ends.partition_point(|&end| end < self.requests[i].first).min(at)
+        };
         self.sorted.iter().enumerate().map(with).map(|n| n as u64).sum()
     }
 

@@ -36,7 +36,8 @@ pub fn tvm_rule(requests: &[Request]) -> TvmBlocks {
         }
         let most = r.bytes.saturating_mul(RANGE);
         let fit = free.range((r.bytes, 0)..).next().filter(|((bytes, _), _)| *bytes <= most);
-        let grow = || free.range(..(r.bytes, 0)).next_back().filter(|((bytes, _), _)| *bytes >= r.bytes / RANGE);
+        let grow =
+            || free.range(..(r.bytes, 0)).next_back().filter(|((bytes, _), _)| *bytes >= r.bytes / RANGE);
         let block = match fit.or_else(grow).map(|(key, block)| (*key, *block)) {
             Some((key, block)) => {
                 free.remove(&key);
