@@ -334,7 +334,8 @@ impl<'a> Groups<'a> {
 
 /// The one element of a value that is known before the run.
 fn built_in(flow: &Flow, v: ValueId, desc: &mut PointwiseDesc) -> Option<ExprId> {
-    match flow.values[v].constant.as_ref()?.as_slice::<f32>().ok()? {
+    let constant = flow.values[v].constant.as_ref().filter(|c| c.shape().elements() == 1)?;
+    match constant.as_slice::<f32>().ok()? {
         [one] => desc.constant(*one).ok(),
         _ => None,
     }

@@ -150,8 +150,8 @@ impl Compiler<'_> {
         let mut plan = emit.emit()?;
         plan.report.crossings = crossings;
         plan.report.foreign = self.options.foreign.iter().cloned().collect();
-        plan.report.graph_nodes = self.graph.nodes().len();
-        plan.report.fused = fused;
+        plan.report.graph_nodes = self.graph.nodes().len() + self.graph.settled;
+        plan.report.fused = fused + self.graph.absorbed;
         plan.report.halved = halved;
         plan.report.images = images;
         order_segments(&mut plan, &|place| (place, 0));

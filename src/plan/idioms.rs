@@ -97,6 +97,7 @@ impl Search<'_> {
             let constant = v.and_then(|v| self.flow.values[v].constant.as_ref());
             args.push(match (v, constant) {
                 (None, _) => desc.constant(0.0).ok()?,
+                (Some(_), Some(constant)) if constant.shape().elements() != 1 => return None,
                 (Some(_), Some(constant)) => match constant.as_slice::<f32>().ok()? {
                     [one] => desc.constant(*one).ok()?,
                     _ => return None,
