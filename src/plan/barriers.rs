@@ -1,6 +1,6 @@
 //! Puts barriers between the commands of a plan.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::report::NodeReport;
 use super::{Domain, Loc, Place, Plan, PlannedIo, Segment, Work};
@@ -35,6 +35,7 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
     let mut ids: HashMap<Place, ResourceId> = HashMap::new();
     let mut tracker = Tracker::new();
     let mut host_reads: Vec<Loc> = Vec::new();
+    let mut known: HashSet<Loc> = HashSet::new();
     let mut resource = |loc: &Loc| -> Option<(ResourceId, ByteRange)> {
         if matches!(loc.place, Place::Constant(_)) || loc.bytes == 0 {
             return None;
@@ -57,7 +58,7 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
                         Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
                         Place::Input(_) | Place::Constant(_) => false,
                     };
-                    if seen_outside && !access.writes().is_empty() && !host_reads.contains(&loc) {
+                    if seen_outside && !access.writes().is_empty() && known.insert(loc) {
                         host_reads.push(loc);
                     }
                 }
