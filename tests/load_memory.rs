@@ -72,7 +72,7 @@ fn check(path: &Path) {
 
 /// Convolutions with windows of 3 x 3 over one pixel, from 256 to 512 channels and back: of every window only the
 /// middle is used. Weights are in `w.bin`, from its start.
-fn convolutions(layers: usize) -> Vec<u8> {
+fn convolutions(layers: usize, normalized: bool) -> Vec<u8> {
     let value = |number: u64, name: &str| {
         let dims: Vec<u8> = [1, 256, 1, 1].iter().flat_map(|n| field(1, &int(1, *n))).collect();
         let tensor = field(1, &[int(1, 1), field(2, &dims)].concat());
@@ -86,8 +86,23 @@ fn convolutions(layers: usize) -> Vec<u8> {
         let pads: Vec<u8> = [1; 4].iter().flat_map(|p| int(8, *p)).collect();
         // Type 7: integers.
         let pads = field(5, &[field(1, b"pads"), pads, int(20, 7)].concat());
-        let names = [field(1, x.as_bytes()), field(1, w.as_bytes()), field(2, y.as_bytes())].concat();
+        let c = if normalized { format!("c{layer}") } else { y.clone() };
+        let names = [field(1, x.as_bytes()), field(1, w.as_bytes()), field(2, c.as_bytes())].concat();
         graph.extend(field(1, &[names, field(4, b"Conv"), pads].concat()));
+        if normalized {
+            // One stays one: (1 - 0.5) / 2 * 4.
+            let parts = [("scale", 4.0f32), ("bias", 0.0), ("mean", 0.5), ("var", 4.0)];
+            let parts = parts.map(|(part, value)| (format!("{part}{layer}"), value));
+            let read: Vec<u8> = parts.iter().flat_map(|(name, _)| field(1, name.as_bytes())).collect();
+            let zero = field(5, &[field(1, b"epsilon"), vec![21, 0, 0, 0, 0], int(20, 1)].concat());
+            let names = [field(1, c.as_bytes()), read, field(2, y.as_bytes())].concat();
+            graph.extend(field(1, &[names, field(4, b"BatchNormalization"), zero].concat()));
+            for (name, value) in parts {
+                let values = vec![value; oc];
+                let tensor = [int(1, oc as u64), int(2, 1), field(8, name.as_bytes())].concat();
+                graph.extend(field(5, &[tensor, field(9, bytemuck::cast_slice(&values))].concat()));
+            }
+        }
         let dims: Vec<u8> = [oc, ic, 3, 3].iter().flat_map(|n| int(1, *n as u64)).collect();
         let entry = |key: &str, value: &str| {
             field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
@@ -115,8 +130,9 @@ fn convolve(path: &Path, context: &onepool::device::Context) -> Session {
     session
 }
 
-/// Weights that a device reads in a packed layout only are in memory in that layout only.
-fn check_packed() {
+/// Weights that a device reads in another form only, packed or with a normalization folded in, are in memory in that
+/// form only.
+fn check_packed(device: &str, normalized: bool) {
     let dir = tempfile::tempdir().unwrap();
     let mut file = std::io::BufWriter::new(std::fs::File::create(dir.path().join("w.bin")).unwrap());
     for layer in 0..LAYERS {
@@ -130,19 +146,24 @@ fn check_packed() {
     file.flush().unwrap();
     drop(file);
     let path = dir.path().join("convolutions.onnx");
-    std::fs::write(&path, convolutions(2)).unwrap();
-    let context = Registry::with_defaults().open("vulkan", &ContextDesc::default()).unwrap();
+    std::fs::write(&path, convolutions(2, normalized)).unwrap();
+    let context = Registry::with_defaults().open(device, &ContextDesc::default()).unwrap();
     // What the driver needs for the kernels themselves.
     drop(convolve(&path, &context));
-    std::fs::write(&path, convolutions(LAYERS)).unwrap();
+    std::fs::write(&path, convolutions(LAYERS, normalized)).unwrap();
     forget();
     let before = peak();
     let session = convolve(&path, &context);
     let (bytes, ran) = (LAYERS * CONV_BYTES, peak() - before);
-    assert!(ran as f64 <= 1.2 * bytes as f64, "running on {bytes} bytes took {ran}");
+    forget();
+    let stays = peak().saturating_sub(before);
+    println!("{device}, normalized: {normalized}: {bytes} bytes, peak {ran}, then {stays}");
+    assert!(ran as f64 <= 1.2 * bytes as f64, "running on {bytes} bytes took {ran} on {device}");
+    assert!(stays as f64 <= 1.1 * bytes as f64, "{bytes} bytes of weights take {stays} on {device}");
     let usage = context.usage();
     assert!(usage.imported >= bytes as u64 && usage.allocated < CONV_BYTES as u64, "{usage:?}");
-    assert_eq!(session.graph().constants().count(), LAYERS);
+    // Weights, and where those are folded a bias.
+    assert_eq!(session.graph().constants().count(), if normalized { 2 * LAYERS } else { LAYERS });
 }
 
 /// One test, because the process's memory is measured.
@@ -168,5 +189,9 @@ fn parameters_are_in_memory_once() {
         std::fs::write(&inside, model(&[tensor(), field(9, &data)].concat())).unwrap();
     }
     check(&inside);
-    check_packed();
+    for device in ["vulkan", "cpu"] {
+        for normalized in [false, true] {
+            check_packed(device, normalized);
+        }
+    }
 }

@@ -56,9 +56,11 @@ void largest(inout float v, inout uint at)
     for (uint step = STEP / 2u; step > 0u; step /= 2u) {
         if (t < step) {
             float other = parts[t + step];
-            bool better = other > parts[t] || is_nan(other) ||
-                          (other == parts[t] && places[t + step] < places[t]);
-            if (better && !is_nan(parts[t])) {
+            // The first of what is no number is above all numbers.
+            bool here = is_nan(parts[t]);
+            bool lower = places[t + step] < places[t];
+            bool above = !here && (other > parts[t] || (other == parts[t] && lower));
+            if (is_nan(other) ? !here || lower : above) {
                 parts[t] = other;
                 places[t] = places[t + step];
             }

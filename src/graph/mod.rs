@@ -3,6 +3,7 @@
 mod builder;
 mod dump;
 mod inline;
+mod prune;
 mod tensor;
 mod validate;
 mod weight;
@@ -175,6 +176,9 @@ pub struct Graph {
     pub(crate) outputs: Vec<(String, TensorId)>,
     pub(crate) lazy_inputs: BTreeSet<TensorId>,
     pub(crate) captured: usize,
+    /// Nodes that were computed or taken in by others before any plan, and the latter of them.
+    pub(crate) settled: usize,
+    pub(crate) absorbed: usize,
 }
 
 impl Graph {

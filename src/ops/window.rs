@@ -93,7 +93,7 @@ impl Window {
         if !pads.is_empty() && pads.len() != 2 * rank {
             return Err(bad("pads", format!("has {} elements, expected {}", pads.len(), 2 * rank)));
         }
-        (0..rank)
+        let axes: Vec<WindowAxis> = (0..rank)
             .map(|i| {
                 let at = |list: &[i64], i: usize| list.get(i).copied().unwrap_or(0);
                 WindowAxis {
@@ -106,7 +106,9 @@ impl Window {
                 }
                 .resolve(i, self.auto_pad, self.ceil_mode)
             })
-            .collect()
+            .collect::<Result<_, _>>()?;
+        check_padding(&axes)?;
+        Ok(axes)
     }
 
     /// The window's sizes: the attribute, which must agree with `weights` where they are given.
@@ -129,6 +131,25 @@ impl Window {
 }
 
 /// An error about attribute `name`.
+/// Refuses padding that makes very many positions of few: nothing but the padding would be in their windows.
+fn check_padding(axes: &[WindowAxis]) -> Result<(), OpError> {
+    const FEW: u128 = 1 << 22;
+    const MOST: u128 = 1024;
+    let product = |size: fn(&WindowAxis) -> usize| {
+        axes.iter().map(|a| size(a).max(1) as u128).try_fold(1u128, u128::checked_mul)
+    };
+    let (made, given) = (product(|a| a.output), product(|a| a.input.max(a.kernel)));
+    match (made, given) {
+        (Some(made), Some(given)) if made <= FEW || made / MOST <= given => Ok(()),
+        (_, None) => Ok(()),
+        (made, Some(given)) => {
+            let made = made.map_or("too many".to_owned(), |n| n.to_string());
+            let problem = format!("make {made} positions of {given}, expected at most {MOST} times as many");
+            Err(bad("pads", problem))
+        }
+    }
+}
+
 pub(crate) fn bad(name: &str, problem: String) -> OpError {
     OpError::Attr(super::AttrError { name: name.to_owned(), problem })
 }
@@ -290,6 +311,11 @@ mod tests {
         assert!(axis(&window(i64::MAX, 1, 1, [i64::MAX, i64::MAX]), 8).is_err());
         assert!(axis(&window(3, 1, i32::MAX.into(), [0, 0]), 8).is_err());
         assert!(axis(&window(3, 1, 1, [0, 0]), usize::MAX).is_err());
+        // Almost all windows would be over padding alone.
+        assert!(axis(&window(3, 1, 1, [1 << 23, 0]), 8).is_err());
+        assert!(axis(&window(3, 1, 1, [1 << 20, 0]), 8).is_ok());
+        let three = Window { pads: vec![1 << 20; 6], strides: vec![], ..window(3, 1, 1, [0, 0]) };
+        assert!(Window { dilations: vec![], ..three }.axes(&[8; 3], &[3; 3]).is_err());
         assert!(Window { pads: vec![1], ..window(3, 1, 1, [0, 0]) }.axes(&[8], &[3]).is_err());
         assert!(Window { strides: vec![1, 1], ..window(3, 1, 1, [0, 0]) }.axes(&[8], &[3]).is_err());
     }

@@ -14,9 +14,21 @@ use crate::shape::{Shape, normalize_axis};
 
 /// Replaces what is spelled out; how many there were.
 pub fn find_attention(flow: &mut Flow) -> usize {
-    let mut found = 0;
-    while let Some(attention) = next(flow) {
-        let Found { last, inputs, op, turn } = attention;
+    // Most graphs have none, and then nothing else is looked at.
+    if !flow.nodes.iter().any(|n| is::<Softmax>(n.op.as_ref())) {
+        return 0;
+    }
+    let mut search = Search::new(flow);
+    let mut found = Vec::new();
+    for last in 0..flow.nodes.len() {
+        if let Some(attention) = search.attention(last) {
+            // What is attention is no product any more.
+            search.taken[last] = true;
+            found.push(attention);
+        }
+    }
+    let count = found.len();
+    for Found { last, inputs, op, turn } in found {
         if let Some(Turn { node, perm, shape }) = turn {
             let output = flow.nodes[node].outputs[0];
             flow.nodes[node].op = Arc::new(Transpose { perm: Some(perm.to_vec()) });
@@ -25,21 +37,11 @@ pub fn find_attention(flow: &mut Flow) -> usize {
         let node = &mut flow.nodes[last];
         node.op = Arc::new(op);
         node.inputs = inputs;
-        found += 1;
     }
-    if found > 0 {
+    if count > 0 {
         flow.drop_dead();
     }
-    found
-}
-
-fn next(flow: &Flow) -> Option<Found> {
-    // Most graphs have none, and then nothing else is looked at.
-    if !flow.nodes.iter().any(|n| is::<Softmax>(n.op.as_ref())) {
-        return None;
-    }
-    let search = Search::new(flow);
-    (0..flow.nodes.len()).find_map(|last| search.attention(last))
+    count
 }
 
 fn is<T: Operator>(op: &dyn Operator) -> bool {
@@ -68,6 +70,8 @@ struct Search<'a> {
     passing: Vec<bool>,
     /// Nodes that others wait for.
     awaited: Vec<bool>,
+    /// Products that become attention.
+    taken: Vec<bool>,
 }
 
 impl<'a> Search<'a> {
@@ -88,7 +92,8 @@ impl<'a> Search<'a> {
         let mut passing: Vec<bool> =
             reads.iter().zip(plain).map(|(reads, plain)| *reads == 1 && plain).collect();
         flow.outputs.iter().for_each(|(_, v)| passing[*v] = false);
-        Search { flow, producer, passing, awaited }
+        let taken = vec![false; flow.nodes.len()];
+        Search { flow, producer, passing, awaited, taken }
     }
 
     /// The operator that computes `v` alone and the node it is, if it may disappear.
@@ -109,7 +114,8 @@ impl<'a> Search<'a> {
 
     /// The value of a constant of one element.
     fn number(&self, v: ValueId) -> Option<f32> {
-        match self.constant(v)?.to_f32s().ok()?[..] {
+        let constant = self.constant(v).filter(|c| c.shape().elements() == 1)?;
+        match constant.to_f32s().ok()?[..] {
             [one] if self.flow.values[v].info.dtype.is_float() => Some(one),
             _ => None,
         }
@@ -167,7 +173,7 @@ impl<'a> Search<'a> {
     fn product(&self, v: ValueId) -> Option<(usize, [ValueId; 2])> {
         let (n, op) = self.maker(v)?;
         let op = op.as_any().downcast_ref::<MatMul>()?;
-        (!op.biased && op.activation == Activation::None).then_some(())?;
+        (!op.biased && op.activation == Activation::None && !self.taken[n]).then_some(())?;
         Some((n, self.inputs(n)?))
     }
 

@@ -1,6 +1,6 @@
 //! Puts barriers between the commands of a plan.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::report::NodeReport;
 use super::{Domain, Loc, Place, Plan, PlannedIo, Segment, Work};
@@ -35,6 +35,7 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
     let mut ids: HashMap<Place, ResourceId> = HashMap::new();
     let mut tracker = Tracker::new();
     let mut host_reads: Vec<Loc> = Vec::new();
+    let mut known: HashSet<Loc> = HashSet::new();
     let mut resource = |loc: &Loc| -> Option<(ResourceId, ByteRange)> {
         if matches!(loc.place, Place::Constant(_)) || loc.bytes == 0 {
             return None;
@@ -57,7 +58,7 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
                         Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
                         Place::Input(_) | Place::Constant(_) => false,
                     };
-                    if seen_outside && !access.writes().is_empty() && !host_reads.contains(&loc) {
+                    if seen_outside && !access.writes().is_empty() && known.insert(loc) {
                         host_reads.push(loc);
                     }
                 }
@@ -123,43 +124,36 @@ impl Work {
     }
 }
 
-/// Who touches the memory bound at `place`, and when; `nodes` are those that commands belong to.
-pub(super) fn io(
+/// Who touches the memory bound at places, and when: `named` are the places with names, types and shapes, `nodes`
+/// those that commands belong to.
+pub(super) fn ios(
     segments: &[Segment],
     nodes: &[NodeReport],
-    place: Place,
-    name: String,
-    info: TensorInfo,
-) -> PlannedIo {
-    let mut io = PlannedIo {
-        name,
-        info,
-        devices: Vec::new(),
-        reads: 0,
-        writes: 0,
-        first: (u32::MAX, 0),
-        last: (0, 0),
-    };
+    named: impl Iterator<Item = (Place, String, TensorInfo)>,
+) -> Vec<PlannedIo> {
+    let mut at: HashMap<Place, usize> = HashMap::new();
+    let mut ios = Vec::new();
+    for (place, name, info) in named {
+        at.insert(place, ios.len());
+        let (first, last) = ((u32::MAX, 0), (0, 0));
+        ios.push(PlannedIo { name, info, devices: Vec::new(), reads: 0, writes: 0, first, last });
+    }
     for (s, segment) in segments.iter().enumerate() {
         for (c, command) in segment.commands.iter().enumerate() {
-            let mut touched = None;
+            let position = (s as u32, c as u32);
+            let device = command.work.reads_on().unwrap_or(segment.device);
+            let passes = nodes.get(command.node as usize).map_or(1, |n| n.cost.passes());
             command.work.for_each_touch(&mut |loc, access| {
-                if loc.place == place {
-                    touched = Some(command.work.reads_on().unwrap_or(segment.device));
-                    let passes = nodes.get(command.node as usize).map_or(1, |n| n.cost.passes());
-                    io.reads = io.reads.saturating_add(if access.reads().is_empty() { 0 } else { passes });
-                    io.writes += u32::from(!access.writes().is_empty());
-                }
-            });
-            if let Some(device) = touched {
-                let at = (s as u32, c as u32);
-                io.first = io.first.min(at);
-                io.last = io.last.max(at);
+                let Some(io) = at.get(&loc.place).and_then(|&i| ios.get_mut(i)) else { return };
+                io.reads = io.reads.saturating_add(if access.reads().is_empty() { 0 } else { passes });
+                io.writes += u32::from(!access.writes().is_empty());
+                io.first = io.first.min(position);
+                io.last = io.last.max(position);
                 if let Err(i) = io.devices.binary_search(&device) {
                     io.devices.insert(i, device);
                 }
-            }
+            });
         }
     }
-    io
+    ios
 }

@@ -138,6 +138,8 @@ impl Boundary<'_> {
         for (n, node) in self.flow.nodes.iter().enumerate().filter(|(n, _)| alias[*n].is_none()) {
             producer.extend(node.outputs.iter().map(|&v| (v, devices[n])));
         }
+        let mut members = vec![0u32; self.class.len()];
+        self.class.iter().for_each(|&root| members[root] += 1);
         for (root, mut readers) in std::mem::take(&mut self.reads) {
             // An input is where the first device that can use host memory has it.
             let shares = |d: &u32| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some());
@@ -153,7 +155,7 @@ impl Boundary<'_> {
             let leaves = readers.keys().any(|d| self.shares(from, *d));
             let keeps = made.is_some() && self.behind_a_bus(from) && !own.is_empty() && leaves;
             let mut outside = root;
-            if keeps && bytes >= WORTH_A_COPY && self.class.iter().filter(|c| **c == root).count() == 1 {
+            if keeps && bytes >= WORTH_A_COPY && members[root] == 1 {
                 outside = self.copy(root, Carrier::Device(from), from);
             }
             for (to, uses) in readers {

@@ -4,7 +4,7 @@
 //! become outputs of the one node; the rest is never stored. Two groups are joined only where no path leads from one to the
 //! other through a third node, which would then have to run both before and after them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::flow::{Flow, FlowNode, ValueId};
@@ -22,14 +22,20 @@ pub struct ChainLimits {
     pub exprs: usize,
 }
 
-/// Nodes visited in search of a path between two groups before they are left apart.
+/// Edges followed in search of a path between two groups before they are left apart.
 const SEARCHED: usize = 4096;
+/// Edges followed for all groups of a graph: beyond them nothing more is joined.
+const SEARCHED_IN_ALL: usize = 1 << 26;
 
 /// Makes chains of `flow`'s pointwise nodes; `devices` says where each node will run. Returns how many nodes went
 /// into others.
 pub fn fuse_chains(flow: &mut Flow, devices: &[u32], limits: ChainLimits, programs: &Programs) -> usize {
+    if !is_in_order(flow) {
+        return 0;
+    }
     let mut groups = Groups::new(flow, devices, limits);
     for n in 0..flow.nodes.len() {
+        groups.begin(n);
         if let Some(member) = groups.members[n].as_ref() {
             for v in member.reads.clone() {
                 if let Some(p) = groups.producer[v] {
@@ -50,6 +56,18 @@ pub fn fuse_chains(flow: &mut Flow, devices: &[u32], limits: ChainLimits, progra
     before - flow.nodes.len()
 }
 
+/// Whether every node comes behind those that make what it reads and those it waits for.
+fn is_in_order(flow: &Flow) -> bool {
+    let mut made = vec![true; flow.values.len()];
+    flow.nodes.iter().flat_map(|n| &n.outputs).for_each(|&v| made[v] = false);
+    flow.nodes.iter().enumerate().all(|(n, node)| {
+        let ready =
+            node.inputs.iter().flatten().all(|&v| made[v]) && node.control_deps.iter().all(|&d| d < n);
+        node.outputs.iter().for_each(|&v| made[v] = true);
+        ready
+    })
+}
+
 /// What is known of a node that can be part of a chain.
 struct Member {
     /// Values it reads that are not built in.
@@ -65,10 +83,18 @@ struct Groups<'a> {
     members: Vec<Option<Member>>,
     producer: Vec<Option<usize>>,
     users: Vec<Vec<usize>>,
+    /// The nodes that wait for each node by its control dependencies.
+    waiting: Vec<Vec<usize>>,
     is_output: Vec<bool>,
     /// The group of each node: its first node.
     group: Vec<usize>,
     of: BTreeMap<usize, Vec<usize>>,
+    /// How many nodes were looked at: those behind them are in no group with others.
+    begun: usize,
+    /// A number for each group that is above those of all groups before it. Known of nodes that were looked at.
+    level: Vec<u32>,
+    /// Edges that may still be followed.
+    left: usize,
 }
 
 /// One group as a node.
@@ -85,10 +111,39 @@ impl<'a> Groups<'a> {
         }
         let mut is_output = vec![false; flow.values.len()];
         flow.outputs.iter().for_each(|(_, v)| is_output[*v] = true);
-        let members: Vec<Option<Member>> = (0..flow.nodes.len()).map(|n| member(flow, n)).collect();
+        let members: Vec<Option<Member>> = (0..flow.nodes.len()).map(|n| member(flow, n, limits)).collect();
         let of = (0..flow.nodes.len()).filter(|&n| members[n].is_some()).map(|n| (n, vec![n])).collect();
         let (users, group) = (flow.users(), (0..flow.nodes.len()).collect());
-        Groups { flow, devices, limits, members, producer, users, is_output, group, of }
+        let mut waiting = vec![Vec::new(); flow.nodes.len()];
+        for (n, node) in flow.nodes.iter().enumerate() {
+            node.control_deps.iter().for_each(|&d| waiting[d].push(n));
+        }
+        let level = vec![0; flow.nodes.len()];
+        Groups {
+            flow,
+            devices,
+            limits,
+            members,
+            producer,
+            users,
+            waiting,
+            is_output,
+            group,
+            of,
+            begun: 0,
+            level,
+            left: SEARCHED_IN_ALL,
+        }
+    }
+
+    /// Looks at node `n`, the one behind those that were looked at.
+    fn begin(&mut self, n: usize) {
+        self.begun = n + 1;
+        let node = &self.flow.nodes[n];
+        let before = node.inputs.iter().flatten().filter_map(|&v| self.producer[v]);
+        let before = before.chain(node.control_deps.iter().copied());
+        let above = before.map(|p| self.level[self.group[p]] + 1);
+        self.level[n] = above.max().unwrap_or(0);
     }
 
     /// Joins the groups of `a` and `b` where that is possible.
@@ -105,17 +160,20 @@ impl<'a> Groups<'a> {
         let mut all: Vec<usize> = first.iter().chain(second).copied().collect();
         all.sort_unstable();
         let exprs: usize = all.iter().filter_map(|&n| self.members[n].as_ref()).map(|m| m.exprs).sum();
-        let (reads, writes) = self.ends(&all);
-        if exprs > self.limits.exprs
-            || reads.len() + writes.len() > self.limits.bindings
-            || self.is_reached(a, b)
-        {
+        if exprs > self.limits.exprs {
             return;
         }
+        let (reads, writes) = self.ends(&all);
+        if reads.len() + writes.len() > self.limits.bindings {
+            return;
+        }
+        let (low, high) = if self.level[a] <= self.level[b] { (a, b) } else { (b, a) };
         let to = a.min(b);
-        all.iter().for_each(|&n| self.group[n] = to);
-        self.of.remove(&a.max(b));
-        self.of.insert(to, all);
+        if self.raise(low, high, to) {
+            all.iter().for_each(|&n| self.group[n] = to);
+            self.of.remove(&a.max(b));
+            self.of.insert(to, all);
+        }
     }
 
     /// What a group of these nodes reads and writes.
@@ -132,39 +190,92 @@ impl<'a> Groups<'a> {
         (reads, writes.collect())
     }
 
-    /// Whether a path leads from group `a` or `b` to one of them through other nodes.
-    fn is_reached(&self, a: usize, b: usize) -> bool {
-        let ends = [a, b];
-        let mut seen = BTreeSet::new();
-        let mut stack: Vec<usize> =
-            ends.iter().flat_map(|g| self.before(*g)).filter(|g| !ends.contains(g)).collect();
-        while let Some(g) = stack.pop() {
-            if ends.contains(&g) {
-                return true;
-            }
-            if seen.insert(g) {
-                stack.extend(self.before(g));
-            }
-            if seen.len() > SEARCHED {
-                return true;
-            }
-        }
-        false
+    /// Gives the group `to` that `low` and `high` would make a level, and those behind it higher ones. Nothing changes
+    /// where a path leads from `low` to `high` through other nodes, or finding out takes too long; none leads back,
+    /// because levels rise.
+    fn raise(&mut self, low: usize, high: usize, to: usize) -> bool {
+        let mut edges = SEARCHED.min(self.left);
+        let given = edges;
+        let raised = self.level_of_both(low, high, &mut edges).and_then(|level| {
+            let above = self.levels_behind([low, high], level, &mut edges)?;
+            Some((level, above))
+        });
+        self.left -= given - edges;
+        let Some((level, above)) = raised else { return false };
+        above.into_iter().for_each(|(g, level)| self.level[g] = level);
+        self.level[to] = level;
+        true
     }
 
-    /// The groups that must run before group `g`; nodes of no group stand for themselves.
-    fn before(&self, g: usize) -> Vec<usize> {
-        let nodes = self.of.get(&g).map_or(std::slice::from_ref(&g), Vec::as_slice);
-        let mut before: Vec<usize> = Vec::new();
-        for &n in nodes {
+    /// A level for `low` and `high` as one group; `None` where a path leads from one to the other.
+    fn level_of_both(&self, low: usize, high: usize, edges: &mut usize) -> Option<u32> {
+        let floor = self.level[low];
+        let mut level = floor;
+        let mut seen = HashSet::new();
+        let mut stack: Vec<usize> = Vec::new();
+        self.each_before(high, &mut |g| {
+            *edges = edges.checked_sub(1)?;
+            if g != low {
+                level = level.max(self.level[g] + 1);
+                stack.push(g);
+            }
+            Some(())
+        })?;
+        while let Some(g) = stack.pop() {
+            // What is no higher than `low` has nothing of it before it.
+            if self.level[g] > floor && seen.insert(g) {
+                self.each_before(g, &mut |p| {
+                    *edges = edges.checked_sub(1)?;
+                    stack.push(p);
+                    (p != low).then_some(())
+                })?;
+            }
+        }
+        Some(level)
+    }
+
+    /// The levels that groups behind `groups` must have where these are at `level`.
+    fn levels_behind(
+        &self,
+        groups: [usize; 2],
+        level: u32,
+        edges: &mut usize,
+    ) -> Option<HashMap<usize, u32>> {
+        let [low, _] = groups;
+        let mut above: HashMap<usize, u32> = HashMap::new();
+        // What is behind `high` is above it already.
+        let mut stack: Vec<(usize, u32)> =
+            Some((low, level)).filter(|_| level > self.level[low]).into_iter().collect();
+        while let Some((g, level)) = stack.pop() {
+            for &n in self.of.get(&g).map_or(std::slice::from_ref(&g), Vec::as_slice) {
+                let users = self.flow.nodes[n].outputs.iter().map(|&v| &self.users[v]);
+                let behind = users.chain([&self.waiting[n]]);
+                let behind = behind.flat_map(|users| &users[..users.partition_point(|u| *u < self.begun)]);
+                for user in behind.map(|u| self.group[*u]) {
+                    *edges = edges.checked_sub(1)?;
+                    let known = above.get(&user).copied().unwrap_or(self.level[user]);
+                    if known <= level && !groups.contains(&user) && user != g {
+                        above.insert(user, level + 1);
+                        stack.push((user, level + 1));
+                    }
+                }
+            }
+        }
+        Some(above)
+    }
+
+    /// Calls `f` with the groups that must run before group `g`, nodes of no group standing for themselves, until it
+    /// returns `None`.
+    fn each_before(&self, g: usize, f: &mut dyn FnMut(usize) -> Option<()>) -> Option<()> {
+        for &n in self.of.get(&g).map_or(std::slice::from_ref(&g), Vec::as_slice) {
             let node = &self.flow.nodes[n];
             let read = node.inputs.iter().flatten().filter_map(|&v| self.producer[v]);
-            before.extend(read.chain(node.control_deps.iter().copied()).map(|p| self.group[p]));
+            for p in read.chain(node.control_deps.iter().copied()).map(|p| self.group[p]).filter(|p| *p != g)
+            {
+                f(p)?;
+            }
         }
-        before.sort_unstable();
-        before.dedup();
-        before.retain(|other| *other != g);
-        before
+        Some(())
     }
 
     /// The group of `nodes` as one node; `None` where its kernel cannot be made.
@@ -223,19 +334,23 @@ impl<'a> Groups<'a> {
 
 /// The one element of a value that is known before the run.
 fn built_in(flow: &Flow, v: ValueId, desc: &mut PointwiseDesc) -> Option<ExprId> {
-    match flow.values[v].constant.as_ref()?.as_slice::<f32>().ok()? {
+    let constant = flow.values[v].constant.as_ref().filter(|c| c.shape().elements() == 1)?;
+    match constant.as_slice::<f32>().ok()? {
         [one] => desc.constant(*one).ok(),
         _ => None,
     }
 }
 
 /// Node `n` as part of a chain; `None` where it cannot be one.
-fn member(flow: &Flow, n: usize) -> Option<Member> {
+fn member(flow: &Flow, n: usize, limits: ChainLimits) -> Option<Member> {
     let node = &flow.nodes[n];
     let &[out] = &node.outputs[..] else { return None };
     let value = &flow.values[out];
     let plain = value.scope == StorageScope::Buffer && value.info.dtype == DType::F32;
     if !plain || value.info.elements() == 0 {
+        return None;
+    }
+    if node.inputs.len() > limits.exprs {
         return None;
     }
     // Which inputs the expression needs, tried on inputs of one shape.
@@ -306,6 +421,8 @@ fn replace(flow: &mut Flow, made: Vec<Made>) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::graph::{GraphBuilder, TensorId, TensorInfo};
     use crate::ops::reduce::{Reduce, ReduceKind};
@@ -386,6 +503,65 @@ mod tests {
         });
         let names = fused(&mut flow, LIMITS);
         assert_eq!(names.iter().filter(|name| **name == "Pointwise").count(), 1, "{names:?}");
+    }
+
+    proptest! {
+        /// Whatever is joined, an order is left in which producers come first.
+        #[test]
+        fn joined_groups_never_wait_for_each_other(
+            nodes in prop::collection::vec((0u8..4, 0usize..8, 0usize..8, 0usize..12), 2..60),
+            exprs in 3usize..20,
+        ) {
+            let mut g = GraphBuilder::new("g");
+            let mut values = vec![g.input("x", DType::F32, [4.into(), 6.into()])];
+            for &(kind, a, b, dep) in &nodes {
+                let [a, b] = [a, b].map(|back| values[values.len().saturating_sub(1 + back)]);
+                let y = match kind {
+                    0 => g.op(ops::mul(), &[a, b]),
+                    1 => g.op(ops::unary(UnaryOp::Abs), &[a]),
+                    2 => g.op(ops::unary(UnaryOp::Softplus), &[a]),
+                    _ => g.op(row_mean(), &[a]),
+                };
+                if let Some(dep) = values.len().checked_sub(1 + dep).filter(|_| dep < 3)
+                    && let (Some(node), Some(before)) = (g.producer(y), g.producer(values[dep]))
+                {
+                    g.control_dep(node, before);
+                }
+                values.push(y);
+            }
+            for (i, y) in values.iter().enumerate().skip(1).step_by(3) {
+                g.output(format!("y{i}"), *y);
+            }
+            g.output("last", *values.last().unwrap());
+            let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
+            let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+            let plain = flow.nodes.len();
+            let names = fused(&mut flow, ChainLimits { exprs, ..LIMITS });
+            prop_assert!(names.len() <= plain);
+        }
+    }
+
+    /// A value that every later node reads, and a mask that joins what is far apart.
+    #[test]
+    fn chains_of_a_long_graph_are_those_of_a_short_one() {
+        let count = |layers: usize| {
+            let mut flow = flow(|g, x| {
+                let mask = g.op(ops::unary(UnaryOp::Neg), &[x]);
+                let mut y = x;
+                for _ in 0..layers {
+                    let a = g.op(ops::mul(), &[y, mask]);
+                    let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
+                    y = g.op(row_mean(), &[b]);
+                    y = g.op(ops::mul(), &[y, x]);
+                }
+                vec![y]
+            });
+            let devices = vec![0; flow.nodes.len()];
+            fuse_chains(&mut flow, &devices, LIMITS, &Programs::new())
+        };
+        let per_layer = (count(12) - count(4)) / 8;
+        assert!(per_layer >= 2, "{per_layer}");
+        assert_eq!(count(3000) - count(2000), 1000 * per_layer);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::arena::{Request, pack, tvm_rule};
-use super::barriers::io;
+use super::barriers::ios;
 use super::boundary::{Carrier, cross};
 use super::draft::is_alias;
 use super::flow::{Flow, FlowNode, ValueId, node_error};
@@ -150,8 +150,8 @@ impl Compiler<'_> {
         let mut plan = emit.emit()?;
         plan.report.crossings = crossings;
         plan.report.foreign = self.options.foreign.iter().cloned().collect();
-        plan.report.graph_nodes = self.graph.nodes().len();
-        plan.report.fused = fused;
+        plan.report.graph_nodes = self.graph.nodes().len() + self.graph.settled;
+        plan.report.fused = fused + self.graph.absorbed;
         plan.report.halved = halved;
         plan.report.images = images;
         order_segments(&mut plan, &|place| (place, 0));
@@ -251,6 +251,8 @@ pub(super) struct Emitter<'a> {
     cut: &'a Cut,
     needs: &'a Needs,
     pub(super) storage: Storage,
+    /// The device of each of the copies of `storage`.
+    copied_on: Vec<u32>,
     /// The steps that touch each class.
     touched: HashMap<ValueId, BTreeSet<u32>>,
     pub(super) life: HashMap<ValueId, Life>,
@@ -305,8 +307,8 @@ impl<'a> Emitter<'a> {
             }
         }
         // Copies into outputs run after everything else.
-        for &(_, v) in &storage.copies {
-            let device = copied_on(flow, lowered, &storage, v, compiler.options.device);
+        let copied_on = copied_on(flow, lowered, &storage, compiler.options.device);
+        for (&(_, v), &device) in storage.copies.iter().zip(&copied_on) {
             life.entry(storage.root(v)).or_default().touch(order.len() as u32, device);
         }
         let touched = steps_of(order, flow, steps, &|v| storage.root(v));
@@ -318,6 +320,7 @@ impl<'a> Emitter<'a> {
             cut,
             needs,
             storage,
+            copied_on,
             touched,
             life,
             placed: HashMap::new(),
@@ -408,7 +411,7 @@ impl<'a> Emitter<'a> {
                 bytes: packing.peak,
                 lower_bound: packing.lower_bound,
                 tvm_bytes: tvm_rule(&raw).aligned_total(&raw),
-                naive_bytes: raw.iter().map(|r| r.bytes).sum(),
+                naive_bytes: raw.iter().map(|r| r.bytes).fold(0, u64::saturating_add),
                 ranges: raw.len(),
             });
         }
@@ -445,11 +448,11 @@ impl<'a> Emitter<'a> {
             segment_of[n] = Some(segments.len() as u32 - 1);
             self.order_by_control(n, &segment_of, &mut segments);
         }
-        for (o, v) in self.storage.copies.clone() {
+        let copies = self.storage.copies.clone().into_iter().zip(self.copied_on.clone());
+        for ((o, v), device) in copies {
             let info = &self.flow.values[v].info;
             let bytes = info.bytes() as u64;
             let node = nodes.len() as u32;
-            let device = copied_on(self.flow, self.lowered, &self.storage, v, self.compiler.options.device);
             let mut works = Vec::new();
             if bytes > 0 {
                 let src = self.loc(v, device)?;
@@ -482,14 +485,18 @@ impl<'a> Emitter<'a> {
         let flow = self.flow;
         let inputs = flow.inputs.iter().enumerate().map(|(i, &v)| {
             let value = &flow.values[v];
-            io(&segments, &report.nodes, Place::Input(i as u32), value.name.clone(), value.info.clone())
+            (Place::Input(i as u32), value.name.clone(), value.info.clone())
         });
-        let outputs = flow.outputs.iter().enumerate().map(|(o, (name, v))| {
-            io(&segments, &report.nodes, Place::Output(o as u32), name.clone(), flow.values[*v].info.clone())
-        });
+        let outputs = flow
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(o, (name, v))| (Place::Output(o as u32), name.clone(), flow.values[*v].info.clone()));
+        let mut inputs = ios(&segments, &report.nodes, inputs.chain(outputs));
+        let outputs = inputs.split_off(flow.inputs.len());
         Ok(Plan {
-            inputs: inputs.collect(),
-            outputs: outputs.collect(),
+            inputs,
+            outputs,
             kernels: self.kernels,
             constants: self.constants,
             arenas: self.arenas,
@@ -714,11 +721,18 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// The device that copies value `v` into an output: the one that made it.
-fn copied_on(flow: &Flow, lowered: &[Lowering1], storage: &Storage, v: ValueId, otherwise: u32) -> u32 {
-    let root = storage.root(v);
-    let maker = flow.nodes.iter().position(|node| node.outputs.contains(&root));
-    maker.and_then(|n| lowered.get(n)).map_or(otherwise, |l| l.device)
+/// For each output that is written by a copy the device that copies: the one that made it.
+fn copied_on(flow: &Flow, lowered: &[Lowering1], storage: &Storage, otherwise: u32) -> Vec<u32> {
+    if storage.copies.is_empty() {
+        return Vec::new();
+    }
+    let mut maker: Vec<Option<u32>> = vec![None; flow.values.len()];
+    for (node, lowered) in flow.nodes.iter().zip(lowered) {
+        for &v in &node.outputs {
+            maker[v].get_or_insert(lowered.device);
+        }
+    }
+    storage.copies.iter().map(|&(_, v)| maker[storage.root(v)].unwrap_or(otherwise)).collect()
 }
 
 /// Adds commands to the last segment.

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::PlanError;
-use crate::graph::{Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo};
-use crate::kernel::{NativeArg, NativeArgs};
+use crate::graph::{
+    Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo, WEIGHT_BYTES,
+};
+use crate::kernel::{KernelError, NativeArg, NativeArgs};
 use crate::limits;
+use crate::memory::host::HostRegion;
 use crate::memory::image::ImageDesc;
 use crate::ops::control::Control;
 use crate::ops::{Fact, OpCx, OpError, Operator};
@@ -57,8 +60,36 @@ pub struct Flow {
     pub outputs: Vec<(String, ValueId)>,
     /// Values that lie in images.
     pub images: BTreeMap<ValueId, ImageDesc>,
+    /// Bytes of constants, and of those that were computed, and the operations that took.
+    pub known: Known,
     /// Control dependencies were more than [`limits::MAX_DEPENDENCIES`]: some are missing, and there is no plan of it.
     pub overgrown: bool,
+}
+
+/// What computing constants took. It is in proportion to the constants that were there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Bytes of the model's constants.
+    pub given: u64,
+    /// Bytes of those that were computed.
+    pub made: u64,
+    /// Operations.
+    pub work: u64,
+}
+
+impl Known {
+    /// Counts a constant of so many bytes and operations; whether it may be computed.
+    fn add(&mut self, bytes: u64, work: u64) -> bool {
+        let made = self.made.saturating_add(bytes);
+        let work = self.work.saturating_add(work);
+        let most = limits::MAX_ALL_FOLDED_BYTES.saturating_add(self.given.saturating_mul(8));
+        let fits =
+            made <= most && work <= limits::MAX_FOLDED_WORK.saturating_add(self.given.saturating_mul(64));
+        if fits {
+            (self.made, self.work) = (made, work);
+        }
+        fits
+    }
 }
 
 /// What is known of the graph's inputs in one specialization.
@@ -157,6 +188,9 @@ impl Flow {
             return Ok(false);
         }
         let cx = self.cx(n);
+        if !self.known.add(bytes as u64, node.op.cost(&cx).flops) {
+            return Ok(false);
+        }
         let kernel = match node.op.cpu(&cx) {
             Ok(kernel) => kernel,
             Err(OpError::Unsupported { .. }) => return Ok(false),
@@ -182,32 +216,59 @@ pub fn evaluate(
     op: &dyn Operator,
     cx: &OpCx,
     kernel: &crate::kernel::NativeKernel,
-) -> Result<Vec<Tensor>, crate::kernel::KernelError> {
+) -> Result<Vec<Tensor>, KernelError> {
     let by_value = op.value_inputs();
-    let mut results = Vec::with_capacity(cx.outputs().len());
-    let mut buffers: Vec<Vec<u128>> =
-        cx.outputs().iter().map(|o| vec![0u128; o.bytes().div_ceil(16)]).collect();
-    let mut args: Vec<NativeArg<'_>> = (0..cx.input_count())
-        .map(|i| match cx.value(i) {
-            Some(t) if !by_value.contains(&i) => NativeArg::Read(t.bytes()),
-            _ => NativeArg::Absent,
-        })
-        .collect();
+    // A large parameter may be kept only as a device reads it, and need not stay as it is.
+    let inputs: Vec<Option<Tensor>> = (0..cx.input_count())
+        .map(|i| cx.value(i).filter(|_| !by_value.contains(&i)).map(Tensor::unkept).transpose())
+        .collect::<Result<_, _>>()
+        .map_err(|error| KernelError::Value { what: error.to_string() })?;
+    let mut buffers: Vec<Buffer> = cx.outputs().iter().map(|o| Buffer::new(o.bytes())).collect();
+    let mut args: Vec<NativeArg<'_>> =
+        inputs.iter().map(|t| t.as_ref().map_or(NativeArg::Absent, |t| NativeArg::Read(t.bytes()))).collect();
     for (buffer, info) in buffers.iter_mut().zip(cx.outputs()) {
-        let bytes = bytemuck::cast_slice_mut::<u128, u8>(buffer);
-        args.push(NativeArg::Write(bytes.get_mut(..info.bytes()).unwrap_or(&mut [])));
+        let bytes = buffer.bytes();
+        args.push(NativeArg::Write(bytes.get_mut(..info.bytes()).unwrap_or_default()));
     }
     kernel.call(&mut NativeArgs::new(&mut args, &[]))?;
     drop(args);
-    for (buffer, info) in buffers.iter().zip(cx.outputs()) {
-        let bytes = bytemuck::cast_slice::<u128, u8>(buffer).get(..info.bytes()).unwrap_or(&[]);
-        let tensor = Tensor::build(info.clone(), |out| {
-            out.copy_from_slice(bytes);
-            Ok::<(), crate::kernel::KernelError>(())
-        })?;
-        results.push(tensor);
+    buffers.into_iter().zip(cx.outputs()).map(|(buffer, info)| buffer.into_tensor(info)).collect()
+}
+
+/// What an operator writes: large results in pages of their own, where they stay.
+enum Buffer {
+    Small(Vec<u128>),
+    Pages(HostRegion),
+}
+
+impl Buffer {
+    fn new(bytes: usize) -> Self {
+        // A texel view may round the end up.
+        let pages = (bytes >= WEIGHT_BYTES).then(|| HostRegion::new(bytes.next_multiple_of(16)).ok());
+        pages.flatten().map_or_else(|| Buffer::Small(vec![0; bytes.div_ceil(16)]), Buffer::Pages)
     }
-    Ok(results)
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Buffer::Small(words) => bytemuck::cast_slice_mut(words),
+            Buffer::Pages(region) => region.as_mut_slice(),
+        }
+    }
+
+    fn into_tensor(self, info: &TensorInfo) -> Result<Tensor, KernelError> {
+        let words = match self {
+            Buffer::Small(words) => words,
+            Buffer::Pages(region) => {
+                let tensor = Tensor::weight(info.clone(), region);
+                return tensor.map_err(|error| KernelError::Value { what: error.to_string() });
+            }
+        };
+        Tensor::build(info.clone(), |out| {
+            let bytes = bytemuck::cast_slice::<u128, u8>(&words).get(..out.len()).unwrap_or(&[]);
+            out.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
 }
 
 pub(super) fn node_error(node: &str, op: &dyn Operator, source: OpError) -> PlanError {
@@ -273,6 +334,7 @@ impl<'g> Walk<'g> {
         for (t, decl) in graph.tensors().iter().enumerate() {
             if let Origin::Constant(c) = &decl.origin {
                 value_of[t] = Some(flow.values.len());
+                flow.known.given = flow.known.given.saturating_add(c.info().bytes() as u64);
                 let (name, info, scope) = (decl.name.clone(), c.info().clone(), decl.scope);
                 flow.values.push(Value { name, info, constant: Some(c.clone()), scope });
             }
@@ -469,6 +531,28 @@ mod tests {
         let deps: Vec<(&str, &[usize])> =
             flow.nodes.iter().map(|n| (n.name.as_str(), &n.control_deps[..])).collect();
         assert_eq!(deps, [("first", &[][..]), ("last", &[0])]);
+    }
+
+    /// A small file may not make very much memory of constants.
+    #[test]
+    fn what_is_computed_is_bounded_for_all_nodes_together() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [1.into()]);
+        let one = g.constant("one", Tensor::new([1], &[1f32]).unwrap());
+        let mut sum = x;
+        for k in 0..40 {
+            // 16 MiB each.
+            let shape = g.constant(format!("s{k}"), Tensor::from_i64s(&[4 << 20]));
+            let large = g.op(Arc::new(crate::ops::shape_ops::Expand) as Arc<dyn Operator>, &[one, shape]);
+            sum = g.op(crate::ops::add(), &[sum, large]);
+        }
+        g.output("y", sum);
+        let info = TensorInfo::new(DType::F32, crate::shape::Shape::new([1]).unwrap());
+        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap();
+        let known: usize =
+            flow.values.iter().filter_map(|v| v.constant.as_ref()).map(|c| c.info().bytes()).sum();
+        assert!(known <= limits::MAX_ALL_FOLDED_BYTES as usize + 1000, "{known}");
+        assert_eq!(flow.nodes.len(), 40 + 24);
     }
 
     #[test]

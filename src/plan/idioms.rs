@@ -10,6 +10,8 @@ use crate::spirv::{ExprId, Indexing, PointwiseDesc};
 
 /// Operators of the longest spelling.
 const LONGEST: usize = 9;
+/// Operators behind one another that are looked through.
+const DEEPEST: usize = 2 * LONGEST;
 
 /// Replaces what is spelled out; how many functions were found.
 pub fn find_functions(flow: &mut Flow) -> usize {
@@ -73,20 +75,21 @@ impl Search<'_> {
     fn function(&self, x: ValueId) -> Option<Unary> {
         let mut desc = PointwiseDesc::new([Indexing::Full]);
         let mut known = HashMap::from([(x, desc.input(0).ok()?)]);
-        let y = self.expr(self.last, &mut desc, &mut known)?;
+        let y = self.expr((self.last, 0), &mut desc, &mut known)?;
         desc.output(y).ok()?;
         whole_function(&desc)
     }
 
+    /// The value of node `n`, which is `depth` nodes before the last one.
     fn expr(
         &self,
-        n: usize,
+        (n, depth): (usize, usize),
         desc: &mut PointwiseDesc,
         known: &mut HashMap<ValueId, ExprId>,
     ) -> Option<ExprId> {
         let node = &self.flow.nodes[n];
         let &[out] = &node.outputs[..] else { return None };
-        if known.len() > LONGEST || node.device != self.flow.nodes[self.last].device {
+        if known.len() > LONGEST || depth > DEEPEST || node.device != self.flow.nodes[self.last].device {
             return None;
         }
         let mut args = Vec::with_capacity(node.inputs.len());
@@ -94,13 +97,14 @@ impl Search<'_> {
             let constant = v.and_then(|v| self.flow.values[v].constant.as_ref());
             args.push(match (v, constant) {
                 (None, _) => desc.constant(0.0).ok()?,
+                (Some(_), Some(constant)) if constant.shape().elements() != 1 => return None,
                 (Some(_), Some(constant)) => match constant.as_slice::<f32>().ok()? {
                     [one] => desc.constant(*one).ok()?,
                     _ => return None,
                 },
                 (Some(v), None) => match known.get(v) {
                     Some(expr) => *expr,
-                    None if self.fits(*v) => self.expr(self.producer[*v]?, desc, known)?,
+                    None if self.fits(*v) => self.expr((self.producer[*v]?, depth + 1), desc, known)?,
                     None => return None,
                 },
             });
@@ -137,6 +141,23 @@ mod tests {
         assert_eq!(find_functions(&mut flow), 2);
         let names: Vec<&str> = flow.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Softplus", "Swish", "Mul", "Swish"]);
+    }
+
+    /// What is long before a product is not looked at.
+    #[test]
+    fn very_many_gates() {
+        const N: usize = 20_000;
+        let mut g = GraphBuilder::new("g");
+        let mut x = g.input("x", DType::F32, [4.into(), 5.into()]);
+        for _ in 0..N {
+            let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[x]);
+            x = g.op(ops::binary(BinaryOp::Mul), &[gate, x]);
+        }
+        g.output("y", x);
+        let info = TensorInfo::new(DType::F32, Shape::new([4, 5]).unwrap());
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        assert_eq!(find_functions(&mut flow), N);
+        assert_eq!(flow.nodes.len(), N);
     }
 
     #[test]

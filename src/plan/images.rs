@@ -14,6 +14,7 @@ use super::{Domain, Loc, Place, PlanError};
 use crate::backend::DeviceInfo;
 use crate::graph::{StorageScope, TensorInfo};
 use crate::memory::image::{Filter, ImageDesc, ImageRefusal, ImageRules, ImageView, Texel};
+use crate::ops::OpCx;
 use crate::ops::image::ImageCopy;
 
 /// An image of a plan.
@@ -119,6 +120,10 @@ struct Pass<'a> {
     wanted: &'a [u32],
     storage: Storage,
     producer: Vec<Option<(usize, usize)>>,
+    /// For each value that is wanted in an image, the nodes that read it and as which inputs.
+    readers: HashMap<ValueId, Vec<(usize, usize)>>,
+    /// The outputs of the flow that each such value is.
+    outputs: HashMap<ValueId, Vec<usize>>,
     /// The devices of the nodes that touch a class.
     touching: HashMap<ValueId, BTreeSet<u32>>,
     reports: Vec<ImageReport>,
@@ -138,13 +143,33 @@ impl<'a> Pass<'a> {
         let storage = Storage::new(flow, &alias);
         let mut producer = vec![None; flow.values.len()];
         let mut touching: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
+        let scoped = |v: &ValueId| flow.values[*v].scope != StorageScope::Buffer;
+        let mut outputs: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        for (o, (_, v)) in flow.outputs.iter().enumerate().filter(|(_, (_, v))| scoped(v)) {
+            outputs.entry(*v).or_default().push(o);
+        }
+        let mut readers: HashMap<ValueId, Vec<(usize, usize)>> = HashMap::new();
         for (n, node) in flow.nodes.iter().enumerate() {
+            for (i, v) in node.inputs.iter().enumerate().filter_map(|(i, v)| Some((i, v.filter(scoped)?))) {
+                readers.entry(v).or_default().push((n, i));
+            }
             node.outputs.iter().enumerate().for_each(|(o, &v)| producer[v] = Some((n, o)));
             for &v in node.inputs.iter().flatten().chain(&node.outputs).filter(|_| alias[n].is_none()) {
                 touching.entry(storage.root(v)).or_default().insert(wanted[n]);
             }
         }
-        Pass { flow, devices, wanted, storage, producer, touching, reports: Vec::new(), inserts: Vec::new() }
+        Pass {
+            flow,
+            devices,
+            wanted,
+            storage,
+            producer,
+            readers,
+            outputs,
+            touching,
+            reports: Vec::new(),
+            inserts: Vec::new(),
+        }
     }
 
     fn value(&mut self, v: ValueId) {
@@ -158,14 +183,15 @@ impl<'a> Pass<'a> {
         }
         let mut readers: BTreeMap<u32, Vec<(usize, usize)>> = BTreeMap::new();
         let mut refusal = None;
-        for (n, node) in self.flow.nodes.iter().enumerate() {
-            for (i, _) in node.inputs.iter().enumerate().filter(|(_, input)| **input == Some(v)) {
-                let d = self.wanted[n];
-                match describe(scope, &info, self.devices[d as usize]) {
-                    Ok(image) if self.reads(n, i, &image) => readers.entry(d).or_default().push((n, i)),
-                    Ok(_) => {}
-                    Err(error) => refusal = Some(error.to_string()),
+        let mut facts = None;
+        for (n, i) in self.readers.remove(&v).unwrap_or_default() {
+            let d = self.wanted[n];
+            match describe(scope, &info, self.devices[d as usize]) {
+                Ok(image) if self.reads((n, i), &image, &mut facts) => {
+                    readers.entry(d).or_default().push((n, i))
                 }
+                Ok(_) => {}
+                Err(error) => refusal = Some(error.to_string()),
             }
         }
         if readers.is_empty() {
@@ -192,9 +218,12 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn reads(&self, n: usize, i: usize, image: &ImageDesc) -> bool {
+    /// Whether node `n` reads its input `i` through an image; `facts` are those of the node that was asked for last.
+    fn reads(&self, (n, i): (usize, usize), image: &ImageDesc, facts: &mut Option<(usize, OpCx)>) -> bool {
         let device = self.devices[self.wanted[n] as usize];
-        self.flow.nodes[n].op.reads_image(&self.flow.cx(n), i, image, device)
+        let known = facts.take().filter(|(of, _)| *of == n);
+        let (_, cx) = facts.insert(known.unwrap_or_else(|| (n, self.flow.cx(n))));
+        self.flow.nodes[n].op.reads_image(cx, i, image, device)
     }
 
     /// Node `n` writes value `v` through an image: those that do not read it so get a copy, unless the bytes are
@@ -206,22 +235,17 @@ impl<'a> Pass<'a> {
         if alone && image.is_dense() && self.storage.backing(root) == Backing::Arena {
             return self.report(v, d, Some(image), false, None);
         }
-        let mut others: Vec<(usize, usize)> = Vec::new();
-        for (m, node) in self.flow.nodes.iter().enumerate() {
-            for (i, _) in node.inputs.iter().enumerate().filter(|(_, input)| **input == Some(v)) {
-                if self.wanted[m] != d || !self.reads(m, i, &image) {
-                    others.push((m, i));
-                }
-            }
-        }
-        let is_output = self.flow.outputs.iter().any(|(_, o)| *o == v);
-        let copied = is_output || !others.is_empty();
+        let mut others = self.readers.remove(&v).unwrap_or_default();
+        let mut facts = None;
+        others.retain(|&(m, i)| self.wanted[m] != d || !self.reads((m, i), &image, &mut facts));
+        let outputs = self.outputs.remove(&v).unwrap_or_default();
+        let copied = !outputs.is_empty() || !others.is_empty();
         if copied {
             let copy = self.copy(v, Some(n), d, "buffer");
             for (m, i) in others {
                 self.flow.nodes[m].inputs[i] = Some(copy);
             }
-            self.flow.outputs.iter_mut().filter(|(_, o)| *o == v).for_each(|(_, o)| *o = copy);
+            outputs.into_iter().for_each(|o| self.flow.outputs[o].1 = copy);
         }
         self.report(v, d, Some(image), copied, None);
     }

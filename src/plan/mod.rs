@@ -18,6 +18,7 @@ pub mod place;
 mod report;
 mod rewrite;
 mod segments;
+mod settle;
 mod split;
 mod storage;
 
@@ -34,6 +35,7 @@ pub use images::{ImageReport, PlannedImage};
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use rewrite::fuse;
 pub use segments::order_segments;
+pub use settle::settle;
 pub use split::{Feed, HostStep, Split, StepInput, choose, split};
 
 use std::collections::BTreeSet;

@@ -4,6 +4,9 @@ use super::PlanError;
 use super::flow::{Flow, drop_folded};
 use crate::ops::AbsorbedInput;
 
+/// No operator with more inputs is absorbed, which is not asked for each of them.
+const MOST_INPUTS: usize = 16;
+
 /// Lets operators absorb their only reader (bias, batch normalization, activation) until nothing changes.
 ///
 /// # Errors
@@ -47,6 +50,9 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
             continue;
         }
         let (a, b) = (&flow.nodes[first], &flow.nodes[next]);
+        if b.inputs.len() > MOST_INPUTS {
+            continue;
+        }
         // A node that is placed nowhere goes with the one before it.
         if b.device.is_some() && a.device != b.device || flow.values[out].scope != Default::default() {
             continue;

@@ -136,11 +136,14 @@ impl Parts<'_> {
         for (o, (_, id)) in head.outputs.iter().enumerate() {
             head_output.entry(*id).or_insert(o);
         }
+        let input_of: HashMap<TensorId, usize> =
+            graph.inputs.iter().enumerate().map(|(i, id)| (*id, i)).collect();
+        let step_of: HashMap<NodeId, usize> = self.steps.iter().enumerate().map(|(i, n)| (*n, i)).collect();
         let mut feed_of = |id: TensorId| -> Option<Feed> {
             match graph.tensor(id).origin {
-                Origin::Input => graph.inputs.iter().position(|i| *i == id).map(Feed::Input),
+                Origin::Input => input_of.get(&id).copied().map(Feed::Input),
                 Origin::Constant(_) => None,
-                Origin::Node { node, output } => match self.steps.iter().position(|s| *s == node) {
+                Origin::Node { node, output } => match step_of.get(&node).copied() {
                     Some(step) => Some(Feed::Step { step, output: output as usize }),
                     None if self.waits.contains(&node) => None,
                     None => {
@@ -180,7 +183,7 @@ impl Parts<'_> {
         tail.inputs.clear();
         tail.lazy_inputs.clear();
         tail.captured = 0;
-        let stays = |n: NodeId| self.waits.contains(&n) && !self.steps.contains(&n);
+        let stays = |n: NodeId| self.waits.contains(&n) && !step_of.contains_key(&n);
         let mut feeds = Vec::new();
         let kept: Vec<TensorId> = {
             let nodes = graph.nodes.iter().enumerate().filter(|(n, _)| stays(NodeId(*n as u32)));

@@ -16,7 +16,7 @@ use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
-use crate::plan::{PlanOptions, Precision};
+use crate::plan::{PlanOptions, Precision, settle};
 use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
@@ -268,6 +268,10 @@ impl SessionBuilder {
             store.unify(&mut graph)?;
         }
         overrides::check(&plan, &graph, devices.len())?;
+        settle(&mut graph, &plan);
+        if let Some(store) = &self.params {
+            store.unify(&mut graph)?;
+        }
         let placer = (self.placement == Placement::Auto).then(|| {
             let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();

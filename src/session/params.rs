@@ -1,6 +1,7 @@
 //! Parameters on devices, shared by every session that is given the same store.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::device::Device;
@@ -23,9 +24,9 @@ use crate::plan::{PlanError, PlannedConstant};
 /// were loaded apart. A parameter is held as long as a plan of a session reads it.
 #[derive(Debug, Default)]
 pub struct ParamStore {
-    held: Mutex<HashMap<Key, Weak<Param>>>,
+    held: Mutex<Living<Key, Param>>,
     /// Regions that parameters are read in, by context and address.
-    regions: Mutex<HashMap<(usize, usize), Weak<Buffer>>>,
+    regions: Mutex<Living<(usize, usize), Buffer>>,
     pub(super) known: Mutex<Known>,
 }
 
@@ -46,6 +47,35 @@ pub(super) struct Param {
     pub(super) buffer: Buffer,
 }
 
+/// Values that others hold. The places of dead ones are given up whenever as many again have come.
+#[derive(Debug)]
+struct Living<K, V> {
+    map: HashMap<K, Weak<V>>,
+    most: usize,
+}
+
+impl<K, V> Default for Living<K, V> {
+    fn default() -> Self {
+        Living { map: HashMap::new(), most: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> Living<K, V> {
+    const FEW: usize = 16;
+
+    fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.map.get(key).and_then(Weak::upgrade)
+    }
+
+    fn insert(&mut self, key: K, value: &Arc<V>) {
+        if self.map.len() >= self.most.max(Self::FEW) {
+            self.map.retain(|_, value| value.strong_count() > 0);
+            self.most = 2 * self.map.len();
+        }
+        self.map.insert(key, Arc::downgrade(value));
+    }
+}
+
 /// What a store holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ParamUsage {
@@ -64,7 +94,7 @@ impl ParamStore {
     /// What is held.
     pub fn usage(&self) -> ParamUsage {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let params: Vec<Arc<Param>> = held.values().filter_map(Weak::upgrade).collect();
+        let params: Vec<Arc<Param>> = held.map.values().filter_map(Weak::upgrade).collect();
         ParamUsage { count: params.len(), bytes: params.iter().map(|p| p.buffer.bytes()).sum() }
     }
 
@@ -76,7 +106,7 @@ impl ParamStore {
             layout: constant.packed.as_ref().map(|p| p.key),
         };
         let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = lock().get(&key).and_then(Weak::upgrade);
+        let found = lock().get(&key);
         if let Some(param) = found {
             return Ok(param);
         }
@@ -86,12 +116,11 @@ impl ParamStore {
             None => (None, upload(device, constant)?),
         };
         let mut held = lock();
-        if let Some(param) = held.get(&key).and_then(Weak::upgrade) {
+        if let Some(param) = held.get(&key) {
             return Ok(param);
         }
-        held.retain(|_, param| param.strong_count() > 0);
         let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: import, buffer });
-        held.insert(key, Arc::downgrade(&param));
+        held.insert(key, &param);
         // The device reads it: what nobody reads is given back.
         if let Some(place) = place {
             match &constant.packed {
@@ -140,12 +169,11 @@ impl ParamStore {
     fn import(&self, device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
         let key = (device.context.id(), Arc::as_ptr(region).addr());
         let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(whole) = regions.get(&key).and_then(Weak::upgrade) {
+        if let Some(whole) = regions.get(&key) {
             return Some(whole);
         }
         let whole = Arc::new(device.context.import_constant(region).ok()?);
-        regions.retain(|_, whole| whole.strong_count() > 0);
-        regions.insert(key, Arc::downgrade(&whole));
+        regions.insert(key, &whole);
         Some(whole)
     }
 }
@@ -190,4 +218,24 @@ fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> 
         }
     }
     Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_values_are_given_up() {
+        let mut living = Living::default();
+        let first = Arc::new(0);
+        living.insert(0, &first);
+        for key in 1..1000 {
+            living.insert(key, &Arc::new(key));
+            assert!(living.map.len() <= Living::<i32, i32>::FEW);
+        }
+        assert_eq!((living.get(&0), living.get(&999)), (Some(first), None));
+        let all: Vec<Arc<i32>> = (0..100).map(Arc::new).collect();
+        all.iter().enumerate().for_each(|(key, value)| living.insert(key as i32, value));
+        assert!((0..100).all(|key| living.get(&key).is_some()));
+    }
 }

@@ -125,7 +125,7 @@ fn repack(graph: &mut Graph, dropped: Vec<Tensor>) -> Result<Vec<(TensorIdentity
         let fresh: Vec<_> = distinct.iter().map(Tensor::identity).zip(fresh).collect();
         for tensor in constants(graph).filter(|t| is_in(t)) {
             let old = tensor.identity();
-            let new = fresh.iter().find(|(of, _)| *of == old);
+            let new = fresh.binary_search_by_key(&old, |(of, _)| *of).ok().and_then(|i| fresh.get(i));
             if let Some(new) = new.and_then(|(_, t)| t.reshaped(tensor.shape().clone()).ok()) {
                 *tensor = new;
             }

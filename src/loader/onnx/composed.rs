@@ -13,7 +13,7 @@ const OPERATORS: &[(&str, Compose)] = &[
     ("MatMulIntegerToFloat", integer_product),
     ("QGemm", gemm),
     ("QLinearAdd", |p| binary(p, "Add")),
-    ("QLinearAveragePool", |p| unary(p, "AveragePool")),
+    ("QLinearAveragePool", average_pool),
     ("QLinearConcat", concat),
     ("QLinearGlobalAveragePool", |p| unary(p, "GlobalAveragePool")),
     ("QLinearLeakyRelu", |p| unary(p, "LeakyRelu")),
@@ -26,6 +26,12 @@ const OPERATORS: &[(&str, Compose)] = &[
 fn find(domain: &str, op: &str) -> Option<Compose> {
     let found = OPERATORS.iter().find(|(name, _)| *name == op)?;
     (domain == "com.microsoft").then_some(found.1)
+}
+
+/// What takes the place of `node`.
+fn compose_of(node: &NodeProto) -> Option<Compose> {
+    let is_sum = node.domain == "com.microsoft" && node.op_type == "FusedConv" && node.input.len() > 3;
+    if is_sum { Some(summed_conv) } else { find(&node.domain, &node.op_type) }
 }
 
 /// Whether an operator is put together from others here.
@@ -51,12 +57,12 @@ fn expand_nodes(nodes: &mut Vec<NodeProto>, opset: i64) -> Result<(), LoadError>
     for graph in nodes.iter_mut().flat_map(|n| &mut n.attribute).filter_map(|a| a.g.as_mut()) {
         expand_nodes(&mut graph.node, opset)?;
     }
-    if !nodes.iter().any(|n| is_composed(&n.domain, &n.op_type)) {
+    if !nodes.iter().any(|n| compose_of(n).is_some()) {
         return Ok(());
     }
     let mut all = Vec::with_capacity(nodes.len());
     for node in std::mem::take(nodes) {
-        let Some(compose) = find(&node.domain, &node.op_type) else {
+        let Some(compose) = compose_of(&node) else {
             all.push(node);
             continue;
         };
@@ -165,6 +171,44 @@ fn ints_attr(name: &str, values: &[i64]) -> AttributeProto {
     AttributeProto { name: name.into(), r#type: kind::INTS, ints: values.to_vec(), ..Default::default() }
 }
 
+/// X, W, bias, and a summand in front of the activation.
+fn summed_conv(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    let conv = (0..3).map(|i| parts.input(i)).collect();
+    let sum = parts.add("Conv", conv, parts.attributes(&["activation", "activation_params"]));
+    let given = |i: usize| -> Result<Option<f32>, LoadErrorKind> {
+        Ok(parts.attribute("activation_params")?.and_then(|a| a.floats.get(i).copied()))
+    };
+    let (first, second) = (given(0)?, given(1)?);
+    let named = parts.attribute("activation")?.and_then(|a| a.s.as_deref()).unwrap_or_default();
+    let activation = String::from_utf8_lossy(named).into_owned();
+    let attribute = |name: &str, value: Option<f32>| value.map(|value| float_attr(name, value));
+    let attributes = match activation.as_str() {
+        "" => {
+            parts.finish("Add", vec![sum, parts.input(3)], Vec::new());
+            return Ok(());
+        }
+        "Relu" | "Tanh" | "Sigmoid" | "HardSwish" => Vec::new(),
+        "LeakyRelu" => attribute("alpha", first).into_iter().collect(),
+        "HardSigmoid" => attribute("alpha", first).into_iter().chain(attribute("beta", second)).collect(),
+        "Clip" => attribute("min", first).into_iter().chain(attribute("max", second)).collect(),
+        other => return Err(LoadErrorKind::unsupported(format!("the fused activation {other:?}"))),
+    };
+    let mut inputs = vec![parts.add("Add", vec![sum, parts.input(3)], Vec::new())];
+    // From opset 11 on the bounds are inputs.
+    if activation != "Clip" || parts.opset < 11 {
+        parts.finish(&activation, inputs, attributes);
+        return Ok(());
+    }
+    for bound in [first, second] {
+        inputs.push(match bound {
+            Some(bound) => parts.add("Constant", Vec::new(), vec![float_attr("value_float", bound)]),
+            None => String::new(),
+        });
+    }
+    parts.finish("Clip", inputs, Vec::new());
+    Ok(())
+}
+
 /// X, scale, zero point, scale of the output, zero point of the output.
 fn unary(parts: &mut Parts<'_>, op: &str) -> Result<(), LoadErrorKind> {
     if parts.int("channels_last", 0)? != 0 {
@@ -179,6 +223,25 @@ fn unary(parts: &mut Parts<'_>, op: &str) -> Result<(), LoadErrorKind> {
     let x = parts.dequantized(0);
     let y = parts.add(op, vec![x], parts.attributes(&["channels_last", "opset"]));
     parts.quantize(y, 3)
+}
+
+/// As [`unary`], but rounded with the zero point added, as onnxruntime does it here and nowhere else: halves go to the
+/// other side where the zero point is odd.
+fn average_pool(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
+    // Round is of opset 11.
+    if parts.opset < 11 || !parts.given(3) || !parts.given(4) || parts.int("channels_last", 0)? != 0 {
+        return unary(parts, "AveragePool");
+    }
+    let x = parts.dequantized(0);
+    let y = parts.add("AveragePool", vec![x], parts.attributes(&["channels_last"]));
+    let zero = parts.add("Cast", vec![parts.input(4)], vec![int_attr("to", data_type::FLOAT.into())]);
+    let y = parts.add("Div", vec![y, parts.input(3)], Vec::new());
+    let y = parts.add("Add", vec![y, zero.clone()], Vec::new());
+    let y = parts.add("Round", vec![y], Vec::new());
+    let y = parts.add("Sub", vec![y, zero], Vec::new());
+    let one = parts.add("Constant", Vec::new(), vec![float_attr("value_float", 1.0)]);
+    parts.finish("QuantizeLinear", vec![y, one, parts.input(4)], Vec::new());
+    Ok(())
 }
 
 /// A, scale, zero point, B, scale, zero point, scale of the output, zero point of the output.
@@ -382,6 +445,78 @@ mod tests {
         assert!(softmax(12).unwrap_err().contains("opset 12"));
         assert!(run(vec![node("QLinearSigmoid", &b, &["y"])], "y").unwrap_err().contains("zero point"));
         assert!(run(vec![node("QLinearConcat", &list[..4], &["y"])], "y").is_err());
+    }
+
+    #[test]
+    fn an_average_is_rounded_with_its_zero_point() {
+        // Means of 1 and 2, and of 3 and 4, in steps of 1: halves go to even numbers above the zero point or not.
+        let pool = |zero: &str| {
+            let inputs = ["pixels", "one", "nothing", "one", zero];
+            let mut fused = with(
+                node("QLinearAveragePool", &inputs, &["y"]),
+                vec![ints_attr("kernel_shape", &[1, 2]), ints_attr("strides", &[1, 2])],
+            );
+            fused.domain = "com.microsoft".into();
+            let mut m = model(graph(&[], vec![fused], &["y"]));
+            m.graph.as_mut().unwrap().initializer = vec![
+                initializer("pixels", data_type::UINT8, &[1, 1, 1, 4], &[1, 2, 3, 4]),
+                initializer("one", data_type::FLOAT, &[], &[4]),
+                initializer("nothing", data_type::UINT8, &[], &[0]),
+                initializer("odd", data_type::UINT8, &[], &[3]),
+                initializer("high", data_type::UINT8, &[], &[254]),
+            ];
+            m.opset_import[0].version = 17;
+            let graph = load_onnx_bytes(&m.encode_to_vec(), None).unwrap();
+            let mut session = Session::builder().graph(graph).device("cpu").build().unwrap();
+            session.run().unwrap();
+            session.get_output("y").unwrap().as_slice::<u8>().unwrap().to_vec()
+        };
+        assert_eq!(pool("nothing"), [2, 4]);
+        // 4.5 and 6.5.
+        assert_eq!(pool("odd"), [4, 6]);
+        assert_eq!(pool("high"), [255, 255]);
+    }
+
+    #[test]
+    fn a_convolution_adds_before_its_activation() {
+        // Three pixels of one channel times -2, and what is added.
+        let conv = |attributes: Vec<AttributeProto>| {
+            let mut fused = with(node("FusedConv", &["pixels", "by", "", "more"], &["y"]), attributes);
+            fused.domain = "com.microsoft".into();
+            let mut m = model(graph(&[], vec![fused], &["y"]));
+            let g = m.graph.as_mut().unwrap();
+            g.initializer = vec![
+                initializer("pixels", data_type::FLOAT, &[1, 1, 1, 3], &[4, 8, -4]),
+                initializer("by", data_type::FLOAT, &[1, 1, 1, 1], &[-8]),
+                initializer("more", data_type::FLOAT, &[1, 1, 1, 3], &[12, 4, 4]),
+            ];
+            m.opset_import[0].version = 17;
+            let graph = load_onnx_bytes(&m.encode_to_vec(), None).map_err(|e| e.to_string())?;
+            let mut session = Session::builder().graph(graph).device("cpu").build().unwrap();
+            session.run().map_err(|e| e.to_string())?;
+            Ok::<_, String>(session.get_output("y").unwrap().to_f32s().unwrap())
+        };
+        let named = |name: &str, given: &[f32]| {
+            let name = AttributeProto {
+                name: "activation".into(),
+                r#type: kind::STRING,
+                s: Some(name.as_bytes().to_vec()),
+                ..Default::default()
+            };
+            let given = AttributeProto {
+                name: "activation_params".into(),
+                r#type: kind::FLOATS,
+                floats: given.to_vec(),
+                ..Default::default()
+            };
+            vec![name, given]
+        };
+        assert_eq!(conv(Vec::new()).unwrap(), [1.0, -3.0, 3.0]);
+        assert_eq!(conv(named("Relu", &[])).unwrap(), [1.0, 0.0, 3.0]);
+        assert_eq!(conv(named("LeakyRelu", &[0.5])).unwrap(), [1.0, -1.5, 3.0]);
+        assert_eq!(conv(named("Clip", &[-1.0, 2.0])).unwrap(), [1.0, -1.0, 2.0]);
+        assert_eq!(conv(named("HardSigmoid", &[0.25, 0.5])).unwrap(), [0.75, 0.0, 1.0]);
+        assert!(conv(named("Sine", &[])).unwrap_err().contains("Sine"));
     }
 
     #[test]

@@ -64,7 +64,8 @@ pub fn fold_batch_norm(
     let folded_bias: Vec<f32> = (0..channels)
         .map(|c| ((bias.as_ref().map_or(0.0, |b| b[c]) - mean[c]) * factors[c] + shift[c]) as f32)
         .collect();
-    let source = w.as_slice::<f32>()?;
+    let whole = w.unkept().map_err(|error| OpError::unsupported(error.to_string()))?;
+    let source = whole.as_slice::<f32>()?;
     let weights = Tensor::build_weight(TensorInfo::new(w.dtype(), w.shape().clone()), |bytes| {
         let out: &mut [f32] = bytemuck::try_cast_slice_mut(bytes).map_err(|_| misfit())?;
         for (i, (o, v)) in out.iter_mut().zip(source).enumerate() {

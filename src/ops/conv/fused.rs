@@ -1,4 +1,4 @@
-//! com.microsoft's FusedConv: a convolution with its activation.
+//! com.microsoft's FusedConv: a convolution with its activation. The loader takes one with a summand apart.
 
 use std::sync::Arc;
 

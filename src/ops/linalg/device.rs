@@ -173,7 +173,7 @@ impl Product {
             m: dims.m,
             n: dims.n,
             k: dims.k,
-            pairs: dims.pairs.clone(),
+            pairs: dims.pairs.listed()?,
             a: Source::input(cx, 0, dims.m, dims.k, false)?,
             b: Source::input(cx, 1, dims.k, dims.n, false)?,
             c: None,

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::device::{Product, Source};
 use super::gemm_op;
-use super::matmul::Dims;
+use super::matmul::{Dims, Pairs};
 use super::product::{Mat, Threads, product};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
@@ -73,7 +73,7 @@ impl FusedMatMul {
         };
         if self.swaps(cx, 0)? && dims.m != rows {
             // Rows of a transposed A are no neighbours: one product for each matrix after all.
-            dims.pairs = (0..dims.m / rows.max(1)).map(|i| (i, 0)).collect();
+            dims.pairs = Pairs::rows(dims.m / rows.max(1));
             dims.m = rows;
         }
         Ok(dims)
@@ -148,7 +148,8 @@ impl RealKernel for Run {
             true => Mat::transposed(data, rows),
             false => Mat::rows(data, cols),
         };
-        y.par_chunks_mut(m * n).zip(pairs).try_for_each(|(y, &(i, j))| {
+        y.par_chunks_mut(m * n).enumerate().try_for_each(|(at, y)| {
+            let (i, j) = pairs.at(at);
             let left = mat(&a[i * m * k..], self.swaps[0], m, k);
             let right = mat(&b[j * k * n..], self.swaps[1], k, n);
             product([m, n, k], left, right, y, n, false, Threads::All)?;

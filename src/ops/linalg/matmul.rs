@@ -48,7 +48,7 @@ pub(crate) struct Dims {
     /// Sizes of the batch axes of the output.
     pub batch: Shape,
     /// For every product, the matrix of A and of B that it reads.
-    pub pairs: Vec<(usize, usize)>,
+    pub pairs: Pairs,
     /// The output.
     pub output: Shape,
 }
@@ -86,7 +86,10 @@ impl Dims {
             dims.push(n);
         }
         let output = Shape::new(dims)?;
-        let pairs = if output.elements() == 0 { Vec::new() } else { pairs(&batch, &a_batch, &b_batch)? };
+        let pairs = match output.elements() {
+            0 => Pairs::default(),
+            _ => Pairs::broadcast(&batch, &a_batch, &b_batch)?,
+        };
         Ok(Dims { m, n, k, batch, pairs, output }.folded(&a_batch, &b_batch))
     }
 
@@ -95,7 +98,7 @@ impl Dims {
         if b_batch.elements() == 1 && a_batch.elements() == self.batch.elements() && !self.pairs.is_empty() {
             self.m *= self.pairs.len();
             self.batch = Shape::scalar();
-            self.pairs = vec![(0, 0)];
+            self.pairs = Pairs::rows(1);
         }
         self
     }
@@ -106,21 +109,68 @@ impl Dims {
     }
 }
 
-fn pairs(batch: &Shape, a: &Shape, b: &Shape) -> Result<Vec<(usize, usize)>, OpError> {
-    let (a, b, strides) = (a.broadcast_strides(batch)?, b.broadcast_strides(batch)?, batch.strides());
-    let count = batch.elements();
-    let mut pairs = Vec::new();
-    // An output without memory yet may be of any size.
-    pairs.try_reserve_exact(count).map_err(|_| {
-        OpError::unsupported(format!("{count} products of matrices, too many for this machine"))
-    })?;
-    pairs.extend((0..count).map(|i| {
-        let at = |own: &[usize]| {
-            batch.iter().zip(&strides).zip(own).map(|((d, s), own)| i / s % d * own).sum::<usize>()
-        };
-        (at(&a), at(&b))
-    }));
-    Ok(pairs)
+/// For every product of a batch the matrix of A and of B that it reads: computed from strides, so that a batch of any
+/// size takes no memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pairs {
+    count: usize,
+    /// Of each axis that is not 1: its stride and size in the batch, and its strides in matrices of A and of B.
+    axes: Vec<[usize; 4]>,
+}
+
+impl Pairs {
+    /// Product `i` reads matrix `i` of A and the only one of B.
+    pub(crate) fn rows(count: usize) -> Pairs {
+        Pairs { count, axes: if count > 1 { vec![[1, count, 1, 0]] } else { Vec::new() } }
+    }
+
+    fn broadcast(batch: &Shape, a: &Shape, b: &Shape) -> Result<Pairs, OpError> {
+        let (a, b, strides) = (a.broadcast_strides(batch)?, b.broadcast_strides(batch)?, batch.strides());
+        let mut axes: Vec<[usize; 4]> = Vec::with_capacity(batch.rank());
+        for (((&size, &stride), &a), &b) in batch.iter().zip(&strides).zip(&a).zip(&b) {
+            match axes.last_mut() {
+                _ if size == 1 => {}
+                // Both go on over the end of this axis as before.
+                Some(outer) if outer[2] == a * size && outer[3] == b * size => {
+                    *outer = [stride, outer[1] * size, a, b];
+                }
+                _ => axes.push([stride, size, a, b]),
+            }
+        }
+        Ok(Pairs { count: batch.elements(), axes })
+    }
+
+    /// How many products there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The matrices of product `i`.
+    pub(crate) fn at(&self, i: usize) -> (usize, usize) {
+        self.axes.iter().fold((0, 0), |(x, y), [stride, size, a, b]| {
+            let at = i / stride % size;
+            (x + at * a, y + at * b)
+        })
+    }
+
+    /// The matrices of every product.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (usize, usize)> + ExactSizeIterator + '_ {
+        (0..self.count).map(|i| self.at(i))
+    }
+
+    /// All of them, for a device, which is given no more than it may have commands for.
+    pub(crate) fn listed(&self) -> Result<Vec<(usize, usize)>, OpError> {
+        const MOST: usize = 1 << 24;
+        if self.count > MOST {
+            return Err(OpError::unsupported(format!("{} products of matrices on a device", self.count)));
+        }
+        Ok(self.iter().collect())
+    }
 }
 
 impl Operator for MatMul {
@@ -200,15 +250,15 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        let one = |(y, &(i, j)): (&mut [T], &(usize, usize)), threads| {
+        let one = |(y, (i, j)): (&mut [T], (usize, usize)), threads| {
             let (a, b) = (Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n));
             let around = Around { bias, activation: self.activation };
             product_around([m, n, k], a, b, y, n, around, threads)
         };
         if pairs.len() >= rayon::current_num_threads() {
-            par::try_share(y.chunks_mut(m * n).zip(pairs), |job| one(job, Threads::One))
+            par::try_share(y.chunks_mut(m * n).zip(pairs.iter()), |job| one(job, Threads::One))
         } else {
-            y.chunks_mut(m * n).zip(pairs).try_for_each(|job| one(job, Threads::All))
+            y.chunks_mut(m * n).zip(pairs.iter()).try_for_each(|job| one(job, Threads::All))
         }
     }
 }
@@ -225,7 +275,7 @@ fn integers<T: Int>(dims: Dims, sizes: [usize; 2]) -> NativeKernel {
         if y.is_empty() {
             return Ok(());
         }
-        for (y, &(i, j)) in y.chunks_mut(m * n).zip(pairs) {
+        for (y, (i, j)) in y.chunks_mut(m * n).zip(pairs.iter()) {
             add_product(n, k, Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n), y);
         }
         Ok(())
@@ -359,10 +409,16 @@ mod tests {
         assert!(matches!(fails(&[2, 3], &[4, 2]), OpError::InputShape { input: 1, .. }));
         assert!(matches!(fails(&[], &[1]), OpError::InputShape { input: 0, .. }));
         assert!(matches!(fails(&[2, 2, 3], &[3, 3, 2]), OpError::Shape(_)));
-        // More products than there is memory to name them.
+        // More products than a device is told of; the shape is known all the same.
         let of = |shape: [usize; 3]| Some(Fact::of(TensorInfo::new(DType::F32, Shape::new(shape).unwrap())));
         let cx = OpCx::for_infer(vec![of([1 << 50, 1, 0]), of([1 << 50, 0, 1])], 1);
-        assert!(matches!(MatMul::default().infer(&cx), Err(OpError::Unsupported { .. })));
+        assert_eq!(MatMul::default().infer(&cx).unwrap()[0].shape.dims(), [1 << 50, 1, 1]);
+        let dims = Dims::resolve(&cx).unwrap();
+        assert!(dims.pairs.listed().is_err());
+        assert_eq!(
+            (dims.pairs.len(), dims.pairs.at((1 << 50) - 1)),
+            (1 << 50, ((1 << 50) - 1, (1 << 50) - 1))
+        );
         let ints = Fact::known(Tensor::from_i64s(&[1]));
         let cx = OpCx::for_infer(vec![Some(Fact::known(tensor(&[1], 1))), Some(ints)], 1);
         assert!(matches!(MatMul::default().infer(&cx), Err(OpError::DType { input: 1, .. })));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::forest::{Aggregate, Forest};
 use super::post::PostTransform;
 use super::tree_ensemble::check_features;
-use super::{FEATURES, best, classified, classify, cost_of_rows, labels, tree_attrs};
+use super::{FEATURES, classified, classify, cost_of_rows, labels, tree_attrs};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::window::bad;
@@ -49,21 +49,31 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
 }
 
 impl TreeEnsembleClassifier {
+    /// The class is that of the best score before it is transformed, the first of equal ones; as in onnxruntime one
+    /// that no leaf speaks of is none of them. Of two classes the second one is it where its score is above one half,
+    /// if scores are parts of a probability, and else above 0.
     fn row(&self, x: &[f64], scores: &mut [f64]) -> i64 {
-        self.forest.scores(x, Aggregate::Sum, scores);
-        match (self.only, self.base.as_slice()) {
-            (Some(only), [base]) => scores[only] += base,
-            (_, base) => scores.iter_mut().zip(base).for_each(|(s, b)| *s += b),
+        let spoken = self.forest.scores(x, Aggregate::Sum, scores);
+        scores.iter_mut().zip(&self.base).for_each(|(s, b)| *s += b);
+        let (Some(only), [first, second]) = (self.only, &mut *scores) else {
+            let known = |i: &usize| !self.base.is_empty() || spoken[*i];
+            let better = |best: usize, i: usize| if scores[i] > scores[best] { i } else { best };
+            let class = (0..scores.len()).filter(known).reduce(better).unwrap_or(0);
+            self.post.apply(scores);
+            return self.labels[class];
+        };
+        let threshold = if self.positive { 0.5 } else { 0.0 };
+        if only == 0 && self.base.len() < 2 {
+            let score = *first;
+            let mut both = [0.0; 2];
+            self.post.apply_to_one(score, self.positive, &mut both);
+            [*first, *second] = both;
+            return self.labels[usize::from(score > threshold)];
         }
-        if let Some(only) = self.only {
-            let s = scores[only];
-            // Weights of 0 and above are parts of a probability, unless a function makes one of them.
-            let probability =
-                self.positive && matches!(self.post, PostTransform::None | PostTransform::Probit);
-            (scores[0], scores[1]) = (if probability { 1.0 - s } else { -s }, s);
-        }
+        // Class 0 has a score of its own, which decides nothing.
+        let class = usize::from(*second > threshold);
         self.post.apply(scores);
-        self.labels[best(scores)]
+        self.labels[class]
     }
 }
 

@@ -139,8 +139,8 @@ impl Forest {
     }
 
     /// The scores of all targets for the row `x` of at least [`Forest::features`] features; 0 for a target that no
-    /// leaf speaks of.
-    pub fn scores(&self, x: &[f64], aggregate: Aggregate, scores: &mut [f64]) {
+    /// leaf speaks of. Which targets leaves speak of.
+    pub fn scores(&self, x: &[f64], aggregate: Aggregate, scores: &mut [f64]) -> Vec<bool> {
         let mut found = vec![false; scores.len()];
         scores.fill(0.0);
         for root in &self.roots {
@@ -165,6 +165,7 @@ impl Forest {
         if aggregate == Aggregate::Average {
             scores.iter_mut().for_each(|s| *s /= self.roots.len().max(1) as f64);
         }
+        found
     }
 }
 

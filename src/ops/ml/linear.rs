@@ -123,18 +123,29 @@ pub(super) fn read_classifier(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<
 }
 
 impl LinearClassifier {
+    /// The class is that of the best score before it is transformed, as in onnxruntime; one score of two classes is
+    /// that of the second one, which it is above 0.
     fn row(&self, x: &[f64], scores: &mut [f64]) -> i64 {
         self.scores.row(x, scores);
-        if self.scores.count == 1 && scores.len() == 2 {
-            scores[1] = scores[0];
-            scores[0] = -scores[1];
+        match scores {
+            [first, second] if self.scores.count == 1 => {
+                let score = *first;
+                let mut both = [0.0; 2];
+                self.post.apply_to_one(score, true, &mut both);
+                [*first, *second] = both;
+                self.labels[usize::from(score > 0.0)]
+            }
+            [score] => {
+                self.post.apply(std::slice::from_mut(score));
+                let threshold = if self.post == PostTransform::None { 0.0 } else { 0.5 };
+                if *score >= threshold { self.labels[0] } else { 0 }
+            }
+            scores => {
+                let class = best(scores);
+                self.post.apply(scores);
+                self.labels[class]
+            }
         }
-        self.post.apply(scores);
-        if let [score] = *scores {
-            let threshold = if self.post == PostTransform::None { 0.0 } else { 0.5 };
-            return if score >= threshold { self.labels[0] } else { 0 };
-        }
-        self.labels[best(scores)]
     }
 }
 

@@ -38,6 +38,23 @@ impl PostTransform {
         attrs.choice("post_transform", PostTransform::None, words)
     }
 
+    /// The scores of two classes of which only the second has one, `score`: a probability, or a number whose sign
+    /// tells. As onnxruntime has it, which makes functions other than `Logistic` of several scores only.
+    pub(super) fn apply_to_one(self, score: f64, probability: bool, scores: &mut [f64; 2]) {
+        let other = if probability { 1.0 - score } else { -score };
+        match self {
+            PostTransform::Logistic => {
+                *scores = [-score, score];
+                self.apply(scores);
+            }
+            PostTransform::Probit => {
+                *scores = [other, score];
+                self.apply(scores);
+            }
+            _ => *scores = [other, score],
+        }
+    }
+
     /// Applies it to the scores of one row.
     pub(super) fn apply(self, scores: &mut [f64]) {
         match self {
@@ -77,6 +94,20 @@ fn probit(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_score_stands_for_two_classes() {
+        let run = |p: PostTransform, score, probability| {
+            let mut scores = [9.0; 2];
+            p.apply_to_one(score, probability, &mut scores);
+            scores
+        };
+        assert_eq!(run(PostTransform::None, 0.25, true), [0.75, 0.25]);
+        assert_eq!(run(PostTransform::Softmax, 2.5, false), [-2.5, 2.5]);
+        assert_eq!(run(PostTransform::SoftmaxZero, 0.0, true), [1.0, 0.0]);
+        assert_eq!(run(PostTransform::Logistic, 0.0, true), [0.5; 2]);
+        assert!(run(PostTransform::Probit, 0.5, true).iter().all(|s| s.abs() < 1e-6));
+    }
 
     #[test]
     fn scores_become_probabilities() {

@@ -82,7 +82,7 @@ fn a_classifier_names_its_best_class() {
 
 #[test]
 fn of_two_classes_one_may_be_left_out() {
-    let mut map = trees("class", &[1, 1, 1, 1], &[0.5, 0.25, 0.0, 0.125]);
+    let mut map = trees("class", &[0, 0, 0, 0], &[0.5, 0.25, 0.0, 0.125]);
     map.insert("classlabels_int64s".into(), ints(&[3, 4]));
     let run = |map: &AttrMap| {
         let op = read("TreeEnsembleClassifier", map).unwrap();
@@ -91,12 +91,36 @@ fn of_two_classes_one_may_be_left_out() {
     let y = run(&map);
     assert_eq!(y[0].to_i64s().unwrap(), [4, 3, 3]);
     assert_near(&y[1], &[0.375, 0.625, 0.625, 0.375, 0.875, 0.125], 1e-6);
+    // A function of a probability that is the only score is left out.
+    map.insert("post_transform".into(), text("SOFTMAX"));
+    assert_near(&run(&map)[1], &[0.375, 0.625, 0.625, 0.375, 0.875, 0.125], 1e-6);
     map.insert("class_weights".into(), floats(&[2.0, -2.0, 0.0, 0.0]));
     map.insert("post_transform".into(), text("LOGISTIC"));
     let y = run(&map);
     let s = 1.0 / (1.0 + (-2f64).exp());
     assert_eq!(y[0].to_i64s().unwrap(), [4, 3, 3]);
     assert_near(&y[1], &[1.0 - s, s, s, 1.0 - s, 0.5, 0.5], 1e-6);
+    // Leaves that speak of the second class leave the first one its 0.
+    let mut map = trees("class", &[1, 1, 1, 1], &[0.5, 0.25, 0.0, 0.125]);
+    map.insert("classlabels_int64s".into(), ints(&[3, 4]));
+    let y = run(&map);
+    assert_eq!(y[0].to_i64s().unwrap(), [4, 3, 3]);
+    assert_near(&y[1], &[0.0, 0.625, 0.0, 0.375, 0.0, 0.125], 1e-6);
+}
+
+#[test]
+fn a_class_that_no_leaf_speaks_of_is_not_the_best() {
+    // The last tree says -0.25 of class 2; what is reached of the first -1 of class 0, or of class 1.
+    let mut map = trees("class", &[0, 1, 1, 2], &[-1.0, -2.0, -0.125, -0.25]);
+    map.insert("classlabels_int64s".into(), ints(&[40, -7, 9]));
+    let run = |map: &AttrMap| {
+        let op = read("TreeEnsembleClassifier", map).unwrap();
+        run_cpu(&*op, &[rows_of_two()], 2).unwrap()[0].to_i64s().unwrap()
+    };
+    assert_eq!(run(&map), [9, 9, -7]);
+    // With a score to begin with all are.
+    map.insert("base_values".into(), floats(&[0.0, 0.0, 0.0]));
+    assert_eq!(run(&map), [-7, 40, 40]);
 }
 
 #[test]
@@ -124,6 +148,20 @@ fn linear_models_are_products() {
     bare.remove("intercepts");
     let y = run_cpu(&*read("LinearClassifier", &bare).unwrap(), std::slice::from_ref(&x), 2).unwrap();
     assert_near(&y[1], &[part(6.5), part(-6.5), part(-1.5), part(1.5)], 1e-6);
+    // One score of two classes, above 0 or not, and the class before scores become what is no number.
+    let mut one = map.clone();
+    one.insert("coefficients".into(), floats(&[1.0, 2.0]));
+    one.insert("intercepts".into(), floats(&[0.25]));
+    let y = run_cpu(&*read("LinearClassifier", &one).unwrap(), std::slice::from_ref(&x), 2).unwrap();
+    assert_eq!(y[0].to_i64s().unwrap(), [6, 5]);
+    assert_near(&y[1], &[-4.25, 5.25, 3.75, -2.75], 1e-6);
+    one.insert("post_transform".into(), text("LOGISTIC"));
+    let y = run_cpu(&*read("LinearClassifier", &one).unwrap(), std::slice::from_ref(&x), 2).unwrap();
+    assert_near(&y[1], &[part(-5.25), part(5.25), part(2.75), part(-2.75)], 1e-6);
+    let mut probit = map.clone();
+    probit.insert("post_transform".into(), text("PROBIT"));
+    let y = run_cpu(&*read("LinearClassifier", &probit).unwrap(), std::slice::from_ref(&x), 2).unwrap();
+    assert_eq!(y[0].to_i64s().unwrap(), [5, 6]);
     map.insert("classlabels_ints".into(), ints(&[5, 6, 7]));
     assert!(read("LinearClassifier", &map).is_err());
     map.insert("coefficients".into(), floats(&[]));

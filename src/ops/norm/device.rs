@@ -222,6 +222,16 @@ mod tests {
         let inputs = [Some(Tensor::new([1, 300], &ties).unwrap())];
         let op = Softmax { kind: SoftmaxKind::Hard, axis: -1, flatten: false };
         Check::new(&op, &inputs).pretend(no_texels).run();
+        // What is no number is the largest, the first of several.
+        for nans in [&[299, 7, 130][..], &[130], &[0, 256]] {
+            let mut values = ties;
+            nans.iter().for_each(|i| values[*i] = f32::NAN);
+            for shape in [[1, 300], [100, 3]] {
+                let inputs = [Some(Tensor::new(shape, &values).unwrap())];
+                Check::new(&op, &inputs).pretend(no_texels).run();
+                Check::new(&op, &inputs).run();
+            }
+        }
     }
 
     #[test]

@@ -213,11 +213,13 @@ fn block<T: Real>(kind: SoftmaxKind, inner: usize, x: &[T], y: &mut [T]) {
 }
 
 fn hard<T: Real>(inner: usize, x: &[T], y: &mut [T]) {
+    let is_nan = |v: T| v.partial_cmp(&v).is_none();
     let mut best = x[..inner].to_vec();
     let mut place = vec![0; inner];
     for (k, x) in x.chunks(inner).enumerate() {
         for ((b, p), v) in best.iter_mut().zip(&mut place).zip(x) {
-            if *v > *b {
+            // The first of what is no number is above all numbers.
+            if *v > *b || (is_nan(*v) && !is_nan(*b)) {
                 (*b, *p) = (*v, k);
             }
         }

@@ -336,7 +336,7 @@ pub(super) fn matmul(cx: &OpCx, p: &Places, dims: &Dims, lower: &mut Lowering<'_
     }
     check_scales(cx, [p.a_scale, p.b_scale, p.y_scale])?;
     let (m, n, k) = (dims.m, dims.n, dims.k);
-    let (of_a, of_b): (Vec<usize>, Vec<usize>) = dims.pairs.iter().copied().unzip();
+    let (of_a, of_b): (Vec<usize>, Vec<usize>) = dims.pairs.listed()?.into_iter().unzip();
     let irregular = || OpError::unsupported("a product of such batches on the device");
     let (a_matrix, b_matrix) = (period(&of_a).ok_or_else(irregular)?, period(&of_b).ok_or_else(irregular)?);
     let operand = |i: usize, sizes, steps| -> Result<Rows<'_>, OpError> {

@@ -125,7 +125,7 @@ impl Call {
             let y = args.take_write::<i32>(result)?;
             check_len(result, y.len(), self.dims.pairs.len() * m * n)?;
             for (pair, y) in self.dims.pairs.iter().zip(y.chunks_mut((m * n).max(1))) {
-                product(*pair, y)?;
+                product(pair, y)?;
             }
             return Ok(());
         };
@@ -134,7 +134,7 @@ impl Call {
         let to = Requantize { zero, range };
         let mut sums = vec![0i32; m * n];
         for (pair, y) in self.dims.pairs.iter().zip(y.chunks_mut((m * n).max(1))) {
-            product(*pair, &mut sums)?;
+            product(pair, &mut sums)?;
             for (r, (y, sums)) in y.chunks_mut(n1).zip(sums.chunks(n1)).enumerate() {
                 let row = a_scale.at(pair.0 * m + r);
                 for (c, (y, sum)) in y.iter_mut().zip(sums).enumerate() {

@@ -35,10 +35,10 @@ impl Bernoulli {
         args: &mut NativeArgs<'_, '_>,
         [zero, one]: [T; 2],
     ) -> Result<(), KernelError> {
-        let philox = self.seed.philox();
+        let mut numbers = self.seed.philox().uniforms();
         let p = args.read::<P>(0)?;
         for (i, (y, p)) in args.take_write::<T>(1)?.iter_mut().zip(p).enumerate() {
-            *y = if f64::from(philox.uniform(i)) < p.to_f64() { one } else { zero };
+            *y = if f64::from(numbers.at(i)) < p.to_f64() { one } else { zero };
         }
         Ok(())
     }

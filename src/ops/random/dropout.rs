@@ -71,8 +71,9 @@ impl Dropout {
         let (x, y) = (args.read::<T>(0)?, args.take_write::<T>(out)?);
         let mut mask = if args.has(out + 1) { args.take_write::<u8>(out + 1)? } else { &mut [] };
         let scale = 1.0 / (1.0 - f64::from(ratio));
+        let mut numbers = philox.uniforms();
         for (i, (y, x)) in y.iter_mut().zip(x).enumerate() {
-            let stays = philox.uniform(i) >= ratio;
+            let stays = numbers.at(i) >= ratio;
             *y = if stays { T::from_f64(x.to_f64() * scale) } else { T::ZERO };
             if let Some((m, rest)) = std::mem::take(&mut mask).split_first_mut() {
                 (*m, mask) = (u8::from(stays), rest);

@@ -33,11 +33,13 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    fn draw(&self, philox: &Philox, i: usize) -> f32 {
-        match *self {
-            Distribution::Uniform { low, high } => low + (high - low) * philox.uniform(i),
-            Distribution::Normal { mean, scale } => mean + scale * philox.normal(i),
-        }
+    /// The numbers of a stream, number `i` by `i`.
+    fn draw(&self, philox: &Philox) -> impl FnMut(usize) -> f32 + use<> {
+        let (start, scale, mut numbers) = match *self {
+            Distribution::Uniform { low, high } => (low, high - low, philox.uniforms()),
+            Distribution::Normal { mean, scale } => (mean, scale, philox.normals()),
+        };
+        move |i| start + scale * numbers.at(i)
     }
 }
 
@@ -123,8 +125,9 @@ impl Operator for RandomFill {
         with_number!(cx.output(0)?.dtype, T => Ok(NativeKernel::new(self.name(), move |args| {
             let philox = seed.philox();
             par::parts(args.take_write::<T>(out)?, |first, part| {
+                let mut draw = distribution.draw(&philox);
                 for (i, y) in (first..).zip(part) {
-                    *y = T::from_f64(distribution.draw(&philox, i).into());
+                    *y = T::from_f64(draw(i).into());
                 }
             });
             Ok(())

@@ -45,7 +45,7 @@ impl Multinomial {
         args: &mut NativeArgs<'_, '_>,
         classes: usize,
     ) -> Result<(), KernelError> {
-        let philox = self.seed.philox();
+        let mut numbers = self.seed.philox().uniforms();
         let (x, y) = (args.read::<T>(0)?, args.take_write::<C>(1)?);
         if y.is_empty() {
             return Ok(());
@@ -59,9 +59,10 @@ impl Multinomial {
             };
             let sums: Vec<f32> = x.iter().map(add).collect();
             for (k, y) in y.iter_mut().enumerate() {
-                let aim = philox.uniform(row * self.samples + k) * total;
-                let class = sums.iter().position(|sum| *sum > aim);
-                *y = C::from_i64(class.unwrap_or(classes - 1) as i64);
+                let aim = numbers.at(row * self.samples + k) * total;
+                // Sums never fall.
+                let class = sums.partition_point(|sum| *sum <= aim || sum.is_nan());
+                *y = C::from_i64(class.min(classes - 1) as i64);
             }
         }
         Ok(())

@@ -33,21 +33,52 @@ impl Philox {
         c
     }
 
-    /// Number `i` of the stream, of 0 to below 1 in steps of 2^-24.
-    pub(crate) fn uniform(&self, i: usize) -> f32 {
-        unit(self.block(i as u64 / 4)[i % 4])
+    /// Numbers of 0 to below 1 in steps of 2^-24.
+    pub(crate) fn uniforms(&self) -> Numbers {
+        Numbers { philox: *self, normal: false, counter: None, block: [0.0; 4] }
     }
 
-    /// Number `i` of the normal distribution with mean 0 and deviation 1 (G. Box and M. Muller, 1958): each
-    /// pair from two words.
-    pub(crate) fn normal(&self, i: usize) -> f32 {
-        let block = self.block(i as u64 / 4);
-        let pair = if i % 4 < 2 { [block[0], block[1]] } else { [block[2], block[3]] };
-        // 1 minus a number below 1 is no zero.
-        let radius = (-2.0 * (1.0 - unit(pair[0])).ln()).sqrt();
-        let angle = std::f32::consts::PI * (2.0 * unit(pair[1]) - 1.0);
-        radius * if i.is_multiple_of(2) { angle.cos() } else { angle.sin() }
+    /// Numbers of the normal distribution with mean 0 and deviation 1 (G. Box and M. Muller, 1958): each pair from
+    /// two words.
+    pub(crate) fn normals(&self) -> Numbers {
+        Numbers { normal: true, ..self.uniforms() }
     }
+}
+
+/// The numbers of a stream, four to a block. The last block is kept: neighbours are made together.
+#[derive(Clone, Debug)]
+pub(crate) struct Numbers {
+    philox: Philox,
+    normal: bool,
+    counter: Option<u64>,
+    block: [f32; 4],
+}
+
+impl Numbers {
+    /// Number `i`.
+    pub(crate) fn at(&mut self, i: usize) -> f32 {
+        let counter = i as u64 / 4;
+        if self.counter != Some(counter) {
+            let units = self.philox.block(counter).map(unit);
+            let [a, b, c, d] = units;
+            self.block = match self.normal {
+                true => {
+                    let ([a, b], [c, d]) = (normal_pair([a, b]), normal_pair([c, d]));
+                    [a, b, c, d]
+                }
+                false => units,
+            };
+            self.counter = Some(counter);
+        }
+        self.block[i % 4]
+    }
+}
+
+fn normal_pair([a, b]: [f32; 2]) -> [f32; 2] {
+    // 1 minus a number below 1 is no zero.
+    let radius = (-2.0 * (1.0 - a).ln()).sqrt();
+    let angle = std::f32::consts::PI * (2.0 * b - 1.0);
+    [radius * angle.cos(), radius * angle.sin()]
 }
 
 fn unit(word: u32) -> f32 {

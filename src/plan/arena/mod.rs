@@ -4,7 +4,15 @@
 //! the same time (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by
 //! size). Deterministic: ties fall to the earlier and then the lower request.
 
-use std::cmp::Reverse;
+mod order;
+mod place;
+mod rule;
+mod sweep;
+
+pub use rule::{TvmBlocks, tvm_rule};
+
+use place::Placer;
+use sweep::sweep;
 
 /// One request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,91 +49,77 @@ pub struct Packing {
     pub lower_bound: u64,
 }
 
+/// Visits of placed requests that packing by orders may take: some tenths of a second.
+const VISITS: u64 = 1 << 24;
+/// Visits of one order beyond which one pass over the steps is tried before it.
+const CHEAP: u64 = 1 << 20;
+
 /// Packs `requests`: those alive at one step never overlap. The peak is never above the blocks of [`tvm_rule`]
 /// laid one behind another.
 ///
 /// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by the room that a
 /// request takes over its life, by length of life, and by the steps with most bytes alive (the "greedy by breadth" of
 /// Pisarchyk and Lee). Then the best one is improved for a bounded time, by moving what lies on top and what is in its way.
+///
+/// An order takes time for every two requests that live at the same time. Where those are too many, one pass over the
+/// steps decides instead ([`sweep`]), in n log n.
 pub fn pack(requests: &[Request]) -> Packing {
     let lower_bound = lower_bound(requests);
     let packing = |placed: Placed| Packing { offsets: placed.offsets, peak: placed.peak, lower_bound };
-    let mut order = by_size(requests);
-    let mut best = place(requests, &order);
-    if best.peak <= lower_bound {
-        return packing(best);
-    }
-    for other in [by_breadth(requests), by_room(requests), by_life(requests)] {
-        let placed = place(requests, &other);
-        if placed.peak < best.peak {
-            (best, order) = (placed, other);
+    let placer = Placer::new(requests);
+    let visits = placer.visits();
+    let mut best: Option<Placed> = None;
+    if visits > CHEAP {
+        let swept = sweep(requests);
+        if swept.peak <= lower_bound {
+            return packing(swept);
         }
-        if best.peak <= lower_bound {
-            return packing(best);
+        best = Some(swept);
+    }
+    let mut found: Option<(Vec<usize>, Placed)> = None;
+    let mut left = VISITS;
+    for order in [order::by_size, order::by_breadth, order::by_room, order::by_life] {
+        let Some(rest) = left.checked_sub(visits) else { break };
+        left = rest;
+        let order = order(requests);
+        let placed = placer.place(&order);
+        let done = placed.peak <= lower_bound;
+        if found.as_ref().is_none_or(|(_, found)| placed.peak < found.peak) {
+            found = Some((order, placed));
+        }
+        if done {
+            break;
         }
     }
-    let best = improve(requests, order, best, lower_bound);
+    let ordered = found.map(|(order, placed)| improve(&placer, order, placed, lower_bound));
     // Filling gaps is nearly always the smaller of both, but not by any law.
-    let blocks = in_blocks(requests);
-    packing(if blocks.peak < best.peak { blocks } else { best })
+    for other in ordered.into_iter().chain([in_blocks(requests)]) {
+        if best.as_ref().is_none_or(|best| other.peak < best.peak) {
+            best = Some(other);
+        }
+        if best.as_ref().is_some_and(|best| best.peak <= lower_bound) {
+            break;
+        }
+    }
+    packing(best.unwrap_or_default())
 }
 
 /// Offsets, and the end of the last request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Placed {
     offsets: Vec<u64>,
     peak: u64,
 }
 
-/// Those that need room.
-fn some(requests: &[Request]) -> Vec<usize> {
-    (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect()
-}
-
-fn by_size(requests: &[Request]) -> Vec<usize> {
-    let mut order = some(requests);
-    order.sort_by_key(|&i| (Reverse(requests[i].bytes), requests[i].first, i));
-    order
-}
-
-fn by_room(requests: &[Request]) -> Vec<usize> {
-    let mut order = some(requests);
-    let room = |r: &Request| u128::from(r.bytes) * u128::from(r.life());
-    order.sort_by_key(|&i| (Reverse(room(&requests[i])), requests[i].first, i));
-    order
-}
-
-fn by_life(requests: &[Request]) -> Vec<usize> {
-    let mut order = some(requests);
-    order.sort_by_key(|&i| (Reverse(requests[i].life()), Reverse(requests[i].bytes), i));
-    order
-}
-
-/// All that is alive at the fullest step, then at the next fullest, and so on; the largest first.
-fn by_breadth(requests: &[Request]) -> Vec<usize> {
-    let mut order = some(requests);
-    let mut steps: Vec<u32> = order.iter().map(|&i| requests[i].first).collect();
-    steps.sort_unstable();
-    steps.dedup();
-    let alive = |step: u32| {
-        let live = order.iter().filter(|&&i| requests[i].first <= step && step <= requests[i].last);
-        live.fold(0u64, |sum, &i| sum.saturating_add(requests[i].bytes))
-    };
-    let mut ranked: Vec<(Reverse<u64>, u32)> = steps.iter().map(|&s| (Reverse(alive(s)), s)).collect();
-    ranked.sort_unstable();
-    // The rank of the fullest step that a request lives through. A set of requests is fullest where one begins.
-    let rank = |r: &Request| ranked.iter().position(|&(_, s)| r.first <= s && s <= r.last);
-    let ranks: Vec<usize> = requests.iter().map(|r| rank(r).unwrap_or(usize::MAX)).collect();
-    order.sort_by_key(|&i| (ranks[i], Reverse(requests[i].bytes), i));
-    order
-}
-
 /// Tries orders in which a request that lies on top, or one that is alive beside it, is placed at another time, for a
-/// bounded number of comparisons.
-fn improve(requests: &[Request], mut order: Vec<usize>, mut best: Placed, lower_bound: u64) -> Placed {
-    const COMPARISONS: usize = 4_000_000;
-    const ROUNDS: usize = 1000;
-    let rounds = (COMPARISONS / (order.len() * order.len()).max(1)).min(ROUNDS);
+/// bounded number of visits.
+fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_bound: u64) -> Placed {
+    const VISITS: u64 = 4_000_000;
+    const ROUNDS: u64 = 1000;
+    let requests = placer.requests;
+    let all = order.len() as u64;
+    let each = placer.visits().saturating_add(4 * all).min(all.saturating_mul(all));
+    let rounds = (VISITS / each.max(1)).min(ROUNDS);
     // A sequence of numbers without a pattern, the same in every run (xorshift; Marsaglia, "Xorshift RNGs", 2003).
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut below = |n: usize| {
@@ -152,7 +146,7 @@ fn improve(requests: &[Request], mut order: Vec<usize>, mut best: Placed, lower_
         let mut tried = order.clone();
         let moved = tried.remove(from);
         tried.insert(to, moved);
-        let placed = place(requests, &tried);
+        let placed = placer.place(&tried);
         // An equal peak is as good a place to go on from.
         if placed.peak <= current {
             (order, current) = (tried, placed.peak);
@@ -182,34 +176,6 @@ fn in_blocks(requests: &[Request]) -> Placed {
     Placed { offsets, peak }
 }
 
-/// Puts the requests of `order` one after the other into the smallest gap that the ones before leave, the lowest of
-/// equal ones, or on top.
-fn place(requests: &[Request], order: &[usize]) -> Placed {
-    let mut offsets = vec![0u64; requests.len()];
-    // Placed requests by offset, so that one walk finds the gaps.
-    let mut placed: Vec<usize> = Vec::with_capacity(order.len());
-    let mut peak = 0;
-    for &i in order {
-        let r = &requests[i];
-        let mut best: Option<(u64, u64)> = None;
-        let mut cursor = 0u64;
-        for &p in placed.iter().filter(|&&p| requests[p].lives_with(r)) {
-            let start = align_up(cursor, r.alignment);
-            let gap = offsets[p].saturating_sub(start);
-            if start.saturating_add(r.bytes) <= offsets[p] && best.is_none_or(|(g, _)| gap < g) {
-                best = Some((gap, start));
-            }
-            cursor = cursor.max(offsets[p].saturating_add(requests[p].bytes));
-        }
-        let offset = best.map_or_else(|| align_up(cursor, r.alignment), |(_, start)| start);
-        offsets[i] = offset;
-        peak = peak.max(offset.saturating_add(r.bytes));
-        let at = placed.partition_point(|&p| offsets[p] <= offset);
-        placed.insert(at, i);
-    }
-    Placed { offsets, peak }
-}
-
 fn align_up(n: u64, alignment: u64) -> u64 {
     n.checked_next_multiple_of(alignment.max(1)).unwrap_or(u64::MAX)
 }
@@ -233,80 +199,6 @@ pub fn lower_bound(requests: &[Request]) -> u64 {
         }
     }
     most
-}
-
-/// What TVM's graph planner would use for the same requests: whole blocks, handed on when free,
-/// searched within a factor of 16 (smallest that fits, else the largest smaller one, grown).
-///
-/// Requests are visited by their first step; a block is free from the step after its last use.
-pub fn tvm_rule(requests: &[Request]) -> TvmBlocks {
-    const RANGE: u64 = 16;
-    let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
-    order.sort_by_key(|&i| (requests[i].first, i));
-    let mut blocks: Vec<u64> = Vec::new();
-    let mut free: Vec<usize> = Vec::new();
-    let mut busy: Vec<(u32, usize)> = Vec::new();
-    let mut block_of = vec![None; requests.len()];
-    for &i in &order {
-        let r = &requests[i];
-        let (ended, still): (Vec<_>, Vec<_>) = busy.into_iter().partition(|&(last, _)| last < r.first);
-        busy = still;
-        for (_, block) in ended {
-            // Equal sizes keep their order of release.
-            let at = free.partition_point(|&f| blocks[f] <= blocks[block]);
-            free.insert(at, block);
-        }
-        let fit =
-            free.iter().position(|&f| blocks[f] >= r.bytes && blocks[f] <= r.bytes.saturating_mul(RANGE));
-        let grow = || free.iter().rposition(|&f| blocks[f] < r.bytes && blocks[f] >= r.bytes / RANGE);
-        let block = match fit.or_else(grow) {
-            Some(at) => {
-                let block = free.remove(at);
-                blocks[block] = blocks[block].max(r.bytes);
-                block
-            }
-            None => {
-                blocks.push(r.bytes);
-                blocks.len() - 1
-            }
-        };
-        block_of[i] = Some(block);
-        busy.push((r.last, block));
-    }
-    TvmBlocks { blocks, block_of }
-}
-
-/// The blocks that [`tvm_rule`] makes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TvmBlocks {
-    /// Bytes of each block.
-    pub blocks: Vec<u64>,
-    /// The block of each request; `None` for empty ones.
-    pub block_of: Vec<Option<usize>>,
-}
-
-impl TvmBlocks {
-    /// Bytes of all blocks.
-    pub fn total(&self) -> u64 {
-        self.blocks.iter().sum()
-    }
-
-    /// Bytes of all blocks of `requests`, each up to the next that the alignment of what lies in it allows (TVM
-    /// allocates every block by itself, in whole pages).
-    pub fn aligned_total(&self, requests: &[Request]) -> u64 {
-        let ends = self.blocks.iter().zip(self.alignments(requests)).map(|(bytes, a)| align_up(*bytes, a));
-        ends.fold(0, u64::saturating_add)
-    }
-
-    fn alignments(&self, requests: &[Request]) -> Vec<u64> {
-        let mut alignments = vec![1; self.blocks.len()];
-        for (r, block) in requests.iter().zip(&self.block_of) {
-            if let Some(block) = block {
-                alignments[*block] = r.alignment.max(alignments[*block]);
-            }
-        }
-        alignments
-    }
 }
 
 #[cfg(test)]
@@ -359,9 +251,74 @@ mod tests {
             .collect();
         let packing = pack(&requests);
         assert_eq!((packing.peak, packing.lower_bound), (10 * S, 10 * S));
-        assert!(place(&requests, &by_size(&requests)).peak > 10 * S, "one order would have done");
+        assert!(
+            Placer::new(&requests).place(&order::by_size(&requests)).peak > 10 * S,
+            "one order would have done"
+        );
         let again: Vec<Packing> = (0..100).map(|_| pack(&requests)).collect();
         assert!(again.iter().all(|p| *p == packing));
+    }
+
+    /// As `order.rs` says it, by comparing everything with everything.
+    fn plain_breadth(requests: &[Request]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
+        let mut steps: Vec<u32> = order.iter().map(|&i| requests[i].first).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        let alive = |step: u32| {
+            let live = order.iter().filter(|&&i| requests[i].first <= step && step <= requests[i].last);
+            live.fold(0u64, |sum, &i| sum.saturating_add(requests[i].bytes))
+        };
+        let mut ranked: Vec<_> = steps.iter().map(|&s| (std::cmp::Reverse(alive(s)), s)).collect();
+        ranked.sort_unstable();
+        let rank = |r: &Request| ranked.iter().position(|&(_, s)| r.first <= s && s <= r.last);
+        let ranks: Vec<_> = requests.iter().map(|r| rank(r).unwrap_or(usize::MAX)).collect();
+        order.sort_by_key(|&i| (ranks[i], std::cmp::Reverse(requests[i].bytes), i));
+        order
+    }
+
+    fn apart(requests: &[Request], p: &Packing) -> bool {
+        let mut by_step: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
+        by_step.sort_by_key(|&i| requests[i].first);
+        // The end of each range in use, and the step from which it is free, by its start.
+        let mut busy = std::collections::BTreeMap::<u64, (u64, u32)>::new();
+        let mut ends = std::collections::BinaryHeap::new();
+        by_step.into_iter().all(|i| {
+            let (r, start) = (&requests[i], p.offsets[i]);
+            while let Some(std::cmp::Reverse((_, at))) =
+                ends.peek().copied().filter(|std::cmp::Reverse((last, _))| *last < r.first)
+            {
+                ends.pop();
+                busy.remove(&at);
+            }
+            let below = busy.range(..=start).next_back().is_none_or(|(_, (end, _))| *end <= start);
+            let above = busy.range(start..).next().is_none_or(|(at, _)| start + r.bytes <= *at);
+            busy.insert(start, (start + r.bytes, r.last));
+            ends.push(std::cmp::Reverse((r.last, start)));
+            below && above && start + r.bytes <= p.peak
+        })
+    }
+
+    /// Very many requests: in a chain, all alive at once, each to the end, and without a pattern.
+    #[test]
+    fn a_hundred_thousand_requests() {
+        const N: u32 = 100_000;
+        let mut state = 7u32;
+        let mut below = |n: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % n
+        };
+        let chain: Vec<Request> = (0..N).map(|i| r(64, i, i + 1)).collect();
+        let fan: Vec<Request> = (0..N).map(|i| r(64, i, N)).collect();
+        let nested: Vec<Request> = (0..N).map(|i| r(64 * u64::from(1 + i % 5), i, 2 * N - i)).collect();
+        let mixed: Vec<Request> =
+            (0..N).map(|i| r(64 * u64::from(1 + below(300)), i, i + 1 + below(2000))).collect();
+        for (requests, most) in [(chain, 1.0), (fan, 1.0), (nested, 1.0), (mixed, 1.1)] {
+            let p = pack(&requests);
+            assert!(apart(&requests, &p));
+            assert!(p.peak <= tvm_rule(&requests).total());
+            assert!(p.peak as f64 <= p.lower_bound as f64 * most, "{} of {}", p.peak, p.lower_bound);
+        }
     }
 
     #[test]
@@ -485,6 +442,11 @@ mod tests {
                 }
             }
             prop_assert!(p.peak >= p.lower_bound);
+            prop_assert!(apart(&requests, &p));
+            let swept = sweep(&requests);
+            let swept = Packing { offsets: swept.offsets, peak: swept.peak, lower_bound: p.lower_bound };
+            prop_assert!(apart(&requests, &swept) && swept.peak >= p.lower_bound);
+            prop_assert_eq!(order::by_breadth(&requests), plain_breadth(&requests));
             prop_assert_eq!(pack(&requests), p);
         }
     }

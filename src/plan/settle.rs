@@ -1,0 +1,368 @@
+//! What follows from a graph's parameters alone is computed once, before any shape is known, and takes their place.
+//!
+//! A plan folds constants too, but the graph keeps what it folds, for the plans of other shapes. Parameters whose
+//! only reader is folded here leave the graph, and their memory is given back where nobody else has them.
+
+use std::collections::HashSet;
+
+use super::PlanOptions;
+use super::flow::evaluate;
+use crate::dtype::DType;
+use crate::graph::{
+    Graph, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, WEIGHT_BYTES,
+};
+use crate::limits;
+use crate::ops::norm::BatchNormalization;
+use crate::ops::{AbsorbedInput, Fact, OpCx};
+use crate::shape::Shape;
+
+/// How much larger than what it is made from a constant may be: integers of 4 bits become `float32`.
+const MOST_GROWTH: usize = 8;
+/// Operations for each byte beyond which a constant is left to the plan.
+const MOST_WORK: u64 = 64;
+
+/// Computes large parameters that other parameters alone decide, and lets convolutions take in the normalization
+/// behind them. What the graph computes stays the same.
+pub fn settle(graph: &mut Graph, options: &PlanOptions) {
+    if graph.constants().all(|(_, t)| t.info().bytes() < WEIGHT_BYTES) {
+        return;
+    }
+    let mut settler = Settler::new(graph, options);
+    for n in 0..settler.graph.nodes.len() {
+        settler.compute(n);
+    }
+    if options.fuse {
+        for n in 0..settler.graph.nodes.len() {
+            settler.normalize(n);
+        }
+    }
+    let Settler { gone, unread, .. } = settler;
+    if gone.contains(&true) {
+        graph.prune(&gone, &unread);
+    }
+}
+
+struct Settler<'a> {
+    graph: &'a mut Graph,
+    options: &'a PlanOptions,
+    names: HashSet<String>,
+    /// How often each tensor is read; as an output too.
+    reads: Vec<usize>,
+    /// The node that reads a tensor last.
+    reader: Vec<Option<usize>>,
+    /// Nodes that control dependencies name, or that have some.
+    ordered: Vec<bool>,
+    gone: Vec<bool>,
+    unread: Vec<bool>,
+}
+
+impl<'a> Settler<'a> {
+    fn new(graph: &'a mut Graph, options: &'a PlanOptions) -> Self {
+        let names = graph.tensors.iter().map(|t| t.name.clone()).collect();
+        let mut reads = vec![0usize; graph.tensors.len()];
+        let mut reader = vec![None; graph.tensors.len()];
+        let mut ordered = vec![false; graph.nodes.len()];
+        for (n, node) in graph.nodes.iter().enumerate() {
+            for id in node.inputs.iter().flatten() {
+                reads[id.index()] += 1;
+                reader[id.index()] = Some(n);
+            }
+            ordered[n] |= !node.control_deps.is_empty();
+            node.control_deps.iter().for_each(|d| ordered[d.index()] = true);
+        }
+        for (_, id) in &graph.outputs {
+            reads[id.index()] += 1;
+            reader[id.index()] = None;
+        }
+        let (gone, unread) = (vec![false; graph.nodes.len()], vec![false; graph.tensors.len()]);
+        Settler { graph, options, names, reads, reader, ordered, gone, unread }
+    }
+
+    fn constant(&self, id: TensorId) -> Option<&Tensor> {
+        let decl = self.graph.tensors.get(id.index())?;
+        match &decl.origin {
+            Origin::Constant(t) if decl.scope == StorageScope::Buffer => Some(t),
+            _ => None,
+        }
+    }
+
+    fn is_output(&self, id: TensorId) -> bool {
+        self.reads[id.index()] > 0 && self.reader[id.index()].is_none()
+    }
+
+    /// The only output of node `n`, where it is a plain tensor between nodes.
+    fn between(&self, n: usize) -> Option<TensorId> {
+        let node = &self.graph.nodes[n];
+        let mut outputs = node.outputs.iter().flatten();
+        let (Some(&id), None, Some(_)) =
+            (outputs.next(), outputs.next(), node.outputs.first().copied().flatten())
+        else {
+            return None;
+        };
+        let plain = self.graph.tensor(id).scope == StorageScope::Buffer && !self.is_output(id);
+        (plain && !self.ordered[n] && !self.gone[n]).then_some(id)
+    }
+
+    /// Computes node `n`, where it reads large constants and nothing else.
+    fn compute(&mut self, n: usize) -> Option<()> {
+        let id = self.between(n)?;
+        let node = &self.graph.nodes[n];
+        let values: Vec<Option<&Tensor>> = node
+            .inputs
+            .iter()
+            .map(|i| i.map(|i| self.constant(i).ok_or(())).transpose())
+            .collect::<Result<_, _>>()
+            .ok()?;
+        let given: usize = values.iter().flatten().map(|t| t.info().bytes()).sum();
+        let is_large = values.iter().flatten().any(|t| t.info().bytes() >= WEIGHT_BYTES);
+        let op = node.op.clone();
+        if !is_large || op.varies() || op.control().is_some() || op.host(&OpCx::default()).is_some() {
+            return None;
+        }
+        let facts = values.into_iter().map(|t| t.cloned().map(Fact::known)).collect();
+        let cx = OpCx::for_infer(facts, node.outputs.len());
+        let infos = op.infer(&cx).ok()?;
+        let [info] = &infos[..] else { return None };
+        let bytes = info.bytes();
+        let cx = cx.with_outputs(infos.clone());
+        let fits = bytes <= limits::MAX_FOLDED_BYTES && bytes <= given.saturating_mul(MOST_GROWTH);
+        if !fits || op.cost(&cx).flops > MOST_WORK * given as u64 {
+            return None;
+        }
+        let result = match op.alias(&cx) {
+            // The bytes are those of an input.
+            Some(i) => cx.value(i)?.reshaped(info.shape.clone()).ok().filter(|t| t.info() == info)?,
+            None => evaluate(op.as_ref(), &cx, &op.cpu(&cx).ok()?).ok()?.pop()?,
+        };
+        self.drop_node(n);
+        self.set(id, result);
+        Some(())
+    }
+
+    /// Lets node `n` take in the normalization that alone reads what it computes.
+    fn normalize(&mut self, n: usize) -> Option<()> {
+        let between = self.between(n)?;
+        let next = self.reader[between.index()].filter(|_| self.reads[between.index()] == 1)?;
+        let (a, b) = (&self.graph.nodes[n], &self.graph.nodes[next]);
+        b.op.as_any().downcast_ref::<BatchNormalization>()?;
+        let output = b.outputs.first().copied().flatten()?;
+        let alone = b.outputs.iter().skip(1).all(Option::is_none);
+        // Of what the caller places by name the plan knows more.
+        let placed = [a, b].iter().any(|node| {
+            self.options.place_nodes.contains_key(&node.name)
+                || self.options.place_ops.contains_key(node.op.name())
+        });
+        let device = b.device.is_none() || a.device == b.device;
+        if !alone || placed || !device || self.ordered[next] || self.gone[next] {
+            return None;
+        }
+        let large = a.inputs.get(1).copied().flatten().and_then(|w| self.constant(w))?;
+        if large.info().bytes() < WEIGHT_BYTES {
+            return None;
+        }
+        let (first_cx, next_cx) = (self.facts(n), self.facts(next));
+        let absorbed = a.op.absorb(&first_cx, b.op.as_ref(), &next_cx, 0)?;
+        let name = a.name.clone();
+        let own = a.inputs.clone();
+        let inputs: Vec<Option<TensorId>> = absorbed
+            .inputs
+            .into_iter()
+            .enumerate()
+            .map(|(k, source)| match source {
+                AbsorbedInput::Own(i) => own.get(i).copied().flatten(),
+                AbsorbedInput::New(t) => Some(self.add(&format!("{name}:folded{k}"), t)),
+                AbsorbedInput::Next(_) | AbsorbedInput::Absent => None,
+            })
+            .collect();
+        for id in inputs.iter().flatten() {
+            self.reads[id.index()] += 1;
+            self.reader[id.index()] = Some(n);
+        }
+        self.release(n);
+        self.drop_node(next);
+        self.graph.tensors[output.index()].origin = Origin::Node { node: NodeId(n as u32), output: 0 };
+        let node = &mut self.graph.nodes[n];
+        (node.op, node.inputs, node.outputs) = (absorbed.op, inputs, vec![Some(output)]);
+        self.graph.absorbed += 1;
+        Some(())
+    }
+
+    /// What is known of node `n`; of what is no constant only that it is there.
+    fn facts(&self, n: usize) -> OpCx {
+        let node = &self.graph.nodes[n];
+        let fact = |id: TensorId| match self.constant(id) {
+            Some(t) => Fact::known(t.clone()),
+            None => Fact::of(TensorInfo::new(DType::F32, Shape::scalar())),
+        };
+        OpCx::for_infer(node.inputs.iter().map(|i| i.map(fact)).collect(), node.outputs.len())
+    }
+
+    fn add(&mut self, name: &str, value: Tensor) -> TensorId {
+        let mut unique = name.to_owned();
+        while !self.names.insert(unique.clone()) {
+            unique.push('\'');
+        }
+        let id = TensorId(self.graph.tensors.len() as u32);
+        let (dtype, shape) = (Some(value.dtype()), Some(value.shape().into()));
+        let (origin, scope) = (Origin::Constant(value), StorageScope::Buffer);
+        self.graph.tensors.push(TensorDecl { name: unique, dtype, shape, origin, scope });
+        self.reads.push(0);
+        self.reader.push(None);
+        self.unread.push(false);
+        id
+    }
+
+    fn set(&mut self, id: TensorId, value: Tensor) {
+        let decl = &mut self.graph.tensors[id.index()];
+        (decl.dtype, decl.shape) = (Some(value.dtype()), Some(value.shape().into()));
+        decl.origin = Origin::Constant(value);
+    }
+
+    /// Node `n` is gone.
+    fn drop_node(&mut self, n: usize) {
+        self.release(n);
+        self.gone[n] = true;
+        self.graph.settled += 1;
+    }
+
+    /// Node `n` reads nothing any more: constants that were its alone are given back.
+    fn release(&mut self, n: usize) {
+        for id in std::mem::take(&mut self.graph.nodes[n].inputs).into_iter().flatten() {
+            let reads = &mut self.reads[id.index()];
+            *reads -= 1;
+            let decl = &mut self.graph.tensors[id.index()];
+            if *reads == 0 && matches!(decl.origin, Origin::Constant(_)) {
+                decl.origin = Origin::Constant(Tensor::from_i64s(&[]));
+                self.unread[id.index()] = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::graph::GraphBuilder;
+    use crate::ops::conv::Conv;
+    use crate::ops::linalg::MatMul;
+    use crate::ops::movement::Transpose;
+    use crate::ops::{self, Activation, Operator, UnaryOp};
+    use crate::plan::{fuse, specialize};
+
+    fn values(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1000) as f32 / 500.0 - 0.9).collect()
+    }
+
+    fn weight(dims: &[usize], seed: usize) -> Tensor {
+        let info = TensorInfo::new(DType::F32, Shape::new(dims.to_vec()).unwrap());
+        let n = info.elements();
+        Tensor::build_weight(info, |bytes| {
+            bytes.copy_from_slice(bytemuck::cast_slice(&values(n, seed)));
+            Ok::<(), ()>(())
+        })
+        .unwrap()
+    }
+
+    fn norm() -> Arc<dyn Operator> {
+        Arc::new(BatchNormalization { epsilon: 1e-3, activation: Activation::None })
+    }
+
+    /// A convolution that is normalized, another one of the same weight where `other` says so, and a product with a
+    /// turned weight.
+    fn graph(w: Tensor, turned: Tensor, other: bool) -> Graph {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, ["n".into(), 64.into(), 2.into(), 2.into()]);
+        let w = g.constant("w", w);
+        let c = g.op(Arc::new(Conv::default()) as Arc<dyn Operator>, &[x, w]);
+        let parameters: Vec<_> = (0..4)
+            .map(|k| {
+                let v: Vec<f32> = values(64, 10 + k).iter().map(|v| v.abs() + 0.5).collect();
+                g.constant(format!("p{k}"), Tensor::new([64], &v).unwrap())
+            })
+            .collect();
+        let inputs: Vec<_> = std::iter::once(c).chain(parameters).collect();
+        let n = g.op(norm(), &inputs);
+        let y = g.op(ops::unary(UnaryOp::Relu), &[n]);
+        g.output("y", y);
+        if other {
+            let z = g.op(Arc::new(Conv::default()) as Arc<dyn Operator>, &[y, w]);
+            g.output("z", z);
+        }
+        let r = g.input("r", DType::F32, ["n".into(), 100.into()]);
+        let t = g.constant("t", turned);
+        let t = g.op(Arc::new(Transpose { perm: Some(vec![1, 0]) }) as Arc<dyn Operator>, &[t]);
+        let p = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[r, t]);
+        g.output("p", p);
+        g.build().unwrap()
+    }
+
+    /// What the graph computes of some numbers, by folding it whole.
+    fn results(graph: &Graph) -> Vec<Vec<f32>> {
+        let inputs = [weight(&[2, 64, 2, 2], 5), weight(&[3, 100], 6)];
+        let infos: Vec<TensorInfo> = inputs.iter().map(|t| t.info().clone()).collect();
+        let known: BTreeMap<usize, Tensor> = inputs.into_iter().enumerate().collect();
+        let mut flow = specialize(graph, &infos, &known).unwrap();
+        fuse(&mut flow).unwrap();
+        flow.outputs
+            .iter()
+            .map(|(_, v)| flow.values[*v].constant.as_ref().unwrap().to_f32s().unwrap())
+            .collect()
+    }
+
+    fn check(graph: &Graph, want: &[Vec<f32>]) {
+        let got = results(graph);
+        assert_eq!(got.len(), want.len());
+        for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
+            assert!((got - want).abs() <= 1e-4 * want.abs().max(1.0), "{got} for {want}");
+        }
+    }
+
+    #[test]
+    fn parameters_that_only_others_read_leave_the_graph() {
+        let (w, turned) = (weight(&[64, 64, 1, 1], 1), weight(&[80, 100], 2));
+        let (left, left_turned) = (w.downgrade(), turned.downgrade());
+        let mut g = graph(w, turned, false);
+        let want = results(&g);
+        settle(&mut g, &PlanOptions::default());
+        let names: Vec<&str> = g.nodes().iter().map(|n| n.op.name()).collect();
+        assert_eq!(names, ["Conv", "Relu", "MatMul"]);
+        assert_eq!((g.settled, g.absorbed), (2, 1));
+        assert!(left.upgrade().is_none() && left_turned.upgrade().is_none());
+        // Weights and bias of the convolution, and what was turned.
+        assert_eq!(g.constants().count(), 3);
+        assert_eq!(g.input("r").map(|r| g.tensor(r).name.as_str()), Some("r"));
+        check(&g, &want);
+        // There is nothing more to do.
+        let again = g.nodes().len();
+        settle(&mut g, &PlanOptions::default());
+        assert_eq!(g.nodes().len(), again);
+    }
+
+    #[test]
+    fn what_somebody_else_reads_stays() {
+        let (w, turned) = (weight(&[64, 64, 1, 1], 1), weight(&[80, 100], 2));
+        let mut g = graph(w.clone(), turned.clone(), true);
+        let want = results(&g);
+        settle(&mut g, &PlanOptions::default());
+        assert!(g.constants().any(|(name, t)| name == "w" && t.identity() == w.identity()));
+        check(&g, &want);
+        let mut kept = graph(w.clone(), turned.clone(), false);
+        settle(&mut kept, &PlanOptions { fuse: false, ..PlanOptions::default() });
+        assert_eq!(kept.nodes().iter().filter(|n| n.op.name() == "BatchNormalization").count(), 1);
+        let placed = BTreeMap::from([("BatchNormalization".to_owned(), 1)]);
+        let mut kept = graph(w, turned, false);
+        settle(&mut kept, &PlanOptions { place_ops: placed, ..PlanOptions::default() });
+        assert_eq!(kept.nodes().iter().filter(|n| n.op.name() == "BatchNormalization").count(), 1);
+    }
+
+    #[test]
+    fn small_parameters_are_left_to_the_plan() {
+        let mut g = graph(weight(&[8, 64, 1, 1], 1), weight(&[2, 100], 2), false);
+        let nodes = g.nodes().len();
+        settle(&mut g, &PlanOptions::default());
+        assert_eq!(g.nodes().len(), nodes);
+    }
+}
