@@ -218,6 +218,13 @@ fn candidates(report: &PlacementReport, devices: &[String], out: &mut Output) ->
     out.table(&table)?;
     let how = if report.cached { "kept from an earlier run" } else { "decided now" };
     out.line(format_args!("  {how} in {}, {} timed", time(report.nanos), count(report.timed, "operator")))?;
+    let copies = match (report.copied_in, report.copied_out) {
+        (true, true) => "copies its inputs in and its outputs out",
+        (true, false) => "copies its inputs in",
+        (false, true) => "copies its outputs out",
+        (false, false) => "copies nothing",
+    };
+    out.line(format_args!("  measured is a run that {copies}"))?;
     for (name, r) in devices.iter().zip(&report.devices) {
         let (submit, launch) = (time(r.submit_ns as u64), time(r.launch_ns as u64));
         out.line(format_args!(

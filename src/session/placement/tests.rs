@@ -10,7 +10,7 @@ use crate::ops::linalg::MatMul;
 use crate::ops::{self, BinaryOp, Operator, UnaryOp};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
-use crate::session::{Session, SessionError};
+use crate::session::{Memory, Session, SessionError};
 use crate::shape::Shape;
 
 fn open(name: &str) -> Context {
@@ -193,6 +193,56 @@ fn a_choice_is_kept_on_disk() {
     assert!(!placement(&run(&g, &x).1).cached);
     // The device's speeds are not measured again.
     assert_eq!(placement(&run(&g, &x).1).devices, b.devices);
+}
+
+#[test]
+fn runs_are_measured_as_the_caller_makes_them() {
+    // Copies of these are longer than what runs of one plan differ by.
+    const LEN: usize = 2 << 20;
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [LEN.into()]);
+    let y = g.op(ops::add(), &[x, x]);
+    g.output("y", y);
+    let graph = g.build().unwrap();
+    let cache = PlacementCache::in_memory();
+    let session =
+        || builder(&graph, &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache)).build().unwrap();
+    let info = TensorInfo::new(DType::F32, Shape::new([LEN]).unwrap());
+    let memory = || crate::session::stage::owned(&info).unwrap().0;
+    let value = Tensor::new([LEN], &vec![1.5f32; LEN]).unwrap();
+    let placement = |binding: &crate::Binding<'_>| binding.plan().report.placement.clone().unwrap();
+    let mut by_value = session();
+    by_value.set_input("x", &value).unwrap();
+    by_value.run().unwrap();
+    let copied = placement(by_value.binding().unwrap());
+    assert_eq!((copied.copied_in, copied.copied_out, copied.cached), (true, true, false));
+    // What is bound is another question, in one session too.
+    let bind = |session: &Session, input: Memory<'static>, output: Option<Memory<'static>>| {
+        let builder = session.bind().input("x", input);
+        let builder = output.into_iter().fold(builder, |b, memory| b.output("y", memory));
+        let mut binding = builder.build().unwrap();
+        binding.run().unwrap();
+        assert!(binding.get_output("y").unwrap().to_f32s().unwrap().len() == LEN);
+        let planned = session.bind().input("x", Memory::region(&memory())).plan().unwrap().report.placement;
+        (placement(&binding), planned.unwrap())
+    };
+    let (bound, planned) = bind(&by_value, Memory::region(&memory()), Some(Memory::region(&memory())));
+    assert_eq!((bound.copied_in, bound.copied_out, bound.cached), (false, false, false));
+    assert_eq!((planned.copied_in, planned.copied_out), (false, true));
+    let fastest = |report: &PlacementReport, device: u32| {
+        let one = report.candidates.iter().find(|c| c.device == Some(device));
+        one.and_then(|c| c.measured_ns).unwrap()
+    };
+    let best = |report: &PlacementReport| {
+        report.candidates.iter().filter_map(|c| c.measured_ns).min().unwrap()
+    };
+    assert!(best(&copied) > best(&bound), "{copied:?} {bound:?}");
+    assert!(fastest(&copied, 1) > fastest(&bound, 1), "{copied:?} {bound:?}");
+    // Each is kept for itself.
+    let (mixed, _) = bind(&session(), Memory::value(value.clone()), Some(Memory::region(&memory())));
+    assert_eq!((mixed.copied_in, mixed.copied_out, mixed.cached), (true, false, false));
+    let (again, _) = bind(&session(), Memory::region(&memory()), Some(Memory::region(&memory())));
+    assert_eq!((again.copied_in, again.copied_out, again.cached), (false, false, true));
 }
 
 #[test]
