@@ -199,7 +199,9 @@ fn truth<'e>(value: bool) -> Held<'e> {
 /// Types and shapes of the body's outputs from `skip` on, where they can be told without running it.
 fn planned(inputs: &[Held<'_>], repeat: &Repeat<'_>, skip: usize) -> Vec<Option<TensorInfo>> {
     let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
-    let Ok(compiled) = repeat.body.compiled(&infos, &BTreeMap::new(), Copied::default()) else { return Vec::new() };
+    let Ok(compiled) = repeat.body.compiled(&infos, &BTreeMap::new(), Copied::default()) else {
+        return Vec::new();
+    };
     let info_of =
         |name: &String| compiled.plan.outputs.iter().find(|io| io.name == *name).map(|io| io.info.clone());
     repeat.body.graph.outputs().iter().skip(skip).map(|(name, _)| info_of(name)).collect()

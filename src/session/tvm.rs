@@ -139,7 +139,9 @@ impl ExternalTensor {
                 let range = ByteRange::new(self.byte_offset, self.byte_offset.saturating_add(bytes));
                 Source::Region(Arc::clone(region), range)
             }
-            External::Buffer(buffer) => Source::Buffer(buffer.sub_buffer(self.byte_offset, bytes.max(1))?),
+            // Nothing is read or written of an empty tensor, wherever it is.
+            External::Buffer(buffer) if bytes == 0 => Source::Buffer(buffer.clone()),
+            External::Buffer(buffer) => Source::Buffer(buffer.sub_buffer(self.byte_offset, bytes)?),
         })
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Copied;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, GraphError, TensorId, TensorInfo};
 use crate::ops::linalg::MatMul;
@@ -16,7 +17,6 @@ use crate::session::compiled::Compiled;
 use crate::session::device::Device;
 use crate::session::error::Error;
 use crate::session::options::Options;
-use super::Copied;
 use crate::session::slot::{BindPolicy, Source};
 use crate::session::stage::owned;
 use crate::shape::Shape;

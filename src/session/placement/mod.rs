@@ -343,7 +343,15 @@ fn report(
     cached: bool,
 ) -> PlacementReport {
     let (copied_in, copied_out) = (copied.inputs, copied.outputs);
-    PlacementReport { candidates, chosen, cached, copied_in, copied_out, devices, ..PlacementReport::default() }
+    PlacementReport {
+        candidates,
+        chosen,
+        cached,
+        copied_in,
+        copied_out,
+        devices,
+        ..PlacementReport::default()
+    }
 }
 
 /// Adds to the plan's report how it was chosen.

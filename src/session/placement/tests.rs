@@ -205,8 +205,7 @@ fn runs_are_measured_as_the_caller_makes_them() {
     g.output("y", y);
     let graph = g.build().unwrap();
     let cache = PlacementCache::in_memory();
-    let session =
-        || builder(&graph, &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache)).build().unwrap();
+    let session = || builder(&graph, &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache)).build().unwrap();
     let info = TensorInfo::new(DType::F32, Shape::new([LEN]).unwrap());
     let memory = || crate::session::stage::owned(&info).unwrap().0;
     let value = Tensor::new([LEN], &vec![1.5f32; LEN]).unwrap();
@@ -233,9 +232,8 @@ fn runs_are_measured_as_the_caller_makes_them() {
         let one = report.candidates.iter().find(|c| c.device == Some(device));
         one.and_then(|c| c.measured_ns).unwrap()
     };
-    let best = |report: &PlacementReport| {
-        report.candidates.iter().filter_map(|c| c.measured_ns).min().unwrap()
-    };
+    let best =
+        |report: &PlacementReport| report.candidates.iter().filter_map(|c| c.measured_ns).min().unwrap();
     assert!(best(&copied) > best(&bound), "{copied:?} {bound:?}");
     assert!(fastest(&copied, 1) > fastest(&bound, 1), "{copied:?} {bound:?}");
     // Each is kept for itself.

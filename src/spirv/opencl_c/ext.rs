@@ -131,9 +131,7 @@ impl Body<'_, '_> {
             GlslStd450Op::Length | GlslStd450Op::Distance | GlslStd450Op::Normalize | GlslStd450Op::Cross => {
                 self.geometry(inst, op)
             }
-            GlslStd450Op::FaceForward | GlslStd450Op::Reflect | GlslStd450Op::Refract => {
-                self.bent(inst, op)
-            }
+            GlslStd450Op::FaceForward | GlslStd450Op::Reflect | GlslStd450Op::Refract => self.bent(inst, op),
             _ => self.pack(inst, op),
         }
     }
@@ -202,9 +200,12 @@ impl Body<'_, '_> {
             _ => ("1.0f", "2.0f"),
         };
         match op {
-            GlslStd450Op::FaceForward => {
-                self.floats(inst, FIRST, &|v| format!("(dot({2}, {1}) < 0 ? {0} : -{0})", v[0], v[1], v[2]), 3)
-            }
+            GlslStd450Op::FaceForward => self.floats(
+                inst,
+                FIRST,
+                &|v| format!("(dot({2}, {1}) < 0 ? {0} : -{0})", v[0], v[1], v[2]),
+                3,
+            ),
             GlslStd450Op::Reflect => {
                 self.floats(inst, FIRST, &|v| format!("({0} - {two} * dot({1}, {0}) * {1})", v[0], v[1]), 2)
             }
@@ -216,8 +217,7 @@ impl Body<'_, '_> {
                 let text = |v: &[String]| {
                     let cosine = format!("dot({}, {})", v[1], v[0]);
                     let k = format!("({one} - {eta} * {eta} * ({one} - {cosine} * {cosine}))");
-                    let bent =
-                        format!("({eta} * {} - ({eta} * {cosine} + sqrt({k})) * {})", v[0], v[1]);
+                    let bent = format!("({eta} * {} - ({eta} * {cosine} + sqrt({k})) * {})", v[0], v[1]);
                     format!("({k} < 0 ? {zero} : {bent})")
                 };
                 self.floats(inst, FIRST, &text, 2)
