@@ -262,7 +262,7 @@ pub(super) struct Emitter<'a> {
     kernels: Vec<PlannedKernel>,
     kernel_index: HashMap<KernelKey, u32>,
     constants: Vec<PlannedConstant>,
-    constant_index: HashMap<(u32, TensorIdentity, Option<PackKey>), u32>,
+    constant_index: HashMap<(u32, TensorIdentity, Option<PackKey>, Option<ImageDesc>), u32>,
 }
 
 /// Device, code and specialization of a kernel; a module is known by the address of its source, which the
@@ -545,14 +545,14 @@ impl<'a> Emitter<'a> {
                         args.push(None);
                         continue;
                     };
-                    let loc = match self.image_arg(Some(v), (i, nearest), &mut images) {
+                    let loc = match self.image_arg(Some(v), device, (i, nearest), &mut images) {
                         Some(loc) => loc,
                         None => self.loc(v, device)?,
                     };
                     args.push(Some((loc, Access::KERNEL_READ)));
                 }
                 for &v in &node.outputs {
-                    let loc = match self.image_arg(Some(v), (args.len(), nearest), &mut images) {
+                    let loc = match self.image_arg(Some(v), device, (args.len(), nearest), &mut images) {
                         Some(loc) => loc,
                         None => self.loc(v, device)?,
                     };
@@ -591,7 +591,7 @@ impl<'a> Emitter<'a> {
                             _ => None,
                         };
                         let loc = match image {
-                            Some((v, filter)) => self.image_arg(v, (at, filter), &mut images),
+                            Some((v, filter)) => self.image_arg(v, device, (at, filter), &mut images),
                             None => self.operand(n, device, l, arg)?,
                         };
                         Ok(Some((loc.unwrap_or(nothing), access)))
@@ -659,7 +659,7 @@ impl<'a> Emitter<'a> {
             }
             Operand::Packed(i) => l.packed.get(i).map(|p| {
                 let name = node.name.clone();
-                let index = self.constant(device, name, p.source.clone(), Some(p.clone()));
+                let index = self.constant(device, name, p.source.clone(), Some(p.clone()), None);
                 Loc { place: Place::Constant(index), offset: 0, bytes: p.bytes as u64 }
             }),
             Operand::Unused => None,
@@ -679,7 +679,7 @@ impl<'a> Emitter<'a> {
             Backing::Constant => {
                 let missing = || PlanError::MissingInput { name: value.name.clone() };
                 let tensor = self.flow.values[root].constant.clone().ok_or_else(missing)?;
-                (Place::Constant(self.constant(device, value.name.clone(), tensor, None)), 0)
+                (Place::Constant(self.constant(device, value.name.clone(), tensor, None, None)), 0)
             }
             Backing::Arena => match self.placed.get(&root) {
                 Some(&(arena, offset)) => (Place::Arena(arena), offset),
@@ -689,12 +689,19 @@ impl<'a> Emitter<'a> {
         Ok(Loc { place, offset, bytes })
     }
 
-    fn constant(&mut self, device: u32, name: String, tensor: Tensor, packed: Option<Packed>) -> u32 {
-        let key = (device, tensor.identity(), packed.as_ref().map(|p| p.key));
+    pub(super) fn constant(
+        &mut self,
+        device: u32,
+        name: String,
+        tensor: Tensor,
+        packed: Option<Packed>,
+        image: Option<(ImageDesc, u64)>,
+    ) -> u32 {
+        let key = (device, tensor.identity(), packed.as_ref().map(|p| p.key), image.map(|(image, _)| image));
         let next = self.constants.len() as u32;
         let index = *self.constant_index.entry(key).or_insert(next);
         if index == next {
-            self.constants.push(PlannedConstant { device, name, tensor, packed });
+            self.constants.push(PlannedConstant { device, name, tensor, packed, image });
         }
         index
     }
