@@ -6,7 +6,7 @@ use onepool::tvm::{ExternalTensor, GraphModule};
 use onepool::{DType, Error, Graph, GraphBuilder, Memory};
 
 use crate::common::{
-    DEVICES, abs, check_messages, floats, numbers, op, open, region, session, shape, tensor,
+    abs, check_messages, devices, floats, numbers, op, open, region, session, shape, tensor,
 };
 
 const N: usize = 32_768;
@@ -29,7 +29,7 @@ fn absolute(x: &[f32]) -> Vec<f32> {
 /// Contexts number their buffers alike: a foreign one must not pass for one of this context.
 #[test]
 fn buffers_of_another_context_are_refused() {
-    for device in DEVICES {
+    for device in devices() {
         let (here, there) = (open(device), open(device));
         let desc = BufferDesc { bytes: 4 * N as u64, placement: Placement::Shared, label: "caller's" };
         let own = here.create_buffer(&desc).unwrap();
@@ -50,7 +50,7 @@ fn buffers_of_another_context_are_refused() {
 
 #[test]
 fn one_memory_for_two_outputs_is_refused_also_where_it_is_copied_to() {
-    for device in DEVICES {
+    for device in devices() {
         for copy_threshold in [0, u64::MAX] {
             let context = open(device);
             let mut g = GraphBuilder::new("g");
@@ -81,7 +81,7 @@ fn one_memory_for_two_outputs_is_refused_also_where_it_is_copied_to() {
 
 #[test]
 fn memory_that_no_run_has_written_is_no_result() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut m = module(abs(N), &context);
         m.set_input("x", &tensor(&[N], &numbers(N, 1))).unwrap();
@@ -142,4 +142,36 @@ fn inputs_are_told_without_parameters_and_outputs_by_entry() {
     m.set_input("x", &tensor(&[2, 8], &[1.0; 16])).unwrap();
     let told: Vec<_> = m.get_output_info().unwrap().into_iter().map(|io| (io.name, io.dtype)).collect();
     assert_eq!(told, [("a".to_owned(), Some(DType::F32)), ("b".to_owned(), Some(DType::F32))]);
+}
+
+/// Nothing of an empty tensor is read or written, so that it may begin where its memory ends.
+#[test]
+fn an_empty_tensor_may_lie_at_the_end_of_its_memory() {
+    for device in devices() {
+        let context = open(device);
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, ["n".into()]);
+        let y = g.op(op("Abs"), &[x]);
+        g.output("y", y);
+        let mut m = GraphModule::new(g.build().unwrap(), std::slice::from_ref(&context));
+        let desc = BufferDesc { bytes: 4096, placement: Placement::Shared, label: "caller's" };
+        let (buffer, memory) = (context.create_buffer(&desc).unwrap(), region(&[0.0; 1024]));
+        for at in [0, 4092, 4096] {
+            let placed = [
+                ExternalTensor::in_buffer(&buffer, DType::F32, shape(&[0])).byte_offset(at),
+                ExternalTensor::in_region(&memory, DType::F32, shape(&[0])).byte_offset(at),
+            ];
+            for (x, y) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                m.set_input_zero_copy("x", &placed[x]).unwrap();
+                m.set_output_zero_copy("y", &placed[y]).unwrap();
+                m.run().unwrap();
+                assert_eq!(m.get_output("y").unwrap().info().elements(), 0, "{device} {at}");
+                assert_eq!(m.get_input("x").unwrap().info().elements(), 0, "{device} {at}");
+            }
+        }
+        let beyond = ExternalTensor::in_buffer(&buffer, DType::F32, shape(&[0])).byte_offset(4097);
+        let error = session_error(m.set_input_zero_copy("x", &beyond));
+        assert!(matches!(error, SessionError::Capacity { got: 0, .. }), "{error}");
+        check_messages(&context);
+    }
 }
