@@ -9,6 +9,7 @@ use super::device::Device;
 use super::error::Error;
 use super::flight::Underway;
 use super::placement::Copied;
+use super::visibility::all_of;
 use crate::backend::Placement;
 use crate::device::Buffer;
 use crate::graph::TensorInfo;
@@ -42,12 +43,20 @@ impl Arenas {
                 Domain::Host => {
                     let region = shared(arena.bytes)?;
                     buffers = import_where_possible(devices, &region)?;
+                    for (d, buffer) in &buffers {
+                        let context = &devices[*d as usize].context;
+                        context.flush(&all_of(buffer, context.info().limits.non_coherent_atom))?;
+                    }
                     arenas._regions.push(region);
                 }
             }
             arenas.buffers.push(buffers);
         }
         Ok(arenas)
+    }
+
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.buffers.iter().flat_map(BTreeMap::values)
     }
 
     pub(super) fn buffer(&self, arena: u32, device: u32) -> Option<&Buffer> {
