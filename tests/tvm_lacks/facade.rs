@@ -1,8 +1,10 @@
 //! Calls of the graph module that TVM answers wrongly, or not at all.
 
+use std::time::{Duration, Instant};
+
 use onepool::backend::{BufferDesc, Placement};
 use onepool::session::SessionError;
-use onepool::tvm::{ExternalTensor, GraphModule};
+use onepool::tvm::{Benchmark, BenchmarkDesc, ExternalTensor, GraphModule};
 use onepool::{DType, Error, Graph, GraphBuilder, Memory};
 
 use crate::common::{
@@ -142,6 +144,38 @@ fn inputs_are_told_without_parameters_and_outputs_by_entry() {
     m.set_input("x", &tensor(&[2, 8], &[1.0; 16])).unwrap();
     let told: Vec<_> = m.get_output_info().unwrap().into_iter().map(|io| (io.name, io.dtype)).collect();
     assert_eq!(told, [("a".to_owned(), Some(DType::F32)), ("b".to_owned(), Some(DType::F32))]);
+}
+
+#[test]
+fn runs_are_made_and_measured_by_tvms_names() {
+    for device in devices() {
+        let context = open(device);
+        let mut m = module(abs(N), &context);
+        let desc = BenchmarkDesc { repeat: 3, number: 2, end_to_end: true, ..BenchmarkDesc::default() };
+        assert!(matches!(session_error(m.benchmark(&desc)), SessionError::Unbound { .. }));
+        let x = numbers(N, 1);
+        let results = m.run_from_inputs(&[("x", &tensor(&[N], &x))]).unwrap();
+        assert_eq!(results.len(), 1);
+        assert_eq!(results[0].as_slice::<f32>().unwrap(), absolute(&x), "{device}");
+        let unknown = session_error(m.run_from_inputs(&[("z", &tensor(&[N], &x))]));
+        assert!(matches!(unknown, SessionError::Unknown { .. }), "{unknown}");
+        let times = m.benchmark(&desc).unwrap();
+        assert_eq!(times.results.len(), 3);
+        assert!(times.min() > 0.0 && times.min() <= times.median() && times.median() <= times.max());
+        assert!(times.min() <= times.mean() && times.mean() <= times.max() && times.std() <= times.max());
+        // As many runs as take the time.
+        let long =
+            BenchmarkDesc { repeat: 1, number: 1, min_repeat: Duration::from_millis(20), end_to_end: false };
+        let began = Instant::now();
+        let times = m.benchmark(&long).unwrap();
+        assert!(began.elapsed() >= long.min_repeat && times.max() < 1.0);
+        let profile = m.profile().unwrap();
+        assert!(!profile.nodes.is_empty() && profile.host_nanos > 0, "{device}: {profile:?}");
+        check_messages(&context);
+    }
+    let two = Benchmark { results: vec![3.0, 1.0] };
+    assert_eq!([two.min(), two.median(), two.mean(), two.max(), two.std()], [1.0, 2.0, 2.0, 3.0, 1.0]);
+    assert_eq!(Benchmark::default().median(), 0.0);
 }
 
 /// Nothing of an empty tensor is read or written, so that it may begin where its memory ends.

@@ -7,7 +7,7 @@ use crate::graph::GraphBuilder;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::linalg::MatMul;
-use crate::ops::{self, BinaryOp, Operator, UnaryOp};
+use crate::ops::{self, AttrMap, AttrReader, BinaryOp, Operator, UnaryOp};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
 use crate::session::{Memory, Session, SessionError};
@@ -197,18 +197,20 @@ fn a_choice_is_kept_on_disk() {
 
 #[test]
 fn runs_are_measured_as_the_caller_makes_them() {
-    // Copies of these are longer than what runs of one plan differ by.
-    const LEN: usize = 2 << 20;
+    // A row of many: copying all of them in takes many times as long as the run.
+    const ROWS: usize = 2 << 20;
+    let gather = (ops::find("", "Gather").unwrap().read)(&mut AttrReader::new(&AttrMap::new(), 2, 1), 17);
     let mut g = GraphBuilder::new("g");
-    let x = g.input("x", DType::F32, [LEN.into()]);
-    let y = g.op(ops::add(), &[x, x]);
+    let x = g.input("x", DType::F32, [ROWS.into(), 2.into()]);
+    let at = g.constant("at", Tensor::from_i64s(&[3]));
+    let y = g.op(gather.unwrap(), &[x, at]);
     g.output("y", y);
     let graph = g.build().unwrap();
     let cache = PlacementCache::in_memory();
     let session = || builder(&graph, &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache)).build().unwrap();
-    let info = TensorInfo::new(DType::F32, Shape::new([LEN]).unwrap());
+    let info = TensorInfo::new(DType::F32, Shape::new([ROWS, 2]).unwrap());
     let memory = || crate::session::stage::owned(&info).unwrap().0;
-    let value = Tensor::new([LEN], &vec![1.5f32; LEN]).unwrap();
+    let value = Tensor::new([ROWS, 2], &vec![1.5f32; 2 * ROWS]).unwrap();
     let placement = |binding: &crate::Binding<'_>| binding.plan().report.placement.clone().unwrap();
     let mut by_value = session();
     by_value.set_input("x", &value).unwrap();
@@ -221,21 +223,16 @@ fn runs_are_measured_as_the_caller_makes_them() {
         let builder = output.into_iter().fold(builder, |b, memory| b.output("y", memory));
         let mut binding = builder.build().unwrap();
         binding.run().unwrap();
-        assert!(binding.get_output("y").unwrap().to_f32s().unwrap().len() == LEN);
+        assert_eq!(binding.get_output("y").unwrap().info().elements(), 2);
         let planned = session.bind().input("x", Memory::region(&memory())).plan().unwrap().report.placement;
         (placement(&binding), planned.unwrap())
     };
     let (bound, planned) = bind(&by_value, Memory::region(&memory()), Some(Memory::region(&memory())));
     assert_eq!((bound.copied_in, bound.copied_out, bound.cached), (false, false, false));
     assert_eq!((planned.copied_in, planned.copied_out), (false, true));
-    let fastest = |report: &PlacementReport, device: u32| {
-        let one = report.candidates.iter().find(|c| c.device == Some(device));
-        one.and_then(|c| c.measured_ns).unwrap()
-    };
     let best =
         |report: &PlacementReport| report.candidates.iter().filter_map(|c| c.measured_ns).min().unwrap();
-    assert!(best(&copied) > best(&bound), "{copied:?} {bound:?}");
-    assert!(fastest(&copied, 1) > fastest(&bound, 1), "{copied:?} {bound:?}");
+    assert!(best(&copied) > 2 * best(&bound), "{copied:?} {bound:?}");
     // Each is kept for itself.
     let (mixed, _) = bind(&session(), Memory::value(value.clone()), Some(Memory::region(&memory())));
     assert_eq!((mixed.copied_in, mixed.copied_out, mixed.cached), (true, false, false));
