@@ -170,7 +170,9 @@ fn runs_are_made_and_measured_by_tvms_names() {
         let times = m.benchmark(&long).unwrap();
         assert!(began.elapsed() >= long.min_repeat && times.max() < 1.0);
         let profile = m.profile().unwrap();
-        assert!(!profile.nodes.is_empty() && profile.host_nanos > 0, "{device}: {profile:?}");
+        // Times of operators are told where the device has a clock.
+        let timed = context.info().timestamp_ns == 0.0 || !profile.nodes.is_empty();
+        assert!(timed && profile.host_nanos > 0, "{device}: {profile:?}");
         check_messages(&context);
     }
     let two = Benchmark { results: vec![3.0, 1.0] };
