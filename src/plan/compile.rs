@@ -50,6 +50,8 @@ pub struct PlanOptions {
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
     pub place_ops: BTreeMap<String, u32>,
+    /// The device of all nodes that neither these nor the graph place; what is decided by measurements does not beat it.
+    pub place_rest: Option<u32>,
     /// Where nodes go that nobody places.
     pub device: u32,
     /// The device of each node of the [`Draft`](super::Draft) that was made with the same options; those of nodes that the
@@ -73,6 +75,7 @@ impl Default for PlanOptions {
             coarse_filter: false,
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
+            place_rest: None,
             device: 0,
             assigned: None,
             foreign: BTreeSet::new(),

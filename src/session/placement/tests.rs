@@ -127,6 +127,20 @@ fn what_is_placed_stays_there() {
         assert!(devices(&session).iter().any(|(n, on)| (n == "sum" || n == "scaled") && *on == d));
         check_messages(&session);
     }
+    // All that is not placed otherwise.
+    for d in 0..2 {
+        for auto in [Placement::Auto, Placement::Manual] {
+            let builder = builder(&graph(), &["vulkan", "cpu"]).placement(auto);
+            let mut session = builder.place_rest(d).place_op("Softplus", 1 - d).build().unwrap();
+            assert_close(&outputs(&mut session, &x), &expected);
+            let found = devices(&session);
+            let wanted = |(name, on): &(String, u32)| *on == if name == "soft" { 1 - d } else { d };
+            assert!(found.iter().all(wanted) && found.iter().any(|(n, _)| n == "soft"), "{found:?}");
+            assert_eq!(plan_report(&session).placement, None);
+        }
+    }
+    let e = builder(&graph(), &["vulkan", "cpu"]).place_rest(2).build().unwrap_err();
+    assert!(e.to_string().contains("entry 2 of the device table, which has 2"), "{e}");
     // With everything placed there is nothing to choose.
     let mut session = builder(&graph(), &["vulkan", "cpu"]);
     for (name, d) in [("product", 1), ("soft", 0), ("sum", 1), ("scaled", 0)] {
