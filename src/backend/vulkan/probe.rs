@@ -108,6 +108,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         native: false,
         in_order: false,
         features: has,
+        emulated: Requires::NONE,
         subgroup: more.subgroup.subgroup_size.max(1),
         timestamp_ns: match family {
             Some(family) if family.timestamp_bits > 0 => f64::from(base.limits.timestamp_period),
@@ -333,6 +334,7 @@ fn unusable(
         in_order: false,
         limits: limits(&base.limits, &more, &memory, kind),
         features: Requires::NONE,
+        emulated: Requires::NONE,
         import: None,
         subgroup: 1,
         timestamp_ns: 0.0,
