@@ -1,5 +1,7 @@
-//! Operators of com.microsoft that the quantizer of onnxruntime writes and that are others in a row: nodes of
-//! those take their place before a graph is made, so that they run where those do.
+//! Operators of com.microsoft that the quantizer and the optimizer of onnxruntime write and that are others in a
+//! row: nodes of those take their place before a graph is made, so that they run where those do.
+
+mod attention;
 
 use super::proto::{AttributeProto, ModelProto, NodeProto, attribute_type as kind, data_type};
 use crate::loader::error::{LoadError, LoadErrorKind, Location};
@@ -8,9 +10,13 @@ type Compose = fn(&mut Parts<'_>) -> Result<(), LoadErrorKind>;
 
 /// The operators, sorted by name.
 const OPERATORS: &[(&str, Compose)] = &[
+    ("Attention", attention::attention),
     ("DynamicQuantizeLSTM", lstm),
     ("DynamicQuantizeMatMul", dynamic_product),
+    ("EmbedLayerNormalization", attention::embeddings),
     ("MatMulIntegerToFloat", integer_product),
+    ("QAttention", attention::quantized_attention),
+    ("QEmbedLayerNormalization", attention::quantized_embeddings),
     ("QGemm", gemm),
     ("QLinearAdd", |p| binary(p, "Add")),
     ("QLinearAveragePool", |p| unary(p, "AveragePool")),
@@ -85,6 +91,11 @@ impl Parts<'_> {
         self.node.input.get(i).is_some_and(|name| !name.is_empty())
     }
 
+    /// Output `i` by name; empty where nobody wants it.
+    fn output(&self, i: usize) -> String {
+        self.node.output.get(i).cloned().unwrap_or_default()
+    }
+
     fn push(&mut self, op: &str, inputs: Vec<String>, outputs: Vec<String>, attribute: Vec<AttributeProto>) {
         let name = format!("{}/{op}_{}", self.node.name, self.nodes.len());
         let op_type = op.to_owned();
@@ -96,6 +107,42 @@ impl Parts<'_> {
             attribute,
             ..Default::default()
         });
+    }
+
+    /// As [`Parts::push`], of an operator of com.microsoft.
+    fn push_contrib(
+        &mut self,
+        op: &str,
+        inputs: Vec<String>,
+        outputs: Vec<String>,
+        attributes: Vec<AttributeProto>,
+    ) {
+        self.push(op, inputs, outputs, attributes);
+        if let Some(node) = self.nodes.last_mut() {
+            node.domain = self.node.domain.clone();
+        }
+    }
+
+    /// A constant vector.
+    fn numbers(&mut self, values: &[i64]) -> String {
+        self.add("Constant", Vec::new(), vec![ints_attr("value_ints", values)])
+    }
+
+    /// A node whose axes are an input since opset 13.
+    fn with_axes(
+        &mut self,
+        op: &str,
+        x: String,
+        axes: &[i64],
+        mut attributes: Vec<AttributeProto>,
+    ) -> String {
+        let mut inputs = vec![x];
+        if self.opset >= 13 {
+            inputs.push(self.numbers(axes));
+        } else {
+            attributes.push(ints_attr("axes", axes));
+        }
+        self.add(op, inputs, attributes)
     }
 
     /// A tensor's name that is derived from the output's, which no other node has.
@@ -272,7 +319,7 @@ fn scaled_product(parts: &mut Parts<'_>, integers: [String; 4], scales: [String;
 fn lstm(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let to_float = || vec![int_attr("to", data_type::FLOAT.into())];
     let mut inputs: Vec<String> = (0..8).map(|i| parts.input(i)).collect();
-    let shape = parts.add("Constant", Vec::new(), vec![ints_attr("value_ints", &[0, 1, -1])]);
+    let shape = parts.numbers(&[0, 1, -1]);
     for (weights, scale, zero) in [(1, 8, 9), (2, 10, 11)] {
         let mut w = parts.add("Cast", vec![parts.input(weights)], to_float());
         if parts.given(zero) {

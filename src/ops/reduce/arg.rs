@@ -136,6 +136,7 @@ impl Operator for ArgReduce {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = match cx.dtype(0)? {
             DType::F32 => id::ARG_F32,
+            DType::F16 => id::ARG_F16,
             DType::I32 => id::ARG_I32,
             other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
         };
@@ -177,6 +178,13 @@ mod tests {
             #[cfg(not(feature = "vulkan"))]
             let y = crate::ops::test_util::run_cpu(&op, &[Some(x.clone())], 1).unwrap();
             assert_eq!(y[0].to_i64s().unwrap(), want, "{pick:?} {last}");
+            #[cfg(feature = "vulkan")]
+            {
+                let halves = rows.map(|r| r.map(f16::from_f32));
+                let halves = Tensor::new([4, 4], halves.as_flattened()).unwrap();
+                let y = crate::ops::testing::check_op(&op, &[Some(halves)], 0.0);
+                assert_eq!(y[0].to_i64s().unwrap(), want, "{pick:?} {last} of halves");
+            }
         }
     }
 }

@@ -200,6 +200,7 @@ impl Operator for Reduce {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = match cx.dtype(0)? {
             DType::F32 => id::REDUCE_F32,
+            DType::F16 => id::REDUCE_F16,
             DType::I32 => id::REDUCE_I32,
             DType::I64 => id::REDUCE_I64,
             other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
@@ -230,7 +231,10 @@ impl Operator for Reduce {
             );
         }
         // First every row in parts, then the parts of each result.
-        let bytes = cx.dtype(0)?.bytes();
+        let (first_kernel, total_kernel, bytes) = match cx.dtype(0)? {
+            DType::F16 => (id::REDUCE_F16_PARTS, id::REDUCE_F16_TOTAL, 4),
+            dtype => (kernel, kernel, dtype.bytes()),
+        };
         let partial = lower.scratch(n * parts * bytes);
         let step = reduced.inner_stride(0);
         let mut dims = kept.sizes().to_vec();
@@ -247,11 +251,11 @@ impl Operator for Reduce {
             return Err(OpError::unsupported("a reduction over more dimensions than the kernel walks"));
         }
         let codes = stage((map, combine, 0));
-        dispatch(lower, kernel, &codes, (Operand::Input(0), partial), &first, &inner, 1)?;
+        dispatch(lower, first_kernel, &codes, (Operand::Input(0), partial), &first, &inner, 1)?;
         let outer = Nest::new(&[n], &[vec![parts as isize]]);
         let rest = Nest::new(&[parts], &[vec![1]]);
         let codes = stage((0, combine, finish));
-        dispatch(lower, kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
+        dispatch(lower, total_kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
@@ -528,4 +532,37 @@ fn each<T: Number>(x: &[T], base: isize, reduced: &Nest, mut f: impl FnMut(T::Ac
             }
         }
     });
+}
+
+#[cfg(all(test, feature = "vulkan"))]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::test_util::{tensor, tensor_of, values};
+    use crate::ops::testing::check_op;
+
+    fn reduce_of(kind: ReduceKind, axes: &[i64]) -> Reduce {
+        Reduce { kind, axes: Some(axes.to_vec()), keep_dims: true, noop_with_empty_axes: false }
+    }
+
+    #[test]
+    fn halves_reduce_on_the_device() {
+        use ReduceKind::*;
+        let x = tensor_of(&[3, 5, 7], &values(105, 1), |v| f16::from_f32(v.abs() + 0.25));
+        for kind in [L1, L2, LogSum, LogSumExp, Max, Mean, Min, Prod, Sum, SumSquare] {
+            for axes in [&[2][..], &[0, 1], &[1]] {
+                check_op(&reduce_of(kind, axes), &[Some(x.clone())], 2e-3);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_parts_of_long_rows_are_no_halves() {
+        // Parts of 70,000 elements of 4 exceed what a half can hold; the mean does not.
+        let x = tensor_of(&[2, 70_000], &vec![4.0; 140_000], f16::from_f32);
+        let y = check_op(&reduce_of(ReduceKind::Mean, &[1]), &[Some(x)], 1e-3);
+        assert_eq!(y[0].to_f32s().unwrap(), [4.0, 4.0]);
+        let x: Tensor = tensor(&[2, 70_000], 3);
+        check_op(&reduce_of(ReduceKind::Max, &[1]), &[Some(x)], 0.0);
+    }
 }
