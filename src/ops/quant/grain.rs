@@ -7,6 +7,7 @@ use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::norm::Along;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, par};
+use crate::spirv::wide::wide;
 
 /// Elements that are computed at a time.
 const CHUNK: usize = 256;
@@ -131,14 +132,19 @@ impl Call {
                 let len = run.len.min(part.len() - at).min(CHUNK);
                 let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
                 x.load(start + at, values);
-                let each = out.iter_mut().zip(values);
-                let mut parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
-                if run.step == 0 {
-                    let Some((&s, &z)) = parameters.next() else { return };
-                    each.for_each(|(y, v)| *y = f(*v, s, z));
-                } else {
-                    each.zip(parameters).for_each(|((y, v), (s, z))| *y = f(*v, *s, *z));
-                }
+                wide(
+                    #[inline(always)]
+                    || {
+                        let each = out.iter_mut().zip(values);
+                        let mut parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
+                        if run.step == 0 {
+                            let Some((&s, &z)) = parameters.next() else { return };
+                            each.for_each(|(y, v)| *y = f(*v, s, z));
+                        } else {
+                            each.zip(parameters).for_each(|((y, v), (s, z))| *y = f(*v, *s, *z));
+                        }
+                    },
+                );
                 at += len;
             }
         });
