@@ -28,13 +28,13 @@ pub(super) struct Grain {
 
 /// Elements behind one another whose scales are behind one another, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+pub(super) struct Run {
     /// How many elements.
-    len: usize,
+    pub len: usize,
     /// The scale of the first one.
-    scale: usize,
+    pub scale: usize,
     /// 0 where they have one scale, else 1.
-    step: usize,
+    pub step: usize,
 }
 
 impl Grain {
@@ -78,7 +78,7 @@ impl Grain {
     }
 
     /// The run that begins with element `i`; it may go beyond the last element.
-    fn run(&self, i: usize) -> Run {
+    pub(super) fn run(&self, i: usize) -> Run {
         let Along { len, inner, .. } = self.along;
         let (inner, len) = (inner.max(1), len.max(1));
         let (r, place) = (i % inner, i / inner % len);
