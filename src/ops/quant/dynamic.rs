@@ -5,6 +5,7 @@ use std::any::Any;
 use rayon::prelude::*;
 
 use super::device;
+use super::elements::low_byte;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
@@ -65,7 +66,9 @@ fn run(args: &mut NativeArgs<'_, '_>, len: usize) -> Result<(), KernelError> {
             #[inline(always)]
             || {
                 let each = part.iter_mut().zip(x);
-                each.for_each(|(y, v)| *y = ((v / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8);
+                each.for_each(|(y, v)| {
+                    *y = low_byte(((v / scale).round_ties_even() + zero).clamp(0.0, 255.0))
+                });
             },
         );
     });

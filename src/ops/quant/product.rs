@@ -1,6 +1,6 @@
 //! Products of bytes, exact in 32-bit integers, by products of floats.
 
-use super::elements::all;
+use super::elements::{all, low_byte};
 use super::{BYTES, NUMBERS};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -192,7 +192,7 @@ impl Requantize {
     #[inline(always)]
     fn byte(&self, sum: i32, multiplier: f32) -> u8 {
         let [low, high] = self.range;
-        ((sum as f32 * multiplier).round_ties_even() + self.zero).clamp(low, high) as i32 as u8
+        low_byte(((sum as f32 * multiplier).round_ties_even() + self.zero).clamp(low, high))
     }
 
     /// The bytes of elements that stand for `sums`, by one multiplier or one for each.
