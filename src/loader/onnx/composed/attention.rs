@@ -164,7 +164,7 @@ fn dequantized(parts: &mut Parts<'_>, x: String, grain: Option<[String; 2]>) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use prost::Message as _;
 
     use crate::graph::Tensor;
@@ -176,11 +176,16 @@ mod tests {
 
     use super::super::ints_attr;
 
-    fn contrib(op: &str, inputs: &[&str], outputs: &[&str], attrs: Vec<AttributeProto>) -> NodeProto {
+    pub(in super::super) fn contrib(
+        op: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        attrs: Vec<AttributeProto>,
+    ) -> NodeProto {
         NodeProto { domain: "com.microsoft".into(), ..with(node(op, inputs, outputs), attrs) }
     }
 
-    fn floats(name: &str, dims: &[i64], seed: u64) -> TensorProto {
+    pub(in super::super) fn floats(name: &str, dims: &[i64], seed: u64) -> TensorProto {
         let n = dims.iter().product::<i64>() as usize;
         TensorProto {
             name: name.into(),
@@ -202,7 +207,12 @@ mod tests {
     }
 
     /// All outputs of a model of constants.
-    fn run(nodes: Vec<NodeProto>, constants: &[TensorProto], outputs: &[&str], opset: i64) -> Vec<Tensor> {
+    pub(in super::super) fn run(
+        nodes: Vec<NodeProto>,
+        constants: &[TensorProto],
+        outputs: &[&str],
+        opset: i64,
+    ) -> Vec<Tensor> {
         let mut g = graph(&[], nodes, outputs);
         g.initializer = constants.to_vec();
         let mut m = model(g);
@@ -215,7 +225,7 @@ mod tests {
         outputs.iter().map(|name| session.get_output(name).unwrap()).collect()
     }
 
-    fn wide(t: &Tensor) -> Vec<f64> {
+    pub(in super::super) fn wide(t: &Tensor) -> Vec<f64> {
         t.to_f32s().unwrap().into_iter().map(f64::from).collect()
     }
 
