@@ -1,9 +1,13 @@
-// Attention for devices with fast workgroup memory: a work-group does 64 queries of one head, 32 keys at a
+// Attention for devices with fast workgroup memory: a work-group does 32 or 16 queries of one head, 64 keys at a
 // time, and keeps no scores but those; each of its outputs has at most 128 elements of a value.
-// variant: f32       T=float
-// variant: f32_bool  T=float BOOL_MASK EXT_INT8
-// variant: f16       T=float16_t EXT_STORAGE16
-// variant: f16_bool  T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f32             T=float
+// variant: f32_bool        T=float BOOL_MASK EXT_INT8
+// variant: f32_small       T=float SMALL
+// variant: f32_bool_small  T=float BOOL_MASK EXT_INT8 SMALL
+// variant: f16             T=float16_t EXT_STORAGE16
+// variant: f16_bool        T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_small       T=float16_t EXT_STORAGE16 SMALL
+// variant: f16_bool_small  T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8 SMALL
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -19,20 +23,35 @@ layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
 
-const uint ROWS = 64u;
-const uint KEYS = 32u;
+// An invocation does OWN queries and 4 keys, or 4 elements of a value; ACROSS of them lie side by side.
+#ifdef SMALL
+const uint OWN = 2u;
+const uint LOADED = 32u;          // keys of which values are loaded at once
+#else
+const uint OWN = 4u;
+const uint LOADED = 16u;
+#endif
+const uint ACROSS = 16u;
+const uint ROWS = OWN * (128u / ACROSS);
+const uint KEYS = 4u * ACROSS;
 const uint DEPTH = 16u;
 const uint COLS = 128u;
-const uint CHUNK = 32u;       // columns of values loaded at once
+const uint CHUNK = 4u * ACROSS;   // columns of values loaded at once
+const uint LANES = 128u / ROWS;   // invocations that share the softmax of a query
 
 const uint ROW_PITCH = ROWS + 4u;
 const uint KEY_PITCH = KEYS + 4u;
 const uint COL_PITCH = CHUNK + 4u;
 const uint P_PITCH = KEYS + 1u;
 
-// A slice of queries and one of keys, or a slice of values.
+// A slice of queries and one of keys, or a slice of values: the larger of the two.
+#ifdef SMALL
+shared float pool[LOADED * COL_PITCH];
+#else
 shared float pool[DEPTH * (ROW_PITCH + KEY_PITCH)];
+#endif
 shared float probs[ROWS * P_PITCH];
+shared float partial[128];
 shared float tops[ROWS];
 shared float totals[ROWS];
 shared float factors[ROWS];
@@ -56,8 +75,8 @@ void show(uint stage, uint i, uint j, float s)
 // The scores of KEYS keys from `key` on, masks added, in `probs`.
 void score(uint key)
 {
-    float sums[4][4];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+    float sums[OWN][4];
+    [[unroll]] for (uint i = 0u; i < OWN; ++i) {
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
             sums[i][j] = 0.0;
         }
@@ -78,13 +97,15 @@ void score(uint key)
         }
         barrier();
         for (uint d = 0u; d < DEPTH; ++d) {
-            float left[4];
+            float left[OWN];
             float right[4];
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                left[i] = pool[d * ROW_PITCH + 4u * ty + i];
-                right[i] = pool[KEY_POOL + d * KEY_PITCH + tx + 8u * i];
+            [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+                left[i] = pool[d * ROW_PITCH + OWN * ty + i];
             }
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                right[j] = pool[KEY_POOL + d * KEY_PITCH + tx + ACROSS * j];
+            }
+            [[unroll]] for (uint i = 0u; i < OWN; ++i) {
                 [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                     sums[i][j] = fma(left[i], right[j], sums[i][j]);
                 }
@@ -92,9 +113,9 @@ void score(uint key)
         }
         barrier();
     }
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+    [[unroll]] for (uint i = 0u; i < OWN; ++i) {
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            probs[(4u * ty + i) * P_PITCH + tx + 8u * j] = sums[i][j] * p.scale;
+            probs[(OWN * ty + i) * P_PITCH + tx + ACROSS * j] = sums[i][j] * p.scale;
         }
     }
     barrier();
@@ -112,6 +133,41 @@ void score(uint key)
     barrier();
 }
 
+// Scores become weights relative to the largest score so far; ends without a barrier.
+void soften()
+{
+    uint r = t / LANES;
+    uint from = r * P_PITCH + t % LANES * (KEYS / LANES);
+    float old = tops[r];
+    float most = old;
+    [[unroll]] for (uint j = 0u; j < KEYS / LANES; ++j) {
+        most = max(most, probs[from + j]);
+    }
+    partial[t] = most;
+    barrier();
+    [[unroll]] for (uint n = 0u; n < LANES; ++n) {
+        most = max(most, partial[r * LANES + n]);
+    }
+    float total = 0.0;
+    [[unroll]] for (uint j = 0u; j < KEYS / LANES; ++j) {
+        float w = weight(probs[from + j], most);
+        probs[from + j] = w;
+        total += w;
+    }
+    barrier();
+    partial[t] = total;
+    barrier();
+    if (t % LANES == 0u) {
+        float factor = is_hidden(old) ? 0.0 : exp(old - most);
+        [[unroll]] for (uint n = 1u; n < LANES; ++n) {
+            total += partial[t + n];
+        }
+        tops[r] = most;
+        totals[r] = totals[r] * factor + total;
+        factors[r] = factor;
+    }
+}
+
 void main()
 {
     uint group = linear_group();
@@ -119,8 +175,8 @@ void main()
         return;
     }
     t = gl_LocalInvocationIndex;
-    tx = t % 8u;
-    ty = t / 8u;
+    tx = t % ACROSS;
+    ty = t / ACROSS;
     uint bands = (p.q_len + ROWS - 1u) / ROWS;
     row = group % bands * ROWS;
     uint rest = group / bands;
@@ -136,9 +192,9 @@ void main()
     uint col = slice * COLS;
     uint cols = min(p.v_head - col, COLS);
 
-    float sums[COLS / CHUNK][4][4];
+    float sums[COLS / CHUNK][OWN][4];
     [[unroll]] for (uint c = 0u; c < COLS / CHUNK; ++c) {
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
             [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                 sums[c][i][j] = 0.0;
             }
@@ -155,64 +211,54 @@ void main()
     for (int first = range.x; first < range.y; first += int(KEYS)) {
         uint key = uint(first);
         score(key);
-        if (t < ROWS) {
-            float top = tops[t];
-            for (uint j = 0u; j < KEYS; ++j) {
-                top = max(top, probs[t * P_PITCH + j]);
-            }
-            float factor = is_hidden(tops[t]) ? 0.0 : exp(tops[t] - top);
-            float total = 0.0;
-            for (uint j = 0u; j < KEYS; ++j) {
-                float w = weight(probs[t * P_PITCH + j], top);
-                probs[t * P_PITCH + j] = w;
-                total += w;
-            }
-            tops[t] = top;
-            totals[t] = totals[t] * factor + total;
-            factors[t] = factor;
-        }
+        soften();
         barrier();
         [[unroll]] for (uint c = 0u; c < COLS / CHUNK; ++c) {
             if (c * CHUNK < cols) {
-                [[unroll]] for (uint n = 0u; n < KEYS / 4u; ++n) {
-                    uint r = t / CHUNK + 4u * n;
-                    uint d = c * CHUNK + t % CHUNK;
-                    bool inside = int(key + r) < valid && d < cols;
-                    pool[r * COL_PITCH + t % CHUNK] = inside ? float(v[v_first + (key + r) * p.v_row + col + d]) : 0.0;
-                }
-                barrier();
-                [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                [[unroll]] for (uint i = 0u; i < OWN; ++i) {
                     [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                        sums[c][i][j] *= factors[4u * ty + i];
+                        sums[c][i][j] *= factors[OWN * ty + i];
                     }
                 }
-                for (uint n = 0u; n < KEYS; ++n) {
-                    float left[4];
-                    float right[4];
-                    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                        left[i] = probs[(4u * ty + i) * P_PITCH + n];
-                        right[i] = pool[n * COL_PITCH + tx + 8u * i];
+                for (uint part = 0u; part < KEYS; part += LOADED) {
+                    [[unroll]] for (uint n = 0u; n < LOADED * CHUNK / 128u; ++n) {
+                        uint r = t / CHUNK + 128u / CHUNK * n;
+                        uint d = c * CHUNK + t % CHUNK;
+                        bool inside = int(key + part + r) < valid && d < cols;
+                        uint from = v_first + (key + part + r) * p.v_row + col + d;
+                        pool[r * COL_PITCH + t % CHUNK] = inside ? float(v[from]) : 0.0;
                     }
-                    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                    barrier();
+                    for (uint n = 0u; n < LOADED; ++n) {
+                        float left[OWN];
+                        float right[4];
+                        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+                            left[i] = probs[(OWN * ty + i) * P_PITCH + part + n];
+                        }
                         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                            sums[c][i][j] = fma(left[i], right[j], sums[c][i][j]);
+                            right[j] = pool[n * COL_PITCH + tx + ACROSS * j];
+                        }
+                        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+                            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                                sums[c][i][j] = fma(left[i], right[j], sums[c][i][j]);
+                            }
                         }
                     }
+                    barrier();
                 }
-                barrier();
             }
         }
     }
     barrier();
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        uint r = 4u * ty + i;
+    [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+        uint r = OWN * ty + i;
         float total = totals[r];
         float factor = is_hidden(tops[r]) ? 0.0 : 1.0 / total;
         if (row + r < p.q_len) {
             uint to = batch * p.y_batch + head * p.y_head + (row + r) * p.y_row + col;
             [[unroll]] for (uint c = 0u; c < COLS / CHUNK; ++c) {
                 [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                    uint d = c * CHUNK + tx + 8u * j;
+                    uint d = c * CHUNK + tx + ACROSS * j;
                     if (d < cols) {
                         y[to + d] = T(is_hidden(tops[r]) ? 0.0 : sums[c][i][j] * factor);
                     }

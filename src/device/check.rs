@@ -154,7 +154,8 @@ impl Checker {
                 let hit = map.iter().filter(|(_, access)| access.intersects(kinds));
                 hit.map(|(range, _)| memory.rounded(range)).collect()
             };
-            flush.extend(rounded(Access::DEVICE_READ).iter().map(|range| memory.buffer_range(range)));
+            // What the host wrote and did not flush would be undefined behind an invalidate.
+            flush.extend(rounded(Access::DEVICE).iter().map(|range| memory.buffer_range(range)));
             invalidate.extend(rounded(Access::DEVICE_WRITE).iter().map(|range| memory.buffer_range(range)));
         }
         (flush, invalidate)

@@ -6,6 +6,7 @@ use super::attention::find_attention;
 use super::chains::{ChainLimits, fuse_chains};
 use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
 use super::half::{Precision, halve};
+use super::heads::turn_heads;
 use super::idioms::find_functions;
 use super::place::{Net, Problem};
 use super::rewrite::fuse;
@@ -114,6 +115,7 @@ impl Compiler<'_> {
         if self.options.fuse {
             find_functions(&mut flow);
             find_attention(&mut flow);
+            turn_heads(&mut flow);
             fuse(&mut flow)?;
         }
         let mut fused = nodes - flow.nodes.len();

@@ -9,6 +9,7 @@ mod compile;
 mod draft;
 mod flow;
 mod half;
+mod heads;
 mod idioms;
 mod images;
 mod in_place;

@@ -8,6 +8,7 @@ use super::compiled::{import_where_possible, shared};
 use super::device::Device;
 use super::error::Error;
 use super::flight::Underway;
+use super::visibility::all_of;
 use crate::backend::Placement;
 use crate::device::Buffer;
 use crate::graph::TensorInfo;
@@ -41,12 +42,20 @@ impl Arenas {
                 Domain::Host => {
                     let region = shared(arena.bytes)?;
                     buffers = import_where_possible(devices, &region)?;
+                    for (d, buffer) in &buffers {
+                        let context = &devices[*d as usize].context;
+                        context.flush(&all_of(buffer, context.info().limits.non_coherent_atom))?;
+                    }
                     arenas._regions.push(region);
                 }
             }
             arenas.buffers.push(buffers);
         }
         Ok(arenas)
+    }
+
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.buffers.iter().flat_map(BTreeMap::values)
     }
 
     pub(super) fn buffer(&self, arena: u32, device: u32) -> Option<&Buffer> {

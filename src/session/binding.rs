@@ -10,15 +10,16 @@ use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
 use super::flight::{Departure, LastRun, Underway};
 use super::route::{Leg, LegWork, Move};
-use super::slot::{BindPolicy, Side, Slot, Source, SourceKey, atoms};
+use super::slot::{BindPolicy, Side, Slot, Source, SourceKey};
 use super::stage::{Held, HeldMemory, Rest, owned};
+use super::visibility::HostRanges;
 use crate::device::{Buffer, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::ByteRange;
-use crate::plan::{Domain, Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
+use crate::plan::{Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
@@ -32,7 +33,7 @@ pub struct Binding<'e> {
     pub(super) segments: Arc<[Leg]>,
     /// The last run, where several devices take part.
     last: Option<LastRun>,
-    arenas: Arenas,
+    pub(super) arenas: Arenas,
     pub(super) has_run: bool,
     pub(super) policy: BindPolicy,
     /// Memory that was bound before and stays imported, newest last.
@@ -153,6 +154,7 @@ impl<'e> Binding<'e> {
 
     pub(super) fn prepare(&self) -> Result<Arc<[Leg]>, Error> {
         let plan = self.ordered_plan()?;
+        let host = self.host_ranges(&plan);
         // What the host is shown, by which device, and by which of its segments last: that is over after those before.
         let mut shown: Vec<(BufferRange, u32, usize)> = Vec::new();
         let leg = |(s, segment): (usize, &Segment)| {
@@ -160,7 +162,7 @@ impl<'e> Binding<'e> {
             let work = if segment.by_session {
                 LegWork::Moves(self.moves(segment)?)
             } else {
-                let recording = self.record(&plan, s, None)?;
+                let recording = self.record(&plan, s, &host[s], None)?;
                 // A flush of bytes that the device wrote itself would give it back what the host had before.
                 let rewritten = |range: &BufferRange| recording.flush.iter().any(|f| overlap(range, f));
                 let own = shown.iter().filter(|(range, d, _)| *d == device && rewritten(range));
@@ -304,11 +306,13 @@ impl<'e> Binding<'e> {
         }
     }
 
-    /// The recording of segment `s`; with `times` timestamps are taken around every node.
+    /// The recording of segment `s`, which flushes and invalidates `host`; with `times` timestamps are taken around
+    /// every node.
     pub(super) fn record(
         &self,
         plan: &Plan,
         s: usize,
+        host: &HostRanges,
         times: Option<&mut Vec<u32>>,
     ) -> Result<Recording, Error> {
         let segment = &plan.segments[s];
@@ -346,44 +350,14 @@ impl<'e> Binding<'e> {
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
-        let atom = self.device(d).context.info().limits.non_coherent_atom.max(1);
-        let host = |slots: &[Slot<'_>]| -> Vec<BufferRange> {
-            slots.iter().flat_map(|slot| slot.host_ranges(d, atom)).collect()
-        };
-        r.flush = host(&self.inputs);
-        r.invalidate = host(&self.outputs);
-        self.host_arenas(&mut r, plan, segment);
+        r.flush.clone_from(&host.flush);
+        r.invalidate.clone_from(&host.invalidate);
         Ok(r)
     }
 
-    /// What other devices write and read of non-coherent memory that they share with the segment's.
-    fn host_arenas(&self, r: &mut Recording, plan: &Plan, segment: &Segment) {
-        let d = segment.device;
-        let atom = self.device(d).context.info().limits.non_coherent_atom;
-        for command in &segment.commands {
-            command.work.for_each_touch(&mut |loc, access| {
-                let buffer = match loc.place {
-                    Place::Arena(a) => {
-                        let shared = plan.arenas.get(a as usize).is_some_and(|a| a.domain == Domain::Host);
-                        self.arenas.buffer(a, d).filter(|_| shared)
-                    }
-                    Place::Input(_) | Place::Constant(_) => None,
-                    Place::Output(o) => self.outputs[o as usize].buffer(d).filter(|b| b.info().imported),
-                };
-                let Some(buffer) = buffer.filter(|b| !b.info().coherent && loc.bytes > 0) else { return };
-                let whole = buffer.range();
-                let range = BufferRange { offset: whole.offset + loc.offset, bytes: loc.bytes, ..whole };
-                let range = atoms(range, atom);
-                for (list, named) in [
-                    (&mut r.flush, !access.reads().is_empty()),
-                    (&mut r.invalidate, !access.writes().is_empty()),
-                ] {
-                    if named && !list.contains(&range) {
-                        list.push(range);
-                    }
-                }
-            });
-        }
+    /// The size in bytes of what a flush or an invalidate names on device `d`.
+    pub(super) fn non_coherent_atom(&self, d: u32) -> u64 {
+        self.device(d).context.info().limits.non_coherent_atom.max(1)
     }
 
     /// Copies between host-visible memory and the device's own, before its first or after its last segment.
@@ -484,7 +458,7 @@ impl<'e> Binding<'e> {
         let turn = turn.map(|turn| self.enter(turn)).transpose()?;
         let plan = &self.compiled.plan;
         for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
-            slot.stage_in(&self.inner.devices, io.info.bytes())?;
+            self.inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         let mut departure = None;
         let underway = match &self.segments[..] {
@@ -705,7 +679,7 @@ impl Pending<'_, '_> {
         }
         let plan = &self.binding.compiled.plan;
         for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {
-            slot.stage_out(&self.binding.inner.devices, io.info.bytes())?;
+            self.binding.inner.past_runs(|devices| slot.stage_out(devices, io.info.bytes()))?;
         }
         Ok(())
     }

@@ -54,6 +54,17 @@ impl From<crate::backend::DeviceError> for Error {
     }
 }
 
+impl Error {
+    /// Memory is in use: by a device, or through a guard.
+    pub(super) fn is_busy(&self) -> bool {
+        match self {
+            Error::Host(e) => matches!(e, HostError::Busy(_)),
+            Error::Device(device::Error::Usage(e)) => matches!(e.problem, device::Problem::Busy { .. }),
+            _ => false,
+        }
+    }
+}
+
 /// What is wrong with a call of a session or a binding.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]

@@ -26,6 +26,7 @@ mod stage;
 mod traffic;
 pub mod tvm;
 mod unify;
+mod visibility;
 
 pub use arena::{ArenaUsage, SharedArena};
 pub use bind::{BindingBuilder, Memory, SessionScope};
@@ -240,6 +241,20 @@ impl Session {
 }
 
 impl Inner {
+    /// Copies from or to memory that the caller bound. Where runs of the session that are in flight still use it, they
+    /// are waited for.
+    fn past_runs(&self, copy: impl Fn(&[Device]) -> Result<(), Error>) -> Result<(), Error> {
+        match copy(&self.devices) {
+            Err(error) if error.is_busy() => {
+                self.traffic.settle();
+                // What goes wrong in a run is for whoever waits for it.
+                self.devices.iter().for_each(|device| drop(device.queue.finish()));
+                copy(&self.devices)
+            }
+            result => result,
+        }
+    }
+
     fn input_position(&self, name: &str) -> Result<usize, SessionError> {
         let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
         names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {

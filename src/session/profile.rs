@@ -1,5 +1,6 @@
 //! Times of single operators on their devices.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::binding::Binding;
@@ -64,7 +65,7 @@ pub struct Profile {
 impl Profile {
     /// Time by operator name, longest first: (operator, how many, nanoseconds).
     pub fn by_op(&self) -> Vec<(&'static str, usize, u64)> {
-        let mut sums: std::collections::BTreeMap<&'static str, (usize, u64)> = Default::default();
+        let mut sums: BTreeMap<&'static str, (usize, u64)> = Default::default();
         for n in &self.nodes {
             let sum = sums.entry(n.op).or_default();
             sum.0 += 1;
@@ -91,10 +92,12 @@ impl Binding<'_> {
         let mut profile = Profile::default();
         (profile.bytes_moved, profile.bytes_not_moved) = self.bytes_moved();
         let plan = self.ordered_plan()?;
+        let host = self.host_ranges(&plan);
         let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); plan.segments.len()];
         let mut recordings = Vec::new();
         for (s, segment) in plan.segments.iter().enumerate() {
-            let recording = (!segment.by_session).then(|| self.record(&plan, s, Some(&mut nodes[s])));
+            let recording =
+                (!segment.by_session).then(|| self.record(&plan, s, &host[s], Some(&mut nodes[s])));
             recordings.push(recording.transpose()?);
         }
         let mut events: Vec<Option<Event>> = vec![None; plan.segments.len()];
@@ -111,17 +114,26 @@ impl Binding<'_> {
         })?;
         profile.host_nanos = start.elapsed().as_nanos() as u64;
         let since = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
+        let times: Vec<(u64, u64)> =
+            times.into_iter().map(|t| t.map_or((0, 0), |(begin, end)| (since(begin), since(end)))).collect();
+        let ticks = events.iter().map(|event| event.as_ref().map_or(Ok(Vec::new()), Event::timestamps));
+        let ticks = ticks.collect::<Result<Vec<_>, _>>()?;
+        // From a device's clock to the host's: no work ends later than it was known to be over, which may be long after.
+        let mut ahead: BTreeMap<u32, i128> = BTreeMap::new();
+        for ((segment, ticks), (_, end)) in plan.segments.iter().zip(&ticks).zip(&times) {
+            let Some(last) = ticks.last() else { continue };
+            let by = i128::from(*end) - i128::from(*last);
+            ahead.entry(segment.device).and_modify(|least| *least = by.min(*least)).or_insert(by);
+        }
         for (s, segment) in plan.segments.iter().enumerate() {
-            let times = times[s].map_or((0, 0), |(begin, end)| (since(begin), since(end)));
-            let (device, (begin_nanos, end_nanos)) = (segment.device, times);
+            let (device, (begin_nanos, end_nanos)) = (segment.device, times[s]);
             profile.segments.push(SegmentTime { device, begin_nanos, end_nanos });
-            let times = events[s].as_ref().map_or(Ok(Vec::new()), Event::timestamps)?;
-            let Some((&first, &last)) = times.first().zip(times.last()) else { continue };
-            let whole = last.saturating_sub(first);
-            profile.device_nanos += whole;
+            let Some((&first, &last)) = ticks[s].first().zip(ticks[s].last()) else { continue };
+            profile.device_nanos += last.saturating_sub(first);
+            let by = ahead.get(&device).copied().unwrap_or(0);
             // It may have waited in the queue behind others.
-            let began = end_nanos.saturating_sub(whole).max(begin_nanos);
-            for (pair, node) in times.windows(2).zip(&nodes[s]) {
+            let began = u64::try_from(i128::from(first) + by).unwrap_or(0).max(begin_nanos);
+            for (pair, node) in ticks[s].windows(2).zip(&nodes[s]) {
                 let Some(report) = plan.report.nodes.get(*node as usize) else { continue };
                 profile.nodes.push(NodeTime {
                     name: report.name.clone(),

@@ -315,9 +315,9 @@ impl<'e> Slot<'e> {
         Some((base, ByteRange::new(start, start.saturating_add(range.bytes))))
     }
 
-    /// Every buffer that commands name for the slot: two slots of equal buffers record equally.
+    /// Their ranges: two slots of equal ones record equally.
     pub(super) fn ranges(&self) -> impl Iterator<Item = BufferRange> {
-        self.compute.values().chain(self.transfer.values()).map(Buffer::range)
+        self.buffers().map(Buffer::range)
     }
 
     /// The copy that device `d` makes before the run of an input, or after the run of an output.
@@ -330,14 +330,14 @@ impl<'e> Slot<'e> {
         })
     }
 
-    /// Ranges of non-coherent memory on device `d` that the host writes (input) or reads (output): where it copies
-    /// to, and the caller's own memory where that is imported. Whole atoms of `atom` bytes, or up to the memory's end.
-    pub(super) fn host_ranges(&self, d: u32, atom: u64) -> impl Iterator<Item = BufferRange> {
-        let staged = self.stage.iter().filter(move |(on, _)| *on == d).map(|(_, buffer)| buffer);
-        let imported = self.compute.get(&d).into_iter().chain(self.transfer.get(&d));
-        let imported = imported.filter(|buffer| buffer.info().imported);
-        let of_import = move |b: &Buffer| if b.info().imported { atoms(b.range(), atom) } else { b.range() };
-        staged.chain(imported).filter(|buffer| !buffer.info().coherent).map(of_import)
+    /// Host-visible memory that device `d` copies from or to.
+    pub(super) fn transfer(&self, d: u32) -> Option<&Buffer> {
+        self.transfer.get(&d)
+    }
+
+    /// Every buffer that commands name for the slot.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.compute.values().chain(self.transfer.values())
     }
 
     /// Copies the caller's bytes to where the device finds them, if the CPU has to.
@@ -398,14 +398,6 @@ impl<'e> Slot<'e> {
         buffer.host_address()?;
         buffer.sub_buffer(0, bytes).ok()
     }
-}
-
-/// The whole atoms around a range of an import, which are whole pages.
-pub(super) fn atoms(range: BufferRange, atom: u64) -> BufferRange {
-    let atom = atom.max(1);
-    let start = range.offset / atom * atom;
-    let end = range.offset.saturating_add(range.bytes).next_multiple_of(atom);
-    BufferRange { offset: start, bytes: end.saturating_sub(start), ..range }
 }
 
 /// What the graph does with the tensor.

@@ -67,6 +67,15 @@ impl Traffic {
         Pass { traffic: Arc::clone(self), run }
     }
 
+    /// Waits until every leg that touches bound memory, of the runs announced before, is submitted or over.
+    pub(super) fn settle(&self) {
+        let mut state = self.lock();
+        let runs = state.runs;
+        while state.flying.iter().any(|f| f.run <= runs && f.event.is_none()) {
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

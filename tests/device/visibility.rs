@@ -42,7 +42,7 @@ impl Chain {
             unary(&kernel, y, z, &2.0f32.to_ne_bytes()),
             Command::Barrier(SHOWN),
         ];
-        let (flush, invalidate) = if coherent { (vec![], vec![]) } else { (vec![x], vec![z]) };
+        let (flush, invalidate) = if coherent { (vec![], vec![]) } else { (vec![x, z], vec![z]) };
         let recording = Recording { commands, flush, invalidate, ..Recording::default() };
         Chain { context, input, output, buffers, recording, _kernel: kernel }
     }
@@ -114,8 +114,16 @@ fn a_removed_host_barrier_is_found() {
 #[test]
 fn a_removed_flush_is_found() {
     let mut chain = Chain::new(SimConfig::noncoherent());
-    chain.recording.flush.clear();
+    chain.recording.flush.remove(0);
     assert!(!chain.run().0);
+}
+
+#[test]
+fn a_removed_flush_of_what_is_only_written_is_found() {
+    let mut chain = Chain::new(SimConfig::noncoherent());
+    chain.recording.flush.remove(1);
+    let messages = chain.run().1;
+    assert!(messages.iter().any(|message| message.contains("not flushed")), "{messages:?}");
 }
 
 #[test]
@@ -200,8 +208,9 @@ proptest! {
     fn enqueued_commands_are_ordered_on_every_device(steps in prop::collection::vec((step(), any::<bool>()), 1..40)) {
         for context in contexts() {
             let queues = [context.create_queue().unwrap(), context.create_queue().unwrap()];
-            let whole = buffer(&context, 8 * 256);
-            let slots: Vec<_> = (0..8).map(|at| whole.sub_buffer(at * 256, 256).unwrap()).collect();
+            let step = context.info().limits.argument_alignment.max(256);
+            let whole = buffer(&context, 8 * step);
+            let slots: Vec<_> = (0..8).map(|at| whole.sub_buffer(at * step, 256).unwrap()).collect();
             whole.map_write().unwrap().fill(0);
             let unary = add_on(&context);
             let in_place = increment_on(&context);

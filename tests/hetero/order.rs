@@ -152,7 +152,7 @@ fn intermediate_memory_is_not_handed_on_while_another_device_reads_it() {
 /// Two bindings in flight: the second one's first device writes what the first one's last device still writes.
 #[test]
 fn bindings_in_flight_are_ordered_across_devices() {
-    for table in [["cpu", "cpu"], ["sim:coherent", "cpu"], ["vulkan", "cpu"]] {
+    for table in [["cpu", "cpu"], ["sim:coherent", "cpu"], ["vulkan", "cpu"], ["alone", "cpu"]] {
         let mut g = GraphBuilder::new("pipeline");
         let x = g.input("x", DType::F32, [N.into()]);
         let a = g.op(op("Neg"), &[x]);

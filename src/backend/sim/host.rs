@@ -53,15 +53,11 @@ impl HostSide {
         self.address
     }
 
-    /// Bytes of the range that the host changed since host and device last agreed on them.
-    pub(super) fn take_dirty(&mut self, range: ByteRange) -> Vec<(ByteRange, Vec<u8>)> {
-        let Some(range) = self.clip(range) else { return Vec::new() };
-        let now = self.load(range);
-        let known = &self.known;
-        let mut dirty: RangeSet = RangeSet::new();
+    /// Which bytes of the range `range`, that are `now` these, host and device do not agree on.
+    fn dirty(&self, range: ByteRange, now: &[u8]) -> RangeSet {
+        let mut dirty = RangeSet::new();
         dirty.insert(range);
-        let seen: Vec<_> = known.overlapping(range).collect();
-        for piece in seen {
+        for piece in self.known.overlapping(range) {
             dirty.remove(piece);
             let at = (piece.start - range.start) as usize..(piece.end - range.start) as usize;
             let (Some(now), Some(before)) =
@@ -78,6 +74,19 @@ impl HostSide {
                 }
             }
         }
+        dirty
+    }
+
+    /// Whether the host changed bytes of the range, or may have before the device had them, and did not say so.
+    pub(super) fn is_dirty(&self, range: ByteRange) -> bool {
+        self.clip(range).is_some_and(|range| !self.dirty(range, &self.load(range)).is_empty())
+    }
+
+    /// Bytes of the range that the host changed since host and device last agreed on them.
+    pub(super) fn take_dirty(&mut self, range: ByteRange) -> Vec<(ByteRange, Vec<u8>)> {
+        let Some(range) = self.clip(range) else { return Vec::new() };
+        let now = self.load(range);
+        let dirty = self.dirty(range, &now);
         let changed: Vec<_> = dirty
             .iter()
             .filter_map(|piece| {

@@ -285,3 +285,27 @@ fn the_host_learns_of_a_completion_late_and_of_a_misuse_at_once() {
     context.destroy_kernel(kernel);
     context.destroy_kernel(kernel);
 }
+
+#[test]
+fn what_the_host_wrote_and_did_not_flush_is_lost_behind_an_invalidate() {
+    let context = open(SimConfig::noncoherent());
+    let queue = context.create_queue().unwrap();
+    let mut region = HostRegion::new(4096).unwrap();
+    region.as_mut_slice().fill(7);
+    #[allow(unsafe_code, reason = "the region outlives the context's use of it")]
+    // SAFETY: nothing but the context touches the region, and the buffer is destroyed before it.
+    let buffer = unsafe { context.import_host(HostAddress(region.as_ptr()), 4096) }.unwrap();
+    let fill = |offset| {
+        let dst = BufferRange { buffer, offset, bytes: 2048 };
+        let shown = Barrier { src: Access::TRANSFER_WRITE, dst: Access::HOST_READ };
+        let commands = vec![Command::Fill { dst, value: 1 }, Command::Barrier(shown)];
+        let point = queue.submit(&Recording { commands, ..Recording::default() }).unwrap();
+        queue.wait(point, None).unwrap();
+        context.invalidate(&[dst]).unwrap();
+        context.validation_messages()
+    };
+    context.flush(&[BufferRange { buffer, offset: 0, bytes: 2048 }]).unwrap();
+    assert_eq!(fill(0), Vec::<String>::new());
+    assert!(fill(2048)[0].contains("not flushed"));
+    context.destroy_buffer(buffer);
+}

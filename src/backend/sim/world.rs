@@ -176,14 +176,29 @@ impl World {
         }
         state.waited = submission;
         let now = Origin { queue, submission };
-        for body in self.bodies.values_mut() {
+        let mut lost = Vec::new();
+        for (id, body) in &mut self.bodies {
             body.device.waited(now, body.host.is_some());
             let Some(host) = &mut body.host else { continue };
-            body.device.tell_host(now, body.coherent, |range, bytes| match bytes {
-                Some(bytes) => host.store(range, bytes),
-                None => host.poison(range),
+            body.device.tell_host(now, body.coherent, |range, bytes| {
+                if !body.coherent && host.is_dirty(range) {
+                    lost.push((*id, range));
+                }
+                match bytes {
+                    Some(bytes) => host.store(range, bytes),
+                    None => host.poison(range),
+                }
             });
         }
+        lost.into_iter().for_each(|(id, range)| self.say_lost(id, range));
+    }
+
+    /// Vulkan, `vkInvalidateMappedMemoryRanges`: undefined is what the host wrote and did not flush.
+    fn say_lost(&mut self, buffer: BufferId, range: ByteRange) {
+        self.say(format!(
+            "bytes {range} of buffer {}: the device wrote what the host had written and not flushed",
+            buffer.index
+        ));
     }
 
     /// Host writes of a non-coherent range become ready for the next submission.
@@ -210,7 +225,14 @@ impl World {
         if let Some(host) = &mut body.host {
             let over =
                 |by: Origin| waited.get(by.queue as usize).is_some_and(|waited| by.submission <= *waited);
-            body.device.invalidate(bytes, over, |range, bytes| host.store(range, bytes));
+            let mut lost = Vec::new();
+            body.device.invalidate(bytes, over, |range, bytes| {
+                if host.is_dirty(range) {
+                    lost.push(range);
+                }
+                host.store(range, bytes);
+            });
+            lost.into_iter().for_each(|lost| self.say_lost(range.buffer, lost));
         }
         Ok(())
     }

@@ -31,9 +31,13 @@ pub struct Attention {
     pub window: [Option<usize>; 2],
     /// Which stage of the scores the fourth output shows, as ONNX counts them.
     pub shown: u8,
+    /// Which of Q, K, V and Y of four dimensions are `[batch, length, heads, size]`. No model says so; the planner
+    /// takes transposes of heads in.
+    pub turned: [bool; 4],
 }
 
-// Positions of the inputs.
+// Positions of the inputs; `turned` has Y behind the first three.
+const Y: usize = 3;
 const Q: usize = 0;
 const K: usize = 1;
 const V: usize = 2;
@@ -66,6 +70,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         softcap: attrs.float("softcap", 0.0)?.max(0.0),
         window: [side("left_window_size")?, side("right_window_size")?],
         shown: shown as u8,
+        turned: [false; 4],
     }))
 }
 
@@ -158,9 +163,15 @@ struct Resolved {
 
 impl Attention {
     fn resolve(&self, cx: &OpCx) -> Result<Resolved, OpError> {
-        let q = operand(cx, Q, self.heads.map(|h| h.0))?;
-        let k = operand(cx, K, self.heads.map(|h| h.1))?;
-        let v = operand(cx, V, self.heads.map(|h| h.1))?;
+        let operand = |i: usize, heads| match cx.shape(i)?.dims() {
+            &[b, l, h, d] if self.turned[i] => {
+                Ok(Operand4 { sizes: [b, h, l, d], steps: Steps::rows_first(h, l, d) })
+            }
+            _ => operand(cx, i, heads),
+        };
+        let q = operand(Q, self.heads.map(|h| h.0))?;
+        let k = operand(K, self.heads.map(|h| h.1))?;
+        let v = operand(V, self.heads.map(|h| h.1))?;
         let [batch, q_heads, q_len, head] = q.sizes;
         let [_, kv_heads, new_len, _] = k.sizes;
         let v_head = v.sizes[3];
@@ -200,7 +211,7 @@ impl Attention {
             true => Some(mask_steps(cx, MASK, [batch, q_heads, q_len, kv_len])?),
             false => None,
         };
-        let rows_first = cx.shape(Q)?.rank() == 3;
+        let rows_first = cx.shape(Q)?.rank() == 3 || self.turned[Y];
         let y = match rows_first {
             true => Steps::rows_first(q_heads, q_len, v_head),
             false => Steps::heads_first(q_heads, q_len, v_head),
@@ -273,6 +284,7 @@ impl Operator for Attention {
         let s = &resolved.scaled;
         let y = match cx.shape(Q)?.rank() {
             3 => Shape::new([s.batch, s.q_len, s.q_heads * s.v_head])?,
+            _ if self.turned[Y] => Shape::new([s.batch, s.q_len, s.q_heads, s.v_head])?,
             _ => Shape::new([s.batch, s.q_heads, s.q_len, s.v_head])?,
         };
         let mut outputs = vec![TensorInfo::new(dtype, y)];

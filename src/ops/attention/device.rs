@@ -12,8 +12,12 @@ const VECTOR_ROWS: usize = 4;
 const VECTOR_HEAD: usize = 512;
 /// The largest head of values that it does.
 const VECTOR_COLS: usize = 256;
-/// Queries of one work-group, and elements of a value, in `attention_tile.comp`.
-const TILE: [usize; 2] = [64, 128];
+/// Queries of one work-group of `attention_tile.comp`, and of its small variant, which keeps a large device busier
+/// where the others would be fewer than [`MIN_TILES`].
+const TILE: [usize; 2] = [32, 16];
+const MIN_TILES: usize = 512;
+/// Elements of a value in one work-group.
+const TILE_COLS: usize = 128;
 /// Queries of one invocation of `attention_row.comp`.
 const ROWS: usize = 4;
 /// The most texels of a value that it keeps in registers.
@@ -149,10 +153,15 @@ pub(super) fn lower_scaled(
         let params = fill!(AttentionVector, s, rows);
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
     }
-    let kernel = match places.dtype {
-        DType::F32 => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),
-        DType::F16 => pick(id::ATTENTION_TILE_F16, id::ATTENTION_TILE_F16_BOOL),
-        other => return Err(no_kernel(other)),
+    let groups =
+        |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(TILE_COLS);
+    let small = groups(TILE[0]) < MIN_TILES;
+    let kernel = match (places.dtype, small) {
+        (DType::F32, false) => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),
+        (DType::F32, true) => pick(id::ATTENTION_TILE_F32_SMALL, id::ATTENTION_TILE_F32_BOOL_SMALL),
+        (DType::F16, false) => pick(id::ATTENTION_TILE_F16, id::ATTENTION_TILE_F16_BOOL),
+        (DType::F16, true) => pick(id::ATTENTION_TILE_F16_SMALL, id::ATTENTION_TILE_F16_BOOL_SMALL),
+        (other, _) => return Err(no_kernel(other)),
     };
     let spec = [
         (spec::attention_tile::CAUSAL, c.causal),
@@ -161,7 +170,7 @@ pub(super) fn lower_scaled(
         (spec::attention_tile::LEN_ADD, c.len_add),
         (spec::attention_tile::STAGE, stage.0),
     ];
-    let groups = s.batch * s.q_heads * s.q_len.div_ceil(TILE[0]) * s.v_head.div_ceil(TILE[1]);
+    let groups = groups(TILE[usize::from(small)]);
     let params = fill!(AttentionTile, s, groups);
     lower.dispatch(kernel, &spec, &all, &params, grid_1d(groups as u64, 1, max_x))
 }

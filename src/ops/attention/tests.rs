@@ -22,10 +22,17 @@ struct Case {
 }
 
 impl Case {
+    /// Whether heads lie inside rows.
+    fn rows_first(&self) -> bool {
+        self.rows_first || self.op.turned[0]
+    }
+
     fn inputs(&self) -> Vec<Option<Tensor>> {
         let [b, hq, hk, l, s, past, d, dv] = self.sizes;
-        let shape = |h: usize, l: usize, d: usize| {
-            if self.rows_first { vec![b, l, h * d] } else { vec![b, h, l, d] }
+        let shape = |h: usize, l: usize, d: usize| match (self.rows_first, self.op.turned[0]) {
+            (true, _) => vec![b, l, h * d],
+            (_, true) => vec![b, l, h, d],
+            _ => vec![b, h, l, d],
         };
         let mask = self.mask.as_ref().map(|(shape, bools)| {
             let v = values(shape.iter().product(), 9);
@@ -67,7 +74,7 @@ impl Case {
         };
         let (q, k, v, pk, pv) = (wide(0), wide(1), wide(2), wide(4), wide(5));
         let at = |data: &[f64], h: usize, n: usize, d: usize, [bi, hi, i, e]: [usize; 4]| {
-            data[if self.rows_first {
+            data[if self.rows_first() {
                 ((bi * n + i) * h + hi) * d + e
             } else {
                 ((bi * h + hi) * n + i) * d + e
@@ -147,7 +154,7 @@ impl Case {
         let [b, hq, _, l, _, _, _, dv] = self.sizes;
         let got = run_cpu(&self.op, &self.inputs(), self.outputs.max(1)).unwrap();
         let (mut y, shown) = self.reference();
-        if self.rows_first {
+        if self.rows_first() {
             let heads = y.clone();
             for (n, v) in heads.iter().enumerate() {
                 let (e, i, h, bi) = (n % dv, n / dv % l, n / (dv * l) % hq, n / (dv * l * hq));
@@ -177,6 +184,8 @@ fn cases() -> Vec<Case> {
         plain([1, 4, 2, 3, 300, 0, 16, 36]),
         plain([1, 2, 2, 9, 11, 0, 7, 5]),
         plain([1, 1, 1, 6, 40, 0, 8, 132]),
+        // So many that a work-group takes more queries.
+        plain([16, 32, 8, 33, 70, 0, 3, 5]),
     ];
     all.push(Case { op: heads(6, 2), rows_first: true, ..plain([2, 6, 2, 5, 9, 4, 8, 4]) });
     for causal in [false, true] {
@@ -198,6 +207,10 @@ fn cases() -> Vec<Case> {
             let lens = Some(vec![7, 3, 0]);
             all.push(Case { op: op.clone(), lens, ..plain([3, 2, 1, queries, 9, 0, 8, 8]) });
         }
+    }
+    for past in [0, 4] {
+        let op = Attention { turned: [true; 4], ..base.clone() };
+        all.push(Case { op, mask: Some((vec![5, 9 + past], false)), ..plain([2, 6, 2, 5, 9, past, 8, 4]) });
     }
     for shown in 0..4 {
         let op = Attention { shown, softcap: 1.5, causal: true, ..base.clone() };
@@ -274,11 +287,12 @@ fn devices_attend_the_same() {
 #[test]
 fn devices_attend_to_halves() {
     use crate::ops::testing::{Check, no_texels};
-    for queries in [1, 33] {
+    for (batch, queries) in [(1, 1), (1, 33), (130, 33)] {
         let half = |shape: &[usize], seed| {
             Some(tensor_of(shape, &values(shape.iter().product(), seed), f16::from_f32))
         };
-        let inputs = [half(&[1, 2, queries, 24], 1), half(&[1, 1, 50, 24], 2), half(&[1, 1, 50, 10], 3)];
+        let inputs =
+            [half(&[batch, 4, queries, 24], 1), half(&[batch, 2, 50, 24], 2), half(&[batch, 2, 50, 10], 3)];
         let op = Attention { causal: true, window: [Some(40), None], ..Attention::default() };
         let op: &dyn Operator = &op;
         Check::new(op, &inputs).pretend(no_texels).tolerance(2e-3).run();
