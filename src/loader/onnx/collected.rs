@@ -108,9 +108,14 @@ fn appended(body: &GraphProto, i: usize) -> Option<String> {
 
 /// How often nodes, also of graphs in them, read `name`.
 fn uses(nodes: &[NodeProto], name: &String) -> usize {
-    let graphs = |n: &NodeProto| -> usize {
-        let graphs = n.attribute.iter().filter_map(|a| a.g.as_ref());
-        graphs.map(|g| uses(&g.node, name) + g.output.iter().filter(|o| o.name == *name).count()).sum()
+    let inside = |g: &GraphProto| {
+        let results = g.output.iter().filter(|o| o.name == *name).count();
+        uses(&g.node, name).saturating_add(results)
     };
-    nodes.iter().map(|n| n.input.iter().filter(|i| *i == name).count() + graphs(n)).sum()
+    let of = |n: &NodeProto| {
+        let graphs = n.attribute.iter().filter_map(|a| a.g.as_deref());
+        let own = n.input.iter().filter(|i| *i == name).count();
+        graphs.fold(own, |sum, g| sum.saturating_add(inside(g)))
+    };
+    nodes.iter().fold(0, |sum, n| sum.saturating_add(of(n)))
 }

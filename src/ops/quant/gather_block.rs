@@ -109,9 +109,10 @@ impl GatherBlockQuantized {
             return Err(cx.shape_error(SCALES, format!("{scales:?}")));
         }
         let steps = [blocks * along.inner, along.inner, 1];
-        let count = scales.iter().product();
+        let count: usize = scales.iter().product();
         let last = scales.last().copied().unwrap_or(1);
-        let zeros = if last == 0 { 0 } else { count / last * last.div_ceil(per) };
+        let rows: usize = scales.iter().rev().skip(1).product();
+        let zeros = rows * last.div_ceil(per);
         if cx.has(ZEROS) && cx.shape(ZEROS)?.elements() != zeros {
             return Err(cx.shape_error(ZEROS, format!("{zeros} elements")));
         }

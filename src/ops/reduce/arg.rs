@@ -71,8 +71,7 @@ impl ArgReduce {
             // Only a NaN is not equal to itself; it wins, as in NumPy.
             let nan = |v: T| v.partial_cmp(&v).is_none();
             let better = if self.pick == Pick::Largest { v > b } else { v < b };
-            (better || (self.last && v == b) || (nan(v) && self.last)) && !(nan(b) && !nan(v))
-                || (nan(v) && !nan(b))
+            if nan(v) { self.last || !nan(b) } else { better || (self.last && v == b) }
         };
         let line = |(i, out): (usize, &mut i64)| {
             let Some(row) = x.get(i * size..(i + 1) * size) else { return };

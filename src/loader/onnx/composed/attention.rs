@@ -91,7 +91,7 @@ pub(super) fn embeddings(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
 
 /// As [`embeddings`], but tables and the norm are integers with scales and zero points behind the mask.
 pub(super) fn quantized_embeddings(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
-    let grain = |parts: &Parts<'_>, i: usize| [parts.input(i + 6), parts.input(i + 11)];
+    let grain = |parts: &Parts<'_>, i: usize| [6, 11].map(|n| parts.input(i.saturating_add(n)));
     let tables = [2, 3, 4].map(|i| parts.given(i).then(|| (parts.input(i), Some(grain(parts, i)))));
     let norm = [5, 6].map(|i| {
         let [scale, zero] = grain(parts, i);
