@@ -83,7 +83,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
     // SAFETY: as above.
     let listed = unsafe { raw.enumerate_device_extension_properties(physical) }
         .map_err(|code| error("vkEnumerateDeviceExtensionProperties", code, 0))?;
-    let extensions = Extensions::new(version, &listed);
+    let extensions = Extensions::new(version, &listed, instance.layer());
     let features = Features::query(raw, physical, &extensions);
     let more = Properties::query(raw, physical, &extensions);
     let kind = kind_of(base.device_type);
@@ -343,7 +343,7 @@ fn unusable(
     Probe {
         physical,
         info,
-        extensions: Extensions::new(vk::API_VERSION_1_0, &[]),
+        extensions: Extensions::new(vk::API_VERSION_1_0, &[], None),
         features: Features::default(),
         memory,
         family: 0,
