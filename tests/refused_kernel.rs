@@ -1,76 +1,22 @@
 //! A driver that reports cooperative matrices and does not build the kernels that use them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-#![allow(unsafe_code, reason = "a backend passes an import on")]
 #![cfg(feature = "vulkan")]
+
+#[path = "support/disguise.rs"]
+mod disguise;
 
 use std::sync::Arc;
 
 use onepool::backend::vulkan::VulkanDriver;
-use onepool::backend::{
-    BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver, HostAddress,
-    KernelDesc, MemoryUsage, QueueBackend,
-};
+use onepool::backend::{ContextDesc, Driver};
 use onepool::device::Context;
 use onepool::kernel::Requires;
 use onepool::ops::Operator;
 use onepool::ops::linalg::MatMul;
-use onepool::recording::{BufferId, BufferRange, DeviceKernelId};
 use onepool::{DType, GraphBuilder, Session, Tensor};
 
-/// A real context that promises more than it holds.
-#[derive(Debug)]
-struct Boaster {
-    real: Arc<dyn ContextBackend>,
-    info: DeviceInfo,
-}
-
-impl ContextBackend for Boaster {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-
-    fn create_buffer(&self, desc: &BufferDesc) -> Result<BufferId, DeviceError> {
-        self.real.create_buffer(desc)
-    }
-
-    unsafe fn import_host(&self, address: HostAddress, bytes: u64) -> Result<BufferId, DeviceError> {
-        // SAFETY: as the caller promises.
-        unsafe { self.real.import_host(address, bytes) }
-    }
-
-    fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {
-        self.real.buffer_info(buffer)
-    }
-
-    fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
-        self.real.flush(ranges)
-    }
-
-    fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
-        self.real.invalidate(ranges)
-    }
-
-    fn destroy_buffer(&self, buffer: BufferId) {
-        self.real.destroy_buffer(buffer);
-    }
-
-    fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError> {
-        self.real.create_kernel(desc)
-    }
-
-    fn destroy_kernel(&self, kernel: DeviceKernelId) {
-        self.real.destroy_kernel(kernel);
-    }
-
-    fn create_queue(&self) -> Result<Arc<dyn QueueBackend>, DeviceError> {
-        self.real.create_queue()
-    }
-
-    fn usage(&self) -> MemoryUsage {
-        self.real.usage()
-    }
-}
+use self::disguise::Disguised;
 
 #[test]
 fn a_refused_kernel_is_replaced_and_reported() {
@@ -92,8 +38,9 @@ fn a_refused_kernel_is_replaced_and_reported() {
         Requires::SUBGROUP_BASIC,
     ];
     let features = promised.into_iter().fold(real_features, Requires::union);
-    let info = DeviceInfo { features, subgroup: 32, prefers_texels: false, ..real.info().clone() };
-    let context = Context::new(Arc::new(Boaster { real, info }));
+    let context = Context::new(Arc::new(Disguised::new(real, |info| {
+        (info.features, info.subgroup, info.prefers_texels) = (features, 32, false);
+    })));
 
     let mut g = GraphBuilder::new("product");
     let a = g.input("a", DType::F16, [128.into(), 32.into()]);

@@ -1,7 +1,9 @@
 // The position of the largest or smallest element along one axis, as int64.
-// variant: f32  T=float  FLOAT=1
-// variant: i32  T=int
+// variant: f32  T=float      ACC=float  FLOAT=1
+// variant: f16  T=float16_t  ACC=float  FLOAT=1  EXT_STORAGE16
+// variant: i32  T=int        ACC=int
 #version 450
+#include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
@@ -19,7 +21,7 @@ layout(push_constant) uniform Params
     uint inner;
 } p;
 
-bool better(T v, T best)
+bool better(ACC v, ACC best)
 {
 #ifdef FLOAT
     // A NaN wins, as in NumPy: the first, or with LAST the last.
@@ -43,10 +45,10 @@ void main()
         return;
     }
     uint at = (i / p.inner) * p.size * p.inner + i % p.inner;
-    T best = x[at];
+    ACC best = ACC(x[at]);
     uint found = 0u;
     for (uint k = 1u; k < p.size; ++k) {
-        T v = x[at + k * p.inner];
+        ACC v = ACC(x[at + k * p.inner]);
         if (better(v, best) || (LAST != 0u && v == best)) {
             best = v;
             found = k;

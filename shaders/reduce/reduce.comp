@@ -1,7 +1,11 @@
 // Reduces blocks of elements to one each: y[i] = finish(combine over r of map(x[base(i) + r])).
-// variant: f32  T=float    ACC=float    FLOAT=1
-// variant: i32  T=int      ACC=int
-// variant: i64  T=int64_t  ACC=int64_t  EXT_INT64=1
+// Parts of halves are kept in float.
+// variant: f32       TX=float      TY=float      ACC=float    FLOAT=1
+// variant: f16       TX=float16_t  TY=float16_t  ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: f16_parts TX=float16_t  TY=float      ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: f16_total TX=float      TY=float16_t  ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: i32       TX=int        TY=int        ACC=int
+// variant: i64       TX=int64_t    TY=int64_t    ACC=int64_t  EXT_INT64=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -14,8 +18,8 @@ SPEC(3, uint, MAP, 0u);       // 0 x, 1 |x|, 2 x * x
 SPEC(4, uint, COMBINE, 0u);   // 0 sum, 1 max, 2 min, 3 product, 4 log of the sum of exponentials
 SPEC(5, uint, FINISH, 0u);    // 0 y, 1 y / count, 2 sqrt(y), 3 log(y)
 
-layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
-layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
+layout(set = 0, binding = 0, std430) readonly buffer X { TX x[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Y { TY y[]; };
 
 layout(push_constant) uniform Params
 {
@@ -111,7 +115,7 @@ void main()
         for (uint o = 0u; o < p.outer; ++o) {
             int row = base + row_of(o);
             for (uint k = 0u; k < p.inner; ++k) {
-                acc = max(acc, x[row + int(k) * step]);
+                acc = max(acc, ACC(x[row + int(k) * step]));
             }
         }
         float top = isinf(acc) ? 0.0 : acc;
@@ -119,10 +123,10 @@ void main()
         for (uint o = 0u; o < p.outer; ++o) {
             int row = base + row_of(o);
             for (uint k = 0u; k < p.inner; ++k) {
-                sum += exp(x[row + int(k) * step] - top);
+                sum += exp(ACC(x[row + int(k) * step]) - top);
             }
         }
-        y[i] = log(sum) + top;
+        y[i] = TY(log(sum) + top);
         return;
     }
 #endif
@@ -134,5 +138,5 @@ void main()
         }
         acc = combined(acc, part);
     }
-    y[i] = T(finished(acc));
+    y[i] = TY(finished(acc));
 }

@@ -11,6 +11,8 @@ pub mod vulkan;
 
 pub mod cpu;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
+mod kept;
+#[cfg(any(feature = "opencl", feature = "vulkan"))]
 pub(crate) mod pace;
 pub mod sim;
 pub mod slots;
@@ -194,6 +196,9 @@ pub struct DeviceInfo {
     pub limits: Limits,
     /// Shader features present.
     pub features: Requires,
+    /// Features that are not, but that the backend makes up for, slower: a kernel that needs them runs, and none is chosen
+    /// because of them.
+    pub emulated: Requires,
     /// Rules for importing host memory, where it is possible.
     pub import: Option<ImportRules>,
     /// Lanes that execute in lock-step; 1 where that means nothing.

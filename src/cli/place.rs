@@ -16,8 +16,8 @@ use crate::session::{Placement, PlacementCache, SessionBuilder};
 /// Arguments that place nodes.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PlaceArgs {
-    /// Where nodes run: `auto` for where a run takes least time by measurements; NODE=DEVICE for a node and
-    /// op:OPERATOR=DEVICE for all nodes of an operator, which beat `auto`. DEVICE is an entry of the device table, by
+    /// Where nodes run: `auto` for where a run takes least time by measurements; NODE=DEVICE for a node,
+    /// op:OPERATOR=DEVICE for all nodes of an operator and DEVICE for all that nothing else places, which beat `auto`. DEVICE is an entry of the device table, by
     /// its position from 0 or as `--device` names it. May be given several times.
     #[arg(long, value_name = "WHAT")]
     place: Vec<String>,
@@ -49,6 +49,8 @@ enum Place {
     Op(String, u32),
     /// Every node of this name.
     Node(String, u32),
+    /// Every node that nothing else places.
+    Rest(u32),
 }
 
 impl PlaceArgs {
@@ -85,6 +87,7 @@ impl Places {
         self.apply_where(builder, &|place| match place {
             Place::Op(op, _) => graph.nodes().iter().any(|n| n.op.name() == op),
             Place::Node(name, _) => graph.nodes().iter().any(|n| n.name == *name),
+            Place::Rest(_) => true,
         })
     }
 
@@ -96,20 +99,26 @@ impl Places {
         self.given.iter().filter(|place| wanted(place)).fold(builder, |builder, place| match place {
             Place::Op(op, device) => builder.place_op(op, *device),
             Place::Node(node, device) => builder.place_node(node, *device),
+            Place::Rest(device) => builder.place_rest(*device),
         })
     }
 }
 
-/// `conv1=0`, `op:Conv=vulkan`; `node:op:x=1` for a node whose name begins as an operator is told.
+/// `conv1=0`, `op:Conv=vulkan`, `cpu`; `node:op:x=1` for a node whose name begins as an operator is told.
 fn place(text: &str, table: &[(&str, usize)]) -> Result<Place, CliError> {
     let bad = || {
         CliError::usage(format!(
-            "--place {text:?}: expected `auto`, NODE=DEVICE or op:OPERATOR=DEVICE, where DEVICE is an entry of the device \
-             table: {}",
+            "--place {text:?}: expected `auto`, DEVICE, NODE=DEVICE or op:OPERATOR=DEVICE, where DEVICE is an entry of the \
+             device table: {}",
             described(table)
         ))
     };
-    let (what, device) = text.rsplit_once('=').ok_or_else(bad)?;
+    let Some((what, device)) = text.rsplit_once('=') else {
+        let known = entry(text, text.trim(), table);
+        return known
+            .map(Place::Rest)
+            .map_err(|e| if text.contains(':') || is_api(text, table) { e } else { bad() });
+    };
     let (kind, name) = match what.split_once(':') {
         Some((kind @ ("op" | "node"), name)) => (kind, name),
         _ => ("node", what),
@@ -144,6 +153,11 @@ fn entry(whole: &str, text: &str, table: &[(&str, usize)]) -> Result<u32, CliErr
             )))
         }
     }
+}
+
+/// Whether entries of the table are called so.
+fn is_api(text: &str, table: &[(&str, usize)]) -> bool {
+    table.iter().any(|(api, _)| *api == text)
 }
 
 fn described(table: &[(&str, usize)]) -> String {
@@ -218,6 +232,13 @@ fn candidates(report: &PlacementReport, devices: &[String], out: &mut Output) ->
     out.table(&table)?;
     let how = if report.cached { "kept from an earlier run" } else { "decided now" };
     out.line(format_args!("  {how} in {}, {} timed", time(report.nanos), count(report.timed, "operator")))?;
+    let copies = match (report.copied_in, report.copied_out) {
+        (true, true) => "copies its inputs in and its outputs out",
+        (true, false) => "copies its inputs in",
+        (false, true) => "copies its outputs out",
+        (false, false) => "copies nothing",
+    };
+    out.line(format_args!("  measured is a run that {copies}"))?;
     for (name, r) in devices.iter().zip(&report.devices) {
         let (submit, launch) = (time(r.submit_ns as u64), time(r.launch_ns as u64));
         out.line(format_args!(
@@ -242,6 +263,7 @@ mod tests {
         assert_eq!(read("node:op:x=7"), Place::Node("op:x".into(), 7));
         assert_eq!(read("/a/b:c=d=cpu"), Place::Node("/a/b:c=d".into(), 1));
         assert_eq!(read("op:Conv=vulkan:1"), Place::Op("Conv".into(), 2));
+        assert_eq!([read("cpu"), read("vulkan:1"), read("0")], [1, 2, 0].map(Place::Rest));
     }
 
     #[test]
@@ -250,8 +272,10 @@ mod tests {
             let e = place(bad, TABLE).unwrap_err().to_string();
             assert!(e.contains("1 is cpu:0") && e.contains(bad), "{e}");
         }
-        let e = place("x=vulkan", TABLE).unwrap_err().to_string();
-        assert!(e.contains("more than one entry"), "{e}");
+        for several in ["x=vulkan", "vulkan"] {
+            let e = place(several, TABLE).unwrap_err().to_string();
+            assert!(e.contains("more than one entry"), "{e}");
+        }
     }
 
     #[test]

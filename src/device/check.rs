@@ -142,12 +142,13 @@ impl Checker {
         })
     }
 
-    /// The ranges that a batch with no list of its own flushes before and invalidates after.
+    /// The ranges that a batch with no list of its own flushes before and invalidates after: of memory that the host has
+    /// a pointer of its own to. Other memory it reaches through guards, which flush and invalidate themselves.
     pub(super) fn host_ranges(&self) -> (Vec<BufferRange>, Vec<BufferRange>) {
         let (mut flush, mut invalidate) = (Vec::new(), Vec::new());
         for (id, memory) in &self.memories {
             let Some(map) = self.touched.get(&resource_of(*id)) else { continue };
-            if memory.info.coherent || memory.info.host.is_none() {
+            if memory.info.coherent || !memory.info.imported {
                 continue;
             }
             let rounded = |kinds: Access| -> RangeSet {

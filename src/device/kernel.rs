@@ -154,7 +154,7 @@ impl Kernel {
             return Ok(Kernel { inner });
         }
         let source = source();
-        let missing = source.requires().missing(core.info.features);
+        let missing = source.requires().missing(core.info.features.union(core.info.emulated));
         if !core.info.native && !missing.is_empty() {
             let what = format!("{missing}, which kernel {} needs", source.name());
             return Err(DeviceError::Unsupported { what }.into());

@@ -14,7 +14,7 @@ mod planes;
 mod real;
 pub mod strided;
 #[cfg(test)]
-mod test_util;
+pub(crate) mod test_util;
 #[cfg(test)]
 mod testing;
 mod window;

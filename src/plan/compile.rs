@@ -50,6 +50,8 @@ pub struct PlanOptions {
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
     pub place_ops: BTreeMap<String, u32>,
+    /// The device of all nodes that neither these nor the graph place; what is decided by measurements does not beat it.
+    pub place_rest: Option<u32>,
     /// Where nodes go that nobody places.
     pub device: u32,
     /// The device of each node of the [`Draft`](super::Draft) that was made with the same options; those of nodes that the
@@ -73,6 +75,7 @@ impl Default for PlanOptions {
             coarse_filter: false,
             place_nodes: BTreeMap::new(),
             place_ops: BTreeMap::new(),
+            place_rest: None,
             device: 0,
             assigned: None,
             foreign: BTreeSet::new(),
@@ -264,7 +267,7 @@ pub(super) struct Emitter<'a> {
     kernels: Vec<PlannedKernel>,
     kernel_index: HashMap<KernelKey, u32>,
     constants: Vec<PlannedConstant>,
-    constant_index: HashMap<(u32, TensorIdentity, Option<PackKey>), u32>,
+    constant_index: HashMap<(u32, TensorIdentity, Option<PackKey>, Option<ImageDesc>), u32>,
 }
 
 /// Device, code and specialization of a kernel; a module is known by the address of its source, which the
@@ -552,14 +555,14 @@ impl<'a> Emitter<'a> {
                         args.push(None);
                         continue;
                     };
-                    let loc = match self.image_arg(Some(v), (i, nearest), &mut images) {
+                    let loc = match self.image_arg(Some(v), device, (i, nearest), &mut images) {
                         Some(loc) => loc,
                         None => self.loc(v, device)?,
                     };
                     args.push(Some((loc, Access::KERNEL_READ)));
                 }
                 for &v in &node.outputs {
-                    let loc = match self.image_arg(Some(v), (args.len(), nearest), &mut images) {
+                    let loc = match self.image_arg(Some(v), device, (args.len(), nearest), &mut images) {
                         Some(loc) => loc,
                         None => self.loc(v, device)?,
                     };
@@ -598,7 +601,7 @@ impl<'a> Emitter<'a> {
                             _ => None,
                         };
                         let loc = match image {
-                            Some((v, filter)) => self.image_arg(v, (at, filter), &mut images),
+                            Some((v, filter)) => self.image_arg(v, device, (at, filter), &mut images),
                             None => self.operand(n, device, l, arg)?,
                         };
                         Ok(Some((loc.unwrap_or(nothing), access)))
@@ -666,7 +669,7 @@ impl<'a> Emitter<'a> {
             }
             Operand::Packed(i) => l.packed.get(i).map(|p| {
                 let name = node.name.clone();
-                let index = self.constant(device, name, p.source.clone(), Some(p.clone()));
+                let index = self.constant(device, name, p.source.clone(), Some(p.clone()), None);
                 Loc { place: Place::Constant(index), offset: 0, bytes: p.bytes as u64 }
             }),
             Operand::Unused => None,
@@ -686,7 +689,7 @@ impl<'a> Emitter<'a> {
             Backing::Constant => {
                 let missing = || PlanError::MissingInput { name: value.name.clone() };
                 let tensor = self.flow.values[root].constant.clone().ok_or_else(missing)?;
-                (Place::Constant(self.constant(device, value.name.clone(), tensor, None)), 0)
+                (Place::Constant(self.constant(device, value.name.clone(), tensor, None, None)), 0)
             }
             Backing::Arena => match self.placed.get(&root) {
                 Some(&(arena, offset)) => (Place::Arena(arena), offset),
@@ -696,12 +699,19 @@ impl<'a> Emitter<'a> {
         Ok(Loc { place, offset, bytes })
     }
 
-    fn constant(&mut self, device: u32, name: String, tensor: Tensor, packed: Option<Packed>) -> u32 {
-        let key = (device, tensor.identity(), packed.as_ref().map(|p| p.key));
+    pub(super) fn constant(
+        &mut self,
+        device: u32,
+        name: String,
+        tensor: Tensor,
+        packed: Option<Packed>,
+        image: Option<(ImageDesc, u64)>,
+    ) -> u32 {
+        let key = (device, tensor.identity(), packed.as_ref().map(|p| p.key), image.map(|(image, _)| image));
         let next = self.constants.len() as u32;
         let index = *self.constant_index.entry(key).or_insert(next);
         if index == next {
-            self.constants.push(PlannedConstant { device, name, tensor, packed });
+            self.constants.push(PlannedConstant { device, name, tensor, packed, image });
         }
         index
     }

@@ -159,7 +159,8 @@ impl Compiler<'_> {
         for node in &mut flow.nodes {
             let by_name = self.options.place_nodes.get(&node.name);
             let by_op = || self.options.place_ops.get(node.op.name());
-            node.device = by_name.or_else(by_op).copied().or(node.device);
+            let given = by_name.or_else(by_op).copied().or(node.device);
+            node.device = given.or(self.options.place_rest);
             let (device, devices) = (node.device.unwrap_or(self.options.device), self.devices.len());
             if device as usize >= devices {
                 return Err(PlanError::UnknownDevice { node: node.name.clone(), device, devices });

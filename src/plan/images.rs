@@ -2,7 +2,8 @@
 //!
 //! An image is a view of a range of an arena, so a tensor whose rows have the driver's distance by themselves is an
 //! image at no cost. One whose rows must be padded, or whose memory is the caller's, is copied into one by an
-//! [`ImageCopy`] in front of the operators that read images; all others read the tensor itself.
+//! [`ImageCopy`] in front of the operators that read images; all others read the tensor itself. A constant is placed in an
+//! image once, where parameters are placed on devices.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -209,6 +210,14 @@ impl<'a> Pass<'a> {
                 self.report(v, d, Some(image), false, None);
                 continue;
             }
+            if let Some(placed) = self.constant(v) {
+                for (n, i) in readers {
+                    self.flow.nodes[n].inputs[i] = Some(placed);
+                }
+                self.flow.images.insert(placed, image);
+                self.report(v, d, Some(image), false, None);
+                continue;
+            }
             let copy = self.copy(v, self.producer[v].map(|(n, _)| n), d, "image");
             for (n, i) in readers {
                 self.flow.nodes[n].inputs[i] = Some(copy);
@@ -248,6 +257,15 @@ impl<'a> Pass<'a> {
             outputs.into_iter().for_each(|o| self.flow.outputs[o].1 = copy);
         }
         self.report(v, d, Some(image), copied, None);
+    }
+
+    /// A constant of the bytes of `v`, which is one: it is placed in an image once, when it is loaded.
+    fn constant(&mut self, v: ValueId) -> Option<ValueId> {
+        let value = &self.flow.values[v];
+        let constant = Some(value.constant.clone()?);
+        let (name, info, scope) = (format!("{}:image", value.name), value.info.clone(), StorageScope::Buffer);
+        self.flow.values.push(Value { name, info, constant, scope });
+        Some(self.flow.values.len() - 1)
     }
 
     /// A new value that a copy of `v` on device `d` makes, behind node `after`.
@@ -387,15 +405,29 @@ impl Emitter<'_> {
         Some((Loc { place: Place::Arena(arena), offset, bytes }, image))
     }
 
-    /// Argument `index` as an image, where value `v` lies in one.
+    /// Argument `index` of a command on `device` as an image, where value `v` lies in one.
     pub(super) fn image_arg(
-        &self,
+        &mut self,
         v: Option<ValueId>,
+        device: u32,
         (index, filter): (usize, Filter),
         images: &mut Vec<(u32, ImageView)>,
     ) -> Option<Loc> {
-        let (loc, image) = self.image(v?)?;
+        let (loc, image) = match self.image(v?) {
+            Some(found) => found,
+            None => self.constant_image(v?, device)?,
+        };
         images.push((index as u32, ImageView { image, filter }));
         Some(loc)
+    }
+
+    /// The image of value `v`, which is a constant, and the memory that it has all to itself.
+    fn constant_image(&mut self, v: ValueId, device: u32) -> Option<(Loc, ImageDesc)> {
+        let image = *self.flow.images.get(&v)?;
+        let value = self.flow.values.get(v)?;
+        let (name, tensor) = (value.name.clone(), value.constant.clone()?);
+        let bytes = self.compiler.devices.get(device as usize)?.images.as_ref()?.memory_bytes(&image);
+        let index = self.constant(device, name, tensor, None, Some((image, bytes)));
+        Some((Loc { place: Place::Constant(index), offset: 0, bytes }, image))
     }
 }

@@ -43,7 +43,7 @@ use std::collections::BTreeSet;
 use crate::graph::{GraphError, Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::memory::coherency::{Access, Barrier};
-use crate::memory::image::ImageView;
+use crate::memory::image::{ImageDesc, ImageView};
 use crate::ops::{Packed, StepKernel};
 
 /// Why there is no plan.
@@ -283,12 +283,15 @@ pub struct PlannedConstant {
     pub tensor: Tensor,
     /// The layout it is read in, where it is not the tensor's own.
     pub packed: Option<Packed>,
+    /// The image it is read through, and the bytes of memory that this takes.
+    pub image: Option<(ImageDesc, u64)>,
 }
 
 impl PlannedConstant {
     /// Bytes the device reads.
     pub fn bytes(&self) -> u64 {
-        self.packed.as_ref().map_or(self.tensor.info().bytes(), |p| p.bytes) as u64
+        let plain = self.packed.as_ref().map_or(self.tensor.info().bytes(), |p| p.bytes) as u64;
+        self.image.map_or(plain, |(_, bytes)| bytes)
     }
 }
 

@@ -66,6 +66,10 @@ pub struct PlacementReport {
     pub chosen: usize,
     /// The choice was made before and kept.
     pub cached: bool,
+    /// The runs that were measured copied values into the inputs, as runs by value do.
+    pub copied_in: bool,
+    /// They copied the results out.
+    pub copied_out: bool,
     /// Speeds of the devices.
     pub devices: Vec<Roofline>,
     /// Operators that were timed for this choice.

@@ -8,6 +8,7 @@ use super::compiled::{import_where_possible, shared};
 use super::device::Device;
 use super::error::Error;
 use super::flight::Underway;
+use super::placement::Copied;
 use super::visibility::all_of;
 use crate::backend::Placement;
 use crate::device::Buffer;
@@ -152,7 +153,7 @@ impl SharedArena {
     /// # Errors
     /// [`Error::Plan`], [`Error::Device`].
     pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
-        let compiled = session.inner.compiled(infos, &BTreeMap::new())?;
+        let compiled = session.inner.compiled(infos, &BTreeMap::new(), Copied::ALL)?;
         self.lock().pools_for(&compiled.plan, &session.inner.devices).map(|_| ())
     }
 

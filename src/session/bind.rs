@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::binding::Binding;
 use super::error::{Error, SessionError};
+use super::placement::Copied;
 use super::slot::Source;
 use super::{Inner, chosen_shape};
 use crate::device::{Buffer, Scope};
@@ -163,7 +164,7 @@ impl<'e> BindingBuilder<'e> {
     /// As [`BindingBuilder::build`], those about memory excepted.
     pub fn plan(&self) -> Result<Plan, Error> {
         let (infos, values) = self.signature()?;
-        Ok(self.inner.compiled(&infos, &deciding(&values))?.plan.clone())
+        Ok(self.inner.compiled(&infos, &deciding(&values), self.copied())?.plan.clone())
     }
 
     /// Plans for the shapes given, imports the memory, records the commands.
@@ -174,7 +175,7 @@ impl<'e> BindingBuilder<'e> {
     pub fn build(mut self) -> Result<Binding<'e>, Error> {
         let inner = Arc::clone(&self.inner);
         let (infos, values) = self.signature()?;
-        let compiled = inner.compiled(&infos, &deciding(&values))?;
+        let compiled = inner.compiled(&infos, &deciding(&values), self.copied())?;
         let mut policy = inner.options.bind;
         policy.strict = self.strict.unwrap_or(policy.strict);
         let sources = |names: Vec<&String>, map: &mut BTreeMap<String, Memory<'e>>| -> Vec<Source<'e>> {
@@ -189,6 +190,14 @@ impl<'e> BindingBuilder<'e> {
             binding.write_input(*i, value.bytes())?;
         }
         Ok(binding)
+    }
+
+    /// What each run will copy: all inputs, or outputs, unless memory is given for one of them.
+    fn copied(&self) -> Copied {
+        let own = |memory: &BTreeMap<String, Memory<'e>>| {
+            memory.values().all(|m| matches!(m.source, MemorySource::Value(_)))
+        };
+        Copied { inputs: own(&self.inputs), outputs: own(&self.outputs) }
     }
 
     /// Types and shapes of all inputs, and the values of those that were given by value.

@@ -183,26 +183,35 @@ impl<'e> Binding<'e> {
         plan.segments.iter().enumerate().map(leg).collect()
     }
 
-    /// What the session copies itself.
+    /// What the session copies itself. Of tensors that a device copies in or out it takes the host's side: the device has
+    /// its own only behind its first segment, and gives it back only behind its last.
     fn moves(&self, segment: &Segment) -> Result<Vec<Move>, Error> {
-        let part = |loc: Loc, d: u32| -> Result<Buffer, Error> {
-            let base = match loc.place {
-                Place::Input(i) => self.inputs[i as usize].buffer(d),
-                Place::Output(o) => self.outputs[o as usize].buffer(d),
-                Place::Arena(a) => self.arenas.buffer(a, d),
-                Place::Constant(_) => None,
-            };
-            let base = base.ok_or_else(|| self.no_sharing(d))?;
-            Ok(base.sub_buffer(loc.offset, loc.bytes)?)
+        let base = |place: Place, d: u32| match place {
+            Place::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.buffer(d)),
+            Place::Output(o) => self.outputs.get(o as usize).and_then(|slot| slot.buffer(d)),
+            Place::Arena(a) => self.arenas.buffer(a, d),
+            Place::Constant(_) => None,
         };
-        let moves = segment.commands.iter().filter_map(|c| match c.work {
-            Work::Move { src, from, dst } => Some((src, from, dst)),
-            _ => None,
-        });
         let to = segment.device;
-        moves
-            .map(|(src, from, dst)| Ok(Move { from, src: part(src, from)?, to, dst: part(dst, to)? }))
-            .collect()
+        let mut moves = Vec::new();
+        for command in &segment.commands {
+            let Work::Move { src, from, dst } = command.work else { continue };
+            let part = |base: &Buffer, loc: Loc| base.sub_buffer(loc.offset, loc.bytes);
+            let given = match src.place {
+                Place::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.transfer(from)),
+                _ => None,
+            };
+            let source = given.or(base(src.place, from)).ok_or_else(|| self.no_sharing(from))?;
+            let target = base(dst.place, to).ok_or_else(|| self.no_sharing(to))?;
+            let wanted = match dst.place {
+                Place::Output(o) => self.outputs.get(o as usize).and_then(|slot| slot.transfer(to)),
+                _ => None,
+            };
+            for target in [target].into_iter().chain(wanted) {
+                moves.push(Move { from, src: part(source, src)?, to, dst: part(target, dst)? });
+            }
+        }
+        Ok(moves)
     }
 
     /// Bytes of the process that a segment touches in bound memory.
@@ -317,7 +326,8 @@ impl<'e> Binding<'e> {
     ) -> Result<Recording, Error> {
         let segment = &plan.segments[s];
         let d = segment.device;
-        let on = |segment: &Segment| segment.device == d;
+        // Copies that the session makes to the device are no recordings of its own.
+        let on = |segment: &Segment| segment.device == d && !segment.by_session;
         let mut r = Recording::default();
         // Nothing in an arena outlives a run, so images begin anew with the first segment of their device.
         if !plan.segments[..s].iter().any(on) {

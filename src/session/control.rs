@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Inner;
 use super::binding::Binding;
 use super::error::Error;
+use super::placement::Copied;
 use super::slot::{BindPolicy, Source};
 use super::stage::{Held, HeldMemory, node_error, owned};
 use crate::graph::{Tensor, TensorInfo};
@@ -32,7 +33,7 @@ impl<'e> Repeat<'e> {
     /// Runs the body once. `places` keeps memory for its outputs from one turn to the next but one.
     fn turn(&mut self, inputs: &[Held<'e>], places: &mut Places<'e>) -> Result<Vec<Held<'e>>, Error> {
         let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
-        let compiled = self.body.compiled(&infos, &BTreeMap::new())?;
+        let compiled = self.body.compiled(&infos, &BTreeMap::new(), Copied::default())?;
         let planned: BTreeMap<&str, &TensorInfo> =
             compiled.plan.outputs.iter().map(|io| (io.name.as_str(), &io.info)).collect();
         let mut outputs = Vec::new();
@@ -198,7 +199,9 @@ fn truth<'e>(value: bool) -> Held<'e> {
 /// Types and shapes of the body's outputs from `skip` on, where they can be told without running it.
 fn planned(inputs: &[Held<'_>], repeat: &Repeat<'_>, skip: usize) -> Vec<Option<TensorInfo>> {
     let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
-    let Ok(compiled) = repeat.body.compiled(&infos, &BTreeMap::new()) else { return Vec::new() };
+    let Ok(compiled) = repeat.body.compiled(&infos, &BTreeMap::new(), Copied::default()) else {
+        return Vec::new();
+    };
     let info_of =
         |name: &String| compiled.plan.outputs.iter().find(|io| io.name == *name).map(|io| io.info.clone());
     repeat.body.graph.outputs().iter().skip(skip).map(|(name, _)| info_of(name)).collect()

@@ -45,6 +45,7 @@ use self::binding::check_info;
 use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
+use self::placement::Copied;
 use self::sources::Sources;
 use self::stage::Stage;
 use self::traffic::Traffic;
@@ -81,7 +82,7 @@ struct Inner {
     options: Options,
     params: Arc<ParamStore>,
     sources: Arc<Sources>,
-    plans: Mutex<Vec<(Signature, Arc<Compiled>)>>,
+    plans: Mutex<Vec<(Signature, Copied, Arc<Compiled>)>>,
     traffic: Arc<Traffic>,
 }
 
@@ -146,12 +147,12 @@ impl Session {
         graph.outputs().iter().map(named).collect()
     }
 
-    /// The plan for inputs of these types and shapes, in the order of [`Session::inputs`].
+    /// The plan of [`Session::run`] for inputs of these types and shapes, in the order of [`Session::inputs`].
     ///
     /// # Errors
     /// [`Error::Plan`].
     pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
-        Ok(self.inner.compiled(infos, &BTreeMap::new())?.plan.clone())
+        Ok(self.inner.compiled(infos, &BTreeMap::new(), Copied::ALL)?.plan.clone())
     }
 
     /// Begins to bind memory to inputs and outputs.
@@ -299,19 +300,22 @@ impl Inner {
 
     /// The plan of a signature with its device objects, from the cache or made now.
     ///
-    /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan.
+    /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan. What is
+    /// `copied` in every run counts where the placement is automatic.
     fn compiled(
         &self,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
+        copied: Copied,
     ) -> Result<Arc<Compiled>, Error> {
+        let copied = if self.options.placer.is_some() { copied } else { Copied::default() };
         let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
         let mut signature = Signature { inputs, values: BTreeMap::new() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
         let mut graph = Arc::clone(&self.graph);
-        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>| -> Result<Compiled, Error> {
+        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>, copied| -> Result<Compiled, Error> {
             if let Some(placer) = &self.options.placer {
-                return placer.compile(self, graph, infos, known);
+                return placer.compile(self, graph, infos, known, copied);
             }
             let usable = self.sources.usable(&self.devices);
             let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
@@ -322,11 +326,11 @@ impl Inner {
         };
         loop {
             // A plan made before for these shapes tells which values it depends on.
-            if let Some(found) = self.cached(&signature) {
+            if let Some(found) = self.cached(&signature, copied) {
                 return Ok(found);
             }
             let remarks = self.sources.remarks().len();
-            let compiled = match compile(&graph, &known) {
+            let compiled = match compile(&graph, &known, copied) {
                 Ok(compiled) => Some(compiled),
                 Err(Error::Plan(PlanError::Choose { node, then })) => {
                     graph = Arc::new(plan::choose(&graph, node, then)?);
@@ -352,7 +356,9 @@ impl Inner {
                 Some(compiled) => compiled,
                 None => match plan::split(&graph, infos, &known) {
                     Ok(split) => {
-                        let head = match compile(&split.head, &known) {
+                        // What it hands on stays where it is.
+                        let copied = Copied { outputs: false, ..copied };
+                        let head = match compile(&split.head, &known, copied) {
                             Err(_) if self.sources.remarks().len() > remarks => continue,
                             head => head?,
                         };
@@ -370,7 +376,7 @@ impl Inner {
             if plans.len() >= CACHED_PLANS {
                 plans.remove(0);
             }
-            plans.push((signature, Arc::clone(&compiled)));
+            plans.push((signature, copied, Arc::clone(&compiled)));
             return Ok(compiled);
         }
     }
@@ -388,11 +394,11 @@ impl Inner {
         })
     }
 
-    fn cached(&self, signature: &Signature) -> Option<Arc<Compiled>> {
+    fn cached(&self, signature: &Signature, copied: Copied) -> Option<Arc<Compiled>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = plans.iter().position(|(s, _)| s == signature)?;
+        let at = plans.iter().position(|(s, c, _)| s == signature && *c == copied)?;
         let found = plans.remove(at);
-        let compiled = Arc::clone(&found.1);
+        let compiled = Arc::clone(&found.2);
         plans.push(found);
         Some(compiled)
     }

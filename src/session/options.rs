@@ -172,8 +172,8 @@ impl SessionBuilder {
         self
     }
 
-    /// How nodes get their devices that neither the graph nor [`SessionBuilder::place_node`] nor
-    /// [`SessionBuilder::place_op`] places.
+    /// How nodes get their devices that neither the graph nor [`SessionBuilder::place_node`],
+    /// [`SessionBuilder::place_op`] or [`SessionBuilder::place_rest`] places.
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
@@ -213,6 +213,13 @@ impl SessionBuilder {
         self
     }
 
+    /// Places every node on entry `device` of the table that nothing else places: neither the graph nor
+    /// [`SessionBuilder::place_node`] nor [`SessionBuilder::place_op`]. It beats [`Placement::Auto`].
+    pub fn place_rest(mut self, device: u32) -> Self {
+        self.plan.place_rest = Some(device);
+        self
+    }
+
     /// Parameters that are shared with other sessions: those of equal bytes are held once, wherever they were
     /// loaded from ([`ParamStore::unify`]).
     pub fn params(mut self, params: Arc<ParamStore>) -> Self {
@@ -231,7 +238,8 @@ impl SessionBuilder {
     ///
     /// # Errors
     /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::UnknownPlace`] and
-    /// [`SessionError::NoEntry`] for what [`SessionBuilder::place_node`] and [`SessionBuilder::place_op`] say.
+    /// [`SessionError::NoEntry`] for what [`SessionBuilder::place_node`], [`SessionBuilder::place_op`] and
+    /// [`SessionBuilder::place_rest`] say.
     pub fn build(self) -> Result<Session, Error> {
         if self.graph.is_none() && self.path.is_none() {
             return Err(SessionError::NoModel.into());

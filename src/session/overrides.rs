@@ -15,6 +15,9 @@ const QUOTED: usize = 8;
 /// # Errors
 /// [`SessionError::UnknownPlace`], [`SessionError::NoEntry`].
 pub(super) fn check(options: &PlanOptions, graph: &Graph, devices: usize) -> Result<(), SessionError> {
+    if let Some(device) = options.place_rest.filter(|d| *d as usize >= devices) {
+        return Err(SessionError::NoEntry { what: "graph", name: graph.name().to_owned(), device, devices });
+    }
     if options.place_nodes.is_empty() && options.place_ops.is_empty() {
         return Ok(());
     }

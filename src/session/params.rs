@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::device::Device;
+use super::device::{Device, part};
 use super::error::Error;
 use super::unify::Known;
 use crate::backend::Placement;
 use crate::device::Buffer;
 use crate::graph::{GraphError, Tensor, TensorIdentity};
 use crate::memory::host::{HostError, HostRegion};
+use crate::memory::image::ImageDesc;
 use crate::ops::{PackKey, Packed};
 use crate::plan::{PlanError, PlannedConstant};
+use crate::recording::Recording;
 
 /// Holds each parameter once for each device and layout, however many sessions read it.
 ///
@@ -35,6 +37,7 @@ struct Key {
     context: usize,
     tensor: TensorIdentity,
     layout: Option<PackKey>,
+    image: Option<ImageDesc>,
 }
 
 /// A parameter on a device.
@@ -100,20 +103,23 @@ impl ParamStore {
 
     /// The buffer that holds `constant` on `device`, made at its first use.
     pub(super) fn param(&self, device: &Device, constant: &PlannedConstant) -> Result<Arc<Param>, Error> {
+        let image = own_image(device, constant);
         let key = Key {
             context: device.context.id(),
             tensor: constant.tensor.identity(),
             layout: constant.packed.as_ref().map(|p| p.key),
+            image: image.map(|(image, _)| image),
         };
         let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = lock().get(&key);
         if let Some(param) = found {
             return Ok(param);
         }
-        let place = self.in_place(device, constant)?;
-        let (import, buffer) = match &place {
-            Some(place) => (Some(Arc::clone(&place.import)), place.part.clone()),
-            None => (None, upload(device, constant)?),
+        let place = if image.is_none() { self.in_place(device, constant)? } else { None };
+        let (import, buffer) = match (&place, image) {
+            (Some(place), _) => (Some(Arc::clone(&place.import)), place.part.clone()),
+            (None, None) => (None, upload(device, constant)?),
+            (None, Some((image, bytes))) => (None, upload_image(device, constant, &image, bytes)?),
         };
         let mut held = lock();
         if let Some(param) = held.get(&key) {
@@ -205,6 +211,37 @@ fn pack(constant: &PlannedConstant, packed: &Packed, to: &mut [u8]) -> Result<()
         let (node, op) = (constant.name.clone(), packed.key.layout.to_owned());
         PlanError::Graph(GraphError::Node { node, op, source }).into()
     })
+}
+
+/// The image that a parameter lies in, unless its own bytes are one.
+fn own_image(device: &Device, constant: &PlannedConstant) -> Option<(ImageDesc, u64)> {
+    let (image, bytes) = constant.image?;
+    let rules = device.context.info().images.as_ref();
+    let anywhere = rules.is_some_and(|rules| rules.over_imports && rules.alignment(&image) <= 16);
+    let same = anywhere && image.is_dense() && bytes <= padded(constant.tensor.info().bytes() as u64);
+    if same { None } else { Some((image, bytes)) }
+}
+
+/// A buffer that holds a parameter in the rows of an image: that comes into being first, because its bytes are lost then.
+fn upload_image(
+    device: &Device,
+    constant: &PlannedConstant,
+    image: &ImageDesc,
+    bytes: u64,
+) -> Result<Buffer, Error> {
+    let buffer = device.buffer(bytes, Placement::Device, "parameter in an image")?;
+    let mut begin = Recording::default();
+    begin.images.push((part(&buffer, bytes), *image));
+    device.queue.submit(begin)?.wait()?;
+    let tensor = constant.tensor.unkept()?;
+    let too_large = || HostError::TooLarge { bytes };
+    let mut rows = vec![0u8; usize::try_from(bytes).map_err(|_| too_large())?];
+    let (pitch, row) = (image.row_pitch as usize, image.row_bytes() as usize);
+    for (to, from) in rows.chunks_mut(pitch.max(1)).zip(tensor.bytes().chunks(row.max(1))) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+    device.write(&buffer, &rows)?;
+    Ok(buffer)
 }
 
 fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> {

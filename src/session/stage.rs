@@ -8,6 +8,7 @@ use super::compiled::shared;
 use super::control::Repeat;
 use super::device::Device;
 use super::error::Error;
+use super::placement::Copied;
 use super::slot::{BindPolicy, Source};
 use super::{Inner, control};
 use crate::graph::{GraphError, Tensor, TensorInfo};
@@ -197,7 +198,7 @@ impl<'e> Rest<'e> {
                 values.insert(i, held.tensor(&tail.devices)?);
             }
         }
-        let compiled = tail.compiled(&infos, &values)?;
+        let compiled = tail.compiled(&infos, &values, Copied::default())?;
         match &mut self.child {
             Some(child) if Arc::ptr_eq(&child.compiled, &compiled) => {
                 child.refill(fed, &[])?;

@@ -9,8 +9,12 @@
 //! Memory comes with its `Arc`: a region of the process ([`SharedRegion`]) or a device's [`Buffer`]. The two directions
 //! between addresses are [`Context::device_ptr_from_host`] and [`Context::host_ptr_from_device`].
 
+mod bench;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+pub use self::bench::{Benchmark, BenchmarkDesc};
 
 use super::arena::SharedArena;
 use super::bind::{BindingBuilder, Memory};
@@ -139,7 +143,9 @@ impl ExternalTensor {
                 let range = ByteRange::new(self.byte_offset, self.byte_offset.saturating_add(bytes));
                 Source::Region(Arc::clone(region), range)
             }
-            External::Buffer(buffer) => Source::Buffer(buffer.sub_buffer(self.byte_offset, bytes.max(1))?),
+            // Nothing is read or written of an empty tensor, wherever it is.
+            External::Buffer(buffer) if bytes == 0 => Source::Buffer(buffer.clone()),
+            External::Buffer(buffer) => Source::Buffer(buffer.sub_buffer(self.byte_offset, bytes)?),
         })
     }
 
@@ -446,6 +452,11 @@ impl GraphModule {
     /// # Errors
     /// As [`GraphModule::run`].
     pub fn submit(&mut self) -> Result<Pending<'_, 'static>, Error> {
+        self.bind()?.submit()
+    }
+
+    /// The binding of what was set, made where there is none.
+    fn bind(&mut self) -> Result<&mut Binding<'static>, Error> {
         if self.binding.is_none() {
             let mut builder = self.builder()?;
             for (name, tensor) in &self.outputs {
@@ -454,10 +465,16 @@ impl GraphModule {
             }
             self.binding = Some(builder.build()?);
         }
-        match &mut self.binding {
-            Some(binding) => binding.submit(),
-            None => Err(SessionError::NotRun.into()),
-        }
+        self.binding.as_mut().ok_or_else(|| SessionError::NotRun.into())
+    }
+
+    /// The inputs that were given by value.
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let value = |given: &Given| match given {
+            Given::Value(value) => Some(value.clone()),
+            Given::Placed(_) => None,
+        };
+        self.inputs.iter().filter_map(|(name, given)| Some((name.clone(), value(given)?))).collect()
     }
 
     /// Copies an output of the last run out, also from the caller's memory.

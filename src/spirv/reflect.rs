@@ -276,7 +276,7 @@ fn local_size(
 }
 
 fn params(index: &Index<'_>) -> Result<(Vec<ParamInfo>, u32), SpirvError> {
-    let mut params: Vec<ParamInfo> = Vec::new();
+    let params: Vec<ParamInfo> = Vec::new();
     let mut variables = variables(index.module, &[StorageClass::PushConstant]);
     let Some((variable, _)) = variables.next() else { return Ok((params, 0)) };
     if let Some((second, _)) = variables.next() {
@@ -286,20 +286,107 @@ fn params(index: &Index<'_>) -> Result<(Vec<ParamInfo>, u32), SpirvError> {
     if block.op() != Op::TypeStruct {
         return Err(unsupported(variable, "a push constant that is no block"));
     }
-    let id = block.inst.result_id.unwrap_or(0);
-    let mut bytes = 0u32;
-    for at in 0..block.inst.operands.len() {
-        let member = Some(at as u32);
-        let ty = index.value(index.type_def(block, block.id(at)?)?)?;
-        let offset_bytes = index
-            .decoration(id, member, Decoration::Offset)
-            .ok_or_else(|| block.error(SpirvErrorKind::MissingDecoration { id, decoration: "Offset" }))?;
-        bytes = bytes.max(offset_bytes.saturating_add(ty.bytes()));
-        let name = Cow::Owned(index.name(id, member).to_owned());
-        params.push(ParamInfo { name, offset_bytes, ty });
+    let mut walk = ParamWalk { index, params, bytes: 0, visits: 0 };
+    walk.members(block, "", 0, 0)?;
+    walk.params.sort_by_key(|param| param.offset_bytes);
+    Ok((walk.params, walk.bytes))
+}
+
+/// Members of push constants that a module may have, those of structures in it each for itself.
+const MAX_PARAMS: usize = 1024;
+
+/// Structures and arrays that are nested deeper are refused.
+const MAX_PARAM_DEPTH: u32 = 8;
+
+/// Parts that are looked at: structures may be empty.
+const MAX_PARAM_VISITS: u32 = 1 << 14;
+
+/// A longer name of a part is left out.
+const MAX_PARAM_NAME: usize = 256;
+
+/// Collects the members of the push constants.
+struct ParamWalk<'i, 'm> {
+    index: &'i Index<'m>,
+    params: Vec<ParamInfo>,
+    bytes: u32,
+    visits: u32,
+}
+
+impl ParamWalk<'_, '_> {
+    /// The members of the structure `block`, which lies at `base` and is called `outer`.
+    fn members(&mut self, block: &Inst, outer: &str, base: u32, depth: u32) -> Result<(), SpirvError> {
+        if depth > MAX_PARAM_DEPTH {
+            return Err(unsupported(block, "push constants that are nested so deeply"));
+        }
+        let id = block.inst.result_id.unwrap_or(0);
+        for at in 0..block.inst.operands.len() {
+            let member = at as u32;
+            let ty = self.index.type_def(block, block.id(at)?)?;
+            let missing = || block.error(SpirvErrorKind::MissingDecoration { id, decoration: "Offset" });
+            let offset = self.index.decoration(id, Some(member), Decoration::Offset).ok_or_else(missing)?;
+            let name = self.index.name(id, Some(member));
+            let name = if outer.is_empty() { name.to_owned() } else { format!("{outer}.{name}") };
+            self.param(ty, name, base.saturating_add(offset), (block, member), depth)?;
+        }
+        Ok(())
     }
-    params.sort_by_key(|param| param.offset_bytes);
-    Ok((params, bytes))
+
+    /// A value of type `ty` at `offset`, of a member that `holder` names.
+    fn param(
+        &mut self,
+        ty: &Inst,
+        name: String,
+        offset: u32,
+        holder: (&Inst, u32),
+        depth: u32,
+    ) -> Result<(), SpirvError> {
+        self.visits += 1;
+        if self.visits > MAX_PARAM_VISITS {
+            return Err(unsupported(ty, "so many parts of push constants"));
+        }
+        let name = if depth > 0 && name.len() > MAX_PARAM_NAME { String::new() } else { name };
+        let compound = |ty: &Inst| matches!(ty.op(), Op::TypeStruct | Op::TypeArray | Op::TypeMatrix);
+        let value = match ty.op() {
+            Op::TypeStruct => return self.members(ty, &name, offset, depth + 1),
+            Op::TypeMatrix => self.matrix(ty, holder)?,
+            Op::TypeArray => {
+                let element = self.index.type_def(ty, ty.id(0)?)?;
+                if compound(element) {
+                    let (len, stride) = self.index.array(ty)?;
+                    self.bytes = self.bytes.max(offset.saturating_add(len.saturating_mul(stride)));
+                    if depth > MAX_PARAM_DEPTH || len as usize > MAX_PARAMS {
+                        return Err(unsupported(ty, "so long an array in push constants"));
+                    }
+                    for i in 0..len {
+                        let offset = offset.saturating_add(i.saturating_mul(stride));
+                        self.param(element, format!("{name}[{i}]"), offset, holder, depth + 1)?;
+                    }
+                    return Ok(());
+                }
+                self.index.value(ty)?
+            }
+            _ => self.index.value(ty)?,
+        };
+        if self.params.len() >= MAX_PARAMS {
+            return Err(unsupported(ty, "so many push constants"));
+        }
+        self.bytes = self.bytes.max(offset.saturating_add(value.bytes()));
+        self.params.push(ParamInfo { name: Cow::Owned(name), offset_bytes: offset, ty: value });
+        Ok(())
+    }
+
+    /// A matrix as it lies in memory: an array of its columns, or of its rows.
+    fn matrix(&self, ty: &Inst, (block, member): (&Inst, u32)) -> Result<ValueType, SpirvError> {
+        let id = block.inst.result_id.unwrap_or(0);
+        let missing = || block.error(SpirvErrorKind::MissingDecoration { id, decoration: "MatrixStride" });
+        let stride = self.index.decoration(id, Some(member), Decoration::MatrixStride).ok_or_else(missing)?;
+        let column = self.index.value(self.index.type_def(ty, ty.id(0)?)?)?;
+        let columns = ty.literal(1)?;
+        Ok(match self.index.has(id, Some(member), Decoration::RowMajor) {
+            true => ValueType { components: columns, array: Some((column.components, stride)), ..column },
+            false => ValueType { array: Some((columns, stride)), ..column },
+        })
+    }
 }
 
 fn bindings(index: &Index<'_>) -> Result<Vec<BindingInfo>, SpirvError> {

@@ -250,12 +250,17 @@ impl<'m> Index<'m> {
             return Ok(ValueType { scalar, components, array: None });
         }
         let (scalar, components) = self.vector(self.type_def(ty, ty.id(0)?)?)?;
+        Ok(ValueType { scalar, components, array: Some(self.array(ty)?) })
+    }
+
+    /// Length and stride of an array type of constant length.
+    pub(super) fn array(&self, ty: &Inst) -> Result<(u32, u32), SpirvError> {
         let stride = self.array_stride(ty)?;
         let length = self.expect(ty, ty.id(1)?, &[Op::Constant], "a constant")?.literal(0)?;
-        if length == 0 {
-            return Err(unsupported(ty, "an array of length 0"));
+        match length {
+            0 => Err(unsupported(ty, "an array of length 0")),
+            length => Ok((length, stride)),
         }
-        Ok(ValueType { scalar, components, array: Some((length, stride)) })
     }
 
     /// The stride of an array type.

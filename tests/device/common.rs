@@ -1,5 +1,8 @@
 //! Contexts, buffers and kernels of the tests.
 
+#[path = "../support/disguise.rs"]
+mod disguise;
+
 use std::sync::Arc;
 
 use onepool::backend::sim::{SimConfig, SimDriver};
@@ -10,16 +13,20 @@ use onepool::memory::coherency::{Access, Barrier};
 use onepool::recording::{Arg, BufferRange, Command, Dispatch};
 use onepool::registry::Registry;
 
+use self::disguise::behind_a_bus;
+
 pub(crate) fn sim(config: SimConfig) -> Context {
     let mut registry = Registry::empty();
     registry.register(Box::new(SimDriver::with(vec![config])));
     registry.open("sim:0", &ContextDesc::default()).unwrap()
 }
 
-/// The CPU, the simulated devices, and OpenCL.
+/// The CPU, the simulated devices, the CPU with memory of its own, and OpenCL.
 pub(crate) fn contexts() -> Vec<Context> {
     let own = [cpu(), sim(SimConfig::coherent()), sim(SimConfig::noncoherent()), sim(SimConfig::discrete())];
-    own.into_iter().chain(opencl()).collect()
+    let real =
+        Registry::with_defaults().open_backend("cpu", &ContextDesc { threads: 2, ..ContextDesc::default() });
+    own.into_iter().chain([behind_a_bus(real.unwrap())]).chain(opencl()).collect()
 }
 
 /// A device of OpenCL; without one the test fails where `REQUIRE_BACKENDS` names it.

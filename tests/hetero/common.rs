@@ -1,5 +1,7 @@
 //! Device tables, memory and operators of the tests.
 
+#[path = "../support/disguise.rs"]
+mod disguise;
 #[path = "../support/values.rs"]
 mod values;
 
@@ -30,11 +32,14 @@ pub(crate) const TABLES: &[[&str; 2]] = &[
     ["cpu", "alone"],
     ["alone", "alone"],
     ["alone", "vulkan"],
+    ["bus", "alone"],
+    ["bus", "opencl"],
+    ["cpu", "bus"],
     ["cpu", "opencl"],
     ["vulkan", "opencl"],
 ];
 
-/// Opens a device; "alone" is a simulated one that can import nothing.
+/// Opens a device; "alone" is a simulated one that can import nothing, "bus" Vulkan's with memory of its own.
 pub(crate) fn open(device: &str) -> Context {
     let mut registry = Registry::with_defaults();
     let desc = ContextDesc { validation: true, threads: 2, ..ContextDesc::default() };
@@ -43,6 +48,7 @@ pub(crate) fn open(device: &str) -> Context {
         "sim:noncoherent" => SimConfig::noncoherent(),
         "sim:discrete" => SimConfig::discrete(),
         "alone" => SimConfig { imports: false, ..SimConfig::discrete() },
+        "bus" => return disguise::behind_a_bus(registry.open_backend("vulkan", &desc).unwrap()),
         named => return registry.open(named, &desc).unwrap(),
     };
     registry.register(Box::new(SimDriver::with(vec![config])));
@@ -53,9 +59,9 @@ pub(crate) fn open_all(devices: &[&str]) -> Vec<Context> {
     devices.iter().map(|d| open(d)).collect()
 }
 
-/// Whether every device of a table can use host memory in place.
-pub(crate) fn all_share(table: &[&str]) -> bool {
-    !table.contains(&"alone")
+/// Whether every device can use host memory in place.
+pub(crate) fn all_share(contexts: &[Context]) -> bool {
+    contexts.iter().all(|c| c.info().import.is_some())
 }
 
 /// Whether no device has memory of its own behind a bus, which it may rather use than the caller's.

@@ -63,7 +63,8 @@ fn results(graph: Graph, contexts: &[Context], fuse: bool) -> Vec<Vec<f32>> {
     binding.run().unwrap();
     let first: Vec<Vec<f32>> = memory.iter().map(|m| floats(m)).collect();
     binding.run().unwrap();
-    assert_eq!(memory.iter().map(|m| floats(m)).collect::<Vec<_>>(), first);
+    let names: Vec<_> = contexts.iter().map(|c| &c.info().name).collect();
+    assert_eq!(memory.iter().map(|m| floats(m)).collect::<Vec<_>>(), first, "{names:?}");
     first
 }
 
@@ -76,11 +77,11 @@ proptest! {
         fuse in any::<bool>(),
     ) {
         let graph = graph(&nodes);
-        for table in [["cpu", "sim:noncoherent", "alone"], ["sim:coherent", "cpu", "cpu"]] {
+        for table in [["cpu", "sim:noncoherent", "alone"], ["sim:coherent", "cpu", "cpu"], ["cpu", "bus", "alone"]] {
             let contexts = open_all(&table);
             let whole = results(place(&graph, |_| 0), &contexts, fuse);
             let split = results(place(&graph, |n| nodes[n].3), &contexts, fuse);
-            prop_assert_eq!(whole, split);
+            prop_assert_eq!(whole, split, "{:?}", table);
             check_messages(&contexts);
         }
     }

@@ -96,7 +96,7 @@ fn simplex_and_duplex_run_on_bound_memory_and_copy_only_where_they_must() {
             let mut graph = load(&heterogeneous(duplex, on[0], on[1]));
             let types: Vec<i32> = on.iter().map(|(ty, _)| *ty).collect();
             assert!(graph.place(&types, false).unwrap().is_empty());
-            let share = all_share(table);
+            let share = all_share(&contexts);
             let mut builder = Session::builder().graph(graph.into_graph()).copy_threshold(0).strict(share);
             for context in &contexts {
                 builder = builder.context(context.clone());
@@ -200,7 +200,7 @@ fn chains_of_copies_and_reshapes_are_no_commands() {
             let want: Vec<f32> = floats(&x).iter().map(|x| 4.0 * x).collect();
             assert_eq!(floats(&y), want, "{table:?}");
         }
-        if all_share(&table) {
+        if all_share(&contexts) {
             check_nothing_copied(binding.plan(), &format!("{table:?}"));
             assert_eq!(binding.plan().report.commands, 2, "{table:?}");
         }
@@ -243,4 +243,35 @@ fn a_graph_without_devices_runs_on_the_first_and_any_device_is_reported() {
     std::fs::write(&path, json.to_string()).unwrap();
     let session = build(false).unwrap();
     assert!(session.graph().nodes().iter().all(|n| n.device == Some(0)));
+}
+
+/// What is only copied to a device that has memory of its own is an output there.
+#[test]
+fn a_copy_is_an_output_on_every_device() {
+    for table in TABLES {
+        let contexts = open_all(table);
+        let on = dl_devices(&contexts);
+        let json = json!({
+            "nodes": [
+                {"op": "null", "name": "A", "inputs": []},
+                {"op": "tvm_op", "name": "twice", "inputs": [[0, 0, 0], [0, 0, 0]], "attrs": {"func_name": "elemwise_add",
+                    "flatten_data": "0", "num_inputs": "2", "num_outputs": "1"}},
+                {"op": "tvm_op", "name": "__copy", "inputs": [[1, 0, 0]], "attrs": {"func_name": "__copy",
+                    "flatten_data": "0", "num_inputs": "1", "num_outputs": "1"}},
+            ],
+            "arg_nodes": [0], "heads": [[2, 0, 0]], "node_row_ptr": [0, 1, 2, 3],
+            "attrs": {"shape": ["list_shape", [[N], [N], [N]]], "dltype": ["list_str", ["float32", "float32", "float32"]],
+                "storage_id": ["list_int", [0, 1, 2]],
+                "device_index": ["list_int", [on[1].0, on[1].0, on[0].0]],
+                "device_id": ["list_int", [on[1].1, on[1].1, on[0].1]]}
+        });
+        let mut module = GraphModule::create(&json.to_string(), &FunctionTable::new(), &contexts).unwrap();
+        module.set_input("A", &tensor(&[N], &numbers(N, 1))).unwrap();
+        for _ in 0..2 {
+            module.run().unwrap();
+            let want: Vec<f32> = numbers(N, 1).iter().map(|x| 2.0 * x).collect();
+            assert_eq!(module.get_output(0).unwrap().as_slice::<f32>().unwrap(), want, "{table:?}");
+        }
+        check_messages(&contexts);
+    }
 }

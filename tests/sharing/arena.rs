@@ -6,7 +6,7 @@ use onepool::device::Context;
 use onepool::session::{ParamStore, SharedArena};
 use onepool::{DType, Graph, GraphBuilder, Memory, Session, Tensor, TensorInfo};
 
-use crate::common::{DEVICES, check_messages, numbers, op, open, shape, tensor};
+use crate::common::{check_messages, devices, numbers, op, open, shape, tensor};
 
 const WIDTH: usize = 64;
 const BATCHES: [usize; 3] = [1, 4, 16];
@@ -99,7 +99,7 @@ fn allocated(device: &str, arena: Option<&Arc<SharedArena>>, reserve: bool) -> (
 
 #[test]
 fn batch_1_4_and_16_share_one_pool_sized_for_16() {
-    for device in DEVICES {
+    for device in devices() {
         let (separate, needs) = allocated(device, None, false);
         for reserve in [true, false] {
             let arena = SharedArena::new();
@@ -130,7 +130,7 @@ fn an_arena_tells_what_it_holds_and_what_it_saves() {
 
 #[test]
 fn memory_that_was_outgrown_is_given_back_at_the_next_run() {
-    for device in DEVICES {
+    for device in devices() {
         let (context, arena) = (open(device), SharedArena::new());
         let mut sessions = sessions(&context, Some(&arena));
         run_and_check(&mut sessions[0], 1, 1);
@@ -145,7 +145,7 @@ fn memory_that_was_outgrown_is_given_back_at_the_next_run() {
 
 #[test]
 fn a_run_waits_for_the_run_before_it_in_one_arena() {
-    for device in DEVICES {
+    for device in devices() {
         let (context, arena) = (open(device), SharedArena::new());
         let sessions = sessions(&context, Some(&arena));
         let bind = |i: usize, seed: usize| {
@@ -173,7 +173,7 @@ fn a_run_waits_for_the_run_before_it_in_one_arena() {
 
 #[test]
 fn sessions_of_one_arena_run_from_several_threads() {
-    for device in DEVICES {
+    for device in devices() {
         let (context, arena) = (open(device), SharedArena::new());
         let mut sessions = sessions(&context, Some(&arena));
         std::thread::scope(|s| {

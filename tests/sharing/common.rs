@@ -3,6 +3,8 @@
 #[path = "../support/values.rs"]
 mod values;
 
+use std::sync::OnceLock;
+
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::registry::Registry;
@@ -11,11 +13,26 @@ use onepool::{DType, Graph, GraphBuilder, Session};
 pub(crate) use self::values::{floats, numbers, op, region, shape, tensor};
 
 /// The devices that every test runs on; of the simulated ones, one has memory that must be flushed and invalidated,
-/// and one has memory of its own.
-pub(crate) const DEVICES: [&str; 5] = ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"];
+/// and one has memory of its own. opencl where there is one, and there must be one if `REQUIRE_BACKENDS` names it.
+pub(crate) fn devices() -> impl Iterator<Item = &'static str> {
+    static OPENCL: OnceLock<bool> = OnceLock::new();
+    let has_opencl = OPENCL.get_or_init(|| {
+        let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
+        match Registry::with_defaults().open("opencl", &ContextDesc::default()) {
+            Ok(_) => true,
+            Err(error) if required.contains("opencl") => panic!("opencl: {error}"),
+            Err(error) => {
+                eprintln!("not tested: {error}");
+                false
+            }
+        }
+    });
+    let opencl = has_opencl.then_some("opencl");
+    ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"].into_iter().chain(opencl)
+}
 
 pub(crate) fn open(device: &str) -> Context {
-    let desc = ContextDesc { validation: true, ..ContextDesc::default() };
+    let desc = ContextDesc { validation: device != "opencl", ..ContextDesc::default() };
     Registry::with_defaults().open(device, &desc).unwrap()
 }
 

@@ -6,7 +6,7 @@ use onepool::session::SessionError;
 use onepool::tvm::{ExternalTensor, GraphModule};
 use onepool::{DType, Error, Graph, GraphBuilder, Tensor};
 
-use crate::common::{DEVICES, abs, check_messages, floats, numbers, op, open, region, shape, tensor};
+use crate::common::{abs, check_messages, devices, floats, numbers, op, open, region, shape, tensor};
 
 const N: usize = 32768;
 
@@ -164,7 +164,7 @@ fn memory_is_read_and_written_in_place() {
 
 #[test]
 fn set_input_after_zero_copy_leaves_caller_memory_untouched() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut m = module(abs(N), &context);
         let (first, second) = (numbers(N, 1), numbers(N, 2));
@@ -188,7 +188,7 @@ fn set_input_after_zero_copy_leaves_caller_memory_untouched() {
 
 #[test]
 fn an_output_gets_memory_of_its_own_again() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut m = module(abs(N), &context);
         let y = region(&vec![7.0; N]);
@@ -208,7 +208,7 @@ fn an_output_gets_memory_of_its_own_again() {
 
 #[test]
 fn an_input_that_is_also_an_output() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, [N.into()]);
@@ -230,7 +230,7 @@ fn an_input_that_is_also_an_output() {
 
 #[test]
 fn a_reshape_of_an_input_as_output_and_chains_of_nops() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         // A chain of nops behind an input, and one between two calls and behind the last.
         let json = document(
@@ -279,7 +279,7 @@ fn a_reshape_of_an_input_as_output_and_chains_of_nops() {
 
 #[test]
 fn one_buffer_as_input_and_output_is_ordered_or_refused() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         // Every element is read before it is written: in place.
         let mut m = module(abs(N), &context);
@@ -338,7 +338,7 @@ fn one_buffer_as_input_and_output_is_ordered_or_refused() {
 
 #[test]
 fn memory_is_set_again_before_each_run() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut m = module(abs(N), &context);
         let sides: Vec<_> = (0..3).map(|i| (region(&numbers(N, i)), region(&vec![0.0; N]))).collect();
@@ -362,7 +362,7 @@ fn memory_is_set_again_before_each_run() {
 
 #[test]
 fn memory_dropped_in_flight_lives_until_the_run_has_finished() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         for round in 0..20 {
             let mut m = module(abs(N), &context);
@@ -388,7 +388,7 @@ fn memory_dropped_in_flight_lives_until_the_run_has_finished() {
 #[test]
 fn device_buffers_are_set_without_a_copy() {
     use onepool::backend::{BufferDesc, Placement};
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let bytes = 4 * N as u64 + 256;
         let desc = BufferDesc { bytes, placement: Placement::Shared, label: "caller's" };

@@ -8,7 +8,7 @@ use onepool::session::{ParamStore, SessionError};
 use onepool::tvm::{ExternalTensor, GraphModule};
 use onepool::{DType, Error, Graph, GraphBuilder, Tensor};
 
-use crate::common::{DEVICES, check_messages, held, numbers, op, open, region, shape, tensor, two_products};
+use crate::common::{check_messages, devices, held, numbers, op, open, region, shape, tensor, two_products};
 
 const WIDTH: usize = 128;
 const WEIGHT_BYTES: u64 = (4 * WIDTH * WIDTH) as u64;
@@ -52,7 +52,7 @@ fn run_and_check(m: &mut GraphModule, batch: usize, seed: usize) {
 
 #[test]
 fn executors_hold_the_weights_once_and_activations_each() {
-    for device in DEVICES {
+    for device in devices() {
         // Bytes of one, two and three modules, with parameters of their own and shared.
         let measure = |share: bool| -> Vec<u64> {
             let context = open(device);
@@ -86,7 +86,7 @@ fn executors_hold_the_weights_once_and_activations_each() {
 
 #[test]
 fn equal_blobs_of_one_store_are_held_once() {
-    for device in DEVICES {
+    for device in devices() {
         let (context, store) = (open(device), ParamStore::new());
         let mut a = module(1, &context).with_store(&store);
         let mut b = module(4, &context).with_store(&store);
@@ -144,7 +144,7 @@ fn parameters_that_do_not_fit_are_refused_and_change_nothing() {
 
 #[test]
 fn modules_share_one_storage() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut modules: Vec<GraphModule> = [1, 4, 16].map(|batch| module(batch, &context)).into();
         for i in 0..3 {
@@ -172,7 +172,7 @@ fn modules_share_one_storage() {
 #[test]
 fn lazy_inputs_have_no_memory_until_bound_and_are_named_by_a_run() {
     const N: usize = 1 << 20;
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, [1.into()]);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agree;
 mod cases;
 #[path = "../support/glsl.rs"]
 mod glsl;
@@ -90,8 +91,8 @@ fn check(case: &Case<'_>) {
     }
     let source = Arc::new(KernelSource::from_spirv("case", words).unwrap());
     for context in contexts() {
-        let features = context.info().features;
-        let missing = source.requires().missing(features);
+        let info = context.info();
+        let missing = source.requires().missing(info.features.union(info.emulated));
         if !missing.is_empty() {
             eprintln!("{}: not tested: no {missing}", context.info().name);
             continue;

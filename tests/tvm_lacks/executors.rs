@@ -3,7 +3,7 @@
 use onepool::device::Context;
 use onepool::tvm::GraphModule;
 
-use crate::common::{DEVICES, check_messages, held, numbers, open, tensor, two_products};
+use crate::common::{check_messages, devices, held, numbers, open, tensor, two_products};
 
 const WIDTH: usize = 256;
 const BATCH: usize = 8;
@@ -42,7 +42,7 @@ fn bytes(device: &str, pool: bool) -> (Vec<u64>, Option<u64>) {
 
 #[test]
 fn n_executors_hold_the_weights_once_and_their_activations_n_times() {
-    for device in DEVICES {
+    for device in devices() {
         let (after, _) = bytes(device, false);
         let activations = after[1] - after[0];
         assert!(activations < WEIGHTS / 2, "{device}: {after:?}");
@@ -57,7 +57,7 @@ fn n_executors_hold_the_weights_once_and_their_activations_n_times() {
 
 #[test]
 fn n_executors_in_one_pool_hold_their_intermediate_tensors_once() {
-    for device in DEVICES {
+    for device in devices() {
         let (apart, _) = bytes(device, false);
         let (pooled, pool) = bytes(device, true);
         let pool = pool.unwrap();

@@ -5,7 +5,7 @@ use onepool::plan::Plan;
 use onepool::tvm::GraphModule;
 use onepool::{DType, Graph, GraphBuilder, Session, TensorInfo};
 
-use crate::common::{DEVICES, check_messages, numbers, op, open, shape, tensor};
+use crate::common::{check_messages, devices, numbers, op, open, shape, tensor};
 
 fn session(graph: Graph, context: &Context) -> Session {
     Session::builder().graph(graph).context(context.clone()).fuse(false).chains(false).build().unwrap()
@@ -57,7 +57,7 @@ fn a_plan_is_the_same_in_a_hundred_runs() {
 /// TVM's test_plan_memory: storage of 40, 4, 40 and 40 bytes, of which two are temporaries.
 #[test]
 fn a_chain_of_six_elementwise_operators_needs_two_temporaries() {
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut g = GraphBuilder::new("chain");
         let x = g.input("x", DType::F32, [10.into()]);
@@ -107,7 +107,7 @@ fn reshapes_share_the_storage_of_what_they_reshape() {
             "storage_id":["list_int",[0,1,1,2,3,2]]}}}}"#,
         nodes.join(",")
     );
-    for device in DEVICES {
+    for device in devices() {
         let context = open(device);
         let mut m = GraphModule::create(&json, &Default::default(), std::slice::from_ref(&context)).unwrap();
         let x = numbers(40, 1);

@@ -85,6 +85,7 @@ fn info() -> DeviceInfo {
             memory_bytes: all,
         },
         features: Requires::NONE,
+        emulated: Requires::NONE,
         // Memory of the application is copied.
         import: None,
         subgroup: 1,

@@ -92,6 +92,7 @@ fn info(threads: usize) -> DeviceInfo {
             memory_bytes: memory,
         },
         features: Requires::NONE,
+        emulated: Requires::NONE,
         import: Some(import_rules()),
         subgroup: 1,
         timestamp_ns: 1.0,

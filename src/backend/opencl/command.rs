@@ -5,9 +5,10 @@ use super::device::Device;
 use super::handle::{self, Event, Queue, RawMem};
 use super::image::{format_of, line_of};
 use super::kernel::{Interface, Kernel, Passed, Taken};
-use super::memory::Buffer;
+use super::memory::{Buffer, Part};
 use super::read;
 use crate::backend::DeviceError;
+use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;
 use crate::memory::coherency::Access;
 use crate::memory::image::{Filter, ImageView};
@@ -30,10 +31,26 @@ pub(super) struct Calls {
 
 #[derive(Debug)]
 enum Call {
-    Dispatch { kernel: Taken, global: [usize; 3], local: [usize; 3] },
-    Copy { src: (RawMem, usize), dst: (RawMem, usize), bytes: usize },
-    Fill { dst: (RawMem, usize), bytes: usize, value: u32 },
-    Timestamp { slot: u32 },
+    /// With leases of the memory objects that are set as arguments.
+    Dispatch {
+        kernel: Taken,
+        global: [usize; 3],
+        local: [usize; 3],
+        _leases: Vec<Lease>,
+    },
+    Copy {
+        src: (RawMem, usize),
+        dst: (RawMem, usize),
+        bytes: usize,
+    },
+    Fill {
+        dst: (RawMem, usize),
+        bytes: usize,
+        value: u32,
+    },
+    Timestamp {
+        slot: u32,
+    },
 }
 
 /// What was enqueued.
@@ -85,7 +102,7 @@ impl Calls {
                     calls.kernels.push(dispatch.kernel);
                     let ranges = dispatch.args.iter().filter_map(|arg| Some(arg.range()?.0.buffer));
                     calls.buffers.extend(ranges);
-                    calls.calls.extend(translator.dispatch(dispatch)?);
+                    translator.dispatch(dispatch, &mut calls.calls)?;
                 }
                 Command::Copy { src, dst } => {
                     calls.buffers.extend([src.buffer, dst.buffer]);
@@ -123,7 +140,7 @@ impl Calls {
         let mut early: Vec<u32> = Vec::new();
         for call in &self.calls {
             let event = match call {
-                Call::Dispatch { kernel, global, local } => {
+                Call::Dispatch { kernel, global, local, .. } => {
                     let Some(kernel) = kernel.get() else { continue };
                     // SAFETY: arguments and sizes were set and checked in `Translator::dispatch`; the
                     // buffers live by the caller's promise.
@@ -161,6 +178,21 @@ impl Calls {
     }
 }
 
+/// What comes with the arguments of a call.
+#[derive(Default)]
+struct Taking {
+    leases: Vec<Lease>,
+    /// Ranges that something else stands for, and whether the kernel writes them.
+    copies: Vec<StandIn>,
+}
+
+struct StandIn {
+    of: (RawMem, usize),
+    copy: RawMem,
+    bytes: usize,
+    written: bool,
+}
+
 struct Translator<'a> {
     device: &'a Device,
     buffers: &'a SlotTable<BufferId, Buffer>,
@@ -168,7 +200,7 @@ struct Translator<'a> {
 }
 
 impl Translator<'_> {
-    fn dispatch(&self, dispatch: &Dispatch) -> Result<Option<Call>, DeviceError> {
+    fn dispatch(&self, dispatch: &Dispatch, calls: &mut Vec<Call>) -> Result<(), DeviceError> {
         let kernel = self.kernels.get(dispatch.kernel)?;
         let refuse = |log: String| DeviceError::Program { kernel: kernel.name.clone(), log };
         let limits = &self.device.info.limits;
@@ -185,7 +217,7 @@ impl Translator<'_> {
                 if args.len() != count {
                     return Err(refuse(format!("it takes {} arguments and was given {count}", args.len())));
                 }
-                if given != *params_bytes as usize {
+                if given.next_multiple_of(4) != *params_bytes as usize {
                     return Err(refuse(format!(
                         "it takes {params_bytes} bytes of parameters and was given {given}"
                     )));
@@ -203,11 +235,12 @@ impl Translator<'_> {
             }
         };
         let mut taken = kernel.take()?;
+        let mut taking = Taking::default();
         if let Some(object) = taken.get_mut() {
             let mut index = 0;
             for (argument, arg) in dispatch.args.iter().enumerate() {
                 let passed = passed.and_then(|passed| passed.get(argument));
-                self.set(kernel, object, &mut index, passed, (argument, arg))?;
+                self.set(kernel, object, &mut index, passed, (argument, arg), &mut taking)?;
             }
             if memory_follows && let Some((range, _)) = dispatch.args.first().and_then(Arg::range) {
                 object.set_memory(index, self.buffers.get(range.buffer)?.raw())?;
@@ -226,13 +259,22 @@ impl Translator<'_> {
             }
         }
         if dispatch.groups.contains(&0) {
-            return Ok(None);
+            return Ok(());
         }
         let mut global = kernel.local;
         for (size, groups) in global.iter_mut().zip(dispatch.groups) {
             *size = size.saturating_mul(groups as usize);
         }
-        Ok(Some(Call::Dispatch { kernel: taken, global, local: kernel.local }))
+        // A kernel may write part of what it is given.
+        for copy in &taking.copies {
+            copy_pieces(copy.of, (copy.copy, 0), copy.bytes, calls);
+        }
+        let (local, _leases) = (kernel.local, taking.leases);
+        calls.push(Call::Dispatch { kernel: taken, global, local, _leases });
+        for copy in taking.copies.iter().filter(|copy| copy.written) {
+            copy_pieces((copy.copy, 0), copy.of, copy.bytes, calls);
+        }
+        Ok(())
     }
 
     /// Sets one argument, and what belongs to it, from `index` on.
@@ -243,6 +285,7 @@ impl Translator<'_> {
         index: &mut u32,
         passed: Option<&Passed>,
         (argument, arg): (usize, &Arg),
+        taking: &mut Taking,
     ) -> Result<(), DeviceError> {
         let refuse = |what: &str| {
             let log = format!("argument {argument} is {what}");
@@ -255,7 +298,7 @@ impl Translator<'_> {
         let form = match (passed, arg) {
             (Some(passed), _) => passed.form,
             (None, Arg::Buffer(..)) => {
-                object.set_memory(*index, self.argument(kernel, argument, range)?)?;
+                object.set_memory(*index, self.argument(kernel, argument, arg, range, taking)?)?;
                 *index += 1;
                 return Ok(());
             }
@@ -298,7 +341,8 @@ impl Translator<'_> {
                     return refuse("shorter than a texel");
                 }
                 let (buffer, offset, bytes) = self.part(kernel, argument, range)?;
-                let line = buffer.line(self.device, offset, bytes, format)?;
+                let (line, lease) = buffer.line(self.device, offset, bytes, format)?;
+                taking.leases.push(lease);
                 object.set_memory(*index, line.image)?;
                 let Some(line) = line_of(line.first, width, height, pitch) else {
                     return refuse("an image whose texels a kernel cannot count");
@@ -308,7 +352,9 @@ impl Translator<'_> {
             }
             (OpenClForm::Image { sampler_follows }, Arg::Image(_, view, _)) => {
                 let (buffer, offset, bytes) = self.part(kernel, argument, range)?;
-                object.set_memory(*index, buffer.plane(self.device, offset, bytes, &view.image)?)?;
+                let (plane, lease) = buffer.plane(self.device, offset, bytes, &view.image)?;
+                taking.leases.push(lease);
+                object.set_memory(*index, plane)?;
                 if sampler_follows {
                     let Some([nearest, linear]) = &images.samplers else { return refuse("sampled") };
                     *index += 1;
@@ -323,10 +369,40 @@ impl Translator<'_> {
         Ok(())
     }
 
-    fn argument(&self, kernel: &Kernel, number: usize, range: &BufferRange) -> Result<RawMem, DeviceError> {
+    /// The memory object of an argument of somebody's own kernel.
+    fn argument(
+        &self,
+        kernel: &Kernel,
+        number: usize,
+        arg: &Arg,
+        range: &BufferRange,
+        taking: &mut Taking,
+    ) -> Result<RawMem, DeviceError> {
         let (buffer, offset, bytes) = self.part(kernel, number, range)?;
         // A memory object cannot be empty; the kernel sees from its parameters that there is nothing.
-        if bytes == 0 { Ok(buffer.raw()) } else { buffer.part(offset, bytes) }
+        if bytes == 0 {
+            return Ok(buffer.raw());
+        }
+        Ok(match buffer.part(self.device, offset, bytes)? {
+            Part::Whole(whole) => whole,
+            Part::Sub(part, lease) => {
+                taking.leases.push(lease);
+                part
+            }
+            Part::Copy(copy, lease) => {
+                taking.leases.push(lease);
+                // One memory given twice is copied once, and back if either is written.
+                let written = arg.range().is_some_and(|(_, access)| access.intersects(Access::KERNEL_WRITE));
+                match taking.copies.iter_mut().find(|other| other.copy == copy) {
+                    Some(other) => other.written |= written,
+                    None => {
+                        let of = (buffer.raw(), offset);
+                        taking.copies.push(StandIn { of, copy, bytes, written });
+                    }
+                }
+                copy
+            }
+        })
     }
 
     /// The buffer, offset and length of an argument.
@@ -363,16 +439,7 @@ impl Translator<'_> {
         if overlaps(src, dst) {
             return Err(DeviceError::Unsupported { what: "a copy between overlapping ranges".to_owned() });
         }
-        let mut done = 0;
-        while done < bytes {
-            let piece = (bytes - done).min(MAX_COPY);
-            calls.push(Call::Copy {
-                src: (from.raw(), src_offset + done),
-                dst: (to.raw(), dst_offset + done),
-                bytes: piece,
-            });
-            done += piece;
-        }
+        copy_pieces((from.raw(), src_offset), (to.raw(), dst_offset), bytes, calls);
         Ok(())
     }
 
@@ -385,6 +452,16 @@ impl Translator<'_> {
             });
         }
         Ok((bytes > 0).then(|| Call::Fill { dst: (to.raw(), offset), bytes, value }))
+    }
+}
+
+fn copy_pieces(src: (RawMem, usize), dst: (RawMem, usize), bytes: usize, calls: &mut Vec<Call>) {
+    let mut done = 0;
+    while done < bytes {
+        let piece = (bytes - done).min(MAX_COPY);
+        let (src, dst) = ((src.0, src.1 + done), (dst.0, dst.1 + done));
+        calls.push(Call::Copy { src, dst, bytes: piece });
+        done += piece;
     }
 }
 

@@ -224,6 +224,8 @@ impl Facts {
             import: imports.then(|| import_rules(kind, &limits)),
             limits,
             features: self.features(),
+            // The translation rounds after every operation.
+            emulated: Requires::FLOAT16.missing(self.features()),
             subgroup: 1,
             timestamp_ns: 1.0,
             prefers_texels: false,
@@ -393,6 +395,7 @@ mod tests {
         assert!(info.limits.max_params_bytes >= 128 && info.limits.max_arguments >= 32);
         assert!(info.features.contains(Requires::FLOAT16.union(Requires::INT64)));
         assert!(!info.features.contains(Requires::FLOAT64));
+        assert!(info.emulated.is_empty());
         // Both extensions are needed for 64-bit atomics.
         assert!(!info.features.contains(Requires::ATOMIC_INT64));
         assert!(!info.features.contains(Requires::SUBGROUP_BASIC));

@@ -154,7 +154,7 @@ fn translated(device: &Device, desc: &KernelDesc<'_>) -> Result<Code, DeviceErro
     let lacks = |missing: String| DeviceError::Unsupported {
         what: format!("{missing}, which kernel {} needs", source.name()),
     };
-    let missing = source.requires().missing(device.info.features);
+    let missing = source.requires().missing(device.info.features.union(device.info.emulated));
     if !missing.is_empty() {
         return Err(lacks(missing.to_string()));
     }

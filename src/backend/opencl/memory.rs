@@ -1,6 +1,5 @@
 //! Buffers and the memory behind them.
 
-use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
@@ -8,6 +7,7 @@ use super::device::Device;
 use super::handle::{Backing, ImageCall, Mem, RawMem, Shape};
 use super::image::{Line, plane_call};
 use super::lock;
+use crate::backend::kept::{Kept, Lease};
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, DeviceKind, HostAddress, Placement};
 use crate::memory::image::ImageDesc;
 use crate::recording::BufferRange;
@@ -18,10 +18,25 @@ use crate::spirv::opencl_c::TexelFormat;
 pub(super) struct Buffer {
     pub(super) info: BufferInfo,
     host: Host,
-    // Parts by (offset, bytes) and images over them, kept as long as the buffer; released before it.
-    images: Mutex<HashMap<(usize, usize, ImageCall), Mem>>,
-    parts: Mutex<HashMap<(usize, usize), Mem>>,
+    // Parts by (offset, bytes), none of which overlap, and images over them with the lease of the part; released
+    // before the buffer.
+    images: Mutex<Kept<(usize, usize, ImageCall), (Mem, Option<Lease>)>>,
+    parts: Mutex<Kept<(usize, usize), Mem>>,
+    // What stands for ranges that overlap parts.
+    copies: Mutex<Kept<(usize, usize), Mem>>,
     memory: Mem,
+}
+
+/// A range of a buffer as a memory object.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// The whole buffer.
+    Whole(RawMem),
+    /// A sub-buffer.
+    Sub(RawMem, Lease),
+    /// Memory of its own, to be filled before the kernel runs and copied back behind it: the range overlaps a
+    /// sub-buffer that is in use.
+    Copy(RawMem, Lease),
 }
 
 /// How the host reaches it.
@@ -76,7 +91,12 @@ impl Buffer {
             device_local: true,
             imported: false,
         };
-        Ok(Buffer { info, host, images: Mutex::default(), parts: Mutex::default(), memory })
+        Ok(Buffer::with(info, host, memory))
+    }
+
+    fn with(info: BufferInfo, host: Host, memory: Mem) -> Buffer {
+        let (images, parts, copies) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Buffer { info, host, images, parts, copies, memory }
     }
 
     /// A buffer that is `[address, address + bytes)`.
@@ -113,8 +133,7 @@ impl Buffer {
             device_local: matches!(device.info.kind, DeviceKind::Cpu | DeviceKind::Integrated),
             imported: true,
         };
-        let host = Host::Imported;
-        Ok(Buffer { info, host, images: Mutex::default(), parts: Mutex::default(), memory })
+        Ok(Buffer::with(info, Host::Imported, memory))
     }
 
     /// Whether the range lies in the buffer; its offset and length as the API counts.
@@ -132,29 +151,57 @@ impl Buffer {
         self.memory.raw()
     }
 
-    /// A range of it as a memory object, which lives as long as the buffer. Equal ranges are one object.
-    pub(super) fn part(&self, offset: usize, bytes: usize) -> Result<RawMem, DeviceError> {
-        if offset == 0 && bytes as u64 == self.info.bytes {
-            return Ok(self.raw());
-        }
-        let mut parts = lock(&self.parts);
-        if let Some(part) = parts.get(&(offset, bytes)) {
-            return Ok(part.raw());
-        }
-        let part = self.memory.part(offset, bytes)?;
-        let raw = part.raw();
-        parts.insert((offset, bytes), part);
-        Ok(raw)
+    /// A range of it as a memory object, which lives at least as long as its lease. Equal ranges are one object.
+    ///
+    /// No two sub-buffers overlap: there are drivers that crash when such ones are released (NVIDIA's 580).
+    pub(super) fn part(&self, device: &Device, offset: usize, bytes: usize) -> Result<Part, DeviceError> {
+        let overlap = |(at, len, _): &(usize, usize, ImageCall)| self.clash((*at, *len), (offset, bytes));
+        lock(&self.images).retain_used(overlap, drop);
+        self.sub_buffer(device, offset, bytes)
     }
 
-    /// A range of it as a row of `format`, which lives as long as the buffer.
+    /// The sub-buffers that there are, and how many stand-ins.
+    #[cfg(test)]
+    pub(super) fn objects(&self) -> (Vec<(usize, usize)>, usize) {
+        (lock(&self.parts).keys().copied().collect(), lock(&self.copies).keys().count())
+    }
+
+    fn is_whole(&self, (offset, bytes): (usize, usize)) -> bool {
+        offset == 0 && bytes as u64 == self.info.bytes
+    }
+
+    /// Whether two ranges are sub-buffers that overlap.
+    fn clash(&self, a: (usize, usize), b: (usize, usize)) -> bool {
+        a != b && !self.is_whole(a) && !self.is_whole(b) && a.0 < b.0 + b.1 && b.0 < a.0 + a.1
+    }
+
+    fn sub_buffer(&self, device: &Device, offset: usize, bytes: usize) -> Result<Part, DeviceError> {
+        let wanted = (offset, bytes);
+        if self.is_whole(wanted) {
+            return Ok(Part::Whole(self.raw()));
+        }
+        let overlap = |part: &(usize, usize)| self.clash(*part, wanted);
+        let mut parts = lock(&self.parts);
+        parts.retain_used(overlap, drop);
+        if parts.keys().any(overlap) {
+            // SAFETY: memory of the driver's.
+            let make = || unsafe { device.shared.context.buffer(Backing::Device, bytes) };
+            let mut copies = lock(&self.copies);
+            let (copy, lease) = copies.get(wanted, make, drop)?;
+            return Ok(Part::Copy(copy.raw(), lease));
+        }
+        let (part, lease) = parts.get(wanted, || self.memory.part(offset, bytes), drop)?;
+        Ok(Part::Sub(part.raw(), lease))
+    }
+
+    /// A range of it as a row of `format`, which lives at least as long as the lease.
     pub(super) fn line(
         &self,
         device: &Device,
         offset: usize,
         bytes: usize,
         format: TexelFormat,
-    ) -> Result<Line, DeviceError> {
+    ) -> Result<(Line, Lease), DeviceError> {
         let images = device.images();
         let (texels, limit) = (|bytes: usize| bytes as u64 / format.bytes(), images.max_texels);
         let (first, end) = match images.parts {
@@ -168,17 +215,18 @@ impl Buffer {
         let (offset, bytes) = if images.parts { (offset, bytes) } else { (0, self.info.bytes as usize) };
         let width = texels(bytes);
         let shape = Shape::Line { width: width.min(limit) as usize };
-        Ok(Line { image: self.image(device, offset, bytes, ImageCall { format, shape })?, first })
+        let (image, lease) = self.image(device, offset, bytes, ImageCall { format, shape })?;
+        Ok((Line { image, first }, lease))
     }
 
-    /// A range of it as an image, which lives as long as the buffer.
+    /// A range of it as an image, which lives at least as long as the lease.
     pub(super) fn plane(
         &self,
         device: &Device,
         offset: usize,
         bytes: usize,
         image: &ImageDesc,
-    ) -> Result<RawMem, DeviceError> {
+    ) -> Result<(RawMem, Lease), DeviceError> {
         self.image(device, offset, bytes, plane_call(image))
     }
 
@@ -188,15 +236,26 @@ impl Buffer {
         offset: usize,
         bytes: usize,
         call: ImageCall,
-    ) -> Result<RawMem, DeviceError> {
+    ) -> Result<(RawMem, Lease), DeviceError> {
+        let make = || {
+            let (part, lease) = match self.sub_buffer(device, offset, bytes)? {
+                Part::Whole(whole) => (whole, None),
+                Part::Sub(part, lease) => (part, Some(lease)),
+                Part::Copy(..) => {
+                    let what = format!(
+                        "an image over bytes {offset} to {} of a buffer, which overlap what other recordings use",
+                        offset + bytes
+                    );
+                    return Err(DeviceError::Unsupported { what });
+                }
+            };
+            Ok((device.shared.context.image(&call, part)?, lease))
+        };
+        let overlap = |(at, len, _): &(usize, usize, ImageCall)| self.clash((*at, *len), (offset, bytes));
         let mut images = lock(&self.images);
-        if let Some(image) = images.get(&(offset, bytes, call)) {
-            return Ok(image.raw());
-        }
-        let image = device.shared.context.image(&call, self.part(offset, bytes)?)?;
-        let raw = image.raw();
-        images.insert((offset, bytes, call), image);
-        Ok(raw)
+        images.retain_used(overlap, drop);
+        let ((image, _), lease) = images.get((offset, bytes, call), make, drop)?;
+        Ok((image.raw(), lease))
     }
 
     /// Gives the device what the host wrote.
@@ -239,16 +298,18 @@ impl Buffer {
     /// # Safety
     /// No unfinished command uses the buffer, and nobody uses its mapping.
     pub(super) unsafe fn destroy(self, device: &Device) {
-        let Buffer { host, images, parts, memory, .. } = self;
+        let Buffer { host, images, parts, copies, memory, .. } = self;
+        // In this order.
+        let objects = (images, parts, copies);
         let (mapped, address) = match &host {
             Host::Mapped(address) => (&memory, address),
             Host::Beside(beside, address) => (beside, address),
-            Host::Unmapped | Host::Imported => return drop((images, parts, memory)),
+            Host::Unmapped | Host::Imported => return drop((objects, memory)),
         };
         // SAFETY: as the caller promises; mapped when it was made.
         if let Err(error) = unsafe { device.transfers.unmap(mapped, address.0) } {
             tracing::warn!(target: "onepool::opencl", %error, "ending a mapping");
         }
-        drop((images, parts, memory));
+        drop((objects, memory));
     }
 }

@@ -160,6 +160,7 @@ impl SimConfig {
                 memory_bytes: memory,
             },
             features: Requires::NONE,
+            emulated: Requires::NONE,
             import: self.imports.then(|| ImportRules {
                 storage_offset_alignment: self.argument_alignment,
                 max_range: largest,

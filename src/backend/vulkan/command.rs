@@ -8,6 +8,7 @@ use super::kernel::{Binding, Kernel};
 use super::memory::Buffer;
 use super::read;
 use crate::backend::DeviceError;
+use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;
 use crate::memory::coherency::{Access, Barrier};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
@@ -28,6 +29,8 @@ pub(super) struct Recorded {
     /// The buffers and kernels it uses.
     pub(super) buffers: Vec<BufferId>,
     pub(super) kernels: Vec<DeviceKernelId>,
+    /// Of the views and images it names.
+    leases: Vec<Lease>,
     pool: vk::CommandPool,
     sets: vk::DescriptorPool,
     room: Room,
@@ -83,6 +86,7 @@ impl Recorded {
             slots: 0,
             buffers: Vec::new(),
             kernels: Vec::new(),
+            leases: Vec::new(),
             pool,
             sets: vk::DescriptorPool::null(),
             room: Room::default(),
@@ -135,6 +139,7 @@ impl Recorded {
             self.make_room(device, room)?;
             self.make_queries(device)?;
         }
+        self.leases.clear();
         let sets = self.descriptor_sets(device, recording, &buffers, &kernels)?;
 
         let flags = if once {
@@ -154,7 +159,7 @@ impl Recorded {
             // SAFETY: recording outside a render pass; the pool has that many queries.
             unsafe { device.raw.cmd_reset_query_pool(self.command, self.queries, 0, self.slots) };
         }
-        encoder.begin_images(recording)?;
+        encoder.begin_images(recording, &mut self.leases)?;
         let mut sets = sets.into_iter();
         for command in &recording.commands {
             match command {
@@ -252,7 +257,7 @@ impl Recorded {
 
     /// One written set for every dispatch that takes arguments, in order.
     fn descriptor_sets(
-        &self,
+        &mut self,
         device: &Device,
         recording: &Recording,
         buffers: &SlotTable<BufferId, Buffer>,
@@ -272,7 +277,7 @@ impl Recorded {
                 continue;
             }
             for (binding, arg) in kernel.bindings.iter().zip(&dispatch.args) {
-                let argument = Argument::new(device, kernel, binding, arg, buffers)?;
+                let argument = Argument::new(device, kernel, binding, arg, buffers, &mut self.leases)?;
                 arguments.push((layouts.len(), *binding, argument));
             }
             layouts.push(kernel.set_layout);
@@ -352,6 +357,7 @@ impl Argument {
         binding: &Binding,
         arg: &Arg,
         buffers: &SlotTable<BufferId, Buffer>,
+        leases: &mut Vec<Lease>,
     ) -> Result<Self, DeviceError> {
         let refuse = |log: String| DeviceError::Program { kernel: kernel.name.clone(), log };
         let limits = &device.info.limits;
@@ -369,7 +375,9 @@ impl Argument {
         );
         match arg {
             Arg::Image(_, view, _) if is_image => {
-                return Ok(Argument::Image(buffer.image(device, range.offset, view)?));
+                let (image, lease) = buffer.image(device, range.offset, view)?;
+                leases.push(lease);
+                return Ok(Argument::Image(image));
             }
             _ if is_image => return Err(refuse(format!("argument {} is no image", binding.number))),
             _ => {}
@@ -405,7 +413,9 @@ impl Argument {
                         "argument {number} ends in part of a texel of {texel} bytes"
                     )));
                 }
-                Ok(Argument::View(buffer.texel_view(device, format, offset, whole)?))
+                let (view, lease) = buffer.texel_view(device, format, offset, whole)?;
+                leases.push(lease);
+                Ok(Argument::View(view))
             }
         }
     }
@@ -424,7 +434,7 @@ struct Encoder<'a> {
 impl Encoder<'_> {
     /// Brings images into the layout that they keep. What their memory held before is lost, and it has no
     /// user left: the transition waits for everything before it.
-    fn begin_images(&self, recording: &Recording) -> Result<(), DeviceError> {
+    fn begin_images(&self, recording: &Recording, leases: &mut Vec<Lease>) -> Result<(), DeviceError> {
         if recording.images.is_empty() {
             return Ok(());
         }
@@ -439,9 +449,11 @@ impl Encoder<'_> {
         for (at, image) in &recording.images {
             let buffer = self.buffers.get(at.buffer)?;
             buffer.check(at)?;
+            let (raw, lease) = buffer.raw_image(self.device, at.offset, image)?;
+            leases.push(lease);
             barriers.push(
                 vk::ImageMemoryBarrier::default()
-                    .image(buffer.raw_image(self.device, at.offset, image)?)
+                    .image(raw)
                     .subresource_range(range)
                     .old_layout(vk::ImageLayout::UNDEFINED)
                     .new_layout(vk::ImageLayout::GENERAL)

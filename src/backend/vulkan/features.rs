@@ -30,6 +30,10 @@ const EXTENSIONS: &[(&CStr, u32)] = &[
     (ash::khr::portability_subset::NAME, u32::MAX),
 ];
 
+/// What a validation layer calls an error where it is older than the extension.
+const YOUNGER_THAN_LAYERS: &[(&CStr, u32)] =
+    &[(ash::khr::cooperative_matrix::NAME, vk::make_api_version(0, 1, 3, 255))];
+
 /// Which of the extensions a device has, in its core or beside it.
 #[derive(Clone, Debug)]
 pub(super) struct Extensions {
@@ -38,11 +42,18 @@ pub(super) struct Extensions {
 }
 
 impl Extensions {
-    /// From what the device of core version `version` lists.
-    pub(super) fn new(version: u32, listed: &[vk::ExtensionProperties]) -> Self {
+    /// From what the device of core version `version` lists; `layer` is the version of the specification that the
+    /// validation layer was written to, where there is one.
+    pub(super) fn new(version: u32, listed: &[vk::ExtensionProperties], layer: Option<u32>) -> Self {
         let is_listed =
             |name: &CStr| listed.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name));
-        let offered = EXTENSIONS.iter().map(|(name, _)| *name).filter(|name| is_listed(name)).collect();
+        let is_known = |name: &CStr| {
+            let since =
+                YOUNGER_THAN_LAYERS.iter().find(|(young, _)| *young == name).map_or(0, |(_, since)| *since);
+            layer.is_none_or(|layer| layer >= since)
+        };
+        let names = EXTENSIONS.iter().map(|(name, _)| *name);
+        let offered = names.filter(|name| is_listed(name) && is_known(name)).collect();
         Extensions { version, offered }
     }
 
@@ -282,14 +293,22 @@ mod tests {
     }
 
     #[test]
+    fn an_extension_that_the_validation_layer_does_not_know_is_left() {
+        let names = listed(&[ash::khr::cooperative_matrix::NAME, ash::ext::external_memory_host::NAME]);
+        let under = |layer| Extensions::new(vk::API_VERSION_1_3, &names, layer).to_enable().count();
+        let old = vk::make_api_version(0, 1, 3, 239);
+        assert_eq!([under(None), under(Some(old)), under(Some(vk::API_VERSION_1_3 | 255))], [2, 1, 2]);
+    }
+
+    #[test]
     fn an_extension_is_enabled_only_where_the_core_has_it_not() {
         let names = listed(&[ash::khr::timeline_semaphore::NAME, ash::ext::external_memory_host::NAME]);
-        let old = Extensions::new(vk::API_VERSION_1_1, &names);
+        let old = Extensions::new(vk::API_VERSION_1_1, &names, None);
         assert!(
             old.has(ash::khr::timeline_semaphore::NAME) && !old.is_core(ash::khr::timeline_semaphore::NAME)
         );
         assert_eq!(old.to_enable().count(), 2);
-        let new = Extensions::new(vk::API_VERSION_1_3, &names);
+        let new = Extensions::new(vk::API_VERSION_1_3, &names, None);
         assert!(new.is_core(ash::khr::timeline_semaphore::NAME) && new.has(ash::khr::synchronization2::NAME));
         assert_eq!(new.to_enable().collect::<Vec<_>>(), [ash::ext::external_memory_host::NAME]);
         assert!(!old.has(ash::khr::synchronization2::NAME));

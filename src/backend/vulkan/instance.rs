@@ -18,6 +18,8 @@ pub(super) struct Instance {
     pub(super) entry: ash::Entry,
     pub(super) raw: ash::Instance,
     debug: Option<Messenger>,
+    /// The version of the specification that the validation layer was written to, where it is on.
+    layer: Option<u32>,
 }
 
 impl Instance {
@@ -44,8 +46,9 @@ impl Instance {
             extensions.push(ash::khr::portability_enumeration::NAME.as_ptr());
             flags |= vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR;
         }
+        let mut layer = None;
         if validation {
-            require_validation(&entry)?;
+            layer = Some(require_validation(&entry)?);
             layers.push(VALIDATION_LAYER.as_ptr());
             extensions.push(ash::ext::debug_utils::NAME.as_ptr());
             extensions.push(ash::ext::validation_features::NAME.as_ptr());
@@ -84,13 +87,18 @@ impl Instance {
             vk::Result::ERROR_INCOMPATIBLE_DRIVER => no_driver(),
             code => error("vkCreateInstance", code, 0),
         })?;
-        let mut instance = Instance { entry, raw, debug: None };
+        let mut instance = Instance { entry, raw, debug: None, layer };
         if validation {
             let debug = Messenger::new(&instance.entry, &instance.raw)
                 .map_err(|code| error("vkCreateDebugUtilsMessengerEXT", code, 0))?;
             instance.debug = Some(debug);
         }
         Ok(Arc::new(instance))
+    }
+
+    /// The version of the specification that the validation layer was written to, where it is on.
+    pub(super) fn layer(&self) -> Option<u32> {
+        self.layer
     }
 
     /// Messages of the validation layer, where it is on.
@@ -162,16 +170,17 @@ fn unavailable(reason: String) -> DeviceError {
     DeviceError::Unavailable { api: super::NAME, reason }
 }
 
-fn require_validation(entry: &ash::Entry) -> Result<(), DeviceError> {
+/// The version of the specification that the validation layer was written to.
+fn require_validation(entry: &ash::Entry) -> Result<u32, DeviceError> {
     // SAFETY: no precondition beyond a loaded loader.
     let layers = unsafe { entry.enumerate_instance_layer_properties() }
         .map_err(|code| error("vkEnumerateInstanceLayerProperties", code, 0))?;
-    if !layers.iter().any(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) {
+    let Some(layer) = layers.iter().find(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) else {
         return Err(DeviceError::Unsupported {
             what: "validation: VK_LAYER_KHRONOS_validation is not installed (Debian and Ubuntu: apt install vulkan-validationlayers)"
                 .into(),
         });
-    }
+    };
     for extension in [ash::ext::debug_utils::NAME, ash::ext::validation_features::NAME] {
         let found = has_extension(entry, Some(VALIDATION_LAYER), extension)?
             || has_extension(entry, None, extension)?;
@@ -182,7 +191,7 @@ fn require_validation(entry: &ash::Entry) -> Result<(), DeviceError> {
             });
         }
     }
-    Ok(())
+    Ok(layer.spec_version)
 }
 
 fn has_extension(entry: &ash::Entry, layer: Option<&CStr>, name: &CStr) -> Result<bool, DeviceError> {

@@ -1,6 +1,5 @@
 //! Buffers and the memory behind them.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
 use ash::vk;
@@ -13,6 +12,7 @@ use super::device::Device;
 use super::image::Image;
 use super::lock;
 use super::types::{BUFFER_USAGE, candidates};
+use crate::backend::kept::{Kept, Lease};
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress, Placement};
 use crate::memory::image::{ImageDesc, ImageView, Texel};
 use crate::recording::BufferRange;
@@ -25,9 +25,9 @@ pub(super) struct Buffer {
     pub(super) info: BufferInfo,
     pub(super) memory: Memory,
     // Texel views by (format, offset, bytes).
-    views: Mutex<HashMap<(vk::Format, u64, u64), vk::BufferView>>,
+    views: Mutex<Kept<(vk::Format, u64, u64), vk::BufferView>>,
     // Images by offset.
-    images: Mutex<HashMap<(u64, ImageDesc), Image>>,
+    images: Mutex<Kept<(u64, ImageDesc), Image>>,
 }
 
 /// What stands behind a buffer.
@@ -54,48 +54,59 @@ impl Buffer {
         Ok(())
     }
 
-    /// The view of `[offset, offset + bytes)` as texels of `format`; made once, kept while the buffer lives.
+    /// The view of `[offset, offset + bytes)` as texels of `format`; made once, kept at least while the lease is.
     pub(super) fn texel_view(
         &self,
         device: &Device,
         format: vk::Format,
         offset: u64,
         bytes: u64,
-    ) -> Result<vk::BufferView, DeviceError> {
+    ) -> Result<(vk::BufferView, Lease), DeviceError> {
+        let make = || {
+            let info = vk::BufferViewCreateInfo::default()
+                .buffer(self.raw)
+                .format(format)
+                .offset(offset)
+                .range(bytes);
+            // SAFETY: the buffer has both texel usages; the caller checked offset, range and alignment
+            // (VUID-VkBufferViewCreateInfo-offset-02749, -range-00929, -range-00930, -offset-00931).
+            unsafe { device.raw.create_buffer_view(&info, None) }
+                .map_err(|code| device.error("vkCreateBufferView", code, 0))
+        };
         let mut views = lock(&self.views);
-        if let Some(view) = views.get(&(format, offset, bytes)) {
-            return Ok(*view);
-        }
-        let info =
-            vk::BufferViewCreateInfo::default().buffer(self.raw).format(format).offset(offset).range(bytes);
-        // SAFETY: the buffer has both texel usages; the caller checked offset, range and alignment
-        // (VUID-VkBufferViewCreateInfo-offset-02749, -range-00929, -range-00930, -offset-00931).
-        let view = unsafe { device.raw.create_buffer_view(&info, None) }
-            .map_err(|code| device.error("vkCreateBufferView", code, 0))?;
-        views.insert((format, offset, bytes), view);
-        Ok(view)
+        // SAFETY: no recording names it (VUID-vkDestroyBufferView-bufferView-00936).
+        let drop = |view| unsafe { device.raw.destroy_buffer_view(view, None) };
+        let (view, lease) = views.get((format, offset, bytes), make, drop)?;
+        Ok((*view, lease))
     }
 
-    /// The image at `offset`; made once, kept while the buffer lives.
+    /// The image at `offset`; made once, kept at least while the lease is.
     fn with_image<R>(
         &self,
         device: &Device,
         offset: u64,
         image: &ImageDesc,
         use_it: impl FnOnce(&Image) -> R,
-    ) -> Result<R, DeviceError> {
-        let mut images = lock(&self.images);
-        if let Some(made) = images.get(&(offset, *image)) {
-            return Ok(use_it(made));
-        }
-        let Memory::Allocated(allocation) = &self.memory else {
-            return Err(DeviceError::Unsupported { what: "images in imported memory".into() });
+    ) -> Result<(R, Lease), DeviceError> {
+        let make = || {
+            let Memory::Allocated(allocation) = &self.memory else {
+                return Err(DeviceError::Unsupported { what: "images in imported memory".into() });
+            };
+            // SAFETY: the object is named in a binding and neither freed nor suballocated.
+            let (memory, base) = unsafe { (allocation.memory(), allocation.offset()) };
+            Image::new(device, memory, base + offset, base + self.info.bytes, image)
         };
-        // SAFETY: the object is named in a binding and neither freed nor suballocated.
-        let (memory, base) = unsafe { (allocation.memory(), allocation.offset()) };
-        let end = base + self.info.bytes;
-        let made = Image::new(device, memory, base + offset, end, image)?;
-        Ok(use_it(images.entry((offset, *image)).or_insert(made)))
+        let mut images = lock(&self.images);
+        // SAFETY: no recording names it.
+        let drop = |image: Image| unsafe { image.destroy(device) };
+        let (made, lease) = images.get((offset, *image), make, drop)?;
+        Ok((use_it(made), lease))
+    }
+
+    /// How many views and images there are.
+    #[cfg(test)]
+    pub(super) fn objects(&self) -> usize {
+        lock(&self.views).keys().count() + lock(&self.images).keys().count()
     }
 
     /// What a descriptor of the image at `offset` holds.
@@ -104,7 +115,7 @@ impl Buffer {
         device: &Device,
         offset: u64,
         view: &ImageView,
-    ) -> Result<vk::DescriptorImageInfo, DeviceError> {
+    ) -> Result<(vk::DescriptorImageInfo, Lease), DeviceError> {
         let sampler = device.sampler(view.filter)?;
         self.with_image(device, offset, &view.image, |image| image.descriptor(sampler))
     }
@@ -115,7 +126,7 @@ impl Buffer {
         device: &Device,
         offset: u64,
         image: &ImageDesc,
-    ) -> Result<vk::Image, DeviceError> {
+    ) -> Result<(vk::Image, Lease), DeviceError> {
         self.with_image(device, offset, image, Image::raw)
     }
 
@@ -277,10 +288,10 @@ impl Pool {
         // VUID-vkDestroyBufferView-bufferView-00936, VUID-vkFreeMemory-memory-00677) and nobody else
         // holds these handles. Freeing the memory ends its mapping.
         unsafe {
-            for (_, view) in lock(&views).drain() {
+            for view in lock(&views).drain() {
                 device.raw.destroy_buffer_view(view, None);
             }
-            for (_, image) in lock(&images).drain() {
+            for image in lock(&images).drain() {
                 image.destroy(device);
             }
             device.raw.destroy_buffer(raw, None);

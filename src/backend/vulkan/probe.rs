@@ -83,7 +83,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
     // SAFETY: as above.
     let listed = unsafe { raw.enumerate_device_extension_properties(physical) }
         .map_err(|code| error("vkEnumerateDeviceExtensionProperties", code, 0))?;
-    let extensions = Extensions::new(version, &listed);
+    let extensions = Extensions::new(version, &listed, instance.layer());
     let features = Features::query(raw, physical, &extensions);
     let more = Properties::query(raw, physical, &extensions);
     let kind = kind_of(base.device_type);
@@ -108,6 +108,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         native: false,
         in_order: false,
         features: has,
+        emulated: Requires::NONE,
         subgroup: more.subgroup.subgroup_size.max(1),
         timestamp_ns: match family {
             Some(family) if family.timestamp_bits > 0 => f64::from(base.limits.timestamp_period),
@@ -333,6 +334,7 @@ fn unusable(
         in_order: false,
         limits: limits(&base.limits, &more, &memory, kind),
         features: Requires::NONE,
+        emulated: Requires::NONE,
         import: None,
         subgroup: 1,
         timestamp_ns: 0.0,
@@ -343,7 +345,7 @@ fn unusable(
     Probe {
         physical,
         info,
-        extensions: Extensions::new(vk::API_VERSION_1_0, &[]),
+        extensions: Extensions::new(vk::API_VERSION_1_0, &[], None),
         features: Features::default(),
         memory,
         family: 0,

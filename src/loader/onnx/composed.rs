@@ -1,16 +1,30 @@
-//! Operators of com.microsoft that the quantizer of onnxruntime writes and that are others in a row: nodes of
-//! those take their place before a graph is made, so that they run where those do.
+//! Operators of com.microsoft that the quantizer and the optimizer of onnxruntime write and that are others in a
+//! row: nodes of those take their place before a graph is made, so that they run where those do.
 
-use super::proto::{AttributeProto, ModelProto, NodeProto, attribute_type as kind, data_type};
+mod attention;
+mod image;
+
+use super::proto::{
+    AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_type as kind,
+    data_type,
+};
 use crate::loader::error::{LoadError, LoadErrorKind, Location};
 
 type Compose = fn(&mut Parts<'_>) -> Result<(), LoadErrorKind>;
 
 /// The operators, sorted by name.
 const OPERATORS: &[(&str, Compose)] = &[
+    ("Attention", attention::attention),
+    ("BiasAdd", image::bias_add),
+    ("BiasSplitGelu", image::bias_split_gelu),
     ("DynamicQuantizeLSTM", lstm),
     ("DynamicQuantizeMatMul", dynamic_product),
+    ("EmbedLayerNormalization", attention::embeddings),
+    ("GroupNorm", image::group_norm),
     ("MatMulIntegerToFloat", integer_product),
+    ("NhwcConv", image::conv),
+    ("QAttention", attention::quantized_attention),
+    ("QEmbedLayerNormalization", attention::quantized_embeddings),
     ("QGemm", gemm),
     ("QLinearAdd", |p| binary(p, "Add")),
     ("QLinearAveragePool", average_pool),
@@ -21,7 +35,12 @@ const OPERATORS: &[(&str, Compose)] = &[
     ("QLinearSigmoid", |p| unary(p, "Sigmoid")),
     ("QLinearSoftmax", |p| unary(p, "Softmax")),
     ("QLinearWhere", select),
+    ("SkipGroupNorm", image::skip_group_norm),
 ];
+
+/// Those whose nodes are of opset [`NEWER`], whatever the model's is.
+const OF_NEWER: &[&str] = &["BiasSplitGelu", "GroupNorm", "SkipGroupNorm"];
+const NEWER: i64 = 21;
 
 fn find(domain: &str, op: &str) -> Option<Compose> {
     let found = OPERATORS.iter().find(|(name, _)| *name == op)?;
@@ -46,16 +65,23 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Puts others in the place of all such nodes; `opset` is the model's of the default domain.
 pub(super) fn expand(model: &mut ModelProto, opset: i64) -> Result<(), LoadError> {
+    let mut newer = Vec::new();
     for function in &mut model.functions {
-        expand_nodes(&mut function.node, opset)?;
+        expand_nodes(&mut function.node, opset, &mut newer)?;
     }
-    model.graph.as_mut().map_or(Ok(()), |graph| expand_nodes(&mut graph.node, opset))
+    model.graph.as_mut().map_or(Ok(()), |graph| expand_nodes(&mut graph.node, opset, &mut newer))?;
+    model.functions.append(&mut newer);
+    Ok(())
 }
 
 // How deep graphs are nested is bounded by the walk that found them.
-fn expand_nodes(nodes: &mut Vec<NodeProto>, opset: i64) -> Result<(), LoadError> {
+fn expand_nodes(
+    nodes: &mut Vec<NodeProto>,
+    opset: i64,
+    newer: &mut Vec<FunctionProto>,
+) -> Result<(), LoadError> {
     for graph in nodes.iter_mut().flat_map(|n| &mut n.attribute).filter_map(|a| a.g.as_mut()) {
-        expand_nodes(&mut graph.node, opset)?;
+        expand_nodes(&mut graph.node, opset, newer)?;
     }
     if !nodes.iter().any(|n| compose_of(n).is_some()) {
         return Ok(());
@@ -66,12 +92,43 @@ fn expand_nodes(nodes: &mut Vec<NodeProto>, opset: i64) -> Result<(), LoadError>
             all.push(node);
             continue;
         };
-        let mut parts = Parts { node: &node, opset, nodes: Vec::new() };
+        let is_newer = OF_NEWER.contains(&node.op_type.as_str());
+        let mut parts = Parts { node: &node, opset: if is_newer { NEWER } else { opset }, nodes: Vec::new() };
         compose(&mut parts).map_err(|kind| kind.at(Location::node(&node.name, &node.op_type)))?;
-        all.append(&mut parts.nodes);
+        if is_newer {
+            let (call, function) = function_of(&node, parts.nodes, newer.len());
+            all.push(call);
+            newer.push(function);
+        } else {
+            all.append(&mut parts.nodes);
+        }
     }
     *nodes = all;
     Ok(())
+}
+
+/// A function of the nodes that stand for `node`, which has an opset of its own, and the call of it.
+fn function_of(node: &NodeProto, nodes: Vec<NodeProto>, n: usize) -> (NodeProto, FunctionProto) {
+    let names = |list: &[String]| {
+        let mut names: Vec<String> = list.iter().filter(|name| !name.is_empty()).cloned().collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    let (input, output, name) = (names(&node.input), names(&node.output), format!("{}/{n}", node.op_type));
+    let call = NodeProto {
+        name: node.name.clone(),
+        op_type: name.clone(),
+        domain: node.domain.clone(),
+        input: input.clone(),
+        output: output.clone(),
+        ..Default::default()
+    };
+    let opset_import = [("", NEWER), (&node.domain, 1)]
+        .map(|(domain, version)| OperatorSetIdProto { domain: domain.to_owned(), version })
+        .to_vec();
+    let domain = node.domain.clone();
+    (call, FunctionProto { name, domain, input, output, node: nodes, opset_import, ..Default::default() })
 }
 
 /// The nodes that stand for one.
@@ -91,6 +148,11 @@ impl Parts<'_> {
         self.node.input.get(i).is_some_and(|name| !name.is_empty())
     }
 
+    /// Output `i` by name; empty where nobody wants it.
+    fn output(&self, i: usize) -> String {
+        self.node.output.get(i).cloned().unwrap_or_default()
+    }
+
     fn push(&mut self, op: &str, inputs: Vec<String>, outputs: Vec<String>, attribute: Vec<AttributeProto>) {
         let name = format!("{}/{op}_{}", self.node.name, self.nodes.len());
         let op_type = op.to_owned();
@@ -102,6 +164,42 @@ impl Parts<'_> {
             attribute,
             ..Default::default()
         });
+    }
+
+    /// As [`Parts::push`], of an operator of com.microsoft.
+    fn push_contrib(
+        &mut self,
+        op: &str,
+        inputs: Vec<String>,
+        outputs: Vec<String>,
+        attributes: Vec<AttributeProto>,
+    ) {
+        self.push(op, inputs, outputs, attributes);
+        if let Some(node) = self.nodes.last_mut() {
+            node.domain = self.node.domain.clone();
+        }
+    }
+
+    /// A constant vector.
+    fn numbers(&mut self, values: &[i64]) -> String {
+        self.add("Constant", Vec::new(), vec![ints_attr("value_ints", values)])
+    }
+
+    /// A node whose axes are an input since opset 13.
+    fn with_axes(
+        &mut self,
+        op: &str,
+        x: String,
+        axes: &[i64],
+        mut attributes: Vec<AttributeProto>,
+    ) -> String {
+        let mut inputs = vec![x];
+        if self.opset >= 13 {
+            inputs.push(self.numbers(axes));
+        } else {
+            attributes.push(ints_attr("axes", axes));
+        }
+        self.add(op, inputs, attributes)
     }
 
     /// A tensor's name that is derived from the output's, which no other node has.
@@ -335,7 +433,7 @@ fn scaled_product(parts: &mut Parts<'_>, integers: [String; 4], scales: [String;
 fn lstm(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let to_float = || vec![int_attr("to", data_type::FLOAT.into())];
     let mut inputs: Vec<String> = (0..8).map(|i| parts.input(i)).collect();
-    let shape = parts.add("Constant", Vec::new(), vec![ints_attr("value_ints", &[0, 1, -1])]);
+    let shape = parts.numbers(&[0, 1, -1]);
     for (weights, scale, zero) in [(1, 8, 9), (2, 10, 11)] {
         let mut w = parts.add("Cast", vec![parts.input(weights)], to_float());
         if parts.given(zero) {

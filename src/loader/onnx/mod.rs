@@ -4,6 +4,7 @@
 //! files beside it, is then read straight to where it stays (`store`).
 
 mod attribute;
+mod collected;
 mod composed;
 mod graph;
 mod legacy;
@@ -104,6 +105,7 @@ fn load(
         );
     }
     let opsets = Opsets::of_model(&model)?;
+    collected::rewrite(&mut model);
     composed::expand(&mut model, opsets.get("").unwrap_or(NEWEST_OPSET))?;
     let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
     let store = Store::new(source, walked.held, roots);

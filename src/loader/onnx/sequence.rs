@@ -15,7 +15,7 @@ use crate::graph::{Tensor, TensorId, TensorInfo};
 use crate::loader::error::LoadErrorKind;
 use crate::ops::movement::Concat;
 use crate::ops::pointwise::Identity;
-use crate::ops::sequence::{Edit, MAX_POSITIONS, Pick, Piece, PieceCount};
+use crate::ops::sequence::{Edit, Join, MAX_POSITIONS, Pick, Piece, PieceCount};
 use crate::ops::shape_ops::Unsqueeze;
 use crate::ops::{AttrMap, AttrReader, OpError, Operator};
 use crate::shape::Shape;
@@ -409,10 +409,16 @@ impl<'m> Importer<'m, '_> {
 
 /// ConcatFromSequence as Concat, of elements with one more axis where it makes a new one.
 fn concat<'m>(call: &Call<'m, '_>, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<(), Failure> {
-    let list = call.list(making, scope)?;
     let missing = || LoadErrorKind::missing("attribute \"axis\" of ConcatFromSequence");
     let axis =
         if call.attrs.contains_key("axis") { call.int("axis", 0)? } else { return Err(missing().into()) };
+    let new_axis = call.int("new_axis", 0)? != 0;
+    if let Sequence::Cut(Cut { data, split: None, axis: cut, keep_dims, .. }) = call.sequence(scope)? {
+        let join = Join { cut, keep_dims, axis, new_axis };
+        let id = making.derived(call.name(), join, &[Some(data)]);
+        return call.stands_for(id, making, scope);
+    }
+    let list = call.list(making, scope)?;
     let mut inputs = Vec::with_capacity(list.len);
     for at in 0..list.len {
         let position = making.position(call.name(), at as i64);
@@ -423,7 +429,7 @@ fn concat<'m>(call: &Call<'m, '_>, making: &mut Making, scope: &mut Scope<'m, '_
             LoadErrorKind::unexpected("a sequence with elements to concatenate", "an empty one").into()
         );
     }
-    if call.int("new_axis", 0)? != 0 {
+    if new_axis {
         for id in &mut inputs {
             let op = Unsqueeze { axes: Some(vec![axis]) };
             *id = making.derived(call.name(), op, &[Some(*id)]);

@@ -118,7 +118,9 @@ fn what_is_cut_up_is_taken_piece_by_piece() {
     gives(vec![cut(&["y", "sizes"]), node("SequenceAt", &["s", "one"], &["r"])], &[2], &[3.0, 4.0]);
     let join = with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", 0)]);
     gives(vec![cut(&["y", "sizes"]), join.clone()], &[2], &[3.0, 4.0]);
-    fails(vec![cut(&["y"]), join], &["r"], "ConcatFromSequence of a sequence whose length is not known");
+    gives(vec![cut(&["y"]), join], &[2], &[3.0, 4.0]);
+    let insert = node("SequenceInsert", &["s", "x"], &["t"]);
+    fails(vec![cut(&["y"]), insert], &["t"], "SequenceInsert of a sequence whose length is not known");
 }
 
 #[test]
@@ -206,4 +208,46 @@ fn lists_that_do_not_fit_are_errors() {
     let pairs = names.iter().zip(names.iter().skip(1));
     nodes.extend(pairs.map(|(a, b)| node("SequenceInsert", &[a, "x", "p"], &[b])));
     fails(nodes, &["x"], "unknown positions");
+}
+
+/// A loop of `p` iterations that appends `x` times the number of the iteration to a list, and counts `p` up.
+fn appending(insert: &[&str]) -> Vec<NodeProto> {
+    let mut body = graph(
+        &["i", "c", "l", "n"],
+        vec![
+            with(node("Cast", &["i"], &["f"]), [int_attr("to", data_type::FLOAT.into())]),
+            node("Mul", &["x", "f"], &["item"]),
+            node("SequenceInsert", insert, &["l2"]),
+            node("Add", &["n", "one"], &["n2"]),
+            node("Identity", &["c"], &["c2"]),
+        ],
+        &["c2", "l2", "n2"],
+    );
+    body.input.iter_mut().for_each(|i| i.r#type = None);
+    vec![
+        node("SequenceEmpty", &[], &["e"]),
+        with(node("Loop", &["p", "", "e", "p"], &["l", "m"]), [graph_attr("body", body)]),
+    ]
+}
+
+#[test]
+fn what_a_loop_appends_is_a_list() {
+    let mut nodes = appending(&["l", "item"]);
+    let attrs = [int_attr("axis", 1), int_attr("new_axis", 1)];
+    nodes.extend([
+        with(node("ConcatFromSequence", &["l"], &["columns"]), attrs),
+        with(node("ConcatFromSequence", &["l"], &["row"]), [int_attr("axis", 0)]),
+        node("SequenceAt", &["l", "q"], &["one_of"]),
+        node("SequenceLength", &["l"], &["length"]),
+    ]);
+    let mut s = session(load(nodes, &["columns", "row", "one_of", "length", "m"]).unwrap());
+    let got = run(&mut s, 3, -1).unwrap();
+    assert_eq!(got[0].shape().dims(), [2, 3]);
+    assert_eq!(got[0].to_f32s().unwrap(), [0.0, 1.0, 2.0, 0.0, 2.0, 4.0]);
+    assert_eq!(got[1].to_f32s().unwrap(), [0.0, 0.0, 1.0, 2.0, 2.0, 4.0]);
+    assert_eq!(got[2].to_f32s().unwrap(), [2.0, 4.0]);
+    assert_eq!((got[3].to_i64s().unwrap(), got[4].to_i64s().unwrap()), (vec![3], vec![6]));
+    // Other uses of a list stay what they are.
+    let fails_with = |insert: &[&str]| load(appending(insert), &["m"]).unwrap_err().to_string();
+    assert!(fails_with(&["l", "item", "one"]).contains("a sequence, as an input of Loop"));
 }

@@ -13,6 +13,7 @@ use crate::ops::pointwise::Unary;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, UnaryOp, unary};
 use crate::spirv::math;
+use crate::spirv::wide::wide;
 
 /// Which function of two operands. The numbers are those of `KIND` in `gate.comp`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,35 +138,54 @@ impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let (y, inputs) = io.output(0, self.sizes[0])?;
         let (a, b) = (inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
-        let wide = T::DTYPE == DType::F64;
-        let gelu = |s: T| match wide {
-            true => T::from_f64(0.5 * s.to_f64() * (1.0 + math::erf_f64(s.to_f64() / 2f64.sqrt()))),
-            false => T::from_f64(math::gelu(s.to_f64() as f32, 0.0, 0.0).into()),
-        };
-        let fast = |s: T| match wide {
-            true => {
-                // The square root of 2 / pi.
-                let (x, root) = (s.to_f64(), 0.797_884_560_802_865_4);
-                T::from_f64(0.5 * x * (1.0 + (root * (x + 0.044715 * x * x * x)).tanh()))
-            }
-            false => T::from_f64(math::gelu_tanh(s.to_f64() as f32, 0.0, 0.0).into()),
-        };
         par::parts(y, |start, y| {
             let a = &a[start..][..y.len()];
-            let places = y.iter_mut().zip(a);
-            let bias = || b.iter().cycle().skip(start % b.len().max(1));
             match self.gate {
                 Gate::SwiGlu { alpha } => {
                     let alpha = T::from_f64(alpha.into());
-                    for ((y, a), b) in places.zip(&b[start..]) {
+                    for ((y, a), b) in y.iter_mut().zip(a).zip(&b[start..]) {
                         *y = *a / (T::ONE + (-(alpha * *a)).exp()) * *b;
                     }
                 }
-                Gate::BiasGelu => places.zip(bias()).for_each(|((y, a), b)| *y = gelu(*a + *b)),
-                Gate::FastGelu => places.zip(bias()).for_each(|((y, a), b)| *y = fast(*a + *b)),
+                Gate::BiasGelu => biased(start, y, a, b, gelu),
+                Gate::FastGelu => biased(start, y, a, b, fast),
             }
         });
         Ok(())
+    }
+}
+
+#[inline(always)]
+fn gelu<T: Real>(s: T) -> T {
+    match T::DTYPE {
+        DType::F64 => T::from_f64(0.5 * s.to_f64() * (1.0 + math::erf_f64(s.to_f64() / 2f64.sqrt()))),
+        _ => T::from_f64(math::gelu(s.to_f64() as f32, 0.0, 0.0).into()),
+    }
+}
+
+#[inline(always)]
+fn fast<T: Real>(s: T) -> T {
+    match T::DTYPE {
+        DType::F64 => {
+            // The square root of 2 / pi.
+            let (x, root) = (s.to_f64(), 0.797_884_560_802_865_4);
+            T::from_f64(0.5 * x * (1.0 + (root * (x + 0.044715 * x * x * x)).tanh()))
+        }
+        _ => T::from_f64(math::gelu_tanh(s.to_f64() as f32, 0.0, 0.0).into()),
+    }
+}
+
+/// Writes `f(a + b)` to `y`, which begins with element `start`; `b` is repeated.
+fn biased<T: Real>(start: usize, y: &mut [T], a: &[T], b: &[T], f: impl Fn(T) -> T) {
+    let mut at = 0;
+    while let Some(bias) = b.get((start + at) % b.len().max(1)..).filter(|_| at < y.len()) {
+        let end = (at + bias.len()).min(y.len());
+        let (y, a) = (&mut y[at..end], &a[at..end]);
+        wide(
+            #[inline(always)]
+            || y.iter_mut().zip(a).zip(bias).for_each(|((y, a), b)| *y = f(*a + *b)),
+        );
+        at = end;
     }
 }
 

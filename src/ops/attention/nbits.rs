@@ -14,8 +14,9 @@ use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
+use crate::spirv::wide::wide;
 
 /// At most so many rows are summed in parts, and columns of one work-group that does.
 const VECTOR: [usize; 2] = [4, 8];
@@ -23,6 +24,10 @@ const VECTOR: [usize; 2] = [4, 8];
 const TILE: usize = 64;
 /// Columns that a task of the native function makes at once.
 const COLUMNS: usize = 32;
+/// With at most so many rows the native function takes codes as they are, instead of making columns of them.
+const FEW_ROWS: usize = 4;
+/// Sums side by side; the shortest blocks have 8 bytes.
+const LANES: usize = 8;
 
 // Positions of the inputs.
 const A: usize = 0;
@@ -247,6 +252,30 @@ impl RealKernel for Sizes {
             return Ok(());
         }
         let middle = T::from_f64((1u32 << (bits - 1)).into());
+        if m <= FEW_ROWS {
+            let zero = |column: usize, j: usize| match (packed, numbers) {
+                (Some(z), _) => f32::from(self.code(&z[column * self.op.zero_bytes()..], j)),
+                (None, Some(z)) => z[column * blocks + j].to_f64() as f32,
+                (None, None) => middle.to_f64() as f32,
+            };
+            let scale = |column: usize, j: usize| scales[column * blocks + j].to_f64() as f32;
+            let vectors = Vectors::of(self.op, a);
+            let mut sums = vec![0f32; m * n];
+            // Element `[column, row]`, so that a thread's columns are its own.
+            par::share(sums.chunks_mut(COLUMNS * m).enumerate(), |(part, sums)| {
+                for (c, sums) in sums.chunks_mut(m).enumerate() {
+                    let column = part * COLUMNS + c;
+                    let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
+                    let grain = |j: usize| (scale(column, j), zero(column, j));
+                    sums.iter_mut().enumerate().for_each(|(r, y)| *y = vectors.dot(r, row, grain));
+                }
+            });
+            for (i, y) in y.iter_mut().enumerate() {
+                let bias = bias.and_then(|b| b.get(i % n)).copied().unwrap_or(T::ZERO);
+                *y = T::from_f64(sums[i % n * m + i / n].into()) + bias;
+            }
+            return Ok(());
+        }
         let weights = |column: usize, out: &mut [T]| {
             let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
             for (j, out) in out.chunks_mut(block).enumerate() {
@@ -285,6 +314,70 @@ impl RealKernel for Sizes {
             }
         });
         Ok(())
+    }
+}
+
+/// Rows of A, ordered as the codes are, with the sum of the elements of each block.
+struct Vectors {
+    op: MatMulNBits,
+    /// For each row and block the elements of a block: with codes of 4 bits the even ones before the odd ones.
+    values: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl Vectors {
+    fn of<T: Real>(op: MatMulNBits, a: &[T]) -> Vectors {
+        let (block, width) = (op.block, op.blocks() * op.block);
+        let mut values = vec![0f32; a.len() / op.k.max(1) * width];
+        for (a, values) in a.chunks(op.k.max(1)).zip(values.chunks_mut(width.max(1))) {
+            for (a, values) in a.chunks(block).zip(values.chunks_mut(block)) {
+                for (i, a) in a.iter().enumerate() {
+                    let at = if op.bits == 4 { i % 2 * (block / 2) + i / 2 } else { i };
+                    values[at] = a.to_f64() as f32;
+                }
+            }
+        }
+        let sums = values.chunks(block).map(|b| b.iter().sum()).collect();
+        Vectors { op, values, sums }
+    }
+
+    /// The product of row `r` and a column of packed codes; `grain` tells scale and zero point of a block.
+    fn dot(&self, r: usize, codes: &[u8], grain: impl Fn(usize) -> (f32, f32)) -> f32 {
+        let MatMulNBits { bits, block, .. } = self.op;
+        let blocks = self.op.blocks();
+        let values = &self.values[r * blocks * block..][..blocks * block];
+        let sums = &self.sums[r * blocks..][..blocks];
+        let each = codes.chunks(block * bits / 8).zip(values.chunks(block)).zip(sums);
+        wide(
+            #[inline(always)]
+            || {
+                let (mut lanes, mut total) = ([0f32; LANES], 0f32);
+                for (j, ((codes, values), sum)) in each.enumerate() {
+                    let mut dot = [0f32; LANES];
+                    if bits == 4 {
+                        let (even, odd) = values.split_at(block / 2);
+                        add_products(&mut dot, codes, even, |c| c & 15);
+                        add_products(&mut dot, codes, odd, |c| c >> 4);
+                    } else {
+                        add_products(&mut dot, codes, values, |c| c);
+                    }
+                    let (scale, zero) = grain(j);
+                    lanes.iter_mut().zip(&dot).for_each(|(l, d)| *l += scale * d);
+                    total -= scale * zero * sum;
+                }
+                total + lanes.iter().sum::<f32>()
+            },
+        )
+    }
+}
+
+/// Adds values times what `code` takes from their bytes; blocks are whole lanes.
+#[inline(always)]
+fn add_products(to: &mut [f32; LANES], codes: &[u8], values: &[f32], code: impl Fn(u8) -> u8) {
+    for (codes, values) in codes.as_chunks::<LANES>().0.iter().zip(values.as_chunks::<LANES>().0) {
+        for ((sum, c), v) in to.iter_mut().zip(codes).zip(values) {
+            *sum += f32::from(code(*c)) * v;
+        }
     }
 }
 

@@ -285,10 +285,16 @@ impl RotaryEmbedding {
         }
         let (positions, rows) = match cx.input_opt(ids) {
             None => {
-                if table.dims() != [batch, len, pairs] {
-                    return Err(cx.shape_error(cos, format!("[{batch}, {len}, {pairs}]")));
+                // Exporters give one table to all sequences of a batch.
+                if table.dims() == [batch, len, pairs] {
+                    (Positions::Rows, batch * len)
+                } else if table.dims() == [1, len, pairs] {
+                    (Positions::Place, len)
+                } else {
+                    return Err(
+                        cx.shape_error(cos, format!("[{batch}, {len}, {pairs}] or [1, {len}, {pairs}]"))
+                    );
                 }
-                (Positions::Rows, batch * len)
             }
             Some(t) => {
                 let &[rows, _] = table.dims() else {
@@ -405,6 +411,7 @@ mod tests {
             let base =
                 if op.heads.is_some() { (b * 5 + i) * 36 + h * 12 } else { ((b * 3 + h) * 5 + i) * 12 };
             let row = match inputs.get(ids).cloned().flatten() {
+                None if c.len() == 5 * half => i,
                 None => b * 5 + i,
                 Some(t) if t.shape().elements() == 1 => t.to_i64s().unwrap()[0] as usize + i,
                 Some(t) => t.to_i64s().unwrap()[b * 5 + i] as usize,
@@ -447,6 +454,18 @@ mod tests {
             let contrib = RotaryEmbedding { contrib: true, ..rotary(interleaved, None, Some(3)) };
             check(&contrib, Some(ids.clone()));
             check(&contrib, Some(Tensor::from_i64s(&[7])));
+        }
+    }
+
+    #[test]
+    fn one_table_serves_all_sequences_of_a_batch() {
+        for heads in [None, Some(3)] {
+            let op = rotary(heads.is_none(), Some(8), heads);
+            let shape: &[usize] = if heads.is_some() { &[2, 5, 36] } else { &[2, 3, 5, 12] };
+            let inputs = [Some(tensor(shape, 1)), Some(tensor(&[1, 5, 4], 2)), Some(tensor(&[1, 5, 4], 3))];
+            assert_near(&run_f32(&op, &inputs).unwrap(), &reference(&op, &inputs), 1e-6);
+            #[cfg(feature = "vulkan")]
+            crate::ops::testing::check_op(&op, &inputs, 1e-5);
         }
     }
 

@@ -154,6 +154,7 @@ fn row_in(u: Unary, x: &[f32], y: &mut [f32]) {
         UnaryOp::GeluTanh => each(u, x, y, math::gelu_tanh),
         UnaryOp::Mish => each(u, x, y, math::mish),
         UnaryOp::Swish => each(u, x, y, math::swish),
+        UnaryOp::ThresholdedRelu => each(u, x, y, |x, a, _| if x <= a { 0.0 } else { x }),
         // Rare ones: the standard library's scalar functions, in double precision where it has no better.
         _ => each(u, x, y, |x, _, _| double(u, x.into()) as f32),
     }

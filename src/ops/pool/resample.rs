@@ -9,6 +9,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::pointwise::cast::{Code, NarrowRules};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{OpCx, OpError};
+use crate::spirv::wide::wide;
 
 /// The bits of an element of `dtype` of the value `outside`; integers take it as a conversion would.
 pub(super) fn outside_bits(dtype: DType, outside: f32) -> u64 {
@@ -156,34 +157,63 @@ impl Run {
         let outside = T::from_f64(self.outside.into());
         let weights: Vec<T> = table.weight.iter().map(|w| T::from_f64(*w)).collect();
         if inner == 1 {
-            y.par_chunks_mut(output).zip(x.par_chunks(input)).for_each(|(y, x)| {
-                let taps = table.index.chunks(taps).zip(weights.chunks(taps));
-                y.iter_mut().zip(taps).for_each(|(y, (index, weights))| {
-                    *y = if index.first() == Some(&-1) {
-                        outside
-                    } else {
-                        index.iter().zip(weights).map(|(i, w)| *w * x[*i as usize]).sum()
-                    };
-                });
+            let rows = y.par_chunks_mut(output).zip(x.par_chunks(input));
+            rows.with_min_len(PART / output + 1).for_each(|(y, x)| match taps {
+                2 => places::<T, 2>(table, &weights, outside, x, y),
+                4 => places::<T, 4>(table, &weights, outside, x, y),
+                _ => {
+                    let taps = table.index.chunks(taps).zip(weights.chunks(taps));
+                    y.iter_mut().zip(taps).for_each(|(y, taps)| *y = place(taps, outside, x));
+                }
             });
             return;
         }
-        y.par_chunks_mut(inner).enumerate().for_each(|(row, y)| {
+        let rows = y.par_chunks_mut(inner).enumerate();
+        rows.with_min_len(PART / inner + 1).for_each(|(row, y)| {
             let (block, o) = (row / output, row % output);
             let index = &table.index[o * taps..][..taps];
             if index.first() == Some(&-1) {
                 y.fill(outside);
                 return;
             }
-            y.fill(T::ZERO);
-            for (i, w) in index.iter().zip(&weights[o * taps..]) {
-                if *w != T::ZERO {
-                    let x = &x[(block * input + *i as usize) * inner..][..inner];
-                    y.iter_mut().zip(x).for_each(|(y, x)| *y += *w * *x);
-                }
-            }
+            let weights = &weights[o * taps..][..taps];
+            let source = |i: i32| &x[(block * input + i as usize) * inner..][..inner];
+            wide(
+                #[inline(always)]
+                || {
+                    if let ([i, j], [v, w]) = (index, weights)
+                        && *v != T::ZERO
+                        && *w != T::ZERO
+                    {
+                        let each = y.iter_mut().zip(source(*i)).zip(source(*j));
+                        return each.for_each(|((y, a), b)| *y = *v * *a + *w * *b);
+                    }
+                    y.fill(T::ZERO);
+                    for (i, w) in index.iter().zip(weights).filter(|(_, w)| **w != T::ZERO) {
+                        y.iter_mut().zip(source(*i)).for_each(|(y, x)| *y += *w * *x);
+                    }
+                },
+            );
         });
     }
+}
+
+/// Elements that one task writes at least.
+const PART: usize = 16 << 10;
+
+/// A line of places of `N` taps each.
+fn places<T: Real, const N: usize>(table: &AxisTable, weights: &[T], outside: T, x: &[T], y: &mut [T]) {
+    let taps = table.index.as_chunks::<N>().0.iter().zip(weights.as_chunks::<N>().0);
+    y.iter_mut().zip(taps).for_each(|(y, (index, weights))| *y = place((index, weights), outside, x));
+}
+
+/// The weighted sum of one place.
+#[inline(always)]
+fn place<T: Real>((index, weights): (&[i32], &[T]), outside: T, x: &[T]) -> T {
+    if index.first() == Some(&-1) {
+        return outside;
+    }
+    index.iter().zip(weights).map(|(i, w)| *w * x[*i as usize]).sum()
 }
 
 #[cfg(test)]

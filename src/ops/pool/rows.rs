@@ -8,7 +8,7 @@ use crate::dtype::Element;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::{as_f32s, as_f32s_mut};
 use crate::ops::linalg::tile::has_vectors;
-use crate::ops::planes::{Largest, Planes};
+use crate::ops::planes::{Largest, Planes, Sum};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
 use crate::ops::{Activation, WindowAxis, par};
 use crate::spirv::wide::wide;
@@ -199,10 +199,24 @@ impl RealKernel for Sums {
             _ => None,
         };
         let stride = d.axes[2].stride;
-        par::share(y.chunks_mut(out_plane).enumerate(), |(i, y)| {
-            y.fill(T::ZERO);
+        let taps = d.axes.iter().map(|a| a.kernel).product::<usize>();
+        let planes = Planes::new(&d.axes).filter(|_| counts.is_some() && has_vectors() && in_plane > 0);
+        let ones = vec![1.0; taps];
+        let least = (PART / (out_plane * taps).max(1)).max(1);
+        let one = |i: usize, y: &mut [T]| {
             let x = &x[i * in_plane..][..in_plane];
+            let summed = match (&planes, as_f32s(x), as_f32s_mut(y)) {
+                (Some(planes), Some(x), Some(y)) => {
+                    planes.run(|_| (x, &ones[..], Sum(0.0)), &Activation::None, y);
+                    true
+                }
+                _ => false,
+            };
+            if !summed {
+                y.fill(T::ZERO);
+            }
             match self.kind {
+                _ if summed => {}
                 PoolKind::Lp { p } => {
                     each_tap(&d.axes, x, y, |y, x| {
                         let x = x.iter().step_by(stride);
@@ -225,6 +239,9 @@ impl RealKernel for Sums {
                     });
                 }
             }
+        };
+        par::share(y.chunks_mut(out_plane * least).enumerate(), |(part, y)| {
+            y.chunks_mut(out_plane).enumerate().for_each(|(i, y)| one(part * least + i, y));
         });
         Ok(())
     }

@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use super::device;
 use super::elements::integers;
 use super::product::{Inputs, Places, Requantize, exact_product};
@@ -14,7 +16,7 @@ use crate::ops::conv::columns::{Columns, block};
 use crate::ops::conv::conv_op::{ConvDims, read_group};
 use crate::ops::linalg::product::{Mat, Threads};
 use crate::ops::real::check_len;
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, par};
 use crate::shape::Shape;
 
 /// Columns that are unfolded at a time take about so many bytes.
@@ -123,8 +125,8 @@ impl Call {
         let (p, dims, inputs) = (self.places, &self.dims, &self.inputs);
         let (x_zero, w_zero) = (inputs.zeros(args, p.a_zero)?.at(0), inputs.zeros(args, p.b_zero)?);
         let depth = dims.ic * dims.taps();
-        let x = inputs.centered(args, p.a, |_| x_zero)?;
-        let w = inputs.centered(args, p.b, |i| w_zero.at(i / depth.max(1)))?;
+        let x = inputs.centered(args, p.a, dims.in_plane(), |_| std::slice::from_ref(&x_zero))?;
+        let w = inputs.centered(args, p.b, depth, |channel| w_zero.line(channel, 1))?;
         let (x_scale, w_scale) = (inputs.scales(args, p.a_scale)?.at(0), inputs.scales(args, p.b_scale)?);
         let y_scale = inputs.scales(args, p.y_scale)?.at(0);
         let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
@@ -141,14 +143,16 @@ impl Call {
         let Some(range) = integers(self.to) else {
             let y = args.take_write::<i32>(result)?;
             check_len(result, y.len(), dims.out_len())?;
-            return sums.each(y, |_, sum| sum);
+            return sums.each(y, |_, sums, y| y.copy_from_slice(sums));
         };
         let y = args.take_write::<u8>(result)?;
         check_len(result, y.len(), dims.out_len())?;
         let to = Requantize { zero, range };
-        sums.each(y, |channel, sum| {
-            let sum = sum.wrapping_add(bias.get(channel).copied().unwrap_or(0));
-            to.byte(sum, x_scale * w_scale.at(channel) / y_scale)
+        sums.each(y, |channel, sums, y| {
+            if let Some(bias) = bias.get(channel) {
+                sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(*bias));
+            }
+            to.bytes(sums, &[x_scale * w_scale.at(channel) / y_scale], y);
         })
     }
 }
@@ -161,17 +165,24 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Writes `f(output channel, sum)` to every element of `y`.
-    fn each<T: Copy>(&self, y: &mut [T], f: impl Fn(usize, i32) -> T) -> Result<(), KernelError> {
+    /// Calls `f(output channel, sums, elements)` for parts of `y`.
+    fn each<T: Copy + Send>(
+        &self,
+        y: &mut [T],
+        f: impl Fn(usize, &mut [i32], &mut [T]) + Sync,
+    ) -> Result<(), KernelError> {
         let dims = self.dims;
         let (plane, depth) = (dims.out_plane(), dims.ic * dims.taps());
         if plane == 0 || dims.oc == 0 {
             return Ok(());
         }
         let most = block(depth, plane, 4, COLUMN_BYTES);
-        let mut columns = vec![0f32; depth * most];
-        let (mut part, mut sums) = (vec![0f32; dims.oc * most], vec![0i32; dims.oc * most]);
-        for (i, y) in y.chunks_mut(dims.oc * plane).enumerate() {
+        // Either the groups are shared out or the work of each.
+        let shared = dims.group > 1;
+        let threads = if shared { Threads::One } else { Threads::All };
+        let one = |(i, y): (usize, &mut [T])| {
+            let mut columns = vec![0f32; depth * most];
+            let (mut part, mut sums) = (vec![0f32; dims.oc * most], vec![0i32; dims.oc * most]);
             let group = i % dims.group;
             let x_len = dims.ic * dims.in_plane();
             let x = self.x.get(i * x_len..).unwrap_or(&[]);
@@ -180,17 +191,22 @@ impl Sums<'_> {
             for first in (0..plane).step_by(most.max(1)) {
                 let n = (plane - first).min(most);
                 let (columns, sums) = (&mut columns[..depth * n], &mut sums[..dims.oc * n]);
-                unfold.fill(first, n, columns, Threads::All);
+                unfold.fill(first, n, columns, threads);
                 let (a, b) = (Mat::rows(w, depth), Mat::rows(columns, n));
                 let part = &mut part[..dims.oc * n];
-                exact_product([dims.oc, n, depth], a, b, part, sums, Threads::All)?;
-                for (c, sums) in sums.chunks(n).enumerate() {
-                    let y = &mut y[c * plane + first..][..n];
-                    let channel = group * dims.oc + c;
-                    y.iter_mut().zip(sums).for_each(|(y, sum)| *y = f(channel, *sum));
+                exact_product([dims.oc, n, depth], a, b, part, sums, threads)?;
+                let write = |(c, (y, sums)): (usize, (&mut [T], &mut [i32]))| {
+                    f(group * dims.oc + c, sums, &mut y[first..][..n]);
+                };
+                if shared {
+                    y.chunks_mut(plane).zip(sums.chunks_mut(n)).enumerate().for_each(write);
+                } else {
+                    y.par_chunks_mut(plane).zip(sums.par_chunks_mut(n)).enumerate().for_each(write);
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        let parts = y.chunks_mut(dims.oc * plane).enumerate();
+        if shared { par::try_share(parts, one) } else { { parts }.try_for_each(one) }
     }
 }

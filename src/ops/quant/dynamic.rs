@@ -5,12 +5,14 @@ use std::any::Any;
 use rayon::prelude::*;
 
 use super::device;
+use super::elements::low_byte;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::check_len;
 use crate::ops::{Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
+use crate::spirv::wide::wide;
 
 /// Numbers as `uint8`, the scale and the zero point.
 ///
@@ -52,20 +54,23 @@ impl Operator for DynamicQuantizeLinear {
 fn run(args: &mut NativeArgs<'_, '_>, len: usize) -> Result<(), KernelError> {
     let x = args.read::<f32>(0)?;
     check_len(0, x.len(), len)?;
-    let widen = |[low, high]: [f32; 2], v: f32| [low.min(v), high.max(v)];
     let both = |a: [f32; 2], b: [f32; 2]| [a[0].min(b[0]), a[1].max(b[1])];
-    let [low, high] = x
-        .par_chunks(16 << 10)
-        .map(|part| part.iter().fold([0f32; 2], |range, v| widen(range, *v)))
-        .reduce(|| [0f32; 2], both);
+    let [low, high] = x.par_chunks(16 << 10).map(interval).reduce(|| [0f32; 2], both);
     let scale = if low == high { 1.0 } else { (high - low) / 255.0 };
     let zero = (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even();
     let y = args.take_write::<u8>(1)?;
     check_len(1, y.len(), len)?;
     par::parts(y, |start, part| {
         let x = x.get(start..).unwrap_or(&[]);
-        let each = part.iter_mut().zip(x);
-        each.for_each(|(y, v)| *y = ((v / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8);
+        wide(
+            #[inline(always)]
+            || {
+                let each = part.iter_mut().zip(x);
+                each.for_each(|(y, v)| {
+                    *y = low_byte(((v / scale).round_ties_even() + zero).clamp(0.0, 255.0))
+                });
+            },
+        );
     });
     if args.has(2) {
         args.take_write::<f32>(2)?.fill(scale);
@@ -74,4 +79,25 @@ fn run(args: &mut NativeArgs<'_, '_>, len: usize) -> Result<(), KernelError> {
         args.take_write::<u8>(3)?.fill(zero as u8);
     }
     Ok(())
+}
+
+/// The least and the largest of the numbers and 0.
+fn interval(x: &[f32]) -> [f32; 2] {
+    const LANES: usize = 16;
+    wide(
+        #[inline(always)]
+        || {
+            let (mut low, mut high) = ([0f32; LANES], [0f32; LANES]);
+            let (lanes, rest) = x.as_chunks::<LANES>();
+            for lane in lanes {
+                for ((low, high), v) in low.iter_mut().zip(&mut high).zip(lane) {
+                    *low = low.min(*v);
+                    *high = high.max(*v);
+                }
+            }
+            let low = low.iter().chain(rest).fold(0f32, |a, v| a.min(*v));
+            let high = high.iter().chain(rest).fold(0f32, |a, v| a.max(*v));
+            [low, high]
+        },
+    )
 }

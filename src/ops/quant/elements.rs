@@ -86,6 +86,13 @@ pub(super) fn all(
     Ok(values)
 }
 
+/// The low 8 bits of the integer `v`, of at most 22 bits; 0 of NaN. A sum in which the units are the last bits of
+/// the mantissa has them, also of negative ones; a conversion would be done for one number at a time.
+#[inline(always)]
+pub(super) fn low_byte(v: f32) -> u8 {
+    (v + 12_582_912.0).to_bits() as u8
+}
+
 /// The integers that elements of `dtype` hold.
 pub(super) fn integers(dtype: DType) -> Option<[f32; 2]> {
     Some(match dtype {
@@ -99,4 +106,13 @@ pub(super) fn integers(dtype: DType) -> Option<[f32; 2]> {
         DType::U2 => [0.0, 3.0],
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn low_bytes_are_those_of_integers() {
+        assert!((-128..256).all(|i: i32| super::low_byte(i as f32) == i as u8));
+        assert_eq!((super::low_byte(-0.0), super::low_byte(f32::NAN)), (0, 0));
+    }
 }

@@ -7,6 +7,7 @@ use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::norm::Along;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, par};
+use crate::spirv::wide::wide;
 
 /// Elements that are computed at a time.
 const CHUNK: usize = 256;
@@ -27,13 +28,13 @@ pub(super) struct Grain {
 
 /// Elements behind one another whose scales are behind one another, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+pub(super) struct Run {
     /// How many elements.
-    len: usize,
+    pub len: usize,
     /// The scale of the first one.
-    scale: usize,
+    pub scale: usize,
     /// 0 where they have one scale, else 1.
-    step: usize,
+    pub step: usize,
 }
 
 impl Grain {
@@ -77,7 +78,7 @@ impl Grain {
     }
 
     /// The run that begins with element `i`; it may go beyond the last element.
-    fn run(&self, i: usize) -> Run {
+    pub(super) fn run(&self, i: usize) -> Run {
         let Along { len, inner, .. } = self.along;
         let (inner, len) = (inner.max(1), len.max(1));
         let (r, place) = (i % inner, i / inner % len);
@@ -131,14 +132,19 @@ impl Call {
                 let len = run.len.min(part.len() - at).min(CHUNK);
                 let (values, out) = (&mut buffer[..len], &mut part[at..at + len]);
                 x.load(start + at, values);
-                let each = out.iter_mut().zip(values);
-                let mut parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
-                if run.step == 0 {
-                    let Some((&s, &z)) = parameters.next() else { return };
-                    each.for_each(|(y, v)| *y = f(*v, s, z));
-                } else {
-                    each.zip(parameters).for_each(|((y, v), (s, z))| *y = f(*v, *s, *z));
-                }
+                wide(
+                    #[inline(always)]
+                    || {
+                        let each = out.iter_mut().zip(values);
+                        let mut parameters = scales[run.scale..].iter().zip(&zeros[run.scale..]);
+                        if run.step == 0 {
+                            let Some((&s, &z)) = parameters.next() else { return };
+                            each.for_each(|(y, v)| *y = f(*v, s, z));
+                        } else {
+                            each.zip(parameters).for_each(|((y, v), (s, z))| *y = f(*v, *s, *z));
+                        }
+                    },
+                );
                 at += len;
             }
         });

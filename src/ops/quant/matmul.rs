@@ -2,6 +2,8 @@
 
 use std::any::Any;
 
+use rayon::prelude::*;
+
 use super::device;
 use super::elements::integers;
 use super::product::{Inputs, Places, Requantize, exact_product};
@@ -109,8 +111,8 @@ impl Call {
         let (p, &Dims { m, n, k, .. }, inputs) = (self.places, &self.dims, &self.inputs);
         let (a_zero, b_zero) = (inputs.zeros(args, p.a_zero)?, inputs.zeros(args, p.b_zero)?);
         let (k1, n1) = (k.max(1), n.max(1));
-        let a = inputs.centered(args, p.a, |i| a_zero.at(i / k1))?;
-        let b = inputs.centered(args, p.b, |i| b_zero.at(i / (k1 * n1) * n1 + i % n1))?;
+        let a = inputs.centered(args, p.a, k1, |row| a_zero.line(row, 1))?;
+        let b = inputs.centered(args, p.b, n1, |row| b_zero.line(row / k1 * n1, n))?;
         let (a_scale, b_scale) = (inputs.scales(args, p.a_scale)?, inputs.scales(args, p.b_scale)?);
         let y_scale = inputs.scales(args, p.y_scale)?.at(0);
         let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
@@ -135,12 +137,12 @@ impl Call {
         let mut sums = vec![0i32; m * n];
         for (pair, y) in self.dims.pairs.iter().zip(y.chunks_mut((m * n).max(1))) {
             product(pair, &mut sums)?;
-            for (r, (y, sums)) in y.chunks_mut(n1).zip(sums.chunks(n1)).enumerate() {
+            let columns = b_scale.line(pair.1 * n, n);
+            y.par_chunks_mut(n1).zip(sums.par_chunks(n1)).enumerate().for_each(|(r, (y, sums))| {
                 let row = a_scale.at(pair.0 * m + r);
-                for (c, (y, sum)) in y.iter_mut().zip(sums).enumerate() {
-                    *y = to.byte(*sum, row * b_scale.at(pair.1 * n + c) / y_scale);
-                }
-            }
+                let multipliers: Vec<f32> = columns.iter().map(|column| row * column / y_scale).collect();
+                to.bytes(sums, &multipliers, y);
+            });
         }
         Ok(())
     }

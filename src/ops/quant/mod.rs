@@ -5,6 +5,7 @@ mod dequantize;
 mod device;
 mod dynamic;
 mod elements;
+mod gather_block;
 mod grain;
 mod matmul;
 mod product;
@@ -15,6 +16,7 @@ mod tests;
 pub use conv::QuantizedConv;
 pub use dequantize::DequantizeLinear;
 pub use dynamic::DynamicQuantizeLinear;
+pub use gather_block::GatherBlockQuantized;
 pub use matmul::QuantizedMatMul;
 pub use quantize::QuantizeLinear;
 
@@ -71,6 +73,7 @@ pub const FAMILY: Family = Family {
         row("DequantizeLinear", 10, DEQUANTIZED, dequantize::read),
         contrib("DequantizeLinear", DEQUANTIZED, dequantize::read),
         row("DynamicQuantizeLinear", 11, &[DType::F32], |_, _| Ok(Arc::new(DynamicQuantizeLinear))),
+        contrib("GatherBlockQuantized", gather_block::CODES, gather_block::read),
         row("MatMulInteger", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: false }))),
         row("QLinearConv", 10, BYTES, conv::read_linear),
         row("QLinearMatMul", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: true }))),

@@ -1,6 +1,6 @@
 //! Products of bytes, exact in 32-bit integers, by products of floats.
 
-use super::elements::all;
+use super::elements::{all, low_byte};
 use super::{BYTES, NUMBERS};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -8,6 +8,8 @@ use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError};
+use crate::spirv::wide::wide;
+use rayon::prelude::*;
 
 /// How many products are summed in `f32`: a difference of two bytes is at most 255, and 258 times its square
 /// is the last multiple below 2^24, up to which `f32` holds every integer.
@@ -67,6 +69,14 @@ impl Repeated {
     pub(super) fn at(&self, i: usize) -> f32 {
         self.0.get(i % self.0.len().max(1)).copied().unwrap_or_default()
     }
+
+    /// Those of `len` rows or columns from `first` on, which begin a matrix; one where all have one.
+    pub(super) fn line(&self, first: usize, len: usize) -> &[f32] {
+        match self.0.len() {
+            0 | 1 => &self.0,
+            all => self.0.get(first % all..).and_then(|l| l.get(..len)).unwrap_or(&[]),
+        }
+    }
 }
 
 /// The inputs of a native function.
@@ -106,19 +116,38 @@ impl Inputs {
         i.map_or_else(|| Ok(Repeated(vec![1.0])), |i| self.zeros(args, i))
     }
 
-    /// The bytes of input `i` as numbers less the zero point of each.
-    pub(super) fn centered(
+    /// The bytes of input `i` as numbers less the zero point of each: `zero` gives those of a line of `len`
+    /// elements, or one for all of them.
+    pub(super) fn centered<'z>(
         &self,
         args: &NativeArgs<'_, '_>,
         i: usize,
-        zero: impl Fn(usize) -> f32,
+        len: usize,
+        zero: impl Fn(usize) -> &'z [f32] + Sync,
     ) -> Result<Vec<f32>, KernelError> {
         let info = self.get(i).ok_or(KernelError::Absent { index: i })?;
         let bytes = args.read::<u8>(i)?;
         check_len(i, bytes.len(), info.elements())?;
         let signed = info.dtype == DType::I8;
         let number = |v: u8| if signed { f32::from(v as i8) } else { f32::from(v) };
-        Ok(bytes.iter().enumerate().map(|(i, v)| number(*v) - zero(i)).collect())
+        let mut numbers = vec![0f32; bytes.len()];
+        let len = len.max(1);
+        let lines = bytes.par_chunks(len).zip(numbers.par_chunks_mut(len)).enumerate();
+        lines.with_min_len((1 << 14) / len + 1).for_each(|(line, (from, to))| {
+            let zeros = zero(line);
+            wide(
+                #[inline(always)]
+                || {
+                    let each = to.iter_mut().zip(from);
+                    match zeros {
+                        [] => each.for_each(|(y, v)| *y = number(*v)),
+                        [zero] => each.for_each(|(y, v)| *y = number(*v) - zero),
+                        zeros => each.zip(zeros).for_each(|((y, v), zero)| *y = number(*v) - zero),
+                    }
+                },
+            );
+        });
+        Ok(numbers)
     }
 }
 
@@ -141,7 +170,10 @@ pub(super) fn exact_product(
         let a = Mat { data: a.data.get(first * a.col..).unwrap_or(&[]), ..a };
         let b = Mat { data: b.data.get(first * b.row..).unwrap_or(&[]), ..b };
         product([m, n, depth], a, b, part, n.max(1), false, threads)?;
-        sums.iter_mut().zip(part.iter()).for_each(|(s, p)| *s = s.wrapping_add(*p as i32));
+        wide(
+            #[inline(always)]
+            || sums.iter_mut().zip(part.iter()).for_each(|(s, p)| *s = s.wrapping_add(*p as i32)),
+        );
     }
     Ok(())
 }
@@ -157,9 +189,24 @@ pub(super) struct Requantize {
 
 impl Requantize {
     /// The byte of the element that stands for `sum`.
-    pub(super) fn byte(&self, sum: i32, multiplier: f32) -> u8 {
+    #[inline(always)]
+    fn byte(&self, sum: i32, multiplier: f32) -> u8 {
         let [low, high] = self.range;
-        ((sum as f32 * multiplier).round_ties_even() + self.zero).clamp(low, high) as i32 as u8
+        low_byte(((sum as f32 * multiplier).round_ties_even() + self.zero).clamp(low, high))
+    }
+
+    /// The bytes of elements that stand for `sums`, by one multiplier or one for each.
+    pub(super) fn bytes(&self, sums: &[i32], multipliers: &[f32], to: &mut [u8]) {
+        wide(
+            #[inline(always)]
+            || {
+                let each = to.iter_mut().zip(sums);
+                match multipliers {
+                    [m] => each.for_each(|(y, sum)| *y = self.byte(*sum, *m)),
+                    all => each.zip(all).for_each(|((y, sum), m)| *y = self.byte(*sum, *m)),
+                }
+            },
+        );
     }
 }
 

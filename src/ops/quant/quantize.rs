@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::elements::integers;
+use super::elements::{integers, low_byte};
 use super::grain::{Call, Grain};
 use super::{NUMBERS, QUANTIZABLE, QUANTIZED, device};
 use crate::dtype::{DType, Format, Overflow};
@@ -102,9 +102,9 @@ impl Operator for QuantizeLinear {
             (DType::U16, Some([low, high]), _) => {
                 quotients.map::<u16>(args, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as u16)
             }
-            // The bytes of negative integers are those of their low bits.
-            (_, Some([low, high]), _) => quotients
-                .map::<u8>(args, |q, zero| (q.round_ties_even() + zero).clamp(low, high) as i32 as u8),
+            (_, Some([low, high]), _) => {
+                quotients.map::<u8>(args, |q, zero| low_byte((q.round_ties_even() + zero).clamp(low, high)))
+            }
             (_, None, Some(code)) => quotients.map::<u8>(args, |q, zero| code.byte((q + zero).into(), 0)),
             (_, None, None) => Err(KernelError::Value { what: format!("QuantizeLinear to {to}") }),
         }))

@@ -3,6 +3,7 @@
 use crate::ops::real::Real;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, OpError};
+use crate::spirv::wide::wide;
 
 /// Which function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +75,14 @@ impl Function {
         let each = |values: &mut [T], f: &dyn Fn(T) -> T| values.iter_mut().for_each(|v| *v = f(*v));
         match self.kind {
             // The common ones as loops of their own, for the vectorizer.
-            FunctionKind::Sigmoid => values.iter_mut().for_each(|v| *v = sigmoid(*v)),
-            FunctionKind::Tanh => values.iter_mut().for_each(|v| *v = tanh(*v)),
+            FunctionKind::Sigmoid => wide(
+                #[inline(always)]
+                || values.iter_mut().for_each(|v| *v = sigmoid(*v)),
+            ),
+            FunctionKind::Tanh => wide(
+                #[inline(always)]
+                || values.iter_mut().for_each(|v| *v = tanh(*v)),
+            ),
             FunctionKind::Relu => each(values, &|x| if x < T::ZERO { T::ZERO } else { x }),
             FunctionKind::Affine => each(values, &|x| alpha * x + beta),
             FunctionKind::LeakyRelu => each(values, &|x| if x < T::ZERO { alpha * x } else { x }),
@@ -95,11 +102,13 @@ pub(super) fn bound<T: Real>(x: T, low: T, high: T) -> T {
     if x > high { high } else { x }
 }
 
+#[inline(always)]
 fn sigmoid<T: Real>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 
 /// `tanh(x)` without a branch: its series up to x^11 where the exponential would cancel.
+#[inline(always)]
 fn tanh<T: Real>(x: T) -> T {
     let large = T::ONE - T::from_f64(2.0) / ((x + x).exp() + T::ONE);
     let z = x * x;

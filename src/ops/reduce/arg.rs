@@ -10,8 +10,12 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::word;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
+use crate::spirv::wide::wide;
+
+/// Lines that are searched side by side.
+const SIDE: usize = 256;
 
 /// Which element is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,41 +56,65 @@ impl ArgReduce {
         Ok([x[..axis].iter().product(), x[axis], x[axis + 1..].iter().product()])
     }
 
-    fn run<T: bytemuck::Pod + PartialOrd + Sync>(
+    fn run<T: bytemuck::Pod + PartialOrd + Send + Sync>(
         self,
         args: &mut NativeArgs<'_, '_>,
         [_, size, inner]: [usize; 3],
     ) -> Result<(), KernelError> {
         let x = args.read::<T>(0)?;
         let y = args.take_write::<i64>(1)?;
-        // Only a NaN is not equal to itself.
-        let nan = |v: &T| v.partial_cmp(v).is_none();
-        let find = |(i, out): (usize, &mut i64)| {
-            let base = i / inner * size * inner + i % inner;
+        if inner == 0 || size == 0 {
+            return Ok(());
+        }
+        // Whether an element takes the place of the best one before it.
+        let wins = |v: T, b: T| {
+            // Only a NaN is not equal to itself; it wins, as in NumPy.
+            let nan = |v: T| v.partial_cmp(&v).is_none();
+            let better = if self.pick == Pick::Largest { v > b } else { v < b };
+            if nan(v) { self.last || !nan(b) } else { better || (self.last && v == b) }
+        };
+        let line = |(i, out): (usize, &mut i64)| {
+            let Some(row) = x.get(i * size..(i + 1) * size) else { return };
             let mut best = 0;
-            for k in 1..size {
-                let (Some(v), Some(b)) = (x.get(base + k * inner), x.get(base + best * inner)) else { break };
-                let better = match self.pick {
-                    Pick::Largest => v > b,
-                    Pick::Smallest => v < b,
-                };
-                // A NaN wins, as in NumPy.
-                let wins = match (nan(v), nan(b)) {
-                    (true, true) => self.last,
-                    (true, false) => true,
-                    (false, true) => false,
-                    (false, false) => better || (self.last && v == b),
-                };
-                if wins {
+            for (k, v) in row.iter().enumerate().skip(1) {
+                if wins(*v, row[best]) {
                     best = k;
                 }
             }
             *out = best as i64;
         };
-        if x.len() > 1 << 15 {
-            y.par_iter_mut().enumerate().for_each(find);
-        } else {
-            y.iter_mut().enumerate().for_each(find);
+        // Lines side by side, whose elements are neighbours.
+        let side = |(i, out): (usize, &mut [i64])| {
+            let (per_block, most) = (inner.div_ceil(SIDE), SIDE.min(inner));
+            let first = i / per_block * size * inner + i % per_block * most;
+            let Some(mut best) = x.get(first..first + out.len()).map(<[T]>::to_vec) else { return };
+            out.fill(0);
+            for k in 1..size {
+                let Some(row) = x.get(first + k * inner..) else { return };
+                wide(
+                    #[inline(always)]
+                    || {
+                        for ((out, best), v) in out.iter_mut().zip(&mut best).zip(row) {
+                            let win = wins(*v, *best);
+                            *best = if win { *v } else { *best };
+                            *out = if win { k as i64 } else { *out };
+                        }
+                    },
+                );
+            }
+        };
+        let long = x.len() > 1 << 15;
+        match inner {
+            1 if long => y.par_iter_mut().enumerate().for_each(line),
+            1 => y.iter_mut().enumerate().for_each(line),
+            _ => {
+                let parts = y.chunks_mut(inner).flat_map(|block| block.chunks_mut(SIDE)).enumerate();
+                if long {
+                    par::share(parts.collect::<Vec<_>>().into_iter(), side)
+                } else {
+                    parts.for_each(side)
+                }
+            }
         }
         Ok(())
     }
@@ -136,6 +164,7 @@ impl Operator for ArgReduce {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = match cx.dtype(0)? {
             DType::F32 => id::ARG_F32,
+            DType::F16 => id::ARG_F16,
             DType::I32 => id::ARG_I32,
             other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
         };
@@ -177,6 +206,13 @@ mod tests {
             #[cfg(not(feature = "vulkan"))]
             let y = crate::ops::test_util::run_cpu(&op, &[Some(x.clone())], 1).unwrap();
             assert_eq!(y[0].to_i64s().unwrap(), want, "{pick:?} {last}");
+            #[cfg(feature = "vulkan")]
+            {
+                let halves = rows.map(|r| r.map(f16::from_f32));
+                let halves = Tensor::new([4, 4], halves.as_flattened()).unwrap();
+                let y = crate::ops::testing::check_op(&op, &[Some(halves)], 0.0);
+                assert_eq!(y[0].to_i64s().unwrap(), want, "{pick:?} {last} of halves");
+            }
         }
     }
 }

@@ -14,6 +14,9 @@ use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
 
+/// Lines that are summed side by side.
+const SIDE: usize = 256;
+
 /// Sums or products of the elements up to each one, along the axis that input 1 holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cumulative {
@@ -41,23 +44,39 @@ impl Cumulative {
         Ok(Along::axes(x, axis, axis + 1))
     }
 
-    /// One line: `acc` is kept in a type that loses nothing that matters, and stored with `narrow`.
-    fn line<T: Copy, A: Copy>(
+    /// The lines of one block, some side by side: sums are kept in a type that loses nothing that matters, and
+    /// stored with `narrow`.
+    fn lines<T: Copy, A: Copy>(
         self,
         x: &[T],
         y: &mut [T],
-        [len, inner, first]: [usize; 3],
+        [len, inner]: [usize; 2],
         start: A,
         step: impl Fn(A, T) -> A,
         narrow: impl Fn(A) -> T,
     ) {
-        let mut acc = start;
-        for k in 0..len {
-            let at = first + inner * if self.reverse { len - 1 - k } else { k };
-            if let (Some(x), Some(y)) = (x.get(at), y.get_mut(at)) {
-                let next = step(acc, *x);
-                *y = narrow(if self.exclusive { acc } else { next });
-                acc = next;
+        if inner == 1 {
+            let mut sum = start;
+            let mut next = |(y, x): (&mut T, &T)| {
+                let before = sum;
+                sum = step(sum, *x);
+                *y = narrow(if self.exclusive { before } else { sum });
+            };
+            let each = y.iter_mut().zip(x).take(len);
+            return if self.reverse { each.rev().for_each(&mut next) } else { each.for_each(&mut next) };
+        }
+        for first in (0..inner).step_by(SIDE) {
+            let mut sums = [start; SIDE];
+            let sums = &mut sums[..SIDE.min(inner - first)];
+            for k in 0..len {
+                let from = first + inner * if self.reverse { len - 1 - k } else { k };
+                let range = from..from + sums.len();
+                let (Some(x), Some(y)) = (x.get(range.clone()), y.get_mut(range)) else { return };
+                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+                    let next = step(*sum, *x);
+                    *y = narrow(if self.exclusive { *sum } else { next });
+                    *sum = next;
+                }
             }
         }
     }
@@ -69,14 +88,12 @@ impl Cumulative {
             return Ok(());
         }
         let block = |(x, y): (&[T], &mut [T])| {
-            for i in 0..inner {
-                let sizes = [len, inner, i];
-                match (T::DTYPE.is_float(), self.product) {
-                    (true, false) => self.line(x, y, sizes, 0.0, |a, v| a + v.to_f64(), T::from_f64),
-                    (true, true) => self.line(x, y, sizes, 1.0, |a, v| a * v.to_f64(), T::from_f64),
-                    (false, false) => self.line(x, y, sizes, T::ZERO, T::add, |a| a),
-                    (false, true) => self.line(x, y, sizes, T::from_i64(1), T::mul, |a| a),
-                }
+            let sizes = [len, inner];
+            match (T::DTYPE.is_float(), self.product) {
+                (true, false) => self.lines(x, y, sizes, 0.0, |a, v| a + v.to_f64(), T::from_f64),
+                (true, true) => self.lines(x, y, sizes, 1.0, |a, v| a * v.to_f64(), T::from_f64),
+                (false, false) => self.lines(x, y, sizes, T::ZERO, T::add, |a| a),
+                (false, true) => self.lines(x, y, sizes, T::from_i64(1), T::mul, |a| a),
             }
         };
         let size = len * inner;

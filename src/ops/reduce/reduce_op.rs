@@ -13,6 +13,7 @@ use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::{Shape, normalize_axis};
+use crate::spirv::wide::wide;
 
 /// Dimensions that the device kernel walks on either side.
 const MAX_KERNEL_RANK: usize = 5;
@@ -200,6 +201,7 @@ impl Operator for Reduce {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = match cx.dtype(0)? {
             DType::F32 => id::REDUCE_F32,
+            DType::F16 => id::REDUCE_F16,
             DType::I32 => id::REDUCE_I32,
             DType::I64 => id::REDUCE_I64,
             other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
@@ -230,7 +232,10 @@ impl Operator for Reduce {
             );
         }
         // First every row in parts, then the parts of each result.
-        let bytes = cx.dtype(0)?.bytes();
+        let (first_kernel, total_kernel, bytes) = match cx.dtype(0)? {
+            DType::F16 => (id::REDUCE_F16_PARTS, id::REDUCE_F16_TOTAL, 4),
+            dtype => (kernel, kernel, dtype.bytes()),
+        };
         let partial = lower.scratch(n * parts * bytes);
         let step = reduced.inner_stride(0);
         let mut dims = kept.sizes().to_vec();
@@ -247,11 +252,11 @@ impl Operator for Reduce {
             return Err(OpError::unsupported("a reduction over more dimensions than the kernel walks"));
         }
         let codes = stage((map, combine, 0));
-        dispatch(lower, kernel, &codes, (Operand::Input(0), partial), &first, &inner, 1)?;
+        dispatch(lower, first_kernel, &codes, (Operand::Input(0), partial), &first, &inner, 1)?;
         let outer = Nest::new(&[n], &[vec![parts as isize]]);
         let rest = Nest::new(&[parts], &[vec![1]]);
         let codes = stage((0, combine, finish));
-        dispatch(lower, kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
+        dispatch(lower, total_kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
@@ -409,123 +414,242 @@ fn reduce<T: Number>(
 ) -> Result<(), KernelError> {
     let x = args.read::<T>(0)?;
     let y = args.take_write::<T>(out)?;
-    let chunk = (4096 / blocks.count.max(1)).max(1);
-    let work = |(c, out): (usize, &mut [T])| {
-        let first = c * chunk;
-        blocks.kept.runs(first..first + out.len(), |start, len, at| {
-            let step = blocks.kept.inner_stride(0);
-            for k in 0..len {
-                let base = at[0] + step * k as isize;
-                if let Some(slot) = out.get_mut(start - first + k) {
-                    *slot = T::narrow(one(x, base, blocks, kind));
-                }
-            }
-        });
-    };
-    if y.len().saturating_mul(blocks.count) > 1 << 15 {
-        y.par_chunks_mut(chunk).enumerate().for_each(work);
-    } else {
-        y.chunks_mut(chunk).enumerate().for_each(work);
+    if blocks.count == 0 {
+        y.fill(T::narrow(of_nothing::<T>(kind)));
+        return Ok(());
+    }
+    let lines = Lines::of(&blocks.reduced);
+    let folds = Folds { x, kept: &blocks.kept, lines: &lines, count: blocks.count };
+    let (low, high) = T::bounds();
+    let same = |v| v;
+    match kind {
+        ReduceKind::Sum => folds.each(y, T::Acc::ZERO, same, T::Acc::add, same),
+        ReduceKind::Mean => folds.each(y, T::Acc::ZERO, same, T::Acc::add, |v| v.div_count(blocks.count)),
+        ReduceKind::LogSum => {
+            folds.each(y, T::Acc::ZERO, same, T::Acc::add, |v| T::Acc::from_f64(v.as_f64().ln()));
+        }
+        ReduceKind::L1 => folds.each(y, T::Acc::ZERO, T::Acc::abs, T::Acc::add, same),
+        ReduceKind::SumSquare => folds.each(y, T::Acc::ZERO, |v| v.mul(v), T::Acc::add, same),
+        ReduceKind::L2 => {
+            let root = |v: T::Acc| T::Acc::from_f64(v.as_f64().sqrt());
+            folds.each(y, T::Acc::ZERO, |v| v.mul(v), T::Acc::add, root);
+        }
+        ReduceKind::Prod => folds.each(y, T::Acc::ONE, same, T::Acc::mul, same),
+        ReduceKind::Max => folds.each(y, low, same, |a, v| if v > a || v.is_nan() { v } else { a }, same),
+        ReduceKind::Min => folds.each(y, high, same, |a, v| if v < a || v.is_nan() { v } else { a }, same),
+        ReduceKind::LogSumExp => folds.log_sums(y),
     }
     Ok(())
 }
 
-fn fold<T: Number>(
-    x: &[T],
-    base: isize,
-    reduced: &Nest,
-    first: T::Acc,
-    f: impl Fn(T::Acc, T::Acc) -> T::Acc,
-) -> T::Acc {
-    let mut acc = first;
-    let step = reduced.inner_stride(0);
-    reduced.runs(0..reduced.elements(), |_, len, at| {
-        let from = (base + at[0]).unsigned_abs();
-        match (step, x.get(from..from.saturating_add(len))) {
-            // Eight sums side by side, so that the loop vectorizes.
-            (1, Some(row)) => {
-                let mut lanes = row.chunks_exact(8);
-                if len >= 16 {
-                    let mut part: Option<[T::Acc; 8]> = None;
-                    for lane in lanes.by_ref() {
-                        let values: [T::Acc; 8] = std::array::from_fn(|i| lane[i].widen());
-                        part = Some(match part {
-                            None => values,
-                            Some(p) => std::array::from_fn(|i| f(p[i], values[i])),
-                        });
-                    }
-                    acc = part.into_iter().flatten().fold(acc, &f);
-                    acc = lanes.remainder().iter().fold(acc, |a, v| f(a, v.widen()));
-                } else {
-                    acc = row.iter().fold(acc, |a, v| f(a, v.widen()));
-                }
-            }
-            _ => {
-                for i in 0..len {
-                    if let Some(v) = x.get(from.wrapping_add_signed(step * i as isize)) {
-                        acc = f(acc, v.widen());
-                    }
-                }
-            }
-        }
-    });
-    acc
-}
-
-fn one<T: Number>(x: &[T], base: isize, blocks: &Blocks, kind: ReduceKind) -> T::Acc {
-    let r = &blocks.reduced;
-    if blocks.count == 0 {
-        let (low, high) = T::bounds();
-        return match kind {
-            ReduceKind::Prod => T::Acc::ONE,
-            ReduceKind::Max => low,
-            ReduceKind::Min => high,
-            ReduceKind::LogSum | ReduceKind::LogSumExp => T::Acc::from_f64(f64::NEG_INFINITY),
-            ReduceKind::Mean => T::Acc::from_f64(f64::NAN),
-            _ => T::Acc::ZERO,
-        };
-    }
+/// What no elements at all are reduced to.
+fn of_nothing<T: Number>(kind: ReduceKind) -> T::Acc {
     let (low, high) = T::bounds();
-    let sum = || fold(x, base, r, T::Acc::ZERO, T::Acc::add);
-    let squares = || {
-        // Each element is squared before it is added, also within a lane.
-        let mut acc = T::Acc::ZERO;
-        each(x, base, r, |v| acc = acc.add(v.mul(v)));
-        acc
-    };
     match kind {
-        ReduceKind::Sum => sum(),
-        ReduceKind::Mean => sum().div_count(blocks.count),
-        ReduceKind::LogSum => T::Acc::from_f64(sum().as_f64().ln()),
-        ReduceKind::L1 => {
-            let mut acc = T::Acc::ZERO;
-            each(x, base, r, |v| acc = acc.add(v.abs()));
-            acc
+        ReduceKind::Prod => T::Acc::ONE,
+        ReduceKind::Max => low,
+        ReduceKind::Min => high,
+        ReduceKind::LogSum | ReduceKind::LogSumExp => T::Acc::from_f64(f64::NEG_INFINITY),
+        ReduceKind::Mean => T::Acc::from_f64(f64::NAN),
+        _ => T::Acc::ZERO,
+    }
+}
+
+/// The elements of one result: lines of equal length, by their distance from the first element.
+struct Lines {
+    starts: Vec<isize>,
+    len: usize,
+    step: isize,
+}
+
+impl Lines {
+    fn of(reduced: &Nest) -> Lines {
+        let mut starts = Vec::new();
+        reduced.runs(0..reduced.elements(), |_, _, at| starts.push(at[0]));
+        Lines { starts, len: reduced.sizes().last().copied().unwrap_or(1), step: reduced.inner_stride(0) }
+    }
+}
+
+/// Results that are computed side by side where their elements are neighbours.
+const SIDE: usize = 256;
+/// Sums of one line that are kept side by side.
+const LANES: usize = 16;
+
+/// The input of a reduction and the walk over it.
+struct Folds<'a, T> {
+    x: &'a [T],
+    kept: &'a Nest,
+    lines: &'a Lines,
+    /// Elements of one result.
+    count: usize,
+}
+
+impl<T: Number> Folds<'_, T> {
+    /// Calls `f(base, results)` for results whose blocks begin one stride after one another, at most [`SIDE`]
+    /// where they are neighbours.
+    fn parts(&self, y: &mut [T], f: impl Fn(isize, &mut [T]) + Sync) {
+        let least = if self.columns() { SIDE } else { 1 };
+        let chunk = (4096 / self.count).max(least);
+        let step = self.kept.inner_stride(0);
+        let work = |(c, out): (usize, &mut [T])| {
+            let first = c * chunk;
+            self.kept.runs(first..first + out.len(), |start, len, at| {
+                if let Some(out) = out.get_mut(start - first..start - first + len) {
+                    let side = if self.columns() { SIDE } else { len };
+                    for (k, out) in out.chunks_mut(side).enumerate() {
+                        f(at[0] + step * (k * side) as isize, out);
+                    }
+                }
+            });
+        };
+        if y.len().saturating_mul(self.count) > 1 << 15 {
+            y.par_chunks_mut(chunk).enumerate().for_each(work);
+        } else {
+            y.chunks_mut(chunk).enumerate().for_each(work);
         }
-        ReduceKind::SumSquare => squares(),
-        ReduceKind::L2 => T::Acc::from_f64(squares().as_f64().sqrt()),
-        ReduceKind::Prod => fold(x, base, r, T::Acc::ONE, T::Acc::mul),
-        ReduceKind::Max => fold(x, base, r, low, |a, v| if v > a || v.is_nan() { v } else { a }),
-        ReduceKind::Min => fold(x, base, r, high, |a, v| if v < a || v.is_nan() { v } else { a }),
-        ReduceKind::LogSumExp => {
-            let mut top = f64::NEG_INFINITY;
-            each(x, base, r, |v| top = top.max(v.as_f64()));
-            let shift = if top.is_finite() { top } else { 0.0 };
-            let mut sum = 0.0;
-            each(x, base, r, |v| sum += (v.as_f64() - shift).exp());
-            T::Acc::from_f64(sum.ln() + shift)
+    }
+
+    /// Whether neighbours among the results have neighbours among the elements.
+    fn columns(&self) -> bool {
+        self.kept.inner_stride(0) == 1 && self.lines.step != 1
+    }
+
+    /// `len` elements from `base + offset` on; fewer where the input ends.
+    #[inline(always)]
+    fn row(&self, base: isize, offset: isize, len: usize) -> &[T] {
+        let from = (base + offset).unsigned_abs().min(self.x.len());
+        &self.x[from..from.saturating_add(len).min(self.x.len())]
+    }
+
+    /// Writes `finish` of the elements of each block, mapped and combined with `first`.
+    fn each(
+        &self,
+        y: &mut [T],
+        first: T::Acc,
+        map: impl Fn(T::Acc) -> T::Acc + Copy + Sync,
+        combine: impl Fn(T::Acc, T::Acc) -> T::Acc + Copy + Sync,
+        finish: impl Fn(T::Acc) -> T::Acc + Copy + Sync,
+    ) {
+        let Lines { starts, len, step } = self.lines;
+        if self.columns() {
+            self.parts(y, |base, out| {
+                wide(
+                    #[inline(always)]
+                    || {
+                        let mut acc = [first; SIDE];
+                        for start in starts {
+                            for i in 0..*len {
+                                let row = self.row(base, start + step * i as isize, out.len());
+                                acc.iter_mut().zip(row).for_each(|(a, v)| *a = combine(*a, map(v.widen())));
+                            }
+                        }
+                        out.iter_mut().zip(&acc).for_each(|(y, a)| *y = T::narrow(finish(*a)));
+                    },
+                );
+            });
+            return;
+        }
+        let next = self.kept.inner_stride(0);
+        self.parts(y, |base, out| {
+            wide(
+                #[inline(always)]
+                || {
+                    for (k, y) in out.iter_mut().enumerate() {
+                        *y = T::narrow(finish(self.fold(base + next * k as isize, first, map, combine)));
+                    }
+                },
+            );
+        });
+    }
+
+    /// The elements of one block, mapped and combined with `first`, which changes nothing.
+    #[inline(always)]
+    fn fold(
+        &self,
+        base: isize,
+        first: T::Acc,
+        map: impl Fn(T::Acc) -> T::Acc,
+        combine: impl Fn(T::Acc, T::Acc) -> T::Acc,
+    ) -> T::Acc {
+        let Lines { starts, len, step } = self.lines;
+        let mut acc = first;
+        for start in starts {
+            if *step != 1 {
+                for i in 0..*len {
+                    let v = self.row(base, start + step * i as isize, 1);
+                    acc = v.iter().fold(acc, |a, v| combine(a, map(v.widen())));
+                }
+                continue;
+            }
+            let (lanes, rest) = self.row(base, *start, *len).as_chunks::<LANES>();
+            if !lanes.is_empty() {
+                let mut part = [first; LANES];
+                for lane in lanes {
+                    part.iter_mut().zip(lane).for_each(|(p, v)| *p = combine(*p, map(v.widen())));
+                }
+                acc = part.into_iter().fold(acc, &combine);
+            }
+            acc = rest.iter().fold(acc, |a, v| combine(a, map(v.widen())));
+        }
+        acc
+    }
+
+    fn log_sums(&self, y: &mut [T]) {
+        let step = self.kept.inner_stride(0);
+        let max = |a: f64, v: f64| if v > a || v.is_nan() { v } else { a };
+        self.parts(y, |base, out| {
+            for (k, out) in out.iter_mut().enumerate() {
+                let base = base + step * k as isize;
+                let mut top = f64::NEG_INFINITY;
+                self.visit(base, |v| top = max(top, v));
+                let shift = if top.is_finite() { top } else { 0.0 };
+                let mut sum = 0.0;
+                self.visit(base, |v| sum += (v - shift).exp());
+                *out = T::narrow(T::Acc::from_f64(sum.ln() + shift));
+            }
+        });
+    }
+
+    fn visit(&self, base: isize, mut f: impl FnMut(f64)) {
+        let Lines { starts, len, step } = self.lines;
+        for start in starts {
+            for i in 0..*len {
+                let v = self.row(base, start + step * i as isize, 1);
+                v.iter().for_each(|v| f(v.widen().as_f64()));
+            }
         }
     }
 }
 
-fn each<T: Number>(x: &[T], base: isize, reduced: &Nest, mut f: impl FnMut(T::Acc)) {
-    let step = reduced.inner_stride(0);
-    reduced.runs(0..reduced.elements(), |_, len, at| {
-        let from = (base + at[0]).unsigned_abs();
-        for i in 0..len {
-            if let Some(v) = x.get(from.wrapping_add_signed(step * i as isize)) {
-                f(v.widen());
+#[cfg(all(test, feature = "vulkan"))]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::test_util::{tensor, tensor_of, values};
+    use crate::ops::testing::check_op;
+
+    fn reduce_of(kind: ReduceKind, axes: &[i64]) -> Reduce {
+        Reduce { kind, axes: Some(axes.to_vec()), keep_dims: true, noop_with_empty_axes: false }
+    }
+
+    #[test]
+    fn halves_reduce_on_the_device() {
+        use ReduceKind::*;
+        let x = tensor_of(&[3, 5, 7], &values(105, 1), |v| f16::from_f32(v.abs() + 0.25));
+        for kind in [L1, L2, LogSum, LogSumExp, Max, Mean, Min, Prod, Sum, SumSquare] {
+            for axes in [&[2][..], &[0, 1], &[1]] {
+                check_op(&reduce_of(kind, axes), &[Some(x.clone())], 2e-3);
             }
         }
-    });
+    }
+
+    #[test]
+    fn sums_of_parts_of_long_rows_are_no_halves() {
+        // Parts of 70,000 elements of 4 exceed what a half can hold; the mean does not.
+        let x = tensor_of(&[2, 70_000], &vec![4.0; 140_000], f16::from_f32);
+        let y = check_op(&reduce_of(ReduceKind::Mean, &[1]), &[Some(x)], 1e-3);
+        assert_eq!(y[0].to_f32s().unwrap(), [4.0, 4.0]);
+        let x: Tensor = tensor(&[2, 70_000], 3);
+        check_op(&reduce_of(ReduceKind::Max, &[1]), &[Some(x)], 0.0);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use super::Copied;
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::ops::OpCx;
@@ -95,10 +96,10 @@ fn class(size: u64) -> u64 {
     (size >> shift) << shift
 }
 
-/// A graph with the devices it may run on: what was chosen for it once holds for its equals.
-pub(super) fn graph(draft: &Draft, devices: &[String]) -> String {
+/// A graph with the devices it may run on and what its runs copy: what was chosen for it once holds for its equals.
+pub(super) fn graph(draft: &Draft, devices: &[String], copied: Copied) -> String {
     let mut hash = Hash::new();
-    hash.put(devices);
+    hash.put((devices, copied));
     for (n, (node, known)) in draft.flow.nodes.iter().zip(&draft.nodes).enumerate() {
         hash.put((operator(&draft.flow, n, true), &node.inputs, &node.outputs, &node.control_deps));
         hash.put((known.fixed, &known.commands, node.device));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Copied;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, GraphError, TensorId, TensorInfo};
 use crate::ops::linalg::MatMul;
@@ -40,6 +41,28 @@ pub(super) fn fastest(binding: &mut Binding<'_>, most: usize, limit: Duration) -
         }
     }
     Ok(best)
+}
+
+/// Nanoseconds of one run with what is `copied`: zeros to the inputs, the results to new tensors.
+pub(super) fn once_with_copies(
+    binding: &mut Binding<'_>,
+    copied: Copied,
+    zeros: &[u8],
+) -> Result<u64, Error> {
+    let compiled = Arc::clone(&binding.compiled);
+    let start = Instant::now();
+    if copied.inputs {
+        for (i, io) in compiled.plan.inputs.iter().enumerate() {
+            binding.write_input(i, zeros.get(..io.info.bytes()).unwrap_or_default())?;
+        }
+    }
+    binding.run()?;
+    if copied.outputs {
+        for io in &compiled.plan.outputs {
+            binding.get_output(&io.name)?;
+        }
+    }
+    Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Nanoseconds of one run.
@@ -158,8 +181,8 @@ fn alone(inner: &Inner, device: &Device, graph: Graph) -> Result<Binding<'static
     let scalar = || TensorInfo::new(DType::F32, Shape::scalar());
     let infos: Vec<TensorInfo> =
         (0..inner.graph.inputs().len()).map(|i| inner.fixed_info(i).unwrap_or_else(scalar)).collect();
-    let compiled = inner.compiled(&infos, &BTreeMap::new())?;
-    bound(&inner, compiled)
+    let compiled = inner.compiled(&infos, &BTreeMap::new(), Copied::default())?;
+    bound(&inner, compiled, Copied::default())
 }
 
 /// How what is only measured is planned and bound.
@@ -167,11 +190,19 @@ pub(super) fn measuring(plan: PlanOptions, bind: BindPolicy) -> Options {
     Options { plan, bind: BindPolicy { strict: false, ..bind }, arena: None, placer: None }
 }
 
-/// A plan bound to memory of zeros that devices may import, as a caller's would be.
-pub(super) fn bound(inner: &Arc<Inner>, compiled: Arc<Compiled>) -> Result<Binding<'static>, Error> {
-    let place = |info: &TensorInfo| -> Result<Source<'static>, Error> { Ok(owned(info)?.1) };
-    let inputs = compiled.plan.inputs.iter().map(|io| place(&io.info)).collect::<Result<_, _>>()?;
-    let outputs = compiled.plan.outputs.iter().map(|io| place(&io.info)).collect::<Result<_, _>>()?;
+/// A plan bound to memory of zeros that devices may import, as a caller's would be, and to memory of the session's own
+/// for what is `copied`.
+pub(super) fn bound(
+    inner: &Arc<Inner>,
+    compiled: Arc<Compiled>,
+    copied: Copied,
+) -> Result<Binding<'static>, Error> {
+    let place = |info: &TensorInfo, copied: bool| -> Result<Source<'static>, Error> {
+        Ok(if copied { Source::Value } else { owned(info)?.1 })
+    };
+    let plan = &compiled.plan;
+    let inputs = plan.inputs.iter().map(|io| place(&io.info, copied.inputs)).collect::<Result<_, _>>()?;
+    let outputs = plan.outputs.iter().map(|io| place(&io.info, copied.outputs)).collect::<Result<_, _>>()?;
     let policy = inner.options.bind;
     Binding::assemble(inner, compiled, inputs, outputs, policy)
 }

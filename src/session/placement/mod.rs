@@ -32,11 +32,23 @@ pub enum Placement {
     Manual,
     /// They go where a run takes least time by measurements, boundaries between devices counted.
     ///
-    /// A plan is then made with runs on inputs of zeros, unless it holds a kernel of the caller's
+    /// A plan is then made with runs on inputs of zeros, by value or on bound memory as it is made for, unless it holds a kernel of the caller's
     /// ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among what is run, so no choice is
     /// slower than that as far as runs within the time allowed ([`super::SessionBuilder::placement_budget`]) can
     /// tell; beyond that time estimates decide.
     Auto,
+}
+
+/// What every run copies: the values of inputs into the session's memory, those of outputs out of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Copied {
+    pub(super) inputs: bool,
+    pub(super) outputs: bool,
+}
+
+impl Copied {
+    /// Runs by value.
+    pub(super) const ALL: Copied = Copied { inputs: true, outputs: true };
 }
 
 /// The time that a session takes for measurements where its caller says nothing. The speeds of a device, measured
@@ -72,10 +84,11 @@ impl Placer {
         graph: &Graph,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
+        copied: Copied,
     ) -> Result<Compiled, Error> {
         let began = Instant::now();
         let devices: Vec<String> = inner.devices.iter().map(|d| key::device(d.context.info())).collect();
-        let work = Work { placer: self, inner, graph, infos, values, devices };
+        let work = Work { placer: self, inner, graph, infos, values, devices, copied };
         let draft = work.draft()?;
         if !draft.is_open() {
             let only = |n: &crate::plan::DraftNode| {
@@ -83,13 +96,13 @@ impl Placer {
             };
             return work.ready(&work.assigned(draft.nodes.iter().map(only).collect()));
         }
-        let graph_key = key::graph(&draft, &work.devices);
+        let graph_key = key::graph(&draft, &work.devices, copied);
         let _turn = self.cache.turn();
         let rooflines = work.rooflines()?;
         let known = work.known(&draft, &rooflines, Duration::ZERO);
         let kept = self.cache.choice(&graph_key).and_then(|c| Some((work.kept(&known.problem, &c)?, c)));
         if let Some((compiled, choice)) = kept {
-            let report = report(choice.candidates, choice.chosen, rooflines, true);
+            let report = report(choice.candidates, choice.chosen, rooflines, copied, true);
             self.cache.save();
             return Ok(explained(compiled, &draft, &known, report, began));
         }
@@ -109,7 +122,7 @@ impl Placer {
             Some(compiled) => compiled,
             None => work.ready(&winner.options)?,
         };
-        Ok(explained(compiled, &draft, &known, report(reports, chosen, rooflines, false), began))
+        Ok(explained(compiled, &draft, &known, report(reports, chosen, rooflines, copied, false), began))
     }
 
     fn left(&self) -> Duration {
@@ -139,6 +152,7 @@ struct Work<'a> {
     values: &'a BTreeMap<usize, Tensor>,
     /// Names of the devices in the cache.
     devices: Vec<String>,
+    copied: Copied,
 }
 
 impl Work<'_> {
@@ -325,9 +339,19 @@ fn report(
     candidates: Vec<CandidateReport>,
     chosen: usize,
     devices: Vec<Roofline>,
+    copied: Copied,
     cached: bool,
 ) -> PlacementReport {
-    PlacementReport { candidates, chosen, cached, devices, ..PlacementReport::default() }
+    let (copied_in, copied_out) = (copied.inputs, copied.outputs);
+    PlacementReport {
+        candidates,
+        chosen,
+        cached,
+        copied_in,
+        copied_out,
+        devices,
+        ..PlacementReport::default()
+    }
 }
 
 /// Adds to the plan's report how it was chosen.

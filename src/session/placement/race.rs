@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::measure::{bound, measuring, once};
+use super::measure::{bound, measuring, once_with_copies};
 use super::{MAX_MEASURED_BYTES, Work, is_callers};
 use crate::plan::{CandidateReport, Draft, PlanOptions};
 use crate::session::Inner;
@@ -11,8 +11,11 @@ use crate::session::binding::Binding;
 use crate::session::compiled::Compiled;
 use crate::session::error::Error;
 
-/// Runs of each candidate.
+/// Runs of each candidate, and of short ones.
 const ROUNDS: usize = 7;
+const SHORT_ROUNDS: usize = 60;
+/// How long runs beyond the first are made of candidates that are short.
+const SHORT: Duration = Duration::from_millis(30);
 /// A placement over several devices must save this part of a run on one device, because runs of the same commands
 /// differ by as much.
 const NOISE: u64 = 30;
@@ -34,8 +37,8 @@ pub(super) struct Candidate {
 }
 
 impl Work<'_> {
-    /// Runs the candidates in turn on inputs of zeros, as far as the time of the session allows, those first that
-    /// are thought fastest.
+    /// Runs the candidates in turn on inputs of zeros as the caller will, with what that copies, as far as the time of
+    /// the session allows, those first that are thought fastest.
     pub(super) fn race(&self, draft: &Draft, candidates: &mut [Candidate]) {
         let began = Instant::now();
         let left = || self.placer.left().saturating_sub(began.elapsed());
@@ -50,6 +53,8 @@ impl Work<'_> {
         let mut order: Vec<usize> = (0..candidates.len()).collect();
         order.sort_by_key(|&c| candidates[c].report.estimate_ns);
         let inner = self.racing();
+        let largest = draft.flow.inputs.iter().map(|&v| draft.flow.values[v].info.bytes()).max();
+        let zeros = vec![0; if self.copied.inputs { largest.unwrap_or(0) } else { 0 }];
         let mut running: Vec<(usize, Binding<'static>)> = Vec::new();
         for c in order {
             // A first run and one that counts.
@@ -66,7 +71,11 @@ impl Work<'_> {
                 }
             }
         }
-        for round in 0..ROUNDS {
+        let started = Instant::now();
+        for round in 0..SHORT_ROUNDS {
+            if round >= ROUNDS && started.elapsed() >= SHORT {
+                break;
+            }
             for (c, binding) in &mut running {
                 let best = candidates.iter().filter_map(|c| c.report.measured_ns).min();
                 let report = &mut candidates[*c].report;
@@ -77,7 +86,7 @@ impl Work<'_> {
                 if beaten || (round > 0 && left().is_zero()) {
                     continue;
                 }
-                if let Ok(time) = once(binding) {
+                if let Ok(time) = once_with_copies(binding, self.copied, &zeros) {
                     report.measured_ns = Some(report.measured_ns.map_or(time, |t| t.min(time)));
                 }
             }
@@ -108,7 +117,7 @@ impl Work<'_> {
     ) -> Result<Option<Binding<'static>>, Error> {
         let compiled = Arc::new(self.ready(&candidate.options)?);
         candidate.compiled = Some(Arc::clone(&compiled));
-        let mut binding = bound(inner, compiled)?;
+        let mut binding = bound(inner, compiled, self.copied)?;
         Ok(binding.run().is_ok().then_some(binding))
     }
 }

@@ -7,10 +7,10 @@ use crate::graph::GraphBuilder;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::linalg::MatMul;
-use crate::ops::{self, BinaryOp, Operator, UnaryOp};
+use crate::ops::{self, AttrMap, AttrReader, BinaryOp, Operator, UnaryOp};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
-use crate::session::{Session, SessionError};
+use crate::session::{Memory, Session, SessionError};
 use crate::shape::Shape;
 
 fn open(name: &str) -> Context {
@@ -127,6 +127,20 @@ fn what_is_placed_stays_there() {
         assert!(devices(&session).iter().any(|(n, on)| (n == "sum" || n == "scaled") && *on == d));
         check_messages(&session);
     }
+    // All that is not placed otherwise.
+    for d in 0..2 {
+        for auto in [Placement::Auto, Placement::Manual] {
+            let builder = builder(&graph(), &["vulkan", "cpu"]).placement(auto);
+            let mut session = builder.place_rest(d).place_op("Softplus", 1 - d).build().unwrap();
+            assert_close(&outputs(&mut session, &x), &expected);
+            let found = devices(&session);
+            let wanted = |(name, on): &(String, u32)| *on == if name == "soft" { 1 - d } else { d };
+            assert!(found.iter().all(wanted) && found.iter().any(|(n, _)| n == "soft"), "{found:?}");
+            assert_eq!(plan_report(&session).placement, None);
+        }
+    }
+    let e = builder(&graph(), &["vulkan", "cpu"]).place_rest(2).build().unwrap_err();
+    assert!(e.to_string().contains("entry 2 of the device table, which has 2"), "{e}");
     // With everything placed there is nothing to choose.
     let mut session = builder(&graph(), &["vulkan", "cpu"]);
     for (name, d) in [("product", 1), ("soft", 0), ("sum", 1), ("scaled", 0)] {
@@ -193,6 +207,51 @@ fn a_choice_is_kept_on_disk() {
     assert!(!placement(&run(&g, &x).1).cached);
     // The device's speeds are not measured again.
     assert_eq!(placement(&run(&g, &x).1).devices, b.devices);
+}
+
+#[test]
+fn runs_are_measured_as_the_caller_makes_them() {
+    // A row of many: copying all of them in takes many times as long as the run.
+    const ROWS: usize = 2 << 20;
+    let gather = (ops::find("", "Gather").unwrap().read)(&mut AttrReader::new(&AttrMap::new(), 2, 1), 17);
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [ROWS.into(), 2.into()]);
+    let at = g.constant("at", Tensor::from_i64s(&[3]));
+    let y = g.op(gather.unwrap(), &[x, at]);
+    g.output("y", y);
+    let graph = g.build().unwrap();
+    let cache = PlacementCache::in_memory();
+    let session = || builder(&graph, &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache)).build().unwrap();
+    let info = TensorInfo::new(DType::F32, Shape::new([ROWS, 2]).unwrap());
+    let memory = || crate::session::stage::owned(&info).unwrap().0;
+    let value = Tensor::new([ROWS, 2], &vec![1.5f32; 2 * ROWS]).unwrap();
+    let placement = |binding: &crate::Binding<'_>| binding.plan().report.placement.clone().unwrap();
+    let mut by_value = session();
+    by_value.set_input("x", &value).unwrap();
+    by_value.run().unwrap();
+    let copied = placement(by_value.binding().unwrap());
+    assert_eq!((copied.copied_in, copied.copied_out, copied.cached), (true, true, false));
+    // What is bound is another question, in one session too.
+    let bind = |session: &Session, input: Memory<'static>, output: Option<Memory<'static>>| {
+        let builder = session.bind().input("x", input);
+        let builder = output.into_iter().fold(builder, |b, memory| b.output("y", memory));
+        let mut binding = builder.build().unwrap();
+        binding.run().unwrap();
+        assert_eq!(binding.get_output("y").unwrap().info().elements(), 2);
+        let planned = session.bind().input("x", Memory::region(&memory())).plan().unwrap().report.placement;
+        (placement(&binding), planned.unwrap())
+    };
+    let (bound, planned) = bind(&by_value, Memory::region(&memory()), Some(Memory::region(&memory())));
+    assert_eq!((bound.copied_in, bound.copied_out, bound.cached), (false, false, false));
+    assert_eq!((planned.copied_in, planned.copied_out), (false, true));
+    let best =
+        |report: &PlacementReport| report.candidates.iter().filter_map(|c| c.measured_ns).min().unwrap();
+    assert!(best(&copied) > 2 * best(&bound), "{copied:?} {bound:?}");
+    // Each is kept for itself.
+    let (mixed, _) = bind(&session(), Memory::value(value.clone()), Some(Memory::region(&memory())));
+    assert_eq!((mixed.copied_in, mixed.copied_out, mixed.cached), (true, false, false));
+    let (again, _) = bind(&session(), Memory::region(&memory()), Some(Memory::region(&memory())));
+    assert_eq!((again.copied_in, again.copied_out, again.cached), (false, false, true));
 }
 
 #[test]

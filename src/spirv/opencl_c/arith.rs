@@ -77,7 +77,9 @@ impl Body<'_, '_> {
     pub(super) fn cast(&self, value: String, from: Num, to: Num) -> String {
         match from == to {
             true => value,
-            false if to.n == 1 && from.is_int() && to.is_int() => format!("(({}){value})", to.c(self.t.fp16)),
+            false if (from.n, to.n) == (1, 1) && from.is_int() && to.is_int() => {
+                format!("(({}){value})", to.c(self.t.fp16))
+            }
             false => format!("as_{}({value})", to.c(self.t.fp16)),
         }
     }

@@ -7,7 +7,7 @@ use super::OpenClError;
 use super::function::Body;
 use super::helpers::Helper;
 use super::module::unsupported;
-use super::types::Num;
+use super::types::{Num, Type};
 use crate::spirv::parse::Inst;
 use crate::spirv::types::ScalarType;
 
@@ -27,8 +27,57 @@ impl Body<'_, '_> {
             _ => None,
         };
         let op = op.ok_or_else(|| unsupported(inst, "an unknown extended instruction"))?;
+        if let GlslStd450Op::Modf
+        | GlslStd450Op::ModfStruct
+        | GlslStd450Op::Frexp
+        | GlslStd450Op::FrexpStruct = op
+        {
+            return self.two_results(inst, op);
+        }
         let value = self.function_of(inst, op)?;
         self.set(inst, &value)
+    }
+
+    /// A fraction, and a whole part or exponent behind a pointer or in a structure of both.
+    fn two_results(&mut self, inst: &Inst, op: GlslStd450Op) -> Result<(), OpenClError> {
+        let (value, num) = self.typed(inst, FIRST)?;
+        let name = match op {
+            GlslStd450Op::Modf | GlslStd450Op::ModfStruct => "modf",
+            _ => "frexp",
+        };
+        let pointer = match op {
+            GlslStd450Op::Modf | GlslStd450Op::Frexp => Some(self.pointer(inst, inst.id(FIRST + 1)?)?),
+            _ => None,
+        };
+        let second = match &pointer {
+            Some(pointer) => pointer.to(),
+            None => match inst.inst.result_type.map(|ty| self.t.types.get(ty)) {
+                Some(Type::Struct(members)) => members.get(1).copied(),
+                _ => None,
+            },
+        };
+        let no_type = || unsupported(inst, format!("{op:?} of this type"));
+        let second = second.ok_or_else(no_type)?;
+        let second_num = self.t.types.num(second).ok_or_else(no_type)?;
+        let wanted = if name == "modf" { num } else { num.with(ScalarType::I32) };
+        let exponent = name == "frexp" && second_num.unsigned() == wanted.unsigned();
+        if num.is_half() || !num.is_float() || !(second_num == wanted || exponent) {
+            return Err(no_type());
+        }
+        // Where the function writes what is signed in OpenCL C.
+        let cast = match second_num == wanted {
+            true => String::new(),
+            false => format!("({}*)", wanted.c(self.t.fp16)),
+        };
+        let Some(pointer) = pointer else {
+            let id = self.open(inst)?;
+            return self.line(&format!("v{id}.m0 = {name}({value}, {cast}&v{id}.m1);"));
+        };
+        let part = format!("e{}", inst.inst.result_id.unwrap_or(0));
+        let call = format!("{name}({value}, {cast}&{part})");
+        self.declare(inst, second, &part)?;
+        self.set(inst, &call)?;
+        self.store(inst, &pointer, &part, &mut 0)
     }
 
     fn function_of(&mut self, inst: &Inst, op: GlslStd450Op) -> Result<String, OpenClError> {
@@ -82,6 +131,7 @@ impl Body<'_, '_> {
             GlslStd450Op::Length | GlslStd450Op::Distance | GlslStd450Op::Normalize | GlslStd450Op::Cross => {
                 self.geometry(inst, op)
             }
+            GlslStd450Op::FaceForward | GlslStd450Op::Reflect | GlslStd450Op::Refract => self.bent(inst, op),
             _ => self.pack(inst, op),
         }
     }
@@ -136,6 +186,43 @@ impl Body<'_, '_> {
             return Err(unsupported(inst, format!("`{name}` of half precision")));
         }
         self.floats(inst, FIRST, &|v| format!("{name}({})", v.join(", ")), count)
+    }
+
+    /// A vector turned at a surface, by the formulas of the extended instruction set.
+    fn bent(&mut self, inst: &Inst, op: GlslStd450Op) -> Result<String, OpenClError> {
+        let result = self.result(inst)?;
+        if result.is_half() {
+            return Err(unsupported(inst, format!("{op:?} of half precision")));
+        }
+        let zero = self.t.lanes(result, &vec![0; result.n as usize]);
+        let (one, two) = match result.scalar {
+            ScalarType::F64 => ("1.0", "2.0"),
+            _ => ("1.0f", "2.0f"),
+        };
+        match op {
+            GlslStd450Op::FaceForward => self.floats(
+                inst,
+                FIRST,
+                &|v| format!("(dot({2}, {1}) < 0 ? {0} : -{0})", v[0], v[1], v[2]),
+                3,
+            ),
+            GlslStd450Op::Reflect => {
+                self.floats(inst, FIRST, &|v| format!("({0} - {two} * dot({1}, {0}) * {1})", v[0], v[1]), 2)
+            }
+            _ => {
+                let (eta, num) = self.typed(inst, FIRST + 2)?;
+                if num != result.lane() {
+                    return Err(unsupported(inst, "Refract with a ratio of another type"));
+                }
+                let text = |v: &[String]| {
+                    let cosine = format!("dot({}, {})", v[1], v[0]);
+                    let k = format!("({one} - {eta} * {eta} * ({one} - {cosine} * {cosine}))");
+                    let bent = format!("({eta} * {} - ({eta} * {cosine} + sqrt({k})) * {})", v[0], v[1]);
+                    format!("({k} < 0 ? {zero} : {bent})")
+                };
+                self.floats(inst, FIRST, &text, 2)
+            }
+        }
     }
 
     fn pack(&mut self, inst: &Inst, op: GlslStd450Op) -> Result<String, OpenClError> {

@@ -429,7 +429,7 @@ impl Body<'_, '_> {
         if unsigned == num { value } else { format!("as_{}({value})", num.c(self.t.fp16)) }
     }
 
-    fn store(
+    pub(super) fn store(
         &mut self,
         inst: &Inst,
         pointer: &Pointer,

@@ -277,7 +277,7 @@ fn what_has_no_translation_is_named() {
     let what = unsupported(translate(&words, &ALL).unwrap_err());
     assert!(what.contains("a device without images"), "{what}");
     let words = compile(Y, "mat2 m = mat2(float(y[0])); y[0] = uint(m[0][1]);");
-    assert!(unsupported(translate(&words, &ALL).unwrap_err()).contains("this type"));
+    assert!(unsupported(translate(&words, &ALL).unwrap_err()).contains("OpType"));
     let size =
         "layout(local_size_x_id = 0) in;\nlayout(set = 0, binding = 0, std430) buffer Y { uint y[]; };";
     let words = compile(size, "y[0] = 1u;");

@@ -161,8 +161,8 @@ pub(super) enum Type {
     },
     /// An image or a buffer of texels, with or without a sampler.
     Image(ImageType),
-    /// What has no counterpart.
-    Other,
+    /// What has no counterpart: the instruction that makes it.
+    Other(Op),
 }
 
 /// The types of a module by id.
@@ -200,12 +200,12 @@ impl Types {
         Ok(match inst.op() {
             Op::TypeVoid => Type::Void,
             Op::TypeBool | Op::TypeInt | Op::TypeFloat => match index.scalar(inst) {
-                Ok(ScalarType::Bf16) | Err(_) => Type::Other,
+                Ok(ScalarType::Bf16) | Err(_) => Type::Other(inst.op()),
                 Ok(scalar) => Type::Num(Num::new(scalar, 1), None),
             },
             Op::TypeVector => match (self.get(inst.id(0)?), inst.literal(1)?) {
                 (Type::Num(num, None), n @ 2..=4) => Type::Num(Num::new(num.scalar, n), Some(inst.id(0)?)),
-                _ => Type::Other,
+                _ => Type::Other(inst.op()),
             },
             Op::TypeArray => {
                 let len = constants.index(inst.id(1)?).and_then(|len| u32::try_from(len).ok());
@@ -221,7 +221,7 @@ impl Types {
             Op::TypePointer => Type::Pointer { class: inst.storage_class(0)?, to: inst.id(1)? },
             Op::TypeImage => self.image(index, inst),
             Op::TypeSampledImage => self.get(inst.id(0)?).clone(),
-            _ => Type::Other,
+            op => Type::Other(op),
         })
     }
 
@@ -249,11 +249,11 @@ impl Types {
                 value: num.components(4),
             })
         };
-        read().map_or(Type::Other, Type::Image)
+        read().map_or(Type::Other(inst.op()), Type::Image)
     }
 
     pub(super) fn get(&self, id: u32) -> &Type {
-        self.types.get(&id).unwrap_or(&Type::Other)
+        self.types.get(&id).unwrap_or(&Type::Other(Op::Nop))
     }
 
     /// A scalar or vector type.
@@ -313,6 +313,7 @@ impl Types {
                 }
                 (size.next_multiple_of(align), align)
             }
+            Type::Other(op) => return Err(unsupported(user, format!("a value or variable of Op{op:?}"))),
             _ => return Err(unsupported(user, "a value or variable of this type")),
         };
         if layout.0 > MAX_BYTES {

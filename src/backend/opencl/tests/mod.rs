@@ -6,6 +6,7 @@ mod driver;
 mod images;
 mod imports;
 mod kernels;
+mod mapping;
 mod queues;
 
 use std::sync::Arc;

@@ -83,6 +83,34 @@ fn texel_views_read_what_plain_buffers_read() {
 }
 
 #[test]
+fn a_buffer_does_not_collect_the_views_of_recordings_that_are_gone() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let x: Vec<f32> = (0..64 << 10).map(|at| at as f32).collect();
+    let (input, y) = (fixture.upload(&x), fixture.buffer(256, Placement::Readback));
+    let kernel = fixture.kernel(id::AXPB_F32X4T);
+    let grain = fixture.context().info().limits.texel_alignment.max(16);
+    let of = |from: u64| axpb(kernel, part(input, from * grain, 256), all(&fixture, y), 16, 2.0, 0.25);
+    let kept = queue.prepare(&recording(vec![of(3), to_host()])).unwrap();
+    let mut most = 0;
+    for from in 0..500 {
+        fixture.run(&queue, &recording(vec![of(from), to_host()]));
+        let prepared = queue.prepare(&recording(vec![of(from + 500), to_host()])).unwrap();
+        let point = queue.submit_prepared(prepared).unwrap();
+        queue.release_prepared(prepared);
+        queue.wait(point, None).unwrap();
+        most = most.max(fixture.views(input));
+    }
+    assert!((2..=100).contains(&most), "{most} views");
+    // One in use stays what it was.
+    let point = queue.submit_prepared(kept).unwrap();
+    queue.wait(point, None).unwrap();
+    let first = (3 * grain / 4) as usize;
+    let expected: Vec<f32> = x[first..first + 64].iter().map(|x| x * 2.0 + 0.25).collect();
+    assert_eq!(fixture.download::<f32>(y), expected);
+}
+
+#[test]
 fn an_empty_argument_is_bound_to_nothing_in_particular() {
     let fixture = Fixture::new();
     let queue = fixture.queue();

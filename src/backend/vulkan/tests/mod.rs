@@ -52,6 +52,11 @@ impl Fixture {
         self.context().create_buffer(&BufferDesc { bytes, placement, label: "test" }).unwrap()
     }
 
+    /// How many views and images of a buffer there are.
+    fn views(&self, buffer: BufferId) -> usize {
+        super::read(&self.context().shared.buffers).get(buffer).unwrap().objects()
+    }
+
     /// A mapped buffer of these elements, flushed.
     fn upload<T: bytemuck::Pod>(&self, data: &[T]) -> BufferId {
         let bytes: &[u8] = bytemuck::cast_slice(data);
