@@ -168,6 +168,6 @@ fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
         assert_eq!(apart.1 - shared.1, apart.2, "{device}: {apart:?} {shared:?}");
         // PoCL's memory is of the process's heap, which keeps pages that were given back.
         let told = device != "opencl";
-        assert!(!told || apart.0 >= shared.0 + apart.2 / 2, "{device}: {apart:?} {shared:?}");
+        assert!(!told || apart.0 >= shared.0 + apart.2 / 4, "{device}: {apart:?} {shared:?}");
     }
 }

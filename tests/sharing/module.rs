@@ -293,6 +293,10 @@ fn one_buffer_as_input_and_output_is_ordered_or_refused() {
             }
             Err(e) => panic!("{device}: {e}"),
         }
+        // What is copied in and out overlaps nothing.
+        if context.info().import.is_none() {
+            continue;
+        }
         // The first output is written before the input is read again.
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, [128.into(), 256.into()]);
@@ -390,22 +394,23 @@ fn device_buffers_are_set_without_a_copy() {
     use onepool::backend::{BufferDesc, Placement};
     for device in devices() {
         let context = open(device);
-        let bytes = 4 * N as u64 + 256;
+        let at = context.info().limits.argument_alignment.max(256);
+        let bytes = 4 * N as u64 + at;
         let desc = BufferDesc { bytes, placement: Placement::Shared, label: "caller's" };
         let (x, y) = (context.create_buffer(&desc).unwrap(), context.create_buffer(&desc).unwrap());
         let values = numbers(N, 8);
         let host = context.host_ptr_from_device(&x).unwrap();
         assert_eq!(context.device_ptr_from_host(host).unwrap().buffer, x.range().buffer);
-        x.map_write().unwrap()[256..].copy_from_slice(bytemuck::cast_slice(&values));
+        x.map_write().unwrap()[at as usize..].copy_from_slice(bytemuck::cast_slice(&values));
         let mut m = module(abs(N), &context);
-        let at = |b| ExternalTensor::in_buffer(b, DType::F32, shape(&[N])).byte_offset(256);
-        m.set_input_zero_copy("x", &at(&x)).unwrap();
-        m.set_output_zero_copy("y", &at(&y)).unwrap();
+        let part = |b| ExternalTensor::in_buffer(b, DType::F32, shape(&[N])).byte_offset(at);
+        m.set_input_zero_copy("x", &part(&x)).unwrap();
+        m.set_output_zero_copy("y", &part(&y)).unwrap();
         m.run().unwrap();
         assert!(m.verdicts().all(|v| v.path == Path::Direct), "{device}");
         assert_eq!(m.get_output(0).unwrap().as_slice::<f32>().unwrap(), absolute(&values), "{device}");
         assert_eq!(m.get_input(0).unwrap().as_slice::<f32>().unwrap(), values, "{device}");
-        assert!(m.set_input_zero_copy("x", &at(&x).byte_offset(512)).is_err());
+        assert!(m.set_input_zero_copy("x", &part(&x).byte_offset(2 * at)).is_err());
         check_messages(&context);
     }
 }

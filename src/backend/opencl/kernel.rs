@@ -76,6 +76,10 @@ impl Kernel {
         let source = desc.source;
         let refuse = |log: String| DeviceError::Program { kernel: source.name().to_owned(), log };
         let code = match source.opencl_c() {
+            // There are drivers that crash when they list the kernels of a program without any (NVIDIA's 580).
+            Some(text) if !text.contains("kernel") => {
+                return Err(refuse("its OpenCL C has no kernel".to_owned()));
+            }
             Some(text) => own(text, desc.spec),
             None => translated(device, desc)?,
         };

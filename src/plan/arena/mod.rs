@@ -62,7 +62,7 @@ const CHEAP: u64 = 1 << 20;
 /// Pisarchyk and Lee). Then the best one is improved for a bounded time, by moving what lies on top and what is in its way.
 ///
 /// An order takes time for every two requests that live at the same time. Where those are too many, one pass over the
-/// steps decides instead ([`sweep`]), in n log n.
+/// steps decides instead, in n log n.
 pub fn pack(requests: &[Request]) -> Packing {
     let lower_bound = lower_bound(requests);
     let packing = |placed: Placed| Packing { offsets: placed.offsets, peak: placed.peak, lower_bound };
