@@ -18,9 +18,9 @@ use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
-use crate::memory::range::ByteRange;
+use crate::memory::range::{ByteRange, RangeMap};
 use crate::plan::{Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
-use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
+use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
 /// submission for each segment of the plan (one, on one device), as soon as those it waits for are over.
@@ -155,23 +155,21 @@ impl<'e> Binding<'e> {
     pub(super) fn prepare(&self) -> Result<Arc<[Leg]>, Error> {
         let plan = self.ordered_plan()?;
         let host = self.host_ranges(&plan);
-        // What the host is shown, by which device, and by which of its segments last: that is over after those before.
-        let mut shown: Vec<(BufferRange, u32, usize)> = Vec::new();
+        // By device and buffer the segment that shows bytes to the host last: it is over after those before it.
+        let mut shown: BTreeMap<(u32, BufferId), RangeMap<u32>> = BTreeMap::new();
         let leg = |(s, segment): (usize, &Segment)| {
             let (device, mut waits) = (segment.device, segment.waits.clone());
             let work = if segment.by_session {
                 LegWork::Moves(self.moves(segment)?)
             } else {
                 let recording = self.record(&plan, s, &host[s], None)?;
+                let bytes = |r: &BufferRange| ByteRange::new(r.offset, r.offset.saturating_add(r.bytes));
                 // A flush of bytes that the device wrote itself would give it back what the host had before.
-                let rewritten = |range: &BufferRange| recording.flush.iter().any(|f| overlap(range, f));
-                let own = shown.iter().filter(|(range, d, _)| *d == device && rewritten(range));
-                waits.extend(own.map(|(_, _, before)| *before as u32).max());
+                let own =
+                    recording.flush.iter().filter_map(|r| Some((shown.get(&(device, r.buffer))?, bytes(r))));
+                waits.extend(own.flat_map(|(of, bytes)| of.overlapping(bytes).map(|(_, last)| *last)).max());
                 for range in &recording.invalidate {
-                    match shown.iter_mut().find(|(r, d, _)| r == range && *d == device) {
-                        Some((_, _, last)) => *last = s,
-                        None => shown.push((*range, device, s)),
-                    }
+                    shown.entry((device, range.buffer)).or_default().set(bytes(range), s as u32);
                 }
                 LegWork::Commands(self.device(segment.device).queue.prepare(recording)?)
             };
@@ -738,10 +736,4 @@ fn through_images(mut args: Vec<Arg>, images: &[(u32, ImageView)]) -> Vec<Arg> {
         }
     }
     args
-}
-
-/// Whether two ranges share bytes of one buffer.
-fn overlap(a: &BufferRange, b: &BufferRange) -> bool {
-    let ends = [a, b].map(|r| r.offset.saturating_add(r.bytes));
-    a.buffer == b.buffer && a.offset < ends[1] && b.offset < ends[0]
 }
