@@ -73,6 +73,33 @@ pub(super) struct Cut {
     count: Option<usize>,
 }
 
+impl Sequence {
+    /// The tensors that it is made of.
+    pub(super) fn tensors(&self) -> Vec<TensorId> {
+        match self {
+            Sequence::List(list) => list.items.iter().chain(&list.positions).copied().collect(),
+            Sequence::Cut(cut) => [Some(cut.data), cut.split].into_iter().flatten().collect(),
+        }
+    }
+
+    /// The same made of other tensors: `ids` in the order of [`Sequence::tensors`].
+    pub(super) fn of(&self, ids: &[Option<TensorId>]) -> Sequence {
+        let mut ids = ids.iter().copied();
+        let mut next = |own: TensorId| ids.next().flatten().unwrap_or(own);
+        let mut sequence = self.clone();
+        match &mut sequence {
+            Sequence::List(list) => {
+                list.items.iter_mut().chain(&mut list.positions).for_each(|id| *id = next(*id));
+            }
+            Sequence::Cut(cut) => {
+                cut.data = next(cut.data);
+                cut.split = cut.split.map(&mut next);
+            }
+        }
+        sequence
+    }
+}
+
 impl List {
     /// Where a known position of a list with `more` places behind its elements is.
     fn place(&self, at: i64, more: usize) -> Result<usize, Failure> {

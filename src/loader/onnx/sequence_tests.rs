@@ -178,12 +178,54 @@ fn sequences_where_there_can_be_none_are_unsupported() {
     fails(vec![node("SequenceAt", &["x", "one"], &["r"])], &["r"], "comes out of control flow");
     let construct = node("SequenceConstruct", &["s"], &["t"]);
     fails(vec![list(), construct], &["t"], "a sequence as input 0 of SequenceConstruct");
-    let body = |name: &str| {
-        let at = node("SequenceAt", &["s", "one"], &["z"]);
+}
+
+#[test]
+fn graphs_inside_read_lists_of_graphs_around() {
+    let branch = |name: &str, position: &str| {
+        let at = node("SequenceAt", &["s", position], &["z"]);
         graph_attr(name, GraphProto { input: Vec::new(), ..graph(&[], vec![at], &["z"]) })
     };
-    let choice = with(node("If", &["p"], &["r"]), [body("then_branch"), body("else_branch")]);
-    fails(vec![list(), choice], &["r"], "\"s\", a sequence, in a sub-graph");
+    let chosen = with(node("Cast", &["q"], &["yes"]), [int_attr("to", data_type::BOOL.into())]);
+    let branches = [branch("then_branch", "one"), branch("else_branch", "p")];
+    let choice = with(node("If", &["yes"], &["r"]), branches);
+    let mut s = session(load(vec![list(), chosen, choice], &["r"]).unwrap());
+    let mut first = |p, q| run(&mut s, p, q).map(|r| r[0].as_slice::<f32>().unwrap()[0]);
+    assert_eq!((first(0, 1).unwrap(), first(0, 0).unwrap(), first(-1, 0).unwrap()), (3.0, 1.0, 3.0));
+    assert!(first(2, 0).is_err());
+
+    // In every iteration an element of a list, one of what was cut up, and the numbers of both.
+    let mut body = graph(
+        &["i", "c", "sum"],
+        vec![
+            node("SequenceAt", &["s", "i"], &["own"]),
+            node("SequenceAt", &["pieces", "i"], &["piece"]),
+            node("SequenceLength", &["s"], &["m"]),
+            node("SequenceLength", &["pieces"], &["n"]),
+            node("Mul", &["m", "n"], &["mn"]),
+            with(node("Cast", &["mn"], &["f"]), [int_attr("to", data_type::FLOAT.into())]),
+            node("Mul", &["own", "f"], &["own_f"]),
+            node("Add", &["own_f", "piece"], &["both"]),
+            node("Add", &["sum", "both"], &["sum2"]),
+            node("Identity", &["c"], &["c2"]),
+        ],
+        &["c2", "sum2"],
+    );
+    body.input.iter_mut().for_each(|i| i.r#type = None);
+    let repeated = with(node("Loop", &["p", "", "x"], &["r"]), [graph_attr("body", body)]);
+    let nodes = vec![
+        node("SequenceInsert", &["s0", "y", "q"], &["s"]),
+        node("SequenceConstruct", &["x", "x"], &["s0"]),
+        node("SplitToSequence", &["y"], &["pieces"]),
+        repeated,
+    ];
+    let order = [1, 0, 2, 3].map(|i: usize| nodes[i].clone()).to_vec();
+    let mut s = session(load(order, &["r"]).unwrap());
+    // x y x: [1, 2] + ([1, 2] * 6 + 3) + ([3, 4] * 6 + 4).
+    assert_eq!(run(&mut s, 2, 1).unwrap()[0].as_slice::<f32>().unwrap(), [32.0, 45.0]);
+    assert_eq!(run(&mut s, 0, 1).unwrap()[0].as_slice::<f32>().unwrap(), [1.0, 2.0]);
+    // y has two pieces.
+    assert!(run(&mut s, 3, 1).is_err());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! com.microsoft's GroupQueryAttention: causal attention that rotates queries and keys and keeps a cache whose
+//! com.microsoft's GroupQueryAttention: attention that rotates queries and keys and keeps a cache whose
 //! sequences have lengths of their own.
 
 use std::any::Any;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::attention_op::mask_steps;
 use super::device::{Places, lower_scaled};
 use super::rotary::{Positions, Rotation};
-use super::scaled::{Attended, MaskData, Scaled, Steps, check_sizes};
+use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -28,11 +28,14 @@ const LAST: usize = 5;
 const TOTAL: usize = 6;
 const COS: usize = 7;
 const SIN: usize = 8;
+const IDS: usize = 9;
 const ADDED: usize = 10;
+const SINKS: usize = 11;
 
 /// Inputs: query, key, value (or all three in the first), past keys and values, the number of valid keys of
-/// each sequence less one, the largest number of them, cosines, sines, positions and an attention bias;
-/// outputs: the result and the present keys and values.
+/// each sequence less one, the largest number of them, cosines, sines, positions, an attention bias and a sink for
+/// each head of queries: a score that takes part in the softmax and has no value. Outputs: the result and the
+/// present keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupQueryAttention {
     /// Heads of queries.
@@ -47,16 +50,14 @@ pub struct GroupQueryAttention {
     pub window: Option<usize>,
     /// Whether queries and keys are rotated, and whether pairs are neighbours.
     pub rotary: Option<bool>,
+    /// Whether a query sees no key behind its own position.
+    pub causal: bool,
+    /// Whether zero takes part in the softmax, where no sinks are given.
+    pub smooth: bool,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    for (name, plain) in [
-        ("smooth_softmax", 0),
-        ("sliding_window_cache", 0),
-        ("qk_output", 0),
-        ("kv_cache_bit_width", 0),
-        ("causal", 1),
-    ] {
+    for (name, plain) in [("sliding_window_cache", 0), ("qk_output", 0), ("kv_cache_bit_width", 0)] {
         if attrs.int(name, plain)? != plain {
             return Err(OpError::unsupported(format!("GroupQueryAttention with {name}")));
         }
@@ -68,13 +69,20 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     }
     attrs.float_opt("qk_norm_epsilon")?;
     let interleaved = attrs.flag("rotary_interleaved", false)?;
+    let window = usize::try_from(attrs.int("local_window_size", -1)?).ok();
+    let causal = attrs.flag("causal", true)?;
+    if !causal && window.is_some() {
+        return Err(OpError::unsupported("GroupQueryAttention with a window that is not causal"));
+    }
     Ok(Arc::new(GroupQueryAttention {
         heads: count(attrs, "num_heads", 1)?,
         kv_heads: count(attrs, "kv_num_heads", 1)?,
         scale: attrs.float_opt("scale")?.filter(|s| *s != 0.0),
         softcap: attrs.float("softcap", 0.0)?.max(0.0),
-        window: usize::try_from(attrs.int("local_window_size", -1)?).ok(),
+        window,
         rotary: attrs.flag("do_rotary", false)?.then_some(interleaved),
+        causal,
+        smooth: attrs.int("smooth_softmax", -1)? > 0,
     }))
 }
 
@@ -86,7 +94,10 @@ struct Resolved {
     /// Queries rotated, keys rotated into the cache, values copied into it.
     moves: [Rotation; 3],
     past_len: usize,
-    sizes: [usize; 11],
+    sizes: [usize; 12],
+    /// Keys rotated by given positions, before they are copied into the cache.
+    turned: Option<Rotation>,
+    smooth: bool,
 }
 
 impl GroupQueryAttention {
@@ -141,6 +152,10 @@ impl GroupQueryAttention {
         let positions = if prompt { Positions::Place } else { Positions::Last };
         let mut rotated = 0;
         let mut rows = 1;
+        let given = cx.has(IDS) && self.rotary.is_some();
+        if given && cx.shape(IDS)?.elements() != batch * q_len {
+            return Err(cx.shape_error(IDS, format!("[{batch}, {q_len}]")));
+        }
         if self.rotary.is_some() {
             let &[n, pairs] = cx.shape(COS)?.dims() else {
                 return Err(cx.shape_error(COS, "two dimensions"));
@@ -164,13 +179,21 @@ impl GroupQueryAttention {
             append: true,
             y_rows: kv_len,
         };
-        let query = Rotation {
-            y: Steps::rows_first(h, q_len, size),
+        // Positions that are given tell the angle, but not the place in the cache.
+        let angle = if given { Positions::Each } else { positions };
+        let aside = |heads: usize, first: usize| Rotation {
+            positions: angle,
+            y: Steps::rows_first(heads, q_len, size),
             append: false,
             y_rows: q_len,
-            ..turn(h, 0, rotated)
+            ..turn(heads, first, rotated)
         };
-        let moves = [query, turn(g, h, rotated), turn(g, h + g, 0)];
+        let query = aside(h, 0);
+        let mut moves = [query, turn(g, h, rotated), turn(g, h + g, 0)];
+        let turned = given.then(|| aside(g, h));
+        if let Some(turned) = turned {
+            moves[1] = Rotation { x: turned.y, ..turn(g, h, 0) };
+        }
         let mask = match cx.has(ADDED) {
             true => Some(mask_steps(cx, ADDED, [batch, h, q_len, kv_len])?),
             false => None,
@@ -190,7 +213,7 @@ impl GroupQueryAttention {
             mask,
             scale: self.scale.unwrap_or(1.0 / (size.max(1) as f32).sqrt()),
             softcap: self.softcap,
-            causal: true,
+            causal: self.causal,
             left: self.window.map(|w| w.saturating_sub(1)),
             right: None,
             offset: 0,
@@ -198,13 +221,21 @@ impl GroupQueryAttention {
         };
         let from = if packed { [Q; 3] } else { [Q, K, V] };
         let sizes = std::array::from_fn(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
-        Ok(Resolved { scaled, from, moves, past_len, sizes })
+        if cx.has(SINKS) && sizes[SINKS] != h {
+            return Err(cx.shape_error(SINKS, format!("[{h}]")));
+        }
+        Ok(Resolved { scaled, from, moves, past_len, sizes, turned, smooth: self.smooth })
     }
 }
 
 impl Resolved {
     fn prompt(&self) -> bool {
         self.moves[1].positions == Positions::Place
+    }
+
+    /// Whether the numbers of valid keys bound what is seen: behind a causal prompt's own keys none are.
+    fn bounded(&self) -> bool {
+        !self.prompt() || !self.scaled.causal
     }
 
     /// The copy of past vectors into the cache.
@@ -231,11 +262,14 @@ impl Operator for GroupQueryAttention {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(7..=16, 1..=3)?;
-        if let Some(i) = [9, 11, 12, 13, 14, 15].into_iter().find(|i| cx.has(*i)) {
+        if let Some(i) = (SINKS + 1..16).find(|i| cx.has(*i)) {
             return Err(OpError::unsupported(format!("GroupQueryAttention with input {i}")));
         }
         let dtype = cx.dtype_of(Q, FLOATS_TO_32)?;
-        for i in [K, V, PAST_K, PAST_V, COS, SIN, ADDED].into_iter().filter(|i| cx.has(*i)) {
+        if cx.has(IDS) {
+            cx.expect_dtype(IDS, DType::I64)?;
+        }
+        for i in [K, V, PAST_K, PAST_V, COS, SIN, ADDED, SINKS].into_iter().filter(|i| cx.has(*i)) {
             cx.expect_dtype(i, dtype)?;
         }
         if cx.has(PAST_K) != cx.has(PAST_V) {
@@ -265,9 +299,19 @@ impl Operator for GroupQueryAttention {
         let table = |i: usize| if rotates { Operand::Input(i) } else { Operand::Unused };
         let args = |from, to| [from, table(COS), table(SIN), Operand::Input(LAST), to];
         let mut q = Operand::Input(Q);
+        let mut from = resolved.from.map(Operand::Input);
+        let aside = |turn: &Rotation, from, lower: &mut Lowering<'_>| {
+            let to = lower.scratch(turn.elements() * dtype.bytes());
+            let given = turn.positions == Positions::Each;
+            let (ids, words) = if given { (IDS, 2) } else { (LAST, 1) };
+            let args = [from, table(COS), table(SIN), Operand::Input(ids), to];
+            turn.lower(dtype, words, args, lower).map(|()| to)
+        };
         if rotates {
-            q = lower.scratch(resolved.moves[0].elements() * dtype.bytes());
-            resolved.moves[0].lower(dtype, 1, args(Operand::Input(Q), q), lower)?;
+            q = aside(&resolved.moves[0], q, lower)?;
+        }
+        if let Some(turned) = &resolved.turned {
+            from[K] = aside(turned, from[K], lower)?;
         }
         for (n, past) in [(1, PAST_K), (2, PAST_V)] {
             let to = Operand::Output(n);
@@ -278,10 +322,10 @@ impl Operator for GroupQueryAttention {
             if resolved.past_len > 0 {
                 resolved.past().lower(dtype, 1, args(Operand::Input(past), to), lower)?;
             }
-            resolved.moves[n].lower(dtype, 1, args(Operand::Input(resolved.from[n]), to), lower)?;
+            resolved.moves[n].lower(dtype, 1, args(from[n], to), lower)?;
         }
         let added = cx.has(ADDED);
-        let lens = !resolved.prompt();
+        let lens = resolved.bounded();
         let places = Places {
             dtype,
             q,
@@ -293,6 +337,11 @@ impl Operator for GroupQueryAttention {
             lens_words: u32::from(lens),
             y: Operand::Output(0),
             scores: None,
+            sink: match (cx.has(SINKS), self.smooth) {
+                (true, _) => Sink::Heads(Operand::Input(SINKS)),
+                (false, true) => Sink::Zero,
+                (false, false) => Sink::None,
+            },
         };
         lower_scaled(s, &places, lower)
     }
@@ -321,6 +370,7 @@ impl RealKernel for Resolved {
         let no_table: &[T] = &[];
         let table = |i: usize| Ok(inputs.get_opt(i, self.sizes[i])?.unwrap_or(no_table));
         let tables = [table(COS)?, table(SIN)?];
+        let ids = inputs.raw_opt::<i64>(IDS, self.sizes[IDS])?.unwrap_or(&[]);
         let size = s.batch * s.kv_heads * s.kv_len * s.head;
         for (n, past, cache) in [(1, PAST_K, &mut *keys), (2, PAST_V, &mut *values)] {
             check_len(11 + n, cache.len(), size)?;
@@ -329,18 +379,31 @@ impl RealKernel for Resolved {
                 self.past().fill(past, tables, &[], cache)?;
             }
             let from = self.from[n];
-            self.moves[n].fill(inputs.get(from, self.sizes[from])?, tables, &last, cache)?;
+            let mut new = inputs.get(from, self.sizes[from])?;
+            let mut turned = Vec::new();
+            if let Some(turn) = self.turned.as_ref().filter(|_| n == K) {
+                turned.resize(turn.elements(), T::ZERO);
+                turn.run(new, tables, ids, &mut turned)?;
+                new = &turned;
+            }
+            self.moves[n].fill(new, tables, &last, cache)?;
         }
         let given_q = inputs.get(Q, self.sizes[Q])?;
         let mut rotated = Vec::new();
         if self.moves[0].rotated > 0 {
             rotated.resize(self.moves[0].elements(), T::ZERO);
-            self.moves[0].run(given_q, tables, &last, &mut rotated)?;
+            let at = if self.moves[0].positions == Positions::Each { ids } else { &last };
+            self.moves[0].run(given_q, tables, at, &mut rotated)?;
         }
         let q = if rotated.is_empty() { given_q } else { &rotated };
         let mask = inputs.get_opt(ADDED, self.sizes[ADDED])?.map_or(MaskData::None, MaskData::Add);
-        let lens = (!self.prompt()).then_some(last.as_slice());
+        let lens = self.bounded().then_some(last.as_slice());
+        let sink = match inputs.get_opt(SINKS, self.sizes[SINKS])? {
+            Some(sinks) => Sink::Heads(sinks),
+            None if self.smooth => Sink::Zero,
+            None => Sink::None,
+        };
         check_len(11, y.len(), s.batch * s.q_len * s.q_heads * s.head)?;
-        s.attend(&Attended { q, k: keys, v: values, mask, lens }, y, None)
+        s.attend(&Attended { q, k: keys, v: values, mask, lens, sink }, y, None)
     }
 }
