@@ -56,6 +56,9 @@ const IN_FULL: &[&str] = &[
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 /// The largest `float16`.
 const LARGEST: f32 = 65504.0;
+/// What takes the place of constants beyond it: sums of two, or of one and a score, are still in the range, where
+/// the softmax of nothing but infinities would be no number.
+const BEYOND: f32 = 32752.0;
 /// Constants of at most so many elements are looked at: epsilons and the like.
 const FEW: usize = 16;
 /// Operations for each element of the output from which a node is worth conversions of its inputs.
@@ -66,7 +69,7 @@ const WORTHWHILE: u64 = 16;
 pub struct HalfConstants(Mutex<HashMap<TensorIdentity, (Tensor, Tensor)>>);
 
 impl HalfConstants {
-    /// `t` in `float16`; what is beyond its range becomes its largest number, as a mask of -1e9 means it.
+    /// `t` in `float16`; what is beyond its range becomes [`BEYOND`], as a mask of -1e9 means it.
     fn get(&self, t: &Tensor) -> Option<Tensor> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, half)) = made.get(&t.identity()) {
@@ -75,8 +78,8 @@ impl HalfConstants {
         let source = t.unkept().ok()?;
         let values = source.as_slice::<f32>().ok()?;
         let narrow = |v: &f32| {
-            let v = if v.is_finite() { v.clamp(-LARGEST, LARGEST) } else { *v };
-            half::f16::from_f32(v)
+            let far = v.is_finite() && v.abs() > LARGEST;
+            half::f16::from_f32(if far { BEYOND.copysign(*v) } else { *v })
         };
         let half = Tensor::build_weight(TensorInfo::new(DType::F16, t.shape().clone()), |bytes| {
             let to = bytemuck::try_cast_slice_mut::<u8, half::f16>(bytes)?;
@@ -284,11 +287,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_beyond_the_range_become_its_ends() {
+    fn constants_beyond_the_range_come_into_it() {
         let store = HalfConstants::default();
         let t = Tensor::new([3], &[-1e9f32, 0.5, f32::INFINITY]).unwrap();
         let half = store.get(&t).unwrap();
-        assert_eq!(half.to_f32s().unwrap(), [-65504.0, 0.5, f32::INFINITY]);
+        assert_eq!(half.to_f32s().unwrap(), [-32752.0, 0.5, f32::INFINITY]);
         assert_eq!(store.get(&t).unwrap().identity(), half.identity());
         assert!(store.get(&Tensor::scalar(1i64)).is_none());
     }

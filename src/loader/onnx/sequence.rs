@@ -385,6 +385,9 @@ impl<'m> Importer<'m, '_> {
                 let given = !call.input(1).is_empty();
                 let split = if given { Some(call.tensor(1, making, scope)?) } else { None };
                 let value = split.and_then(|id| making.constants.get(&id));
+                // Exporters write single elements so, and mean `keepdims` although a split is given.
+                let single = |v: &Tensor| v.shape().rank() == 0 && v.to_i64s().is_ok_and(|v| v == [1]);
+                let split = split.filter(|_| !value.is_some_and(single));
                 let count = value.filter(|v| v.shape().rank() == 1).map(|v| v.info().elements());
                 let (axis, keep_dims) = (call.int("axis", 0)?, call.int("keepdims", 1)? != 0);
                 call.define(Sequence::Cut(Cut { data, split, axis, keep_dims, count }), scope)

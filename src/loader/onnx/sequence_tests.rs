@@ -115,6 +115,11 @@ fn what_is_cut_up_is_taken_piece_by_piece() {
     gives(vec![cut(&["x"]), node("SequenceAt", &["s", "last"], &["r"])], &[1], &[2.0]);
     let squeezed = with(cut(&["x"]), [int_attr("keepdims", 0)]);
     gives(vec![squeezed, node("SequenceAt", &["s", "one"], &["r"])], &[], &[2.0]);
+    // Pieces of one element are what is cut without sizes.
+    let squeezed = with(cut(&["x", "one"]), [int_attr("keepdims", 0)]);
+    gives(vec![squeezed.clone(), node("SequenceAt", &["s", "one"], &["r"])], &[], &[2.0]);
+    let attrs = [int_attr("axis", 0), int_attr("new_axis", 1)];
+    gives(vec![squeezed, with(node("ConcatFromSequence", &["s"], &["r"]), attrs)], &[2], &[1.0, 2.0]);
     gives(vec![cut(&["y", "sizes"]), node("SequenceAt", &["s", "one"], &["r"])], &[2], &[3.0, 4.0]);
     let join = with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", 0)]);
     gives(vec![cut(&["y", "sizes"]), join.clone()], &[2], &[3.0, 4.0]);
@@ -292,4 +297,52 @@ fn what_a_loop_appends_is_a_list() {
     // Other uses of a list stay what they are.
     let fails_with = |insert: &[&str]| load(appending(insert), &["m"]).unwrap_err().to_string();
     assert!(fails_with(&["l", "item", "one"]).contains("a sequence, as an input of Loop"));
+}
+
+/// A loop of `p` iterations that appends to a list the sum of its last element and the one in the middle.
+#[test]
+fn a_list_that_a_loop_carries_is_read_in_it() {
+    let body = || {
+        let mut body = graph(
+            &["i", "c", "l"],
+            vec![
+                node("SequenceLength", &["l"], &["n"]),
+                node("Div", &["n", "two"], &["half"]),
+                node("SequenceAt", &["l", "last"], &["a"]),
+                node("SequenceAt", &["l", "half"], &["b"]),
+                node("Add", &["a", "b"], &["item"]),
+                node("SequenceInsert", &["l", "item"], &["l2"]),
+                node("Identity", &["c"], &["c2"]),
+            ],
+            &["c2", "l2"],
+        );
+        body.input.iter_mut().for_each(|i| i.r#type = None);
+        body
+    };
+    let nodes = |body: GraphProto| {
+        vec![
+            list(),
+            node("Add", &["one", "one"], &["two"]),
+            with(node("Loop", &["p", "", "s"], &["r"]), [graph_attr("body", body)]),
+            node("SequenceAt", &["r", "q"], &["taken"]),
+            node("SequenceLength", &["r"], &["length"]),
+        ]
+    };
+    let mut s = session(load(nodes(body()), &["taken", "length"]).unwrap());
+    let mut of = |p, q| {
+        let got = run(&mut s, p, q).unwrap();
+        (got[0].to_f32s().unwrap(), got[1].to_i64s().unwrap()[0])
+    };
+    // x y, then y + y, then that and y.
+    assert_eq!(of(0, -1), (vec![3.0, 4.0], 2));
+    assert_eq!(of(1, -1), (vec![6.0, 8.0], 3));
+    assert_eq!(of(2, 3), (vec![9.0, 12.0], 4));
+    assert_eq!(of(2, 0), (vec![1.0, 2.0], 4));
+    // Elements may be of one shape only, and may go nowhere else.
+    let mut longer = body();
+    longer.node[4] = with(node("Concat", &["a", "b"], &["item"]), [int_attr("axis", 0)]);
+    assert!(run(&mut session(load(nodes(longer), &["length"]).unwrap()), 1, 0).is_err());
+    let mut erased = body();
+    erased.node.push(node("SequenceErase", &["l"], &["l3"]));
+    fails(nodes(erased), &["length"], "a sequence, as an input of Loop");
 }

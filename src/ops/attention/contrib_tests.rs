@@ -6,7 +6,7 @@ use super::group_query::GroupQueryAttention;
 use super::multi_head::MultiHeadAttention;
 use super::{Attention, RotaryEmbedding};
 use crate::graph::Tensor;
-use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor};
+use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
 use crate::ops::{AttrReader, AttrValue, OpError, Operator, find};
 
 fn read(name: &str, list: &[(&str, AttrValue)]) -> Result<Arc<dyn Operator>, OpError> {
@@ -174,6 +174,7 @@ fn sinks_take_part_in_the_softmax() {
             rotary: None,
             causal,
             smooth: false,
+            cache_bits: None,
         };
         let total = (past_len + q_len) as i32;
         let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
@@ -216,6 +217,7 @@ fn given_positions_turn_queries_and_keys() {
             rotary: Some(false),
             causal: true,
             smooth: false,
+            cache_bits: None,
         };
         let total = (past_len + q_len) as i32;
         let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
@@ -235,6 +237,92 @@ fn given_positions_turn_queries_and_keys() {
         let want = run_cpu(&plain, &before, 3).unwrap();
         let tables = [Some(cos.clone()), Some(sin.clone()), Some(ids.clone())];
         same(&op, &[&[Some(q), Some(k)], &rest[..], &tables].concat(), &want);
+    }
+}
+
+/// A cache of codes gives what a cache of the numbers that they stand for does.
+#[test]
+fn caches_may_be_codes() {
+    for (bits, channels, q_len, past_len) in
+        [(8, false, 1, 6), (8, true, 3, 6), (4, true, 1, 5), (4, false, 5, 0), (8, true, 70, 0)]
+    {
+        let op = GroupQueryAttention {
+            heads: 4,
+            kv_heads: 2,
+            scale: None,
+            softcap: 0.0,
+            window: None,
+            rotary: None,
+            causal: true,
+            smooth: true,
+            cache_bits: Some(bits),
+        };
+        let (total, half) = (past_len + q_len, 1i32 << (bits - 1));
+        let whole = |v: f32| (v * half as f32) as i32;
+        let scale: Vec<f32> =
+            (0..if channels { 16 } else { 1 }).map(|i| (1.0 + i as f32 / 16.0) / half as f32).collect();
+        let dims: &[usize] = if channels { &[1, 2, 1, 8] } else { &[1] };
+        let scales = Tensor::new(dims, &scale).unwrap();
+        let stored = |codes: &[i32], rows: usize| match bits {
+            8 => Tensor::new([1, 2, rows, 8], &codes.iter().map(|c| *c as i8).collect::<Vec<_>>()).unwrap(),
+            _ => {
+                let pair = |c: &[i32]| ((c[0] + 8) | ((c[1] + 8) << 4)) as u8;
+                Tensor::new([1, 2, rows, 4], &codes.chunks(2).map(pair).collect::<Vec<_>>()).unwrap()
+            }
+        };
+        // Codes of past keys and values, those of new ones, and what all stand for.
+        let of = |at: usize, rows: usize| if channels { scale[at / 8 / rows * 8 + at % 8] } else { scale[0] };
+        let codes = |seed: u64| -> Vec<i32> { values(16 * past_len, seed).into_iter().map(whole).collect() };
+        let past = [codes(4), codes(5)];
+        let new = [2, 3].map(|seed| tensor(&[1, q_len, 16], seed));
+        let mut caches = Vec::new();
+        let mut wholes = Vec::new();
+        for (past, new) in past.iter().zip(&new) {
+            let (new, mut all, mut numbers) = (new.to_f32s().unwrap(), Vec::new(), Vec::new());
+            for (i, (head, row, d)) in (0..16 * total).map(|i| (i, (i / 8 / total, i / 8 % total, i % 8))) {
+                let scale = of(i, total);
+                let code = match row.checked_sub(past_len) {
+                    None => past[(head * past_len + row) * 8 + d],
+                    Some(r) => {
+                        let q = (new[r * 16 + head * 8 + d] / scale).round_ties_even() as i32;
+                        q.clamp(-half, half - 1)
+                    }
+                };
+                all.push(code);
+                numbers.push(code as f32 * scale);
+            }
+            caches.push(stored(&all, total));
+            wholes.push(Tensor::new([1, 2, total, 8], &numbers).unwrap());
+        }
+        let number = |n: usize| Some(Tensor::new([1], &[n as i32]).unwrap());
+        let q = tensor(&[1, q_len, 32], 1);
+        let before = past.map(|codes| (past_len > 0).then(|| stored(&codes, past_len)));
+        let [k, v] = new.map(Some);
+        let mut inputs = vec![Some(q.clone()), k, v];
+        inputs.extend(before);
+        inputs.extend([number(total - 1), number(total), None, None, None, None, None]);
+        inputs.extend([Some(scales.clone()), Some(scales)]);
+        let got = run_cpu(&op, &inputs, 3).unwrap();
+        assert_eq!((got[1].bytes(), got[2].bytes()), (caches[0].bytes(), caches[1].bytes()));
+        // The same by numbers: everything but the new rows is the past.
+        let plain = GroupQueryAttention { cache_bits: None, ..op };
+        let rows = |t: &Tensor| -> Vec<f32> {
+            let v = t.to_f32s().unwrap();
+            (0..16 * q_len).map(|i| v[(i % 16 / 8 * total + past_len + i / 16) * 8 + i % 8]).collect()
+        };
+        let old = |t: &Tensor| {
+            let v = t.to_f32s().unwrap();
+            let past: Vec<f32> = v.chunks(total * 8).flat_map(|h| h[..past_len * 8].to_vec()).collect();
+            (past_len > 0).then(|| Tensor::new([1, 2, past_len, 8], &past).unwrap())
+        };
+        let [k, v] = [0, 1].map(|n| Some(Tensor::new([1, q_len, 16], &rows(&wholes[n])).unwrap()));
+        let numbers = [Some(q), k, v, old(&wholes[0]), old(&wholes[1]), number(total - 1), number(total)];
+        let want = run_cpu(&plain, &numbers, 3).unwrap();
+        assert_near(&got[0], &wide(&want[0]), 1e-5);
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::Check::new(&op, &inputs).outputs(3).tolerance(2e-5).run();
+        inputs[12] = Some(tensor(&[3], 1));
+        assert!(facts(&op, &inputs, 3).is_err());
     }
 }
 
@@ -282,6 +370,7 @@ fn group_query_attention_rotates_and_appends() {
             rotary,
             causal: true,
             smooth: false,
+            cache_bits: None,
         };
         let total = past_len + q_len;
         let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(w, s)| tensor(&[1, q_len, w], s));
@@ -353,6 +442,7 @@ fn sequences_have_lengths_of_their_own() {
         rotary: None,
         causal: true,
         smooth: false,
+        cache_bits: None,
     };
     let [q, k, v] = [(8, 1), (4, 2), (4, 3)].map(|(w, s)| tensor(&[2, 1, w], s));
     let past = [4, 5].map(|s| tensor(&[2, 1, 7, 4], s));
@@ -388,6 +478,7 @@ fn a_cache_may_be_an_odd_number_of_halves() {
         rotary: None,
         causal: true,
         smooth: false,
+        cache_bits: None,
     };
     let half = |shape: &[usize], seed| {
         Some(tensor_of(shape, &tensor(shape, seed).to_f32s().unwrap(), half::f16::from_f32))
@@ -405,7 +496,7 @@ fn forms_that_are_not_known_are_refused() {
     let heads = [("num_heads", int(4)), ("kv_num_heads", int(2))];
     assert!(read("GroupQueryAttention", &heads).is_ok());
     assert!(read("GroupQueryAttention", &heads[..1]).is_err());
-    for (name, value) in [("qk_output", 1), ("kv_cache_bit_width", 8), ("sliding_window_cache", 1)] {
+    for (name, value) in [("qk_output", 1), ("sliding_window_cache", 1)] {
         let list = [&heads[..], &[(name, int(value))]].concat();
         assert!(matches!(read("GroupQueryAttention", &list), Err(OpError::Unsupported { .. })));
     }

@@ -1,6 +1,7 @@
 //! Attention and what comes with it: positions, caches, gates, linear attention.
 
 mod attention_op;
+mod cache;
 mod causal_conv;
 #[cfg(test)]
 mod contrib_tests;
