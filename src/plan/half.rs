@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::flow::{Flow, FlowNode, Value, ValueId};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorIdentity, TensorInfo};
+use crate::ops::pointwise::cast::{cast_within, within};
 use crate::ops::{Fact, OpCx, Operator, cast};
 
 /// What a `float32` model computes in.
@@ -54,11 +55,6 @@ const IN_FULL: &[&str] = &[
 
 /// The smallest number with all bits of `float16`'s mantissa.
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
-/// The largest `float16`.
-const LARGEST: f32 = 65504.0;
-/// What takes the place of constants beyond it: sums of two, or of one and a score, are still in the range, where
-/// the softmax of nothing but infinities would be no number.
-const BEYOND: f32 = 32752.0;
 /// Constants of at most so many elements are looked at: epsilons and the like.
 const FEW: usize = 16;
 /// Operations for each element of the output from which a node is worth conversions of its inputs.
@@ -69,7 +65,7 @@ const WORTHWHILE: u64 = 16;
 pub struct HalfConstants(Mutex<HashMap<TensorIdentity, (Tensor, Tensor)>>);
 
 impl HalfConstants {
-    /// `t` in `float16`; what is beyond its range becomes [`BEYOND`], as a mask of -1e9 means it.
+    /// `t` in `float16`; what is beyond its range becomes a number inside, as a mask of -1e9 means it.
     fn get(&self, t: &Tensor) -> Option<Tensor> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, half)) = made.get(&t.identity()) {
@@ -77,10 +73,7 @@ impl HalfConstants {
         }
         let source = t.unkept().ok()?;
         let values = source.as_slice::<f32>().ok()?;
-        let narrow = |v: &f32| {
-            let far = v.is_finite() && v.abs() > LARGEST;
-            half::f16::from_f32(if far { BEYOND.copysign(*v) } else { *v })
-        };
+        let narrow = |v: &f32| half::f16::from_f32(within(*v));
         let half = Tensor::build_weight(TensorInfo::new(DType::F16, t.shape().clone()), |bytes| {
             let to = bytemuck::try_cast_slice_mut::<u8, half::f16>(bytes)?;
             to.iter_mut().zip(values).for_each(|(to, v)| *to = narrow(v));
@@ -276,7 +269,8 @@ impl Halves<'_> {
 
     fn convert(&mut self, from: ValueId, to: ValueId, dtype: DType, device: Option<u32>) {
         let name = format!("{}:{dtype}", self.flow.values[from].name);
-        let (op, control_deps): (Arc<dyn Operator>, _) = (cast(dtype), Vec::new());
+        let conversion = if dtype == DType::F16 { cast_within() } else { cast(dtype) };
+        let (op, control_deps): (Arc<dyn Operator>, _) = (conversion, Vec::new());
         let (inputs, outputs) = (vec![Some(from)], vec![to]);
         self.nodes.push(FlowNode { name, op, inputs, outputs, device, control_deps });
     }

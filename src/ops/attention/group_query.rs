@@ -63,7 +63,7 @@ pub struct GroupQueryAttention {
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    for (name, plain) in [("sliding_window_cache", 0), ("qk_output", 0), ("kv_cache_bit_width", 0)] {
+    for (name, plain) in [("sliding_window_cache", 0), ("qk_output", 0)] {
         if attrs.int(name, plain)? != plain {
             return Err(OpError::unsupported(format!("GroupQueryAttention with {name}")));
         }
