@@ -11,6 +11,7 @@ use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::ops::linalg::MatMul;
 use onepool::ops::{self, Operator, UnaryOp};
+use onepool::plan::Precision;
 use onepool::registry::Registry;
 use onepool::session::{ParamStore, SessionBuilder, SessionError, SharedArena};
 use onepool::{DType, Error, Graph, GraphBuilder, Session, Tensor, TensorInfo};
@@ -146,6 +147,38 @@ fn batches(device: &str, shared: bool) -> (u64, u64, u64) {
     (grown, context.usage().allocated.saturating_sub(held), smaller)
 }
 
+/// A model whose two equal matrices of 32 MiB are read in `float16`: resident bytes of a session, and of a second one that
+/// shares its parameters.
+fn in_half(device: &str) -> (u64, u64) {
+    let n = 2896usize;
+    let graph = || {
+        let mut g = GraphBuilder::new("products");
+        let mut y = g.input("x", DType::F32, [4.into(), n.into()]);
+        for i in 0..2 {
+            let w = g.constant(format!("w{i}"), ones(&[n, n]));
+            y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[y, w]);
+        }
+        g.output("y", y);
+        g.build().unwrap()
+    };
+    let (context, store) = (open(device), ParamStore::new());
+    let model = || {
+        let builder = session(graph(), &context).params(Arc::clone(&store)).precision(Precision::F16);
+        let x = Tensor::new([4, n], &vec![1.0 / n as f32; 4 * n]).unwrap();
+        let session = run(builder, &[("x", x)]);
+        let y = session.get_output("y").unwrap().as_slice::<f32>().unwrap()[7];
+        assert!((y - n as f32).abs() < 0.01 * n as f32, "{y}");
+        session
+    };
+    // The kernels.
+    drop(model());
+    let before = figure("VmRSS");
+    let _first = model();
+    let first = figure("VmRSS").saturating_sub(before);
+    let _second = model();
+    (first, figure("VmRSS").saturating_sub(before + first))
+}
+
 #[test]
 fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
     let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
@@ -163,6 +196,8 @@ fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
         let matrix = 32 * MIB;
         assert!(apart.0 >= matrix * 3 / 4, "{device}: {apart:?} resident and allocated apart");
         assert!(shared.0 < matrix / 4 && shared.1 < matrix / 4, "{device}: {shared:?} shared");
+        let (first, second) = in_half(device);
+        assert!(first < matrix * 5 / 8 && second < matrix / 8, "{device}: {first} resident in half, {second} more");
         let (apart, shared) = (batches(device, false), batches(device, true));
         assert!(apart.2 >= 5 * 2 * MIB && apart.2 == shared.2, "{device}: {apart:?} {shared:?}");
         assert_eq!(apart.1 - shared.1, apart.2, "{device}: {apart:?} {shared:?}");

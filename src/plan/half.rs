@@ -25,7 +25,7 @@ pub enum Precision {
 
 /// Operators whose results or sums leave the range of `float16` (6e-8 to 65504) where their inputs are well
 /// inside, and conversions, whose integers would be rounded.
-const IN_FULL: &[&str] = &[
+pub(super) const IN_FULL: &[&str] = &[
     "Cast",
     "CastLike",
     "BitCast",
@@ -55,19 +55,23 @@ const IN_FULL: &[&str] = &[
 /// The smallest number with all bits of `float16`'s mantissa.
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 /// The largest `float16`.
-const LARGEST: f32 = 65504.0;
+pub(super) const LARGEST: f32 = 65504.0;
 /// Constants of at most so many elements are looked at: epsilons and the like.
 const FEW: usize = 16;
 /// Operations for each element of the output from which a node is worth conversions of its inputs.
 const WORTHWHILE: u64 = 16;
 
-/// Constants in `float16`, made once for all plans of a session.
+/// Constants in `float16`, made once for all plans of a session. Large ones of the graph are in `float16` before any plan
+/// is made; these are others.
 #[derive(Debug, Default)]
 pub struct HalfConstants(Mutex<HashMap<TensorIdentity, (Tensor, Tensor)>>);
 
 impl HalfConstants {
     /// `t` in `float16`; what is beyond its range becomes its largest number, as a mask of -1e9 means it.
     fn get(&self, t: &Tensor) -> Option<Tensor> {
+        if let Some(half) = t.narrowed() {
+            return Some(half);
+        }
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, half)) = made.get(&t.identity()) {
             return half.reshaped(t.shape().clone()).ok();
@@ -163,11 +167,13 @@ impl Halves<'_> {
             self.flow.values[v].constant.as_ref().is_some_and(small)
         };
         let all_plain = values().chain(node.outputs.iter().copied()).all(plain);
-        if !all_plain || values().any(tiny) || !values().any(|v| variable(&v)) {
+        let narrowed = |v: ValueId| self.flow.values[v].constant.as_ref().is_some_and(|t| t.narrowed().is_some());
+        let is_half = |v: ValueId| narrowed(v) || variable(&v) && self.half.contains_key(&v);
+        if !all_plain || values().any(tiny) || !values().any(|v| variable(&v) || narrowed(v)) {
             return Vec::new();
         }
         // A conversion of every input costs more than a cheap operator saves.
-        let has_half = values().filter(|v| variable(v)).any(|v| self.half.contains_key(&v));
+        let has_half = values().any(is_half);
         let elements: usize = node.outputs.iter().map(|&v| self.flow.values[v].info.elements()).sum();
         let facts = |in_half: &dyn Fn(usize) -> bool| {
             let inputs = node.inputs.iter().enumerate().map(|(i, v)| {
