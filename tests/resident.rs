@@ -197,7 +197,10 @@ fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
         assert!(apart.0 >= matrix * 3 / 4, "{device}: {apart:?} resident and allocated apart");
         assert!(shared.0 < matrix / 4 && shared.1 < matrix / 4, "{device}: {shared:?} shared");
         let (first, second) = in_half(device);
-        assert!(first < matrix * 5 / 8 && second < matrix / 8, "{device}: {first} resident in half, {second} more");
+        assert!(
+            first < matrix * 5 / 8 && second < matrix / 8,
+            "{device}: {first} resident in half, {second} more"
+        );
         let (apart, shared) = (batches(device, false), batches(device, true));
         assert!(apart.2 >= 5 * 2 * MIB && apart.2 == shared.2, "{device}: {apart:?} {shared:?}");
         assert_eq!(apart.1 - shared.1, apart.2, "{device}: {apart:?} {shared:?}");

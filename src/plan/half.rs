@@ -167,7 +167,8 @@ impl Halves<'_> {
             self.flow.values[v].constant.as_ref().is_some_and(small)
         };
         let all_plain = values().chain(node.outputs.iter().copied()).all(plain);
-        let narrowed = |v: ValueId| self.flow.values[v].constant.as_ref().is_some_and(|t| t.narrowed().is_some());
+        let narrowed =
+            |v: ValueId| self.flow.values[v].constant.as_ref().is_some_and(|t| t.narrowed().is_some());
         let is_half = |v: ValueId| narrowed(v) || variable(&v) && self.half.contains_key(&v);
         if !all_plain || values().any(tiny) || !values().any(|v| variable(&v) || narrowed(v)) {
             return Vec::new();
