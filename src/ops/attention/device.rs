@@ -124,9 +124,14 @@ pub(super) fn lower_scaled(
         Sink::Heads(sinks) => (2, sinks),
     };
     let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1, sinks];
-    if places.dtype == DType::F32 && lower.device().prefers_texels && whole_texels(s, lower) {
+    let row = match places.dtype {
+        DType::F32 => Some(pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL)),
+        DType::F16 => Some(pick(id::ATTENTION_ROW_HALF, id::ATTENTION_ROW_HALF_BOOL)),
+        _ => None,
+    };
+    let row = row.filter(|kernel| lower.device().prefers_texels && lower.can_run(*kernel));
+    if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
         let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS);
-        let kernel = pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL);
         let c = Constants::of(s, places);
         let spec = [
             (spec::attention_row::CAUSAL, c.causal),
