@@ -80,15 +80,16 @@ impl CacheCodes {
         }
     }
 
-    /// Emits [`CacheCodes::decode`] to `cache`, or [`CacheCodes::encode`] where codes are wanted.
+    /// Emits [`CacheCodes::encode`] of `cache` to `codes`, or [`CacheCodes::decode`] of `past`, where that is given, to
+    /// `cache`; `codes` is bound then too, so that what the kernel declares to write is not what others read.
     ///
     /// # Errors
     /// [`OpError::Unsupported`] for element types without a kernel.
     pub(super) fn lower(
         &self,
         dtype: DType,
-        [past, scales, cache]: [Operand; 3],
-        codes: Option<Operand>,
+        past: Option<Operand>,
+        [scales, cache, codes]: [Operand; 3],
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let kernel = match dtype {
@@ -103,7 +104,7 @@ impl CacheCodes {
         let constants = [
             (spec::cache_codes::BITS, self.bits as u32),
             (spec::cache_codes::CHANNELS, u32::from(self.channels)),
-            (spec::cache_codes::ENCODE, u32::from(codes.is_some())),
+            (spec::cache_codes::ENCODE, u32::from(past.is_none())),
         ];
         word(n * self.per())?;
         let params = params::CacheCodes {
@@ -113,8 +114,7 @@ impl CacheCodes {
             bytes: word(self.size / self.per())?,
             past_rows: word(self.past_rows)?,
         };
-        let past = if codes.is_none() && self.past_rows > 0 { past } else { Operand::Unused };
-        let args = [past, scales, cache, codes.unwrap_or(Operand::Unused)];
+        let args = [past.filter(|_| self.past_rows > 0).unwrap_or(Operand::Unused), scales, cache, codes];
         let groups = grid_1d(n as u64, 64, lower.device().limits.max_groups[0]);
         lower.dispatch(kernel, &constants, &args, &params, groups)
     }

@@ -389,9 +389,10 @@ impl Operator for GroupQueryAttention {
             if let Some(codes) = &resolved.codes {
                 let (codes, scales) = (&codes[n - 1], Operand::Input([K_SCALE, V_SCALE][n - 1]));
                 let to = lower.scratch(s.batch * s.kv_heads * s.kv_len * s.head * dtype.bytes());
-                codes.lower(dtype, [Operand::Input(past), scales, to], None, lower)?;
+                let operands = [scales, to, Operand::Output(n)];
+                codes.lower(dtype, Some(Operand::Input(past)), operands, lower)?;
                 resolved.moves[n].lower(dtype, 1, args(from[n], to), lower)?;
-                codes.lower(dtype, [Operand::Unused, scales, to], Some(Operand::Output(n)), lower)?;
+                codes.lower(dtype, None, operands, lower)?;
                 caches[n - 1] = to;
                 continue;
             }
