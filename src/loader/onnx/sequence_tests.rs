@@ -219,13 +219,12 @@ fn graphs_inside_read_lists_of_graphs_around() {
     body.input.iter_mut().for_each(|i| i.r#type = None);
     let repeated = with(node("Loop", &["p", "", "x"], &["r"]), [graph_attr("body", body)]);
     let nodes = vec![
-        node("SequenceInsert", &["s0", "y", "q"], &["s"]),
         node("SequenceConstruct", &["x", "x"], &["s0"]),
+        node("SequenceInsert", &["s0", "y", "q"], &["s"]),
         node("SplitToSequence", &["y"], &["pieces"]),
         repeated,
     ];
-    let order = [1, 0, 2, 3].map(|i: usize| nodes[i].clone()).to_vec();
-    let mut s = session(load(order, &["r"]).unwrap());
+    let mut s = session(load(nodes, &["r"]).unwrap());
     // x y x: [1, 2] + ([1, 2] * 6 + 3) + ([3, 4] * 6 + 4).
     assert_eq!(run(&mut s, 2, 1).unwrap()[0].as_slice::<f32>().unwrap(), [32.0, 45.0]);
     assert_eq!(run(&mut s, 0, 1).unwrap()[0].as_slice::<f32>().unwrap(), [1.0, 2.0]);
