@@ -55,7 +55,8 @@ impl Dot for Avx2 {
         left: __m256i,
         right: Self::Right,
     ) -> Self::Sums {
-        let products = [self.avx2._mm256_madd_epi16(left, right[0]), self.avx2._mm256_madd_epi16(left, right[1])];
+        let products =
+            [self.avx2._mm256_madd_epi16(left, right[0]), self.avx2._mm256_madd_epi16(left, right[1])];
         [self.avx2._mm256_add_epi32(low, products[0]), self.avx2._mm256_add_epi32(high, products[1])]
     }
 

@@ -188,7 +188,8 @@ mod tests {
                 type Output = Vec<i32>;
                 #[inline(always)]
                 fn with<D: Dot>(self, dot: D) -> Vec<i32> {
-                    let sums = dot.add::<true>(dot.zero(), dot.left::<true>([1; 4]), dot.right::<false>(&[9; 3]));
+                    let sums =
+                        dot.add::<true>(dot.zero(), dot.left::<true>([1; 4]), dot.right::<false>(&[9; 3]));
                     let mut to = vec![7; D::LANES];
                     dot.store(sums, &mut to);
                     to

@@ -46,7 +46,7 @@ impl QuantizedConv {
     }
 
     /// Sizes and the output's shape.
-    fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
+    pub(super) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
         let p = self.places();
         let fact = |i: usize| cx.fact(i).cloned();
         let inputs = vec![fact(p.a), fact(p.b), p.bias.and_then(fact)];

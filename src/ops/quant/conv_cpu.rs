@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::depthwise::Depthwise;
 use super::elements::integers;
 use super::interleaved::{Interleaved, View};
 use super::product::{Inputs, Places, Repeated, Requantize};
@@ -18,24 +17,18 @@ use crate::ops::{OpCx, OpError, par};
 
 static KEPT: Shelf<Weights> = Shelf::new();
 
-/// Weights as signed bytes, a row for every output channel: four channels of a tap side by side, then the taps, then the
-/// groups of channels.
+/// Weights as signed bytes, a row for every output channel, in the order of the image that they are multiplied with.
 struct Weights {
     rows: Vec<u8>,
     sums: Vec<i32>,
 }
 
 impl Weights {
-    fn new(dims: &ConvDims, w: &[u8], flip: u8) -> Weights {
-        let (taps, groups) = (dims.taps(), dims.ic.div_ceil(4));
-        let row = 4 * taps * groups;
-        let depth = dims.ic * taps;
+    fn new(dims: &ConvDims, image: &Interleaved, w: &[u8], flip: u8) -> Weights {
+        let row = 4 * image.offsets().len();
         let mut rows = vec![0; dims.group * dims.oc * row];
-        for (to, from) in rows.chunks_mut(row.max(1)).zip(w.chunks(depth.max(1))) {
-            for (c, from) in from.chunks(taps.max(1)).enumerate() {
-                let to = to.get_mut(c / 4 * taps * 4 + c % 4..).unwrap_or_default();
-                to.iter_mut().step_by(4).zip(from).for_each(|(to, byte)| *to = byte ^ flip);
-            }
+        for (to, from) in rows.chunks_mut(row.max(1)).zip(w.chunks((dims.ic * dims.taps()).max(1))) {
+            image.pack(from, flip, to);
         }
         let sums = row_sums::<true>(&rows, row);
         Weights { rows, sums }
@@ -45,7 +38,6 @@ impl Weights {
 /// How a convolution is computed.
 enum Way {
     Product(Interleaved),
-    Depthwise(Interleaved),
     /// Output by output: for windows that see padding more than anything else.
     Plain,
 }
@@ -62,12 +54,9 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims) -> Result<Call, OpError> {
-        let way = match Interleaved::new(&dims, if dims.ic == 1 { 1 } else { 4 }) {
-            None => Way::Plain,
-            Some(image) if dims.ic == 1 => Way::Depthwise(image),
-            Some(image) => Way::Product(image),
-        };
-        let numbers = [dims.group, dims.oc, dims.ic, dims.taps()];
+        let way = Interleaved::new(&dims).map_or(Way::Plain, Way::Product);
+        let [d, h, w] = dims.axes.map(|axis| axis.kernel);
+        let numbers = [dims.group, dims.ic, d * h, w];
         let weights = cx.value(places.b).filter(|_| matches!(way, Way::Product(_)));
         let kept = weights.map(|w| KEPT.of(w, numbers));
         Ok(Call { places, dims, inputs: Inputs::of(cx), to: cx.output(0)?.dtype, way, kept })
@@ -96,20 +85,28 @@ impl Call {
         let Some(range) = integers(self.to) else {
             let y = args.take_write::<i32>(result)?;
             check_len(result, y.len(), dims.out_len())?;
-            sums.each(y, #[inline(always)] |_, sums, y| {
-                y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
-            });
+            sums.each(
+                y,
+                #[inline(always)]
+                |_, sums, y| {
+                    y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
+                },
+            );
             return Ok(());
         };
         let y = args.take_write::<u8>(result)?;
         check_len(result, y.len(), dims.out_len())?;
         let to = Requantize { zero, range };
         let multipliers: Vec<f32> = (0..channels).map(|c| x_scale * w_scale.at(c) / y_scale).collect();
-        sums.each(y, #[inline(always)] |channel, sums, y| {
-            if let Some(multiplier) = multipliers.get(channel) {
-                to.bytes(sums, std::slice::from_ref(multiplier), y);
-            }
-        });
+        sums.each(
+            y,
+            #[inline(always)]
+            |channel, sums, y| {
+                if let Some(multiplier) = multipliers.get(channel) {
+                    to.bytes(sums, std::slice::from_ref(multiplier), y);
+                }
+            },
+        );
         Ok(())
     }
 }
@@ -128,22 +125,16 @@ struct Sums<'a> {
 
 impl Sums<'_> {
     /// Makes all elements of `y` by `finish(channel, sums, elements)`, which must be `#[inline(always)]`.
-    fn each<T: Copy + Default + Send>(&self, y: &mut [T], finish: impl Fn(usize, &mut [i32], &mut [T]) + Sync) {
+    fn each<T: Copy + Default + Send>(
+        &self,
+        y: &mut [T],
+        finish: impl Fn(usize, &mut [i32], &mut [T]) + Sync,
+    ) {
         if y.is_empty() {
             return;
         }
         match &self.call.way {
             Way::Product(image) => self.products(image, y, finish),
-            Way::Depthwise(image) => {
-                let taps = self.call.dims.taps().max(1);
-                let weight = |(i, byte): (usize, &u8)| {
-                    i16::from((byte ^ self.w_flip) as i8) - self.w_zeros.at(i / taps) as i16
-                };
-                let weights: Vec<i16> = self.w.iter().enumerate().map(weight).collect();
-                let (dims, x, flip, bias) = (&self.call.dims, self.x, self.x_flip, self.bias);
-                let weights = &weights;
-                Depthwise { dims, image, x, flip, zero: self.x_zero as u8, weights, bias }.run(y, finish);
-            }
             Way::Plain => par::parts(y, |start, part| {
                 for (i, y) in part.iter_mut().enumerate() {
                     let (channel, sum) = self.sum(start + i);
@@ -161,7 +152,7 @@ impl Sums<'_> {
     ) {
         let dims = &self.call.dims;
         let made;
-        let make = || Weights::new(dims, self.w, self.w_flip);
+        let make = || Weights::new(dims, image, self.w, self.w_flip);
         let weights = match &self.call.kept {
             Some(kept) => kept.get(make),
             None => {
@@ -184,14 +175,21 @@ impl Sums<'_> {
             let x = self.x.get(i * dims.ic * dims.in_plane()..).unwrap_or(&[]);
             with_scratch(image.bytes(), |data| {
                 image.fill(x, self.x_flip, self.x_zero as u8, data, threads);
-                let of = |all: &'_ [i32]| all.get(channel..channel + dims.oc).map(<[i32]>::to_vec);
-                let (rows, left_zeros) = (of(&starts).unwrap_or_default(), of(&zeros).unwrap_or_default());
-                let around = Around { rows: &rows, left_zeros: &left_zeros, right_zeros: None };
+                let rows = starts.get(channel..channel + dims.oc).unwrap_or(&[]);
+                let left_zeros = zeros.get(channel..channel + dims.oc).unwrap_or(&[]);
+                let around = Around { rows, left_zeros, right_zeros: None };
                 let left = weights.rows.get(channel * 4 * groups..).unwrap_or(&[]);
                 let product = Product { left, groups, right: &View { image, data }, around, unit };
-                product.run([dims.oc, places], y, plane, threads, #[inline(always)] |row, _, sums, y| {
-                    finish(channel + row, sums, y);
-                });
+                product.run(
+                    [dims.oc, places],
+                    y,
+                    plane,
+                    threads,
+                    #[inline(always)]
+                    |row, _, sums, y| {
+                        finish(channel + row, sums, y);
+                    },
+                );
             });
         };
         let parts = y.chunks_mut((dims.oc * plane).max(1)).enumerate();
@@ -217,7 +215,8 @@ impl Sums<'_> {
             for kd in d.taps(at_d) {
                 for kh in h.taps(at_h) {
                     for kw in w.taps(at_w) {
-                        let Some(((id, ih), iw)) = d.at(at_d, kd).zip(h.at(at_h, kh)).zip(w.at(at_w, kw)) else {
+                        let Some(((id, ih), iw)) = d.at(at_d, kd).zip(h.at(at_h, kh)).zip(w.at(at_w, kw))
+                        else {
                             continue;
                         };
                         let x = (((first + c) * d.input + id) * h.input + ih) * w.input + iw;
@@ -232,5 +231,104 @@ impl Sums<'_> {
             }
         }
         (channel, sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::graph::{Tensor, TensorInfo};
+    use crate::kernel::NativeArg;
+    use crate::ops::quant::QuantizedConv;
+    use crate::ops::test_util::facts;
+    use crate::ops::{AutoPad, Window};
+    use crate::shape::Shape;
+
+    fn bytes(dtype: DType, shape: Vec<usize>, seed: u64) -> Tensor {
+        let info = TensorInfo::new(dtype, Shape::new(shape).unwrap());
+        let mut state = seed | 1;
+        let data: Vec<u8> = (0..info.elements())
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 40) as u8
+            })
+            .collect();
+        Tensor::from_bytes(info, &data).unwrap()
+    }
+
+    /// The sums by `call`, as ConvInteger has them.
+    fn sums(call: &Call, inputs: &[Option<Tensor>]) -> Vec<i32> {
+        let mut y = vec![i32::MIN; call.dims.out_len()];
+        let read = |t: &Option<Tensor>| t.as_ref().map(|t| t.bytes().to_vec());
+        let held: Vec<Option<Vec<u8>>> = inputs.iter().map(read).collect();
+        let given = |bytes: &'_ Option<Vec<u8>>| bytes.is_some();
+        let mut args: Vec<NativeArg<'_>> =
+            held.iter()
+                .map(|bytes| {
+                    if given(bytes) { NativeArg::Read(bytes.as_deref().unwrap()) } else { NativeArg::Absent }
+                })
+                .collect();
+        args.push(NativeArg::Write(bytemuck::cast_slice_mut(&mut y)));
+        call.run(&mut NativeArgs::new(&mut args, &[])).unwrap();
+        y
+    }
+
+    proptest! {
+        #[test]
+        fn images_as_taps_read_them_give_the_sums_of_the_definition(
+            axes in proptest::collection::vec(
+                (1usize..20, 1usize..6, 1i64..4, 1i64..3, -1i64..4, -1i64..4), 1..4),
+            (batch, group, ic, oc) in (1usize..3, 1usize..4, 1usize..7, 1usize..11),
+            signed in any::<[bool; 2]>(), zeros in 0usize..3, known in any::<bool>(), seed in any::<u64>(),
+        ) {
+            let window = Window {
+                kernel: Vec::new(),
+                strides: axes.iter().map(|a| a.2).collect(),
+                dilations: axes.iter().map(|a| a.3).collect(),
+                pads: axes.iter().map(|a| a.4).chain(axes.iter().map(|a| a.5)).collect(),
+                auto_pad: AutoPad::NotSet,
+                ceil_mode: false,
+            };
+            let op = QuantizedConv { window, group, linear: false };
+            let [x_type, w_type] = signed.map(|signed| if signed { DType::I8 } else { DType::U8 });
+            let dims = |n, c, size: fn(&(usize, usize, i64, i64, i64, i64)) -> usize| {
+                [n, c].into_iter().chain(axes.iter().map(size)).collect::<Vec<usize>>()
+            };
+            let zero = |dtype, shape: Vec<usize>, seed| (zeros > 0).then(|| bytes(dtype, shape, seed));
+            let of_w = if zeros == 1 { vec![1] } else { vec![group * oc] };
+            let inputs = [
+                Some(bytes(x_type, dims(batch, group * ic, |a| a.0), seed)),
+                Some(bytes(w_type, dims(group * oc, ic, |a| a.1), seed ^ 77)),
+                zero(x_type, vec![1], seed ^ 99),
+                zero(w_type, of_w, seed ^ 55),
+            ];
+            let Ok(mut cx) = facts(&op, &inputs, 1) else { return Ok(()) };
+            if !known {
+                let facts = (0..4).map(|i| cx.input_opt(i).cloned().map(crate::ops::Fact::of)).collect();
+                cx = OpCx::for_infer(facts, 1).with_outputs(cx.outputs().to_vec());
+            }
+            let resolved = op.resolve(&cx).unwrap().0;
+            let call = Call::new(&cx, Places::of(false), resolved.clone()).unwrap();
+            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved).unwrap() };
+            prop_assert_eq!(sums(&call, &inputs), sums(&plain, &inputs));
+        }
+    }
+
+    #[test]
+    fn windows_of_mostly_padding_are_not_unfolded() {
+        let window =
+            Window { dilations: vec![1 << 28, 1], pads: vec![1 << 28, 0, 0, 0], ..Window::default() };
+        let op = QuantizedConv { window, group: 1, linear: false };
+        let inputs =
+            [Some(bytes(DType::U8, vec![1, 1, 3, 1], 1)), Some(bytes(DType::I8, vec![1, 1, 2, 1], 2))];
+        let cx = facts(&op, &inputs, 1).unwrap();
+        let call = Call::new(&cx, Places::of(false), op.resolve(&cx).unwrap().0).unwrap();
+        assert!(matches!(call.way, Way::Plain));
+        let (x, w) =
+            (inputs[0].as_ref().unwrap().bytes()[..3].to_vec(), inputs[1].as_ref().unwrap().bytes()[1]);
+        let want: Vec<i32> = x.into_iter().map(|x| i32::from(x) * i32::from(w as i8)).collect();
+        assert_eq!(sums(&call, &inputs), want);
     }
 }

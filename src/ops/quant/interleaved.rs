@@ -30,7 +30,8 @@ impl Axis {
     fn new(of: WindowAxis) -> Option<Axis> {
         let reach = of.kernel.checked_sub(1)?.checked_mul(of.dilation)?;
         let size = of.output.checked_add(reach / of.stride)?;
-        let mut phases: Vec<usize> = (0..of.kernel.min(of.stride)).map(|t| t * of.dilation % of.stride).collect();
+        let mut phases: Vec<usize> =
+            (0..of.kernel.min(of.stride)).map(|t| t * of.dilation % of.stride).collect();
         phases.sort_unstable();
         phases.dedup();
         Some(Axis { of, size, phases })
@@ -59,24 +60,32 @@ impl Axis {
     }
 }
 
-/// How an image of some channels lies: groups of channels, their phases, their planes, and of every place a byte of each
-/// channel of the group.
+/// What the four bytes of a place are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Four {
+    /// Those of four channels, all read by one tap.
+    Channels,
+    /// Those that four neighbouring taps of a line read, of the only channel: a place of a line is an output.
+    Taps,
+}
+
+/// How an image of some channels lies: groups of channels, their phases, their planes, and four bytes of every place.
 #[derive(Clone, Debug)]
 pub(super) struct Interleaved {
     axes: [Axis; 3],
     channels: usize,
-    /// Channels of a group: 4 or 1.
-    unit: usize,
+    four: Four,
+    /// Planes of a group: one for every phase, or group of taps.
     phases: usize,
     /// Places of a plane.
     area: usize,
-    /// The byte that output 0 reads first of every group of channels and tap.
+    /// The byte that output 0 reads first, of every group of four bytes that it reads.
     offsets: Vec<usize>,
 }
 
 impl Interleaved {
-    /// Images of `dims`, in groups of `unit` channels. Nothing where that would be mostly padding.
-    pub(super) fn new(dims: &ConvDims, unit: usize) -> Option<Interleaved> {
+    /// Images of `dims`. Nothing where that would be mostly padding.
+    pub(super) fn new(dims: &ConvDims) -> Option<Interleaved> {
         let mut axes = dims.axes;
         if dims.is_pointwise() {
             // All lines are one.
@@ -84,36 +93,63 @@ impl Interleaved {
             axes = [one, one, WindowAxis { input: dims.in_plane(), output: dims.out_plane(), ..axes[2] }];
         }
         let [d, h, w] = axes;
-        let axes = [Axis::new(d)?, Axis::new(h)?, Axis::new(w)?];
+        let mut axes = [Axis::new(d)?, Axis::new(h)?, Axis::new(w)?];
+        let four = if dims.ic == 1 { Four::Taps } else { Four::Channels };
+        if four == Four::Taps {
+            axes[2].size = w.output;
+            axes[2].phases = (0..w.kernel.div_ceil(4)).collect();
+        }
         let area = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.size))?;
         let phases = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.phases.len()))?;
         let most = 4 * (dims.in_plane() + dims.out_plane()) + (1 << 12);
-        let groups = dims.ic.div_ceil(unit);
+        let groups = dims.ic.div_ceil(4);
         let places = phases.checked_mul(area).filter(|n| *n <= most)?;
-        places.checked_mul(groups)?.checked_mul(unit)?.checked_add(SLACK)?;
-        let mut image = Interleaved { axes, channels: dims.ic, unit, phases, area, offsets: Vec::new() };
+        places.checked_mul(groups)?.checked_mul(4)?.checked_add(SLACK)?;
+        let mut image = Interleaved { axes, channels: dims.ic, four, phases, area, offsets: Vec::new() };
+        let [taps_d, taps_h, taps_w] = image.taps();
         for group in 0..groups {
-            for t in 0..dims.taps() {
-                let [_, h, w] = &image.axes;
-                let split = [t / (w.of.kernel * h.of.kernel), t / w.of.kernel % h.of.kernel, t % w.of.kernel];
+            for t in 0..taps_d * taps_h * taps_w {
+                let split = [t / (taps_w * taps_h), t / taps_w % taps_h, t % taps_w];
                 let (mut phase, mut place) = (0, 0);
-                for (axis, t) in image.axes.iter().zip(split) {
-                    let (p, at) = axis.tap(t)?;
+                for (i, (axis, t)) in image.axes.iter().zip(split).enumerate() {
+                    let (p, at) = if four == Four::Taps && i == 2 { (t, 0) } else { axis.tap(t)? };
                     (phase, place) = (phase * axis.phases.len() + p, place * axis.size + at);
                 }
-                image.offsets.push(((group * phases + phase) * area + place) * unit);
+                image.offsets.push(((group * phases + phase) * area + place) * 4);
             }
         }
         Some(image)
     }
 
+    /// Taps of each axis that have an offset of their own.
+    fn taps(&self) -> [usize; 3] {
+        let [d, h, w] = &self.axes;
+        let taps_w = if self.four == Four::Taps { w.phases.len() } else { w.of.kernel };
+        [d.of.kernel, h.of.kernel, taps_w]
+    }
+
+    /// Writes `w`, the weights of an output channel, in the order of [`Interleaved::offsets`]; each byte changed by `flip`.
+    pub(super) fn pack(&self, w: &[u8], flip: u8, to: &mut [u8]) {
+        let taps = self.axes.iter().map(|a| a.of.kernel).product::<usize>().max(1);
+        let line = self.axes[2].of.kernel.max(1);
+        for (i, byte) in w.iter().enumerate() {
+            let at = match self.four {
+                Four::Channels => (i / taps / 4 * taps + i % taps) * 4 + i / taps % 4,
+                Four::Taps => i / line * line.next_multiple_of(4) + i % line,
+            };
+            if let Some(to) = to.get_mut(at) {
+                *to = byte ^ flip;
+            }
+        }
+    }
+
     /// Bytes of the image.
     pub(super) fn bytes(&self) -> usize {
-        self.groups() * self.phases * self.area * self.unit + SLACK
+        self.groups() * self.phases * self.area * 4 + SLACK
     }
 
     fn groups(&self) -> usize {
-        self.channels.div_ceil(self.unit)
+        self.channels.div_ceil(4)
     }
 
     /// Places from the first output to the last one, which is counted.
@@ -123,7 +159,7 @@ impl Interleaved {
         (last(d) * h.size + last(h)) * w.size + w.of.output
     }
 
-    /// The first byte of every group of channels and tap.
+    /// The first byte of every group of four that an output reads.
     pub(super) fn offsets(&self) -> &[usize] {
         &self.offsets
     }
@@ -155,7 +191,7 @@ impl Interleaved {
 
     /// Writes the image: `x` begins with its first channel, bytes are changed by `flip`, and padding holds `zero`.
     pub(super) fn fill(&self, x: &[u8], flip: u8, zero: u8, to: &mut [u8], threads: Threads) {
-        let line = (self.axes[2].size * self.unit).max(1);
+        let line = (self.axes[2].size * 4).max(1);
         let lines = self.groups() * self.phases * self.axes[0].size * self.axes[1].size;
         let (lines, slack) = to.split_at_mut((lines * line).min(to.len()));
         slack.fill(0);
@@ -171,7 +207,9 @@ impl Interleaved {
             );
         };
         match threads {
-            Threads::All if lines.len() > 2 * PART => par::share(lines.chunks_mut(line * many).enumerate(), one),
+            Threads::All if lines.len() > 2 * PART => {
+                par::share(lines.chunks_mut(line * many).enumerate(), one)
+            }
             _ => lines.chunks_mut(line * many).enumerate().for_each(one),
         }
     }
@@ -184,49 +222,99 @@ impl Interleaved {
         let (phase, group) = (rest % self.phases, rest / self.phases);
         let (phase_w, rest) = (phase % w.phases.len(), phase / w.phases.len());
         let (phase_h, phase_d) = (rest % h.phases.len(), rest / h.phases.len());
-        let first = group * self.unit;
-        // Channels that are not there are zeros, also in the padding.
-        let mask = [0, 1, 2, 3].map(|i| if first + i < self.channels { 0xff } else { 0 });
-        let padding = mask.map(|mask| zero & mask);
-        let source = d.element(phase_d, at_d).zip(h.element(phase_h, at_h));
-        let (lo, hi, from) = if source.is_some() { w.inside(phase_w) } else { (0, 0, 0) };
         let plane = self.axes.iter().map(|a| a.of.input).product::<usize>();
-        let base = source.map_or(0, |(d, y)| (d * h.of.input + y) * w.of.input + from);
-        let channel = |i: usize| {
-            let i = if first + i < self.channels { first + i } else { first };
-            x.get(i * plane + base..).unwrap_or(&[])
-        };
-        let step = w.of.stride;
-        if self.unit == 1 {
-            let (before, rest) = to.split_at_mut(lo.min(to.len()));
-            let (inside, behind) = rest.split_at_mut((hi - lo).min(rest.len()));
-            before.fill(zero);
-            behind.fill(zero);
-            let x = channel(0);
-            match step {
-                1 => inside.iter_mut().zip(x).for_each(|(y, x)| *y = x ^ flip),
-                _ => inside.iter_mut().zip(x.iter().step_by(step)).for_each(|(y, x)| *y = x ^ flip),
+        let source = d.element(phase_d, at_d).zip(h.element(phase_h, at_h));
+        let base = source.map_or(0, |(d, y)| (d * h.of.input + y) * w.of.input);
+        // What there is no channel or tap for is zero, also in the padding.
+        let mut mask = [0; 4];
+        let mut lines: [&[u8]; 4] = [&[]; 4];
+        let (mut lo, mut hi) = (0, if source.is_some() { w.size } else { 0 });
+        for (i, (mask, line)) in mask.iter_mut().zip(&mut lines).enumerate() {
+            let (channel, (begin, end, from)) = match self.four {
+                Four::Channels => (4 * group + i, w.inside(phase_w)),
+                Four::Taps => {
+                    let tap = 4 * phase_w + i;
+                    let inside = w.of.valid(tap.min(w.of.kernel.saturating_sub(1)));
+                    let from = w.of.at(inside.start, tap.min(w.of.kernel.saturating_sub(1))).unwrap_or(0);
+                    (if tap < w.of.kernel { 0 } else { usize::MAX }, (inside.start, inside.end, from))
+                }
+            };
+            if channel < self.channels {
+                *mask = 0xff;
+                *line = x.get(channel * plane + base + from..).unwrap_or(&[]);
+                (lo, hi) = (lo.max(begin), hi.min(end));
             }
-            return;
         }
+        let padding = mask.map(|mask| zero & mask);
+        let hi = hi.max(lo);
         let to = to.as_chunks_mut::<4>().0;
-        let (before, rest) = to.split_at_mut(lo.min(to.len()));
+        let n = to.len();
+        let (before, rest) = to.split_at_mut(lo.min(n));
         let (inside, behind) = rest.split_at_mut((hi - lo).min(rest.len()));
-        before.fill(padding);
-        behind.fill(padding);
-        let [a, b, c, e] = [0, 1, 2, 3].map(channel);
-        let four = |a: u8, b: u8, c: u8, e: u8| {
-            [(a ^ flip) & mask[0], (b ^ flip) & mask[1], (c ^ flip) & mask[2], (e ^ flip) & mask[3]]
-        };
-        if step == 1 {
-            for ((((y, a), b), c), e) in inside.iter_mut().zip(a).zip(b).zip(c).zip(e) {
-                *y = four(*a, *b, *c, *e);
+        match self.four {
+            Four::Channels => {
+                before.fill(padding);
+                behind.fill(padding);
             }
-        } else {
-            let [a, b, c, e] = [a, b, c, e].map(|x| x.iter().step_by(step));
-            for ((((y, a), b), c), e) in inside.iter_mut().zip(a).zip(b).zip(c).zip(e) {
-                *y = four(*a, *b, *c, *e);
+            Four::Taps => {
+                // Of some taps they are padding, of others not.
+                let at = |place: usize, i: usize| {
+                    let tap = 4 * phase_w + i;
+                    let x = source.and_then(|_| x.get(base + w.of.at(place, tap)?));
+                    x.map_or(zero, |x| x ^ flip)
+                };
+                let edges = before
+                    .iter_mut()
+                    .enumerate()
+                    .chain(behind.iter_mut().enumerate().map(|(i, y)| (hi + i, y)));
+                for (place, to) in edges {
+                    *to = [0, 1, 2, 3].map(|i| at(place, i) & mask[i]);
+                }
+                // The lines begin where their own taps are inside.
+                for (i, line) in lines.iter_mut().enumerate() {
+                    let from = w.of.at(lo, 4 * phase_w + i).unwrap_or(0);
+                    *line = x.get(base + from..).unwrap_or(&[]);
+                }
             }
+        }
+        interleave(lines, w.of.stride, flip, mask, inside);
+    }
+}
+
+/// Writes every `step`-th byte of four lines side by side, changed by `flip` and those of no line made zeros.
+#[inline(always)]
+fn interleave(lines: [&[u8]; 4], step: usize, flip: u8, mask: [u8; 4], to: &mut [[u8; 4]]) {
+    const BLOCK: usize = 64;
+    // A line that is not there is masked.
+    let some = lines.into_iter().find(|line| !line.is_empty()).unwrap_or(&[]);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|i| if mask[i] == 0 { some } else { lines[i] });
+    let four = |a: u8, b: u8, c: u8, d: u8| {
+        [(a ^ flip) & mask[0], (b ^ flip) & mask[1], (c ^ flip) & mask[2], (d ^ flip) & mask[3]]
+    };
+    if step == 1 {
+        for ((((y, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *y = four(*a, *b, *c, *d);
+        }
+        return;
+    }
+    let mut picked = [[0u8; BLOCK]; 4];
+    for (i, to) in to.chunks_mut(BLOCK).enumerate() {
+        for (line, picked) in [a, b, c, d].into_iter().zip(&mut picked) {
+            let line = line.get(i * BLOCK * step..).unwrap_or(&[]);
+            match step {
+                2 => {
+                    let (pairs, last) = line.as_chunks::<2>();
+                    picked.iter_mut().zip(pairs).for_each(|(y, pair)| *y = pair[0]);
+                    if let (Some(y), [x]) = (picked.get_mut(pairs.len()), last) {
+                        *y = *x;
+                    }
+                }
+                _ => picked.iter_mut().zip(line.iter().step_by(step)).for_each(|(y, x)| *y = *x),
+            }
+        }
+        let [a, b, c, d] = &picked;
+        for ((((y, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *y = four(*a, *b, *c, *d);
         }
     }
 }

@@ -143,9 +143,7 @@ impl Call {
         let elements = self.dims.pairs.len() * m * n;
         let shape = [k, n];
         let unit = Unit::best();
-        let pack = |matrix: usize| {
-            Panels::new(shape, b.get(matrix * k * n..).unwrap_or(&[]), b_flip, unit)
-        };
+        let pack = |matrix: usize| Panels::new(shape, b.get(matrix * k * n..).unwrap_or(&[]), b_flip, unit);
         let all = || (0..b.len() / (k * n).max(1)).map(pack).collect();
         let panels: &[Panels] = self.kept.as_ref().map_or(&[], |kept| kept.get(all));
         let row = k.next_multiple_of(4);
@@ -168,9 +166,15 @@ impl Call {
                 check_len(result, y.len(), elements)?;
                 self.share(y, |at, y, threads| {
                     each(at, threads, &mut |pair| {
-                        zeros.product(pair, unit, y, #[inline(always)] |_, _, sums, y| {
-                            y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
-                        });
+                        zeros.product(
+                            pair,
+                            unit,
+                            y,
+                            #[inline(always)]
+                            |_, _, sums, y| {
+                                y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
+                            },
+                        );
                     });
                 });
                 return Ok(());
@@ -184,8 +188,12 @@ impl Call {
                     let of = |row: f32| columns.iter().map(|column| row * column / y_scale).collect();
                     let row = |r: usize| a_scale.at(at.0 * m + r);
                     let same: Option<Vec<f32>> = a_scale.is_one().then(|| of(row(0)));
-                    zeros.product(pair, unit, y, #[inline(always)] |r, first, sums, y| {
-                        match same.as_deref() {
+                    zeros.product(
+                        pair,
+                        unit,
+                        y,
+                        #[inline(always)]
+                        |r, first, sums, y| match same.as_deref() {
                             Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
                             Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
                             None => {
@@ -193,8 +201,8 @@ impl Call {
                                 let from = if all.len() == 1 { 0 } else { first };
                                 to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
                             }
-                        }
-                    });
+                        },
+                    );
                 });
             });
             Ok(())

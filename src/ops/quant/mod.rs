@@ -2,7 +2,6 @@
 
 mod conv;
 mod conv_cpu;
-mod depthwise;
 mod dequantize;
 mod device;
 mod dynamic;

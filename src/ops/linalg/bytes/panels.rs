@@ -72,7 +72,8 @@ impl Panels {
         self.sums.clear();
         self.sums.resize(width, 0);
         let zeros = vec![flip; n];
-        let row = |r: usize| rows.get(r * n..).and_then(|rows| rows.get(..n)).filter(|_| r < k).unwrap_or(&zeros);
+        let row =
+            |r: usize| rows.get(r * n..).and_then(|rows| rows.get(..n)).filter(|_| r < k).unwrap_or(&zeros);
         let mut rest = self.data.as_mut_slice();
         for strip in 0..strips.count() {
             let (first, end) = (strips.first(strip), strips.first(strip + 1));
@@ -85,7 +86,9 @@ impl Panels {
                     for (group, to) in panel.chunks_exact_mut(4 * (end - first)).enumerate() {
                         let [a, b, c, d] = [0, 1, 2, 3].map(|i| &row(4 * group + i)[columns.clone()]);
                         let (to, behind) = to.split_at_mut(4 * columns.len());
-                        for ((((to, a), b), c), d) in to.as_chunks_mut::<4>().0.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                        for ((((to, a), b), c), d) in
+                            to.as_chunks_mut::<4>().0.iter_mut().zip(a).zip(b).zip(c).zip(d)
+                        {
                             *to = [a ^ flip, b ^ flip, c ^ flip, d ^ flip];
                         }
                         behind.fill(0);

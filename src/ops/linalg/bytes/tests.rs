@@ -90,9 +90,8 @@ fn large_products_are_shared_out_completely() {
             });
             for (i, (row, column, sum)) in y.into_iter().enumerate() {
                 assert_eq!((row, column), (i / n, i % n));
-                let want: i32 = (0..k)
-                    .map(|i| i32::from(left[row * k + i]) * number(right[i * n + column], true))
-                    .sum();
+                let want: i32 =
+                    (0..k).map(|i| i32::from(left[row * k + i]) * number(right[i * n + column], true)).sum();
                 assert_eq!(sum, want);
             }
         }
