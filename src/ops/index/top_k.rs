@@ -188,10 +188,10 @@ impl<T: Number> First<T> {
             let Some(&(last, _)) = self.found.get(self.k - 1) else { return };
             // NaN is above all numbers, also where it is the last one.
             let any = match self.largest {
-                true => block.iter().fold(false, |any, v| any | !(*v <= last)),
-                false => block.iter().fold(false, |any, v| any | !(*v >= last)),
+                true => block.iter().fold(0u32, |any, v| any | u32::from(!(*v <= last))),
+                false => block.iter().fold(0u32, |any, v| any | u32::from(!(*v >= last))),
             };
-            if any {
+            if any != 0 {
                 // What is equal comes behind what lies before it.
                 let bound = (last, at);
                 let before = |v: &(T, u32)| order(self.largest, v, &bound) == Ordering::Less;

@@ -5,6 +5,8 @@
 //! so that tap and channel only move the first place; the places between two lines that are no outputs are computed
 //! as well and left out. What a product multiplies is then never unfolded.
 
+use std::ops::Range;
+
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::bytes::Right;
 use crate::ops::linalg::product::Threads;
@@ -81,6 +83,21 @@ pub(super) struct Interleaved {
     area: usize,
     /// The byte that output 0 reads first, of every group of four bytes that it reads.
     offsets: Vec<usize>,
+    /// What lines of each phase of the last axis are made of.
+    lines: Vec<Line>,
+}
+
+/// What a line is made of.
+#[derive(Clone, Debug)]
+struct Line {
+    /// The places all of whose bytes are inside the input.
+    inside: Range<usize>,
+    /// The element of the first one of these that each byte comes from.
+    from: [usize; 4],
+    /// The places around these, where some bytes are padding, and the elements of the others.
+    edges: Vec<(usize, [Option<usize>; 4])>,
+    /// How many of the four taps there are.
+    taps: usize,
 }
 
 impl Interleaved {
@@ -105,7 +122,16 @@ impl Interleaved {
         let groups = dims.ic.div_ceil(4);
         let places = phases.checked_mul(area).filter(|n| *n <= most)?;
         places.checked_mul(groups)?.checked_mul(4)?.checked_add(SLACK)?;
-        let mut image = Interleaved { axes, channels: dims.ic, four, phases, area, offsets: Vec::new() };
+        let mut image = Interleaved {
+            axes,
+            channels: dims.ic,
+            four,
+            phases,
+            area,
+            offsets: Vec::new(),
+            lines: Vec::new(),
+        };
+        image.lines = (0..image.axes[2].phases.len()).map(|phase| image.line_of(phase)).collect();
         let [taps_d, taps_h, taps_w] = image.taps();
         for group in 0..groups {
             for t in 0..taps_d * taps_h * taps_w {
@@ -119,6 +145,28 @@ impl Interleaved {
             }
         }
         Some(image)
+    }
+
+    /// What lines of phase `phase` of the last axis are made of.
+    fn line_of(&self, phase: usize) -> Line {
+        let axis = &self.axes[2];
+        let w = &axis.of;
+        if self.four == Four::Channels {
+            let (lo, hi, from) = axis.inside(phase);
+            return Line { inside: lo..hi, from: [from; 4], edges: Vec::new(), taps: 4 };
+        }
+        let taps = (w.kernel - (4 * phase).min(w.kernel)).min(4);
+        let all = (0..taps).map(|i| w.valid(4 * phase + i));
+        let inside = all.fold(0..w.output, |a, b| a.start.max(b.start)..a.end.min(b.end));
+        let inside = inside.start..inside.end.max(inside.start);
+        let of = |place: usize| {
+            let mut at = [None; 4];
+            at.iter_mut().enumerate().take(taps).for_each(|(i, at)| *at = w.at(place, 4 * phase + i));
+            at
+        };
+        let edges = (0..inside.start).chain(inside.end..w.output).map(|place| (place, of(place))).collect();
+        let from = of(inside.start).map(|at| at.unwrap_or(0));
+        Line { inside, from, edges, taps }
     }
 
     /// Taps of each axis that have an offset of their own.
@@ -191,93 +239,85 @@ impl Interleaved {
 
     /// Writes the image: `x` begins with its first channel, bytes are changed by `flip`, and padding holds `zero`.
     pub(super) fn fill(&self, x: &[u8], flip: u8, zero: u8, to: &mut [u8], threads: Threads) {
-        let line = (self.axes[2].size * 4).max(1);
-        let lines = self.groups() * self.phases * self.axes[0].size * self.axes[1].size;
-        let (lines, slack) = to.split_at_mut((lines * line).min(to.len()));
+        let slice = self.axes[1].size * self.axes[2].size * 4;
+        let slices = self.groups() * self.phases * self.axes[0].size;
+        let (slices, slack) = to.split_at_mut((slices * slice).min(to.len()));
         slack.fill(0);
-        let many = PART / line + 1;
+        let many = PART / slice.max(1) + 1;
         let one = |(i, to): (usize, &mut [u8])| {
             wide(
                 #[inline(always)]
                 || {
-                    for (j, to) in to.chunks_mut(line).enumerate() {
-                        self.line(i * many + j, x, flip, zero, to);
+                    for (j, to) in to.chunks_mut(slice).enumerate() {
+                        self.slice(i * many + j, x, flip, zero, to);
                     }
                 },
             );
         };
+        let parts = slices.chunks_mut((slice * many).max(1)).enumerate();
         match threads {
-            Threads::All if lines.len() > 2 * PART => {
-                par::share(lines.chunks_mut(line * many).enumerate(), one)
-            }
-            _ => lines.chunks_mut(line * many).enumerate().for_each(one),
+            Threads::All if parts.len() > 1 => par::share(parts, one),
+            _ => parts.for_each(one),
         }
     }
 
+    /// The lines of one place of the first axis.
     #[inline(always)]
-    fn line(&self, index: usize, x: &[u8], flip: u8, zero: u8, to: &mut [u8]) {
+    fn slice(&self, index: usize, x: &[u8], flip: u8, zero: u8, to: &mut [u8]) {
         let [d, h, w] = &self.axes;
-        let (at_h, rest) = (index % h.size, index / h.size);
-        let (at_d, rest) = (rest % d.size, rest / d.size);
+        let (at_d, rest) = (index % d.size, index / d.size);
         let (phase, group) = (rest % self.phases, rest / self.phases);
         let (phase_w, rest) = (phase % w.phases.len(), phase / w.phases.len());
         let (phase_h, phase_d) = (rest % h.phases.len(), rest / h.phases.len());
+        let Some(line) = self.lines.get(phase_w) else { return };
         let plane = self.axes.iter().map(|a| a.of.input).product::<usize>();
-        let source = d.element(phase_d, at_d).zip(h.element(phase_h, at_h));
-        let base = source.map_or(0, |(d, y)| (d * h.of.input + y) * w.of.input);
         // What there is no channel or tap for is zero, also in the padding.
-        let mut mask = [0; 4];
-        let mut lines: [&[u8]; 4] = [&[]; 4];
-        let (mut lo, mut hi) = (0, if source.is_some() { w.size } else { 0 });
-        for (i, (mask, line)) in mask.iter_mut().zip(&mut lines).enumerate() {
-            let (channel, (begin, end, from)) = match self.four {
-                Four::Channels => (4 * group + i, w.inside(phase_w)),
-                Four::Taps => {
-                    let tap = 4 * phase_w + i;
-                    let inside = w.of.valid(tap.min(w.of.kernel.saturating_sub(1)));
-                    let from = w.of.at(inside.start, tap.min(w.of.kernel.saturating_sub(1))).unwrap_or(0);
-                    (if tap < w.of.kernel { 0 } else { usize::MAX }, (inside.start, inside.end, from))
-                }
+        let count = if self.four == Four::Taps { line.taps } else { self.channels - 4 * group };
+        let mut mask = [0u8; 4];
+        let mut padding = [0u8; 4];
+        let mut first = [0usize; 4];
+        for i in 0..4 {
+            if i < count {
+                mask[i] = 0xff;
+                padding[i] = zero;
+                first[i] = line.from[i] + if self.four == Four::Taps { 0 } else { (4 * group + i) * plane };
+            } else {
+                // Any line: it is masked.
+                first[i] = first[0];
+            }
+        }
+        let at_d = d.element(phase_d, at_d);
+        for (at_h, to) in to.chunks_exact_mut(4 * w.size).enumerate() {
+            let to = to.as_chunks_mut::<4>().0;
+            let Some((at_d, at_h)) = at_d.zip(h.element(phase_h, at_h)) else {
+                to.fill(padding);
+                continue;
             };
-            if channel < self.channels {
-                *mask = 0xff;
-                *line = x.get(channel * plane + base + from..).unwrap_or(&[]);
-                (lo, hi) = (lo.max(begin), hi.min(end));
-            }
-        }
-        let padding = mask.map(|mask| zero & mask);
-        let hi = hi.max(lo);
-        let to = to.as_chunks_mut::<4>().0;
-        let n = to.len();
-        let (before, rest) = to.split_at_mut(lo.min(n));
-        let (inside, behind) = rest.split_at_mut((hi - lo).min(rest.len()));
-        match self.four {
-            Four::Channels => {
-                before.fill(padding);
-                behind.fill(padding);
-            }
-            Four::Taps => {
-                // Of some taps they are padding, of others not.
-                let at = |place: usize, i: usize| {
-                    let tap = 4 * phase_w + i;
-                    let x = source.and_then(|_| x.get(base + w.of.at(place, tap)?));
-                    x.map_or(zero, |x| x ^ flip)
-                };
-                let edges = before
-                    .iter_mut()
-                    .enumerate()
-                    .chain(behind.iter_mut().enumerate().map(|(i, y)| (hi + i, y)));
-                for (place, to) in edges {
-                    *to = [0, 1, 2, 3].map(|i| at(place, i) & mask[i]);
+            let base = (at_d * h.of.input + at_h) * w.of.input;
+            let (lo, hi) = (line.inside.start.min(to.len()), line.inside.end.min(to.len()));
+            if let Some(inside) = to.get_mut(lo..hi) {
+                let mut lines: [&[u8]; 4] = [&[]; 4];
+                for i in 0..4 {
+                    lines[i] = x.get(base + first[i]..).unwrap_or(&[]);
                 }
-                // The lines begin where their own taps are inside.
-                for (i, line) in lines.iter_mut().enumerate() {
-                    let from = w.of.at(lo, 4 * phase_w + i).unwrap_or(0);
-                    *line = x.get(base + from..).unwrap_or(&[]);
+                interleave(lines, w.of.stride, flip, mask, inside);
+            }
+            if self.four == Four::Channels {
+                to[..lo].fill(padding);
+                to[hi..].fill(padding);
+            }
+            for (place, from) in &line.edges {
+                let mut bytes = padding;
+                for (byte, from) in bytes.iter_mut().zip(from) {
+                    if let Some(x) = from.and_then(|from| x.get(base + from)) {
+                        *byte = x ^ flip;
+                    }
+                }
+                if let Some(to) = to.get_mut(*place) {
+                    *to = bytes;
                 }
             }
         }
-        interleave(lines, w.of.stride, flip, mask, inside);
     }
 }
 
@@ -285,9 +325,7 @@ impl Interleaved {
 #[inline(always)]
 fn interleave(lines: [&[u8]; 4], step: usize, flip: u8, mask: [u8; 4], to: &mut [[u8; 4]]) {
     const BLOCK: usize = 64;
-    // A line that is not there is masked.
-    let some = lines.into_iter().find(|line| !line.is_empty()).unwrap_or(&[]);
-    let [a, b, c, d] = [0, 1, 2, 3].map(|i| if mask[i] == 0 { some } else { lines[i] });
+    let [a, b, c, d] = lines;
     let four = |a: u8, b: u8, c: u8, d: u8| {
         [(a ^ flip) & mask[0], (b ^ flip) & mask[1], (c ^ flip) & mask[2], (d ^ flip) & mask[3]]
     };
@@ -304,7 +342,7 @@ fn interleave(lines: [&[u8]; 4], step: usize, flip: u8, mask: [u8; 4], to: &mut 
             match step {
                 2 => {
                     let (pairs, last) = line.as_chunks::<2>();
-                    picked.iter_mut().zip(pairs).for_each(|(y, pair)| *y = pair[0]);
+                    picked.iter_mut().zip(pairs).for_each(|(y, pair)| *y = u16::from_le_bytes(*pair) as u8);
                     if let (Some(y), [x]) = (picked.get_mut(pairs.len()), last) {
                         *y = *x;
                     }
