@@ -8,6 +8,7 @@ mod absorb;
 mod activation;
 mod attr;
 mod cx;
+mod halves;
 mod kept;
 mod lower;
 mod par;
