@@ -16,7 +16,7 @@ use crate::spirv::wide::wide;
 
 /// Elements that are compared with the last one of those found so far at a time.
 const BLOCK: usize = 64;
-/// Elements of one part of a long line.
+/// Elements of one part of a long line, at least.
 const PART: usize = 32 << 10;
 
 /// The first `k` elements of each line along an axis in descending (or ascending) order, and their positions as
@@ -93,11 +93,12 @@ impl TopK {
         };
         if inner == 1 && x.len() == len && len > 2 * PART && k < PART / 4 {
             // One long line: the first ones of each part are candidates.
-            let parts = x.par_chunks(PART).enumerate();
+            let part_len = len.div_ceil(rayon::current_num_threads()).max(PART);
+            let parts = x.par_chunks(part_len).enumerate();
             let mut found: Vec<(T, u32)> = parts
                 .flat_map_iter(|(part, x)| {
                     let mut first = First::new(self.largest, k);
-                    first.line(x, (part * PART) as u32);
+                    first.line(x, (part * part_len) as u32);
                     first.found
                 })
                 .collect();

@@ -37,7 +37,7 @@ impl Weights {
 
 /// How a convolution is computed.
 enum Way {
-    Product(Interleaved),
+    Product(Box<Interleaved>),
     /// Output by output: for windows that see padding more than anything else.
     Plain,
 }
@@ -54,7 +54,7 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims) -> Result<Call, OpError> {
-        let way = Interleaved::new(&dims).map_or(Way::Plain, Way::Product);
+        let way = Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image)));
         let [d, h, w] = dims.axes.map(|axis| axis.kernel);
         let numbers = [dims.group, dims.ic, d * h, w];
         let weights = cx.value(places.b).filter(|_| matches!(way, Way::Product(_)));

@@ -184,11 +184,11 @@ fn columns<D: Dot, R: Right>(dot: D, of: &Product<'_, R>, first: usize, n: usize
     let mut sums = dot.zero();
     for k in 0..of.groups {
         let bytes = of.right.step(first, n, k).get(4 * at..).unwrap_or(&[]);
-        let sum = |right| match R::LEFT_SIGNED {
+        let right = right::<D, R>(dot, bytes);
+        sums = match R::LEFT_SIGNED {
             true => dot.add::<true>(sums, dot.left::<true>([1; 4]), right),
             false => dot.add::<false>(sums, dot.left::<false>([1; 4]), right),
         };
-        sums = sum(right::<D, R>(dot, bytes));
     }
     dot.store(sums, to.get_mut(at..).unwrap_or_default());
 }
