@@ -4,6 +4,7 @@ pub mod backend;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod device;
+mod dot;
 pub mod dtype;
 pub mod graph;
 pub mod kernel;

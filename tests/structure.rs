@@ -15,6 +15,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("memory", 1),
     ("spirv", 2),
     ("kernel", 2),
+    ("dot", 2),
     ("recording", 2),
     ("backend", 2),
     ("device", 2),
@@ -54,6 +55,8 @@ const ISLANDS: &[&str] = &[
     "src/backend/sim/tests.rs",
     "src/device/",
     "src/capi/",
+    // One instruction.
+    "src/dot/vnni.rs",
     // One call of the gemm crate, whose interface is pointers.
     "src/ops/linalg/product.rs",
     // Build time: spirv-reflect's C structures.

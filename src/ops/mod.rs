@@ -9,6 +9,7 @@ mod activation;
 mod attr;
 mod cx;
 mod halves;
+mod kept;
 mod lower;
 mod par;
 mod planes;

@@ -17,6 +17,7 @@ pub mod parse;
 pub mod pointwise;
 pub mod reflect;
 mod specialize;
+pub(crate) mod trig;
 mod types;
 mod typing;
 pub(crate) mod wide;

@@ -10,7 +10,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::signed_strides;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::strided::Nest;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// What an update does to the element it meets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Lines {
         }
     }
 
-    fn scatter<T: bytemuck::Pod>(
+    fn scatter<T: bytemuck::Pod + Send + Sync>(
         &self,
         args: &mut NativeArgs<'_, '_>,
         at: &[usize],
@@ -149,7 +149,22 @@ impl Lines {
             let what = format!("{} elements for an output of {}", x.len(), y.len());
             return Err(KernelError::Value { what });
         }
-        y.copy_from_slice(x);
+        par::parts(y, |start, part| {
+            if let Some(x) = x.get(start..start + part.len()) {
+                part.copy_from_slice(x);
+            }
+        });
+        let slice = self.nest.elements();
+        let steps = [0, 1, 2].map(|k| self.nest.inner_stride(k));
+        if slice > 1 && self.nest.rank() == 1 && steps == [1, 0, 1] && self.steps[2] == slice {
+            // Whole slices, one update behind the other.
+            for (&at, updates) in at.iter().zip(updates.chunks_exact(slice)) {
+                if let Some(y) = y.get_mut(at * self.steps[0]..).and_then(|y| y.get_mut(..slice)) {
+                    y.iter_mut().zip(updates).for_each(|(y, u)| *y = f(*y, *u));
+                }
+            }
+            return Ok(());
+        }
         self.each(at, |to, from| {
             if let (Some(y), Some(&u)) = (y.get_mut(to), updates.get(from)) {
                 *y = f(*y, u);

@@ -12,6 +12,12 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::spirv::wide::wide;
+
+/// Elements that are compared with the last one of those found so far at a time.
+const BLOCK: usize = 64;
+/// Elements of one part of a long line, at least.
+const PART: usize = 32 << 10;
 
 /// The first `k` elements of each line along an axis in descending (or ascending) order, and their positions as
 /// int64. Of equal elements those at lower positions come first; NaNs are above all numbers.
@@ -76,30 +82,44 @@ impl TopK {
         if values.is_empty() {
             return Ok(());
         }
-        let nan = |v: &T| v.partial_cmp(v).is_none();
-        let ascending = |a: &T, b: &T| a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)));
-        let order = |a: &(T, u32), b: &(T, u32)| -> Ordering {
-            let values = if self.largest { ascending(&b.0, &a.0) } else { ascending(&a.0, &b.0) };
-            values.then(a.1.cmp(&b.1))
+        let write = |found: &[(T, u32)], values: &mut [T], places: &mut [i64], i: usize| {
+            for (j, (v, at)) in found.iter().enumerate() {
+                if let (Some(value), Some(place)) =
+                    (values.get_mut(j * inner + i), places.get_mut(j * inner + i))
+                {
+                    (*value, *place) = (*v, i64::from(*at));
+                }
+            }
         };
+        if inner == 1 && x.len() == len && len > 2 * PART && k < PART / 4 {
+            // One long line: the first ones of each part are candidates.
+            let part_len = len.div_ceil(rayon::current_num_threads()).max(PART);
+            let parts = x.par_chunks(part_len).enumerate();
+            let mut found: Vec<(T, u32)> = parts
+                .flat_map_iter(|(part, x)| {
+                    let mut first = First::new(self.largest, k);
+                    first.line(x, (part * part_len) as u32);
+                    first.found
+                })
+                .collect();
+            found.sort_unstable_by(|a, b| order(self.largest, a, b));
+            found.truncate(k);
+            write(&found, values, places, 0);
+            return Ok(());
+        }
         let block = |o: usize, values: &mut [T], places: &mut [i64]| {
-            let mut line: Vec<(T, u32)> = Vec::with_capacity(len);
+            let mut first = First::new(self.largest, k);
+            let x = x.get(o * len * inner..).unwrap_or(&[]);
+            let mut line: Vec<T> = Vec::with_capacity(if inner == 1 { 0 } else { len });
             for i in 0..inner {
-                line.clear();
-                let of = x.iter().skip(o * len * inner + i).step_by(inner).take(len);
-                line.extend(of.zip(0u32..).map(|(v, at)| (*v, at)));
-                if k < len && k > 0 {
-                    line.select_nth_unstable_by(k - 1, order);
+                if inner == 1 {
+                    first.line(x.get(..len).unwrap_or(&[]), 0);
+                } else {
+                    line.clear();
+                    line.extend(x.iter().skip(i).step_by(inner).take(len));
+                    first.line(&line, 0);
                 }
-                let first = line.get_mut(..k).unwrap_or(&mut []);
-                first.sort_unstable_by(order);
-                for (j, (v, at)) in first.iter().enumerate() {
-                    if let (Some(value), Some(place)) =
-                        (values.get_mut(j * inner + i), places.get_mut(j * inner + i))
-                    {
-                        (*value, *place) = (*v, i64::from(*at));
-                    }
-                }
+                write(&first.found, values, places, i);
             }
         };
         values
@@ -109,6 +129,80 @@ impl TopK {
             .with_min_len((4096 / (len * inner).max(1)).max(1))
             .for_each(|(o, (values, places))| block(o, values, places));
         Ok(())
+    }
+}
+
+/// Which of two elements and their positions comes first.
+fn order<T: Number>(largest: bool, a: &(T, u32), b: &(T, u32)) -> Ordering {
+    let nan = |v: &T| v.partial_cmp(v).is_none();
+    let ascending = |a: &T, b: &T| a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)));
+    let values = if largest { ascending(&b.0, &a.0) } else { ascending(&a.0, &b.0) };
+    values.then(a.1.cmp(&b.1))
+}
+
+/// The first `k` elements of a line.
+struct First<T> {
+    largest: bool,
+    k: usize,
+    found: Vec<(T, u32)>,
+}
+
+impl<T: Number> First<T> {
+    fn new(largest: bool, k: usize) -> First<T> {
+        First { largest, k, found: Vec::new() }
+    }
+
+    /// Keeps the first `k`, in any order, the last of them at the end.
+    fn cut(&mut self) {
+        if self.found.len() > self.k && self.k > 0 {
+            let largest = self.largest;
+            self.found.select_nth_unstable_by(self.k - 1, |a, b| order(largest, a, b));
+        }
+        self.found.truncate(self.k);
+    }
+
+    /// Finds those of `line`, whose elements are numbered from `from` on, in their order.
+    fn line(&mut self, line: &[T], from: u32) {
+        self.found.clear();
+        if self.k == 0 {
+            return;
+        }
+        // So many are collected before all but the first are left out; then only what comes before the last one of
+        // these counts.
+        let room = self.k + (self.k / 2).max(16);
+        let (begin, rest) = line.split_at(room.min(line.len()));
+        self.found.extend(begin.iter().copied().zip(from..));
+        self.cut();
+        wide(
+            #[inline(always)]
+            || self.rest(rest, from.saturating_add(begin.len() as u32), room),
+        );
+        self.cut();
+        let largest = self.largest;
+        self.found.sort_unstable_by(|a, b| order(largest, a, b));
+    }
+
+    #[inline(always)]
+    #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is neither")]
+    fn rest(&mut self, rest: &[T], mut at: u32, room: usize) {
+        for block in rest.chunks(BLOCK) {
+            let Some(&(last, _)) = self.found.get(self.k - 1) else { return };
+            // NaN is above all numbers, also where it is the last one.
+            let any = match self.largest {
+                true => block.iter().fold(0u32, |any, v| any | u32::from(!(*v <= last))),
+                false => block.iter().fold(0u32, |any, v| any | u32::from(!(*v >= last))),
+            };
+            if any != 0 {
+                // What is equal comes behind what lies before it.
+                let bound = (last, at);
+                let before = |v: &(T, u32)| order(self.largest, v, &bound) == Ordering::Less;
+                self.found.extend(block.iter().copied().zip(at..).filter(before));
+                if self.found.len() >= room {
+                    self.cut();
+                }
+            }
+            at = at.saturating_add(block.len() as u32);
+        }
     }
 }
 

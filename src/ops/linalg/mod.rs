@@ -1,5 +1,6 @@
 //! Matrix products.
 
+pub(crate) mod bytes;
 mod det;
 pub(crate) mod device;
 mod einsum;

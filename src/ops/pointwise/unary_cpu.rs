@@ -9,8 +9,8 @@ use super::unary::{Unary, UnaryOp};
 use crate::dtype::DType;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::{OpError, par};
-use crate::spirv::math;
 use crate::spirv::wide::wide;
+use crate::spirv::{math, trig};
 
 /// Elements that are widened to `f32` at once.
 const WIDENED: usize = 512;
@@ -115,10 +115,20 @@ fn clip(x: f32, low: f32, high: f32) -> f32 {
 }
 
 fn row(u: Unary, x: &[f32], y: &mut [f32]) {
-    wide(
+    let turns = matches!(u.op, UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tan);
+    let far = wide(
         #[inline(always)]
-        || row_in(u, x, y),
+        || {
+            row_in(u, x, y);
+            turns
+                && x.iter().fold(0.0, |most: f32, x| if x.abs() > most { x.abs() } else { most }) > trig::MOST
+        },
     );
+    if far {
+        for (y, x) in y.iter_mut().zip(x).filter(|(_, x)| x.abs() > trig::MOST) {
+            *y = double(u, (*x).into()) as f32;
+        }
+    }
 }
 
 #[inline(always)]
@@ -155,6 +165,12 @@ fn row_in(u: Unary, x: &[f32], y: &mut [f32]) {
         UnaryOp::Mish => each(u, x, y, math::mish),
         UnaryOp::Swish => each(u, x, y, math::swish),
         UnaryOp::ThresholdedRelu => each(u, x, y, |x, a, _| if x <= a { 0.0 } else { x }),
+        UnaryOp::Sin => each(u, x, y, trig::sin),
+        UnaryOp::Cos => each(u, x, y, trig::cos),
+        UnaryOp::Tan => each(u, x, y, trig::tan),
+        UnaryOp::Asin => each(u, x, y, trig::asin),
+        UnaryOp::Acos => each(u, x, y, trig::acos),
+        UnaryOp::Atan => each(u, x, y, trig::atan),
         // Rare ones: the standard library's scalar functions, in double precision where it has no better.
         _ => each(u, x, y, |x, _, _| double(u, x.into()) as f32),
     }

@@ -72,7 +72,10 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
             let planes = y.par_chunks_mut(out_plane).zip(places.par_chunks_mut(out_plane)).enumerate();
             planes.for_each(|(i, (y, places))| {
                 let x = x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]);
-                max_with_places(&dims.axes, column_major, i * in_plane, x, y, places);
+                wide(
+                    #[inline(always)]
+                    || max_with_places(&dims.axes, column_major, i * in_plane, x, y, places),
+                );
             });
             return Ok(());
         }
@@ -90,7 +93,7 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
                 let x = x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]);
                 wide(
                     #[inline(always)]
-                    || max_plane(&dims.axes, x, y),
+                    || plane(&dims.axes, x, y, T::LOWEST, |m, x| if x > m { x } else { m }),
                 );
             }
         });
@@ -98,84 +101,88 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
     })
 }
 
-/// The largest element of each column of the window first, then the largest of those.
+/// What `f` makes of each column of a window, then of those, beginning with `start`.
 #[inline(always)]
-fn max_plane<T: Ordered>([d, h, w]: &[WindowAxis; 3], x: &[T], y: &mut [T]) {
-    let mut columns = vec![T::LOWEST; w.input];
+fn plane<T: Copy>([d, h, w]: &[WindowAxis; 3], x: &[T], y: &mut [T], start: T, f: impl Fn(T, T) -> T) {
+    let mut columns = vec![start; w.input];
     for (line, y) in y.chunks_mut(w.output).enumerate() {
         let (od, oh) = (line / h.output, line % h.output);
-        columns.fill(T::LOWEST);
+        columns.fill(start);
         for kd in d.taps(od) {
             for kh in h.taps(oh) {
                 let (Some(id), Some(ih)) = (d.at(od, kd), h.at(oh, kh)) else { continue };
                 let x = &x[(id * h.input + ih) * w.input..][..w.input];
-                for (m, x) in columns.iter_mut().zip(x) {
-                    *m = if *x > *m { *x } else { *m };
-                }
+                columns.iter_mut().zip(x).for_each(|(m, x)| *m = f(*m, *x));
             }
         }
-        y.fill(T::LOWEST);
+        y.fill(start);
         for kw in w.reach() {
             let inside = w.valid(kw);
             let Some(from) = w.at(inside.start, kw).filter(|_| !inside.is_empty()) else { continue };
-            let (y, x) = (&mut y[inside], &columns[from..]);
-            match w.stride {
-                1 => {
-                    for (y, x) in y.iter_mut().zip(x) {
-                        *y = if *x > *y { *x } else { *y };
-                    }
-                }
-                2 => {
-                    // The last one may have no neighbour.
-                    for (y, x) in y.iter_mut().zip(x.chunks_exact(2)) {
-                        *y = if x[0] > *y { x[0] } else { *y };
-                    }
-                    if let (Some(y), [x]) = (y.get_mut(x.len() / 2), x.chunks_exact(2).remainder()) {
-                        *y = if *x > *y { *x } else { *y };
-                    }
-                }
-                s => {
-                    for (y, x) in y.iter_mut().zip(x.iter().step_by(s)) {
-                        *y = if *x > *y { *x } else { *y };
-                    }
-                }
-            }
+            each_step(&mut y[inside], &columns[from..], w.stride, |y, x| *y = f(*y, x));
         }
     }
 }
 
+/// Calls `f` with every element of `y` and every `step`-th one of `x`.
+#[inline(always)]
+fn each_step<T, A: Copy>(y: &mut [T], x: &[A], step: usize, f: impl Fn(&mut T, A)) {
+    #[inline(always)]
+    fn chunks<const S: usize, T, A: Copy>(y: &mut [T], x: &[A], f: impl Fn(&mut T, A)) {
+        let (whole, rest) = x.as_chunks::<S>();
+        y.iter_mut().zip(whole).for_each(|(y, x)| f(y, x[0]));
+        // The last one may have no neighbours.
+        if let (Some(y), [x, ..]) = (y.get_mut(whole.len()), rest) {
+            f(y, *x);
+        }
+    }
+    match step {
+        1 => y.iter_mut().zip(x).for_each(|(y, x)| f(y, *x)),
+        2 => chunks::<2, T, A>(y, x, f),
+        3 => chunks::<3, T, A>(y, x, f),
+        4 => chunks::<4, T, A>(y, x, f),
+        _ => y.iter_mut().zip(x.iter().step_by(step)).for_each(|(y, x)| f(y, *x)),
+    }
+}
+
+/// The largest elements of a plane, the first ones of equal ones, and where they are, counted from `base` on.
+#[inline(always)]
 fn max_with_places<T: Ordered>(
-    axes: &[WindowAxis; 3],
+    [d, h, w]: &[WindowAxis; 3],
     column_major: bool,
     base: usize,
     x: &[T],
     y: &mut [T],
     places: &mut [i64],
 ) {
-    let [d, h, w] = axes;
-    for (i, (y, place)) in y.iter_mut().zip(places).enumerate() {
-        let (ow, line) = (i % w.output, i / w.output);
+    let mut picked = vec![T::LOWEST; w.output];
+    // From one element of a line to the next, one line to the next, one plane to the next.
+    let [across, down, deep] =
+        if column_major { [h.input * d.input, d.input, 1] } else { [1, w.input, h.input * w.input] };
+    for (line, (y, places)) in y.chunks_mut(w.output).zip(places.chunks_mut(w.output)).enumerate() {
         let (oh, od) = (line % h.output, line / h.output);
-        let mut best: Option<(T, usize)> = None;
+        // A window of nothing but padding has no place.
+        y.fill(T::LOWEST);
+        places.fill(-1);
         for (kd, kh) in d.taps(od).flat_map(|kd| h.taps(oh).map(move |kh| (kd, kh))) {
-            for kw in w.taps(ow) {
-                let (Some(id), Some(ih), Some(iw)) = (d.at(od, kd), h.at(oh, kh), w.at(ow, kw)) else {
-                    continue;
-                };
-                let v = x[(id * h.input + ih) * w.input + iw];
-                if best.is_none_or(|(b, _)| v > b) {
-                    let at = if column_major {
-                        (iw * h.input + ih) * d.input + id
-                    } else {
-                        (id * h.input + ih) * w.input + iw
-                    };
-                    best = Some((v, base + at));
+            let (Some(id), Some(ih)) = (d.at(od, kd), h.at(oh, kh)) else { continue };
+            let x = &x[(id * h.input + ih) * w.input..][..w.input];
+            for kw in w.reach() {
+                let inside = w.valid(kw);
+                let Some(from) = w.at(inside.start, kw).filter(|_| !inside.is_empty()) else { continue };
+                let mut at = (base + id * deep + ih * down + from * across) as i64;
+                let step = (w.stride * across) as i64;
+                let (y, places) = (&mut y[inside.clone()], &mut places[inside]);
+                let picked = &mut picked[..y.len()];
+                each_step(picked, &x[from..], w.stride, |to, v| *to = v);
+                for ((y, place), v) in y.iter_mut().zip(places).zip(picked) {
+                    let better = (*place < 0) | (*v > *y);
+                    *y = if better { *v } else { *y };
+                    *place = if better { at } else { *place };
+                    at += step;
                 }
             }
         }
-        // A window of nothing but padding has no place.
-        *y = best.map_or(T::LOWEST, |b| b.0);
-        *place = best.map_or(-1, |b| b.1 as i64);
     }
 }
 
@@ -212,22 +219,20 @@ impl RealKernel for Sums {
                 }
                 _ => false,
             };
-            if !summed {
-                y.fill(T::ZERO);
-            }
             match self.kind {
                 _ if summed => {}
                 PoolKind::Lp { p } => {
+                    y.fill(T::ZERO);
                     each_tap(&d.axes, x, y, |y, x| {
                         let x = x.iter().step_by(stride);
                         y.iter_mut().zip(x).for_each(|(y, x)| *y += power(*x, p));
                     });
                     y.iter_mut().for_each(|y| *y = root(*y, p));
                 }
-                _ => each_tap(&d.axes, x, y, |y, x| match stride {
-                    1 => y.iter_mut().zip(x).for_each(|(y, x)| *y += *x),
-                    s => y.iter_mut().zip(x.iter().step_by(s)).for_each(|(y, x)| *y += *x),
-                }),
+                _ => wide(
+                    #[inline(always)]
+                    || plane(&d.axes, x, y, T::ZERO, |sum, x| sum + x),
+                ),
             }
             if let Some([cd, ch, cw]) = &counts {
                 for (line, y) in y.chunks_mut(cw.len()).enumerate() {

@@ -91,8 +91,8 @@ fn interval(x: &[f32]) -> [f32; 2] {
             let (lanes, rest) = x.as_chunks::<LANES>();
             for lane in lanes {
                 for ((low, high), v) in low.iter_mut().zip(&mut high).zip(lane) {
-                    *low = low.min(*v);
-                    *high = high.max(*v);
+                    *low = if *v < *low { *v } else { *low };
+                    *high = if *v > *high { *v } else { *high };
                 }
             }
             let low = low.iter().chain(rest).fold(0f32, |a, v| a.min(*v));

@@ -1,19 +1,26 @@
 //! MatMulInteger and QLinearMatMul: products of matrices of bytes.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use super::device;
 use super::elements::integers;
-use super::product::{Inputs, Places, Requantize, exact_product};
+use super::product::{Inputs, Places, Repeated, Requantize};
+use crate::dot::Unit;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::kept::{Kept, Shelf};
+use crate::ops::linalg::bytes::{Around, FLIP, Panels, Product, row_sums, with_scratch};
 use crate::ops::linalg::matmul::Dims;
-use crate::ops::linalg::product::{Mat, Threads};
+use crate::ops::linalg::product::Threads;
 use crate::ops::real::check_len;
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{Cost, Lowering, OpCx, OpError, Operator, par};
+use crate::spirv::wide::wide;
+
+static KEPT: Shelf<Vec<Panels>> = Shelf::new();
 
 /// A product of matrices of bytes less their zero points.
 ///
@@ -81,11 +88,13 @@ impl Operator for QuantizedMatMul {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        let (p, dims) = (self.places(), self.dims(cx)?);
         let call = Call {
-            places: self.places(),
-            dims: self.dims(cx)?,
+            places: p,
             inputs: Inputs::of(cx),
             to: cx.output(0)?.dtype,
+            kept: cx.value(p.b).map(|b| KEPT.of(b, [dims.k, dims.n, 0, 0])),
+            dims,
         };
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
     }
@@ -104,46 +113,174 @@ struct Call {
     dims: Dims,
     inputs: Inputs,
     to: DType,
+    /// The panels of all matrices of a constant B.
+    kept: Option<Arc<Kept<Vec<Panels>>>>,
+}
+
+/// One of the products.
+struct Pair<'a> {
+    /// The numbers of the matrices.
+    at: (usize, usize),
+    left: &'a [u8],
+    panels: &'a Panels,
+    threads: Threads,
 }
 
 impl Call {
     fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
         let (p, &Dims { m, n, k, .. }, inputs) = (self.places, &self.dims, &self.inputs);
-        let (a_zero, b_zero) = (inputs.zeros(args, p.a_zero)?, inputs.zeros(args, p.b_zero)?);
-        let (k1, n1) = (k.max(1), n.max(1));
-        let a = inputs.centered(args, p.a, k1, |row| a_zero.line(row, 1))?;
-        let b = inputs.centered(args, p.b, n1, |row| b_zero.line(row / k1 * n1, n))?;
+        let (a, a_flip) = inputs.bytes(args, p.a, 0)?;
+        let (b, b_flip) = inputs.bytes(args, p.b, FLIP)?;
+        let zeros = Zeros {
+            dims: &self.dims,
+            a: inputs.zeros(args, p.a_zero)?.whole(i32::from(a_flip)),
+            b: inputs.zeros(args, p.b_zero)?.whole(-i32::from(b_flip)),
+        };
         let (a_scale, b_scale) = (inputs.scales(args, p.a_scale)?, inputs.scales(args, p.b_scale)?);
         let y_scale = inputs.scales(args, p.y_scale)?.at(0);
         let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
         let result = inputs.count();
-        let mut part = vec![0f32; m * n];
-        let mut product = |pair: (usize, usize), sums: &mut [i32]| {
-            let a = Mat::rows(a.get(pair.0 * m * k..).unwrap_or(&[]), k);
-            let b = Mat::rows(b.get(pair.1 * k * n..).unwrap_or(&[]), n);
-            exact_product([m, n, k], a, b, &mut part, sums, Threads::All)
-        };
-        let Some(range) = integers(self.to) else {
-            let y = args.take_write::<i32>(result)?;
-            check_len(result, y.len(), self.dims.pairs.len() * m * n)?;
-            for (pair, y) in self.dims.pairs.iter().zip(y.chunks_mut((m * n).max(1))) {
-                product(pair, y)?;
+        let elements = self.dims.pairs.len() * m * n;
+        let shape = [k, n];
+        let unit = Unit::best();
+        let pack = |matrix: usize| Panels::new(shape, b.get(matrix * k * n..).unwrap_or(&[]), b_flip, unit);
+        let all = || (0..b.len() / (k * n).max(1)).map(pack).collect();
+        let panels: &[Panels] = self.kept.as_ref().map_or(&[], |kept| kept.get(all));
+        let row = k.next_multiple_of(4);
+        // Rows of whole groups of unsigned bytes are read where they lie.
+        let copied = a_flip != 0 || row != k;
+        with_scratch(if copied { a.len() / k.max(1) * row } else { 0 }, |scratch| {
+            if copied && k > 0 {
+                pad_rows(a, k, a_flip, scratch);
             }
-            return Ok(());
-        };
-        let y = args.take_write::<u8>(result)?;
-        check_len(result, y.len(), self.dims.pairs.len() * m * n)?;
-        let to = Requantize { zero, range };
-        let mut sums = vec![0i32; m * n];
-        for (pair, y) in self.dims.pairs.iter().zip(y.chunks_mut((m * n).max(1))) {
-            product(pair, &mut sums)?;
-            let columns = b_scale.line(pair.1 * n, n);
-            y.par_chunks_mut(n1).zip(sums.par_chunks(n1)).enumerate().for_each(|(r, (y, sums))| {
-                let row = a_scale.at(pair.0 * m + r);
-                let multipliers: Vec<f32> = columns.iter().map(|column| row * column / y_scale).collect();
-                to.bytes(sums, &multipliers, y);
+            let left = if copied { &*scratch } else { a };
+            let each = |at: (usize, usize), threads, f: &mut dyn FnMut(&Pair<'_>)| {
+                let left = left.get(at.0 * m * row..).and_then(|l| l.get(..m * row)).unwrap_or(&[]);
+                match panels.get(at.1) {
+                    Some(panels) => f(&Pair { at, left, panels, threads }),
+                    None => f(&Pair { at, left, panels: &pack(at.1), threads }),
+                }
+            };
+            let Some(range) = integers(self.to) else {
+                let y = args.take_write::<i32>(result)?;
+                check_len(result, y.len(), elements)?;
+                self.share(y, |at, y, threads| {
+                    each(at, threads, &mut |pair| {
+                        zeros.product(
+                            pair,
+                            unit,
+                            y,
+                            #[inline(always)]
+                            |_, _, sums, y| {
+                                y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
+                            },
+                        );
+                    });
+                });
+                return Ok(());
+            };
+            let y = args.take_write::<u8>(result)?;
+            check_len(result, y.len(), elements)?;
+            let to = Requantize { zero, range };
+            self.share(y, |at, y, threads| {
+                each(at, threads, &mut |pair| {
+                    let columns = b_scale.line(at.1 * n, n);
+                    let of = |row: f32| columns.iter().map(|column| row * column / y_scale).collect();
+                    let row = |r: usize| a_scale.at(at.0 * m + r);
+                    let same: Option<Vec<f32>> = a_scale.is_one().then(|| of(row(0)));
+                    zeros.product(
+                        pair,
+                        unit,
+                        y,
+                        #[inline(always)]
+                        |r, first, sums, y| match same.as_deref() {
+                            Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
+                            Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
+                            None => {
+                                let all: Vec<f32> = of(row(r));
+                                let from = if all.len() == 1 { 0 } else { first };
+                                to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
+                            }
+                        },
+                    );
+                });
             });
-        }
-        Ok(())
+            Ok(())
+        })
     }
+
+    /// Calls `f` for every product, several at a time where there are enough.
+    fn share<T: Send>(&self, y: &mut [T], f: impl Fn((usize, usize), &mut [T], Threads) + Sync) {
+        let (count, size) = (self.dims.pairs.len(), (self.dims.m * self.dims.n).max(1));
+        let alone = count < rayon::current_num_threads();
+        let threads = if alone { Threads::All } else { Threads::One };
+        let one = |(i, y): (usize, &mut [T])| {
+            f(self.dims.pairs.at(i), y, threads);
+        };
+        if alone {
+            y.chunks_mut(size).enumerate().for_each(one);
+        } else {
+            par::share(y.chunks_mut(size).enumerate(), one);
+        }
+    }
+}
+
+/// The zero points of bytes as they are multiplied.
+struct Zeros<'a> {
+    dims: &'a Dims,
+    a: Repeated<i32>,
+    b: Repeated<i32>,
+}
+
+impl Zeros<'_> {
+    /// The sums of one product.
+    fn product<T: Copy + Default + Send>(
+        &self,
+        pair: &Pair<'_>,
+        unit: Unit,
+        y: &mut [T],
+        finish: impl Fn(usize, usize, &mut [i32], &mut [T]) + Sync,
+    ) {
+        let &Dims { m, n, k, .. } = self.dims;
+        let rows = if self.a.is_one() { 1 } else { m };
+        let left_zeros: Vec<i32> = (0..rows).map(|r| self.a.at(pair.at.0 * m + r)).collect();
+        let columns = self.b.line(pair.at.1 * n, n);
+        let same = columns.first().copied().filter(|zero| columns.iter().all(|other| other == zero));
+        let factors: Vec<i32> = if columns.iter().all(|zero| *zero == 0) {
+            Vec::new()
+        } else {
+            let zero = |r: usize| left_zeros.get(if rows == 1 { 0 } else { r }).copied().unwrap_or(0);
+            let sums = row_sums::<false>(pair.left, 4 * pair.panels.groups());
+            let factor = |(r, sum)| (k as i32).wrapping_mul(zero(r)).wrapping_sub(sum);
+            sums.into_iter().enumerate().map(factor).collect()
+        };
+        let starts: Vec<i32> = match same {
+            Some(zero) => factors.iter().map(|factor| zero.wrapping_mul(*factor)).collect(),
+            None => Vec::new(),
+        };
+        let right_zeros = if same.is_none() { Some((columns, factors.as_slice())) } else { None };
+        let around = Around { rows: &starts, left_zeros: &left_zeros, right_zeros };
+        let (left, groups) = (pair.left, pair.panels.groups());
+        let product = Product { left, groups, right: pair.panels, around, unit };
+        product.run([m, n], y, n, pair.threads, finish);
+    }
+}
+
+/// Copies rows of `k` bytes, changed by `flip`, to rows of whole groups of four.
+fn pad_rows(rows: &[u8], k: usize, flip: u8, to: &mut [u8]) {
+    let row = k.next_multiple_of(4);
+    let many = (1 << 16) / row + 1;
+    let pairs = rows.par_chunks(k * many).zip(to.par_chunks_mut(row * many));
+    pairs.for_each(|(from, to)| {
+        wide(
+            #[inline(always)]
+            || {
+                for (from, to) in from.chunks(k).zip(to.chunks_mut(row)) {
+                    let (bytes, behind) = to.split_at_mut(k);
+                    bytes.iter_mut().zip(from).for_each(|(to, byte)| *to = byte ^ flip);
+                    behind.fill(0);
+                }
+            },
+        );
+    });
 }

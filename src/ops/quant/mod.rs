@@ -1,12 +1,14 @@
 //! Quantization: integers that stand for numbers by a scale and a zero point.
 
 mod conv;
+mod conv_cpu;
 mod dequantize;
 mod device;
 mod dynamic;
 mod elements;
 mod gather_block;
 mod grain;
+mod interleaved;
 mod matmul;
 mod product;
 mod quantize;

@@ -3,16 +3,18 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::index32;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
+use crate::spirv::wide::wide;
+
+/// Elements of one part of the work.
+const PART: usize = 16 << 10;
 
 /// Places `theta * (x, y, (z,) 1)` of the elements of images of the sizes of input 1, for GridSample;
 /// theta is `[n, 2, 3]` or `[n, 3, 4]`.
@@ -134,18 +136,46 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        let at = |len: usize, i: usize| {
+        let places = |len: usize| -> Vec<T> {
             let [first, step] = self.op.line(len);
-            T::from_f64(first + i as f64 * step)
+            (0..len).map(|i| T::from_f64(first + i as f64 * step)).collect()
         };
-        y.par_chunks_mut(w * rank).enumerate().for_each(|(line, y)| {
-            let (ih, id, n) = (line % h, line / h % d, line / h / d);
-            let theta = &theta[n * rank * (rank + 1)..][..rank * (rank + 1)];
-            for (iw, y) in y.chunks_mut(rank).enumerate() {
-                let place = [at(w, iw), at(h, ih), at(d, id)];
-                for (y, row) in y.iter_mut().zip(theta.chunks(rank + 1)) {
-                    *y = row[..rank].iter().zip(place).map(|(a, b)| *a * b).sum::<T>() + row[rank];
-                }
+        let [at_d, at_h, at_w] = [d, h, w].map(places);
+        let many = PART / (w * rank) + 1;
+        par::share(y.chunks_mut(many * w * rank).enumerate(), |(part, y)| {
+            for (line, y) in y.chunks_mut(w * rank).enumerate() {
+                let line = part * many + line;
+                let (y_at, z_at) = (at_h[line % h], at_d[line / h % d]);
+                let theta = &theta[line / h / d * rank * (rank + 1)..][..rank * (rank + 1)];
+                wide(
+                    #[inline(always)]
+                    || match rank {
+                        2 => {
+                            let each = y.as_chunks_mut::<2>().0.iter_mut().zip(&at_w);
+                            let [a, b] =
+                                [0, 1].map(|r| (theta[3 * r], theta[3 * r + 1] * y_at, theta[3 * r + 2]));
+                            each.for_each(|(to, x)| {
+                                *to = [a, b].map(
+                                    #[inline(always)]
+                                    |(t, y, c)| t * *x + y + c,
+                                );
+                            });
+                        }
+                        _ => {
+                            let each = y.as_chunks_mut::<3>().0.iter_mut().zip(&at_w);
+                            let rows = [0, 1, 2].map(|r| {
+                                let row = &theta[4 * r..][..4];
+                                (row[0], row[1] * y_at, row[2] * z_at, row[3])
+                            });
+                            each.for_each(|(to, x)| {
+                                *to = rows.map(
+                                    #[inline(always)]
+                                    |(t, y, z, c)| t * *x + y + z + c,
+                                );
+                            });
+                        }
+                    },
+                );
             }
         });
         Ok(())

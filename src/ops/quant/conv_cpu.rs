@@ -1,0 +1,334 @@
+//! Convolutions of bytes on the CPU: products with an image that lies as taps read it.
+
+use std::sync::Arc;
+
+use super::elements::integers;
+use super::interleaved::{Interleaved, View};
+use super::product::{Inputs, Places, Repeated, Requantize};
+use crate::dot::Unit;
+use crate::dtype::DType;
+use crate::kernel::{KernelError, NativeArgs};
+use crate::ops::conv::conv_op::ConvDims;
+use crate::ops::kept::{Kept, Shelf};
+use crate::ops::linalg::bytes::{Around, FLIP, Product, row_sums, with_scratch};
+use crate::ops::linalg::product::Threads;
+use crate::ops::real::check_len;
+use crate::ops::{OpCx, OpError, par};
+
+static KEPT: Shelf<Weights> = Shelf::new();
+
+/// Weights as signed bytes, a row for every output channel, in the order of the image that they are multiplied with.
+struct Weights {
+    rows: Vec<u8>,
+    sums: Vec<i32>,
+}
+
+impl Weights {
+    fn new(dims: &ConvDims, image: &Interleaved, w: &[u8], flip: u8) -> Weights {
+        let row = 4 * image.offsets().len();
+        let mut rows = vec![0; dims.group * dims.oc * row];
+        for (to, from) in rows.chunks_mut(row.max(1)).zip(w.chunks((dims.ic * dims.taps()).max(1))) {
+            image.pack(from, flip, to);
+        }
+        let sums = row_sums::<true>(&rows, row);
+        Weights { rows, sums }
+    }
+}
+
+/// How a convolution is computed.
+enum Way {
+    Product(Box<Interleaved>),
+    /// Output by output: for windows that see padding more than anything else.
+    Plain,
+}
+
+/// A convolution ready to run.
+pub(super) struct Call {
+    places: Places,
+    dims: ConvDims,
+    inputs: Inputs,
+    to: DType,
+    way: Way,
+    kept: Option<Arc<Kept<Weights>>>,
+}
+
+impl Call {
+    pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims) -> Result<Call, OpError> {
+        let way = Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image)));
+        let [d, h, w] = dims.axes.map(|axis| axis.kernel);
+        let numbers = [dims.group, dims.ic, d * h, w];
+        let weights = cx.value(places.b).filter(|_| matches!(way, Way::Product(_)));
+        let kept = weights.map(|w| KEPT.of(w, numbers));
+        Ok(Call { places, dims, inputs: Inputs::of(cx), to: cx.output(0)?.dtype, way, kept })
+    }
+
+    pub(super) fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+        let (p, dims, inputs) = (self.places, &self.dims, &self.inputs);
+        let (x, x_flip) = inputs.bytes(args, p.a, 0)?;
+        let (w, w_flip) = inputs.bytes(args, p.b, FLIP)?;
+        let x_zero = inputs.zeros(args, p.a_zero)?.whole(i32::from(x_flip)).at(0);
+        let w_zeros = inputs.zeros(args, p.b_zero)?.whole(-i32::from(w_flip));
+        let (x_scale, w_scale) = (inputs.scales(args, p.a_scale)?.at(0), inputs.scales(args, p.b_scale)?);
+        let y_scale = inputs.scales(args, p.y_scale)?.at(0);
+        let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
+        let channels = dims.group * dims.oc;
+        let bias = match p.bias.filter(|b| inputs.has(*b)) {
+            Some(i) => {
+                let bias = args.read::<i32>(i)?;
+                check_len(i, bias.len(), channels)?;
+                bias
+            }
+            None => &[],
+        };
+        let sums = Sums { call: self, x, x_flip, x_zero, w, w_flip, w_zeros, bias };
+        let result = inputs.count();
+        let Some(range) = integers(self.to) else {
+            let y = args.take_write::<i32>(result)?;
+            check_len(result, y.len(), dims.out_len())?;
+            sums.each(
+                y,
+                #[inline(always)]
+                |_, sums, y| {
+                    y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
+                },
+            );
+            return Ok(());
+        };
+        let y = args.take_write::<u8>(result)?;
+        check_len(result, y.len(), dims.out_len())?;
+        let to = Requantize { zero, range };
+        let multipliers: Vec<f32> = (0..channels).map(|c| x_scale * w_scale.at(c) / y_scale).collect();
+        sums.each(
+            y,
+            #[inline(always)]
+            |channel, sums, y| {
+                if let Some(multiplier) = multipliers.get(channel) {
+                    to.bytes(sums, std::slice::from_ref(multiplier), y);
+                }
+            },
+        );
+        Ok(())
+    }
+}
+
+/// The operands; `x` is made unsigned and `w` signed by their flips, and so are their zero points.
+struct Sums<'a> {
+    call: &'a Call,
+    x: &'a [u8],
+    x_flip: u8,
+    x_zero: i32,
+    w: &'a [u8],
+    w_flip: u8,
+    w_zeros: Repeated<i32>,
+    bias: &'a [i32],
+}
+
+impl Sums<'_> {
+    /// Makes all elements of `y` by `finish(channel, sums, elements)`, which must be `#[inline(always)]`.
+    fn each<T: Copy + Default + Send>(
+        &self,
+        y: &mut [T],
+        finish: impl Fn(usize, &mut [i32], &mut [T]) + Sync,
+    ) {
+        if y.is_empty() {
+            return;
+        }
+        match &self.call.way {
+            Way::Product(image) => self.products(image, y, finish),
+            Way::Plain => par::parts(y, |start, part| {
+                for (i, y) in part.iter_mut().enumerate() {
+                    let (channel, sum) = self.sum(start + i);
+                    finish(channel, &mut [sum], std::slice::from_mut(y));
+                }
+            }),
+        }
+    }
+
+    fn products<T: Copy + Default + Send>(
+        &self,
+        image: &Interleaved,
+        y: &mut [T],
+        finish: impl Fn(usize, &mut [i32], &mut [T]) + Sync,
+    ) {
+        let dims = &self.call.dims;
+        let made;
+        let make = || Weights::new(dims, image, self.w, self.w_flip);
+        let weights = match &self.call.kept {
+            Some(kept) => kept.get(make),
+            None => {
+                made = make();
+                &made
+            }
+        };
+        let (plane, groups) = (dims.out_plane(), image.offsets().len());
+        let depth = (dims.ic * dims.taps()) as i32;
+        let zeros: Vec<i32> = (0..dims.group * dims.oc).map(|c| self.w_zeros.at(c)).collect();
+        let start = |(c, sum): (usize, &i32)| {
+            let zero = zeros.get(c).copied().unwrap_or(0);
+            let factor = depth.wrapping_mul(zero).wrapping_sub(*sum);
+            factor.wrapping_mul(self.x_zero).wrapping_add(self.bias.get(c).copied().unwrap_or(0))
+        };
+        let starts: Vec<i32> = weights.sums.iter().enumerate().map(start).collect();
+        let (unit, places) = (Unit::best(), image.places());
+        let one = |(i, y): (usize, &mut [T]), threads: Threads| {
+            let channel = i % dims.group * dims.oc;
+            let x = self.x.get(i * dims.ic * dims.in_plane()..).unwrap_or(&[]);
+            with_scratch(image.bytes(), |data| {
+                image.fill(x, self.x_flip, self.x_zero as u8, data, threads);
+                let rows = starts.get(channel..channel + dims.oc).unwrap_or(&[]);
+                let left_zeros = zeros.get(channel..channel + dims.oc).unwrap_or(&[]);
+                let around = Around { rows, left_zeros, right_zeros: None };
+                let left = weights.rows.get(channel * 4 * groups..).unwrap_or(&[]);
+                let product = Product { left, groups, right: &View { image, data }, around, unit };
+                product.run(
+                    [dims.oc, places],
+                    y,
+                    plane,
+                    threads,
+                    #[inline(always)]
+                    |row, _, sums, y| {
+                        finish(channel + row, sums, y);
+                    },
+                );
+            });
+        };
+        let parts = y.chunks_mut((dims.oc * plane).max(1)).enumerate();
+        if dims.batch * dims.group >= rayon::current_num_threads() {
+            par::share(parts, |part| one(part, Threads::One));
+        } else {
+            parts.for_each(|part| one(part, Threads::All));
+        }
+    }
+
+    /// The output channel and the sum of element `i`, by the definition.
+    fn sum(&self, i: usize) -> (usize, i32) {
+        let dims = &self.call.dims;
+        let [d, h, w] = &dims.axes;
+        let (at_w, rest) = (i % w.output, i / w.output);
+        let (at_h, rest) = (rest % h.output, rest / h.output);
+        let (at_d, rest) = (rest % d.output, rest / d.output);
+        let (channel, image) = (rest % (dims.group * dims.oc), rest / (dims.group * dims.oc));
+        let first = (image * dims.group + channel / dims.oc) * dims.ic;
+        let zero = self.w_zeros.at(channel);
+        let mut sum = self.bias.get(channel).copied().unwrap_or(0);
+        for c in 0..dims.ic {
+            for kd in d.taps(at_d) {
+                for kh in h.taps(at_h) {
+                    for kw in w.taps(at_w) {
+                        let Some(((id, ih), iw)) = d.at(at_d, kd).zip(h.at(at_h, kh)).zip(w.at(at_w, kw))
+                        else {
+                            continue;
+                        };
+                        let x = (((first + c) * d.input + id) * h.input + ih) * w.input + iw;
+                        let tap = (kd * h.kernel + kh) * w.kernel + kw;
+                        let weight = (channel * dims.ic + c) * dims.taps() + tap;
+                        let (Some(x), Some(weight)) = (self.x.get(x), self.w.get(weight)) else { continue };
+                        let x = i32::from(x ^ self.x_flip) - self.x_zero;
+                        let weight = i32::from((weight ^ self.w_flip) as i8) - zero;
+                        sum = sum.wrapping_add(x.wrapping_mul(weight));
+                    }
+                }
+            }
+        }
+        (channel, sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::graph::{Tensor, TensorInfo};
+    use crate::kernel::NativeArg;
+    use crate::ops::quant::QuantizedConv;
+    use crate::ops::test_util::facts;
+    use crate::ops::{AutoPad, Window};
+    use crate::shape::Shape;
+
+    fn bytes(dtype: DType, shape: Vec<usize>, seed: u64) -> Tensor {
+        let info = TensorInfo::new(dtype, Shape::new(shape).unwrap());
+        let mut state = seed | 1;
+        let data: Vec<u8> = (0..info.elements())
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 40) as u8
+            })
+            .collect();
+        Tensor::from_bytes(info, &data).unwrap()
+    }
+
+    /// The sums by `call`, as ConvInteger has them.
+    fn sums(call: &Call, inputs: &[Option<Tensor>]) -> Vec<i32> {
+        let mut y = vec![i32::MIN; call.dims.out_len()];
+        let read = |t: &Option<Tensor>| t.as_ref().map(|t| t.bytes().to_vec());
+        let held: Vec<Option<Vec<u8>>> = inputs.iter().map(read).collect();
+        let given = |bytes: &'_ Option<Vec<u8>>| bytes.is_some();
+        let mut args: Vec<NativeArg<'_>> =
+            held.iter()
+                .map(|bytes| {
+                    if given(bytes) { NativeArg::Read(bytes.as_deref().unwrap()) } else { NativeArg::Absent }
+                })
+                .collect();
+        args.push(NativeArg::Write(bytemuck::cast_slice_mut(&mut y)));
+        call.run(&mut NativeArgs::new(&mut args, &[])).unwrap();
+        y
+    }
+
+    proptest! {
+        #[test]
+        fn images_as_taps_read_them_give_the_sums_of_the_definition(
+            axes in proptest::collection::vec(
+                (1usize..20, 1usize..6, 1i64..4, 1i64..3, -1i64..4, -1i64..4), 1..4),
+            (batch, group, ic, oc) in (1usize..3, 1usize..4, 1usize..7, 1usize..11),
+            signed in any::<[bool; 2]>(), zeros in 0usize..3, known in any::<bool>(), seed in any::<u64>(),
+        ) {
+            let window = Window {
+                kernel: Vec::new(),
+                strides: axes.iter().map(|a| a.2).collect(),
+                dilations: axes.iter().map(|a| a.3).collect(),
+                pads: axes.iter().map(|a| a.4).chain(axes.iter().map(|a| a.5)).collect(),
+                auto_pad: AutoPad::NotSet,
+                ceil_mode: false,
+            };
+            let op = QuantizedConv { window, group, linear: false };
+            let [x_type, w_type] = signed.map(|signed| if signed { DType::I8 } else { DType::U8 });
+            let dims = |n, c, size: fn(&(usize, usize, i64, i64, i64, i64)) -> usize| {
+                [n, c].into_iter().chain(axes.iter().map(size)).collect::<Vec<usize>>()
+            };
+            let zero = |dtype, shape: Vec<usize>, seed| (zeros > 0).then(|| bytes(dtype, shape, seed));
+            let of_w = if zeros == 1 { vec![1] } else { vec![group * oc] };
+            let inputs = [
+                Some(bytes(x_type, dims(batch, group * ic, |a| a.0), seed)),
+                Some(bytes(w_type, dims(group * oc, ic, |a| a.1), seed ^ 77)),
+                zero(x_type, vec![1], seed ^ 99),
+                zero(w_type, of_w, seed ^ 55),
+            ];
+            let Ok(mut cx) = facts(&op, &inputs, 1) else { return Ok(()) };
+            if !known {
+                let facts = (0..4).map(|i| cx.input_opt(i).cloned().map(crate::ops::Fact::of)).collect();
+                cx = OpCx::for_infer(facts, 1).with_outputs(cx.outputs().to_vec());
+            }
+            let resolved = op.resolve(&cx).unwrap().0;
+            let call = Call::new(&cx, Places::of(false), resolved.clone()).unwrap();
+            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved).unwrap() };
+            prop_assert_eq!(sums(&call, &inputs), sums(&plain, &inputs));
+        }
+    }
+
+    #[test]
+    fn windows_of_mostly_padding_are_not_unfolded() {
+        let window =
+            Window { dilations: vec![1 << 28, 1], pads: vec![1 << 28, 0, 0, 0], ..Window::default() };
+        let op = QuantizedConv { window, group: 1, linear: false };
+        let inputs =
+            [Some(bytes(DType::U8, vec![1, 1, 3, 1], 1)), Some(bytes(DType::I8, vec![1, 1, 2, 1], 2))];
+        let cx = facts(&op, &inputs, 1).unwrap();
+        let call = Call::new(&cx, Places::of(false), op.resolve(&cx).unwrap().0).unwrap();
+        assert!(matches!(call.way, Way::Plain));
+        let (x, w) =
+            (inputs[0].as_ref().unwrap().bytes()[..3].to_vec(), inputs[1].as_ref().unwrap().bytes()[1]);
+        let want: Vec<i32> = x.into_iter().map(|x| i32::from(x) * i32::from(w as i8)).collect();
+        assert_eq!(sums(&call, &inputs), want);
+    }
+}
