@@ -1,5 +1,5 @@
 // What the kernels of scaled dot product attention share: sizes, distances, and what a query sees of a key.
-// Bindings 0 to 2 are queries, keys and values, declared by the kernels.
+// Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another.
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
 
@@ -10,6 +10,7 @@ SPEC(2, uint, MASKED, 0u);
 SPEC(3, uint, LEN_WORDS, 0u);  // words of one number of valid keys; 0 is none given
 SPEC(4, int, LEN_ADD, 0);      // added to it
 SPEC(5, uint, STAGE, 0u);      // the scores to store: 1 products, 2 capped, 3 masked, 4 probabilities
+SPEC(8, uint, SINK, 0u);       // a score that takes part in the softmax with no value: 1 zero, 2 one of each head
 
 #ifdef BOOL_MASK
 layout(set = 0, binding = 3, std430) readonly buffer Mask { uint8_t mask[]; };
@@ -17,6 +18,7 @@ layout(set = 0, binding = 3, std430) readonly buffer Mask { uint8_t mask[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Mask { T mask[]; };
 #endif
 layout(set = 0, binding = 4, std430) readonly buffer Lens { int lens[]; };
+layout(set = 0, binding = SINKS, std430) readonly buffer Sinks { T sinks[]; };
 
 layout(push_constant) uniform Params
 {
@@ -115,6 +117,20 @@ float masked(float s, float add)
 float weight(float s, float top)
 {
     return is_hidden(s) ? 0.0 : exp(s - top);
+}
+
+// Lets the sink take part in sums of weights relative to `top`: the factor of all that was summed so far.
+float sink_into(inout float top, inout float total)
+{
+    if (SINK == 0u) {
+        return 1.0;
+    }
+    float s = SINK == 2u ? float(sinks[head]) : 0.0;
+    float most = max(top, s);
+    float factor = is_hidden(top) ? 0.0 : exp(top - most);
+    total = total * factor + weight(s, most);
+    top = most;
+    return factor;
 }
 
 #endif

@@ -23,6 +23,7 @@ layout(set = 0, binding = 1) uniform samplerBuffer k;
 layout(set = 0, binding = 2) uniform samplerBuffer v;
 #define TEXEL(from, i) texelFetch(from, i)
 #endif
+#define SINKS 7
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
@@ -150,9 +151,10 @@ void main()
         }
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        float share = sink_into(tops[r], totals[r]);
         if (row + r < p.q_len) {
             uint to = (batch * p.y_batch + head * p.y_head + (row + r) * p.y_row) / 4u;
-            float factor = 1.0 / totals[r];
+            float factor = share / totals[r];
             for (uint d = 0u; d < TEXELS; ++d) {
                 y[to + d] = VEC(is_hidden(tops[r]) ? vec4(0.0) : sums[r * TEXELS + d] * factor);
             }

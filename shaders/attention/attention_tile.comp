@@ -19,6 +19,7 @@ layout(local_size_x = 128) in;
 layout(set = 0, binding = 0, std430) readonly buffer Q { T q[]; };
 layout(set = 0, binding = 1, std430) readonly buffer K { T k[]; };
 layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
+#define SINKS 7
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
@@ -250,10 +251,13 @@ void main()
         }
     }
     barrier();
+    if (t < ROWS) {
+        factors[t] = sink_into(tops[t], totals[t]);
+    }
+    barrier();
     [[unroll]] for (uint i = 0u; i < OWN; ++i) {
         uint r = OWN * ty + i;
-        float total = totals[r];
-        float factor = is_hidden(tops[r]) ? 0.0 : 1.0 / total;
+        float factor = is_hidden(tops[r]) ? 0.0 : factors[r] / totals[r];
         if (row + r < p.q_len) {
             uint to = batch * p.y_batch + head * p.y_head + (row + r) * p.y_row + col;
             [[unroll]] for (uint c = 0u; c < COLS / CHUNK; ++c) {

@@ -14,6 +14,7 @@ layout(local_size_x = 256) in;
 layout(set = 0, binding = 0, std430) readonly buffer Q { T q[]; };
 layout(set = 0, binding = 1, std430) readonly buffer K { T k[]; };
 layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
+#define SINKS 6
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 SPEC(6, uint, COLS, 256u);    // elements of a value, rounded up to a power of two of 32 to 256
@@ -122,6 +123,8 @@ void main()
     }
     if (t < COLS && t < p.v_head) {
         uint to = batch * p.y_batch + head * p.y_head + row * p.y_row;
-        y[to + t] = T(is_hidden(top) ? 0.0 : parts[t] / reduced[0]);
+        float total = reduced[0];
+        float share = sink_into(top, total);
+        y[to + t] = T(is_hidden(top) ? 0.0 : parts[t] * share / total);
     }
 }

@@ -97,6 +97,7 @@
 #include "half.glsl"
 
 LOCAL_SIZE(0, 64);
+SPEC(1, uint, BOUNDED, 0u);   // whether numbers beyond the range of float16 become ones inside that stand for them
 
 layout(set = 0, binding = 0, std430) readonly buffer X { S x[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Y { D y[]; };
@@ -173,6 +174,13 @@ void main()
 #if defined(TO_f32) || defined(TO_f64)
     y[i] = D(v);
 #elif defined(TO_f16)
+#ifdef FROM_f32
+    // Infinities and what is no number have a larger exponent, 65504 is 0x477fe000.
+    uint size = floatBitsToUint(v) & 0x7fffffffu;
+    if (BOUNDED != 0u && size > 0x477fe000u && size < 0x7f800000u) {
+        v = v < 0.0 ? -32768.0 : 32768.0;
+    }
+#endif
     y[i] = uint16_t(half_bits(once(v)));
 #elif defined(TO_bf16)
     y[i] = uint16_t(bfloat_bits(once(v)));

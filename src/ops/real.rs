@@ -211,6 +211,8 @@ pub(crate) struct RealIo<'a, T: Real> {
 
 enum Output<'a, T> {
     Absent,
+    /// Of a type that is no float.
+    Bytes(&'a mut [u8]),
     Direct(&'a mut [T]),
     F32(Vec<T>, &'a mut [f32]),
     F16(Vec<T>, &'a mut [f16]),
@@ -229,6 +231,24 @@ impl<T: Real> RealIo<'_, T> {
         let out = out.ok_or(KernelError::Absent { index: inputs.len() + index })?;
         check_len(inputs.len() + index, out.len(), len)?;
         Ok((out, RealInputs { floats: inputs, halves: &self.halves, others: &self.others }))
+    }
+
+    /// The inputs.
+    pub(crate) fn inputs(&self) -> RealInputs<'_, T> {
+        RealInputs { floats: &self.inputs, halves: &self.halves, others: &self.others }
+    }
+
+    /// The first output, bytes of the two behind it, which are of types that are no floats, and the inputs.
+    pub(crate) fn output_and_bytes(
+        &mut self,
+    ) -> (Option<&mut [T]>, [Option<&mut [u8]>; 2], RealInputs<'_, T>) {
+        let mut outputs = self.outputs.iter_mut();
+        let first = outputs.next().and_then(Output::slice);
+        let bytes = std::array::from_fn(|_| match outputs.next() {
+            Some(Output::Bytes(bytes)) => Some(&mut **bytes),
+            _ => None,
+        });
+        (first, bytes, RealInputs { floats: &self.inputs, halves: &self.halves, others: &self.others })
     }
 
     /// The first `N` outputs, absent ones `None`, with the inputs.
@@ -289,7 +309,7 @@ impl<'c, T: Real> RealInputs<'c, T> {
 impl<T> Output<'_, T> {
     fn slice(&mut self) -> Option<&mut [T]> {
         match self {
-            Output::Absent => None,
+            Output::Absent | Output::Bytes(_) => None,
             Output::Direct(s) => Some(s),
             Output::F32(s, _) | Output::F16(s, _) | Output::Bf16(s, _) => Some(s),
         }
@@ -327,21 +347,35 @@ pub(crate) fn real_kernel_with<K: RealKernel>(
     cx: &OpCx,
     make: impl Fn(&NativeArgs<'_, '_>) -> Result<Arc<K>, KernelError> + Send + Sync + 'static,
 ) -> Result<NativeKernel, OpError> {
+    if let Some(d) = cx.outputs().iter().map(|o| o.dtype).find(|d| !d.is_float()) {
+        return Err(OpError::unsupported(format!("{name} of {d}")));
+    }
+    Ok(mixed(name, cx, make))
+}
+
+/// As [`real_kernel`], for a kernel that has outputs of types that are no floats too.
+pub(crate) fn mixed_kernel<K: RealKernel>(name: &'static str, cx: &OpCx, kernel: K) -> NativeKernel {
+    let kernel = Arc::new(kernel);
+    mixed(name, cx, move |_| Ok(kernel.clone()))
+}
+
+fn mixed<K: RealKernel>(
+    name: &'static str,
+    cx: &OpCx,
+    make: impl Fn(&NativeArgs<'_, '_>) -> Result<Arc<K>, KernelError> + Send + Sync + 'static,
+) -> NativeKernel {
     let inputs: Vec<Option<DType>> =
         (0..cx.input_count()).map(|i| cx.input_opt(i).map(|t| t.dtype).filter(|d| d.is_float())).collect();
     let outputs: Vec<DType> = cx.outputs().iter().map(|o| o.dtype).collect();
-    if let Some(d) = outputs.iter().find(|d| !d.is_float()) {
-        return Err(OpError::unsupported(format!("{name} of {d}")));
-    }
     let wide = inputs.iter().flatten().chain(&outputs).any(|d| *d == DType::F64);
-    Ok(NativeKernel::new(name, move |args| {
+    NativeKernel::new(name, move |args| {
         let kernel = make(args)?;
         if wide {
             call::<f64, K>(&kernel, args, &inputs, &outputs)
         } else {
             call::<f32, K>(&kernel, args, &inputs, &outputs)
         }
-    }))
+    })
 }
 
 fn call<T: Real, K: RealKernel>(
@@ -369,6 +403,8 @@ fn call<T: Real, K: RealKernel>(
         let index = inputs.len() + o;
         io.outputs.push(if !args.has(index) {
             Output::Absent
+        } else if !dtype.is_float() {
+            Output::Bytes(args.take_write::<u8>(index)?)
         } else if dtype == DType::F16 {
             let raw = args.take_write::<f16>(index)?;
             Output::F16(vec![T::ZERO; raw.len()], raw)
@@ -390,7 +426,7 @@ fn call<T: Real, K: RealKernel>(
             }
             Output::F16(values, raw) => round(&values, raw, f16::from_f64),
             Output::Bf16(values, raw) => round(&values, raw, bf16::from_f64),
-            Output::Absent | Output::Direct(_) => {}
+            Output::Absent | Output::Bytes(_) | Output::Direct(_) => {}
         }
     }
     Ok(())

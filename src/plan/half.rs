@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::flow::{Flow, FlowNode, Value, ValueId};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorIdentity, TensorInfo};
+use crate::ops::pointwise::cast::{BEYOND, cast_within};
 use crate::ops::{Fact, OpCx, Operator, cast};
 
 /// What a `float32` model computes in.
@@ -57,8 +58,8 @@ const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 /// The largest `float16`.
 pub(super) const LARGEST: f32 = 65504.0;
 /// What stands for `float32`s beyond the range where a constant masks: far below every score, and not infinite when scores
-/// are added. A row of which everything is masked has weights then, as it has in `float32`.
-const MASKED: f32 = 32768.0;
+/// are added. A row of which everything is masked has weights then, as it has in `float32`. Conversions do the same.
+const MASKED: f32 = BEYOND;
 /// Operators that masks are made and added with.
 const MASKING: &[&str] = &["Where", "Add", "Sub", "Mul", "Expand"];
 /// Constants of at most so many elements are looked at: epsilons and the like.
@@ -298,7 +299,9 @@ impl Halves<'_> {
 
     fn convert(&mut self, from: ValueId, to: ValueId, dtype: DType, device: Option<u32>) {
         let name = format!("{}:{dtype}", self.flow.values[from].name);
-        let (op, control_deps): (Arc<dyn Operator>, _) = (cast(dtype), Vec::new());
+        // A mask that was made in `float32` is still one.
+        let conversion = if dtype == DType::F16 { cast_within() } else { cast(dtype) };
+        let (op, control_deps): (Arc<dyn Operator>, _) = (conversion, Vec::new());
         let (inputs, outputs) = (vec![Some(from)], vec![to]);
         self.nodes.push(FlowNode { name, op, inputs, outputs, device, control_deps });
     }

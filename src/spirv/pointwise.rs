@@ -352,16 +352,38 @@ impl PointwiseDesc {
         self.push(Expr::Unary(op, x))
     }
 
-    /// A function of two values. A power of 2 or 1/2 becomes the product or the root, which is exact.
+    /// A function of two values. A power of 2 or 1/2 becomes the product or the root, which is exact. Products
+    /// with a constant zero and quotients by it keep their infinities and NaN, which compilers of drivers leave
+    /// out where they see the constant; the sign of a zero that comes out is lost where the value is a zero.
     ///
     /// # Errors
     /// An expression is not there.
     pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> Result<ExprId, PointwiseError> {
-        match (op, self.exprs.get(b.index())) {
-            (BinaryOp::Pow, Some(Expr::Const(2.0))) => self.push(Expr::Binary(BinaryOp::Mul, a, a)),
-            (BinaryOp::Pow, Some(Expr::Const(0.5))) => self.push(Expr::Unary(UnaryOp::Sqrt, a)),
+        let constant = |id: ExprId| match self.exprs.get(id.index()) {
+            Some(Expr::Const(value)) => Some(*value),
+            _ => None,
+        };
+        match (op, constant(a), constant(b)) {
+            (BinaryOp::Pow, _, Some(2.0)) => self.push(Expr::Binary(BinaryOp::Mul, a, a)),
+            (BinaryOp::Pow, _, Some(0.5)) => self.push(Expr::Unary(UnaryOp::Sqrt, a)),
+            (BinaryOp::Div, None, Some(zero)) if zero == 0.0 => {
+                let endless = self.constant(f32::INFINITY.copysign(zero))?;
+                self.push(Expr::Binary(BinaryOp::Mul, a, endless))
+            }
+            (BinaryOp::Mul, None, Some(zero)) if zero == 0.0 => self.nothing_of(a, zero),
+            (BinaryOp::Mul, Some(zero), None) if zero == 0.0 => self.nothing_of(b, zero),
             _ => self.push(Expr::Binary(op, a, b)),
         }
+    }
+
+    /// `x * zero`.
+    fn nothing_of(&mut self, x: ExprId, zero: f32) -> Result<ExprId, PointwiseError> {
+        let (plus, minus) = (self.constant(zero)?, self.constant(-zero)?);
+        let (nan, endless) = (self.constant(f32::NAN)?, self.constant(f32::INFINITY)?);
+        let nothing = self.constant(0.0)?;
+        let signed = self.select((x, CompareOp::Less, nothing), minus, plus)?;
+        let size = self.unary(UnaryOp::Abs, x)?;
+        self.select((size, CompareOp::Less, endless), signed, nan)
     }
 
     /// `then` where the comparison of `a` with `b` holds, else `otherwise`.
@@ -548,6 +570,21 @@ mod tests {
         let two = desc.constant(2.0).unwrap();
         let square = desc.binary(BinaryOp::Pow, x, two).unwrap();
         assert_eq!(desc.exprs()[square.index()], Expr::Binary(BinaryOp::Mul, x, x));
+    }
+
+    #[test]
+    fn a_constant_zero_hides_no_infinity() {
+        let mut desc = PointwiseDesc::new([Indexing::Full]);
+        let x = desc.input(0).unwrap();
+        let zero = desc.constant(-0.0).unwrap();
+        let quotient = desc.binary(BinaryOp::Div, x, zero).unwrap();
+        let endless = desc.constant(f32::NEG_INFINITY).unwrap();
+        assert_eq!(desc.exprs()[quotient.index()], Expr::Binary(BinaryOp::Mul, x, endless));
+        for product in
+            [desc.binary(BinaryOp::Mul, x, zero).unwrap(), desc.binary(BinaryOp::Mul, zero, x).unwrap()]
+        {
+            assert!(matches!(desc.exprs()[product.index()], Expr::Select { .. }));
+        }
     }
 
     #[test]

@@ -68,6 +68,8 @@ enum Capture {
     Input,
     /// A function's argument that the caller left out.
     Absent,
+    /// A sequence, and how each of its tensors comes.
+    Sequence(Sequence, Vec<Capture>),
 }
 
 impl Making {
@@ -393,23 +395,21 @@ impl<'m, 's> Importer<'m, 's> {
             if !seen.insert(name) {
                 continue;
             }
-            if scope.sequences.contains_key(name) {
-                let what = format!("{name:?}, a sequence, in a sub-graph");
-                return Err(LoadErrorKind::unsupported(what).into());
-            }
-            captures.push((
-                name,
-                match scope.get(making, name) {
-                    None => Capture::Absent,
-                    Some(id) => match making.constants.get(&id) {
-                        Some(value) => Capture::Constant(value.clone()),
-                        None => {
-                            inputs.push(Some(id));
-                            Capture::Input
-                        }
-                    },
-                },
-            ));
+            let mut tensor = |id: TensorId, making: &Making| match making.constants.get(&id) {
+                Some(value) => Capture::Constant(value.clone()),
+                None => {
+                    inputs.push(Some(id));
+                    Capture::Input
+                }
+            };
+            let capture = match scope.sequences.get(name) {
+                Some(sequence) => {
+                    let parts = sequence.tensors().into_iter().map(|id| tensor(id, making)).collect();
+                    Capture::Sequence(sequence.clone(), parts)
+                }
+                None => scope.get(making, name).map_or(Capture::Absent, |id| tensor(id, making)),
+            };
+            captures.push((name, capture));
         }
         for (name, graph) in graphs {
             let inner = scope.inner(String::new(), scope.opsets, scope.attrs)?;
@@ -561,20 +561,32 @@ fn bind_captures<'m>(
         if captures.is_empty() { HashSet::new() } else { free_names(proto).into_iter().collect() };
     for (name, capture) in captures {
         let own = free.contains(name);
-        let id = match capture {
-            Capture::Constant(value) if own => Some(making.constant(name, value.clone())),
-            Capture::Constant(_) | Capture::Absent => None,
-            // Another sub-graph of the node may read it, but all have the same captured inputs.
-            Capture::Input => {
-                let name = making.unique(name);
-                Some(making.builder.captured_input(name))
+        if let Capture::Sequence(sequence, parts) = capture {
+            let ids: Vec<Option<TensorId>> = parts.iter().map(|p| captured(name, p, own, making)).collect();
+            if own {
+                scope.sequences.insert(name, sequence.of(&ids));
             }
-        };
+            continue;
+        }
+        let id = captured(name, capture, own, making);
         if own {
             scope.bind(name, id, "tensors")?;
         }
     }
     Ok(())
+}
+
+/// The tensor of a sub-graph that a captured one is; `own` says whether the sub-graph reads it.
+fn captured(name: &str, capture: &Capture, own: bool, making: &mut Making) -> Option<TensorId> {
+    match capture {
+        Capture::Constant(value) if own => Some(making.constant(name, value.clone())),
+        Capture::Constant(_) | Capture::Absent | Capture::Sequence(..) => None,
+        // Another sub-graph of the node may read it, but all have the same captured inputs.
+        Capture::Input => {
+            let name = making.unique(name);
+            Some(making.builder.captured_input(name))
+        }
+    }
 }
 
 pub(super) fn domain_of(domain: &str) -> &str {

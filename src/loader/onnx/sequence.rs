@@ -73,6 +73,33 @@ pub(super) struct Cut {
     count: Option<usize>,
 }
 
+impl Sequence {
+    /// The tensors that it is made of.
+    pub(super) fn tensors(&self) -> Vec<TensorId> {
+        match self {
+            Sequence::List(list) => list.items.iter().chain(&list.positions).copied().collect(),
+            Sequence::Cut(cut) => [Some(cut.data), cut.split].into_iter().flatten().collect(),
+        }
+    }
+
+    /// The same made of other tensors: `ids` in the order of [`Sequence::tensors`].
+    pub(super) fn of(&self, ids: &[Option<TensorId>]) -> Sequence {
+        let mut ids = ids.iter().copied();
+        let mut next = |own: TensorId| ids.next().flatten().unwrap_or(own);
+        let mut sequence = self.clone();
+        match &mut sequence {
+            Sequence::List(list) => {
+                list.items.iter_mut().chain(&mut list.positions).for_each(|id| *id = next(*id));
+            }
+            Sequence::Cut(cut) => {
+                cut.data = next(cut.data);
+                cut.split = cut.split.map(&mut next);
+            }
+        }
+        sequence
+    }
+}
+
 impl List {
     /// Where a known position of a list with `more` places behind its elements is.
     fn place(&self, at: i64, more: usize) -> Result<usize, Failure> {
@@ -358,6 +385,9 @@ impl<'m> Importer<'m, '_> {
                 let given = !call.input(1).is_empty();
                 let split = if given { Some(call.tensor(1, making, scope)?) } else { None };
                 let value = split.and_then(|id| making.constants.get(&id));
+                // Exporters write single elements so, and mean `keepdims` although a split is given.
+                let single = |v: &Tensor| v.shape().rank() == 0 && v.to_i64s().is_ok_and(|v| v == [1]);
+                let split = split.filter(|_| !value.is_some_and(single));
                 let count = value.filter(|v| v.shape().rank() == 1).map(|v| v.info().elements());
                 let (axis, keep_dims) = (call.int("axis", 0)?, call.int("keepdims", 1)? != 0);
                 call.define(Sequence::Cut(Cut { data, split, axis, keep_dims, count }), scope)

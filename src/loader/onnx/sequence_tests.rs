@@ -115,6 +115,11 @@ fn what_is_cut_up_is_taken_piece_by_piece() {
     gives(vec![cut(&["x"]), node("SequenceAt", &["s", "last"], &["r"])], &[1], &[2.0]);
     let squeezed = with(cut(&["x"]), [int_attr("keepdims", 0)]);
     gives(vec![squeezed, node("SequenceAt", &["s", "one"], &["r"])], &[], &[2.0]);
+    // Pieces of one element are what is cut without sizes.
+    let squeezed = with(cut(&["x", "one"]), [int_attr("keepdims", 0)]);
+    gives(vec![squeezed.clone(), node("SequenceAt", &["s", "one"], &["r"])], &[], &[2.0]);
+    let attrs = [int_attr("axis", 0), int_attr("new_axis", 1)];
+    gives(vec![squeezed, with(node("ConcatFromSequence", &["s"], &["r"]), attrs)], &[2], &[1.0, 2.0]);
     gives(vec![cut(&["y", "sizes"]), node("SequenceAt", &["s", "one"], &["r"])], &[2], &[3.0, 4.0]);
     let join = with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", 0)]);
     gives(vec![cut(&["y", "sizes"]), join.clone()], &[2], &[3.0, 4.0]);
@@ -178,12 +183,53 @@ fn sequences_where_there_can_be_none_are_unsupported() {
     fails(vec![node("SequenceAt", &["x", "one"], &["r"])], &["r"], "comes out of control flow");
     let construct = node("SequenceConstruct", &["s"], &["t"]);
     fails(vec![list(), construct], &["t"], "a sequence as input 0 of SequenceConstruct");
-    let body = |name: &str| {
-        let at = node("SequenceAt", &["s", "one"], &["z"]);
+}
+
+#[test]
+fn graphs_inside_read_lists_of_graphs_around() {
+    let branch = |name: &str, position: &str| {
+        let at = node("SequenceAt", &["s", position], &["z"]);
         graph_attr(name, GraphProto { input: Vec::new(), ..graph(&[], vec![at], &["z"]) })
     };
-    let choice = with(node("If", &["p"], &["r"]), [body("then_branch"), body("else_branch")]);
-    fails(vec![list(), choice], &["r"], "\"s\", a sequence, in a sub-graph");
+    let chosen = with(node("Cast", &["q"], &["yes"]), [int_attr("to", data_type::BOOL.into())]);
+    let branches = [branch("then_branch", "one"), branch("else_branch", "p")];
+    let choice = with(node("If", &["yes"], &["r"]), branches);
+    let mut s = session(load(vec![list(), chosen, choice], &["r"]).unwrap());
+    let mut first = |p, q| run(&mut s, p, q).map(|r| r[0].as_slice::<f32>().unwrap()[0]);
+    assert_eq!((first(0, 1).unwrap(), first(0, 0).unwrap(), first(-1, 0).unwrap()), (3.0, 1.0, 3.0));
+    assert!(first(2, 0).is_err());
+
+    // In every iteration an element of a list, one of what was cut up, and the numbers of both.
+    let mut body = graph(
+        &["i", "c", "sum"],
+        vec![
+            node("SequenceAt", &["s", "i"], &["own"]),
+            node("SequenceAt", &["pieces", "i"], &["piece"]),
+            node("SequenceLength", &["s"], &["m"]),
+            node("SequenceLength", &["pieces"], &["n"]),
+            node("Mul", &["m", "n"], &["mn"]),
+            with(node("Cast", &["mn"], &["f"]), [int_attr("to", data_type::FLOAT.into())]),
+            node("Mul", &["own", "f"], &["own_f"]),
+            node("Add", &["own_f", "piece"], &["both"]),
+            node("Add", &["sum", "both"], &["sum2"]),
+            node("Identity", &["c"], &["c2"]),
+        ],
+        &["c2", "sum2"],
+    );
+    body.input.iter_mut().for_each(|i| i.r#type = None);
+    let repeated = with(node("Loop", &["p", "", "x"], &["r"]), [graph_attr("body", body)]);
+    let nodes = vec![
+        node("SequenceConstruct", &["x", "x"], &["s0"]),
+        node("SequenceInsert", &["s0", "y", "q"], &["s"]),
+        node("SplitToSequence", &["y"], &["pieces"]),
+        repeated,
+    ];
+    let mut s = session(load(nodes, &["r"]).unwrap());
+    // x y x: [1, 2] + ([1, 2] * 6 + 3) + ([3, 4] * 6 + 4).
+    assert_eq!(run(&mut s, 2, 1).unwrap()[0].as_slice::<f32>().unwrap(), [32.0, 45.0]);
+    assert_eq!(run(&mut s, 0, 1).unwrap()[0].as_slice::<f32>().unwrap(), [1.0, 2.0]);
+    // y has two pieces.
+    assert!(run(&mut s, 3, 1).is_err());
 }
 
 #[test]
@@ -250,4 +296,52 @@ fn what_a_loop_appends_is_a_list() {
     // Other uses of a list stay what they are.
     let fails_with = |insert: &[&str]| load(appending(insert), &["m"]).unwrap_err().to_string();
     assert!(fails_with(&["l", "item", "one"]).contains("a sequence, as an input of Loop"));
+}
+
+/// A loop of `p` iterations that appends to a list the sum of its last element and the one in the middle.
+#[test]
+fn a_list_that_a_loop_carries_is_read_in_it() {
+    let body = || {
+        let mut body = graph(
+            &["i", "c", "l"],
+            vec![
+                node("SequenceLength", &["l"], &["n"]),
+                node("Div", &["n", "two"], &["half"]),
+                node("SequenceAt", &["l", "last"], &["a"]),
+                node("SequenceAt", &["l", "half"], &["b"]),
+                node("Add", &["a", "b"], &["item"]),
+                node("SequenceInsert", &["l", "item"], &["l2"]),
+                node("Identity", &["c"], &["c2"]),
+            ],
+            &["c2", "l2"],
+        );
+        body.input.iter_mut().for_each(|i| i.r#type = None);
+        body
+    };
+    let nodes = |body: GraphProto| {
+        vec![
+            list(),
+            node("Add", &["one", "one"], &["two"]),
+            with(node("Loop", &["p", "", "s"], &["r"]), [graph_attr("body", body)]),
+            node("SequenceAt", &["r", "q"], &["taken"]),
+            node("SequenceLength", &["r"], &["length"]),
+        ]
+    };
+    let mut s = session(load(nodes(body()), &["taken", "length"]).unwrap());
+    let mut of = |p, q| {
+        let got = run(&mut s, p, q).unwrap();
+        (got[0].to_f32s().unwrap(), got[1].to_i64s().unwrap()[0])
+    };
+    // x y, then y + y, then that and y.
+    assert_eq!(of(0, -1), (vec![3.0, 4.0], 2));
+    assert_eq!(of(1, -1), (vec![6.0, 8.0], 3));
+    assert_eq!(of(2, 3), (vec![9.0, 12.0], 4));
+    assert_eq!(of(2, 0), (vec![1.0, 2.0], 4));
+    // Elements may be of one shape only, and may go nowhere else.
+    let mut longer = body();
+    longer.node[4] = with(node("Concat", &["a", "b"], &["item"]), [int_attr("axis", 0)]);
+    assert!(run(&mut session(load(nodes(longer), &["length"]).unwrap()), 1, 0).is_err());
+    let mut erased = body();
+    erased.node.push(node("SequenceErase", &["l"], &["l3"]));
+    fails(nodes(erased), &["length"], "a sequence, as an input of Loop");
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::device::{Places, lower_scaled};
-use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Stage, Steps, check_sizes};
+use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Stage, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
@@ -328,6 +328,7 @@ impl Operator for Attention {
             lens_words: if cx.has(LENS) { 2 } else { 0 },
             y: Operand::Output(0),
             scores: (cx.outputs().len() > 3).then_some((self.stage(), Operand::Output(3))),
+            sink: Sink::None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
     }
@@ -368,7 +369,8 @@ impl RealKernel for Run {
             false => inputs.get_opt(MASK, sizes[MASK])?.map_or(MaskData::None, MaskData::Add),
         };
         let lens = inputs.raw_opt::<i64>(LENS, sizes[LENS])?;
-        let given = Attended { q: inputs.get(Q, sizes[Q])?, k: full[0], v: full[1], mask, lens };
+        let given =
+            Attended { q: inputs.get(Q, sizes[Q])?, k: full[0], v: full[1], mask, lens, sink: Sink::None };
         let Some(y) = y else { return Err(KernelError::Absent { index: 7 }) };
         check_len(7, y.len(), s.batch * s.q_heads * s.q_len * s.v_head)?;
         if let Some(scores) = &scores {

@@ -6,7 +6,7 @@ use super::group_query::GroupQueryAttention;
 use super::multi_head::MultiHeadAttention;
 use super::{Attention, RotaryEmbedding};
 use crate::graph::Tensor;
-use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor};
+use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
 use crate::ops::{AttrReader, AttrValue, OpError, Operator, find};
 
 fn read(name: &str, list: &[(&str, AttrValue)]) -> Result<Arc<dyn Operator>, OpError> {
@@ -95,6 +95,238 @@ fn padding_hides_keys() {
 }
 
 #[test]
+fn padding_and_a_bias_are_one_mask() {
+    let op = MultiHeadAttention { heads: 3, scale: None, causal: false };
+    for (q_len, bias) in [(4, [2, 3, 4, 7]), (1, [1, 3, 1, 7]), (4, [2, 1, 4, 7]), (4, [1, 1, 1, 7])] {
+        let given = [(q_len, 1), (7, 2), (7, 3)].map(|(l, s)| Some(tensor(&[2, l, 24], s)));
+        let added = tensor(&bias, 4);
+        let a = added.to_f32s().unwrap();
+        for rows in [1, q_len] {
+            let kept: Vec<i32> = (0..2 * rows * 7).map(|i| i32::from(i % 7 == 0 || i % 3 != 1)).collect();
+            let whole: Vec<f32> = (0..2 * 3 * q_len * 7)
+                .map(|i| {
+                    let at = [i / 7 / q_len / 3, i / 7 / q_len % 3, i / 7 % q_len, i % 7];
+                    let from = at.iter().zip(&bias).fold(0, |n, (at, len)| n * len + at % len);
+                    let hidden = kept[(at[0] * rows + at[2] % rows) * 7 + at[3]] == 0;
+                    if hidden { f32::NEG_INFINITY } else { a[from] }
+                })
+                .collect();
+            let mask = Tensor::new([2, 3, q_len, 7], &whole).unwrap();
+            let want = run_cpu(&plain(false), &[&given[..], &[Some(mask)]].concat(), 1).unwrap();
+            let dims = if rows == 1 { vec![2, 7] } else { vec![2, rows, 7] };
+            let padding = Tensor::new(dims, &kept).unwrap();
+            same(&op, &[&given[..], &[None, Some(padding), Some(added.clone())]].concat(), &want);
+        }
+    }
+}
+
+/// Attention of one sequence by its definition: what takes part in the softmax beside keys has no value.
+fn with_sinks(op: &GroupQueryAttention, inputs: &[Option<Tensor>], sinks: &[f64], past: usize) -> Vec<f64> {
+    let wide = |i: usize| wide(inputs[i].as_ref().unwrap());
+    let (q, k, v) = (wide(0), wide(1), wide(2));
+    let (h, g) = (op.heads, op.kv_heads);
+    let len = q.len() / h / 8;
+    let total = past + len;
+    let row = |new: &[f64], old: usize, head: usize, j: usize| -> Vec<f64> {
+        match j.checked_sub(past) {
+            Some(j) => new[(j * g + head) * 8..][..8].to_vec(),
+            None => wide(old)[(head * past + j) * 8..][..8].to_vec(),
+        }
+    };
+    let mut y = Vec::new();
+    for (i, head) in (0..len * h).map(|n| (n / h, n % h)) {
+        let at = past + i;
+        let sees = |j: usize| (!op.causal || j <= at) && op.window.is_none_or(|w| j + w > at);
+        let keys: Vec<usize> = (0..total).filter(|j| sees(*j)).collect();
+        let score = |j: usize| {
+            let key = row(&k, 3, head / (h / g), j);
+            let s =
+                q[(i * h + head) * 8..][..8].iter().zip(key).map(|(a, b)| a * b).sum::<f64>() / 8f64.sqrt();
+            if op.softcap > 0.0 { f64::from(op.softcap) * (s / f64::from(op.softcap)).tanh() } else { s }
+        };
+        let weights: Vec<f64> = keys.iter().map(|j| score(*j).exp()).collect();
+        let sum = weights.iter().sum::<f64>() + sinks[head].exp();
+        let mut out = [0.0; 8];
+        for (j, w) in keys.iter().zip(&weights) {
+            let value = row(&v, 4, head / (h / g), *j);
+            out.iter_mut().zip(value).for_each(|(o, v)| *o += w / sum * v);
+        }
+        y.extend(out);
+    }
+    y
+}
+
+#[test]
+fn sinks_take_part_in_the_softmax() {
+    for (q_len, past_len, window, softcap, causal) in [
+        (5, 0, None, 0.0, true),
+        (1, 6, Some(3), 1.5, true),
+        (3, 6, Some(2), 0.0, true),
+        (70, 0, Some(33), 0.5, true),
+        (6, 4, None, 0.0, false),
+    ] {
+        let op = GroupQueryAttention {
+            heads: 4,
+            kv_heads: 2,
+            scale: None,
+            softcap,
+            window,
+            rotary: None,
+            causal,
+            smooth: false,
+            cache_bits: None,
+        };
+        let total = (past_len + q_len) as i32;
+        let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
+        let sinks = tensor(&[4], 8);
+        let mut inputs = vec![
+            Some(tensor(&[1, q_len, 32], 1)),
+            Some(tensor(&[1, q_len, 16], 2)),
+            Some(tensor(&[1, q_len, 16], 3)),
+            past(4),
+            past(5),
+            Some(Tensor::new([1], &[total - 1]).unwrap()),
+            Some(Tensor::new([1], &[total]).unwrap()),
+        ];
+        let check = |op: &GroupQueryAttention, inputs: &[Option<Tensor>], sinks: &[f64]| {
+            let got = run_cpu(op, inputs, 3).unwrap();
+            assert_near(&got[0], &with_sinks(op, inputs, sinks, past_len), 1e-5);
+            same(op, inputs, &got);
+        };
+        check(&GroupQueryAttention { smooth: true, ..op }, &inputs, &[0.0; 4]);
+        inputs.resize(11, None);
+        inputs.push(Some(sinks.clone()));
+        check(&op, &inputs, &wide(&sinks));
+        // What is given stands before the attribute.
+        check(&GroupQueryAttention { smooth: true, ..op }, &inputs, &wide(&sinks));
+        inputs[11] = Some(tensor(&[3], 8));
+        assert!(facts(&op, &inputs, 3).is_err());
+    }
+}
+
+/// Positions that are given turn queries and keys; keys lie in the cache where they come.
+#[test]
+fn given_positions_turn_queries_and_keys() {
+    for (q_len, past_len) in [(4, 0), (1, 5), (3, 5)] {
+        let op = GroupQueryAttention {
+            heads: 4,
+            kv_heads: 2,
+            scale: None,
+            softcap: 0.0,
+            window: None,
+            rotary: Some(false),
+            causal: true,
+            smooth: false,
+            cache_bits: None,
+        };
+        let total = (past_len + q_len) as i32;
+        let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
+        let [cos, sin] = [6, 7].map(|s| tensor(&[20, 4], s));
+        let ids: Vec<i64> = (0..q_len as i64).map(|i| 9 + i).collect();
+        let ids = Tensor::new([1, q_len], &ids).unwrap();
+        let turned = |x: &Tensor, heads: usize| {
+            let op = RotaryEmbedding { interleaved: false, rotated: None, heads: Some(heads), contrib: true };
+            let inputs = [x.clone(), ids.clone(), cos.clone(), sin.clone()].map(Some);
+            run_cpu(&op, &inputs, 1).unwrap().remove(0)
+        };
+        let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(w, s)| tensor(&[1, q_len, w], s));
+        let number = |n: i32| Some(Tensor::new([1], &[n]).unwrap());
+        let plain = GroupQueryAttention { rotary: None, ..op };
+        let rest = [Some(v), past(4), past(5), number(total - 1), number(total)];
+        let before = [&[Some(turned(&q, 4)), Some(turned(&k, 2))], &rest[..]].concat();
+        let want = run_cpu(&plain, &before, 3).unwrap();
+        let tables = [Some(cos.clone()), Some(sin.clone()), Some(ids.clone())];
+        same(&op, &[&[Some(q), Some(k)], &rest[..], &tables].concat(), &want);
+    }
+}
+
+/// A cache of codes gives what a cache of the numbers that they stand for does.
+#[test]
+fn caches_may_be_codes() {
+    for (bits, channels, q_len, past_len) in
+        [(8, false, 1, 6), (8, true, 3, 6), (4, true, 1, 5), (4, false, 5, 0), (8, true, 70, 0)]
+    {
+        let op = GroupQueryAttention {
+            heads: 4,
+            kv_heads: 2,
+            scale: None,
+            softcap: 0.0,
+            window: None,
+            rotary: None,
+            causal: true,
+            smooth: true,
+            cache_bits: Some(bits),
+        };
+        let (total, half) = (past_len + q_len, 1i32 << (bits - 1));
+        let whole = |v: f32| (v * half as f32) as i32;
+        let scale: Vec<f32> =
+            (0..if channels { 16 } else { 1 }).map(|i| (1.0 + i as f32 / 16.0) / half as f32).collect();
+        let dims: &[usize] = if channels { &[1, 2, 1, 8] } else { &[1] };
+        let scales = Tensor::new(dims, &scale).unwrap();
+        let stored = |codes: &[i32], rows: usize| match bits {
+            8 => Tensor::new([1, 2, rows, 8], &codes.iter().map(|c| *c as i8).collect::<Vec<_>>()).unwrap(),
+            _ => {
+                let pair = |c: &[i32]| ((c[0] + 8) | ((c[1] + 8) << 4)) as u8;
+                Tensor::new([1, 2, rows, 4], &codes.chunks(2).map(pair).collect::<Vec<_>>()).unwrap()
+            }
+        };
+        // Codes of past keys and values, those of new ones, and what all stand for.
+        let of = |at: usize, rows: usize| if channels { scale[at / 8 / rows * 8 + at % 8] } else { scale[0] };
+        let codes = |seed: u64| -> Vec<i32> { values(16 * past_len, seed).into_iter().map(whole).collect() };
+        let past = [codes(4), codes(5)];
+        let new = [2, 3].map(|seed| tensor(&[1, q_len, 16], seed));
+        let mut caches = Vec::new();
+        let mut wholes = Vec::new();
+        for (past, new) in past.iter().zip(&new) {
+            let (new, mut all, mut numbers) = (new.to_f32s().unwrap(), Vec::new(), Vec::new());
+            for (i, (head, row, d)) in (0..16 * total).map(|i| (i, (i / 8 / total, i / 8 % total, i % 8))) {
+                let scale = of(i, total);
+                let code = match row.checked_sub(past_len) {
+                    None => past[(head * past_len + row) * 8 + d],
+                    Some(r) => {
+                        let q = (new[r * 16 + head * 8 + d] / scale).round_ties_even() as i32;
+                        q.clamp(-half, half - 1)
+                    }
+                };
+                all.push(code);
+                numbers.push(code as f32 * scale);
+            }
+            caches.push(stored(&all, total));
+            wholes.push(Tensor::new([1, 2, total, 8], &numbers).unwrap());
+        }
+        let number = |n: usize| Some(Tensor::new([1], &[n as i32]).unwrap());
+        let q = tensor(&[1, q_len, 32], 1);
+        let before = past.map(|codes| (past_len > 0).then(|| stored(&codes, past_len)));
+        let [k, v] = new.map(Some);
+        let mut inputs = vec![Some(q.clone()), k, v];
+        inputs.extend(before);
+        inputs.extend([number(total - 1), number(total), None, None, None, None, None]);
+        inputs.extend([Some(scales.clone()), Some(scales)]);
+        let got = run_cpu(&op, &inputs, 3).unwrap();
+        assert_eq!((got[1].bytes(), got[2].bytes()), (caches[0].bytes(), caches[1].bytes()));
+        // The same by numbers: everything but the new rows is the past.
+        let plain = GroupQueryAttention { cache_bits: None, ..op };
+        let rows = |t: &Tensor| -> Vec<f32> {
+            let v = t.to_f32s().unwrap();
+            (0..16 * q_len).map(|i| v[(i % 16 / 8 * total + past_len + i / 16) * 8 + i % 8]).collect()
+        };
+        let old = |t: &Tensor| {
+            let v = t.to_f32s().unwrap();
+            let past: Vec<f32> = v.chunks(total * 8).flat_map(|h| h[..past_len * 8].to_vec()).collect();
+            (past_len > 0).then(|| Tensor::new([1, 2, past_len, 8], &past).unwrap())
+        };
+        let [k, v] = [0, 1].map(|n| Some(Tensor::new([1, q_len, 16], &rows(&wholes[n])).unwrap()));
+        let numbers = [Some(q), k, v, old(&wholes[0]), old(&wholes[1]), number(total - 1), number(total)];
+        let want = run_cpu(&plain, &numbers, 3).unwrap();
+        assert_near(&got[0], &wide(&want[0]), 1e-5);
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::Check::new(&op, &inputs).outputs(3).tolerance(2e-5).run();
+        inputs[12] = Some(tensor(&[3], 1));
+        assert!(facts(&op, &inputs, 3).is_err());
+    }
+}
+
+#[test]
 fn operands_may_be_packed() {
     let op = MultiHeadAttention { heads: 3, scale: None, causal: false };
     let all = tensor(&[2, 4, 3, 3, 8], 1);
@@ -129,7 +361,17 @@ fn group_query_attention_rotates_and_appends() {
         [(5, 0, None), (1, 6, None), (1, 6, Some(false)), (3, 6, Some(true)), (4, 0, Some(false))]
     {
         let window = (q_len == 3).then_some(4);
-        let op = GroupQueryAttention { heads: 4, kv_heads: 2, scale: None, softcap: 0.0, window, rotary };
+        let op = GroupQueryAttention {
+            heads: 4,
+            kv_heads: 2,
+            scale: None,
+            softcap: 0.0,
+            window,
+            rotary,
+            causal: true,
+            smooth: false,
+            cache_bits: None,
+        };
         let total = past_len + q_len;
         let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(w, s)| tensor(&[1, q_len, w], s));
         let tables = [tensor(&[20, 4], 4), tensor(&[20, 4], 5)];
@@ -191,8 +433,17 @@ fn group_query_attention_rotates_and_appends() {
 /// Each sequence of a batch ends where its own keys do, in a cache that is longer.
 #[test]
 fn sequences_have_lengths_of_their_own() {
-    let op =
-        GroupQueryAttention { heads: 2, kv_heads: 1, scale: None, softcap: 1.5, window: None, rotary: None };
+    let op = GroupQueryAttention {
+        heads: 2,
+        kv_heads: 1,
+        scale: None,
+        softcap: 1.5,
+        window: None,
+        rotary: None,
+        causal: true,
+        smooth: false,
+        cache_bits: None,
+    };
     let [q, k, v] = [(8, 1), (4, 2), (4, 3)].map(|(w, s)| tensor(&[2, 1, w], s));
     let past = [4, 5].map(|s| tensor(&[2, 1, 7, 4], s));
     let last = Tensor::new([2], &[5i32, 2]).unwrap();
@@ -218,8 +469,17 @@ fn sequences_have_lengths_of_their_own() {
 #[test]
 fn a_cache_may_be_an_odd_number_of_halves() {
     use crate::ops::test_util::tensor_of;
-    let op =
-        GroupQueryAttention { heads: 1, kv_heads: 1, scale: None, softcap: 0.0, window: None, rotary: None };
+    let op = GroupQueryAttention {
+        heads: 1,
+        kv_heads: 1,
+        scale: None,
+        softcap: 0.0,
+        window: None,
+        rotary: None,
+        causal: true,
+        smooth: false,
+        cache_bits: None,
+    };
     let half = |shape: &[usize], seed| {
         Some(tensor_of(shape, &tensor(shape, seed).to_f32s().unwrap(), half::f16::from_f32))
     };
@@ -236,8 +496,12 @@ fn forms_that_are_not_known_are_refused() {
     let heads = [("num_heads", int(4)), ("kv_num_heads", int(2))];
     assert!(read("GroupQueryAttention", &heads).is_ok());
     assert!(read("GroupQueryAttention", &heads[..1]).is_err());
-    let smooth = [&heads[..], &[("smooth_softmax", int(1))]].concat();
-    assert!(matches!(read("GroupQueryAttention", &smooth), Err(OpError::Unsupported { .. })));
+    for (name, value) in [("qk_output", 1), ("sliding_window_cache", 1)] {
+        let list = [&heads[..], &[(name, int(value))]].concat();
+        assert!(matches!(read("GroupQueryAttention", &list), Err(OpError::Unsupported { .. })));
+    }
+    let window = [&heads[..], &[("causal", int(0)), ("local_window_size", int(4))]].concat();
+    assert!(matches!(read("GroupQueryAttention", &window), Err(OpError::Unsupported { .. })));
     assert!(read("MultiHeadAttention", &[]).is_err());
     assert!(read("MatMulNBits", &[("K", int(32)), ("N", int(2)), ("block_size", int(24))]).is_err());
     assert!(

@@ -1,6 +1,6 @@
 //! Scaled dot product attention on devices: which kernel, and its parameters.
 
-use super::scaled::{MaskSteps, Scaled, Stage};
+use super::scaled::{MaskSteps, Scaled, Sink, Stage};
 use crate::dtype::DType;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelId, grid_1d};
@@ -80,6 +80,7 @@ pub(super) struct Places {
     pub lens_words: u32,
     pub y: Operand,
     pub scores: Option<(Stage, Operand)>,
+    pub sink: Sink<Operand>,
 }
 
 /// Emits `scaled`.
@@ -117,7 +118,12 @@ pub(super) fn lower_scaled(
     }
     let args = [places.q, places.k, places.v, places.mask, places.lens, places.y];
     let stage = places.scores.map_or((0, Operand::Unused), |(stage, to)| (1 + stage as u32, to));
-    let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1];
+    let (sink, sinks) = match places.sink {
+        Sink::None => (0, Operand::Unused),
+        Sink::Zero => (1, Operand::Unused),
+        Sink::Heads(sinks) => (2, sinks),
+    };
+    let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1, sinks];
     let row = match places.dtype {
         DType::F32 => Some(pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL)),
         DType::F16 => Some(pick(id::ATTENTION_ROW_HALF, id::ATTENTION_ROW_HALF_BOOL)),
@@ -133,6 +139,7 @@ pub(super) fn lower_scaled(
             (spec::attention_row::LEN_WORDS, c.len_words),
             (spec::attention_row::LEN_ADD, c.len_add),
             (spec::attention_row::STAGE, stage.0),
+            (spec::attention_row::SINK, sink),
             (spec::attention_row::ROWS, ROWS as u32),
             (spec::attention_row::TEXELS, (s.v_head / 4) as u32),
         ];
@@ -153,9 +160,11 @@ pub(super) fn lower_scaled(
             (spec::attention_vector::MASKED, c.masked),
             (spec::attention_vector::LEN_WORDS, c.len_words),
             (spec::attention_vector::LEN_ADD, c.len_add),
+            (spec::attention_vector::SINK, sink),
             (spec::attention_vector::COLS, s.v_head.next_power_of_two().max(32) as u32),
         ];
         let params = fill!(AttentionVector, s, rows);
+        let args = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
     }
     let groups =
@@ -174,6 +183,7 @@ pub(super) fn lower_scaled(
         (spec::attention_tile::LEN_WORDS, c.len_words),
         (spec::attention_tile::LEN_ADD, c.len_add),
         (spec::attention_tile::STAGE, stage.0),
+        (spec::attention_tile::SINK, sink),
     ];
     let groups = groups(TILE[usize::from(small)]);
     let params = fill!(AttentionTile, s, groups);

@@ -1,19 +1,20 @@
-//! com.microsoft's GroupQueryAttention: causal attention that rotates queries and keys and keeps a cache whose
+//! com.microsoft's GroupQueryAttention: attention that rotates queries and keys and keeps a cache whose
 //! sequences have lengths of their own.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use super::attention_op::mask_steps;
+use super::cache::CacheCodes;
 use super::device::{Places, lower_scaled};
 use super::rotary::{Positions, Rotation};
-use super::scaled::{Attended, MaskData, Scaled, Steps, check_sizes};
+use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region;
-use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, check_len, mixed_kernel, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
@@ -28,11 +29,17 @@ const LAST: usize = 5;
 const TOTAL: usize = 6;
 const COS: usize = 7;
 const SIN: usize = 8;
+const IDS: usize = 9;
 const ADDED: usize = 10;
+const SINKS: usize = 11;
+const K_SCALE: usize = 12;
+const V_SCALE: usize = 13;
 
 /// Inputs: query, key, value (or all three in the first), past keys and values, the number of valid keys of
-/// each sequence less one, the largest number of them, cosines, sines, positions and an attention bias;
-/// outputs: the result and the present keys and values.
+/// each sequence less one, the largest number of them, cosines, sines, positions, an attention bias and a sink for
+/// each head of queries: a score that takes part in the softmax and has no value; then the scales of keys and of
+/// values where caches are codes. Outputs: the result and the present keys and values. Of a cache of codes all is
+/// read as the codes have it, new keys and values too.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupQueryAttention {
     /// Heads of queries.
@@ -47,34 +54,50 @@ pub struct GroupQueryAttention {
     pub window: Option<usize>,
     /// Whether queries and keys are rotated, and whether pairs are neighbours.
     pub rotary: Option<bool>,
+    /// Whether a query sees no key behind its own position.
+    pub causal: bool,
+    /// Whether zero takes part in the softmax, where no sinks are given.
+    pub smooth: bool,
+    /// Bits of the codes that caches are of, 4 or 8.
+    pub cache_bits: Option<usize>,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    for (name, plain) in [
-        ("smooth_softmax", 0),
-        ("sliding_window_cache", 0),
-        ("qk_output", 0),
-        ("kv_cache_bit_width", 0),
-        ("causal", 1),
-    ] {
+    for (name, plain) in [("sliding_window_cache", 0), ("qk_output", 0)] {
         if attrs.int(name, plain)? != plain {
             return Err(OpError::unsupported(format!("GroupQueryAttention with {name}")));
         }
     }
-    for name in ["k_quant_type", "v_quant_type"] {
-        if attrs.str(name, "NONE")? != "NONE" {
-            return Err(OpError::unsupported("GroupQueryAttention with a quantized cache"));
+    let coded = [attrs.str("k_quant_type", "NONE")?, attrs.str("v_quant_type", "NONE")?];
+    let cache_bits = match (coded.map(|kind| kind != "NONE"), attrs.int("kv_cache_bit_width", 0)?) {
+        ([false, false], _) => None,
+        ([true, true], bits @ (4 | 8)) => Some(bits as usize),
+        ([true, true], bits) => {
+            return Err(OpError::unsupported(format!("GroupQueryAttention with a cache of {bits} bits")));
         }
-    }
+        _ => {
+            return Err(OpError::unsupported(
+                "GroupQueryAttention with one cache of codes and one of numbers",
+            ));
+        }
+    };
     attrs.float_opt("qk_norm_epsilon")?;
     let interleaved = attrs.flag("rotary_interleaved", false)?;
+    let window = usize::try_from(attrs.int("local_window_size", -1)?).ok();
+    let causal = attrs.flag("causal", true)?;
+    if !causal && window.is_some() {
+        return Err(OpError::unsupported("GroupQueryAttention with a window that is not causal"));
+    }
     Ok(Arc::new(GroupQueryAttention {
         heads: count(attrs, "num_heads", 1)?,
         kv_heads: count(attrs, "kv_num_heads", 1)?,
         scale: attrs.float_opt("scale")?.filter(|s| *s != 0.0),
         softcap: attrs.float("softcap", 0.0)?.max(0.0),
-        window: usize::try_from(attrs.int("local_window_size", -1)?).ok(),
+        window,
         rotary: attrs.flag("do_rotary", false)?.then_some(interleaved),
+        causal,
+        smooth: attrs.int("smooth_softmax", -1)? > 0,
+        cache_bits,
     }))
 }
 
@@ -86,7 +109,12 @@ struct Resolved {
     /// Queries rotated, keys rotated into the cache, values copied into it.
     moves: [Rotation; 3],
     past_len: usize,
-    sizes: [usize; 11],
+    sizes: [usize; 14],
+    /// Keys rotated by given positions, before they are copied into the cache.
+    turned: Option<Rotation>,
+    smooth: bool,
+    /// The codes of keys and of values.
+    codes: Option<[CacheCodes; 2]>,
 }
 
 impl GroupQueryAttention {
@@ -119,9 +147,10 @@ impl GroupQueryAttention {
             true => cx.shape(PAST_K)?.get(2).copied().unwrap_or(0),
             false => 0,
         };
+        let stored = self.stored(size);
         for i in [PAST_K, PAST_V].into_iter().filter(|i| cx.has(*i)) {
-            if cx.shape(i)?.dims() != [batch, g, past_len, size] {
-                return Err(cx.shape_error(i, format!("[{batch}, {g}, {past_len}, {size}]")));
+            if cx.shape(i)?.dims() != [batch, g, past_len, stored] {
+                return Err(cx.shape_error(i, format!("[{batch}, {g}, {past_len}, {stored}]")));
             }
         }
         if cx.shape(LAST)?.elements() != batch {
@@ -141,6 +170,10 @@ impl GroupQueryAttention {
         let positions = if prompt { Positions::Place } else { Positions::Last };
         let mut rotated = 0;
         let mut rows = 1;
+        let given = cx.has(IDS) && self.rotary.is_some();
+        if given && cx.shape(IDS)?.elements() != batch * q_len {
+            return Err(cx.shape_error(IDS, format!("[{batch}, {q_len}]")));
+        }
         if self.rotary.is_some() {
             let &[n, pairs] = cx.shape(COS)?.dims() else {
                 return Err(cx.shape_error(COS, "two dimensions"));
@@ -164,13 +197,21 @@ impl GroupQueryAttention {
             append: true,
             y_rows: kv_len,
         };
-        let query = Rotation {
-            y: Steps::rows_first(h, q_len, size),
+        // Positions that are given tell the angle, but not the place in the cache.
+        let angle = if given { Positions::Each } else { positions };
+        let aside = |heads: usize, first: usize| Rotation {
+            positions: angle,
+            y: Steps::rows_first(heads, q_len, size),
             append: false,
             y_rows: q_len,
-            ..turn(h, 0, rotated)
+            ..turn(heads, first, rotated)
         };
-        let moves = [query, turn(g, h, rotated), turn(g, h + g, 0)];
+        let query = aside(h, 0);
+        let mut moves = [query, turn(g, h, rotated), turn(g, h + g, 0)];
+        let turned = given.then(|| aside(g, h));
+        if let Some(turned) = turned {
+            moves[1] = Rotation { x: turned.y, ..turn(g, h, 0) };
+        }
         let mask = match cx.has(ADDED) {
             true => Some(mask_steps(cx, ADDED, [batch, h, q_len, kv_len])?),
             false => None,
@@ -190,7 +231,7 @@ impl GroupQueryAttention {
             mask,
             scale: self.scale.unwrap_or(1.0 / (size.max(1) as f32).sqrt()),
             softcap: self.softcap,
-            causal: true,
+            causal: self.causal,
             left: self.window.map(|w| w.saturating_sub(1)),
             right: None,
             offset: 0,
@@ -198,13 +239,50 @@ impl GroupQueryAttention {
         };
         let from = if packed { [Q; 3] } else { [Q, K, V] };
         let sizes = std::array::from_fn(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
-        Ok(Resolved { scaled, from, moves, past_len, sizes })
+        if cx.has(SINKS) && sizes[SINKS] != h {
+            return Err(cx.shape_error(SINKS, format!("[{h}]")));
+        }
+        let codes = match self.cache_bits {
+            Some(4) if !size.is_multiple_of(2) => {
+                return Err(cx.shape_error(Q, "heads of an even size, for two codes in a byte"));
+            }
+            Some(bits) => {
+                let mut codes = [CacheCodes {
+                    bits,
+                    channels: false,
+                    batch,
+                    heads: g,
+                    rows: kv_len,
+                    past_rows: past_len,
+                    size,
+                }; 2];
+                for (i, codes) in [K_SCALE, V_SCALE].into_iter().zip(&mut codes) {
+                    codes.channels = sizes[i] != 1;
+                    if sizes[i] != codes.scales() {
+                        return Err(cx.shape_error(i, format!("[1] or [1, {g}, 1, {size}]")));
+                    }
+                }
+                Some(codes)
+            }
+            None => None,
+        };
+        Ok(Resolved { scaled, from, moves, past_len, sizes, turned, smooth: self.smooth, codes })
+    }
+
+    /// The last axis of a cache of vectors of `size` elements.
+    fn stored(&self, size: usize) -> usize {
+        if self.cache_bits == Some(4) { size / 2 } else { size }
     }
 }
 
 impl Resolved {
     fn prompt(&self) -> bool {
         self.moves[1].positions == Positions::Place
+    }
+
+    /// Whether the numbers of valid keys bound what is seen: behind a causal prompt's own keys none are.
+    fn bounded(&self) -> bool {
+        !self.prompt() || !self.scaled.causal
     }
 
     /// The copy of past vectors into the cache.
@@ -231,11 +309,33 @@ impl Operator for GroupQueryAttention {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(7..=16, 1..=3)?;
-        if let Some(i) = [9, 11, 12, 13, 14, 15].into_iter().find(|i| cx.has(*i)) {
+        if let Some(i) = (V_SCALE + 1..16).find(|i| cx.has(*i)) {
             return Err(OpError::unsupported(format!("GroupQueryAttention with input {i}")));
         }
         let dtype = cx.dtype_of(Q, FLOATS_TO_32)?;
-        for i in [K, V, PAST_K, PAST_V, COS, SIN, ADDED].into_iter().filter(|i| cx.has(*i)) {
+        if cx.has(IDS) {
+            cx.expect_dtype(IDS, DType::I64)?;
+        }
+        let stored = match self.cache_bits {
+            None => dtype,
+            Some(4) => DType::U8,
+            Some(_) => DType::I8,
+        };
+        for i in [PAST_K, PAST_V].into_iter().filter(|i| cx.has(*i)) {
+            cx.expect_dtype(i, stored)?;
+        }
+        for i in [K_SCALE, V_SCALE] {
+            match self.cache_bits {
+                Some(_) => cx.expect_dtype(i, DType::F32)?,
+                None if cx.has(i) => {
+                    return Err(OpError::unsupported(format!(
+                        "GroupQueryAttention with input {i} for caches of numbers"
+                    )));
+                }
+                None => {}
+            }
+        }
+        for i in [K, V, COS, SIN, ADDED, SINKS].into_iter().filter(|i| cx.has(*i)) {
             cx.expect_dtype(i, dtype)?;
         }
         if cx.has(PAST_K) != cx.has(PAST_V) {
@@ -245,7 +345,8 @@ impl Operator for GroupQueryAttention {
         let resolved = self.resolve(cx)?;
         let s = &resolved.scaled;
         let y = TensorInfo::new(dtype, Shape::new([s.batch, s.q_len, s.q_heads * s.head])?);
-        let cache = TensorInfo::new(dtype, Shape::new([s.batch, s.kv_heads, s.kv_len, s.head])?);
+        let dims = [s.batch, s.kv_heads, s.kv_len, self.stored(s.head)];
+        let cache = TensorInfo::new(stored, Shape::new(dims)?);
         Ok(vec![y, cache.clone(), cache])
     }
 
@@ -254,7 +355,11 @@ impl Operator for GroupQueryAttention {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        real_kernel("GroupQueryAttention", cx, self.resolve(cx)?)
+        let resolved = self.resolve(cx)?;
+        match self.cache_bits {
+            None => real_kernel("GroupQueryAttention", cx, resolved),
+            Some(_) => Ok(mixed_kernel("GroupQueryAttention", cx, resolved)),
+        }
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -265,11 +370,32 @@ impl Operator for GroupQueryAttention {
         let table = |i: usize| if rotates { Operand::Input(i) } else { Operand::Unused };
         let args = |from, to| [from, table(COS), table(SIN), Operand::Input(LAST), to];
         let mut q = Operand::Input(Q);
+        let mut from = resolved.from.map(Operand::Input);
+        let aside = |turn: &Rotation, from, lower: &mut Lowering<'_>| {
+            let to = lower.scratch(turn.elements() * dtype.bytes());
+            let given = turn.positions == Positions::Each;
+            let (ids, words) = if given { (IDS, 2) } else { (LAST, 1) };
+            let args = [from, table(COS), table(SIN), Operand::Input(ids), to];
+            turn.lower(dtype, words, args, lower).map(|()| to)
+        };
         if rotates {
-            q = lower.scratch(resolved.moves[0].elements() * dtype.bytes());
-            resolved.moves[0].lower(dtype, 1, args(Operand::Input(Q), q), lower)?;
+            q = aside(&resolved.moves[0], q, lower)?;
         }
+        if let Some(turned) = &resolved.turned {
+            from[K] = aside(turned, from[K], lower)?;
+        }
+        let mut caches = [Operand::Output(1), Operand::Output(2)];
         for (n, past) in [(1, PAST_K), (2, PAST_V)] {
+            if let Some(codes) = &resolved.codes {
+                let (codes, scales) = (&codes[n - 1], Operand::Input([K_SCALE, V_SCALE][n - 1]));
+                let to = lower.scratch(s.batch * s.kv_heads * s.kv_len * s.head * dtype.bytes());
+                let operands = [scales, to, Operand::Output(n)];
+                codes.lower(dtype, Some(Operand::Input(past)), operands, lower)?;
+                resolved.moves[n].lower(dtype, 1, args(from[n], to), lower)?;
+                codes.lower(dtype, None, operands, lower)?;
+                caches[n - 1] = to;
+                continue;
+            }
             let to = Operand::Output(n);
             if s.kv_len > resolved.past_len {
                 // Rows that no sequence has reached are not left as they were.
@@ -278,21 +404,26 @@ impl Operator for GroupQueryAttention {
             if resolved.past_len > 0 {
                 resolved.past().lower(dtype, 1, args(Operand::Input(past), to), lower)?;
             }
-            resolved.moves[n].lower(dtype, 1, args(Operand::Input(resolved.from[n]), to), lower)?;
+            resolved.moves[n].lower(dtype, 1, args(from[n], to), lower)?;
         }
         let added = cx.has(ADDED);
-        let lens = !resolved.prompt();
+        let lens = resolved.bounded();
         let places = Places {
             dtype,
             q,
-            k: Operand::Output(1),
-            v: Operand::Output(2),
+            k: caches[0],
+            v: caches[1],
             mask: if added { Operand::Input(ADDED) } else { Operand::Unused },
             mask_type: added.then_some(dtype),
             lens: if lens { Operand::Input(LAST) } else { Operand::Unused },
             lens_words: u32::from(lens),
             y: Operand::Output(0),
             scores: None,
+            sink: match (cx.has(SINKS), self.smooth) {
+                (true, _) => Sink::Heads(Operand::Input(SINKS)),
+                (false, true) => Sink::Zero,
+                (false, false) => Sink::None,
+            },
         };
         lower_scaled(s, &places, lower)
     }
@@ -302,13 +433,75 @@ impl Operator for GroupQueryAttention {
     }
 }
 
+/// Tables of cosines and sines, given positions, and the last key of each sequence.
+type Turning<'a, T> = ([&'a [T]; 2], &'a [i64], &'a [i64]);
+
+/// What errors call the result.
+const Y: usize = 16;
+
+impl Resolved {
+    fn places<'a, T: Real>(
+        &self,
+        inputs: &RealInputs<'a, T>,
+        last: &'a [i64],
+    ) -> Result<Turning<'a, T>, KernelError> {
+        let table = |i: usize| Ok::<&'a [T], KernelError>(inputs.get_opt(i, self.sizes[i])?.unwrap_or(&[]));
+        let ids = inputs.raw_opt::<i64>(IDS, self.sizes[IDS])?.unwrap_or(&[]);
+        Ok(([table(COS)?, table(SIN)?], ids, last))
+    }
+
+    /// Writes the new keys or values (`n` is 1 or 2) into `cache`.
+    fn append<T: Real>(
+        &self,
+        n: usize,
+        inputs: &RealInputs<'_, T>,
+        (tables, ids, last): Turning<'_, T>,
+        cache: &mut [T],
+    ) -> Result<(), KernelError> {
+        let from = self.from[n];
+        let mut new = inputs.get(from, self.sizes[from])?;
+        let mut turned = Vec::new();
+        if let Some(turn) = self.turned.as_ref().filter(|_| n == K) {
+            turned.resize(turn.elements(), T::ZERO);
+            turn.run(new, tables, ids, &mut turned)?;
+            new = &turned;
+        }
+        self.moves[n].fill(new, tables, last, cache)
+    }
+
+    /// The result, from whole keys and values.
+    fn attend<T: Real>(
+        &self,
+        inputs: &RealInputs<'_, T>,
+        (tables, ids, last): Turning<'_, T>,
+        [k, v]: [&[T]; 2],
+        y: &mut [T],
+    ) -> Result<(), KernelError> {
+        let s = &self.scaled;
+        let given_q = inputs.get(Q, self.sizes[Q])?;
+        let mut rotated = Vec::new();
+        if self.moves[0].rotated > 0 {
+            rotated.resize(self.moves[0].elements(), T::ZERO);
+            let at = if self.moves[0].positions == Positions::Each { ids } else { last };
+            self.moves[0].run(given_q, tables, at, &mut rotated)?;
+        }
+        let q = if rotated.is_empty() { given_q } else { &rotated };
+        let mask = inputs.get_opt(ADDED, self.sizes[ADDED])?.map_or(MaskData::None, MaskData::Add);
+        let lens = self.bounded().then_some(last);
+        let sink = match inputs.get_opt(SINKS, self.sizes[SINKS])? {
+            Some(sinks) => Sink::Heads(sinks),
+            None if self.smooth => Sink::Zero,
+            None => Sink::None,
+        };
+        check_len(Y, y.len(), s.batch * s.q_len * s.q_heads * s.head)?;
+        s.attend(&Attended { q, k, v, mask, lens, sink }, y, None)
+    }
+}
+
 impl RealKernel for Resolved {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let s = &self.scaled;
-        let (outputs, inputs) = io.outputs();
-        let [Some(y), Some(keys), Some(values)] = outputs else {
-            return Err(KernelError::Absent { index: 11 });
-        };
+        let inputs = io.inputs();
         let last = inputs.raw_opt::<i32>(LAST, s.batch)?.ok_or(KernelError::Absent { index: LAST })?;
         let last: Vec<i64> = last.iter().map(|n| i64::from(*n)).collect();
         for n in &last {
@@ -318,29 +511,39 @@ impl RealKernel for Resolved {
                 return Err(KernelError::Value { what });
             }
         }
-        let no_table: &[T] = &[];
-        let table = |i: usize| Ok(inputs.get_opt(i, self.sizes[i])?.unwrap_or(no_table));
-        let tables = [table(COS)?, table(SIN)?];
         let size = s.batch * s.kv_heads * s.kv_len * s.head;
+        if let Some(codes) = &self.codes {
+            let (y, [keys, values], inputs) = io.output_and_bytes();
+            let (Some(y), Some(keys), Some(values)) = (y, keys, values) else {
+                return Err(KernelError::Absent { index: Y });
+            };
+            let places = self.places(&inputs, &last)?;
+            let mut whole = [Vec::new(), Vec::new()];
+            for (n, past, out) in [(1, PAST_K, keys), (2, PAST_V, values)] {
+                let (codes, scale) = (&codes[n - 1], [K_SCALE, V_SCALE][n - 1]);
+                check_len(Y + n, out.len(), codes.bytes())?;
+                let scales = inputs.get(scale, self.sizes[scale])?;
+                let past = inputs.raw_opt::<u8>(past, self.sizes[past])?.unwrap_or(&[]);
+                let mut cache = codes.decode(past, scales);
+                self.append(n, &inputs, places, &mut cache)?;
+                codes.encode(&mut cache, scales, out);
+                whole[n - 1] = cache;
+            }
+            return self.attend(&inputs, places, [&whole[0], &whole[1]], y);
+        }
+        let (outputs, inputs) = io.outputs();
+        let [Some(y), Some(keys), Some(values)] = outputs else {
+            return Err(KernelError::Absent { index: Y });
+        };
+        let places = self.places(&inputs, &last)?;
         for (n, past, cache) in [(1, PAST_K, &mut *keys), (2, PAST_V, &mut *values)] {
-            check_len(11 + n, cache.len(), size)?;
+            check_len(Y + n, cache.len(), size)?;
             cache.fill(T::ZERO);
             if let Some(past) = inputs.get_opt(past, self.sizes[past])? {
-                self.past().fill(past, tables, &[], cache)?;
+                self.past().fill(past, places.0, &[], cache)?;
             }
-            let from = self.from[n];
-            self.moves[n].fill(inputs.get(from, self.sizes[from])?, tables, &last, cache)?;
+            self.append(n, &inputs, places, cache)?;
         }
-        let given_q = inputs.get(Q, self.sizes[Q])?;
-        let mut rotated = Vec::new();
-        if self.moves[0].rotated > 0 {
-            rotated.resize(self.moves[0].elements(), T::ZERO);
-            self.moves[0].run(given_q, tables, &last, &mut rotated)?;
-        }
-        let q = if rotated.is_empty() { given_q } else { &rotated };
-        let mask = inputs.get_opt(ADDED, self.sizes[ADDED])?.map_or(MaskData::None, MaskData::Add);
-        let lens = (!self.prompt()).then_some(last.as_slice());
-        check_len(11, y.len(), s.batch * s.q_len * s.q_heads * s.head)?;
-        s.attend(&Attended { q, k: keys, v: values, mask, lens }, y, None)
+        self.attend(&inputs, places, [keys, values], y)
     }
 }

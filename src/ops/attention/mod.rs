@@ -1,10 +1,12 @@
 //! Attention and what comes with it: positions, caches, gates, linear attention.
 
 mod attention_op;
+mod cache;
 mod causal_conv;
 #[cfg(test)]
 mod contrib_tests;
 mod device;
+mod experts;
 mod flex;
 mod gate;
 mod group_query;
@@ -20,6 +22,7 @@ mod tests;
 
 pub use attention_op::Attention;
 pub use causal_conv::CausalConv;
+pub use experts::{ExpertActivation, ExpertCodes, Gated, MixtureOfExperts};
 pub use flex::{HeadProduct, flex_parts};
 pub use gate::Gate;
 pub use group_query::GroupQueryAttention;
@@ -74,7 +77,9 @@ pub const FAMILY: Family = Family {
         contrib("Gelu", |_, _| Ok(unary(UnaryOp::Gelu))),
         OpDef { types: FLOATS_TO_32, ..contrib("GroupQueryAttention", group_query::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("MatMulNBits", nbits::read) },
+        OpDef { types: FLOATS_TO_32, ..contrib("MoE", experts::read) },
         OpDef { types: multi_head::TYPES, ..contrib("MultiHeadAttention", multi_head::read) },
+        OpDef { types: FLOATS_TO_32, ..contrib("QMoE", experts::read_coded) },
         contrib("QuickGelu", gate::read_quick_gelu),
         OpDef { types: FLOATS_TO_32, ..contrib("RotaryEmbedding", rotary::read_contrib) },
         contrib("SkipLayerNormalization", skip_norm::read_layer),

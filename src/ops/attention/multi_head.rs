@@ -10,10 +10,12 @@ use super::count;
 use super::device::{Places, lower_scaled};
 use super::gate::add_bias;
 use super::rotary::{Positions, Rotation};
-use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Steps, check_sizes};
+use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::table::{id, params};
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
@@ -77,6 +79,85 @@ struct Resolved {
     lens: bool,
     /// Whether present keys and values are written.
     cached: bool,
+    /// An attention bias and a padding mask, which become one.
+    joined: Option<Joined>,
+}
+
+/// An attention bias with the keys hidden that a padding mask hides: `[batch, heads, rows, keys]`.
+#[derive(Clone, Copy, Debug)]
+struct Joined {
+    added: MaskSteps,
+    sizes: [usize; 4],
+    /// Distances of the batch and of rows in the padding mask.
+    padding: [usize; 2],
+}
+
+impl Joined {
+    fn of(
+        added: MaskSteps,
+        [batch, heads, rows, keys]: [usize; 4],
+        padding: [usize; 2],
+    ) -> Result<Joined, OpError> {
+        let heads = if added.head == 0 { 1 } else { heads };
+        let rows = if added.row == 0 && padding[1] == 0 { 1 } else { rows };
+        let sizes = [batch, heads, rows, keys];
+        Shape::new(sizes)?;
+        Ok(Joined { added, sizes, padding })
+    }
+
+    fn steps(&self) -> MaskSteps {
+        let [batch, heads, rows, keys] = self.sizes;
+        let step = |count: usize, size: usize| if count == 1 { 0 } else { size };
+        MaskSteps {
+            batch: heads * rows * keys,
+            head: step(heads, rows * keys),
+            row: step(rows, keys),
+            key: 1,
+            len: keys,
+            elements: batch * heads * rows * keys,
+        }
+    }
+
+    fn run<T: Real>(&self, added: &[T], padding: &[i32]) -> Vec<T> {
+        let ([_, heads, rows, keys], a) = (self.sizes, &self.added);
+        let element = |i: usize| {
+            let (key, row) = (i % keys, i / keys % rows);
+            let (head, batch) = (i / keys / rows % heads, i / keys / rows / heads);
+            let kept = padding.get(batch * self.padding[0] + row * self.padding[1] + key);
+            let at = batch * a.batch + head * a.head + row * a.row + key * a.key;
+            match kept.is_some_and(|k| *k != 0) && key < a.len {
+                true => added.get(at).copied().unwrap_or(T::LOWEST),
+                false => T::LOWEST,
+            }
+        };
+        (0..self.steps().elements).map(element).collect()
+    }
+
+    fn lower(&self, dtype: DType, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
+        let kernel = match dtype {
+            DType::F32 => id::MASK_JOIN_F32,
+            DType::F16 => id::MASK_JOIN_F16,
+            other => return Err(OpError::unsupported(format!("no device kernel for masks of {other}"))),
+        };
+        let ([_, heads, rows, keys], a, n) = (self.sizes, &self.added, self.steps().elements);
+        let params = params::MaskJoin {
+            n: word(n)?,
+            heads: word(heads)?,
+            rows: word(rows)?,
+            keys: word(keys)?,
+            added_batch: word(a.batch)?,
+            added_head: word(a.head)?,
+            added_row: word(a.row)?,
+            added_key: word(a.key)?,
+            added_len: word(a.len)?,
+            padding_batch: word(self.padding[0])?,
+            padding_row: word(self.padding[1])?,
+        };
+        let to = lower.scratch(n * dtype.bytes());
+        let args = [Operand::Input(ADDED), Operand::Input(PADDING), to];
+        lower.dispatch_1d(kernel, &[], &args, &params, n)?;
+        Ok(to)
+    }
 }
 
 impl MultiHeadAttention {
@@ -144,6 +225,7 @@ impl MultiHeadAttention {
         let full = [batch, heads, q.len, kv_len];
         let mut lens = false;
         let mut mask = None;
+        let mut joined = None;
         if cx.has(ADDED) {
             mask = Some(mask_steps(cx, ADDED, full)?);
         }
@@ -156,21 +238,22 @@ impl MultiHeadAttention {
                     ));
                 }
                 lens = true;
-            } else if mask.is_some() {
-                return Err(OpError::unsupported(
-                    "MultiHeadAttention with a padding mask and an attention bias",
-                ));
             } else {
                 // Bytes of 32-bit numbers, of which the lowest tells.
-                let word = |n: usize| 4 * n;
+                let bytes = |n: usize| 4 * n;
                 let (row, own) = match *dims {
                     [b, n] if b == batch && n == kv_len => (0, n),
                     [b, l, n] if b == batch && l == q.len && n == kv_len => (n, l * n),
                     _ => return Err(cx.shape_error(PADDING, format!("[{batch}] or [{batch}, {kv_len}]"))),
                 };
-                let elements = word(batch * own);
-                let (batch, row) = (word(own), word(row));
-                mask = Some(MaskSteps { batch, head: 0, row, key: 4, len: kv_len, elements });
+                let elements = bytes(batch * own);
+                if let Some(added) = mask {
+                    joined = Some(Joined::of(added, [batch, heads, q.len, kv_len], [own, row])?);
+                    mask = joined.map(|j| j.steps());
+                } else {
+                    let (batch, row) = (bytes(own), bytes(row));
+                    mask = Some(MaskSteps { batch, head: 0, row, key: 4, len: kv_len, elements });
+                }
             }
         }
         let cached = past_len > 0;
@@ -198,7 +281,7 @@ impl MultiHeadAttention {
         };
         let sizes = std::array::from_fn(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
         let cached = cached || cx.output_count() > 1;
-        Ok(Resolved { scaled, origins, past_len, sizes, lens, cached })
+        Ok(Resolved { scaled, origins, past_len, sizes, lens, cached, joined })
     }
 }
 
@@ -293,7 +376,9 @@ impl Operator for MultiHeadAttention {
             }
         }
         let (mut mask, mut mask_type) = (Operand::Unused, None);
-        if cx.has(ADDED) {
+        if let Some(joined) = &resolved.joined {
+            (mask, mask_type) = (joined.lower(dtype, lower)?, Some(dtype));
+        } else if cx.has(ADDED) {
             (mask, mask_type) = (Operand::Input(ADDED), Some(dtype));
         } else if resolved.scaled.mask.is_some() {
             (mask, mask_type) = (Operand::Input(PADDING), Some(DType::Bool));
@@ -309,6 +394,7 @@ impl Operator for MultiHeadAttention {
             lens_words: u32::from(resolved.lens),
             y: Operand::Output(0),
             scores: None,
+            sink: Sink::None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
     }
@@ -348,8 +434,16 @@ impl RealKernel for Resolved {
                 from[n] = cache;
             }
         }
+        let whole;
         let mask = match (inputs.get_opt(ADDED, self.sizes[ADDED])?, s.mask) {
-            (Some(added), _) => MaskData::Add(added),
+            (Some(added), _) => match &self.joined {
+                Some(joined) => {
+                    let padding = inputs.raw_opt::<i32>(PADDING, self.sizes[PADDING])?.unwrap_or(&[]);
+                    whole = joined.run(added, padding);
+                    MaskData::Add(&whole)
+                }
+                None => MaskData::Add(added),
+            },
             (None, Some(_)) => {
                 let words = inputs.raw_opt::<i32>(PADDING, self.sizes[PADDING])?.unwrap_or(&[]);
                 MaskData::Bool(bytemuck::cast_slice(words))
@@ -362,7 +456,8 @@ impl RealKernel for Resolved {
                 .map(|l| l.iter().map(|n| i64::from(*n)).collect()),
             false => None,
         };
-        let given = Attended { q: from[0], k: from[1], v: from[2], mask, lens: lens.as_deref() };
+        let given =
+            Attended { q: from[0], k: from[1], v: from[2], mask, lens: lens.as_deref(), sink: Sink::None };
         let Some(y) = y else { return Err(KernelError::Absent { index: 8 }) };
         check_len(8, y.len(), s.batch * s.q_heads * s.q_len * s.v_head)?;
         s.attend(&given, y, None)

@@ -107,6 +107,15 @@ pub(super) enum MaskData<'a, T> {
     Add(&'a [T]),
 }
 
+/// A score that takes part in the softmax of every query and has no value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sink<T> {
+    None,
+    Zero,
+    /// One for each head.
+    Heads(T),
+}
+
 /// What [`Scaled::attend`] reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attended<'a, T> {
@@ -116,6 +125,7 @@ pub(super) struct Attended<'a, T> {
     pub mask: MaskData<'a, T>,
     /// Valid keys of each element of the batch, if not all are.
     pub lens: Option<&'a [i64]>,
+    pub sink: Sink<&'a [T]>,
 }
 
 /// A block of rows of one head.
@@ -250,7 +260,12 @@ impl Scaled {
             let i = first + r;
             let seen = self.seen(i, valid, offset);
             let seen = (seen.0.clamp(low, high) - low, seen.1.clamp(low, high) - low);
-            self.row(given.mask, [batch, head, i, low], seen, row, stage.zip(show));
+            let sink = match given.sink {
+                Sink::None => None,
+                Sink::Zero => Some(T::ZERO),
+                Sink::Heads(sinks) => sinks.get(head).copied(),
+            };
+            self.row((given.mask, sink), [batch, head, i, low], seen, row, stage.zip(show));
         }
         let left = Mat { data: &own, row: keys, col: 1 };
         let right = Mat { data: v, row: self.v.row, col: 1 };
@@ -283,7 +298,7 @@ impl Scaled {
     /// first key; `seen` the keys that are not hidden by their place.
     fn row<T: Real>(
         &self,
-        mask: MaskData<'_, T>,
+        (mask, sink): (MaskData<'_, T>, Option<T>),
         at: [usize; 4],
         seen: (usize, usize),
         row: &mut [T],
@@ -315,6 +330,8 @@ impl Scaled {
             || largest(part),
         );
         let nothing = top == T::LOWEST;
+        let top = sink.filter(|s| *s > top).unwrap_or(top);
+        let aside = sink.map_or(T::ZERO, |s| (s - top).exp());
         row[..seen.0].fill(T::ZERO);
         row[seen.1..].fill(T::ZERO);
         let part = &mut row[seen.0..seen.1];
@@ -330,7 +347,7 @@ impl Scaled {
                         #[inline(always)]
                         |s| s,
                     );
-                    let factor = T::ONE / total;
+                    let factor = T::ONE / (total + aside);
                     part.iter_mut().for_each(|s| *s *= factor);
                 },
             );

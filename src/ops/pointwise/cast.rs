@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use super::apply::{input, map, output};
 use crate::dtype::{DType, Element, Format, Overflow, Rounding};
 use crate::graph::TensorInfo;
-use crate::kernel::table::params;
+use crate::kernel::table::{params, spec};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 
@@ -52,6 +52,24 @@ pub struct Cast {
     pub to: Option<DType>,
     /// What narrow floats do.
     pub rules: NarrowRules,
+    /// Whether finite `float32` numbers beyond the range of `float16` become ones well inside ([`within`]).
+    pub bounded: bool,
+}
+
+/// The largest `float16`.
+const LARGEST: f32 = 65504.0;
+/// What takes the place of what is beyond it: sums of two, or of one and a score, are still in the range, where the
+/// softmax of nothing but infinities would be no number.
+pub(crate) const BEYOND: f32 = 32768.0;
+
+/// `v`, or a number with its sign that stands for what `float16` has no number for.
+pub(crate) fn within(v: f32) -> f32 {
+    if v.is_finite() && v.abs() > LARGEST { BEYOND.copysign(v) } else { v }
+}
+
+/// A conversion from `float32` to `float16` by which masks of -1e9 stay finite.
+pub(crate) fn cast_within() -> Arc<dyn Operator> {
+    Arc::new(Cast { to: Some(DType::F16), rules: NarrowRules::default(), bounded: true })
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -66,11 +84,11 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
             None => attrs.dtype_opt("to")?,
         };
     let to = to.ok_or_else(|| attrs.error("to", "is missing"))?;
-    Ok(Arc::new(Cast { to: Some(to), rules }))
+    Ok(Arc::new(Cast { to: Some(to), rules, bounded: false }))
 }
 
 pub(super) fn read_like(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(Arc::new(Cast { to: None, rules: NarrowRules::read(attrs)? }))
+    Ok(Arc::new(Cast { to: None, rules: NarrowRules::read(attrs)?, bounded: false }))
 }
 
 /// The types that operator set 1 knows, by their names there.
@@ -84,7 +102,7 @@ fn first_named(name: &str) -> Option<DType> {
 
 /// A conversion to `to`.
 pub fn cast(to: DType) -> Arc<dyn Operator> {
-    Arc::new(Cast { to: Some(to), rules: NarrowRules::default() })
+    Arc::new(Cast { to: Some(to), rules: NarrowRules::default(), bounded: false })
 }
 
 impl Operator for Cast {
@@ -112,13 +130,17 @@ impl Operator for Cast {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (from, to, n) = (cx.dtype(0)?, cx.output(0)?.dtype, cx.output(0)?.elements());
         let result = cx.input_count();
-        let convert = conversion(from, to, self.rules);
+        let convert = match (self.bounded, from, to) {
+            (true, DType::F32, DType::F16) => convert::<f32, f16>(|v| f16::from_f32(within(v))),
+            _ => conversion(from, to, self.rules),
+        };
         Ok(NativeKernel::new(self.name(), move |args| convert(args, result, n)))
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (x, y) = (cx.input(0)?, cx.output(0)?);
-        dispatch(lower, x.dtype, y.dtype, x.elements(), Operand::Input(0), Operand::Output(0))
+        let args = [Operand::Input(0), Operand::Output(0)];
+        dispatch_as(lower, [x.dtype, y.dtype], x.elements(), args, self.bounded)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -155,6 +177,16 @@ pub(crate) fn dispatch(
     x: Operand,
     y: Operand,
 ) -> Result<(), OpError> {
+    dispatch_as(lower, [from, to], n, [x, y], false)
+}
+
+fn dispatch_as(
+    lower: &mut Lowering<'_>,
+    [from, to]: [DType; 2],
+    n: usize,
+    [x, y]: [Operand; 2],
+    bounded: bool,
+) -> Result<(), OpError> {
     if from == to {
         lower.copy((x, 0), (y, 0), (n * from.bytes()) as u64);
         return Ok(());
@@ -163,7 +195,8 @@ pub(crate) fn dispatch(
     let name = word(from).zip(word(to)).map(|(from, to)| format!("cast_{from}_{to}"));
     let kernel = name.and_then(|name| KernelId::by_name(&name)).ok_or_else(fail)?;
     let params = params::Cast { n: u32::try_from(n).map_err(|_| fail())? };
-    lower.dispatch_1d(kernel, &[], &[x, y], &params, n)
+    let constants = [(spec::cast::BOUNDED, u32::from(bounded))];
+    lower.dispatch_1d(kernel, &constants, &[x, y], &params, n)
 }
 
 type Convert = Box<dyn Fn(&mut NativeArgs<'_, '_>, usize, usize) -> Result<(), KernelError> + Send + Sync>;

@@ -189,3 +189,15 @@ fn the_type_comes_from_the_attribute_or_the_second_input() {
     let text = read_op("Cast", 13, &attrs(&[("to", AttrValue::Int(8))]));
     assert!(matches!(text, Err(OpError::Attr(e)) if e.to_string().contains("element type 8")));
 }
+
+#[test]
+fn numbers_beyond_halves_may_become_ones_inside() {
+    let x = [-3.4e38f32, -65505.0, -65504.0, 1.5, 65504.0, 65519.0, 1e9, f32::INFINITY, f32::NEG_INFINITY];
+    let inputs = [Some(Tensor::new([9], &x).unwrap())];
+    let op = crate::ops::pointwise::cast::cast_within();
+    let got = run_cpu(op.as_ref(), &inputs, 1).unwrap().remove(0).to_f32s().unwrap();
+    let far = 32768.0;
+    assert_eq!(got, [-far, -far, -65504.0, 1.5, 65504.0, far, far, f32::INFINITY, f32::NEG_INFINITY]);
+    #[cfg(feature = "vulkan")]
+    crate::ops::testing::check_op(op.as_ref(), &inputs, 0.0);
+}

@@ -1,0 +1,204 @@
+//! On devices: pairs of a token and an expert, in tiles of one expert where there are many.
+
+use super::{ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, X};
+use crate::dtype::DType;
+use crate::kernel::grid_1d;
+use crate::kernel::table::{id, params, spec};
+use crate::ops::movement::region::word;
+use crate::ops::{Lowering, OpCx, OpError, Operand};
+
+/// Elements that a work-group of `moe_vector.comp` computes.
+const VECTOR_COLS: usize = 8;
+/// Pairs and elements of a work-group of `moe_tile.comp`.
+const TILE: [usize; 2] = [32, 64];
+/// With fewer pairs for each expert than so many, each is done alone.
+const FEW: usize = 4;
+/// The most experts that `moe_sort.comp` counts.
+const MAX_EXPERTS: usize = 1024;
+
+/// Which pairs a product is of.
+struct Pairs {
+    /// The chosen experts, or the order of pairs with its tiles.
+    experts: Operand,
+    /// Tiles of that order, if it is one.
+    tiles: Option<usize>,
+}
+
+impl Resolved {
+    /// Emits all steps.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] for types without kernels and tensors too large for them.
+    pub(super) fn lower(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let dtype = cx.dtype(X)?;
+        let (route, combine) = match dtype {
+            DType::F32 => (id::MOE_ROUTE_F32, id::MOE_COMBINE_F32),
+            DType::F16 => (id::MOE_ROUTE_F16, id::MOE_COMBINE_F16),
+            other => return Err(OpError::unsupported(format!("no device kernel for experts of {other}"))),
+        };
+        let (pairs, top) = (self.pairs(), self.op.top);
+        if pairs == 0 || self.width == 0 || self.inner == 0 {
+            return Err(OpError::unsupported("experts of nothing"));
+        }
+        let (tokens, experts) = (word(self.tokens)?, word(self.experts)?);
+        let chosen = lower.scratch(pairs * 4);
+        let factors = lower.scratch(pairs * 4);
+        let given = if self.given { Operand::Input(FACTORS) } else { Operand::Unused };
+        let constants = [
+            (spec::moe_route::TOP, top as u32),
+            (spec::moe_route::NORMALIZE, u32::from(self.op.normalize)),
+            (spec::moe_route::GIVEN, u32::from(self.given)),
+        ];
+        let args = [Operand::Input(ROUTER), given, chosen, factors];
+        lower.dispatch_1d(route, &constants, &args, &params::MoeRoute { tokens, experts }, self.tokens)?;
+        let mut of = Pairs { experts: chosen, tiles: None };
+        if pairs >= FEW * self.experts && self.experts <= MAX_EXPERTS {
+            // No expert has more than one tile that is not full.
+            let tiles = pairs / TILE[0] + self.experts;
+            let sorted = lower.scratch((pairs + 3 * tiles) * 4);
+            let constants = [(spec::moe_sort::ROWS, TILE[0] as u32)];
+            let params = params::MoeSort { pairs: word(pairs)?, experts, tiles: word(tiles)? };
+            lower.dispatch(id::MOE_SORT, &constants, &[chosen, sorted], &params, [1, 1, 1])?;
+            of = Pairs { experts: sorted, tiles: Some(tiles) };
+        }
+        let [Some(first), Some(second), third] = &self.products else {
+            return Err(OpError::MissingInput { input: X });
+        };
+        let one = self.lower_product(cx, first, Operand::Input(X), &of, lower)?;
+        let mut gated = one;
+        if let Some(third) = third {
+            gated = self.lower_product(cx, third, Operand::Input(X), &of, lower)?;
+            lower.join();
+        }
+        let inner = lower.scratch(pairs * self.inner * 4);
+        self.lower_gate(one, gated, inner, lower)?;
+        let answers = self.lower_product(cx, second, inner, &of, lower)?;
+        let n = self.tokens * self.width;
+        let params = params::MoeCombine { n: word(n)?, len: word(self.width)? };
+        let args = [answers, factors, Operand::Output(0)];
+        lower.dispatch_1d(combine, &[(spec::moe_combine::TOP, top as u32)], &args, &params, n)
+    }
+
+    /// The products of all pairs, `float32`. `x` is the tokens, or `float32` for every pair.
+    fn lower_product(
+        &self,
+        cx: &OpCx,
+        p: &Product,
+        x: Operand,
+        of: &Pairs,
+        lower: &mut Lowering<'_>,
+    ) -> Result<Operand, OpError> {
+        let pairs = self.pairs();
+        let by_token = x == Operand::Input(X);
+        let dtype = cx.dtype(X)?;
+        // Kernels whose weights are numbers, then those of codes.
+        let kernels = match (dtype, by_token, of.tiles.is_some()) {
+            (DType::F32, _, false) => [id::MOE_VECTOR_F32, id::MOE_VECTOR_CODED_F32],
+            (DType::F32, _, true) => [id::MOE_TILE_F32, id::MOE_TILE_CODED_F32],
+            (_, true, false) => [id::MOE_VECTOR_F16, id::MOE_VECTOR_CODED_F16],
+            (_, true, true) => [id::MOE_TILE_F16, id::MOE_TILE_CODED_F16],
+            (_, false, false) => [id::MOE_VECTOR_F16_WIDE, id::MOE_VECTOR_CODED_F16_WIDE],
+            (_, false, true) => [id::MOE_TILE_F16_WIDE, id::MOE_TILE_CODED_F16_WIDE],
+        };
+        let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
+        let y = lower.scratch(pairs.saturating_mul(p.n).saturating_mul(4));
+        let (mut scales, mut zeros) = (Operand::Unused, Operand::Unused);
+        let (mut bits, mut with_zeros) = (8, false);
+        let mut words = [0, 1, 1, 1, 0];
+        if let Some(c) = p.coded {
+            if cx.dtype(c.scales)? != dtype {
+                return Err(OpError::unsupported(format!(
+                    "no device kernel for scales of other than {dtype}"
+                )));
+            }
+            if !c.bytes.is_multiple_of(4) {
+                return Err(OpError::unsupported(
+                    "no device kernel for rows of codes that are no whole words",
+                ));
+            }
+            (scales, zeros) = (Operand::Input(c.scales), pick(c.zeros));
+            (bits, with_zeros) = (c.bits, cx.has(c.zeros));
+            words = [c.bytes / 4, c.block, c.blocks, c.zero_rows, c.zero_bytes];
+        }
+        let [words, block, blocks, zero_rows, zero_bytes] = words;
+        word(self.experts.saturating_mul(p.n).saturating_mul(p.k))?;
+        let sizes = [pairs, p.n, p.k, if by_token { self.op.top } else { 1 }];
+        let [pairs_word, n, k, share] = sizes.map(word);
+        let (pairs_word, n, k, share) = (pairs_word?, n?, k?, share?);
+        let (words, block, blocks) = (word(words)?, word(block)?, word(blocks)?);
+        let (zero_rows, zero_bytes) = (word(zero_rows)?, word(zero_bytes)?);
+        let tiles = word(of.tiles.unwrap_or(0))?;
+        word(pairs.saturating_mul(p.n.max(p.k)))?;
+        // The parameter struct of a kernel, both of which have the same members.
+        macro_rules! fill {
+            ($name:ident) => {
+                params::$name {
+                    pairs: pairs_word,
+                    n,
+                    k,
+                    share,
+                    words,
+                    block,
+                    blocks,
+                    zero_rows,
+                    zero_bytes,
+                    tiles,
+                }
+            };
+        }
+        let args = [x, Operand::Input(p.weights), scales, zeros, pick(p.bias), of.experts, y];
+        let kernel = kernels[usize::from(p.coded.is_some())];
+        let max_x = lower.device().limits.max_groups[0];
+        let biased = u32::from(cx.has(p.bias));
+        match of.tiles {
+            None => {
+                let constants = [
+                    (spec::moe_vector::BIASED, biased),
+                    (spec::moe_vector::BITS, bits as u32),
+                    (spec::moe_vector::ZEROS, u32::from(with_zeros)),
+                ];
+                let groups = pairs * p.n.div_ceil(VECTOR_COLS);
+                let params = fill!(MoeVector);
+                lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
+            }
+            Some(count) => {
+                let constants = [
+                    (spec::moe_tile::BIASED, biased),
+                    (spec::moe_tile::BITS, bits as u32),
+                    (spec::moe_tile::ZEROS, u32::from(with_zeros)),
+                ];
+                let groups = count * p.n.div_ceil(TILE[1]);
+                let params = fill!(MoeTile);
+                lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
+            }
+        }
+        Ok(y)
+    }
+
+    fn lower_gate(
+        &self,
+        a: Operand,
+        b: Operand,
+        y: Operand,
+        lower: &mut Lowering<'_>,
+    ) -> Result<(), OpError> {
+        let (kind, [alpha, beta, limit]) = match self.op.activation {
+            ExpertActivation::Relu => (0, [0.0; 3]),
+            ExpertActivation::Gelu => (1, [0.0; 3]),
+            ExpertActivation::Silu => (2, [0.0; 3]),
+            ExpertActivation::Identity => (3, [0.0; 3]),
+            ExpertActivation::SwiGlu { alpha, beta, limit } => (4, [alpha, beta, limit.min(f32::MAX)]),
+        };
+        let second = match self.gated {
+            Gated::No => 0,
+            Gated::Interleaved => 1,
+            Gated::Halves => 2,
+            Gated::Third => 3,
+        };
+        let n = self.pairs() * self.inner;
+        let b = if second == 3 { b } else { Operand::Unused };
+        let constants = [(spec::moe_gate::KIND, kind), (spec::moe_gate::SECOND, second)];
+        let params = params::MoeGate { n: word(2 * n)? / 2, len: word(self.inner)?, alpha, beta, limit };
+        lower.dispatch_1d(id::MOE_GATE, &constants, &[a, b, y], &params, n)
+    }
+}

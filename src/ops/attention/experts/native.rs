@@ -1,0 +1,209 @@
+//! The native function: experts one after another, each with all tokens that chose it.
+
+use super::{Coded, ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, X};
+use crate::kernel::KernelError;
+use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel};
+use crate::ops::{Activation, par};
+
+/// Rows of codes that are made numbers at once.
+const ROWS: usize = 32;
+/// What the router's numbers are held between, so that differences of them are numbers.
+const LARGEST: f64 = f32::MAX as f64;
+
+/// A token that chose an expert, and the factor of the answer.
+#[derive(Clone, Copy)]
+struct Pair<T> {
+    token: usize,
+    factor: T,
+}
+
+impl Resolved {
+    /// The tokens that chose each expert.
+    fn route<T: Real>(&self, router: &[T], given: Option<&[T]>) -> Vec<Vec<Pair<T>>> {
+        let (experts, top) = (self.experts, self.op.top);
+        let mut chosen = vec![Vec::new(); experts];
+        for token in 0..self.tokens {
+            let numbers: Vec<f64> = router[token * experts..][..experts]
+                .iter()
+                .map(|v| v.to_f64())
+                .map(|v| if v.is_nan() { -LARGEST } else { v.clamp(-LARGEST, LARGEST) })
+                .collect();
+            let mut order: Vec<usize> = (0..experts).collect();
+            order.sort_by(|a, b| numbers[*b].total_cmp(&numbers[*a]));
+            let most = numbers[order[0]];
+            let weight = |e: usize| match given {
+                Some(given) => given[token * experts + e].to_f64(),
+                None => (numbers[e] - most).exp(),
+            };
+            let total: f64 = match (self.op.normalize, given) {
+                (true, _) => order[..top].iter().map(|e| weight(*e)).sum(),
+                (false, Some(_)) => 1.0,
+                (false, None) => (0..experts).map(weight).sum(),
+            };
+            for e in &order[..top] {
+                chosen[*e].push(Pair { token, factor: T::from_f64(weight(*e) / total) });
+            }
+        }
+        chosen
+    }
+
+    /// The second operand of the gate beside the first, which it is applied to: rows of `inner` elements.
+    fn gate<T: Real>(&self, first: &[T], third: Option<&[T]>, out: &mut [T]) {
+        let inner = self.inner.max(1);
+        par::share(out.chunks_mut(inner).enumerate(), |(row, out)| {
+            for (i, out) in out.iter_mut().enumerate() {
+                let at = row * inner + i;
+                let (a, b) = match self.gated {
+                    Gated::No => (first[at], T::ONE),
+                    Gated::Interleaved => (first[2 * at], first[2 * at + 1]),
+                    Gated::Halves => (first[2 * row * inner + i], first[(2 * row + 1) * inner + i]),
+                    Gated::Third => (first[at], third.and_then(|t| t.get(at)).copied().unwrap_or(T::ZERO)),
+                };
+                *out = match self.op.activation {
+                    ExpertActivation::Relu => a.activate(&Activation::Relu) * b,
+                    ExpertActivation::Gelu => a.activate(&Activation::GeluTanh) * b,
+                    ExpertActivation::Silu => a.activate(&Activation::Silu) * b,
+                    ExpertActivation::Identity => a * b,
+                    ExpertActivation::SwiGlu { alpha, beta, limit } => {
+                        let [alpha, beta, limit] = [alpha, beta, limit].map(|v| T::from_f64(v.into()));
+                        let a = if a > limit { limit } else { a };
+                        let b = if b > limit { limit } else { b };
+                        let b = if b < -limit { -limit } else { b };
+                        a / (T::ONE + (-(alpha * a)).exp()) * (b + beta)
+                    }
+                };
+            }
+        });
+    }
+}
+
+/// The operands of a product.
+struct Operands<'a, T> {
+    product: Product,
+    weights: &'a [T],
+    codes: &'a [u8],
+    scales: &'a [T],
+    zeros: Option<&'a [u8]>,
+    bias: Option<&'a [T]>,
+}
+
+impl<'a, T: Real> Operands<'a, T> {
+    fn read(product: Product, experts: usize, inputs: &RealInputs<'a, T>) -> Result<Self, KernelError> {
+        let Product { weights: at, bias, n, k, coded } = product;
+        let bias = inputs.get_opt(bias, experts * n)?;
+        let none = Operands { product, weights: &[], codes: &[], scales: &[], zeros: None, bias };
+        let Some(c) = coded else {
+            return Ok(Operands { weights: inputs.get(at, experts * n * k)?, ..none });
+        };
+        let absent = KernelError::Absent { index: at };
+        Ok(Operands {
+            codes: inputs.raw_opt(at, experts * n * c.bytes)?.ok_or(absent)?,
+            scales: inputs.get(c.scales, experts * n * c.blocks)?,
+            zeros: inputs.raw_opt(c.zeros, experts * n / c.zero_rows * c.zero_bytes)?,
+            ..none
+        })
+    }
+
+    /// Row `row` of all experts' weights, made of its codes.
+    fn decode(&self, c: &Coded, row: usize, out: &mut [T]) {
+        let mask = (1u8 << (c.bits - 1)) | ((1u8 << (c.bits - 1)) - 1);
+        let code = |bytes: &[u8], i: usize| {
+            let at = i * c.bits;
+            bytes.get(at / 8).copied().unwrap_or(0) >> (at % 8) & mask
+        };
+        let codes = &self.codes[row * c.bytes..][..c.bytes];
+        for (block, out) in out.chunks_mut(c.block).enumerate() {
+            let zero = match self.zeros {
+                Some(z) => {
+                    let z = &z[row / c.zero_rows * c.zero_bytes..][..c.zero_bytes];
+                    f64::from(code(z, row % c.zero_rows * c.blocks + block))
+                }
+                None => f64::from(1u32 << (c.bits - 1)),
+            };
+            let (zero, scale) = (T::from_f64(zero), self.scales[row * c.blocks + block]);
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = (T::from_f64(code(codes, block * c.block + i).into()) - zero) * scale;
+            }
+        }
+    }
+
+    /// `x` (rows of `k`) times the transposed weights of `expert`, plus its bias.
+    fn run(&self, expert: usize, x: &[T]) -> Result<Vec<T>, KernelError> {
+        let Product { n, k, coded, .. } = self.product;
+        let m = x.len() / k.max(1);
+        let mut y = vec![T::ZERO; m * n];
+        match coded {
+            None => {
+                let weights = &self.weights[expert * n * k..][..n * k];
+                product(
+                    [m, n, k],
+                    Mat::rows(x, k),
+                    Mat::transposed(weights, k),
+                    &mut y,
+                    n,
+                    false,
+                    Threads::All,
+                )?;
+            }
+            Some(c) => {
+                // Some rows of codes at once; their results are columns.
+                let mut columns = vec![T::ZERO; m * n];
+                par::try_share(columns.chunks_mut(ROWS * m.max(1)).enumerate(), |(part, out)| {
+                    let rows = out.len() / m.max(1);
+                    let mut made = vec![T::ZERO; rows * k];
+                    for (r, made) in made.chunks_mut(k.max(1)).enumerate() {
+                        self.decode(&c, expert * n + part * ROWS + r, made);
+                    }
+                    let transposed = Mat::transposed(x, k);
+                    product([rows, m, k], Mat::rows(&made, k), transposed, out, m, false, Threads::One)
+                })?;
+                for (i, y) in y.iter_mut().enumerate() {
+                    *y = columns[i % n * m + i / n];
+                }
+            }
+        }
+        if let Some(bias) = self.bias {
+            let bias = &bias[expert * n..][..n];
+            for row in y.chunks_mut(n.max(1)) {
+                row.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
+            }
+        }
+        Ok(y)
+    }
+}
+
+impl RealKernel for Resolved {
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let width = self.width;
+        let (y, inputs) = io.output(0, self.tokens * width)?;
+        let x = inputs.get(X, self.tokens * width)?;
+        let router = inputs.get(ROUTER, self.tokens * self.experts)?;
+        let given = match self.given {
+            true => Some(inputs.get(FACTORS, self.tokens * self.experts)?),
+            false => None,
+        };
+        let mut products = Vec::with_capacity(3);
+        for p in &self.products {
+            products.push(p.map(|p| Operands::read(p, self.experts, &inputs)).transpose()?);
+        }
+        let [Some(first), Some(second), third] = &products[..] else {
+            return Err(KernelError::Absent { index: X });
+        };
+        y.fill(T::ZERO);
+        for (expert, pairs) in self.route(router, given).iter().enumerate().filter(|(_, p)| !p.is_empty()) {
+            let tokens: Vec<T> =
+                pairs.iter().flat_map(|p| x[p.token * width..][..width].iter().copied()).collect();
+            let one = first.run(expert, &tokens)?;
+            let three = third.as_ref().map(|t| t.run(expert, &tokens)).transpose()?;
+            let mut inner = vec![T::ZERO; pairs.len() * self.inner];
+            self.gate(&one, three.as_deref(), &mut inner);
+            let answers = second.run(expert, &inner)?;
+            for (p, answer) in pairs.iter().zip(answers.chunks(width.max(1))) {
+                let to = &mut y[p.token * width..][..width];
+                to.iter_mut().zip(answer).for_each(|(y, a)| *y += p.factor * *a);
+            }
+        }
+        Ok(())
+    }
+}

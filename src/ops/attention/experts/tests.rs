@@ -1,0 +1,298 @@
+//! Experts against their definition, computed in `f64` without any of the functions above.
+
+use super::*;
+use crate::graph::Tensor;
+use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
+use crate::ops::{AttrValue, find};
+
+/// A product's weights as they are meant, and the inputs that say so.
+struct Made {
+    weights: Vec<f64>,
+    bias: Option<Vec<f32>>,
+    /// Weights, scales, zero points.
+    inputs: [Option<Tensor>; 3],
+    sizes: [usize; 3],
+}
+
+fn packed(rows: &[Vec<u8>], bits: usize) -> Vec<u8> {
+    let pack = |row: &Vec<u8>| -> Vec<u8> {
+        let per = 8 / bits;
+        row.chunks(per).map(|c| c.iter().enumerate().fold(0, |b, (i, c)| b | c << (i * bits))).collect()
+    };
+    rows.iter().flat_map(pack).collect()
+}
+
+fn plain(sizes: [usize; 3], seed: u64, biased: bool) -> Made {
+    let t = tensor(&sizes, seed);
+    let weights = t.to_f32s().unwrap().iter().map(|v| (*v).into()).collect();
+    let bias = biased.then(|| values(sizes[0] * sizes[1], seed + 1));
+    Made { weights, bias, inputs: [Some(t), None, None], sizes }
+}
+
+fn coded(sizes: [usize; 3], seed: u64, bits: usize, block: Option<usize>, zeros: bool, biased: bool) -> Made {
+    let [experts, n, k] = sizes;
+    let len = block.unwrap_or(k);
+    let blocks = k / len;
+    let whole = |count: usize, seed: u64| -> Vec<u8> {
+        values(count, seed).iter().map(|v| ((v + 1.0) * (1u32 << (bits - 1)) as f32) as u8).collect()
+    };
+    let codes = whole(experts * n * k, seed);
+    let points = match zeros {
+        true => whole(experts * n * blocks, seed + 2),
+        false => vec![1 << (bits - 1); experts * n * blocks],
+    };
+    let scales: Vec<f32> =
+        values(experts * n * blocks, seed + 3).iter().map(|v| v / codes[0].max(1) as f32).collect();
+    let weights = (0..experts * n * k)
+        .map(|i| {
+            let at = i / k * blocks + i % k / len;
+            (f64::from(codes[i]) - f64::from(points[at])) * f64::from(scales[at])
+        })
+        .collect();
+    let rows = |v: &[u8], row: usize| packed(&v.chunks(row).map(<[u8]>::to_vec).collect::<Vec<_>>(), bits);
+    let scale_shape: &[usize] = if block.is_some() { &[experts, n, blocks] } else { &[experts, n] };
+    let point_row = if block.is_some() { blocks } else { n };
+    let points = rows(&points, point_row);
+    let inputs = [
+        Some(Tensor::new([experts, n, k * bits / 8], &rows(&codes, k)).unwrap()),
+        Some(Tensor::new(scale_shape, &scales).unwrap()),
+        zeros.then(|| Tensor::new([experts, points.len() / experts], &points).unwrap()),
+    ];
+    let bias = biased.then(|| values(experts * n, seed + 1));
+    Made { weights, bias, inputs, sizes }
+}
+
+impl Made {
+    fn bias(&self) -> Option<Tensor> {
+        self.bias.as_ref().map(|b| Tensor::new(&self.sizes[..2], b).unwrap())
+    }
+
+    fn run(&self, expert: usize, x: &[f64]) -> Vec<f64> {
+        let [_, n, k] = self.sizes;
+        let row = |r: usize| {
+            let w = &self.weights[(expert * n + r) * k..][..k];
+            let bias = self.bias.as_ref().map_or(0.0, |b| f64::from(b[expert * n + r]));
+            bias + w.iter().zip(x).map(|(w, x)| w * x).sum::<f64>()
+        };
+        (0..n).map(row).collect()
+    }
+}
+
+fn activated(op: &MixtureOfExperts, a: f64, b: f64) -> f64 {
+    let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
+    match op.activation {
+        ExpertActivation::Relu => a.max(0.0) * b,
+        ExpertActivation::Gelu => {
+            let root = (2.0 / std::f64::consts::PI).sqrt();
+            0.5 * a * (1.0 + (root * (a + 0.044715 * a.powi(3))).tanh()) * b
+        }
+        ExpertActivation::Silu => a * sigmoid(a) * b,
+        ExpertActivation::Identity => a * b,
+        ExpertActivation::SwiGlu { alpha, beta, limit } => {
+            let (a, b) = (a.min(limit.into()), b.clamp(-f64::from(limit), limit.into()));
+            a * sigmoid(f64::from(alpha) * a) * (b + f64::from(beta))
+        }
+    }
+}
+
+fn answer(
+    op: &MixtureOfExperts,
+    router: &[f64],
+    given: Option<&[f64]>,
+    x: &[f64],
+    made: &[Made],
+) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..router.len()).collect();
+    order.sort_by(|a, b| router[*b].total_cmp(&router[*a]));
+    let number = |e: usize| given.map_or_else(|| router[e].exp(), |g| g[e]);
+    let all = match (op.normalize, given) {
+        (true, _) => order[..op.top].iter().map(|e| number(*e)).sum(),
+        (false, None) => (0..router.len()).map(number).sum(),
+        (false, Some(_)) => 1.0,
+    };
+    let mut y = vec![0.0; x.len()];
+    for e in &order[..op.top] {
+        let a = made[0].run(*e, x);
+        let half = a.len() / 2;
+        let inner: Vec<f64> = match (op.gated, made.get(2)) {
+            (Gated::Interleaved, _) => a.chunks(2).map(|c| activated(op, c[0], c[1])).collect(),
+            (Gated::Halves, _) => (0..half).map(|i| activated(op, a[i], a[half + i])).collect(),
+            (_, Some(third)) => a.iter().zip(third.run(*e, x)).map(|(a, b)| activated(op, *a, b)).collect(),
+            (_, None) => a.iter().map(|a| activated(op, *a, 1.0)).collect(),
+        };
+        let part = made[1].run(*e, &inner);
+        y.iter_mut().zip(part).for_each(|(y, v)| *y += number(*e) / all * v);
+    }
+    y
+}
+
+const RELU: MixtureOfExperts = MixtureOfExperts {
+    top: 2,
+    activation: ExpertActivation::Relu,
+    gated: Gated::No,
+    normalize: false,
+    codes: None,
+};
+
+/// Checks `op` for so many tokens with these products.
+fn check(op: MixtureOfExperts, tokens: usize, made: &[Made], given: bool) {
+    let [experts, _, width] = made[0].sizes;
+    let x = tensor(&[tokens, width], 70);
+    let router = tensor(&[tokens, experts], 71);
+    let factors = given.then(|| {
+        let v: Vec<f32> = values(tokens * experts, 72).iter().map(|v| v.abs()).collect();
+        Tensor::new([tokens, experts], &v).unwrap()
+    });
+    let mut inputs = vec![Some(x.clone()), Some(router.clone())];
+    let coded = op.codes.is_some();
+    inputs.resize(if coded { 15 } else { 8 }, None);
+    for (i, made) in made.iter().enumerate() {
+        let [weights, scales, bias, zeros] = op.places(i);
+        inputs[weights] = made.inputs[0].clone();
+        inputs[bias] = made.bias();
+        if coded {
+            (inputs[scales], inputs[zeros]) = (made.inputs[1].clone(), made.inputs[2].clone());
+        }
+    }
+    if coded {
+        inputs[FACTORS] = factors.clone();
+    }
+    while inputs.len() > 5 && inputs.last().is_some_and(Option::is_none) {
+        inputs.pop();
+    }
+    let wide = |t: &Tensor| -> Vec<f64> { t.to_f32s().unwrap().iter().map(|v| (*v).into()).collect() };
+    let (xs, rs, fs) = (wide(&x), wide(&router), factors.as_ref().map(wide));
+    let want: Vec<f64> = (0..tokens)
+        .flat_map(|t| {
+            let given = fs.as_ref().map(|f| &f[t * experts..][..experts]);
+            answer(&op, &rs[t * experts..][..experts], given, &xs[t * width..][..width], made)
+        })
+        .collect();
+    assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 2e-5);
+    #[cfg(feature = "vulkan")]
+    {
+        crate::ops::testing::check_op(&op, &inputs, 2e-5);
+        let half = |t: &Tensor| {
+            crate::ops::test_util::tensor_of(t.shape().dims(), &t.to_f32s().unwrap(), half::f16::from_f32)
+        };
+        let halves: Vec<Option<Tensor>> = inputs
+            .iter()
+            .map(|t| t.as_ref().map(|t| if t.dtype() == DType::F32 { half(t) } else { t.clone() }))
+            .collect();
+        crate::ops::testing::check_op(&op, &halves, 4e-3);
+    }
+}
+
+#[test]
+fn plain_experts_match_their_definition() {
+    use ExpertActivation::{Gelu, Identity, Relu, Silu};
+    for (activation, tokens, normalize) in
+        [(Relu, 5, false), (Gelu, 1, true), (Silu, 70, false), (Identity, 9, true)]
+    {
+        let op = MixtureOfExperts { activation, normalize, ..RELU };
+        let made = [plain([4, 13, 21], 1, true), plain([4, 21, 13], 5, false)];
+        check(op, tokens, &made, false);
+        let three = [plain([4, 13, 21], 1, true), plain([4, 21, 13], 5, true), plain([4, 13, 21], 9, true)];
+        check(MixtureOfExperts { gated: Gated::Third, ..op }, tokens, &three, false);
+    }
+    let all = MixtureOfExperts { top: 3, ..RELU };
+    check(all, 40, &[plain([3, 67, 40], 1, false), plain([3, 40, 67], 5, false)], false);
+}
+
+#[test]
+fn swiglu_takes_its_operands_from_where_they_are() {
+    let activation = ExpertActivation::SwiGlu { alpha: 1.7, beta: 1.0, limit: 0.4 };
+    for gated in [Gated::Interleaved, Gated::Halves, Gated::Third] {
+        let op = MixtureOfExperts { activation, gated, normalize: true, ..RELU };
+        let n = if gated == Gated::Third { 11 } else { 22 };
+        let mut made = vec![plain([5, n, 16], 1, true), plain([5, 16, 11], 5, true)];
+        if gated == Gated::Third {
+            made.push(plain([5, 11, 16], 9, true));
+        }
+        for tokens in [2, 33] {
+            check(op, tokens, &made, false);
+        }
+    }
+}
+
+#[test]
+fn codes_stand_for_numbers() {
+    for (bits, block, zeros) in [
+        (4, None, false),
+        (4, Some(16), true),
+        (8, None, true),
+        (8, Some(32), false),
+        (2, Some(16), true),
+        (2, None, true),
+    ] {
+        let codes = Some(ExpertCodes { bits: [bits; 3], block });
+        let op = MixtureOfExperts { codes, activation: ExpertActivation::Silu, normalize: true, ..RELU };
+        let made = [
+            coded([3, 64, 32], 1, bits, block, zeros, true),
+            coded([3, 32, 64], 9, bits, block, zeros, false),
+        ];
+        for (tokens, given) in [(1, false), (30, true)] {
+            check(op, tokens, &made, given);
+            check(MixtureOfExperts { normalize: false, ..op }, tokens, &made, given);
+        }
+    }
+    let codes = Some(ExpertCodes { bits: [4, 8, 2], block: Some(16) });
+    let op = MixtureOfExperts { codes, gated: Gated::Third, ..RELU };
+    let made = [
+        coded([3, 48, 32], 1, 4, Some(16), true, true),
+        coded([3, 32, 48], 9, 8, Some(16), false, false),
+        coded([3, 48, 32], 19, 2, Some(16), true, true),
+    ];
+    check(op, 4, &made, false);
+}
+
+/// Numbers of a router that are equal, or none, choose the first experts.
+#[test]
+fn odd_numbers_of_a_router_choose_experts_all_the_same() {
+    let odd = [f32::NAN, 0.5, 0.5, f32::NEG_INFINITY, 0.5, f32::INFINITY, f32::NAN, f32::NAN, f32::NAN];
+    let inputs = [
+        Some(tensor(&[3, 4], 1)),
+        Some(Tensor::new([3, 3], &odd).unwrap()),
+        Some(tensor(&[3, 5, 4], 2)),
+        None,
+        Some(tensor(&[3, 4, 5], 3)),
+    ];
+    let y = run_cpu(&RELU, &inputs, 1).unwrap().remove(0).to_f32s().unwrap();
+    assert!(y.iter().all(|v| v.is_finite()), "{y:?}");
+    #[cfg(feature = "vulkan")]
+    crate::ops::testing::check_op(&RELU, &inputs, 2e-5);
+}
+
+#[test]
+fn attributes_and_shapes_are_checked() {
+    let read = |name: &str, list: &[(&str, AttrValue)]| {
+        let map = attrs(list);
+        let mut reader = AttrReader::new(&map, 5, 1);
+        (find("com.microsoft", name).unwrap().read)(&mut reader, 1)
+    };
+    let int = |name, n| [(name, AttrValue::Int(n))];
+    let text = |name, s: &str| [(name, AttrValue::Str(s.as_bytes().to_vec()))];
+    assert!(read("MoE", &[]).is_ok() && read("QMoE", &[]).is_ok());
+    assert!(read("MoE", &int("k", 0)).is_err());
+    assert!(read("MoE", &int("use_sparse_mixer", 1)).is_err());
+    assert!(read("MoE", &text("activation_type", "tanh")).is_err());
+    assert!(read("QMoE", &text("quant_type", "fp4")).is_err());
+    assert!(read("QMoE", &int("expert_weight_bits", 3)).is_err());
+    assert!(read("QMoE", &int("block_size", 24)).is_err());
+    assert!(read("QMoE", &int("weights_prepacked", 1)).is_err());
+    let infers = |router: &[usize], first: &[usize], second: &[usize]| {
+        let inputs = [
+            Some(tensor(&[2, 3, 4], 1)),
+            Some(tensor(router, 2)),
+            Some(tensor(first, 3)),
+            None,
+            Some(tensor(second, 4)),
+        ];
+        facts(&RELU, &inputs, 1).is_ok()
+    };
+    assert!(infers(&[6, 3], &[3, 5, 4], &[3, 4, 5]));
+    assert!(!infers(&[6, 1], &[1, 5, 4], &[1, 4, 5]), "fewer experts than a token has");
+    assert!(!infers(&[5, 3], &[3, 5, 4], &[3, 4, 5]));
+    assert!(!infers(&[6, 3], &[3, 5, 3], &[3, 4, 5]));
+    assert!(!infers(&[6, 3], &[3, 5, 4], &[3, 4, 6]));
+}
