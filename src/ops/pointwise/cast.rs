@@ -16,6 +16,7 @@ use crate::dtype::{DType, Element, Format, Overflow, Rounding};
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
+use crate::ops::halves::Half;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// What narrow floats do that others do not.
@@ -131,7 +132,7 @@ impl Operator for Cast {
         let (from, to, n) = (cx.dtype(0)?, cx.output(0)?.dtype, cx.output(0)?.elements());
         let result = cx.input_count();
         let convert = match (self.bounded, from, to) {
-            (true, DType::F32, DType::F16) => convert::<f32, f16>(|v| f16::from_f32(within(v))),
+            (true, DType::F32, DType::F16) => convert::<f32, f16>(|v| Half::nearest(within(v))),
             _ => conversion(from, to, self.rules),
         };
         Ok(NativeKernel::new(self.name(), move |args| convert(args, result, n)))
