@@ -177,6 +177,13 @@ fn clip_takes_bounds_from_attributes_or_inputs() {
     let want: Vec<f64> = wide(&x).into_iter().map(|v| clip(v, -0.5, 2.0)).collect();
     near("Clip", &everywhere(old.as_ref(), &[Some(x)], 0.0), &want, 0.0);
 
+    // Bounds that are not given are the largest finite numbers to opset 10, none from then on.
+    let x = Some(Tensor::new([2], &[f32::INFINITY, f32::NEG_INFINITY]).unwrap());
+    for (opset, most) in [(6, f64::from(f32::MAX)), (11, f64::INFINITY)] {
+        let op = read_op("Clip", opset, &no_attrs()).unwrap();
+        near("Clip", &everywhere(op.as_ref(), &[x.clone()], 0.0), &[most, -most], 0.0);
+    }
+
     let op = read_op("Clip", 13, &no_attrs()).unwrap();
     for &dtype in NUMBERS {
         let x = typed(dtype, &[45], &samples(45, 2));
