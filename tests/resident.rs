@@ -11,9 +11,10 @@ use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::ops::linalg::MatMul;
 use onepool::ops::{self, Operator, UnaryOp};
+use onepool::plan::Precision;
 use onepool::registry::Registry;
 use onepool::session::{ParamStore, SessionBuilder, SessionError, SharedArena};
-use onepool::{DType, Error, Graph, GraphBuilder, Session, Tensor, TensorInfo};
+use onepool::{DType, Error, Graph, GraphBuilder, HostRegion, Session, Tensor, TensorInfo};
 
 const MIB: u64 = 1 << 20;
 
@@ -146,6 +147,42 @@ fn batches(device: &str, shared: bool) -> (u64, u64, u64) {
     (grown, context.usage().allocated.saturating_sub(held), smaller)
 }
 
+/// A model with two equal matrices of 32 MiB of `float32`: resident bytes of a session, and of a second one that shares its
+/// parameters.
+fn model_of(device: &str, precision: Precision) -> (u64, u64) {
+    let n = 2896usize;
+    let graph = || {
+        let mut g = GraphBuilder::new("products");
+        let mut y = g.input("x", DType::F32, [4.into(), n.into()]);
+        for i in 0..2 {
+            // Pages that go back when they are freed, as a file's do.
+            let mut region = HostRegion::new(n * n * 4).unwrap();
+            bytemuck::cast_slice_mut::<u8, f32>(region.as_mut_slice()).fill(1.0);
+            let info = TensorInfo::new(DType::F32, onepool::Shape::new([n, n]).unwrap());
+            let w = g.constant(format!("w{i}"), Tensor::in_region(info, Arc::new(region), 0).unwrap());
+            y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[y, w]);
+        }
+        g.output("y", y);
+        g.build().unwrap()
+    };
+    let (context, store) = (open(device), ParamStore::new());
+    let model = || {
+        let builder = session(graph(), &context).params(Arc::clone(&store)).precision(precision);
+        let x = Tensor::new([4, n], &vec![1.0 / n as f32; 4 * n]).unwrap();
+        let session = run(builder, &[("x", x)]);
+        let y = session.get_output("y").unwrap().as_slice::<f32>().unwrap()[7];
+        assert!((y - n as f32).abs() < 0.01 * n as f32, "{y}");
+        session
+    };
+    // The kernels.
+    drop(model());
+    let before = figure("VmRSS");
+    let _first = model();
+    let first = figure("VmRSS").saturating_sub(before);
+    let _second = model();
+    (first, figure("VmRSS").saturating_sub(before + first))
+}
+
 #[test]
 fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
     let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
@@ -163,6 +200,10 @@ fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
         let matrix = 32 * MIB;
         assert!(apart.0 >= matrix * 3 / 4, "{device}: {apart:?} resident and allocated apart");
         assert!(shared.0 < matrix / 4 && shared.1 < matrix / 4, "{device}: {shared:?} shared");
+        let full = model_of(device, Precision::F32);
+        let half = model_of(device, Precision::F16);
+        let shared = full.1.max(half.1) < matrix / 8;
+        assert!(shared && half.0 < full.0 * 3 / 4, "{device}: {full:?} resident, in half precision {half:?}");
         let (apart, shared) = (batches(device, false), batches(device, true));
         assert!(apart.2 >= 5 * 2 * MIB && apart.2 == shared.2, "{device}: {apart:?} {shared:?}");
         assert_eq!(apart.1 - shared.1, apart.2, "{device}: {apart:?} {shared:?}");

@@ -1,7 +1,9 @@
 // Attention: an invocation does ROWS neighbouring queries of one head, KEYS keys at a time, whole texels of
 // queries, keys and values at once. For devices whose work-groups share nothing fast.
-// variant: f32       T=float
-// variant: f32_bool  T=float BOOL_MASK EXT_INT8
+// variant: f32        T=float VEC=vec4
+// variant: f32_bool   T=float VEC=vec4 BOOL_MASK EXT_INT8
+// variant: half       T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES
+// variant: half_bool  T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES BOOL_MASK EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -10,12 +12,20 @@
 
 LOCAL_SIZE(0, 8);
 
+#ifdef HALVES
+layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer q;
+layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer k;
+layout(set = 0, binding = 2, rgba16f) uniform readonly imageBuffer v;
+#define TEXEL(from, i) imageLoad(from, i)
+#else
 layout(set = 0, binding = 0) uniform samplerBuffer q;
 layout(set = 0, binding = 1) uniform samplerBuffer k;
 layout(set = 0, binding = 2) uniform samplerBuffer v;
+#define TEXEL(from, i) texelFetch(from, i)
+#endif
 #include "attention.glsl"
-layout(set = 0, binding = 5, std430) writeonly buffer Y { vec4 y[]; };
-layout(set = 0, binding = 6, std430) writeonly buffer Scores { float shown[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer Y { VEC y[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
 SPEC(6, uint, ROWS, 4u);
 SPEC(7, uint, TEXELS, 16u);   // texels of a value
 
@@ -29,7 +39,7 @@ float scores[ROWS * KEYS];
 void show(uint stage, uint r, uint j, float s)
 {
     if (STAGE == stage && row + r < p.q_len && j < p.kv_len) {
-        shown[((batch * p.q_heads + head) * p.q_len + row + r) * p.kv_len + j] = s;
+        shown[((batch * p.q_heads + head) * p.q_len + row + r) * p.kv_len + j] = T(s);
     }
 }
 
@@ -48,10 +58,10 @@ void score(uint key)
     for (int d = 0; d < int(p.head / 4u); ++d) {
         vec4 left[ROWS];
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-            left[r] = texelFetch(q, q_at[r] + d);
+            left[r] = TEXEL(q, q_at[r] + d);
         }
         [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-            vec4 right = texelFetch(k, k_at[n] + d);
+            vec4 right = TEXEL(k, k_at[n] + d);
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 sums[(r * KEYS + n) / 4u][n % 4u] += dot(left[r], right);
             }
@@ -130,7 +140,7 @@ void main()
                 sums[r * TEXELS + d] *= factors[r];
             }
             [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-                vec4 right = texelFetch(v, v_at[n] + int(d));
+                vec4 right = TEXEL(v, v_at[n] + int(d));
                 // Values behind the valid ones may be no numbers.
                 right = last && int(key + n) >= valid ? vec4(0.0) : right;
                 [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
@@ -144,7 +154,7 @@ void main()
             uint to = (batch * p.y_batch + head * p.y_head + (row + r) * p.y_row) / 4u;
             float factor = 1.0 / totals[r];
             for (uint d = 0u; d < TEXELS; ++d) {
-                y[to + d] = is_hidden(tops[r]) ? vec4(0.0) : sums[r * TEXELS + d] * factor;
+                y[to + d] = VEC(is_hidden(tops[r]) ? vec4(0.0) : sums[r * TEXELS + d] * factor);
             }
         }
     }

@@ -7,6 +7,7 @@ mod prune;
 mod tensor;
 mod validate;
 mod weight;
+mod widened;
 
 pub use builder::GraphBuilder;
 pub use tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use super::weight::Weight;
+use super::widened::Widened;
 use crate::dtype::{DType, Element};
 use crate::memory::host::{HostError, HostRegion};
 use crate::ops::{PackKey, UnpackFn};
@@ -103,6 +104,7 @@ enum Data {
     Owned(Arc<Words>),
     Region { region: Arc<HostRegion>, offset: usize },
     Weight(Arc<Weight>),
+    Widened(Arc<Widened>),
 }
 
 /// An immutable tensor on the host; clones share its bytes.
@@ -201,6 +203,21 @@ impl Tensor {
         Ok(Tensor { info, data: Data::Weight(Arc::new(Weight::new(region, bytes))) })
     }
 
+    /// The elements of `half`, a `float16` tensor, as `float32`: only `half` is kept, its elements are widened for
+    /// whoever asks.
+    pub(crate) fn widened(half: Tensor) -> Self {
+        let info = TensorInfo::new(DType::F32, half.shape().clone());
+        Tensor { info, data: Data::Widened(Arc::new(Widened::new(half))) }
+    }
+
+    /// The `float16` tensor that the elements are kept in, where they are.
+    pub(crate) fn narrowed(&self) -> Option<Tensor> {
+        match &self.data {
+            Data::Widened(widened) => widened.half().reshaped(self.info.shape.clone()).ok(),
+            _ => None,
+        }
+    }
+
     /// A one-dimensional `int64` tensor, as shapes and axes are.
     pub fn from_i64s(values: &[i64]) -> Self {
         let info = TensorInfo { dtype: DType::I64, shape: Shape::new([values.len()]).unwrap_or_default() };
@@ -241,14 +258,15 @@ impl Tensor {
                 region.as_slice().get(*offset..end).unwrap_or(&[])
             }
             Data::Weight(weight) => weight.bytes(),
+            Data::Widened(widened) => widened.bytes(),
         }
     }
 
     /// The region that the elements are kept in and where they begin, where they lie in one. A large parameter may be
-    /// kept only in the layout that a device reads.
+    /// kept only in the layout that a device reads, or only in `float16`: then there is none.
     pub fn region(&self) -> Option<(Arc<HostRegion>, usize)> {
         match &self.data {
-            Data::Owned(_) => None,
+            Data::Owned(_) | Data::Widened(_) => None,
             Data::Region { region, offset } => Some((Arc::clone(region), *offset)),
             Data::Weight(weight) => Some((weight.kept(), 0)),
         }
@@ -261,6 +279,7 @@ impl Tensor {
     pub(crate) fn unkept(&self) -> Result<Tensor, HostError> {
         let data = match &self.data {
             Data::Weight(weight) => Data::Region { region: weight.plain()?, offset: 0 },
+            Data::Widened(widened) => Data::Region { region: widened.plain()?, offset: 0 },
             data => data.clone(),
         };
         Ok(Tensor { info: self.info.clone(), data })
@@ -366,6 +385,11 @@ impl Tensor {
                 TensorIdentity(Arc::as_ptr(region) as usize, *offset, self.info.bytes())
             }
             Data::Weight(weight) => TensorIdentity(Arc::as_ptr(weight) as usize, 0, self.info.bytes()),
+            // Equal for all that widen one tensor.
+            Data::Widened(widened) => {
+                let TensorIdentity(address, offset, _) = widened.half().identity();
+                TensorIdentity(address, !offset, self.info.bytes())
+            }
         }
     }
 }
@@ -382,6 +406,7 @@ enum WeakData {
     Owned(Weak<Words>),
     Region { region: Weak<HostRegion>, offset: usize },
     Weight(Weak<Weight>),
+    Widened(Weak<Widened>),
 }
 
 impl Tensor {
@@ -392,6 +417,7 @@ impl Tensor {
                 WeakData::Region { region: Arc::downgrade(region), offset: *offset }
             }
             Data::Weight(weight) => WeakData::Weight(Arc::downgrade(weight)),
+            Data::Widened(widened) => WeakData::Widened(Arc::downgrade(widened)),
         };
         WeakTensor { info: self.info.clone(), data }
     }
@@ -406,6 +432,7 @@ impl WeakTensor {
                 Data::Region { region: region.upgrade()?, offset: *offset }
             }
             WeakData::Weight(weight) => Data::Weight(weight.upgrade()?),
+            WeakData::Widened(widened) => Data::Widened(widened.upgrade()?),
         };
         Some(Tensor { info: self.info.clone(), data })
     }

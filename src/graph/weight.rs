@@ -118,7 +118,7 @@ impl Forms {
 }
 
 /// What an allocation does that cannot fail.
-fn no_memory(bytes: usize) -> ! {
+pub(super) fn no_memory(bytes: usize) -> ! {
     match std::alloc::Layout::from_size_align(bytes, 1) {
         Ok(layout) => std::alloc::handle_alloc_error(layout),
         Err(_) => std::process::abort(),

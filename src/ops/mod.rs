@@ -8,6 +8,7 @@ mod absorb;
 mod activation;
 mod attr;
 mod cx;
+mod halves;
 mod lower;
 mod par;
 mod planes;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
+use super::halves::{self, Half};
 use super::{Activation, OpCx, OpError};
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
@@ -191,6 +192,9 @@ fn each<T: Real>(values: &mut [T], activation: Activation) {
 
 /// A native function over any floating-point type.
 pub(crate) trait RealKernel: Send + Sync + 'static {
+    /// Inputs that are not widened where they are `float16`: those of [`RealInputs::half`].
+    const HALF: &'static [usize] = &[];
+
     /// Computes the outputs from the inputs.
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError>;
 }
@@ -198,6 +202,8 @@ pub(crate) trait RealKernel: Send + Sync + 'static {
 /// The arguments of one call as slices of the type that is computed in.
 pub(crate) struct RealIo<'a, T: Real> {
     inputs: Vec<Option<Cow<'a, [T]>>>,
+    /// Inputs that stay as they are.
+    halves: Vec<(usize, &'a [f16])>,
     /// Inputs of other than float types.
     others: Vec<Option<&'a [u8]>>,
     outputs: Vec<Output<'a, T>>,
@@ -222,20 +228,21 @@ impl<T: Real> RealIo<'_, T> {
         let out = outputs.get_mut(index).and_then(Output::slice);
         let out = out.ok_or(KernelError::Absent { index: inputs.len() + index })?;
         check_len(inputs.len() + index, out.len(), len)?;
-        Ok((out, RealInputs { floats: inputs, others: &self.others }))
+        Ok((out, RealInputs { floats: inputs, halves: &self.halves, others: &self.others }))
     }
 
     /// The first `N` outputs, absent ones `None`, with the inputs.
     pub(crate) fn outputs<const N: usize>(&mut self) -> ([Option<&mut [T]>; N], RealInputs<'_, T>) {
         let mut outputs = self.outputs.iter_mut();
         let outputs = std::array::from_fn(|_| outputs.next().and_then(Output::slice));
-        (outputs, RealInputs { floats: &self.inputs, others: &self.others })
+        (outputs, RealInputs { floats: &self.inputs, halves: &self.halves, others: &self.others })
     }
 }
 
 /// The inputs of one call.
 pub(crate) struct RealInputs<'c, T: Real> {
     floats: &'c [Option<Cow<'c, [T]>>],
+    halves: &'c [(usize, &'c [f16])],
     others: &'c [Option<&'c [u8]>],
 }
 
@@ -250,6 +257,15 @@ impl<'c, T: Real> RealInputs<'c, T> {
         match self.floats.get(index).and_then(Option::as_deref) {
             None => Ok(None),
             Some(slice) => check_len(index, slice.len(), len).map(|()| Some(slice)),
+        }
+    }
+
+    /// Input `index` of `len` elements, where it is one of [`RealKernel::HALF`] and stays `float16`. What is computed
+    /// in is `f32` then.
+    pub(crate) fn half(&self, index: usize, len: usize) -> Result<Option<&'c [f16]>, KernelError> {
+        match self.halves.iter().find(|(i, _)| *i == index) {
+            None => Ok(None),
+            Some((_, slice)) => check_len(index, slice.len(), len).map(|()| Some(*slice)),
         }
     }
 
@@ -334,9 +350,18 @@ fn call<T: Real, K: RealKernel>(
     inputs: &[Option<DType>],
     outputs: &[DType],
 ) -> Result<(), KernelError> {
-    let mut io = RealIo { inputs: Vec::with_capacity(inputs.len()), others: Vec::new(), outputs: Vec::new() };
+    let mut io = RealIo {
+        inputs: Vec::with_capacity(inputs.len()),
+        halves: Vec::new(),
+        others: Vec::new(),
+        outputs: Vec::new(),
+    };
     for (i, dtype) in inputs.iter().enumerate() {
-        let given = dtype.filter(|_| args.has(i));
+        let mut given = dtype.filter(|_| args.has(i));
+        if given == Some(DType::F16) && T::DTYPE == DType::F32 && K::HALF.contains(&i) {
+            io.halves.push((i, args.read::<f16>(i)?));
+            given = None;
+        }
         io.inputs.push(given.map(|d| read::<T>(args, i, d)).transpose()?);
         io.others.push(if dtype.is_none() { args.read_opt::<u8>(i)? } else { None });
     }
@@ -363,16 +388,40 @@ fn call<T: Real, K: RealKernel>(
             Output::F32(values, raw) => {
                 raw.iter_mut().zip(values).for_each(|(r, v)| *r = v.to_f64() as f32);
             }
-            Output::F16(values, raw) => {
-                raw.iter_mut().zip(values).for_each(|(r, v)| *r = f16::from_f64(v.to_f64()));
-            }
-            Output::Bf16(values, raw) => {
-                raw.iter_mut().zip(values).for_each(|(r, v)| *r = bf16::from_f64(v.to_f64()));
-            }
+            Output::F16(values, raw) => round(&values, raw, f16::from_f64),
+            Output::Bf16(values, raw) => round(&values, raw, bf16::from_f64),
             Output::Absent | Output::Direct(_) => {}
         }
     }
     Ok(())
+}
+
+/// All of `from` as the type that is computed in.
+pub(crate) fn widened<'a, T: Real, H: Half>(from: &[H]) -> Cow<'a, [T]> {
+    let mut to = vec![T::ZERO; from.len()];
+    match as_f32s_mut(&mut to) {
+        Some(to) => halves::widen(from, to),
+        None => to.iter_mut().zip(from).for_each(|(to, from)| *to = T::from_f64(from.widen().into())),
+    }
+    Cow::Owned(to)
+}
+
+/// Rounds once: `one` is for what is computed in `f64`.
+fn round<T: Real, H: Half>(from: &[T], to: &mut [H], one: impl Fn(f64) -> H) {
+    match as_f32s(from) {
+        Some(from) => halves::round(from, to),
+        None => to.iter_mut().zip(from).for_each(|(to, from)| *to = one(from.to_f64())),
+    }
+}
+
+/// The elements as what they are, where they are `f32`.
+pub(crate) fn as_f32s<T: Element>(values: &[T]) -> Option<&[f32]> {
+    (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice(values).ok()).flatten()
+}
+
+/// As [`as_f32s`], to write.
+pub(crate) fn as_f32s_mut<T: Element>(values: &mut [T]) -> Option<&mut [f32]> {
+    (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()
 }
 
 fn read<'a, T: Real>(
@@ -382,8 +431,8 @@ fn read<'a, T: Real>(
 ) -> Result<Cow<'a, [T]>, KernelError> {
     Ok(match dtype {
         d if d == T::DTYPE => Cow::Borrowed(args.read::<T>(index)?),
-        DType::F16 => args.read::<f16>(index)?.iter().map(|v| T::from_f64(v.to_f64())).collect(),
-        DType::BF16 => args.read::<bf16>(index)?.iter().map(|v| T::from_f64(v.to_f64())).collect(),
+        DType::F16 => widened(args.read::<f16>(index)?),
+        DType::BF16 => widened(args.read::<bf16>(index)?),
         DType::F32 => args.read::<f32>(index)?.iter().map(|v| T::from_f64((*v).into())).collect(),
         _ => args.read::<f64>(index)?.iter().map(|v| T::from_f64(*v)).collect(),
     })

@@ -25,7 +25,7 @@ pub enum Precision {
 
 /// Operators whose results or sums leave the range of `float16` (6e-8 to 65504) where their inputs are well
 /// inside, and conversions, whose integers would be rounded.
-const IN_FULL: &[&str] = &[
+pub(super) const IN_FULL: &[&str] = &[
     "Cast",
     "CastLike",
     "BitCast",
@@ -55,28 +55,38 @@ const IN_FULL: &[&str] = &[
 /// The smallest number with all bits of `float16`'s mantissa.
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 /// The largest `float16`.
-const LARGEST: f32 = 65504.0;
+pub(super) const LARGEST: f32 = 65504.0;
+/// What stands for `float32`s beyond the range where a constant masks: far below every score, and not infinite when scores
+/// are added. A row of which everything is masked has weights then, as it has in `float32`.
+const MASKED: f32 = 32768.0;
+/// Operators that masks are made and added with.
+const MASKING: &[&str] = &["Where", "Add", "Sub", "Mul", "Expand"];
 /// Constants of at most so many elements are looked at: epsilons and the like.
 const FEW: usize = 16;
 /// Operations for each element of the output from which a node is worth conversions of its inputs.
 const WORTHWHILE: u64 = 16;
 
-/// Constants in `float16`, made once for all plans of a session.
+/// Constants in `float16`, made once for all plans of a session. Large ones of the graph are in `float16` before any plan
+/// is made; these are others.
 #[derive(Debug, Default)]
-pub struct HalfConstants(Mutex<HashMap<TensorIdentity, (Tensor, Tensor)>>);
+pub struct HalfConstants(Mutex<HashMap<(TensorIdentity, bool), (Tensor, Tensor)>>);
 
 impl HalfConstants {
-    /// `t` in `float16`; what is beyond its range becomes its largest number, as a mask of -1e9 means it.
-    fn get(&self, t: &Tensor) -> Option<Tensor> {
+    /// `t` in `float16`; what is beyond its range becomes its largest number, or [`MASKED`] where `t` only masks.
+    fn get(&self, t: &Tensor, masks: bool) -> Option<Tensor> {
+        if let Some(half) = t.narrowed() {
+            return Some(half);
+        }
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, half)) = made.get(&t.identity()) {
+        if let Some((_, half)) = made.get(&(t.identity(), masks)) {
             return half.reshaped(t.shape().clone()).ok();
         }
         let source = t.unkept().ok()?;
         let values = source.as_slice::<f32>().ok()?;
+        let bound = if masks { MASKED } else { LARGEST };
         let narrow = |v: &f32| {
-            let v = if v.is_finite() { v.clamp(-LARGEST, LARGEST) } else { *v };
-            half::f16::from_f32(v)
+            let beyond = v.is_finite() && v.abs() > LARGEST;
+            half::f16::from_f32(if beyond { bound.copysign(*v) } else { *v })
         };
         let half = Tensor::build_weight(TensorInfo::new(DType::F16, t.shape().clone()), |bytes| {
             let to = bytemuck::try_cast_slice_mut::<u8, half::f16>(bytes)?;
@@ -85,7 +95,7 @@ impl HalfConstants {
         });
         let half = half.ok()?;
         // The source is kept: its identity is that of no other tensor while it lives.
-        made.insert(t.identity(), (t.clone(), half.clone()));
+        made.insert((t.identity(), masks), (t.clone(), half.clone()));
         Some(half)
     }
 }
@@ -98,11 +108,15 @@ pub(super) fn halve(
     lowers: &dyn Fn(&FlowNode, &OpCx) -> bool,
 ) -> usize {
     let nodes = std::mem::take(&mut flow.nodes);
+    let mut masks = vec![true; flow.values.len()];
+    for node in nodes.iter().filter(|n| !MASKING.contains(&n.op.name())) {
+        node.inputs.iter().flatten().for_each(|v| masks[*v] = false);
+    }
     let mut made = vec![true; flow.values.len()];
     for node in &nodes {
         node.outputs.iter().for_each(|v| made[*v] = flow.values[*v].constant.is_some());
     }
-    let mut half = Halves { flow, constants, full: made, half: HashMap::new(), nodes: Vec::new() };
+    let mut half = Halves { flow, constants, masks, full: made, half: HashMap::new(), nodes: Vec::new() };
     let mut position = Vec::with_capacity(nodes.len());
     let mut count = 0;
     for mut node in nodes {
@@ -133,6 +147,8 @@ pub(super) fn halve(
 struct Halves<'a> {
     flow: &'a mut Flow,
     constants: &'a HalfConstants,
+    /// Whether only masks are made of a value.
+    masks: Vec<bool>,
     /// Whether a value is there as it was.
     full: Vec<bool>,
     /// The `float16` twins of values.
@@ -143,6 +159,11 @@ struct Halves<'a> {
 impl Halves<'_> {
     fn is_f32(&self, v: ValueId) -> bool {
         self.flow.values[v].info.dtype == DType::F32
+    }
+
+    fn half_constant(&self, v: ValueId) -> Option<Tensor> {
+        let masks = self.masks.get(v).copied().unwrap_or(false);
+        self.flow.values[v].constant.as_ref().and_then(|t| self.constants.get(t, masks))
     }
 
     /// The facts with which `node` might compute in `float16`, the better ones first.
@@ -163,11 +184,14 @@ impl Halves<'_> {
             self.flow.values[v].constant.as_ref().is_some_and(small)
         };
         let all_plain = values().chain(node.outputs.iter().copied()).all(plain);
-        if !all_plain || values().any(tiny) || !values().any(|v| variable(&v)) {
+        let narrowed =
+            |v: ValueId| self.flow.values[v].constant.as_ref().is_some_and(|t| t.narrowed().is_some());
+        let is_half = |v: ValueId| narrowed(v) || variable(&v) && self.half.contains_key(&v);
+        if !all_plain || values().any(tiny) || !values().any(|v| variable(&v) || narrowed(v)) {
             return Vec::new();
         }
         // A conversion of every input costs more than a cheap operator saves.
-        let has_half = values().filter(|v| variable(v)).any(|v| self.half.contains_key(&v));
+        let has_half = values().any(is_half);
         let elements: usize = node.outputs.iter().map(|&v| self.flow.values[v].info.elements()).sum();
         let facts = |in_half: &dyn Fn(usize) -> bool| {
             let inputs = node.inputs.iter().enumerate().map(|(i, v)| {
@@ -176,7 +200,7 @@ impl Halves<'_> {
                 let mut fact = Fact { info: value.info.clone(), value: value.constant.clone() };
                 if self.is_f32(v) && in_half(i) {
                     fact.info.dtype = DType::F16;
-                    fact.value = fact.value.as_ref().and_then(|t| self.constants.get(t));
+                    fact.value = self.half_constant(v);
                 }
                 Some(fact)
             });
@@ -250,7 +274,7 @@ impl Halves<'_> {
             return *twin;
         }
         let info = TensorInfo::new(DType::F16, self.flow.values[v].info.shape.clone());
-        let constant = self.flow.values[v].constant.as_ref().and_then(|t| self.constants.get(t));
+        let constant = self.half_constant(v);
         let known = constant.is_some();
         let twin = self.twin(v, info, constant);
         self.half.insert(v, twin);
@@ -287,9 +311,10 @@ mod tests {
     fn constants_beyond_the_range_become_its_ends() {
         let store = HalfConstants::default();
         let t = Tensor::new([3], &[-1e9f32, 0.5, f32::INFINITY]).unwrap();
-        let half = store.get(&t).unwrap();
+        let half = store.get(&t, false).unwrap();
         assert_eq!(half.to_f32s().unwrap(), [-65504.0, 0.5, f32::INFINITY]);
-        assert_eq!(store.get(&t).unwrap().identity(), half.identity());
-        assert!(store.get(&Tensor::scalar(1i64)).is_none());
+        assert_eq!(store.get(&t, false).unwrap().identity(), half.identity());
+        assert_eq!(store.get(&t, true).unwrap().to_f32s().unwrap(), [-32768.0, 0.5, f32::INFINITY]);
+        assert!(store.get(&Tensor::scalar(1i64), false).is_none());
     }
 }

@@ -16,7 +16,7 @@ use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
-use crate::plan::{PlanOptions, Precision, settle};
+use crate::plan::{PlanOptions, Precision, narrow, settle};
 use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
@@ -145,7 +145,8 @@ impl SessionBuilder {
     }
 
     /// What a `float32` model computes in. Its inputs and outputs stay as they are; a device without 16-bit
-    /// storage refuses half precision when the plan is made.
+    /// storage refuses half precision when the plan is made. With [`Precision::F16`] large weights are kept in `float16`
+    /// alone; an operator that a device has no such kernel for reads them widened.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.plan.precision = precision;
         self
@@ -277,6 +278,7 @@ impl SessionBuilder {
         }
         overrides::check(&plan, &graph, devices.len())?;
         settle(&mut graph, &plan);
+        narrow(&mut graph, &plan);
         if let Some(store) = &self.params {
             store.unify(&mut graph)?;
         }

@@ -201,8 +201,15 @@ fn halved(device: &str) {
     let w2 = g.constant("w2", Tensor::new([32, 8], &values(32 * 8, 2)).unwrap());
     let d = g.op(op("MatMul"), &[c, w2]);
     let e = g.op(op("Exp"), &[d]);
+    // Rows of which everything is masked, with scores that lead beyond the range.
+    let all = g.constant("all", Tensor::new([32], &[f32::MIN; 32]).unwrap());
+    let low = g.constant("low", Tensor::scalar(1000.0f32));
+    let scores = g.op(op("Sub"), &[a, low]);
+    let hidden = g.op(op("Add"), &[scores, all]);
+    let weights = g.op(op("Softmax"), &[hidden]);
     g.output("d", d);
     g.output("e", e);
+    g.output("weights", weights);
     let graph = g.build().unwrap();
     let x = Tensor::new([5, 64], &values(320, 3)).unwrap();
     let run = |device: &str, precision: Precision| {
@@ -212,6 +219,10 @@ fn halved(device: &str) {
         session.set_input("x", &x).unwrap();
         session.run().unwrap();
         let report = session.binding().unwrap().plan().report.clone();
+        let weights = session.get_output("weights").unwrap().to_f32s().unwrap();
+        for row in weights.chunks(32) {
+            assert!((row.iter().sum::<f32>() - 1.0).abs() < 0.01, "{device}: {row:?}");
+        }
         let found = ["d", "e"].map(|o| session.get_output(o).unwrap());
         check_messages(&session);
         (found, report)

@@ -48,10 +48,14 @@ impl ParamStore {
         let mut hashes: HashMap<TensorIdentity, u64> = HashMap::new();
         let mut left: Vec<Tensor> = Vec::new();
         for tensor in constants(graph).filter(|t| t.info().bytes() >= MIN_BYTES) {
-            if known.by_identity.contains_key(&tensor.identity()) {
+            // What is kept of it.
+            let narrowed = tensor.narrowed();
+            let is_narrow = narrowed.is_some();
+            let stored = narrowed.unwrap_or_else(|| tensor.clone());
+            if known.by_identity.contains_key(&stored.identity()) {
                 continue;
             }
-            let own = tensor.unkept()?;
+            let own = stored.unkept()?;
             let hash = hash(&own);
             let same = |t: &Tensor| {
                 let alike = t.dtype() == own.dtype() && t.info().bytes() == own.info().bytes();
@@ -64,12 +68,16 @@ impl ParamStore {
                 Some(shared) => {
                     unified.tensors += 1;
                     unified.bytes += shared.info().bytes() as u64;
-                    left.push(std::mem::replace(tensor, shared));
+                    if is_narrow {
+                        *tensor = Tensor::widened(shared);
+                    } else {
+                        left.push(std::mem::replace(tensor, shared));
+                    }
                 }
                 None => {
-                    list.push(tensor.downgrade());
-                    known.by_identity.insert(tensor.identity(), tensor.downgrade());
-                    hashes.insert(tensor.identity(), hash);
+                    list.push(stored.downgrade());
+                    known.by_identity.insert(stored.identity(), stored.downgrade());
+                    hashes.insert(stored.identity(), hash);
                 }
             }
         }

@@ -118,9 +118,14 @@ pub(super) fn lower_scaled(
     let args = [places.q, places.k, places.v, places.mask, places.lens, places.y];
     let stage = places.scores.map_or((0, Operand::Unused), |(stage, to)| (1 + stage as u32, to));
     let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1];
-    if places.dtype == DType::F32 && lower.device().prefers_texels && whole_texels(s, lower) {
+    let row = match places.dtype {
+        DType::F32 => Some(pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL)),
+        DType::F16 => Some(pick(id::ATTENTION_ROW_HALF, id::ATTENTION_ROW_HALF_BOOL)),
+        _ => None,
+    };
+    let row = row.filter(|kernel| lower.device().prefers_texels && lower.can_run(*kernel));
+    if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
         let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS);
-        let kernel = pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL);
         let c = Constants::of(s, places);
         let spec = [
             (spec::attention_row::CAUSAL, c.causal),

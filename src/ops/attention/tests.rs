@@ -3,10 +3,12 @@
 use half::f16;
 
 use super::Attention;
-use crate::graph::Tensor;
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
 use crate::ops::AttrValue;
 use crate::ops::Operator;
 use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, tensor, tensor_of, values};
+use crate::shape::Shape;
 
 /// What one test attends with.
 #[derive(Clone, Default)]
@@ -296,5 +298,17 @@ fn devices_attend_to_halves() {
         let op = Attention { causal: true, window: [Some(40), None], ..Attention::default() };
         let op: &dyn Operator = &op;
         Check::new(op, &inputs).pretend(no_texels).tolerance(2e-3).run();
+        if batch > 1 {
+            continue;
+        }
+        // Whole texels, and masks of both types.
+        let bools: Vec<u8> = (0..queries * 50).map(|i| u8::from(i % 7 != 3)).collect();
+        let info = TensorInfo::new(DType::Bool, Shape::new([queries, 50]).unwrap());
+        for mask in [None, half(&[queries, 50], 4), Some(Tensor::from_bytes(info, &bools).unwrap())] {
+            let inputs = [inputs[0].clone(), inputs[1].clone(), half(&[batch, 2, 50, 12], 3), mask];
+            let scores = Attention { shown: 2, ..Attention::default() };
+            Check::new(op, &inputs).tolerance(2e-3).run();
+            Check::new(&scores, &inputs).outputs(4).tolerance(2e-3).run();
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Convolutions of one input channel per group: in vector registers ([`Planes`]), or direct loops over rows.
 
 use super::conv_op::ConvDims;
-use crate::ops::linalg::product::{as_f32s, as_f32s_mut};
 use crate::ops::linalg::tile;
 use crate::ops::planes::{Planes, Sum};
 use crate::ops::real::{Real, activate_all};
+use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, WindowAxis, par};
 use crate::spirv::wide::wide;
 

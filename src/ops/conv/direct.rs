@@ -7,9 +7,10 @@ use super::depthwise;
 use super::unfold::Unfold;
 use super::winograd::Winograd;
 use crate::kernel::KernelError;
-use crate::ops::linalg::product::{Mat, Threads, as_f32s, as_f32s_mut, product};
+use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
 use crate::ops::real::{Real, RealIo, RealKernel, activate_all};
+use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, par};
 
 /// Bytes of columns that are unfolded at a time.

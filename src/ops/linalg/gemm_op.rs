@@ -1,16 +1,18 @@
 //! Gemm: `alpha * A' * B' + beta * C` of two matrices.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::TYPES;
 use super::device::{Product, Source};
+use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
 use super::product::{Around, Mat, Threads, product, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
+use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel, widened};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
@@ -169,11 +171,12 @@ struct Run {
 }
 
 impl Run {
-    fn operands<'a, T>(&self, a: &'a [T], b: &'a [T]) -> (Mat<'a, T>, Mat<'a, T>) {
-        let Dims { m, n, k, .. } = self.dims;
-        let a = if self.op.trans_a { Mat::transposed(a, m) } else { Mat::rows(a, k) };
-        let b = if self.op.trans_b { Mat::transposed(b, k) } else { Mat::rows(b, n) };
-        (a, b)
+    fn left<'a, T>(&self, a: &'a [T]) -> Mat<'a, T> {
+        if self.op.trans_a { Mat::transposed(a, self.dims.m) } else { Mat::rows(a, self.dims.k) }
+    }
+
+    fn right<'a, T>(&self, b: &'a [T]) -> Mat<'a, T> {
+        if self.op.trans_b { Mat::transposed(b, self.dims.k) } else { Mat::rows(b, self.dims.n) }
     }
 }
 
@@ -185,16 +188,28 @@ fn each_c<T: Copy>(y: &mut [T], n: usize, c: &[T], [row, col]: [usize; 2], f: im
 }
 
 impl RealKernel for Run {
+    const HALF: &'static [usize] = &[1];
+
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let Dims { m, n, k, c: c_strides } = self.dims;
         let (y, inputs) = io.output(0, m * n)?;
-        let (a, b) = self.operands(inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
+        let a = self.left(inputs.get(0, self.sizes[0])?);
+        let half = inputs.half(1, self.sizes[1])?;
         let c = c_strides.map(|s| Ok((inputs.get(2, self.sizes[2])?, s))).transpose()?;
         let (alpha, beta) = (T::from_f64(self.op.alpha.into()), T::from_f64(self.op.beta.into()));
         if let (true, None | Some((_, [0, 1]))) = (alpha == T::ONE && (beta == T::ONE || c.is_none()), c) {
             let around = Around { bias: c.map(|(c, _)| c), activation: self.op.activation };
+            if let Some(b) = half {
+                return half_product_around([m, n, k], a, self.right(b), y, n, around, Threads::All);
+            }
+            let b = self.right(inputs.get(1, self.sizes[1])?);
             return product_around([m, n, k], a, b, y, n, around, Threads::All);
         }
+        let b = match half {
+            Some(b) => widened(b),
+            None => Cow::Borrowed(inputs.get(1, self.sizes[1])?),
+        };
+        let b = self.right(&b);
         if alpha == T::ONE {
             if let Some((c, strides)) = c {
                 each_c(y, n, c, strides, |y, c| *y = beta * c);
@@ -223,8 +238,7 @@ fn integers<T: Int>(run: Run) -> NativeKernel {
         }
         check_len(args.len() - 1, y.len(), m * n)?;
         y.fill(bytemuck::Zeroable::zeroed());
-        let (a, b) = run.operands(a, b);
-        add_product(n, k, a, b, y);
+        add_product(n, k, run.left(a), run.right(b), y);
         let (alpha, beta) = (T::from_whole(run.op.alpha), T::from_whole(run.op.beta));
         y.iter_mut().for_each(|y| *y = y.times(alpha));
         if let (Some(c), Some(strides)) = (c, c_strides) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::TYPES;
 use super::device::Product;
+use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
 use super::product::{Around, Mat, Threads, product_around};
 use crate::dtype::DType;
@@ -242,18 +243,28 @@ struct Run {
 }
 
 impl RealKernel for Run {
+    const HALF: &'static [usize] = &[1];
+
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let Dims { m, n, k, ref pairs, ref output, .. } = self.dims;
         let (y, inputs) = io.output(0, output.elements())?;
-        let (a, b) = (inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
+        let a = inputs.get(0, self.sizes[0])?;
+        let half = inputs.half(1, self.sizes[1])?;
+        let b = if half.is_none() { inputs.get(1, self.sizes[1])? } else { &[] };
         let bias = if self.biased { Some(inputs.get(2, n)?) } else { None };
         if y.is_empty() {
             return Ok(());
         }
         let one = |(y, (i, j)): (&mut [T], (usize, usize)), threads| {
-            let (a, b) = (Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n));
+            let a = Mat::rows(&a[i * m * k..], k);
             let around = Around { bias, activation: self.activation };
-            product_around([m, n, k], a, b, y, n, around, threads)
+            match half {
+                Some(b) => {
+                    let b = Mat::rows(&b[j * k * n..], n);
+                    half_product_around([m, n, k], a, b, y, n, around, threads)
+                }
+                None => product_around([m, n, k], a, Mat::rows(&b[j * k * n..], n), y, n, around, threads),
+            }
         };
         if pairs.len() >= rayon::current_num_threads() {
             par::try_share(y.chunks_mut(m * n).zip(pairs.iter()), |job| one(job, Threads::One))

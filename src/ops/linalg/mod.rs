@@ -5,6 +5,7 @@ pub(crate) mod device;
 mod einsum;
 mod fused;
 mod gemm_op;
+mod half_product;
 mod integer;
 pub(crate) mod matmul;
 pub(crate) mod product;

@@ -3,9 +3,8 @@
 use gemm::Parallelism;
 
 use super::tile;
-use crate::dtype::{DType, Element};
 use crate::kernel::KernelError;
-use crate::ops::real::{Real, activate_all};
+use crate::ops::real::{Real, activate_all, as_f32s, as_f32s_mut};
 use crate::ops::{Activation, par};
 use crate::spirv::wide::wide;
 
@@ -31,7 +30,7 @@ impl<'a, T> Mat<'a, T> {
         Mat { data, row: 1, col: row }
     }
 
-    fn covers(&self, rows: usize, cols: usize) -> bool {
+    pub(super) fn covers(&self, rows: usize, cols: usize) -> bool {
         span(rows, cols, self.row, self.col).is_some_and(|n| n <= self.data.len())
     }
 }
@@ -201,16 +200,6 @@ pub(crate) fn product<T: Real>(
         );
     }
     Ok(())
-}
-
-/// The elements as what they are, where they are `f32`.
-pub(crate) fn as_f32s<T: Element>(values: &[T]) -> Option<&[f32]> {
-    (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice(values).ok()).flatten()
-}
-
-/// As [`as_f32s`], to write.
-pub(crate) fn as_f32s_mut<T: Element>(values: &mut [T]) -> Option<&mut [f32]> {
-    (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()
 }
 
 /// Elements that one task of a matrix-vector product reads at least.

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use crate::dtype::Element;
+use crate::ops::halves::Half;
 
 /// An element type that is a number. Integers wrap; half types compute in `f32`.
 pub(crate) trait Number: Element + PartialOrd {
@@ -114,23 +115,28 @@ macro_rules! half {
     ($t:ty) => {
         impl Number for $t {
             const ZERO: Self = <$t>::ZERO;
+            #[inline(always)]
             fn add(self, o: Self) -> Self {
-                <$t>::from_f32(self.to_f32() + o.to_f32())
+                Half::nearest(self.widen() + o.widen())
             }
+            #[inline(always)]
             fn sub(self, o: Self) -> Self {
-                <$t>::from_f32(self.to_f32() - o.to_f32())
+                Half::nearest(self.widen() - o.widen())
             }
+            #[inline(always)]
             fn mul(self, o: Self) -> Self {
-                <$t>::from_f32(self.to_f32() * o.to_f32())
+                Half::nearest(self.widen() * o.widen())
             }
+            #[inline(always)]
             fn div(self, o: Self) -> Self {
-                <$t>::from_f32(self.to_f32() / o.to_f32())
+                Half::nearest(self.widen() / o.widen())
             }
+            #[inline(always)]
             fn fmod(self, o: Self) -> Self {
-                <$t>::from_f32(self.to_f32() % o.to_f32())
+                Half::nearest(self.widen() % o.widen())
             }
             fn modulo(self, o: Self) -> Self {
-                <$t>::from_f32(Number::modulo(self.to_f32(), o.to_f32()))
+                Half::nearest(Number::modulo(self.widen(), o.widen()))
             }
             fn least(self, o: Self) -> Self {
                 if self < o || self.is_nan() { self } else { o }
@@ -154,7 +160,7 @@ macro_rules! half {
                 <$t>::from_f64(v as f64)
             }
             fn to_i64(self) -> i64 {
-                self.to_f32() as i64
+                self.widen() as i64
             }
             fn from_f64(v: f64) -> Self {
                 <$t>::from_f64(v)

@@ -6,10 +6,10 @@ use rayon::prelude::*;
 use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::Element;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::linalg::product::{as_f32s, as_f32s_mut};
 use crate::ops::linalg::tile::has_vectors;
 use crate::ops::planes::{Largest, Planes, Sum};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
+use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, WindowAxis, par};
 use crate::spirv::wide::wide;
 

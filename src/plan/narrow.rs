@@ -1,0 +1,139 @@
+//! Weights of a graph that computes in `float16` are kept in `float16` alone.
+
+use super::PlanOptions;
+use super::half::{IN_FULL, LARGEST, Precision};
+use crate::dtype::DType;
+use crate::graph::{Graph, Node, Origin, StorageScope, Tensor, TensorInfo, WEIGHT_BYTES};
+
+/// With [`Precision::F16`] keeps large `float32` constants of `graph` in `float16`, unless a reader needs `float32`.
+/// What plans still read in `float32`, because a device has no other kernel, is widened for them. Constants beyond the
+/// range of `float16` stay as they are, and so does what other graphs have of them.
+pub fn narrow(graph: &mut Graph, options: &PlanOptions) {
+    if options.precision != Precision::F16 {
+        return;
+    }
+    let mut narrows = vec![true; graph.tensors.len()];
+    for (_, id) in &graph.outputs {
+        narrows[id.index()] = false;
+    }
+    for node in &graph.nodes {
+        for (i, id) in node.inputs.iter().enumerate() {
+            if let Some(id) = id {
+                narrows[id.index()] &= takes_half(node, i);
+            }
+        }
+    }
+    for (decl, narrows) in graph.tensors.iter_mut().zip(narrows) {
+        let Origin::Constant(t) = &decl.origin else { continue };
+        // The `float16` one has pages of its own too.
+        let large = t.dtype() == DType::F32 && t.info().bytes() >= 2 * WEIGHT_BYTES;
+        if narrows
+            && large
+            && decl.scope == StorageScope::Buffer
+            && let Some(half) = in_range(t)
+        {
+            decl.origin = Origin::Constant(Tensor::widened(half));
+        }
+    }
+}
+
+fn takes_half(node: &Node, input: usize) -> bool {
+    let op = &node.op;
+    !IN_FULL.contains(&op.name()) && op.control().is_none() && !op.value_inputs().contains(&input)
+}
+
+/// `t` in `float16`, if it is not there yet and no finite element is beyond the range.
+fn in_range(t: &Tensor) -> Option<Tensor> {
+    use half::slice::HalfFloatSliceExt;
+    if t.narrowed().is_some() {
+        return None;
+    }
+    let source = t.unkept().ok()?;
+    let values = source.as_slice::<f32>().ok()?;
+    if values.iter().any(|v| v.is_finite() && v.abs() > LARGEST) {
+        return None;
+    }
+    let half = Tensor::build_weight(TensorInfo::new(DType::F16, t.shape().clone()), |bytes| {
+        let to = bytemuck::try_cast_slice_mut::<u8, half::f16>(bytes)?;
+        to.convert_from_f32_slice(values);
+        Ok::<(), bytemuck::PodCastError>(())
+    });
+    half.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::graph::{GraphBuilder, TensorId};
+    use crate::ops::linalg::MatMul;
+    use crate::ops::{self, Operator, UnaryOp};
+
+    fn half() -> PlanOptions {
+        PlanOptions { precision: Precision::F16, ..PlanOptions::default() }
+    }
+
+    /// A product with a weight for each of `weights`, one after the other, of `n` rows and columns.
+    fn products(n: usize, weights: &[Tensor]) -> (GraphBuilder, TensorId) {
+        let mut g = GraphBuilder::new("g");
+        let mut y = g.input("x", DType::F32, [1.into(), n.into()]);
+        for (i, w) in weights.iter().enumerate() {
+            let w = g.constant(format!("w{i}"), w.clone());
+            y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[y, w]);
+        }
+        (g, y)
+    }
+
+    fn weight(n: usize, largest: f32) -> Tensor {
+        let values: Vec<f32> = (0..n * n).map(|i| i as f32 / (n * n - 1) as f32 * largest).collect();
+        Tensor::new([n, n], &values).unwrap()
+    }
+
+    fn finish((mut g, y): (GraphBuilder, TensorId)) -> Graph {
+        g.output("y", y);
+        g.build().unwrap()
+    }
+
+    fn narrowed(graph: &Graph) -> Vec<bool> {
+        graph.constants().map(|(_, t)| t.narrowed().is_some()).collect()
+    }
+
+    #[test]
+    fn large_weights_are_kept_in_half_alone_where_their_range_allows() {
+        let weights = [weight(128, 1.0), weight(128, 65536.0), weight(128, f32::INFINITY), weight(64, 1.0)];
+        let mut g = finish(products(128, &weights[..3]));
+        narrow(&mut g, &PlanOptions::default());
+        assert_eq!(narrowed(&g), [false; 3]);
+        narrow(&mut g, &half());
+        assert_eq!(narrowed(&g), [true, false, true]);
+        let first = g.constants().next().map(|(_, t)| t.clone()).unwrap();
+        // 2^-11 of the value at most, and the range of the smallest ones.
+        for (got, want) in first.to_f32s().unwrap().iter().zip(weights[0].to_f32s().unwrap()) {
+            assert!((got - want).abs() <= want / 2048.0 + 3e-8, "{got} for {want}");
+        }
+        // What somebody else has of it is as it was.
+        assert_eq!(weights[0].as_slice::<f32>().unwrap()[1], 1.0 / 16383.0);
+        // There is nothing more to do.
+        narrow(&mut g, &half());
+        assert_eq!(first.identity(), g.constants().next().unwrap().1.identity());
+        // Where its pages would hold less than they are.
+        let mut small = finish(products(64, &weights[3..]));
+        narrow(&mut small, &half());
+        assert_eq!(narrowed(&small), [false]);
+    }
+
+    #[test]
+    fn readers_and_outputs_in_full_precision_keep_weights_as_they_are() {
+        let w = weight(128, 1.0);
+        let (mut g, y) = products(128, std::slice::from_ref(&w));
+        let again = g.constant("again", w.clone());
+        let e = g.op(ops::unary(UnaryOp::Exp), &[again]);
+        g.output("e", e);
+        let out = g.constant("out", w.clone());
+        g.output("out", out);
+        let mut g = finish((g, y));
+        narrow(&mut g, &half());
+        assert_eq!(narrowed(&g), [true, false, false]);
+    }
+}
