@@ -185,7 +185,7 @@ fn clip_takes_bounds_from_attributes_or_inputs() {
     let x = Some(Tensor::new([2], &[f32::INFINITY, f32::NEG_INFINITY]).unwrap());
     for (opset, most) in [(6, f64::from(f32::MAX)), (11, f64::INFINITY)] {
         let op = read_op("Clip", opset, &no_attrs()).unwrap();
-        near("Clip", &everywhere(op.as_ref(), &[x.clone()], 0.0), &[most, -most], 0.0);
+        near("Clip", &everywhere(op.as_ref(), std::slice::from_ref(&x), 0.0), &[most, -most], 0.0);
     }
 
     let op = read_op("Clip", 13, &no_attrs()).unwrap();
