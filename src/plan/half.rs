@@ -174,24 +174,25 @@ impl Halves<'_> {
         let values = || node.inputs.iter().flatten().copied();
         let plain = |v: ValueId| self.flow.values[v].scope == Default::default();
         let variable = |v: &ValueId| self.is_f32(*v) && self.flow.values[*v].constant.is_none();
-        let tiny = |v: ValueId| {
-            let small = |t: &Tensor| {
-                let few = t.shape().elements() <= FEW;
-                few && t
-                    .as_slice::<f32>()
-                    .is_ok_and(|s| s.iter().any(|x| *x != 0.0 && x.abs() < SMALLEST_NORMAL))
-            };
-            self.flow.values[v].constant.as_ref().is_some_and(small)
+        let few = |v: ValueId, says: &dyn Fn(f32) -> bool| {
+            let constant = self.flow.values[v].constant.as_ref();
+            let few = constant.filter(|t| t.shape().elements() <= FEW).and_then(|t| t.as_slice::<f32>().ok());
+            few.is_some_and(|s| s.iter().any(|x| says(*x)))
         };
+        let tiny = |v: ValueId| few(v, &|x| x != 0.0 && x.abs() < SMALLEST_NORMAL);
+        // A mask that is made in `float32` would become infinite where it is converted.
+        let masking = MASKING.contains(&node.op.name());
+        let masks = masking && values().any(|v| few(v, &|x| x.is_finite() && x.abs() > LARGEST));
         let all_plain = values().chain(node.outputs.iter().copied()).all(plain);
         let narrowed =
             |v: ValueId| self.flow.values[v].constant.as_ref().is_some_and(|t| t.narrowed().is_some());
         let is_half = |v: ValueId| narrowed(v) || variable(&v) && self.half.contains_key(&v);
-        if !all_plain || values().any(tiny) || !values().any(|v| variable(&v) || narrowed(v)) {
+        let reads = masks || values().any(|v| variable(&v) || narrowed(v));
+        if !all_plain || values().any(tiny) || !reads {
             return Vec::new();
         }
         // A conversion of every input costs more than a cheap operator saves.
-        let has_half = values().any(is_half);
+        let has_half = masks || values().any(is_half);
         let elements: usize = node.outputs.iter().map(|&v| self.flow.values[v].info.elements()).sum();
         let facts = |in_half: &dyn Fn(usize) -> bool| {
             let inputs = node.inputs.iter().enumerate().map(|(i, v)| {

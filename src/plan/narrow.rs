@@ -1,38 +1,49 @@
 //! Weights of a graph that computes in `float16` are kept in `float16` alone.
 
+use std::collections::HashMap;
+
 use super::PlanOptions;
 use super::half::{IN_FULL, LARGEST, Precision};
 use crate::dtype::DType;
-use crate::graph::{Graph, Node, Origin, StorageScope, Tensor, TensorInfo, WEIGHT_BYTES};
+use crate::graph::{Graph, Node, Origin, StorageScope, Tensor, TensorIdentity, TensorInfo, WEIGHT_BYTES};
+use crate::ops::control::with_graphs;
 
-/// With [`Precision::F16`] keeps large `float32` constants of `graph` in `float16`, unless a reader needs `float32`.
-/// What plans still read in `float32`, because a device has no other kernel, is widened for them. Constants beyond the
+/// With [`Precision::F16`] keeps large `float32` constants of `graph`, and of the graphs inside its nodes, in `float16`,
+/// unless a reader needs `float32`. What plans still read in `float32`, because a device has no other kernel, is widened for them. Constants beyond the
 /// range of `float16` stay as they are, and so does what other graphs have of them.
 pub fn narrow(graph: &mut Graph, options: &PlanOptions) {
-    if options.precision != Precision::F16 {
-        return;
+    if options.precision == Precision::F16 {
+        narrow_in(graph, &mut HashMap::new());
     }
+}
+
+/// `made` has what became of constants that several graphs have in common. An identity in it is used for nothing else:
+/// every constant that it may be looked up for was there before the first was given back.
+fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor>>) {
     let mut narrows = vec![true; graph.tensors.len()];
     for (_, id) in &graph.outputs {
         narrows[id.index()] = false;
     }
-    for node in &graph.nodes {
+    for node in &mut graph.nodes {
         for (i, id) in node.inputs.iter().enumerate() {
             if let Some(id) = id {
                 narrows[id.index()] &= takes_half(node, i);
             }
+        }
+        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| narrow_in(inner, made)) {
+            node.op = op;
         }
     }
     for (decl, narrows) in graph.tensors.iter_mut().zip(narrows) {
         let Origin::Constant(t) = &decl.origin else { continue };
         // The `float16` one has pages of its own too.
         let large = t.dtype() == DType::F32 && t.info().bytes() >= 2 * WEIGHT_BYTES;
-        if narrows
-            && large
-            && decl.scope == StorageScope::Buffer
-            && let Some(half) = in_range(t)
-        {
-            decl.origin = Origin::Constant(Tensor::widened(half));
+        if !narrows || !large || decl.scope != StorageScope::Buffer || t.narrowed().is_some() {
+            continue;
+        }
+        let widened = made.entry(t.identity()).or_insert_with(|| in_range(t).map(Tensor::widened));
+        if let Some(widened) = widened.as_ref().and_then(|w| w.reshaped(t.shape().clone()).ok()) {
+            decl.origin = Origin::Constant(widened);
         }
     }
 }
@@ -42,12 +53,9 @@ fn takes_half(node: &Node, input: usize) -> bool {
     !IN_FULL.contains(&op.name()) && op.control().is_none() && !op.value_inputs().contains(&input)
 }
 
-/// `t` in `float16`, if it is not there yet and no finite element is beyond the range.
+/// `t` in `float16`, if no finite element is beyond the range.
 fn in_range(t: &Tensor) -> Option<Tensor> {
     use half::slice::HalfFloatSliceExt;
-    if t.narrowed().is_some() {
-        return None;
-    }
     let source = t.unkept().ok()?;
     let values = source.as_slice::<f32>().ok()?;
     if values.iter().any(|v| v.is_finite() && v.abs() > LARGEST) {
@@ -67,6 +75,7 @@ mod tests {
 
     use super::*;
     use crate::graph::{GraphBuilder, TensorId};
+    use crate::ops::control::{Control, If};
     use crate::ops::linalg::MatMul;
     use crate::ops::{self, Operator, UnaryOp};
 
@@ -121,6 +130,31 @@ mod tests {
         let mut small = finish(products(64, &weights[3..]));
         narrow(&mut small, &half());
         assert_eq!(narrowed(&small), [false]);
+    }
+
+    #[test]
+    fn graphs_inside_nodes_share_what_they_have_in_common() {
+        let w = weight(128, 1.0);
+        let branch = || {
+            let mut g = GraphBuilder::new("branch");
+            let x = g.captured_input("x");
+            let w = g.constant("w", w.clone());
+            let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, w]);
+            g.output("y", y);
+            Arc::new(g.build().unwrap())
+        };
+        let choice = If { then: branch(), other: branch() };
+        let (mut g, y) = products(128, std::slice::from_ref(&w));
+        let c = g.input("c", DType::Bool, []);
+        let z = g.op(Arc::new(choice) as Arc<dyn Operator>, &[c, y]);
+        let mut g = finish((g, z));
+        let weak = w.downgrade();
+        drop(w);
+        narrow(&mut g, &half());
+        assert!(weak.upgrade().is_none());
+        let Some(Control::If { then, other }) = g.nodes()[1].op.control() else { panic!("no choice") };
+        let all: Vec<_> = [&g, then, other].iter().map(|g| g.constants().next().unwrap().1.clone()).collect();
+        assert!(all.iter().all(|t| t.narrowed().is_some() && t.identity() == all[0].identity()));
     }
 
     #[test]

@@ -202,7 +202,10 @@ fn halved(device: &str) {
     let d = g.op(op("MatMul"), &[c, w2]);
     let e = g.op(op("Exp"), &[d]);
     // Rows of which everything is masked, with scores that lead beyond the range.
-    let all = g.constant("all", Tensor::new([32], &[f32::MIN; 32]).unwrap());
+    let none = g.input("none", DType::Bool, [32.into()]);
+    let [zero, least] =
+        [("zero", 0.0f32), ("least", f32::MIN)].map(|(n, v)| g.constant(n, Tensor::scalar(v)));
+    let all = g.op(op("Where"), &[none, zero, least]);
     let low = g.constant("low", Tensor::scalar(1000.0f32));
     let scores = g.op(op("Sub"), &[a, low]);
     let hidden = g.op(op("Add"), &[scores, all]);
@@ -217,6 +220,8 @@ fn halved(device: &str) {
         let mut session =
             Session::builder().graph(graph.clone()).context(context).precision(precision).build().unwrap();
         session.set_input("x", &x).unwrap();
+        let info = TensorInfo::new(DType::Bool, Shape::new([32]).unwrap());
+        session.set_input("none", &Tensor::from_bytes(info, &[0; 32]).unwrap()).unwrap();
         session.run().unwrap();
         let report = session.binding().unwrap().plan().report.clone();
         let weights = session.get_output("weights").unwrap().to_f32s().unwrap();

@@ -10,7 +10,7 @@ pub use choice::If;
 pub use repeat::Loop;
 pub use scan::{Scan, ScanAxis};
 
-use super::{Family, OpDef};
+use super::{Family, OpDef, Operator};
 use crate::dtype::DType;
 use crate::graph::Graph;
 
@@ -29,6 +29,20 @@ pub enum Control<'a> {
     Loop(&'a Loop),
     /// Runs a graph for every slice of its inputs.
     Scan(&'a Scan),
+}
+
+/// The operator with each of its graphs changed by `change`; `None` where it has none.
+pub fn with_graphs(op: &dyn Operator, change: &mut dyn FnMut(&mut Graph)) -> Option<Arc<dyn Operator>> {
+    let mut changed = |graph: &Arc<Graph>| {
+        let mut graph = Graph::clone(graph);
+        change(&mut graph);
+        Arc::new(graph)
+    };
+    Some(match op.control()? {
+        Control::If { then, other } => Arc::new(If { then: changed(then), other: changed(other) }),
+        Control::Loop(own) => Arc::new(Loop { body: changed(&own.body), ..own.clone() }),
+        Control::Scan(own) => Arc::new(Scan { body: changed(&own.body), ..own.clone() }),
+    })
 }
 
 /// The family's rows.
