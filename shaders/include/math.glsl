@@ -84,6 +84,55 @@ float cosh_exact(float x)
     return (0.5 * h) * h + 0.5 / (h * h);
 }
 
+// Built-in sines are only good between -pi and pi, and need be no better than 2^-11 there. The reduction takes
+// pi / 2 in three parts, the first of so few bits that its multiples are exact (Cody and Waite, Software Manual
+// for the Elementary Functions, 1980).
+#define LARGEST_ANGLE 1e5
+
+// Sine and cosine of x less `quarters` quarters of a turn, for up to LARGEST_ANGLE.
+vec2 sine_cosine(float x, out uint quarters)
+{
+    float k = roundEven(x * 0.636619772);
+    quarters = uint(int(k)) & 3u;
+    float r = ((x - k * 1.5703125) - k * 4.837512969970703e-4) - k * 7.54978995e-8;
+    float z = r * r;
+    float s = r + r * z * (-0.1666666454 + z * (8.332725119e-3 + z * -1.958291721e-4));
+    float c = 1.0 - 0.5 * z + z * z * (0.04166666454 + z * (-1.388827977e-3 + z * 2.454294755e-5));
+    return vec2(s, c);
+}
+
+float sin_exact(float x)
+{
+    if (!(abs(x) <= LARGEST_ANGLE)) {
+        return sin(x);
+    }
+    uint q;
+    vec2 v = sine_cosine(x, q);
+    float y = (q & 1u) != 0u ? v.y : v.x;
+    return (q & 2u) != 0u ? -y : y;
+}
+
+float cos_exact(float x)
+{
+    if (!(abs(x) <= LARGEST_ANGLE)) {
+        return cos(x);
+    }
+    uint q;
+    vec2 v = sine_cosine(x, q);
+    float y = (q & 1u) != 0u ? v.x : v.y;
+    return ((q + 1u) & 2u) != 0u ? -y : y;
+}
+
+float tan_exact(float x)
+{
+    if (!(abs(x) <= LARGEST_ANGLE)) {
+        return tan(x);
+    }
+    uint q;
+    vec2 v = sine_cosine(x, q);
+    return (q & 1u) != 0u ? -v.y / v.x : v.x / v.y;
+}
+
 float asin_small(float x)
 {
     float z = x * x;

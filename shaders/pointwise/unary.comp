@@ -53,9 +53,9 @@ C op(C v)
     case 15: return floor(v);
     case 16: return ceil(v);
     case 17: return roundEven(v);
-    case 18: return sin(v);
-    case 19: return cos(v);
-    case 20: return tan(v);
+    case 18: return sin_exact(v);
+    case 19: return cos_exact(v);
+    case 20: return tan_exact(v);
     case 21: return asin_exact(v);
     case 22: return acos_exact(v);
     case 23: return atan_exact(v);

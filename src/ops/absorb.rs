@@ -123,7 +123,7 @@ mod tests {
                 g.constant(format!("p{k}"), Tensor::new([4], &v).unwrap())
             })
             .collect();
-        let norm = BatchNormalization { epsilon: 1e-3, activation: Activation::None };
+        let norm = BatchNormalization { epsilon: 1e-3, activation: Activation::None, by_element: false };
         let inputs: Vec<_> = std::iter::once(c).chain(parameters).collect();
         let n = g.op(Arc::new(norm) as Arc<dyn Operator>, &inputs);
         let r = g.op(pointwise::unary(pointwise::UnaryOp::Relu), &[n]);

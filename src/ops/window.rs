@@ -205,7 +205,9 @@ impl WindowAxis {
             return Ok(self);
         }
         let padded = input + self.pads[0] + self.pads[1];
-        if self.pads.iter().any(|p| -p > input) || padded < extent {
+        // Rounded up, the one window there is may reach beyond the end.
+        let beyond = if ceil_mode && input > 0 { stride - 1 } else { 0 };
+        if self.pads.iter().any(|p| -p > input) || padded + beyond < extent {
             return Err(bad(
                 "kernel_shape",
                 format!("spans {extent} elements on axis {axis}, where the padded input has {padded}"),
@@ -335,6 +337,15 @@ mod tests {
         assert_eq!(axis(&w, 2).unwrap().output, 1);
         let w = Window { ceil_mode: true, ..window(3, 2, 1, [0, 0]) };
         assert_eq!(axis(&w, 4).unwrap().output, 2);
+    }
+
+    #[test]
+    fn ceil_mode_keeps_the_only_window_where_it_reaches_beyond_the_end() {
+        let w = Window { ceil_mode: true, ..window(2, 2, 1, [0, 0]) };
+        assert_eq!(axis(&w, 1).unwrap().output, 1);
+        assert!(axis(&w, 0).is_err());
+        assert!(axis(&window(2, 2, 1, [0, 0]), 1).is_err());
+        assert!(axis(&Window { ceil_mode: true, ..window(3, 2, 1, [0, 0]) }, 1).is_err());
     }
 
     proptest! {

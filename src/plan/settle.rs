@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn norm() -> Arc<dyn Operator> {
-        Arc::new(BatchNormalization { epsilon: 1e-3, activation: Activation::None })
+        Arc::new(BatchNormalization { epsilon: 1e-3, activation: Activation::None, by_element: false })
     }
 
     /// A convolution that is normalized, another one of the same weight where `other` says so, and a product with a

@@ -87,11 +87,11 @@ impl Operator for TensorScatter {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let Sizes { batch, prefixes, size, len, inner } = self.sizes(cx)?;
         let row = inner * cx.dtype(0)?.bytes();
-        let circular = self.circular;
+        let (circular, out) = (self.circular, cx.input_count());
         Ok(NativeKernel::new("TensorScatter", move |args| {
             let (past, update) = (args.read::<u8>(0)?, args.read::<u8>(1)?);
-            let at = args.read_opt::<i64>(2)?;
-            let y = args.take_write::<u8>(3)?;
+            let at = if out > 2 { args.read_opt::<i64>(2)? } else { None };
+            let y = args.take_write::<u8>(out)?;
             check_len(0, past.len(), y.len())?;
             check_len(1, update.len(), batch * prefixes * len * row)?;
             y.copy_from_slice(past);
@@ -193,6 +193,17 @@ mod tests {
             #[cfg(feature = "vulkan")]
             crate::ops::testing::check_op(&op, &inputs, 0.0);
         }
+    }
+
+    #[test]
+    fn without_a_third_input_the_update_begins_at_0() {
+        let op = TensorScatter { axis: 1, circular: false };
+        let inputs = [Some(tensor(&[1, 2, 1], 1)), Some(tensor(&[1, 1, 1], 2))];
+        let y = run_cpu(&op, &inputs, 1).unwrap();
+        let value = |i: usize, at: usize| inputs[i].as_ref().unwrap().to_f32s().unwrap()[at];
+        assert_eq!(y[0].to_f32s().unwrap(), [value(1, 0), value(0, 1)]);
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&op, &inputs, 0.0);
     }
 
     #[test]

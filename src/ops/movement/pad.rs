@@ -82,9 +82,30 @@ fn source(mode: PadMode, i: i64, n: i64) -> i64 {
 /// The most elements a mirrored or repeated axis may gain: they are placed one by one.
 const MAX_REPEATED: i64 = 1 << 24;
 
+/// The most blocks that an input is moved in.
+const MAX_BLOCKS: i64 = 1 << 14;
+
+/// No fewer than the runs of an axis of `n` elements that gains `gained`.
+fn most_runs(mode: PadMode, n: i64, gained: i64) -> i64 {
+    match mode {
+        PadMode::Wrap if n > 1 => gained / n + 3,
+        PadMode::Reflect if n > 1 => gained / (n - 1) + 3,
+        _ => 3,
+    }
+}
+
 /// The runs of an axis of `n` elements padded by `begin` and to `out` elements.
 fn runs(mode: PadMode, n: usize, begin: i64, out: usize) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
+    // What is repeated is what negative pads leave.
+    let cut = begin.saturating_neg().max(0);
+    let lost = (n as i64).saturating_add(begin).saturating_sub(out as i64).max(0);
+    let left = (n as i64).saturating_sub(cut).saturating_sub(lost);
+    if mode == PadMode::Wrap && left < n as i64 && left > 0 {
+        let mut runs = self::runs(mode, left as usize, begin.max(0), out);
+        runs.iter_mut().for_each(|run| run.from += cut as usize);
+        return runs;
+    }
     if mode == PadMode::Constant {
         let to = begin.clamp(0, out as i64) as usize;
         let from = begin.saturating_neg().clamp(0, n as i64) as usize;
@@ -197,6 +218,7 @@ impl Operator for Pad {
         let x = cx.input(0)?;
         self.value(cx)?;
         let mut dims = Vec::with_capacity(x.shape.rank());
+        let mut blocks = 1i64;
         for (d, (begin, end)) in self.pads(cx)?.into_iter().enumerate() {
             let overflow = || ShapeError::Overflow { shape: x.shape.to_string() };
             let n = i64::try_from(x.shape[d]).map_err(|_| overflow())?;
@@ -206,7 +228,10 @@ impl Operator for Pad {
                 return Err(cx.shape_error(0, "elements to repeat along every padded axis"));
             }
             let gained = begin.max(0).saturating_add(end.max(0));
-            if self.mode != PadMode::Constant && gained > MAX_REPEATED {
+            if gained > 0 {
+                blocks = blocks.saturating_mul(most_runs(self.mode, n, gained));
+            }
+            if self.mode != PadMode::Constant && (gained > MAX_REPEATED || blocks > MAX_BLOCKS) {
                 return Err(OpError::unsupported(format!("an axis padded to {size} by {:?}", self.mode)));
             }
             dims.push(size);
@@ -220,6 +245,7 @@ impl Operator for Pad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::test_util::{facts, tensor};
 
     #[test]
     fn an_axis_becomes_few_runs() {
@@ -231,11 +257,30 @@ mod tests {
         assert_eq!(runs(PadMode::Edge, 3, 2, 7).len(), 3);
         assert_eq!(runs(PadMode::Constant, 3, -1, 1), [Run { to: 0, from: 1, step: 1, len: 1 }]);
         assert_eq!(runs(PadMode::Wrap, 2, 4, 7).len(), 4);
+        // What negative pads cut off is not repeated.
+        let from: Vec<usize> =
+            runs(PadMode::Wrap, 4, -1, 5).iter().flat_map(|r| r.from..r.from + r.len).collect();
+        assert_eq!(from, [1, 2, 3, 1, 2]);
         // However long the input is.
         let n = 1 << 40;
         let shown: Vec<[usize; 2]> =
             runs(PadMode::Reflect, n, 2, n + 4).iter().map(|r| [r.to, r.len]).collect();
         assert_eq!(shown, [[0, 2], [2, n], [n + 2, 2]]);
         assert_eq!(runs(PadMode::Constant, 3, i64::MIN, 2), []);
+    }
+
+    #[test]
+    fn few_elements_repeated_often_are_refused() {
+        let infers = |mode, pads: &[i64]| {
+            let op = Pad { mode, fixed: None };
+            let inputs = [Some(tensor(&[2, 2], 1)), Some(Tensor::from_i64s(pads))];
+            facts(&op, &inputs, 1).is_ok()
+        };
+        for mode in [PadMode::Wrap, PadMode::Reflect] {
+            assert!(infers(mode, &[20, 20, 20, 20]));
+            assert!(!infers(mode, &[2000, 2000, 2000, 2000]));
+            assert!(!infers(mode, &[1 << 20, 0, 0, 0]));
+        }
+        assert!(infers(PadMode::Edge, &[2000, 2000, 2000, 2000]));
     }
 }

@@ -21,6 +21,9 @@ pub struct BatchNormalization {
     pub epsilon: f32,
     /// Applied to the output.
     pub activation: Activation,
+    /// Whether the last four inputs may be `[c, ...]`, one number for each element of an image (`spatial = 0` to
+    /// opset 8). Some exporters wrote that and yet one number for each channel, which is read as such.
+    pub by_element: bool,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -33,32 +36,41 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
         return Err(OpError::unsupported("batch normalization in training"));
     }
     let training = opset >= 7 && attrs.flag("training_mode", false)?;
-    if opset < 9 && !attrs.flag("spatial", true)? {
-        return Err(OpError::unsupported("batch normalization by element (spatial = 0)"));
-    }
+    let by_element = opset < 9 && !attrs.flag("spatial", true)?;
     let epsilon = attrs.float("epsilon", 1e-5)?;
-    let norm = BatchNormalization { epsilon, activation: Activation::None };
+    let norm = BatchNormalization { epsilon, activation: Activation::None, by_element };
     Ok(if training { super::batch_norm_training::training(norm, momentum) } else { Arc::new(norm) })
 }
 
 impl BatchNormalization {
-    /// Images, channels, elements of a channel.
+    /// Images, channels, elements of a channel; an element may be a channel of its own.
     pub(crate) fn resolve(&self, cx: &OpCx) -> Result<[usize; 3], OpError> {
         match cx.shape(0)?.dims() {
+            [n, image @ ..] if self.has_elements(cx)? => Ok([*n, image.iter().product(), 1]),
             [n] => Ok([*n, 1, 1]),
             [n, c, rest @ ..] => Ok([*n, *c, rest.iter().product()]),
             [] => Err(cx.shape_error(0, "[batch, channels, ...]")),
         }
     }
 
+    /// Whether there is one number for each element of an image.
+    fn has_elements(&self, cx: &OpCx) -> Result<bool, OpError> {
+        let image = cx.shape(0)?.dims().get(1..).unwrap_or_default();
+        Ok(self.by_element && image.len() > 1 && cx.shape(1)?.dims() == image)
+    }
+
     /// The normalized tensor, after checking all five inputs.
     pub(super) fn check_inputs(&self, cx: &OpCx) -> Result<TensorInfo, OpError> {
         let dtype = cx.dtype_of(0, FLOATS)?;
         let [_, channels, _] = self.resolve(cx)?;
+        let wanted = match cx.shape(0)?.dims() {
+            [_, image @ ..] if self.has_elements(cx)? => image.to_vec(),
+            _ => vec![channels],
+        };
         for i in 1..5 {
             cx.dtype_of(i, FLOATS)?;
-            if cx.shape(i)?.dims() != [channels] {
-                return Err(cx.shape_error(i, format!("[{channels}]")));
+            if cx.shape(i)?.dims() != wanted {
+                return Err(cx.shape_error(i, format!("{wanted:?}")));
             }
         }
         Ok(TensorInfo::new(dtype, cx.shape(0)?.clone()))
@@ -210,6 +222,31 @@ mod tests {
             let got = run_f32(&*op, &[Some(x), Some(s), Some(b), Some(m), Some(var)]).unwrap();
             assert_near(&got, &want, 1e-5);
         }
+    }
+
+    #[test]
+    fn elements_may_have_numbers_of_their_own() {
+        let op = read_op("BatchNormalization", 7, &attrs(&[("spatial", AttrValue::Int(0))])).unwrap();
+        let image = [3, 2, 4];
+        let mut inputs = vec![Some(tensor(&[2, 3, 2, 4], 1))];
+        inputs.extend([2, 3, 4].map(|seed| Some(tensor(&image, seed))));
+        let var: Vec<f32> = values(24, 5).iter().map(|v| v.abs() + 0.1).collect();
+        inputs.push(Some(Tensor::new(image, &var).unwrap()));
+        let at = |i: usize, k: usize| f64::from(inputs[i].as_ref().unwrap().to_f32s().unwrap()[k]);
+        let want: Vec<f64> = (0..48)
+            .map(|i| {
+                let k = i % 24;
+                (at(0, i) - at(3, k)) / (at(4, k) + 1e-5).sqrt() * at(1, k) + at(2, k)
+            })
+            .collect();
+        assert_near(&run_f32(&*op, &inputs).unwrap(), &want, 1e-5);
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&*op, &inputs, 1e-5);
+        // As if nothing had been said, which is what some exporters meant.
+        let channels: Vec<_> =
+            std::iter::once(inputs[0].clone()).chain((0..4).map(|_| Some(tensor(&[3], 2)))).collect();
+        assert!(facts(&*op, &channels, 1).is_ok());
+        assert!(facts(&*read_op("BatchNormalization", 9, &attrs(&[])).unwrap(), &inputs, 1).is_err());
     }
 
     #[test]

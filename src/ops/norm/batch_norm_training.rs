@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn devices_take_the_same_statistics() {
-        let norm = BatchNormalization { epsilon: 1e-3, activation: Activation::None };
+        let norm = BatchNormalization { epsilon: 1e-3, activation: Activation::None, by_element: false };
         let op = BatchNormTraining { norm, momentum: 0.7 };
         for shape in [vec![2, 3, 5, 7], vec![67, 5], vec![1, 2, 300], vec![3, 2, 4, 4]] {
             let c = shape[1];

@@ -240,7 +240,7 @@ mod tests {
         let mut inputs = vec![Some(tensor(&[2, 5, 3, 7], 1))];
         inputs.extend([2, 3, 4].map(|s| Some(tensor(&[5], s))));
         inputs.push(Some(Tensor::new([5], &var).unwrap()));
-        let op = BatchNormalization { epsilon: 1e-4, activation: Activation::Relu };
+        let op = BatchNormalization { epsilon: 1e-4, activation: Activation::Relu, by_element: false };
         Check::new(&op, &inputs).tolerance(1e-5).run();
         inputs[0] = Some(tensor(&[2, 5, 4, 9], 1));
         Check::new(&op, &inputs).tolerance(1e-5).run();

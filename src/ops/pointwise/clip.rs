@@ -28,7 +28,8 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
     if opset >= 11 {
         return Ok(Arc::new(Clip::default()));
     }
-    Ok(Arc::new(Clip { low: attrs.float_opt("min")?, high: attrs.float_opt("max")? }))
+    // The attributes have defaults, which infinities exceed.
+    Ok(Arc::new(Clip { low: Some(attrs.float("min", f32::MIN)?), high: Some(attrs.float("max", f32::MAX)?) }))
 }
 
 impl Clip {

@@ -130,7 +130,7 @@ impl Operator for ArgReduce {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
-        cx.dtype_of(0, super::TYPES)?;
+        cx.dtype_of(0, super::ARG_TYPES)?;
         let x = cx.shape(0)?;
         let axis = x.axis(self.axis)?;
         if x[axis] == 0 && x.iter().enumerate().all(|(d, &n)| d == axis || n > 0) {
@@ -157,6 +157,8 @@ impl Operator for ArgReduce {
             DType::U32 => op.run::<u32>(args, sizes),
             DType::U64 => op.run::<u64>(args, sizes),
             DType::I8 => op.run::<i8>(args, sizes),
+            DType::I16 => op.run::<i16>(args, sizes),
+            DType::U16 => op.run::<u16>(args, sizes),
             _ => op.run::<u8>(args, sizes),
         }))
     }
@@ -186,6 +188,15 @@ impl Operator for ArgReduce {
 mod tests {
     use super::*;
     use crate::graph::Tensor;
+
+    #[test]
+    fn short_integers_are_searched() {
+        let op = ArgReduce { pick: Pick::Largest, axis: 0, keep_dims: false, last: false };
+        let at =
+            |x: Tensor| crate::ops::test_util::run_cpu(&op, &[Some(x)], 1).unwrap()[0].to_i64s().unwrap()[0];
+        assert_eq!(at(Tensor::new([3], &[-5i16, -1, -2]).unwrap()), 1);
+        assert_eq!(at(Tensor::new([3], &[5u16, 1, 60_000]).unwrap()), 2);
+    }
 
     #[test]
     fn of_equal_elements_or_nans_the_first_or_the_last_is_picked() {

@@ -16,8 +16,8 @@ use crate::dtype::DType;
 pub const FAMILY: Family = Family {
     name: "reduce",
     ops: &[
-        row("ArgMax", |a, _| arg::read(a, Pick::Largest)),
-        row("ArgMin", |a, _| arg::read(a, Pick::Smallest)),
+        OpDef { types: ARG_TYPES, ..row("ArgMax", |a, _| arg::read(a, Pick::Largest)) },
+        OpDef { types: ARG_TYPES, ..row("ArgMin", |a, _| arg::read(a, Pick::Smallest)) },
         OpDef { since: 26, types: NUMBERS, ..row("CumProd", |a, _| cumulative::read(a, true)) },
         OpDef { since: 11, types: NUMBERS, ..row("CumSum", |a, _| cumulative::read(a, false)) },
         row("ReduceL1", |a, o| reduce_op::read(a, o, ReduceKind::L1)),
@@ -44,6 +44,22 @@ const TYPES: &[DType] = &[
     DType::I64,
     DType::U32,
     DType::U64,
+    DType::I8,
+    DType::U8,
+    DType::Bool,
+];
+
+const ARG_TYPES: &[DType] = &[
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::BF16,
+    DType::I32,
+    DType::I64,
+    DType::U32,
+    DType::U64,
+    DType::I16,
+    DType::U16,
     DType::I8,
     DType::U8,
     DType::Bool,

@@ -206,11 +206,14 @@ impl Operator for Reduce {
             DType::I64 => id::REDUCE_I64,
             other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
         };
+        let (map, combine, finish) = self.kind.codes();
+        if !cx.dtype(0)?.is_float() && (combine == 4 || finish > 1) {
+            return Err(OpError::unsupported("no device kernel for roots and logarithms of integers"));
+        }
         let Blocks { kept, reduced, count } = self.blocks(cx)?;
         if count == 0 {
             return Err(OpError::unsupported("no device kernel for results without elements"));
         }
-        let (map, combine, finish) = self.kind.codes();
         let n = kept.elements();
         let row = reduced.sizes().last().copied().unwrap_or(1);
         let parts = (2..=256).rev().find(|p| row % p == 0).unwrap_or(1);
@@ -382,6 +385,32 @@ impl Accumulator for i64 {
     }
 }
 
+impl Accumulator for u64 {
+    const ZERO: u64 = 0;
+    const ONE: u64 = 1;
+    fn add(self, other: u64) -> u64 {
+        self.wrapping_add(other)
+    }
+    fn mul(self, other: u64) -> u64 {
+        self.wrapping_mul(other)
+    }
+    fn abs(self) -> u64 {
+        self
+    }
+    fn div_count(self, count: usize) -> u64 {
+        self.checked_div(count as u64).unwrap_or(0)
+    }
+    fn as_f64(self) -> f64 {
+        self as f64
+    }
+    fn from_f64(v: f64) -> u64 {
+        v as u64
+    }
+    fn is_nan(self) -> bool {
+        false
+    }
+}
+
 macro_rules! number {
     ($($t:ty => $acc:ty, $widen:expr, $narrow:expr, $low:expr, $high:expr;)*) => {$(
         impl Number for $t {
@@ -403,7 +432,7 @@ number! {
     i32 => i64, |v: i32| i64::from(v), |a| a as i32, i64::from(i32::MIN), i64::from(i32::MAX);
     u32 => i64, |v: u32| i64::from(v), |a| a as u32, 0, i64::from(u32::MAX);
     i64 => i64, |v| v, |a| a, i64::MIN, i64::MAX;
-    u64 => i64, |v: u64| v as i64, |a| a as u64, 0, i64::MAX;
+    u64 => u64, |v| v, |a| a, 0, u64::MAX;
 }
 
 fn reduce<T: Number>(
@@ -626,7 +655,7 @@ mod tests {
     use super::*;
     use crate::graph::Tensor;
     use crate::ops::test_util::{tensor, tensor_of, values};
-    use crate::ops::testing::check_op;
+    use crate::ops::testing::{Check, check_op};
 
     fn reduce_of(kind: ReduceKind, axes: &[i64]) -> Reduce {
         Reduce { kind, axes: Some(axes.to_vec()), keep_dims: true, noop_with_empty_axes: false }
@@ -640,6 +669,30 @@ mod tests {
             for axes in [&[2][..], &[0, 1], &[1]] {
                 check_op(&reduce_of(kind, axes), &[Some(x.clone())], 2e-3);
             }
+        }
+    }
+
+    #[test]
+    fn integers_beyond_the_signed_ones_are_ordered() {
+        let x = Tensor::new([4], &[u64::MAX, 3, 1 << 63, 7]).unwrap();
+        let of = |kind, x: &Tensor| {
+            let y = Check::new(&reduce_of(kind, &[0]), &[Some(x.clone())]).optional().run();
+            y[0].as_slice::<u64>().unwrap()[0]
+        };
+        assert_eq!(of(ReduceKind::Max, &x), u64::MAX);
+        assert_eq!(of(ReduceKind::Min, &x), 3);
+        let none = Tensor::new([0], &[0u64; 0]).unwrap();
+        assert_eq!(of(ReduceKind::Min, &none), u64::MAX);
+    }
+
+    #[test]
+    fn roots_and_logarithms_of_integers_are_whole_on_every_device() {
+        let x = Tensor::new([3, 2], &[3i32, 1, 4, 1, 12, 1]).unwrap();
+        for (kind, want) in
+            [(ReduceKind::L2, [13, 1]), (ReduceKind::LogSum, [2, 1]), (ReduceKind::LogSumExp, [12, 2])]
+        {
+            let y = Check::new(&reduce_of(kind, &[0]), &[Some(x.clone())]).optional().run();
+            assert_eq!(y[0].as_slice::<i32>().unwrap(), want, "{kind:?}");
         }
     }
 

@@ -32,7 +32,7 @@ pub const FAMILY: Family = Family {
         row("EyeLike", 9, &DType::COMPUTE, generate::read_eye),
         row("Flatten", 1, &DType::ALL, reshape::read_flatten),
         row("Range", 11, generate::RANGE_TYPES, |_, _| Ok(Arc::new(Range))),
-        row("Reshape", 5, &DType::ALL, reshape::read_reshape),
+        row("Reshape", 1, &DType::ALL, reshape::read_reshape),
         row("Shape", 1, &DType::ALL, describe::read_shape),
         row("Size", 1, &DType::ALL, |_, _| Ok(Arc::new(SizeOf))),
         row("Squeeze", 1, &DType::ALL, reshape::read_squeeze),

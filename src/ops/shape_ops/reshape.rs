@@ -44,20 +44,27 @@ macro_rules! copies {
 copies!(Reshape Flatten Squeeze Unsqueeze);
 
 /// The shape that input 1 holds: 0 keeps the input's size there, -1 (once) takes what is left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reshape {
     /// 0 means a size of 0.
     pub allow_zero: bool,
+    /// The shape, where it is an attribute (to opset 4).
+    pub fixed: Option<Vec<i64>>,
 }
 
 pub(super) fn read_reshape(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let allow_zero = opset >= 14 && attrs.flag("allowzero", false)?;
-    Ok(Arc::new(Reshape { allow_zero }))
+    let fixed = if opset < 5 { attrs.ints_opt("shape")? } else { None };
+    Ok(Arc::new(Reshape { allow_zero, fixed }))
 }
 
 impl Reshape {
     fn shape(&self, cx: &OpCx) -> Result<Shape, OpError> {
-        let (x, wanted) = (cx.shape(0)?, cx.need_i64s(1)?);
+        let x = cx.shape(0)?;
+        let wanted = match &self.fixed {
+            Some(shape) => shape.clone(),
+            None => cx.need_i64s(1)?,
+        };
         let fail = |problem: String| OpError::Value { input: 1, problem };
         let mut dims = Vec::with_capacity(wanted.len());
         let mut rest = None;

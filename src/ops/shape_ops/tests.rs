@@ -57,6 +57,8 @@ fn reshape_keeps_sizes_and_fills_in_the_rest() {
     reshapes(plain.as_ref(), &[1, 1], known(&[]), &[]);
     reshapes(plain.as_ref(), &[0, 3], known(&[0, -1]), &[0, 0]);
     reshapes(plain.as_ref(), &[0, 3], known(&[3, -1]), &[3, 0]);
+    let old = op("Reshape", 1, &[("shape", AttrValue::Ints(vec![0, -1]))]);
+    reshapes(old.as_ref(), &[2, 3, 4], None, &[2, 12]);
     let zero = op("Reshape", 14, &[("allowzero", int(1))]);
     reshapes(zero.as_ref(), &[3, 0], known(&[0, 5]), &[0, 5]);
     for bad in [&[-1, -1][..], &[5], &[-2], &[7, -1], &[1, 2, 3, 4, 0], &[i64::MAX, i64::MAX]] {

@@ -66,7 +66,8 @@ impl WindowFunction {
                     // The square keeps digits near zero.
                     WindowShape::Hann => (angle / 2.0).sin().powi(2),
                     WindowShape::Hamming => (25.0 - 21.0 * angle.cos()) / 46.0,
-                    WindowShape::Blackman => 0.42 - 0.5 * angle.cos() + 0.08 * (2.0 * angle).cos(),
+                    // Ordered so that the ends are exactly 0 and the middle is exactly 1.
+                    WindowShape::Blackman => 0.5 * (1.0 - angle.cos()) - 0.08 * (1.0 - (2.0 * angle).cos()),
                 }
             })
             .collect()
@@ -128,6 +129,10 @@ mod tests {
         let low = 4.0 / 46.0;
         assert_near(&window("HammingWindow", 4, true), &[low, 25.0 / 46.0, 1.0, 25.0 / 46.0], 1e-6);
         assert_near(&window("BlackmanWindow", 4, true), &[0.0, 0.34, 1.0, 0.34], 1e-6);
+        let whole = attrs(&[("output_datatype", AttrValue::Int(7))]);
+        let op = read_op("BlackmanWindow", 17, &whole).unwrap();
+        let y = run_cpu(&*op, &[Some(Tensor::scalar(2i64))], 1).unwrap();
+        assert_eq!(y[0].to_i64s().unwrap(), [0, 1]);
         assert_near(&window("HannWindow", 1, false), &[1.0], 0.0);
         assert_near(&window("HannWindow", 0, false), &[], 0.0);
     }
