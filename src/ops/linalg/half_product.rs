@@ -166,8 +166,7 @@ fn add_rows(a: &[f32], b: Mat<'_, f16>, first: usize, c: &mut [f32]) {
         }
         r += 4;
     }
-    for r in r..a.len() {
-        let x = a[r];
+    for (r, x) in a.iter().enumerate().skip(r) {
         c.iter_mut().zip(row(r)).for_each(|(c, b)| *c += x * b.widen());
     }
 }
