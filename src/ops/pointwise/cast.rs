@@ -53,7 +53,7 @@ pub struct Cast {
     pub to: Option<DType>,
     /// What narrow floats do.
     pub rules: NarrowRules,
-    /// Whether finite `float32` numbers beyond the range of `float16` become ones well inside ([`within`]).
+    /// Whether finite `float32` numbers beyond the range of `float16` become ones well inside it, with their signs.
     pub bounded: bool,
 }
 
