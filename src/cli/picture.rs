@@ -141,6 +141,9 @@ impl Frame {
     }
 }
 
+/// Bytes that a decoded picture may take.
+const MAX_DECODED: u64 = 512 << 20;
+
 /// Reads a picture.
 ///
 /// # Errors
@@ -149,11 +152,23 @@ pub(super) fn open(path: &Path) -> Result<DynamicImage, CliError> {
     let bytes = read_bytes(path)?;
     let bad = |e: &dyn std::error::Error| CliError::content(path, super::error::chain(e));
     let reader = ImageReader::new(Cursor::new(&bytes));
-    let reader = reader.with_guessed_format().map_err(|e| CliError::file("read", path, e))?;
+    let mut reader = reader.with_guessed_format().map_err(|e| CliError::file("read", path, e))?;
     if reader.format() == Some(ImageFormat::Jpeg) && !jpeg_is_whole(&bytes) {
         return Err(CliError::content(path, "the picture is cut short"));
     }
-    reader.decode().map_err(|e| bad(&e))
+    let mut limits = image::Limits::default();
+    limits.max_alloc = Some(MAX_DECODED);
+    reader.limits(limits);
+    reader.decode().map_err(|e| match e {
+        image::ImageError::Limits(_) => CliError::content(
+            path,
+            format!(
+                "the picture takes more than {} MiB when it is decoded; make it smaller",
+                MAX_DECODED >> 20
+            ),
+        ),
+        e => bad(&e),
+    })
 }
 
 /// Whether the end-of-image marker follows the picture's data; decoders fill up what is missing.
@@ -352,6 +367,20 @@ mod tests {
         DynamicImage::ImageRgb8(ImageBuffer::from_fn(w, h, |x, y| {
             image::Rgb([(x * 40) as u8, (y * 50) as u8, (x * y * 7) as u8])
         }))
+    }
+
+    /// The header of a PNG of 100,000 by 100,000 pixels.
+    #[test]
+    fn pictures_too_large_to_decode_are_named_so() {
+        let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
+        png.extend([100_000u32.to_be_bytes(), 100_000u32.to_be_bytes()].concat());
+        png.extend([8, 2, 0, 0, 0, 0x27, 0x30, 0x9c, 0x9f]);
+        png.extend(b"\0\0\0\0IDAT\x35\xaf\x06\x1e");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large.png");
+        std::fs::write(&path, png).unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains("more than 512 MiB") && error.contains("make it smaller"), "{error}");
     }
 
     #[test]
