@@ -101,26 +101,24 @@ vec2 sine_cosine(float x, out uint quarters)
     return vec2(s, c);
 }
 
-float sin_exact(float x)
+// The sine of x and `more` quarters of a turn.
+float sine_from(float x, uint more)
 {
-    if (!(abs(x) <= LARGEST_ANGLE)) {
-        return sin(x);
-    }
     uint q;
     vec2 v = sine_cosine(x, q);
+    q += more;
     float y = (q & 1u) != 0u ? v.y : v.x;
     return (q & 2u) != 0u ? -y : y;
 }
 
+float sin_exact(float x)
+{
+    return abs(x) <= LARGEST_ANGLE ? sine_from(x, 0u) : sin(x);
+}
+
 float cos_exact(float x)
 {
-    if (!(abs(x) <= LARGEST_ANGLE)) {
-        return cos(x);
-    }
-    uint q;
-    vec2 v = sine_cosine(x, q);
-    float y = (q & 1u) != 0u ? v.x : v.y;
-    return ((q + 1u) & 2u) != 0u ? -y : y;
+    return abs(x) <= LARGEST_ANGLE ? sine_from(x, 1u) : cos(x);
 }
 
 float tan_exact(float x)

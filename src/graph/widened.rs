@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use half::slice::HalfFloatSliceExt;
+
 use super::tensor::Tensor;
 use super::weight::no_memory;
 use crate::memory::host::{HostError, HostRegion};
@@ -49,7 +51,9 @@ impl Widened {
         let mut region = HostRegion::new(self.byte_count().next_multiple_of(16))?;
         let from: &[half::f16] = bytemuck::try_cast_slice(half.bytes()).unwrap_or_default();
         let to: &mut [f32] = bytemuck::try_cast_slice_mut(region.as_mut_slice()).unwrap_or_default();
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
+        if let Some(to) = to.get_mut(..from.len()) {
+            from.convert_to_f32_slice(to);
+        }
         let region = Arc::new(region);
         *plain = Arc::downgrade(&region);
         Ok(region)

@@ -6,9 +6,6 @@ use half::{bf16, f16};
 use super::par;
 use crate::dtype::Element;
 
-/// Elements of one part of a long conversion.
-const PART: usize = 32 << 10;
-
 /// A type of 16 bits that is computed with in `f32`.
 pub(crate) trait Half: Element + Send + Sync {
     /// The number, in code that compilers make vectors of.
@@ -82,22 +79,12 @@ impl Half for bf16 {
 
 /// Widens `from` into `to`, which is as long, on all threads where that pays.
 pub(crate) fn widen<H: Half>(from: &[H], to: &mut [f32]) {
-    let parts = to.chunks_mut(PART).zip(from.chunks(PART));
-    let part = |(to, from): (&mut [f32], &[H])| {
-        let n = to.len().min(from.len());
-        H::widen_all(&from[..n], &mut to[..n]);
-    };
-    if from.len() <= PART { parts.for_each(part) } else { par::share(parts, part) }
+    par::parts(to, |start, part| H::widen_all(&from[start..start + part.len()], part));
 }
 
 /// Rounds `from` into `to`, which is as long, on all threads where that pays.
 pub(crate) fn round<H: Half>(from: &[f32], to: &mut [H]) {
-    let parts = to.chunks_mut(PART).zip(from.chunks(PART));
-    let part = |(to, from): (&mut [H], &[f32])| {
-        let n = to.len().min(from.len());
-        H::round_all(&from[..n], &mut to[..n]);
-    };
-    if from.len() <= PART { parts.for_each(part) } else { par::share(parts, part) }
+    par::parts(to, |start, part| H::round_all(&from[start..start + part.len()], part));
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::flow::{Flow, FlowNode, Value, ValueId};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorIdentity, TensorInfo};
-use crate::ops::pointwise::cast::{BEYOND, cast_within};
+use crate::ops::pointwise::cast::{LARGEST, cast_within, within};
 use crate::ops::{Fact, OpCx, Operator, cast};
 
 /// What a `float32` model computes in.
@@ -55,11 +55,6 @@ pub(super) const IN_FULL: &[&str] = &[
 
 /// The smallest number with all bits of `float16`'s mantissa.
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
-/// The largest `float16`.
-pub(super) const LARGEST: f32 = 65504.0;
-/// What stands for `float32`s beyond the range where a constant masks: far below every score, and not infinite when scores
-/// are added. A row of which everything is masked has weights then, as it has in `float32`. Conversions do the same.
-const MASKED: f32 = BEYOND;
 /// Operators that masks are made and added with.
 const MASKING: &[&str] = &["Where", "Add", "Sub", "Mul", "Expand"];
 /// Constants of at most so many elements are looked at: epsilons and the like.
@@ -73,7 +68,8 @@ const WORTHWHILE: u64 = 16;
 pub struct HalfConstants(Mutex<HashMap<(TensorIdentity, bool), (Tensor, Tensor)>>);
 
 impl HalfConstants {
-    /// `t` in `float16`; what is beyond its range becomes its largest number, or [`MASKED`] where `t` only masks.
+    /// `t` in `float16`; what is beyond its range becomes its largest number, or stays a mask ([`within`])
+    /// where `t` only masks.
     fn get(&self, t: &Tensor, masks: bool) -> Option<Tensor> {
         if let Some(half) = t.narrowed() {
             return Some(half);
@@ -84,10 +80,9 @@ impl HalfConstants {
         }
         let source = t.unkept().ok()?;
         let values = source.as_slice::<f32>().ok()?;
-        let bound = if masks { MASKED } else { LARGEST };
         let narrow = |v: &f32| {
-            let beyond = v.is_finite() && v.abs() > LARGEST;
-            half::f16::from_f32(if beyond { bound.copysign(*v) } else { *v })
+            let bounded = if v.is_finite() { v.clamp(-LARGEST, LARGEST) } else { *v };
+            half::f16::from_f32(if masks { within(*v) } else { bounded })
         };
         let half = Tensor::build_weight(TensorInfo::new(DType::F16, t.shape().clone()), |bytes| {
             let to = bytemuck::try_cast_slice_mut::<u8, half::f16>(bytes)?;

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 
 use super::PlanOptions;
-use super::half::{IN_FULL, LARGEST, Precision};
+use super::half::{IN_FULL, Precision};
 use crate::dtype::DType;
 use crate::graph::{Graph, Node, Origin, StorageScope, Tensor, TensorIdentity, TensorInfo, WEIGHT_BYTES};
 use crate::ops::control::with_graphs;
+use crate::ops::pointwise::cast::LARGEST;
 
 /// With [`Precision::F16`] keeps large `float32` constants of `graph`, and of the graphs inside its nodes, in `float16`,
-/// unless a reader needs `float32`. What plans still read in `float32`, because a device has no other kernel, is widened for them. Constants beyond the
-/// range of `float16` stay as they are, and so does what other graphs have of them.
+/// unless a reader needs `float32`. What plans still read in `float32`, because a device has no other kernel, is widened
+/// for them. Constants beyond the range of `float16` stay as they are, and so does what other graphs have of them.
 pub fn narrow(graph: &mut Graph, options: &PlanOptions) {
     if options.precision == Precision::F16 {
         narrow_in(graph, &mut HashMap::new());

@@ -8,7 +8,6 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::apply::{input, map, output};
@@ -16,8 +15,8 @@ use crate::dtype::{DType, Element, Format, Overflow, Rounding};
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
-use crate::ops::halves::Half;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::halves::{self, Half};
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
 
 /// What narrow floats do that others do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +57,10 @@ pub struct Cast {
 }
 
 /// The largest `float16`.
-const LARGEST: f32 = 65504.0;
+pub(crate) const LARGEST: f32 = 65504.0;
 /// What takes the place of what is beyond it: sums of two, or of one and a score, are still in the range, where the
 /// softmax of nothing but infinities would be no number.
-pub(crate) const BEYOND: f32 = 32768.0;
+const BEYOND: f32 = 32768.0;
 
 /// `v`, or a number with its sign that stands for what `float16` has no number for.
 pub(crate) fn within(v: f32) -> f32 {
@@ -298,17 +297,11 @@ fn conversion(from: DType, to: DType, rules: NarrowRules) -> Convert {
     match (from, to) {
         // The conversions of half-precision models, by the processor's instructions where it has them.
         (DType::F16, DType::F32) => Box::new(|args, result, n| {
-            let x = input::<f16>(args, 0, n)?;
-            par::parts(output(args, result, n)?, |start, part| {
-                x[start..start + part.len()].convert_to_f32_slice(part);
-            });
+            halves::widen(input::<f16>(args, 0, n)?, output(args, result, n)?);
             Ok(())
         }),
         (DType::F32, DType::F16) => Box::new(|args, result, n| {
-            let x = input::<f32>(args, 0, n)?;
-            par::parts(output::<f16>(args, result, n)?, |start, part| {
-                part.convert_from_f32_slice(&x[start..start + part.len()]);
-            });
+            halves::round(input::<f32>(args, 0, n)?, output::<f16>(args, result, n)?);
             Ok(())
         }),
         // Rounded once, which the processor's conversion by way of binary32 is not.

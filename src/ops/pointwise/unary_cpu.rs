@@ -1,6 +1,5 @@
 //! Native functions of [`super::Unary`].
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::apply::{input, map, output};
@@ -8,6 +7,7 @@ use super::number::{Number, with_number};
 use super::unary::{Unary, UnaryOp};
 use crate::dtype::DType;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::halves::Half;
 use crate::ops::{OpError, par};
 use crate::spirv::wide::wide;
 use crate::spirv::{math, trig};
@@ -38,22 +38,19 @@ fn floats(u: Unary, [n, result]: [usize; 2], args: &mut NativeArgs<'_, '_>) -> R
     Ok(())
 }
 
-fn halves<T: bytemuck::Pod + Send + Sync>(
+fn halves<T: Half>(
     u: Unary,
     [n, result]: [usize; 2],
     args: &mut NativeArgs<'_, '_>,
-) -> Result<(), KernelError>
-where
-    [T]: HalfFloatSliceExt,
-{
+) -> Result<(), KernelError> {
     let x = input::<T>(args, 0, n)?;
     par::parts(output::<T>(args, result, n)?, |start, part| {
         let (mut wide, mut out) = ([0.0; WIDENED], [0.0; WIDENED]);
         for (x, y) in x[start..].chunks(WIDENED).zip(part.chunks_mut(WIDENED)) {
             let len = y.len();
-            x[..len].convert_to_f32_slice(&mut wide[..len]);
+            T::widen_all(&x[..len], &mut wide[..len]);
             row(u, &wide[..len], &mut out[..len]);
-            y.convert_from_f32_slice(&out[..len]);
+            T::round_all(&out[..len], y);
         }
     });
     Ok(())

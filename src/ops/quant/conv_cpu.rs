@@ -263,13 +263,8 @@ mod tests {
         let mut y = vec![i32::MIN; call.dims.out_len()];
         let read = |t: &Option<Tensor>| t.as_ref().map(|t| t.bytes().to_vec());
         let held: Vec<Option<Vec<u8>>> = inputs.iter().map(read).collect();
-        let given = |bytes: &'_ Option<Vec<u8>>| bytes.is_some();
         let mut args: Vec<NativeArg<'_>> =
-            held.iter()
-                .map(|bytes| {
-                    if given(bytes) { NativeArg::Read(bytes.as_deref().unwrap()) } else { NativeArg::Absent }
-                })
-                .collect();
+            held.iter().map(|bytes| bytes.as_deref().map_or(NativeArg::Absent, NativeArg::Read)).collect();
         args.push(NativeArg::Write(bytemuck::cast_slice_mut(&mut y)));
         call.run(&mut NativeArgs::new(&mut args, &[])).unwrap();
         y

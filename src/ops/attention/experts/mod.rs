@@ -217,11 +217,11 @@ impl MixtureOfExperts {
         };
         let bits = codes.bits[i];
         let block = codes.block.unwrap_or(k).max(1);
-        if !k.is_multiple_of(block) || !(k * bits).is_multiple_of(8) {
+        if !k.is_multiple_of(block) || !k.saturating_mul(bits).is_multiple_of(8) {
             let problem = format!("has rows of {k} codes, expected whole blocks of {block} and whole bytes");
             return Err(OpError::Value { input: weights, problem });
         }
-        let (blocks, bytes) = (k / block, k * bits / 8);
+        let (blocks, bytes) = (k / block, k.saturating_mul(bits) / 8);
         expect(weights, &[experts, n, bytes])?;
         let (zero_rows, zero_bytes) = match codes.block {
             Some(_) => (1, (blocks * bits).div_ceil(8)),
