@@ -48,7 +48,9 @@ pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
 pub(crate) use lower::reaches_all;
-pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel, UnpackFn};
+pub use lower::{
+    Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
+};
 pub use native::Native;
 pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};

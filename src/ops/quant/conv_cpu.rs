@@ -98,6 +98,7 @@ impl Call {
                 packing.pack(source.bytes(), flip, to);
                 Ok(())
             }),
+            lines: None,
             unpack: Some(Arc::new(move |packed, to| packing.unpack(packed, flip, to))),
         })
     }

@@ -71,6 +71,7 @@ impl QuantizedMatMul {
             key: PackKey { layout: "panels of bytes", numbers: [k, n, tile, flip.into()] },
             bytes,
             pack: Arc::new(pack),
+            lines: None,
             unpack: Some(Arc::new(unpack)),
         }))
     }
