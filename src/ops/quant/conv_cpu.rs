@@ -72,14 +72,14 @@ pub(super) struct Call {
     inputs: Inputs,
     to: DType,
     way: Way,
-    /// Whether the weights are given packed.
-    is_packed: bool,
+    /// Bytes of the weights, where they are given packed.
+    packed: Option<usize>,
 }
 
 impl Call {
     pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims) -> Result<Call, OpError> {
         let way = Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image)));
-        Ok(Call { places, dims, inputs: Inputs::of(cx), to: cx.output(0)?.dtype, way, is_packed: false })
+        Ok(Call { places, dims, inputs: Inputs::of(cx), to: cx.output(0)?.dtype, way, packed: None })
     }
 
     /// Constant weights as the call reads them from then on, where it reads them in a layout of its own.
@@ -89,7 +89,7 @@ impl Call {
         let [d, h, w] = self.dims.axes.map(|axis| axis.kernel);
         let [ic, plane, line] = [self.dims.ic, d * h, w].map(|n| u32::try_from(n).ok());
         let key = PackKey { layout: "bytes of taps", numbers: [ic?, plane?, line?, flip.into()] };
-        self.is_packed = true;
+        self.packed = Some(packing.bytes());
         Some(Packed {
             source: source.clone(),
             key,
@@ -107,7 +107,14 @@ impl Call {
         let (p, dims, inputs) = (self.places, &self.dims, &self.inputs);
         let (x, x_flip) = inputs.bytes(args, p.a, 0)?;
         let w_flip = inputs.flip(p.b, FLIP)?;
-        let w = if self.is_packed { args.read::<u8>(p.b)? } else { inputs.bytes(args, p.b, FLIP)?.0 };
+        let w = match self.packed {
+            Some(bytes) => {
+                let w = args.read::<u8>(p.b)?;
+                check_len(p.b, w.len(), bytes)?;
+                w
+            }
+            None => inputs.bytes(args, p.b, FLIP)?.0,
+        };
         let x_zero = inputs.zeros(args, p.a_zero)?.whole(i32::from(x_flip)).at(0);
         let w_zeros = inputs.zeros(args, p.b_zero)?.whole(-i32::from(w_flip));
         let (x_scale, w_scale) = (inputs.scales(args, p.a_scale)?.at(0), inputs.scales(args, p.b_scale)?);
@@ -195,7 +202,7 @@ impl Sums<'_> {
         let dims = &self.call.dims;
         let packing = Packing::new(dims, image);
         let mut made = Vec::new();
-        let packed = if self.call.is_packed {
+        let packed = if self.call.packed.is_some() {
             self.w
         } else {
             made.resize(packing.bytes(), 0);

@@ -40,11 +40,11 @@ impl QuantizedMatMul {
         Dims::of(cx, p.a, p.b)
     }
 
-    fn call(&self, cx: &OpCx, is_packed: bool) -> Result<NativeKernel, OpError> {
+    fn call(&self, cx: &OpCx, packed: Option<usize>) -> Result<NativeKernel, OpError> {
         let (places, dims) = (self.places(), self.dims(cx)?);
         let packing = Packing::new([dims.k, dims.n], Unit::best());
         let (inputs, to) = (Inputs::of(cx), cx.output(0)?.dtype);
-        let call = Call { places, dims, inputs, to, packing, is_packed };
+        let call = Call { places, dims, inputs, to, packing, packed };
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
     }
 
@@ -122,12 +122,12 @@ impl Operator for QuantizedMatMul {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        self.call(cx, false)
+        self.call(cx, None)
     }
 
     fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
         let packed = self.pack_right(cx)?;
-        let kernel = self.call(cx, packed.is_some())?;
+        let kernel = self.call(cx, packed.as_ref().map(|b| b.bytes))?;
         Ok(Native { kernel, packed: packed.map(|b| (self.places().b, b)).into_iter().collect() })
     }
 
@@ -146,8 +146,8 @@ struct Call {
     inputs: Inputs,
     to: DType,
     packing: Packing,
-    /// Whether B is given packed.
-    is_packed: bool,
+    /// Bytes of B, where it is given packed.
+    packed: Option<usize>,
 }
 
 /// One of the products.
@@ -176,10 +176,11 @@ impl Call {
         let elements = self.dims.pairs.len() * m * n;
         let (unit, packing) = (Unit::best(), &self.packing);
         let words = packing.bytes() / 4;
-        let (b, panels): (&[u8], &[i32]) = match self.is_packed {
-            true => (&[], args.read::<i32>(p.b)?),
-            false => (inputs.bytes(args, p.b, FLIP)?.0, &[]),
+        let (b, panels): (&[u8], &[i32]) = match self.packed {
+            Some(_) => (&[], args.read::<i32>(p.b)?),
+            None => (inputs.bytes(args, p.b, FLIP)?.0, &[]),
         };
+        check_len(p.b, size_of_val(panels), self.packed.unwrap_or(0))?;
         let row = k.next_multiple_of(4);
         // Rows of whole groups of unsigned bytes are read where they lie.
         let copied = a_flip != 0 || row != k;
@@ -191,10 +192,10 @@ impl Call {
             let each = |at: (usize, usize), threads, f: &mut dyn FnMut(&Pair<'_>)| {
                 let left = left.get(at.0 * m * row..).and_then(|l| l.get(..m * row)).unwrap_or(&[]);
                 let made: Vec<i32>;
-                let packed = match self.is_packed {
-                    true => panels.get(at.1 * words..).unwrap_or(&[]),
-                    false => {
-                        made = packed(packing, b.get(at.1 * k * n..).unwrap_or(&[]), b_flip);
+                let packed = match self.packed {
+                    Some(_) => panels.get(at.1 * words..).unwrap_or(&[]),
+                    None => {
+                        made = pack_rows(packing, b.get(at.1 * k * n..).unwrap_or(&[]), b_flip);
                         &made
                     }
                 };
@@ -306,7 +307,7 @@ impl Zeros<'_> {
 }
 
 /// A matrix that is not constant, packed.
-fn packed(packing: &Packing, rows: &[u8], flip: u8) -> Vec<i32> {
+fn pack_rows(packing: &Packing, rows: &[u8], flip: u8) -> Vec<i32> {
     let mut words = vec![0; packing.bytes() / 4];
     packing.pack(rows, flip, bytemuck::cast_slice_mut(&mut words));
     words
@@ -373,9 +374,9 @@ mod tests {
                 packed.unpack.as_ref().unwrap()(bytemuck::cast_slice(&words), &mut back);
                 assert_eq!(back, b.bytes());
                 let sums = cx.outputs()[0].elements();
-                let plain = run(&op.call(&cx, false).unwrap(), &[a.bytes(), b.bytes()], sums);
+                let plain = run(&op.call(&cx, None).unwrap(), &[a.bytes(), b.bytes()], sums);
                 let read = [a.bytes(), bytemuck::cast_slice(&words)];
-                assert_eq!(run(&op.call(&cx, true).unwrap(), &read, sums), plain);
+                assert_eq!(run(&op.call(&cx, Some(packed.bytes)).unwrap(), &read, sums), plain);
             }
         }
         // What is not known, or empty, is read as it is.
