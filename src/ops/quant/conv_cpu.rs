@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::depthwise;
 use super::interleaved::{Interleaved, View};
 use super::product::{Inputs, Places, Repeated, Requantize};
 use super::scaling::range_of;
@@ -11,6 +12,7 @@ use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::kept::{Kept, Shelf};
 use crate::ops::linalg::bytes::{Around, FLIP, Product, row_sums, with_scratch};
 use crate::ops::linalg::product::Threads;
+use crate::ops::planes::Planes;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, par};
 
@@ -37,6 +39,8 @@ impl Weights {
 /// How a convolution is computed.
 enum Way {
     Product(Box<Interleaved>),
+    /// Of one input channel per group.
+    Depthwise(Box<Planes>),
     /// Output by output: for windows that see padding more than anything else.
     Plain,
 }
@@ -54,7 +58,10 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims, clamp: Option<[i32; 2]>) -> Result<Call, OpError> {
-        let way = Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image)));
+        let way = match depthwise::planes(&dims) {
+            Some(planes) => Way::Depthwise(Box::new(planes)),
+            None => Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image))),
+        };
         let [d, h, w] = dims.axes.map(|axis| axis.kernel);
         let numbers = [dims.group, dims.ic, d * h, w];
         let weights = cx.value(places.b).filter(|_| matches!(way, Way::Product(_)));
@@ -113,15 +120,15 @@ impl Call {
 }
 
 /// The operands; `x` is made unsigned and `w` signed by their flips, and so are their zero points.
-struct Sums<'a> {
+pub(super) struct Sums<'a> {
     call: &'a Call,
-    x: &'a [u8],
-    x_flip: u8,
-    x_zero: i32,
-    w: &'a [u8],
-    w_flip: u8,
-    w_zeros: Repeated<i32>,
-    bias: &'a [i32],
+    pub(super) x: &'a [u8],
+    pub(super) x_flip: u8,
+    pub(super) x_zero: i32,
+    pub(super) w: &'a [u8],
+    pub(super) w_flip: u8,
+    pub(super) w_zeros: Repeated<i32>,
+    pub(super) bias: &'a [i32],
 }
 
 impl Sums<'_> {
@@ -136,6 +143,7 @@ impl Sums<'_> {
         }
         match &self.call.way {
             Way::Product(image) => self.products(image, y, finish),
+            Way::Depthwise(planes) => self.depthwise(&self.call.dims, planes, y, finish),
             Way::Plain => par::parts(y, |start, part| {
                 for (i, y) in part.iter_mut().enumerate() {
                     let (channel, sum) = self.sum(start + i);

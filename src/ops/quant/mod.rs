@@ -3,6 +3,7 @@
 mod binary;
 mod conv;
 mod conv_cpu;
+mod depthwise;
 mod dequantize;
 mod device;
 mod dynamic;
