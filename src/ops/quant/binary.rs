@@ -11,6 +11,9 @@ use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::spirv::wide::wide;
 
+/// Elements that are computed at a time.
+const CHUNK: usize = 256;
+
 /// A sum or product of two tensors of bytes (inputs A and B, broadcast by NumPy's rule) with constant scales and
 /// zero points. A result is off by at most the last unit where it lies in the middle between two elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -136,13 +139,13 @@ impl Call {
     }
 
     /// `f` of both numbers, in units of the output; it must be `#[inline(always)]`.
-    fn each(&self, a: &[u8], b: &[u8], y: &mut [u8], f: impl Fn(f32, f32) -> f32 + Send + Sync) {
+    fn each(&self, a: &[u8], b: &[u8], y: &mut [u8], f: impl Fn(f32, f32) -> f32 + Copy + Send + Sync) {
         let [of_a, of_b, of_y] = self.op.scalings;
-        let [factor_a, factor_b] = self.op.factors();
-        let (flip_a, zero_a) = (of_a.flip(), of_a.unsigned_zero());
-        let (flip_b, zero_b) = (of_b.flip(), of_b.unsigned_zero());
+        let factors = self.op.factors();
+        let operand = |of: Scaling, factor| Numbers { flip: of.flip(), zero: of.unsigned_zero(), factor };
+        let (of_a, of_b) = (operand(of_a, factors[0]), operand(of_b, factors[1]));
         let (zero, range) = (of_y.zero as f32, self.range);
-        let steps = (self.nest.inner_stride(0), self.nest.inner_stride(1));
+        let (step_a, step_b) = (self.nest.inner_stride(0), self.nest.inner_stride(1));
         let from = |x: &'_ [u8], at: isize| usize::try_from(at).ok().map_or(0, |at| at.min(x.len()));
         par::parts(y, |first, part| {
             self.nest.runs(first..first + part.len(), |start, len, at| {
@@ -151,28 +154,59 @@ impl Call {
                 wide(
                     #[inline(always)]
                     || {
-                        let of_a = |x: &u8| (f32::from(x ^ flip_a) - zero_a) * factor_a;
-                        let of_b = |x: &u8| (f32::from(x ^ flip_b) - zero_b) * factor_b;
-                        let byte = |v: f32| rounded_byte(v, zero, range);
-                        match (steps, a, b) {
-                            ((1, 1), ..) => {
-                                let each = out.iter_mut().zip(a).zip(b);
-                                each.for_each(|((y, a), b)| *y = byte(f(of_a(a), of_b(b))));
+                        // Numbers of a piece of each operand, and what is the same throughout.
+                        let (mut left, mut right) = ([0f32; CHUNK], [0f32; CHUNK]);
+                        if step_a == 0 {
+                            left.fill(a.first().map_or(0.0, |a| of_a.number(*a)));
+                        }
+                        if step_b == 0 {
+                            right.fill(b.first().map_or(0.0, |b| of_b.number(*b)));
+                        }
+                        for (i, out) in out.chunks_mut(CHUNK).enumerate() {
+                            if step_a != 0 {
+                                of_a.load(a.get(i * CHUNK..).unwrap_or(&[]), &mut left);
                             }
-                            ((1, 0), _, [b, ..]) => {
-                                let b = of_b(b);
-                                out.iter_mut().zip(a).for_each(|(y, a)| *y = byte(f(of_a(a), b)));
+                            if step_b != 0 {
+                                of_b.load(b.get(i * CHUNK..).unwrap_or(&[]), &mut right);
                             }
-                            ((0, 1), [a, ..], _) => {
-                                let a = of_a(a);
-                                out.iter_mut().zip(b).for_each(|(y, b)| *y = byte(f(a, of_b(b))));
-                            }
-                            (_, [a, ..], [b, ..]) => out.fill(byte(f(of_a(a), of_b(b)))),
-                            _ => {}
+                            store(&left, &right, zero, range, out, f);
                         }
                     },
                 );
             });
         });
     }
+}
+
+/// How unsigned bytes of an operand become numbers.
+#[derive(Clone, Copy)]
+struct Numbers {
+    flip: u8,
+    zero: f32,
+    factor: f32,
+}
+
+impl Numbers {
+    #[inline(always)]
+    fn number(self, byte: u8) -> f32 {
+        (f32::from(byte ^ self.flip) - self.zero) * self.factor
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8], to: &mut [f32; CHUNK]) {
+        to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = self.number(*byte));
+    }
+}
+
+#[inline(always)]
+fn store(
+    left: &[f32; CHUNK],
+    right: &[f32; CHUNK],
+    zero: f32,
+    range: [f32; 2],
+    y: &mut [u8],
+    f: impl Fn(f32, f32) -> f32,
+) {
+    let each = y.iter_mut().zip(left).zip(right);
+    each.for_each(|((y, a), b)| *y = rounded_byte(f(*a, *b), zero, range));
 }

@@ -29,6 +29,17 @@ pub(super) fn planes(dims: &ConvDims) -> Option<Planes> {
     if fits { Planes::new(&dims.axes) } else { None }
 }
 
+/// The integer that `v` is, of at most 24 bits and a sign. A conversion would be done for one number at a time.
+#[inline(always)]
+fn integer(v: f32) -> i32 {
+    // Its units are the last bits of the mantissa.
+    const UNITS: f32 = 12_582_912.0;
+    let high = (v * (1.0 / 4096.0)).round_ties_even();
+    let low = v - high * 4096.0;
+    let bits = |v: f32| (v + UNITS).to_bits().wrapping_sub(UNITS.to_bits()) as i32;
+    (bits(high) << 12).wrapping_add(bits(low))
+}
+
 impl Sums<'_> {
     /// Makes all elements of `y` by `finish(channel, sums, elements)`, which must be `#[inline(always)]`.
     pub(super) fn depthwise<T: Send>(
@@ -79,13 +90,13 @@ impl Sums<'_> {
                 #[inline(always)]
                 || {
                     let both = sums.chunks(out_plane.max(1)).zip(y.chunks_mut(out_plane.max(1)));
+                    let mut whole = [0i32; CHUNK];
                     for (i, (sums, y)) in both.enumerate() {
                         let channel = (first + i) % channels;
                         let bias = self.bias.get(channel).copied().unwrap_or(0);
                         for (sums, y) in sums.chunks(CHUNK).zip(y.chunks_mut(CHUNK)) {
-                            let mut whole = [0i32; CHUNK];
                             let each = whole.iter_mut().zip(sums);
-                            each.for_each(|(whole, sum)| *whole = (*sum as i32).wrapping_add(bias));
+                            each.for_each(|(whole, sum)| *whole = integer(*sum).wrapping_add(bias));
                             finish(channel, &mut whole[..y.len()], y);
                         }
                     }
@@ -93,5 +104,16 @@ impl Sums<'_> {
             );
             SCRATCH.set(scratch);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn integers_of_24_bits_are_exact() {
+        let all = (0..1 << 13).map(|i| i * 2047 + 1).chain([0, 2047, 2048, 2049, (1 << 24) - 1]);
+        for i in all.filter(|i| *i < 1 << 24) {
+            assert_eq!((super::integer(i as f32), super::integer(-i as f32)), (i, -i));
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Quantization: integers that stand for numbers by a scale and a zero point.
 
+#[cfg(test)]
+mod between_tests;
 mod binary;
 mod conv;
 mod conv_cpu;

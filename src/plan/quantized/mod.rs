@@ -422,6 +422,3 @@ fn quantized_type(walk: &Walk<'_>, node: &Node) -> Option<DType> {
         None => Some(op.dtype.unwrap_or(DType::U8)),
     }
 }
-
-#[cfg(test)]
-mod tests;
