@@ -463,7 +463,8 @@ fn graphs_inside_nodes_compute_with_bytes() {
     let run = |integers| {
         let mut g = GraphBuilder::new("outer");
         let x = g.input("x", DType::F32, [LEN.into()]);
-        let c = g.constant("c", Tensor::scalar(true));
+        let yes = onepool::TensorInfo::new(DType::Bool, onepool::Shape::scalar());
+        let c = g.constant("c", Tensor::from_bytes(yes, &[1]).unwrap());
         let choice = onepool::ops::control::If { then: branch(), other: branch() };
         let y = g.op(Arc::new(choice) as Arc<dyn Operator>, &[c, x]);
         g.output("y", y);

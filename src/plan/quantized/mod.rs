@@ -146,9 +146,9 @@ struct Walk<'a> {
     views: HashMap<TensorId, View>,
     /// What is read in place of a tensor of bytes.
     instead: HashMap<TensorId, TensorId>,
-    /// The outputs of moves of bytes, by node of `old`.
+    /// The outputs of moves of bytes that were added, by node of `old`.
     moved: HashMap<usize, Vec<Option<TensorId>>>,
-    /// Zero points that were added, and tables by what they map.
+    /// Zero points that were added.
     zeros: HashMap<(DType, i32), TensorId>,
     names: HashSet<String>,
     made: usize,
@@ -260,10 +260,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The type of a tensor that constants or quantization decide.
+    /// The type of a tensor that constants, declarations of inputs or quantization decide.
     fn type_of(&self, id: TensorId) -> Option<DType> {
         if let Some(t) = self.constant(id) {
             return Some(t.dtype());
+        }
+        let decl = self.graph.tensors.get(id.index())?;
+        if matches!(decl.origin, Origin::Input) {
+            // What is bound is checked against it.
+            return decl.dtype;
         }
         let node = &self.old[self.maker[id.index()]?];
         quantized_type(self, node)
