@@ -118,7 +118,8 @@ impl Builder {
         let channels = dims[axis];
         let inner: usize = dims[axis + 1..].iter().product();
         let one = q.seed % 3 == 0;
-        let scales: Vec<f32> = (0..if one { 1 } else { channels }).map(|i| 0.002 + 0.0007 * i as f32).collect();
+        let scales: Vec<f32> =
+            (0..if one { 1 } else { channels }).map(|i| 0.002 + 0.0007 * i as f32).collect();
         let whole: Vec<i32> = values(n, q.seed + 3).iter().map(|v| (v * 127.0) as i32).collect();
         let (w, zero, zeros) = if q.signed {
             let w = Tensor::new(dims.to_vec(), &whole.iter().map(|v| *v as i8).collect::<Vec<i8>>()).unwrap();
@@ -152,8 +153,8 @@ impl Builder {
         }
         let whole: Vec<i32> = values(n, q.seed + 5).iter().map(|v| (v * 3000.0) as i32).collect();
         let scales: Vec<f32> = scales.iter().map(|s| s * x_scale).collect();
-        let inputs =
-            [Tensor::new([n], &whole).unwrap(), Tensor::new([scales.len()], &scales).unwrap()].map(|t| self.constant(t));
+        let inputs = [Tensor::new([n], &whole).unwrap(), Tensor::new([scales.len()], &scales).unwrap()]
+            .map(|t| self.constant(t));
         self.op(DequantizeLinear { axis: 0, ..DEQUANTIZE }, &inputs)
     }
 
@@ -311,7 +312,14 @@ fn bytes_and_numbers_agree(device: &str, cases: u32) {
                 let (got, want) = (got.as_slice::<f32>().unwrap(), want.as_slice::<f32>().unwrap());
                 for (i, (g, w)) in got.iter().zip(want).enumerate() {
                     let most = off * 1.001 + 1e-5 * w.abs();
-                    prop_assert!((g - w).abs() <= most, "element {} is {}, not {} (within {})", i, g, w, most);
+                    prop_assert!(
+                        (g - w).abs() <= most,
+                        "element {} is {}, not {} (within {})",
+                        i,
+                        g,
+                        w,
+                        most
+                    );
                 }
             }
             Ok(())
@@ -374,7 +382,8 @@ fn odd_graph(odd: Odd) -> Graph {
     let axis = i64::from(odd == Odd::OtherAxis);
     let w = b.op(DequantizeLinear { axis, ..DEQUANTIZE }, &[w, w_scale]);
     let bias = b.constant(Tensor::new([4], &[0.1f32; 4]).unwrap());
-    let (node, y) = b.g.node("conv", Arc::new(Conv::default()) as Arc<dyn Operator>, &[Some(a), Some(w), Some(bias)], 1);
+    let (node, y) =
+        b.g.node("conv", Arc::new(Conv::default()) as Arc<dyn Operator>, &[Some(a), Some(w), Some(bias)], 1);
     let y = y[0];
     let y_scale = match odd {
         Odd::NegativeScale => -3.0,

@@ -47,10 +47,9 @@ fn sums_and_products_of_bytes_are_those_of_their_numbers() {
                 let [low, high] = clamp.unwrap_or(of_y.range()).map(i64::from);
                 for (got, v) in ints(&got).into_iter().zip(want.to_f32s().unwrap()) {
                     let exact = f64::from(v) / f64::from(of_y.scale) + f64::from(of_y.zero);
-                    let kept = exact.clamp(low as f64, high as f64).clamp(
-                        f64::from(of_y.range()[0]),
-                        f64::from(of_y.range()[1]),
-                    );
+                    let kept = exact
+                        .clamp(low as f64, high as f64)
+                        .clamp(f64::from(of_y.range()[0]), f64::from(of_y.range()[1]));
                     assert!((got as f64 - kept).abs() <= 0.501, "{got} for {exact}");
                 }
             }

@@ -57,7 +57,12 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims, clamp: Option<[i32; 2]>) -> Result<Call, OpError> {
+    pub(super) fn new(
+        cx: &OpCx,
+        places: Places,
+        dims: ConvDims,
+        clamp: Option<[i32; 2]>,
+    ) -> Result<Call, OpError> {
         let way = match depthwise::planes(&dims) {
             Some(planes) => Way::Depthwise(Box::new(planes)),
             None => Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image))),

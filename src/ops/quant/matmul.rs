@@ -217,14 +217,15 @@ impl Call {
                             let added = bias.get(first..).unwrap_or(&[]);
                             sums.iter_mut().zip(added).for_each(|(sum, b)| *sum = sum.wrapping_add(*b));
                             match same.as_deref() {
-                            Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
-                            Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
-                            None => {
-                                let all: Vec<f32> = of(row(r));
-                                let from = if all.len() == 1 { 0 } else { first };
-                                to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
+                                Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
+                                Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
+                                None => {
+                                    let all: Vec<f32> = of(row(r));
+                                    let from = if all.len() == 1 { 0 } else { first };
+                                    to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
+                                }
                             }
-                        }},
+                        },
                     );
                 });
             });

@@ -211,7 +211,15 @@ fn products_are_quantized_again() {
 }
 
 /// A convolution by its definition, of two spatial axes.
-pub(super) fn convolved(x: &Tensor, w: &Tensor, zx: i64, zw: &[i64], group: usize, pad: i64, stride: i64) -> Vec<i64> {
+pub(super) fn convolved(
+    x: &Tensor,
+    w: &Tensor,
+    zx: i64,
+    zw: &[i64],
+    group: usize,
+    pad: i64,
+    stride: i64,
+) -> Vec<i64> {
     let ([b, c, h, wd], [oc, ic, kh, kw]) = (x.shape().dims(), w.shape().dims()) else { panic!() };
     let (xs, ws) = (ints(x), ints(w));
     let places = |n: &usize, k: &usize| (*n as i64 + 2 * pad - *k as i64) / stride + 1;

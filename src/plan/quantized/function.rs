@@ -107,7 +107,8 @@ impl Walk<'_> {
         for &n in &function.nodes {
             let node = &self.old[n];
             let value = |id: &Option<TensorId>| id.map(|id| values.get(&id).ok_or(())).transpose();
-            let inputs: Vec<Option<&Tensor>> = node.inputs.iter().map(value).collect::<Result<_, _>>().ok()?;
+            let inputs: Vec<Option<&Tensor>> =
+                node.inputs.iter().map(value).collect::<Result<_, _>>().ok()?;
             if !maps_elements(node.op.as_ref(), &inputs) {
                 return None;
             }

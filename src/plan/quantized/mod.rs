@@ -43,9 +43,8 @@ pub fn use_integers(graph: &mut Graph, options: &PlanOptions, devices: &[&Device
     if options.integers == Integers::Never || !quantizes(graph) {
         return;
     }
-    let fast = |d: &&DeviceInfo| {
-        options.integers == Integers::Always || d.native && Unit::best().multiplies_many()
-    };
+    let fast =
+        |d: &&DeviceInfo| options.integers == Integers::Always || d.native && Unit::best().multiplies_many();
     let fast: Vec<bool> = devices.iter().map(fast).collect();
     if fast.contains(&true) {
         rewrite(graph, &Where { options, fast: &fast, free });
@@ -240,7 +239,9 @@ impl<'a> Walk<'a> {
             return;
         }
         if let Some(op) = node.op.as_any().downcast_ref::<DequantizeLinear>() {
-            let (Some(x), Some(scale), Some(y)) = (input(node, 0), input(node, 1), output(node)) else { return };
+            let (Some(x), Some(scale), Some(y)) = (input(node, 0), input(node, 1), output(node)) else {
+                return;
+            };
             let zero = input(node, 2);
             let dtype = match zero {
                 Some(zero) => self.constant(zero).map(Tensor::dtype),

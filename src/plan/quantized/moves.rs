@@ -106,7 +106,10 @@ impl Walk<'_> {
             return Some(node.op.clone());
         };
         if let Some((pads, _)) = &pad.fixed {
-            return Some(Arc::new(Pad { mode: pad.mode, fixed: Some((pads.clone(), view.scaling.zero as f32)) }));
+            return Some(Arc::new(Pad {
+                mode: pad.mode,
+                fixed: Some((pads.clone(), view.scaling.zero as f32)),
+            }));
         }
         inputs.resize(inputs.len().max(3), None);
         let info = TensorInfo::new(view.scaling.dtype, Shape::scalar());

@@ -9,7 +9,9 @@ use crate::ops::conv::Conv;
 use crate::ops::linalg::{Gemm, MatMul};
 use crate::ops::movement::{Concat, Transpose};
 use crate::ops::pointwise::{Binary, BinaryOp};
-use crate::ops::quant::{ByteTable, DequantizeLinear, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling};
+use crate::ops::quant::{
+    ByteTable, DequantizeLinear, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling,
+};
 use crate::ops::{Activation, Fact, OpCx, Operator};
 use crate::plan::evaluate;
 
@@ -154,8 +156,11 @@ impl Walk<'_> {
 
     fn concat(&mut self, n: usize, concat: &Concat, to: &View) -> Option<Made> {
         let node = &self.old[n];
-        let views: Vec<(TensorId, View)> =
-            node.inputs.iter().map(|id| Some(((*id)?, self.views.get(&(*id)?).copied()?))).collect::<Option<_>>()?;
+        let views: Vec<(TensorId, View)> = node
+            .inputs
+            .iter()
+            .map(|id| Some(((*id)?, self.views.get(&(*id)?).copied()?)))
+            .collect::<Option<_>>()?;
         let mut inputs = Vec::with_capacity(views.len());
         for (x, view) in views {
             let mut bytes = self.bytes_of(x, view)?;
@@ -221,7 +226,8 @@ impl Walk<'_> {
         let dtype = weight.dtype();
         let zero = match zero {
             Some(zero) => {
-                let fits = self.constant(zero)?.dtype() == dtype && self.constant(zero)?.shape().dims() == [channels];
+                let fits = self.constant(zero)?.dtype() == dtype
+                    && self.constant(zero)?.shape().dims() == [channels];
                 fits.then_some(zero)?
             }
             None => self.zero_of(None, &Scaling { dtype, scale: 1.0, zero: 0 })?,
@@ -268,7 +274,8 @@ impl Walk<'_> {
         let maker = self.maker.get(id.index()).copied().flatten()?;
         let node = &self.old[maker];
         let op = node.op.as_any().downcast_ref::<DequantizeLinear>()?;
-        let whole = self.constant(input(node, 0)?).filter(|t| t.dtype() == DType::I32 && t.shape().rank() == 1)?;
+        let whole =
+            self.constant(input(node, 0)?).filter(|t| t.dtype() == DType::I32 && t.shape().rank() == 1)?;
         let scales = self.constant(input(node, 1)?).filter(|t| t.dtype() == DType::F32)?;
         let zeros = match input(node, 2) {
             Some(zero) => self.constant(zero)?.to_i64s().ok()?,
