@@ -153,8 +153,8 @@ impl SessionBuilder {
     }
 
     /// Whether operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves, as onnxruntime's
-    /// do, instead of in `float32`; results differ by the last unit of a quantized tensor at most. Unless told, those do
-    /// that run on a CPU whose vectors multiply bytes.
+    /// do, instead of in `float32`; what each makes of equal bytes differs by one unit at most. Unless told, those do
+    /// that run on a CPU whose vectors multiply bytes; with [`Placement::Auto`] where all devices of the table are such.
     pub fn integers(mut self, integers: Integers) -> Self {
         self.plan.integers = integers;
         self

@@ -325,7 +325,7 @@ impl<'a> Walk<'a> {
 
     /// A new tensor named after `like`.
     fn add(&mut self, like: &str, origin: Origin, info: Option<&TensorInfo>) -> TensorId {
-        let mut name = format!("{like}:bytes");
+        let mut name = format!("{like}:bytes{}", self.graph.tensors.len());
         while !self.names.insert(name.clone()) {
             name.push('\'');
         }

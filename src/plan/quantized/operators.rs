@@ -174,7 +174,7 @@ impl Walk<'_> {
             }
             inputs.push(Some(bytes));
         }
-        Some((Arc::new(concat.clone()), inputs))
+        Some((Arc::new(*concat), inputs))
     }
 
     /// A, its scale and zero point, B, the same, scale and zero point of the output.
