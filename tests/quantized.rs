@@ -117,7 +117,7 @@ impl Builder {
         let n: usize = dims.iter().product();
         let channels = dims[axis];
         let inner: usize = dims[axis + 1..].iter().product();
-        let one = q.seed % 3 == 0;
+        let one = q.seed.is_multiple_of(3);
         let scales: Vec<f32> =
             (0..if one { 1 } else { channels }).map(|i| 0.002 + 0.0007 * i as f32).collect();
         let whole: Vec<i32> = values(n, q.seed + 3).iter().map(|v| (v * 127.0) as i32).collect();
@@ -135,11 +135,11 @@ impl Builder {
             sums[channel] += ((v + zero) as f32 * scales[channel % scales.len()]).abs();
         }
         let mut inputs = vec![self.constant(w)];
-        let scalar = one && q.seed % 2 == 0;
+        let scalar = one && q.seed.is_multiple_of(2);
         let reshape = |t: Tensor| if scalar { t.reshaped(onepool::Shape::scalar()).unwrap() } else { t };
         let scale = Tensor::new(vec![scales.len()], &scales).unwrap();
         inputs.push(self.constant(reshape(scale)));
-        if !q.signed || q.seed % 5 == 0 {
+        if !q.signed || q.seed.is_multiple_of(5) {
             inputs.push(self.constant(reshape(zeros)));
         }
         let id = self.op(DequantizeLinear { axis: axis as i64, ..DEQUANTIZE }, &inputs);
@@ -148,7 +148,7 @@ impl Builder {
 
     /// A bias of numbers, or quantized as the sums are.
     fn bias(&mut self, n: usize, x_scale: f32, scales: &[f32], q: Quantized) -> TensorId {
-        if q.seed % 2 == 0 {
+        if q.seed.is_multiple_of(2) {
             return self.constant(Tensor::new([n], &values(n, q.seed + 5)).unwrap());
         }
         let whole: Vec<i32> = values(n, q.seed + 5).iter().map(|v| (v * 3000.0) as i32).collect();
@@ -170,7 +170,7 @@ impl Builder {
                 let (w, scales, sum) = self.weights(&[4, 4 / group, 3, 3], 0, q);
                 let window = Window { pads: vec![1; 4], ..Window::default() };
                 let mut inputs = vec![a.id, w];
-                if q.seed % 4 != 0 {
+                if !q.seed.is_multiple_of(4) {
                     inputs.push(self.bias(4, a.most / 255.0, &scales, q));
                 }
                 let id = self.op(Conv { window, group, ..Conv::default() }, &inputs);
@@ -230,7 +230,7 @@ impl Builder {
             }
             14 => {
                 let rows = self.op(Reshape { allow_zero: false, fixed: Some(vec![24, 5]) }, &[a.id]);
-                let turned = q.seed % 3 != 0;
+                let turned = !q.seed.is_multiple_of(3);
                 let (w, scales, sum) = self.weights(&[5, 5], usize::from(!turned), q);
                 let bias = self.bias(5, a.most / 255.0, &scales, q);
                 let op = Gemm { trans_b: turned, ..Gemm::default() };
