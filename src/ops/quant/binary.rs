@@ -148,26 +148,28 @@ impl Call {
         let (step_a, step_b) = (self.nest.inner_stride(0), self.nest.inner_stride(1));
         let from = |x: &'_ [u8], at: isize| usize::try_from(at).ok().map_or(0, |at| at.min(x.len()));
         par::parts(y, |first, part| {
+            // Numbers of a piece of each operand.
+            let (mut left, mut right) = ([0f32; CHUNK], [0f32; CHUNK]);
             self.nest.runs(first..first + part.len(), |start, len, at| {
                 let Some(out) = part.get_mut(start - first..start - first + len) else { return };
                 let (a, b) = (&a[from(a, at[0])..], &b[from(b, at[1])..]);
                 wide(
                     #[inline(always)]
                     || {
-                        // Numbers of a piece of each operand, and what is the same throughout.
-                        let (mut left, mut right) = ([0f32; CHUNK], [0f32; CHUNK]);
+                        // What is the same throughout; runs may be very short.
+                        let n = len.min(CHUNK);
                         if step_a == 0 {
-                            left.fill(a.first().map_or(0.0, |a| of_a.number(*a)));
+                            left[..n].fill(a.first().map_or(0.0, |a| of_a.number(*a)));
                         }
                         if step_b == 0 {
-                            right.fill(b.first().map_or(0.0, |b| of_b.number(*b)));
+                            right[..n].fill(b.first().map_or(0.0, |b| of_b.number(*b)));
                         }
                         for (i, out) in out.chunks_mut(CHUNK).enumerate() {
                             if step_a != 0 {
-                                of_a.load(a.get(i * CHUNK..).unwrap_or(&[]), &mut left);
+                                of_a.load(a.get(i * CHUNK..).unwrap_or(&[]), &mut left[..out.len()]);
                             }
                             if step_b != 0 {
-                                of_b.load(b.get(i * CHUNK..).unwrap_or(&[]), &mut right);
+                                of_b.load(b.get(i * CHUNK..).unwrap_or(&[]), &mut right[..out.len()]);
                             }
                             store(&left, &right, zero, range, out, f);
                         }
@@ -193,7 +195,7 @@ impl Numbers {
     }
 
     #[inline(always)]
-    fn load(self, bytes: &[u8], to: &mut [f32; CHUNK]) {
+    fn load(self, bytes: &[u8], to: &mut [f32]) {
         to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = self.number(*byte));
     }
 }
