@@ -26,6 +26,9 @@ pub struct QuantizedConv {
     pub group: usize,
     /// Whether it is QLinearConv.
     pub linear: bool,
+    /// The smallest and the largest element of a QLinearConv's output, where an activation keeps it within fewer than
+    /// there are.
+    pub clamp: Option<[i32; 2]>,
 }
 
 pub(super) fn read_integer(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -38,7 +41,7 @@ pub(super) fn read_linear(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<
 
 fn read(attrs: &mut AttrReader<'_>, _: i64, linear: bool) -> Result<Arc<dyn Operator>, OpError> {
     let window = Window { ceil_mode: false, ..Window::read(attrs)? };
-    Ok(Arc::new(QuantizedConv { window, group: read_group(attrs)?, linear }))
+    Ok(Arc::new(QuantizedConv { window, group: read_group(attrs)?, linear, clamp: None }))
 }
 
 impl QuantizedConv {
@@ -87,18 +90,18 @@ impl Operator for QuantizedConv {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let call = Call::new(cx, self.places(), self.resolve(cx)?.0)?;
+        let call = Call::new(cx, self.places(), self.resolve(cx)?.0, self.clamp)?;
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
     }
 
     fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
-        let mut call = Call::new(cx, self.places(), self.resolve(cx)?.0)?;
+        let mut call = Call::new(cx, self.places(), self.resolve(cx)?.0, self.clamp)?;
         let packed = call.pack(cx).map(|weights| (self.places().b, weights)).into_iter().collect();
         Ok(Native { kernel: NativeKernel::new(self.name(), move |args| call.run(args)), packed })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        device::conv(cx, &self.places(), &self.resolve(cx)?.0, lower)
+        device::conv(cx, &self.places(), &self.resolve(cx)?.0, self.clamp, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

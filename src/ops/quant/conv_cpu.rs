@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::elements::integers;
+use super::depthwise;
 use super::interleaved::{Interleaved, Order, View};
 use super::product::{Inputs, Places, Repeated, Requantize, flip};
+use super::scaling::range_of;
 use crate::dot::Unit;
-use crate::dtype::DType;
 use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::bytes::{Around, FLIP, Product, row_sums, with_scratch};
 use crate::ops::linalg::product::Threads;
+use crate::ops::planes::Planes;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, PackKey, Packed, par};
 
@@ -61,6 +62,8 @@ impl Packing {
 /// How a convolution is computed.
 enum Way {
     Product(Box<Interleaved>),
+    /// Of one input channel per group.
+    Depthwise(Box<Planes>),
     /// Output by output: for windows that see padding more than anything else.
     Plain,
 }
@@ -70,16 +73,26 @@ pub(super) struct Call {
     places: Places,
     dims: ConvDims,
     inputs: Inputs,
-    to: DType,
+    /// The output's elements, where it has bytes.
+    range: Option<[f32; 2]>,
     way: Way,
     /// Bytes of the weights, where they are given packed.
     packed: Option<usize>,
 }
 
 impl Call {
-    pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims) -> Result<Call, OpError> {
-        let way = Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image)));
-        Ok(Call { places, dims, inputs: Inputs::of(cx), to: cx.output(0)?.dtype, way, packed: None })
+    pub(super) fn new(
+        cx: &OpCx,
+        places: Places,
+        dims: ConvDims,
+        clamp: Option<[i32; 2]>,
+    ) -> Result<Call, OpError> {
+        let way = match depthwise::planes(&dims) {
+            Some(planes) => Way::Depthwise(Box::new(planes)),
+            None => Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image))),
+        };
+        let range = range_of(cx.output(0)?.dtype, clamp);
+        Ok(Call { places, dims, inputs: Inputs::of(cx), range, way, packed: None })
     }
 
     /// Constant weights as the call reads them from then on, where it reads them in a layout of its own.
@@ -131,7 +144,7 @@ impl Call {
         };
         let sums = Sums { call: self, x, x_flip, x_zero, w, w_flip, w_zeros, bias };
         let result = inputs.count();
-        let Some(range) = integers(self.to) else {
+        let Some(range) = self.range else {
             let y = args.take_write::<i32>(result)?;
             check_len(result, y.len(), dims.out_len())?;
             sums.each(
@@ -161,15 +174,15 @@ impl Call {
 }
 
 /// The operands; `x` is made unsigned and `w` signed by their flips, and so are their zero points.
-struct Sums<'a> {
+pub(super) struct Sums<'a> {
     call: &'a Call,
-    x: &'a [u8],
-    x_flip: u8,
-    x_zero: i32,
-    w: &'a [u8],
-    w_flip: u8,
-    w_zeros: Repeated<i32>,
-    bias: &'a [i32],
+    pub(super) x: &'a [u8],
+    pub(super) x_flip: u8,
+    pub(super) x_zero: i32,
+    pub(super) w: &'a [u8],
+    pub(super) w_flip: u8,
+    pub(super) w_zeros: Repeated<i32>,
+    pub(super) bias: &'a [i32],
 }
 
 impl Sums<'_> {
@@ -184,6 +197,7 @@ impl Sums<'_> {
         }
         match &self.call.way {
             Way::Product(image) => self.products(image, y, finish),
+            Way::Depthwise(planes) => self.depthwise(&self.call.dims, planes, y, finish),
             Way::Plain => par::parts(y, |start, part| {
                 for (i, y) in part.iter_mut().enumerate() {
                     let (channel, sum) = self.sum(start + i);
@@ -287,6 +301,7 @@ impl Sums<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::dtype::DType;
     use proptest::prelude::*;
 
     use super::*;
@@ -345,7 +360,7 @@ mod tests {
                 auto_pad: AutoPad::NotSet,
                 ceil_mode: false,
             };
-            let op = QuantizedConv { window, group, linear: false };
+            let op = QuantizedConv { window, group, linear: false, clamp: None };
             let [x_type, w_type] = signed.map(|signed| if signed { DType::I8 } else { DType::U8 });
             let dims = |n, c, size: fn(&(usize, usize, i64, i64, i64, i64)) -> usize| {
                 [n, c].into_iter().chain(axes.iter().map(size)).collect::<Vec<usize>>()
@@ -364,10 +379,10 @@ mod tests {
                 cx = OpCx::for_infer(facts, 1).with_outputs(cx.outputs().to_vec());
             }
             let resolved = op.resolve(&cx).unwrap().0;
-            let mut call = Call::new(&cx, Places::of(false), resolved.clone()).unwrap();
+            let mut call = Call::new(&cx, Places::of(false), resolved.clone(), None).unwrap();
             let packed = call.pack(&cx);
             prop_assert_eq!(packed.is_some(), known && matches!(call.way, Way::Product(_)));
-            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved).unwrap() };
+            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved, None).unwrap() };
             prop_assert_eq!(sums(&call, &inputs, packed.as_ref()), sums(&plain, &inputs, None));
         }
     }
@@ -376,11 +391,11 @@ mod tests {
     fn windows_of_mostly_padding_are_not_unfolded() {
         let window =
             Window { dilations: vec![1 << 28, 1], pads: vec![1 << 28, 0, 0, 0], ..Window::default() };
-        let op = QuantizedConv { window, group: 1, linear: false };
+        let op = QuantizedConv { window, group: 1, linear: false, clamp: None };
         let inputs =
             [Some(bytes(DType::U8, vec![1, 1, 3, 1], 1)), Some(bytes(DType::I8, vec![1, 1, 2, 1], 2))];
         let cx = facts(&op, &inputs, 1).unwrap();
-        let call = Call::new(&cx, Places::of(false), op.resolve(&cx).unwrap().0).unwrap();
+        let call = Call::new(&cx, Places::of(false), op.resolve(&cx).unwrap().0, None).unwrap();
         assert!(matches!(call.way, Way::Plain));
         let (x, w) =
             (inputs[0].as_ref().unwrap().bytes()[..3].to_vec(), inputs[1].as_ref().unwrap().bytes()[1]);

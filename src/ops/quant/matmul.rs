@@ -6,28 +6,37 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::device;
-use super::elements::integers;
 use super::product::{Inputs, Places, Repeated, Requantize, flip};
+use super::scaling::range_of;
 use crate::backend::DeviceInfo;
 use crate::dot::Unit;
-use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::linalg::bytes::{Around, FLIP, Packing, Panels, Product, row_sums, with_scratch};
 use crate::ops::linalg::matmul::Dims;
 use crate::ops::linalg::product::Threads;
 use crate::ops::real::check_len;
-use crate::ops::{Cost, Lowering, Native, OpCx, OpError, Operator, PackKey, Packed, par};
+use crate::ops::{AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, PackKey, Packed, par};
 use crate::spirv::wide::wide;
 
 /// A product of matrices of bytes less their zero points.
 ///
 /// As MatMulInteger (inputs A, B, zero points of A and B) it gives 32-bit sums; as QLinearMatMul (inputs A,
 /// its scale and zero point, the same of B, the same of the output) it gives bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuantizedMatMul {
     /// Whether it is QLinearMatMul.
     pub linear: bool,
+    /// Whether QLinearMatMul has a ninth input: what is added to the sums of each column, `int32`.
+    pub biased: bool,
+    /// The smallest and the largest element of a QLinearMatMul's output, where an activation keeps it within fewer
+    /// than there are.
+    pub clamp: Option<[i32; 2]>,
+}
+
+pub(super) fn read_linear(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let _ = attrs;
+    Ok(Arc::new(QuantizedMatMul { linear: true, ..QuantizedMatMul::default() }))
 }
 
 impl QuantizedMatMul {
@@ -43,8 +52,8 @@ impl QuantizedMatMul {
     fn call(&self, cx: &OpCx, packed: Option<usize>) -> Result<NativeKernel, OpError> {
         let (places, dims) = (self.places(), self.dims(cx)?);
         let packing = Packing::new([dims.k, dims.n], Unit::best());
-        let (inputs, to) = (Inputs::of(cx), cx.output(0)?.dtype);
-        let call = Call { places, dims, inputs, to, packing, packed };
+        let (inputs, range) = (Inputs::of(cx), range_of(cx.output(0)?.dtype, self.clamp));
+        let call = Call { places, dims, inputs, range, packing, packed };
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
     }
 
@@ -94,7 +103,8 @@ impl Operator for QuantizedMatMul {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let p = self.places();
-        cx.expect_counts(if self.linear { 8..=8 } else { 2..=4 }, 1..=1)?;
+        let all = 8 + usize::from(self.biased);
+        cx.expect_counts(if self.linear { all..=all } else { 2..=4 }, 1..=1)?;
         let dtype = p.check_types(cx)?;
         let dims = self.dims(cx)?;
         // Batches that were made rows of one product still have the rows of one matrix.
@@ -114,6 +124,11 @@ impl Operator for QuantizedMatMul {
                 return Err(OpError::unsupported("QLinearMatMul with several scales of the output"));
             }
         }
+        if let Some(bias) = p.bias.filter(|i| cx.has(*i))
+            && cx.input(bias)?.elements() != dims.n
+        {
+            return Err(cx.shape_error(bias, format!("{} elements", dims.n)));
+        }
         Ok(vec![TensorInfo::new(dtype, dims.output)])
     }
 
@@ -132,7 +147,7 @@ impl Operator for QuantizedMatMul {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        device::matmul(cx, &self.places(), &self.dims(cx)?, lower)
+        device::matmul(cx, &self.places(), &self.dims(cx)?, self.clamp, lower)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -144,7 +159,8 @@ struct Call {
     places: Places,
     dims: Dims,
     inputs: Inputs,
-    to: DType,
+    /// The output's elements, where it has bytes.
+    range: Option<[f32; 2]>,
     packing: Packing,
     /// Bytes of B, where it is given packed.
     packed: Option<usize>,
@@ -201,7 +217,7 @@ impl Call {
                 };
                 f(&Pair { at, left, panels: Panels::new(packing, packed), threads });
             };
-            let Some(range) = integers(self.to) else {
+            let Some(range) = self.range else {
                 let y = args.take_write::<i32>(result)?;
                 check_len(result, y.len(), elements)?;
                 self.share(y, |at, y, threads| {
@@ -219,6 +235,10 @@ impl Call {
                 });
                 return Ok(());
             };
+            let bias = match p.bias.filter(|b| inputs.has(*b)) {
+                Some(i) => args.read::<i32>(i)?,
+                None => &[],
+            };
             let y = args.take_write::<u8>(result)?;
             check_len(result, y.len(), elements)?;
             let to = Requantize { zero, range };
@@ -233,13 +253,17 @@ impl Call {
                         unit,
                         y,
                         #[inline(always)]
-                        |r, first, sums, y| match same.as_deref() {
-                            Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
-                            Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
-                            None => {
-                                let all: Vec<f32> = of(row(r));
-                                let from = if all.len() == 1 { 0 } else { first };
-                                to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
+                        |r, first, sums, y| {
+                            let added = bias.get(first..).unwrap_or(&[]);
+                            sums.iter_mut().zip(added).for_each(|(sum, b)| *sum = sum.wrapping_add(*b));
+                            match same.as_deref() {
+                                Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
+                                Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
+                                None => {
+                                    let all: Vec<f32> = of(row(r));
+                                    let from = if all.len() == 1 { 0 } else { first };
+                                    to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
+                                }
                             }
                         },
                     );
@@ -335,6 +359,7 @@ fn pad_rows(rows: &[u8], k: usize, flip: u8, to: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
     use crate::kernel::NativeArg;
     use crate::ops::test_util::facts;
     use crate::shape::Shape;
@@ -355,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_constant_is_packed_without_loss_and_read_so() {
-        let op = QuantizedMatMul { linear: false };
+        let op = QuantizedMatMul::default();
         let shapes: [(&[usize], &[usize]); 5] = [
             (&[5, 7], &[7, 49]),
             (&[1, 64], &[64, 16]),
