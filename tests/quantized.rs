@@ -440,6 +440,25 @@ fn only_what_is_certain_computes_with_bytes() {
     }
 }
 
+/// Unless told, a device with kernels keeps numbers, and a CPU that is placed beside it does as it would alone.
+#[cfg(feature = "vulkan")]
+#[test]
+fn devices_decide() {
+    let found = |rest: Option<u32>| {
+        let builder = Session::builder().graph(odd_graph(Odd::Nothing)).device("vulkan").device("cpu");
+        let builder = if let Some(rest) = rest { builder.place_rest(rest) } else { builder };
+        let session = builder.build().unwrap();
+        let shape = onepool::Shape::new([1, 4, 3, 3]).unwrap();
+        let plan = session.plan(&[onepool::TensorInfo::new(DType::U8, shape)]).unwrap();
+        let conv = plan.report.nodes.iter().find(|n| n.op.ends_with("Conv")).unwrap();
+        (conv.op, conv.device)
+    };
+    let alone = operators(odd_graph(Odd::Nothing), Integers::Auto);
+    let on_cpu = if alone.contains(&"QLinearConv") { "QLinearConv" } else { "Conv" };
+    assert_eq!(found(Some(1)), (on_cpu, 1));
+    assert_eq!(found(None), ("Conv", 0));
+}
+
 #[test]
 fn weights_stay_bytes() {
     let mut b = Builder { g: GraphBuilder::new("large"), count: 0, outputs: Vec::new() };
