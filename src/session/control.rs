@@ -9,10 +9,12 @@ use super::error::Error;
 use super::placement::Copied;
 use super::slot::{BindPolicy, Source};
 use super::stage::{Held, HeldMemory, node_error, owned};
+use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
 use crate::ops::OpError;
 use crate::ops::control::{Control, Loop, Scan, ScanAxis};
+use crate::ops::sequence::{COLUMNS, MAX_ELEMENTS, row};
 use crate::plan::HostStep;
 use crate::shape::Shape;
 
@@ -161,8 +163,9 @@ fn run_loop<'e>(
         let mut results = repeat.turn(&all, &mut places)?.into_iter();
         let next = results.next();
         states = results.by_ref().take(op.states).collect();
-        for (stack, held) in stacks.iter_mut().zip(results) {
-            stack.push(step, held.tensor(&repeat.body.devices)?)?;
+        for (k, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
+            let tensor = held.tensor(&repeat.body.devices)?;
+            if op.lists.contains(&k) { stack.append(step, &tensor)? } else { stack.push(step, tensor)? }
         }
         goes_on = match &next {
             Some(next) => scalar(step, 1, next, repeat)? != 0,
@@ -178,14 +181,17 @@ fn run_loop<'e>(
         shapes = planned(&all, repeat, 1 + op.states);
     }
     for (k, stack) in stacks.into_iter().enumerate() {
-        let tensor = stack.finish(step, ScanAxis::default(), shapes.get(k).and_then(Option::as_ref))?;
-        states.push(Held::value(tensor));
+        let one = shapes.get(k).and_then(Option::as_ref);
+        match op.lists.contains(&k) {
+            true => states.extend(stack.list(step, one)?.map(Held::value)),
+            false => states.push(Held::value(stack.finish(step, ScanAxis::default(), one)?)),
+        }
     }
     Ok(states)
 }
 
 fn truth<'e>(value: bool) -> Held<'e> {
-    let info = TensorInfo::new(crate::dtype::DType::Bool, Shape::scalar());
+    let info = TensorInfo::new(DType::Bool, Shape::scalar());
     let built = Tensor::build::<std::convert::Infallible>(info, |bytes| {
         bytes.fill(u8::from(value));
         Ok(())
@@ -306,12 +312,14 @@ fn slice(tensor: &Tensor, axis: usize, k: usize) -> Result<Tensor, OpError> {
     })
 }
 
-/// Tensors of one shape that become one with an axis more.
+/// Tensors of one shape that become one with an axis more, or of several shapes that become a list.
 #[derive(Clone, Default)]
 struct Stack {
     info: Option<TensorInfo>,
     bytes: Vec<u8>,
     count: usize,
+    /// A list's table.
+    rows: Vec<i64>,
 }
 
 impl Stack {
@@ -327,6 +335,31 @@ impl Stack {
         self.bytes.extend_from_slice(tensor.bytes());
         self.count += 1;
         Ok(())
+    }
+
+    /// One more element of a list.
+    fn append(&mut self, step: &HostStep, tensor: &Tensor) -> Result<(), Error> {
+        let first = self.info.get_or_insert_with(|| tensor.info().clone());
+        if first.dtype != tensor.dtype() || self.count >= MAX_ELEMENTS {
+            let found = tensor.info();
+            let what = format!("element {} of a list of {}, which is {found}", self.count, first.dtype);
+            return Err(node_error(step, OpError::unsupported(what)));
+        }
+        self.bytes.extend_from_slice(tensor.bytes());
+        self.rows.extend(row(tensor.shape()));
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The list as its elements and their table; `one` says of what type they would be if there are none.
+    fn list(self, step: &HostStep, one: Option<&TensorInfo>) -> Result<[Tensor; 2], Error> {
+        let fail = |e: OpError| node_error(step, e);
+        let dtype = self.info.as_ref().or(one).map_or(DType::F32, |info| info.dtype);
+        let len = self.bytes.len() / dtype.bytes();
+        let shape = Shape::new([len]).map_err(|e| fail(e.into()))?;
+        let values = Tensor::from_bytes(TensorInfo::new(dtype, shape), &self.bytes);
+        let table = Tensor::new([self.count, COLUMNS], &self.rows);
+        Ok([values.map_err(|e| fail(e.into()))?, table.map_err(|e| fail(e.into()))?])
     }
 
     /// The stack; `one` says what its slices would be if there are none.
