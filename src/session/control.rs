@@ -112,7 +112,7 @@ pub(super) fn run<'e>(
     match flow {
         Control::Loop(l) => run_loop(l, step, inputs, repeat),
         Control::Scan(s) if s.batched => batched(s, step, inputs, repeat),
-        Control::Scan(s) => run_scan(s, step, inputs, repeat),
+        Control::Scan(s) => run_scan(s, step, inputs, None, repeat),
         Control::If { .. } => Ok(Vec::new()),
     }
 }
@@ -213,10 +213,12 @@ fn planned(inputs: &[Held<'_>], repeat: &Repeat<'_>, skip: usize) -> Vec<Option<
     repeat.body.graph.outputs().iter().skip(skip).map(|(name, _)| info_of(name)).collect()
 }
 
+/// Runs a body for every slice, or for the first `count` ones.
 fn run_scan<'e>(
     op: &Scan,
     step: &HostStep,
     inputs: &[Option<Held<'e>>],
+    count: Option<usize>,
     repeat: &mut Repeat<'e>,
 ) -> Result<Vec<Held<'e>>, Error> {
     let end = op.states + op.inputs.len();
@@ -237,6 +239,7 @@ fn run_scan<'e>(
         let expected = format!("{turns} slices along axis {at}, as the first one has");
         return Err(node_error(step, OpError::InputShape { input, got, expected }));
     }
+    let turns = count.unwrap_or(turns).min(turns);
     let mut stacks: Vec<Stack> = op.outputs.iter().map(|_| Stack::default()).collect();
     let mut places = Places::default();
     for turn in 0..turns {
@@ -254,41 +257,83 @@ fn run_scan<'e>(
         }
         places.next();
     }
-    for (stack, axis) in stacks.into_iter().zip(&op.outputs) {
-        states.push(Held::value(stack.finish(step, *axis, None)?));
+    let mut shapes = Vec::new();
+    if turns == 0 && !stacks.is_empty() {
+        let empty = sliced.iter().map(|(_, tensor, at, _)| {
+            let mut dims = tensor.shape().to_vec();
+            dims.remove(*at);
+            let info = TensorInfo::new(tensor.dtype(), Shape::new(dims).map_err(OpError::from)?);
+            Ok(Held::value(Tensor::build::<OpError>(info, |_| Ok(()))?))
+        });
+        let empty = empty.collect::<Result<Vec<_>, OpError>>().map_err(|e| node_error(step, e))?;
+        let all: Vec<Held<'e>> = states.iter().cloned().chain(empty).chain(captured).collect();
+        shapes = planned(&all, repeat, op.states);
+    }
+    for (k, (stack, axis)) in stacks.into_iter().zip(&op.outputs).enumerate() {
+        let one = shapes.get(k).and_then(Option::as_ref);
+        states.push(Held::value(stack.finish(step, *axis, one)?));
     }
     Ok(states)
 }
 
-/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own.
+/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own, behind which
+/// results are 0.
 fn batched<'e>(
     op: &Scan,
     step: &HostStep,
     inputs: &[Option<Held<'e>>],
     repeat: &mut Repeat<'e>,
 ) -> Result<Vec<Held<'e>>, Error> {
-    if inputs.first().is_some_and(Option::is_some) {
-        return Err(node_error(step, OpError::unsupported("Scan of opset 8 with lengths of the sequences")));
-    }
+    let fail = |e: OpError| node_error(step, e);
     let devices = Arc::clone(&repeat.body);
     let end = (1 + op.states + op.inputs.len()).min(inputs.len());
     let whole =
         (1..end).map(|i| given(step, inputs, i)?.tensor(&devices.devices)).collect::<Result<Vec<_>, _>>()?;
-    let batch = whole.first().map_or(0, |t| t.shape().first().copied().unwrap_or(0));
+    let first = |t: &Tensor, axis: usize| t.shape().get(axis).copied().unwrap_or(0);
+    let batch = whole.first().map_or(0, |t| first(t, 0));
+    let longest = whole.get(op.states).map_or(0, |t| first(t, 1));
+    let lengths = match inputs.first().and_then(Option::as_ref) {
+        None => vec![longest; batch],
+        Some(held) => {
+            let given = held.tensor(&devices.devices)?.to_i64s().map_err(|e| fail(e.into()))?;
+            let fits = |n: &i64| usize::try_from(*n).ok().filter(|n| *n <= longest);
+            let lengths = given.iter().map(fits).collect::<Option<Vec<usize>>>();
+            lengths.filter(|l| l.len() == batch).ok_or_else(|| {
+                let problem = format!("holds {given:?}, expected {batch} lengths of 0 to {longest}");
+                fail(OpError::Value { input: 0, problem })
+            })?
+        }
+    };
     let single = Scan { batched: false, ..op.clone() };
     let mut stacks: Vec<Stack> = vec![Stack::default(); op.body.outputs().len()];
-    for b in 0..batch {
+    for (b, length) in lengths.into_iter().enumerate() {
         let mut one: Vec<Option<Held<'e>>> = Vec::new();
         for tensor in &whole {
-            one.push(Some(Held::value(slice(tensor, 0, b).map_err(|e| node_error(step, e))?)));
+            one.push(Some(Held::value(slice(tensor, 0, b).map_err(fail)?)));
         }
         one.extend(inputs[end..].iter().cloned());
-        for (stack, held) in stacks.iter_mut().zip(run_scan(&single, step, &one, repeat)?) {
-            stack.push(step, held.tensor(&devices.devices)?)?;
+        let results = run_scan(&single, step, &one, Some(length), repeat)?;
+        for (o, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
+            let tensor = held.tensor(&devices.devices)?;
+            let tensor = if o < op.states { tensor } else { longer(&tensor, longest).map_err(fail)? };
+            stack.push(step, tensor)?;
         }
     }
     let finish = |stack: Stack| stack.finish(step, ScanAxis::default(), None).map(Held::value);
     stacks.into_iter().map(finish).collect()
+}
+
+/// `tensor` with zeros behind it, so that its first axis has `len` elements.
+fn longer(tensor: &Tensor, len: usize) -> Result<Tensor, OpError> {
+    let mut dims = tensor.shape().to_vec();
+    match dims.first_mut() {
+        Some(first) if *first < len => *first = len,
+        _ => return Ok(tensor.clone()),
+    }
+    Tensor::build(TensorInfo::new(tensor.dtype(), Shape::new(dims)?), |out| {
+        out.iter_mut().zip(tensor.bytes()).for_each(|(to, from)| *to = *from);
+        Ok(())
+    })
 }
 
 /// Slice `k` of `tensor` along `axis`, without that axis.

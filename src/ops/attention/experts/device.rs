@@ -48,9 +48,10 @@ impl Resolved {
             (spec::moe_route::TOP, top as u32),
             (spec::moe_route::NORMALIZE, u32::from(self.op.normalize)),
             (spec::moe_route::GIVEN, u32::from(self.given)),
+            (spec::moe_route::SPARSE, u32::from(self.op.sparse && !self.given)),
         ];
         let args = [Operand::Input(ROUTER), given, chosen, factors];
-        lower.dispatch_1d(route, &constants, &args, &params::MoeRoute { tokens, experts }, self.tokens)?;
+        lower.dispatch_1d(route, &constants, &args, &params::MoeRoute { tokens, experts, sparse: SPARSE as f32 }, self.tokens)?;
         let mut of = Pairs { experts: chosen, tiles: None };
         if pairs >= FEW * self.experts && self.experts <= MAX_EXPERTS {
             // No expert has more than one tile that is not full.
