@@ -1,7 +1,8 @@
 //! What sessions share, and what has no memory before it is bound, by the process's own figures: virtual and resident
 //! bytes, on every backend.
 //!
-//! One test in a process of its own, because that is what is measured.
+//! Each backend has a process of its own, because that is what is measured, and an allocator there that gives freed
+//! memory back to the system at once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -183,8 +184,14 @@ fn model_of(device: &str, precision: Precision) -> (u64, u64) {
     (first, figure("VmRSS").saturating_sub(before + first))
 }
 
+/// Names the device to the process that measures it.
+const DEVICE: &str = "RESIDENT_DEVICE";
+
 #[test]
 fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
+    if let Ok(device) = std::env::var(DEVICE) {
+        return measure(&device);
+    }
     let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
     for device in ["cpu", "sim", "sim:discrete", "vulkan", "opencl"] {
         match Registry::with_defaults().open(device, &ContextDesc::default()) {
@@ -195,20 +202,40 @@ fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
                 continue;
             }
         }
-        lazy(device);
-        let (apart, shared) = (second_model(device, false), second_model(device, true));
-        let matrix = 32 * MIB;
-        assert!(apart.0 >= matrix * 3 / 4, "{device}: {apart:?} resident and allocated apart");
-        assert!(shared.0 < matrix / 4 && shared.1 < matrix / 4, "{device}: {shared:?} shared");
-        let full = model_of(device, Precision::F32);
-        let half = model_of(device, Precision::F16);
-        let shared = full.1.max(half.1) < matrix / 8;
-        assert!(shared && half.0 < full.0 * 3 / 4, "{device}: {full:?} resident, in half precision {half:?}");
+        let measured = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "what_is_shared_is_in_memory_once_and_what_is_lazy_is_not", "--nocapture"])
+            .env(DEVICE, device)
+            // glibc: by itself it keeps freed memory, the more the larger the blocks were.
+            .env("MALLOC_MMAP_THRESHOLD_", "65536")
+            .env("MALLOC_TRIM_THRESHOLD_", "65536")
+            .env("MALLOC_ARENA_MAX", "1")
+            .output()
+            .unwrap();
+        let said = [measured.stdout, measured.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(measured.status.success() && said[0].contains("1 passed"), "{device}: {}", said.concat());
+    }
+}
+
+fn measure(device: &str) {
+    lazy(device);
+    let (apart, shared) = (second_model(device, false), second_model(device, true));
+    let matrix = 32 * MIB;
+    assert!(apart.0 >= matrix * 3 / 4, "{device}: {apart:?} resident and allocated apart");
+    assert!(shared.0 < matrix / 4 && shared.1 < matrix / 4, "{device}: {shared:?} shared");
+    let full = model_of(device, Precision::F32);
+    let half = model_of(device, Precision::F16);
+    let shared = full.1.max(half.1) < matrix / 8;
+    assert!(shared && half.0 < full.0 * 3 / 4, "{device}: {full:?} resident, in half precision {half:?}");
+    // The driver's own memory varies between runs by a third of what is told apart here: one of three must tell.
+    let told = (0..3).any(|_| {
         let (apart, shared) = (batches(device, false), batches(device, true));
         assert!(apart.2 >= 5 * 2 * MIB && apart.2 == shared.2, "{device}: {apart:?} {shared:?}");
         assert_eq!(apart.1 - shared.1, apart.2, "{device}: {apart:?} {shared:?}");
-        // PoCL's memory is of the process's heap, which keeps pages that were given back.
-        let told = device != "opencl";
-        assert!(!told || apart.0 >= shared.0 + apart.2 / 4, "{device}: {apart:?} {shared:?}");
-    }
+        eprintln!("{device}: {apart:?} {shared:?}");
+        apart.0 >= shared.0 + apart.2 / 4
+    });
+    assert!(
+        told,
+        "{device}: the intermediate tensors of smaller batches are resident beside the largest one's"
+    );
 }
