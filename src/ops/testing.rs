@@ -114,6 +114,20 @@ impl<'a> Check<'a> {
         want
     }
 
+    /// The names of our kernels that it is lowered to on `context`.
+    #[track_caller]
+    pub(crate) fn kernels_on(&self, context: &Context) -> Vec<&'static str> {
+        let mut info = context.info().clone();
+        (self.pretend)(&mut info);
+        let mut lowering = Lowering::new(&info);
+        self.op.gpu(&self.facts().unwrap(), &mut lowering).unwrap();
+        let name = |step: &Step| match step {
+            Step::Dispatch { kernel: StepKernel::Table(id), .. } => Some(id.info().name),
+            _ => None,
+        };
+        lowering.finish().steps.iter().filter_map(name).collect()
+    }
+
     fn facts(&self) -> Result<OpCx, OpError> {
         let known = |i: &usize| self.constants.contains(i) || self.op.value_inputs().contains(i);
         let facts = self.inputs.iter().enumerate().map(|(i, t)| {

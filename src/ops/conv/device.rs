@@ -1,6 +1,7 @@
 //! Convolutions on devices: which kernel, and what it is told.
 
 mod wide;
+mod winograd;
 
 use super::conv_op::ConvDims;
 use super::pack::Pack;
@@ -247,6 +248,10 @@ impl<'c> Target<'c> {
     }
 
     fn emit(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let real = matches!(self.dtype, DType::F32 | DType::F16);
+        if real && self.lower_winograd(c, lower)? {
+            return Ok(());
+        }
         match self.dtype {
             DType::F32 if lower.device().prefers_texels => self.rows(c, lower),
             DType::F16 if self.by_texels(c, lower) => self.rows(c, lower),
@@ -565,7 +570,7 @@ mod tests {
         use crate::graph::Tensor;
         use crate::ops::conv::{Conv, ConvTranspose};
         use crate::ops::test_util::{tensor, tensor_of, values};
-        use crate::ops::testing::{Check, as_is, no_texels, short_texels};
+        use crate::ops::testing::{Check, as_is, devices, no_texels, short_texels};
         use crate::ops::{Operator, Window};
 
         const RELU: Activation = Activation::Relu;
@@ -691,6 +696,42 @@ mod tests {
                 ..ConvTranspose::default()
             };
             check(&up, &[1, 8, 91, 92], &[8, 65, 2, 2], 65);
+        }
+
+        /// More transformed tiles than are made at a time.
+        #[test]
+        fn transformed_parts_are_the_same() {
+            let op = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU };
+            let inputs = [Some(tensor(&[1, 128, 170, 174], 1)), Some(tensor(&[130, 128, 3, 3], 2))];
+            let check = Check::new(&op, &inputs).tolerance(1e-4);
+            for context in devices() {
+                let kernels = check.kernels_on(context);
+                assert_eq!(kernels.iter().filter(|k| **k == "winograd_input_f32").count(), 2, "{kernels:?}");
+            }
+            check.run();
+        }
+
+        /// Sizes for which transformed tiles are faster: odd channels and places, several images, none of whose tiles is
+        /// whole at its ends.
+        #[test]
+        fn transformed_ones_are_the_same() {
+            let op = Conv { window: window(&[], &[], &[1, 0, 2, 1]), group: 1, activation: RELU };
+            let (x, w) = ([2, 203, 33, 38], [121, 203, 3, 3]);
+            for change in [as_is as fn(&mut crate::backend::DeviceInfo), no_texels] {
+                let inputs = [Some(tensor(&x, 1)), Some(tensor(&w, 2)), Some(tensor(&[121], 3))];
+                Check::new(&op, &inputs).pretend(change).tolerance(1e-4).run();
+                Check::new(&op, &inputs[..2]).constants(&[1]).pretend(change).tolerance(1e-4).run();
+                let half = |t: &[usize], seed| {
+                    let n = t.iter().product();
+                    Some::<Tensor>(tensor_of(t, &values(n, seed), half::f16::from_f32))
+                };
+                for context in devices() {
+                    let kernels = Check::new(&op, &inputs).pretend(change).kernels_on(context);
+                    assert!(kernels.contains(&"winograd_input_f32"), "{kernels:?}");
+                }
+                let halves = [half(&x, 1), half(&w, 2), half(&[121], 3)];
+                Check::new(&op, &halves).pretend(change).tolerance(4e-3).run();
+            }
         }
     }
 }

@@ -1,0 +1,138 @@
+//! Convolutions of 3 by 3 taps on devices as 36 products of matrices (`ops/conv/winograd.rs`): tiles of the input
+//! are transformed for all channels, multiplied with the transformed taps, and transformed back.
+
+use super::{Plain, Target};
+use crate::dtype::DType;
+use crate::kernel::table::{id, params, spec};
+use crate::ops::linalg::device::{Product, Source};
+use crate::ops::{Activation, Lowering, OpError, Operand, WindowAxis};
+
+/// Elements of a transformed tile, and outputs of a tile along an axis.
+const POINTS: usize = 36;
+const OUT: usize = 4;
+/// Multiply-adds that take as long as reading or writing an element of a transformed tile: more where memory is slower.
+const TOUCH: usize = 32;
+/// Bytes of transformed tiles and their products that are made at a time.
+const PART: usize = 64 << 20;
+/// The most bytes of transformed taps: what a buffer of any device may have.
+const MAX_TAPS: usize = 128 << 20;
+
+/// The tiles of all images.
+struct Tiles {
+    across: usize,
+    of_image: usize,
+    count: usize,
+}
+
+impl Plain {
+    /// The tiles, where the transformed product is the faster one.
+    fn tiles(&self) -> Option<Tiles> {
+        let [d, h, w] = self.axes;
+        let taps = |a: WindowAxis| a.kernel == 3 && a.stride == 1 && a.dilation == 1;
+        let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
+        let plane = h.output * w.output;
+        let whole = self.y == [plane, plane, w.output, 1] && self.y_first == 0 && self.has_plain_weights();
+        if !flat || !taps(h) || !taps(w) || !whole || self.groups != 1 {
+            return None;
+        }
+        if POINTS * self.oc * self.ic.next_multiple_of(4) * 4 > MAX_TAPS {
+            return None;
+        }
+        let across = w.output.div_ceil(OUT);
+        let of_image = across * h.output.div_ceil(OUT);
+        let count = of_image * self.batch;
+        // Multiply-adds of the plain sum, and ours. Each element of tiles and products is written and read, the
+        // taps are transformed in every run.
+        let plain = (9 * self.ic * self.oc).checked_mul(plane * self.batch)?;
+        let touched = 92 * (self.ic + self.oc) * count + 81 * self.ic * self.oc;
+        let ours = POINTS * self.ic * self.oc * count + TOUCH * touched;
+        (self.ic.min(self.oc) > 4 && ours < plain * 4 / 5).then_some(Tiles { across, of_image, count })
+    }
+}
+
+impl Target<'_> {
+    /// Emits `c` by transformed tiles where that is faster, else nothing.
+    pub(super) fn lower_winograd(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+        let half = self.dtype == DType::F16;
+        // Cooperative matrices sum faster than the transforms take.
+        if half && lower.matrix_threads(id::CONV_MATRIX_F16).is_some() {
+            return Ok(false);
+        }
+        let Some(tiles) = c.tiles() else { return Ok(false) };
+        let [_, h, w] = c.axes;
+        let (ic, oc) = (c.ic, c.oc);
+        // Products read channels four at a time.
+        let row = ic.next_multiple_of(4);
+        let taps = lower.scratch(POINTS * oc * row * 4);
+        let kernel = if half { id::WINOGRAD_TAPS_F16 } else { id::WINOGRAD_TAPS_F32 };
+        let params = params::WinogradTaps { n: (oc * row) as u32, ic: ic as u32, row: row as u32 };
+        lower.dispatch_1d(kernel, &[], &[Operand::Input(1), taps], &params, oc * row)?;
+
+        let of_tile = POINTS * (row + oc) * 4;
+        let most = (PART / of_tile).clamp(OUT, tiles.count.next_multiple_of(4));
+        let each = tiles.count.div_ceil(tiles.count.div_ceil(most)).next_multiple_of(4);
+        let input = lower.scratch(POINTS * row * each * 4);
+        let products = lower.scratch(POINTS * oc * each * 4);
+        let (read, write) = match half {
+            true => (id::WINOGRAD_INPUT_F16, id::WINOGRAD_OUTPUT_F16),
+            false => (id::WINOGRAD_INPUT_F32, id::WINOGRAD_OUTPUT_F32),
+        };
+        let (code, [act_a, act_b]) = self.activation.code();
+        for first in (0..tiles.count).step_by(each) {
+            let count = each.min(tiles.count - first);
+            let line = count.next_multiple_of(4);
+            let params = params::WinogradInput {
+                n: (row * count) as u32,
+                ic: ic as u32,
+                channels: row as u32,
+                first: first as u32,
+                tiles: count as u32,
+                line: line as u32,
+                across: tiles.across as u32,
+                of_image: tiles.of_image as u32,
+                ih: h.input as i32,
+                iw: w.input as i32,
+                ph: h.pads[0] as i32,
+                pw: w.pads[0] as i32,
+            };
+            lower.dispatch_1d(read, &[], &[Operand::Input(0), input], &params, row * count)?;
+            let source = |operand, row| Source { operand, value: None, matrices: POINTS, row, col: 1 };
+            let product = Product {
+                m: oc,
+                n: line,
+                k: row,
+                pairs: (0..POINTS).map(|point| (point, point)).collect(),
+                a: source(taps, row),
+                b: source(input, line),
+                c: None,
+                alpha: 1.0,
+                beta: 1.0,
+                activation: Activation::None,
+                dtype: DType::F32,
+                y: products,
+                prepared: None,
+            };
+            product.lower(lower)?;
+            let params = params::WinogradOutput {
+                n: (oc * count) as u32,
+                channels: oc as u32,
+                first: first as u32,
+                tiles: count as u32,
+                line: line as u32,
+                across: tiles.across as u32,
+                of_image: tiles.of_image as u32,
+                oh: h.output as u32,
+                ow: w.output as u32,
+                act_a,
+                act_b,
+            };
+            let spec = [
+                (spec::winograd_output::BIASED, u32::from(self.biased)),
+                (spec::winograd_output::ACTIVATION, code),
+            ];
+            let args = [products, self.bias(), Operand::Output(0)];
+            lower.dispatch_1d(write, &spec, &args, &params, oc * count)?;
+        }
+        Ok(true)
+    }
+}
