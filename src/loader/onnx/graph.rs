@@ -231,7 +231,7 @@ impl<'m, 's> Importer<'m, 's> {
                 making.builder.set_info(id, dtype, shape);
             }
         }
-        let mut listed = Vec::new();
+        let (mut listed, mut times) = (Vec::new(), HashMap::new());
         for (o, output) in proto.output.iter().enumerate() {
             let at = |kind: LoadErrorKind| kind.at(Location::Tensor(output.name.clone()));
             if let Some(sequence) = scope.sequences.get(output.name.as_str()).cloned() {
@@ -248,7 +248,13 @@ impl<'m, 's> Importer<'m, 's> {
             }
             let id = scope.get(making, &output.name);
             let id = id.ok_or_else(|| LoadErrorKind::missing("the name of an output"))?;
-            making.builder.output(&output.name, id);
+            // Some exporters list a tensor once for every time that it is returned.
+            let times = times.entry(output.name.as_str()).or_insert(0usize);
+            match *times {
+                0 => making.builder.output(&output.name, id),
+                n => making.builder.output(format!("{}~{n}", output.name), id),
+            }
+            *times = times.saturating_add(1);
         }
         Ok((std::mem::take(&mut making.builder).build()?, listed))
     }
