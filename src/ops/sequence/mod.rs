@@ -12,3 +12,6 @@ pub(crate) use packed::{COLUMNS, row};
 pub use packed::{JoinList, MAX_ELEMENTS, Pack, PackCut, Part, Splice, Unpack, pack, unpack};
 pub use pick::{Edit, MAX_POSITIONS, Pick};
 pub use piece::{Piece, PieceCount};
+
+#[cfg(test)]
+mod tests;
