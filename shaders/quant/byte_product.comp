@@ -19,7 +19,7 @@
 #include "quotient.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, BIASED, 0u);
+SPEC(1, uint, BIASED, 0u);  // 1 the rows have a bias, 2 the columns
 
 layout(set = 0, binding = 0, std430) readonly buffer A { uvec4 a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b[]; };
@@ -113,8 +113,10 @@ void main()
                 int sum = sums[r][c] - zb * int(ta.x) - za * int(tb.x) + int(p.depth) * za * zb;
                 uint at = (product * p.rows + row + r) * p.cols + col + c;
 #ifdef BYTES
-                if (BIASED != 0u) {
+                if (BIASED == 1u) {
                     sum += bias[a_matrix * p.rows + row + r];
+                } else if (BIASED == 2u) {
+                    sum += bias[col + c];
                 }
                 // Rounded after each step, as the host does.
                 precise float both = uintBitsToFloat(ta.z) * uintBitsToFloat(tb.z);

@@ -213,6 +213,12 @@ pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Resu
         count(report.commands, "command"),
         count(plan.segments.len(), "segment")
     ))?;
+    if report.quantized > 0 {
+        let operators = count(report.quantized, "operator");
+        out.line(format_args!(
+            "  {operators} of bytes in place of float32 between QuantizeLinear and DequantizeLinear"
+        ))?;
+    }
     if report.halved > 0 {
         out.line(format_args!("  {} in half precision", count(report.halved, "node")))?;
     }

@@ -180,6 +180,8 @@ pub struct Graph {
     /// Nodes that were computed or taken in by others before any plan, and the latter of them.
     pub(crate) settled: usize,
     pub(crate) absorbed: usize,
+    /// Operators of bytes that took the place of others.
+    pub(crate) quantized: usize,
 }
 
 impl Graph {

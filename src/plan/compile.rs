@@ -12,6 +12,7 @@ use super::half::{HalfConstants, Precision};
 use super::images::needs;
 use super::in_place::merge_in_place;
 use super::operands::{check_limits, operand_bytes};
+use super::quantized::Integers;
 use super::report::{NodeReport, PlanReport};
 use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
 use super::storage::{Backing, Life, Storage};
@@ -42,6 +43,8 @@ pub struct PlanOptions {
     pub fallback: bool,
     /// What a `float32` graph computes in.
     pub precision: Precision,
+    /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
+    pub integers: Integers,
     /// Constants in `float16`, shared by all plans made with these options.
     pub halves: Arc<HalfConstants>,
     /// Lets the hardware interpolate between texels of images even where its weights of a few bits are not exact.
@@ -71,6 +74,7 @@ impl Default for PlanOptions {
             in_place: true,
             fallback: true,
             precision: Precision::F32,
+            integers: Integers::Auto,
             halves: Arc::default(),
             coarse_filter: false,
             place_nodes: BTreeMap::new(),
@@ -155,6 +159,7 @@ impl Compiler<'_> {
         plan.report.foreign = self.options.foreign.iter().cloned().collect();
         plan.report.graph_nodes = self.graph.nodes().len() + self.graph.settled;
         plan.report.fused = fused + self.graph.absorbed;
+        plan.report.quantized = self.graph.quantized;
         plan.report.halved = halved;
         plan.report.images = images;
         order_segments(&mut plan, &|place| (place, 0));

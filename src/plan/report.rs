@@ -32,6 +32,8 @@ pub struct PlanReport {
     pub graph_nodes: usize,
     /// Nodes that went into others.
     pub fused: usize,
+    /// Operators of bytes that took the place of others between DequantizeLinear and QuantizeLinear.
+    pub quantized: usize,
     /// Nodes that compute in `float16` where the graph says `float32`.
     pub halved: usize,
     /// What drivers said that the plan takes into account.

@@ -11,12 +11,12 @@ use super::params::ParamStore;
 use super::placement::{BUDGET, Placement, PlacementCache, Placer};
 use super::slot::BindPolicy;
 use super::{Inner, Session, overrides};
-use crate::backend::{ContextDesc, WaitPolicy};
+use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
 use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
-use crate::plan::{PlanOptions, Precision, narrow, settle};
+use crate::plan::{Integers, PlanOptions, Precision, narrow, settle, use_integers};
 use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
@@ -152,6 +152,14 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves, as onnxruntime's
+    /// do, instead of in `float32`; what each makes of equal bytes differs by one unit at most. Unless told, those do
+    /// that run on a CPU whose vectors multiply bytes; with [`Placement::Auto`] where all devices of the table are such.
+    pub fn integers(mut self, integers: Integers) -> Self {
+        self.plan.integers = integers;
+        self
+    }
+
     /// Whether a Resize that reads an image may leave interpolation to the hardware even where that has weights of
     /// some 8 bits only, so that results differ by up to 1/256 of the difference of neighbours. Without it
     /// the hardware interpolates where its weights are exact.
@@ -277,6 +285,9 @@ impl SessionBuilder {
             store.unify(&mut graph)?;
         }
         overrides::check(&plan, &graph, devices.len())?;
+        let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
+        let free = self.placement == Placement::Auto && plan.place_rest.is_none();
+        use_integers(&mut graph, &plan, &infos, free);
         settle(&mut graph, &plan);
         narrow(&mut graph, &plan);
         if let Some(store) = &self.params {

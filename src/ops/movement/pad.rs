@@ -165,6 +165,8 @@ impl Pad {
                 DType::F32 => value.to_le_bytes().to_vec(),
                 DType::F64 => f64::from(*value).to_le_bytes().to_vec(),
                 DType::F16 => half::f16::from_f32(*value).to_le_bytes().to_vec(),
+                DType::I8 => vec![*value as i8 as u8],
+                DType::U8 => vec![*value as u8],
                 _ => vec![0; dtype.bytes()],
             },
             (None, Some(t)) => {

@@ -25,6 +25,9 @@ pub struct QuantizedConv {
     pub group: usize,
     /// Whether it is QLinearConv.
     pub linear: bool,
+    /// The smallest and the largest element of a QLinearConv's output, where an activation keeps it within fewer than
+    /// there are.
+    pub clamp: Option<[i32; 2]>,
 }
 
 pub(super) fn read_integer(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -37,7 +40,7 @@ pub(super) fn read_linear(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<
 
 fn read(attrs: &mut AttrReader<'_>, _: i64, linear: bool) -> Result<Arc<dyn Operator>, OpError> {
     let window = Window { ceil_mode: false, ..Window::read(attrs)? };
-    Ok(Arc::new(QuantizedConv { window, group: read_group(attrs)?, linear }))
+    Ok(Arc::new(QuantizedConv { window, group: read_group(attrs)?, linear, clamp: None }))
 }
 
 impl QuantizedConv {
@@ -86,12 +89,12 @@ impl Operator for QuantizedConv {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let call = Call::new(cx, self.places(), self.resolve(cx)?.0)?;
+        let call = Call::new(cx, self.places(), self.resolve(cx)?.0, self.clamp)?;
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        device::conv(cx, &self.places(), &self.resolve(cx)?.0, lower)
+        device::conv(cx, &self.places(), &self.resolve(cx)?.0, self.clamp, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

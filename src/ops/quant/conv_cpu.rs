@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use super::elements::integers;
+use super::depthwise;
 use super::interleaved::{Interleaved, View};
 use super::product::{Inputs, Places, Repeated, Requantize};
+use super::scaling::range_of;
 use crate::dot::Unit;
-use crate::dtype::DType;
 use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::kept::{Kept, Shelf};
 use crate::ops::linalg::bytes::{Around, FLIP, Product, row_sums, with_scratch};
 use crate::ops::linalg::product::Threads;
+use crate::ops::planes::Planes;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, par};
 
@@ -38,6 +39,8 @@ impl Weights {
 /// How a convolution is computed.
 enum Way {
     Product(Box<Interleaved>),
+    /// Of one input channel per group.
+    Depthwise(Box<Planes>),
     /// Output by output: for windows that see padding more than anything else.
     Plain,
 }
@@ -47,19 +50,29 @@ pub(super) struct Call {
     places: Places,
     dims: ConvDims,
     inputs: Inputs,
-    to: DType,
+    /// The output's elements, where it has bytes.
+    range: Option<[f32; 2]>,
     way: Way,
     kept: Option<Arc<Kept<Weights>>>,
 }
 
 impl Call {
-    pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims) -> Result<Call, OpError> {
-        let way = Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image)));
+    pub(super) fn new(
+        cx: &OpCx,
+        places: Places,
+        dims: ConvDims,
+        clamp: Option<[i32; 2]>,
+    ) -> Result<Call, OpError> {
+        let way = match depthwise::planes(&dims) {
+            Some(planes) => Way::Depthwise(Box::new(planes)),
+            None => Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image))),
+        };
         let [d, h, w] = dims.axes.map(|axis| axis.kernel);
         let numbers = [dims.group, dims.ic, d * h, w];
         let weights = cx.value(places.b).filter(|_| matches!(way, Way::Product(_)));
         let kept = weights.map(|w| KEPT.of(w, numbers));
-        Ok(Call { places, dims, inputs: Inputs::of(cx), to: cx.output(0)?.dtype, way, kept })
+        let range = range_of(cx.output(0)?.dtype, clamp);
+        Ok(Call { places, dims, inputs: Inputs::of(cx), range, way, kept })
     }
 
     pub(super) fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
@@ -82,7 +95,7 @@ impl Call {
         };
         let sums = Sums { call: self, x, x_flip, x_zero, w, w_flip, w_zeros, bias };
         let result = inputs.count();
-        let Some(range) = integers(self.to) else {
+        let Some(range) = self.range else {
             let y = args.take_write::<i32>(result)?;
             check_len(result, y.len(), dims.out_len())?;
             sums.each(
@@ -112,15 +125,15 @@ impl Call {
 }
 
 /// The operands; `x` is made unsigned and `w` signed by their flips, and so are their zero points.
-struct Sums<'a> {
+pub(super) struct Sums<'a> {
     call: &'a Call,
-    x: &'a [u8],
-    x_flip: u8,
-    x_zero: i32,
-    w: &'a [u8],
-    w_flip: u8,
-    w_zeros: Repeated<i32>,
-    bias: &'a [i32],
+    pub(super) x: &'a [u8],
+    pub(super) x_flip: u8,
+    pub(super) x_zero: i32,
+    pub(super) w: &'a [u8],
+    pub(super) w_flip: u8,
+    pub(super) w_zeros: Repeated<i32>,
+    pub(super) bias: &'a [i32],
 }
 
 impl Sums<'_> {
@@ -135,6 +148,7 @@ impl Sums<'_> {
         }
         match &self.call.way {
             Way::Product(image) => self.products(image, y, finish),
+            Way::Depthwise(planes) => self.depthwise(&self.call.dims, planes, y, finish),
             Way::Plain => par::parts(y, |start, part| {
                 for (i, y) in part.iter_mut().enumerate() {
                     let (channel, sum) = self.sum(start + i);
@@ -236,6 +250,7 @@ impl Sums<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::dtype::DType;
     use proptest::prelude::*;
 
     use super::*;
@@ -286,7 +301,7 @@ mod tests {
                 auto_pad: AutoPad::NotSet,
                 ceil_mode: false,
             };
-            let op = QuantizedConv { window, group, linear: false };
+            let op = QuantizedConv { window, group, linear: false, clamp: None };
             let [x_type, w_type] = signed.map(|signed| if signed { DType::I8 } else { DType::U8 });
             let dims = |n, c, size: fn(&(usize, usize, i64, i64, i64, i64)) -> usize| {
                 [n, c].into_iter().chain(axes.iter().map(size)).collect::<Vec<usize>>()
@@ -305,8 +320,8 @@ mod tests {
                 cx = OpCx::for_infer(facts, 1).with_outputs(cx.outputs().to_vec());
             }
             let resolved = op.resolve(&cx).unwrap().0;
-            let call = Call::new(&cx, Places::of(false), resolved.clone()).unwrap();
-            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved).unwrap() };
+            let call = Call::new(&cx, Places::of(false), resolved.clone(), None).unwrap();
+            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved, None).unwrap() };
             prop_assert_eq!(sums(&call, &inputs), sums(&plain, &inputs));
         }
     }
@@ -315,11 +330,11 @@ mod tests {
     fn windows_of_mostly_padding_are_not_unfolded() {
         let window =
             Window { dilations: vec![1 << 28, 1], pads: vec![1 << 28, 0, 0, 0], ..Window::default() };
-        let op = QuantizedConv { window, group: 1, linear: false };
+        let op = QuantizedConv { window, group: 1, linear: false, clamp: None };
         let inputs =
             [Some(bytes(DType::U8, vec![1, 1, 3, 1], 1)), Some(bytes(DType::I8, vec![1, 1, 2, 1], 2))];
         let cx = facts(&op, &inputs, 1).unwrap();
-        let call = Call::new(&cx, Places::of(false), op.resolve(&cx).unwrap().0).unwrap();
+        let call = Call::new(&cx, Places::of(false), op.resolve(&cx).unwrap().0, None).unwrap();
         assert!(matches!(call.way, Way::Plain));
         let (x, w) =
             (inputs[0].as_ref().unwrap().bytes()[..3].to_vec(), inputs[1].as_ref().unwrap().bytes()[1]);

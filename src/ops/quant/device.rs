@@ -3,6 +3,7 @@
 use super::elements::integers;
 use super::grain::Grain;
 use super::product::Places;
+use super::scaling::range_of;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::KernelId;
@@ -271,13 +272,22 @@ struct Product {
     /// Product i reads matrix `i / .0 % .1`.
     a_matrix: (usize, usize),
     b_matrix: (usize, usize),
-    bias: Option<Operand>,
+    bias: Bias,
     to: DType,
+    clamp: Option<[i32; 2]>,
+}
+
+/// What is added to sums.
+#[derive(Clone, Copy)]
+enum Bias {
+    Nothing,
+    OfRows(Operand),
+    OfColumns(Operand),
 }
 
 impl Product {
     fn emit(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let bytes = integers(self.to);
+        let bytes = range_of(self.to, self.clamp);
         let tall = self.rows > 1;
         let [plain, dot] = match (bytes.is_some(), tall) {
             (false, true) => [id::BYTE_PRODUCT_I32_R4, id::BYTE_PRODUCT_I32_R4_DOT],
@@ -302,8 +312,12 @@ impl Product {
             low,
             high,
         };
-        let constants = [(spec::byte_product::BIASED, u32::from(self.bias.is_some()))];
-        let bias = self.bias.unwrap_or(Operand::Unused);
+        let (biased, bias) = match self.bias {
+            Bias::Nothing => (0, Operand::Unused),
+            Bias::OfRows(bias) => (1, bias),
+            Bias::OfColumns(bias) => (2, bias),
+        };
+        let constants = [(spec::byte_product::BIASED, biased)];
         let args = [self.a[0], self.b[0], self.a[1], self.b[1], bias, Operand::Output(0)];
         lower.dispatch_1d(kernel, &constants, &args, &params, n)
     }
@@ -329,7 +343,13 @@ fn check_scales(cx: &OpCx, scales: [Option<usize>; 3]) -> Result<(), OpError> {
 }
 
 /// Emits MatMulInteger or QLinearMatMul.
-pub(super) fn matmul(cx: &OpCx, p: &Places, dims: &Dims, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+pub(super) fn matmul(
+    cx: &OpCx,
+    p: &Places,
+    dims: &Dims,
+    clamp: Option<[i32; 2]>,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
     let y = cx.output(0)?;
     if y.elements() == 0 {
         return Ok(());
@@ -359,14 +379,21 @@ pub(super) fn matmul(cx: &OpCx, p: &Places, dims: &Dims, lower: &mut Lowering<'_
         b: [b_packed, b_terms],
         a_matrix,
         b_matrix,
-        bias: None,
+        bias: p.bias.filter(|b| cx.has(*b)).map_or(Bias::Nothing, |b| Bias::OfColumns(Operand::Input(b))),
         to: y.dtype,
+        clamp,
     }
     .emit(lower)
 }
 
 /// Emits ConvInteger or QLinearConv.
-pub(super) fn conv(cx: &OpCx, p: &Places, dims: &ConvDims, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+pub(super) fn conv(
+    cx: &OpCx,
+    p: &Places,
+    dims: &ConvDims,
+    clamp: Option<[i32; 2]>,
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
     let y = cx.output(0)?;
     if y.elements() == 0 {
         return Ok(());
@@ -406,8 +433,9 @@ pub(super) fn conv(cx: &OpCx, p: &Places, dims: &ConvDims, lower: &mut Lowering<
         b: [x_packed, x_terms],
         a_matrix: (1, dims.group),
         b_matrix: (1, dims.batch * dims.group),
-        bias: p.bias.filter(|b| cx.has(*b)).map(Operand::Input),
+        bias: p.bias.filter(|b| cx.has(*b)).map_or(Bias::Nothing, |b| Bias::OfRows(Operand::Input(b))),
         to: y.dtype,
+        clamp,
     }
     .emit(lower)
 }

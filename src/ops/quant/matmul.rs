@@ -6,10 +6,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::device;
-use super::elements::integers;
 use super::product::{Inputs, Places, Repeated, Requantize};
+use super::scaling::range_of;
 use crate::dot::Unit;
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::kept::{Kept, Shelf};
@@ -17,7 +16,7 @@ use crate::ops::linalg::bytes::{Around, FLIP, Panels, Product, row_sums, with_sc
 use crate::ops::linalg::matmul::Dims;
 use crate::ops::linalg::product::Threads;
 use crate::ops::real::check_len;
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operator, par};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::spirv::wide::wide;
 
 static KEPT: Shelf<Vec<Panels>> = Shelf::new();
@@ -26,10 +25,20 @@ static KEPT: Shelf<Vec<Panels>> = Shelf::new();
 ///
 /// As MatMulInteger (inputs A, B, zero points of A and B) it gives 32-bit sums; as QLinearMatMul (inputs A,
 /// its scale and zero point, the same of B, the same of the output) it gives bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuantizedMatMul {
     /// Whether it is QLinearMatMul.
     pub linear: bool,
+    /// Whether QLinearMatMul has a ninth input: what is added to the sums of each column, `int32`.
+    pub biased: bool,
+    /// The smallest and the largest element of a QLinearMatMul's output, where an activation keeps it within fewer
+    /// than there are.
+    pub clamp: Option<[i32; 2]>,
+}
+
+pub(super) fn read_linear(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let _ = attrs;
+    Ok(Arc::new(QuantizedMatMul { linear: true, ..QuantizedMatMul::default() }))
 }
 
 impl QuantizedMatMul {
@@ -60,7 +69,8 @@ impl Operator for QuantizedMatMul {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let p = self.places();
-        cx.expect_counts(if self.linear { 8..=8 } else { 2..=4 }, 1..=1)?;
+        let all = 8 + usize::from(self.biased);
+        cx.expect_counts(if self.linear { all..=all } else { 2..=4 }, 1..=1)?;
         let dtype = p.check_types(cx)?;
         let dims = self.dims(cx)?;
         // Batches that were made rows of one product still have the rows of one matrix.
@@ -80,6 +90,11 @@ impl Operator for QuantizedMatMul {
                 return Err(OpError::unsupported("QLinearMatMul with several scales of the output"));
             }
         }
+        if let Some(bias) = p.bias.filter(|i| cx.has(*i))
+            && cx.input(bias)?.elements() != dims.n
+        {
+            return Err(cx.shape_error(bias, format!("{} elements", dims.n)));
+        }
         Ok(vec![TensorInfo::new(dtype, dims.output)])
     }
 
@@ -92,7 +107,7 @@ impl Operator for QuantizedMatMul {
         let call = Call {
             places: p,
             inputs: Inputs::of(cx),
-            to: cx.output(0)?.dtype,
+            range: range_of(cx.output(0)?.dtype, self.clamp),
             kept: cx.value(p.b).map(|b| KEPT.of(b, [dims.k, dims.n, 0, 0])),
             dims,
         };
@@ -100,7 +115,7 @@ impl Operator for QuantizedMatMul {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        device::matmul(cx, &self.places(), &self.dims(cx)?, lower)
+        device::matmul(cx, &self.places(), &self.dims(cx)?, self.clamp, lower)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -112,7 +127,8 @@ struct Call {
     places: Places,
     dims: Dims,
     inputs: Inputs,
-    to: DType,
+    /// The output's elements, where it has bytes.
+    range: Option<[f32; 2]>,
     /// The panels of all matrices of a constant B.
     kept: Option<Arc<Kept<Vec<Panels>>>>,
 }
@@ -161,7 +177,7 @@ impl Call {
                     None => f(&Pair { at, left, panels: &pack(at.1), threads }),
                 }
             };
-            let Some(range) = integers(self.to) else {
+            let Some(range) = self.range else {
                 let y = args.take_write::<i32>(result)?;
                 check_len(result, y.len(), elements)?;
                 self.share(y, |at, y, threads| {
@@ -179,6 +195,10 @@ impl Call {
                 });
                 return Ok(());
             };
+            let bias = match p.bias.filter(|b| inputs.has(*b)) {
+                Some(i) => args.read::<i32>(i)?,
+                None => &[],
+            };
             let y = args.take_write::<u8>(result)?;
             check_len(result, y.len(), elements)?;
             let to = Requantize { zero, range };
@@ -193,13 +213,17 @@ impl Call {
                         unit,
                         y,
                         #[inline(always)]
-                        |r, first, sums, y| match same.as_deref() {
-                            Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
-                            Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
-                            None => {
-                                let all: Vec<f32> = of(row(r));
-                                let from = if all.len() == 1 { 0 } else { first };
-                                to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
+                        |r, first, sums, y| {
+                            let added = bias.get(first..).unwrap_or(&[]);
+                            sums.iter_mut().zip(added).for_each(|(sum, b)| *sum = sum.wrapping_add(*b));
+                            match same.as_deref() {
+                                Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
+                                Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
+                                None => {
+                                    let all: Vec<f32> = of(row(r));
+                                    let from = if all.len() == 1 { 0 } else { first };
+                                    to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
+                                }
                             }
                         },
                     );

@@ -1,7 +1,11 @@
 //! Quantization: integers that stand for numbers by a scale and a zero point.
 
+#[cfg(test)]
+mod between_tests;
+mod binary;
 mod conv;
 mod conv_cpu;
+mod depthwise;
 mod dequantize;
 mod device;
 mod dynamic;
@@ -12,15 +16,20 @@ mod interleaved;
 mod matmul;
 mod product;
 mod quantize;
+mod scaling;
+mod table;
 #[cfg(test)]
 mod tests;
 
+pub use binary::QuantizedBinary;
 pub use conv::QuantizedConv;
 pub use dequantize::DequantizeLinear;
 pub use dynamic::DynamicQuantizeLinear;
 pub use gather_block::GatherBlockQuantized;
 pub use matmul::QuantizedMatMul;
 pub use quantize::QuantizeLinear;
+pub use scaling::Scaling;
+pub use table::ByteTable;
 
 use std::sync::Arc;
 
@@ -76,9 +85,9 @@ pub const FAMILY: Family = Family {
         contrib("DequantizeLinear", DEQUANTIZED, dequantize::read),
         row("DynamicQuantizeLinear", 11, &[DType::F32], |_, _| Ok(Arc::new(DynamicQuantizeLinear))),
         contrib("GatherBlockQuantized", gather_block::CODES, gather_block::read),
-        row("MatMulInteger", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: false }))),
+        row("MatMulInteger", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul::default()))),
         row("QLinearConv", 10, BYTES, conv::read_linear),
-        row("QLinearMatMul", 10, BYTES, |_, _| Ok(Arc::new(QuantizedMatMul { linear: true }))),
+        row("QLinearMatMul", 10, BYTES, matmul::read_linear),
         row("QuantizeLinear", 10, QUANTIZABLE, quantize::read),
         contrib("QuantizeLinear", QUANTIZABLE, quantize::read),
     ],

@@ -1,6 +1,7 @@
 //! What quantized products have in common: their inputs, and how sums become bytes.
 
-use super::elements::{all, low_byte};
+use super::elements::all;
+use super::scaling::rounded_byte;
 use super::{BYTES, NUMBERS};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -150,8 +151,7 @@ impl Requantize {
     /// The byte of the element that stands for `sum`.
     #[inline(always)]
     fn byte(&self, sum: i32, multiplier: f32) -> u8 {
-        let [low, high] = self.range;
-        low_byte(((sum as f32 * multiplier).round_ties_even() + self.zero).clamp(low, high))
+        rounded_byte(sum as f32 * multiplier, self.zero, self.range)
     }
 
     /// The bytes of elements that stand for `sums`, by one multiplier or one for each.

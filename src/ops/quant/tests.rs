@@ -8,7 +8,7 @@ use crate::shape::Shape;
 
 /// Runs on every device and compares with the native function, whose output is returned.
 #[track_caller]
-fn everywhere(op: &dyn Operator, inputs: &[Option<Tensor>], outputs: usize) -> Vec<Tensor> {
+pub(super) fn everywhere(op: &dyn Operator, inputs: &[Option<Tensor>], outputs: usize) -> Vec<Tensor> {
     #[cfg(feature = "vulkan")]
     return crate::ops::testing::Check::new(op, inputs).outputs(outputs).run();
     #[cfg(not(feature = "vulkan"))]
@@ -16,13 +16,13 @@ fn everywhere(op: &dyn Operator, inputs: &[Option<Tensor>], outputs: usize) -> V
 }
 
 /// Bytes of all kinds as elements of `dtype`.
-fn bytes(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
+pub(super) fn bytes(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
     let info = TensorInfo::new(dtype, Shape::new(shape).unwrap());
     let data: Vec<u8> = values(info.elements(), seed).iter().map(|v| (v * 127.5 + 128.0) as u8).collect();
     Tensor::from_bytes(info, &data).unwrap()
 }
 
-fn ints(t: &Tensor) -> Vec<i64> {
+pub(super) fn ints(t: &Tensor) -> Vec<i64> {
     t.to_i64s().unwrap()
 }
 
@@ -122,7 +122,7 @@ fn numbers_ask_for_their_own_scale() {
 }
 
 /// The sums by the definition: A of `[.., m, k]`, B of `[.., k, n]`, of as many matrices.
-fn sums(a: &Tensor, b: &Tensor, za: &[i64], zb: &[i64]) -> Vec<i64> {
+pub(super) fn sums(a: &Tensor, b: &Tensor, za: &[i64], zb: &[i64]) -> Vec<i64> {
     let (m, k) = (a.shape()[a.shape().rank() - 2], a.shape()[a.shape().rank() - 1]);
     let n = b.shape()[b.shape().rank() - 1];
     let (a, b) = (ints(a), ints(b));
@@ -211,7 +211,15 @@ fn products_are_quantized_again() {
 }
 
 /// A convolution by its definition, of two spatial axes.
-fn convolved(x: &Tensor, w: &Tensor, zx: i64, zw: &[i64], group: usize, pad: i64, stride: i64) -> Vec<i64> {
+pub(super) fn convolved(
+    x: &Tensor,
+    w: &Tensor,
+    zx: i64,
+    zw: &[i64],
+    group: usize,
+    pad: i64,
+    stride: i64,
+) -> Vec<i64> {
     let ([b, c, h, wd], [oc, ic, kh, kw]) = (x.shape().dims(), w.shape().dims()) else { panic!() };
     let (xs, ws) = (ints(x), ints(w));
     let places = |n: &usize, k: &usize| (*n as i64 + 2 * pad - *k as i64) / stride + 1;

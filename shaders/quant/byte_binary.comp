@@ -1,0 +1,57 @@
+// Sums or products of the numbers that bytes stand for, as bytes, with broadcasting.
+// A_KIND and B_KIND say how an operand is read: 0 element i, 1 always element 0, 2 through its strides.
+// variant: b8 EXT_STORAGE8
+#version 450
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+#include "nest.glsl"
+
+LOCAL_SIZE(0, 64);
+SPEC(1, uint, PRODUCT, 0);
+SPEC(2, uint, A_KIND, 0);
+SPEC(3, uint, B_KIND, 0);
+SPEC(4, int, RANK, 1);
+SPEC(5, uint, A_FLIP, 0);   // what makes unsigned bytes of the elements
+SPEC(6, uint, B_FLIP, 0);
+
+layout(set = 0, binding = 0, std430) readonly buffer A { uint8_t a[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { uint8_t b[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Y { uint8_t y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint n;
+    float zeros[2];         // of unsigned bytes
+    float factors[2];
+    int zero, low, high;    // of the output
+    uint sizes[NEST_MAX];
+    int a_strides[NEST_MAX];
+    int b_strides[NEST_MAX];
+} p;
+
+void main()
+{
+    uint i = linear_id();
+    if (i >= p.n) {
+        return;
+    }
+    int at_a = A_KIND == 0u ? int(i) : 0;
+    int at_b = B_KIND == 0u ? int(i) : 0;
+    if (A_KIND == 2u || B_KIND == 2u) {
+        int sa = 0;
+        int sb = 0;
+#define ADVANCE(d, c) sa += c * p.a_strides[d]; sb += c * p.b_strides[d];
+        FOR_EACH_COORDINATE(RANK, i, ADVANCE)
+        at_a = A_KIND == 2u ? sa : at_a;
+        at_b = B_KIND == 2u ? sb : at_b;
+    }
+    // Rounded after each step, as the host does.
+    precise float left = (float(uint(a[at_a]) ^ A_FLIP) - p.zeros[0]) * p.factors[0];
+    precise float right = (float(uint(b[at_b]) ^ B_FLIP) - p.zeros[1]) * p.factors[1];
+    precise float product = left * right;
+    precise float sum = left + right;
+    float v = PRODUCT != 0u ? product : sum;
+    int whole = int(clamp(roundEven(v), -65536.0, 65536.0)) + p.zero;
+    y[i] = uint8_t(uint(clamp(whole, p.low, p.high)) & 0xffu);
+}

@@ -1,0 +1,430 @@
+//! Operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves.
+//!
+//! Every tensor that stands for bytes by one known scale and zero point has a [`View`]: what a DequantizeLinear makes,
+//! and what moves of such tensors make, which commute with it. At a QuantizeLinear the walk looks back: where all
+//! that is computed in between has an operator of bytes, that takes its place. What nobody reads any more goes.
+//!
+//! Results are those of `float32` but for the last unit, where a number lies in the middle between two elements.
+
+mod function;
+mod moves;
+mod operators;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::PlanOptions;
+use crate::backend::DeviceInfo;
+use crate::dot::Unit;
+use crate::dtype::DType;
+use crate::graph::{Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo};
+use crate::ops::control::{Control, with_graphs};
+use crate::ops::pointwise::Identity;
+use crate::ops::quant::{DequantizeLinear, QuantizeLinear, Scaling};
+use crate::ops::{Fact, OpCx, Operator};
+use crate::shape::Shape;
+
+/// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Integers {
+    /// Where that was measured to be faster: on CPUs whose vectors multiply bytes.
+    #[default]
+    Auto,
+    /// On every device.
+    Always,
+    /// Nowhere: they compute in `float32`, as the model spells it out.
+    Never,
+}
+
+/// Puts operators of bytes in the place of those that `graph`, and the graphs inside its nodes, have between
+/// DequantizeLinear and QuantizeLinear. `free` says whether nodes that nobody places may go to any of `devices`.
+pub fn use_integers(graph: &mut Graph, options: &PlanOptions, devices: &[&DeviceInfo], free: bool) {
+    if options.integers == Integers::Never || !quantizes(graph) {
+        return;
+    }
+    let fast =
+        |d: &&DeviceInfo| options.integers == Integers::Always || d.native && Unit::best().multiplies_many();
+    let fast: Vec<bool> = devices.iter().map(fast).collect();
+    if fast.contains(&true) {
+        rewrite(graph, &Where { options, fast: &fast, free });
+    }
+}
+
+fn quantizes(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| match node.op.control() {
+        Some(Control::If { then, other }) => quantizes(then) || quantizes(other),
+        Some(Control::Loop(own)) => quantizes(&own.body),
+        Some(Control::Scan(own)) => quantizes(&own.body),
+        None => node.op.as_any().is::<QuantizeLinear>(),
+    })
+}
+
+/// Where operators of bytes are wanted.
+#[derive(Clone, Copy)]
+struct Where<'a> {
+    options: &'a PlanOptions,
+    fast: &'a [bool],
+    free: bool,
+}
+
+impl Where<'_> {
+    /// The device of `node`, where somebody places it.
+    fn device(&self, node: &Node) -> Option<u32> {
+        let by_name = self.options.place_nodes.get(&node.name);
+        let by_op = || self.options.place_ops.get(node.op.name());
+        by_name.or_else(by_op).copied().or(node.device).or(self.options.place_rest)
+    }
+
+    fn wants(&self, node: &Node) -> bool {
+        let fast = |d: u32| self.fast.get(d as usize).copied().unwrap_or(false);
+        match self.device(node) {
+            Some(device) => fast(device),
+            None if self.free => !self.fast.contains(&false),
+            None => fast(self.options.device),
+        }
+    }
+}
+
+// How deep graphs are nested is bounded by the loader.
+fn rewrite(graph: &mut Graph, wanted: &Where<'_>) {
+    for node in &mut graph.nodes {
+        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| rewrite(inner, wanted)) {
+            node.op = op;
+        }
+    }
+    if !graph.nodes.iter().any(|node| node.op.as_any().is::<QuantizeLinear>()) {
+        return;
+    }
+    let before = graph.nodes.len();
+    let old = std::mem::take(&mut graph.nodes);
+    let mut walk = Walk::new(graph, &old, wanted);
+    for n in 0..old.len() {
+        if walk.quantized(n).is_none() {
+            walk.keep(n);
+        }
+    }
+    let made = walk.made;
+    walk.finish();
+    graph.quantized += made;
+    graph.settled += before.saturating_sub(graph.nodes.len());
+}
+
+/// Where the bytes of a tensor are.
+#[derive(Clone, Copy, Debug)]
+enum Bytes {
+    /// They are a tensor.
+    In(TensorId),
+    /// Node `node` gives them as its first input's bytes, moved.
+    Moved { node: usize },
+}
+
+/// A tensor of numbers that bytes stand for.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    bytes: Bytes,
+    scaling: Scaling,
+    /// The tensors of the scale and the zero point.
+    scale: TensorId,
+    zero: Option<TensorId>,
+}
+
+struct Walk<'a> {
+    graph: &'a mut Graph,
+    old: &'a [Node],
+    wanted: &'a Where<'a>,
+    nodes: Vec<Node>,
+    /// Where the nodes of `old` are among `nodes`, or what stands for them.
+    position: Vec<NodeId>,
+    /// By tensor: the node of `old` that makes it, how often it is read, whether it is an output.
+    maker: Vec<Option<usize>>,
+    reads: Vec<usize>,
+    is_output: Vec<bool>,
+    /// Nodes of `old` that control dependencies name, or that have some.
+    ordered: Vec<bool>,
+    views: HashMap<TensorId, View>,
+    /// What is read in place of a tensor of bytes.
+    instead: HashMap<TensorId, TensorId>,
+    /// The outputs of moves of bytes that were added, by node of `old`.
+    moved: HashMap<usize, Vec<Option<TensorId>>>,
+    /// Zero points that were added.
+    zeros: HashMap<(DType, i32), TensorId>,
+    names: HashSet<String>,
+    made: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(graph: &'a mut Graph, old: &'a [Node], wanted: &'a Where<'a>) -> Self {
+        let count = graph.tensors.len();
+        let (mut maker, mut reads, mut is_output) = (vec![None; count], vec![0; count], vec![false; count]);
+        let mut ordered = vec![false; old.len()];
+        for (n, node) in old.iter().enumerate() {
+            node.inputs.iter().flatten().for_each(|id| reads[id.index()] += 1);
+            node.outputs.iter().flatten().for_each(|id| maker[id.index()] = Some(n));
+            ordered[n] |= !node.control_deps.is_empty();
+            node.control_deps.iter().for_each(|d| ordered[d.index()] = true);
+        }
+        graph.outputs.iter().for_each(|(_, id)| is_output[id.index()] = true);
+        let names = graph.tensors.iter().map(|t| t.name.clone()).collect();
+        Walk {
+            graph,
+            old,
+            wanted,
+            nodes: Vec::with_capacity(old.len()),
+            position: Vec::with_capacity(old.len()),
+            maker,
+            reads,
+            is_output,
+            ordered,
+            views: HashMap::new(),
+            instead: HashMap::new(),
+            moved: HashMap::new(),
+            zeros: HashMap::new(),
+            names,
+            made: 0,
+        }
+    }
+
+    /// Whether node `n` may be replaced.
+    fn is_free(&self, n: usize) -> bool {
+        let node = &self.old[n];
+        let plain = |id: &TensorId| self.graph.tensor(*id).scope == StorageScope::Buffer;
+        let tensors = || node.inputs.iter().chain(&node.outputs).flatten();
+        !self.ordered[n] && self.wanted.wants(node) && tensors().all(plain)
+    }
+
+    fn constant(&self, id: TensorId) -> Option<&Tensor> {
+        match &self.graph.tensors.get(id.index())?.origin {
+            Origin::Constant(t) => Some(t),
+            _ => None,
+        }
+    }
+
+    /// The number that constant `id` is, where it is one of at most one dimension.
+    fn number(&self, id: TensorId) -> Option<f32> {
+        let t = self.constant(id).filter(|t| t.dtype() == DType::F32 && t.shape().rank() <= 1)?;
+        if t.shape().elements() == 1 { t.as_slice::<f32>().ok()?.first().copied() } else { None }
+    }
+
+    /// The view that a scale, a zero point and the type of the bytes give.
+    fn view(&self, bytes: Bytes, scale: TensorId, zero: Option<TensorId>, dtype: DType) -> Option<View> {
+        if !matches!(dtype, DType::I8 | DType::U8) {
+            return None;
+        }
+        let number = self.number(scale).filter(|s| s.is_finite() && *s > 0.0)?;
+        let value = match zero {
+            None => 0,
+            Some(id) => {
+                let t = self.constant(id).filter(|t| t.dtype() == dtype && t.shape().elements() == 1)?;
+                i32::try_from(t.to_i64s().ok()?.first().copied()?).ok()?
+            }
+        };
+        Some(View { bytes, scaling: Scaling { dtype, scale: number, zero: value }, scale, zero })
+    }
+
+    /// Keeps node `n`, and notes what it makes stands for.
+    fn keep(&mut self, n: usize) {
+        let node = &self.old[n];
+        self.note(n);
+        let inputs = node.inputs.iter().map(|i| i.map(|id| self.real(id))).collect();
+        self.position.push(NodeId(self.nodes.len() as u32));
+        let control_deps = node.control_deps.iter().filter_map(|d| self.position.get(d.index()).copied());
+        let control_deps = control_deps.collect();
+        self.nodes.push(Node { inputs, control_deps, ..node.clone() });
+    }
+
+    fn note(&mut self, n: usize) {
+        let node = &self.old[n];
+        if !self.is_free(n) {
+            return;
+        }
+        if let Some(op) = node.op.as_any().downcast_ref::<DequantizeLinear>() {
+            let (Some(x), Some(scale), Some(y)) = (input(node, 0), input(node, 1), output(node)) else {
+                return;
+            };
+            let zero = input(node, 2);
+            let dtype = match zero {
+                Some(zero) => self.constant(zero).map(Tensor::dtype),
+                None => self.type_of(x),
+            };
+            let plain = op.block_size == 0 && op.dtype.is_none_or(|to| to == DType::F32);
+            let view = dtype.filter(|_| plain).and_then(|dtype| self.view(Bytes::In(x), scale, zero, dtype));
+            self.views.extend(view.map(|view| (y, view)));
+            return;
+        }
+        let view = input(node, 0).and_then(|x| self.views.get(&x).copied());
+        if let Some(view) = view
+            && self.moves(n)
+        {
+            let view = View { bytes: Bytes::Moved { node: n }, ..view };
+            self.views.extend(node.outputs.iter().flatten().map(|id| (*id, view)));
+        }
+    }
+
+    /// The type of a tensor that constants, declarations of inputs or quantization decide.
+    fn type_of(&self, id: TensorId) -> Option<DType> {
+        if let Some(t) = self.constant(id) {
+            return Some(t.dtype());
+        }
+        let decl = self.graph.tensors.get(id.index())?;
+        if matches!(decl.origin, Origin::Input) {
+            // What is bound is checked against it.
+            return decl.dtype;
+        }
+        let node = &self.old[self.maker[id.index()]?];
+        quantized_type(self, node)
+    }
+
+    fn real(&self, id: TensorId) -> TensorId {
+        self.instead.get(&id).copied().unwrap_or(id)
+    }
+
+    /// Whether nobody but one node reads `id`, which a node makes.
+    fn is_inner(&self, id: TensorId) -> bool {
+        self.reads.get(id.index()) == Some(&1) && !self.is_output[id.index()]
+    }
+
+    /// Puts an operator of bytes in the place of node `n`, where it is a QuantizeLinear that such an operator can
+    /// stand before.
+    fn quantized(&mut self, n: usize) -> Option<()> {
+        let node = &self.old[n];
+        let op = node.op.as_any().downcast_ref::<QuantizeLinear>()?;
+        let (x, scale, y) = (input(node, 0)?, input(node, 1)?, output(node)?);
+        let plain = op.block_size == 0 && op.precision.is_none_or(|p| p == DType::F32);
+        if !plain || !self.is_free(n) {
+            return None;
+        }
+        let to = self.view(Bytes::In(y), scale, input(node, 2), quantized_type(self, node)?)?;
+        if let Some(view) = self.views.get(&x).copied().filter(|view| view.scaling == to.scaling) {
+            let bytes = self.bytes_of(x, view)?;
+            if self.is_output[y.index()] {
+                self.emit(n, Arc::new(Identity), vec![Some(bytes)], y);
+            } else {
+                self.instead.insert(y, bytes);
+                self.position.push(NodeId(self.nodes.len().saturating_sub(1) as u32));
+            }
+            return Some(());
+        }
+        self.table(n, x, &to).or_else(|| self.operator(n, x, &to))
+    }
+
+    /// Adds a node in the place of node `n`, named after node `like` and on its device.
+    fn emit_like(&mut self, like: usize, op: Arc<dyn Operator>, inputs: Vec<Option<TensorId>>, y: TensorId) {
+        let like = &self.old[like];
+        let device = self.wanted.device(like);
+        let (name, outputs, control_deps) = (like.name.clone(), vec![Some(y)], Vec::new());
+        self.nodes.push(Node { name, op, inputs, outputs, device, control_deps });
+        self.made += 1;
+    }
+
+    /// As [`Walk::emit_like`], where it is all that stands for node `n`.
+    fn emit(&mut self, n: usize, op: Arc<dyn Operator>, inputs: Vec<Option<TensorId>>, y: TensorId) {
+        self.position.push(NodeId(self.nodes.len() as u32));
+        self.emit_like(n, op, inputs, y);
+    }
+
+    /// A new tensor named after `like`.
+    fn add(&mut self, like: &str, origin: Origin, info: Option<&TensorInfo>) -> TensorId {
+        let mut name = format!("{like}:bytes{}", self.graph.tensors.len());
+        while !self.names.insert(name.clone()) {
+            name.push('\'');
+        }
+        let id = TensorId(self.graph.tensors.len() as u32);
+        let (dtype, shape) = (info.map(|i| i.dtype), info.map(|i| (&i.shape).into()));
+        self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope: StorageScope::Buffer });
+        self.maker.push(None);
+        self.reads.push(0);
+        self.is_output.push(false);
+        id
+    }
+
+    fn add_constant(&mut self, like: &str, value: Tensor) -> TensorId {
+        let info = value.info().clone();
+        self.add(like, Origin::Constant(value), Some(&info))
+    }
+
+    /// A tensor that a node makes.
+    fn add_result(&mut self, like: TensorId) -> TensorId {
+        let name = self.graph.tensor(like).name.clone();
+        // `finish` knows the node.
+        self.add(&name, Origin::Node { node: NodeId(u32::MAX), output: 0 }, None)
+    }
+
+    /// The tensor of zero point `zero`.
+    fn zero_of(&mut self, zero: Option<TensorId>, scaling: &Scaling) -> Option<TensorId> {
+        if zero.is_some() {
+            return zero;
+        }
+        let key = (scaling.dtype, scaling.zero);
+        if let Some(id) = self.zeros.get(&key) {
+            return Some(*id);
+        }
+        let info = TensorInfo::new(scaling.dtype, Shape::scalar());
+        let value = Tensor::from_bytes(info, &[scaling.zero as u8]).ok()?;
+        let id = self.add_constant("zero", value);
+        self.zeros.insert(key, id);
+        Some(id)
+    }
+
+    /// What is known of node `n` of `old`: of inputs that are no constants only that they are numbers.
+    fn facts(&self, n: usize) -> OpCx {
+        let fact = |id: TensorId| match self.constant(id) {
+            Some(t) => Fact::known(t.clone()),
+            None => Fact::of(TensorInfo::new(DType::F32, Shape::scalar())),
+        };
+        let node = &self.old[n];
+        OpCx::for_infer(node.inputs.iter().map(|i| i.map(fact)).collect(), node.outputs.len())
+    }
+
+    /// Leaves the graph with the new nodes that somebody needs.
+    fn finish(self) {
+        let Walk { graph, nodes, is_output, .. } = self;
+        let mut read = is_output;
+        let mut live = vec![false; nodes.len()];
+        for (n, node) in nodes.iter().enumerate().rev() {
+            live[n] |= node.outputs.iter().flatten().any(|id| read[id.index()]);
+            if live[n] {
+                node.inputs.iter().flatten().for_each(|id| read[id.index()] = true);
+                node.control_deps.iter().for_each(|d| live[d.index()] = true);
+            }
+        }
+        for (n, node) in nodes.iter().enumerate() {
+            for (output, id) in node.outputs.iter().enumerate() {
+                if let Some(id) = id {
+                    // Outputs that nobody wants belong to their nodes all the same.
+                    read[id.index()] |= live[n];
+                    let node = NodeId(n as u32);
+                    graph.tensors[id.index()].origin = Origin::Node { node, output: output as u32 };
+                }
+            }
+        }
+        let unread: Vec<bool> = graph
+            .tensors
+            .iter()
+            .zip(&read)
+            .map(|(t, read)| !read && !matches!(t.origin, Origin::Input))
+            .collect();
+        graph.nodes = nodes;
+        let gone: Vec<bool> = live.iter().map(|live| !live).collect();
+        graph.prune(&gone, &unread);
+    }
+}
+
+fn input(node: &Node, i: usize) -> Option<TensorId> {
+    node.inputs.get(i).copied().flatten()
+}
+
+/// The only output of `node`.
+fn output(node: &Node) -> Option<TensorId> {
+    let mut all = node.outputs.iter().flatten();
+    all.next().copied().filter(|_| all.next().is_none() && node.outputs.first().is_some_and(Option::is_some))
+}
+
+/// The type that `node` quantizes to.
+fn quantized_type(walk: &Walk<'_>, node: &Node) -> Option<DType> {
+    let op = node.op.as_any().downcast_ref::<QuantizeLinear>()?;
+    match input(node, 2) {
+        Some(zero) => walk.constant(zero).map(Tensor::dtype),
+        None => Some(op.dtype.unwrap_or(DType::U8)),
+    }
+}

@@ -1,0 +1,121 @@
+//! Operators that move elements, and so do the same to bytes and to the numbers that these stand for.
+
+use std::sync::Arc;
+
+use super::{Bytes, View, Walk, input};
+use crate::graph::{Node, Origin, Tensor, TensorId, TensorInfo};
+use crate::ops::Operator;
+use crate::ops::movement::{Pad, PadMode};
+use crate::ops::pool::{CoordinateMode, Interpolation, Pool, PoolKind, Resize};
+use crate::shape::Shape;
+
+/// Those whose first input is what they move, all of it and nothing else.
+const MOVES: &[&str] = &[
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Identity",
+    "Reshape",
+    "ReverseSequence",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+];
+
+impl Walk<'_> {
+    /// Whether node `n` moves elements of its first input. The largest number has the largest byte: scales are above 0.
+    pub(super) fn moves(&self, n: usize) -> bool {
+        let node = &self.old[n];
+        let op = node.op.as_any();
+        if let Some(pool) = op.downcast_ref::<Pool>() {
+            // Places are asked of the elements themselves.
+            let places = node.outputs.get(1).is_some_and(Option::is_some);
+            return matches!(pool.kind, PoolKind::Max { .. }) && !places;
+        }
+        if let Some(resize) = op.downcast_ref::<Resize>() {
+            let outside = resize.desc.coordinates == CoordinateMode::TfCropAndResize;
+            return matches!(resize.desc.mode, Interpolation::Nearest(_)) && !outside;
+        }
+        if let Some(pad) = op.downcast_ref::<Pad>() {
+            return pad.mode != PadMode::Constant || self.pads_with_zero(node, pad);
+        }
+        MOVES.contains(&node.op.name())
+    }
+
+    /// Only 0 has a byte for certain.
+    fn pads_with_zero(&self, node: &Node, pad: &Pad) -> bool {
+        match (&pad.fixed, input(node, 2)) {
+            (Some((_, value)), _) => *value == 0.0,
+            (None, None) => true,
+            (None, Some(value)) => self.number(value) == Some(0.0),
+        }
+    }
+
+    /// The bytes of `x`, which `view` says about, in a tensor.
+    pub(super) fn bytes_of(&mut self, x: TensorId, view: View) -> Option<TensorId> {
+        let mut chain = Vec::new();
+        let (mut at, mut bytes) = (x, view.bytes);
+        let mut tensor = loop {
+            match bytes {
+                Bytes::In(id) => break self.real(id),
+                Bytes::Moved { node } => {
+                    let output = self.old[node].outputs.iter().position(|id| *id == Some(at))?;
+                    if let Some(made) = self.moved.get(&node) {
+                        break made.get(output).copied().flatten()?;
+                    }
+                    chain.push((node, output));
+                    at = input(&self.old[node], 0)?;
+                    bytes = self.views.get(&at)?.bytes;
+                }
+            }
+        };
+        for (n, output) in chain.into_iter().rev() {
+            let node = &self.old[n];
+            let mut inputs: Vec<Option<TensorId>> =
+                node.inputs.iter().map(|i| i.map(|id| self.real(id))).collect();
+            if let Some(first) = inputs.first_mut() {
+                *first = Some(tensor);
+            }
+            let op = self.padded(node, &view, &mut inputs)?;
+            let outputs: Vec<Option<TensorId>> =
+                node.outputs.iter().map(|id| id.map(|id| self.add_result(id))).collect();
+            let (name, device) = (node.name.clone(), self.wanted.device(node));
+            let own = outputs.clone();
+            self.nodes.push(Node { name, op, inputs, outputs: own, device, control_deps: Vec::new() });
+            tensor = outputs.get(output).copied().flatten()?;
+            self.moved.insert(n, outputs);
+        }
+        Some(tensor)
+    }
+
+    /// The operator of `node` for bytes: what Pad puts around them is the zero point.
+    fn padded(
+        &mut self,
+        node: &Node,
+        view: &View,
+        inputs: &mut Vec<Option<TensorId>>,
+    ) -> Option<Arc<dyn Operator>> {
+        let Some(pad) = node.op.as_any().downcast_ref::<Pad>().filter(|p| p.mode == PadMode::Constant) else {
+            return Some(node.op.clone());
+        };
+        if let Some((pads, _)) = &pad.fixed {
+            return Some(Arc::new(Pad {
+                mode: pad.mode,
+                fixed: Some((pads.clone(), view.scaling.zero as f32)),
+            }));
+        }
+        inputs.resize(inputs.len().max(3), None);
+        let info = TensorInfo::new(view.scaling.dtype, Shape::scalar());
+        let zero = Tensor::from_bytes(info, &[view.scaling.zero as u8]).ok()?;
+        let info = zero.info().clone();
+        inputs[2] = Some(self.add(&node.name, Origin::Constant(zero), Some(&info)));
+        Some(node.op.clone())
+    }
+}

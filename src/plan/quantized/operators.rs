@@ -1,0 +1,304 @@
+//! Convolutions, products, sums and concatenations of bytes.
+
+use std::sync::Arc;
+
+use super::{View, Walk, input, output};
+use crate::dtype::DType;
+use crate::graph::{NodeId, Tensor, TensorId};
+use crate::ops::conv::Conv;
+use crate::ops::linalg::{Gemm, MatMul};
+use crate::ops::movement::{Concat, Transpose};
+use crate::ops::pointwise::{Binary, BinaryOp};
+use crate::ops::quant::{
+    ByteTable, DequantizeLinear, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling,
+};
+use crate::ops::{Activation, Fact, OpCx, Operator};
+use crate::plan::evaluate;
+
+/// Activations behind one another that are looked through.
+const MOST_CLAMPS: usize = 4;
+/// The longest sums whose 32 bits hold any bytes.
+const DEEPEST: usize = (i32::MAX as usize / 2) / (255 * 255);
+/// How much of a unit of the output a bias may be off by, because it is rounded to a unit of the sums.
+const MOST_OFF: f32 = 1.0 / 16.0;
+
+/// Weights: constant bytes, with one scale or one for each channel.
+struct Weights {
+    bytes: TensorId,
+    scale: TensorId,
+    zero: TensorId,
+    scales: Vec<f32>,
+}
+
+impl Walk<'_> {
+    /// Puts an operator of bytes in the place of node `n`, which quantizes `y` to `to`.
+    pub(super) fn operator(&mut self, n: usize, y: TensorId, to: &View) -> Option<()> {
+        let (maker, clamp) = self.unclamped(y, to)?;
+        let op = self.old[maker].op.clone();
+        let any = op.as_any();
+        let (op, inputs): (Arc<dyn Operator>, _) = if let Some(conv) = any.downcast_ref::<Conv>() {
+            self.conv(maker, conv, to, clamp)?
+        } else if any.is::<MatMul>() || any.is::<Gemm>() {
+            self.product(maker, to, clamp)?
+        } else if let Some(binary) = any.downcast_ref::<Binary>() {
+            self.binary(maker, binary.op, to, clamp)?
+        } else if let Some(concat) = any.downcast_ref::<Concat>().filter(|_| clamp.is_none()) {
+            self.concat(maker, concat, to)?
+        } else {
+            return None;
+        };
+        let result = output(&self.old[n])?;
+        self.position.push(NodeId(self.nodes.len() as u32));
+        self.emit_like(maker, op, inputs, result);
+        Some(())
+    }
+
+    /// The node that makes `y` but for activations that keep elements within bounds, and those bounds as elements.
+    fn unclamped(&self, y: TensorId, to: &View) -> Option<(usize, Option<[i32; 2]>)> {
+        let all = to.scaling.range();
+        let mut clamp = all;
+        let mut at = y;
+        for _ in 0..=MOST_CLAMPS {
+            let n = self.maker.get(at.index()).copied().flatten()?;
+            if !self.is_inner(at) || !self.is_free(n) {
+                return None;
+            }
+            let bounds = match self.old[n].op.as_activation(&self.facts(n)) {
+                Some(Activation::Relu) => [0.0, f32::INFINITY],
+                Some(Activation::Clip { low, high }) if low <= high => [low, high],
+                Some(_) => return None,
+                None => return Some((n, (clamp != all).then_some(clamp))),
+            };
+            // Those behind it keep these bounds within theirs.
+            clamp = bounds.map(|bound| to.scaling.element(bound).clamp(clamp[0], clamp[1]));
+            at = input(&self.old[n], 0)?;
+        }
+        None
+    }
+
+    fn conv(&mut self, n: usize, conv: &Conv, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+        let node = &self.old[n];
+        let x = input(node, 0)?;
+        let view = self.views.get(&x).copied()?;
+        let shape = self.weight(input(node, 1)?)?.shape().clone();
+        let channels = *shape.first()?;
+        let w = self.weights(input(node, 1)?, 0, channels)?;
+        let depth = shape.elements() / channels.max(1);
+        if conv.activation != Activation::None || depth > DEEPEST {
+            return None;
+        }
+        let bias = self.bias(input(node, 2), channels, &view, &w, to)?;
+        let bytes = self.bytes_of(x, view)?;
+        let op = QuantizedConv { window: conv.window.clone(), group: conv.group, linear: true, clamp };
+        let mut inputs = self.parameters([bytes, w.bytes], &view, &w, to)?;
+        inputs.extend(bias.map(Some));
+        Some((Arc::new(op), inputs))
+    }
+
+    /// MatMul and Gemm.
+    fn product(&mut self, n: usize, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+        let node = &self.old[n];
+        let (a, b) = (input(node, 0)?, input(node, 1)?);
+        let view = self.views.get(&a).copied()?;
+        let any = node.op.as_any();
+        let mut turned = false;
+        if let Some(gemm) = any.downcast_ref::<Gemm>() {
+            let scaled = gemm.alpha != 1.0 || (gemm.beta != 1.0 && input(node, 2).is_some());
+            if gemm.trans_a || scaled || gemm.activation != Activation::None {
+                return None;
+            }
+            turned = gemm.trans_b;
+        } else if any.downcast_ref::<MatMul>()?.activation != Activation::None {
+            return None;
+        }
+        let Some(weight) = self.weight(b) else {
+            // A product of two tensors that are computed.
+            let other = self.views.get(&b).copied().filter(|_| !turned && input(node, 2).is_none())?;
+            let bytes = [self.bytes_of(a, view)?, self.bytes_of(b, other)?];
+            let zero = self.zero_of(other.zero, &other.scaling)?;
+            let w = Weights { bytes: bytes[1], scale: other.scale, zero, scales: Vec::new() };
+            let op = QuantizedMatMul { linear: true, biased: false, clamp };
+            return Some((Arc::new(op), self.parameters(bytes, &view, &w, to)?));
+        };
+        let &[rows, columns] = weight.shape().dims() else { return None };
+        let (depth, channels) = if turned { (columns, rows) } else { (rows, columns) };
+        if depth > DEEPEST {
+            return None;
+        }
+        let w = self.weights(b, if turned { 0 } else { 1 }, channels)?;
+        let bias = self.bias(input(node, 2), channels, &view, &w, to)?;
+        let mut weight = w.bytes;
+        if turned {
+            let value = transposed(self.constant(weight)?)?;
+            let name = node.name.clone();
+            weight = self.add_constant(&name, value);
+        }
+        let bytes = self.bytes_of(a, view)?;
+        let op = QuantizedMatMul { linear: true, biased: bias.is_some(), clamp };
+        let mut inputs = self.parameters([bytes, weight], &view, &w, to)?;
+        inputs.extend(bias.map(Some));
+        Some((Arc::new(op), inputs))
+    }
+
+    fn binary(&mut self, n: usize, op: BinaryOp, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+        let product = match op {
+            BinaryOp::Add => false,
+            BinaryOp::Mul => true,
+            _ => return None,
+        };
+        let node = &self.old[n];
+        let (a, b) = (input(node, 0)?, input(node, 1)?);
+        let (of_a, of_b) = (self.views.get(&a).copied()?, self.views.get(&b).copied()?);
+        let scalings = [of_a.scaling, of_b.scaling, to.scaling];
+        let inputs = vec![Some(self.bytes_of(a, of_a)?), Some(self.bytes_of(b, of_b)?)];
+        Some((Arc::new(QuantizedBinary { product, scalings, clamp }), inputs))
+    }
+
+    fn concat(&mut self, n: usize, concat: &Concat, to: &View) -> Option<Made> {
+        let node = &self.old[n];
+        let views: Vec<(TensorId, View)> = node
+            .inputs
+            .iter()
+            .map(|id| Some(((*id)?, self.views.get(&(*id)?).copied()?)))
+            .collect::<Option<_>>()?;
+        let mut inputs = Vec::with_capacity(views.len());
+        for (x, view) in views {
+            let mut bytes = self.bytes_of(x, view)?;
+            if view.scaling != to.scaling {
+                let table = self.conversion(&view.scaling, &to.scaling)?;
+                let name = self.old[n].name.clone();
+                let table = self.add_constant(&name, table);
+                let result = self.add_result(x);
+                self.emit_like(n, Arc::new(ByteTable { rank: 0 }), vec![Some(bytes), Some(table)], result);
+                bytes = result;
+            }
+            inputs.push(Some(bytes));
+        }
+        Some((Arc::new(*concat), inputs))
+    }
+
+    /// A, its scale and zero point, B, the same, scale and zero point of the output.
+    fn parameters(
+        &mut self,
+        [a, b]: [TensorId; 2],
+        view: &View,
+        w: &Weights,
+        to: &View,
+    ) -> Option<Vec<Option<TensorId>>> {
+        let a_zero = self.zero_of(view.zero, &view.scaling)?;
+        let y_zero = self.zero_of(to.zero, &to.scaling)?;
+        let all = [a, view.scale, a_zero, b, w.scale, w.zero, to.scale, y_zero];
+        Some(all.map(Some).to_vec())
+    }
+
+    /// The constant bytes that `id` is made of.
+    fn weight(&self, id: TensorId) -> Option<&Tensor> {
+        let node = &self.old[self.maker.get(id.index()).copied().flatten()?];
+        node.op.as_any().downcast_ref::<DequantizeLinear>()?;
+        self.constant(input(node, 0)?).filter(|t| matches!(t.dtype(), DType::I8 | DType::U8))
+    }
+
+    /// The weights that `id` stands for, with one scale or one for each of `channels` places of `axis`.
+    fn weights(&mut self, id: TensorId, axis: i64, channels: usize) -> Option<Weights> {
+        let maker = self.maker.get(id.index()).copied().flatten()?;
+        let node = &self.old[maker];
+        let op = node.op.as_any().downcast_ref::<DequantizeLinear>()?;
+        if !self.is_free(maker) {
+            return None;
+        }
+        let (bytes, scale, zero) = (input(node, 0)?, input(node, 1)?, input(node, 2));
+        if let Some(view) = self.views.get(&id).copied() {
+            let zero = self.zero_of(view.zero, &view.scaling)?;
+            return Some(Weights { bytes, scale, zero, scales: vec![view.scaling.scale] });
+        }
+        let weight = self.constant(bytes)?;
+        let rank = weight.shape().rank() as i64;
+        let along = if op.axis < 0 { op.axis + rank } else { op.axis };
+        let plain = op.block_size == 0 && op.dtype.is_none_or(|to| to == DType::F32) && along == axis;
+        let scales = self.constant(scale).filter(|t| t.dtype() == DType::F32)?;
+        if !plain || scales.shape().dims() != [channels] {
+            return None;
+        }
+        let scales = scales.as_slice::<f32>().ok()?.to_vec();
+        if !scales.iter().all(|s| s.is_finite() && *s > 0.0) {
+            return None;
+        }
+        let dtype = weight.dtype();
+        let zero = match zero {
+            Some(zero) => {
+                let fits = self.constant(zero)?.dtype() == dtype
+                    && self.constant(zero)?.shape().dims() == [channels];
+                fits.then_some(zero)?
+            }
+            None => self.zero_of(None, &Scaling { dtype, scale: 1.0, zero: 0 })?,
+        };
+        Some(Weights { bytes, scale, zero, scales })
+    }
+
+    /// The bias in units of the sums; `Some(None)` where there is none.
+    fn bias(
+        &mut self,
+        bias: Option<TensorId>,
+        channels: usize,
+        view: &View,
+        w: &Weights,
+        to: &View,
+    ) -> Option<Option<TensorId>> {
+        let Some(id) = bias else { return Some(None) };
+        let unit = |c: usize| {
+            let scale = if w.scales.len() == 1 { w.scales.first() } else { w.scales.get(c) };
+            f64::from(view.scaling.scale) * f64::from(scale.copied().unwrap_or(f32::NAN))
+        };
+        let numbers = self.numbers(id).filter(|numbers| numbers.len() == channels)?;
+        let mut sums = Vec::with_capacity(channels);
+        for (c, number) in numbers.iter().enumerate() {
+            let sum = (number / unit(c)).round();
+            let off = (sum * unit(c) - number).abs() / f64::from(to.scaling.scale);
+            // Half of what 32 bits hold is left to the products.
+            if !(sum.abs() < f64::from(i32::MAX / 2) && off <= f64::from(MOST_OFF)) {
+                return None;
+            }
+            sums.push(sum as i32);
+        }
+        let name = self.graph.tensor(id).name.clone();
+        let sums = Tensor::new([channels], &sums).ok()?;
+        Some(Some(self.add_constant(&name, sums)))
+    }
+
+    /// The numbers of constant `id`, which may be quantized to `int32`.
+    fn numbers(&self, id: TensorId) -> Option<Vec<f64>> {
+        if let Some(t) = self.constant(id) {
+            let numbers = if t.dtype() == DType::F32 { t.as_slice::<f32>().ok()? } else { return None };
+            return Some(numbers.iter().map(|v| f64::from(*v)).collect());
+        }
+        let maker = self.maker.get(id.index()).copied().flatten()?;
+        let node = &self.old[maker];
+        let op = node.op.as_any().downcast_ref::<DequantizeLinear>()?;
+        let whole =
+            self.constant(input(node, 0)?).filter(|t| t.dtype() == DType::I32 && t.shape().rank() == 1)?;
+        let scales = self.constant(input(node, 1)?).filter(|t| t.dtype() == DType::F32)?;
+        let zeros = match input(node, 2) {
+            Some(zero) => self.constant(zero)?.to_i64s().ok()?,
+            None => vec![0],
+        };
+        let (whole, scales) = (whole.as_slice::<i32>().ok()?, scales.as_slice::<f32>().ok()?);
+        let each = |n: usize| n == 1 || n == whole.len();
+        let plain = op.block_size == 0 && op.dtype.is_none_or(|to| to == DType::F32);
+        if !plain || !each(scales.len()) || !each(zeros.len()) || zeros.iter().any(|zero| *zero != 0) {
+            return None;
+        }
+        let number = |(v, s): (&i32, &f32)| f64::from(*v) * f64::from(*s);
+        Some(whole.iter().zip(scales.iter().cycle()).map(number).collect())
+    }
+}
+
+/// An operator and its inputs.
+type Made = (Arc<dyn Operator>, Vec<Option<TensorId>>);
+
+fn transposed(weight: &Tensor) -> Option<Tensor> {
+    let op = Transpose { perm: Some(vec![1, 0]) };
+    let cx = OpCx::for_infer(vec![Some(Fact::known(weight.clone()))], 1);
+    let infos = op.infer(&cx).ok()?;
+    let cx = cx.with_outputs(infos);
+    evaluate(&op, &cx, &op.cpu(&cx).ok()?).ok()?.pop()
+}
