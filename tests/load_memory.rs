@@ -70,17 +70,41 @@ fn check(path: &Path) {
     assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap(), [ROWS as f32 * 0.5; 4096]);
 }
 
-/// Convolutions with windows of 3 x 3 over one pixel, from 256 to 512 channels and back: of every window only the
+/// Convolutions with windows of 3 x 3 over one pixel, from some channels to others and back: of every window only the
 /// middle is used. Weights are in `w.bin`, from its start.
-fn convolutions(layers: usize, normalized: bool) -> Vec<u8> {
-    let value = |number: u64, name: &str| {
-        let dims: Vec<u8> = [1, 256, 1, 1].iter().flat_map(|n| field(1, &int(1, *n))).collect();
+#[derive(Clone, Copy)]
+struct Net {
+    channels: [usize; 2],
+    layers: usize,
+    normalized: bool,
+}
+
+impl Net {
+    /// Input and output channels of a layer.
+    fn of(&self, layer: usize) -> (usize, usize) {
+        (self.channels[layer % 2], self.channels[(layer + 1) % 2])
+    }
+
+    /// Bytes of the weights of a layer.
+    fn bytes(&self) -> usize {
+        self.channels[0] * self.channels[1] * 9 * 4
+    }
+
+    fn input(&self) -> Vec<f32> {
+        vec![1.0; self.channels[0]]
+    }
+}
+
+fn convolutions(net: &Net) -> Vec<u8> {
+    let (layers, normalized) = (net.layers, net.normalized);
+    let value = |number: u64, name: &str, channels: usize| {
+        let dims: Vec<u8> = [1, channels as u64, 1, 1].iter().flat_map(|n| field(1, &int(1, *n))).collect();
         let tensor = field(1, &[int(1, 1), field(2, &dims)].concat());
         field(number, &[field(1, name.as_bytes()), field(2, &tensor)].concat())
     };
     let mut graph = field(2, b"convolutions");
     for layer in 0..layers {
-        let (ic, oc) = CHANNELS[layer % 2];
+        let (ic, oc) = net.of(layer);
         let (x, w) = (if layer == 0 { "x".to_owned() } else { format!("y{layer}") }, format!("w{layer}"));
         let y = if layer + 1 == layers { "y".to_owned() } else { format!("y{}", layer + 1) };
         let pads: Vec<u8> = [1; 4].iter().flat_map(|p| int(8, *p)).collect();
@@ -107,36 +131,32 @@ fn convolutions(layers: usize, normalized: bool) -> Vec<u8> {
         let entry = |key: &str, value: &str| {
             field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
         };
-        let offset = (layer * CONV_BYTES).to_string();
+        let offset = (layer * net.bytes()).to_string();
         let place = [entry("location", "w.bin"), entry("offset", &offset), int(14, 1)].concat();
         graph.extend(field(5, &[dims, int(2, 1), field(8, w.as_bytes()), place].concat()));
     }
-    graph.extend([value(11, "x"), value(12, "y")].concat());
+    graph.extend([value(11, "x", net.channels[0]), value(12, "y", net.of(layers - 1).1)].concat());
     [int(1, 8), field(7, &graph), field(8, &int(2, 18))].concat()
 }
 
-/// Input and output channels of even and odd layers.
-const CHANNELS: [(usize, usize); 2] = [(256, 512), (512, 256)];
-const CONV_BYTES: usize = 256 * 512 * 9 * 4;
-const LAYERS: usize = 14;
-
 /// Runs the convolutions on a context, on ones.
-fn convolve(path: &Path, context: &onepool::device::Context) -> Session {
+fn convolve(path: &Path, net: &Net, context: &onepool::device::Context) -> Session {
     let graph = loader::load(path).unwrap();
     let mut session = Session::builder().graph(graph).context(context.clone()).build().unwrap();
-    session.set_input("x", &Tensor::new([1, 256, 1, 1], &[1.0f32; 256]).unwrap()).unwrap();
+    session.set_input("x", &Tensor::new([1, net.channels[0], 1, 1], &net.input()).unwrap()).unwrap();
     session.run().unwrap();
-    assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap(), [1.0; 256]);
+    let want = vec![1.0; net.of(net.layers - 1).1];
+    assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap(), want);
     session
 }
 
 /// Weights that a device reads in another form only, packed or with a normalization folded in, are in memory in that
 /// form only.
-fn check_packed(device: &str, normalized: bool) {
+fn check_packed(device: &str, net: &Net) {
     let dir = tempfile::tempdir().unwrap();
     let mut file = std::io::BufWriter::new(std::fs::File::create(dir.path().join("w.bin")).unwrap());
-    for layer in 0..LAYERS {
-        let (ic, oc) = CHANNELS[layer % 2];
+    for layer in 0..net.layers {
+        let (ic, oc) = net.of(layer);
         let mut window = [layer as f32; 9];
         window[4] = 1.0 / ic as f32;
         for _ in 0..ic * oc {
@@ -146,24 +166,28 @@ fn check_packed(device: &str, normalized: bool) {
     file.flush().unwrap();
     drop(file);
     let path = dir.path().join("convolutions.onnx");
-    std::fs::write(&path, convolutions(2, normalized)).unwrap();
+    let few = Net { layers: net.layers.min(2), ..*net };
+    std::fs::write(&path, convolutions(&few)).unwrap();
     let context = Registry::with_defaults().open(device, &ContextDesc::default()).unwrap();
     // What the driver needs for the kernels themselves.
-    drop(convolve(&path, &context));
-    std::fs::write(&path, convolutions(LAYERS, normalized)).unwrap();
+    drop(convolve(&path, &few, &context));
+    std::fs::write(&path, convolutions(net)).unwrap();
     forget();
     let before = peak();
-    let session = convolve(&path, &context);
-    let (bytes, ran) = (LAYERS * CONV_BYTES, peak() - before);
+    let session = convolve(&path, net, &context);
+    let (bytes, ran) = (net.layers * net.bytes(), peak() - before);
     forget();
     let stays = peak().saturating_sub(before);
-    println!("{device}, normalized: {normalized}: {bytes} bytes, peak {ran}, then {stays}");
+    println!(
+        "{device}, {} layers, normalized: {}: {bytes} bytes, peak {ran}, then {stays}",
+        net.layers, net.normalized
+    );
     assert!(ran as f64 <= 1.2 * bytes as f64, "running on {bytes} bytes took {ran} on {device}");
     assert!(stays as f64 <= 1.1 * bytes as f64, "{bytes} bytes of weights take {stays} on {device}");
     let usage = context.usage();
-    assert!(usage.imported >= bytes as u64 && usage.allocated < CONV_BYTES as u64, "{usage:?}");
+    assert!(usage.imported >= bytes as u64 && usage.allocated < net.bytes() as u64, "{usage:?}");
     // Weights, and where those are folded a bias.
-    assert_eq!(session.graph().constants().count(), if normalized { 2 * LAYERS } else { LAYERS });
+    assert_eq!(session.graph().constants().count(), net.layers * if net.normalized { 2 } else { 1 });
 }
 
 /// One test, because the process's memory is measured.
@@ -191,7 +215,9 @@ fn parameters_are_in_memory_once() {
     check(&inside);
     for device in ["vulkan", "cpu"] {
         for normalized in [false, true] {
-            check_packed(device, normalized);
+            check_packed(device, &Net { channels: [256, 512], layers: 14, normalized });
         }
+        // One that is nearly all of the model.
+        check_packed(device, &Net { channels: [1024, 2048], layers: 1, normalized: false });
     }
 }

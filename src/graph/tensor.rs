@@ -7,7 +7,7 @@ use super::weight::Weight;
 use super::widened::Widened;
 use crate::dtype::{DType, Element};
 use crate::memory::host::{HostError, HostRegion};
-use crate::ops::{PackKey, UnpackFn};
+use crate::ops::{PackKey, Packed, UnpackFn};
 use crate::shape::{Shape, ShapeError};
 
 /// A tensor's element type and shape.
@@ -302,6 +302,24 @@ impl Tensor {
     pub(crate) fn keep_plain(&self, region: &Arc<HostRegion>) {
         if let Data::Weight(weight) = &self.data {
             weight.keep_plain(region);
+        }
+    }
+
+    /// Moves the bytes of a large constant into a layout, so that they are hardly there twice meanwhile; `bytes` is the
+    /// size of the region that the layout begins. Nothing where somebody holds them, or the layout is not made so.
+    ///
+    /// # Errors
+    /// There is no memory for the layout.
+    pub(crate) fn move_packed(
+        &self,
+        packed: &Packed,
+        bytes: usize,
+    ) -> Result<Option<Arc<HostRegion>>, HostError> {
+        match (&self.data, &packed.lines, &packed.unpack) {
+            (Data::Weight(weight), Some(lines), Some(unpack)) => {
+                weight.move_packed(packed.key, bytes, lines, unpack)
+            }
+            _ => Ok(None),
         }
     }
 

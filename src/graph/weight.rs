@@ -8,7 +8,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::memory::host::{HostError, HostRegion};
-use crate::ops::{PackKey, UnpackFn};
+use crate::ops::{PackKey, PackLines, UnpackFn};
+
+/// Constants of at least so many bytes are moved to a packed layout part by part.
+const MOVED: usize = 4 * PART;
+/// Bytes that are moved at a time: a huge page.
+const PART: usize = 2 << 20;
 
 /// The bytes of one constant, in pages of their own.
 pub(crate) struct Weight {
@@ -93,6 +98,62 @@ impl Weight {
         }
     }
 
+    /// Moves the bytes into the layout `key` of `packed` bytes, lines at a time: what has moved is given back. Nothing
+    /// where somebody holds the bytes, or where they are few.
+    ///
+    /// # Errors
+    /// There is no memory for the layout.
+    pub(super) fn move_packed(
+        &self,
+        key: PackKey,
+        packed: usize,
+        lines: &PackLines,
+        unpack: &Arc<UnpackFn>,
+    ) -> Result<Option<Arc<HostRegion>>, HostError> {
+        if self.bytes < MOVED || lines.bytes == 0 || !self.bytes.is_multiple_of(lines.bytes) {
+            return Ok(None);
+        }
+        let mut to = HostRegion::new(packed)?;
+        let nothing = Arc::new(HostRegion::new(0)?);
+        let mut forms = self.lock();
+        let Kept::Plain(region) = &mut forms.kept else { return Ok(None) };
+        let mut rest = match Arc::try_unwrap(std::mem::replace(region, nothing)) {
+            Ok(own) => own,
+            Err(held) => {
+                *region = held;
+                return Ok(None);
+            }
+        };
+        // Where `rest` begins.
+        let mut start = 0;
+        let (count, step) = (self.bytes / lines.bytes, (PART / lines.bytes).max(1));
+        for first in (0..count).step_by(step) {
+            let last = (first + step).min(count);
+            let range = first * lines.bytes - start..last * lines.bytes - start;
+            (lines.pack)(
+                first..last,
+                rest.as_slice().get(range.clone()).unwrap_or_default(),
+                to.as_mut_slice(),
+            );
+            let done = range.end / PART * PART;
+            if done > 0 {
+                rest = match rest.without_front(done) {
+                    Ok(rest) => {
+                        start += done;
+                        rest
+                    }
+                    Err(rest) => rest,
+                };
+            }
+        }
+        drop(rest);
+        let to = Arc::new(to);
+        forms.kept = Kept::Packed(Arc::clone(&to), Arc::clone(unpack));
+        forms.packed.retain(|(other, held)| *other != key && held.strong_count() > 0);
+        forms.packed.push((key, Arc::downgrade(&to)));
+        Ok(Some(to))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Forms> {
         self.forms.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,6 +233,36 @@ mod tests {
         let packed = Arc::downgrade(&pack(&weight));
         assert!(packed.upgrade().is_none());
         assert_eq!((weight.bytes(), &weight.kept().as_slice()[..4]), (&BYTES[..], &BYTES[..]));
+    }
+
+    #[test]
+    fn large_bytes_are_moved_part_by_part_where_nobody_holds_them() {
+        // Lines of a number that does not divide a part.
+        let (line, count) = (3 * 4096 + 8, 900);
+        let bytes: Vec<u8> = (0..line * count).map(|i| (i % 251) as u8).collect();
+        let weight = Weight::new(HostRegion::from_bytes(&bytes).unwrap(), bytes.len());
+        let turn = |byte: &u8| !byte;
+        let pack = move |lines: std::ops::Range<usize>, from: &[u8], to: &mut [u8]| {
+            let to = &mut to[lines.start * line..lines.end * line];
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = turn(from));
+        };
+        let lines = PackLines { bytes: line, pack: Arc::new(pack) };
+        let unpack: Arc<UnpackFn> = Arc::new(move |packed, plain| {
+            plain.iter_mut().zip(packed).for_each(|(to, from)| *to = turn(from))
+        });
+        let moved = |weight: &Weight| weight.move_packed(KEY, bytes.len(), &lines, &unpack).unwrap();
+        let held = weight.plain().unwrap();
+        assert!(moved(&weight).is_none());
+        assert_eq!(held.as_slice(), bytes);
+        drop(held);
+        let packed = moved(&weight).unwrap();
+        assert!(packed.as_slice().iter().zip(&bytes).all(|(packed, byte)| *packed == turn(byte)));
+        assert!(Arc::ptr_eq(&weight.kept(), &packed) && Arc::ptr_eq(&weight.packed(&KEY).unwrap(), &packed));
+        // They are in another layout now.
+        assert!(moved(&weight).is_none());
+        assert_eq!(weight.bytes(), bytes);
+        let few = Weight::new(HostRegion::from_bytes(&bytes[..line]).unwrap(), line);
+        assert!(moved(&few).is_none());
     }
 
     #[test]

@@ -340,6 +340,28 @@ impl HostRegion {
         }
     }
 
+    /// Gives back the pages of the first `bytes` bytes, whole pages that are not all; what is left begins behind them.
+    ///
+    /// # Errors
+    /// The region as it was: the system cannot do that, or `bytes` is not as said.
+    pub(crate) fn without_front(self, bytes: usize) -> Result<HostRegion, HostRegion> {
+        let Pages { mapping, start, bytes: all, fork_safe, file } = self.pages;
+        let as_it_was =
+            |mapping, file| HostRegion { pages: Pages { mapping, start, bytes: all, fork_safe, file } };
+        match mapping {
+            Some(mapping) if file.is_none() && bytes < all => match mapping.split(bytes) {
+                Ok((_, rest)) => {
+                    let start = rest.as_ptr();
+                    let pages =
+                        Pages { mapping: Some(rest), start, bytes: all - bytes, fork_safe, file: None };
+                    Ok(HostRegion { pages })
+                }
+                Err(whole) => Err(as_it_was(Some(whole), None)),
+            },
+            mapping => Err(as_it_was(mapping, file)),
+        }
+    }
+
     /// Size as asked for.
     pub fn bytes(&self) -> usize {
         self.pages.bytes

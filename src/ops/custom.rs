@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Lowering, OpCx, OpError, Operand, Operator};
+use super::{Lowering, Native, OpCx, OpError, Operand, Operator};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelSource, NativeKernel, grid_1d};
@@ -172,8 +172,8 @@ impl Operator for CustomKernel {
         self.native(self.call_on("cpu")?)
     }
 
-    fn cpu_on(&self, _: &OpCx, device: &DeviceInfo) -> Result<NativeKernel, OpError> {
-        self.native(self.call_on(device.api)?)
+    fn cpu_on(&self, _: &OpCx, device: &DeviceInfo) -> Result<Native, OpError> {
+        self.native(self.call_on(device.api)?).map(Native::from)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

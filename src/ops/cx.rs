@@ -148,6 +148,11 @@ impl OpCx {
         self.fact(i)?.value.as_ref()
     }
 
+    /// The value of input `i`, where a native function may be given it in a packed layout.
+    pub(crate) fn packable(&self, i: usize) -> Option<&Tensor> {
+        self.value(i).filter(|t| t.info().bytes() > 0 && self.image(i).is_none())
+    }
+
     /// The value of input `i`, which must be known.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What an operator's device lowering is made of: dispatches as plain data.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::OpError;
@@ -40,6 +41,20 @@ pub struct PackKey {
 /// Writes a constant in a packed layout.
 pub type PackFn = dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync;
 
+/// Writes the packed bytes of a range of lines of a constant, whose bytes are given.
+pub type PackLinesFn = dyn Fn(Range<usize>, &[u8], &mut [u8]) + Send + Sync;
+
+/// How a constant is packed line by line, so that what was packed can be given back before the rest is.
+///
+/// Lines that lie together lie together in the layout too: else all pages of the result would be touched for the first ones.
+#[derive(Clone)]
+pub struct PackLines {
+    /// Bytes of a line of the constant.
+    pub bytes: usize,
+    /// Writes some lines into the layout, which has zeros wherever no line was written.
+    pub pack: Arc<PackLinesFn>,
+}
+
 /// Writes all bytes of a constant from its packed layout.
 pub type UnpackFn = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
@@ -69,6 +84,8 @@ pub struct Packed {
     pub bytes: usize,
     /// Writes the packed bytes.
     pub pack: Arc<PackFn>,
+    /// As `pack`, line by line, where the layout allows that.
+    pub lines: Option<PackLines>,
     /// What undoes that, where the layout has every element of the constant: the constant need not be kept then.
     pub unpack: Option<Arc<UnpackFn>>,
 }
@@ -196,7 +213,8 @@ impl<'a> Lowering<'a> {
         pack: impl Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync + 'static,
     ) -> Operand {
         let pack = Arc::new(pack);
-        let packed = Packed { source: source.clone(), key, bytes: bytes.max(4), pack, unpack: None };
+        let packed =
+            Packed { source: source.clone(), key, bytes: bytes.max(4), pack, lines: None, unpack: None };
         self.out.packed.push(packed);
         Operand::Packed(self.out.packed.len() - 1)
     }
@@ -205,6 +223,13 @@ impl<'a> Lowering<'a> {
     pub fn unpacked_by(&mut self, unpack: impl Fn(&[u8], &mut [u8]) + Send + Sync + 'static) {
         if let Some(packed) = self.out.packed.last_mut() {
             packed.unpack = Some(Arc::new(unpack));
+        }
+    }
+
+    /// Says how the constant that was asked for last is packed line by line.
+    pub fn packed_by_lines(&mut self, lines: PackLines) {
+        if let Some(packed) = self.out.packed.last_mut() {
+            packed.lines = Some(lines);
         }
     }
 

@@ -9,8 +9,8 @@ mod activation;
 mod attr;
 mod cx;
 mod halves;
-mod kept;
 mod lower;
+mod native;
 mod par;
 mod planes;
 mod real;
@@ -48,7 +48,10 @@ pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
 pub(crate) use lower::reaches_all;
-pub use lower::{Lowered, Lowering, Operand, PackFn, PackKey, Packed, Step, StepKernel, UnpackFn};
+pub use lower::{
+    Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
+};
+pub use native::Native;
 pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
 pub use window::{AutoPad, Window, WindowAxis};
 
@@ -231,13 +234,14 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// [`OpError::Unsupported`] where there is none for these types.
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError>;
 
-    /// As [`Operator::cpu`], where the function depends on the device that it is for.
+    /// As [`Operator::cpu`], where the function depends on the device that it is for, or reads constants in a
+    /// layout of its own: those are packed once, at load, and not kept as they are where nobody else reads them.
     ///
     /// # Errors
     /// As there.
-    fn cpu_on(&self, cx: &OpCx, device: &DeviceInfo) -> Result<NativeKernel, OpError> {
+    fn cpu_on(&self, cx: &OpCx, device: &DeviceInfo) -> Result<Native, OpError> {
         let _ = device;
-        self.cpu(cx)
+        self.cpu(cx).map(Native::from)
     }
 
     /// Emits the dispatches that compute it with SPIR-V kernels.

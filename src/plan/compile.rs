@@ -22,12 +22,14 @@ use super::{
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};
-use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
+use crate::kernel::{KernelId, KernelSource, touch};
 use crate::memory::coherency::Access;
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::compact;
 use crate::ops::pointwise::Programs;
-use crate::ops::{Cost, Lowered, Lowering, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel};
+use crate::ops::{
+    Cost, Lowered, Lowering, Native, OpCx, OpError, Operand, PackKey, Packed, Step, StepKernel,
+};
 
 /// What the caller decides about plans.
 #[derive(Clone, Debug)]
@@ -103,7 +105,7 @@ pub struct Compiler<'a> {
 
 pub(super) enum NodeWork {
     Alias,
-    Native(NativeKernel),
+    Native(Native),
     Device(Lowered),
     /// The session copies from memory of a device.
     Session {
@@ -223,7 +225,8 @@ impl Compiler<'_> {
     fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
-            return Ok(NodeWork::Native(compact(node.op.cpu_on(cx, info)?, cx)));
+            let native = node.op.cpu_on(cx, info)?;
+            return Ok(NodeWork::Native(Native { kernel: compact(native.kernel, cx), ..native }));
         }
         if cx.outputs().iter().all(|o| o.bytes() == 0) {
             return Ok(NodeWork::Device(Lowered::default()));
@@ -549,7 +552,7 @@ impl<'a> Emitter<'a> {
                 let (src, dst) = (self.loc(source, from)?, self.loc(to, device)?);
                 Ok(if dst.bytes == 0 { Vec::new() } else { vec![Work::Move { src, from, dst }] })
             }
-            NodeWork::Native(kernel) => {
+            NodeWork::Native(native) => {
                 let node = &self.flow.nodes[n];
                 let by_value = node.op.value_inputs();
                 let mut args = Vec::with_capacity(node.inputs.len() + node.outputs.len());
@@ -560,6 +563,10 @@ impl<'a> Emitter<'a> {
                         args.push(None);
                         continue;
                     };
+                    if let Some(packed) = native.packed(i) {
+                        args.push(Some((self.packed(device, node, packed), Access::KERNEL_READ)));
+                        continue;
+                    }
                     let loc = match self.image_arg(Some(v), device, (i, nearest), &mut images) {
                         Some(loc) => loc,
                         None => self.loc(v, device)?,
@@ -573,7 +580,7 @@ impl<'a> Emitter<'a> {
                     };
                     args.push(Some((loc, Access::KERNEL_WRITE)));
                 }
-                let code = KernelCode::Native(kernel.clone());
+                let code = KernelCode::Native(native.kernel.clone());
                 self.kernels.push(PlannedKernel { device, code, spec: Vec::new() });
                 let kernel = (self.kernels.len() - 1) as u32;
                 Ok(vec![Work::Dispatch { kernel, args, params: Vec::new(), groups: [1; 3], images }])
@@ -672,13 +679,16 @@ impl<'a> Emitter<'a> {
                 let bytes = l.scratch.get(i).copied().unwrap_or(0) as u64;
                 at.map(|(arena, offset)| Loc { place: Place::Arena(arena), offset, bytes })
             }
-            Operand::Packed(i) => l.packed.get(i).map(|p| {
-                let name = node.name.clone();
-                let index = self.constant(device, name, p.source.clone(), Some(p.clone()), None);
-                Loc { place: Place::Constant(index), offset: 0, bytes: p.bytes as u64 }
-            }),
+            Operand::Packed(i) => l.packed.get(i).map(|p| self.packed(device, node, p)),
             Operand::Unused => None,
         })
+    }
+
+    /// A constant of `node` in a packed layout.
+    fn packed(&mut self, device: u32, node: &FlowNode, packed: &Packed) -> Loc {
+        let (name, source) = (node.name.clone(), packed.source.clone());
+        let index = self.constant(device, name, source, Some(packed.clone()), None);
+        Loc { place: Place::Constant(index), offset: 0, bytes: packed.bytes as u64 }
     }
 
     /// Where value `v` lies for `device`.

@@ -321,6 +321,10 @@ pub(super) struct Walk<'g> {
     /// The value that stands for each tensor that is known so far.
     pub(super) value_of: Vec<Option<ValueId>>,
     flow_node: Vec<usize>,
+    /// Of each tensor, how many live nodes and outputs still read it, or do when the graph runs.
+    reads: Vec<usize>,
+    /// Nodes of the flow that were computed.
+    computed: Vec<bool>,
 }
 
 impl<'g> Walk<'g> {
@@ -349,7 +353,13 @@ impl<'g> Walk<'g> {
             flow.values.push(Value { name: decl.name.clone(), info, constant, scope: decl.scope });
             flow.inputs.push(v);
         }
-        Ok(Walk { graph, flow, value_of, flow_node: vec![usize::MAX; graph.nodes().len()] })
+        let mut reads = vec![0usize; graph.tensors().len()];
+        let live = live_nodes(graph);
+        let nodes = graph.nodes().iter().zip(live).filter(|(_, live)| *live);
+        let read = nodes.flat_map(|(node, _)| node.inputs.iter().flatten());
+        read.chain(graph.outputs().iter().map(|(_, id)| id)).for_each(|id| reads[id.index()] += 1);
+        let flow_node = vec![usize::MAX; graph.nodes().len()];
+        Ok(Walk { graph, flow, value_of, flow_node, reads, computed: Vec::new() })
     }
 
     /// The nodes that outputs depend on, producers first.
@@ -431,10 +441,24 @@ impl<'g> Walk<'g> {
             device: node.device,
             control_deps: deps.filter(|d| *d != usize::MAX).collect(),
         });
-        if results.is_none() {
-            flow.fold(flow.nodes.len() - 1)?;
+        let computed = results.is_some() || flow.fold(flow.nodes.len() - 1)?;
+        self.computed.push(computed);
+        if computed {
+            self.release(n);
         }
         Ok(Step::Done)
+    }
+
+    /// Node `n` was computed: results of other nodes that nothing else reads are given back.
+    fn release(&mut self, n: NodeId) {
+        for id in self.graph.node(n).inputs.iter().flatten() {
+            let reads = &mut self.reads[id.index()];
+            *reads = reads.saturating_sub(1);
+            let made = matches!(self.graph.tensor(*id).origin, Origin::Node { .. });
+            if let Some(v) = self.value_of[id.index()].filter(|_| made && *reads == 0) {
+                self.flow.values[v].constant = None;
+            }
+        }
     }
 
     fn finish(mut self) -> Result<Flow, PlanError> {
@@ -445,6 +469,8 @@ impl<'g> Walk<'g> {
             })?;
             self.flow.outputs.push((name.clone(), v));
         }
+        let keep: Vec<bool> = self.computed.iter().map(|computed| !computed).collect();
+        self.flow.retain(&keep);
         drop_folded(&mut self.flow);
         self.flow.drop_dead();
         Ok(self.flow)
@@ -552,6 +578,29 @@ mod tests {
             flow.values.iter().filter_map(|v| v.constant.as_ref()).map(|c| c.info().bytes()).sum();
         assert!(known <= limits::MAX_ALL_FOLDED_BYTES as usize + 1000, "{known}");
         assert_eq!(flow.nodes.len(), 40 + 24);
+    }
+
+    /// Constants on the way to another one are not kept beside it.
+    #[test]
+    fn what_only_computed_nodes_read_is_given_back() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [3.into()]);
+        let one = g.constant("one", Tensor::new([3], &[1f32; 3]).unwrap());
+        let two = g.op(crate::ops::add(), &[one, one]);
+        let four = g.op(crate::ops::add(), &[two, two]);
+        let six = g.op(crate::ops::add(), &[four, two]);
+        let seven = g.op(crate::ops::add(), &[six, one]);
+        let y = g.op(crate::ops::add(), &[x, six]);
+        let z = g.op(crate::ops::add(), &[x, seven]);
+        g.output("y", y);
+        g.output("z", z);
+        g.output("four", four);
+        let info = TensorInfo::new(DType::F32, crate::shape::Shape::new([3]).unwrap());
+        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap();
+        assert_eq!(flow.nodes.len(), 2);
+        let known = flow.values.iter().filter_map(|v| v.constant.as_ref());
+        let first: Vec<f32> = known.map(|t| t.as_slice::<f32>().unwrap()[0]).collect();
+        assert_eq!(first, [1.0, 4.0, 6.0, 7.0]);
     }
 
     #[test]

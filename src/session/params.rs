@@ -151,7 +151,7 @@ impl ParamStore {
             Some(packed) if packed.unpack.is_none() || !constant.tensor.is_weight() => None,
             Some(packed) => match constant.tensor.packed(&packed.key) {
                 Some(region) => Some((region, 0)),
-                None => Some((Arc::new(pack_in_pages(constant, packed)?), 0)),
+                None => Some((pack_in_pages(constant, packed)?, 0)),
             },
         };
         let Some((region, offset)) = found else { return Ok(None) };
@@ -196,14 +196,17 @@ fn padded(bytes: u64) -> u64 {
     bytes.max(16).next_multiple_of(16)
 }
 
-fn pack_in_pages(constant: &PlannedConstant, packed: &Packed) -> Result<HostRegion, Error> {
+fn pack_in_pages(constant: &PlannedConstant, packed: &Packed) -> Result<Arc<HostRegion>, Error> {
     let bytes = padded(packed.bytes as u64);
     let bytes = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
+    if let Some(moved) = constant.tensor.move_packed(packed, bytes)? {
+        return Ok(moved);
+    }
     let mut region = HostRegion::new(bytes)?;
     if let Some(to) = region.as_mut_slice().get_mut(..packed.bytes) {
         pack(constant, packed, to)?;
     }
-    Ok(region)
+    Ok(Arc::new(region))
 }
 
 fn pack(constant: &PlannedConstant, packed: &Packed, to: &mut [u8]) -> Result<(), Error> {

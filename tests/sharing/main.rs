@@ -8,6 +8,7 @@ mod common;
 mod language_model;
 mod module;
 mod packed;
+mod packed_bytes;
 mod pointers;
 #[path = "../support/protobuf.rs"]
 mod protobuf;

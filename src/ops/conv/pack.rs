@@ -1,9 +1,12 @@
 //! The layouts in which kernels read weights.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use crate::dtype::{DType, Element};
 use crate::graph::Tensor;
 use crate::kernel::table::{id, params};
-use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, PackLines, reaches_all};
 
 /// `[group][channel / tile][ic][kd][kh][kw][tile]`, zeros behind the last channel, read from weights at
 /// `first + group * group_stride + channel * oc_stride + ...`.
@@ -19,6 +22,13 @@ pub(super) struct Pack {
     pub(super) oc_stride: i64,
     pub(super) ic_stride: i64,
     pub(super) tap_strides: [i64; 3],
+}
+
+/// Some groups, output channels of each, and input channels of each.
+struct Part {
+    groups: Range<usize>,
+    oc: Range<usize>,
+    ic: Range<usize>,
 }
 
 impl Pack {
@@ -50,36 +60,50 @@ impl Pack {
         }
     }
 
-    /// Calls `f` with every element's place in the layout and in the weights.
-    fn each(&self, mut f: impl FnMut(usize, usize)) {
+    /// Calls `f` with the place in the layout and in the weights of every element of `part`.
+    fn each(&self, part: Part, mut f: impl FnMut(usize, usize)) {
         let [kd, kh, kw] = self.taps;
-        let tiles = self.oc.div_ceil(self.tile);
-        for row in 0..self.len() / self.tile {
-            let (x, i) = (row % kw, row / kw);
-            let (y, i) = (i % kh, i / kh);
-            let (z, i) = (i % kd, i / kd);
-            let (c, i) = (i % self.ic, i / self.ic);
-            let (tile, group) = (i % tiles, i / tiles);
-            let [sz, sy, sx] = self.tap_strides;
-            let base = self.first
-                + group as i64 * self.group_stride
-                + c as i64 * self.ic_stride
-                + z as i64 * sz
-                + y as i64 * sy
-                + x as i64 * sx;
-            for lane in 0..self.tile.min(self.oc - tile * self.tile) {
-                let channel = tile * self.tile + lane;
-                if let Ok(from) = usize::try_from(base + channel as i64 * self.oc_stride) {
-                    f(row * self.tile + lane, from);
+        let [sz, sy, sx] = self.tap_strides;
+        let (size, tiles) = (self.tile, self.oc.div_ceil(self.tile));
+        let taps = (0..kd * kh * kw).map(|t| [t / (kw * kh), t / kw % kh, t % kw]);
+        for group in part.groups {
+            for tile in part.oc.start / size..part.oc.end.div_ceil(size) {
+                let channels = part.oc.start.max(tile * size)..part.oc.end.min((tile + 1) * size);
+                for c in part.ic.clone() {
+                    for [z, y, x] in taps.clone() {
+                        let row = (((group * tiles + tile) * self.ic + c) * kd + z) * kh + y;
+                        let place = (row * kw + x) * size;
+                        let base = self.first
+                            + group as i64 * self.group_stride
+                            + c as i64 * self.ic_stride
+                            + z as i64 * sz
+                            + y as i64 * sy
+                            + x as i64 * sx;
+                        for channel in channels.clone() {
+                            if let Ok(from) = usize::try_from(base + channel as i64 * self.oc_stride) {
+                                f(place + channel - tile * size, from);
+                            }
+                        }
+                    }
                 }
             }
         }
     }
 
+    fn whole(&self) -> Part {
+        Part { groups: 0..self.groups, oc: 0..self.oc, ic: 0..self.ic }
+    }
+
     fn fill<T: Element + Default>(&self, w: &[T], out: &mut [T]) {
         out.fill(T::default());
-        self.each(|at, from| {
-            if let (Some(to), Some(from)) = (out.get_mut(at), w.get(from)) {
+        self.fill_part(self.whole(), w, 0, out);
+    }
+
+    /// Writes `part` of the layout from weights that begin with number `first`.
+    fn fill_part<T: Copy>(&self, part: Part, w: &[T], first: usize, out: &mut [T]) {
+        self.each(part, |at, from| {
+            let from = from.checked_sub(first).and_then(|from| w.get(from));
+            if let (Some(to), Some(from)) = (out.get_mut(at), from) {
                 *to = *from;
             }
         });
@@ -87,11 +111,30 @@ impl Pack {
 
     /// Undoes [`Pack::fill`] where the layout has all weights.
     fn unfill<T: Element>(&self, packed: &[T], w: &mut [T]) {
-        self.each(|at, from| {
+        self.each(self.whole(), |at, from| {
             if let (Some(to), Some(from)) = (w.get_mut(from), packed.get(at)) {
                 *to = *from;
             }
         });
+    }
+
+    /// Weights of a line, where those of the output channels of a tile are lines, one behind the other. The layout has
+    /// all weights.
+    fn line(&self) -> Option<usize> {
+        let of_channel = self.ic * self.taps.iter().product::<usize>();
+        let by_channels =
+            usize::try_from(self.oc_stride) == Ok(of_channel) && self.oc.is_multiple_of(self.tile);
+        by_channels.then_some(of_channel * self.tile).filter(|line| *line > 0)
+    }
+
+    /// As [`Pack::fill`] of some lines; elsewhere are zeros.
+    fn fill_lines<T: Copy>(&self, lines: Range<usize>, line: usize, w: &[T], out: &mut [T]) {
+        let tiles = self.oc.div_ceil(self.tile).max(1);
+        for at in lines.clone() {
+            let (group, first) = (at / tiles, at % tiles * self.tile);
+            let part = Part { groups: group..group + 1, oc: first..first + self.tile, ic: 0..self.ic };
+            self.fill_part(part, w, lines.start * line, out);
+        }
     }
 
     /// Whether the layout has each of `elements` weights.
@@ -134,6 +177,21 @@ impl Pack {
                     }
                     _ => pack.unfill::<f32>(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(w)),
                 });
+                if let Some(line) = self.line() {
+                    let fill = move |lines, w: &[u8], out: &mut [u8]| match dtype {
+                        DType::F16 => {
+                            let out: &mut [half::f16] = bytemuck::cast_slice_mut(out);
+                            pack.fill_lines(lines, line, bytemuck::cast_slice(w), out);
+                        }
+                        _ => pack.fill_lines::<f32>(
+                            lines,
+                            line,
+                            bytemuck::cast_slice(w),
+                            bytemuck::cast_slice_mut(out),
+                        ),
+                    };
+                    lower.packed_by_lines(PackLines { bytes: line * dtype.bytes(), pack: Arc::new(fill) });
+                }
             }
             return Ok(packed);
         }
@@ -173,6 +231,7 @@ mod tests {
         fn layouts_with_all_weights_are_undone(
             groups in 1usize..3, oc in 1usize..20, ic in 1usize..4, taps in [1usize..3, 1usize..4, 1usize..4],
             tile in 1usize..10, order in 0usize..3, first in 0i64..2, missing in 0usize..2,
+            step in 1usize..4,
         ) {
             let [kd, kh, kw] = taps.map(|t| t as i64);
             let of_ic = kd * kh * kw;
@@ -192,7 +251,17 @@ mod tests {
             if pack.has_all(elements + missing) {
                 let mut back = vec![0.0f32; elements];
                 pack.unfill(&packed, &mut back);
-                prop_assert_eq!(back, w);
+                prop_assert_eq!(&back, &w);
+                if let Some(line) = pack.line() {
+                    let mut by_lines = vec![0.0f32; pack.len()];
+                    let lines = elements / line;
+                    for at in (0..lines).step_by(step) {
+                        let end = (at + step).min(lines);
+                        pack.fill_lines(at..end, line, &w[at * line..end * line], &mut by_lines);
+                    }
+                    prop_assert_eq!(lines * line, elements);
+                    prop_assert_eq!(by_lines, packed);
+                }
             } else {
                 prop_assert!(first > 0 || missing > 0 || (order == 2 && oc > 1));
             }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::conv_cpu::Call;
 use super::device;
 use super::product::Places;
+use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::conv::Conv;
 use crate::ops::conv::conv_op::{ConvDims, read_group};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, Window};
 use crate::shape::Shape;
 
 /// A convolution of bytes less their zero points; padding is the input's zero point.
@@ -91,6 +92,12 @@ impl Operator for QuantizedConv {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let call = Call::new(cx, self.places(), self.resolve(cx)?.0, self.clamp)?;
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
+    }
+
+    fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
+        let mut call = Call::new(cx, self.places(), self.resolve(cx)?.0, self.clamp)?;
+        let packed = call.pack(cx).map(|weights| (self.places().b, weights)).into_iter().collect();
+        Ok(Native { kernel: NativeKernel::new(self.name(), move |args| call.run(args)), packed })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

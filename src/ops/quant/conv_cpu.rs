@@ -3,36 +3,59 @@
 use std::sync::Arc;
 
 use super::depthwise;
-use super::interleaved::{Interleaved, View};
-use super::product::{Inputs, Places, Repeated, Requantize};
+use super::interleaved::{Interleaved, Order, View};
+use super::product::{Inputs, Places, Repeated, Requantize, flip};
 use super::scaling::range_of;
 use crate::dot::Unit;
 use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::conv::conv_op::ConvDims;
-use crate::ops::kept::{Kept, Shelf};
 use crate::ops::linalg::bytes::{Around, FLIP, Product, row_sums, with_scratch};
 use crate::ops::linalg::product::Threads;
 use crate::ops::planes::Planes;
 use crate::ops::real::check_len;
-use crate::ops::{OpCx, OpError, par};
+use crate::ops::{OpCx, OpError, PackKey, Packed, par};
 
-static KEPT: Shelf<Weights> = Shelf::new();
-
-/// Weights as signed bytes, a row for every output channel, in the order of the image that they are multiplied with.
-struct Weights {
-    rows: Vec<u8>,
-    sums: Vec<i32>,
+/// How weights are packed: signed bytes, a row for every output channel, in the order of the image that they are
+/// multiplied with, and behind them the sums of all rows as 32-bit integers.
+#[derive(Clone, Copy, Debug)]
+struct Packing {
+    order: Order,
+    channels: usize,
+    /// Bytes of a channel as they are, and of a packed row.
+    given: usize,
+    row: usize,
 }
 
-impl Weights {
-    fn new(dims: &ConvDims, image: &Interleaved, w: &[u8], flip: u8) -> Weights {
-        let row = 4 * image.offsets().len();
-        let mut rows = vec![0; dims.group * dims.oc * row];
-        for (to, from) in rows.chunks_mut(row.max(1)).zip(w.chunks((dims.ic * dims.taps()).max(1))) {
-            image.pack(from, flip, to);
+impl Packing {
+    fn new(dims: &ConvDims, image: &Interleaved) -> Packing {
+        let (given, row) = (dims.ic * dims.taps(), 4 * image.offsets().len());
+        Packing { order: image.order(), channels: dims.group * dims.oc, given, row }
+    }
+
+    fn bytes(&self) -> usize {
+        self.channels * (self.row + 4)
+    }
+
+    fn pack(&self, w: &[u8], flip: u8, to: &mut [u8]) {
+        let Some((rows, sums)) = to.split_at_mut_checked(self.channels * self.row) else { return };
+        rows.fill(0);
+        for (to, from) in rows.chunks_mut(self.row.max(1)).zip(w.chunks(self.given.max(1))) {
+            for (i, byte) in from.iter().enumerate() {
+                if let Some(to) = to.get_mut(self.order.at(i)) {
+                    *to = byte ^ flip;
+                }
+            }
         }
-        let sums = row_sums::<true>(&rows, row);
-        Weights { rows, sums }
+        let of_rows = row_sums::<true>(rows, self.row);
+        sums.as_chunks_mut::<4>().0.iter_mut().zip(of_rows).for_each(|(to, sum)| *to = sum.to_ne_bytes());
+    }
+
+    fn unpack(&self, packed: &[u8], flip: u8, w: &mut [u8]) {
+        for (from, to) in packed.chunks(self.row.max(1)).zip(w.chunks_mut(self.given.max(1))) {
+            for (i, byte) in to.iter_mut().enumerate() {
+                *byte = from.get(self.order.at(i)).copied().unwrap_or(0) ^ flip;
+            }
+        }
     }
 }
 
@@ -53,7 +76,8 @@ pub(super) struct Call {
     /// The output's elements, where it has bytes.
     range: Option<[f32; 2]>,
     way: Way,
-    kept: Option<Arc<Kept<Weights>>>,
+    /// Bytes of the weights, where they are given packed.
+    packed: Option<usize>,
 }
 
 impl Call {
@@ -67,18 +91,43 @@ impl Call {
             Some(planes) => Way::Depthwise(Box::new(planes)),
             None => Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image))),
         };
-        let [d, h, w] = dims.axes.map(|axis| axis.kernel);
-        let numbers = [dims.group, dims.ic, d * h, w];
-        let weights = cx.value(places.b).filter(|_| matches!(way, Way::Product(_)));
-        let kept = weights.map(|w| KEPT.of(w, numbers));
         let range = range_of(cx.output(0)?.dtype, clamp);
-        Ok(Call { places, dims, inputs: Inputs::of(cx), range, way, kept })
+        Ok(Call { places, dims, inputs: Inputs::of(cx), range, way, packed: None })
+    }
+
+    /// Constant weights as the call reads them from then on, where it reads them in a layout of its own.
+    pub(super) fn pack(&mut self, cx: &OpCx) -> Option<Packed> {
+        let (source, Way::Product(image)) = (cx.packable(self.places.b)?, &self.way) else { return None };
+        let (packing, flip) = (Packing::new(&self.dims, image), flip(source.dtype(), FLIP));
+        let [d, h, w] = self.dims.axes.map(|axis| axis.kernel);
+        let [ic, plane, line] = [self.dims.ic, d * h, w].map(|n| u32::try_from(n).ok());
+        let key = PackKey { layout: "bytes of taps", numbers: [ic?, plane?, line?, flip.into()] };
+        self.packed = Some(packing.bytes());
+        Some(Packed {
+            source: source.clone(),
+            key,
+            bytes: packing.bytes(),
+            pack: Arc::new(move |source, to| {
+                packing.pack(source.bytes(), flip, to);
+                Ok(())
+            }),
+            lines: None,
+            unpack: Some(Arc::new(move |packed, to| packing.unpack(packed, flip, to))),
+        })
     }
 
     pub(super) fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
         let (p, dims, inputs) = (self.places, &self.dims, &self.inputs);
         let (x, x_flip) = inputs.bytes(args, p.a, 0)?;
-        let (w, w_flip) = inputs.bytes(args, p.b, FLIP)?;
+        let w_flip = inputs.flip(p.b, FLIP)?;
+        let w = match self.packed {
+            Some(bytes) => {
+                let w = args.read::<u8>(p.b)?;
+                check_len(p.b, w.len(), bytes)?;
+                w
+            }
+            None => inputs.bytes(args, p.b, FLIP)?.0,
+        };
         let x_zero = inputs.zeros(args, p.a_zero)?.whole(i32::from(x_flip)).at(0);
         let w_zeros = inputs.zeros(args, p.b_zero)?.whole(-i32::from(w_flip));
         let (x_scale, w_scale) = (inputs.scales(args, p.a_scale)?.at(0), inputs.scales(args, p.b_scale)?);
@@ -165,24 +214,26 @@ impl Sums<'_> {
         finish: impl Fn(usize, &mut [i32], &mut [T]) + Sync,
     ) {
         let dims = &self.call.dims;
-        let made;
-        let make = || Weights::new(dims, image, self.w, self.w_flip);
-        let weights = match &self.call.kept {
-            Some(kept) => kept.get(make),
-            None => {
-                made = make();
-                &made
-            }
+        let packing = Packing::new(dims, image);
+        let mut made = Vec::new();
+        let packed = if self.call.packed.is_some() {
+            self.w
+        } else {
+            made.resize(packing.bytes(), 0);
+            packing.pack(self.w, self.w_flip, &mut made);
+            &made
         };
+        let Some((weights, sums)) = packed.split_at_checked(packing.channels * packing.row) else { return };
         let (plane, groups) = (dims.out_plane(), image.offsets().len());
         let depth = (dims.ic * dims.taps()) as i32;
         let zeros: Vec<i32> = (0..dims.group * dims.oc).map(|c| self.w_zeros.at(c)).collect();
-        let start = |(c, sum): (usize, &i32)| {
+        let start = |(c, sum): (usize, &[u8; 4])| {
+            let sum = i32::from_ne_bytes(*sum);
             let zero = zeros.get(c).copied().unwrap_or(0);
-            let factor = depth.wrapping_mul(zero).wrapping_sub(*sum);
+            let factor = depth.wrapping_mul(zero).wrapping_sub(sum);
             factor.wrapping_mul(self.x_zero).wrapping_add(self.bias.get(c).copied().unwrap_or(0))
         };
-        let starts: Vec<i32> = weights.sums.iter().enumerate().map(start).collect();
+        let starts: Vec<i32> = sums.as_chunks::<4>().0.iter().enumerate().map(start).collect();
         let (unit, places) = (Unit::best(), image.places());
         let one = |(i, y): (usize, &mut [T]), threads: Threads| {
             let channel = i % dims.group * dims.oc;
@@ -192,7 +243,7 @@ impl Sums<'_> {
                 let rows = starts.get(channel..channel + dims.oc).unwrap_or(&[]);
                 let left_zeros = zeros.get(channel..channel + dims.oc).unwrap_or(&[]);
                 let around = Around { rows, left_zeros, right_zeros: None };
-                let left = weights.rows.get(channel * 4 * groups..).unwrap_or(&[]);
+                let left = weights.get(channel * 4 * groups..).unwrap_or(&[]);
                 let product = Product { left, groups, right: &View { image, data }, around, unit };
                 product.run(
                     [dims.oc, places],
@@ -273,11 +324,19 @@ mod tests {
         Tensor::from_bytes(info, &data).unwrap()
     }
 
-    /// The sums by `call`, as ConvInteger has them.
-    fn sums(call: &Call, inputs: &[Option<Tensor>]) -> Vec<i32> {
+    /// The sums by `call`, as ConvInteger has them, with the weights in the layout `packed`.
+    fn sums(call: &Call, inputs: &[Option<Tensor>], packed: Option<&Packed>) -> Vec<i32> {
         let mut y = vec![i32::MIN; call.dims.out_len()];
         let read = |t: &Option<Tensor>| t.as_ref().map(|t| t.bytes().to_vec());
-        let held: Vec<Option<Vec<u8>>> = inputs.iter().map(read).collect();
+        let mut held: Vec<Option<Vec<u8>>> = inputs.iter().map(read).collect();
+        if let Some(packed) = packed {
+            let mut bytes = vec![0xaa; packed.bytes];
+            (packed.pack)(&packed.source, &mut bytes).unwrap();
+            let mut back = vec![0; packed.source.info().bytes()];
+            packed.unpack.as_ref().unwrap()(&bytes, &mut back);
+            assert_eq!(back, packed.source.bytes());
+            held[1] = Some(bytes);
+        }
         let mut args: Vec<NativeArg<'_>> =
             held.iter().map(|bytes| bytes.as_deref().map_or(NativeArg::Absent, NativeArg::Read)).collect();
         args.push(NativeArg::Write(bytemuck::cast_slice_mut(&mut y)));
@@ -320,9 +379,11 @@ mod tests {
                 cx = OpCx::for_infer(facts, 1).with_outputs(cx.outputs().to_vec());
             }
             let resolved = op.resolve(&cx).unwrap().0;
-            let call = Call::new(&cx, Places::of(false), resolved.clone(), None).unwrap();
+            let mut call = Call::new(&cx, Places::of(false), resolved.clone(), None).unwrap();
+            let packed = call.pack(&cx);
+            prop_assert_eq!(packed.is_some(), known && matches!(call.way, Way::Product(_)));
             let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved, None).unwrap() };
-            prop_assert_eq!(sums(&call, &inputs), sums(&plain, &inputs));
+            prop_assert_eq!(sums(&call, &inputs, packed.as_ref()), sums(&plain, &inputs, None));
         }
     }
 
@@ -339,6 +400,6 @@ mod tests {
         let (x, w) =
             (inputs[0].as_ref().unwrap().bytes()[..3].to_vec(), inputs[1].as_ref().unwrap().bytes()[1]);
         let want: Vec<i32> = x.into_iter().map(|x| i32::from(x) * i32::from(w as i8)).collect();
-        assert_eq!(sums(&call, &inputs), want);
+        assert_eq!(sums(&call, &inputs, None), want);
     }
 }

@@ -71,6 +71,26 @@ enum Four {
     Taps,
 }
 
+/// Where the weights of an output channel lie, four bytes of each place side by side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    four: Four,
+    taps: usize,
+    line: usize,
+}
+
+impl Order {
+    /// The place of weight `i`.
+    #[inline]
+    pub(super) fn at(&self, i: usize) -> usize {
+        let &Order { taps, line, .. } = self;
+        match self.four {
+            Four::Channels => (i / taps / 4 * taps + i % taps) * 4 + i / taps % 4,
+            Four::Taps => i / line * line.next_multiple_of(4) + i % line,
+        }
+    }
+}
+
 /// How an image of some channels lies: groups of channels, their phases, their planes, and four bytes of every place.
 #[derive(Clone, Debug)]
 pub(super) struct Interleaved {
@@ -176,19 +196,10 @@ impl Interleaved {
         [d.of.kernel, h.of.kernel, taps_w]
     }
 
-    /// Writes `w`, the weights of an output channel, in the order of [`Interleaved::offsets`]; each byte changed by `flip`.
-    pub(super) fn pack(&self, w: &[u8], flip: u8, to: &mut [u8]) {
+    /// The order of weights that is that of [`Interleaved::offsets`].
+    pub(super) fn order(&self) -> Order {
         let taps = self.axes.iter().map(|a| a.of.kernel).product::<usize>().max(1);
-        let line = self.axes[2].of.kernel.max(1);
-        for (i, byte) in w.iter().enumerate() {
-            let at = match self.four {
-                Four::Channels => (i / taps / 4 * taps + i % taps) * 4 + i / taps % 4,
-                Four::Taps => i / line * line.next_multiple_of(4) + i % line,
-            };
-            if let Some(to) = to.get_mut(at) {
-                *to = byte ^ flip;
-            }
-        }
+        Order { four: self.four, taps, line: self.axes[2].of.kernel.max(1) }
     }
 
     /// Bytes of the image.

@@ -6,20 +6,18 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::device;
-use super::product::{Inputs, Places, Repeated, Requantize};
+use super::product::{Inputs, Places, Repeated, Requantize, flip};
 use super::scaling::range_of;
+use crate::backend::DeviceInfo;
 use crate::dot::Unit;
-use crate::graph::TensorInfo;
+use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::kept::{Kept, Shelf};
-use crate::ops::linalg::bytes::{Around, FLIP, Panels, Product, row_sums, with_scratch};
+use crate::ops::linalg::bytes::{Around, FLIP, Packing, Panels, Product, row_sums, with_scratch};
 use crate::ops::linalg::matmul::Dims;
 use crate::ops::linalg::product::Threads;
 use crate::ops::real::check_len;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
+use crate::ops::{AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, PackKey, Packed, par};
 use crate::spirv::wide::wide;
-
-static KEPT: Shelf<Vec<Panels>> = Shelf::new();
 
 /// A product of matrices of bytes less their zero points.
 ///
@@ -49,6 +47,42 @@ impl QuantizedMatMul {
     fn dims(&self, cx: &OpCx) -> Result<Dims, OpError> {
         let p = self.places();
         Dims::of(cx, p.a, p.b)
+    }
+
+    fn call(&self, cx: &OpCx, packed: Option<usize>) -> Result<NativeKernel, OpError> {
+        let (places, dims) = (self.places(), self.dims(cx)?);
+        let packing = Packing::new([dims.k, dims.n], Unit::best());
+        let (inputs, range) = (Inputs::of(cx), range_of(cx.output(0)?.dtype, self.clamp));
+        let call = Call { places, dims, inputs, range, packing, packed };
+        Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
+    }
+
+    /// A constant B as the function reads it: all its matrices packed.
+    fn pack_right(&self, cx: &OpCx) -> Result<Option<Packed>, OpError> {
+        let (b, dims) = (self.places().b, self.dims(cx)?);
+        let Some(source) = cx.packable(b) else { return Ok(None) };
+        let flip = flip(source.dtype(), FLIP);
+        let packing = Packing::new([dims.k, dims.n], Unit::best());
+        let (size, each) = (dims.k * dims.n, packing.bytes());
+        let Some([k, n, tile]) = packing.numbers() else { return Ok(None) };
+        let Some(bytes) = (source.info().bytes() / size.max(1)).checked_mul(each) else { return Ok(None) };
+        let pack = move |source: &Tensor, to: &mut [u8]| {
+            let matrices = source.bytes().par_chunks(size.max(1)).zip(to.par_chunks_mut(each.max(1)));
+            matrices.for_each(|(rows, to)| packing.pack(rows, flip, to));
+            Ok(())
+        };
+        let unpack = move |packed: &[u8], to: &mut [u8]| {
+            let matrices = to.par_chunks_mut(size.max(1)).zip(packed.par_chunks(each.max(1)));
+            matrices.for_each(|(to, packed)| packing.unpack(packed, flip, to));
+        };
+        Ok(Some(Packed {
+            source: source.clone(),
+            key: PackKey { layout: "panels of bytes", numbers: [k, n, tile, flip.into()] },
+            bytes,
+            pack: Arc::new(pack),
+            lines: None,
+            unpack: Some(Arc::new(unpack)),
+        }))
     }
 
     /// Checks that parameter `i` is one number, or has one for each of `lines` or of the `total` of all matrices.
@@ -103,15 +137,13 @@ impl Operator for QuantizedMatMul {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let (p, dims) = (self.places(), self.dims(cx)?);
-        let call = Call {
-            places: p,
-            inputs: Inputs::of(cx),
-            range: range_of(cx.output(0)?.dtype, self.clamp),
-            kept: cx.value(p.b).map(|b| KEPT.of(b, [dims.k, dims.n, 0, 0])),
-            dims,
-        };
-        Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
+        self.call(cx, None)
+    }
+
+    fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
+        let packed = self.pack_right(cx)?;
+        let kernel = self.call(cx, packed.as_ref().map(|b| b.bytes))?;
+        Ok(Native { kernel, packed: packed.map(|b| (self.places().b, b)).into_iter().collect() })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -129,8 +161,9 @@ struct Call {
     inputs: Inputs,
     /// The output's elements, where it has bytes.
     range: Option<[f32; 2]>,
-    /// The panels of all matrices of a constant B.
-    kept: Option<Arc<Kept<Vec<Panels>>>>,
+    packing: Packing,
+    /// Bytes of B, where it is given packed.
+    packed: Option<usize>,
 }
 
 /// One of the products.
@@ -138,7 +171,7 @@ struct Pair<'a> {
     /// The numbers of the matrices.
     at: (usize, usize),
     left: &'a [u8],
-    panels: &'a Panels,
+    panels: Panels<'a>,
     threads: Threads,
 }
 
@@ -146,7 +179,7 @@ impl Call {
     fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
         let (p, &Dims { m, n, k, .. }, inputs) = (self.places, &self.dims, &self.inputs);
         let (a, a_flip) = inputs.bytes(args, p.a, 0)?;
-        let (b, b_flip) = inputs.bytes(args, p.b, FLIP)?;
+        let b_flip = inputs.flip(p.b, FLIP)?;
         let zeros = Zeros {
             dims: &self.dims,
             a: inputs.zeros(args, p.a_zero)?.whole(i32::from(a_flip)),
@@ -157,11 +190,13 @@ impl Call {
         let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
         let result = inputs.count();
         let elements = self.dims.pairs.len() * m * n;
-        let shape = [k, n];
-        let unit = Unit::best();
-        let pack = |matrix: usize| Panels::new(shape, b.get(matrix * k * n..).unwrap_or(&[]), b_flip, unit);
-        let all = || (0..b.len() / (k * n).max(1)).map(pack).collect();
-        let panels: &[Panels] = self.kept.as_ref().map_or(&[], |kept| kept.get(all));
+        let (unit, packing) = (Unit::best(), &self.packing);
+        let words = packing.bytes() / 4;
+        let (b, panels): (&[u8], &[i32]) = match self.packed {
+            Some(_) => (&[], args.read::<i32>(p.b)?),
+            None => (inputs.bytes(args, p.b, FLIP)?.0, &[]),
+        };
+        check_len(p.b, size_of_val(panels), self.packed.unwrap_or(0))?;
         let row = k.next_multiple_of(4);
         // Rows of whole groups of unsigned bytes are read where they lie.
         let copied = a_flip != 0 || row != k;
@@ -172,10 +207,15 @@ impl Call {
             let left = if copied { &*scratch } else { a };
             let each = |at: (usize, usize), threads, f: &mut dyn FnMut(&Pair<'_>)| {
                 let left = left.get(at.0 * m * row..).and_then(|l| l.get(..m * row)).unwrap_or(&[]);
-                match panels.get(at.1) {
-                    Some(panels) => f(&Pair { at, left, panels, threads }),
-                    None => f(&Pair { at, left, panels: &pack(at.1), threads }),
-                }
+                let made: Vec<i32>;
+                let packed = match self.packed {
+                    Some(_) => panels.get(at.1 * words..).unwrap_or(&[]),
+                    None => {
+                        made = pack_rows(packing, b.get(at.1 * k * n..).unwrap_or(&[]), b_flip);
+                        &made
+                    }
+                };
+                f(&Pair { at, left, panels: Panels::new(packing, packed), threads });
             };
             let Some(range) = self.range else {
                 let y = args.take_write::<i32>(result)?;
@@ -285,9 +325,16 @@ impl Zeros<'_> {
         let right_zeros = if same.is_none() { Some((columns, factors.as_slice())) } else { None };
         let around = Around { rows: &starts, left_zeros: &left_zeros, right_zeros };
         let (left, groups) = (pair.left, pair.panels.groups());
-        let product = Product { left, groups, right: pair.panels, around, unit };
+        let product = Product { left, groups, right: &pair.panels, around, unit };
         product.run([m, n], y, n, pair.threads, finish);
     }
+}
+
+/// A matrix that is not constant, packed.
+fn pack_rows(packing: &Packing, rows: &[u8], flip: u8) -> Vec<i32> {
+    let mut words = vec![0; packing.bytes() / 4];
+    packing.pack(rows, flip, bytemuck::cast_slice_mut(&mut words));
+    words
 }
 
 /// Copies rows of `k` bytes, changed by `flip`, to rows of whole groups of four.
@@ -307,4 +354,61 @@ fn pad_rows(rows: &[u8], k: usize, flip: u8, to: &mut [u8]) {
             },
         );
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::kernel::NativeArg;
+    use crate::ops::test_util::facts;
+    use crate::shape::Shape;
+
+    fn bytes(dtype: DType, shape: &[usize], seed: usize) -> Tensor {
+        let info = TensorInfo::new(dtype, Shape::new(shape).unwrap());
+        let data: Vec<u8> = (0..info.elements()).map(|i| ((i * 7919 + seed) % 251) as u8).collect();
+        Tensor::from_bytes(info, &data).unwrap()
+    }
+
+    fn run(kernel: &NativeKernel, inputs: &[&[u8]], sums: usize) -> Vec<i32> {
+        let mut y = vec![i32::MIN; sums];
+        let mut args: Vec<NativeArg<'_>> = inputs.iter().map(|bytes| NativeArg::Read(bytes)).collect();
+        args.push(NativeArg::Write(bytemuck::cast_slice_mut(&mut y)));
+        kernel.call(&mut NativeArgs::new(&mut args, &[])).unwrap();
+        y
+    }
+
+    #[test]
+    fn a_constant_is_packed_without_loss_and_read_so() {
+        let op = QuantizedMatMul::default();
+        let shapes: [(&[usize], &[usize]); 5] = [
+            (&[5, 7], &[7, 49]),
+            (&[1, 64], &[64, 16]),
+            (&[3, 2, 9], &[3, 9, 33]),
+            (&[2, 2, 9], &[9, 130]),
+            (&[2, 1, 4, 5], &[3, 5, 1]),
+        ];
+        for (a, b) in shapes {
+            for (dtype, seed) in [(DType::I8, 1), (DType::U8, 2)] {
+                let (a, b) = (bytes(DType::U8, a, seed), bytes(dtype, b, seed + 5));
+                let cx = facts(&op, &[Some(a.clone()), Some(b.clone())], 1).unwrap();
+                let packed = op.pack_right(&cx).unwrap().unwrap();
+                let mut words = vec![-1i32; packed.bytes / 4];
+                (packed.pack)(&b, bytemuck::cast_slice_mut(&mut words)).unwrap();
+                let mut back = vec![0; b.info().bytes()];
+                packed.unpack.as_ref().unwrap()(bytemuck::cast_slice(&words), &mut back);
+                assert_eq!(back, b.bytes());
+                let sums = cx.outputs()[0].elements();
+                let plain = run(&op.call(&cx, None).unwrap(), &[a.bytes(), b.bytes()], sums);
+                let read = [a.bytes(), bytemuck::cast_slice(&words)];
+                assert_eq!(run(&op.call(&cx, Some(packed.bytes)).unwrap(), &read, sums), plain);
+            }
+        }
+        // What is not known, or empty, is read as it is.
+        let unknown = [&[2usize, 3][..], &[3, 4]]
+            .map(|shape| Some(crate::ops::Fact::of(TensorInfo::new(DType::U8, Shape::new(shape).unwrap()))));
+        assert!(op.pack_right(&OpCx::for_infer(unknown.to_vec(), 1)).unwrap().is_none());
+        let empty = facts(&op, &[Some(bytes(DType::U8, &[2, 0], 1)), Some(bytes(DType::U8, &[0, 3], 1))], 1);
+        assert!(op.pack_right(&empty.unwrap()).unwrap().is_none());
+    }
 }

@@ -55,6 +55,11 @@ impl Places {
     }
 }
 
+/// What makes bytes of `dtype` signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
+pub(super) fn flip(dtype: DType, sign: u8) -> u8 {
+    if dtype == DType::I8 { FLIP ^ sign } else { sign }
+}
+
 /// Parameters of rows or columns, repeated along them.
 #[derive(Clone, Debug)]
 pub(super) struct Repeated<T = f32>(Vec<T>);
@@ -133,8 +138,12 @@ impl Inputs {
         let info = self.get(i).ok_or(KernelError::Absent { index: i })?;
         let bytes = args.read::<u8>(i)?;
         check_len(i, bytes.len(), info.elements())?;
-        let own = if info.dtype == DType::I8 { FLIP } else { 0 };
-        Ok((bytes, own ^ sign))
+        Ok((bytes, flip(info.dtype, sign)))
+    }
+
+    /// What makes the bytes of input `i` signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
+    pub(super) fn flip(&self, i: usize, sign: u8) -> Result<u8, KernelError> {
+        self.get(i).map(|info| flip(info.dtype, sign)).ok_or(KernelError::Absent { index: i })
     }
 }
 

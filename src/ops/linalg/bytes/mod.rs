@@ -7,7 +7,7 @@
 mod panels;
 mod tile;
 
-pub(crate) use panels::{Panels, Strips};
+pub(crate) use panels::{Packing, Panels, Strips};
 
 use std::cell::Cell;
 

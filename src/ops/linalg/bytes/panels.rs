@@ -47,39 +47,63 @@ impl Strips {
     }
 }
 
-/// A packed matrix of signed bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct Panels {
-    groups: usize,
-    data: Vec<u8>,
-    sums: Vec<i32>,
+/// How a matrix of `k` rows of `n` bytes is packed: strips of columns of signed bytes, one behind the other, and behind
+/// them the sums of all columns as 32-bit integers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packing {
+    k: usize,
+    n: usize,
+    tile: [usize; 2],
+    strips: Strips,
 }
 
-impl Panels {
-    /// The matrix of `k` rows of `n` bytes, each changed by `flip` ([`super::FLIP`] where they are unsigned).
-    pub(crate) fn new([k, n]: [usize; 2], rows: &[u8], flip: u8, unit: Unit) -> Panels {
-        let mut panels = Panels { groups: 0, data: Vec::new(), sums: Vec::new() };
-        panels.fill([k, n], rows, flip, unit);
-        panels
+impl Packing {
+    /// Of matrices of `k` rows and `n` columns, for `unit`.
+    pub(crate) fn new([k, n]: [usize; 2], unit: Unit) -> Packing {
+        let tile = unit.tile();
+        Packing { k, n, tile, strips: Strips::new(n, tile) }
     }
 
-    /// Takes another matrix in its place.
-    pub(crate) fn fill(&mut self, [k, n]: [usize; 2], rows: &[u8], flip: u8, unit: Unit) {
-        let strips = Strips::new(n, unit.tile());
-        let width = strips.first(strips.count());
-        self.groups = k.div_ceil(4);
-        self.data.resize(self.groups * 4 * width, 0);
-        self.sums.clear();
-        self.sums.resize(width, 0);
+    /// What the layout depends on; nothing where that does not fit 32 bits.
+    pub(crate) fn numbers(&self) -> Option<[u32; 3]> {
+        let [k, n] = [self.k, self.n].map(|n| u32::try_from(n).ok());
+        Some([k?, n?, (self.tile[0] << 8 | self.tile[1]) as u32])
+    }
+
+    /// Groups of four rows.
+    fn groups(&self) -> usize {
+        self.k.div_ceil(4)
+    }
+
+    /// Columns of whole vectors.
+    fn width(&self) -> usize {
+        self.strips.first(self.strips.count())
+    }
+
+    /// Bytes of a packed matrix.
+    pub(crate) fn bytes(&self) -> usize {
+        self.width().saturating_mul(self.groups().saturating_add(1)).saturating_mul(4)
+    }
+
+    /// Packs `rows`, each byte changed by `flip` ([`super::FLIP`] where they are unsigned), into [`Packing::bytes`].
+    pub(crate) fn pack(&self, rows: &[u8], flip: u8, to: &mut [u8]) {
+        let &Packing { k, n, strips, .. } = self;
         let zeros = vec![flip; n];
         let row =
             |r: usize| rows.get(r * n..).and_then(|rows| rows.get(..n)).filter(|_| r < k).unwrap_or(&zeros);
-        let mut rest = self.data.as_mut_slice();
+        let Some((mut rest, sums)) = to.split_at_mut_checked(4 * self.groups() * self.width()) else {
+            return;
+        };
+        let mut sums = sums.as_chunks_mut::<4>().0;
         for strip in 0..strips.count() {
             let (first, end) = (strips.first(strip), strips.first(strip + 1));
-            let (panel, more) = std::mem::take(&mut rest).split_at_mut(self.groups * 4 * (end - first));
-            rest = more;
-            let (columns, sums) = (first..end.min(n), &mut self.sums[first..end]);
+            let (panel, more) = std::mem::take(&mut rest).split_at_mut(4 * self.groups() * (end - first));
+            let Some((own, others)) = std::mem::take(&mut sums).split_at_mut_checked(end - first) else {
+                return;
+            };
+            (rest, sums) = (more, others);
+            let columns = first..end.min(n);
+            let mut totals = [0i32; super::WIDTH];
             wide(
                 #[inline(always)]
                 || {
@@ -92,13 +116,51 @@ impl Panels {
                             *to = [a ^ flip, b ^ flip, c ^ flip, d ^ flip];
                         }
                         behind.fill(0);
-                        for (sum, four) in sums.iter_mut().zip(to.as_chunks::<4>().0) {
-                            *sum += four.iter().map(|byte| i32::from(*byte as i8)).sum::<i32>();
+                        for (sum, four) in totals.iter_mut().zip(to.as_chunks::<4>().0) {
+                            let four: i32 = four.iter().map(|byte| i32::from(*byte as i8)).sum();
+                            *sum = sum.wrapping_add(four);
                         }
                     }
                 },
             );
+            own.iter_mut().zip(totals).for_each(|(to, sum)| *to = sum.to_ne_bytes());
         }
+    }
+
+    /// Writes the rows that [`Packing::pack`] packed.
+    pub(crate) fn unpack(&self, packed: &[u8], flip: u8, rows: &mut [u8]) {
+        let &Packing { k, n, strips, .. } = self;
+        let mut rest = packed;
+        for strip in 0..strips.count() {
+            let (first, end) = (strips.first(strip), strips.first(strip + 1));
+            let Some((panel, more)) = rest.split_at_checked(4 * self.groups() * (end - first)) else {
+                return;
+            };
+            rest = more;
+            for (group, from) in panel.chunks_exact(4 * (end - first)).enumerate() {
+                for i in 0..4.min(k - 4 * group) {
+                    let start = (4 * group + i) * n;
+                    let Some(to) = rows.get_mut(start + first..start + end.min(n)) else { continue };
+                    to.iter_mut().zip(from.as_chunks::<4>().0).for_each(|(to, four)| *to = four[i] ^ flip);
+                }
+            }
+        }
+    }
+}
+
+/// A packed matrix of signed bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panels<'a> {
+    groups: usize,
+    data: &'a [u8],
+    sums: &'a [i32],
+}
+
+impl<'a> Panels<'a> {
+    /// What [`Packing::pack`] wrote.
+    pub(crate) fn new(packing: &Packing, packed: &'a [i32]) -> Panels<'a> {
+        let (data, sums) = packed.split_at_checked(packing.groups() * packing.width()).unwrap_or_default();
+        Panels { groups: packing.groups(), data: bytemuck::cast_slice(data), sums }
     }
 
     /// Groups of four rows.
@@ -107,7 +169,7 @@ impl Panels {
     }
 }
 
-impl Right for Panels {
+impl Right for Panels<'_> {
     const LEFT_SIGNED: bool = false;
 
     #[inline(always)]
@@ -116,13 +178,31 @@ impl Right for Panels {
     }
 
     fn column_sums(&self) -> Option<&[i32]> {
-        Some(&self.sums)
+        Some(self.sums)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packed_matrices_have_every_byte() {
+        for [k, n] in [[1, 1], [4, 16], [7, 49], [30, 130], [5, 65], [64, 7]] {
+            let rows: Vec<u8> = (0..k * n).map(|i| (i * 7 + i / 100) as u8).collect();
+            for unit in Unit::all() {
+                for flip in [0, super::super::FLIP] {
+                    let packing = Packing::new([k, n], unit);
+                    let mut packed = vec![0xaa; packing.bytes()];
+                    packing.pack(&rows, flip, &mut packed);
+                    let mut back = vec![0x55; k * n];
+                    packing.unpack(&packed, flip, &mut back);
+                    assert_eq!(back, rows, "{k} {n} {unit:?}");
+                    packing.unpack(&packed[..packed.len() / 2], flip, &mut back[..k * n / 2]);
+                }
+            }
+        }
+    }
 
     #[test]
     fn strips_cover_all_columns_once_and_are_never_a_single_vector_behind_others() {

@@ -23,6 +23,14 @@ fn bytes(n: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
+fn packed(shape: [usize; 2], rows: &[u8], flip: u8, unit: Unit) -> (Packing, Vec<i32>) {
+    let packing = Packing::new(shape, unit);
+    // What is behind the last column must not count.
+    let mut words = vec![-1; packing.bytes() / 4];
+    packing.pack(rows, flip, bytemuck::cast_slice_mut(&mut words));
+    (packing, words)
+}
+
 proptest! {
     #[test]
     fn products_are_exact_on_every_unit(
@@ -52,7 +60,8 @@ proptest! {
         let factors: Vec<i32> = (0..m).map(|r| k as i32 * left_zero(r) - sums[r]).collect();
         let rows: Vec<i32> = factors.iter().map(|f| 3 * f).collect();
         for unit in Unit::all() {
-            let panels = Panels::new([k, n], &right, if flip { FLIP } else { 0 }, unit);
+            let (packing, words) = packed([k, n], &right, if flip { FLIP } else { 0 }, unit);
+            let panels = Panels::new(&packing, &words);
             let around = Around {
                 rows: if per_column { &[] } else { &rows },
                 left_zeros: &left_zeros,
@@ -78,7 +87,8 @@ fn large_products_are_shared_out_completely() {
     for [m, n, k] in [[130, 70, 64], [9, 1000, 60], [64, 65, 300]] {
         let (left, right) = (bytes(m * k, 1), bytes(k * n, 2));
         for unit in Unit::all() {
-            let panels = Panels::new([k, n], &right, 0, unit);
+            let (packing, words) = packed([k, n], &right, 0, unit);
+            let panels = Panels::new(&packing, &words);
             let (groups, around) = (panels.groups(), Around::default());
             let product = Product { left: &left, groups, right: &panels, around, unit };
             let mut y = vec![(0, 0, 0); m * n];
