@@ -1,23 +1,39 @@
 //! The fuzz targets' invariants over a few thousand mutations of small seeds, the same in every run.
 //!
 //! No input panics, none needs more than a bounded amount of memory, and what is read can be written
-//! and read again.
+//! and read again. For longer runs `ONEPOOL_FUZZ_ROUNDS` is the number of mutations, `ONEPOOL_FUZZ_SEED` another
+//! beginning of the numbers, and `ONEPOOL_FUZZ_MODELS` a folder of further ONNX models to begin with.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use onepool::Tensor;
+use onepool::graph::{Graph, TensorInfo};
 use onepool::kernel::KernelId;
 use onepool::loader::onnx::{load_onnx_bytes, read_tensor_pb, write_tensor_pb};
 use onepool::loader::params::{read_factory, read_params, write_params};
 use onepool::loader::tvm::{FunctionTable, GraphJson, TvmGraph};
+use onepool::shape::{Dim, Shape};
+use onepool::spirv::check::check_module;
 use onepool::spirv::opencl_c::{OpenClImages, OpenClOptions, Planes, TexelFormats, translate};
+use onepool::spirv::reflect::reflect;
+use onepool::{DType, Session, Tensor};
 
-const ROUNDS: u64 = 3000;
+/// What an environment variable says, or what holds without it.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a whole number"))
+}
+
+fn rounds() -> u64 {
+    setting("ONEPOOL_FUZZ_ROUNDS", 3000)
+}
 
 /// Numbers that look random (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
+    fn begin() -> Self {
+        Numbers(0x9E37_79B9_7F4A_7C15 ^ setting("ONEPOOL_FUZZ_SEED", 0))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -71,11 +87,11 @@ fn mutate(seed: &[u8], r: &mut Numbers) -> Vec<u8> {
 
 fn each_mutation(seeds: &[Vec<u8>], mut check: impl FnMut(&[u8])) {
     bound_memory();
-    let mut r = Numbers(0x9E37_79B9_7F4A_7C15);
+    let mut r = Numbers::begin();
     for seed in seeds {
         check(seed);
     }
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let seed = &seeds[(round % seeds.len() as u64) as usize];
         check(&mutate(seed, &mut r));
     }
@@ -120,8 +136,9 @@ fn node(op: &str, inputs: &[&str], output: &str, attribute: &[u8]) -> Vec<u8> {
     field(1, &node)
 }
 
-/// A model with inputs, a small and a large initializer, a constant, a branch and three operators.
-fn onnx_seed() -> Vec<u8> {
+/// A model with inputs, a small and a large initializer, a constant and two operators; with a third one that has
+/// a branch, but lacks the other.
+fn onnx_seed(branched: bool) -> Vec<u8> {
     let value = |name: &str| {
         let dim = field(1, &number(1, 2));
         let tensor = [number(1, 1), field(2, &dim)].concat();
@@ -137,7 +154,7 @@ fn onnx_seed() -> Vec<u8> {
         node("Concat", &["x", "w", "v"], "y", &axis),
         node("Constant", &[], "c", &one),
         node("Transpose", &["y"], "z", &[]),
-        node("If", &["c"], "u", &then_branch),
+        if branched { node("If", &["c"], "u", &then_branch) } else { Vec::new() },
         field(2, b"g"),
         field(5, &write_tensor_pb("w", &small)),
         field(5, &write_tensor_pb("v", &large)),
@@ -151,15 +168,7 @@ fn onnx_seed() -> Vec<u8> {
 #[test]
 fn onnx_models() {
     let tensor = write_tensor_pb("t", &Tensor::new([2, 2], &[1i64, 2, 3, 4]).expect("it fits"));
-    // Without the branch, whose operator may not be there, it is a sound model.
-    let without: Vec<u8> = {
-        let seed = onnx_seed();
-        let at = seed.windows(2).position(|w| w == b"If").expect("the operator's name");
-        let mut seed = seed;
-        seed[at..at + 2].copy_from_slice(b"iF");
-        seed
-    };
-    each_mutation(&[onnx_seed(), without, tensor], |bytes| {
+    each_mutation(&[onnx_seed(true), onnx_seed(false), tensor], |bytes| {
         if let Ok(graph) = load_onnx_bytes(bytes, None) {
             assert!(!graph.outputs().is_empty());
         }
@@ -168,6 +177,46 @@ fn onnx_models() {
             assert_eq!((&name, tensor.info(), tensor.bytes()), (&again, back.info(), back.bytes()));
         }
     });
+}
+
+/// Runs `graph` on zeros, where it takes few of them; what a changed model asks for may be refused.
+fn run(graph: Graph) -> Result<(), onepool::Error> {
+    let mut session = Session::builder().graph(graph).device("cpu").build()?;
+    for io in session.inputs() {
+        let dims = io.shape.map_or(Vec::new(), |s| s.0.to_vec());
+        let dims: Vec<usize> = dims.iter().map(|d| if let Dim::Known(n) = d { *n } else { 2 }).collect();
+        let info = TensorInfo::new(io.dtype.unwrap_or(DType::F32), Shape::new(dims)?);
+        if info.bytes() > 1 << 20 {
+            return Ok(());
+        }
+        let zeros = vec![0; info.bytes()];
+        session.set_input(&io.name, &Tensor::from_bytes(info, &zeros)?)?;
+    }
+    session.run()?;
+    for io in session.outputs() {
+        session.get_output(&io.name)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn onnx_models_that_run() {
+    let mut seeds = vec![onnx_seed(false)];
+    if let Ok(folder) = std::env::var("ONEPOOL_FUZZ_MODELS") {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            seeds.push(std::fs::read(entry.expect("an entry").path()).expect("a file"));
+        }
+    }
+    let (mut ran, mut refused) = (0, 0);
+    each_mutation(&seeds, |bytes| {
+        if let Ok(graph) = load_onnx_bytes(bytes, None) {
+            match run(graph) {
+                Ok(()) => ran += 1,
+                Err(e) => refused += usize::from(!e.to_string().is_empty()),
+            }
+        }
+    });
+    assert!(ran > 10, "{ran} ran, {refused} were refused");
 }
 
 fn params_seed() -> Vec<u8> {
@@ -255,9 +304,7 @@ fn mutate_words(seed: &[u32], r: &mut Numbers) -> Vec<u32> {
     words
 }
 
-#[test]
-fn spirv_to_opencl_c() {
-    bound_memory();
+fn kernels() -> Vec<&'static [u32]> {
     let names = [
         "pool_image_f32",
         "softmax_f32",
@@ -271,16 +318,44 @@ fn spirv_to_opencl_c() {
         names.iter().filter_map(|name| KernelId::by_name(name)).map(|id| id.info().spirv()).collect();
     seeds.extend(KernelId::all().step_by(40).map(|id| id.info().spirv()));
     assert!(seeds.len() > 6);
+    seeds
+}
+
+/// Modules as an application gives them: whole instructions changed, or any of their bytes.
+#[test]
+fn spirv_modules() {
+    bound_memory();
+    let (seeds, mut r) = (kernels(), Numbers::begin());
+    let (mut sound, mut reflected) = (0, 0);
+    for round in 0..2 * rounds() {
+        let seed = seeds[(round % seeds.len() as u64) as usize];
+        let words = match round % 3 {
+            0 => {
+                let bytes = mutate(&seed.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>(), &mut r);
+                bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            _ => mutate_words(seed, &mut r),
+        };
+        reflected += u64::from(reflect(&words).is_ok());
+        sound += u64::from(check_module(&words).is_ok());
+    }
+    assert!(sound > rounds() / 30 && reflected >= sound, "{sound} of {reflected} are sound");
+}
+
+#[test]
+fn spirv_to_opencl_c() {
+    bound_memory();
+    let seeds = kernels();
     let images = OpenClImages { texels: TexelFormats::ALL, planes: Planes::Lines };
     let options = OpenClOptions { fp64: true, images, ..OpenClOptions::default() };
-    let mut r = Numbers(0x9E37_79B9_7F4A_7C15);
+    let mut r = Numbers::begin();
     let mut translated = 0;
-    for round in 0..2 * ROUNDS {
+    for round in 0..2 * rounds() {
         let seed = seeds[(round % seeds.len() as u64) as usize];
         if let Ok(kernel) = translate(&mutate_words(seed, &mut r), &options) {
             translated += 1;
             assert!(kernel.source.contains(kernel.name));
         }
     }
-    assert!(translated > 100, "{translated} changed modules are still sound");
+    assert!(translated > rounds() / 30, "{translated} changed modules are still sound");
 }

@@ -11,13 +11,14 @@ LOCAL_SIZE(0, 64);
 SPEC(1, uint, TOP, 1u);         // experts of a token
 SPEC(2, uint, NORMALIZE, 0u);   // whether the factors of a token sum to one
 SPEC(3, uint, GIVEN, 0u);       // whether factors are given, else they are the softmax of the router's numbers
+SPEC(4, uint, SPARSE, 0u);      // whether each is the share among those not chosen yet and nearly as large
 
 layout(set = 0, binding = 0, std430) readonly buffer Router { T router[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Given { T given[]; };
 layout(set = 0, binding = 2, std430) buffer Chosen { uint chosen[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Factors { float factors[]; };
 
-layout(push_constant) uniform Params { uint tokens, experts; } p;
+layout(push_constant) uniform Params { uint tokens, experts; float sparse; } p;
 
 // The number of an expert, or its factor where that is given; the least for what is no number.
 float number(uint at)
@@ -50,11 +51,23 @@ void main()
                 found = e;
             }
         }
+        if (SPARSE != 0u) {
+            float sum = 0.0;
+            for (uint e = 0u; e < p.experts; ++e) {
+                float v = number(first + e);
+                bool behind = s == 0u || v < last || (v == last && e > expert);
+                sum += behind && most - v <= p.sparse * max(abs(v), most) ? exp(v - most) : 0.0;
+            }
+            factors[from + s] = 1.0 / sum;
+        }
         last = most;
         expert = found;
         top = s == 0u ? most : top;
         total += GIVEN != 0u ? float(given[first + expert]) : exp(most - top);
         chosen[from + s] = expert;
+    }
+    if (SPARSE != 0u) {
+        return;
     }
     if (NORMALIZE == 0u) {
         total = 1.0;

@@ -362,6 +362,54 @@ mod tests {
         assert!(TensorFile::parse("").is_err());
     }
 
+    /// `ONEPOOL_FUZZ_ROUNDS` changes of each file, and `ONEPOOL_FUZZ_SEED`, as of the tests of readers of models.
+    #[test]
+    fn changed_files_are_read_or_refused() {
+        let setting = |name: &str, default: u64| -> u64 {
+            std::env::var(name).map_or(default, |text| text.parse().unwrap())
+        };
+        let mut state = 0x9E37_79B9_7F4A_7C15 ^ setting("ONEPOOL_FUZZ_SEED", 0);
+        let mut below = |n: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % n.max(1) as u64) as usize
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let info = info(DType::U8, &[1, 3, 9, 11]);
+        let bytes: Vec<u8> = (0..info.bytes()).map(|i| (i * 7) as u8).collect();
+        let (shape, pictures) = (SymShape::from(&info.shape), PictureOptions::default());
+        for name in ["t.npy", "t.npz", "t.pb", "t.png", "t.jpg"] {
+            let file = TensorFile::parse(dir.path().join(name).to_str().unwrap()).unwrap();
+            write_all(&[(&file, Saved { name: "x", info: &info, bytes: &bytes })], &pictures).unwrap();
+            let seed = std::fs::read(&file.path).unwrap();
+            let mut read_ones = 0;
+            for _ in 0..setting("ONEPOOL_FUZZ_ROUNDS", 300) {
+                let mut changed = seed.clone();
+                for _ in 0..1 + below(3) {
+                    let at = below(changed.len());
+                    match below(5) {
+                        0 => changed[at] ^= 1 << below(8),
+                        1 => changed[at] = [0, 0x7f, 0x80, 0xff][below(4)],
+                        2 => changed.truncate(at.max(1)),
+                        3 => drop(changed.drain(at..(at + below(9)).min(changed.len() - 1).max(at))),
+                        _ => {
+                            let part = changed[at..(at + below(40)).min(changed.len())].to_vec();
+                            let to = below(changed.len());
+                            changed.splice(to..to, part);
+                        }
+                    }
+                }
+                std::fs::write(&file.path, &changed).unwrap();
+                if let Ok(loaded) = read(&file, declared(DType::U8, &shape), &pictures) {
+                    assert_eq!(loaded.region.as_slice().len(), loaded.info.bytes(), "{name}");
+                    read_ones += 1;
+                }
+            }
+            assert!(read_ones > 0, "{name}: all changes were refused");
+        }
+    }
+
     #[test]
     fn tensors_come_back_through_every_format() {
         let dir = tempfile::tempdir().unwrap();

@@ -267,18 +267,35 @@ impl WindowAxis {
     }
 }
 
-/// The axes as three, outer ones of one element added in front.
+/// The axes as three, outer ones of one element added in front. Neighbours over which nothing slides are one.
 ///
 /// # Errors
 /// [`OpError::Unsupported`] for none or more than three.
 pub(crate) fn three(what: &str, axes: &[WindowAxis]) -> Result<[WindowAxis; 3], OpError> {
     const U: WindowAxis = WindowAxis::UNIT;
-    match *axes {
+    let joined = if axes.len() > 3 { joined(axes) } else { axes.to_vec() };
+    match *joined {
         [w] => Ok([U, U, w]),
         [h, w] => Ok([U, h, w]),
         [d, h, w] => Ok([d, h, w]),
         _ => Err(OpError::unsupported(format!("{what} over {} spatial dimensions", axes.len()))),
     }
+}
+
+/// The axes with neighbours of windows of one tap that takes every element as one.
+fn joined(axes: &[WindowAxis]) -> Vec<WindowAxis> {
+    let still = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0];
+    let mut all: Vec<WindowAxis> = Vec::new();
+    for a in axes {
+        match all.last_mut().filter(|last| still(last) && still(a)) {
+            Some(last) => {
+                last.input = last.input.saturating_mul(a.input);
+                last.output = last.output.saturating_mul(a.output);
+            }
+            None => all.push(*a),
+        }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -518,9 +518,8 @@ fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanError {
             Origin::Constant(_) => {}
             Origin::Node { node, .. } => {
                 let node = graph.node(node);
-                if !node.op.shape_only() {
-                    stack.extend(node.inputs.iter().flatten());
-                }
+                let read = |i: &usize| !node.op.shape_only() || node.op.value_inputs().contains(i);
+                stack.extend((0..node.inputs.len()).filter(read).filter_map(|i| node.inputs[i]));
             }
         }
     }

@@ -9,10 +9,12 @@ use super::error::Error;
 use super::placement::Copied;
 use super::slot::{BindPolicy, Source};
 use super::stage::{Held, HeldMemory, node_error, owned};
+use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
 use crate::ops::OpError;
 use crate::ops::control::{Control, Loop, Scan, ScanAxis};
+use crate::ops::sequence::{COLUMNS, MAX_ELEMENTS, row};
 use crate::plan::HostStep;
 use crate::shape::Shape;
 
@@ -110,7 +112,7 @@ pub(super) fn run<'e>(
     match flow {
         Control::Loop(l) => run_loop(l, step, inputs, repeat),
         Control::Scan(s) if s.batched => batched(s, step, inputs, repeat),
-        Control::Scan(s) => run_scan(s, step, inputs, repeat),
+        Control::Scan(s) => run_scan(s, step, inputs, None, repeat),
         Control::If { .. } => Ok(Vec::new()),
     }
 }
@@ -161,8 +163,9 @@ fn run_loop<'e>(
         let mut results = repeat.turn(&all, &mut places)?.into_iter();
         let next = results.next();
         states = results.by_ref().take(op.states).collect();
-        for (stack, held) in stacks.iter_mut().zip(results) {
-            stack.push(step, held.tensor(&repeat.body.devices)?)?;
+        for (k, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
+            let tensor = held.tensor(&repeat.body.devices)?;
+            if op.lists.contains(&k) { stack.append(step, &tensor)? } else { stack.push(step, tensor)? }
         }
         goes_on = match &next {
             Some(next) => scalar(step, 1, next, repeat)? != 0,
@@ -178,14 +181,17 @@ fn run_loop<'e>(
         shapes = planned(&all, repeat, 1 + op.states);
     }
     for (k, stack) in stacks.into_iter().enumerate() {
-        let tensor = stack.finish(step, ScanAxis::default(), shapes.get(k).and_then(Option::as_ref))?;
-        states.push(Held::value(tensor));
+        let one = shapes.get(k).and_then(Option::as_ref);
+        match op.lists.contains(&k) {
+            true => states.extend(stack.list(step, one)?.map(Held::value)),
+            false => states.push(Held::value(stack.finish(step, ScanAxis::default(), one)?)),
+        }
     }
     Ok(states)
 }
 
 fn truth<'e>(value: bool) -> Held<'e> {
-    let info = TensorInfo::new(crate::dtype::DType::Bool, Shape::scalar());
+    let info = TensorInfo::new(DType::Bool, Shape::scalar());
     let built = Tensor::build::<std::convert::Infallible>(info, |bytes| {
         bytes.fill(u8::from(value));
         Ok(())
@@ -207,10 +213,12 @@ fn planned(inputs: &[Held<'_>], repeat: &Repeat<'_>, skip: usize) -> Vec<Option<
     repeat.body.graph.outputs().iter().skip(skip).map(|(name, _)| info_of(name)).collect()
 }
 
+/// Runs a body for every slice, or for the first `count` ones.
 fn run_scan<'e>(
     op: &Scan,
     step: &HostStep,
     inputs: &[Option<Held<'e>>],
+    count: Option<usize>,
     repeat: &mut Repeat<'e>,
 ) -> Result<Vec<Held<'e>>, Error> {
     let end = op.states + op.inputs.len();
@@ -231,6 +239,7 @@ fn run_scan<'e>(
         let expected = format!("{turns} slices along axis {at}, as the first one has");
         return Err(node_error(step, OpError::InputShape { input, got, expected }));
     }
+    let turns = count.unwrap_or(turns).min(turns);
     let mut stacks: Vec<Stack> = op.outputs.iter().map(|_| Stack::default()).collect();
     let mut places = Places::default();
     for turn in 0..turns {
@@ -248,41 +257,83 @@ fn run_scan<'e>(
         }
         places.next();
     }
-    for (stack, axis) in stacks.into_iter().zip(&op.outputs) {
-        states.push(Held::value(stack.finish(step, *axis, None)?));
+    let mut shapes = Vec::new();
+    if turns == 0 && !stacks.is_empty() {
+        let empty = sliced.iter().map(|(_, tensor, at, _)| {
+            let mut dims = tensor.shape().to_vec();
+            dims.remove(*at);
+            let info = TensorInfo::new(tensor.dtype(), Shape::new(dims).map_err(OpError::from)?);
+            Ok(Held::value(Tensor::build::<OpError>(info, |_| Ok(()))?))
+        });
+        let empty = empty.collect::<Result<Vec<_>, OpError>>().map_err(|e| node_error(step, e))?;
+        let all: Vec<Held<'e>> = states.iter().cloned().chain(empty).chain(captured).collect();
+        shapes = planned(&all, repeat, op.states);
+    }
+    for (k, (stack, axis)) in stacks.into_iter().zip(&op.outputs).enumerate() {
+        let one = shapes.get(k).and_then(Option::as_ref);
+        states.push(Held::value(stack.finish(step, *axis, one)?));
     }
     Ok(states)
 }
 
-/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own.
+/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own, behind which
+/// results are 0.
 fn batched<'e>(
     op: &Scan,
     step: &HostStep,
     inputs: &[Option<Held<'e>>],
     repeat: &mut Repeat<'e>,
 ) -> Result<Vec<Held<'e>>, Error> {
-    if inputs.first().is_some_and(Option::is_some) {
-        return Err(node_error(step, OpError::unsupported("Scan of opset 8 with lengths of the sequences")));
-    }
+    let fail = |e: OpError| node_error(step, e);
     let devices = Arc::clone(&repeat.body);
     let end = (1 + op.states + op.inputs.len()).min(inputs.len());
     let whole =
         (1..end).map(|i| given(step, inputs, i)?.tensor(&devices.devices)).collect::<Result<Vec<_>, _>>()?;
-    let batch = whole.first().map_or(0, |t| t.shape().first().copied().unwrap_or(0));
+    let first = |t: &Tensor, axis: usize| t.shape().get(axis).copied().unwrap_or(0);
+    let batch = whole.first().map_or(0, |t| first(t, 0));
+    let longest = whole.get(op.states).map_or(0, |t| first(t, 1));
+    let lengths = match inputs.first().and_then(Option::as_ref) {
+        None => vec![longest; batch],
+        Some(held) => {
+            let given = held.tensor(&devices.devices)?.to_i64s().map_err(|e| fail(e.into()))?;
+            let fits = |n: &i64| usize::try_from(*n).ok().filter(|n| *n <= longest);
+            let lengths = given.iter().map(fits).collect::<Option<Vec<usize>>>();
+            lengths.filter(|l| l.len() == batch).ok_or_else(|| {
+                let problem = format!("holds {given:?}, expected {batch} lengths of 0 to {longest}");
+                fail(OpError::Value { input: 0, problem })
+            })?
+        }
+    };
     let single = Scan { batched: false, ..op.clone() };
     let mut stacks: Vec<Stack> = vec![Stack::default(); op.body.outputs().len()];
-    for b in 0..batch {
+    for (b, length) in lengths.into_iter().enumerate() {
         let mut one: Vec<Option<Held<'e>>> = Vec::new();
         for tensor in &whole {
-            one.push(Some(Held::value(slice(tensor, 0, b).map_err(|e| node_error(step, e))?)));
+            one.push(Some(Held::value(slice(tensor, 0, b).map_err(fail)?)));
         }
         one.extend(inputs[end..].iter().cloned());
-        for (stack, held) in stacks.iter_mut().zip(run_scan(&single, step, &one, repeat)?) {
-            stack.push(step, held.tensor(&devices.devices)?)?;
+        let results = run_scan(&single, step, &one, Some(length), repeat)?;
+        for (o, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
+            let tensor = held.tensor(&devices.devices)?;
+            let tensor = if o < op.states { tensor } else { longer(&tensor, longest).map_err(fail)? };
+            stack.push(step, tensor)?;
         }
     }
     let finish = |stack: Stack| stack.finish(step, ScanAxis::default(), None).map(Held::value);
     stacks.into_iter().map(finish).collect()
+}
+
+/// `tensor` with zeros behind it, so that its first axis has `len` elements.
+fn longer(tensor: &Tensor, len: usize) -> Result<Tensor, OpError> {
+    let mut dims = tensor.shape().to_vec();
+    match dims.first_mut() {
+        Some(first) if *first < len => *first = len,
+        _ => return Ok(tensor.clone()),
+    }
+    Tensor::build(TensorInfo::new(tensor.dtype(), Shape::new(dims)?), |out| {
+        out.iter_mut().zip(tensor.bytes()).for_each(|(to, from)| *to = *from);
+        Ok(())
+    })
 }
 
 /// Slice `k` of `tensor` along `axis`, without that axis.
@@ -306,12 +357,14 @@ fn slice(tensor: &Tensor, axis: usize, k: usize) -> Result<Tensor, OpError> {
     })
 }
 
-/// Tensors of one shape that become one with an axis more.
+/// Tensors of one shape that become one with an axis more, or of several shapes that become a list.
 #[derive(Clone, Default)]
 struct Stack {
     info: Option<TensorInfo>,
     bytes: Vec<u8>,
     count: usize,
+    /// A list's table.
+    rows: Vec<i64>,
 }
 
 impl Stack {
@@ -327,6 +380,31 @@ impl Stack {
         self.bytes.extend_from_slice(tensor.bytes());
         self.count += 1;
         Ok(())
+    }
+
+    /// One more element of a list.
+    fn append(&mut self, step: &HostStep, tensor: &Tensor) -> Result<(), Error> {
+        let first = self.info.get_or_insert_with(|| tensor.info().clone());
+        if first.dtype != tensor.dtype() || self.count >= MAX_ELEMENTS {
+            let found = tensor.info();
+            let what = format!("element {} of a list of {}, which is {found}", self.count, first.dtype);
+            return Err(node_error(step, OpError::unsupported(what)));
+        }
+        self.bytes.extend_from_slice(tensor.bytes());
+        self.rows.extend(row(tensor.shape()));
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The list as its elements and their table; `one` says of what type they would be if there are none.
+    fn list(self, step: &HostStep, one: Option<&TensorInfo>) -> Result<[Tensor; 2], Error> {
+        let fail = |e: OpError| node_error(step, e);
+        let dtype = self.info.as_ref().or(one).map_or(DType::F32, |info| info.dtype);
+        let len = self.bytes.len() / dtype.bytes();
+        let shape = Shape::new([len]).map_err(|e| fail(e.into()))?;
+        let values = Tensor::from_bytes(TensorInfo::new(dtype, shape), &self.bytes);
+        let table = Tensor::new([self.count, COLUMNS], &self.rows);
+        Ok([values.map_err(|e| fail(e.into()))?, table.map_err(|e| fail(e.into()))?])
     }
 
     /// The stack; `one` says what its slices would be if there are none.

@@ -211,7 +211,7 @@ fn repeating() -> Graph {
     let k = one(&mut g);
     let from = g.op(ops::add(), &[x, k]);
     let inputs = [Some(n), None, Some(from), Some(limit)];
-    let (_, out) = g.node("loop", op(Loop { body, states: 1 }), &inputs, 2);
+    let (_, out) = g.node("loop", op(Loop { body, states: 1, lists: Vec::new() }), &inputs, 2);
     let last = g.op(ops::add(), &[out[0], k]);
     g.output("last", last);
     g.output("all", out[1]);
@@ -301,7 +301,8 @@ fn a_body_may_have_stages_and_states_may_shrink() {
         let k = one(&mut g);
         let from = g.op(ops::add(), &[x, k]);
         let inputs = [Some(n), None, Some(from)];
-        let (_, out) = g.node("loop", op(Loop { body: Arc::clone(&body), states: 1 }), &inputs, 1);
+        let (_, out) =
+            g.node("loop", op(Loop { body: Arc::clone(&body), states: 1, lists: Vec::new() }), &inputs, 1);
         let last = g.op(ops::add(), &[out[0], k]);
         g.output("last", last);
         let mut session = open(device, g.build().unwrap());

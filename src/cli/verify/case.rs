@@ -11,12 +11,15 @@ use crate::cli::error::{CliError, UNSUPPORTED, chain};
 use crate::cli::place::Places;
 use crate::cli::precision::PrecisionArgs;
 use crate::cli::table;
-use crate::cli::tensor_io::read_pb_tensor;
+use crate::cli::tensor_io::{read_bytes, read_pb_tensor};
 use crate::device::Context;
+use crate::dtype::DType;
 use crate::graph::Tensor;
+use crate::loader::onnx::{list_names, read_list_pb};
 use crate::loader::{self, LoadOptions};
+use crate::ops::sequence;
 use crate::plan::NodeReport;
-use crate::session::Session;
+use crate::session::{IoInfo, Session};
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,17 +109,19 @@ fn verify(
         if count(&found) > count(fallbacks) {
             *fallbacks = found;
         }
-        let (outputs, files) = (session.outputs(), numbered(&data, "output_")?);
-        if outputs.len() != files.len() {
+        let (outputs, mut wanted) = (session.outputs(), Vec::new());
+        for path in numbered(&data, "output_")? {
+            wanted.extend(read(&path, &outputs, wanted.len())?);
+        }
+        if outputs.len() != wanted.len() {
             let (outputs, files) =
-                (table::count(outputs.len(), "output"), table::count(files.len(), "output"));
+                (table::count(outputs.len(), "output"), table::count(wanted.len(), "output"));
             return Err(CliError::content(
                 data,
                 format!("the model has {outputs}, and there is data of {files}"),
             ));
         }
-        for (io, path) in outputs.iter().zip(files) {
-            let expected = read(&path)?.1;
+        for (io, (_, expected)) in outputs.iter().zip(wanted) {
             let got = session.get_output(&io.name)?;
             let same = if case.meta.random {
                 compare_info(&got, &expected)
@@ -199,19 +204,30 @@ fn numbered(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, CliError> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-fn read(path: &Path) -> Result<(String, Tensor), CliError> {
+/// A tensor with its name, or the two of a sequence; `ios` are those it is one of, from number `at` on.
+fn read(path: &Path, ios: &[IoInfo], at: usize) -> Result<Vec<(String, Tensor)>, CliError> {
     // An optional without a value is written as no bytes.
     if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
         return Err(CliError::Unsupported("an optional as an input or output".to_owned()));
     }
-    read_pb_tensor(path)
+    let Some((name, items)) = read_list_pb(&read_bytes(path)?)? else {
+        return Ok(vec![read_pb_tensor(path)?]);
+    };
+    let [values, table] = list_names(&name);
+    let io = ios.iter().find(|io| io.name == values).or_else(|| ios.get(at));
+    let dtype = io.and_then(|io| io.dtype).unwrap_or(DType::F32);
+    let [elements, rows] =
+        sequence::pack(&items, dtype).map_err(|e| CliError::content(path, e.to_string()))?;
+    Ok(vec![(values, elements), (table, rows)])
 }
 
 /// Gives every input its value: by name where all names are inputs of the model, else by position.
 fn give_inputs(session: &mut Session, data: &Path) -> Result<(), CliError> {
     let ios = session.inputs();
-    let values: Vec<(String, Tensor)> =
-        numbered(data, "input_")?.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    let mut values: Vec<(String, Tensor)> = Vec::new();
+    for path in numbered(data, "input_")? {
+        values.extend(read(&path, &ios, values.len())?);
+    }
     let mut names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     names.dedup();

@@ -1,10 +1,11 @@
-//! Loops that carry lists. Where one only appends a tensor in every iteration, what it appends becomes one more of
-//! its scan outputs; a list that its body reads too becomes a tensor of all elements, which must be of one shape
-//! then. SplitToSequence makes lists of both again.
+//! Loops that only append to a list that is empty before: what they append becomes one more of their scan outputs, of
+//! which a list is made once. SequenceMap becomes such a loop.
 
 use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, attribute_type as kind,
 };
+use super::sequence::OR_TENSOR;
+use crate::ops::control::COLLECTED;
 
 /// How many inputs of a Loop, and of its body, come before what it carries; its body has one output there.
 const LEADING: usize = 2;
@@ -25,70 +26,89 @@ fn rewrite_nodes(nodes: &mut Vec<NodeProto>) {
         rewrite_nodes(&mut graph.node);
     }
     let is = |node: &NodeProto, op: &str| node.op_type == op && node.domain.is_empty();
+    if nodes.iter().any(|n| is(n, "SequenceMap")) {
+        let expand = |n| if is(&n, "SequenceMap") { mapped(n) } else { vec![n] };
+        *nodes = std::mem::take(nodes).into_iter().flat_map(expand).collect();
+    }
     if !nodes.iter().any(|n| is(n, "Loop")) {
         return;
     }
-    let made_by = |ops: &[&str]| -> Vec<String> {
-        let makes = |n: &&NodeProto| ops.iter().any(|op| is(n, op));
-        nodes.iter().filter(makes).flat_map(|n| n.output.clone()).collect()
-    };
-    let empty = made_by(&["SequenceEmpty"]);
-    let filled = made_by(&["SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"]);
-    let mut all = Vec::with_capacity(nodes.len());
-    for mut node in std::mem::take(nodes) {
-        let mut lists = Vec::new();
-        if is(&node, "Loop") {
-            // From behind, so that positions before stay what they are.
-            for i in (LEADING..node.input.len()).rev() {
-                let carried = i.saturating_sub(LEADING);
-                if node.input.get(i).is_some_and(|name| empty.contains(name)) {
-                    lists.extend(collect(&mut node, carried));
-                } else if node.input.get(i).is_some_and(|name| filled.contains(name))
-                    && let Some((before, after)) = stack(&mut node, carried)
-                {
-                    all.push(before);
-                    lists.push(after);
-                }
+    let empty: Vec<String> =
+        nodes.iter().filter(|n| is(n, "SequenceEmpty")).flat_map(|n| n.output.clone()).collect();
+    for node in nodes.iter_mut().filter(|n| is(n, "Loop")) {
+        // From behind, so that positions before stay what they are.
+        for i in (LEADING..node.input.len()).rev() {
+            if node.input.get(i).is_some_and(|name| empty.contains(name)) {
+                collect(node, i.saturating_sub(LEADING));
             }
         }
-        all.push(node);
-        all.append(&mut lists);
     }
-    *nodes = all;
 }
 
-/// Takes list `i` out of what the loop carries where its body does nothing but append to it; the node that makes
-/// the list from the new output.
-fn collect(node: &mut NodeProto, i: usize) -> Option<NodeProto> {
+/// The nodes that SequenceMap `node` is: a loop over the elements of its sequences, that are found by their number.
+fn mapped(mut node: NodeProto) -> Vec<NodeProto> {
+    let graph = node.attribute.iter_mut().find(|a| a.name == "body").and_then(|a| a.g.take());
+    let (Some(mut body), Some(first)) = (graph, node.input.first()) else { return vec![node] };
+    let own = format!("{}/map", node.output.iter().find(|o| !o.is_empty()).unwrap_or(&node.name));
+    let [count, turn, again, goes_on] = ["count", "turn", "again", "goes_on"].map(|s| format!("{own}/{s}"));
+    let take = |(input, formal): (&String, ValueInfoProto)| {
+        let attrs = vec![int(OR_TENSOR, 1)];
+        node_of("SequenceAt", vec![input.clone(), turn.clone()], formal.name, attrs)
+    };
+    let mut nodes: Vec<NodeProto> =
+        node.input.iter().zip(std::mem::take(&mut body.input)).map(take).collect();
+    nodes.append(&mut body.node);
+    nodes.push(node_of("Identity", vec![again.clone()], goes_on.clone(), Vec::new()));
+    body.node = nodes;
+    let named = |name: String| ValueInfoProto { name, ..Default::default() };
+    body.input = vec![named(turn), named(again)];
+    body.output.insert(0, named(goes_on));
+    let length = node_of("SequenceLength", vec![first.clone()], count.clone(), Vec::new());
+    let all = AttributeProto {
+        name: COLLECTED.into(),
+        r#type: kind::INTS,
+        ints: (0..node.output.len() as i64).collect(),
+        ..Default::default()
+    };
+    let body =
+        AttributeProto { name: "body".into(), r#type: kind::GRAPH, g: Some(body), ..Default::default() };
+    let attribute = vec![body, all];
+    vec![length, NodeProto { op_type: "Loop".into(), input: vec![count, String::new()], attribute, ..node }]
+}
+
+/// Takes list `i` out of what the loop carries where its body does nothing but append to it, and lets the loop
+/// collect it instead.
+fn collect(node: &mut NodeProto, i: usize) -> Option<()> {
     let list = node.output.get(i)?.clone();
     let carried = node.input.len().checked_sub(LEADING)?;
     let body = node.attribute.iter_mut().find(|a| a.name == "body")?.g.as_mut()?;
     let item = appended(body, i)?;
     let inner = body.input.get(LEADING.checked_add(i)?)?.name.clone();
-    if carried.checked_add(1)? > body.output.len() || node.output.len() < carried {
+    let stacks = body.output.len().checked_sub(carried.checked_add(1)?)?;
+    if node.output.len() < carried {
         return None;
     }
     body.input.remove(i.saturating_add(LEADING));
     body.output.remove(i.saturating_add(1));
     body.node.retain(|n| n.op_type != "SequenceInsert" || n.input.first() != Some(&inner));
     let kept = format!("{inner}/appended");
-    body.node.push(NodeProto {
-        name: kept.clone(),
-        op_type: "Identity".into(),
-        input: vec![item],
-        output: vec![kept.clone()],
-        ..Default::default()
-    });
+    body.node.push(node_of("Identity", vec![item], kept.clone(), Vec::new()));
     body.output.push(ValueInfoProto { name: kept, ..Default::default() });
-    let outputs = body.output.len().saturating_sub(1);
     node.input.remove(i.saturating_add(LEADING));
     node.output.remove(i);
     // Outputs behind the last one that is wanted may have been left out.
-    node.output.resize(outputs.saturating_sub(1), String::new());
-    let stacked = format!("{}/appended_{i}", if list.is_empty() { &node.name } else { &list });
-    node.output.push(stacked.clone());
-    let wanted = !list.is_empty();
-    wanted.then(|| list_of(stacked, list))
+    node.output.resize(carried.saturating_sub(1).saturating_add(stacks), String::new());
+    node.output.push(list);
+    match node.attribute.iter_mut().find(|a| a.name == COLLECTED) {
+        Some(collected) => collected.ints.push(stacks as i64),
+        None => node.attribute.push(AttributeProto {
+            name: COLLECTED.into(),
+            r#type: kind::INTS,
+            ints: vec![stacks as i64],
+            ..Default::default()
+        }),
+    }
+    Some(())
 }
 
 fn node_of(op: &str, input: Vec<String>, output: String, attribute: Vec<AttributeProto>) -> NodeProto {
@@ -98,79 +118,6 @@ fn node_of(op: &str, input: Vec<String>, output: String, attribute: Vec<Attribut
 
 fn int(name: &str, value: i64) -> AttributeProto {
     AttributeProto { name: name.into(), r#type: kind::INT, i: Some(value), ..Default::default() }
-}
-
-/// The list of the elements of tensor `stacked` along its first axis.
-fn list_of(stacked: String, list: String) -> NodeProto {
-    node_of("SplitToSequence", vec![stacked], list, vec![int("axis", 0), int("keepdims", 0)])
-}
-
-/// Makes list `i` of what the loop carries a tensor where its body does nothing with it but append to it, take
-/// elements and count them: the node that makes the first tensor, and that which makes the last one a list.
-fn stack(node: &mut NodeProto, i: usize) -> Option<(NodeProto, NodeProto)> {
-    let at = i.checked_add(LEADING)?;
-    let given = node.input.get(at)?.clone();
-    let result = node.output.get(i).filter(|name| !name.is_empty())?.clone();
-    let body = node.attribute.iter_mut().find(|a| a.name == "body")?.g.as_mut()?;
-    let inner = body.input.get(at)?.name.clone();
-    let last = body.output.get(i.checked_add(1)?)?.name.clone();
-    let mut names = vec![inner];
-    for n in body.node.iter().filter(|n| n.domain.is_empty()) {
-        let appends = n.op_type == "SequenceInsert" && n.input.len() == 2;
-        if (appends || n.op_type == "Identity") && n.input.first().is_some_and(|l| names.contains(l)) {
-            names.extend(n.output.iter().cloned());
-        }
-    }
-    let reads = |n: &NodeProto| {
-        let known = match n.op_type.as_str() {
-            "SequenceInsert" => n.input.len() == 2,
-            op => matches!(op, "SequenceAt" | "SequenceLength" | "Identity"),
-        };
-        known && n.input.first().is_some_and(|l| names.contains(l))
-    };
-    let seen = |name: &String| body.node.iter().filter(|n| reads(n) && n.input.first() == Some(name)).count();
-    let alone = names.iter().all(|name| uses(&body.node, name) == seen(name));
-    let given_back = body.output.iter().filter(|o| names.contains(&o.name)).count();
-    if !alone || !names.contains(&last) || given_back != 1 {
-        return None;
-    }
-    let mut nodes = Vec::with_capacity(body.node.len());
-    for mut n in std::mem::take(&mut body.node) {
-        if reads(&n) {
-            let to = n.output.first().cloned().unwrap_or_default();
-            match (n.op_type.as_str(), n.input.as_slice()) {
-                ("SequenceInsert", [list, item]) => {
-                    let (one, row) = (format!("{to}/one"), format!("{to}/row"));
-                    nodes.push(node_of("SequenceConstruct", vec![item.clone()], one.clone(), Vec::new()));
-                    let attrs = vec![int("axis", 0), int("new_axis", 1)];
-                    nodes.push(node_of("ConcatFromSequence", vec![one], row.clone(), attrs));
-                    n = node_of("Concat", vec![list.clone(), row], to, vec![int("axis", 0)]);
-                }
-                ("SequenceLength", [list]) => {
-                    let cut = format!("{to}/list");
-                    nodes.push(list_of(list.clone(), cut.clone()));
-                    n = node_of("SequenceLength", vec![cut], to, Vec::new());
-                }
-                ("SequenceAt", [list, position]) => {
-                    n = node_of("Gather", vec![list.clone(), position.clone()], to, vec![int("axis", 0)]);
-                }
-                _ => {}
-            }
-        }
-        nodes.push(n);
-    }
-    body.node = nodes;
-    if let Some(input) = body.input.get_mut(at) {
-        input.r#type = None;
-    }
-    if let Some(output) = body.output.get_mut(i.saturating_add(1)) {
-        output.r#type = None;
-    }
-    let (first, stacked) = (format!("{result}/first_{i}"), format!("{result}/stacked_{i}"));
-    node.input.get_mut(at)?.clone_from(&first);
-    node.output.get_mut(i)?.clone_from(&stacked);
-    let attrs = vec![int("axis", 0), int("new_axis", 1)];
-    Some((node_of("ConcatFromSequence", vec![given], first, attrs), list_of(stacked, result)))
 }
 
 /// What the body appends to the list that it carries as number `i`, where that is all that it does with it.

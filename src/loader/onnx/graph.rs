@@ -10,10 +10,14 @@ mod flex;
 use std::collections::{HashMap, HashSet};
 
 use super::attribute::attribute_value;
-use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
+use super::packed::{self, Packed};
+use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use super::sequence::{self, Sequence};
 use super::store::Store;
-use super::syntax::{collect_node_tensors, collect_tensors, constant_value, free_names, type_of, zip_maps};
+use super::syntax::{
+    collect_node_tensors, collect_tensors, constant_value, free_names, list_of, type_of, zip_maps,
+};
+use super::tensor::dtype_of;
 use super::{Opsets, legacy};
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::limits;
@@ -44,7 +48,7 @@ pub(super) struct Making {
 pub(super) struct Slot {
     /// `None` for an argument that a function's caller left out.
     id: Option<TensorId>,
-    defined: bool,
+    pub(super) defined: bool,
 }
 
 /// Names that nodes of one graph or one function body see.
@@ -195,21 +199,24 @@ impl<'m, 's> Importer<'m, 's> {
     /// The model's main graph.
     pub(super) fn main_graph(&mut self, proto: &'m GraphProto) -> Result<Graph, LoadError> {
         let tables = zip_maps(proto);
-        for output in proto.output.iter().filter(|o| !tables.contains_key(o.name.as_str())) {
+        let read = |o: &&ValueInfoProto| !tables.contains_key(o.name.as_str()) && list_of(o).is_none();
+        for output in proto.output.iter().filter(read) {
             type_of(output).map_err(|kind| kind.at(Location::Tensor(output.name.clone())))?;
         }
         let attrs = AttrMap::new();
-        self.graph(proto, &[], Scope::outermost(self.opsets, &attrs))
+        Ok(self.graph(proto, &[], &[], Scope::outermost(self.opsets, &attrs))?.0)
     }
 
+    /// The graph, and which of its outputs are sequences: each is two outputs there. The inputs `lists` are too.
     fn graph(
         &mut self,
         proto: &'m GraphProto,
         captures: &[(&'m str, Capture)],
+        lists: &[usize],
         mut scope: Scope<'m, '_>,
-    ) -> Result<Graph, LoadError> {
+    ) -> Result<(Graph, Vec<usize>), LoadError> {
         let making = &mut Making::new(&proto.name);
-        self.inputs(proto, making, &mut scope)?;
+        self.inputs(proto, lists, making, &mut scope)?;
         bind_captures(proto, captures, making, &mut scope)?;
         self.body(&proto.node, making, &mut scope)?;
         for info in proto.value_info.iter().chain(&proto.output) {
@@ -224,16 +231,32 @@ impl<'m, 's> Importer<'m, 's> {
                 making.builder.set_info(id, dtype, shape);
             }
         }
-        for output in &proto.output {
-            if scope.sequences.contains_key(output.name.as_str()) {
-                let kind = LoadErrorKind::unsupported("a sequence as an output");
-                return Err(kind.at(Location::Tensor(output.name.clone())));
+        let (mut listed, mut times) = (Vec::new(), HashMap::new());
+        for (o, output) in proto.output.iter().enumerate() {
+            let at = |kind: LoadErrorKind| kind.at(Location::Tensor(output.name.clone()));
+            if let Some(sequence) = scope.sequences.get(output.name.as_str()).cloned() {
+                let made = Packed::of(&output.name, sequence, making).map_err(|e| e.at(at))?;
+                for (name, id) in packed::names(&output.name).into_iter().zip([made.values, made.table]) {
+                    making.builder.output(name, id);
+                }
+                listed.push(o);
+                continue;
+            }
+            if list_of(output).is_some() {
+                let what = "a sequence as an output that no node before makes, or an optional";
+                return Err(at(LoadErrorKind::unsupported(what)));
             }
             let id = scope.get(making, &output.name);
             let id = id.ok_or_else(|| LoadErrorKind::missing("the name of an output"))?;
-            making.builder.output(&output.name, id);
+            // Some exporters list a tensor once for every time that it is returned.
+            let times = times.entry(output.name.as_str()).or_insert(0usize);
+            match *times {
+                0 => making.builder.output(&output.name, id),
+                n => making.builder.output(format!("{}~{n}", output.name), id),
+            }
+            *times = times.saturating_add(1);
         }
-        Ok(std::mem::take(&mut making.builder).build()?)
+        Ok((std::mem::take(&mut making.builder).build()?, listed))
     }
 
     /// Inputs and initializers. An initializer of the main graph that is also an input is a default that
@@ -241,6 +264,7 @@ impl<'m, 's> Importer<'m, 's> {
     fn inputs(
         &mut self,
         proto: &'m GraphProto,
+        lists: &[usize],
         making: &mut Making,
         scope: &mut Scope<'m, '_>,
     ) -> Result<(), LoadError> {
@@ -253,9 +277,16 @@ impl<'m, 's> Importer<'m, 's> {
             .chain(proto.sparse_initializer.iter().map(sparse))
             .collect();
         let main = scope.depth == 0;
-        for input in &proto.input {
+        for (i, input) in proto.input.iter().enumerate() {
             let at = |kind: LoadErrorKind| kind.at(Location::Tensor(input.name.clone()));
             if main && constants.contains(input.name.as_str()) {
+                continue;
+            }
+            let declared = list_of(input);
+            if declared.is_some() || lists.contains(&i) {
+                let dtype = declared.unwrap_or_default().map(dtype_of).transpose().map_err(at)?;
+                let packed = Packed::inputs(&input.name, dtype, making);
+                scope.define_sequence(&input.name, Sequence::Packed(packed)).map_err(at)?;
                 continue;
             }
             let (dtype, shape) = type_of(input).map_err(at)?;
@@ -321,13 +352,15 @@ impl<'m, 's> Importer<'m, 's> {
         if sequence::reads(domain, &node.op_type, read_as) {
             return self.sequence_node(node, making, scope);
         }
-        if sequence::pass(node, scope)? {
+        let def = (self.find)(domain, &node.op_type).filter(|d| d.since <= read_as);
+        let key = (domain, node.op_type.as_str(), node.overload.as_str());
+        let function = self.functions.get(&key).copied().filter(|_| def.is_none());
+        let repeats = domain.is_empty() && node.op_type == "Loop";
+        if sequence::pass(node, repeats || function.is_some(), scope)? {
             return Ok(());
         }
-        let def = (self.find)(domain, &node.op_type).filter(|d| d.since <= read_as);
         if def.is_none() && !is_constant(node) {
-            let key = (domain, node.op_type.as_str(), node.overload.as_str());
-            return match self.functions.get(&key).copied() {
+            return match function {
                 Some(function) => self.inline(function, node, making, scope),
                 None => Err(unknown_operator(node, domain, opset).into()),
             };
@@ -355,16 +388,35 @@ impl<'m, 's> Importer<'m, 's> {
             }
             return Ok(());
         };
-        let mut inputs: Vec<Option<TensorId>> =
-            node.input.iter().map(|name| scope.get(making, name)).collect();
+        let mut inputs: Vec<Option<TensorId>> = Vec::with_capacity(node.input.len());
+        let mut lists = Vec::new();
+        for (i, name) in node.input.iter().enumerate() {
+            match scope.sequences.get(name.as_str()).cloned() {
+                Some(sequence) => {
+                    let Packed { values, table } = Packed::of(name, sequence, making)?;
+                    inputs.extend([Some(values), Some(table)]);
+                    lists.push(i);
+                }
+                None => inputs.push(scope.get(making, name)),
+            }
+        }
         // What sub-graphs capture comes behind all inputs that the operator may have.
         while graphs.is_empty() && matches!(inputs.last(), Some(None)) {
             inputs.pop();
         }
-        self.subgraphs(&graphs, making, scope, &mut inputs, &mut attrs)?;
+        let listed = self.subgraphs(&graphs, &lists, making, scope, &mut inputs, &mut attrs)?;
+        let listed = if repeats { repeated(&lists, &listed, node, &attrs)? } else { listed };
         let mut outputs = Vec::with_capacity(node.output.len());
-        for name in &node.output {
-            outputs.push(scope.define(making, name)?);
+        for (o, name) in node.output.iter().enumerate() {
+            match (listed.contains(&o), name.as_str()) {
+                (false, name) => outputs.push(scope.define(making, name)?),
+                (true, "") => outputs.extend([None, None]),
+                (true, name) => {
+                    let packed = Packed::declare(name, making);
+                    outputs.extend([Some(packed.values), Some(packed.table)]);
+                    scope.define_sequence(name, Sequence::Packed(packed))?;
+                }
+            }
         }
         let op = read_op(def, node, &attrs, inputs.len(), opset)?;
         making.builder.node_into(format!("{}{}", scope.prefix, node.name), op, &inputs, &outputs);
@@ -380,15 +432,17 @@ impl<'m, 's> Importer<'m, 's> {
         })
     }
 
-    /// Makes the graphs that are attributes of one node, and appends what they capture to its inputs.
+    /// Makes the graphs that are attributes of one node, and appends what they capture to its inputs; which of
+    /// their outputs are sequences, as the inputs `lists` are.
     fn subgraphs(
         &mut self,
         graphs: &[(&'m str, &'m GraphProto)],
+        lists: &[usize],
         making: &mut Making,
         scope: &mut Scope<'m, '_>,
         inputs: &mut Vec<Option<TensorId>>,
         attrs: &mut AttrMap,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<usize>, Failure> {
         let mut seen = HashSet::new();
         let mut captures = Vec::new();
         for name in graphs.iter().flat_map(|(_, g)| free_names(g)) {
@@ -411,12 +465,16 @@ impl<'m, 's> Importer<'m, 's> {
             };
             captures.push((name, capture));
         }
+        let mut listed: Option<Vec<usize>> = None;
         for (name, graph) in graphs {
             let inner = scope.inner(String::new(), scope.opsets, scope.attrs)?;
-            let graph = self.graph(graph, &captures, inner).map_err(Failure::Inside)?;
+            let (graph, own) = self.graph(graph, &captures, lists, inner).map_err(Failure::Inside)?;
             attrs.insert((*name).to_owned(), AttrValue::Graph(Box::new(graph)));
+            if listed.replace(own.clone()).is_some_and(|other| other != own) {
+                return Err(packed::differs("the same output of both branches"));
+            }
         }
-        Ok(())
+        Ok(listed.unwrap_or_default())
     }
 
     /// Adds the nodes of `function` in place of `node`, which calls it.
@@ -441,10 +499,13 @@ impl<'m, 's> Importer<'m, 's> {
         let attrs = self.call_attributes(function, node, scope.attrs)?;
         let mut opsets = Opsets::of(&function.opset_import)?;
         opsets.inherit(scope.opsets);
-        let mut given = Vec::new();
+        let (mut given, mut lists) = (Vec::new(), Vec::new());
         for (i, formal) in function.input.iter().enumerate() {
-            let actual = node.input.get(i).and_then(|name| scope.get(making, name));
-            given.push((formal.as_str(), actual));
+            let actual = node.input.get(i).map_or("", String::as_str);
+            match scope.sequences.get(actual).cloned() {
+                Some(sequence) => lists.push((formal.as_str(), sequence)),
+                None => given.push((formal.as_str(), scope.get(making, actual))),
+            }
         }
         let prefix = match node.name.as_str() {
             "" => format!("{}{}/", scope.prefix, function.name),
@@ -453,6 +514,9 @@ impl<'m, 's> Importer<'m, 's> {
         let mut inner = scope.inner(prefix, &opsets, &attrs)?;
         for (formal, actual) in given {
             inner.bind(formal, actual, "inputs of a function")?;
+        }
+        for (formal, sequence) in lists {
+            inner.define_sequence(formal, sequence)?;
         }
         let mut passed = Vec::new();
         for (formal, wanted) in function.output.iter().zip(&node.output) {
@@ -465,6 +529,13 @@ impl<'m, 's> Importer<'m, 's> {
             }
         }
         self.body(&function.node, making, &mut inner).map_err(Failure::Inside)?;
+        for (formal, wanted) in function.output.iter().zip(&node.output) {
+            if let Some(sequence) = inner.sequences.get(formal.as_str()).filter(|_| !wanted.is_empty()) {
+                // It was taken for a tensor, which nothing can have read.
+                scope.slots.remove(wanted.as_str());
+                scope.define_sequence(wanted, sequence.clone())?;
+            }
+        }
         for (from, to) in passed {
             let identity = (self.find)("", "Identity").ok_or_else(|| {
                 LoadErrorKind::unsupported("a function that returns its input without the operator Identity")
@@ -533,6 +604,16 @@ pub(super) enum Failure {
     Inside(LoadError),
 }
 
+impl Failure {
+    /// The error, at the place that `at` gives it if it has none.
+    fn at(self, at: impl FnOnce(LoadErrorKind) -> LoadError) -> LoadError {
+        match self {
+            Failure::Here(kind) => at(kind),
+            Failure::Inside(e) => e,
+        }
+    }
+}
+
 impl From<LoadErrorKind> for Failure {
     fn from(kind: LoadErrorKind) -> Self {
         Failure::Here(kind)
@@ -549,6 +630,28 @@ impl From<LoadError> for Failure {
     fn from(e: LoadError) -> Self {
         Failure::Inside(e)
     }
+}
+
+/// Which outputs of a Loop are sequences: what it carries, as its body's inputs and outputs must say the same of, and
+/// what is collected as one.
+fn repeated(
+    lists: &[usize],
+    listed: &[usize],
+    node: &NodeProto,
+    attrs: &AttrMap,
+) -> Result<Vec<usize>, Failure> {
+    // A body's first output is the condition, a node's first two inputs the number and the condition.
+    if lists.iter().map(|i| i.wrapping_sub(1)).ne(listed.iter().copied()) {
+        return Err(packed::differs("what the body of a Loop gives back for one, and only there"));
+    }
+    let states = node.input.len().saturating_sub(2);
+    let mut all: Vec<usize> = listed.iter().map(|o| o.saturating_sub(1)).collect();
+    let reader = AttrReader::new(attrs, node.input.len(), node.output.len());
+    for k in reader.ints_opt(ops::control::COLLECTED).map_err(OpError::from)?.unwrap_or_default() {
+        let k = usize::try_from(k).map_err(|_| LoadErrorKind::unexpected("a stack", k.to_string()))?;
+        all.push(states.saturating_add(k));
+    }
+    Ok(all)
 }
 
 fn bind_captures<'m>(

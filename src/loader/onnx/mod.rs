@@ -8,6 +8,7 @@ mod collected;
 mod composed;
 mod graph;
 mod legacy;
+mod packed;
 mod proto;
 mod sequence;
 mod skeleton;
@@ -16,8 +17,9 @@ mod summary;
 mod syntax;
 mod tensor;
 
+pub use packed::names as list_names;
 pub use summary::summarize_onnx;
-pub use tensor::{read_tensor_pb, write_tensor_pb};
+pub use tensor::{read_list_pb, read_tensor_pb, write_tensor_pb};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +40,7 @@ use tensor::decode_error;
 /// Whether ONNX operator `name` is one over sequences or optionals: there is no row of it in
 /// [`ops::FAMILIES`], because the loader follows what it makes and leaves only the tensors that are taken from it.
 pub fn is_sequence_operator(name: &str) -> bool {
-    sequence::reads("", name, NEWEST_OPSET)
+    sequence::is_one(name)
 }
 
 /// Operators of `com.microsoft` of which there is no row in [`ops::FAMILIES`], because the loader puts nodes of

@@ -2,14 +2,17 @@
 //! what is taken out of a sequence becomes a node.
 //!
 //! A list whose structure is known is a list of tensors; positions may be known only when a graph is planned
-//! ([`Pick`]). What SplitToSequence makes is cut when a piece is taken ([`Piece`]). An optional is its element, or
-//! an absent argument.
+//! ([`Pick`]). What SplitToSequence makes is cut when a piece is taken ([`Piece`]). A list that is known only in the
+//! run, because it goes through control flow or is an input, is two tensors ([`Packed`]). An optional is its
+//! element, or an absent argument.
 
 use std::sync::Arc;
 
 use super::attribute::attribute_value;
 use super::graph::{Failure, Importer, Making, Scope};
-use super::proto::NodeProto;
+use super::packed::Packed;
+use super::proto::{NodeProto, data_type};
+use super::tensor::dtype_of;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorId, TensorInfo};
 use crate::loader::error::LoadErrorKind;
@@ -22,6 +25,9 @@ use crate::shape::Shape;
 
 /// The longest list of tensors that is followed.
 const MAX_LIST: usize = 1024;
+
+/// An attribute of SequenceAt, of which input 0 may be a tensor, which is then the result.
+pub(super) const OR_TENSOR: &str = "onepool.or_tensor";
 
 /// Operators that are read here, and the opset each is there from.
 const OPERATORS: &[(&str, i64)] = &[
@@ -38,6 +44,11 @@ const OPERATORS: &[(&str, i64)] = &[
     ("SplitToSequence", 11),
 ];
 
+/// Whether an operator of the newest opset is one over sequences or optionals. SequenceMap becomes a loop of others.
+pub(super) fn is_one(op: &str) -> bool {
+    op == "SequenceMap" || OPERATORS.iter().any(|(name, _)| *name == op)
+}
+
 /// Whether an operator is read here.
 pub(super) fn reads(domain: &str, op: &str, opset: i64) -> bool {
     domain.is_empty() && OPERATORS.iter().any(|(name, since)| *name == op && *since <= opset)
@@ -48,10 +59,11 @@ pub(super) fn reads(domain: &str, op: &str, opset: i64) -> bool {
 pub(super) enum Sequence {
     List(List),
     Cut(Cut),
+    Packed(Packed),
 }
 
 /// Tensors, and changes of the list at positions that are not known yet.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct List {
     /// The first `first` are the list, the others are inserted by `edits`.
     items: Vec<TensorId>,
@@ -59,16 +71,18 @@ pub(super) struct List {
     edits: Vec<Edit>,
     positions: Vec<TensorId>,
     /// Elements when all edits are done.
-    len: usize,
+    pub(super) len: usize,
+    /// Of elements, where there are none.
+    pub(super) dtype: DType,
 }
 
 /// A tensor that is cut up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    data: TensorId,
-    split: Option<TensorId>,
-    axis: i64,
-    keep_dims: bool,
+    pub(super) data: TensorId,
+    pub(super) split: Option<TensorId>,
+    pub(super) axis: i64,
+    pub(super) keep_dims: bool,
     /// How many pieces there are, where that is known.
     count: Option<usize>,
 }
@@ -79,6 +93,7 @@ impl Sequence {
         match self {
             Sequence::List(list) => list.items.iter().chain(&list.positions).copied().collect(),
             Sequence::Cut(cut) => [Some(cut.data), cut.split].into_iter().flatten().collect(),
+            Sequence::Packed(packed) => vec![packed.values, packed.table],
         }
     }
 
@@ -95,12 +110,21 @@ impl Sequence {
                 cut.data = next(cut.data);
                 cut.split = cut.split.map(&mut next);
             }
+            Sequence::Packed(packed) => {
+                packed.values = next(packed.values);
+                packed.table = next(packed.table);
+            }
         }
         sequence
     }
 }
 
 impl List {
+    /// A list without elements.
+    fn empty(dtype: DType) -> Self {
+        List { items: Vec::new(), first: 0, edits: Vec::new(), positions: Vec::new(), len: 0, dtype }
+    }
+
     /// Where a known position of a list with `more` places behind its elements is.
     fn place(&self, at: i64, more: usize) -> Result<usize, Failure> {
         let from_start = if at < 0 { at.saturating_add(self.len as i64) } else { at };
@@ -169,7 +193,12 @@ impl List {
     }
 
     /// Element `position` as a tensor.
-    fn element(&self, name: &str, position: Position, making: &mut Making) -> Result<TensorId, Failure> {
+    pub(super) fn element(
+        &self,
+        name: &str,
+        position: Position,
+        making: &mut Making,
+    ) -> Result<TensorId, Failure> {
         let at = position.known.map(|at| self.place(at, 0)).transpose()?;
         if let Some(&id) = at.filter(|_| self.edits.is_empty()).and_then(|at| self.items.get(at)) {
             return Ok(id);
@@ -197,14 +226,14 @@ impl Cut {
 
 /// Where in a list something happens; `None` is the end.
 #[derive(Clone, Copy)]
-struct Position {
-    tensor: TensorId,
+pub(super) struct Position {
+    pub(super) tensor: TensorId,
     known: Option<i64>,
 }
 
 impl Making {
     /// The output of a new node.
-    fn derived(&mut self, name: &str, op: impl Operator, inputs: &[Option<TensorId>]) -> TensorId {
+    pub(super) fn derived(&mut self, name: &str, op: impl Operator, inputs: &[Option<TensorId>]) -> TensorId {
         let unique = self.unique(name);
         let output = self.builder.declare(unique);
         self.builder.node_into(name, Arc::new(op) as Arc<dyn Operator>, inputs, &[Some(output)]);
@@ -212,7 +241,7 @@ impl Making {
     }
 
     /// A position that is known.
-    fn position(&mut self, name: &str, at: i64) -> Position {
+    pub(super) fn position(&mut self, name: &str, at: i64) -> Position {
         Position { tensor: self.constant(name, Tensor::scalar(at)), known: Some(at) }
     }
 }
@@ -255,8 +284,7 @@ impl<'m> Call<'m, '_> {
     /// The sequence that input 0 is.
     fn sequence(&self, scope: &Scope<'m, '_>) -> Result<Sequence, Failure> {
         scope.sequences.get(self.input(0)).cloned().ok_or_else(|| {
-            let what = "a sequence that is an input of the graph, or comes out of control flow or a function";
-            unsupported(what)
+            unsupported("a sequence that comes after the node that reads it, or an optional that is an input")
         })
     }
 
@@ -281,31 +309,30 @@ impl<'m> Call<'m, '_> {
         Ok(Some(Position { tensor, known }))
     }
 
-    /// A list of tensors; of what is cut up, the pieces, where it is known how many there are.
-    fn list(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<List, Failure> {
+    /// A list of tensors; of what is cut up, the pieces. `None` where it is not known how many there are.
+    fn list(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<Option<List>, Failure> {
         let cut = match self.sequence(scope)? {
-            Sequence::List(list) => return Ok(list),
+            Sequence::List(list) => return Ok(Some(list)),
+            Sequence::Packed(_) => return Ok(None),
             Sequence::Cut(cut) => cut,
         };
-        let count = cut.count.ok_or_else(|| {
-            unsupported(format!("{} of a sequence whose length is not known at load", self.node.op_type))
-        })?;
-        let mut list = List::default();
-        for at in 0..count.min(MAX_LIST.saturating_add(1)) {
+        let Some(count) = cut.count.filter(|n| *n <= MAX_LIST) else { return Ok(None) };
+        let mut list = List::empty(DType::F32);
+        for at in 0..count {
             let position = making.position(self.name(), at as i64);
             list.insert(cut.piece(self.name(), position.tensor, making), None)?;
         }
-        Ok(list)
+        Ok(Some(list))
+    }
+
+    /// The two tensors of the sequence that input 0 is.
+    fn packed(&self, making: &mut Making, scope: &Scope<'m, '_>) -> Result<Packed, Failure> {
+        Packed::of(self.name(), self.sequence(scope)?, making)
     }
 
     /// Lets the output stand for a sequence.
     fn define(&self, sequence: Sequence, scope: &mut Scope<'m, '_>) -> Result<(), Failure> {
-        let name = self.output();
-        let taken = scope.slots.contains_key(name) || scope.sequences.insert(name, sequence).is_some();
-        if taken {
-            return Err(LoadErrorKind::Duplicate { what: "tensors", name: name.to_owned() }.into());
-        }
-        Ok(())
+        Ok(scope.define_sequence(self.output(), sequence)?)
     }
 
     /// Lets the output stand for a tensor that exists.
@@ -326,15 +353,30 @@ impl<'m> Call<'m, '_> {
     }
 }
 
+impl<'m> Scope<'m, '_> {
+    /// Lets `name` stand for a sequence.
+    pub(super) fn define_sequence(&mut self, name: &'m str, sequence: Sequence) -> Result<(), LoadErrorKind> {
+        let written = self.slots.remove(name).is_some_and(|slot| slot.defined);
+        if written || self.sequences.insert(name, sequence).is_some() {
+            return Err(LoadErrorKind::Duplicate { what: "tensors", name: name.to_owned() });
+        }
+        Ok(())
+    }
+}
+
 fn unsupported(what: impl Into<String>) -> Failure {
     LoadErrorKind::unsupported(what).into()
 }
 
-/// Lets the output of an Identity stand for the same sequence as its input; other operators take none.
-pub(super) fn pass<'m>(node: &'m NodeProto, scope: &mut Scope<'m, '_>) -> Result<bool, Failure> {
+/// Lets the output of an Identity stand for the same sequence as its input; other operators take none, but for
+/// what `takes` says.
+pub(super) fn pass<'m>(node: &'m NodeProto, takes: bool, scope: &mut Scope<'m, '_>) -> Result<bool, Failure> {
     let Some(name) = node.input.iter().find(|name| scope.sequences.contains_key(name.as_str())) else {
         return Ok(false);
     };
+    if takes {
+        return Ok(false);
+    }
     if node.op_type != "Identity" {
         return Err(unsupported(format!("{name:?}, a sequence, as an input of {}", node.op_type)));
     }
@@ -361,24 +403,44 @@ impl<'m> Importer<'m, '_> {
         }
         let call = &Call { node, attrs: &attrs };
         match node.op_type.as_str() {
-            "SequenceEmpty" => call.define(Sequence::List(List::default()), scope),
+            "SequenceEmpty" => {
+                let number = i32::try_from(call.int("dtype", data_type::FLOAT.into())?);
+                let dtype = dtype_of(number.unwrap_or(-1))?;
+                call.define(Sequence::List(List::empty(dtype)), scope)
+            }
             "SequenceConstruct" => {
-                let mut list = List::default();
+                let mut list = List::empty(DType::F32);
                 for i in 0..node.input.len() {
                     list.insert(call.tensor(i, making, scope)?, None)?;
                 }
                 call.define(Sequence::List(list), scope)
             }
             "SequenceInsert" => {
-                let mut list = call.list(making, scope)?;
+                let list = call.list(making, scope)?;
                 let item = call.tensor(1, making, scope)?;
-                list.insert(item, call.position(2, making, scope)?)?;
-                call.define(Sequence::List(list), scope)
+                let at = call.position(2, making, scope)?;
+                let changed = match list {
+                    Some(mut list) => {
+                        list.insert(item, at)?;
+                        Sequence::List(list)
+                    }
+                    None => {
+                        Sequence::Packed(call.packed(making, scope)?.insert(call.name(), item, at, making))
+                    }
+                };
+                call.define(changed, scope)
             }
             "SequenceErase" => {
-                let mut list = call.list(making, scope)?;
-                list.erase(call.position(1, making, scope)?)?;
-                call.define(Sequence::List(list), scope)
+                let list = call.list(making, scope)?;
+                let at = call.position(1, making, scope)?;
+                let changed = match list {
+                    Some(mut list) => {
+                        list.erase(at)?;
+                        Sequence::List(list)
+                    }
+                    None => Sequence::Packed(call.packed(making, scope)?.erase(call.name(), at, making)),
+                };
+                call.define(changed, scope)
             }
             "SplitToSequence" => {
                 let data = call.tensor(0, making, scope)?;
@@ -392,12 +454,18 @@ impl<'m> Importer<'m, '_> {
                 let (axis, keep_dims) = (call.int("axis", 0)?, call.int("keepdims", 1)? != 0);
                 call.define(Sequence::Cut(Cut { data, split, axis, keep_dims, count }), scope)
             }
+            // What the rewriting of SequenceMap writes.
+            "SequenceAt" if attrs.contains_key(OR_TENSOR) && !scope.sequences.contains_key(call.input(0)) => {
+                let id = call.tensor(0, making, scope)?;
+                call.stands_for(id, making, scope)
+            }
             "SequenceAt" => {
                 let position = call.position(1, making, scope)?;
                 let position = position.ok_or(OpError::MissingInput { input: 1 })?;
                 let id = match call.sequence(scope)? {
                     Sequence::List(list) => list.element(call.name(), position, making)?,
                     Sequence::Cut(cut) => cut.piece(call.name(), position.tensor, making),
+                    Sequence::Packed(packed) => packed.element(call.name(), position.tensor, making),
                 };
                 call.stands_for(id, making, scope)
             }
@@ -408,6 +476,7 @@ impl<'m> Importer<'m, '_> {
                         let op = PieceCount { axis: cut.axis };
                         making.derived(call.name(), op, &[Some(cut.data), cut.split])
                     }
+                    Sequence::Packed(packed) => packed.len(call.name(), making),
                 };
                 call.stands_for(id, making, scope)
             }
@@ -448,12 +517,11 @@ fn concat<'m>(call: &Call<'m, '_>, making: &mut Making, scope: &mut Scope<'m, '_
         let id = making.derived(call.name(), join, &[Some(data)]);
         return call.stands_for(id, making, scope);
     }
-    let list = call.list(making, scope)?;
-    let mut inputs = Vec::with_capacity(list.len);
-    for at in 0..list.len {
-        let position = making.position(call.name(), at as i64);
-        inputs.push(list.element(call.name(), position, making)?);
-    }
+    let Some(list) = call.list(making, scope)? else {
+        let id = call.packed(making, scope)?.join(call.name(), axis, new_axis, making);
+        return call.stands_for(id, making, scope);
+    };
+    let mut inputs = list.elements(call.name(), making)?;
     if inputs.is_empty() {
         return Err(
             LoadErrorKind::unexpected("a sequence with elements to concatenate", "an empty one").into()

@@ -124,8 +124,10 @@ fn what_is_cut_up_is_taken_piece_by_piece() {
     let join = with(node("ConcatFromSequence", &["s"], &["r"]), [int_attr("axis", 0)]);
     gives(vec![cut(&["y", "sizes"]), join.clone()], &[2], &[3.0, 4.0]);
     gives(vec![cut(&["y"]), join], &[2], &[3.0, 4.0]);
-    let insert = node("SequenceInsert", &["s", "x"], &["t"]);
-    fails(vec![cut(&["y"]), insert], &["t"], "SequenceInsert of a sequence whose length is not known");
+    // The number of pieces is known only in the run.
+    let insert = node("SequenceInsert", &["s", "x", "one"], &["t"]);
+    let join = with(node("ConcatFromSequence", &["t"], &["r"]), [int_attr("axis", 0)]);
+    gives(vec![cut(&["y"]), insert, join], &[4], &[3.0, 1.0, 2.0, 4.0]);
 }
 
 #[test]
@@ -178,9 +180,8 @@ fn optionals_are_their_elements() {
 
 #[test]
 fn sequences_where_there_can_be_none_are_unsupported() {
-    fails(vec![list()], &["s"], "a sequence as an output");
     fails(vec![list(), node("Relu", &["s"], &["r"])], &["r"], "\"s\", a sequence, as an input of Relu");
-    fails(vec![node("SequenceAt", &["x", "one"], &["r"])], &["r"], "comes out of control flow");
+    fails(vec![node("SequenceAt", &["x", "one"], &["r"])], &["r"], "a sequence that comes after");
     let construct = node("SequenceConstruct", &["s"], &["t"]);
     fails(vec![list(), construct], &["t"], "a sequence as input 0 of SequenceConstruct");
 }
@@ -293,9 +294,181 @@ fn what_a_loop_appends_is_a_list() {
     assert_eq!(got[1].to_f32s().unwrap(), [0.0, 0.0, 1.0, 2.0, 2.0, 4.0]);
     assert_eq!(got[2].to_f32s().unwrap(), [2.0, 4.0]);
     assert_eq!((got[3].to_i64s().unwrap(), got[4].to_i64s().unwrap()), (vec![3], vec![6]));
-    // Other uses of a list stay what they are.
-    let fails_with = |insert: &[&str]| load(appending(insert), &["m"]).unwrap_err().to_string();
-    assert!(fails_with(&["l", "item", "one"]).contains("a sequence, as an input of Loop"));
+    let none = run(&mut s, 0, 0);
+    assert!(none.unwrap_err().to_string().contains("empty list"));
+    // Elsewhere than at the end.
+    let mut nodes = appending(&["l", "item", "zero"]);
+    nodes.insert(0, node("Sub", &["one", "one"], &["zero"]));
+    nodes.push(with(node("ConcatFromSequence", &["l"], &["row"]), [int_attr("axis", 0)]));
+    let got = run(&mut session(load(nodes, &["row"]).unwrap()), 3, 0).unwrap();
+    assert_eq!(got[0].to_f32s().unwrap(), [2.0, 4.0, 1.0, 2.0, 0.0, 0.0]);
+}
+
+/// In each of `p` iterations, what is appended is longer, and only in every second iteration something is.
+#[test]
+fn a_branch_appends_and_elements_have_several_shapes() {
+    let branch = |name: &str, nodes: Vec<NodeProto>, output: &str| {
+        graph_attr(name, GraphProto { input: Vec::new(), ..graph(&[], nodes, &[output]) })
+    };
+    let body = |insert: &[&str]| {
+        let yes = vec![node("SequenceInsert", insert, &["longer"])];
+        let no = vec![node("Identity", &["l"], &["same"])];
+        let choice = with(
+            node("If", &["odd"], &["l2"]),
+            [branch("then_branch", yes, "longer"), branch("else_branch", no, "same")],
+        );
+        let mut body = graph(
+            &["i", "c", "l"],
+            vec![
+                node("Mod", &["i", "two"], &["rest"]),
+                with(node("Cast", &["rest"], &["odd"]), [int_attr("to", data_type::BOOL.into())]),
+                node("Reshape", &["i", "last"], &["times"]),
+                node("Tile", &["x", "times"], &["item"]),
+                choice,
+                node("Identity", &["c"], &["c2"]),
+            ],
+            &["c2", "l2"],
+        );
+        body.input.iter_mut().for_each(|i| i.r#type = None);
+        body
+    };
+    let nodes = |insert: &[&str]| {
+        vec![
+            node("SequenceEmpty", &[], &["e"]),
+            node("Add", &["one", "one"], &["two"]),
+            with(node("Loop", &["p", "", "e"], &["l"]), [graph_attr("body", body(insert))]),
+            node("SequenceLength", &["l"], &["n"]),
+            node("SequenceAt", &["l", "q"], &["taken"]),
+            node("SequenceErase", &["l", "q"], &["fewer"]),
+            node("SequenceLength", &["fewer"], &["m"]),
+            with(node("ConcatFromSequence", &["l"], &["row"]), [int_attr("axis", -1)]),
+        ]
+    };
+    let mut s = session(load(nodes(&["l", "item"]), &["n", "m", "taken", "row"]).unwrap());
+    let got = run(&mut s, 4, -1).unwrap();
+    assert_eq!((got[0].to_i64s().unwrap(), got[1].to_i64s().unwrap()), (vec![2], vec![1]));
+    assert_eq!(got[2].to_f32s().unwrap(), [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+    assert_eq!(got[3].to_f32s().unwrap(), [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+    let got = run(&mut s, 7, 0).unwrap();
+    assert_eq!((got[0].to_i64s().unwrap(), got[2].to_f32s().unwrap()), (vec![3], vec![1.0, 2.0]));
+    assert_eq!(got[3].shape().dims(), [18]);
+    assert!(run(&mut s, 4, 2).is_err() && run(&mut s, 1, 0).is_err());
+    let mut s = session(load(nodes(&["l", "item", "rest"]), &["n"]).unwrap());
+    assert!(run(&mut s, 2, 0).unwrap_err().to_string().contains("position 1"));
+    // Both branches must give the same.
+    let mut other = body(&["l", "item"]);
+    let last = branch("else_branch", vec![node("Identity", &["x"], &["same"])], "same");
+    other.node[4].attribute[1] = last;
+    let mut nodes = nodes(&["l", "item"]);
+    nodes[2].attribute = vec![graph_attr("body", other)];
+    fails(nodes, &["n"], "a sequence as the same output of both branches");
+}
+
+/// For each of `p` rows, `q` elements are appended to one list.
+#[test]
+fn nested_loops_append_to_one_list() {
+    let mut inner = graph(
+        &["j", "c", "l"],
+        vec![
+            node("Add", &["i", "j"], &["sum"]),
+            with(node("Cast", &["sum"], &["item"]), [int_attr("to", data_type::FLOAT.into())]),
+            node("SequenceInsert", &["l", "item"], &["l2"]),
+            node("Identity", &["c"], &["c2"]),
+        ],
+        &["c2", "l2"],
+    );
+    inner.input.iter_mut().for_each(|i| i.r#type = None);
+    let mut outer = graph(
+        &["i", "k", "m"],
+        vec![
+            with(node("Loop", &["q", "", "m"], &["m2"]), [graph_attr("body", inner)]),
+            node("Identity", &["k"], &["k2"]),
+        ],
+        &["k2", "m2"],
+    );
+    outer.input.iter_mut().for_each(|i| i.r#type = None);
+    let nodes = vec![
+        node("SequenceEmpty", &[], &["e"]),
+        with(node("Loop", &["p", "", "e"], &["l"]), [graph_attr("body", outer)]),
+        with(node("ConcatFromSequence", &["l"], &["r"]), [int_attr("axis", 0), int_attr("new_axis", 1)]),
+    ];
+    let mut s = session(load(nodes, &["r"]).unwrap());
+    assert_eq!(run(&mut s, 2, 3).unwrap()[0].to_f32s().unwrap(), [0.0, 1.0, 2.0, 1.0, 2.0, 3.0]);
+    assert_eq!(run(&mut s, 3, 1).unwrap()[0].to_f32s().unwrap(), [0.0, 1.0, 2.0]);
+}
+
+#[test]
+fn sequences_are_inputs_and_outputs_of_graphs_and_functions() {
+    use crate::ops::sequence::{pack, unpack};
+
+    let mut g = proto(
+        vec![
+            NodeProto { domain: "own".into(), ..node("Twice", &["given", "y"], &["more"]) },
+            node("SequenceErase", &["more", "p"], &["r"]),
+        ],
+        &["r"],
+    );
+    let element = TypeProto {
+        value: Some(TypeValue::Tensor(TensorTypeProto { elem_type: data_type::FLOAT, shape: None })),
+    };
+    let list = ElementTypeProto { elem_type: Some(Box::new(element)) };
+    let r#type = Some(TypeProto { value: Some(TypeValue::Sequence(Box::new(list))) });
+    g.input.push(ValueInfoProto { name: "given".into(), r#type });
+    let mut m = model(g);
+    m.opset_import[0].version = 18;
+    m.opset_import.push(OperatorSetIdProto { domain: "own".into(), version: 1 });
+    m.functions.push(FunctionProto {
+        name: "Twice".into(),
+        domain: "own".into(),
+        input: vec!["l".into(), "t".into()],
+        output: vec!["l3".into()],
+        node: vec![
+            node("SequenceInsert", &["l", "t"], &["l2"]),
+            node("SequenceInsert", &["l2", "t"], &["l3"]),
+        ],
+        opset_import: m.opset_import.clone(),
+        ..Default::default()
+    });
+    let mut s = session(load_onnx_bytes(&m.encode_to_vec(), None).unwrap());
+    let names: Vec<String> = s.outputs().into_iter().map(|o| o.name).collect();
+    assert_eq!(names, ["r/values", "r/table"]);
+    let of = |values: &[f32]| Tensor::new([values.len()], values).unwrap();
+    let mut results = |items: &[Tensor], p| {
+        let [values, table] = pack(items, crate::dtype::DType::F32).unwrap();
+        s.set_input("given/values", &values)?;
+        s.set_input("given/table", &table)?;
+        let got = run(&mut s, p, 0)?;
+        Ok::<_, crate::session::Error>(unpack(&got[0], &got[1]).unwrap())
+    };
+    let got = results(&[of(&[5.0]), of(&[6.0, 7.0, 8.0])], 0).unwrap();
+    let got: Vec<Vec<f32>> = got.iter().map(|t| t.to_f32s().unwrap()).collect();
+    assert_eq!(got, [vec![6.0, 7.0, 8.0], vec![3.0, 4.0], vec![3.0, 4.0]]);
+    assert_eq!(results(&[], 1).unwrap().len(), 1);
+    assert!(results(&[], 2).is_err());
+    // A table that does not fit what it lists.
+    let [_, table] = pack(&[of(&[1.0, 2.0])], crate::dtype::DType::F32).unwrap();
+    s.set_input("given/values", &of(&[1.0])).unwrap();
+    s.set_input("given/table", &table).unwrap();
+    assert!(run(&mut s, 0, 0).unwrap_err().to_string().contains("do not add up"));
+}
+
+#[test]
+fn a_graph_is_mapped_over_lists() {
+    let mut body = graph(
+        &["a", "b"],
+        vec![node("Mul", &["a", "b"], &["c"]), node("Add", &["c", "x"], &["d"])],
+        &["c", "d"],
+    );
+    body.input.iter_mut().for_each(|i| i.r#type = None);
+    let nodes = vec![
+        list(),
+        with(node("SequenceMap", &["s", "y"], &["t", "u"]), [graph_attr("body", body)]),
+        with(node("ConcatFromSequence", &["t"], &["row"]), [int_attr("axis", 0)]),
+        node("SequenceAt", &["u", "one"], &["r"]),
+    ];
+    let got = run(&mut session(load(nodes, &["row", "r"]).unwrap()), 0, 0).unwrap();
+    assert_eq!(got[0].to_f32s().unwrap(), [3.0, 8.0, 9.0, 16.0]);
+    assert_eq!(got[1].to_f32s().unwrap(), [10.0, 18.0]);
 }
 
 /// A loop of `p` iterations that appends to a list the sum of its last element and the one in the middle.
@@ -337,11 +510,20 @@ fn a_list_that_a_loop_carries_is_read_in_it() {
     assert_eq!(of(1, -1), (vec![6.0, 8.0], 3));
     assert_eq!(of(2, 3), (vec![9.0, 12.0], 4));
     assert_eq!(of(2, 0), (vec![1.0, 2.0], 4));
-    // Elements may be of one shape only, and may go nowhere else.
+    // Elements may be of other shapes, and more may be done with the list than to read it.
     let mut longer = body();
     longer.node[4] = with(node("Concat", &["a", "b"], &["item"]), [int_attr("axis", 0)]);
-    assert!(run(&mut session(load(nodes(longer), &["length"]).unwrap()), 1, 0).is_err());
+    let mut s = session(load(nodes(longer), &["taken"]).unwrap());
+    assert_eq!(run(&mut s, 2, -1).unwrap()[0].to_f32s().unwrap(), [3.0, 4.0, 3.0, 4.0, 3.0, 4.0]);
     let mut erased = body();
-    erased.node.push(node("SequenceErase", &["l"], &["l3"]));
-    fails(nodes(erased), &["length"], "a sequence, as an input of Loop");
+    erased.node.push(node("SequenceErase", &["l2", "half"], &["l3"]));
+    erased.output[1].name = "l3".into();
+    let mut s = session(load(nodes(erased), &["length", "taken"]).unwrap());
+    let got = run(&mut s, 3, -1).unwrap();
+    // Of x y, y goes for y + y, that for that and y + y.
+    assert_eq!((got[0].to_i64s().unwrap(), got[1].to_f32s().unwrap()), (vec![2], vec![24.0, 32.0]));
+    // What the body gives back must be a list too.
+    let mut wrong = body();
+    wrong.output[1].name = "item".into();
+    fails(nodes(wrong), &["length"], "a sequence as what the body of a Loop gives back");
 }

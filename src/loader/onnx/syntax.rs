@@ -68,6 +68,15 @@ pub(super) fn type_of(info: &ValueInfoProto) -> Result<(Option<DType>, Option<Sy
     Ok((dtype, Some(shape)))
 }
 
+/// The number of the element type, where it is told, of what `info` declares as a sequence of tensors.
+pub(super) fn list_of(info: &ValueInfoProto) -> Option<Option<i32>> {
+    let Some(TypeValue::Sequence(sequence)) = &info.r#type.as_ref()?.value else { return None };
+    match &sequence.elem_type.as_deref()?.value {
+        Some(TypeValue::Tensor(tensor)) => Some((tensor.elem_type != 0).then_some(tensor.elem_type)),
+        _ => None,
+    }
+}
+
 /// The nodes of `graph` that make sequences of maps, which are tables here, by the names of what they make.
 pub(super) fn zip_maps(graph: &GraphProto) -> HashMap<&str, &NodeProto> {
     let nodes = graph.node.iter().filter(|n| n.domain == "ai.onnx.ml" && n.op_type == "ZipMap");

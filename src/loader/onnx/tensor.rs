@@ -248,6 +248,20 @@ pub fn read_tensor_pb(bytes: &[u8]) -> Result<(String, Tensor), LoadError> {
     }
 }
 
+/// The tensors of a `SequenceProto` with its name; `None` where `bytes` are a tensor or nothing of the kind. An
+/// optional with a tensor looks like a sequence of one.
+///
+/// # Errors
+/// Of an element: as [`read_tensor_pb`].
+pub fn read_list_pb(bytes: &[u8]) -> Result<Option<(String, Vec<Tensor>)>, LoadError> {
+    if read_tensor_pb(bytes).is_ok() || !is_container(bytes) {
+        return Ok(None);
+    }
+    let found = ContainerProto::decode(bytes).map_err(|e| decode_error("ONNX sequence", &e))?;
+    let items = found.values.iter().map(|item| Ok(read_tensor_pb(item)?.1));
+    Ok(Some((found.name, items.collect::<Result<_, LoadError>>()?)))
+}
+
 /// Whether `bytes`, which are no tensor, are rather a sequence or an optional: a name, a kind of element,
 /// and elements.
 fn is_container(bytes: &[u8]) -> bool {

@@ -7,7 +7,7 @@ mod scan;
 use std::sync::Arc;
 
 pub use choice::If;
-pub use repeat::Loop;
+pub use repeat::{COLLECTED, Loop};
 pub use scan::{Scan, ScanAxis};
 
 use super::{Family, OpDef, Operator};

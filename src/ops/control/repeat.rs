@@ -8,15 +8,21 @@ use crate::graph::{Graph, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, OpCx, OpError, Operator};
 
+/// The attribute with the numbers of the stacks that are collected as lists; loaders write it, no file has it.
+pub const COLLECTED: &str = "onepool.collected";
+
 /// Repeats a graph. Inputs of the node: the number of times, the condition, the states, what the graph
 /// captures; of the graph: the iteration, the condition, the states, what it captures. Outputs of the graph:
-/// the condition, the states, values that are stacked; of the node: the states, the stacks.
+/// the condition, the states, values that are stacked; of the node: the states, the stacks. A stack that is a
+/// list is two outputs of the node ([`crate::ops::sequence`]), and may be of tensors of several shapes.
 #[derive(Clone, Debug)]
 pub struct Loop {
     /// The graph.
     pub body: Arc<Graph>,
     /// How many states are carried from one iteration to the next.
     pub states: usize,
+    /// Which of the stacks are lists.
+    pub lists: Vec<usize>,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -34,7 +40,12 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     if body.outputs().len() < 1 + states {
         return count("outputs of its body", body.outputs().len(), format!("at least {}", states + 1));
     }
-    Ok(Arc::new(Loop { body: Arc::new(body.clone()), states }))
+    let stacks = body.outputs().len() - 1 - states;
+    let lists = attrs.ints_opt(COLLECTED)?.unwrap_or_default();
+    let lists: Option<Vec<usize>> =
+        lists.iter().map(|k| usize::try_from(*k).ok().filter(|k| *k < stacks)).collect();
+    let lists = lists.ok_or_else(|| attrs.error(COLLECTED, format!("is not of {stacks} stacks")))?;
+    Ok(Arc::new(Loop { body: Arc::new(body.clone()), states, lists }))
 }
 
 impl Operator for Loop {

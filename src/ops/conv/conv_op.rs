@@ -1,8 +1,9 @@
-//! Conv: groups, strides, dilations and padding over one to three spatial dimensions.
+//! Conv: groups, strides, dilations and padding; devices compute it over one to three spatial dimensions.
 
 use std::any::Any;
 use std::sync::Arc;
 
+use super::many::{self, Many};
 use super::{device, direct, image};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
@@ -107,7 +108,8 @@ impl Conv {
         !cx.has(2) && self.activation == Activation::None
     }
 
-    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
+    /// The convolution over as many dimensions as it has, and the shape of its output.
+    fn sizes(&self, cx: &OpCx) -> Result<(Many, Shape), OpError> {
         let (x, w) = (cx.shape(0)?, cx.shape(1)?);
         let ([batch, channels, spatial @ ..], [out_channels, ic, kernel @ ..]) = (x.dims(), w.dims()) else {
             return Err(cx.shape_error(0, "[batch, channels, ...]"));
@@ -133,8 +135,17 @@ impl Conv {
         let output = Shape::new(
             [*batch, *out_channels].into_iter().chain(axes.iter().map(|a| a.output)).collect::<Vec<_>>(),
         )?;
-        let axes = three("Conv", &axes)?;
-        Ok((ConvDims { batch: *batch, group, ic: *ic, oc: out_channels / group, axes }, output))
+        let oc = out_channels / group;
+        Ok((Many { batch: *batch, group, ic: *ic, oc, axes, transposed: false }, output))
+    }
+
+    /// The convolution over three dimensions, and the shape of its output.
+    ///
+    /// # Errors
+    /// Where it has more, besides what [`Operator::infer`] returns.
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
+        let (Many { batch, group, ic, oc, axes, .. }, output) = self.sizes(cx)?;
+        Ok((ConvDims { batch, group, ic, oc, axes: three("Conv", &axes)? }, output))
     }
 }
 
@@ -156,16 +167,19 @@ impl Operator for Conv {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let dtype = check_types(cx)?;
-        Ok(vec![TensorInfo::new(dtype, self.resolve(cx)?.1)])
+        Ok(vec![TensorInfo::new(dtype, self.sizes(cx)?.1)])
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        Cost { flops: self.resolve(cx).map_or(0, |(d, _)| d.flops()), bytes: cx.bytes_touched() }
+        Cost { flops: self.sizes(cx).map_or(0, |(d, _)| d.flops()), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let dims = self.resolve(cx)?.0;
-        real_kernel("Conv", cx, direct::Run { dims, activation: self.activation })
+        let (activation, many) = (self.activation, self.sizes(cx)?.0);
+        match self.resolve(cx) {
+            Ok((dims, _)) => real_kernel("Conv", cx, direct::Run { dims, activation }),
+            Err(_) => real_kernel("Conv", cx, many::Run { dims: many, activation }),
+        }
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -8,6 +8,7 @@ mod direct;
 pub mod fold;
 mod fused;
 mod image;
+mod many;
 mod pack;
 mod scatter;
 mod transpose;

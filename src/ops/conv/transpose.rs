@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::conv_op::{check_types, read_group};
+use super::many::{self, Many};
 use super::{device, scatter};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -101,11 +102,6 @@ impl TransposeDims {
     pub(crate) fn out_len(&self) -> usize {
         self.batch * self.group * self.oc * self.out_plane()
     }
-
-    /// Arithmetic operations.
-    pub(crate) fn flops(&self) -> u64 {
-        Cost::product(&[2, self.in_len(), self.oc, self.taps()])
-    }
 }
 
 impl ConvTranspose {
@@ -114,7 +110,8 @@ impl ConvTranspose {
         !cx.has(2) && self.activation == Activation::None
     }
 
-    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(TransposeDims, Shape), OpError> {
+    /// The convolution over as many dimensions as it has, and the shape of its output.
+    fn sizes(&self, cx: &OpCx) -> Result<(Many, Shape), OpError> {
         let (x, w) = (cx.shape(0)?, cx.shape(1)?);
         let ([batch, channels, spatial @ ..], [rows, oc, kernel @ ..]) = (x.dims(), w.dims()) else {
             return Err(cx.shape_error(0, "[batch, channels, ...]"));
@@ -145,8 +142,17 @@ impl ConvTranspose {
         let output = Shape::new(
             [*batch, out_channels].into_iter().chain(axes.iter().map(|a| a.input)).collect::<Vec<_>>(),
         )?;
-        let axes = three("ConvTranspose", &axes)?;
-        Ok((TransposeDims { batch: *batch, group, ic: channels / group, oc: *oc, axes }, output))
+        let (ic, oc) = (channels / group, *oc);
+        Ok((Many { batch: *batch, group, ic, oc, axes, transposed: true }, output))
+    }
+
+    /// The convolution over three dimensions, and the shape of its output.
+    ///
+    /// # Errors
+    /// Where it has more, besides what [`Operator::infer`] returns.
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(TransposeDims, Shape), OpError> {
+        let (Many { batch, group, ic, oc, axes, .. }, output) = self.sizes(cx)?;
+        Ok((TransposeDims { batch, group, ic, oc, axes: three("ConvTranspose", &axes)? }, output))
     }
 
     fn check_lists(&self, rank: usize) -> Result<(), OpError> {
@@ -217,16 +223,19 @@ impl Operator for ConvTranspose {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let dtype = check_types(cx)?;
-        Ok(vec![TensorInfo::new(dtype, self.resolve(cx)?.1)])
+        Ok(vec![TensorInfo::new(dtype, self.sizes(cx)?.1)])
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        Cost { flops: self.resolve(cx).map_or(0, |(d, _)| d.flops()), bytes: cx.bytes_touched() }
+        Cost { flops: self.sizes(cx).map_or(0, |(d, _)| d.flops()), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let dims = self.resolve(cx)?.0;
-        real_kernel("ConvTranspose", cx, scatter::Run { dims, activation: self.activation })
+        let (activation, many) = (self.activation, self.sizes(cx)?.0);
+        match self.resolve(cx) {
+            Ok((dims, _)) => real_kernel("ConvTranspose", cx, scatter::Run { dims, activation }),
+            Err(_) => real_kernel("ConvTranspose", cx, many::Run { dims: many, activation }),
+        }
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -296,7 +305,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
         #[test]
         fn transposed_convolution_matches_its_definition(
-            axes in proptest::collection::vec((1usize..6, 1usize..4, 1i64..4, 1i64..3, 0i64..3, 0i64..3, 0i64..2), 1..4),
+            axes in proptest::collection::vec((1usize..6, 1usize..4, 1i64..4, 1i64..3, 0i64..3, 0i64..3, 0i64..2), 1..6),
             batch in 1usize..3, group in 1usize..4, ic in 1usize..4, oc in 1usize..4,
         ) {
             let op = ConvTranspose {

@@ -13,7 +13,7 @@ use pulp::{Simd, WithSimd};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::tile::{bounds, clamp};
 use crate::ops::real::activate_in;
-use crate::ops::{Activation, WindowAxis, par};
+use crate::ops::{Activation, WindowAxis};
 
 /// The points of interpolation, exact in few bits.
 const A: f32 = 11.0 / 16.0;
@@ -114,10 +114,7 @@ impl Winograd {
                 pulp::Arch::new().dispatch(Input { of: self, first, x, to });
             };
             let planes = x.chunks_exact(in_plane).zip(input.chunks_exact_mut(of_channel));
-            match threads {
-                Threads::One => planes.for_each(transform),
-                Threads::All => par::share(planes, transform),
-            }
+            threads.each(planes, transform);
             let input = &*input;
             let multiply = |(i, y): (usize, &mut [f32])| {
                 let channel = i * CHANNELS;
@@ -145,11 +142,7 @@ impl Winograd {
                 pulp::Arch::new().dispatch(task);
                 WORK.set(work);
             };
-            let tasks = y.chunks_mut(CHANNELS * out_plane).enumerate();
-            match threads {
-                Threads::One => tasks.for_each(multiply),
-                Threads::All => par::share(tasks, multiply),
-            }
+            threads.each(y.chunks_mut(CHANNELS * out_plane).enumerate(), multiply);
         }
         INPUT.set(input);
     }

@@ -54,6 +54,20 @@ pub(crate) enum Threads {
     All,
 }
 
+impl Threads {
+    /// Calls `f` with every item, in no order.
+    pub(crate) fn each<I>(self, items: I, f: impl Fn(I::Item) + Sync)
+    where
+        I: DoubleEndedIterator + Send,
+        I::Item: Send,
+    {
+        match self {
+            Threads::One => items.for_each(f),
+            Threads::All => par::share(items, f),
+        }
+    }
+}
+
 /// What is done with a product beside storing it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a, T> {

@@ -10,8 +10,9 @@ use std::cell::Cell;
 use pulp::{Simd, WithSimd};
 
 use super::product::Threads;
+use super::share::Cut;
+use crate::ops::Activation;
 use crate::ops::real::activate_all;
-use crate::ops::{Activation, par};
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers. Where there are 16 (those of 8 elements),
 /// 2 vectors and 6 rows do.
@@ -29,8 +30,6 @@ const UNIT: usize = 16;
 const PARALLEL: usize = 100_000;
 /// Multiplications of one task at least: some microseconds.
 const TASK: usize = 150_000;
-/// Tasks for each thread, so that all are done at about the same time.
-const TASKS: usize = 4;
 
 thread_local! {
     /// Columns that are being multiplied.
@@ -115,49 +114,19 @@ impl<C: Columns> Tiled<'_, C> {
             return;
         }
         let units = n.div_ceil(UNIT);
-        let threads = match threads {
-            Threads::All if m * n * self.depth >= PARALLEL => rayon::current_num_threads(),
-            _ => 1,
+        let cut = Cut {
+            work: m * n * self.depth,
+            parallel: PARALLEL,
+            task: TASK,
+            band: C::BAND,
+            strips: n.div_ceil(UNIT * VECTORS),
         };
-        if threads == 1 {
-            let rows = y.chunks_mut(y_row.max(n)).take(m).map(|row| &mut row[..n]).collect();
-            return self.task(0, 0, rows);
-        }
-        let wanted = (m * n * self.depth / TASK).clamp(1, TASKS * threads);
-        let (most_bands, most_strips) = ((m / C::BAND).max(1), n.div_ceil(UNIT * VECTORS));
-        // The longer side is cut first: less is read by several threads.
-        let by_strips = n >= m;
-        let strips =
-            if by_strips { wanted } else { wanted.div_ceil(wanted.min(most_bands)) }.min(most_strips);
-        let bands = wanted.div_ceil(strips).min(most_bands);
-        let band = m.div_ceil(bands).next_multiple_of(8);
-        let bands = m.div_ceil(band);
-        // Neighbours of the cut side are neighbours in the order, so that a thread finds in its cache what it
-        // computed one operator before.
-        let place =
-            |band: usize, strip: usize| if by_strips { strip * bands + band } else { band * strips + strip };
-        let mut tasks: Vec<(usize, usize, Vec<&mut [f32]>)> = Vec::new();
-        tasks.resize_with(bands * strips, Default::default);
-        for b in 0..bands {
-            for s in 0..strips {
-                if let Some(task) = tasks.get_mut(place(b, s)) {
-                    let rows = Vec::with_capacity(band.min(m - b * band));
-                    *task = (b * band, units * s / strips * UNIT, rows);
-                }
-            }
-        }
-        for (r, row) in y.chunks_mut(y_row.max(n)).take(m).enumerate() {
-            let mut rest = &mut row[..n];
-            for s in 0..strips {
-                let end = (units * (s + 1) / strips * UNIT).min(n) - units * s / strips * UNIT;
-                let (own, more) = rest.split_at_mut(end);
-                rest = more;
-                if let Some(task) = tasks.get_mut(place(r / band, s)) {
-                    task.2.push(own);
-                }
-            }
-        }
-        par::share(tasks.into_iter(), |(row, column, rows)| self.task(row, column, rows));
+        let first = |strip: usize, strips: usize| units * strip / strips * UNIT;
+        let rows = y.chunks_mut(y_row.max(n)).take(m).map(|row| &mut row[..n]);
+        let end = |strip: usize, strips: usize| first(strip + 1, strips).min(n);
+        cut.share([m, n], rows, threads, end, |share| {
+            self.task(share.row, first(share.strip, share.strips), share.rows);
+        });
     }
 
     /// The rows `rows`, which begin at row `row` and column `column` of the output.

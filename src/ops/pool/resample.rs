@@ -419,6 +419,9 @@ mod tests {
         assert!(fails(&[], [None, scales(&[1.0, 1.0, 2.0, 2.0]), Some(Tensor::from_i64s(&[1, 1, 2, 2]))]));
         assert!(fails(&[], [None, None, Some(Tensor::from_i64s(&[1, 1, -2, 2]))]));
         assert!(fails(&[("axes", AttrValue::Ints(vec![2, -2]))], [None, scales(&[2.0, 2.0]), None]));
+        // No elements at all, of an axis that is very long.
+        assert!(!fails(&[], [None, scales(&[1.0, 1.0, 0.01, 2.0]), None]));
+        assert!(fails(&[], [None, scales(&[1.0, 1.0, 0.01, 2e8]), None]));
         let crop = [("coordinate_transformation_mode", text("tf_crop_and_resize"))];
         assert!(fails(&crop, [scales(&[0.0; 3]), scales(&[1.0, 1.0, 2.0, 2.0]), None]));
         let tiny = [("mode", text("linear")), ("antialias", AttrValue::Int(1))];

@@ -335,6 +335,9 @@ impl Resize {
     }
 }
 
+/// Taps of the tables of all axes: twelve bytes for each.
+const MOST_TAPS: f64 = 1e8;
+
 impl Operator for Resize {
     fn name(&self) -> &'static str {
         if self.desc.inputs == ResizeInputs::Attribute { "Upsample" } else { "Resize" }
@@ -360,10 +363,12 @@ impl Operator for Resize {
             return Err(OpError::unsupported("interpolation of bool"));
         }
         let axes = self.axes(cx)?;
-        // Antialiasing to a small part of a large axis needs as many taps as that axis has elements.
-        let taps = axes.iter().map(|a| a.output as f64 * (4.0 / a.scale.min(1.0) + 4.0)).sum::<f64>();
-        if self.desc.antialias && taps > 1e8 {
-            return Err(OpError::unsupported("antialiasing over so many elements"));
+        // Antialiasing to a small part of a large axis needs as many taps as that axis has elements. An axis may be
+        // long where the output has no elements at all.
+        let wide = |a: &AxisDesc| if self.desc.antialias { 4.0 / a.scale.min(1.0) } else { 0.0 };
+        let taps = axes.iter().map(|a| a.output as f64 * (wide(a) + 4.0)).sum::<f64>();
+        if taps.is_nan() || taps > MOST_TAPS {
+            return Err(OpError::unsupported(format!("resizing by {taps} taps, more than {MOST_TAPS}")));
         }
         Ok(vec![TensorInfo::new(dtype, Shape::new(axes.iter().map(|a| a.output).collect::<Vec<_>>())?)])
     }

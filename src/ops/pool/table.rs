@@ -66,7 +66,8 @@ impl AxisTable {
 
     /// The table of an axis with input elements.
     pub(super) fn new(desc: &AxisDesc) -> AxisTable {
-        let stretch = if desc.antialias { desc.scale.min(1.0) } else { 1.0 };
+        // A scale that leaves no output may be as small as it likes.
+        let stretch = if desc.antialias && desc.output > 0 { desc.scale.min(1.0) } else { 1.0 };
         // Taps from `first` on, relative to the element at or left of the place.
         let (first, taps) = match desc.mode {
             Interpolation::Nearest(_) => (0, 1),
@@ -97,7 +98,7 @@ impl AxisTable {
                     kernel(first, taps, x - left, stretch, |d| cubic(d, f64::from(a)))
                 }
             };
-            let places = (0..taps as i64).map(|t| left as i64 + first + t);
+            let places = (0..taps as i64).map(|t| (left as i64).saturating_add(first + t));
             if desc.exclude_outside {
                 places.clone().zip(&mut weights).for_each(|(p, w)| {
                     if p < 0 || p > last {
@@ -207,6 +208,23 @@ mod tests {
             mode,
             antialias: false,
             exclude_outside: false,
+        }
+    }
+
+    #[test]
+    fn no_scale_and_no_place_is_too_far() {
+        for scale in [1e-30, f64::MIN_POSITIVE, 1.0, 1e30] {
+            for output in [0, 3] {
+                for (mode, antialias) in
+                    [(Interpolation::Linear, scale < 1e-20 && output == 0), (Interpolation::Linear, false)]
+                {
+                    let coordinates = CoordinateMode::Asymmetric;
+                    let d = AxisDesc { scale, coordinates, antialias, ..desc(5, output, mode) };
+                    let table = AxisTable::new(&d);
+                    assert_eq!((table.output(), table.taps), (output, 2));
+                    assert!(table.index.iter().all(|i| (0..5).contains(i)));
+                }
+            }
         }
     }
 

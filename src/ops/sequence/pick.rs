@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::packed::place;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::movement::moves;
@@ -50,18 +51,6 @@ pub struct Pick {
 }
 
 impl Pick {
-    /// The position in input `input`, of a list of `len` elements and `more` places behind them.
-    fn position(cx: &OpCx, input: usize, len: usize, more: usize) -> Result<usize, OpError> {
-        let value = cx.need_i64s(input)?;
-        let &[at] = value.as_slice() else { return Err(cx.shape_error(input, "one position")) };
-        let from_start = if at < 0 { at.saturating_add(len as i64) } else { at };
-        let found = usize::try_from(from_start).ok().filter(|p| *p < len + more);
-        found.ok_or_else(|| {
-            let problem = format!("position {at} is not in a sequence of {len} elements");
-            OpError::Value { input, problem }
-        })
-    }
-
     /// The input that is picked.
     fn input(&self, cx: &OpCx) -> Result<usize, OpError> {
         let mut list: Vec<usize> = (0..self.first).collect();
@@ -69,7 +58,7 @@ impl Pick {
             match *edit {
                 Edit::Insert { item, position } => {
                     let at = match position {
-                        Some(input) => Pick::position(cx, input, list.len(), 1)?,
+                        Some(input) => place(cx, input, list.len(), 1)?,
                         None => list.len(),
                     };
                     list.insert(at, item);
@@ -77,7 +66,7 @@ impl Pick {
                 Edit::Erase { position } => {
                     let last = list.len().checked_sub(1);
                     let at = match position {
-                        Some(input) => Some(Pick::position(cx, input, list.len(), 0)?),
+                        Some(input) => Some(place(cx, input, list.len(), 0)?),
                         None => last,
                     };
                     if let Some(at) = at {
@@ -86,7 +75,7 @@ impl Pick {
                 }
             }
         }
-        let at = Pick::position(cx, self.positions.saturating_sub(1), list.len(), 0)?;
+        let at = place(cx, self.positions.saturating_sub(1), list.len(), 0)?;
         Ok(self.positions + list.get(at).copied().unwrap_or(0))
     }
 

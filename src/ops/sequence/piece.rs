@@ -1,5 +1,6 @@
 //! SequenceAt and SequenceLength of what SplitToSequence cuts up.
 
+use super::packed::place;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
@@ -9,7 +10,7 @@ use crate::ops::{Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 /// How an axis of input 0 is cut up; `at` cuts are asked for one by one, so that a long axis costs nothing.
-enum Cuts {
+pub(super) enum Cuts {
     /// Pieces of so many elements, the last maybe of fewer.
     Even(usize),
     /// Pieces of these sizes.
@@ -18,7 +19,7 @@ enum Cuts {
 
 impl Cuts {
     /// Input 1 is a size, or a list of sizes; without it pieces have one element.
-    fn of(cx: &OpCx, axis: usize) -> Result<Cuts, OpError> {
+    pub(super) fn of(cx: &OpCx, axis: usize) -> Result<Cuts, OpError> {
         let len = cx.shape(0)?[axis];
         let bad = |problem: String| OpError::Value { input: 1, problem };
         let Some(values) = cx.need_i64s_opt(1)? else { return Ok(Cuts::Even(1)) };
@@ -35,18 +36,26 @@ impl Cuts {
         }
     }
 
-    fn count(&self, len: usize) -> usize {
+    pub(super) fn count(&self, len: usize) -> usize {
         match self {
             Cuts::Even(size) => len.div_ceil(*size),
             Cuts::Sizes(sizes) => sizes.len(),
         }
     }
 
-    /// Where piece `at` begins and how long it is.
-    fn piece(&self, at: usize, len: usize) -> (usize, usize) {
+    /// How long piece `at` is.
+    pub(super) fn size(&self, at: usize, len: usize) -> usize {
         match self {
-            Cuts::Even(size) => (at * size, (*size).min(len - at * size)),
-            Cuts::Sizes(sizes) => (sizes.iter().take(at).sum(), sizes.get(at).copied().unwrap_or(0)),
+            Cuts::Even(size) => (*size).min(len - at * size),
+            Cuts::Sizes(sizes) => sizes.get(at).copied().unwrap_or(0),
+        }
+    }
+
+    /// Where piece `at` begins.
+    fn start(&self, at: usize) -> usize {
+        match self {
+            Cuts::Even(size) => at * size,
+            Cuts::Sizes(sizes) => sizes.iter().take(at).sum(),
         }
     }
 }
@@ -67,17 +76,8 @@ impl Piece {
         let shape = cx.shape(0)?;
         let axis = shape.axis(self.axis)?;
         let cuts = Cuts::of(cx, axis)?;
-        let value = cx.need_i64s(2)?;
-        let &[at] = value.as_slice() else { return Err(cx.shape_error(2, "one position")) };
-        let count = cuts.count(shape[axis]);
-        let from_start = if at < 0 { at.saturating_add(count as i64) } else { at };
-        let found = usize::try_from(from_start).ok().filter(|p| *p < count);
-        let found = found.ok_or_else(|| {
-            let problem = format!("position {at} is not in a sequence of {count} elements");
-            OpError::Value { input: 2, problem }
-        })?;
-        let (start, len) = cuts.piece(found, shape[axis]);
-        Ok((axis, start, len))
+        let at = place(cx, 2, cuts.count(shape[axis]), 0)?;
+        Ok((axis, cuts.start(at), cuts.size(at, shape[axis])))
     }
 
     fn pieces(&self, cx: &OpCx) -> Result<Vec<Move>, OpError> {

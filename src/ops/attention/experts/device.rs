@@ -1,6 +1,6 @@
 //! On devices: pairs of a token and an expert, in tiles of one expert where there are many.
 
-use super::{ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, X};
+use super::{ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, SPARSE, X};
 use crate::dtype::DType;
 use crate::kernel::grid_1d;
 use crate::kernel::table::{id, params, spec};
@@ -48,9 +48,16 @@ impl Resolved {
             (spec::moe_route::TOP, top as u32),
             (spec::moe_route::NORMALIZE, u32::from(self.op.normalize)),
             (spec::moe_route::GIVEN, u32::from(self.given)),
+            (spec::moe_route::SPARSE, u32::from(self.op.sparse && !self.given)),
         ];
         let args = [Operand::Input(ROUTER), given, chosen, factors];
-        lower.dispatch_1d(route, &constants, &args, &params::MoeRoute { tokens, experts }, self.tokens)?;
+        lower.dispatch_1d(
+            route,
+            &constants,
+            &args,
+            &params::MoeRoute { tokens, experts, sparse: SPARSE as f32 },
+            self.tokens,
+        )?;
         let mut of = Pairs { experts: chosen, tiles: None };
         if pairs >= FEW * self.experts && self.experts <= MAX_EXPERTS {
             // No expert has more than one tile that is not full.

@@ -22,6 +22,10 @@ const ROUTER: usize = 1;
 /// Factors that take the place of the router's, of QMoE only.
 const FACTORS: usize = 14;
 
+/// The sparse mixer leaves out what is farther from the largest than this share of the larger of it and its own
+/// absolute value: twice the jitter of training.
+const SPARSE: f64 = 0.02;
+
 /// Between the products of an expert. The numbers are those of `KIND` in `moe_gate.comp`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpertActivation {
@@ -80,6 +84,10 @@ pub struct MixtureOfExperts {
     pub gated: Gated,
     /// Whether the factors of a token sum to one.
     pub normalize: bool,
+    /// Whether the two experts of a token are mixed sparsely: the factor of each is its share of a softmax over
+    /// those that are not chosen yet and nearly as large (GRIN, arXiv 2409.12136, section 2; the schema's
+    /// `use_sparse_mixer`). They are not normalized then.
+    pub sparse: bool,
     /// How weights are coded, of QMoE.
     pub codes: Option<ExpertCodes>,
 }
@@ -118,10 +126,9 @@ pub(super) fn read_coded(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<
 }
 
 fn read_plain(attrs: &AttrReader<'_>) -> Result<MixtureOfExperts, OpError> {
-    if attrs.flag("use_sparse_mixer", false)? {
-        return Err(OpError::unsupported("a mixture of experts with the sparse mixer"));
-    }
+    let sparse = attrs.flag("use_sparse_mixer", false)?;
     let top = match attrs.int("k", 1)? {
+        n if sparse && n != 2 => return Err(bad("k", format!("is {n}, the sparse mixer chooses 2"))),
         n if (1..=i64::from(u16::MAX)).contains(&n) => n as usize,
         n => return Err(bad("k", format!("is {n}, expected at least 1"))),
     };
@@ -146,7 +153,7 @@ fn read_plain(attrs: &AttrReader<'_>) -> Result<MixtureOfExperts, OpError> {
         n => return Err(bad("swiglu_fusion", format!("is {n}, expected 0, 1 or 2"))),
     };
     let normalize = attrs.flag("normalize_routing_weights", false)?;
-    Ok(MixtureOfExperts { top, activation, gated, normalize, codes: None })
+    Ok(MixtureOfExperts { top, activation, gated, normalize, sparse, codes: None })
 }
 
 /// One of the three products: where its operands are and their sizes.

@@ -1,6 +1,6 @@
 //! The native function: experts one after another, each with all tokens that chose it.
 
-use super::{Coded, ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, X};
+use super::{Coded, ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, SPARSE, X};
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel};
@@ -18,6 +18,13 @@ struct Pair<T> {
     factor: T,
 }
 
+/// The share of the first of `order`, the largest of them, in the softmax over those nearly as large.
+fn sparse(numbers: &[f64], order: &[usize]) -> f64 {
+    let most = order.first().map_or(0.0, |e| numbers[*e]);
+    let near = |v: &f64| most - v <= SPARSE * v.abs().max(most);
+    1.0 / order.iter().map(|e| numbers[*e]).filter(near).map(|v| (v - most).exp()).sum::<f64>()
+}
+
 impl Resolved {
     /// The tokens that chose each expert.
     fn route<T: Real>(&self, router: &[T], given: Option<&[T]>) -> Vec<Vec<Pair<T>>> {
@@ -31,6 +38,13 @@ impl Resolved {
                 .collect();
             let mut order: Vec<usize> = (0..experts).collect();
             order.sort_by(|a, b| numbers[*b].total_cmp(&numbers[*a]));
+            if self.op.sparse && given.is_none() {
+                for (s, e) in order[..top].iter().enumerate() {
+                    let factor = T::from_f64(sparse(&numbers, &order[s..]));
+                    chosen[*e].push(Pair { token, factor });
+                }
+                continue;
+            }
             let most = numbers[order[0]];
             let weight = |e: usize| match given {
                 Some(given) => given[token * experts + e].to_f64(),

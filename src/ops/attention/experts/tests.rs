@@ -111,7 +111,12 @@ fn answer(
         (false, Some(_)) => 1.0,
     };
     let mut y = vec![0.0; x.len()];
-    for e in &order[..op.top] {
+    for (s, e) in order[..op.top].iter().enumerate() {
+        let near = |o: &&usize| (router[*e] - router[**o]) / router[**o].abs().max(router[*e]) <= 0.02;
+        let factor = match op.sparse {
+            true => router[*e].exp() / order[s..].iter().filter(near).map(|o| router[*o].exp()).sum::<f64>(),
+            false => number(*e) / all,
+        };
         let a = made[0].run(*e, x);
         let half = a.len() / 2;
         let inner: Vec<f64> = match (op.gated, made.get(2)) {
@@ -121,7 +126,7 @@ fn answer(
             (_, None) => a.iter().map(|a| activated(op, *a, 1.0)).collect(),
         };
         let part = made[1].run(*e, &inner);
-        y.iter_mut().zip(part).for_each(|(y, v)| *y += number(*e) / all * v);
+        y.iter_mut().zip(part).for_each(|(y, v)| *y += factor * v);
     }
     y
 }
@@ -131,6 +136,7 @@ const RELU: MixtureOfExperts = MixtureOfExperts {
     activation: ExpertActivation::Relu,
     gated: Gated::No,
     normalize: false,
+    sparse: false,
     codes: None,
 };
 
@@ -195,6 +201,9 @@ fn plain_experts_match_their_definition() {
         let three = [plain([4, 13, 21], 1, true), plain([4, 21, 13], 5, true), plain([4, 13, 21], 9, true)];
         check(MixtureOfExperts { gated: Gated::Third, ..op }, tokens, &three, false);
     }
+    // Of many experts, some are nearly as large as the chosen ones.
+    let sparse = MixtureOfExperts { sparse: true, ..RELU };
+    check(sparse, 60, &[plain([40, 5, 8], 1, true), plain([40, 8, 5], 5, false)], false);
     let all = MixtureOfExperts { top: 3, ..RELU };
     check(all, 40, &[plain([3, 67, 40], 1, false), plain([3, 40, 67], 5, false)], false);
 }
@@ -274,7 +283,10 @@ fn attributes_and_shapes_are_checked() {
     let text = |name, s: &str| [(name, AttrValue::Str(s.as_bytes().to_vec()))];
     assert!(read("MoE", &[]).is_ok() && read("QMoE", &[]).is_ok());
     assert!(read("MoE", &int("k", 0)).is_err());
+    // The sparse mixer chooses two experts.
     assert!(read("MoE", &int("use_sparse_mixer", 1)).is_err());
+    let two = [("use_sparse_mixer", AttrValue::Int(1)), ("k", AttrValue::Int(2))];
+    assert!(read("MoE", &two).is_ok());
     assert!(read("MoE", &text("activation_type", "tanh")).is_err());
     assert!(read("QMoE", &text("quant_type", "fp4")).is_err());
     assert!(read("QMoE", &int("expert_weight_bits", 3)).is_err());

@@ -12,15 +12,13 @@ pub(crate) use panels::{Packing, Panels, Strips};
 use std::cell::Cell;
 
 use super::product::Threads;
+use super::share::{Cut, Share};
 use crate::dot::Unit;
-use crate::ops::par;
 
 /// Multiplications below which one thread is faster.
 const PARALLEL: usize = 400_000;
 /// Multiplications of one task at least.
 const TASK: usize = 500_000;
-/// Tasks for each thread, so that all are done at about the same time.
-const TASKS: usize = 4;
 /// Rows of the product that one task has at least.
 const BAND: usize = 32;
 /// The most columns of a tile.
@@ -80,7 +78,6 @@ pub(crate) struct Product<'a, R> {
 }
 
 /// Part of the output: rows from `row` on, strips `strips.0` to `strips.1`.
-#[derive(Default)]
 struct Task<'y, T> {
     row: usize,
     strips: (usize, usize),
@@ -104,48 +101,21 @@ impl<R: Right> Product<'_, R> {
         }
         let count = strips.count();
         let len = self.right.elements_before(n);
-        let work = m.saturating_mul(n).saturating_mul(4 * self.groups);
-        let threads = match threads {
-            Threads::All if work >= PARALLEL => rayon::current_num_threads(),
-            _ => 1,
+        let cut = Cut {
+            work: m.saturating_mul(n).saturating_mul(4 * self.groups),
+            parallel: PARALLEL,
+            task: TASK,
+            band: BAND,
+            strips: count,
         };
+        let first = |strip: usize, of: usize| count * strip / of;
         let rows = y.chunks_mut(y_row.max(1)).take(m).filter_map(|row| row.get_mut(..len));
-        if threads == 1 {
-            return self.task(&strips, Task { row: 0, strips: (0, count), rows: rows.collect() }, &finish);
-        }
-        let wanted = (work / TASK).clamp(1, TASKS * threads);
-        let most_bands = (m / BAND).max(1);
-        // The longer side is cut first: less is read by several threads.
-        let by_strips = n >= m;
-        let cuts = if by_strips { wanted } else { wanted.div_ceil(wanted.min(most_bands)) }.min(count);
-        let bands = wanted.div_ceil(cuts).min(most_bands);
-        let band = m.div_ceil(bands).next_multiple_of(8);
-        let bands = m.div_ceil(band);
-        let place = |band: usize, cut: usize| if by_strips { cut * bands + band } else { band * cuts + cut };
-        let first = |cut: usize| count * cut / cuts;
-        let before = |strip: usize| self.right.elements_before(strips.first(strip).min(n));
-        let mut tasks: Vec<Task<'_, T>> = Vec::new();
-        tasks.resize_with(bands * cuts, Task::default);
-        for b in 0..bands {
-            for c in 0..cuts {
-                if let Some(task) = tasks.get_mut(place(b, c)) {
-                    let rows = Vec::with_capacity(band.min(m - b * band));
-                    *task = Task { row: b * band, strips: (first(c), first(c + 1)), rows };
-                }
-            }
-        }
-        let ends: Vec<usize> = (1..=cuts).map(|c| before(first(c))).collect();
-        for (r, row) in rows.enumerate() {
-            let (mut rest, mut done) = (row, 0);
-            for (c, &end) in ends.iter().enumerate() {
-                let (own, more) = rest.split_at_mut(end - done);
-                (rest, done) = (more, end);
-                if let Some(task) = tasks.get_mut(place(r / band, c)) {
-                    task.rows.push(own);
-                }
-            }
-        }
-        par::share(tasks.into_iter(), |task| self.task(&strips, task, &finish));
+        let end =
+            |strip: usize, of: usize| self.right.elements_before(strips.first(first(strip + 1, of)).min(n));
+        cut.share([m, n], rows, threads, end, |Share { row, strip, strips: of, rows }| {
+            let range = (first(strip, of), first(strip + 1, of));
+            self.task(&strips, Task { row, strips: range, rows }, &finish);
+        });
     }
 
     fn task<T: Copy + Default>(

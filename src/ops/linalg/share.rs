@@ -1,0 +1,86 @@
+//! How a product is shared out among threads: rows in bands, columns in strips, a task for each of both.
+
+use super::product::Threads;
+use crate::ops::par;
+
+/// Tasks for each thread, so that all are done at about the same time.
+const TASKS: usize = 4;
+
+/// What the sizes of tasks depend on. Numbers are of multiplications where nothing else is said.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Of the whole product.
+    pub(super) work: usize,
+    /// Below which one thread is faster.
+    pub(super) parallel: usize,
+    /// Of one task at least.
+    pub(super) task: usize,
+    /// Rows that one task has at least.
+    pub(super) band: usize,
+    /// Strips that columns can be cut into at most.
+    pub(super) strips: usize,
+}
+
+/// One task: rows of the output from `row` on, of which strip `strip` of `strips` is given.
+pub(super) struct Share<'y, T> {
+    pub(super) row: usize,
+    pub(super) strip: usize,
+    pub(super) strips: usize,
+    pub(super) rows: Vec<&'y mut [T]>,
+}
+
+impl Cut {
+    /// Calls `f` with the parts of `rows`, `m` of them for `n` columns, on so many threads as pays. `end(s, strips)` is
+    /// how many elements of a row come before the end of strip `s`.
+    pub(super) fn share<'y, T: Send + 'y>(
+        &self,
+        [m, n]: [usize; 2],
+        rows: impl Iterator<Item = &'y mut [T]>,
+        threads: Threads,
+        end: impl Fn(usize, usize) -> usize,
+        f: impl Fn(Share<'y, T>) + Sync,
+    ) {
+        let threads = match threads {
+            Threads::All if self.work >= self.parallel => rayon::current_num_threads(),
+            _ => 1,
+        };
+        if threads == 1 {
+            return f(Share { row: 0, strip: 0, strips: 1, rows: rows.collect() });
+        }
+        let wanted = (self.work / self.task).clamp(1, TASKS * threads);
+        let most_bands = (m / self.band).max(1);
+        // The longer side is cut first: less is read by several threads.
+        let by_strips = n >= m;
+        let strips = if by_strips { wanted } else { wanted.div_ceil(wanted.min(most_bands)) };
+        let strips = strips.min(self.strips).max(1);
+        let bands = wanted.div_ceil(strips).min(most_bands);
+        let band = m.div_ceil(bands).next_multiple_of(8);
+        let bands = m.div_ceil(band);
+        // Neighbours of the cut side are neighbours in the order, so that a thread finds in its cache what it
+        // computed one operator before.
+        let place =
+            |band: usize, strip: usize| if by_strips { strip * bands + band } else { band * strips + strip };
+        let of = |task: usize| {
+            if by_strips { (task % bands, task / bands) } else { (task / strips, task % strips) }
+        };
+        let mut tasks: Vec<Share<'y, T>> = (0..bands * strips)
+            .map(|task| {
+                let (b, strip) = of(task);
+                let rows = Vec::with_capacity(band.min(m - b * band));
+                Share { row: b * band, strip, strips, rows }
+            })
+            .collect();
+        let ends: Vec<usize> = (0..strips).map(|s| end(s, strips)).collect();
+        for (r, row) in rows.enumerate() {
+            let (mut rest, mut done) = (row, 0);
+            for (s, &end) in ends.iter().enumerate() {
+                let (own, more) = rest.split_at_mut(end - done);
+                (rest, done) = (more, end);
+                if let Some(task) = tasks.get_mut(place(r / band, s)) {
+                    task.rows.push(own);
+                }
+            }
+        }
+        par::share(tasks.into_iter(), f);
+    }
+}
