@@ -319,3 +319,48 @@ fn a_body_may_have_stages_and_states_may_shrink() {
         check_messages(&session);
     }
 }
+
+/// Scan of opset 8: every sequence of the batch has a length of its own, behind which results are 0.
+#[test]
+fn batched_scans_end_with_their_sequences() {
+    let mut g = GraphBuilder::new("body");
+    let state = g.declare_input("state", Some(DType::F32), None);
+    let slice = g.declare_input("slice", Some(DType::F32), None);
+    let sum = g.op(ops::add(), &[state, slice]);
+    g.output("sum", sum);
+    g.output("each", sum);
+    let body = Arc::new(g.build().unwrap());
+    for device in DEVICES {
+        let mut g = GraphBuilder::new("scan");
+        let lengths = g.input("lengths", DType::I64, ["b".into()]);
+        let s = g.input("s", DType::F32, ["b".into(), 1.into()]);
+        let x = g.input("x", DType::F32, ["b".into(), "n".into(), 1.into()]);
+        let (inputs, outputs) = (vec![ScanAxis::default()], vec![ScanAxis::default()]);
+        let scan = Scan { body: Arc::clone(&body), states: 1, inputs, outputs, batched: true };
+        let (_, out) = g.node("scan", op(scan), &[Some(lengths), Some(s), Some(x)], 2);
+        g.output("end", out[0]);
+        g.output("each", out[1]);
+        let mut session = open(device, g.build().unwrap());
+        session.set_input("s", &Tensor::new([3, 1], &[100.0f32, 200.0, 300.0]).unwrap()).unwrap();
+        let x = [1.0f32, 2.0, 3.0, 10.0, 20.0, 30.0, 4.0, 5.0, 6.0];
+        session.set_input("x", &Tensor::new([3, 3, 1], &x).unwrap()).unwrap();
+        session.set_input("lengths", &Tensor::from_i64s(&[2, 0, 3])).unwrap();
+        session.run().unwrap();
+        let end = session.get_output("end").unwrap();
+        assert_eq!(end.as_slice::<f32>().unwrap(), [103.0, 200.0, 315.0], "{device}");
+        let each = session.get_output("each").unwrap();
+        let want = [101.0, 103.0, 0.0, 0.0, 0.0, 0.0, 304.0, 309.0, 315.0];
+        assert_eq!(
+            (&each.shape()[..], each.as_slice::<f32>().unwrap()),
+            (&[3, 3, 1][..], &want[..]),
+            "{device}"
+        );
+        for wrong in [[2, 0, 4], [-1, 0, 3]] {
+            session.set_input("lengths", &Tensor::from_i64s(&wrong)).unwrap();
+            let error = session.run().unwrap_err();
+            let said = format!("{error:?}");
+            assert!(said.contains("expected 3 lengths of 0 to 3"), "{device}: {said}");
+        }
+        check_messages(&session);
+    }
+}
