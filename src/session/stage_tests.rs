@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::tests::{check_messages, desc};
 use super::*;
-use crate::graph::{GraphBuilder, TensorId};
+use crate::graph::{Graph, GraphBuilder, TensorId};
 use crate::kernel::NativeKernel;
 use crate::memory::host::HostRegion;
 use crate::ops::control::{If, Loop, Scan, ScanAxis};
@@ -240,15 +240,20 @@ fn loops_end_by_count_and_by_condition() {
     }
 }
 
-#[test]
-fn scans_slice_and_stack_along_any_axis_and_direction() {
+/// The body of a scan that adds every slice to its state and keeps all sums.
+fn sums() -> Arc<Graph> {
     let mut g = GraphBuilder::new("body");
     let state = g.declare_input("state", Some(DType::F32), None);
     let slice = g.declare_input("slice", Some(DType::F32), None);
     let sum = g.op(ops::add(), &[state, slice]);
     g.output("sum", sum);
     g.output("each", sum);
-    let body = Arc::new(g.build().unwrap());
+    Arc::new(g.build().unwrap())
+}
+
+#[test]
+fn scans_slice_and_stack_along_any_axis_and_direction() {
+    let body = sums();
     for device in DEVICES {
         let mut g = GraphBuilder::new("scan");
         let s = g.input("s", DType::F32, [2.into()]);
@@ -323,13 +328,7 @@ fn a_body_may_have_stages_and_states_may_shrink() {
 /// Scan of opset 8: every sequence of the batch has a length of its own, behind which results are 0.
 #[test]
 fn batched_scans_end_with_their_sequences() {
-    let mut g = GraphBuilder::new("body");
-    let state = g.declare_input("state", Some(DType::F32), None);
-    let slice = g.declare_input("slice", Some(DType::F32), None);
-    let sum = g.op(ops::add(), &[state, slice]);
-    g.output("sum", sum);
-    g.output("each", sum);
-    let body = Arc::new(g.build().unwrap());
+    let body = sums();
     for device in DEVICES {
         let mut g = GraphBuilder::new("scan");
         let lengths = g.input("lengths", DType::I64, ["b".into()]);
