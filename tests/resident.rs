@@ -1,8 +1,7 @@
 //! What sessions share, and what has no memory before it is bound, by the process's own figures: virtual and resident
 //! bytes, on every backend.
 //!
-//! Each backend has a process of its own, because that is what is measured, and an allocator there that gives freed
-//! memory back to the system at once.
+//! Each backend has a process of its own, because that is what is measured.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -16,6 +15,9 @@ use onepool::plan::Precision;
 use onepool::registry::Registry;
 use onepool::session::{ParamStore, SessionBuilder, SessionError, SharedArena};
 use onepool::{DType, Error, Graph, GraphBuilder, HostRegion, Session, Tensor, TensorInfo};
+
+#[path = "support/process.rs"]
+mod process;
 
 const MIB: u64 = 1 << 20;
 
@@ -202,17 +204,7 @@ fn what_is_shared_is_in_memory_once_and_what_is_lazy_is_not() {
                 continue;
             }
         }
-        let measured = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "what_is_shared_is_in_memory_once_and_what_is_lazy_is_not", "--nocapture"])
-            .env(DEVICE, device)
-            // glibc: by itself it keeps freed memory, the more the larger the blocks were.
-            .env("MALLOC_MMAP_THRESHOLD_", "65536")
-            .env("MALLOC_TRIM_THRESHOLD_", "65536")
-            .env("MALLOC_ARENA_MAX", "1")
-            .output()
-            .unwrap();
-        let said = [measured.stdout, measured.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        assert!(measured.status.success() && said[0].contains("1 passed"), "{device}: {}", said.concat());
+        process::alone("what_is_shared_is_in_memory_once_and_what_is_lazy_is_not", DEVICE, device);
     }
 }
 
