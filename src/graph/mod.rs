@@ -13,7 +13,7 @@ pub use builder::GraphBuilder;
 pub use tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
 pub(crate) use tensor::{WEIGHT_BYTES, WeakTensor};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -40,6 +40,14 @@ impl NodeId {
     pub fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+/// `wanted` with as many primes as make it a name that is not in `names` yet, where it is from then on.
+pub(crate) fn free_name(names: &mut HashSet<String>, mut wanted: String) -> String {
+    while !names.insert(wanted.clone()) {
+        wanted.push('\'');
+    }
+    wanted
 }
 
 /// Why a graph is not sound.

@@ -9,7 +9,8 @@ use super::PlanOptions;
 use super::flow::evaluate;
 use crate::dtype::DType;
 use crate::graph::{
-    Graph, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, WEIGHT_BYTES,
+    Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, WEIGHT_BYTES,
+    free_name,
 };
 use crate::limits;
 use crate::ops::norm::BatchNormalization;
@@ -187,25 +188,16 @@ impl<'a> Settler<'a> {
         Some(())
     }
 
-    /// What is known of node `n`; of what is no constant only that it is there.
     fn facts(&self, n: usize) -> OpCx {
-        let node = &self.graph.nodes[n];
-        let fact = |id: TensorId| match self.constant(id) {
-            Some(t) => Fact::known(t.clone()),
-            None => Fact::of(TensorInfo::new(DType::F32, Shape::scalar())),
-        };
-        OpCx::for_infer(node.inputs.iter().map(|i| i.map(fact)).collect(), node.outputs.len())
+        known(&self.graph.nodes[n], |id| self.constant(id))
     }
 
     fn add(&mut self, name: &str, value: Tensor) -> TensorId {
-        let mut unique = name.to_owned();
-        while !self.names.insert(unique.clone()) {
-            unique.push('\'');
-        }
+        let name = free_name(&mut self.names, name.to_owned());
         let id = TensorId(self.graph.tensors.len() as u32);
         let (dtype, shape) = (Some(value.dtype()), Some(value.shape().into()));
         let (origin, scope) = (Origin::Constant(value), StorageScope::Buffer);
-        self.graph.tensors.push(TensorDecl { name: unique, dtype, shape, origin, scope });
+        self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope });
         self.reads.push(0);
         self.reader.push(None);
         self.unread.push(false);
@@ -237,6 +229,15 @@ impl<'a> Settler<'a> {
             }
         }
     }
+}
+
+/// What is known of `node`: the constants among its inputs, and of others only that they are there.
+pub(super) fn known<'t>(node: &Node, constant: impl Fn(TensorId) -> Option<&'t Tensor>) -> OpCx {
+    let fact = |id: TensorId| match constant(id) {
+        Some(t) => Fact::known(t.clone()),
+        None => Fact::of(TensorInfo::new(DType::F32, Shape::scalar())),
+    };
+    OpCx::for_infer(node.inputs.iter().map(|i| i.map(fact)).collect(), node.outputs.len())
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Splits a graph where sizes are known only in the run.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::PlanError;
 use super::flow::{Step, Walk};
-use crate::graph::{Graph, NodeId, Origin, Tensor, TensorId, TensorInfo};
+use crate::graph::{Graph, NodeId, Origin, Tensor, TensorId, TensorInfo, free_name};
 use crate::ops::Operator;
 use crate::ops::control::Control;
 
@@ -131,7 +131,7 @@ impl Parts<'_> {
         let mut head = graph.clone();
         // Outputs of the whole graph that the head makes keep their names and come first.
         head.outputs.retain(|(_, id)| self.walk.value_of[id.index()].is_some());
-        let mut names: BTreeSet<String> = graph.outputs.iter().map(|(name, _)| name.clone()).collect();
+        let mut names: HashSet<String> = graph.outputs.iter().map(|(name, _)| name.clone()).collect();
         let mut head_output: HashMap<TensorId, usize> = HashMap::new();
         for (o, (_, id)) in head.outputs.iter().enumerate() {
             head_output.entry(*id).or_insert(o);
@@ -150,10 +150,7 @@ impl Parts<'_> {
                         let next = head.outputs.len();
                         let o = *head_output.entry(id).or_insert(next);
                         if o == next {
-                            let mut name = format!("{}:next", graph.tensor(id).name);
-                            while !names.insert(name.clone()) {
-                                name.push('\'');
-                            }
+                            let name = free_name(&mut names, format!("{}:next", graph.tensor(id).name));
                             head.outputs.push((name, id));
                         }
                         Some(Feed::Head(o))

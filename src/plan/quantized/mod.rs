@@ -14,14 +14,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::PlanOptions;
+use super::settle::known;
 use crate::backend::DeviceInfo;
 use crate::dot::Unit;
 use crate::dtype::DType;
-use crate::graph::{Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo};
+use crate::graph::{
+    Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, free_name,
+};
 use crate::ops::control::{Control, with_graphs};
 use crate::ops::pointwise::Identity;
 use crate::ops::quant::{DequantizeLinear, QuantizeLinear, Scaling};
-use crate::ops::{Fact, OpCx, Operator};
+use crate::ops::{OpCx, Operator};
 use crate::shape::Shape;
 
 /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
@@ -104,8 +107,7 @@ fn rewrite(graph: &mut Graph, wanted: &Where<'_>) {
             walk.keep(n);
         }
     }
-    let made = walk.made;
-    walk.finish();
+    let made = walk.finish();
     graph.quantized += made;
     graph.settled += before.saturating_sub(graph.nodes.len());
 }
@@ -150,7 +152,8 @@ struct Walk<'a> {
     /// Zero points that were added.
     zeros: HashMap<(DType, i32), TensorId>,
     names: HashSet<String>,
-    made: usize,
+    /// Which of `nodes` took the place of others.
+    made: Vec<usize>,
 }
 
 impl<'a> Walk<'a> {
@@ -181,7 +184,7 @@ impl<'a> Walk<'a> {
             moved: HashMap::new(),
             zeros: HashMap::new(),
             names,
-            made: 0,
+            made: Vec::new(),
         }
     }
 
@@ -313,8 +316,8 @@ impl<'a> Walk<'a> {
         let like = &self.old[like];
         let device = self.wanted.device(like);
         let (name, outputs, control_deps) = (like.name.clone(), vec![Some(y)], Vec::new());
+        self.made.push(self.nodes.len());
         self.nodes.push(Node { name, op, inputs, outputs, device, control_deps });
-        self.made += 1;
     }
 
     /// As [`Walk::emit_like`], where it is all that stands for node `n`.
@@ -325,10 +328,7 @@ impl<'a> Walk<'a> {
 
     /// A new tensor named after `like`.
     fn add(&mut self, like: &str, origin: Origin, info: Option<&TensorInfo>) -> TensorId {
-        let mut name = format!("{like}:bytes{}", self.graph.tensors.len());
-        while !self.names.insert(name.clone()) {
-            name.push('\'');
-        }
+        let name = free_name(&mut self.names, format!("{like}:bytes{}", self.graph.tensors.len()));
         let id = TensorId(self.graph.tensors.len() as u32);
         let (dtype, shape) = (info.map(|i| i.dtype), info.map(|i| (&i.shape).into()));
         self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope: StorageScope::Buffer });
@@ -366,19 +366,14 @@ impl<'a> Walk<'a> {
         Some(id)
     }
 
-    /// What is known of node `n` of `old`: of inputs that are no constants only that they are numbers.
     fn facts(&self, n: usize) -> OpCx {
-        let fact = |id: TensorId| match self.constant(id) {
-            Some(t) => Fact::known(t.clone()),
-            None => Fact::of(TensorInfo::new(DType::F32, Shape::scalar())),
-        };
-        let node = &self.old[n];
-        OpCx::for_infer(node.inputs.iter().map(|i| i.map(fact)).collect(), node.outputs.len())
+        known(&self.old[n], |id| self.constant(id))
     }
 
-    /// Leaves the graph with the new nodes that somebody needs.
-    fn finish(self) {
-        let Walk { graph, nodes, is_output, .. } = self;
+    /// Leaves the graph with the new nodes that somebody needs; how many of them are operators of bytes in the place
+    /// of others.
+    fn finish(self) -> usize {
+        let Walk { graph, nodes, is_output, made, .. } = self;
         let mut read = is_output;
         let mut live = vec![false; nodes.len()];
         for (n, node) in nodes.iter().enumerate().rev() {
@@ -407,6 +402,7 @@ impl<'a> Walk<'a> {
         graph.nodes = nodes;
         let gone: Vec<bool> = live.iter().map(|live| !live).collect();
         graph.prune(&gone, &unread);
+        made.into_iter().filter(|n| live[*n]).count()
     }
 }
 
