@@ -30,22 +30,22 @@ impl Bare {
         let device = &bare.context.shared.device;
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(device.family);
         // SAFETY: the family the device was made with, VUID-vkCreateCommandPool-queueFamilyIndex-01937.
-        bare.pool = unsafe { device.raw.create_command_pool(&info, None) }
+        bare.pool = unsafe { device.raw().create_command_pool(&info, None) }
             .map_err(|code| device.error("vkCreateCommandPool", code, 0))?;
         let info = vk::CommandBufferAllocateInfo::default().command_pool(bare.pool).command_buffer_count(1);
         // SAFETY: the pool is fresh.
-        let commands = unsafe { device.raw.allocate_command_buffers(&info) }
+        let commands = unsafe { device.raw().allocate_command_buffers(&info) }
             .map_err(|code| device.error("vkAllocateCommandBuffers", code, 0))?;
         bare.command = commands.into_iter().next().unwrap_or_default();
         let begin = vk::CommandBufferBeginInfo::default();
         // SAFETY: a fresh command buffer, VUID-vkBeginCommandBuffer-commandBuffer-00049.
-        unsafe { device.raw.begin_command_buffer(bare.command, &begin) }
+        unsafe { device.raw().begin_command_buffer(bare.command, &begin) }
             .map_err(|code| device.error("vkBeginCommandBuffer", code, 0))?;
         // SAFETY: begun above, VUID-vkEndCommandBuffer-commandBuffer-00059.
-        unsafe { device.raw.end_command_buffer(bare.command) }
+        unsafe { device.raw().end_command_buffer(bare.command) }
             .map_err(|code| device.error("vkEndCommandBuffer", code, 0))?;
         // SAFETY: no precondition.
-        bare.fence = unsafe { device.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
+        bare.fence = unsafe { device.raw().create_fence(&vk::FenceCreateInfo::default(), None) }
             .map_err(|code| device.error("vkCreateFence", code, 0))?;
         Ok(bare)
     }
@@ -62,14 +62,14 @@ impl Bare {
         device.with_queue(0, |queue| {
             // SAFETY: the queue is locked; the commands are recorded and not pending
             // (VUID-vkQueueSubmit-pCommandBuffers-00071); the fence is unsignaled and not in use.
-            unsafe { device.raw.queue_submit(queue, &[info], self.fence) }
+            unsafe { device.raw().queue_submit(queue, &[info], self.fence) }
                 .map_err(|code| device.error("vkQueueSubmit", code, 0))
         })?;
         // SAFETY: a fence of this device that was submitted.
-        unsafe { device.raw.wait_for_fences(&[self.fence], true, u64::MAX) }
+        unsafe { device.raw().wait_for_fences(&[self.fence], true, u64::MAX) }
             .map_err(|code| device.error("vkWaitForFences", code, 0))?;
         // SAFETY: signaled, so not in use, VUID-vkResetFences-pFences-01123.
-        unsafe { device.raw.reset_fences(&[self.fence]) }
+        unsafe { device.raw().reset_fences(&[self.fence]) }
             .map_err(|code| device.error("vkResetFences", code, 0))
     }
 }
@@ -81,8 +81,8 @@ impl Drop for Bare {
         device.wait_idle();
         // SAFETY: nothing is pending; null handles are ignored; the commands go with their pool.
         unsafe {
-            device.raw.destroy_fence(self.fence, None);
-            device.raw.destroy_command_pool(self.pool, None);
+            device.raw().destroy_fence(self.fence, None);
+            device.raw().destroy_command_pool(self.pool, None);
         }
     }
 }

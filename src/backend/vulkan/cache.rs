@@ -49,7 +49,7 @@ impl PipelineCache {
         }
         if let Some(file) = &self.file {
             // SAFETY: the cache lives.
-            match unsafe { device.raw.get_pipeline_cache_data(self.raw) } {
+            match unsafe { device.raw().get_pipeline_cache_data(self.raw) } {
                 Ok(data) if data.len() != self.loaded => {
                     if let Err(cause) = save(file, &data) {
                         tracing::warn!(target: "onepool::vulkan", file = %file.display(), %cause, "pipeline cache not kept");
@@ -60,7 +60,7 @@ impl PipelineCache {
             }
         }
         // SAFETY: as the caller promises.
-        unsafe { device.raw.destroy_pipeline_cache(self.raw, None) };
+        unsafe { device.raw().destroy_pipeline_cache(self.raw, None) };
     }
 }
 
@@ -68,7 +68,7 @@ fn create(device: &Device, data: &[u8]) -> Result<vk::PipelineCache, vk::Result>
     let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
     // SAFETY: the data is empty or has a header that this device and driver wrote
     // (VUID-VkPipelineCacheCreateInfo-initialDataSize-00769).
-    unsafe { device.raw.create_pipeline_cache(&info, None) }
+    unsafe { device.raw().create_pipeline_cache(&info, None) }
 }
 
 fn load(file: &Path, key: &CacheKey) -> Option<Vec<u8>> {

@@ -78,7 +78,7 @@ impl Recorded {
     pub(super) fn new(device: &Device) -> Result<Self, DeviceError> {
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(device.family);
         // SAFETY: the family the device was made with, VUID-vkCreateCommandPool-queueFamilyIndex-01937.
-        let pool = unsafe { device.raw.create_command_pool(&info, None) }
+        let pool = unsafe { device.raw().create_command_pool(&info, None) }
             .map_err(|code| device.error("vkCreateCommandPool", code, 0))?;
         let mut recorded = Recorded {
             command: vk::CommandBuffer::null(),
@@ -98,7 +98,7 @@ impl Recorded {
             .level(vk::CommandBufferLevel::PRIMARY)
             .command_buffer_count(1);
         // SAFETY: the pool is fresh.
-        match unsafe { device.raw.allocate_command_buffers(&info) } {
+        match unsafe { device.raw().allocate_command_buffers(&info) } {
             Ok(commands) => recorded.command = commands.into_iter().next().unwrap_or_default(),
             Err(code) => {
                 // SAFETY: nothing was recorded.
@@ -133,7 +133,7 @@ impl Recorded {
         // SAFETY: nothing of this is in use, as the caller promises.
         unsafe {
             device
-                .raw
+                .raw()
                 .reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty())
                 .map_err(|code| device.error("vkResetCommandPool", code, 0))?;
             self.make_room(device, room)?;
@@ -151,13 +151,13 @@ impl Recorded {
         };
         let info = vk::CommandBufferBeginInfo::default().flags(flags);
         // SAFETY: the pool was reset, so the buffer is in its initial state, VUID-vkBeginCommandBuffer-commandBuffer-00049.
-        unsafe { device.raw.begin_command_buffer(self.command, &info) }
+        unsafe { device.raw().begin_command_buffer(self.command, &info) }
             .map_err(|code| device.error("vkBeginCommandBuffer", code, 0))?;
         let mut encoder =
             Encoder { device, command: self.command, buffers: &buffers, kernels: &kernels, bound: None };
         if self.slots > 0 {
             // SAFETY: recording outside a render pass; the pool has that many queries.
-            unsafe { device.raw.cmd_reset_query_pool(self.command, self.queries, 0, self.slots) };
+            unsafe { device.raw().cmd_reset_query_pool(self.command, self.queries, 0, self.slots) };
         }
         encoder.begin_images(recording, &mut self.leases)?;
         let mut sets = sets.into_iter();
@@ -175,14 +175,14 @@ impl Recorded {
                     // SAFETY: a query of the pool, reset above, VUID-vkCmdWriteTimestamp-queryPool-00828.
                     unsafe {
                         let stage = vk::PipelineStageFlags::BOTTOM_OF_PIPE;
-                        device.raw.cmd_write_timestamp(self.command, stage, self.queries, *slot);
+                        device.raw().cmd_write_timestamp(self.command, stage, self.queries, *slot);
                     }
                 }
                 Command::Timestamp { .. } => {}
             }
         }
         // SAFETY: the buffer is recording.
-        unsafe { device.raw.end_command_buffer(self.command) }
+        unsafe { device.raw().end_command_buffer(self.command) }
             .map_err(|code| device.error("vkEndCommandBuffer", code, 0))?;
         self.remember(recording);
         Ok(())
@@ -215,8 +215,10 @@ impl Recorded {
         if self.room.holds(&room) {
             if self.room.sets > 0 {
                 // SAFETY: as the caller promises, VUID-vkResetDescriptorPool-descriptorPool-00313.
-                unsafe { device.raw.reset_descriptor_pool(self.sets, vk::DescriptorPoolResetFlags::empty()) }
-                    .map_err(|code| device.error("vkResetDescriptorPool", code, 0))?;
+                unsafe {
+                    device.raw().reset_descriptor_pool(self.sets, vk::DescriptorPoolResetFlags::empty())
+                }
+                .map_err(|code| device.error("vkResetDescriptorPool", code, 0))?;
             }
             return Ok(());
         }
@@ -228,10 +230,10 @@ impl Recorded {
             .collect();
         let info = vk::DescriptorPoolCreateInfo::default().max_sets(room.sets).pool_sizes(&sizes);
         // SAFETY: at least one set and one size, VUID-VkDescriptorPoolCreateInfo-descriptorPoolOverallocation-09227.
-        let pool = unsafe { device.raw.create_descriptor_pool(&info, None) }
+        let pool = unsafe { device.raw().create_descriptor_pool(&info, None) }
             .map_err(|code| device.error("vkCreateDescriptorPool", code, 0))?;
         // SAFETY: as the caller promises; a null handle is ignored.
-        unsafe { device.raw.destroy_descriptor_pool(self.sets, None) };
+        unsafe { device.raw().destroy_descriptor_pool(self.sets, None) };
         self.sets = pool;
         self.room = room;
         Ok(())
@@ -246,10 +248,10 @@ impl Recorded {
         let info =
             vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(self.slots);
         // SAFETY: the count is not 0, VUID-VkQueryPoolCreateInfo-queryCount-02763.
-        let pool = unsafe { device.raw.create_query_pool(&info, None) }
+        let pool = unsafe { device.raw().create_query_pool(&info, None) }
             .map_err(|code| device.error("vkCreateQueryPool", code, 0))?;
         // SAFETY: as the caller promises; a null handle is ignored.
-        unsafe { device.raw.destroy_query_pool(self.queries, None) };
+        unsafe { device.raw().destroy_query_pool(self.queries, None) };
         self.queries = pool;
         self.query_room = self.slots;
         Ok(())
@@ -287,7 +289,7 @@ impl Recorded {
         }
         let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(self.sets).set_layouts(&layouts);
         // SAFETY: the pool was made or reset with room for these, VUID-VkDescriptorSetAllocateInfo-apiVersion-07895.
-        let sets = unsafe { device.raw.allocate_descriptor_sets(&info) }
+        let sets = unsafe { device.raw().allocate_descriptor_sets(&info) }
             .map_err(|code| device.error("vkAllocateDescriptorSets", code, 0))?;
         let writes: Vec<_> = arguments
             .iter()
@@ -305,7 +307,7 @@ impl Recorded {
             .collect();
         // SAFETY: fresh sets; ranges were checked against buffers and limits (VUID-VkWriteDescriptorSet-descriptorType-00328,
         // -00332, -00333, VUID-VkDescriptorBufferInfo-offset-00340, -range-00342).
-        unsafe { device.raw.update_descriptor_sets(&writes, &[]) };
+        unsafe { device.raw().update_descriptor_sets(&writes, &[]) };
         Ok(sets)
     }
 
@@ -320,7 +322,7 @@ impl Recorded {
         }
         // SAFETY: within the pool, and each was reset by the commands, VUID-vkGetQueryPoolResults-None-09401.
         let result = unsafe {
-            device.raw.get_query_pool_results(self.queries, 0, &mut ticks, vk::QueryResultFlags::TYPE_64)
+            device.raw().get_query_pool_results(self.queries, 0, &mut ticks, vk::QueryResultFlags::TYPE_64)
         };
         match result {
             Ok(()) => Ok(Some(ticks)),
@@ -337,9 +339,9 @@ impl Recorded {
         // SAFETY: as the caller promises; null handles are ignored (VUID-vkDestroyCommandPool-commandPool-00041,
         // VUID-vkDestroyDescriptorPool-descriptorPool-00303, VUID-vkDestroyQueryPool-queryPool-00793).
         unsafe {
-            device.raw.destroy_command_pool(self.pool, None);
-            device.raw.destroy_descriptor_pool(self.sets, None);
-            device.raw.destroy_query_pool(self.queries, None);
+            device.raw().destroy_command_pool(self.pool, None);
+            device.raw().destroy_descriptor_pool(self.sets, None);
+            device.raw().destroy_query_pool(self.queries, None);
         }
     }
 }
@@ -466,7 +468,7 @@ impl Encoder<'_> {
         // SAFETY: as above; images of this device, whose buffers are held by the table.
         unsafe {
             let none = vk::DependencyFlags::empty();
-            self.device.raw.cmd_pipeline_barrier(self.command, stages, stages, none, &[], &[], &barriers);
+            self.device.raw().cmd_pipeline_barrier(self.command, stages, stages, none, &[], &[], &barriers);
         }
         Ok(())
     }
@@ -491,7 +493,7 @@ impl Encoder<'_> {
             return Err(DeviceError::Program { kernel: kernel.name.clone(), log });
         }
         params[..given].copy_from_slice(&dispatch.params);
-        let raw = &self.device.raw;
+        let raw = self.device.raw();
         // SAFETY: as above; set and parameters fit the kernel's layout (VUID-vkCmdBindDescriptorSets-pDescriptorSets-00358,
         // VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
         unsafe {
@@ -533,7 +535,7 @@ impl Encoder<'_> {
             done += region.size;
             // SAFETY: as above; in range and not empty (VUID-vkCmdCopyBuffer-srcOffset-00113, -size-00115,
             // VUID-VkBufferCopy-size-01988); that the ranges do not overlap is the recording's contract.
-            unsafe { self.device.raw.cmd_copy_buffer(self.command, from.raw, to.raw, &[region]) };
+            unsafe { self.device.raw().cmd_copy_buffer(self.command, from.raw, to.raw, &[region]) };
         }
         Ok(())
     }
@@ -551,13 +553,13 @@ impl Encoder<'_> {
         }
         if dst.bytes > 0 {
             // SAFETY: as above; words in range (VUID-vkCmdFillBuffer-dstOffset-00024, -00025, -size-00026, -00028).
-            unsafe { self.device.raw.cmd_fill_buffer(self.command, to.raw, dst.offset, dst.bytes, value) };
+            unsafe { self.device.raw().cmd_fill_buffer(self.command, to.raw, dst.offset, dst.bytes, value) };
         }
         Ok(())
     }
 
     fn barrier(&self, barrier: Barrier) {
-        let raw = &self.device.raw;
+        let raw = self.device.raw();
         if let Some(barrier2) = self.device.barrier2 {
             let ((src_stage, _), (dst_stage, dst_access)) = (scope2(barrier.src), scope2(barrier.dst));
             // Only writes are made available.

@@ -133,7 +133,7 @@ impl ContextBackend for Context {
         }
         // SAFETY: whole atoms of mapped memory (VUID-VkMappedMemoryRange-memory-00684, -size-01389,
         // -size-01390, -offset-00687).
-        unsafe { device.raw.flush_mapped_memory_ranges(&mapped) }
+        unsafe { device.raw().flush_mapped_memory_ranges(&mapped) }
             .map_err(|code| device.error("vkFlushMappedMemoryRanges", code, 0))
     }
 
@@ -145,7 +145,7 @@ impl ContextBackend for Context {
             return Ok(());
         }
         // SAFETY: as in `flush`.
-        unsafe { device.raw.invalidate_mapped_memory_ranges(&mapped) }
+        unsafe { device.raw().invalidate_mapped_memory_ranges(&mapped) }
             .map_err(|code| device.error("vkInvalidateMappedMemoryRanges", code, 0))
     }
 

@@ -7,6 +7,7 @@ use ash::vk;
 
 use super::features::Extensions;
 use super::instance::Instance;
+use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
 use crate::backend::pace::Waiters;
@@ -15,7 +16,7 @@ use crate::memory::image::Filter;
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
 pub(super) struct Device {
-    pub(super) raw: ash::Device,
+    raw: ash::Device,
     pub(super) physical: vk::PhysicalDevice,
     pub(super) info: DeviceInfo,
     pub(super) memory: vk::PhysicalDeviceMemoryProperties,
@@ -69,19 +70,21 @@ impl Device {
             .queue_create_infos(&queue_infos)
             .enabled_extension_names(&names)
             .push_next(&mut chain);
+        let _alone = layer::alone();
+        let calls = instance.functions();
         // SAFETY: the family has that many queues; every extension and feature was reported by this
         // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
-        let raw = unsafe { instance.raw.create_device(physical, &device_info, None) }
+        let raw = unsafe { calls.create_device(physical, &device_info, None) }
             .map_err(|code| error("vkCreateDevice", code, 0))?;
         let queues = (0..queues)
             // SAFETY: a queue that was created with the device, VUID-vkGetDeviceQueue-queueIndex-00385.
             .map(|index| Mutex::new(unsafe { raw.get_device_queue(family, index) }))
             .collect();
         let host_memory =
-            info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(&instance.raw, &raw));
-        let dma_bufs = super::dma_buf::is_importable(&instance.raw, physical, &extensions)
-            .then(|| ash::khr::external_memory_fd::Device::new(&instance.raw, &raw));
-        let samplers = image::probe(&instance.raw, physical, &raw, &mut info);
+            info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(calls, &raw));
+        let dma_bufs = super::dma_buf::is_importable(calls, physical, &extensions)
+            .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
+        let samplers = image::probe(calls, physical, &raw, &mut info);
         Ok(Device {
             physical,
             dma_bufs,
@@ -89,8 +92,8 @@ impl Device {
             cache,
             family,
             timestamp_bits,
-            timeline: has_timeline.then(|| timeline_functions(&instance.raw, &raw, &extensions)),
-            barrier2: has_barrier2.then(|| barrier2_function(&instance.raw, &raw, &extensions)),
+            timeline: has_timeline.then(|| timeline_functions(calls, &raw, &extensions)),
+            barrier2: has_barrier2.then(|| barrier2_function(calls, &raw, &extensions)),
             host_memory,
             samplers,
             queues,
@@ -101,6 +104,16 @@ impl Device {
             raw,
             instance,
         })
+    }
+
+    /// The device's functions, with a turn at the validation layer.
+    pub(super) fn raw(&self) -> Calls<'_, ash::Device> {
+        Calls::new(&self.raw, self.instance.layer())
+    }
+
+    /// A turn at the validation layer, for functions that are not in [`Device::raw`].
+    pub(super) fn turn(&self) -> Turn {
+        self.instance.layer().turn()
     }
 
     /// The sampler that filters so.
@@ -162,7 +175,7 @@ impl Device {
     pub(super) fn wait_idle(&self) {
         let _queues: Vec<_> = self.queues.iter().map(lock).collect();
         // SAFETY: every queue is locked, VUID-vkDeviceWaitIdle-None (host access to all queues).
-        if let Err(code) = unsafe { self.raw.device_wait_idle() } {
+        if let Err(code) = unsafe { self.raw().device_wait_idle() } {
             let error = self.error("vkDeviceWaitIdle", code, 0);
             tracing::warn!(target: "onepool::vulkan", %error, "tearing down");
         }
@@ -172,6 +185,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.wait_idle();
+        let _alone = layer::alone();
         // SAFETY: whoever made an object of the device holds the device and is gone, so its objects are
         // destroyed (VUID-vkDestroyDevice-device-05137); destroyed once.
         unsafe {

@@ -46,14 +46,16 @@ pub(super) fn import(device: &Device, pages: &DmaBuf, address: HostAddress) -> R
         return Err(refused(vk::Result::ERROR_INVALID_EXTERNAL_HANDLE));
     }
     let mut properties = vk::MemoryFdPropertiesKHR::default();
+    let turn = device.turn();
     // SAFETY: the extension is enabled and the descriptor is open and a dma-buf's, or the driver refuses it
     // (VUID-vkGetMemoryFdPropertiesKHR-fd-00673, -handleType-00674).
     unsafe { functions.get_memory_fd_properties(HANDLE, descriptor.number(), &mut properties) }
         .map_err(|code| refuse(device, "vkGetMemoryFdPropertiesKHR", code))?;
+    drop(turn);
     let raw = external_buffer(device, HANDLE, bytes)?;
     let memory = back(device, raw, pages, properties.memory_type_bits).inspect_err(|_| {
         // SAFETY: nothing uses the buffer.
-        unsafe { device.raw.destroy_buffer(raw, None) };
+        unsafe { device.raw().destroy_buffer(raw, None) };
     })?;
     // Whatever the type says of the driver's own mappings, the process's needs DMA_BUF_IOCTL_SYNC.
     let info = BufferInfo {
@@ -77,7 +79,7 @@ fn back(
     let refused = DeviceError::ImportRefused { code: vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.as_raw() };
     let bytes = pages.bytes();
     // SAFETY: the buffer was made on this device.
-    let requirements = unsafe { device.raw.get_buffer_memory_requirements(raw) };
+    let requirements = unsafe { device.raw().get_buffer_memory_requirements(raw) };
     let bits = bits & requirements.memory_type_bits;
     // The process has a mapping of its own, so a type that the driver cannot map will do.
     let any = (0..32u32).find(|index| bits >> index & 1 == 1);
@@ -93,15 +95,15 @@ fn back(
         .push_next(&mut import);
     // SAFETY: a dma-buf of that many bytes and a type that the driver named for it
     // (VUID-VkImportMemoryFdInfoKHR-handleType-00670, VUID-VkMemoryAllocateInfo-memoryTypeIndex-00648).
-    let memory = unsafe { device.raw.allocate_memory(&info, None) }
+    let memory = unsafe { device.raw().allocate_memory(&info, None) }
         .map_err(|code| refuse(device, "vkAllocateMemory", code))?;
     // The driver's now.
     let _ = own.into_number();
     // SAFETY: a fresh buffer with the handle type of the memory (VUID-vkBindBufferMemory-memory-02985), of a type it
     // allows, at offset 0.
-    unsafe { device.raw.bind_buffer_memory(raw, memory, 0) }.map(|()| memory).map_err(|code| {
+    unsafe { device.raw().bind_buffer_memory(raw, memory, 0) }.map(|()| memory).map_err(|code| {
         // SAFETY: nothing uses the memory.
-        unsafe { device.raw.free_memory(memory, None) };
+        unsafe { device.raw().free_memory(memory, None) };
         refuse(device, "vkBindBufferMemory", code)
     })
 }

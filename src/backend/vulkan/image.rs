@@ -85,7 +85,7 @@ impl Image {
         let info = image_info(image.texel, image.width, image.height, usage);
         // SAFETY: format, usage and size were reported as possible with linear tiling
         // (VUID-VkImageCreateInfo-imageCreateMaxMipLevels-02251, -extent-02252, -extent-02253).
-        let raw = unsafe { device.raw.create_image(&info, None) }
+        let raw = unsafe { device.raw().create_image(&info, None) }
             .map_err(|code| device.error("vkCreateImage", code, image.bytes()))?;
         let mut made = Image { raw, view: vk::ImageView::null() };
         let result = made.bind(device, memory, offset, end, image);
@@ -105,7 +105,7 @@ impl Image {
         end: u64,
         image: &ImageDesc,
     ) -> Result<(), DeviceError> {
-        let (needs, layout) = measure(&device.raw, self.raw);
+        let (needs, layout) = measure(&device.raw(), self.raw);
         let fits = offset.is_multiple_of(needs.alignment) && offset.saturating_add(needs.size) <= end;
         if !fits || layout.offset != 0 || layout.row_pitch != image.row_pitch {
             let what = format!(
@@ -117,7 +117,7 @@ impl Image {
         }
         // SAFETY: a fresh image; memory of a type that `probe` found fit for images wherever buffers lie, an
         // offset and a size that were checked (VUID-vkBindImageMemory-memory-01047, -memoryOffset-01048, -size-01049).
-        unsafe { device.raw.bind_image_memory(self.raw, memory, offset) }
+        unsafe { device.raw().bind_image_memory(self.raw, memory, offset) }
             .map_err(|code| device.error("vkBindImageMemory", code, needs.size))?;
         let info = vk::ImageViewCreateInfo::default()
             .image(self.raw)
@@ -125,7 +125,7 @@ impl Image {
             .format(format(image.texel))
             .subresource_range(WHOLE);
         // SAFETY: the image is bound (VUID-VkImageViewCreateInfo-image-01020) and has a usage that views need.
-        self.view = unsafe { device.raw.create_image_view(&info, None) }
+        self.view = unsafe { device.raw().create_image_view(&info, None) }
             .map_err(|code| device.error("vkCreateImageView", code, 0))?;
         Ok(())
     }
@@ -148,8 +148,8 @@ impl Image {
         // SAFETY: as the caller promises (VUID-vkDestroyImageView-imageView-01026, VUID-vkDestroyImage-image-01000);
         // null handles are ignored.
         unsafe {
-            device.raw.destroy_image_view(self.view, None);
-            device.raw.destroy_image(self.raw, None);
+            device.raw().destroy_image_view(self.view, None);
+            device.raw().destroy_image(self.raw, None);
         }
     }
 }

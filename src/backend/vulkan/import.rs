@@ -35,7 +35,7 @@ pub(super) unsafe fn import(
     // (VUID-vkGetMemoryHostPointerPropertiesEXT-pHostPointer-01753) and the caller vouches for the pages.
     let result = unsafe {
         (functions.fp().get_memory_host_pointer_properties_ext)(
-            device.raw.handle(),
+            device.raw().handle(),
             HANDLE,
             address.0.as_ptr().cast(),
             &mut properties,
@@ -49,7 +49,7 @@ pub(super) unsafe fn import(
     let result = unsafe { bind(device, raw, address, bytes, properties.memory_type_bits) };
     if result.is_err() {
         // SAFETY: nothing uses the buffer.
-        unsafe { device.raw.destroy_buffer(raw, None) };
+        unsafe { device.raw().destroy_buffer(raw, None) };
     }
     result
 }
@@ -69,7 +69,7 @@ pub(super) fn external_buffer(
         .push_next(&mut external);
     // SAFETY: the callers found the size not to be 0, and the kind importable (VUID-VkBufferCreateInfo-size-00912,
     // -pNext-00920).
-    unsafe { device.raw.create_buffer(&info, None) }
+    unsafe { device.raw().create_buffer(&info, None) }
         .map_err(|code| device.error("vkCreateBuffer", code, bytes))
 }
 
@@ -84,7 +84,7 @@ unsafe fn bind(
 ) -> Result<Buffer, DeviceError> {
     let refused = DeviceError::ImportRefused { code: vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.as_raw() };
     // SAFETY: the buffer was made on this device.
-    let requirements = unsafe { device.raw.get_buffer_memory_requirements(raw) };
+    let requirements = unsafe { device.raw().get_buffer_memory_requirements(raw) };
     // A driver that wants more memory than the buffer has bytes cannot have the neighbour's pages.
     if requirements.size > bytes {
         return Err(refused);
@@ -103,24 +103,24 @@ unsafe fn bind(
     // SAFETY: address and size have the device's alignment (VUID-VkMemoryAllocateInfo-allocationSize-01745,
     // VUID-VkImportMemoryHostPointerInfoEXT-pHostPointer-01749), the type is one it named for this pointer
     // (VUID-VkMemoryAllocateInfo-memoryTypeIndex-01744), the pages are as the caller promises.
-    let memory = unsafe { device.raw.allocate_memory(&info, None) }
+    let memory = unsafe { device.raw().allocate_memory(&info, None) }
         .map_err(|code| refuse(device, "vkAllocateMemory", code))?;
     let coherent = flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT);
     // SAFETY: a fresh buffer with the handle type of the memory (VUID-vkBindBufferMemory-memory-02985), of a
     // type it allows, at offset 0.
-    let mut result = unsafe { device.raw.bind_buffer_memory(raw, memory, 0) }
+    let mut result = unsafe { device.raw().bind_buffer_memory(raw, memory, 0) }
         .map_err(|code| refuse(device, "vkBindBufferMemory", code));
     if result.is_ok() && !coherent {
         // Flush and invalidate need a mapping (VUID-VkMappedMemoryRange-memory-00684); the application
         // goes on using its own pointer, which may differ.
         // SAFETY: host-visible and not mapped yet, VUID-vkMapMemory-memory-00678 and -00682.
-        result = unsafe { device.raw.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }
+        result = unsafe { device.raw().map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }
             .map(drop)
             .map_err(|code| refuse(device, "vkMapMemory", code));
     }
     if let Err(error) = result {
         // SAFETY: nothing uses the memory; the buffer bound to it is destroyed by the caller unused.
-        unsafe { device.raw.free_memory(memory, None) };
+        unsafe { device.raw().free_memory(memory, None) };
         return Err(error);
     }
     let info = BufferInfo {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ash::vk;
 
 use super::debug::{Messages, Messenger};
+use super::layer::{self, Calls, Layer};
 use super::{API, error};
 use crate::backend::DeviceError;
 
@@ -16,10 +17,10 @@ const VALIDATION_LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 /// A `VkInstance` with the loader it came from.
 pub(super) struct Instance {
     pub(super) entry: ash::Entry,
-    pub(super) raw: ash::Instance,
+    raw: ash::Instance,
     debug: Option<Messenger>,
     /// The version of the specification that the validation layer was written to, where it is on.
-    layer: Option<u32>,
+    layer_version: Option<u32>,
 }
 
 impl Instance {
@@ -46,9 +47,9 @@ impl Instance {
             extensions.push(ash::khr::portability_enumeration::NAME.as_ptr());
             flags |= vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR;
         }
-        let mut layer = None;
+        let mut layer_version = None;
         if validation {
-            layer = Some(require_validation(&entry)?);
+            layer_version = Some(require_validation(&entry)?);
             layers.push(VALIDATION_LAYER.as_ptr());
             extensions.push(ash::ext::debug_utils::NAME.as_ptr());
             extensions.push(ash::ext::validation_features::NAME.as_ptr());
@@ -81,24 +82,39 @@ impl Instance {
         if has_settings {
             info = info.push_next(&mut settings);
         }
+        let _alone = layer::alone();
         // SAFETY: everything `info` points to lives until the call returns; layers and extensions were
         // found above. VUID-vkCreateInstance-ppEnabledExtensionNames-01388.
         let raw = unsafe { entry.create_instance(&info, None) }.map_err(|code| match code {
             vk::Result::ERROR_INCOMPATIBLE_DRIVER => no_driver(),
             code => error("vkCreateInstance", code, 0),
         })?;
-        let mut instance = Instance { entry, raw, debug: None, layer };
-        if validation {
-            let debug = Messenger::new(&instance.entry, &instance.raw)
-                .map_err(|code| error("vkCreateDebugUtilsMessengerEXT", code, 0))?;
-            instance.debug = Some(debug);
-        }
-        Ok(Arc::new(instance))
+        let debug = validation.then(|| Messenger::new(&entry, &raw)).transpose().map_err(|code| {
+            // SAFETY: nothing was made of the instance; destroyed once.
+            unsafe { raw.destroy_instance(None) };
+            error("vkCreateDebugUtilsMessengerEXT", code, 0)
+        })?;
+        Ok(Arc::new(Instance { entry, raw, debug, layer_version }))
+    }
+
+    /// The instance's functions, with a turn at the validation layer.
+    pub(super) fn raw(&self) -> Calls<'_, ash::Instance> {
+        Calls::new(&self.raw, self.layer())
+    }
+
+    /// The instance's functions for whoever is [`layer::alone`].
+    pub(super) fn functions(&self) -> &ash::Instance {
+        &self.raw
+    }
+
+    /// Whether the validation layer is on.
+    pub(super) fn layer(&self) -> Layer {
+        Layer { is_on: self.debug.is_some() }
     }
 
     /// The version of the specification that the validation layer was written to, where it is on.
-    pub(super) fn layer(&self) -> Option<u32> {
-        self.layer
+    pub(super) fn layer_version(&self) -> Option<u32> {
+        self.layer_version
     }
 
     /// Messages of the validation layer, where it is on.
@@ -112,7 +128,7 @@ impl Instance {
     /// [`DeviceError::Unavailable`] where there is none.
     pub(super) fn physical_devices(&self) -> Result<Vec<vk::PhysicalDevice>, DeviceError> {
         // SAFETY: the instance lives.
-        match unsafe { self.raw.enumerate_physical_devices() } {
+        match unsafe { self.raw().enumerate_physical_devices() } {
             Ok(devices) if devices.is_empty() => Err(no_driver()),
             Ok(devices) => Ok(devices),
             Err(vk::Result::ERROR_INITIALIZATION_FAILED) => Err(no_driver()),
@@ -123,6 +139,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        let _alone = layer::alone();
         // SAFETY: devices hold the instance by `Arc`, so none is left (VUID-vkDestroyInstance-instance-00629);
         // the messenger goes first and both go once.
         unsafe {

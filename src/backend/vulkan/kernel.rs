@@ -77,7 +77,7 @@ impl Kernel {
         entries: &[vk::SpecializationMapEntry],
         values: &[u8],
     ) -> Result<(), DeviceError> {
-        let raw = &device.raw;
+        let raw = device.raw();
         let layout_bindings: Vec<_> = self
             .bindings
             .iter()
@@ -143,9 +143,9 @@ impl Kernel {
     pub(super) unsafe fn destroy(&self, device: &Device) {
         // SAFETY: as the caller promises (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
         unsafe {
-            device.raw.destroy_pipeline(self.pipeline, None);
-            device.raw.destroy_pipeline_layout(self.layout, None);
-            device.raw.destroy_descriptor_set_layout(self.set_layout, None);
+            device.raw().destroy_pipeline(self.pipeline, None);
+            device.raw().destroy_pipeline_layout(self.layout, None);
+            device.raw().destroy_descriptor_set_layout(self.set_layout, None);
         }
     }
 }

@@ -10,6 +10,7 @@ use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, Me
 
 use super::device::Device;
 use super::image::Image;
+use super::layer::Layer;
 use super::lock;
 use super::types::{BUFFER_USAGE, candidates};
 use crate::backend::kept::{Kept, Lease};
@@ -70,12 +71,12 @@ impl Buffer {
                 .range(bytes);
             // SAFETY: the buffer has both texel usages; the caller checked offset, range and alignment
             // (VUID-VkBufferViewCreateInfo-offset-02749, -range-00929, -range-00930, -offset-00931).
-            unsafe { device.raw.create_buffer_view(&info, None) }
+            unsafe { device.raw().create_buffer_view(&info, None) }
                 .map_err(|code| device.error("vkCreateBufferView", code, 0))
         };
         let mut views = lock(&self.views);
         // SAFETY: no recording names it (VUID-vkDestroyBufferView-bufferView-00936).
-        let drop = |view| unsafe { device.raw.destroy_buffer_view(view, None) };
+        let drop = |view| unsafe { device.raw().destroy_buffer_view(view, None) };
         let (view, lease) = views.get((format, offset, bytes), make, drop)?;
         Ok((*view, lease))
     }
@@ -160,7 +161,9 @@ fn atoms(start: u64, bytes: u64, atom: u64, end: u64) -> (u64, u64) {
 
 /// Makes and frees buffers in blocks of memory.
 pub(super) struct Pool {
-    allocator: Mutex<Allocator>,
+    // Taken when the pool goes.
+    allocator: Mutex<Option<Allocator>>,
+    layer: Layer,
 }
 
 impl Pool {
@@ -168,8 +171,8 @@ impl Pool {
         let mut debug_settings = AllocatorDebugSettings::default();
         debug_settings.log_leaks_on_shutdown = false;
         let desc = AllocatorCreateDesc {
-            instance: device.instance.raw.clone(),
-            device: device.raw.clone(),
+            instance: device.instance.raw().clone(),
+            device: device.raw().clone(),
             physical_device: device.physical,
             debug_settings,
             buffer_device_address: false,
@@ -177,8 +180,9 @@ impl Pool {
                 .with_max_device_memblock_size(256 * MIB)
                 .with_max_host_memblock_size(64 * MIB),
         };
+        let _turn = device.turn();
         let allocator = Allocator::new(&desc).map_err(|cause| allocation_error(device, &cause, 0))?;
-        Ok(Pool { allocator: Mutex::new(allocator) })
+        Ok(Pool { allocator: Mutex::new(Some(allocator)), layer: device.instance.layer() })
     }
 
     /// A buffer in the best memory that has room.
@@ -195,19 +199,19 @@ impl Pool {
             .usage(BUFFER_USAGE)
             .sharing_mode(vk::SharingMode::EXCLUSIVE);
         // SAFETY: the size is neither 0 (VUID-VkBufferCreateInfo-size-00912) nor above the device's limit.
-        let raw = unsafe { device.raw.create_buffer(&info, None) }
+        let raw = unsafe { device.raw().create_buffer(&info, None) }
             .map_err(|code| device.error("vkCreateBuffer", code, desc.bytes))?;
         let result = self.back(device, desc, raw);
         if result.is_err() {
             // SAFETY: nothing uses the buffer yet.
-            unsafe { device.raw.destroy_buffer(raw, None) };
+            unsafe { device.raw().destroy_buffer(raw, None) };
         }
         result
     }
 
     fn back(&self, device: &Device, desc: &BufferDesc, raw: vk::Buffer) -> Result<Buffer, DeviceError> {
         // SAFETY: the buffer was made on this device.
-        let requirements = unsafe { device.raw.get_buffer_memory_requirements(raw) };
+        let requirements = unsafe { device.raw().get_buffer_memory_requirements(raw) };
         let types = device.memory.memory_types_as_slice();
         let (kind, unified) = (device.info.kind, device.info.unified);
         let mut refusal =
@@ -224,7 +228,7 @@ impl Pool {
             // SAFETY: fresh buffer, memory of a type it allows, at an offset with its alignment
             // (VUID-vkBindBufferMemory-memory-01035, -memoryOffset-01036).
             let bound =
-                unsafe { device.raw.bind_buffer_memory(raw, allocation.memory(), allocation.offset()) };
+                unsafe { device.raw().bind_buffer_memory(raw, allocation.memory(), allocation.offset()) };
             if let Err(code) = bound {
                 self.give_back(allocation);
                 return Err(device.error("vkBindBufferMemory", code, desc.bytes));
@@ -267,15 +271,22 @@ impl Pool {
             linear: true,
             allocation_scheme: AllocationScheme::GpuAllocatorManaged,
         };
-        lock(&self.allocator)
-            .allocate(&desc_allocation)
+        self.with_allocator(|allocator| allocator.allocate(&desc_allocation))
+            .unwrap_or(Err(AllocationError::OutOfMemory))
             .map_err(|cause| allocation_error(device, &cause, desc.bytes))
     }
 
     fn give_back(&self, allocation: Allocation) {
-        if let Err(cause) = lock(&self.allocator).free(allocation) {
+        if let Some(Err(cause)) = self.with_allocator(|allocator| allocator.free(allocation)) {
             tracing::error!(target: "onepool::vulkan", %cause, "freeing memory failed");
         }
+    }
+
+    /// Calls the allocator, which calls the driver; `None` where it is gone.
+    fn with_allocator<R>(&self, call: impl FnOnce(&mut Allocator) -> R) -> Option<R> {
+        let mut allocator = lock(&self.allocator);
+        let _turn = self.layer.turn();
+        allocator.as_mut().map(call)
     }
 
     /// Frees a buffer.
@@ -289,17 +300,28 @@ impl Pool {
         // holds these handles. Freeing the memory ends its mapping.
         unsafe {
             for view in lock(&views).drain() {
-                device.raw.destroy_buffer_view(view, None);
+                device.raw().destroy_buffer_view(view, None);
             }
             for image in lock(&images).drain() {
                 image.destroy(device);
             }
-            device.raw.destroy_buffer(raw, None);
+            device.raw().destroy_buffer(raw, None);
             match memory {
                 Memory::Allocated(allocation) => self.give_back(allocation),
-                Memory::Imported(memory, _) | Memory::DmaBuf(memory) => device.raw.free_memory(memory, None),
+                Memory::Imported(memory, _) | Memory::DmaBuf(memory) => {
+                    device.raw().free_memory(memory, None)
+                }
             }
         }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let allocator = lock(&self.allocator).take();
+        let _turn = self.layer.turn();
+        // Frees its blocks.
+        drop(allocator);
     }
 }
 

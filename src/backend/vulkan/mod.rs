@@ -7,7 +7,7 @@
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk.
 //! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
 //! * `bare`: the submission that ours is measured against.
-//! * `debug`: messages of the validation layer.
+//! * `debug`: messages of the validation layer; `layer`: turns at it.
 //!
 //! Invariants: granted memory flags are recorded, never requested ones; a `VkQueue` is used under its lock;
 //! memory is freed after the device is done with it and before the host's pages may go.
@@ -26,6 +26,7 @@ mod image;
 mod import;
 mod instance;
 mod kernel;
+mod layer;
 mod memory;
 mod probe;
 mod queue;

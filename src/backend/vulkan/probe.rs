@@ -65,7 +65,7 @@ fn rank(kind: DeviceKind) -> u8 {
 }
 
 fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, DeviceError> {
-    let raw = &instance.raw;
+    let raw = instance.raw();
     // SAFETY: the handle was enumerated from this instance, which lives.
     let (base, memory, families) = unsafe {
         (
@@ -83,16 +83,16 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
     // SAFETY: as above.
     let listed = unsafe { raw.enumerate_device_extension_properties(physical) }
         .map_err(|code| error("vkEnumerateDeviceExtensionProperties", code, 0))?;
-    let extensions = Extensions::new(version, &listed, instance.layer());
-    let features = Features::query(raw, physical, &extensions);
-    let more = Properties::query(raw, physical, &extensions);
+    let extensions = Extensions::new(version, &listed, instance.layer_version());
+    let features = Features::query(&raw, physical, &extensions);
+    let more = Properties::query(&raw, physical, &extensions);
     let kind = kind_of(base.device_type);
     let family = compute_family(&families);
     let limits = limits(&base.limits, &more, &memory, kind);
-    let import = import_rules(raw, physical, &extensions, &more, &limits);
+    let import = import_rules(&raw, physical, &extensions, &more, &limits);
     let software = kind == DeviceKind::Cpu;
     let mut has = features.requires(&more.subgroup, &more.controls, version);
-    if features.has_matrix_f16(&instance.entry, raw, physical) {
+    if features.has_matrix_f16(&instance.entry, &raw, physical) {
         has = has.union(Requires::MATRIX_F16);
     }
     let info = DeviceInfo {

@@ -15,6 +15,9 @@ use crate::backend::{DeviceError, WaitPolicy};
 /// Polls between two looks at the clock.
 const POLLS: u32 = 16;
 
+/// The longest sleep in one turn at the validation layer.
+const TURN_NANOS: u64 = 1_000_000;
+
 /// The points of one queue.
 pub(super) struct Timeline {
     semaphore: Option<(vk::Semaphore, TimelineFunctions)>,
@@ -44,7 +47,7 @@ impl Timeline {
                     vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
                 let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
                 // SAFETY: the feature is on, VUID-VkSemaphoreTypeCreateInfo-timelineSemaphore-03252.
-                let semaphore = unsafe { device.raw.create_semaphore(&info, None) }
+                let semaphore = unsafe { device.raw().create_semaphore(&info, None) }
                     .map_err(|code| device.error("vkCreateSemaphore", code, 0))?;
                 Some((semaphore, functions))
             }
@@ -85,7 +88,7 @@ impl Timeline {
             // SAFETY: the queue is locked; the value is above every earlier one
             // (VUID-VkSubmitInfo-pSignalSemaphores-03242); the fence is unsignaled and not in use
             // (VUID-vkQueueSubmit-fence-00063, -00064); the buffers are as the caller promises.
-            let result = unsafe { device.raw.queue_submit(queue, &[info], raw_fence) };
+            let result = unsafe { device.raw().queue_submit(queue, &[info], raw_fence) };
             if let (Some(fences), Some(fence)) = (&mut fences, fence) {
                 match result {
                     Ok(()) => fences.pending.push_back((point, fence)),
@@ -114,7 +117,7 @@ impl Timeline {
             (Some((semaphore, functions)), fences) => {
                 let mut value = 0;
                 // SAFETY: the semaphore is a timeline of this device, VUID-vkGetSemaphoreCounterValue-semaphore-03255.
-                let result = unsafe { (functions.counter)(device.raw.handle(), *semaphore, &mut value) };
+                let result = unsafe { (functions.counter)(device.raw().handle(), *semaphore, &mut value) };
                 if result != vk::Result::SUCCESS {
                     return Err(device.error("vkGetSemaphoreCounterValue", result, 0));
                 }
@@ -202,7 +205,8 @@ impl Timeline {
             let (semaphores, values) = ([*semaphore], [point]);
             let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
             // SAFETY: a timeline of this device, VUID-VkSemaphoreWaitInfo-pSemaphores-03256.
-            match unsafe { (functions.wait)(device.raw.handle(), &info, nanos) } {
+            let wait = |nanos| unsafe { (functions.wait)(device.raw().handle(), &info, nanos) };
+            match in_turns(device, nanos, wait) {
                 vk::Result::SUCCESS => {}
                 vk::Result::TIMEOUT => return Ok(false),
                 code => return Err(device.error("vkWaitSemaphores", code, 0)),
@@ -221,15 +225,32 @@ impl Timeline {
     pub(super) unsafe fn destroy(&self, device: &Device) {
         if let Some((semaphore, _)) = self.semaphore {
             // SAFETY: as the caller promises, VUID-vkDestroySemaphore-semaphore-05149.
-            unsafe { device.raw.destroy_semaphore(semaphore, None) };
+            unsafe { device.raw().destroy_semaphore(semaphore, None) };
         }
         if let Some(fences) = &self.fences {
             let mut fences = lock(fences);
             let Fences { pending, spare } = &mut *fences;
             for fence in pending.drain(..).map(|(_, fence)| fence).chain(spare.drain(..)) {
                 // SAFETY: as the caller promises, VUID-vkDestroyFence-fence-01120.
-                unsafe { device.raw.destroy_fence(*fence, None) };
+                unsafe { device.raw().destroy_fence(*fence, None) };
             }
+        }
+    }
+}
+
+/// Sleeps in the driver for at most `nanos`, and with the validation layer not for long in one turn, which whoever
+/// opens or closes a device waits for.
+fn in_turns(device: &Device, mut nanos: u64, wait: impl Fn(u64) -> vk::Result) -> vk::Result {
+    let most = if device.instance.layer().is_on { TURN_NANOS } else { u64::MAX };
+    loop {
+        let now = nanos.min(most);
+        let code = wait(now);
+        if code != vk::Result::TIMEOUT || now == nanos {
+            return code;
+        }
+        // The longest time there is does not end.
+        if nanos != u64::MAX {
+            nanos -= now;
         }
     }
 }
@@ -245,10 +266,11 @@ fn wait_for_fence(
     // Somebody else saw it signaled.
     let Some(fence) = fence else { return Ok(true) };
     // SAFETY: a fence that was submitted; held here, so that it is not reset meanwhile.
-    match unsafe { device.raw.wait_for_fences(&[*fence], true, nanos) } {
-        Ok(()) => {}
-        Err(vk::Result::TIMEOUT) => return Ok(false),
-        Err(code) => return Err(device.error("vkWaitForFences", code, 0)),
+    let wait = |nanos| unsafe { device.raw().wait_for_fences(&[*fence], true, nanos) };
+    match in_turns(device, nanos, |nanos| wait(nanos).err().unwrap_or(vk::Result::SUCCESS)) {
+        vk::Result::SUCCESS => {}
+        vk::Result::TIMEOUT => return Ok(false),
+        code => return Err(device.error("vkWaitForFences", code, 0)),
     }
     drop(fence);
     lock(fences).poll(device)?;
@@ -261,7 +283,7 @@ impl Fences {
         if let Some(at) = self.spare.iter_mut().position(|fence| Arc::get_mut(fence).is_some()) {
             let fence = self.spare.swap_remove(at);
             // SAFETY: signaled or never submitted, and nobody waits for it, VUID-vkResetFences-pFences-01123.
-            return match unsafe { device.raw.reset_fences(&[*fence]) } {
+            return match unsafe { device.raw().reset_fences(&[*fence]) } {
                 Ok(()) => Ok(fence),
                 Err(code) => {
                     self.spare.push(fence);
@@ -270,7 +292,7 @@ impl Fences {
             };
         }
         // SAFETY: no precondition.
-        unsafe { device.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
+        unsafe { device.raw().create_fence(&vk::FenceCreateInfo::default(), None) }
             .map(Arc::new)
             .map_err(|code| device.error("vkCreateFence", code, 0))
     }
@@ -280,7 +302,7 @@ impl Fences {
         let mut reached = 0;
         while let Some((point, fence)) = self.pending.front() {
             // SAFETY: the fence was submitted and lives.
-            let signaled = unsafe { device.raw.get_fence_status(**fence) }
+            let signaled = unsafe { device.raw().get_fence_status(**fence) }
                 .map_err(|code| device.error("vkGetFenceStatus", code, 0))?;
             if !signaled {
                 break;

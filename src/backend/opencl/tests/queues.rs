@@ -4,11 +4,16 @@ use std::time::Duration;
 
 use super::*;
 
-/// Work that takes a while on any device.
-fn slow(fixture: &Fixture) -> Recording {
+/// Work that takes a while on any device, the longer the more `fills` it has.
+fn slow(fixture: &Fixture, fills: u32) -> Recording {
     let bytes = 64 << 20;
     let buffer = fixture.buffer(bytes, Placement::Device);
-    recording((0..24).map(|value| Command::Fill { dst: part(buffer, 0, bytes), value }).collect())
+    recording((0..fills).map(|value| Command::Fill { dst: part(buffer, 0, bytes), value }).collect())
+}
+
+/// What is seen of work before it is done, or of more work where this thread was held up until it was.
+fn unfinished<R>(fixture: &Fixture, mut look: impl FnMut(&Recording) -> Option<R>) -> R {
+    (0..8).find_map(|doubled| look(&slow(fixture, 24 << doubled))).unwrap()
 }
 
 /// Adds 1 to every element of the first half, `times` times, by way of the second.
@@ -62,10 +67,12 @@ fn waiting_by_sleeping_or_by_polling_is_the_same() {
 fn a_wait_ends_with_its_timeout_and_again_with_the_work() {
     let fixture = Fixture::new();
     let queue = fixture.queue();
-    let point = queue.submit(&slow(&fixture)).unwrap();
-    let early = queue.wait(point, Some(Duration::from_millis(1)));
+    let (point, early) = unfinished(&fixture, |work| {
+        let point = queue.submit(work).unwrap();
+        let early = queue.wait(point, Some(Duration::from_millis(1)));
+        (queue.completed().unwrap() < point).then_some((point, early))
+    });
     assert_eq!(early, Err(DeviceError::Timeout { millis: 1 }));
-    assert!(queue.completed().unwrap() < point);
     queue.wait(point, Some(Duration::from_secs(60))).unwrap();
     assert_eq!(queue.completed().unwrap(), point);
     assert_eq!(queue.wait(Timepoint(point.0 + 1), None), Err(DeviceError::Stale { object: "timepoint" }));
@@ -75,7 +82,7 @@ fn a_wait_ends_with_its_timeout_and_again_with_the_work() {
 fn a_queue_that_goes_waits_for_its_work() {
     let fixture = Fixture::new();
     let queue = fixture.queue();
-    queue.submit(&slow(&fixture)).unwrap();
+    queue.submit(&slow(&fixture, 24)).unwrap();
     drop(queue);
 }
 
@@ -85,9 +92,12 @@ fn an_empty_recording_is_done_when_what_came_before_is() {
     let queue = fixture.queue();
     let point = fixture.run(&queue, &Recording::default());
     assert_eq!((point, queue.timestamps(point).unwrap()), (Timepoint(1), vec![]));
-    let work = queue.submit(&slow(&fixture)).unwrap();
-    let nothing = queue.submit(&recording(vec![barrier(WRITE, Access::HOST_READ)])).unwrap();
-    assert!(nothing > work && queue.completed().unwrap() < work);
+    let nothing = unfinished(&fixture, |work| {
+        let work = queue.submit(work).unwrap();
+        let nothing = queue.submit(&recording(vec![barrier(WRITE, Access::HOST_READ)])).unwrap();
+        assert!(nothing > work);
+        (queue.completed().unwrap() < work).then_some(nothing)
+    });
     queue.wait(nothing, None).unwrap();
     assert_eq!(queue.completed().unwrap(), nothing);
 }

@@ -108,3 +108,22 @@ fn without_the_validation_layer_the_error_says_what_to_install() {
     assert!(text.contains("listed: Ok("), "{text}");
     assert!(text.contains("opened: Err(") && text.contains("apt install vulkan-validationlayers"), "{text}");
 }
+
+#[test]
+fn threads_open_and_close_contexts_at_once() {
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..16 {
+                    let fixture = Fixture::new();
+                    let (x, y) = (fixture.upload(&[1.0f32; 64]), fixture.upload(&[0.0f32; 64]));
+                    let kernel = fixture.kernel(id::AXPB_F32);
+                    let (from, to) = (all(&fixture, x), all(&fixture, y));
+                    let commands = vec![axpb(kernel, from, to, 64, 2.0, 1.0), to_host()];
+                    fixture.run(&fixture.queue(), &recording(commands));
+                    assert_eq!(fixture.download::<f32>(y), [3.0; 64]);
+                }
+            });
+        }
+    });
+}

@@ -4,13 +4,18 @@ use std::time::Duration;
 
 use super::*;
 
-/// Work that takes a while on any device.
-fn slow(fixture: &Fixture) -> Recording {
+/// Work that takes a while on any device, the longer the more `fills` it has.
+fn slow(fixture: &Fixture, fills: u32) -> Recording {
     let bytes = 64 << 20;
     let buffer = fixture.buffer(bytes, Placement::Device);
     let fill = |value| Command::Fill { dst: part(buffer, 0, bytes), value };
     let order = barrier(Access::TRANSFER_WRITE, Access::TRANSFER_WRITE);
-    recording((0..24).flat_map(|value| [fill(value), order.clone()]).collect())
+    recording((0..fills).flat_map(|value| [fill(value), order.clone()]).collect())
+}
+
+/// What is seen of work before it is done, or of more work where this thread was held up until it was.
+fn unfinished<R>(fixture: &Fixture, mut look: impl FnMut(&Recording) -> Option<R>) -> R {
+    (0..8).find_map(|doubled| look(&slow(fixture, 24 << doubled))).unwrap()
 }
 
 /// Adds 1 to every element in place, `times` times, and shows it to the host; safe to replay back to back.
@@ -97,10 +102,12 @@ fn a_wait_ends_with_its_timeout_and_again_with_the_work() {
     for timeline in [false, true] {
         let fixture = Fixture::with(&ContextDesc::default(), Without { timeline, ..Default::default() });
         let queue = fixture.queue();
-        let point = queue.submit(&slow(&fixture)).unwrap();
-        let early = queue.wait(point, Some(Duration::from_millis(1)));
+        let (point, early) = unfinished(&fixture, |work| {
+            let point = queue.submit(work).unwrap();
+            let early = queue.wait(point, Some(Duration::from_millis(1)));
+            (queue.completed().unwrap() < point).then_some((point, early))
+        });
         assert_eq!(early, Err(DeviceError::Timeout { millis: 1 }));
-        assert!(queue.completed().unwrap() < point);
         queue.wait(point, Some(Duration::from_secs(60))).unwrap();
         assert_eq!(queue.completed().unwrap(), point);
         assert_eq!(queue.wait(Timepoint(point.0 + 1), None), Err(DeviceError::Stale { object: "timepoint" }));
@@ -111,9 +118,11 @@ fn a_wait_ends_with_its_timeout_and_again_with_the_work() {
 fn an_unfinished_recording_is_submitted_again_only_behind_a_barrier() {
     let fixture = Fixture::new();
     let queue = fixture.queue();
-    let prepared = queue.prepare(&slow(&fixture)).unwrap();
-    queue.submit_prepared(prepared).unwrap();
-    let error = queue.submit_prepared(prepared).unwrap_err();
+    let (prepared, error) = unfinished(&fixture, |work| {
+        let prepared = queue.prepare(work).unwrap();
+        queue.submit_prepared(prepared).unwrap();
+        Some((prepared, queue.submit_prepared(prepared).err()?))
+    });
     assert!(matches!(&error, DeviceError::Unsupported { what } if what.contains("barrier")), "{error}");
     // Waits by itself.
     queue.release_prepared(prepared);
@@ -123,7 +132,7 @@ fn an_unfinished_recording_is_submitted_again_only_behind_a_barrier() {
 fn a_queue_that_goes_waits_for_its_work() {
     let fixture = Fixture::new();
     let queue = fixture.queue();
-    queue.submit(&slow(&fixture)).unwrap();
+    queue.submit(&slow(&fixture, 24)).unwrap();
     drop(queue);
 }
 
