@@ -217,7 +217,8 @@ pub struct DeviceInfo {
 #[derive(Clone, Debug, Default)]
 pub struct ContextDesc {
     /// Turns the API's validation on (Vulkan layers) and collects its messages, see
-    /// [`ContextBackend::validation_messages`].
+    /// [`ContextBackend::validation_messages`]. Opening and closing such contexts waits for calls of others, as the
+    /// layer is not safe to use from several threads then.
     pub validation: bool,
     /// Threads of the CPU backend; 0 takes the processor's count.
     pub threads: usize,
