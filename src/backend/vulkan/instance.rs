@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ash::vk;
 
@@ -13,6 +13,11 @@ use super::{API, error};
 use crate::backend::DeviceError;
 
 const VALIDATION_LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
+
+/// The first instance of the process, which stays: with the last one the loader unloads the drivers, while threads that
+/// used them have destructors left in them or in what they loaded (glvnd's `libEGL` under NVIDIA's driver was seen to
+/// crash so at the end of a thread).
+static FIRST: OnceLock<Arc<Instance>> = OnceLock::new();
 
 /// A `VkInstance` with the loader it came from.
 pub(super) struct Instance {
@@ -94,7 +99,9 @@ impl Instance {
             unsafe { raw.destroy_instance(None) };
             error("vkCreateDebugUtilsMessengerEXT", code, 0)
         })?;
-        Ok(Arc::new(Instance { entry, raw, debug, layer_version }))
+        let instance = Arc::new(Instance { entry, raw, debug, layer_version });
+        FIRST.get_or_init(|| Arc::clone(&instance));
+        Ok(instance)
     }
 
     /// The instance's functions, with a turn at the validation layer.

@@ -70,11 +70,22 @@ fn contexts_without_validation_share_the_listing_and_say_nothing() {
 /// Run by the tests below in a process of its own, under another environment.
 #[test]
 fn listing_and_opening_answer_whatever_is_installed() {
-    let listed = VulkanDriver::new().devices();
     let desc = ContextDesc { validation: true, ..Default::default() };
-    let opened = VulkanDriver::new().open(0, &desc).map(|context| context.info().name.clone());
+    let opened = VulkanDriver::new().open(0, &desc);
+    let open = libraries();
+    let opened = opened.map(|context| context.info().name.clone());
+    let closed = libraries();
+    println!("unloaded: {:?}", open.iter().filter(|file| !closed.contains(file)).collect::<Vec<_>>());
+    let listed = VulkanDriver::new().devices();
     println!("listed: {:?}", listed.map(|devices| devices.len()).map_err(|error| error.to_string()));
     println!("opened: {:?}", opened.map_err(|error| error.to_string()));
+}
+
+/// The shared libraries of the process, with the drivers among them.
+fn libraries() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    files.filter(|file| file.contains(".so")).map(str::to_owned).collect()
 }
 
 fn listing_under(name: &str, value: &str) -> String {
@@ -90,6 +101,12 @@ fn listing_under(name: &str, value: &str) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("listed: "), "{text}");
     text
+}
+
+#[test]
+fn drivers_stay_loaded_when_the_last_context_is_closed() {
+    let text = listing_under("VK_LOADER_DEBUG", "none");
+    assert!(text.contains("opened: Ok(") && text.contains("unloaded: []"), "{text}");
 }
 
 #[test]
