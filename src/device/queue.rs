@@ -1,7 +1,6 @@
 //! Queues: submissions in order.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::batch::Batch;
@@ -10,14 +9,11 @@ use super::core::{Core, Flight, Lane, Payload, Work, lock};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
-use crate::memory::coherency::{Access, Barrier};
+use crate::memory::coherency::{Access, Origin, Tracker};
 use crate::recording::{Command, PreparedId, Recording};
 
 /// Flights beyond which a submission looks for finished ones to let go of.
 const CROWDED: usize = 16;
-
-/// Orders whatever follows behind everything submitted before.
-pub(super) const OPENING: Barrier = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
 
 /// An in-order queue. A clone is another handle of it; the last one to go waits for the device.
 #[derive(Clone)]
@@ -76,13 +72,13 @@ impl Queue {
     ///
     /// The barriers between the commands, the host barrier at the end and the ranges to flush and to
     /// invalidate are the recording's own; a barrier that orders it behind earlier submissions is put
-    /// before it unless it begins with one.
+    /// before it unless it begins with one, or touches nothing, or the device runs its commands in order.
     ///
     /// # Errors
     /// [`UsageError`] for a command that breaks a rule, and the device's.
     pub fn prepare(&self, mut recording: Recording) -> Result<Prepared, Error> {
         let work = Checker::recording(&self.inner.core, "prepare", &recording)?;
-        open(&mut recording);
+        self.inner.open(&mut recording, &work);
         let backend = Arc::clone(&self.inner.backend);
         let id = backend.prepare(&recording)?;
         let inner = Arc::new(PreparedInner { work, id, backend });
@@ -117,7 +113,16 @@ impl Queue {
     pub fn submit(&self, mut recording: Recording) -> Result<Event, Error> {
         self.inner.flush();
         let work = Checker::recording(&self.inner.core, "submit", &recording)?;
-        open(&mut recording);
+        self.inner.open(&mut recording, &work);
+        let payload = Payload::Once(Arc::new(work));
+        let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
+        Ok(Event::submitted(&self.inner, point))
+    }
+
+    /// As [`Queue::submit`], with no barrier before the recording.
+    #[cfg(test)]
+    pub(crate) fn submit_unordered(&self, recording: Recording) -> Result<Event, Error> {
+        let work = Checker::recording(&self.inner.core, "submit", &recording)?;
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
         Ok(Event::submitted(&self.inner, point))
@@ -161,6 +166,16 @@ impl QueueInner {
         Some(taken.submit(self))
     }
 
+    /// Puts the barrier before a recording that orders it behind whatever was submitted before.
+    fn open(&self, recording: &mut Recording, work: &Work) {
+        let opens = matches!(recording.commands.first(),
+            Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
+        if !opens && !self.core.info.in_order {
+            let barrier = Tracker::behind_others().command(&work.touches);
+            recording.commands.splice(0..0, barrier.map(Command::Barrier));
+        }
+    }
+
     /// Submits work once all that stands in its way is over, and keeps what it needs.
     pub(super) fn launch(
         self: &Arc<Self>,
@@ -181,15 +196,15 @@ impl QueueInner {
             if !work.flush.is_empty() {
                 core.flush(&work.flush)?;
             }
+            state.submissions += 1;
+            let submission = state.submissions;
             let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
             let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
             let point = submit()?;
             lane.flights.push_back(Flight { point, payload: payload.clone(), regions, claim });
-            for memory in &work.hidden {
-                memory.hidden.store(self.index + 1, Ordering::Relaxed);
-            }
-            for memory in &work.stale {
-                memory.stale.store(true, Ordering::Relaxed);
+            let by = Origin { queue: self.index, submission };
+            for (memory, left) in &work.left {
+                lock(&memory.host).submitted(left, by);
             }
             Ok((point, lane.flights.len()))
         });
@@ -245,14 +260,5 @@ impl fmt::Debug for Queue {
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prepared").field("id", &self.inner.id).field("queue", &self.queue).finish()
-    }
-}
-
-/// Puts the opening barrier before a recording that does not begin with one.
-fn open(recording: &mut Recording) {
-    let opens = matches!(recording.commands.first(),
-        Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
-    if !opens && !recording.commands.is_empty() {
-        recording.commands.insert(0, Command::Barrier(OPENING));
     }
 }

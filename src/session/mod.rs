@@ -425,6 +425,8 @@ fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Sha
 }
 
 #[cfg(test)]
+mod removal_tests;
+#[cfg(test)]
 mod stage_tests;
 #[cfg(test)]
 mod tests;
