@@ -98,7 +98,10 @@ impl Device {
             return Ok(());
         }
         let len = bytes.len() as u64;
-        if buffer.info().host.is_some() && buffer.info().cached {
+        // A copy elsewhere helps only where the host reads that through its caches.
+        let cached =
+            buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
+        if buffer.info().host.is_some() && cached {
             let part = buffer.sub_buffer(0, len)?;
             bytes.copy_from_slice(&part.map_read()?);
             return Ok(());
