@@ -252,7 +252,7 @@ pub(super) struct RawMem(cl_mem);
 
 impl RawMem {
     /// No memory: an image over it is the driver's own.
-    #[cfg(test)]
+    #[cfg(all(test, not(without_glslang)))]
     pub(super) const fn none() -> RawMem {
         RawMem(ptr::null_mut())
     }

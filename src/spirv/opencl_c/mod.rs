@@ -35,13 +35,13 @@ mod flow;
 mod function;
 mod helpers;
 mod image;
-#[cfg(test)]
+#[cfg(all(test, not(without_glslang)))]
 mod image_tests;
 mod leave;
 mod literal;
 mod module;
 mod pointer;
-#[cfg(test)]
+#[cfg(all(test, not(without_glslang)))]
 pub(crate) mod tests;
 mod types;
 
