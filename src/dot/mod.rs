@@ -84,7 +84,7 @@ impl Unit {
         #[cfg(target_arch = "x86_64")]
         let units = [vnni::Vnni::try_new().map(Unit::Vnni), avx2::Avx2::try_new().map(Unit::Avx2), portable];
         #[cfg(target_arch = "aarch64")]
-        let units = [Some(Unit::Neon(neon::Neon)), portable];
+        let units = [neon::Neon::try_new().map(Unit::Neon), portable];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let units = [portable];
         units.into_iter().flatten()
@@ -120,9 +120,11 @@ impl Unit {
                 #[inline(always)]
                 || task.with(dot),
             ),
-            // Every function is compiled for NEON.
             #[cfg(target_arch = "aarch64")]
-            Unit::Neon(dot) => task.with(dot),
+            Unit::Neon(dot) => dot.vectorize(
+                #[inline(always)]
+                || task.with(dot),
+            ),
             #[cfg(target_arch = "x86_64")]
             Unit::Avx2(dot) => dot.vectorize(
                 #[inline(always)]

@@ -2,21 +2,20 @@
 //! signed and an unsigned one, and neighbouring products are added to sums of 32 bits (`sadalp`). `sdot` takes bytes
 //! of one kind only, and few processors have `usdot`.
 
-use std::arch::aarch64::{
-    int16x8_t, int32x4_t, uint8x8_t, uint8x16_t, vdup_n_u32, vdupq_n_s32, vget_high_u8, vget_low_u8,
-    vmovl_s8, vmovl_u8, vmulq_s16, vpadalq_s16, vpaddq_s32, vreinterpret_s8_u8, vreinterpret_u8_u32,
-    vreinterpretq_s16_u16,
-};
+use std::arch::aarch64::{int16x8_t, int32x4_t, uint8x8_t, uint8x16_t};
 
 use super::Dot;
 
-/// Products of 16-bit integers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Neon;
+pub(crate) use pulp::aarch64::Neon;
 
 #[inline(always)]
-fn widened<const SIGNED: bool>(bytes: uint8x8_t) -> int16x8_t {
-    if SIGNED { vmovl_s8(vreinterpret_s8_u8(bytes)) } else { vreinterpretq_s16_u16(vmovl_u8(bytes)) }
+fn widened<const SIGNED: bool>(simd: Neon, bytes: uint8x8_t) -> int16x8_t {
+    let neon = simd.neon;
+    if SIGNED {
+        neon.vmovl_s8(neon.vreinterpret_s8_u8(bytes))
+    } else {
+        neon.vreinterpretq_s16_u16(neon.vmovl_u8(bytes))
+    }
 }
 
 impl Dot for Neon {
@@ -32,13 +31,13 @@ impl Dot for Neon {
 
     #[inline(always)]
     fn zero(self) -> Self::Sums {
-        [vdupq_n_s32(0); 4]
+        [self.neon.vdupq_n_s32(0); 4]
     }
 
     #[inline(always)]
     fn left<const SIGNED: bool>(self, four: [u8; 4]) -> int16x8_t {
-        let twice = vreinterpret_u8_u32(vdup_n_u32(u32::from_le_bytes(four)));
-        widened::<SIGNED>(twice)
+        let twice = self.neon.vreinterpret_u8_u32(self.neon.vdup_n_u32(u32::from_le_bytes(four)));
+        widened::<SIGNED>(self, twice)
     }
 
     #[inline(always)]
@@ -46,10 +45,10 @@ impl Dot for Neon {
         let bytes = bytes.first_chunk::<32>().copied().unwrap_or([0; 32]);
         let [low, high]: [uint8x16_t; 2] = pulp::cast!(bytes);
         [
-            widened::<SIGNED>(vget_low_u8(low)),
-            widened::<SIGNED>(vget_high_u8(low)),
-            widened::<SIGNED>(vget_low_u8(high)),
-            widened::<SIGNED>(vget_high_u8(high)),
+            widened::<SIGNED>(self, self.neon.vget_low_u8(low)),
+            widened::<SIGNED>(self, self.neon.vget_high_u8(low)),
+            widened::<SIGNED>(self, self.neon.vget_low_u8(high)),
+            widened::<SIGNED>(self, self.neon.vget_high_u8(high)),
         ]
     }
 
@@ -61,14 +60,14 @@ impl Dot for Neon {
         right: Self::Right,
     ) -> Self::Sums {
         for (sums, right) in sums.iter_mut().zip(right) {
-            *sums = vpadalq_s16(*sums, vmulq_s16(left, right));
+            *sums = self.neon.vpadalq_s16(*sums, self.neon.vmulq_s16(left, right));
         }
         sums
     }
 
     #[inline(always)]
     fn store(self, [a, b, c, d]: Self::Sums, to: &mut [i32]) {
-        let sums: [i32; 8] = pulp::cast!([vpaddq_s32(a, b), vpaddq_s32(c, d)]);
+        let sums: [i32; 8] = pulp::cast!([self.neon.vpaddq_s32(a, b), self.neon.vpaddq_s32(c, d)]);
         to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
     }
 }
