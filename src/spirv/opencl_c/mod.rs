@@ -35,13 +35,15 @@ mod flow;
 mod function;
 mod helpers;
 mod image;
-#[cfg(all(test, not(without_glslang)))]
+#[cfg(test)]
+#[cfg(not(without_glslang))]
 mod image_tests;
 mod leave;
 mod literal;
 mod module;
 mod pointer;
-#[cfg(all(test, not(without_glslang)))]
+#[cfg(test)]
+#[cfg(not(without_glslang))]
 pub(crate) mod tests;
 mod types;
 
