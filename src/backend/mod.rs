@@ -11,6 +11,8 @@ pub mod vulkan;
 
 pub mod cpu;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
+pub(crate) mod install;
+#[cfg(any(feature = "opencl", feature = "vulkan"))]
 mod kept;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
 pub(crate) mod pace;

@@ -14,7 +14,7 @@ use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::HostRegion;
 use crate::memory::import::{ImportRules, ReadWrite, plan_window};
 use crate::memory::model::{MemoryModel, TypeFlags};
-use crate::memory::os;
+use crate::memory::os::{self, OsError};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
@@ -126,14 +126,16 @@ impl ContextBackend for SimContext {
         let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
         let start = address.0.as_ptr().addr() as u64;
         let rules = self.info.import.unwrap_or(ImportRules::strict());
-        let check = |pages: ByteRange| {
-            let map = os::process_map(pages).ok()?;
-            plan_window(start, bytes, ReadWrite::ReadWrite, &rules, &map, os::page_size() as u64).ok()
+        let page = os::page_size() as u64;
+        let are_there = |pages: ByteRange| match os::process_map(pages) {
+            Ok(map) => plan_window(start, bytes, ReadWrite::ReadWrite, &rules, &map, page).is_ok(),
+            // Where the system has no map, the caller's word for the pages has to do.
+            Err(error) => matches!(error, OsError::Unsupported { .. }),
         };
         let mut world = self.world();
         let coherent = world.config.coherent;
         let pages = world.admit(start, bytes, &rules)?;
-        check(pages).ok_or(refused)?;
+        are_there(pages).then_some(()).ok_or(refused)?;
         world.adopt(address, pages, coherent, &self.info.memory)
     }
 

@@ -3,6 +3,7 @@
 mod buffers;
 mod cache;
 mod driver;
+#[cfg(not(without_glslang))]
 mod images;
 mod imports;
 mod kernels;
