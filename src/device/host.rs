@@ -195,7 +195,7 @@ fn show(memory: &Memory, state: &mut State) -> Result<Option<Pending>, Error> {
     let point =
         lane.backend.submit(&recording).inspect_err(|_| memory.hidden.store(queue + 1, Ordering::Relaxed))?;
     let payload = Payload::Once(Arc::new(Work::default()));
-    lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None });
+    lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None, ends: true });
     Ok(Some((*index, Arc::clone(&lane.backend), point)))
 }
 

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::arena::SharedArena;
+use super::cancel::RunOptions;
 use super::device::Device;
 use super::error::{Error, SessionError};
 use super::params::ParamStore;
+use super::pieces::SubmissionLimit;
 use super::placement::{BUDGET, Placement, PlacementCache, Placer};
 use super::slot::BindPolicy;
 use super::{Inner, Session, overrides};
@@ -27,6 +29,10 @@ pub(super) struct Options {
     pub(super) arena: Option<Arc<SharedArena>>,
     /// Chooses devices, where that is automatic.
     pub(super) placer: Option<Arc<Placer>>,
+    /// How long one submission may keep a device busy.
+    pub(super) limit: SubmissionLimit,
+    /// What may end runs that say nothing else.
+    pub(super) run: RunOptions,
 }
 
 #[derive(Debug)]
@@ -50,6 +56,8 @@ pub struct SessionBuilder {
     placement: Placement,
     placement_cache: Option<Arc<PlacementCache>>,
     placement_budget: Duration,
+    limit: SubmissionLimit,
+    run: RunOptions,
 }
 
 impl Default for SessionBuilder {
@@ -67,6 +75,8 @@ impl Default for SessionBuilder {
             placement: Placement::Manual,
             placement_cache: None,
             placement_budget: BUDGET,
+            limit: SubmissionLimit::Auto,
+            run: RunOptions::new(),
         }
     }
 }
@@ -203,6 +213,18 @@ impl SessionBuilder {
         self
     }
 
+    /// How long one submission may keep a device busy: a display on the same device waits for so long.
+    pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// What may end runs before they are over, where a run is given nothing else.
+    pub fn run_options(mut self, run: RunOptions) -> Self {
+        self.run = run;
+        self
+    }
+
     /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
     /// without, the session copies them, and what that costs can be measured.
     pub fn share_memory(mut self, share: bool) -> Self {
@@ -301,7 +323,14 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan, bind: self.bind, arena: self.arena, placer },
+            options: Options {
+                plan,
+                bind: self.bind,
+                arena: self.arena,
+                placer,
+                limit: self.limit,
+                run: self.run,
+            },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),
