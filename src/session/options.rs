@@ -11,6 +11,7 @@ use super::error::{Error, SessionError};
 use super::params::ParamStore;
 use super::pieces::SubmissionLimit;
 use super::placement::{BUDGET, Placement, PlacementCache, Placer};
+use super::recover::Origins;
 use super::slot::BindPolicy;
 use super::{Inner, Session, overrides};
 use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
@@ -281,16 +282,20 @@ impl SessionBuilder {
             chosen.push(Choice::Named(default_selector()));
         }
         let mut devices = Vec::with_capacity(chosen.len() + 1);
+        let mut selectors = Vec::with_capacity(chosen.len() + 1);
         for choice in chosen {
-            let context = match choice {
-                Choice::Opened(context) => context,
-                Choice::Named(name) => registry.open(&name, &self.desc)?,
+            let (context, selector) = match choice {
+                Choice::Opened(context) => (context, None),
+                Choice::Named(name) => (registry.open(&name, &self.desc)?, Some(name)),
             };
             devices.push(Device::new(context)?);
+            selectors.push(selector);
         }
         if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
             devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
+            selectors.push(Some("cpu".to_owned()));
         }
+        let origins = Origins { selectors, desc: self.desc.clone() };
         let mut plan = self.plan;
         let mut graph = match (self.graph, self.path) {
             (Some(graph), _) => graph,
@@ -336,6 +341,6 @@ impl SessionBuilder {
             plans: Mutex::default(),
             traffic: Default::default(),
         };
-        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })
+        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None, origins })
     }
 }

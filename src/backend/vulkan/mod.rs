@@ -34,6 +34,8 @@ mod timeline;
 mod types;
 
 #[cfg(test)]
+pub(crate) mod shim;
+#[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
