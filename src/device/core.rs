@@ -31,6 +31,8 @@ pub(super) struct Core {
     pub(super) imports: Mutex<ImportMap<Arc<Memory>>>,
     pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
+    /// What the host wrote and could not be flushed: before the next submission it must be.
+    unflushed: Mutex<Vec<BufferRange>>,
     state: Mutex<State>,
     /// Told whenever a reservation ends.
     released: Condvar,
@@ -159,6 +161,7 @@ impl Core {
             imports: Mutex::default(),
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
+            unflushed: Mutex::default(),
             state: Mutex::default(),
             released: Condvar::new(),
         }
@@ -168,6 +171,25 @@ impl Core {
     pub(super) fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
         self.backend.flush(ranges)?;
         self.sync_dma_bufs(ranges, Turn::Ends)
+    }
+
+    /// As [`Core::flush`], where nobody can be told of an error: the next submission is.
+    pub(super) fn flush_or_keep(&self, range: BufferRange) {
+        if self.flush(&[range]).is_err() {
+            lock(&self.unflushed).push(range);
+        }
+    }
+
+    /// Flushes what could not be flushed before, as far as its memory is still there.
+    pub(super) fn flush_kept(&self) -> Result<(), DeviceError> {
+        let mut kept = lock(&self.unflushed);
+        while let Some(range) = kept.last() {
+            match self.flush(&[*range]) {
+                Ok(()) | Err(DeviceError::Stale { .. }) => kept.pop(),
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(())
     }
 
     /// Makes what finished submissions wrote visible to the host.

@@ -52,8 +52,7 @@ struct Hold<'a> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         if self.write && !self.memory.info.coherent {
-            // A flush that fails means a device that no submission will reach.
-            let _ = self.memory.core.flush(&[self.memory.buffer_range(self.range)]);
+            self.memory.core.flush_or_keep(self.memory.buffer_range(self.range));
         }
         let mut state = self.memory.core.state();
         state.holds.retain(|hold| hold.id != self.id);

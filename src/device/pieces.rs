@@ -61,8 +61,13 @@ impl Submission {
                 let ends = self.next + 1 == self.pieces();
                 let mut state = queue.core.state();
                 check(&state, self.work())?;
-                let flight =
-                    Flight { point: Timepoint(0), payload: self.payload(), regions: Vec::new(), claim: None, ends };
+                let flight = Flight {
+                    point: Timepoint(0),
+                    payload: self.payload(),
+                    regions: Vec::new(),
+                    claim: None,
+                    ends,
+                };
                 let taken = queue.take_off(&mut state, flight, || queue.backend.submit_prepared(piece));
                 if ends && taken.is_ok() {
                     hand_over(&mut state, queue.index, id);
@@ -100,6 +105,7 @@ impl Submission {
             check(state, work)?;
             let regions = work.lease_regions(CONTEXT)?;
             let claim = Some(work.claim(CONTEXT, core)?);
+            core.flush_kept()?;
             if !work.flush.is_empty() {
                 core.flush(&work.flush)?;
             }

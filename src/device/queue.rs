@@ -218,6 +218,7 @@ impl QueueInner {
             state.check_holds(context, &work.touches)?;
             let regions = work.lease_regions(context)?;
             let claim = Some(work.claim(context, core)?);
+            core.flush_kept()?;
             if !work.flush.is_empty() {
                 core.flush(&work.flush)?;
             }

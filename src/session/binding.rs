@@ -509,7 +509,10 @@ impl<'e> Binding<'e> {
     /// Submits a run, several submissions by a thread `aside` or before it returns.
     fn start(&mut self, aside: bool, watch: Watch) -> Result<Pending<'_, 'e>, Error> {
         self.last = None;
-        watch.check(|| Progress { of: self.segments.iter().map(|leg| leg.nodes).sum(), ..Progress::default() })?;
+        watch.check(|| Progress {
+            of: self.segments.iter().map(|leg| leg.nodes).sum(),
+            ..Progress::default()
+        })?;
         let shared = self.inner.options.arena.clone();
         let turn = shared.as_deref().map(|arena| arena.turn());
         let turn = turn.map(|turn| self.enter(turn)).transpose()?;

@@ -196,7 +196,9 @@ pub enum SessionError {
         at: Progress,
     },
     /// A device was opened by the caller, who alone knows how.
-    #[error("entry {entry} of the device table, {device}, was opened by the caller; give a new context to `recover_on`")]
+    #[error(
+        "entry {entry} of the device table, {device}, was opened by the caller; give a new context to `recover_on`"
+    )]
     NotReopened {
         /// The entry.
         entry: usize,

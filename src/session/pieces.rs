@@ -294,7 +294,8 @@ fn pieces(script: &Script, dispatches: &[u64], most: u64, speeds: &Roofline) -> 
             let barriers = before.take_while(|command| matches!(command, Command::Barrier(_))).count();
             starts.push(at - barriers);
             // The node that goes on in the next piece is not over.
-            let over = nodes - usize::from(script.nodes.get(at).is_some_and(|next| *next == node && nodes > 0));
+            let over =
+                nodes - usize::from(script.nodes.get(at).is_some_and(|next| *next == node && nodes > 0));
             piece.nodes_done = over;
             let first = piece.dispatches.end;
             pieces.push(std::mem::take(&mut piece));
@@ -332,7 +333,12 @@ impl Timed {
 
     /// Writes `script` anew: `next` comes before each command, with its node and whether it begins a piece, `end` behind
     /// the last one of each piece.
-    fn write(script: &mut Script, cut: &mut Cut, mut next: impl FnMut(&mut Timed, u32, bool), mut end: impl FnMut(&mut Timed)) -> Vec<u32> {
+    fn write(
+        script: &mut Script,
+        cut: &mut Cut,
+        mut next: impl FnMut(&mut Timed, u32, bool),
+        mut end: impl FnMut(&mut Timed),
+    ) -> Vec<u32> {
         let Script { mut recording, nodes } = std::mem::take(script);
         let commands = std::mem::take(&mut recording.commands);
         let script_of = Script { recording, nodes: Vec::with_capacity(nodes.len()) };

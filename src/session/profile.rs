@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::binding::Binding;
-use super::error::Error;
 use super::cancel::{CancelToken, Watch};
+use super::error::Error;
 use super::pieces::time_nodes;
 use super::route::{Begun, drive};
 use crate::ops::Cost;

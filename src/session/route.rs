@@ -302,11 +302,7 @@ impl Run<'_> {
             true => leg.nodes,
             false => leg.nodes_done(self.courses[s].walls.len()),
         });
-        Progress {
-            done: done.sum(),
-            of: self.legs.iter().map(|leg| leg.nodes).sum(),
-            turns: Vec::new(),
-        }
+        Progress { done: done.sum(), of: self.legs.iter().map(|leg| leg.nodes).sum(), turns: Vec::new() }
     }
 
     /// Waits for everything that was submitted. The first error is kept.

@@ -114,7 +114,9 @@ fn refuse(call: &'static str) -> Option<vk::Result> {
     // A lost device does no more work.
     for device in devices {
         // SAFETY: a device that lives; tests have no other thread that uses its queues now.
-        let idle = unsafe { std::mem::transmute::<usize, vk::PFN_vkDeviceWaitIdle>(real("vkDeviceWaitIdle"))(device) };
+        let idle = unsafe {
+            std::mem::transmute::<usize, vk::PFN_vkDeviceWaitIdle>(real("vkDeviceWaitIdle"))(device)
+        };
         assert_eq!(idle, vk::Result::SUCCESS);
     }
     answer
@@ -202,7 +204,8 @@ unsafe extern "system" fn create_pipelines(
         return code;
     }
     // SAFETY: the real function of this signature.
-    let real: vk::PFN_vkCreateComputePipelines = unsafe { std::mem::transmute(real("vkCreateComputePipelines")) };
+    let real: vk::PFN_vkCreateComputePipelines =
+        unsafe { std::mem::transmute(real("vkCreateComputePipelines")) };
     // SAFETY: as the caller promises.
     let result = unsafe { real(device, cache, infos, info, allocator, pipelines) };
     // SAFETY: as above.
