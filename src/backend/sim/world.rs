@@ -47,6 +47,7 @@ pub(super) struct SimBuffer {
     pub(super) coherent: bool,
     pub(super) imported: bool,
     pub(super) device_local: bool,
+    pub(super) heap: u32,
     /// Pages of an import, by address.
     pub(super) pages: Option<ByteRange>,
     /// Host writes that were flushed and that the next submission shows to the device.
@@ -65,6 +66,7 @@ impl SimBuffer {
             coherent,
             imported: false,
             device_local: true,
+            heap: 0,
             pages: None,
             inbox: Vec::new(),
             images: Vec::new(),
