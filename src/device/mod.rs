@@ -32,6 +32,7 @@ mod event;
 mod host;
 mod import;
 mod kernel;
+mod pieces;
 mod queue;
 mod scope;
 
@@ -42,5 +43,6 @@ pub use self::error::{Error, Problem, UsageError};
 pub use self::event::Event;
 pub use self::host::{HostRead, HostWrite};
 pub use self::kernel::{Kernel, KernelArg};
+pub use self::pieces::Submission;
 pub use self::queue::{Prepared, Queue};
 pub use self::scope::{Lent, Scope, ScopedBuffer, scope};

@@ -29,6 +29,7 @@
 //! `unsafe` lives in `host` (the application's side of memory) and, as a signature, in `context`.
 
 mod context;
+mod faults;
 mod host;
 mod images;
 mod model;
@@ -41,6 +42,7 @@ mod tests;
 use std::sync::Arc;
 
 use self::context::SimContext;
+pub use self::faults::{SimFault, SimFaults};
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
 use crate::kernel::Requires;
 use crate::memory::image::{Grain, ImageRules, TexelSet};
@@ -71,17 +73,6 @@ pub struct SimConfig {
     pub dma_bufs: bool,
     /// What goes wrong, and when.
     pub faults: SimFaults,
-}
-
-/// Failures to inject, each at the n-th call since the context was opened; the first is 1.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SimFaults {
-    /// The submission that loses the device.
-    pub lose_at_submit: Option<u64>,
-    /// The allocation that finds no memory.
-    pub exhaust_at_allocation: Option<u64>,
-    /// The import that the driver refuses.
-    pub refuse_at_import: Option<u64>,
 }
 
 impl SimConfig {

@@ -35,6 +35,20 @@ impl Instance {
     /// # Errors
     /// [`DeviceError::Unavailable`] without a loader or driver, [`DeviceError::Unsupported`] without the layer.
     pub(super) fn new(validation: bool) -> Result<Arc<Self>, DeviceError> {
+        let instance = Arc::new(Instance::create(validation)?);
+        FIRST.get_or_init(|| Arc::clone(&instance));
+        Ok(instance)
+    }
+
+    /// An instance under the validation layer whose functions are [`super::shim`]'s.
+    #[cfg(test)]
+    pub(super) fn shimmed() -> Result<Arc<Self>, DeviceError> {
+        let mut instance = Instance::create(true)?;
+        instance.raw = super::shim::table(&instance.entry, instance.raw.handle());
+        Ok(Arc::new(instance))
+    }
+
+    fn create(validation: bool) -> Result<Self, DeviceError> {
         // SAFETY: the system's Vulkan loader is trusted code; loading it has no other precondition.
         let entry = unsafe { ash::Entry::load() }.map_err(|cause| no_loader(&cause))?;
         // SAFETY: no precondition beyond a loaded loader.
@@ -100,9 +114,7 @@ impl Instance {
             unsafe { raw.destroy_instance(None) };
             error("vkCreateDebugUtilsMessengerEXT", code, 0)
         })?;
-        let instance = Arc::new(Instance { entry, raw, debug, layer_version });
-        FIRST.get_or_init(|| Arc::clone(&instance));
-        Ok(instance)
+        Ok(Instance { entry, raw, debug, layer_version })
     }
 
     /// The instance's functions, with a turn at the validation layer.

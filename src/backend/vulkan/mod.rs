@@ -35,6 +35,8 @@ mod types;
 mod wine;
 
 #[cfg(test)]
+pub(crate) mod shim;
+#[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
