@@ -80,8 +80,17 @@ impl Queue {
     ///
     /// # Errors
     /// [`UsageError`] for a command that breaks a rule, and the device's.
-    pub fn prepare(&self, mut recording: Recording) -> Result<Prepared, Error> {
-        let work = Checker::recording(&self.inner.core, "prepare", &recording)?;
+    pub fn prepare(&self, recording: Recording) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, false)
+    }
+
+    /// As [`Queue::prepare`], for a recording that this crate made: kernels that ship may be in it.
+    pub(crate) fn prepare_own(&self, recording: Recording) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, true)
+    }
+
+    fn prepare_checked(&self, mut recording: Recording, own: bool) -> Result<Prepared, Error> {
+        let work = Checker::recording(&self.inner.core, "prepare", &recording, own)?;
         open(&mut recording);
         let backend = Arc::clone(&self.inner.backend);
         let id = backend.prepare(&recording)?;
@@ -114,9 +123,18 @@ impl Queue {
     ///
     /// # Errors
     /// As there.
-    pub fn submit(&self, mut recording: Recording) -> Result<Event, Error> {
+    pub fn submit(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, false)
+    }
+
+    /// As [`Queue::submit`], for a recording that this crate made: kernels that ship may be in it.
+    pub(crate) fn submit_own(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, true)
+    }
+
+    fn submit_checked(&self, mut recording: Recording, own: bool) -> Result<Event, Error> {
         self.inner.flush();
-        let work = Checker::recording(&self.inner.core, "submit", &recording)?;
+        let work = Checker::recording(&self.inner.core, "submit", &recording, own)?;
         open(&mut recording);
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;

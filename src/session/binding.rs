@@ -171,7 +171,7 @@ impl<'e> Binding<'e> {
                 for range in &recording.invalidate {
                     shown.entry((device, range.buffer)).or_default().set(bytes(range), s as u32);
                 }
-                LegWork::Commands(self.device(segment.device).queue.prepare(recording)?)
+                LegWork::Commands(self.device(segment.device).queue.prepare_own(recording)?)
             };
             waits.sort_unstable();
             waits.dedup();

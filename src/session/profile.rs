@@ -106,7 +106,7 @@ impl Binding<'_> {
         let pass = self.inner.traffic.announce(&self.segments);
         let times = drive(&self.segments, &pass, |s| match recordings[s].take() {
             Some(recording) => {
-                let event = devices[plan.segments[s].device as usize].queue.submit(recording)?;
+                let event = devices[plan.segments[s].device as usize].queue.submit_own(recording)?;
                 events[s] = Some(event.clone());
                 Ok(Some(event))
             }

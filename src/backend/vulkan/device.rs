@@ -11,7 +11,7 @@ use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
 use crate::backend::pace::Waiters;
-use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
+use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Robustness};
 use crate::memory::image::Filter;
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
@@ -28,6 +28,8 @@ pub(super) struct Device {
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
     /// Functions for dma-bufs, where buffers of ours can be made of them.
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
+    /// How pipelines of the caller's kernels are kept inside their arguments.
+    pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
     // Nearest and linear, where there are images.
     samplers: Option<[vk::Sampler; 2]>,
     queues: Vec<Mutex<vk::Queue>>,
@@ -47,7 +49,12 @@ pub(super) struct TimelineFunctions {
 
 impl Device {
     /// Opens the device that `probe` found usable.
-    pub(super) fn open(instance: Arc<Instance>, probe: Probe, without: Without) -> Result<Self, DeviceError> {
+    pub(super) fn open(
+        instance: Arc<Instance>,
+        probe: Probe,
+        robustness: Robustness,
+        without: Without,
+    ) -> Result<Self, DeviceError> {
         let Probe {
             physical,
             mut info,
@@ -65,6 +72,7 @@ impl Device {
         let queue_infos =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
         let names: Vec<_> = extensions.to_enable().map(|name| name.as_ptr()).collect();
+        let guard = features.guard(robustness);
         let mut chain = features.chain(&extensions);
         let device_info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queue_infos)
@@ -88,6 +96,7 @@ impl Device {
         Ok(Device {
             physical,
             dma_bufs,
+            guard,
             memory,
             cache,
             family,
