@@ -11,12 +11,14 @@ use super::buffer::Buffer;
 use super::context::Context;
 use super::core::lock;
 use super::error::Error;
+use super::kernel::Kernel;
 use crate::backend::{BufferDesc, DeviceError, Placement};
-use crate::kernel::id;
+use crate::kernel::{KernelSource, id};
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::costs::ImportTimes;
 use crate::memory::import::{CostSource, ImportCosts};
+use crate::memory::stream::copy_uncached;
 use crate::recording::{Arg, Command, Dispatch, Recording};
 
 /// The environment variable that says `preset` where nothing is to be measured.
@@ -173,7 +175,12 @@ fn line(small: f64, large: f64) -> (f64, f64) {
 fn host_read(mapped: &Buffer) -> Result<f64, Error> {
     let mut local = vec![0u8; READ];
     let mut read = || {
-        local.copy_from_slice(&mapped.map_read()?);
+        let from = mapped.map_read()?;
+        if mapped.info().cached {
+            local.copy_from_slice(&from)
+        } else {
+            copy_uncached(&from, &mut local)
+        }
         black_box(&local);
         Ok(())
     };
@@ -183,7 +190,7 @@ fn host_read(mapped: &Buffer) -> Result<f64, Error> {
 
 struct Kernels<'c> {
     context: &'c Context,
-    kernel: super::kernel::Kernel,
+    kernel: Kernel,
     to: Buffer,
     /// How much of the buffers is read.
     bytes: usize,
@@ -191,7 +198,7 @@ struct Kernels<'c> {
 
 impl<'c> Kernels<'c> {
     fn new(context: &'c Context, bytes: usize) -> Result<Kernels<'c>, Error> {
-        let kernel = context.kernel(id::AXPB_F32X4, &[])?;
+        let kernel = context.create_kernel(&Arc::new(KernelSource::shipped(id::AXPB_F32X4)), &[])?;
         Ok(Kernels { context, kernel, to: buffer(context, bytes, Placement::Device)?, bytes })
     }
 
@@ -223,7 +230,7 @@ impl<'c> Kernels<'c> {
 
     fn run(&self, command: &Command) -> Result<(), Error> {
         let commands = vec![command.clone()];
-        self.context.queue()?.submit(Recording { commands, ..Recording::default() })?.wait()
+        self.context.queue()?.submit_own(Recording { commands, ..Recording::default() })?.wait()
     }
 
     /// What one more of these commands costs, for each byte.
@@ -232,7 +239,7 @@ impl<'c> Kernels<'c> {
         let order = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
         let run = |count: usize| {
             let commands = (0..count).flat_map(|_| [Command::Barrier(order), command.clone()]).collect();
-            let prepared = queue.prepare(Recording { commands, ..Recording::default() })?;
+            let prepared = queue.prepare_own(Recording { commands, ..Recording::default() }, &[])?;
             timed(|| queue.submit_prepared(&prepared)?.wait())
         };
         let (one, many) = (run(1)?, run(1 + ROW)?);

@@ -106,7 +106,7 @@ impl Binding<'_> {
             let mut cut = self.cut(&mut script, &plan, s).unwrap_or_default();
             nodes[s] = time_nodes(&mut script, &mut cut);
             let queue = &devices[segment.device as usize].queue;
-            recordings.push(Some(queue.prepare_cut(script.recording, &cut.starts)?));
+            recordings.push(Some(queue.prepare_own(script.recording, &cut.starts)?));
         }
         let start = Instant::now();
         let pass = self.inner.traffic.announce(&self.segments);
