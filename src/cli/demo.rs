@@ -9,11 +9,10 @@ use serde::Serialize;
 use super::bench::measure::{Transfer, measure};
 use super::bench::transfer::table_of;
 use super::error::CliError;
-use super::open::open;
+use super::open::{CacheArgs, open};
 use super::output::Output;
 use super::picture;
 use super::scene::Planes;
-use crate::backend::ContextDesc;
 use crate::device::Context;
 use crate::loader::onnx::load_onnx_bytes;
 use crate::memory::import::Verdict;
@@ -33,6 +32,8 @@ pub(super) struct Args {
     /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
     #[arg(long)]
     device: Option<String>,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// The folder that the before and after pictures are written to.
     #[arg(long, default_value = ".")]
     out: PathBuf,
@@ -193,7 +194,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 /// The device that was asked for; else Vulkan, be it in software, because the demo is about its memory.
 fn device(args: &Args) -> Result<Context, CliError> {
     let named = args.device.is_some() || std::env::var_os(DEVICE_VARIABLE).is_some();
-    let desc = ContextDesc::default();
+    let desc = args.cache.desc()?;
     if !named && let Ok(context) = open(Some("vulkan"), &desc) {
         return Ok(context);
     }
@@ -243,8 +244,12 @@ fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
     let Transfer { saved, runs, .. } = transfer;
     let (by, times) = (saved.median_ms.abs(), saved.ratio);
     out.line(match (saved.is_measured, saved.median_ms > 0.0) {
-        (true, true) => format!("bound runs took {by:.3} ms less than copied ones, which took {times:.2} times as long"),
-        (true, false) => format!("bound runs took {by:.3} ms more than copied ones: binding does not pay here"),
+        (true, true) => {
+            format!("bound runs took {by:.3} ms less than copied ones, which took {times:.2} times as long")
+        }
+        (true, false) => {
+            format!("bound runs took {by:.3} ms more than copied ones: binding does not pay here")
+        }
         (false, _) => format!("no difference measured between bound and copied runs in {runs} pairs"),
     })
 }

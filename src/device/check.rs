@@ -31,6 +31,8 @@ pub(super) struct Checker {
     touched: BTreeMap<ResourceId, RangeMap<Access>>,
     unseen: Unseen,
     timestamps: u32,
+    /// Whether kernels of this crate may be in it: what they touch follows from their parameters.
+    own: bool,
 }
 
 impl Checker {
@@ -45,16 +47,19 @@ impl Checker {
             touched: BTreeMap::new(),
             unseen: Unseen::default(),
             timestamps,
+            own: false,
         }
     }
 
-    /// Checks a whole recording.
+    /// Checks a whole recording; `own` says that this crate made it.
     pub(super) fn recording(
         core: &Arc<Core>,
         context: &'static str,
         recording: &Recording,
+        own: bool,
     ) -> Result<Work, UsageError> {
         let mut checker = Checker::new(core, context, recording.timestamps);
+        checker.own = own;
         checker.images(&recording.images)?;
         for command in &recording.commands {
             checker.command(command)?;
@@ -174,7 +179,8 @@ impl Checker {
             let resource = resource_of(*id);
             let hidden = if in_order { Vec::new() } else { self.unseen.of(resource).collect() };
             let invalidated = recording.invalidate.iter().filter(|range| range.buffer == *id);
-            let invalidated = invalidated.filter_map(|range| ByteRange::from_offset(range.offset, range.bytes));
+            let invalidated =
+                invalidated.filter_map(|range| ByteRange::from_offset(range.offset, range.bytes));
             let left = Left::behind(self.writes(resource), hidden, invalidated, memory.info.coherent);
             if !left.is_empty() {
                 all.push((Arc::clone(memory), left));
@@ -247,7 +253,9 @@ impl Checker {
         let state = self.core.state();
         let kernel = state.kernels.get(&dispatch.kernel).and_then(Weak::upgrade);
         drop(state);
-        kernel.ok_or_else(|| self.error(Problem::Foreign { object: "kernel" }))
+        // Whoever makes up the name of one of ours, and its parameters, may not call it; a native function checks them.
+        let may = |kernel: &Arc<KernelInner>| self.own || self.core.info.native || kernel.source.is_callers();
+        kernel.filter(may).ok_or_else(|| self.error(Problem::Foreign { object: "kernel" }))
     }
 
     fn memory(&mut self, id: BufferId) -> Result<Arc<Memory>, UsageError> {

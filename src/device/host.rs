@@ -52,8 +52,7 @@ impl Drop for Hold<'_> {
     fn drop(&mut self) {
         let flush = if self.write { lock(&self.memory.host).written(self.range) } else { None };
         if let Some(range) = flush {
-            // A flush that fails means a device that no submission will reach.
-            let _ = self.memory.core.flush(&[self.memory.buffer_range(range)]);
+            self.memory.core.flush_or_keep(self.memory.buffer_range(range));
         }
         let mut state = self.memory.core.state();
         state.holds.retain(|hold| hold.id != self.id);
@@ -201,7 +200,7 @@ fn show(state: &mut State, by: Origin, barrier: Barrier) -> Result<Option<Pendin
     let recording = Recording { commands: vec![Command::Barrier(barrier)], ..Recording::default() };
     let point = lane.backend.submit(&recording)?;
     let payload = Payload::Once(Arc::new(Work::default()));
-    lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None });
+    lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None, ends: true });
     Ok(Some((*index, Arc::clone(&lane.backend), point)))
 }
 

@@ -17,8 +17,8 @@ use super::report::{NodeReport, PlanReport};
 use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
 use super::storage::{Backing, Life, Storage};
 use super::{
-    Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
-    Bound, PlannedKernel, Segment, Work, insert_barriers,
+    Bound, Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
+    PlannedKernel, Segment, Work, insert_barriers,
 };
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorIdentity, TensorInfo};

@@ -47,8 +47,7 @@ impl Trial {
         let builder = Session::builder().graph(graph).copy_threshold(0);
         let contexts = devices.iter().map(|name| registry.open(name, &desc()).unwrap());
         let session = contexts.fold(builder, |b, context| b.context(context)).build().unwrap();
-        let [input, output] =
-            [session.inputs()[0].name.clone(), session.outputs()[0].name.clone()];
+        let [input, output] = [session.inputs()[0].name.clone(), session.outputs()[0].name.clone()];
         let shape = Shape::new(shape).unwrap();
         let region = |bytes| HostRegion::new(bytes).unwrap().into_shared();
         let x = region(4 * shape.iter().product::<usize>());
@@ -62,7 +61,7 @@ impl Trial {
 
     fn recording(&self, s: usize) -> Option<Recording> {
         let own = !self.plan.segments[s].by_session;
-        own.then(|| self.binding.record(&self.plan, s, &self.host[s], None).unwrap())
+        own.then(|| self.binding.record(&self.plan, s, &self.host[s]).unwrap().recording)
     }
 
     /// Everything that could be missing.
@@ -94,12 +93,14 @@ impl Trial {
                         match without {
                             Some(Part::Barrier(of, at)) if of == s => drop(recording.commands.remove(at)),
                             Some(Part::Flush(of, at)) if of == s => drop(recording.flush.remove(at)),
-                            Some(Part::Invalidate(of, at)) if of == s => drop(recording.invalidate.remove(at)),
+                            Some(Part::Invalidate(of, at)) if of == s => {
+                                drop(recording.invalidate.remove(at))
+                            }
                             _ => {}
                         }
-                        devices[leg.device as usize].queue.submit(recording).unwrap().wait().unwrap();
+                        devices[leg.device as usize].queue.submit_own(recording).unwrap().wait().unwrap();
                     }
-                    _ => drop(leg.start(devices).unwrap()),
+                    _ => drop(leg.begin(devices).unwrap()),
                 }
             }
             results.push(self.y.read().unwrap().as_slice_of::<f32>().unwrap().to_vec());
@@ -156,7 +157,8 @@ fn nothing_of_a_models_recording_can_be_left_out() {
 
 #[test]
 fn nothing_between_two_devices_can_be_left_out() {
-    let trial = |config| Trial::new(denoiser(8..14, 1), &[1, 3, 8, 8], &["cpu", "sim:0"], config).remove_each();
+    let trial =
+        |config| Trial::new(denoiser(8..14, 1), &[1, 3, 8, 8], &["cpu", "sim:0"], config).remove_each();
     let [barriers, flushes, invalidates] = trial(SimConfig::coherent());
     assert!(barriers > 10 && (flushes, invalidates) == (0, 0), "{barriers}, {flushes}, {invalidates}");
     let [barriers, flushes, invalidates] = trial(SimConfig::noncoherent());
@@ -189,11 +191,11 @@ fn the_barrier_before_a_recording_cannot_be_left_out() {
     let queue = &trial.binding.inner.devices[0].queue;
     let recording = trial.recording(0).unwrap();
     for _ in 0..2 {
-        queue.submit(recording.clone()).unwrap();
+        queue.submit_own(recording.clone()).unwrap();
     }
     queue.finish().unwrap();
     check_messages(&trial.session);
-    queue.submit(recording.clone()).unwrap();
+    queue.submit_own(recording.clone()).unwrap();
     queue.submit_unordered(recording).unwrap().wait().unwrap();
     let messages = trial.session.context(0).unwrap().validation_messages();
     assert!(messages.iter().any(|message| message.contains("hazard")), "{messages:?}");

@@ -23,7 +23,10 @@ fn a_model_is_measured_by_value_and_bound() {
     let dir = folder();
     add_case(dir.path(), 0.0);
     let args = ["bench", "model", ".", "--device", "cpu", "--runs", "6"];
-    says(&ends(dir.path(), 0, &args), &["by value", "bound", "inputs copied in", "outputs copied out", "used in place"]);
+    says(
+        &ends(dir.path(), 0, &args),
+        &["by value", "bound", "inputs copied in", "outputs copied out", "used in place"],
+    );
     let report = json(&ends(dir.path(), 0, &[&args[..], &["--json"]].concat()));
     let ms = |of: &str, what: &str| report[of][what].as_f64().unwrap();
     for time in [ms("by_value", "copy_in_ms"), ms("by_value", "copy_out_ms"), ms("bound", "median_ms")] {
@@ -80,7 +83,8 @@ fn the_demo_mends_its_picture_and_says_what_it_measured() {
     let dir = folder();
     for filter in ["dehaze", "denoise"] {
         let size = ["--size", "64x48", "--filter", filter];
-        let demo = |extra: &[&str]| ends(dir.path(), 0, &[&["demo", "--device", "cpu"][..], &size, extra].concat());
+        let demo =
+            |extra: &[&str]| ends(dir.path(), 0, &[&["demo", "--device", "cpu"][..], &size, extra].concat());
         let report = json(&demo(&["--runs", "5", "--json"]));
         let db = |which: &str| report[which].as_f64().unwrap();
         assert!(db("psnr_after") > db("psnr_before") + 5.0, "{report}");
@@ -91,5 +95,10 @@ fn the_demo_mends_its_picture_and_says_what_it_measured() {
         // A single pair of runs shows no difference.
         says(&demo(&["--runs", "1"]), &["no difference measured between bound and copied runs in 1 pairs"]);
     }
-    fails(dir.path(), 2, &["demo", "--device", "cpu", "--filter", "denoise", "--noise", "256"], &["noise of 256"]);
+    fails(
+        dir.path(),
+        2,
+        &["demo", "--device", "cpu", "--filter", "denoise", "--noise", "256"],
+        &["noise of 256"],
+    );
 }

@@ -10,10 +10,9 @@ use serde::Serialize;
 
 use super::measure::{Difference, empty, median, ms, region};
 use crate::Tensor;
-use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
 use crate::cli::explain::{Copies, copied};
-use crate::cli::open::{may_decide, open_table};
+use crate::cli::open::{CacheArgs, may_decide, open_table};
 use crate::cli::output::Output;
 use crate::cli::place::PlaceArgs;
 use crate::cli::precision::PrecisionArgs;
@@ -35,6 +34,8 @@ pub(in crate::cli) struct Args {
     device: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// How many runs of each way the medians are of.
     #[arg(long, default_value_t = 20)]
     runs: usize,
@@ -100,14 +101,15 @@ const HALF: Tolerance = Tolerance { rtol: 1e-2, atol: 1e-2 };
 /// # Errors
 /// [`CliError`].
 pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let table = open_table(&args.device, true, &ContextDesc::default())?;
+    let desc = args.cache.desc()?;
+    let table = open_table(&args.device, true, &desc)?;
     let device = table.first().map(|c| c.info().name.clone()).unwrap_or_default();
     let path = model_of(&args.dir)?;
     let mut builder = args.precision.apply(Session::builder().model(&path).chains(!args.no_chains));
     if let Some(bytes) = args.copy_threshold {
         builder = builder.copy_threshold(bytes);
     }
-    let builder = args.place.resolve(&table)?.apply(builder);
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     let data = args.dir.join("test_data_set_0");
     let mut ways = Ways::new(&session, inputs_of(&session.inputs(), &data)?)?;
@@ -224,7 +226,9 @@ impl Ways {
     fn new(session: &Session, inputs: Vec<(String, Tensor)>) -> Result<Self, CliError> {
         let outputs: Vec<String> = session.outputs().into_iter().map(|io| io.name).collect();
         let is_whole = |builder: &BindingBuilder<'static>| {
-            builder.plan().is_ok_and(|plan| outputs.iter().all(|o| plan.outputs.iter().any(|io| io.name == *o)))
+            builder
+                .plan()
+                .is_ok_and(|plan| outputs.iter().all(|o| plan.outputs.iter().any(|io| io.name == *o)))
         };
         let bind = |memory: &dyn Fn(&Tensor) -> Result<Memory<'static>, CliError>| {
             let with = |by_value: bool| {

@@ -106,7 +106,11 @@ pub(super) fn compare_info(got: &Tensor, expected: &Tensor) -> Result<(), Differ
 ///
 /// # Errors
 /// The difference; of the elements the one that is farthest off.
-pub(in crate::cli) fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<(), Difference> {
+pub(in crate::cli) fn compare(
+    got: &Tensor,
+    expected: &Tensor,
+    tolerance: Tolerance,
+) -> Result<(), Difference> {
     compare_info(got, expected)?;
     let tolerance = tolerance.for_type(got.dtype());
     let dims = got.shape().dims();

@@ -91,7 +91,8 @@ impl HostView {
     /// A submission was made that leaves this.
     pub fn submitted(&mut self, left: &Left, by: Origin) {
         for (range, kinds) in &left.hidden {
-            self.hidden.update(*range, |old| Some((*kinds | old.map_or(Access::NONE, |(kinds, _)| *kinds), by)));
+            self.hidden
+                .update(*range, |old| Some((*kinds | old.map_or(Access::NONE, |(kinds, _)| *kinds), by)));
         }
         self.stale.extend(left.stale.iter());
     }
@@ -103,9 +104,10 @@ impl HostView {
         let range = self.rounded(range);
         if let Some((_, (_, by))) = self.hidden.overlapping(range).next() {
             let of_queue = self.hidden.iter().filter(|(_, (_, other))| other.queue == by.queue);
-            let (kinds, submission) = of_queue.fold((Access::NONE, 0), |(kinds, last), (_, (more, other))| {
-                (kinds | *more, last.max(other.submission))
-            });
+            let (kinds, submission) = of_queue
+                .fold((Access::NONE, 0), |(kinds, last), (_, (more, other))| {
+                    (kinds | *more, last.max(other.submission))
+                });
             let by = Origin { queue: by.queue, submission };
             return HostStep::Show { by, barrier: Barrier { src: kinds, dst: Access::HOST_READ } };
         }

@@ -43,7 +43,10 @@ impl Ledger {
 
     /// What is known of one resource.
     pub(super) fn of(&self, resource: ResourceId) -> impl Iterator<Item = (ByteRange, Access)> {
-        self.cells.get(&resource).into_iter().flat_map(|cells| cells.iter().map(|(range, kinds)| (range, *kinds)))
+        self.cells
+            .get(&resource)
+            .into_iter()
+            .flat_map(|cells| cells.iter().map(|(range, kinds)| (range, *kinds)))
     }
 
     /// Takes these kinds out, everywhere.

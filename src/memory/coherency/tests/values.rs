@@ -184,7 +184,8 @@ impl Mapped {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let submit = (0..2usize, prop::collection::vec(ranges(), 0..4), prop::option::of(0..4usize), any::<bool>());
+    let submit =
+        (0..2usize, prop::collection::vec(ranges(), 0..4), prop::option::of(0..4usize), any::<bool>());
     prop_oneof![
         2 => submit.prop_map(|(queue, writes, shows, ends)| Op::Submit(queue, writes, shows, ends)),
         1 => ranges().prop_map(Op::HostRead),
