@@ -12,6 +12,7 @@ use super::claims::{Claim, Span};
 use super::error::{Problem, UsageError, busy};
 use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
+use super::traffic::Counters;
 use crate::backend::{ContextBackend, DeviceError, DeviceInfo, QueueBackend, Timepoint};
 use crate::memory::budget::Budget;
 use crate::memory::coherency::{Access, ResourceId, Touch};
@@ -30,6 +31,7 @@ pub(super) struct Core {
     pub(super) imports: Mutex<ImportMap<Arc<Memory>>>,
     pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
+    pub(super) traffic: Counters,
     state: Mutex<State>,
 }
 
@@ -104,6 +106,8 @@ pub(super) struct Work {
     pub(super) stale: Vec<Arc<Memory>>,
     pub(super) flush: Vec<BufferRange>,
     pub(super) invalidate: Vec<BufferRange>,
+    /// Bytes that its commands copy.
+    pub(super) copied: u64,
 }
 
 /// Bytes that a host guard holds.
@@ -136,6 +140,7 @@ impl Core {
             imports: Mutex::default(),
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
+            traffic: Counters::default(),
             state: Mutex::default(),
         }
     }

@@ -33,6 +33,7 @@ mod import;
 mod kernel;
 mod queue;
 mod scope;
+mod traffic;
 
 pub use self::buffer::Buffer;
 pub use self::context::Context;
@@ -42,3 +43,4 @@ pub use self::host::{HostRead, HostWrite};
 pub use self::kernel::{Kernel, KernelArg};
 pub use self::queue::{Prepared, Queue};
 pub use self::scope::{Lent, Scope, ScopedBuffer, scope};
+pub use self::traffic::Traffic;

@@ -184,6 +184,7 @@ impl QueueInner {
             let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
             let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
             let point = submit()?;
+            core.traffic.copied(work.copied);
             lane.flights.push_back(Flight { point, payload: payload.clone(), regions, claim });
             for memory in &work.hidden {
                 memory.hidden.store(self.index + 1, Ordering::Relaxed);

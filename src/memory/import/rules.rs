@@ -18,6 +18,20 @@ pub enum DriverKind {
     Other,
 }
 
+impl DriverKind {
+    /// The driver of a `VkDriverId`.
+    pub const fn of_vulkan(id: u32) -> DriverKind {
+        match id {
+            1 | 2 => DriverKind::Amdvlk,
+            3 => DriverKind::Radv,
+            4 => DriverKind::Nvidia,
+            6 => DriverKind::Anv,
+            13 => DriverKind::Lavapipe,
+            _ => DriverKind::Other,
+        }
+    }
+}
+
 /// Limits a device reports, which narrow the rules of its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
