@@ -37,7 +37,7 @@ fn profiles(root: &Path, out: &Path) -> io::Result<()> {
         .map(|entry| Ok(entry?.path()))
         .collect::<io::Result<Vec<PathBuf>>>()?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-    files.sort();
+    files.sort_by(|a, b| a.file_stem().cmp(&b.file_stem()));
     let mut table = String::from("static FILES: &[(&str, &str)] = &[\n");
     for file in &files {
         let name = file.file_stem().unwrap_or_default().to_string_lossy();

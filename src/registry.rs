@@ -137,7 +137,7 @@ impl Registry {
     /// # Errors
     /// [`OpenError`], with what there is where the name is unknown.
     pub fn open(&self, selector: &str, desc: &ContextDesc) -> Result<Context, OpenError> {
-        Ok(Context::new(self.open_backend(selector, desc)?))
+        Ok(Context::with_costs(self.open_backend(selector, desc)?, desc.costs))
     }
 
     /// Opens the device that a selector names, without the safe interface above it: for measuring what
@@ -256,7 +256,7 @@ fn no_such(driver: &dyn Driver, wanted: &str, devices: &[DeviceInfo]) -> OpenErr
     available.extend(near.iter().map(|name| (*name).clone()));
     let more = names.len() - near.len();
     if more > 0 {
-        available.push(format!("{more} recorded drivers by name, and any by the path of its profile"));
+        available.push(format!("{more} more by name, and any by the path of its profile"));
     }
     OpenError::NoSuchDevice { api: driver.api(), wanted: wanted.to_owned(), available }
 }

@@ -5,21 +5,24 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use super::buffer::{Lease, Memory};
 use super::claims::{Claim, Span};
+use super::costs::CostReport;
 use super::error::{Problem, UsageError, busy};
 use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
 use super::traffic::Counters;
 use crate::backend::{ContextBackend, DeviceError, DeviceInfo, QueueBackend, Timepoint};
-use crate::memory::budget::Budget;
+use crate::memory::budget::{Budget, BudgetExceeded, BudgetKind, HeapBudget, Reservation};
 use crate::memory::coherency::{Access, ResourceId, Touch};
 use crate::memory::dma_buf::{DmaBuf, Turn};
 use crate::memory::host::{DeviceLease, SharedRegion};
-use crate::memory::import::ImportMap;
-use crate::memory::os::OsError;
+use crate::memory::import::{CostSource, ImportMap};
+use crate::memory::model::Heap;
+use crate::memory::os::{OsError, physical_memory};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
@@ -28,6 +31,10 @@ pub(super) struct Core {
     pub(super) backend: Arc<dyn ContextBackend>,
     pub(super) info: DeviceInfo,
     pub(super) budget: Budget,
+    pub(super) cost_source: CostSource,
+    pub(super) costs: OnceLock<CostReport>,
+    /// What the driver said last of its heaps, and when.
+    heaps: Mutex<Option<(Instant, Vec<HeapBudget>)>>,
     pub(super) imports: Mutex<ImportMap<Arc<Memory>>>,
     pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
@@ -130,19 +137,44 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    pub(super) fn new(backend: Arc<dyn ContextBackend>) -> Core {
+    pub(super) fn new(backend: Arc<dyn ContextBackend>, cost_source: CostSource) -> Core {
         let info = backend.info().clone();
-        let budget = Budget::new(info.limits.memory_bytes);
+        let budget = budget_of(&*backend, &info);
         Core {
             backend,
             info,
             budget,
+            cost_source,
+            costs: OnceLock::new(),
+            heaps: Mutex::default(),
             imports: Mutex::default(),
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
             traffic: Counters::default(),
             state: Mutex::default(),
         }
+    }
+
+    /// Reserves bytes of a heap for an import, which a driver counts without a word and fails only at a submission.
+    pub(super) fn reserve_import(&self, bytes: u64) -> Result<Reservation, BudgetExceeded> {
+        let heap = self.info.memory.import_heap().unwrap_or_default();
+        let reservation = self.budget.reserve(BudgetKind::Import, heap, bytes)?;
+        let Some(said) = self.heap_budget(heap) else { return Ok(reservation) };
+        if bytes > said.available() {
+            return Err(BudgetExceeded { heap, asked: bytes, live: said.usage, limit: said.budget });
+        }
+        Ok(reservation)
+    }
+
+    /// What the driver says of a heap, asked now and then: asking is a call into the system.
+    fn heap_budget(&self, heap: u32) -> Option<HeapBudget> {
+        const FRESH: Duration = Duration::from_millis(20);
+        let mut heaps = lock(&self.heaps);
+        let fresh = heaps.as_ref().filter(|(when, said)| said.is_empty() || when.elapsed() < FRESH).is_some();
+        if !fresh {
+            *heaps = Some((Instant::now(), self.backend.heap_budgets()));
+        }
+        heaps.as_ref().and_then(|(_, said)| said.get(heap as usize).copied())
     }
 
     /// Makes what the host wrote visible to later submissions.
@@ -253,6 +285,18 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// A limit for each heap; what lies in the host's memory is not more than that.
+fn budget_of(backend: &dyn ContextBackend, info: &DeviceInfo) -> Budget {
+    let host = physical_memory().unwrap_or(u64::MAX);
+    let shared = info.memory.shares_host_memory();
+    let limit = |heap: &Heap| if shared || !heap.device_local { heap.bytes.min(host) } else { heap.bytes };
+    let limits: Vec<u64> = info.memory.heaps().iter().map(limit).collect();
+    match backend.shared_device() {
+        Some(identity) => Budget::of_device(identity, &limits),
+        None => Budget::new(&limits),
     }
 }
 

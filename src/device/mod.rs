@@ -26,6 +26,7 @@ mod check;
 mod claims;
 mod context;
 mod core;
+mod costs;
 mod error;
 mod event;
 mod host;
@@ -37,6 +38,7 @@ mod traffic;
 
 pub use self::buffer::Buffer;
 pub use self::context::Context;
+pub use self::costs::{COSTS_VARIABLE, CostReport};
 pub use self::error::{Error, Problem, UsageError};
 pub use self::event::Event;
 pub use self::host::{HostRead, HostWrite};

@@ -88,6 +88,12 @@ pub enum HostError {
         /// Size of the region.
         bytes: usize,
     },
+    /// The bytes are kept in memory of a device that no longer gives them.
+    #[error("bytes kept in device memory cannot be read back: {cause}; load the model again")]
+    Unreadable {
+        /// What the device said.
+        cause: String,
+    },
     /// The range leaves the region.
     #[error("bytes {range} lie outside a region of {bytes} bytes")]
     OutOfBounds {

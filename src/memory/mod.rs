@@ -8,6 +8,7 @@
 //! * [`dma_buf`]: memory files as dma-bufs, where a driver takes no pointer to their pages.
 //! * [`image`]: pure; images that lie in buffers, by the numbers a driver gives.
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
+//! * [`model`]: pure; what a device's memory is, the one place that decisions ask.
 //! * [`budget`]: live imports and allocations against what the device can hold.
 //! * [`os`]: pages and the process map, one file per operating system.
 //!
@@ -22,6 +23,7 @@ pub mod host;
 pub mod image;
 pub mod import;
 pub mod lease;
+pub mod model;
 pub mod os;
 pub mod range;
 

@@ -15,7 +15,6 @@ use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
-use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
 use crate::plan::{Integers, PlanOptions, Precision, narrow, settle, use_integers};
 use crate::registry::{Registry, default_selector};
 
@@ -61,7 +60,7 @@ impl Default for SessionBuilder {
             devices: Vec::new(),
             desc: ContextDesc::default(),
             plan: PlanOptions::default(),
-            bind: BindPolicy { strict: false, copy_threshold: DEFAULT_COPY_THRESHOLD },
+            bind: BindPolicy { strict: false, copy_threshold: None },
             params: None,
             arena: None,
             placement: Placement::Manual,
@@ -131,9 +130,10 @@ impl SessionBuilder {
         self
     }
 
-    /// Bytes below which a bound tensor is copied instead of imported.
+    /// Bytes below which a bound tensor is copied instead of imported; what was measured on the device
+    /// ([`Context::import_costs`]) unless told.
     pub fn copy_threshold(mut self, bytes: u64) -> Self {
-        self.bind.copy_threshold = bytes;
+        self.bind.copy_threshold = Some(bytes);
         self
     }
 

@@ -60,7 +60,8 @@ impl Source<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BindPolicy {
     pub(super) strict: bool,
-    pub(super) copy_threshold: u64,
+    /// Bytes below which a tensor is copied; the device's own where there is none.
+    pub(super) copy_threshold: Option<u64>,
 }
 
 /// The memory of one input or output.
@@ -247,7 +248,7 @@ impl<'e> Slot<'e> {
     /// Where the pages themselves are refused and they are a memory file's: its dma-buf, or why there is none.
     fn offer_dma_buf(&self, request: &mut Request, ladder: &DevicePolicy) -> Option<Arc<DmaBuf>> {
         let Source::Region(region, range) = &self.source else { return None };
-        let wanted = ladder.dma_buf_supported && (request.window.is_err() || !ladder.import_supported);
+        let wanted = ladder.dma_buf_supported && (request.window.is_err() || ladder.import_refusal.is_some());
         match region.memory_file().filter(|_| wanted)?.dma_buf() {
             Ok(pages) => {
                 request.dma_buf = Some(Window { offset: range.start, ..region.window() });
@@ -279,7 +280,7 @@ impl<'e> Slot<'e> {
 
     /// Gives the device memory of its own that the CPU copies to or from.
     fn stage(&mut self, d: u32, device: &Device, bytes: u64, side: Side) -> Result<(), Error> {
-        if device.is_unified() {
+        if device.shares_host_memory() {
             let buffer = device.buffer(bytes, Placement::Shared, "staged tensor")?;
             self.compute.insert(d, buffer.clone());
             self.stage = Some((d, buffer));
@@ -432,7 +433,10 @@ fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Ch
 
 /// The pages around the tensor, as the device's rules judge them.
 fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Result<Window, Refusal> {
-    let rules = device.context.info().import.as_ref().ok_or(Refusal::NotSupported)?;
+    let info = device.context.info();
+    let Some(rules) = &info.import else {
+        return Err(info.import_refusal().unwrap_or(Refusal::NotSupported));
+    };
     if rules.alignment <= 1 {
         return Ok(Window { addr: address, bytes, offset: 0 });
     }

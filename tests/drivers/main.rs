@@ -111,14 +111,13 @@ fn page(rows: &[Row]) -> String {
             continue;
         }
         let _ = write!(page, "\n## {title}\n\n| recorded driver |");
-        CASES.iter().for_each(|case| drop(write!(page, " {case} |")));
-        page.push_str("\n|---|");
-        CASES.iter().for_each(|_| page.push_str("---|"));
+        page += &CASES.map(|case| format!(" {case} |")).concat();
+        page += "\n|---|";
+        page += &CASES.map(|_| "---|").concat();
         page.push('\n');
         for row in of {
-            let _ = write!(page, "| {} |", row.name);
-            row.outcomes.iter().for_each(|outcome| drop(write!(page, " {} |", cell(outcome))));
-            page.push('\n');
+            let cells: String = row.outcomes.iter().map(|outcome| format!(" {} |", cell(outcome))).collect();
+            let _ = writeln!(page, "| {} |{cells}", row.name);
         }
     }
     page

@@ -47,7 +47,7 @@ fn buffers_are_as_the_drivers_types_are() {
     let info = |name: &str, placement| {
         let context = open(&format!("sim:{name}"));
         let made = context.create_buffer(&BufferDesc { bytes: 4096, placement, label: "test" }).unwrap();
-        let info = *made.info();
+        let info = made.info();
         (info.host.is_some(), info.cached, info.coherent, info.heap)
     };
     assert_eq!(info("radv-phoenix-780m", Placement::Shared), (true, true, true, 0));

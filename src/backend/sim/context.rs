@@ -11,6 +11,7 @@ use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, DeviceError, DeviceInfo, HostAddress, KernelDesc, MemoryUsage,
     Placement, QueueBackend,
 };
+use crate::memory::budget::HeapBudget;
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::HostRegion;
 use crate::memory::model::TypeFlags;
@@ -245,6 +246,16 @@ impl ContextBackend for SimContext {
 
     fn usage(&self) -> MemoryUsage {
         self.world().usage
+    }
+
+    fn heap_budgets(&self) -> Vec<HeapBudget> {
+        let world = self.world();
+        let said = world.config.profile.budgets.iter().zip(0u32..);
+        let of = |(said, heap): (&HeapBudget, u32)| {
+            let usage = said.usage.saturating_add(world.charged(heap, |_| true));
+            HeapBudget { usage, ..*said }
+        };
+        said.map(of).collect()
     }
 
     fn validation_messages(&self) -> Vec<String> {

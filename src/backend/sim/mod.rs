@@ -27,8 +27,8 @@
 //!   memory is asked for.
 //!
 //! A device plays a [`Profile`]: `coherent`, `noncoherent` and `discrete` are made up and as strict as the rules allow,
-//! the others are recorded drivers. Not played are what kernels can do (they are native functions), the driver's
-//! budgets, and the count of allocations.
+//! the others are recorded drivers. Not played are what kernels can do (they are native functions) and the count of
+//! allocations.
 //!
 //! Hazards, breaches of alignment and the destruction of what is in use are collected and given by
 //! [`validation_messages`](super::ContextBackend::validation_messages): a test asserts that there are none.

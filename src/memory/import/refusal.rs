@@ -100,6 +100,11 @@ pub enum Refusal {
     },
     /// The device imports no host memory.
     NotSupported,
+    /// The driver lists the extension, and grants host pointers no memory type that can be mapped.
+    NoImportType {
+        /// The types that it grants, one bit each.
+        bits: u32,
+    },
     /// The process map cannot be read, so nothing is known of the pages.
     NoProcessMap {
         /// What the system said.
@@ -152,6 +157,9 @@ impl Refusal {
             )
             .into(),
             Refusal::NotSupported => "this device imports no host memory".into(),
+            Refusal::NoImportType { bits } => {
+                format!("the driver grants host pointers no memory type that can be mapped (bits {bits:#x})").into()
+            }
             Refusal::NoProcessMap { cause } => format!("the process map cannot be read: {cause}").into(),
         }
     }
@@ -185,6 +193,9 @@ impl Refusal {
                 "let the process open /dev/udmabuf, or keep the tensor in anonymous memory (HostRegion::new)",
             ),
             Refusal::NotSupported => Some("use a driver with VK_EXT_external_memory_host"),
+            Refusal::NoImportType { .. } => Some(
+                "switch off the driver's option for one unified heap (RADV: radv_enable_unified_heap_on_apu), or write into Binding::host_view",
+            ),
             Refusal::NoProcessMap { .. } => Some("mount /proc, or keep the tensor in a HostRegion"),
         }
     }
@@ -226,8 +237,8 @@ mod tests {
             "file-backed mapping of /w.bin: this driver imports only anonymous memory; read it into a HostRegion"
         );
         assert_eq!(Refusal::Empty.to_string(), "the tensor has no bytes");
-        let budget = Refusal::from(BudgetExceeded { asked: 3, live: 2, limit: 4 });
-        assert!(budget.to_string().contains("3 bytes do not fit: 2 of 4"));
+        let budget = Refusal::from(BudgetExceeded { heap: 0, asked: 3, live: 2, limit: 4 });
+        assert!(budget.to_string().contains("3 bytes do not fit in heap 0: 2 of 4"));
     }
 
     #[test]
@@ -237,7 +248,7 @@ mod tests {
         let refusal = Refusal::BelowThreshold { bytes: 4, threshold: 65_536 };
         let expected = serde_json::json!({ "kind": "below_threshold", "bytes": 4, "threshold": 65_536 });
         assert_eq!(json(refusal), expected);
-        let budget = Refusal::from(BudgetExceeded { asked: 3, live: 2, limit: 4 });
+        let budget = Refusal::from(BudgetExceeded { heap: 0, asked: 3, live: 2, limit: 4 });
         assert_eq!(json(budget)["asked"], 3);
     }
 }

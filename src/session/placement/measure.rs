@@ -93,7 +93,7 @@ pub(super) fn roofline(inner: &Inner, device: &Device) -> Result<Roofline, Error
     // Where noise makes three passes as fast as one, the one tells.
     let pass = if inside > launch_ns { inside } else { outside - submit_ns };
     let bytes = moved / (pass - launch_ns).max(LEAST_NS);
-    let bus_ns = match device.is_unified() {
+    let bus_ns = match device.shares_host_memory() {
         true => 0.0,
         false => ((outside - submit_ns - pass) / moved).max(0.0),
     };

@@ -17,7 +17,7 @@ fn devices_are_listed_with_what_they_can_do() {
         assert!(limits.max_buffer_bytes >= 128 << 20 && limits.max_local_bytes >= 32 << 10);
         assert!(limits.max_params_bytes >= 128 && limits.max_arguments >= 32);
         assert!(limits.argument_alignment.is_power_of_two() && limits.argument_alignment >= 16);
-        assert!(limits.memory_bytes >= limits.max_argument_bytes);
+        assert!(info.memory.capacity() >= limits.max_argument_bytes);
     }
     assert!(devices.is_sorted_by_key(|info| info.unusable.is_some()));
 }
@@ -26,7 +26,10 @@ fn devices_are_listed_with_what_they_can_do() {
 fn pocl_shares_memory_and_is_found_to() {
     let devices = OpenClDriver.devices().unwrap();
     let info = devices.iter().find(|info| info.driver.contains("PoCL")).unwrap();
-    assert_eq!((info.kind, info.unified, info.unusable.as_ref()), (DeviceKind::Cpu, true, None));
+    assert_eq!(
+        (info.kind, info.memory.shares_host_memory(), info.unusable.as_ref()),
+        (DeviceKind::Cpu, true, None)
+    );
     let rules = info.import.unwrap();
     assert_eq!((rules.alignment, rules.size_multiple), (4096, 4096));
     assert!(rules.max_bytes <= info.limits.max_buffer_bytes);

@@ -3,6 +3,7 @@
 use super::raw::{Accepts, HeapFlag, HostImport as RawImport, Kind, Raw, Refusal, TypeFlag};
 use super::{Codes, DEVICE_LOST, HostImport, INVALID_EXTERNAL_HANDLE, OUT_OF_DEVICE_MEMORY, Profile, Takes};
 use crate::backend::{DeviceKind, Limits};
+use crate::memory::budget::HeapBudget;
 use crate::memory::import::rules::DriverKind;
 use crate::memory::model::{Heap, MemoryType, Sizes, TypeFlags};
 
@@ -81,6 +82,10 @@ pub(super) fn profile(raw: &Raw) -> Result<Profile, Wrong> {
     let device = &raw.device;
     let version = choices.or("device.api_version", device.api_version.clone(), "1.1".to_owned());
     let dma_bufs = choices.or("features.external_memory_dma_buf", raw.features.external_memory_dma_buf, false);
+    let budgets = match choices.or("features.memory_budget", raw.features.memory_budget, false) {
+        true => budgets(raw, &heaps),
+        false => Vec::new(),
+    };
     Ok(Profile {
         name: raw.name.clone(),
         title: raw.title.clone(),
@@ -98,6 +103,7 @@ pub(super) fn profile(raw: &Raw) -> Result<Profile, Wrong> {
         api_version: version,
         heaps,
         types,
+        budgets,
         import,
         dma_bufs,
         overcommits,
@@ -112,7 +118,9 @@ pub(super) fn profile(raw: &Raw) -> Result<Profile, Wrong> {
 fn heaps(raw: &Raw, types: &[(u64, MemoryType)], choices: &mut Choices) -> Result<Vec<Heap>, Wrong> {
     let count = raw.heap_count;
     let Some(listed) = &raw.heaps else {
-        let named = types.iter().map(|(_, ty)| ty.heap as usize + 1).max().unwrap_or(1);
+        // Where nothing is known, a card has its own and the host's.
+        let least = if matches!(raw.device.kind, Kind::DiscreteGpu) { 2 } else { 1 };
+        let named = types.iter().map(|(_, ty)| ty.heap as usize + 1).max().unwrap_or(least);
         let many = count.map_or(Ok(named), |count| small("heap_count", count, MAX_HEAPS))?.max(1);
         if named > many {
             return wrong("types", format!("a type names heap {}, and heap_count is {many}", named - 1));
@@ -121,7 +129,7 @@ fn heaps(raw: &Raw, types: &[(u64, MemoryType)], choices: &mut Choices) -> Resul
         // A heap that holds a type of the device's own is the device's own.
         let local = |heap: usize| {
             let mut of = types.iter().filter(|(_, ty)| ty.heap as usize == heap);
-            types.is_empty() || of.any(|(_, ty)| ty.flags.has(TypeFlags::DEVICE_LOCAL))
+            (types.is_empty() && heap == 0) || of.any(|(_, ty)| ty.flags.has(TypeFlags::DEVICE_LOCAL))
         };
         return Ok((0..many).map(|heap| Heap { bytes: HEAP, device_local: local(heap) }).collect());
     };
@@ -154,6 +162,18 @@ fn heaps(raw: &Raw, types: &[(u64, MemoryType)], choices: &mut Choices) -> Resul
         }
     }
     Ok(heaps)
+}
+
+/// What the driver says of its heaps. A budget that was not recorded is all of the heap. One may be above its heap, and
+/// one that sank below zero is near 2^64: such ones are told as they are.
+fn budgets(raw: &Raw, heaps: &[Heap]) -> Vec<HeapBudget> {
+    let listed = raw.heaps.as_deref().unwrap_or_default();
+    let of = |(at, heap): (usize, &Heap)| {
+        let said = listed.get(at);
+        let budget = said.and_then(|said| said.budget).unwrap_or(heap.bytes);
+        HeapBudget { budget, usage: said.and_then(|said| said.usage).unwrap_or(0) }
+    };
+    heaps.iter().enumerate().map(of).collect()
 }
 
 /// The types that the file lists, with their indices.
@@ -199,8 +219,9 @@ fn bit(flag: TypeFlag) -> u32 {
     1 << flag as u32
 }
 
-/// The types by index. Where the list is not complete, unknown ones hold nothing, and those are added that every
-/// driver must have: one of the device's own, and one that is mapped and coherent.
+/// The types by index. Where the list is not complete, unknown ones hold nothing, but for the best one for imports, which
+/// is visible, coherent and cached; and those are added that every driver must have: one of the device's own, and one that
+/// is mapped and coherent.
 fn complete(
     raw: &Raw,
     listed: Vec<(u64, MemoryType)>,
@@ -210,7 +231,11 @@ fn complete(
     if raw.types_complete && raw.types.is_some() {
         return listed.into_iter().map(|(_, ty)| ty).collect();
     }
-    let count = raw.type_count.unwrap_or(listed.len() as u64) as usize;
+    let bits = raw.host_import.memory_type_bits.unwrap_or(0);
+    let best = raw.host_import.best_type.and_then(|best| usize::try_from(best).ok());
+    let granted = (u64::BITS - bits.leading_zeros()) as usize;
+    let granted = granted.max(best.map_or(0, |best| best.saturating_add(1))).min(MAX_TYPES);
+    let count = raw.type_count.unwrap_or(granted.max(listed.len()) as u64) as usize;
     let mut types = vec![MemoryType { heap: 0, flags: TypeFlags::default() }; count];
     for (index, ty) in listed {
         if let Some(slot) = types.get_mut(index as usize) {
@@ -223,6 +248,9 @@ fn complete(
     };
     let local = MemoryType { heap: heap(true), flags: TypeFlags::DEVICE_LOCAL };
     let coherent = TypeFlags::HOST_VISIBLE.with(TypeFlags::HOST_COHERENT);
+    if let Some(best) = best.and_then(|best| types.get_mut(best)).filter(|ty| ty.flags == TypeFlags::default()) {
+        *best = MemoryType { heap: heap(false), flags: coherent.with(TypeFlags::HOST_CACHED) };
+    }
     let mapped = MemoryType { heap: heap(false), flags: coherent };
     let mut added = Vec::new();
     for must in [local, mapped] {

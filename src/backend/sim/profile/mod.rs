@@ -15,6 +15,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::backend::{DeviceError, DeviceKind, Limits};
+use crate::memory::budget::HeapBudget;
 use crate::memory::import::ImportRules;
 use crate::memory::import::rules::{DeviceLimits, DriverKind};
 use crate::memory::model::{Heap, ImportTypes, MemoryModel, MemoryType, TypeFlags};
@@ -44,6 +45,8 @@ pub struct Profile {
     pub heaps: Vec<Heap>,
     /// Its memory types.
     pub types: Vec<MemoryType>,
+    /// What it says of each heap before anything is allocated (`VK_EXT_memory_budget`); empty where it does not say.
+    pub budgets: Vec<HeapBudget>,
     /// How host memory is imported; `None` where it is not.
     pub import: Option<HostImport>,
     /// Whether it takes dma-bufs.
@@ -258,6 +261,7 @@ impl Profile {
             api_version: env!("CARGO_PKG_VERSION").to_owned(),
             heaps,
             types,
+            budgets: Vec::new(),
             import: Some(HostImport {
                 driver: DriverKind::Other,
                 alignment: 4096,
