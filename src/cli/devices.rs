@@ -5,17 +5,21 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::error::{CliError, chain};
+use super::open::selector;
 use super::output::Output;
 use super::table::{Table, bytes};
 use crate::backend::DeviceInfo;
 use crate::memory::import::ImportRules;
-use crate::registry::{Registry, default_selector};
+use crate::memory::model::{MemoryModel, Placement};
+use crate::registry::{OpenError, Registry, default_selector};
 
 /// Arguments of `onepool devices`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// Only the devices of this API: `vulkan`, `cpu`, ...
-    api: Option<String>,
+    /// Only the devices of this API, `vulkan`, `cpu`, ..., or only the device of this selector: `vulkan:1`,
+    /// `sim:radv-phoenix-780m`, `sim:FILE.json`.
+    #[arg(value_name = "API or SELECTOR")]
+    which: Option<String>,
 }
 
 /// A device as `--json` prints it.
@@ -36,9 +40,17 @@ struct Unavailable {
     reason: String,
 }
 
+/// Recorded drivers that a simulated device can play.
+#[derive(Serialize)]
+struct Recorded {
+    api: &'static str,
+    names: Vec<String>,
+}
+
 #[derive(Serialize)]
 struct Report {
     devices: Vec<Row>,
+    recorded: Vec<Recorded>,
     unavailable: Vec<Unavailable>,
 }
 
@@ -49,25 +61,31 @@ struct Report {
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let registry = Registry::with_defaults();
     let default = registry.find(&default_selector()).ok();
-    let mut report = Report { devices: Vec::new(), unavailable: Vec::new() };
-    let wanted = |api: &str| args.api.as_deref().is_none_or(|w| w.eq_ignore_ascii_case(api));
-    let list = registry.list();
-    if !list.iter().any(|api| wanted(api.api)) {
-        let apis: Vec<&str> = list.iter().map(|api| api.api).collect();
-        let named = args.api.as_deref().unwrap_or_default();
-        return Err(CliError::usage(format!(
-            "there is no device API {named:?}; there are {}",
-            apis.join(", ")
-        )));
-    }
-    for api in list.into_iter().filter(|api| wanted(api.api)) {
-        match api.devices {
-            Ok(devices) => report.devices.extend(devices.into_iter().map(|info| Row {
-                selector: format!("{}:{}", info.api, info.index),
-                default: default.as_ref().is_some_and(|d| d.api == info.api && d.index == info.index),
-                info,
-            })),
-            Err(e) => report.unavailable.push(Unavailable { api: api.api, reason: chain(&e) }),
+    let row = |info: DeviceInfo| Row {
+        selector: selector(&info),
+        default: default.as_ref().is_some_and(|d| d.api == info.api && d.index == info.index),
+        info,
+    };
+    let mut report = Report { devices: Vec::new(), recorded: Vec::new(), unavailable: Vec::new() };
+    match &args.which {
+        Some(which) if which.contains(':') => report.devices.push(row(found(&registry, which)?)),
+        which => {
+            let wanted = |api: &str| which.as_deref().is_none_or(|w| w.eq_ignore_ascii_case(api));
+            let list = registry.list();
+            if !list.iter().any(|api| wanted(api.api)) {
+                let apis: Vec<&str> = list.iter().map(|api| api.api).collect();
+                let (named, apis) = (which.as_deref().unwrap_or_default(), apis.join(", "));
+                return Err(CliError::usage(format!("there is no device API {named:?}; there are {apis}")));
+            }
+            for api in list.into_iter().filter(|api| wanted(api.api)) {
+                match api.devices {
+                    Ok(devices) => report.devices.extend(devices.into_iter().map(row)),
+                    Err(e) => report.unavailable.push(Unavailable { api: api.api, reason: chain(&e) }),
+                }
+                if !api.names.is_empty() {
+                    report.recorded.push(Recorded { api: api.api, names: api.names });
+                }
+            }
         }
     }
     out.json(&report)?;
@@ -86,6 +104,17 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     out.table(&table)?;
     for row in &report.devices {
         details(row, out)?;
+        if args.which.as_ref().is_some_and(|which| which.contains(':')) {
+            lists(&row.info.memory, out)?;
+        }
+    }
+    for Recorded { api, names } in &report.recorded {
+        out.line(format_args!(
+            "\n{api} plays recorded drivers, {api}:NAME, and those of any profile, {api}:FILE.json"
+        ))?;
+        for line in lines(names) {
+            out.line(format_args!("  {line}"))?;
+        }
     }
     for Unavailable { api, reason } in &report.unavailable {
         out.line(format_args!("\n{api} cannot be used: {reason}"))?;
@@ -94,6 +123,35 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         out.line("\n* is opened where no --device is given")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The device of a selector, one that cannot be used included.
+fn found(registry: &Registry, which: &str) -> Result<DeviceInfo, CliError> {
+    match registry.find(which) {
+        Err(OpenError::Unusable { api, device, .. }) => {
+            let list = registry.list().into_iter().filter(|known| known.api == api);
+            let mut devices = list.filter_map(|known| known.devices.ok()).flatten();
+            let same = devices.find(|known| known.name == device);
+            same.ok_or_else(|| CliError::usage(format!("there is no device {which}")))
+        }
+        found => Ok(found?),
+    }
+}
+
+/// Names, as many in a line as fit.
+fn lines(names: &[String]) -> Vec<String> {
+    const WIDTH: usize = 96;
+    let mut lines: Vec<String> = Vec::new();
+    for name in names {
+        match lines.last_mut().filter(|line| line.len() + 2 + name.len() <= WIDTH) {
+            Some(line) => {
+                line.push_str("  ");
+                line.push_str(name);
+            }
+            None => lines.push(name.clone()),
+        }
+    }
+    lines
 }
 
 fn import_word(info: &DeviceInfo) -> &'static str {
@@ -145,6 +203,37 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
         out.line(format_args!("  advice    {advice}"))?;
     }
     Ok(())
+}
+
+/// Heaps and memory types, as the driver lists them.
+fn lists(memory: &MemoryModel, out: &mut Output) -> Result<(), CliError> {
+    let mut table = Table::new(["heap", "size", "properties"]);
+    for (index, heap) in memory.heaps().iter().enumerate() {
+        let local = if heap.device_local { "device_local" } else { "" };
+        table.row([&index.to_string(), &bytes(heap.bytes), local]);
+    }
+    out.line("")?;
+    out.table(&table)?;
+    let mut table = Table::new(["type", "heap", "properties", "used for"]);
+    for (index, ty) in (0u32..).zip(memory.types()) {
+        let names: Vec<&str> = ty.flags.names().collect();
+        table.row([index.to_string(), ty.heap.to_string(), names.join(" "), uses(memory, index)]);
+    }
+    out.line("")?;
+    out.table(&table)
+}
+
+/// What the runtime takes a memory type for.
+fn uses(memory: &MemoryModel, index: u32) -> String {
+    let words = [
+        (Placement::Device, "the device"),
+        (Placement::Upload, "uploads"),
+        (Placement::Readback, "reading back"),
+        (Placement::Shared, "both sides"),
+    ];
+    let best = words.into_iter().filter(|(placement, _)| memory.best(*placement) == Some(index));
+    let import = (memory.import_type() == Some(index)).then_some("imports");
+    best.map(|(_, word)| word).chain(import).collect::<Vec<_>>().join(", ")
 }
 
 /// The rules in words.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::CliError;
 use super::output::Output;
-use crate::backend::ContextDesc;
+use crate::backend::{ContextDesc, DeviceInfo};
 use crate::device::Context;
 use crate::files::cache::CacheFolder;
 use crate::graph::{Graph, TensorInfo};
@@ -79,6 +79,14 @@ pub(super) fn open_table(
         table.push(open(Some("cpu"), desc)?);
     }
     Ok(table)
+}
+
+/// What opens a device; simulated ones go by their names, of which there is one each.
+pub(super) fn selector(info: &DeviceInfo) -> String {
+    match info.api {
+        "sim" => format!("sim:{}", info.name),
+        api => format!("{api}:{}", info.index),
+    }
 }
 
 /// Loads the model `path`, with a bar over its parameters, and places the nodes of a TVM graph on devices of the APIs

@@ -13,6 +13,7 @@ use super::error::{Error, Problem, UsageError};
 use super::import::{Source, import};
 use super::kernel::Kernel;
 use super::queue::Queue;
+use super::traffic::Traffic;
 use crate::backend::{BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, MemoryUsage};
 use crate::kernel::{KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
@@ -62,6 +63,11 @@ impl Context {
     /// Bytes allocated and imported now.
     pub fn usage(&self) -> MemoryUsage {
         self.inner.core.backend.usage()
+    }
+
+    /// Bytes that were copied by commands and lent to the host since the context was opened.
+    pub fn traffic(&self) -> Traffic {
+        self.inner.core.traffic.get()
     }
 
     /// What live imports and allocations are counted against.

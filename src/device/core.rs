@@ -16,6 +16,7 @@ use super::costs::CostReport;
 use super::error::{Problem, UsageError, busy};
 use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
+use super::traffic::Counters;
 use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, QueueBackend, Timepoint};
 use crate::memory::budget::{Budget, BudgetExceeded, BudgetKind, HeapBudget, Reservation};
 use crate::memory::coherency::{Access, ResourceId, Touch};
@@ -42,6 +43,7 @@ pub(super) struct Core {
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
     /// What the host wrote and could not be flushed: before the next submission it must be.
     unflushed: Mutex<Vec<BufferRange>>,
+    pub(super) traffic: Counters,
     state: Mutex<State>,
     /// Told whenever a reservation ends.
     released: Condvar,
@@ -138,6 +140,8 @@ pub(super) struct Work {
     pub(super) stale: Vec<Arc<Memory>>,
     pub(super) flush: Vec<BufferRange>,
     pub(super) invalidate: Vec<BufferRange>,
+    /// Bytes that its commands copy.
+    pub(super) copied: u64,
 }
 
 /// Bytes that a host guard holds.
@@ -175,6 +179,7 @@ impl Core {
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
             unflushed: Mutex::default(),
+            traffic: Counters::default(),
             state: Mutex::default(),
             released: Condvar::new(),
         }
