@@ -3,6 +3,7 @@
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod caches;
 mod formats;
 mod onnx;
 
@@ -17,7 +18,7 @@ use onnx::{Dim, Model, add, case};
 fn onepool(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
     command.current_dir(dir).args(args).env_remove("ONEPOOL_DEVICE").env_remove("RUST_LOG");
-    command.stdin(Stdio::null()).output().unwrap()
+    command.env_remove("ONEPOOL_CACHE").stdin(Stdio::null()).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
