@@ -75,7 +75,7 @@ fn a_folder_that_others_may_write_to_is_an_error_that_says_what_to_do() {
     fs::create_dir(d.join("open")).unwrap();
     fs::set_permissions(d.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
     fs::write(d.join("file"), "in the way").unwrap();
-    for args in [&RUN[..], &["inspect", "add.onnx", "--device", "cpu", "--place", "auto"]] {
+    for args in [&RUN[..], &["inspect", "add.onnx", "--shape", "2,3", "-d", "cpu", "--place", "auto"]] {
         let open = [args, &["--cache", "open"]].concat();
         fails(d, 2, &open, &["open: others may write to it (mode 777)", "chmod go-w"]);
         fails(d, 2, &[args, &["--cache", "file"]].concat(), &["file: this is no folder"]);
