@@ -11,6 +11,8 @@ pub mod vulkan;
 
 pub mod cpu;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
+pub(crate) mod install;
+#[cfg(any(feature = "opencl", feature = "vulkan"))]
 mod kept;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
 pub(crate) mod pace;
@@ -23,9 +25,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::kernel::{KernelSource, Requires};
+use crate::memory::budget::HeapBudget;
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::image::ImageRules;
-use crate::memory::import::ImportRules;
+use crate::memory::import::{CostSource, ImportRules, Refusal};
+use crate::memory::model::MemoryModel;
+pub use crate::memory::model::{DeviceKind, Placement};
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
 
 /// What goes wrong on a device without the caller's doing.
@@ -120,22 +125,6 @@ pub enum DeviceError {
     },
 }
 
-/// What kind of thing a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// A GPU that shares the host's memory.
-    Integrated,
-    /// A GPU with memory of its own, behind a bus.
-    Discrete,
-    /// A GPU of a virtual machine.
-    Virtual,
-    /// A processor: lavapipe, PoCL, or our own CPU backend.
-    Cpu,
-    /// Something else.
-    Other,
-}
-
 /// Sizes and alignments a device prescribes; bytes unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Limits {
@@ -163,8 +152,6 @@ pub struct Limits {
     pub max_arguments: u32,
     /// Granularity of flush and invalidate.
     pub non_coherent_atom: u64,
-    /// Bytes the device can hold at once, imports included.
-    pub memory_bytes: u64,
 }
 
 /// What a device is and can do.
@@ -186,8 +173,8 @@ pub struct DeviceInfo {
     pub index: usize,
     /// Why the device cannot be used, if it cannot.
     pub unusable: Option<String>,
-    /// Whether host and device share one memory, so that device memory can be mapped at no cost.
-    pub unified: bool,
+    /// Its memory.
+    pub memory: MemoryModel,
     /// Whether kernels are native functions (else SPIR-V or its translation).
     pub native: bool,
     /// Whether commands run one after the other on memory that everybody sees, so that no barrier is needed.
@@ -213,6 +200,16 @@ pub struct DeviceInfo {
     pub advice: Vec<String>,
 }
 
+impl DeviceInfo {
+    /// Why the device imports no host memory; `None` where it does.
+    pub fn import_refusal(&self) -> Option<Refusal> {
+        match &self.import {
+            Some(_) => None,
+            None => Some(self.memory.import_refusal().unwrap_or(Refusal::NotSupported)),
+        }
+    }
+}
+
 /// How a context is opened.
 #[derive(Clone, Debug, Default)]
 pub struct ContextDesc {
@@ -227,6 +224,8 @@ pub struct ContextDesc {
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,
+    /// Where the sizes come from, from which imports and copies pay.
+    pub costs: CostSource,
     /// Which kernels the device keeps inside their arguments.
     pub robustness: Robustness,
 }
@@ -265,19 +264,6 @@ pub enum WaitPolicy {
     },
 }
 
-/// Where a buffer should live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Placement {
-    /// Where the device is fastest; mapped too on a unified device if that costs nothing.
-    Device,
-    /// Host memory the device can reach, for the host to write (uploads).
-    Upload,
-    /// Cached host memory the device can reach, for the host to read (downloads).
-    Readback,
-    /// Mapped, cached and coherent where possible: both sides use it in turn.
-    Shared,
-}
-
 /// What a buffer is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferDesc {
@@ -302,6 +288,8 @@ pub struct BufferInfo {
     pub cached: bool,
     /// Whether it lies in the device's own memory.
     pub device_local: bool,
+    /// The heap of [`DeviceInfo::memory`] that it is charged to.
+    pub heap: u32,
     /// Whether it is an import of somebody else's memory.
     pub imported: bool,
 }
@@ -439,6 +427,17 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
 
     /// Bytes allocated and imported now, for reports and tests.
     fn usage(&self) -> MemoryUsage;
+
+    /// Names the device whose memory other contexts of the process may use too; `None` where the context's memory is its
+    /// own.
+    fn shared_device(&self) -> Option<&str> {
+        None
+    }
+
+    /// What the driver says of each heap of [`DeviceInfo::memory`], in order; empty where it does not say.
+    fn heap_budgets(&self) -> Vec<HeapBudget> {
+        Vec::new()
+    }
 
     /// Messages of the API's validation since the last call; empty without validation.
     fn validation_messages(&self) -> Vec<String> {

@@ -107,7 +107,8 @@ fn import_word(info: &DeviceInfo) -> &'static str {
 /// How much memory a device has; one that does not know uses the host's.
 fn memory(info: &DeviceInfo) -> String {
     const BEYOND: u64 = 1 << 50;
-    if info.limits.memory_bytes >= BEYOND { "the host's".to_owned() } else { bytes(info.limits.memory_bytes) }
+    let held = info.memory.capacity();
+    if held >= BEYOND { "the host's".to_owned() } else { bytes(held) }
 }
 
 fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
@@ -117,7 +118,7 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
         out.line(format_args!("  cannot be used: {reason}"))?;
     }
     out.line(format_args!("  driver    {}; speaks {} {}", info.driver, info.api, info.api_version))?;
-    let shared = if info.unified { "shared with the host" } else { "its own" };
+    let shared = if info.memory.shares_host_memory() { "shared with the host" } else { "its own" };
     out.line(format_args!("  memory    {}, {shared}", memory(info)))?;
     let l = &info.limits;
     if !info.native {

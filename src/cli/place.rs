@@ -163,9 +163,18 @@ fn described(table: &[(&str, usize)]) -> String {
 }
 
 fn cache_folder() -> Option<PathBuf> {
-    let folder = |variable: &str| std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let user = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
-    user.or_else(|| folder("LOCALAPPDATA")).map(|user| user.join("onepool"))
+    cache_folder_of(std::env::consts::OS, |variable| std::env::var_os(variable).map(PathBuf::from))
+}
+
+/// Where programs of that system keep what they can make again.
+fn cache_folder_of(system: &str, variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let folder = |name| variable(name).filter(|value| !value.as_os_str().is_empty());
+    let user = match system {
+        "windows" => folder("LOCALAPPDATA"),
+        "macos" => folder("HOME").map(|home| home.join("Library").join("Caches")),
+        _ => folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache"))),
+    };
+    user.map(|user| user.join("onepool"))
 }
 
 /// Prints how the devices of a plan were chosen: what there was to choose from, and for each run of nodes on one device
@@ -251,6 +260,24 @@ mod tests {
     use super::*;
 
     const TABLE: &[(&str, usize)] = &[("vulkan", 0), ("cpu", 0), ("vulkan", 1)];
+
+    #[test]
+    fn caches_lie_where_the_system_has_them() {
+        let folder = |system, set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| PathBuf::from(v));
+            cache_folder_of(system, value)
+        };
+        let all = [("XDG_CACHE_HOME", "/x"), ("HOME", "/h"), ("LOCALAPPDATA", "/l")];
+        assert_eq!(folder("linux", &all), Some("/x/onepool".into()));
+        assert_eq!(
+            folder("linux", &[("XDG_CACHE_HOME", ""), ("HOME", "/h")]),
+            Some("/h/.cache/onepool".into())
+        );
+        assert_eq!(folder("macos", &all), Some("/h/Library/Caches/onepool".into()));
+        assert_eq!(folder("windows", &all), Some("/l/onepool".into()));
+        assert_eq!(folder("windows", &all[..2]), None);
+        assert_eq!(folder("linux", &all[2..]), None);
+    }
 
     #[test]
     fn places_are_read() {

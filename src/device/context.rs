@@ -17,7 +17,7 @@ use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, Memory
 use crate::kernel::{KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
 use crate::memory::host::{HostRegion, SharedRegion};
-use crate::memory::import::{ReadWrite, Refusal};
+use crate::memory::import::{CostSource, ReadWrite, Refusal};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange};
 
@@ -33,9 +33,14 @@ struct ContextInner {
 }
 
 impl Context {
-    /// The safe interface over an opened backend.
+    /// The safe interface over an opened backend, with the costs of imports that are taken where none are measured.
     pub fn new(backend: Arc<dyn ContextBackend>) -> Context {
-        let core = Arc::new(Core::new(backend));
+        Context::with_costs(backend, CostSource::Preset)
+    }
+
+    /// The safe interface over an opened backend.
+    pub fn with_costs(backend: Arc<dyn ContextBackend>, costs: CostSource) -> Context {
+        let core = Arc::new(Core::new(backend, costs));
         Context { inner: Arc::new(ContextInner { core, queue: OnceLock::new() }) }
     }
 
@@ -82,8 +87,10 @@ impl Context {
         if bytes > limit {
             return Err(DeviceError::Limit { what: "a buffer", asked: bytes, limit }.into());
         }
-        let reserved = core.budget.reserve(BudgetKind::Allocation, bytes);
-        let reservation = reserved.map_err(|_| DeviceError::OutOfDeviceMemory { bytes })?;
+        let heaps = core.info.memory.heaps_for(desc.placement);
+        if !heaps.iter().any(|heap| core.budget.available(*heap) >= bytes) {
+            return Err(DeviceError::OutOfDeviceMemory { bytes }.into());
+        }
         let id = core.backend.create_buffer(desc)?;
         let info = match core.backend.buffer_info(id) {
             Ok(info) => info,
@@ -92,6 +99,7 @@ impl Context {
                 return Err(error.into());
             }
         };
+        let reservation = core.budget.count(BudgetKind::Allocation, info.heap, bytes);
         let memory = Memory::new(core, id, info, None, reservation, None);
         // The allocation may be larger than what was asked for; the rest is nobody's.
         Ok(Buffer::whole(memory.lease(ByteRange::up_to(bytes), ReadWrite::ReadWrite, None, None)))

@@ -5,13 +5,11 @@ use std::io;
 use std::path::Path;
 
 use super::host::HostError;
-use super::os;
+use super::os::{self, DIRECT_BLOCK};
 use crate::files;
 
 /// Below this many bytes a read past the page cache costs more than it saves.
 const DIRECT_MIN: usize = 1 << 20;
-/// Offset, address and length alignment that satisfies direct reads on every common file system.
-const DIRECT_BLOCK: usize = 4096;
 /// One read call asks for no more; the kernel stops at 2 GiB anyway.
 const READ_CHUNK: usize = 64 << 20;
 

@@ -12,10 +12,9 @@ use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::{
     Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
-    plan_window,
 };
-use crate::memory::os;
 use crate::memory::range::ByteRange;
+use crate::memory::window_of;
 use crate::plan::PlannedIo;
 use crate::recording::{BufferId, BufferRange, Command};
 
@@ -60,7 +59,8 @@ impl Source<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BindPolicy {
     pub(super) strict: bool,
-    pub(super) copy_threshold: u64,
+    /// Bytes below which a tensor is copied; the device's own where there is none.
+    pub(super) copy_threshold: Option<u64>,
 }
 
 /// The memory of one input or output.
@@ -139,7 +139,7 @@ impl<'e> Slot<'e> {
         for &d in &io.devices {
             let device = &devices[d as usize];
             let ladder = device.policy(policy.copy_threshold, policy.strict);
-            let request = request(device, io, address, access(io, side));
+            let request = request(device, io, &self.source, address, access(io, side));
             let mut choice = decide(io, &request, &ladder)?;
             if matches!(choice.path, Path::Imported | Path::Host) {
                 continue;
@@ -205,7 +205,7 @@ impl<'e> Slot<'e> {
         let Some((address, given)) = self.host_bytes() else { return Ok(()) };
         check_capacity(io, given)?;
         let ladder = device.policy(policy.copy_threshold, policy.strict);
-        let mut request = request(device, io, address, access);
+        let mut request = request(device, io, &self.source, address, access);
         // Kept until the import keeps it.
         let mut _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
@@ -247,7 +247,7 @@ impl<'e> Slot<'e> {
     /// Where the pages themselves are refused and they are a memory file's: its dma-buf, or why there is none.
     fn offer_dma_buf(&self, request: &mut Request, ladder: &DevicePolicy) -> Option<Arc<DmaBuf>> {
         let Source::Region(region, range) = &self.source else { return None };
-        let wanted = ladder.dma_buf_supported && (request.window.is_err() || !ladder.import_supported);
+        let wanted = ladder.dma_buf_supported && (request.window.is_err() || ladder.import_refusal.is_some());
         match region.memory_file().filter(|_| wanted)?.dma_buf() {
             Ok(pages) => {
                 request.dma_buf = Some(Window { offset: range.start, ..region.window() });
@@ -279,7 +279,7 @@ impl<'e> Slot<'e> {
 
     /// Gives the device memory of its own that the CPU copies to or from.
     fn stage(&mut self, d: u32, device: &Device, bytes: u64, side: Side) -> Result<(), Error> {
-        if device.is_unified() {
+        if device.shares_host_memory() {
             let buffer = device.buffer(bytes, Placement::Shared, "staged tensor")?;
             self.compute.insert(d, buffer.clone());
             self.stage = Some((d, buffer));
@@ -409,12 +409,12 @@ fn access(io: &PlannedIo, side: Side) -> ReadWrite {
     }
 }
 
-fn request(device: &Device, io: &PlannedIo, address: u64, access: ReadWrite) -> Request {
+fn request(device: &Device, io: &PlannedIo, source: &Source<'_>, address: u64, access: ReadWrite) -> Request {
     let bytes = io.info.bytes() as u64;
     Request {
         element_bytes: io.info.dtype.bytes() as u64,
         touches: io.reads.saturating_add(io.writes),
-        ..Request::new(address, bytes, access, window(device, address, bytes, access))
+        ..Request::new(address, bytes, access, window(device, source, address, bytes, access))
     }
 }
 
@@ -431,12 +431,20 @@ fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Ch
 }
 
 /// The pages around the tensor, as the device's rules judge them.
-fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Result<Window, Refusal> {
-    let rules = device.context.info().import.as_ref().ok_or(Refusal::NotSupported)?;
+fn window(
+    device: &Device,
+    source: &Source<'_>,
+    address: u64,
+    bytes: u64,
+    access: ReadWrite,
+) -> Result<Window, Refusal> {
+    let info = device.context.info();
+    let Some(rules) = &info.import else {
+        return Err(info.import_refusal().unwrap_or(Refusal::NotSupported));
+    };
     if rules.alignment <= 1 {
         return Ok(Window { addr: address, bytes, offset: 0 });
     }
-    let page = os::page_size() as u64;
-    let pages = crate::memory::import::window::enclosing(address, bytes, rules, page)?;
-    plan_window(address, bytes, access, rules, &os::process_map(pages)?, page)
+    let owner = if let Source::Region(region, _) = source { Some(region.as_ref()) } else { None };
+    window_of(address, bytes, access, rules, owner)
 }

@@ -12,6 +12,7 @@ use onepool::backend::{
     MemoryUsage, Placement, QueueBackend,
 };
 use onepool::device::Context;
+use onepool::memory::model::{ImportTypes, MemoryModel};
 use onepool::recording::{BufferId, BufferRange, DeviceKernelId};
 
 /// A context with another [`DeviceInfo`] than its own.
@@ -61,7 +62,9 @@ impl Disguised {
 /// invalidate, as drivers of OpenCL do.
 pub(crate) fn behind_a_bus(real: Arc<dyn ContextBackend>) -> Context {
     let mut disguised = Disguised::new(real, |info| {
-        (info.unified, info.kind, info.import) = (false, DeviceKind::Discrete, None);
+        (info.kind, info.import) = (DeviceKind::Discrete, None);
+        info.memory =
+            MemoryModel::two_pools(DeviceKind::Discrete, 1 << 32, 1 << 32).importing(ImportTypes::None);
         info.name = format!("{} behind a bus", info.name);
     });
     disguised.beside = Some(Mutex::default());

@@ -513,7 +513,6 @@ mod tests {
             max_params_bytes: 256,
             max_arguments: 48,
             non_coherent_atom: 1,
-            memory_bytes: 1 << 32,
         }
     }
 

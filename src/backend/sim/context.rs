@@ -8,12 +8,13 @@ use super::queue::SimQueue;
 use super::world::{SimBuffer, SimQueueState, World};
 use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, DeviceError, DeviceInfo, HostAddress, KernelDesc, MemoryUsage,
-    Placement, QueueBackend,
+    QueueBackend,
 };
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::HostRegion;
 use crate::memory::import::{ImportRules, ReadWrite, plan_window};
-use crate::memory::os;
+use crate::memory::model::{MemoryModel, TypeFlags};
+use crate::memory::os::{self, OsError};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
@@ -66,12 +67,16 @@ impl World {
         address: HostAddress,
         pages: ByteRange,
         coherent: bool,
+        model: &MemoryModel,
     ) -> Result<BufferId, DeviceError> {
         let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
         let bytes = pages.bytes();
         let len = usize::try_from(bytes).map_err(|_| refused)?;
         let mut body = SimBuffer::new(len, Some(HostSide::imported(address, len)), coherent);
-        (body.imported, body.pages, body.device_local) = (true, Some(pages), self.config.unified);
+        (body.imported, body.pages) = (true, Some(pages));
+        body.device_local =
+            model.import_type().is_some_and(|index| model.flags(index).has(TypeFlags::DEVICE_LOCAL));
+        body.heap = model.import_heap().unwrap_or_default();
         let id = self.buffers.insert(());
         self.bodies.insert(id, body);
         self.usage.imported += bytes;
@@ -97,16 +102,19 @@ impl ContextBackend for SimContext {
             return Err(DeviceError::OutOfDeviceMemory { bytes });
         }
         let len = usize::try_from(bytes).map_err(|_| DeviceError::OutOfDeviceMemory { bytes })?;
-        let (unified, coherent) = (world.config.unified, world.config.coherent);
-        let mapped = unified || desc.placement != Placement::Device;
+        let model = &self.info.memory;
+        let index = model.best(desc.placement).ok_or(DeviceError::OutOfDeviceMemory { bytes })?;
+        let flags = model.flags(index);
+        let mapped = flags.has(TypeFlags::HOST_VISIBLE);
         let host = if mapped {
             let region = HostRegion::new(len).map_err(|_| DeviceError::OutOfHostMemory { bytes })?;
             Some(HostSide::own(region))
         } else {
             None
         };
-        let mut body = SimBuffer::new(len, host, coherent || !mapped);
-        body.device_local = unified || desc.placement == Placement::Device;
+        let mut body = SimBuffer::new(len, host, flags.has(TypeFlags::HOST_COHERENT) || !mapped);
+        body.device_local = flags.has(TypeFlags::DEVICE_LOCAL);
+        body.heap = model.heap_of(index).unwrap_or_default();
         let id = world.buffers.insert(());
         world.bodies.insert(id, body);
         world.usage.allocated += bytes;
@@ -118,15 +126,17 @@ impl ContextBackend for SimContext {
         let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
         let start = address.0.as_ptr().addr() as u64;
         let rules = self.info.import.unwrap_or(ImportRules::strict());
-        let check = |pages: ByteRange| {
-            let map = os::process_map(pages).ok()?;
-            plan_window(start, bytes, ReadWrite::ReadWrite, &rules, &map, os::page_size() as u64).ok()
+        let page = os::page_size() as u64;
+        let are_there = |pages: ByteRange| match os::process_map(pages) {
+            Ok(map) => plan_window(start, bytes, ReadWrite::ReadWrite, &rules, &map, page).is_ok(),
+            // Where the system has no map, the caller's word for the pages has to do.
+            Err(error) => matches!(error, OsError::Unsupported { .. }),
         };
         let mut world = self.world();
         let coherent = world.config.coherent;
         let pages = world.admit(start, bytes, &rules)?;
-        check(pages).ok_or(refused)?;
-        world.adopt(address, pages, coherent)
+        are_there(pages).then_some(()).ok_or(refused)?;
+        world.adopt(address, pages, coherent, &self.info.memory)
     }
 
     fn imports_dma_bufs(&self) -> bool {
@@ -142,7 +152,7 @@ impl ContextBackend for SimContext {
             return Err(DeviceError::Unsupported { what: "a dma-buf".to_owned() });
         }
         let pages = world.admit(start, pages.bytes(), &rules)?;
-        world.adopt(address, pages, false)
+        world.adopt(address, pages, false, &self.info.memory)
     }
 
     fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {
@@ -154,6 +164,7 @@ impl ContextBackend for SimContext {
             coherent: body.coherent,
             cached: true,
             device_local: body.device_local,
+            heap: body.heap,
             imported: body.imported,
         })
     }

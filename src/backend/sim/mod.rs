@@ -29,6 +29,7 @@
 //! `unsafe` lives in `host` (the application's side of memory) and, as a signature, in `context`.
 
 mod context;
+mod faults;
 mod host;
 mod images;
 mod model;
@@ -41,10 +42,12 @@ mod tests;
 use std::sync::Arc;
 
 use self::context::SimContext;
+pub use self::faults::{SimFault, SimFaults};
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
 use crate::kernel::Requires;
 use crate::memory::image::{Grain, ImageRules, TexelSet};
 use crate::memory::import::ImportRules;
+use crate::memory::model::{Heap, ImportTypes, MemoryModel, MemoryType, TypeFlags};
 use crate::memory::os::physical_memory;
 
 /// How a simulated device behaves.
@@ -70,17 +73,6 @@ pub struct SimConfig {
     pub dma_bufs: bool,
     /// What goes wrong, and when.
     pub faults: SimFaults,
-}
-
-/// Failures to inject, each at the n-th call since the context was opened; the first is 1.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SimFaults {
-    /// The submission that loses the device.
-    pub lose_at_submit: Option<u64>,
-    /// The allocation that finds no memory.
-    pub exhaust_at_allocation: Option<u64>,
-    /// The import that the driver refuses.
-    pub refuse_at_import: Option<u64>,
 }
 
 impl SimConfig {
@@ -128,6 +120,22 @@ impl SimConfig {
         }
     }
 
+    /// One pool, coherent or not, or memory of its own beside the host's.
+    fn memory(&self, bytes: u64) -> MemoryModel {
+        let imports = if self.imports { ImportTypes::Bits(u32::MAX) } else { ImportTypes::None };
+        let mapped = TypeFlags::HOST_VISIBLE.with(TypeFlags::HOST_CACHED);
+        let mapped = if self.coherent { mapped.with(TypeFlags::HOST_COHERENT) } else { mapped };
+        let own = Heap { bytes, device_local: true };
+        let near = TypeFlags::DEVICE_LOCAL;
+        if self.unified {
+            let types = vec![MemoryType { heap: 0, flags: near.with(mapped) }];
+            return MemoryModel::new(DeviceKind::Integrated, vec![own], types, imports);
+        }
+        let heaps = vec![own, Heap { bytes, device_local: false }];
+        let types = vec![MemoryType { heap: 0, flags: near }, MemoryType { heap: 1, flags: mapped }];
+        MemoryModel::new(DeviceKind::Discrete, heaps, types, imports)
+    }
+
     fn info(&self, index: usize) -> DeviceInfo {
         let largest = 2 << 30;
         // It plays on the host's memory.
@@ -141,7 +149,7 @@ impl SimConfig {
             uuid: format!("sim-{}-{}", self.name, env!("CARGO_PKG_VERSION")),
             index,
             unusable: None,
-            unified: self.unified,
+            memory: self.memory(memory),
             native: true,
             in_order: false,
             limits: Limits {
@@ -157,7 +165,6 @@ impl SimConfig {
                 max_params_bytes: 1 << 16,
                 max_arguments: 1 << 16,
                 non_coherent_atom: self.atom,
-                memory_bytes: memory,
             },
             features: Requires::NONE,
             emulated: Requires::NONE,

@@ -34,7 +34,7 @@ pub(super) struct World {
     pub(super) queues: Vec<SimQueueState>,
     pub(super) usage: MemoryUsage,
     pub(super) messages: Vec<String>,
-    lost: bool,
+    pub(super) lost: bool,
     submissions: u64,
     origin: Instant,
 }
@@ -47,6 +47,7 @@ pub(super) struct SimBuffer {
     pub(super) coherent: bool,
     pub(super) imported: bool,
     pub(super) device_local: bool,
+    pub(super) heap: u32,
     /// Pages of an import, by address.
     pub(super) pages: Option<ByteRange>,
     /// Host writes that were flushed and that the next submission shows to the device.
@@ -65,6 +66,7 @@ impl SimBuffer {
             coherent,
             imported: false,
             device_local: true,
+            heap: 0,
             pages: None,
             inbox: Vec::new(),
             images: Vec::new(),
@@ -100,10 +102,6 @@ impl World {
             submissions: 0,
             origin: Instant::now(),
         })
-    }
-
-    pub(super) fn alive(&self) -> Result<(), DeviceError> {
-        if self.lost { Err(lost("it was lost before")) } else { Ok(()) }
     }
 
     pub(super) fn say(&mut self, message: String) {

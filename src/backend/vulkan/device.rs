@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use ash::vk;
 
 use super::features::Extensions;
+use super::import::import_types;
 use super::instance::Instance;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
 use crate::backend::pace::Waiters;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Robustness};
+use crate::memory::budget::HeapBudget;
 use crate::memory::image::Filter;
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
@@ -19,7 +21,6 @@ pub(super) struct Device {
     raw: ash::Device,
     pub(super) physical: vk::PhysicalDevice,
     pub(super) info: DeviceInfo,
-    pub(super) memory: vk::PhysicalDeviceMemoryProperties,
     pub(super) cache: CacheKey,
     pub(super) family: u32,
     pub(super) timestamp_bits: u32,
@@ -28,6 +29,7 @@ pub(super) struct Device {
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
     /// Functions for dma-bufs, where buffers of ours can be made of them.
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
+    has_budgets: bool,
     /// How pipelines of the caller's kernels are kept inside their arguments.
     pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
     // Nearest and linear, where there are images.
@@ -55,17 +57,8 @@ impl Device {
         robustness: Robustness,
         without: Without,
     ) -> Result<Self, DeviceError> {
-        let Probe {
-            physical,
-            mut info,
-            extensions,
-            mut features,
-            memory,
-            family,
-            queues,
-            timestamp_bits,
-            cache,
-        } = probe;
+        let Probe { physical, mut info, extensions, mut features, family, queues, timestamp_bits, cache } =
+            probe;
         let has_timeline = features.has_timeline() && !without.timeline;
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let priorities = vec![1.0; queues as usize];
@@ -90,14 +83,21 @@ impl Device {
             .collect();
         let host_memory =
             info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(calls, &raw));
+        if let (Some(functions), Some(rules)) = (&host_memory, &info.import) {
+            info.memory = info.memory.importing(import_types(functions, &raw, rules.alignment));
+            if let Some(refusal) = info.memory.import_refusal() {
+                info.import = None;
+                info.advice.push(refusal.to_string());
+            }
+        }
         let dma_bufs = super::dma_buf::is_importable(calls, physical, &extensions)
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
         let samplers = image::probe(calls, physical, &raw, &mut info);
         Ok(Device {
             physical,
             dma_bufs,
+            has_budgets: extensions.has(ash::ext::memory_budget::NAME),
             guard,
-            memory,
             cache,
             family,
             timestamp_bits,
@@ -152,6 +152,21 @@ impl Device {
             Some(queue) => call(*lock(queue)),
             None => Err(DeviceError::Stale { object: "queue" }),
         }
+    }
+
+    /// Budget and usage of each heap, where the driver tells.
+    pub(super) fn heap_budgets(&self) -> Vec<HeapBudget> {
+        if !self.has_budgets {
+            return Vec::new();
+        }
+        let mut budgets = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budgets);
+        let calls = self.instance.functions();
+        // SAFETY: the device is of this instance and has the extension; the chain lives until the call returns.
+        unsafe { calls.get_physical_device_memory_properties2(self.physical, &mut memory) };
+        let heaps = self.info.memory.heaps().len();
+        let both = budgets.heap_budget.into_iter().zip(budgets.heap_usage).take(heaps);
+        both.map(|(budget, usage)| HeapBudget { budget, usage }).collect()
     }
 
     /// A failed call as an error; a lost device stays lost.

@@ -28,6 +28,7 @@ const EXTENSIONS: &[(&CStr, u32)] = &[
     (ash::ext::robustness2::NAME, u32::MAX),
     (ash::ext::pipeline_robustness::NAME, u32::MAX),
     (ash::ext::external_memory_host::NAME, u32::MAX),
+    (ash::ext::memory_budget::NAME, u32::MAX),
     (ash::khr::external_memory_fd::NAME, u32::MAX),
     (ash::ext::external_memory_dma_buf::NAME, u32::MAX),
     (ash::khr::portability_subset::NAME, u32::MAX),

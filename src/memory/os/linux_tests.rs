@@ -4,13 +4,13 @@ use std::io::Write;
 
 use rustix::mm::ProtFlags;
 
-use super::{Mapping, page_size, testing};
+use super::{Mapping, page_size, process_map, testing};
 use crate::memory::host::HostRegion;
 use crate::memory::import::{DriverKind, ImportRules, ReadWrite, Refusal, Window};
 use crate::memory::window_of;
 
 fn plan(addr: usize, bytes: usize, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
-    window_of(addr as u64, bytes as u64, access, rules)
+    window_of(addr as u64, bytes as u64, access, rules, None)
 }
 
 fn plan_mapping(mapping: &Mapping, access: ReadWrite, driver: DriverKind) -> Result<Window, Refusal> {
@@ -106,6 +106,21 @@ fn holes_are_found_and_ends_respected() {
     assert_eq!(plan(addr, 4 * page, ReadWrite::Write, &rules), hole);
     assert!(plan(addr + 3 * page, page, ReadWrite::Write, &rules).is_ok());
     std::mem::forget(mapping);
+}
+
+#[test]
+fn what_a_region_says_of_itself_is_what_the_map_says() {
+    for region in [HostRegion::new(5 << 20), HostRegion::in_memory_file(3 * page_size())] {
+        let region = region.unwrap().into_shared();
+        let own = region.map_entry();
+        let mut covered = own.range.start;
+        for entry in process_map(own.range).unwrap() {
+            assert_eq!((entry.backing, entry.shared), (own.backing.clone(), own.shared));
+            assert!(entry.readable && entry.writable && entry.range.start <= covered);
+            covered = entry.range.end;
+        }
+        assert!(covered >= own.range.end);
+    }
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn a_lost_device_stays_lost_and_goes_quietly() {
     let host = context.buffer_info(buffer).unwrap().host.unwrap();
     // SAFETY: mapped and not in use.
     let word = unsafe { host.0.cast::<u32>().read() };
-    assert!(word == 9 || !context.info().unified);
+    assert!(word == 9 || !context.info().memory.shares_host_memory());
     // Whoever opens the device anew shares nothing with the lost one.
     let again = Fixture::new();
     assert!(!Arc::ptr_eq(&again.context.tables.device.shared, &context.tables.device.shared));
