@@ -110,6 +110,14 @@ fn files_are_read_whole_and_in_part() {
 fn what_is_no_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(HostRegion::read_file(folder.path()), Err(HostError::NotAFile { .. })));
+    #[cfg(unix)]
+    {
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        crate::files::cache::testing::within_seconds(20, move || {
+            assert!(matches!(HostRegion::read_file(&pipe), Err(HostError::NotAFile { .. })));
+        });
+    }
     assert!(matches!(HostRegion::read_file(folder.path().join("none")), Err(HostError::Io { .. })));
     let empty = folder.path().join("empty");
     File::create(&empty).unwrap();
