@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     out.json(&report)?;
     let mut table = Table::new(["", "device", "name", "kind", "memory", "host memory", "usable"]);
-    for Row { selector, default, info } in &report.devices {
+    for Row { selector, default, info, .. } in &report.devices {
         table.row([
             if *default { "*" } else { "" },
             selector,
