@@ -13,6 +13,7 @@ use super::open::{CacheArgs, open};
 use super::output::Output;
 use super::picture;
 use super::scene::Planes;
+use super::table::si;
 use crate::device::Context;
 use crate::loader::onnx::load_onnx_bytes;
 use crate::memory::import::Verdict;
@@ -230,7 +231,8 @@ fn save(path: &Path, p: &Planes) -> Result<(), CliError> {
 
 fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
     let Report { width, height, before, after, transfer, .. } = report;
-    out.line(format!("picture: {width}x{height}, {:.3} GFLOP a run", report.gflop))?;
+    let operations = si((report.gflop * 1e9) as u64);
+    out.line(format!("picture: {width}x{height}, {operations} operations a run"))?;
     if let Some((b, a)) = report.psnr_before.zip(report.psnr_after) {
         out.line(format!("PSNR against the clean picture: {b:.2} dB before, {a:.2} dB after"))?;
     }

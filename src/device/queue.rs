@@ -274,6 +274,9 @@ impl QueueInner {
         let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
         let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
         let point = submit()?;
+        if flight.ends {
+            self.core.traffic.copied(flight.work().copied);
+        }
         state.submissions += 1;
         let by = Origin { queue: self.index, submission: state.submissions };
         for (memory, left) in flight.work().left.iter().filter(|_| flight.ends) {

@@ -12,6 +12,7 @@ use crate::backend::sim::{SimConfig, SimDriver};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, NodeId};
 use crate::memory::host::{HostRegion, SharedRegion};
+use crate::memory::model::TypeFlags;
 use crate::ops::Operator;
 use crate::ops::movement::{Concat, Transpose};
 use crate::plan::Plan;
@@ -130,6 +131,15 @@ impl Trial {
     }
 }
 
+/// A device with memory of its own, which shares the host's coherently or not.
+fn discrete(coherent: bool) -> SimConfig {
+    let mut config = SimConfig::discrete();
+    for ty in config.profile.types.iter_mut().filter(|_| !coherent) {
+        ty.flags.0 &= !TypeFlags::HOST_COHERENT.0;
+    }
+    config
+}
+
 /// The denoiser of `models/`, with the nodes of `on_cpu` on entry 0 of the device table and the others on `device`.
 fn denoiser(on_cpu: std::ops::Range<usize>, device: u32) -> Graph {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/denoise.onnx");
@@ -150,8 +160,7 @@ fn nothing_of_a_models_recording_can_be_left_out() {
     // It reads its input twice, so the device copies it first.
     let [barriers, flushes, invalidates] = trial(SimConfig::discrete());
     assert!(barriers > 10 && (flushes, invalidates) == (0, 0), "{barriers}, {flushes}, {invalidates}");
-    let discrete = SimConfig { coherent: false, ..SimConfig::discrete() };
-    let [barriers, flushes, invalidates] = trial(discrete);
+    let [barriers, flushes, invalidates] = trial(discrete(false));
     assert!(barriers > 10 && flushes >= 2 && invalidates == 1, "{barriers}, {flushes}, {invalidates}");
 }
 
@@ -175,8 +184,7 @@ fn nothing_of_copies_in_and_out_can_be_left_out() {
         let columns = g.op(Arc::new(Transpose { perm: None }) as Arc<dyn Operator>, &[x]);
         let y = g.op(Arc::new(Concat { axis: 0 }) as Arc<dyn Operator>, &[x, columns]);
         g.output("y", y);
-        let config = SimConfig { coherent, ..SimConfig::discrete() };
-        let trial = Trial::new(g.build().unwrap(), &[32, 32], &["sim:0"], config);
+        let trial = Trial::new(g.build().unwrap(), &[32, 32], &["sim:0"], discrete(coherent));
         let copies = |r: &Recording| r.commands.iter().filter(|c| matches!(c, Command::Copy { .. })).count();
         assert!(trial.recording(0).is_some_and(|r| copies(&r) > 0));
         let [barriers, flushes, invalidates] = trial.remove_each();

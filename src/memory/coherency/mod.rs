@@ -115,11 +115,6 @@ impl Access {
         Access(stages | stages << 1)
     }
 
-    /// The kinds in the set, one by one.
-    pub fn kinds(self) -> impl Iterator<Item = Access> {
-        Self::NAMES.into_iter().map(|(kind, _)| kind).filter(move |kind| self.contains(*kind))
-    }
-
     /// Whether two overlapping accesses need an order: at least one of them writes.
     pub const fn conflicts(self, other: Access) -> bool {
         let either_writes = !self.writes().is_empty() || !other.writes().is_empty();
