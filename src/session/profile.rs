@@ -111,7 +111,7 @@ impl Binding<'_> {
         let start = Instant::now();
         let pass = self.inner.traffic.announce(&self.segments);
         let watch = Watch::new(self.inner.options.run.clone(), CancelToken::new());
-        let courses = drive(&self.segments, &pass, &watch, |s| match &recordings[s] {
+        let courses = drive(&self.segments, &pass, &watch, &|| self.inner.relieve(), |s| match &recordings[s] {
             Some(recording) => {
                 Ok(Begun::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))
             }

@@ -181,8 +181,44 @@ mod sim {
         let faults = [SimFault::OutOfHostMemory, SimFault::OutOfDeviceMemory, SimFault::Lost];
         let (calls, told) = each_call_fails(&Sim { config, armed: Mutex::default() }, &faults);
         println!("{calls} calls, {told} failures told");
-        // Where a failed import or a failed poll has another way, nobody is told.
-        assert!(told > 2 * calls, "{told} of {calls} calls");
+        // A loss is always told; what finds memory at the second try, or another way, is not.
+        assert!(told >= calls, "{told} of {calls} calls");
+    }
+
+    /// A driver that has no room for a submission with imports: the run goes on with copies, and says so.
+    #[test]
+    fn imports_that_a_submission_has_no_room_for_become_copies() {
+        for config in [SimConfig::coherent(), SimConfig::noncoherent(), SimConfig::discrete()] {
+            let faults = SimFaults { imports_at_submit: Some(0), ..SimFaults::default() };
+            let mut registry = Registry::empty();
+            registry.register(Box::new(SimDriver::with(vec![SimConfig { faults, ..config }])));
+            let context = registry.open("sim", &ContextDesc::default()).unwrap();
+            let mut g = GraphBuilder::new("double");
+            let x = g.input("x", DType::F32, [N.into(), N.into()]);
+            let y = g.op(ops::add(), &[x, x]);
+            g.output("y", y);
+            let builder = Session::builder().graph(g.build().unwrap()).context(context.clone());
+            let session = builder.copy_threshold(0).fallback(false).build().unwrap();
+            let caller = Caller::new();
+            let mut binding = caller.bind(&session).unwrap();
+            assert!(binding.verdicts().all(|v| v.path.imports()));
+            for _ in 0..2 {
+                binding.run().unwrap();
+                let doubled: Vec<f32> = input().iter().map(|v| v + v).collect();
+                assert!(caller.y.read().unwrap().as_slice_of::<f32>().unwrap()[..N * N] == doubled);
+                caller.check_input();
+                assert_eq!(context.usage().imported, 0);
+                for verdict in binding.verdicts() {
+                    assert!(verdict.path.copies_on_cpu(), "{verdict}");
+                    assert!(verdict.to_string().contains("ran out of memory with the import"), "{verdict}");
+                }
+            }
+            // Who forbids copies is told.
+            let strict = session.bind().strict(true).input("x", Memory::region(&caller.x));
+            let error = strict.output("y", Memory::region(&caller.y)).build().unwrap().run().unwrap_err();
+            assert!(error.is_out_of_memory(), "{error}");
+            assert_eq!(context.validation_messages(), Vec::<String>::new());
+        }
     }
 
     #[test]
@@ -235,9 +271,93 @@ mod vulkan {
     #[test]
     fn every_call_of_a_run_fails() {
         let _alone = ALONE.lock();
-        let faults = [Fault::OutOfDeviceMemory, Fault::OutOfHostMemory, Fault::Lost];
+        let faults = [Fault::OutOfDeviceMemory, Fault::OutOfHostMemory, Fault::Exhausted, Fault::Lost];
         let (calls, told) = each_call_fails(&Vulkan, &faults);
         println!("{calls} calls, {told} failures told");
         assert!(told > calls, "{told} of {calls} calls");
+    }
+}
+
+/// Opening the device, planning, kernels, parameters and bindings, of 100 MB of parameters.
+#[cfg(feature = "vulkan")]
+#[test]
+fn a_model_of_100_mb_goes_on_within_a_second() {
+    const SIDE: usize = 2048;
+    const LAYERS: usize = 6;
+    let mut g = GraphBuilder::new("layers");
+    let mut v = g.input("x", DType::F32, [1.into(), SIDE.into()]);
+    for layer in 0..LAYERS {
+        let weight: Vec<f32> = (0..SIDE * SIDE).map(|i| ((i + layer) % 3) as f32 - 1.0).collect();
+        let w = g.constant(format!("w{layer}"), Tensor::new([SIDE, SIDE], &weight).unwrap());
+        v = g.op(Arc::new(MatMul::default()) as Arc<dyn ops::Operator>, &[v, w]);
+    }
+    g.output("y", v);
+    let mut session = Session::builder().graph(g.build().unwrap()).device("vulkan").build().unwrap();
+    let bytes = session.graph().constant_bytes();
+    assert!(bytes > 100_000_000);
+    session.set_input("x", &Tensor::new([1, SIDE], &[1.0f32; SIDE]).unwrap()).unwrap();
+    session.run().unwrap();
+    let before = session.get_output("y").unwrap();
+    let mut least = std::time::Duration::MAX;
+    for _ in 0..3 {
+        let start = std::time::Instant::now();
+        session.recover().unwrap();
+        let bound = session.bind().input("x", Memory::own()).build().unwrap();
+        least = least.min(start.elapsed());
+        drop(bound);
+        session.run().unwrap();
+        assert!(session.get_output("y").unwrap().bytes() == before.bytes());
+    }
+    println!("{bytes} bytes of parameters: ready again in {least:?}");
+    assert!(least < std::time::Duration::from_secs(1), "{least:?}");
+}
+
+#[cfg(feature = "opencl")]
+mod opencl {
+    use super::*;
+    use crate::backend::opencl::shim::{self, Fault};
+
+    struct OpenCl;
+
+    impl Rig for OpenCl {
+        type Fault = Fault;
+
+        fn open(&self, fail: Option<(usize, Fault)>) -> Context {
+            let context = Context::new(shim::open());
+            shim::arm(fail);
+            context
+        }
+
+        fn disarm(&self) -> (usize, bool) {
+            let (calls, fired) = shim::disarm();
+            (calls, fired.is_some())
+        }
+
+        fn live(&self) -> BTreeMap<&'static str, i64> {
+            shim::live()
+        }
+    }
+
+    #[test]
+    #[ignore = "calls of the whole process fail; the test below runs it in a process of its own"]
+    fn alone() {
+        // What opening a device leaves behind is there from now on.
+        drop(OpenCl.open(None));
+        OpenCl.disarm();
+        let faults = [Fault::OutOfDeviceMemory, Fault::OutOfHostMemory, Fault::Lost];
+        let (calls, told) = each_call_fails(&OpenCl, &faults);
+        println!("{calls} calls, {told} failures told");
+        assert!(told > calls, "{told} of {calls} calls");
+    }
+
+    #[test]
+    fn every_call_of_a_run_fails() {
+        let run = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "session::recover_tests::opencl::alone", "--ignored", "--nocapture"])
+            .output()
+            .unwrap();
+        let said = [run.stdout, run.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        println!("{}", said.concat());
+        assert!(run.status.success() && said[0].contains("1 passed"));
     }
 }

@@ -137,6 +137,9 @@ impl World {
             self.lost = true;
             return Err(lost("injected at this submission"));
         }
+        if self.config.faults.imports_at_submit.is_some_and(|most| self.usage.imported > most) {
+            return Err(DeviceError::OutOfDeviceMemory { bytes: self.usage.imported });
+        }
         if self.usage.imported.saturating_add(self.usage.allocated) > self.config.budget {
             self.lost = true;
             return Err(lost("imports and allocations exceed what the device can hold"));

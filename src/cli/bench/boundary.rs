@@ -12,6 +12,7 @@ use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
 use crate::cli::open::open;
 use crate::cli::output::Output;
+use crate::cli::stop;
 use crate::cli::table::{self, Table};
 use crate::device::Context;
 use crate::graph::{NodeId, TensorInfo};
@@ -117,7 +118,7 @@ impl Way {
         let native = Arc::<AtomicU64>::default();
         let graph = graph(shape, &native, middle)?;
         let share = middle != Middle::Copied;
-        let builder = Session::builder().graph(graph).share_memory(share);
+        let builder = stop::cancellable(Session::builder()).graph(graph).share_memory(share);
         let mut builder = builder.fuse(false).copy_threshold(0);
         for context in table {
             builder = builder.context(context.clone());
