@@ -63,7 +63,10 @@ pub(super) fn watch() {
             process::exit(INTERRUPTED.into());
         }
         CTRL_C.cancel();
-        let _ = writeln!(text, "onepool: ending when the device is done with what it has; Ctrl-C again ends at once");
+        let _ = writeln!(
+            text,
+            "onepool: ending when the device is done with what it has; Ctrl-C again ends at once"
+        );
     };
     // Where the system has no such signal to give, Ctrl-C does what it does everywhere.
     if let Err(cause) = ctrlc::set_handler(pressed) {

@@ -184,7 +184,8 @@ impl<'e> BindingBuilder<'e> {
         let graph = &inner.graph;
         let names = graph.inputs().iter().map(|&id| &graph.tensor(id).name).collect();
         let inputs: Vec<Source<'e>> = sources(names, &mut self.inputs);
-        let outputs: Vec<Source<'e>> = sources(graph.outputs().iter().map(|(name, _)| name).collect(), &mut self.outputs);
+        let outputs: Vec<Source<'e>> =
+            sources(graph.outputs().iter().map(|(name, _)| name).collect(), &mut self.outputs);
         let assembled =
             Binding::assemble(&inner, Arc::clone(&compiled), inputs.clone(), outputs.clone(), policy);
         let binding = match assembled {

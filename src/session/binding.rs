@@ -182,7 +182,7 @@ impl<'e> Binding<'e> {
                     shown.entry((device, range.buffer)).or_default().set(bytes(range), s as u32);
                 }
                 let starts = made.as_ref().map_or(&[][..], |cut| &cut.starts);
-                let prepared = self.device(segment.device).queue.prepare_cut(recording, starts)?;
+                let prepared = self.device(segment.device).queue.prepare_own(recording, starts)?;
                 cut = made.map(Arc::new);
                 LegWork::Commands(prepared)
             };

@@ -183,7 +183,8 @@ fn endless(f: impl Fn() + Send + Sync + 'static) -> Graph {
     let body = Arc::new(g.build().unwrap());
     let mut g = GraphBuilder::new("endless");
     let x = g.input("x", DType::F32, [N.into()]);
-    let go = g.constant("go", Tensor::from_bytes(TensorInfo::new(DType::Bool, Shape::scalar()), &[1]).unwrap());
+    let go =
+        g.constant("go", Tensor::from_bytes(TensorInfo::new(DType::Bool, Shape::scalar()), &[1]).unwrap());
     let op: Arc<dyn Operator> = Arc::new(Loop { body, states: 1, lists: Vec::new() });
     let (_, out) = g.node("forever", op, &[None, Some(go), Some(x)], 1);
     g.output("y", out[0]);
@@ -205,7 +206,9 @@ fn loops_obey_between_turns() {
         let mut binding = session.bind().input("x", Memory::region(&x)).build().unwrap();
         let at = progress(&binding.run_with(&RunOptions::new().cancel(&token)).unwrap_err());
         assert!(matches!(&at.turns[..], [(node, 5 | 6)] if node == "forever"), "{device}: {at}");
-        let at = progress(&binding.run_with(&RunOptions::new().time_limit(Duration::from_millis(50))).unwrap_err());
+        let at = progress(
+            &binding.run_with(&RunOptions::new().time_limit(Duration::from_millis(50))).unwrap_err(),
+        );
         assert!(!at.turns.is_empty(), "{device}: {at}");
         assert_eq!(values(&x), [2.0; N], "{device}");
         check_messages(&session);

@@ -333,14 +333,7 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options {
-                plan,
-                bind: self.bind,
-                arena: self.arena,
-                placer,
-                limit,
-                run: self.run,
-            },
+            options: Options { plan, bind: self.bind, arena: self.arena, placer, limit, run: self.run },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),

@@ -55,7 +55,9 @@ pub const LIMIT_VARIABLE: &str = "ONEPOOL_SUBMISSION_LIMIT";
 
 /// No text of a [`SubmissionLimit`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no limit of a submission: expected `auto`, `off` or a number of milliseconds up to 3600000")]
+#[error(
+    "{text:?} is no limit of a submission: expected `auto`, `off` or a number of milliseconds up to 3600000"
+)]
 pub struct NoLimit {
     /// The text.
     pub text: String,

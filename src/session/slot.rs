@@ -12,10 +12,9 @@ use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::{
     Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
-    plan_window,
 };
-use crate::memory::os;
 use crate::memory::range::ByteRange;
+use crate::memory::window_of;
 use crate::plan::PlannedIo;
 use crate::recording::{BufferId, BufferRange, Command};
 
@@ -120,7 +119,7 @@ impl<'e> Slot<'e> {
         }
         if matches!(slot.source, Source::Value) && io.devices.len() > 1 {
             // Several devices meet in host memory of our own.
-            let region = shared(io.info.bytes() as u64)?;
+            let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 slot.compute.insert(d, import_shared(&devices[d as usize], &region)?);
             }
@@ -156,7 +155,7 @@ impl<'e> Slot<'e> {
         for &d in &io.devices {
             let device = &devices[d as usize];
             let ladder = policy.on(device);
-            let request = request(device, io, address, access(io, side));
+            let request = request(device, io, &self.source, address, access(io, side));
             let mut choice = decide(io, &request, &ladder)?;
             if matches!(choice.path, Path::Imported | Path::Host) {
                 continue;
@@ -168,7 +167,7 @@ impl<'e> Slot<'e> {
             }
             choice.path = Path::Staged;
             self.verdicts.push(choice.verdict(&io.name, &request));
-            let region = shared(io.info.bytes() as u64)?;
+            let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 self.compute.insert(d, import_shared(&devices[d as usize], &region)?);
             }
@@ -222,7 +221,7 @@ impl<'e> Slot<'e> {
         let Some((address, given)) = self.host_bytes() else { return Ok(()) };
         check_capacity(io, given)?;
         let ladder = policy.on(device);
-        let mut request = request(device, io, address, access);
+        let mut request = request(device, io, &self.source, address, access);
         // Kept until the import keeps it.
         let mut _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
@@ -438,12 +437,12 @@ fn access(io: &PlannedIo, side: Side) -> ReadWrite {
     }
 }
 
-fn request(device: &Device, io: &PlannedIo, address: u64, access: ReadWrite) -> Request {
+fn request(device: &Device, io: &PlannedIo, source: &Source<'_>, address: u64, access: ReadWrite) -> Request {
     let bytes = io.info.bytes() as u64;
     Request {
         element_bytes: io.info.dtype.bytes() as u64,
         touches: io.reads.saturating_add(io.writes),
-        ..Request::new(address, bytes, access, window(device, address, bytes, access))
+        ..Request::new(address, bytes, access, window(device, source, address, bytes, access))
     }
 }
 
@@ -465,7 +464,13 @@ fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Ch
 }
 
 /// The pages around the tensor, as the device's rules judge them.
-fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Result<Window, Refusal> {
+fn window(
+    device: &Device,
+    source: &Source<'_>,
+    address: u64,
+    bytes: u64,
+    access: ReadWrite,
+) -> Result<Window, Refusal> {
     let info = device.context.info();
     let Some(rules) = &info.import else {
         return Err(info.import_refusal().unwrap_or(Refusal::NotSupported));
@@ -473,7 +478,6 @@ fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Resul
     if rules.alignment <= 1 {
         return Ok(Window { addr: address, bytes, offset: 0 });
     }
-    let page = os::page_size() as u64;
-    let pages = crate::memory::import::window::enclosing(address, bytes, rules, page)?;
-    plan_window(address, bytes, access, rules, &os::process_map(pages)?, page)
+    let owner = if let Source::Region(region, _) = source { Some(region.as_ref()) } else { None };
+    window_of(address, bytes, access, rules, owner)
 }

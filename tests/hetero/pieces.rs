@@ -60,7 +60,8 @@ fn runs_in_pieces_follow_one_another() {
         };
         let (first, second) = (session(6, TINY), session(1, SubmissionLimit::Off));
         let x = numbers(N, 3);
-        let memory = [region(&x), region(&vec![f32::NAN; N]), region(&vec![f32::NAN; N]), region(&vec![f32::NAN; N])];
+        let memory =
+            [region(&x), region(&vec![f32::NAN; N]), region(&vec![f32::NAN; N]), region(&vec![f32::NAN; N])];
         let bind = |session: &Session, from: usize, to: usize| {
             let bind = session.bind().input("x", Memory::region(&memory[from]));
             bind.output("y", Memory::region(&memory[to])).build().unwrap()

@@ -24,7 +24,7 @@ pub(crate) enum Fault {
 #[derive(Default)]
 struct State {
     /// The calls since [`arm`].
-    calls: usize,
+    calls: Vec<&'static str>,
     fail: Option<(usize, Fault)>,
     fired: Option<&'static str>,
     /// Queues that live, as numbers.
@@ -47,11 +47,11 @@ pub(crate) fn open() -> Arc<dyn ContextBackend> {
 
 /// Counts calls from now on, and fails the `fail`-th, counted from 0.
 pub(crate) fn arm(fail: Option<(usize, Fault)>) {
-    with(|state| (state.calls, state.fail, state.fired) = (0, fail, None));
+    with(|state| (state.calls, state.fail, state.fired) = (Vec::new(), fail, None));
 }
 
-/// Fails nothing any more; gives how many calls there were since [`arm`], and the one that failed.
-pub(crate) fn disarm() -> (usize, Option<&'static str>) {
+/// Fails nothing any more; gives the calls since [`arm`], and the one that failed.
+pub(crate) fn disarm() -> (Vec<&'static str>, Option<&'static str>) {
     with(|state| {
         state.fail = None;
         (std::mem::take(&mut state.calls), state.fired.take())
@@ -72,8 +72,8 @@ fn call<T>(name: &'static str, make: impl FnOnce() -> Result<T, cl_int>) -> Resu
         return make();
     }
     let (answer, queues) = with(|state| {
-        let at = state.calls;
-        state.calls += 1;
+        let at = state.calls.len();
+        state.calls.push(name);
         match state.fail {
             Some((n, fault)) if n == at => {
                 state.fired = Some(name);
@@ -89,7 +89,9 @@ fn call<T>(name: &'static str, make: impl FnOnce() -> Result<T, cl_int>) -> Resu
         }
     });
     // A lost device does no more work.
-    queues.into_iter().for_each(|queue| assert_eq!(cl3::command_queue::finish(queue as cl_command_queue), Ok(())));
+    queues
+        .into_iter()
+        .for_each(|queue| assert_eq!(cl3::command_queue::finish(queue as cl_command_queue), Ok(())));
     answer.and_then(|()| make())
 }
 

@@ -12,7 +12,7 @@ use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
 use crate::backend::pace::Waiters;
-use crate::backend::{DeviceError, DeviceInfo, DeviceKind, QueuePriority};
+use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
 use crate::memory::budget::HeapBudget;
 use crate::memory::image::Filter;
 
@@ -30,6 +30,8 @@ pub(super) struct Device {
     /// Functions for dma-bufs, where buffers of ours can be made of them.
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
     has_budgets: bool,
+    /// How pipelines of the caller's kernels are kept inside their arguments.
+    pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
     // Nearest and linear, where there are images.
     samplers: Option<[vk::Sampler; 2]>,
     queues: Vec<Mutex<vk::Queue>>,
@@ -52,7 +54,7 @@ impl Device {
     pub(super) fn open(
         instance: Arc<Instance>,
         probe: Probe,
-        priority: QueuePriority,
+        desc: &ContextDesc,
         without: Without,
     ) -> Result<Self, DeviceError> {
         let Probe { physical, mut info, extensions, mut features, family, queues, timestamp_bits, cache } =
@@ -61,6 +63,7 @@ impl Device {
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let priorities = vec![1.0; queues as usize];
         let names: Vec<_> = extensions.to_enable().map(|name| name.as_ptr()).collect();
+        let guard = features.guard(desc.robustness);
         let mut chain = features.chain(&extensions);
         let _alone = layer::alone();
         let calls = instance.functions();
@@ -79,7 +82,7 @@ impl Device {
             // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
             unsafe { calls.create_device(physical, &device_info, None) }
         };
-        let low = priority == QueuePriority::Auto && info.may_show() && has_priorities(&extensions);
+        let low = desc.priority == QueuePriority::Auto && info.may_show() && has_priorities(&extensions);
         let mut created = create(low);
         // A system may keep priorities for whom it trusts; a driver may have no low one.
         if let (true, Err(code)) = (low, &created)
@@ -109,6 +112,7 @@ impl Device {
             physical,
             dma_bufs,
             has_budgets: extensions.has(ash::ext::memory_budget::NAME),
+            guard,
             cache,
             family,
             timestamp_bits,

@@ -51,7 +51,7 @@ pub(crate) fn open() -> Arc<dyn ContextBackend> {
     let instance = INSTANCE.get_or_init(|| Instance::shimmed().unwrap());
     let probe = probe_all(instance).unwrap().into_iter().next().unwrap();
     let desc = ContextDesc { validation: true, ..ContextDesc::default() };
-    let device = Device::open(Arc::clone(instance), probe, desc.priority, Without::default()).unwrap();
+    let device = Device::open(Arc::clone(instance), probe, &desc, Without::default()).unwrap();
     Arc::new(Context::new(device, &desc).unwrap())
 }
 

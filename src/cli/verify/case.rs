@@ -65,8 +65,9 @@ pub(super) fn run(
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
     let mut fallbacks = BTreeMap::new();
-    let ended =
-        catch_unwind(AssertUnwindSafe(|| verify(case, on, fallback, precision, stop, tolerance, &mut fallbacks)));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        verify(case, on, fallback, precision, stop, tolerance, &mut fallbacks)
+    }));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
