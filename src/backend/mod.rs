@@ -11,6 +11,8 @@ pub mod vulkan;
 
 pub mod cpu;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
+pub(crate) mod install;
+#[cfg(any(feature = "opencl", feature = "vulkan"))]
 mod kept;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
 pub(crate) mod pace;
@@ -237,6 +239,24 @@ pub struct ContextDesc {
     pub wait: WaitPolicy,
     /// Where the sizes come from, from which imports and copies pay.
     pub costs: CostSource,
+    /// Which kernels the device keeps inside their arguments.
+    pub robustness: Robustness,
+}
+
+/// Which kernels a Vulkan device keeps inside what is bound to them: a read beyond it gives zero and a write beyond it does
+/// nothing (`robustBufferAccess2`), or, where the driver has only `robustBufferAccess`, neither leaves the buffer that the argument is
+/// part of. Arrays of a kernel's own are not guarded. Other backends ignore this: a native function is safe Rust, and OpenCL has no
+/// such thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Robustness {
+    /// Kernels whose code is the caller's ([`crate::kernel::KernelSource::from_spirv`]), where the driver can tell kernels apart
+    /// (`VK_EXT_pipeline_robustness`); else none. The kernels that ship stay inside by themselves and pay nothing.
+    #[default]
+    Callers,
+    /// All kernels.
+    All,
+    /// None.
+    Off,
 }
 
 /// How the host waits for a device.

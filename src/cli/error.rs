@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::DeviceError;
 use crate::device;
+use crate::files::cache::CacheError;
 use crate::graph::{GraphError, TensorError};
 use crate::loader::{LoadError, LoadErrorKind};
 use crate::memory::host::HostError;
@@ -54,6 +55,9 @@ pub(super) enum CliError {
     /// Standard output could not be written.
     #[error("cannot write to standard output")]
     Stdout(#[source] io::Error),
+    /// The folder for caches may not be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// A result is not what it should be.
     #[error("{0}")]
     Failed(String),
@@ -80,7 +84,7 @@ impl CliError {
     /// The process's exit code; `None` where the kind says nothing beyond failure.
     pub(super) fn exit_code(&self) -> Option<u8> {
         match self {
-            CliError::Usage(_) => Some(USAGE),
+            CliError::Usage(_) | CliError::Cache(_) => Some(USAGE),
             CliError::Unsupported(_) => Some(UNSUPPORTED),
             CliError::Library(e) if is_unsupported(e) => Some(UNSUPPORTED),
             CliError::Library(Error::Session(e)) => misuse(e).then_some(USAGE),

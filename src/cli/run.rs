@@ -12,7 +12,7 @@ use super::assign;
 use super::error::CliError;
 use super::explain::{self, Explained, Times};
 use super::inspect::{dims, fitting, named};
-use super::open::{load_on, may_decide, open_table, selector};
+use super::open::{CacheArgs, load_on, may_decide, open_table, selector};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
@@ -64,6 +64,8 @@ pub(super) struct Args {
     explain: bool,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// An operator without a kernel on its device is an error instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
@@ -207,7 +209,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
-    let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
+    let desc = ContextDesc { validation: args.validation, ..args.cache.desc()? };
     let table = open_table(&args.device, !args.no_fallback, &desc)?;
     let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
     let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, args.any_device, out)?;
@@ -219,7 +221,7 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .strict(args.strict)
         .fuse(!args.no_fuse)
         .fallback(!args.no_fallback);
-    builder = args.place.resolve(&table)?.apply(args.precision.apply(builder));
+    builder = args.place.resolve(&table, desc.cache_dir.clone())?.apply(args.precision.apply(builder));
     for context in table {
         builder = builder.context(context);
     }

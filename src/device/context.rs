@@ -15,7 +15,7 @@ use super::kernel::Kernel;
 use super::queue::Queue;
 use super::traffic::Traffic;
 use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, MemoryUsage};
-use crate::kernel::{KernelId, KernelSource, NativeKernel};
+use crate::kernel::{KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::{CostSource, ReadWrite, Refusal};
@@ -194,14 +194,6 @@ impl Context {
     /// The address in the process of a buffer's first byte, where its memory is mapped.
     pub fn host_ptr_from_device(&self, buffer: &Buffer) -> Option<*mut u8> {
         Some(buffer.host_address()?.0.as_ptr())
-    }
-
-    /// One of the kernels that ship, with specialization constants; one that lives already is shared.
-    ///
-    /// # Errors
-    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
-    pub fn kernel(&self, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
-        Kernel::shipped(self.core(), id, spec)
     }
 
     /// A kernel of a source with specialization constants; one that lives already is shared.

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::buffer::{Lease, Memory};
@@ -39,7 +40,11 @@ pub(super) struct Core {
     pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
     pub(super) traffic: Counters,
+    /// What the host wrote and could not be flushed: before the next submission it must be.
+    unflushed: Mutex<Vec<BufferRange>>,
     state: Mutex<State>,
+    /// Told whenever a reservation ends.
+    released: Condvar,
 }
 
 /// Everything that changes with submissions.
@@ -50,8 +55,21 @@ pub(super) struct State {
     pub(super) mapped: BTreeMap<(usize, BufferId), Weak<Memory>>,
     pub(super) kernels: HashMap<DeviceKernelId, Weak<KernelInner>>,
     pub(super) queues: Vec<Option<Lane>>,
+    pub(super) reserved: Vec<Reserved>,
     pub(super) holds: Vec<HostHold>,
+    /// Of holds and reservations.
     pub(super) next_hold: u64,
+}
+
+/// A recording of which some pieces are not submitted yet: to everybody but the thread that submits them it is a
+/// submission that is not over.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    pub(super) id: u64,
+    pub(super) queue: usize,
+    pub(super) thread: ThreadId,
+    /// Its point is never reached.
+    pub(super) flight: Flight,
 }
 
 /// One queue's submissions that may be unfinished, oldest first.
@@ -69,6 +87,8 @@ pub(super) struct Flight {
     pub(super) payload: Payload,
     pub(super) regions: Vec<DeviceLease>,
     pub(super) claim: Option<Claim>,
+    /// Whether what the recording wrote arrives at the host with it: it is all of the recording, or its last piece.
+    pub(super) ends: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +109,11 @@ impl Payload {
 impl Flight {
     pub(super) fn work(&self) -> &Work {
         self.payload.work()
+    }
+
+    /// Whether it stands for a reservation, not for a submission.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.point == Timepoint(u64::MAX)
     }
 }
 
@@ -151,7 +176,9 @@ impl Core {
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
             traffic: Counters::default(),
+            unflushed: Mutex::default(),
             state: Mutex::default(),
+            released: Condvar::new(),
         }
     }
 
@@ -181,6 +208,25 @@ impl Core {
     pub(super) fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
         self.backend.flush(ranges)?;
         self.sync_dma_bufs(ranges, Turn::Ends)
+    }
+
+    /// As [`Core::flush`], where nobody can be told of an error: the next submission is.
+    pub(super) fn flush_or_keep(&self, range: BufferRange) {
+        if self.flush(&[range]).is_err() {
+            lock(&self.unflushed).push(range);
+        }
+    }
+
+    /// Flushes what could not be flushed before, as far as its memory is still there.
+    pub(super) fn flush_kept(&self) -> Result<(), DeviceError> {
+        let mut kept = lock(&self.unflushed);
+        while let Some(range) = kept.last() {
+            match self.flush(&[*range]) {
+                Ok(()) | Err(DeviceError::Stale { .. }) => kept.pop(),
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(())
     }
 
     /// Makes what finished submissions wrote visible to the host.
@@ -224,7 +270,7 @@ impl Core {
             if let Some(mut flight) = flight {
                 // Under the lock: whoever no longer sees the flight must see its bytes.
                 let invalidate = &flight.work().invalidate;
-                if !invalidate.is_empty() {
+                if flight.ends && !invalidate.is_empty() {
                     result = result.and(self.invalidate(invalidate));
                 }
                 flight.regions.clear();
@@ -264,6 +310,31 @@ impl Core {
         waited.and(retired)
     }
 
+    /// The state once no other thread has a reservation in the way.
+    fn past_reserved(&self, conflict: impl Fn(usize, &Flight) -> bool) -> MutexGuard<'_, State> {
+        let own = thread::current().id();
+        let in_the_way = |state: &mut State| {
+            state.reserved.iter().any(|r| r.thread != own && conflict(r.queue, &r.flight))
+        };
+        let passed = self.released.wait_while(self.state(), in_the_way);
+        passed.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all pieces of what others submit to a queue are submitted.
+    pub(super) fn settle_reserved(&self, queue: usize) {
+        drop(self.past_reserved(|of, _| of == queue));
+    }
+
+    /// Ends a reservation.
+    pub(super) fn release(&self, id: u64) -> Option<Flight> {
+        let mut state = self.state();
+        let at = state.reserved.iter().position(|reserved| reserved.id == id);
+        let released = at.map(|at| state.reserved.swap_remove(at).flight);
+        drop(state);
+        self.released.notify_all();
+        released
+    }
+
     /// Waits until no submission touches what `conflict` names, then runs `then` under the same lock.
     pub(super) fn when_free<R>(
         &self,
@@ -271,7 +342,7 @@ impl Core {
         then: impl FnOnce(&mut State) -> R,
     ) -> Result<R, DeviceError> {
         loop {
-            let mut state = self.state();
+            let mut state = self.past_reserved(&conflict);
             let rival = state.queues.iter().enumerate().find_map(|(index, lane)| {
                 let lane = lane.as_ref()?;
                 let flight = lane.flights.iter().rev().find(|flight| conflict(index, flight))?;

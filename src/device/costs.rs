@@ -11,12 +11,14 @@ use super::buffer::Buffer;
 use super::context::Context;
 use super::core::lock;
 use super::error::Error;
+use super::kernel::Kernel;
 use crate::backend::{BufferDesc, DeviceError, Placement};
-use crate::kernel::id;
+use crate::kernel::{KernelSource, id};
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::costs::ImportTimes;
 use crate::memory::import::{CostSource, ImportCosts};
+use crate::memory::stream::copy_uncached;
 use crate::recording::{Arg, Command, Dispatch, Recording};
 
 /// The environment variable that says `preset` where nothing is to be measured.
@@ -69,10 +71,10 @@ fn report(context: &Context, source: CostSource) -> CostReport {
     match source {
         CostSource::Given(costs) => return CostReport { costs, times: None, note: "given".to_owned() },
         CostSource::Preset => return preset(context, "not measured: preset"),
-        CostSource::Measured => {}
-    }
-    if std::env::var(COSTS_VARIABLE).is_ok_and(|value| value == "preset") {
-        return preset(context, "not measured: preset by the environment");
+        CostSource::Auto if std::env::var(COSTS_VARIABLE).is_ok_and(|value| value == "preset") => {
+            return preset(context, "not measured: preset by the environment");
+        }
+        CostSource::Auto | CostSource::Measured => {}
     }
     if info.native {
         return preset(context, "not measured: the device computes on the processor's own memory");
@@ -82,7 +84,10 @@ fn report(context: &Context, source: CostSource) -> CostReport {
         return known;
     }
     let measured = match measure(context) {
-        Ok(times) => CostReport { costs: ImportCosts::of(&times), times: Some(times), note: String::new() },
+        Ok(times) => {
+            let costs = ImportCosts::of(&times, info.memory.shares_host_memory());
+            CostReport { costs, times: Some(times), note: String::new() }
+        }
         // What cannot be tried is refused again where it matters, with its own error.
         Err(error) => preset(context, &format!("not measured: {error}")),
     };
@@ -109,24 +114,31 @@ fn measure(context: &Context) -> Result<ImportTimes, Error> {
         })
     };
     (times.copy_call_ns, times.copy_ns) = line(copy(bytes.get(..SMALL).unwrap_or_default())?, copy(&bytes)?);
-    let kernels = Kernels::new(context)?;
-    let own = buffer(context, LARGE, Placement::Device)?;
-    times.own_read_ns = kernels.read(&own)?;
-    if context.info().import.is_some() && began.elapsed() < LIMIT {
-        let imported = context.import(&large)?;
-        times.imported_read_ns = kernels.read(&imported)?;
-        times.device_copy_ns = kernels.copy(&imported, &own)?;
-    }
     let model = &context.info().memory;
     for placement in Placement::ALL {
         let Some(index) = model.best(placement) else { continue };
-        if times.host_read_ns.iter().any(|(known, _)| *known == index) || began.elapsed() > LIMIT {
+        if times.host_read_ns.iter().any(|(known, _)| *known == index) {
             continue;
         }
         let mapped = buffer(context, READ, placement)?;
         if mapped.host_address().is_some() {
             times.host_read_ns.push((index, host_read(&mapped)?));
         }
+    }
+    if context.info().import.is_none() || began.elapsed() > LIMIT {
+        return Ok(times);
+    }
+    let (imported, own) = (context.import(&large)?, buffer(context, LARGE, Placement::Device)?);
+    let mut kernels = Kernels::new(context, LARGE)?;
+    // A device that takes as long as that for a few bytes is no faster with many.
+    let first = Instant::now();
+    kernels.run(&kernels.dispatch(&own, SMALL))?;
+    let slow = first.elapsed() > LIMIT / 20;
+    kernels.bytes = if slow { 4 * SMALL } else { LARGE };
+    if began.elapsed() < LIMIT {
+        times.own_read_ns = kernels.read(&own)?;
+        times.imported_read_ns = kernels.read(&imported)?;
+        times.device_copy_ns = kernels.copy(&imported, &own)?;
     }
     Ok(times)
 }
@@ -163,7 +175,12 @@ fn line(small: f64, large: f64) -> (f64, f64) {
 fn host_read(mapped: &Buffer) -> Result<f64, Error> {
     let mut local = vec![0u8; READ];
     let mut read = || {
-        local.copy_from_slice(&mapped.map_read()?);
+        let from = mapped.map_read()?;
+        if mapped.info().cached {
+            local.copy_from_slice(&from)
+        } else {
+            copy_uncached(&from, &mut local)
+        }
         black_box(&local);
         Ok(())
     };
@@ -173,21 +190,23 @@ fn host_read(mapped: &Buffer) -> Result<f64, Error> {
 
 struct Kernels<'c> {
     context: &'c Context,
-    kernel: super::kernel::Kernel,
+    kernel: Kernel,
     to: Buffer,
+    /// How much of the buffers is read.
+    bytes: usize,
 }
 
 impl<'c> Kernels<'c> {
-    fn new(context: &'c Context) -> Result<Kernels<'c>, Error> {
-        let kernel = context.kernel(id::AXPB_F32X4, &[])?;
-        Ok(Kernels { context, kernel, to: buffer(context, LARGE, Placement::Device)? })
+    fn new(context: &'c Context, bytes: usize) -> Result<Kernels<'c>, Error> {
+        let kernel = context.create_kernel(&Arc::new(KernelSource::shipped(id::AXPB_F32X4)), &[])?;
+        Ok(Kernels { context, kernel, to: buffer(context, bytes, Placement::Device)?, bytes })
     }
 
-    /// Nanoseconds for each byte that a kernel reads of `from`, and writes to the device's own memory.
-    fn read(&self, from: &Buffer) -> Result<f64, Error> {
-        let items = (LARGE / 16) as u32;
+    /// A kernel that reads so many bytes of `from`, and writes as many to the device's own memory.
+    fn dispatch(&self, from: &Buffer, bytes: usize) -> Command {
+        let items = (bytes / 16) as u32;
         let params = [items, 1.0f32.to_bits(), 0];
-        let dispatch = Command::Dispatch(Dispatch {
+        Command::Dispatch(Dispatch {
             kernel: self.kernel.id(),
             args: vec![
                 Arg::Buffer(from.range(), Access::KERNEL_READ),
@@ -195,12 +214,23 @@ impl<'c> Kernels<'c> {
             ],
             params: bytemuck::cast_slice(&params).to_vec(),
             groups: [items.div_ceil(64), 1, 1],
-        });
-        self.one_more(&dispatch)
+        })
     }
 
+    /// Nanoseconds for each byte that the kernel reads of `from`.
+    fn read(&self, from: &Buffer) -> Result<f64, Error> {
+        self.one_more(&self.dispatch(from, self.bytes))
+    }
+
+    /// Nanoseconds for each byte that the device copies.
     fn copy(&self, src: &Buffer, dst: &Buffer) -> Result<f64, Error> {
-        self.one_more(&Command::Copy { src: src.range(), dst: dst.range() })
+        let part = |buffer: &Buffer| Ok::<_, Error>(buffer.sub_buffer(0, self.bytes as u64)?.range());
+        self.one_more(&Command::Copy { src: part(src)?, dst: part(dst)? })
+    }
+
+    fn run(&self, command: &Command) -> Result<(), Error> {
+        let commands = vec![command.clone()];
+        self.context.queue()?.submit_own(Recording { commands, ..Recording::default() })?.wait()
     }
 
     /// What one more of these commands costs, for each byte.
@@ -209,11 +239,11 @@ impl<'c> Kernels<'c> {
         let order = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
         let run = |count: usize| {
             let commands = (0..count).flat_map(|_| [Command::Barrier(order), command.clone()]).collect();
-            let prepared = queue.prepare(Recording { commands, ..Recording::default() })?;
-            queue.submit_prepared(&prepared)?.wait()?;
+            let prepared = queue.prepare_own(Recording { commands, ..Recording::default() }, &[])?;
             timed(|| queue.submit_prepared(&prepared)?.wait())
         };
         let (one, many) = (run(1)?, run(1 + ROW)?);
-        Ok(((many - one) / (ROW * LARGE) as f64).max(0.0))
+        // Noise may make more of them as fast as one.
+        Ok(((many - one) / (ROW * self.bytes) as f64).max(1e-6))
     }
 }

@@ -12,9 +12,10 @@ use crate::backend::{DeviceError, HostAddress};
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::window::enclosing;
-use crate::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite, Refusal, Window, plan_window};
-use crate::memory::os;
+use crate::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite, Refusal, Window};
+use crate::memory::os::page_size;
 use crate::memory::range::ByteRange;
+use crate::memory::window_of;
 
 /// Memory to import and who answers for it.
 pub(super) struct Source {
@@ -66,21 +67,13 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
         let memory = create(core, source, window)?;
         return Ok(open(memory, source, None, 0));
     }
-    let page = os::page_size() as u64;
-    let pages = enclosing(addr, source.bytes, rules, page)?;
+    let pages = enclosing(addr, source.bytes, rules, page_size() as u64)?;
     let imports = lock(&core.imports);
     let window = if imports.holds(pages) {
         // Checked when it was imported; reading the process's map again would cost more than the import.
         Window { addr: pages.start, bytes: pages.bytes(), offset: addr - pages.start }
     } else {
-        plan_window(
-            addr,
-            source.bytes,
-            source.access,
-            rules,
-            &os::process_map(pages).map_err(Refusal::from)?,
-            page,
-        )?
+        window_of(addr, source.bytes, source.access, rules, source.region.as_deref())?
     };
     share(core, source, imports, window)
 }

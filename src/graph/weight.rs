@@ -372,4 +372,65 @@ mod tests {
         assert!(held.upgrade().is_none());
         assert_eq!(weight.kept().unwrap().as_slice()[..4], BYTES);
     }
+
+    /// Memory of a device that holds what was written.
+    #[derive(Default)]
+    struct Store(Mutex<Vec<u8>>);
+
+    impl WeightStore for Store {
+        fn read(&self, to: &mut [u8]) -> Result<(), HostError> {
+            let held = self.0.lock().unwrap();
+            let from = held.get(..to.len()).ok_or(HostError::Unreadable { cause: "gone".to_owned() })?;
+            to.copy_from_slice(from);
+            Ok(())
+        }
+    }
+
+    fn move_to(weight: &Weight, layout: Option<MovedLayout<'_>>, bytes: usize) -> (bool, Arc<Store>) {
+        let store = Arc::new(Store::default());
+        let moved = weight.move_to(layout, Arc::clone(&store) as Arc<dyn WeightStore>, |fill| {
+            let mut held = store.0.lock().unwrap();
+            held.resize(bytes, 0);
+            fill(&mut held);
+            Ok::<(), HostError>(())
+        });
+        (moved.unwrap(), store)
+    }
+
+    #[test]
+    fn bytes_that_moved_to_a_device_are_read_back_from_there() {
+        let bytes: Vec<u8> = (0..2 * PART + 4096).map(|i| (i % 253) as u8).collect();
+        let weight = || Weight::new(HostRegion::from_bytes(&bytes).unwrap(), bytes.len());
+        let plain = weight();
+        let (moved, store) = move_to(&plain, None, bytes.len());
+        assert!(moved && plain.kept().is_none() && *store.0.lock().unwrap() == bytes);
+        assert_eq!(plain.plain().unwrap().as_slice()[..bytes.len()], bytes);
+        // In a layout, which is turned back.
+        let packed = weight();
+        let pack = |lines: Range<usize>, from: &[u8], to: &mut [u8]| {
+            to[lines].iter_mut().zip(from).for_each(|(to, from)| *to = !from);
+        };
+        let lines = PackLines { bytes: 1, pack: Arc::new(pack) };
+        let unpack: Arc<UnpackFn> =
+            Arc::new(|packed, plain| plain.iter_mut().zip(packed).for_each(|(to, from)| *to = !from));
+        let layout = MovedLayout { bytes: bytes.len(), lines: &lines, unpack: &unpack };
+        let (moved, store) = move_to(&packed, Some(layout), bytes.len());
+        assert!(moved && store.0.lock().unwrap().iter().zip(&bytes).all(|(held, byte)| *held == !byte));
+        assert_eq!(packed.plain().unwrap().as_slice()[..bytes.len()], bytes);
+        // Lost with the device.
+        store.0.lock().unwrap().clear();
+        assert!(matches!(packed.plain(), Err(HostError::Unreadable { .. })));
+    }
+
+    #[test]
+    fn bytes_that_somebody_holds_or_that_cannot_be_written_stay() {
+        let weight = weight();
+        let held = weight.plain().unwrap();
+        assert!(!move_to(&weight, None, BYTES.len()).0);
+        drop(held);
+        let store: Arc<dyn WeightStore> = Arc::new(Store::default());
+        let refused = weight.move_to(None, store, |_| Err(HostError::TooLarge { bytes: 1 }));
+        assert!(matches!(refused, Err(HostError::TooLarge { .. })));
+        assert_eq!(weight.plain().unwrap().as_slice()[..4], BYTES);
+    }
 }

@@ -5,19 +5,21 @@ use std::io;
 use std::path::Path;
 
 use super::host::HostError;
-use super::os;
+use super::os::{self, DIRECT_BLOCK};
 
 /// Below this many bytes a read past the page cache costs more than it saves.
 const DIRECT_MIN: usize = 1 << 20;
-/// Offset, address and length alignment that satisfies direct reads on every common file system.
-const DIRECT_BLOCK: usize = 4096;
 /// One read call asks for no more; the kernel stops at 2 GiB anyway.
 const READ_CHUNK: usize = 64 << 20;
 
 /// Opens a regular file and gives its size.
 pub(super) fn open(path: &Path) -> Result<(File, u64), HostError> {
     let failed = |source| HostError::Io { path: Some(path.to_owned()), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(|error| match path.metadata() {
+        // Some systems do not open folders at all.
+        Ok(metadata) if !metadata.is_file() => HostError::NotAFile { path: path.to_owned() },
+        _ => failed(error),
+    })?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(HostError::NotAFile { path: path.to_owned() });

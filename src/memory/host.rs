@@ -25,7 +25,7 @@ use super::dma_buf::{DmaBufSystem, MemoryFile};
 use super::fill;
 use super::import::Window;
 use super::lease::{Busy, Occupancy, Ticket, Use};
-use super::os::{self, Advice, Mapping, OsError};
+use super::os::{self, Advice, Backing, MapEntry, Mapping, OsError};
 use super::range::ByteRange;
 
 /// Owned memory could not be had or filled.
@@ -445,6 +445,14 @@ impl SharedRegion {
     /// The whole pages of the region, as an import takes them.
     pub fn window(&self) -> Window {
         self.pages.window()
+    }
+
+    /// What the process's map says of the pages, where it has one: the runtime made them.
+    pub fn map_entry(&self) -> MapEntry {
+        let in_file = self.pages.file.is_some();
+        let backing = if in_file { Backing::Memfd } else { Backing::Anonymous };
+        let range = self.window().range();
+        MapEntry { range, readable: true, writable: true, shared: in_file, backing }
     }
 
     /// Whether the system keeps the pages out of forked children.

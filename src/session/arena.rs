@@ -171,6 +171,13 @@ impl SharedArena {
         Turn { state }
     }
 
+    /// Gives the pool of a context back that is used no more.
+    pub(super) fn forget(&self, context: usize) {
+        let mut state = self.lock();
+        state.pools.retain(|(key, _)| !matches!(key, Key::Context(of, _) if *of == context));
+        state.version += 1;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::device::Device;
 use super::error::{Error, SessionError};
 use super::params::{Param, ParamStore};
+use super::pieces::Schedule;
 use super::sources::Sources;
 use super::stage::Stage;
 use crate::backend::Placement;
@@ -25,6 +26,8 @@ pub(super) struct Compiled {
     pub(super) unused: Vec<Buffer>,
     /// What comes after the plan, where it is the head of a split graph.
     pub(super) stage: Option<Arc<Stage>>,
+    /// What its segments were found to take.
+    pub(super) schedule: Schedule,
 }
 
 impl Compiled {
@@ -44,7 +47,7 @@ impl Compiled {
             .iter()
             .map(|d| d.buffer(256, Placement::Device, "unused argument"))
             .collect::<Result<_, _>>()?;
-        Ok(Compiled { plan, kernels, constants, unused, stage: None })
+        Ok(Compiled { plan, kernels, constants, unused, stage: None, schedule: Schedule::default() })
     }
 }
 

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::Inner;
+use super::cancel::Watch;
+use super::compiled::Compiled;
 use super::error::Error;
 use super::route::{Leg, drive};
 use super::traffic::Pass;
@@ -112,17 +114,24 @@ impl Drop for Landing {
 #[derive(Debug)]
 pub(super) struct Departure {
     inner: Arc<Inner>,
+    compiled: Arc<Compiled>,
     legs: Arc<[Leg]>,
     pass: Pass,
+    watch: Watch,
     landing: Landing,
 }
 
 impl Departure {
     /// Puts a run of `legs` behind all that were submitted before.
-    pub(super) fn new(inner: &Arc<Inner>, legs: &Arc<[Leg]>) -> Self {
-        let (inner, legs) = (Arc::clone(inner), Arc::clone(legs));
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        compiled: &Arc<Compiled>,
+        legs: &Arc<[Leg]>,
+        watch: &Watch,
+    ) -> Self {
+        let (inner, compiled, legs) = (Arc::clone(inner), Arc::clone(compiled), Arc::clone(legs));
         let pass = inner.traffic.announce(&legs);
-        Departure { inner, legs, pass, landing: Landing(Arc::default()) }
+        Departure { inner, compiled, legs, pass, watch: watch.clone(), landing: Landing(Arc::default()) }
     }
 
     /// The run.
@@ -132,10 +141,14 @@ impl Departure {
 
     /// Runs it, on this thread.
     pub(super) fn here(self) {
-        let Departure { inner, legs, pass, landing } = self;
-        let result = drive(&legs, &pass, |s| legs[s].start(&inner.devices));
+        let Departure { inner, compiled, legs, pass, watch, landing } = self;
+        let result = drive(&legs, &pass, &watch, |s| legs[s].begin(&inner.devices));
+        let result = result.map(|courses| {
+            let each = legs.iter().zip(&courses);
+            each.for_each(|(leg, course)| leg.learn(course, &compiled.schedule, &inner.devices));
+        });
         // Whoever waited may take memory and devices apart.
-        drop((pass, legs, inner));
+        drop((pass, legs, compiled, inner));
         landing.0.land(result.err());
     }
 

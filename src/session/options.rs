@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::arena::SharedArena;
+use super::cancel::RunOptions;
 use super::device::Device;
 use super::error::{Error, SessionError};
 use super::params::ParamStore;
+use super::pieces::SubmissionLimit;
 use super::placement::{BUDGET, Placement, PlacementCache, Placer};
+use super::recover::Origins;
 use super::slot::BindPolicy;
 use super::{Inner, Session, overrides};
 use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
@@ -26,6 +29,10 @@ pub(super) struct Options {
     pub(super) arena: Option<Arc<SharedArena>>,
     /// Chooses devices, where that is automatic.
     pub(super) placer: Option<Arc<Placer>>,
+    /// How long one submission may keep a device busy.
+    pub(super) limit: SubmissionLimit,
+    /// What may end runs that say nothing else.
+    pub(super) run: RunOptions,
 }
 
 #[derive(Debug)]
@@ -49,6 +56,8 @@ pub struct SessionBuilder {
     placement: Placement,
     placement_cache: Option<Arc<PlacementCache>>,
     placement_budget: Duration,
+    limit: SubmissionLimit,
+    run: RunOptions,
 }
 
 impl Default for SessionBuilder {
@@ -66,6 +75,8 @@ impl Default for SessionBuilder {
             placement: Placement::Manual,
             placement_cache: None,
             placement_budget: BUDGET,
+            limit: SubmissionLimit::Auto,
+            run: RunOptions::new(),
         }
     }
 }
@@ -203,6 +214,18 @@ impl SessionBuilder {
         self
     }
 
+    /// How long one submission may keep a device busy: a display on the same device waits for so long.
+    pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// What may end runs before they are over, where a run is given nothing else.
+    pub fn run_options(mut self, run: RunOptions) -> Self {
+        self.run = run;
+        self
+    }
+
     /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
     /// without, the session copies them, and what that costs can be measured.
     pub fn share_memory(mut self, share: bool) -> Self {
@@ -259,16 +282,20 @@ impl SessionBuilder {
             chosen.push(Choice::Named(default_selector()));
         }
         let mut devices = Vec::with_capacity(chosen.len() + 1);
+        let mut selectors = Vec::with_capacity(chosen.len() + 1);
         for choice in chosen {
-            let context = match choice {
-                Choice::Opened(context) => context,
-                Choice::Named(name) => registry.open(&name, &self.desc)?,
+            let (context, selector) = match choice {
+                Choice::Opened(context) => (context, None),
+                Choice::Named(name) => (registry.open(&name, &self.desc)?, Some(name)),
             };
             devices.push(Device::new(context)?);
+            selectors.push(selector);
         }
         if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
             devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
+            selectors.push(Some("cpu".to_owned()));
         }
+        let origins = Origins { selectors, desc: self.desc.clone() };
         let mut plan = self.plan;
         let mut graph = match (self.graph, self.path) {
             (Some(graph), _) => graph,
@@ -301,12 +328,19 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan, bind: self.bind, arena: self.arena, placer },
+            options: Options {
+                plan,
+                bind: self.bind,
+                arena: self.arena,
+                placer,
+                limit: self.limit,
+                run: self.run,
+            },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),
             traffic: Default::default(),
         };
-        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })
+        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None, origins })
     }
 }

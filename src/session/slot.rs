@@ -12,10 +12,9 @@ use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::{
     Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
-    plan_window,
 };
-use crate::memory::os;
 use crate::memory::range::ByteRange;
+use crate::memory::window_of;
 use crate::plan::PlannedIo;
 use crate::recording::{BufferId, BufferRange, Command};
 
@@ -140,7 +139,7 @@ impl<'e> Slot<'e> {
         for &d in &io.devices {
             let device = &devices[d as usize];
             let ladder = device.policy(policy.copy_threshold, policy.strict);
-            let request = request(device, io, address, access(io, side));
+            let request = request(device, io, &self.source, address, access(io, side));
             let mut choice = decide(io, &request, &ladder)?;
             if matches!(choice.path, Path::Imported | Path::Host) {
                 continue;
@@ -206,7 +205,7 @@ impl<'e> Slot<'e> {
         let Some((address, given)) = self.host_bytes() else { return Ok(()) };
         check_capacity(io, given)?;
         let ladder = device.policy(policy.copy_threshold, policy.strict);
-        let mut request = request(device, io, address, access);
+        let mut request = request(device, io, &self.source, address, access);
         // Kept until the import keeps it.
         let mut _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
@@ -410,12 +409,12 @@ fn access(io: &PlannedIo, side: Side) -> ReadWrite {
     }
 }
 
-fn request(device: &Device, io: &PlannedIo, address: u64, access: ReadWrite) -> Request {
+fn request(device: &Device, io: &PlannedIo, source: &Source<'_>, address: u64, access: ReadWrite) -> Request {
     let bytes = io.info.bytes() as u64;
     Request {
         element_bytes: io.info.dtype.bytes() as u64,
         touches: io.reads.saturating_add(io.writes),
-        ..Request::new(address, bytes, access, window(device, address, bytes, access))
+        ..Request::new(address, bytes, access, window(device, source, address, bytes, access))
     }
 }
 
@@ -432,7 +431,13 @@ fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Ch
 }
 
 /// The pages around the tensor, as the device's rules judge them.
-fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Result<Window, Refusal> {
+fn window(
+    device: &Device,
+    source: &Source<'_>,
+    address: u64,
+    bytes: u64,
+    access: ReadWrite,
+) -> Result<Window, Refusal> {
     let info = device.context.info();
     let Some(rules) = &info.import else {
         return Err(info.import_refusal().unwrap_or(Refusal::NotSupported));
@@ -440,7 +445,6 @@ fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Resul
     if rules.alignment <= 1 {
         return Ok(Window { addr: address, bytes, offset: 0 });
     }
-    let page = os::page_size() as u64;
-    let pages = crate::memory::import::window::enclosing(address, bytes, rules, page)?;
-    plan_window(address, bytes, access, rules, &os::process_map(pages)?, page)
+    let owner = if let Source::Region(region, _) = source { Some(region.as_ref()) } else { None };
+    window_of(address, bytes, access, rules, owner)
 }

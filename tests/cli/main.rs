@@ -325,7 +325,7 @@ fn nodes_can_be_placed() {
 fn placement_can_be_left_to_measurements() {
     let dir = with_add();
     let d = dir.path();
-    let auto = ["--device", "vulkan", "--device", "cpu", "--place", "auto", "--place-cache", "times"];
+    let auto = ["--device", "vulkan", "--device", "cpu", "--place", "auto", "--cache", "times"];
     let run = |extra: &[&str]| {
         let args: Vec<&str> = ["run", "add.onnx", "-i", "x.pb", "-o", "y.pb", "--explain"]
             .into_iter()
@@ -337,7 +337,7 @@ fn placement_can_be_left_to_measurements() {
         out
     };
     says(&run(&[]), &["placement", "all on vulkan:0", "all on cpu:0", "chosen", "decided now", "the_Add"]);
-    assert!(d.join("times/placement.json").exists());
+    assert!(d.join("times/placement.onepool").exists());
     let kept: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
     let placement = &kept["explain"]["plan"]["placement"];
     assert_eq!((&placement["cached"], &placement["timed"]), (&true.into(), &0.into()));
@@ -419,8 +419,9 @@ fn no_cut_or_changed_model_is_more_than_an_error() {
     let model = add().encode();
     let calm = |bytes: &[u8], what: &str| {
         std::fs::write(d.join("bad.onnx"), bytes).unwrap();
+        let _ = std::fs::remove_file(d.join("y.pb"));
         for args in [
-            &["run", "bad.onnx", "-i", "x.pb", "-d", "cpu"][..],
+            &["run", "bad.onnx", "-i", "x.pb", "-o", "y.pb", "-d", "cpu"][..],
             &["inspect", "bad.onnx", "--dim", "n=1", "--device", "cpu"],
         ] {
             let out = onepool(d, args);
@@ -431,15 +432,23 @@ fn no_cut_or_changed_model_is_more_than_an_error() {
                 assert!(stderr.contains("onepool: "), "{what}: {stderr}");
             }
         }
+        d.join("y.pb").exists().then(|| read_pb(&d.join("y.pb")).as_slice::<f32>().unwrap().to_vec())
     };
     for cut in (0..model.len()).step_by(5) {
-        calm(&model[..cut], &format!("cut at {cut}"));
+        // All of it is needed.
+        assert_eq!(calm(&model[..cut], &format!("cut at {cut}")), None, "cut at {cut}");
     }
+    let mut other = Vec::new();
     for at in 0..model.len() {
         let mut flipped = model.clone();
         flipped[at] ^= 1 << (at % 8);
-        calm(&flipped, &format!("bit {} of byte {at}", at % 8));
+        if let Some(y) = calm(&flipped, &format!("bit {} of byte {at}", at % 8))
+            && y != SUM
+        {
+            other.push((at, y));
+        }
     }
+    panic!("{other:?} of {model:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod basics;
 mod common;
+mod costs;
 mod faults;
 mod guards;
 mod imports;

@@ -4,6 +4,8 @@
 
 mod common;
 mod cuts;
+#[path = "../support/foreign.rs"]
+mod foreign;
 #[path = "../support/glsl.rs"]
 mod glsl;
 mod kernels;

@@ -176,7 +176,7 @@ fn halves(folder: &Path, device: &str, shared: bool) -> (u64, u64, Vec<f32>) {
 fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path());
-    for device in devices().filter(|device| *device != "sim:noncoherent") {
+    for device in devices() {
         let context = open(device);
         let full = Session::builder().model(folder.path().join("full.onnx")).context(context.clone());
         let want = scores(&mut full.build().unwrap(), None);

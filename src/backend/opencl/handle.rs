@@ -253,6 +253,7 @@ pub(super) struct RawMem(cl_mem);
 impl RawMem {
     /// No memory: an image over it is the driver's own.
     #[cfg(test)]
+    #[cfg(not(without_glslang))]
     pub(super) const fn none() -> RawMem {
         RawMem(ptr::null_mut())
     }

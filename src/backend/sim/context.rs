@@ -15,7 +15,7 @@ use crate::memory::budget::HeapBudget;
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::HostRegion;
 use crate::memory::model::TypeFlags;
-use crate::memory::os;
+use crate::memory::os::{self, OsError};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
@@ -99,8 +99,12 @@ impl World {
         if import.counted && self.left(index).is_some_and(|left| bytes > left) {
             return Err(self.refuse(import.codes.heap_full));
         }
-        let maps = os::process_map(pages).unwrap_or_default();
-        import.judge(pages, &maps).map_err(|code| self.refuse(code))?;
+        match os::process_map(pages) {
+            Ok(maps) => import.judge(pages, &maps).map_err(|code| self.refuse(code))?,
+            // Where the system has no map, the caller's word for the pages has to do.
+            Err(OsError::Unsupported { .. }) => {}
+            Err(_) => return Err(self.refuse(import.codes.unmapped)),
+        }
         Ok(index)
     }
 

@@ -36,6 +36,7 @@
 //! `unsafe` lives in `host` (the application's side of memory) and, as a signature, in `context`.
 
 mod context;
+mod faults;
 mod host;
 mod images;
 mod kernel;
@@ -51,29 +52,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::context::SimContext;
+pub use self::faults::{SimFault, SimFaults};
 pub use self::profile::{Codes, HostImport, Profile, Takes};
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
 use crate::kernel::Requires;
 use crate::memory::image::{Grain, ImageRules, TexelSet};
 
 /// How a simulated device behaves.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct SimConfig {
     /// What it plays.
     pub profile: Profile,
     /// What goes wrong, and when.
     pub faults: SimFaults,
-}
-
-/// Failures to inject, each at the n-th call since the context was opened; the first is 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SimFaults {
-    /// The submission that loses the device.
-    pub lose_at_submit: Option<u64>,
-    /// The allocation that finds no memory.
-    pub exhaust_at_allocation: Option<u64>,
-    /// The import that the driver refuses.
-    pub refuse_at_import: Option<u64>,
 }
 
 impl From<Profile> for SimConfig {
@@ -182,7 +173,7 @@ impl SimDriver {
     /// The device of a profile that was asked for by name: the same index each time.
     fn keep(&self, config: SimConfig) -> DeviceInfo {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = named.iter().position(|known| *known == config).unwrap_or_else(|| {
+        let at = named.iter().position(|known| known.profile == config.profile).unwrap_or_else(|| {
             named.push(config.clone());
             named.len() - 1
         });

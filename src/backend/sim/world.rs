@@ -37,7 +37,7 @@ pub(super) struct World {
     pub(super) queues: Vec<SimQueueState>,
     pub(super) usage: MemoryUsage,
     pub(super) messages: Vec<String>,
-    lost: bool,
+    pub(super) lost: bool,
     submissions: u64,
     origin: Instant,
 }
@@ -105,10 +105,6 @@ impl World {
             submissions: 0,
             origin: Instant::now(),
         })
-    }
-
-    pub(super) fn alive(&self) -> Result<(), DeviceError> {
-        if self.lost { Err(lost("it was lost before")) } else { Ok(()) }
     }
 
     pub(super) fn say(&mut self, message: String) {

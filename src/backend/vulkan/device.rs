@@ -12,7 +12,7 @@ use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
 use crate::backend::pace::Waiters;
-use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
+use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Robustness};
 use crate::memory::budget::HeapBudget;
 use crate::memory::image::Filter;
 
@@ -30,6 +30,8 @@ pub(super) struct Device {
     /// Functions for dma-bufs, where buffers of ours can be made of them.
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
     has_budgets: bool,
+    /// How pipelines of the caller's kernels are kept inside their arguments.
+    pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
     // Nearest and linear, where there are images.
     samplers: Option<[vk::Sampler; 2]>,
     queues: Vec<Mutex<vk::Queue>>,
@@ -49,7 +51,12 @@ pub(super) struct TimelineFunctions {
 
 impl Device {
     /// Opens the device that `probe` found usable.
-    pub(super) fn open(instance: Arc<Instance>, probe: Probe, without: Without) -> Result<Self, DeviceError> {
+    pub(super) fn open(
+        instance: Arc<Instance>,
+        probe: Probe,
+        robustness: Robustness,
+        without: Without,
+    ) -> Result<Self, DeviceError> {
         let Probe { physical, mut info, extensions, mut features, family, queues, timestamp_bits, cache } =
             probe;
         let has_timeline = features.has_timeline() && !without.timeline;
@@ -58,6 +65,7 @@ impl Device {
         let queue_infos =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
         let names: Vec<_> = extensions.to_enable().map(|name| name.as_ptr()).collect();
+        let guard = features.guard(robustness);
         let mut chain = features.chain(&extensions);
         let device_info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queue_infos)
@@ -89,6 +97,7 @@ impl Device {
             physical,
             dma_bufs,
             has_budgets: extensions.has(ash::ext::memory_budget::NAME),
+            guard,
             cache,
             family,
             timestamp_bits,

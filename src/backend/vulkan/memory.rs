@@ -328,7 +328,8 @@ impl Drop for Pool {
 fn allocation_error(device: &Device, cause: &AllocationError, bytes: u64) -> DeviceError {
     let code = match cause {
         AllocationError::OutOfMemory => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
-        AllocationError::FailedToMap(_) => vk::Result::ERROR_MEMORY_MAP_FAILED,
+        // Whatever vkMapMemory says: the process has no room for it.
+        AllocationError::FailedToMap(_) => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
         // The allocator turns every other result of vkAllocateMemory into a sentence with its name.
         AllocationError::Internal(text) if text.contains("ERROR_OUT_OF_HOST_MEMORY") => {
             vk::Result::ERROR_OUT_OF_HOST_MEMORY

@@ -32,7 +32,10 @@ mod probe;
 mod queue;
 mod timeline;
 mod types;
+mod wine;
 
+#[cfg(test)]
+pub(crate) mod shim;
 #[cfg(test)]
 mod tests;
 
@@ -86,14 +89,15 @@ impl VulkanDriver {
         desc: &ContextDesc,
         without: Without,
     ) -> Result<Arc<Context>, DeviceError> {
-        let instance = if desc.validation { Instance::new(true)? } else { self.instance()? };
+        let validation = desc.validation && !wine::is_said();
+        let instance = if validation { Instance::new(true)? } else { self.instance()? };
         let probe = probe_all(&instance)?.into_iter().nth(index).ok_or_else(|| DeviceError::Unsupported {
             what: format!("index {index}: there is no such Vulkan device"),
         })?;
         if let Some(reason) = probe.info.unusable {
             return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
         }
-        Ok(Arc::new(Context::new(Device::open(instance, probe, without)?, desc)?))
+        Ok(Arc::new(Context::new(Device::open(instance, probe, desc.robustness, without)?, desc)?))
     }
 }
 

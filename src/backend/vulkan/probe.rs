@@ -7,7 +7,7 @@ use ash::vk;
 use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
 use super::types::{BUFFER_USAGE, model};
-use super::{API, NAME, error};
+use super::{API, NAME, error, wine};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
 use crate::kernel::Requires;
 use crate::memory::import::rules::{DeviceLimits, DriverKind, ImportRules};
@@ -238,7 +238,8 @@ fn import_rules(
     let importable = found
         .external_memory_properties
         .external_memory_features
-        .contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE);
+        .contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
+        || wine::is_said();
     importable.then(|| {
         ImportRules::for_driver(DriverKind::of_vulkan(more.driver.driver_id.as_raw().cast_unsigned())).with_limits(DeviceLimits {
             import_alignment: more.host.min_imported_host_pointer_alignment,
@@ -266,10 +267,11 @@ fn advice(kind: DeviceKind, imports: bool) -> Vec<String> {
     }
     if !imports {
         advice.push(
-            "VK_EXT_external_memory_host is missing, so application memory is copied; a newer driver may have it"
+            "it takes no host memory for buffers (VK_EXT_external_memory_host), so application memory is copied; a newer driver may"
                 .to_owned(),
         );
     }
+    advice.extend(wine::advice());
     advice
 }
 

@@ -9,9 +9,8 @@ use serde::Serialize;
 
 use super::measure::{median, region};
 use crate::Tensor;
-use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
-use crate::cli::open::{may_decide, open_table};
+use crate::cli::open::{CacheArgs, may_decide, open_table};
 use crate::cli::output::Output;
 use crate::cli::place::PlaceArgs;
 use crate::cli::precision::PrecisionArgs;
@@ -31,6 +30,8 @@ pub(in crate::cli) struct Args {
     device: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// How many runs the median is of.
     #[arg(long, default_value_t = 20)]
     runs: usize,
@@ -64,11 +65,12 @@ struct Report {
 /// # Errors
 /// [`CliError`].
 pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let table = open_table(&args.device, true, &ContextDesc::default())?;
+    let desc = args.cache.desc()?;
+    let table = open_table(&args.device, true, &desc)?;
     let device = table.first().map(|c| c.info().name.clone()).unwrap_or_default();
     let path = model_of(&args.dir)?;
     let builder = args.precision.apply(Session::builder().model(&path).chains(!args.no_chains));
-    let builder = args.place.resolve(&table)?.apply(builder);
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;

@@ -15,7 +15,7 @@ use self::case::{Outcome, Status};
 use self::report::{Expect, Report};
 use self::suite::{Case, Filter};
 use super::error::{CliError, FAILED, UNSUPPORTED};
-use super::open::open_table;
+use super::open::{CacheArgs, open_table};
 use super::output::{Output, Progress};
 use super::place::{PlaceArgs, Places};
 use super::precision::PrecisionArgs;
@@ -44,6 +44,8 @@ pub(super) struct Args {
     device: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// An operator without a kernel on the device is unsupported instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
@@ -92,9 +94,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("no case is left of the suite"));
     }
     let expect: Option<Expect> = args.expect.as_deref().map(read_json).transpose()?;
-    let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
+    let desc = ContextDesc { validation: args.validation, ..args.cache.desc()? };
     let devices = open_table(&args.device, !args.no_fallback, &desc)?;
-    let places = args.place.resolve(&devices)?;
+    let places = args.place.resolve(&devices, desc.cache_dir)?;
     let start = Instant::now();
     let outcomes =
         run_all(&cases, args, (&devices, &places), &out.progress("verifying", Some(cases.len() as u64)));

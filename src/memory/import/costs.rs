@@ -27,8 +27,9 @@ impl ImportCosts {
         ImportCosts { copy_threshold: 64 << 10, direct_reads: if shares_host_memory { u32::MAX } else { 1 } }
     }
 
-    /// What follows from times that were measured.
-    pub fn of(times: &ImportTimes) -> ImportCosts {
+    /// What follows from times that were measured; the preset where they were not.
+    pub fn of(times: &ImportTimes, shares_host_memory: bool) -> ImportCosts {
+        let preset = ImportCosts::preset(shares_host_memory);
         // Per byte, a run saves its copy and loses what reading in place costs once.
         let slower = (times.imported_read_ns - times.own_read_ns).max(0.0);
         let saved = RUNS * (times.copy_ns - slower) - times.import_byte_ns;
@@ -38,9 +39,12 @@ impl ImportCosts {
             (true, false) => MOST as f64,
             (false, _) => LEAST as f64,
         };
-        let pays = match times.imported_read_ns > times.own_read_ns * NOISE {
-            true => times.device_copy_ns / slower,
-            false => f64::from(u32::MAX),
+        let pays = if times.own_read_ns <= 0.0 || times.imported_read_ns <= 0.0 {
+            f64::from(preset.direct_reads)
+        } else if times.imported_read_ns > times.own_read_ns * NOISE {
+            times.device_copy_ns / slower
+        } else {
+            f64::from(u32::MAX)
         };
         ImportCosts {
             // The casts saturate.
@@ -50,7 +54,7 @@ impl ImportCosts {
     }
 }
 
-/// Times of a device, in nanoseconds.
+/// Times of a device, in nanoseconds; 0 for what was not measured.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportTimes {
@@ -75,9 +79,11 @@ pub struct ImportTimes {
 /// Where a context's [`ImportCosts`] come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CostSource {
-    /// Measured when the device is first opened, at most 50 ms; kept for the process, and in the cache folder where there
-    /// is one, by device and driver.
+    /// [`CostSource::Measured`], or [`CostSource::Preset`] where the environment variable `ONEPOOL_IMPORT_COSTS` says
+    /// `preset`.
     #[default]
+    Auto,
+    /// Measured when the device is first asked, in some 50 ms; kept for the process by device and driver.
     Measured,
     /// [`ImportCosts::preset`].
     Preset,
@@ -106,7 +112,7 @@ mod tests {
 
     #[test]
     fn equal_speed_is_read_in_place_however_often() {
-        let costs = ImportCosts::of(&apu());
+        let costs = ImportCosts::of(&apu(), true);
         assert_eq!(costs.direct_reads, u32::MAX);
         // 20 us against 16 copies at 10 GB/s.
         assert!((8 << 10..32 << 10).contains(&costs.copy_threshold), "{costs:?}");
@@ -115,19 +121,30 @@ mod tests {
     #[test]
     fn slow_reads_in_place_pay_for_a_copy() {
         let bus = ImportTimes { own_read_ns: 0.001, imported_read_ns: 0.04, device_copy_ns: 0.04, ..apu() };
-        assert_eq!(ImportCosts::of(&bus).direct_reads, 1);
+        assert_eq!(ImportCosts::of(&bus, false).direct_reads, 1);
         let snooped = ImportTimes { imported_read_ns: 0.03, device_copy_ns: 0.06, ..apu() };
-        assert_eq!(ImportCosts::of(&snooped).direct_reads, 5);
+        assert!((5..=6).contains(&ImportCosts::of(&snooped, true).direct_reads));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_preset() {
+        for shared in [true, false] {
+            let times = ImportTimes { own_read_ns: 0.0, imported_read_ns: 0.0, ..apu() };
+            assert_eq!(
+                ImportCosts::of(&times, shared).direct_reads,
+                ImportCosts::preset(shared).direct_reads
+            );
+        }
     }
 
     #[test]
     fn dear_imports_raise_the_threshold_and_free_ones_lower_it() {
         let dear = ImportTimes { import_ns: 5e6, ..apu() };
-        assert!(ImportCosts::of(&dear).copy_threshold > 2 << 20);
+        assert!(ImportCosts::of(&dear, true).copy_threshold > 2 << 20);
         let free = ImportTimes { import_ns: 0.0, ..apu() };
-        assert_eq!(ImportCosts::of(&free).copy_threshold, LEAST);
+        assert_eq!(ImportCosts::of(&free, true).copy_threshold, LEAST);
         let hopeless = ImportTimes { imported_read_ns: 10.0, ..apu() };
-        assert_eq!(ImportCosts::of(&hopeless).copy_threshold, MOST);
+        assert_eq!(ImportCosts::of(&hopeless, true).copy_threshold, MOST);
     }
 
     proptest! {
@@ -139,7 +156,7 @@ mod tests {
             let costs = ImportCosts::of(&ImportTimes {
                 import_ns, import_byte_ns, copy_call_ns, copy_ns, own_read_ns, imported_read_ns, device_copy_ns,
                 host_read_ns: Vec::new(),
-            });
+            }, true);
             prop_assert!((LEAST..=MOST).contains(&costs.copy_threshold) && costs.direct_reads >= 1);
         }
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::memory::budget::BudgetExceeded;
-use crate::memory::os::OsError;
+use crate::memory::os::{FIXES, OsError};
 use crate::memory::range::ByteRange;
 
 const INTO_REGION: &str = "read it into a HostRegion";
@@ -32,7 +32,7 @@ pub enum Refusal {
         /// The file.
         path: String,
     },
-    /// The driver takes no memory files.
+    /// The driver takes no memory files (on Windows: sections of the paging file).
     Memfd,
     /// The driver takes no shared mappings.
     Shared,
@@ -171,9 +171,7 @@ impl Refusal {
             Refusal::NotMapped { .. } => Some("check the pointer and its length"),
             Refusal::NotReadable { .. } => Some("map the pages readable and writable"),
             Refusal::FileBacked { .. } => Some(INTO_REGION),
-            Refusal::Memfd => {
-                Some("keep the tensor in a HostRegion; HostRegion::in_memory_file can be a dma-buf too")
-            }
+            Refusal::Memfd => Some(FIXES.memory_file),
             Refusal::Shared | Refusal::Special { .. } => Some(USE_REGION),
             Refusal::ReadOnlyMapping { written: true, .. } => Some("bind it for reading, or map it writable"),
             Refusal::ReadOnlyMapping { written: false, .. } => {
@@ -189,14 +187,12 @@ impl Refusal {
                 Some("keep the tensor in a HostRegion, whose pages hold nothing else")
             }
             Refusal::DriverRefused { .. } => Some(USE_REGION),
-            Refusal::NoDmaBuf { .. } => Some(
-                "let the process open /dev/udmabuf, or keep the tensor in anonymous memory (HostRegion::new)",
-            ),
+            Refusal::NoDmaBuf { .. } => Some(FIXES.no_dma_buf),
             Refusal::NotSupported => Some("use a driver with VK_EXT_external_memory_host"),
             Refusal::NoImportType { .. } => Some(
                 "switch off the driver's option for one unified heap (RADV: radv_enable_unified_heap_on_apu), or write into Binding::host_view",
             ),
-            Refusal::NoProcessMap { .. } => Some("mount /proc, or keep the tensor in a HostRegion"),
+            Refusal::NoProcessMap { .. } => Some(FIXES.no_process_map),
         }
     }
 }
