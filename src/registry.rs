@@ -137,7 +137,7 @@ impl Registry {
     /// # Errors
     /// [`OpenError`], with what there is where the name is unknown.
     pub fn open(&self, selector: &str, desc: &ContextDesc) -> Result<Context, OpenError> {
-        Ok(Context::with_costs(self.open_backend(selector, desc)?, desc.costs))
+        Ok(Context::opened(self.open_backend(selector, desc)?, desc))
     }
 
     /// Opens the device that a selector names, without the safe interface above it: for measuring what

@@ -109,7 +109,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         }
     }
     for Recorded { api, names } in &report.recorded {
-        out.line(format_args!("\n{api} plays recorded drivers, {api}:NAME, and those of any profile, {api}:FILE.json"))?;
+        out.line(format_args!(
+            "\n{api} plays recorded drivers, {api}:NAME, and those of any profile, {api}:FILE.json"
+        ))?;
         for line in lines(names) {
             out.line(format_args!("  {line}"))?;
         }

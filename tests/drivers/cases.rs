@@ -220,7 +220,8 @@ fn parameter(device: &Context, packed: bool) -> Outcome {
     drop(binding);
     let own = device.usage().allocated - held;
     assert!(own <= tensors);
-    let host: u64 = session.graph().constants().filter_map(|(_, t)| t.region()).map(|(r, _)| r.bytes() as u64).sum();
+    let host: u64 =
+        session.graph().constants().filter_map(|(_, t)| t.region()).map(|(r, _)| r.bytes() as u64).sum();
     let bytes = 4 * n as u64;
     let path = if own < bytes { "in place" } else { "own memory" }.to_owned();
     Outcome {

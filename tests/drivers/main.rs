@@ -54,7 +54,10 @@ fn every_recorded_driver_keeps_what_is_promised_and_the_page_says_so() {
     }
     assert_eq!(broken, [""; 0], "promises that do not hold");
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == page, "docs/DRIVERS.md is not current: {WRITE}=1 cargo test --test drivers writes it");
+    assert!(
+        committed == page,
+        "docs/DRIVERS.md is not current: {WRITE}=1 cargo test --test drivers writes it"
+    );
 }
 
 /// What a device that shares the host's memory and imports it does not keep of what is promised.
@@ -74,16 +77,23 @@ fn broken(row: &Row) -> Vec<String> {
     }
     for outcome in &row.outcomes {
         let Outcome { case, cpu, device, resident, bytes, .. } = outcome;
-        let tensors = ["input, read once", "input, read twice", "output", "CPU operator amid", "between stages"];
+        let tensors =
+            ["input, read once", "input, read twice", "output", "CPU operator amid", "between stages"];
         if tensors.contains(case) && (*cpu, *device) != (0, 0) {
-            broken.push(format!("{}, {case}: {cpu} bytes copied by the CPU and {device} by the device", row.name));
+            broken.push(format!(
+                "{}, {case}: {cpu} bytes copied by the CPU and {device} by the device",
+                row.name
+            ));
         }
         // No kernel starts at any byte, so a copy may be, but not by the CPU.
         if *case == "unaligned" && *cpu != 0 {
             broken.push(format!("{}, {case}: {cpu} bytes copied by the CPU", row.name));
         }
         if *case == "by value" && (*cpu, *device) != (*bytes, 0) {
-            broken.push(format!("{}, {case}: {cpu} bytes copied by the CPU and {device} by the device", row.name));
+            broken.push(format!(
+                "{}, {case}: {cpu} bytes copied by the CPU and {device} by the device",
+                row.name
+            ));
         }
         // Pages are whole, and layouts round channels up.
         let most = bytes + bytes / 20 + 2 * 4096;
@@ -129,7 +139,11 @@ fn cell(outcome: &Outcome) -> String {
 }
 
 fn kib(bytes: u64) -> String {
-    if bytes.is_multiple_of(1024) { (bytes / 1024).to_string() } else { format!("{:.1}", bytes as f64 / 1024.0) }
+    if bytes.is_multiple_of(1024) {
+        (bytes / 1024).to_string()
+    } else {
+        format!("{:.1}", bytes as f64 / 1024.0)
+    }
 }
 
 const HEAD: &str = "# Recorded drivers

@@ -103,9 +103,16 @@ fn any_profile_can_be_named_by_its_path() {
     assert_eq!(registry.find(&selector).unwrap().index, found.index);
     assert_eq!(registry.open(&selector, &Default::default()).unwrap().info().index, found.index);
     let built_in = registry.find("sim:ANV-xe-llc").unwrap();
-    assert_eq!((built_in.name.as_str(), registry.find("sim:1").unwrap().name.as_str()), ("anv-xe-llc", "noncoherent"));
+    assert_eq!(
+        (built_in.name.as_str(), registry.find("sim:1").unwrap().name.as_str()),
+        ("anv-xe-llc", "noncoherent")
+    );
     // What is unknown there was chosen, and says so.
-    assert!(found.advice.iter().any(|line| line.starts_with("heaps[0].size is unknown: ")), "{:?}", found.advice);
+    assert!(
+        found.advice.iter().any(|line| line.starts_with("heaps[0].size is unknown: ")),
+        "{:?}",
+        found.advice
+    );
 
     fs::write(&path, text.replace("\"heap_count\"", "\"heap_cuont\"")).unwrap();
     let error = registry.open(&selector, &Default::default()).unwrap_err();

@@ -91,9 +91,11 @@ impl World {
         let Some(import) = self.config.profile.import.clone() else { return Err(refused) };
         // Bits without a type that can be mapped mean "no import", and the driver answers them with success.
         let candidates = self.model.import_candidates(import.type_bits);
-        let index = *candidates.first().ok_or(refused)?;
+        let index = *candidates.first().ok_or(refused.clone())?;
         if let Some(most) = import.max_bytes.filter(|most| bytes > *most) {
-            self.say(format!("an import of {bytes} bytes by a driver that takes {most}, and may cut what is more"));
+            self.say(format!(
+                "an import of {bytes} bytes by a driver that takes {most}, and may cut what is more"
+            ));
             return Err(self.refuse(import.codes.too_large));
         }
         if import.counted && self.left(index).is_some_and(|left| bytes > left) {
@@ -103,7 +105,7 @@ impl World {
             Ok(maps) => import.judge(pages, &maps).map_err(|code| self.refuse(code))?,
             // Where the system has no map, the caller's word for the pages has to do.
             Err(OsError::Unsupported { .. }) => {}
-            Err(_) => return Err(self.refuse(import.codes.unmapped)),
+            Err(_) => return Err(refused),
         }
         Ok(index)
     }

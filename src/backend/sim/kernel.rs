@@ -12,7 +12,8 @@ impl HostImport {
     pub(super) fn judge(&self, pages: ByteRange, maps: &[MapEntry]) -> Result<(), i32> {
         let unit = self.alignment.max(1);
         let aligned = pages.start.is_multiple_of(unit) || self.takes.unaligned_pointer;
-        if pages.is_empty() || !aligned || !(pages.bytes().is_multiple_of(unit) || self.takes.unaligned_size) {
+        if pages.is_empty() || !aligned || !(pages.bytes().is_multiple_of(unit) || self.takes.unaligned_size)
+        {
             return Err(self.codes.unaligned);
         }
         let mut covered = pages.start;
@@ -47,7 +48,9 @@ impl Takes {
             Backing::Stack => self.stack,
             Backing::Memfd => self.memfd,
             Backing::Special(_) => self.special,
-            Backing::File { path, .. } if path.contains("hugepage") || path.contains("hugetlb") => self.huge_file,
+            Backing::File { path, .. } if path.contains("hugepage") || path.contains("hugetlb") => {
+                self.huge_file
+            }
             Backing::File { .. } if entry.shared => self.file_shared,
             Backing::File { .. } => self.file_private,
         }

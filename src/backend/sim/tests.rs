@@ -316,7 +316,10 @@ fn recorded(name: &str, bytes: u64) -> Arc<dyn ContextBackend> {
 }
 
 #[allow(unsafe_code, reason = "the regions outlive the context's use of them")]
-fn import(context: &dyn ContextBackend, region: &HostRegion) -> Result<crate::recording::BufferId, DeviceError> {
+fn import(
+    context: &dyn ContextBackend,
+    region: &HostRegion,
+) -> Result<crate::recording::BufferId, DeviceError> {
     // SAFETY: nothing touches the region while the context lives, and the tests drop it after.
     unsafe { context.import_host(HostAddress(region.as_ptr()), region.bytes() as u64) }
 }
@@ -408,8 +411,14 @@ fn kernels_judge_pages_by_what_is_mapped_there() {
             [external, unknown, external, lost, device_memory, external],
         ),
     ];
-    let kernels =
-        ["radv-phoenix-780m", "radv-cezanne-512m", "anv-i915-no-llc", "anv-lunarlake", "nvidia-h200", "lavapipe-26"];
+    let kernels = [
+        "radv-phoenix-780m",
+        "radv-cezanne-512m",
+        "anv-i915-no-llc",
+        "anv-lunarlake",
+        "nvidia-h200",
+        "lavapipe-26",
+    ];
     for (what, maps, verdicts) in cases {
         for (name, verdict) in kernels.into_iter().zip(verdicts) {
             assert_eq!(judge(name, &maps), verdict, "{name}: {what}");

@@ -179,7 +179,9 @@ impl World {
                 break;
             }
         }
-        if let Some(state) = self.queues.get_mut(queue as usize).filter(|_| self.config.profile.timestamp_ns > 0.0) {
+        if let Some(state) =
+            self.queues.get_mut(queue as usize).filter(|_| self.config.profile.timestamp_ns > 0.0)
+        {
             state.times.push_back((now.submission, times));
             if state.times.len() > KEPT {
                 state.times.pop_front();

@@ -241,12 +241,13 @@ fn import_rules(
         .contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
         || wine::is_said();
     importable.then(|| {
-        ImportRules::for_driver(DriverKind::of_vulkan(more.driver.driver_id.as_raw().cast_unsigned())).with_limits(DeviceLimits {
-            import_alignment: more.host.min_imported_host_pointer_alignment,
-            storage_offset_alignment: limits.argument_alignment,
-            max_allocation: limits.max_buffer_bytes,
-            max_range: limits.max_argument_bytes,
-        })
+        ImportRules::for_driver(DriverKind::of_vulkan(more.driver.driver_id.as_raw().cast_unsigned()))
+            .with_limits(DeviceLimits {
+                import_alignment: more.host.min_imported_host_pointer_alignment,
+                storage_offset_alignment: limits.argument_alignment,
+                max_allocation: limits.max_buffer_bytes,
+                max_range: limits.max_argument_bytes,
+            })
     })
 }
 

@@ -81,7 +81,8 @@ pub(super) fn profile(raw: &Raw) -> Result<Profile, Wrong> {
     };
     let device = &raw.device;
     let version = choices.or("device.api_version", device.api_version.clone(), "1.1".to_owned());
-    let dma_bufs = choices.or("features.external_memory_dma_buf", raw.features.external_memory_dma_buf, false);
+    let dma_bufs =
+        choices.or("features.external_memory_dma_buf", raw.features.external_memory_dma_buf, false);
     let budgets = match choices.or("features.memory_budget", raw.features.memory_budget, false) {
         true => budgets(raw, &heaps),
         false => Vec::new(),
@@ -138,7 +139,10 @@ fn heaps(raw: &Raw, types: &[(u64, MemoryType)], choices: &mut Choices) -> Resul
     }
     if count.is_some_and(|count| count != listed.len() as u64) {
         let count = count.unwrap_or_default();
-        return wrong("heap_count", format!("it is {count}, and {} heaps are listed; correct one", listed.len()));
+        return wrong(
+            "heap_count",
+            format!("it is {count}, and {} heaps are listed; correct one", listed.len()),
+        );
     }
     let mut heaps = Vec::new();
     let mut sum: u64 = 0;
@@ -150,7 +154,8 @@ fn heaps(raw: &Raw, types: &[(u64, MemoryType)], choices: &mut Choices) -> Resul
         let bytes = choices.or(&field, heap.size, HEAP);
         sum = sum.saturating_add(bytes);
         if sum > i64::MAX as u64 {
-            let problem = format!("{bytes} bytes: all heaps together stay below 2^63 bytes; correct the size");
+            let problem =
+                format!("{bytes} bytes: all heaps together stay below 2^63 bytes; correct the size");
             return wrong(field, problem);
         }
         heaps.push(Heap { bytes, device_local: heap.flags.contains(&HeapFlag::DeviceLocal) });
@@ -180,7 +185,10 @@ fn budgets(raw: &Raw, heaps: &[Heap]) -> Vec<HeapBudget> {
 fn listed_types(raw: &Raw) -> Result<Vec<(u64, MemoryType)>, Wrong> {
     let listed = raw.types.as_deref().unwrap_or_default();
     if listed.len() > MAX_TYPES {
-        return wrong("types", format!("it lists {} types; a driver lists at most {MAX_TYPES}", listed.len()));
+        return wrong(
+            "types",
+            format!("it lists {} types; a driver lists at most {MAX_TYPES}", listed.len()),
+        );
     }
     let count = match raw.type_count {
         Some(count) => small("type_count", count, MAX_TYPES)?,
@@ -248,7 +256,9 @@ fn complete(
     };
     let local = MemoryType { heap: heap(true), flags: TypeFlags::DEVICE_LOCAL };
     let coherent = TypeFlags::HOST_VISIBLE.with(TypeFlags::HOST_COHERENT);
-    if let Some(best) = best.and_then(|best| types.get_mut(best)).filter(|ty| ty.flags == TypeFlags::default()) {
+    if let Some(best) =
+        best.and_then(|best| types.get_mut(best)).filter(|ty| ty.flags == TypeFlags::default())
+    {
         *best = MemoryType { heap: heap(false), flags: coherent.with(TypeFlags::HOST_CACHED) };
     }
     let mapped = MemoryType { heap: heap(false), flags: coherent };
@@ -260,7 +270,11 @@ fn complete(
             types.push(must);
         }
     }
-    let all = if added.is_empty() { "none other".to_owned() } else { format!("a type {}", added.join(" and one ")) };
+    let all = if added.is_empty() {
+        "none other".to_owned()
+    } else {
+        format!("a type {}", added.join(" and one "))
+    };
     choices.note("types", format!("what is listed, and {all}"));
     types
 }
@@ -309,7 +323,11 @@ fn import(raw: &Raw, types: &[MemoryType], choices: &mut Choices) -> Result<Opti
         driver: DriverKind::of_vulkan(raw.device.driver_id_value),
         alignment: choices.or(alignment, aligned, strictest::IMPORT_ALIGNMENT),
         type_bits,
-        takes: takes(&from.accepts, from.kernel.as_ref().is_some_and(|k| k.first_mapping_only.is_some()), choices),
+        takes: takes(
+            &from.accepts,
+            from.kernel.as_ref().is_some_and(|k| k.first_mapping_only.is_some()),
+            choices,
+        ),
         codes,
         counted: choices.or("host_import.counts_against_heap", from.counts_against_heap, true),
         max_bytes: from.size_limit,
@@ -355,7 +373,10 @@ fn takes(accepts: &Accepts, first_mapping_only: bool, choices: &mut Choices) -> 
 /// The code of each refusal: its own, else the driver's one for all, else the one that the standard asks for.
 fn codes(from: &RawImport) -> Result<Codes, Wrong> {
     let refusal = &from.refusal;
-    let all = match (code("kernel_refuses", &refusal.kernel_refuses)?, code("not_accepted", &refusal.not_accepted)?) {
+    let all = match (
+        code("kernel_refuses", &refusal.kernel_refuses)?,
+        code("not_accepted", &refusal.not_accepted)?,
+    ) {
         (Some(code), _) | (None, Some(code)) => code,
         (None, None) => INVALID_EXTERNAL_HANDLE,
     };
@@ -386,7 +407,11 @@ fn code(name: &str, refusal: &Option<Refusal>) -> Result<Option<i32>, Wrong> {
 /// The `VkResult` that a text names.
 fn code_in(field: &str, text: &str) -> Result<Option<i32>, Wrong> {
     let Some(at) = text.find("VK_ERROR_") else { return Ok(None) };
-    let name: String = text.chars().skip(text[..at].chars().count()).take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
+    let name: String = text
+        .chars()
+        .skip(text[..at].chars().count())
+        .take_while(|c| c.is_ascii_uppercase() || *c == '_')
+        .collect();
     let code = match name.as_str() {
         "VK_ERROR_OUT_OF_HOST_MEMORY" => -1,
         "VK_ERROR_OUT_OF_DEVICE_MEMORY" => OUT_OF_DEVICE_MEMORY,
@@ -435,7 +460,8 @@ fn limits(raw: &Raw, choices: &mut Choices) -> Result<Limits, Wrong> {
         from.min_texel_buffer_offset_alignment,
         strictest::TEXEL_ALIGNMENT,
     )?;
-    let non_coherent_atom = alignment("non_coherent_atom_size", from.non_coherent_atom_size, strictest::ATOM)?;
+    let non_coherent_atom =
+        alignment("non_coherent_atom_size", from.non_coherent_atom_size, strictest::ATOM)?;
     // Not played, but no nonsense either.
     for (name, known) in [
         ("min_uniform_buffer_offset_alignment", from.min_uniform_buffer_offset_alignment),
@@ -500,7 +526,9 @@ fn known_count(name: &str, known: Option<u64>) -> Result<Option<u32>, Wrong> {
     match known.map(|count| (count, fits(count))) {
         None => Ok(None),
         Some((_, Some(count))) => Ok(Some(count)),
-        Some((count, None)) => wrong(format!("limits.{name}"), format!("{count} is no count of 1 to 2^32 - 1")),
+        Some((count, None)) => {
+            wrong(format!("limits.{name}"), format!("{count} is no count of 1 to 2^32 - 1"))
+        }
     }
 }
 

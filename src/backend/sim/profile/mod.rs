@@ -176,7 +176,8 @@ impl Profile {
     /// # Errors
     /// [`DeviceError::Profile`] with the field that is wrong.
     pub fn parse(file: &str, text: &str) -> Result<Profile, DeviceError> {
-        let error = |field: String, problem: String| DeviceError::Profile { file: file.to_owned(), field, problem };
+        let error =
+            |field: String, problem: String| DeviceError::Profile { file: file.to_owned(), field, problem };
         let mut json = serde_json::Deserializer::from_str(text);
         let raw: raw::Raw = serde_path_to_error::deserialize(&mut json).map_err(|e| {
             let field = if e.inner().is_data() { e.path().to_string() } else { String::new() };
@@ -193,7 +194,8 @@ impl Profile {
     pub fn read(path: impl AsRef<Path>) -> Result<Profile, DeviceError> {
         let path = path.as_ref();
         let file = path.display().to_string();
-        let error = |problem: String| DeviceError::Profile { file: file.clone(), field: String::new(), problem };
+        let error =
+            |problem: String| DeviceError::Profile { file: file.clone(), field: String::new(), problem };
         let failed = |e: std::io::Error| error(format!("it cannot be read: {e}"));
         // Asked before it is opened: opening a pipe waits for a writer.
         let found = std::fs::metadata(path).map_err(failed)?;
@@ -238,8 +240,10 @@ impl Profile {
     pub(super) fn two_pools(name: &str) -> Profile {
         let mapped = TypeFlags::HOST_VISIBLE.with(TypeFlags::HOST_CACHED).with(TypeFlags::HOST_COHERENT);
         let heap = |device_local| Heap { bytes: own_bytes(), device_local };
-        let types =
-            vec![MemoryType { heap: 0, flags: TypeFlags::DEVICE_LOCAL }, MemoryType { heap: 1, flags: mapped }];
+        let types = vec![
+            MemoryType { heap: 0, flags: TypeFlags::DEVICE_LOCAL },
+            MemoryType { heap: 1, flags: mapped },
+        ];
         let heaps = vec![heap(true), heap(false)];
         Profile { timestamp_ns: 0.0, ..Profile::made(name, DeviceKind::Discrete, heaps, types, 0b10) }
     }

@@ -107,9 +107,9 @@ fn unknown_limits_take_the_strictest_recorded_value() {
     assert_eq!(strictest::TEXELS, least("max_texel_buffer_elements"));
     assert_eq!(u64::from(strictest::ARGUMENTS), least("max_per_stage_descriptor_storage_buffers"));
     assert_eq!(u64::from(strictest::SUBGROUP), least("subgroup_size"));
-    let alignments = all.iter().filter_map(|(_, json, _)| {
-        json["host_import"]["min_imported_host_pointer_alignment"].as_u64()
-    });
+    let alignments = all
+        .iter()
+        .filter_map(|(_, json, _)| json["host_import"]["min_imported_host_pointer_alignment"].as_u64());
     assert_eq!(Some(strictest::IMPORT_ALIGNMENT), alignments.max());
 }
 
@@ -152,7 +152,11 @@ fn what_is_not_known_takes_the_strict_choice_and_says_so() {
         }
         for field in unknown {
             let said = format!("{field} is unknown: ");
-            assert!(profile.choices.iter().any(|c| c.starts_with(&said)), "{name}: {field}: {:?}", profile.choices);
+            assert!(
+                profile.choices.iter().any(|c| c.starts_with(&said)),
+                "{name}: {field}: {:?}",
+                profile.choices
+            );
         }
     }
     let bare = Profile::built_in("adreno-windows-x1").unwrap().unwrap();
@@ -196,15 +200,35 @@ fn a_broken_field_is_named_with_what_to_do() {
         ),
         ("/host_import/size_limit", json!(0), "host_import.size_limit", "null says"),
         ("/host_import/refusal/unaligned", json!("no"), "host_import.refusal.unaligned", "names no VkResult"),
-        ("/host_import/refusal/unaligned", json!("VK_ERROR_ODD"), "host_import.refusal.unaligned", "VK_ERROR_ODD"),
+        (
+            "/host_import/refusal/unaligned",
+            json!("VK_ERROR_ODD"),
+            "host_import.refusal.unaligned",
+            "VK_ERROR_ODD",
+        ),
         ("/host_import/refusal/unaligned", json!(7), "host_import.refusal.unaligned", "VkResult"),
-        ("/host_import/overcommit/at_submit", json!("VK_ERROR_X"), "host_import.overcommit.at_submit", "VK_ERROR_X"),
+        (
+            "/host_import/overcommit/at_submit",
+            json!("VK_ERROR_X"),
+            "host_import.overcommit.at_submit",
+            "VK_ERROR_X",
+        ),
         ("/limits/max_buffer_size", json!(0), "limits.max_buffer_size", "no size"),
         ("/limits/max_buffer_size", json!(u64::MAX), "limits.max_buffer_size", "2^63 - 1"),
         ("/limits/non_coherent_atom_size", json!(3), "limits.non_coherent_atom_size", "no power of two"),
         ("/limits/max_push_constants_size", json!(1u64 << 32), "limits.max_push_constants_size", "2^32 - 1"),
-        ("/limits/max_compute_work_group_size", json!([1, 1]), "limits.max_compute_work_group_size", "length"),
-        ("/limits/max_compute_work_group_size", json!([1, 0, 1]), "limits.max_compute_work_group_size", "three counts"),
+        (
+            "/limits/max_compute_work_group_size",
+            json!([1, 1]),
+            "limits.max_compute_work_group_size",
+            "length",
+        ),
+        (
+            "/limits/max_compute_work_group_size",
+            json!([1, 0, 1]),
+            "limits.max_compute_work_group_size",
+            "three counts",
+        ),
         ("/limits/subgroup_size", json!(48), "limits.subgroup_size", "no power of two"),
         ("/limits/timestamp_valid_bits", json!(65), "limits.timestamp_valid_bits", "has 64"),
         ("/limits/timestamp_period", json!(-1.0), "limits.timestamp_period", "no time"),
