@@ -233,7 +233,8 @@ pub struct ContextDesc {
     pub validation: bool,
     /// Threads of the CPU backend; 0 takes the processor's count.
     pub threads: usize,
-    /// Folder of on-disk caches; `None` keeps nothing.
+    /// Folder of caches on disk, which hold code: it must belong to this user, and nobody else may write to it, else it is not used, with a
+    /// warning. At most 512 MiB are kept there. `None` keeps nothing.
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,

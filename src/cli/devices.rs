@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::error::{CliError, chain};
-use super::open::selector;
+use super::open::{CacheArgs, selector};
 use super::output::Output;
 use super::table::{Table, bytes};
 use crate::backend::DeviceInfo;
+use crate::device::{Context, CostReport};
 use crate::memory::import::ImportRules;
 use crate::memory::model::{MemoryModel, Placement};
 use crate::registry::{OpenError, Registry, default_selector};
@@ -20,6 +21,8 @@ pub(super) struct Args {
     /// `sim:radv-phoenix-780m`, `sim:FILE.json`.
     #[arg(value_name = "API or SELECTOR")]
     which: Option<String>,
+    #[command(flatten)]
+    cache: CacheArgs,
 }
 
 /// A device as `--json` prints it.
@@ -31,6 +34,8 @@ struct Row {
     default: bool,
     #[serde(flatten)]
     info: DeviceInfo,
+    /// What imports and copies cost there, where it can be opened.
+    costs: Option<CostReport>,
 }
 
 /// An API that cannot be used.
@@ -61,10 +66,15 @@ struct Report {
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let registry = Registry::with_defaults();
     let default = registry.find(&default_selector()).ok();
-    let row = |info: DeviceInfo| Row {
-        selector: selector(&info),
-        default: default.as_ref().is_some_and(|d| d.api == info.api && d.index == info.index),
-        info,
+    let desc = args.cache.desc()?;
+    let row = |info: DeviceInfo| {
+        let selector = selector(&info);
+        // Opened, a device tells more: which types it grants, and how long its memory takes.
+        let opened = info.unusable.is_none().then(|| registry.open(&selector, &desc).ok()).flatten();
+        let default = default.as_ref().is_some_and(|d| d.api == info.api && d.index == info.index);
+        let costs = opened.as_ref().map(Context::cost_report);
+        let info = opened.map_or(info, |context| context.info().clone());
+        Row { selector, default, info, costs }
     };
     let mut report = Report { devices: Vec::new(), recorded: Vec::new(), unavailable: Vec::new() };
     match &args.which {
@@ -90,7 +100,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     out.json(&report)?;
     let mut table = Table::new(["", "device", "name", "kind", "memory", "host memory", "usable"]);
-    for Row { selector, default, info } in &report.devices {
+    for Row { selector, default, info, .. } in &report.devices {
         table.row([
             if *default { "*" } else { "" },
             selector,
@@ -199,8 +209,47 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
         Some(rules) => out.line(format_args!("  import    {}", import_rules(rules)))?,
         None => out.line("  import    cannot import host memory: bound tensors are copied")?,
     }
+    if let Some(report) = row.costs.as_ref().filter(|_| info.import.as_ref().is_some_and(|r| r.alignment > 1))
+    {
+        costs(report, &info.memory, out)?;
+    }
     for advice in &info.advice {
         out.line(format_args!("  advice    {advice}"))?;
+    }
+    Ok(())
+}
+
+/// What follows from what was measured, and what was.
+fn costs(report: &CostReport, memory: &MemoryModel, out: &mut Output) -> Result<(), CliError> {
+    let CostReport { costs, times, note } = report;
+    let reads = match costs.direct_reads {
+        u32::MAX => "read in place however often".to_owned(),
+        1 => "copied by the device where it is read more than once".to_owned(),
+        most => format!("copied by the device where it is read more than {most} times"),
+    };
+    let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
+    out.line(format_args!(
+        "  costs     an import pays from {} on; it is {reads}{note}",
+        bytes(costs.copy_threshold)
+    ))?;
+    let Some(times) = times else { return Ok(()) };
+    // Bytes in a nanosecond are gigabytes in a second.
+    let speed = |ns: f64| if ns > 0.0 { format!("{:.1} GB/s", 1.0 / ns) } else { "not measured".to_owned() };
+    out.line(format_args!(
+        "  measured  import {:.1} us and {} a MiB; kernels read own memory at {}, imported at {}; a copy of the CPU {}",
+        times.import_ns / 1e3,
+        format_args!("{:.1} us", times.import_byte_ns * f64::from(1 << 20) / 1e3),
+        speed(times.own_read_ns),
+        speed(times.imported_read_ns),
+        speed(times.copy_ns)
+    ))?;
+    for (index, ns) in &times.host_read_ns {
+        let names: Vec<&str> = memory.flags(*index).names().collect();
+        out.line(format_args!(
+            "            the host reads type {index} ({}) at {}",
+            names.join(" "),
+            speed(*ns)
+        ))?;
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ pub(crate) enum CacheError {
         /// Its name.
         path: PathBuf,
         /// Its permissions.
-        mode: u32,
+        mode: u64,
     },
     /// No regular file under a file's name.
     #[error("{}: {found}, not a regular file; remove it", path.display())]

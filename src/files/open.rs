@@ -59,12 +59,8 @@ pub(crate) fn regular(path: &Path) -> io::Result<(File, Metadata)> {
 /// [`OpenError`].
 pub(crate) fn beneath(roots: &[PathBuf], name: &Path) -> Result<(File, Metadata), OpenError> {
     let plain = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
-    let Some(base) = roots.first().filter(|_| name.file_name().is_some() && name.components().all(plain))
-    else {
-        // The folder itself has no name in it.
-        let is_folder = name.components().next().is_some() && name.components().all(plain);
-        return Err(if is_folder { OpenError::NotRegular } else { OpenError::NotRelative });
-    };
+    let base = roots.first().filter(|_| !name.as_os_str().is_empty() && name.components().all(plain));
+    let Some(base) = base else { return Err(OpenError::NotRelative) };
     let path = base.join(name);
     let io = |cause| OpenError::Io { path: path.clone(), cause };
     let real = path.canonicalize().map_err(io)?;

@@ -136,8 +136,10 @@ impl Folder {
             let Ok(found) = statat(&self.fd, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
             let Ok(name) = entry.file_name().to_str() else { continue };
             if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
-                let since = Duration::from_secs(u64::try_from(found.st_mtime).unwrap_or(0))
-                    + Duration::from_nanos(u64::try_from(found.st_mtime_nsec).unwrap_or(0));
+                // The fields' types differ between systems.
+                let seconds = u64::try_from(i128::from(found.st_mtime)).unwrap_or(0);
+                let nanos = u32::try_from(i128::from(found.st_mtime_nsec)).unwrap_or(0);
+                let since = Duration::new(seconds, nanos.min(999_999_999));
                 let modified = SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
                 let bytes = u64::try_from(found.st_size).unwrap_or(0);
                 entries.push(Entry { name: name.to_owned(), bytes, modified });
@@ -158,12 +160,12 @@ fn failed(action: &'static str, path: &Path, cause: io::Error) -> CacheError {
 
 /// Whether it is this user's, and nobody else may write to it.
 fn owned(path: &Path, found: &Stat) -> Result<(), CacheError> {
-    let (user, mode) = (rustix::process::geteuid().as_raw(), found.st_mode & 0o777);
+    let (user, mode) = (rustix::process::geteuid().as_raw(), u64::from(found.st_mode) & 0o777);
     if found.st_uid != user {
         return Err(CacheError::Foreign { path: path.to_owned(), owner: found.st_uid, user });
     }
     if mode & 0o022 != 0 {
-        return Err(CacheError::Writable { path: path.to_owned(), mode: mode as u32 });
+        return Err(CacheError::Writable { path: path.to_owned(), mode });
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ impl KernelSource {
     /// A SPIR-V module of the caller's.
     ///
     /// # Safety
-    /// In every dispatch of the kernel, whatever its arguments, parameters, specialization constants and grid are that the program
+    /// The module is valid SPIR-V by Vulkan's rules (`spirv-val --target-env vulkan1.1` finds no fault). In every dispatch of the kernel, whatever its arguments, parameters, specialization constants and grid are that the program
     /// gives it, no invocation
     /// - reads or writes a buffer or image outside of what is bound as that argument, or an array of its own outside of that array,
     /// - writes an argument that is bound for reading,
@@ -72,7 +72,8 @@ impl KernelSource {
     /// - writes what another invocation reads or writes, but by atomic operations or across barriers,
     /// - runs without an end, or breaks another rule that Vulkan sets for shaders.
     ///
-    /// The module's structure and types are checked; what it computes is not. A kernel that breaks the first rule may change memory of
+    /// What this crate relies on is checked (structure, interface, sizes, types where it reads them); that is less than a validator does,
+    /// and what a module computes is not checked. A kernel that breaks the first rule may change memory of
     /// the process near what it was given. [`crate::backend::Robustness`] tells what devices do against that; it does not
     /// lift this duty.
     ///

@@ -714,26 +714,26 @@ mod tests {
         }
     }
 
-    /// Nearly all are refused, and the validator refuses few of those that are not.
+    /// Most are refused. This is no validator: of those that are not, the one of SPIRV-Tools refuses a good third.
     #[test]
-    fn flipped_bits_are_found() {
+    fn most_flipped_bits_are_found() {
+        const EACH: usize = 5;
         let mut words = sample();
-        let (mut taken, mut wrongly) = (0, Vec::new());
+        assert!(survives(&words) && validator(&words) != Some(false));
+        let (mut taken, mut invalid) = (0, 0);
         for at in 0..words.len() {
             for bit in 0..32 {
                 words[at] ^= 1 << bit;
                 if survives(&words) {
                     taken += 1;
-                    if taken % 5 == 0 && validator(&words) == Some(false) {
-                        wrongly.push((at, bit));
-                    }
+                    invalid += usize::from(taken % EACH == 0 && validator(&words) == Some(false));
                 }
                 words[at] ^= 1 << bit;
             }
         }
         let all = words.len() * 32;
-        assert!(survives(&words) && validator(&words) != Some(false));
-        panic!("{taken} of {all} are taken, {} of a fifth wrongly: {wrongly:?}", wrongly.len());
+        assert!(taken * 7 < all, "{taken} of {all}");
+        assert!(invalid * 5 < taken / EACH * 2, "{invalid} of {}", taken / EACH);
     }
 
     proptest! {

@@ -212,17 +212,17 @@ fn queues_of_one_context_work_side_by_side() {
 fn a_queue_may_outlive_its_context() {
     let mut fixture = Fixture::new();
     let queue = fixture.queue();
-    let buffer = fixture.upload(&[0u32; 16]);
+    let buffer = fixture.upload(&[0f32; 128]);
     let info = fixture.context().buffer_info(buffer).unwrap();
     let kernel = fixture.kernel(id::AXPB_F32);
-    let add = axpb(kernel, part(buffer, 0, 32), part(buffer, 32, 32), 8, 1.0, 2.0);
+    let add = axpb(kernel, part(buffer, 0, 256), part(buffer, 256, 256), 64, 1.0, 2.0);
     fixture.context = None;
     queue.wait(queue.submit(&recording(vec![add, to_host()])).unwrap(), None).unwrap();
     // Nobody is left to invalidate what is not coherent.
     if info.coherent {
-        // SAFETY: mapped, of 64 bytes, and the device is done with it.
-        let seen = unsafe { info.host.unwrap().0.cast::<[f32; 16]>().read() };
-        assert_eq!(seen[8..], [2.0; 8]);
+        // SAFETY: mapped, of 512 bytes, and the device is done with it.
+        let seen = unsafe { info.host.unwrap().0.cast::<[f32; 128]>().read() };
+        assert_eq!(seen[64..], [2.0; 64]);
     }
 }
 
