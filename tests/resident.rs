@@ -2,7 +2,10 @@
 //! bytes, on every backend.
 //!
 //! Each backend has a process of its own, because that is what is measured.
+//!
+//! Linux alone: the figures are those of `/proc/self/status`.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

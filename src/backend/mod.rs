@@ -101,6 +101,16 @@ pub enum DeviceError {
         /// What is missing and what to do about it.
         reason: String,
     },
+    /// The file that says what a simulated device plays is broken.
+    #[error("the profile {file}: {}{problem}", field_of(field))]
+    Profile {
+        /// Its path, or the name of one that is part of the library.
+        file: String,
+        /// Which field, as `heaps[1].size`; empty where it is the file as a whole.
+        field: String,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A handle of another context, or of an object that was destroyed.
     #[error("stale or foreign {object} handle")]
     Stale {
@@ -123,6 +133,10 @@ pub enum DeviceError {
         /// Its result.
         code: i32,
     },
+}
+
+fn field_of(field: &str) -> String {
+    if field.is_empty() { String::new() } else { format!("field {field}: ") }
 }
 
 /// Sizes and alignments a device prescribes; bytes unless said otherwise.
@@ -329,7 +343,22 @@ pub trait Driver: Send + Sync {
     /// Why the API cannot be used at all (no loader, no driver).
     fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError>;
 
-    /// Opens device `index` of [`Driver::devices`].
+    /// Names of devices that are not listed and that [`Driver::by_name`] makes.
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A device that is not listed and that is made when it is asked for by its name or by the path of a file; its
+    /// index opens it. `None` for a name that is not known.
+    ///
+    /// # Errors
+    /// Why it cannot be made of what the file says.
+    fn by_name(&self, name: &str) -> Result<Option<DeviceInfo>, DeviceError> {
+        let _ = name;
+        Ok(None)
+    }
+
+    /// Opens device `index` of [`Driver::devices`], or one that [`Driver::by_name`] gave.
     ///
     /// # Errors
     /// [`DeviceError`] where the device is gone, unusable or refuses.

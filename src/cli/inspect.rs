@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::{CacheArgs, load_on, open_table};
+use super::open::{CacheArgs, load_on, open_table, selector};
 use super::output::Output;
 use super::place::{self, PlaceArgs};
 use super::table::{Table, bytes};
@@ -235,7 +235,7 @@ fn planned(
     } else {
         opened(args, graph, &infos, moved)?
     };
-    let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
+    let names = devices.iter().map(selector).collect();
     match plan {
         Ok(plan) => Ok((Some(plan), None, names)),
         Err(e @ Error::Plan(PlanError::NeedsValues { .. })) => Ok((None, Some(chain(&e)), names)),

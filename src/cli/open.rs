@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::CliError;
 use super::output::Output;
-use crate::backend::ContextDesc;
+use crate::backend::{ContextDesc, DeviceInfo};
 use crate::device::Context;
 use crate::files::cache::CacheFolder;
 use crate::graph::{Graph, TensorInfo};
@@ -17,7 +17,7 @@ const CACHE_VARIABLE: &str = "ONEPOOL_CACHE";
 /// Where caches are kept.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CacheArgs {
-    /// The folder that keeps what drivers compile and what `--place auto` measures; without it the one that ONEPOOL_CACHE names. Without
+    /// The folder that keeps what drivers compile, what imports cost and what `--place auto` measures; without it the one that ONEPOOL_CACHE names. Without
     /// both, programs are not kept, and measurements are in `onepool` in the user's cache folder. Nobody else may write to it.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
@@ -79,6 +79,14 @@ pub(super) fn open_table(
         table.push(open(Some("cpu"), desc)?);
     }
     Ok(table)
+}
+
+/// What opens a device; simulated ones go by their names, of which there is one each.
+pub(super) fn selector(info: &DeviceInfo) -> String {
+    match info.api {
+        "sim" => format!("sim:{}", info.name),
+        api => format!("{api}:{}", info.index),
+    }
 }
 
 /// Loads the model `path`, with a bar over its parameters, and places the nodes of a TVM graph on devices of the APIs

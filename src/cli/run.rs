@@ -12,7 +12,7 @@ use super::assign;
 use super::error::CliError;
 use super::explain::{self, Explained, Times};
 use super::inspect::{dims, fitting, named};
-use super::open::{CacheArgs, load_on, may_decide, open_table};
+use super::open::{CacheArgs, load_on, may_decide, open_table, selector};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
@@ -145,7 +145,7 @@ struct Io {
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let session = session(args, out)?;
-    let devices: Vec<String> = session.devices().map(|d| format!("{}:{}", d.api, d.index)).collect();
+    let devices: Vec<String> = session.devices().map(selector).collect();
     let files = output_files(args, &session)?;
     let given = inputs(args, &session, out)?;
     let (mut wanted, mut binding) = bind(args, &session, &given)?;

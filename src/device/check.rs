@@ -8,6 +8,7 @@ use super::claims::Span;
 use super::core::{Core, Work, lock, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
+use super::traffic::copied_by;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch};
 use crate::memory::host::SharedRegion;
 use crate::memory::image::{ImageDesc, ImageRefusal};
@@ -143,6 +144,7 @@ impl Checker {
             leases: self.leases,
             kernels: self.kernels,
             flush: recording.flush.clone(),
+            copied: copied_by(recording),
             invalidate: recording.invalidate.clone(),
         })
     }

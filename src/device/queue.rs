@@ -259,6 +259,9 @@ impl QueueInner {
         let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
         let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
         let point = submit()?;
+        if flight.ends {
+            self.core.traffic.copied(flight.work().copied);
+        }
         for memory in &flight.work().hidden {
             memory.hidden.store(self.index + 1, Ordering::Relaxed);
         }

@@ -103,7 +103,7 @@ impl<'e> Slot<'e> {
         }
         if matches!(slot.source, Source::Value) && io.devices.len() > 1 {
             // Several devices meet in host memory of our own.
-            let region = shared(io.info.bytes() as u64)?;
+            let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 slot.compute.insert(d, import_shared(&devices[d as usize], &region)?);
             }
@@ -151,7 +151,7 @@ impl<'e> Slot<'e> {
             }
             choice.path = Path::Staged;
             self.verdicts.push(choice.verdict(&io.name, &request));
-            let region = shared(io.info.bytes() as u64)?;
+            let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 self.compute.insert(d, import_shared(&devices[d as usize], &region)?);
             }

@@ -95,7 +95,7 @@ fn a_refused_import_is_an_error_and_the_next_may_work() {
 
 #[test]
 fn the_budget_is_kept_before_the_driver_is_asked() {
-    let context = sim(SimConfig { budget: 3 * 4096, ..SimConfig::coherent() });
+    let context = sim(SimConfig::coherent().holding(3 * 4096));
     let region = HostRegion::new(8192).unwrap().into_shared();
     let held = buffer(&context, 8192);
     let refused = context.import(&region).unwrap_err();

@@ -21,6 +21,15 @@ pub struct SimFaults {
     pub calls: Arc<AtomicU64>,
 }
 
+impl PartialEq for SimFaults {
+    /// What fails is the same; what was counted does not matter.
+    fn eq(&self, other: &SimFaults) -> bool {
+        let faults =
+            |f: &SimFaults| (f.lose_at_submit, f.exhaust_at_allocation, f.refuse_at_import, f.at_call);
+        faults(self) == faults(other)
+    }
+}
+
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimFault {
