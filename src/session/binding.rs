@@ -7,7 +7,7 @@ use super::Inner;
 use super::arena::{Arenas, Turn};
 use super::cancel::{CancelToken, Progress, RunOptions, Watch};
 use super::compiled::Compiled;
-use super::device::{COMPUTED, COPIED, Device, SHOWN};
+use super::device::Device;
 use super::error::{Error, SessionError};
 use super::flight::{Departure, LastRun, Underway};
 use super::pieces::{self, Script};
@@ -21,7 +21,7 @@ use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::{ByteRange, RangeMap};
-use crate::plan::{Feed, Loc, Place, Plan, PlannedIo, Segment, Work, insert_barriers, order_segments};
+use crate::plan::{Bound, Feed, Loc, Place, Plan, PlannedIo, Segment, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
@@ -256,7 +256,7 @@ impl<'e> Binding<'e> {
         &self.inner.devices[d as usize]
     }
 
-    /// The plan with barriers that know which bound tensors share memory.
+    /// The plan with barriers that know which bound tensors share memory and which are copied.
     pub(super) fn ordered_plan(&self) -> Result<Plan, Error> {
         let mut plan = self.compiled.plan.clone();
         let mut shared: BTreeMap<Place, (Place, u64)> = BTreeMap::new();
@@ -277,11 +277,21 @@ impl<'e> Binding<'e> {
             seen.push((place, base, range));
         }
         self.check_written_once(&plan)?;
+        let resolve = |p| shared.get(&p).copied().unwrap_or((p, 0));
         if !shared.is_empty() {
-            let infos: Vec<_> = self.inner.devices.iter().map(|d| d.context.info()).collect();
-            let resolve = |p| shared.get(&p).copied().unwrap_or((p, 0));
             order_segments(&mut plan, &resolve);
-            insert_barriers(&mut plan, &infos, &resolve);
+        }
+        let slot = |place| match place {
+            Place::Input(i) => self.inputs.get(i as usize),
+            Place::Output(o) => self.outputs.get(o as usize),
+            Place::Constant(_) | Place::Arena(_) => None,
+        };
+        let is_copied = |place, d| slot(place).is_some_and(|slot| slot.transfer(d).is_some());
+        let copies = (0..self.inner.devices.len() as u32)
+            .any(|d| self.inputs.iter().chain(&self.outputs).any(|slot| slot.transfer(d).is_some()));
+        if copies || !shared.is_empty() {
+            let infos: Vec<_> = self.inner.devices.iter().map(|d| d.context.info()).collect();
+            insert_barriers(&mut plan, &infos, &Bound { resolve: &resolve, is_copied: &is_copied });
         }
         Ok(plan)
     }
@@ -373,10 +383,11 @@ impl<'e> Binding<'e> {
             r.commands.push(self.command(&command.work, d)?);
             nodes.resize(r.commands.len(), command.node);
         }
-        r.commands.extend(segment.closing.map(Command::Barrier));
+        r.commands.extend(segment.collecting.map(Command::Barrier));
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
+        r.commands.extend(segment.closing.map(Command::Barrier));
         nodes.resize(r.commands.len(), u32::MAX);
         r.flush.clone_from(&host.flush);
         r.invalidate.clone_from(&host.invalidate);
@@ -394,19 +405,9 @@ impl<'e> Binding<'e> {
             Side::Input => (&self.inputs, &plan.inputs),
             Side::Output => (&self.outputs, &plan.outputs),
         };
-        let commands: Vec<Command> = slots
-            .iter()
-            .zip(ios)
-            .filter_map(|(slot, io)| slot.transfer_command(d, io.info.bytes() as u64, side))
-            .collect();
-        if commands.is_empty() {
-            return;
-        }
-        if side == Side::Output {
-            r.commands.push(Command::Barrier(COMPUTED));
-        }
-        r.commands.extend(commands);
-        r.commands.push(Command::Barrier(if side == Side::Input { COPIED } else { SHOWN }));
+        let copy =
+            |(slot, io): (&Slot<'_>, &PlannedIo)| slot.transfer_command(d, io.info.bytes() as u64, side);
+        r.commands.extend(slots.iter().zip(ios).filter_map(copy));
     }
 
     fn command(&self, work: &Work, d: u32) -> Result<Command, Error> {

@@ -460,6 +460,8 @@ mod cancel_tests;
 #[cfg(test)]
 mod recover_tests;
 #[cfg(test)]
+mod removal_tests;
+#[cfg(test)]
 mod stage_tests;
 #[cfg(test)]
 mod tests;
