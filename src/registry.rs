@@ -24,7 +24,8 @@ pub fn default_selector() -> String {
 ///
 /// A selector is `API`, `API:INDEX` or `API:NAME` (part of a device's name, in any case), or `auto`: the
 /// first usable integrated or discrete device of any API, else the CPU backend. An API alone is its first
-/// usable device and never a device of another API.
+/// usable device and never a device of another API. `sim:NAME` and `sim:FILE` are simulated devices that play a
+/// recorded driver: one that is part of the library, or the [profile](crate::backend::sim::Profile) in a file.
 pub struct Registry {
     drivers: Vec<Box<dyn Driver>>,
 }
@@ -36,6 +37,8 @@ pub struct ApiDevices {
     pub api: &'static str,
     /// Its devices, the unusable ones included.
     pub devices: Result<Vec<DeviceInfo>, DeviceError>,
+    /// Names of more devices, that are made when they are asked for.
+    pub names: Vec<String>,
 }
 
 /// No device was opened.
@@ -113,7 +116,12 @@ impl Registry {
     /// Every API with its devices.
     pub fn list(&self) -> Vec<ApiDevices> {
         let drivers = self.drivers.iter();
-        drivers.map(|driver| ApiDevices { api: driver.api(), devices: driver.devices() }).collect()
+        let listed = |driver: &dyn Driver| ApiDevices {
+            api: driver.api(),
+            devices: driver.devices(),
+            names: driver.names(),
+        };
+        drivers.map(|driver| listed(&**driver)).collect()
     }
 
     /// Opens the device that the environment variable [`DEVICE_VARIABLE`] names, or `auto`.
@@ -129,7 +137,7 @@ impl Registry {
     /// # Errors
     /// [`OpenError`], with what there is where the name is unknown.
     pub fn open(&self, selector: &str, desc: &ContextDesc) -> Result<Context, OpenError> {
-        Ok(Context::with_costs(self.open_backend(selector, desc)?, desc.costs))
+        Ok(Context::opened(self.open_backend(selector, desc)?, desc))
     }
 
     /// Opens the device that a selector names, without the safe interface above it: for measuring what
@@ -142,8 +150,8 @@ impl Registry {
         selector: &str,
         desc: &ContextDesc,
     ) -> Result<Arc<dyn ContextBackend>, OpenError> {
-        let (driver, index) = self.resolve(selector)?;
-        let opened = driver.open(index, desc);
+        let (driver, device) = self.resolve(selector)?;
+        let opened = driver.open(device.index, desc);
         opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
@@ -153,8 +161,8 @@ impl Registry {
     /// As [`Registry::open`].
     #[doc(hidden)]
     pub fn bare_submit(&self, selector: &str) -> Result<Option<BareSubmit>, OpenError> {
-        let (driver, index) = self.resolve(selector)?;
-        let made = driver.bare_submit(index).transpose();
+        let (driver, device) = self.resolve(selector)?;
+        let made = driver.bare_submit(device.index).transpose();
         made.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
@@ -163,13 +171,10 @@ impl Registry {
     /// # Errors
     /// As [`Registry::open`].
     pub fn find(&self, selector: &str) -> Result<DeviceInfo, OpenError> {
-        let (driver, index) = self.resolve(selector)?;
-        let devices = driver.devices().map_err(|source| OpenError::Driver { api: driver.api(), source })?;
-        let found = devices.into_iter().find(|device| device.index == index);
-        found.ok_or_else(|| no_such(driver, index.to_string(), &[]))
+        self.resolve(selector).map(|(_, device)| device)
     }
 
-    fn resolve(&self, selector: &str) -> Result<(&dyn Driver, usize), OpenError> {
+    fn resolve(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
         let selector = selector.trim();
         let (api, device) = match selector.split_once(':') {
             Some((api, device)) => (api.trim(), Some(device.trim())),
@@ -179,15 +184,22 @@ impl Registry {
             return self.auto();
         }
         let driver = self.driver(api)?;
-        let devices = driver.devices().map_err(|source| OpenError::Driver { api: driver.api(), source })?;
+        let failed = |source| OpenError::Driver { api: driver.api(), source };
+        let devices = driver.devices().map_err(failed)?;
         let chosen = match device {
-            None => devices.iter().find(|device| device.unusable.is_none()).or(devices.first()),
-            Some(wanted) => named(&devices, wanted),
+            None => devices.iter().find(|device| device.unusable.is_none()).or(devices.first()).cloned(),
+            Some(wanted) => match named(&devices, wanted) {
+                Some(device) => Some(device.clone()),
+                None => {
+                    let made = driver.by_name(wanted).map_err(failed)?;
+                    made.or_else(|| partly_named(&devices, wanted).cloned())
+                }
+            },
         };
         let wanted = device.unwrap_or_default();
-        let chosen = chosen.ok_or_else(|| no_such(driver, wanted.to_owned(), &devices))?;
+        let chosen = chosen.ok_or_else(|| no_such(driver, wanted, &devices))?;
         match &chosen.unusable {
-            None => Ok((driver, chosen.index)),
+            None => Ok((driver, chosen)),
             Some(reason) => {
                 let (device, reason) = (chosen.name.clone(), reason.clone());
                 Err(OpenError::Unusable { api: driver.api(), device, reason })
@@ -203,7 +215,7 @@ impl Registry {
         })
     }
 
-    fn auto(&self) -> Result<(&dyn Driver, usize), OpenError> {
+    fn auto(&self) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
         for kind in [DeviceKind::Integrated, DeviceKind::Discrete] {
             // The simulator only plays a device.
             for driver in self.drivers.iter().filter(|driver| driver.api() != "sim") {
@@ -211,28 +223,42 @@ impl Registry {
                 let devices = driver.devices().unwrap_or_default();
                 let good = |device: &&DeviceInfo| device.kind == kind && device.unusable.is_none();
                 if let Some(device) = devices.iter().find(good) {
-                    return Ok((&**driver, device.index));
+                    return Ok((&**driver, device.clone()));
                 }
             }
         }
-        Ok((self.driver("cpu")?, 0))
+        self.resolve("cpu:0")
     }
 }
 
-/// A device by its position or by its name: the whole name before a part of one.
+/// A device by its position or by its whole name.
 fn named<'a>(devices: &'a [DeviceInfo], wanted: &str) -> Option<&'a DeviceInfo> {
     if let Ok(index) = wanted.parse::<usize>() {
         return devices.iter().find(|device| device.index == index);
     }
-    let wanted = wanted.to_lowercase();
-    let whole = devices.iter().find(|device| device.name.to_lowercase() == wanted);
-    let part = || devices.iter().find(|device| device.name.to_lowercase().contains(&wanted));
-    whole.or_else(part).filter(|_| !wanted.is_empty())
+    devices.iter().find(|device| device.name.eq_ignore_ascii_case(wanted))
 }
 
-fn no_such(driver: &dyn Driver, wanted: String, devices: &[DeviceInfo]) -> OpenError {
-    let available = devices.iter().map(|device| format!("{} ({})", device.index, device.name)).collect();
-    OpenError::NoSuchDevice { api: driver.api(), wanted, available }
+/// A device by a part of its name.
+fn partly_named<'a>(devices: &'a [DeviceInfo], wanted: &str) -> Option<&'a DeviceInfo> {
+    let wanted = wanted.to_lowercase();
+    let number = wanted.parse::<usize>().is_ok();
+    let mut found = devices.iter().filter(|_| !wanted.is_empty() && !number);
+    found.find(|device| device.name.to_lowercase().contains(&wanted))
+}
+
+/// What there is, and of the devices that are made by name those that are called nearly so.
+fn no_such(driver: &dyn Driver, wanted: &str, devices: &[DeviceInfo]) -> OpenError {
+    let mut available: Vec<String> =
+        devices.iter().map(|device| format!("{} ({})", device.index, device.name)).collect();
+    let (names, part) = (driver.names(), wanted.to_lowercase());
+    let near: Vec<&String> = names.iter().filter(|name| !part.is_empty() && name.contains(&part)).collect();
+    available.extend(near.iter().map(|name| (*name).clone()));
+    let more = names.len() - near.len();
+    if more > 0 {
+        available.push(format!("{more} more by name, and any by the path of its profile"));
+    }
+    OpenError::NoSuchDevice { api: driver.api(), wanted: wanted.to_owned(), available }
 }
 
 impl Default for Registry {

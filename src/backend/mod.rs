@@ -101,6 +101,16 @@ pub enum DeviceError {
         /// What is missing and what to do about it.
         reason: String,
     },
+    /// The file that says what a simulated device plays is broken.
+    #[error("the profile {file}: {}{problem}", field_of(field))]
+    Profile {
+        /// Its path, or the name of one that is part of the library.
+        file: String,
+        /// Which field, as `heaps[1].size`; empty where it is the file as a whole.
+        field: String,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A handle of another context, or of an object that was destroyed.
     #[error("stale or foreign {object} handle")]
     Stale {
@@ -123,6 +133,10 @@ pub enum DeviceError {
         /// Its result.
         code: i32,
     },
+}
+
+fn field_of(field: &str) -> String {
+    if field.is_empty() { String::new() } else { format!("field {field}: ") }
 }
 
 /// Sizes and alignments a device prescribes; bytes unless said otherwise.
@@ -201,6 +215,12 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// Whether a display may hang on the device, so that its work must not hold it for long: it is a GPU.
+    pub fn may_show(&self) -> bool {
+        let gpu = matches!(self.kind, DeviceKind::Integrated | DeviceKind::Discrete | DeviceKind::Virtual);
+        gpu && !self.native
+    }
+
     /// Why the device imports no host memory; `None` where it does.
     pub fn import_refusal(&self) -> Option<Refusal> {
         match &self.import {
@@ -219,12 +239,44 @@ pub struct ContextDesc {
     pub validation: bool,
     /// Threads of the CPU backend; 0 takes the processor's count.
     pub threads: usize,
-    /// Folder of on-disk caches; `None` keeps nothing.
+    /// Folder of caches on disk, which hold code: it must belong to this user, and nobody else may write to it, else it is not used, with a
+    /// warning. At most 512 MiB are kept there. `None` keeps nothing.
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,
+    /// Whose work on the device comes first.
+    pub priority: QueuePriority,
     /// Where the sizes come from, from which imports and copies pay.
     pub costs: CostSource,
+    /// Which kernels the device keeps inside their arguments.
+    pub robustness: Robustness,
+}
+
+/// Which kernels a Vulkan device keeps inside what is bound to them: a read beyond it gives zero and a write beyond it does
+/// nothing (`robustBufferAccess2`), or, where the driver has only `robustBufferAccess`, neither leaves the buffer that the argument is
+/// part of. Arrays of a kernel's own are not guarded. Other backends ignore this: a native function is safe Rust, and OpenCL has no
+/// such thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Robustness {
+    /// Kernels whose code is the caller's ([`crate::kernel::KernelSource::from_spirv`]), where the driver can tell kernels apart
+    /// (`VK_EXT_pipeline_robustness`); else none. The kernels that ship stay inside by themselves and pay nothing.
+    #[default]
+    Callers,
+    /// All kernels.
+    All,
+    /// None.
+    Off,
+}
+
+/// Whose work on a device comes first: that of its queues, or of other programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueuePriority {
+    /// Low on devices that may drive a display, where the driver has priorities that hold between programs
+    /// (`VK_KHR_global_priority`) and permits it. Else as the driver has it.
+    #[default]
+    Auto,
+    /// As the driver has it.
+    Normal,
 }
 
 /// How the host waits for a device.
@@ -310,7 +362,22 @@ pub trait Driver: Send + Sync {
     /// Why the API cannot be used at all (no loader, no driver).
     fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError>;
 
-    /// Opens device `index` of [`Driver::devices`].
+    /// Names of devices that are not listed and that [`Driver::by_name`] makes.
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A device that is not listed and that is made when it is asked for by its name or by the path of a file; its
+    /// index opens it. `None` for a name that is not known.
+    ///
+    /// # Errors
+    /// Why it cannot be made of what the file says.
+    fn by_name(&self, name: &str) -> Result<Option<DeviceInfo>, DeviceError> {
+        let _ = name;
+        Ok(None)
+    }
+
+    /// Opens device `index` of [`Driver::devices`], or one that [`Driver::by_name`] gave.
     ///
     /// # Errors
     /// [`DeviceError`] where the device is gone, unusable or refuses.

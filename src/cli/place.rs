@@ -21,9 +21,6 @@ pub(super) struct PlaceArgs {
     /// its position from 0 or as `--device` names it. May be given several times.
     #[arg(long, value_name = "WHAT")]
     place: Vec<String>,
-    /// The folder that keeps what `--place auto` measured; without it `onepool` in the user's cache folder.
-    #[arg(long, value_name = "DIR")]
-    place_cache: Option<PathBuf>,
     /// The most seconds that `--place auto` measures.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     place_time: f64,
@@ -59,16 +56,16 @@ impl PlaceArgs {
         self.place.is_empty()
     }
 
-    /// What is asked for on the devices of `table`.
+    /// What is asked for on the devices of `table`; `cache` is the folder that keeps measurements, where one is named.
     ///
     /// # Errors
     /// [`CliError::Usage`].
-    pub(super) fn resolve(&self, table: &[Context]) -> Result<Places, CliError> {
+    pub(super) fn resolve(&self, table: &[Context], cache: Option<PathBuf>) -> Result<Places, CliError> {
         let names: Vec<(&str, usize)> = table.iter().map(|c| (c.info().api, c.info().index)).collect();
         let given = self.place.iter().filter(|text| *text != "auto");
         let given = given.map(|text| place(text, &names)).collect::<Result<_, _>>()?;
         let auto = self.place.iter().any(|text| text == "auto").then(|| {
-            let folder = self.place_cache.clone().or_else(cache_folder);
+            let folder = cache.or_else(cache_folder);
             let cache = folder.map_or_else(PlacementCache::in_memory, PlacementCache::in_folder);
             (cache, Duration::from_secs_f64(self.place_time))
         });

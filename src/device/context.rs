@@ -13,8 +13,9 @@ use super::error::{Error, Problem, UsageError};
 use super::import::{Source, import};
 use super::kernel::Kernel;
 use super::queue::Queue;
-use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, MemoryUsage};
-use crate::kernel::{KernelId, KernelSource, NativeKernel};
+use super::traffic::Traffic;
+use crate::backend::{BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, MemoryUsage};
+use crate::kernel::{KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::{CostSource, ReadWrite, Refusal};
@@ -35,12 +36,13 @@ struct ContextInner {
 impl Context {
     /// The safe interface over an opened backend, with the costs of imports that are taken where none are measured.
     pub fn new(backend: Arc<dyn ContextBackend>) -> Context {
-        Context::with_costs(backend, CostSource::Preset)
+        let desc = ContextDesc { costs: CostSource::Preset, ..ContextDesc::default() };
+        Context::opened(backend, &desc)
     }
 
-    /// The safe interface over an opened backend.
-    pub fn with_costs(backend: Arc<dyn ContextBackend>, costs: CostSource) -> Context {
-        let core = Arc::new(Core::new(backend, costs));
+    /// The safe interface over a backend that was opened by `desc`.
+    pub fn opened(backend: Arc<dyn ContextBackend>, desc: &ContextDesc) -> Context {
+        let core = Arc::new(Core::new(backend, desc));
         Context { inner: Arc::new(ContextInner { core, queue: OnceLock::new() }) }
     }
 
@@ -61,6 +63,11 @@ impl Context {
     /// Bytes allocated and imported now.
     pub fn usage(&self) -> MemoryUsage {
         self.inner.core.backend.usage()
+    }
+
+    /// Bytes that were copied by commands and lent to the host since the context was opened.
+    pub fn traffic(&self) -> Traffic {
+        self.inner.core.traffic.get()
     }
 
     /// What live imports and allocations are counted against.
@@ -188,14 +195,6 @@ impl Context {
     /// The address in the process of a buffer's first byte, where its memory is mapped.
     pub fn host_ptr_from_device(&self, buffer: &Buffer) -> Option<*mut u8> {
         Some(buffer.host_address()?.0.as_ptr())
-    }
-
-    /// One of the kernels that ship, with specialization constants; one that lives already is shared.
-    ///
-    /// # Errors
-    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
-    pub fn kernel(&self, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
-        Kernel::shipped(self.core(), id, spec)
     }
 
     /// A kernel of a source with specialization constants; one that lives already is shared.

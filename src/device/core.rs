@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use super::costs::CostReport;
 use super::error::{Problem, UsageError, busy};
 use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
-use crate::backend::{ContextBackend, DeviceError, DeviceInfo, QueueBackend, Timepoint};
+use super::traffic::Counters;
+use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, QueueBackend, Timepoint};
 use crate::memory::budget::{Budget, BudgetExceeded, BudgetKind, HeapBudget, Reservation};
 use crate::memory::coherency::{Access, ResourceId, Touch};
 use crate::memory::dma_buf::{DmaBuf, Turn};
@@ -32,6 +34,7 @@ pub(super) struct Core {
     pub(super) info: DeviceInfo,
     pub(super) budget: Budget,
     pub(super) cost_source: CostSource,
+    pub(super) cache_dir: Option<PathBuf>,
     pub(super) costs: OnceLock<CostReport>,
     /// What the driver said last of its heaps, and when.
     heaps: Mutex<Option<(Instant, Vec<HeapBudget>)>>,
@@ -40,6 +43,7 @@ pub(super) struct Core {
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
     /// What the host wrote and could not be flushed: before the next submission it must be.
     unflushed: Mutex<Vec<BufferRange>>,
+    pub(super) traffic: Counters,
     state: Mutex<State>,
     /// Told whenever a reservation ends.
     released: Condvar,
@@ -65,7 +69,8 @@ pub(super) struct State {
 pub(super) struct Reserved {
     pub(super) id: u64,
     pub(super) queue: usize,
-    pub(super) thread: ThreadId,
+    /// Who submits it, once that began: nobody waits for oneself.
+    pub(super) thread: Option<ThreadId>,
     /// Its point is never reached.
     pub(super) flight: Flight,
 }
@@ -136,6 +141,8 @@ pub(super) struct Work {
     pub(super) stale: Vec<Arc<Memory>>,
     pub(super) flush: Vec<BufferRange>,
     pub(super) invalidate: Vec<BufferRange>,
+    /// Bytes that its commands copy.
+    pub(super) copied: u64,
 }
 
 /// Bytes that a host guard holds.
@@ -158,20 +165,22 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    pub(super) fn new(backend: Arc<dyn ContextBackend>, cost_source: CostSource) -> Core {
+    pub(super) fn new(backend: Arc<dyn ContextBackend>, desc: &ContextDesc) -> Core {
         let info = backend.info().clone();
         let budget = budget_of(&*backend, &info);
         Core {
             backend,
             info,
             budget,
-            cost_source,
+            cost_source: desc.costs,
+            cache_dir: desc.cache_dir.clone(),
             costs: OnceLock::new(),
             heaps: Mutex::default(),
             imports: Mutex::default(),
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
             unflushed: Mutex::default(),
+            traffic: Counters::default(),
             state: Mutex::default(),
             released: Condvar::new(),
         }
@@ -309,7 +318,7 @@ impl Core {
     fn past_reserved(&self, conflict: impl Fn(usize, &Flight) -> bool) -> MutexGuard<'_, State> {
         let own = thread::current().id();
         let in_the_way = |state: &mut State| {
-            state.reserved.iter().any(|r| r.thread != own && conflict(r.queue, &r.flight))
+            state.reserved.iter().any(|r| r.thread != Some(own) && conflict(r.queue, &r.flight))
         };
         let passed = self.released.wait_while(self.state(), in_the_way);
         passed.unwrap_or_else(PoisonError::into_inner)

@@ -171,7 +171,10 @@ impl Buffer {
                 Ok(Ok(id))
             })??;
             match taken {
-                Ok(id) => return Ok(Hold { memory, id, address, bytes, range, write }),
+                Ok(id) => {
+                    memory.core.traffic.lent(self.bytes(), write, memory.info.cached || memory.info.imported);
+                    return Ok(Hold { memory, id, address, bytes, range, write });
+                }
                 Err((queue, backend, point)) => memory.core.wait(queue, &*backend, point, None)?,
             }
         }

@@ -35,6 +35,7 @@ mod kernel;
 mod pieces;
 mod queue;
 mod scope;
+mod traffic;
 
 pub use self::buffer::Buffer;
 pub use self::context::Context;
@@ -46,3 +47,4 @@ pub use self::kernel::{Kernel, KernelArg};
 pub use self::pieces::Submission;
 pub use self::queue::{Prepared, Queue};
 pub use self::scope::{Lent, Scope, ScopedBuffer, scope};
+pub use self::traffic::Traffic;

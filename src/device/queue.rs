@@ -83,7 +83,7 @@ impl Queue {
     /// # Errors
     /// [`UsageError`] for a command that breaks a rule, and the device's.
     pub fn prepare(&self, recording: Recording) -> Result<Prepared, Error> {
-        self.prepare_cut(recording, &[])
+        self.prepare_checked(recording, &[], false)
     }
 
     /// As [`Queue::prepare`], in pieces that are submissions of their own: one begins at each command of `cuts`, in
@@ -93,7 +93,16 @@ impl Queue {
     /// # Errors
     /// As there.
     pub fn prepare_cut(&self, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
-        let work = Checker::recording(&self.inner.core, "prepare", &recording)?;
+        self.prepare_checked(recording, cuts, false)
+    }
+
+    /// As [`Queue::prepare_cut`], for a recording that this crate made: kernels that ship may be in it.
+    pub(crate) fn prepare_own(&self, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, cuts, true)
+    }
+
+    fn prepare_checked(&self, recording: Recording, cuts: &[usize], own: bool) -> Result<Prepared, Error> {
+        let work = Checker::recording(&self.inner.core, "prepare", &recording, own)?;
         let backend = Arc::clone(&self.inner.backend);
         // Given back where a later one fails.
         let mut prepared = PreparedInner { work, pieces: Vec::with_capacity(cuts.len() + 1), backend };
@@ -106,8 +115,7 @@ impl Queue {
     }
 
     /// Begins to submit a prepared recording piece by piece, behind everything submitted before. Until its last piece is
-    /// submitted, or the result is dropped, everybody else finds what it touches in use; the thread that begins it goes
-    /// on with it.
+    /// submitted, or the result is dropped, everybody else finds what it touches in use; one thread submits all pieces.
     ///
     /// # Errors
     /// As [`Queue::submit_prepared`].
@@ -151,9 +159,18 @@ impl Queue {
     ///
     /// # Errors
     /// As there.
-    pub fn submit(&self, mut recording: Recording) -> Result<Event, Error> {
+    pub fn submit(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, false)
+    }
+
+    /// As [`Queue::submit`], for a recording that this crate made: kernels that ship may be in it.
+    pub(crate) fn submit_own(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, true)
+    }
+
+    fn submit_checked(&self, mut recording: Recording, own: bool) -> Result<Event, Error> {
         self.inner.flush();
-        let work = Checker::recording(&self.inner.core, "submit", &recording)?;
+        let work = Checker::recording(&self.inner.core, "submit", &recording, own)?;
         open(&mut recording);
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
@@ -241,6 +258,9 @@ impl QueueInner {
         let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
         let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
         let point = submit()?;
+        if flight.ends {
+            self.core.traffic.copied(flight.work().copied);
+        }
         for memory in &flight.work().hidden {
             memory.hidden.store(self.index + 1, Ordering::Relaxed);
         }

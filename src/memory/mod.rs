@@ -10,6 +10,7 @@
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
 //! * [`model`]: pure; what a device's memory is, the one place that decisions ask.
 //! * [`budget`]: live imports and allocations against what the device can hold.
+//! * [`stream`]: reads of memory that the caches pass by.
 //! * [`os`]: pages and the process map, one file per operating system.
 //!
 //! Invariant of the layer: it knows no device API. `host` and the files of `os` are the only ones with
@@ -26,6 +27,7 @@ pub mod lease;
 pub mod model;
 pub mod os;
 pub mod range;
+pub mod stream;
 
 use host::SharedRegion;
 use import::{ImportRules, ReadWrite, Refusal, Window, enclosing, plan_window};

@@ -41,7 +41,7 @@ impl Arenas {
                     buffers.insert(d, buffer);
                 }
                 Domain::Host => {
-                    let region = shared(arena.bytes)?;
+                    let region = shared(arena.bytes, devices)?;
                     buffers = import_where_possible(devices, &region)?;
                     for (d, buffer) in &buffers {
                         let context = &devices[*d as usize].context;
@@ -262,7 +262,7 @@ impl State {
                     Placement::Device,
                     "shared arena",
                 )?),
-                Domain::Host => Pool::Host(shared(arena.bytes)?),
+                Domain::Host => Pool::Host(shared(arena.bytes, devices)?),
             };
             let at = at.unwrap_or(self.pools.len());
             if at == self.pools.len() {

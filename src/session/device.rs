@@ -5,6 +5,7 @@ use crate::device::{Buffer, Context, Error, Queue};
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::import::{DevicePolicy, ImportRules};
 use crate::memory::model::TypeFlags;
+use crate::memory::stream::copy_uncached;
 use crate::recording::{BufferRange, Command, Recording};
 
 /// One entry of the device table.
@@ -103,7 +104,12 @@ impl Device {
             buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
         if buffer.info().host.is_some() && cached {
             let part = buffer.sub_buffer(0, len)?;
-            bytes.copy_from_slice(&part.map_read()?);
+            let mapped = part.map_read()?;
+            if buffer.info().cached {
+                bytes.copy_from_slice(&mapped)
+            } else {
+                copy_uncached(&mapped, bytes)
+            }
             return Ok(());
         }
         let readback = self.buffer(len, Placement::Readback, "readback")?;

@@ -245,7 +245,7 @@ pub(super) fn node_error(step: &HostStep, source: OpError) -> Error {
 
 /// Memory for a tensor that later stages read.
 pub(super) fn owned<'e>(info: &TensorInfo) -> Result<(Arc<SharedRegion>, Source<'e>), Error> {
-    let region = shared((info.bytes() as u64).max(16))?;
+    let region = shared((info.bytes() as u64).max(16), &[])?;
     let range = ByteRange::up_to(info.bytes() as u64);
     Ok((Arc::clone(&region), Source::Region(region, range)))
 }

@@ -4,12 +4,12 @@ use cl3::device as cl;
 use cl3::platform;
 use cl3::types::{cl_device_info, cl_platform_id};
 
-use super::cache::hash;
 use super::handle::DeviceId;
 use super::image::{ImageFacts, Images};
 use super::probe::Findings;
 use super::{NAME, error};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
+use crate::files::hash::Digest;
 use crate::kernel::Requires;
 use crate::memory::import::rules::{DeviceLimits, ImportRules};
 use crate::memory::model::{ImportTypes, MemoryModel};
@@ -250,7 +250,7 @@ impl Facts {
     fn uuid(&self) -> String {
         let parts = [&self.platform, &self.vendor, &self.name, &self.version, &self.driver];
         let parts: Vec<&str> = parts.into_iter().map(String::as_str).collect();
-        format!("{:032x}", hash(parts.join("\0").as_bytes()))
+        Digest::of(parts.join("\0").as_bytes()).short_hex()
     }
 }
 

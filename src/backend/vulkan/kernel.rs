@@ -57,7 +57,9 @@ impl Kernel {
             bindings,
             params_bytes: reflection.params_bytes,
         };
-        let built = kernel.build(device, cache, words, &reflection.entry_point, &entries, &values);
+        let guard = device.guard.filter(|_| source.is_callers());
+        let code = (words, &*reflection.entry_point);
+        let built = kernel.build(device, cache, code, (&entries, &values), guard);
         match built {
             Ok(()) => Ok(kernel),
             Err(error) => {
@@ -72,10 +74,9 @@ impl Kernel {
         &mut self,
         device: &Device,
         cache: &PipelineCache,
-        words: &[u32],
-        entry_point: &str,
-        entries: &[vk::SpecializationMapEntry],
-        values: &[u8],
+        (words, entry_point): (&[u32], &str),
+        (entries, values): (&[vk::SpecializationMapEntry], &[u8]),
+        guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
     ) -> Result<(), DeviceError> {
         let raw = device.raw();
         let layout_bindings: Vec<_> = self
@@ -118,8 +119,19 @@ impl Kernel {
             .module(module)
             .name(&entry_point)
             .specialization_info(&specialization);
-        let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.layout)];
+        let behavior = guard.unwrap_or(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT);
+        let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
+            .storage_buffers(behavior)
+            .uniform_buffers(behavior)
+            .vertex_inputs(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT)
+            .images(vk::PipelineRobustnessImageBehaviorEXT::DEVICE_DEFAULT);
+        let mut info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.layout);
+        if guard.is_some() {
+            info = info.push_next(&mut robustness);
+        }
+        let info = [info];
         // SAFETY: the layout holds every binding the module has (VUID-VkComputePipelineCreateInfo-layout-07988);
+        // a guard is there only with its feature (VUID-VkPipelineRobustnessCreateInfo-pipelineRobustness-06926);
         // the cache is internally synchronized.
         let made = unsafe { raw.create_compute_pipelines(cache.raw, &info, None) };
         // SAFETY: a pipeline does not need its module after it was made.

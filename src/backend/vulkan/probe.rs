@@ -241,24 +241,14 @@ fn import_rules(
         .contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
         || wine::is_said();
     importable.then(|| {
-        ImportRules::for_driver(driver_kind(more.driver.driver_id)).with_limits(DeviceLimits {
-            import_alignment: more.host.min_imported_host_pointer_alignment,
-            storage_offset_alignment: limits.argument_alignment,
-            max_allocation: limits.max_buffer_bytes,
-            max_range: limits.max_argument_bytes,
-        })
+        ImportRules::for_driver(DriverKind::of_vulkan(more.driver.driver_id.as_raw().cast_unsigned()))
+            .with_limits(DeviceLimits {
+                import_alignment: more.host.min_imported_host_pointer_alignment,
+                storage_offset_alignment: limits.argument_alignment,
+                max_allocation: limits.max_buffer_bytes,
+                max_range: limits.max_argument_bytes,
+            })
     })
-}
-
-fn driver_kind(id: vk::DriverId) -> DriverKind {
-    match id {
-        vk::DriverId::MESA_RADV => DriverKind::Radv,
-        vk::DriverId::AMD_OPEN_SOURCE | vk::DriverId::AMD_PROPRIETARY => DriverKind::Amdvlk,
-        vk::DriverId::INTEL_OPEN_SOURCE_MESA => DriverKind::Anv,
-        vk::DriverId::NVIDIA_PROPRIETARY => DriverKind::Nvidia,
-        vk::DriverId::MESA_LLVMPIPE => DriverKind::Lavapipe,
-        _ => DriverKind::Other,
-    }
 }
 
 fn kind_of(kind: vk::PhysicalDeviceType) -> DeviceKind {

@@ -43,8 +43,8 @@ fn a_device_that_is_not_there_is_an_error() {
     assert!(matches!(&error, DeviceError::Unsupported { what } if what.contains("99")), "{error}");
 }
 
-/// Run by the tests below in a process of its own, under another environment.
 #[test]
+#[ignore = "run by the tests below, in a process of its own under another environment"]
 fn listing_and_opening_answer_whatever_is_installed() {
     let listed = OpenClDriver.devices();
     let opened = Driver::open(&OpenClDriver, 0, &ContextDesc::default());
@@ -59,6 +59,7 @@ fn listing_under(name: &str, value: &str) -> String {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
+            "--ignored",
             "--nocapture",
             "backend::opencl::tests::driver::listing_and_opening_answer_whatever_is_installed",
         ])

@@ -112,7 +112,8 @@ impl Fixture {
 
 /// A kernel of OpenCL C beside a native function.
 fn own_source(text: &'static str) -> KernelSource {
-    KernelSource::from_native(NativeKernel::new("own", |_| Ok(()))).with_opencl_c(text)
+    // SAFETY: the tests bind what their kernels touch.
+    unsafe { KernelSource::from_native(NativeKernel::new("own", |_| Ok(()))).with_opencl_c(text) }
 }
 
 fn part(buffer: BufferId, offset: u64, bytes: u64) -> BufferRange {
