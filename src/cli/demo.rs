@@ -12,6 +12,7 @@ use super::open::{CacheArgs, open};
 use super::output::Output;
 use super::picture;
 use super::scene::Planes;
+use super::stop;
 use crate::device::Context;
 use crate::loader::onnx::load_onnx_bytes;
 use crate::memory::import::Verdict;
@@ -83,7 +84,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     let (clean, noisy) = pictures(args, width, height)?;
     let graph = load_onnx_bytes(MODEL, None).map_err(Error::from)?;
-    let session = Session::builder().graph(graph).context(context).build()?;
+    let session = stop::cancellable(Session::builder()).graph(graph).context(context).build()?;
     let value = Tensor::new([1, 3, height, width], &noisy.values).map_err(Error::from)?;
     let runs = args.runs.clamp(1, 1000);
     let bar = out.progress("denoising", Some(runs as u64 + 2));

@@ -21,7 +21,7 @@ use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::{ByteRange, RangeMap};
-use crate::plan::{Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
+use crate::plan::{Feed, Loc, Place, Plan, PlannedIo, Segment, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
@@ -522,14 +522,12 @@ impl<'e> Binding<'e> {
             self.inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         let mut departure = None;
-        let underway = match &self.segments[..] {
-            [] => None,
-            [leg] if leg.is_single() => match leg.begin(&self.inner.devices)? {
-                Begun::Over => None,
-                Begun::Pieces(mut submission) => Some(Underway::One(submission.submit_next()?)),
-            },
-            _ => {
-                let made = Departure::new(&self.inner, &self.compiled, &self.segments, &watch);
+        let single = matches!(&self.segments[..], [leg] if leg.is_single());
+        let underway = match single {
+            _ if self.segments.is_empty() => None,
+            true => self.submit_one()?.map(Underway::One),
+            false => {
+                let made = Departure::new(&self.inner, &self.compiled, &self.segments, &watch)?;
                 let made = departure.insert(made);
                 Some(Underway::Several(Arc::clone(made.flight())))
             }
@@ -554,6 +552,66 @@ impl<'e> Binding<'e> {
             }
         }
         Ok(pending)
+    }
+
+    /// Submits the only segment. Where memory runs out, what can be freed is, and imports become copies.
+    fn submit_one(&mut self) -> Result<Option<Event>, Error> {
+        let submit = |binding: &Self| match binding.segments.first() {
+            None => Ok(None),
+            Some(leg) => match leg.begin(&binding.inner.devices)? {
+                Begun::Over => Ok(None),
+                Begun::Pieces(mut submission) => Ok(Some(submission.submit_next()?)),
+            },
+        };
+        let is_short = |result: &Result<_, Error>| matches!(result, Err(e) if e.is_out_of_memory());
+        let mut result = submit(self);
+        if is_short(&result) {
+            self.spare.clear();
+            self.recorded.clear();
+            self.inner.relieve();
+            result = submit(self);
+        }
+        if is_short(&result) && self.copy_instead()? {
+            result = submit(self);
+        }
+        result
+    }
+
+    /// Gives devices copies of what they import. Says whether there was anything.
+    fn copy_instead(&mut self) -> Result<bool, Error> {
+        let policy = BindPolicy { copies: true, ..self.policy };
+        let could = |slots: &[Slot<'_>]| slots.iter().any(Slot::could_copy);
+        if policy.strict || !(could(&self.inputs) || could(&self.outputs)) {
+            return Ok(false);
+        }
+        let (compiled, inner) = (Arc::clone(&self.compiled), Arc::clone(&self.inner));
+        let copied = |slots: &[Slot<'e>], ios: &[PlannedIo], side| -> Result<Vec<(usize, Slot<'e>)>, Error> {
+            let could = slots.iter().zip(ios).enumerate().filter(|(_, (slot, _))| slot.could_copy());
+            could
+                .map(|(at, (slot, io))| {
+                    Ok((at, Slot::new(slot.source.clone(), io, side, &inner.devices, policy)?))
+                })
+                .collect()
+        };
+        let mut inputs = copied(&self.inputs, &compiled.plan.inputs, Side::Input)?;
+        let mut outputs = copied(&self.outputs, &compiled.plan.outputs, Side::Output)?;
+        let mut exchange = |binding: &mut Self| {
+            inputs.iter_mut().for_each(|(at, slot)| std::mem::swap(&mut binding.inputs[*at], slot));
+            outputs.iter_mut().for_each(|(at, slot)| std::mem::swap(&mut binding.outputs[*at], slot));
+        };
+        exchange(self);
+        match self.prepare() {
+            Ok(segments) => self.segments = segments,
+            Err(e) => {
+                exchange(self);
+                return Err(e);
+            }
+        }
+        self.policy = policy;
+        for (slot, io) in self.inputs.iter().zip(&compiled.plan.inputs) {
+            inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
+        }
+        Ok(true)
     }
 
     /// Records again where earlier runs told that submissions are too long or too short, or where this is the first run
