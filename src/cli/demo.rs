@@ -13,6 +13,7 @@ use super::open::{CacheArgs, open};
 use super::output::Output;
 use super::picture;
 use super::scene::Planes;
+use super::stop;
 use super::table::si;
 use crate::device::Context;
 use crate::loader::onnx::load_onnx_bytes;
@@ -153,7 +154,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     let (clean, before) = pictures(args, width, height)?;
     let graph = args.filter.graph(width, height)?;
-    let session = Session::builder().graph(graph).context(context).build()?;
+    let session = stop::cancellable(Session::builder()).graph(graph).context(context).build()?;
     let value = Tensor::new([1, 3, height, width], &before.values).map_err(Error::from)?;
     let runs = args.runs.unwrap_or(args.filter.runs()).clamp(1, 1000);
     let bar = out.progress("filtering", Some(runs as u64 + 2));

@@ -71,7 +71,8 @@ pub(super) struct State {
 pub(super) struct Reserved {
     pub(super) id: u64,
     pub(super) queue: usize,
-    pub(super) thread: ThreadId,
+    /// Who submits it, once that began: nobody waits for oneself.
+    pub(super) thread: Option<ThreadId>,
     /// Its point is never reached.
     pub(super) flight: Flight,
 }
@@ -317,7 +318,7 @@ impl Core {
     fn past_reserved(&self, conflict: impl Fn(usize, &Flight) -> bool) -> MutexGuard<'_, State> {
         let own = thread::current().id();
         let in_the_way = |state: &mut State| {
-            state.reserved.iter().any(|r| r.thread != own && conflict(r.queue, &r.flight))
+            state.reserved.iter().any(|r| r.thread != Some(own) && conflict(r.queue, &r.flight))
         };
         let passed = self.released.wait_while(self.state(), in_the_way);
         passed.unwrap_or_else(PoisonError::into_inner)

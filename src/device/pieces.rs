@@ -61,6 +61,8 @@ impl Submission {
                 let ends = self.next + 1 == self.pieces();
                 let mut state = queue.core.state();
                 check(&state, self.work())?;
+                let own = state.reserved.iter_mut().find(|reserved| reserved.id == id);
+                own.into_iter().for_each(|own| own.thread = Some(thread::current().id()));
                 let flight = Flight {
                     point: Timepoint(0),
                     payload: self.payload(),
@@ -112,8 +114,7 @@ impl Submission {
             state.next_hold += 1;
             let (id, point) = (state.next_hold, Timepoint(u64::MAX));
             let flight = Flight { point, payload: self.payload(), regions, claim, ends: false };
-            let thread = thread::current().id();
-            state.reserved.push(Reserved { id, queue: queue.index, thread, flight });
+            state.reserved.push(Reserved { id, queue: queue.index, thread: None, flight });
             Ok(id)
         });
         reserved?

@@ -111,8 +111,7 @@ impl Queue {
     }
 
     /// Begins to submit a prepared recording piece by piece, behind everything submitted before. Until its last piece is
-    /// submitted, or the result is dropped, everybody else finds what it touches in use; the thread that begins it goes
-    /// on with it.
+    /// submitted, or the result is dropped, everybody else finds what it touches in use; one thread submits all pieces.
     ///
     /// # Errors
     /// As [`Queue::submit_prepared`].

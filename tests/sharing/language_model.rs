@@ -186,8 +186,9 @@ fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
         for (got, want) in second.iter().zip(&want) {
             assert!((got - want).abs() <= 1e-4 * want.abs().max(1.0), "{device}: {got}, whole {want}");
         }
+        // Where parameters move to memory of the device, none are on the host.
         assert!(
-            apart_host - shared_host >= EMBEDDING_BYTES,
+            apart_host - shared_host >= EMBEDDING_BYTES || apart_host < EMBEDDING_BYTES,
             "{device}: {apart_host} and {shared_host} on the host"
         );
         assert!(apart - shared >= EMBEDDING_BYTES, "{device}: {apart} and {shared} on the device");

@@ -16,6 +16,7 @@ use crate::cli::open::{CacheArgs, may_decide, open_table};
 use crate::cli::output::Output;
 use crate::cli::place::PlaceArgs;
 use crate::cli::precision::PrecisionArgs;
+use crate::cli::stop::StopArgs;
 use crate::cli::table::{self, Table};
 use crate::cli::verify::case::{inputs_of, model_of, outputs_of};
 use crate::cli::verify::compare::{Tolerance, compare};
@@ -54,6 +55,8 @@ pub(in crate::cli) struct Args {
     /// Keep chains of pointwise operators apart, to see what fusing them saves.
     #[arg(long)]
     no_chains: bool,
+    #[command(flatten)]
+    stop: StopArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,7 +112,7 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
     if let Some(bytes) = args.copy_threshold {
         builder = builder.copy_threshold(bytes);
     }
-    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(args.stop.apply(builder));
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     let data = args.dir.join("test_data_set_0");
     let mut ways = Ways::new(&session, inputs_of(&session.inputs(), &data)?)?;

@@ -11,6 +11,7 @@ use super::plot;
 use crate::cli::error::CliError;
 use crate::cli::open::{CacheArgs, open};
 use crate::cli::output::Output;
+use crate::cli::stop;
 use crate::cli::table::{self, Table};
 use crate::device::Context;
 use crate::ops::Operator;
@@ -109,7 +110,8 @@ fn scale_session(context: &Context, elements: usize) -> Result<Session, CliError
     let y = g.op(op, &[x]);
     g.output("y", y);
     let graph = g.build().map_err(Error::from)?;
-    Ok(Session::builder().graph(graph).context(context.clone()).fallback(false).copy_threshold(0).build()?)
+    let builder = stop::cancellable(Session::builder()).graph(graph).context(context.clone());
+    Ok(builder.fallback(false).copy_threshold(0).build()?)
 }
 
 fn check(y: &crate::SharedRegion, x: &[f32]) -> Result<(), CliError> {
