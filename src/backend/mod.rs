@@ -215,6 +215,12 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// Whether a display may hang on the device, so that its work must not hold it for long: it is a GPU.
+    pub fn may_show(&self) -> bool {
+        let gpu = matches!(self.kind, DeviceKind::Integrated | DeviceKind::Discrete | DeviceKind::Virtual);
+        gpu && !self.native
+    }
+
     /// Why the device imports no host memory; `None` where it does.
     pub fn import_refusal(&self) -> Option<Refusal> {
         match &self.import {
@@ -238,6 +244,8 @@ pub struct ContextDesc {
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,
+    /// Whose work on the device comes first.
+    pub priority: QueuePriority,
     /// Where the sizes come from, from which imports and copies pay.
     pub costs: CostSource,
     /// Which kernels the device keeps inside their arguments.
@@ -258,6 +266,17 @@ pub enum Robustness {
     All,
     /// None.
     Off,
+}
+
+/// Whose work on a device comes first: that of its queues, or of other programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueuePriority {
+    /// Low on devices that may drive a display, where the driver has priorities that hold between programs
+    /// (`VK_KHR_global_priority`) and permits it. Else as the driver has it.
+    #[default]
+    Auto,
+    /// As the driver has it.
+    Normal,
 }
 
 /// How the host waits for a device.
@@ -306,6 +325,13 @@ pub struct BufferInfo {
     pub heap: u32,
     /// Whether it is an import of somebody else's memory.
     pub imported: bool,
+}
+
+impl BufferInfo {
+    /// Whether the host has a pointer of its own to the memory and neither side sees at once what the other writes.
+    pub fn is_split(&self) -> bool {
+        self.imported && !self.coherent
+    }
 }
 
 /// The address of mapped bytes; may be sent between threads because it grants no access by itself.

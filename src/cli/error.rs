@@ -22,6 +22,9 @@ pub(super) const USAGE: u8 = 2;
 /// Exit code: what was asked for is sound and not supported.
 pub(super) const UNSUPPORTED: u8 = 3;
 
+/// Exit code: somebody pressed Ctrl-C; shells have 128 and the signal's number.
+pub(super) const INTERRUPTED: u8 = 130;
+
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
@@ -61,6 +64,9 @@ pub(super) enum CliError {
     /// A result is not what it should be.
     #[error("{0}")]
     Failed(String),
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl CliError {
@@ -87,6 +93,9 @@ impl CliError {
             CliError::Usage(_) | CliError::Cache(_) => Some(USAGE),
             CliError::Unsupported(_) => Some(UNSUPPORTED),
             CliError::Library(e) if is_unsupported(e) => Some(UNSUPPORTED),
+            CliError::Library(Error::Session(SessionError::Cancelled { .. })) | CliError::Interrupted => {
+                Some(INTERRUPTED)
+            }
             CliError::Library(Error::Session(e)) => misuse(e).then_some(USAGE),
             // Sizes that an argument names.
             CliError::Library(Error::Shape(_)) => Some(USAGE),
@@ -109,6 +118,7 @@ fn misuse(e: &SessionError) -> bool {
             | SessionError::OpenShape { .. }
             | SessionError::UnknownPlace { .. }
             | SessionError::NoEntry { .. }
+            | SessionError::Limit(_)
     )
 }
 

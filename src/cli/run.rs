@@ -17,6 +17,7 @@ use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
 use super::precision::PrecisionArgs;
+use super::stop::StopArgs;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
 use super::trace;
@@ -89,6 +90,8 @@ pub(super) struct Args {
     /// Turn the device API's validation on; a message of it is a failure.
     #[arg(long)]
     validation: bool,
+    #[command(flatten)]
+    stop: StopArgs,
     #[command(flatten)]
     pictures: PictureOptions,
 }
@@ -221,7 +224,8 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .strict(args.strict)
         .fuse(!args.no_fuse)
         .fallback(!args.no_fallback);
-    builder = args.place.resolve(&table, desc.cache_dir.clone())?.apply(args.precision.apply(builder));
+    builder = args.precision.apply(args.stop.apply(builder));
+    builder = args.place.resolve(&table, desc.cache_dir.clone())?.apply(builder);
     for context in table {
         builder = builder.context(context);
     }

@@ -345,6 +345,17 @@ impl Tensor {
         weight.move_to(layout, store, write)
     }
 
+    /// Brings a large constant back to the host, where a device's memory alone has it.
+    ///
+    /// # Errors
+    /// [`HostError::Unreadable`] where it is gone with the device, or there is no memory.
+    pub(crate) fn recall(&self) -> Result<(), HostError> {
+        match &self.data {
+            Data::Weight(weight) => weight.recall(),
+            Data::Owned(_) | Data::Region { .. } | Data::Widened(_) => Ok(()),
+        }
+    }
+
     /// Keeps a large constant only in `store`, which holds it in the layout `packed` or as it is.
     pub(crate) fn keep_stored(&self, packed: Option<&Packed>, store: Arc<dyn WeightStore>) {
         let Data::Weight(weight) = &self.data else { return };

@@ -8,6 +8,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use crc32fast::Hasher;
+
 use crate::memory::host::{HostError, HostRegion};
 use crate::ops::{PackKey, PackLines, UnpackFn};
 
@@ -35,8 +37,9 @@ struct Forms {
 enum Kept {
     Plain(Arc<HostRegion>),
     Packed(Arc<HostRegion>, Arc<UnpackFn>),
-    /// Outside the host's own pages, as they are or in a layout of so many bytes.
-    Stored(Arc<dyn WeightStore>, Option<(usize, Arc<UnpackFn>)>),
+    /// Outside the host's own pages, as they are or in a layout of so many bytes; with the checksum of all bytes, because
+    /// a device that is lost may leave anything there.
+    Stored(Arc<dyn WeightStore>, Option<(usize, Arc<UnpackFn>)>, u32),
 }
 
 /// Memory of a device that it shares with the host and that holds a constant's bytes.
@@ -167,27 +170,48 @@ impl Weight {
             Some(own) => Some(own),
             None => return Ok(false),
         };
+        let mut sum = Hasher::new();
         let written = write(&mut |to| {
             let Some(own) = own.take() else { return };
-            drain(own, self.bytes, line, |range, from| match &layout {
-                Some(layout) => (layout.lines.pack)(range, from, to),
-                None => to.get_mut(range).into_iter().for_each(|to| to.copy_from_slice(from)),
+            drain(own, self.bytes, line, |range, from| {
+                sum.update(from);
+                match &layout {
+                    Some(layout) => (layout.lines.pack)(range, from, to),
+                    None => to.get_mut(range).into_iter().for_each(|to| to.copy_from_slice(from)),
+                }
             });
         });
         if let Some(own) = own {
             forms.kept = Kept::Plain(Arc::new(own));
             return written.map(|()| false);
         }
-        forms.kept = Kept::Stored(store, layout.map(|layout| (layout.bytes, Arc::clone(layout.unpack))));
+        let layout = layout.map(|layout| (layout.bytes, Arc::clone(layout.unpack)));
+        forms.kept = Kept::Stored(store, layout, sum.finalize());
         written.map(|()| true)
     }
 
     /// Keeps the bytes only in `store`, which holds them as they are or in a layout. What was lent stays too.
     pub(super) fn keep_stored(&self, store: Arc<dyn WeightStore>, layout: Option<(usize, Arc<UnpackFn>)>) {
         let mut forms = self.lock();
-        if self.lent.get().is_none() {
-            forms.kept = Kept::Stored(store, layout);
+        // Where the bytes cannot be read now, they stay as they are kept.
+        if self.lent.get().is_none()
+            && let Ok(plain) = forms.plain(self.bytes)
+        {
+            let sum = crc32fast::hash(plain.as_slice().get(..self.bytes).unwrap_or_default());
+            forms.kept = Kept::Stored(store, layout, sum);
         }
+    }
+
+    /// Brings the bytes back to pages of the host's, where a device's memory alone has them.
+    ///
+    /// # Errors
+    /// [`HostError::Unreadable`] where they are gone, or there is no memory.
+    pub(super) fn recall(&self) -> Result<(), HostError> {
+        let mut forms = self.lock();
+        if matches!(forms.kept, Kept::Stored(..)) {
+            forms.kept = Kept::Plain(forms.plain(self.bytes)?);
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Forms> {
@@ -243,7 +267,7 @@ impl Forms {
                 unpack(packed.as_slice(), region.as_mut_slice().get_mut(..bytes).unwrap_or_default());
                 Arc::new(region)
             }
-            Kept::Stored(store, layout) => {
+            Kept::Stored(store, layout, sum) => {
                 let mut region = HostRegion::new(bytes.next_multiple_of(16))?;
                 let plain = region.as_mut_slice().get_mut(..bytes).unwrap_or_default();
                 match layout {
@@ -253,6 +277,10 @@ impl Forms {
                         store.read(packed.as_mut_slice().get_mut(..*packed_bytes).unwrap_or_default())?;
                         unpack(packed.as_slice(), plain);
                     }
+                }
+                if crc32fast::hash(plain) != *sum {
+                    let cause = "the device's memory no longer holds them".to_owned();
+                    return Err(HostError::Unreadable { cause });
                 }
                 Arc::new(region)
             }

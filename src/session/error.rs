@@ -238,6 +238,9 @@ pub enum SessionError {
         /// How many devices there are.
         devices: usize,
     },
+    /// The environment variable [`LIMIT_VARIABLE`](super::LIMIT_VARIABLE) is no limit.
+    #[error("ONEPOOL_SUBMISSION_LIMIT: {0}")]
+    Limit(#[from] super::NoLimit),
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,

@@ -6,7 +6,7 @@ use super::Inner;
 use super::cancel::Watch;
 use super::compiled::Compiled;
 use super::error::Error;
-use super::route::{Leg, drive};
+use super::route::{Begun, Leg, drive};
 use super::traffic::Pass;
 use crate::backend::DeviceError;
 use crate::device::Event;
@@ -118,20 +118,31 @@ pub(super) struct Departure {
     legs: Arc<[Leg]>,
     pass: Pass,
     watch: Watch,
+    /// The only leg, where it is begun already.
+    begun: Option<Begun>,
     landing: Landing,
 }
 
 impl Departure {
     /// Puts a run of `legs` behind all that were submitted before.
+    ///
+    /// # Errors
+    /// As [`Leg::begin`], of the only one.
     pub(super) fn new(
         inner: &Arc<Inner>,
         compiled: &Arc<Compiled>,
         legs: &Arc<[Leg]>,
         watch: &Watch,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let (inner, compiled, legs) = (Arc::clone(inner), Arc::clone(compiled), Arc::clone(legs));
+        let (watch, landing) = (watch.clone(), Landing(Arc::default()));
         let pass = inner.traffic.announce(&legs);
-        Departure { inner, compiled, legs, pass, watch: watch.clone(), landing: Landing(Arc::default()) }
+        // Its place among all that touches the same memory, as one submission has it at once.
+        let begun = match &legs[..] {
+            [leg] => Some(leg.begin(&inner.devices)?),
+            _ => None,
+        };
+        Ok(Departure { inner, compiled, legs, pass, watch, begun, landing })
     }
 
     /// The run.
@@ -141,8 +152,11 @@ impl Departure {
 
     /// Runs it, on this thread.
     pub(super) fn here(self) {
-        let Departure { inner, compiled, legs, pass, watch, landing } = self;
-        let result = drive(&legs, &pass, &watch, |s| legs[s].begin(&inner.devices));
+        let Departure { inner, compiled, legs, pass, watch, mut begun, landing } = self;
+        let result = drive(&legs, &pass, &watch, &|| inner.relieve(), |s| match begun.take() {
+            Some(begun) => Ok(begun),
+            None => legs[s].begin(&inner.devices),
+        });
         let result = result.map(|courses| {
             let each = legs.iter().zip(&courses);
             each.for_each(|(leg, course)| leg.learn(course, &compiled.schedule, &inner.devices));

@@ -14,6 +14,7 @@ mod control;
 mod device;
 mod error;
 mod flight;
+mod launch;
 mod options;
 mod overrides;
 mod params;
@@ -33,12 +34,13 @@ mod visibility;
 
 pub use arena::{ArenaUsage, SharedArena};
 pub use bind::{BindingBuilder, Memory, SessionScope};
-pub use binding::{Binding, HostView, Pending};
+pub use binding::{Binding, HostView};
 pub use cancel::{CancelToken, Progress, RunOptions};
 pub use error::{Error, SessionError};
+pub use launch::Pending;
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
-pub use pieces::SubmissionLimit;
+pub use pieces::{LIMIT_VARIABLE, NoLimit, SubmissionLimit};
 pub use placement::{Placement, PlacementCache};
 pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
@@ -275,6 +277,18 @@ impl Inner {
         }
     }
 
+    /// Gives back what nobody uses now: plans without a binding, with their kernels and parameters.
+    fn relieve(&self) {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let (used, idle) = std::mem::take(&mut *plans)
+            .into_iter()
+            .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);
+        *plans = used;
+        drop(plans);
+        let idle: Vec<(Signature, Copied, Arc<Compiled>)> = idle;
+        tracing::info!(target: "onepool::session", plans = idle.len(), "memory ran out: idle plans are given back");
+    }
+
     fn input_position(&self, name: &str) -> Result<usize, SessionError> {
         let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
         names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {
@@ -444,7 +458,11 @@ fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Sha
 }
 
 #[cfg(test)]
+mod cancel_tests;
+#[cfg(test)]
 mod recover_tests;
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod stage_tests;
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub struct SessionBuilder {
     placement: Placement,
     placement_cache: Option<Arc<PlacementCache>>,
     placement_budget: Duration,
-    limit: SubmissionLimit,
+    limit: Option<SubmissionLimit>,
     run: RunOptions,
 }
 
@@ -69,13 +69,13 @@ impl Default for SessionBuilder {
             devices: Vec::new(),
             desc: ContextDesc::default(),
             plan: PlanOptions::default(),
-            bind: BindPolicy { strict: false, copy_threshold: None },
+            bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
             params: None,
             arena: None,
             placement: Placement::Manual,
             placement_cache: None,
             placement_budget: BUDGET,
-            limit: SubmissionLimit::Auto,
+            limit: None,
             run: RunOptions::new(),
         }
     }
@@ -214,9 +214,10 @@ impl SessionBuilder {
         self
     }
 
-    /// How long one submission may keep a device busy: a display on the same device waits for so long.
+    /// How long one submission may keep a device busy: a display on the same device waits for so long. Unless told, what
+    /// the environment variable `ONEPOOL_SUBMISSION_LIMIT` says, else [`SubmissionLimit::Auto`].
     pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
-        self.limit = limit;
+        self.limit = Some(limit);
         self
     }
 
@@ -276,6 +277,10 @@ impl SessionBuilder {
         if self.graph.is_none() && self.path.is_none() {
             return Err(SessionError::NoModel.into());
         }
+        let limit = match self.limit {
+            Some(limit) => limit,
+            None => SubmissionLimit::of_environment().map_err(SessionError::from)?,
+        };
         let registry = Registry::with_defaults();
         let mut chosen = self.devices;
         if chosen.is_empty() {
@@ -328,14 +333,7 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options {
-                plan,
-                bind: self.bind,
-                arena: self.arena,
-                placer,
-                limit: self.limit,
-                run: self.run,
-            },
+            options: Options { plan, bind: self.bind, arena: self.arena, placer, limit, run: self.run },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),

@@ -4,6 +4,7 @@
 //! command that takes longer than the limit is a piece of its own: kernels have no base of their work-groups, so one
 //! dispatch cannot become several.
 
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,14 +49,55 @@ pub enum SubmissionLimit {
     AtMost(Duration),
 }
 
+/// The environment variable that says, as [`SubmissionLimit`] is written, how long a submission may be where a program
+/// does not.
+pub const LIMIT_VARIABLE: &str = "ONEPOOL_SUBMISSION_LIMIT";
+
+/// No text of a [`SubmissionLimit`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no limit of a submission: expected `auto`, `off` or a number of milliseconds up to 3600000"
+)]
+pub struct NoLimit {
+    /// The text.
+    pub text: String,
+}
+
+impl FromStr for SubmissionLimit {
+    type Err = NoLimit;
+
+    /// `auto`, `off`, or milliseconds.
+    fn from_str(text: &str) -> Result<Self, NoLimit> {
+        let millis = |text: &str| text.parse::<f64>().ok().filter(|ms| (0.0..=3_600_000.0).contains(ms));
+        match text {
+            "auto" => Ok(SubmissionLimit::Auto),
+            "off" => Ok(SubmissionLimit::Off),
+            text => match millis(text) {
+                Some(ms) => Ok(SubmissionLimit::AtMost(Duration::from_secs_f64(ms / 1e3))),
+                None => Err(NoLimit { text: text.to_owned() }),
+            },
+        }
+    }
+}
+
 impl SubmissionLimit {
+    /// What the environment says, else [`SubmissionLimit::Auto`].
+    ///
+    /// # Errors
+    /// The variable [`LIMIT_VARIABLE`] is no limit.
+    pub(super) fn of_environment() -> Result<Self, NoLimit> {
+        match std::env::var(LIMIT_VARIABLE) {
+            Ok(text) => text.trim().parse(),
+            Err(_) => Ok(SubmissionLimit::Auto),
+        }
+    }
+
     /// The limit on a device, in nanoseconds. Runs that may be ended early have one on every device, because they end
     /// between submissions.
     pub(super) fn on(self, info: &DeviceInfo, may_end: bool) -> Option<u64> {
-        let shows = matches!(info.kind, DeviceKind::Integrated | DeviceKind::Discrete | DeviceKind::Virtual);
         let limit = match self {
             SubmissionLimit::AtMost(limit) => Some(limit),
-            SubmissionLimit::Auto if shows && !info.native => Some(LIMIT),
+            SubmissionLimit::Auto if info.may_show() => Some(LIMIT),
             SubmissionLimit::Auto | SubmissionLimit::Off => may_end.then_some(LIMIT),
         };
         limit.map(nanos)
@@ -531,6 +573,18 @@ mod tests {
         schedule.seemed(&cut, Duration::from_micros(4), false);
         let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
         assert!(cut.pieces.len() > 1 && !cut.timed);
+    }
+
+    #[test]
+    fn limits_are_written_in_milliseconds() {
+        assert_eq!("auto".parse(), Ok(SubmissionLimit::Auto));
+        assert_eq!("off".parse(), Ok(SubmissionLimit::Off));
+        assert_eq!("2.5".parse(), Ok(SubmissionLimit::AtMost(Duration::from_micros(2500))));
+        assert_eq!("0".parse(), Ok(SubmissionLimit::AtMost(Duration::ZERO)));
+        for bad in ["", "-1", "fast", "NaN", "inf", "1e99"] {
+            let said = bad.parse::<SubmissionLimit>().unwrap_err().to_string();
+            assert!(said.contains(bad) && said.contains("milliseconds"), "{said}");
+        }
     }
 
     #[test]

@@ -111,12 +111,13 @@ impl Binding<'_> {
         let start = Instant::now();
         let pass = self.inner.traffic.announce(&self.segments);
         let watch = Watch::new(self.inner.options.run.clone(), CancelToken::new());
-        let courses = drive(&self.segments, &pass, &watch, |s| match &recordings[s] {
-            Some(recording) => {
-                Ok(Begun::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))
-            }
-            None => self.segments[s].begin(devices),
-        })?;
+        let courses =
+            drive(&self.segments, &pass, &watch, &|| self.inner.relieve(), |s| match &recordings[s] {
+                Some(recording) => {
+                    Ok(Begun::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))
+                }
+                None => self.segments[s].begin(devices),
+            })?;
         profile.host_nanos = start.elapsed().as_nanos() as u64;
         let since = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
         let times: Vec<(u64, u64)> = (courses.iter())

@@ -7,6 +7,8 @@ use super::error::{Error, SessionError};
 use super::{Inner, Session};
 use crate::backend::ContextDesc;
 use crate::device::Context;
+use crate::graph::Graph;
+use crate::ops::control::Control;
 use crate::registry::Registry;
 
 /// How the device table of a session was opened.
@@ -21,14 +23,18 @@ impl Session {
     /// Goes on on new devices after one was lost ([`Error::is_lost`]) or memory ran out: opens each device again by the
     /// name it was given by. Devices that run native functions cannot be lost and stay.
     ///
-    /// Plans, kernels and parameters are made again at the next run, parameters from the memory that they are in: a
-    /// session keeps the bytes of all of them on the host, in one layout or another, and no file is read. Values of
+    /// Plans, kernels and parameters are made again at the next run, parameters from the memory that they are in, in one
+    /// layout or another; no file is read. Most are in the host's own pages. Those that a device keeps in memory that it
+    /// shares with the host are read back from there, and compared with a checksum. Values of
     /// [`Session::set_input`] stay set. Bindings made before hold the old devices and their memory: drop them, and bind
     /// the memory again.
     ///
     /// # Errors
     /// [`SessionError::NotReopened`] for a device that the caller opened: use [`Session::recover_on`];
-    /// [`Error::Registry`] where one cannot be opened. The session is as it was then.
+    /// [`Error::Registry`] where one cannot be opened; [`Error::Host`] where a parameter is gone with its device
+    /// ([`HostError::Unreadable`]): load the model again. The session is as it was then.
+    ///
+    /// [`HostError::Unreadable`]: crate::memory::host::HostError::Unreadable
     pub fn recover(&mut self) -> Result<(), Error> {
         self.recover_on(Vec::new())
     }
@@ -65,6 +71,7 @@ impl Session {
             };
             devices.push(Device::new(context)?);
         }
+        recall(&self.inner.graph)?;
         if let Some(arena) = &self.inner.options.arena {
             self.inner.devices.iter().for_each(|old| arena.forget(old.context.id()));
         }
@@ -80,4 +87,19 @@ impl Session {
         });
         Ok(())
     }
+}
+
+/// Brings parameters back that only the memory of a device has, those of graphs in nodes too.
+fn recall(graph: &Graph) -> Result<(), Error> {
+    for (_, constant) in graph.constants() {
+        constant.recall()?;
+    }
+    for flow in graph.nodes().iter().filter_map(|node| node.op.control()) {
+        match flow {
+            Control::If { then, other } => [then, other].into_iter().try_for_each(|graph| recall(graph))?,
+            Control::Loop(op) => recall(&op.body)?,
+            Control::Scan(op) => recall(&op.body)?,
+        }
+    }
+    Ok(())
 }

@@ -23,7 +23,12 @@ trait Rig {
     fn open(&self, fail: Option<(usize, Self::Fault)>) -> Context;
 
     /// Nothing fails any more. The calls since the last device was opened, and whether one of them was made to fail.
-    fn disarm(&self) -> (usize, bool);
+    fn disarm(&self) -> (Vec<&'static str>, bool);
+
+    /// Whether a call of this name may fail so.
+    fn may(&self, _call: &str, _fault: Self::Fault) -> bool {
+        true
+    }
 
     /// Objects of the API that live, by kind.
     fn live(&self) -> BTreeMap<&'static str, i64>;
@@ -103,20 +108,23 @@ fn again(caller: &Caller, session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails each call in turn with each of `faults`; gives how many calls there are, and how many failures were told.
-fn each_call_fails<R: Rig>(rig: &R, faults: &[R::Fault]) -> (usize, usize) {
+/// Fails each call in turn in each of `ways`, which say how call `n` fails. A way has failures that were told: at least
+/// as many as `least` says of how often a call failed so.
+fn each_call_fails<R: Rig>(rig: &R, ways: &[(&dyn Fn(usize) -> R::Fault, fn(usize) -> usize)]) {
     let caller = Caller::new();
     let before = rig.live();
     live(rig.open(None), &caller, &mut None).unwrap();
     let (calls, _) = rig.disarm();
-    assert!(calls > 10 && calls < MOST, "{calls} calls");
-    let mut told = 0;
-    for &fault in faults {
-        for n in 0..calls {
+    assert!(calls.len() > 10 && calls.len() < MOST, "{calls:?}");
+    for (fault_of, least) in ways {
+        let (mut failed, mut told) = (0, 0);
+        for n in (0..calls.len()).filter(|n| rig.may(calls[*n], fault_of(*n))) {
+            let fault = fault_of(n);
             let context = rig.open(Some((n, fault)));
             let mut session = None;
             let result = live(context.clone(), &caller, &mut session);
             let (_, fired) = rig.disarm();
+            failed += usize::from(fired);
             caller.check_input();
             if let Err(error) = &result {
                 assert!(fired, "call {n}: {error}");
@@ -136,8 +144,14 @@ fn each_call_fails<R: Rig>(rig: &R, faults: &[R::Fault]) -> (usize, usize) {
             drop(context);
             assert_eq!(rig.live(), before, "call {n} as {fault:?}: {result:?}");
         }
+        println!("of {} calls {failed} failed as {:?} or so, {told} told of it", calls.len(), fault_of(0));
+        assert!(failed > 0 && told >= least(failed), "{told} of {failed} as {:?}", fault_of(0));
     }
-    (calls, told)
+}
+
+/// What finds memory at the second try, or another way, is not told.
+fn some(failed: usize) -> usize {
+    failed / 4
 }
 
 mod sim {
@@ -166,10 +180,10 @@ mod sim {
             registry.open("sim", &ContextDesc::default()).unwrap()
         }
 
-        fn disarm(&self) -> (usize, bool) {
+        fn disarm(&self) -> (Vec<&'static str>, bool) {
             let armed = self.armed.lock().unwrap();
             let calls = armed.calls.load(Ordering::Relaxed);
-            (calls as usize, armed.at_call.is_some_and(|(at, _)| at <= calls))
+            (vec!["call"; calls as usize], armed.at_call.is_some_and(|(at, _)| at <= calls))
         }
 
         fn live(&self) -> BTreeMap<&'static str, i64> {
@@ -178,11 +192,51 @@ mod sim {
     }
 
     fn every_call(config: SimConfig) {
-        let faults = [SimFault::OutOfHostMemory, SimFault::OutOfDeviceMemory, SimFault::Lost];
-        let (calls, told) = each_call_fails(&Sim { config, armed: Mutex::default() }, &faults);
-        println!("{calls} calls, {told} failures told");
-        // Where a failed import or a failed poll has another way, nobody is told.
-        assert!(told > 2 * calls, "{told} of {calls} calls");
+        let sim = Sim { config, armed: Mutex::default() };
+        each_call_fails(
+            &sim,
+            &[
+                (&|_| SimFault::OutOfHostMemory, some),
+                (&|_| SimFault::OutOfDeviceMemory, some),
+                (&|_| SimFault::Lost, |failed| failed.saturating_sub(2)),
+            ],
+        );
+    }
+
+    /// A driver that has no room for a submission with imports: the run goes on with copies, and says so.
+    #[test]
+    fn imports_that_a_submission_has_no_room_for_become_copies() {
+        for config in [SimConfig::coherent(), SimConfig::noncoherent(), SimConfig::discrete()] {
+            let faults = SimFaults { imports_at_submit: Some(0), ..SimFaults::default() };
+            let mut registry = Registry::empty();
+            registry.register(Box::new(SimDriver::with(vec![SimConfig { faults, ..config }])));
+            let context = registry.open("sim", &ContextDesc::default()).unwrap();
+            let mut g = GraphBuilder::new("double");
+            let x = g.input("x", DType::F32, [N.into(), N.into()]);
+            let y = g.op(ops::add(), &[x, x]);
+            g.output("y", y);
+            let builder = Session::builder().graph(g.build().unwrap()).context(context.clone());
+            let session = builder.copy_threshold(0).fallback(false).build().unwrap();
+            let caller = Caller::new();
+            let mut binding = caller.bind(&session).unwrap();
+            assert!(binding.verdicts().all(|v| v.path.imports()));
+            for _ in 0..2 {
+                binding.run().unwrap();
+                let doubled: Vec<f32> = input().iter().map(|v| v + v).collect();
+                assert!(caller.y.read().unwrap().as_slice_of::<f32>().unwrap()[..N * N] == doubled);
+                caller.check_input();
+                assert_eq!(context.usage().imported, 0);
+                for verdict in binding.verdicts() {
+                    assert!(verdict.path.copies_on_cpu(), "{verdict}");
+                    assert!(verdict.to_string().contains("ran out of memory with the import"), "{verdict}");
+                }
+            }
+            // Who forbids copies is told.
+            let strict = session.bind().strict(true).input("x", Memory::region(&caller.x));
+            let error = strict.output("y", Memory::region(&caller.y)).build().unwrap().run().unwrap_err();
+            assert!(error.is_out_of_memory(), "{error}");
+            assert_eq!(context.validation_messages(), Vec::<String>::new());
+        }
     }
 
     #[test]
@@ -219,9 +273,13 @@ mod vulkan {
             context
         }
 
-        fn disarm(&self) -> (usize, bool) {
+        fn disarm(&self) -> (Vec<&'static str>, bool) {
             let (calls, fired) = shim::disarm();
-            (calls.len(), fired.is_some())
+            (calls, fired.is_some())
+        }
+
+        fn may(&self, call: &str, fault: Fault) -> bool {
+            fault != Fault::Lost || shim::may_lose(call)
         }
 
         fn live(&self) -> BTreeMap<&'static str, i64> {
@@ -235,9 +293,91 @@ mod vulkan {
     #[test]
     fn every_call_of_a_run_fails() {
         let _alone = ALONE.lock();
-        let faults = [Fault::OutOfDeviceMemory, Fault::OutOfHostMemory, Fault::Lost];
-        let (calls, told) = each_call_fails(&Vulkan, &faults);
-        println!("{calls} calls, {told} failures told");
-        assert!(told > calls, "{told} of {calls} calls");
+        let once = |n| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
+        each_call_fails(&Vulkan, &[(&once, some), (&|_| Fault::Exhausted, some), (&|_| Fault::Lost, some)]);
+    }
+}
+
+/// Opening the device, planning, kernels, parameters and bindings, of 100 MB of parameters.
+#[cfg(feature = "vulkan")]
+#[test]
+fn a_model_of_100_mb_goes_on_within_a_second() {
+    const SIDE: usize = 2048;
+    const LAYERS: usize = 6;
+    let mut g = GraphBuilder::new("layers");
+    let mut v = g.input("x", DType::F32, [1.into(), SIDE.into()]);
+    for layer in 0..LAYERS {
+        let weight: Vec<f32> = (0..SIDE * SIDE).map(|i| ((i + layer) % 3) as f32 - 1.0).collect();
+        let w = g.constant(format!("w{layer}"), Tensor::new([SIDE, SIDE], &weight).unwrap());
+        v = g.op(Arc::new(MatMul::default()) as Arc<dyn ops::Operator>, &[v, w]);
+    }
+    g.output("y", v);
+    let mut session = Session::builder().graph(g.build().unwrap()).device("vulkan").build().unwrap();
+    let bytes = session.graph().constant_bytes();
+    assert!(bytes > 100_000_000);
+    session.set_input("x", &Tensor::new([1, SIDE], &[1.0f32; SIDE]).unwrap()).unwrap();
+    session.run().unwrap();
+    let before = session.get_output("y").unwrap();
+    let mut least = std::time::Duration::MAX;
+    for _ in 0..3 {
+        let start = std::time::Instant::now();
+        session.recover().unwrap();
+        let bound = session.bind().input("x", Memory::own()).build().unwrap();
+        least = least.min(start.elapsed());
+        drop(bound);
+        session.run().unwrap();
+        assert!(session.get_output("y").unwrap().bytes() == before.bytes());
+    }
+    println!("{bytes} bytes of parameters: ready again in {least:?}");
+    // Code that is not optimized on a machine that does other things too.
+    let most = if cfg!(debug_assertions) { 3 } else { 1 };
+    assert!(least < std::time::Duration::from_secs(most), "{least:?}");
+}
+
+#[cfg(feature = "opencl")]
+mod opencl {
+    use super::*;
+    use crate::backend::opencl::shim::{self, Fault};
+
+    struct OpenCl;
+
+    impl Rig for OpenCl {
+        type Fault = Fault;
+
+        fn open(&self, fail: Option<(usize, Fault)>) -> Context {
+            let context = Context::new(shim::open());
+            shim::arm(fail);
+            context
+        }
+
+        fn disarm(&self) -> (Vec<&'static str>, bool) {
+            let (calls, fired) = shim::disarm();
+            (calls, fired.is_some())
+        }
+
+        fn live(&self) -> BTreeMap<&'static str, i64> {
+            shim::live()
+        }
+    }
+
+    #[test]
+    #[ignore = "calls of the whole process fail; the test below runs it in a process of its own"]
+    fn alone() {
+        // What opening a device leaves behind is there from now on.
+        drop(OpenCl.open(None));
+        OpenCl.disarm();
+        let once = |n| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
+        each_call_fails(&OpenCl, &[(&once, some), (&|_| Fault::Lost, some)]);
+    }
+
+    #[test]
+    fn every_call_of_a_run_fails() {
+        let run = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "session::recover_tests::opencl::alone", "--ignored", "--nocapture"])
+            .output()
+            .unwrap();
+        let said = [run.stdout, run.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        println!("{}", said.concat());
+        assert!(run.status.success() && said[0].contains("1 passed"));
     }
 }

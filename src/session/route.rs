@@ -152,10 +152,12 @@ pub(super) fn drive(
     legs: &[Leg],
     pass: &Pass,
     watch: &Watch,
+    relieve: &dyn Fn(),
     mut begin: impl FnMut(usize) -> Result<Begun, Error>,
 ) -> Result<Vec<Course>, Error> {
     let mut run = Run {
         legs,
+        relieve,
         going: legs.iter().map(|_| None).collect(),
         over: vec![false; legs.len()],
         courses: vec![Course::default(); legs.len()],
@@ -202,6 +204,7 @@ pub(super) fn drive(
 /// A run of legs.
 struct Run<'a> {
     legs: &'a [Leg],
+    relieve: &'a dyn Fn(),
     /// Those that were begun and are not known to be over.
     going: Vec<Option<Going>>,
     over: Vec<bool>,
@@ -275,7 +278,12 @@ impl Run<'_> {
                 break;
             }
             let Some(going) = &mut self.going[s] else { break };
-            match going.submit_next() {
+            let mut submitted = going.submit_next();
+            if matches!(&submitted, Err(e) if e.is_out_of_memory()) {
+                (self.relieve)();
+                submitted = going.submit_next();
+            }
+            match submitted {
                 Ok(event) => {
                     if going.submission.is_none() {
                         pass.started(s, Some(&event));

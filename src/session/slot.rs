@@ -61,6 +61,22 @@ pub(super) struct BindPolicy {
     pub(super) strict: bool,
     /// Bytes below which a tensor is copied; the device's own where there is none.
     pub(super) copy_threshold: Option<u64>,
+    /// Nothing is imported: the device ran out of memory with imports.
+    pub(super) copies: bool,
+}
+
+impl BindPolicy {
+    fn on(self, device: &Device) -> DevicePolicy {
+        let ladder = device.policy(self.copy_threshold, self.strict);
+        match self.copies && !ladder.on_pointers {
+            true => DevicePolicy {
+                import_refusal: Some(Refusal::OutOfMemory),
+                dma_buf_supported: false,
+                ..ladder
+            },
+            false => ladder,
+        }
+    }
 }
 
 /// The memory of one input or output.
@@ -138,7 +154,7 @@ impl<'e> Slot<'e> {
         check_capacity(io, given)?;
         for &d in &io.devices {
             let device = &devices[d as usize];
-            let ladder = device.policy(policy.copy_threshold, policy.strict);
+            let ladder = policy.on(device);
             let request = request(device, io, &self.source, address, access(io, side));
             let mut choice = decide(io, &request, &ladder)?;
             if matches!(choice.path, Path::Imported | Path::Host) {
@@ -204,7 +220,7 @@ impl<'e> Slot<'e> {
         }
         let Some((address, given)) = self.host_bytes() else { return Ok(()) };
         check_capacity(io, given)?;
-        let ladder = device.policy(policy.copy_threshold, policy.strict);
+        let ladder = policy.on(device);
         let mut request = request(device, io, &self.source, address, access);
         // Kept until the import keeps it.
         let mut _offered = self.offer_dma_buf(&mut request, &ladder);
@@ -225,6 +241,11 @@ impl<'e> Slot<'e> {
                     if choice.path == failed {
                         break None;
                     }
+                }
+                Err(e) if is_out_of_memory(&e) => {
+                    (request.window, request.dma_buf) = (Err(Refusal::OutOfMemory), None);
+                    choice = decide(io, &request, &ladder)?;
+                    break None;
                 }
                 Err(e) => return Err(e.into()),
             }
@@ -291,6 +312,13 @@ impl<'e> Slot<'e> {
         self.transfer.insert(d, host.clone());
         self.stage = Some((d, host));
         Ok(())
+    }
+
+    /// Whether copies could take the place of an import of it.
+    pub(super) fn could_copy(&self) -> bool {
+        let imports = |verdict: &Verdict| verdict.path.imports() || verdict.path == Path::DmaBuf;
+        // What a scope lent is out of the host's reach once it was imported.
+        matches!(self.source, Source::Region(..)) && self.verdicts.iter().any(imports)
     }
 
     /// The memory that the kernels of device `d` are given.
@@ -416,6 +444,11 @@ fn request(device: &Device, io: &PlannedIo, source: &Source<'_>, address: u64, a
         touches: io.reads.saturating_add(io.writes),
         ..Request::new(address, bytes, access, window(device, source, address, bytes, access))
     }
+}
+
+fn is_out_of_memory(e: &device::Error) -> bool {
+    use crate::backend::DeviceError as E;
+    matches!(e, device::Error::Device(E::OutOfDeviceMemory { .. } | E::OutOfHostMemory { .. }))
 }
 
 fn check_capacity(io: &PlannedIo, got: u64) -> Result<(), SessionError> {

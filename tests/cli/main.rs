@@ -3,6 +3,7 @@
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod bench;
 mod caches;
 mod formats;
 mod onnx;
@@ -284,6 +285,54 @@ fn a_large_tensor_is_imported_and_a_small_one_copied() {
     std::fs::write(d.join("x.pb"), write_tensor_pb("x", &small)).unwrap();
     let out = ends(d, 0, &["run", "add.onnx", "-i", "x.pb", "-d", "vulkan", "--explain"]);
     says(&out, &["copied by the CPU"]);
+}
+
+#[test]
+fn a_run_ends_early_with_a_sentence() {
+    let dir = with_add();
+    let d = dir.path();
+    let run = ["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"];
+    let with =
+        |more: &[&'static str]| -> Vec<&str> { run.iter().copied().chain(more.iter().copied()).collect() };
+    fails(
+        d,
+        1,
+        &with(&["--time-limit", "0.000001"]),
+        &["the time limit of 0 ms was up after 0 of 1 operators"],
+    );
+    fails(d, 2, &with(&["--time-limit", "never"]), &["expected a number of seconds"]);
+    fails(d, 2, &with(&["--submission-limit", "soon"]), &["no limit of a submission", "milliseconds"]);
+    for limit in ["0", "auto", "off"] {
+        ends(d, 0, &with(&["--submission-limit", limit, "--time-limit", "600"]));
+    }
+    let out = Command::new(env!("CARGO_BIN_EXE_onepool"))
+        .current_dir(d)
+        .args(run)
+        .env("ONEPOOL_SUBMISSION_LIMIT", "soon")
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    says(&text(&out.stderr), &["ONEPOOL_SUBMISSION_LIMIT", "soon"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_run_with_a_sentence() {
+    let dir = with_add();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
+    command.current_dir(dir.path()).args(["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"]);
+    command
+        .args(["--repeat", "4000000000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
+    says(&text(&out.stderr), &["ending when the device is done", "the run was cancelled after"]);
 }
 
 #[test]

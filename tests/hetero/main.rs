@@ -12,5 +12,6 @@ mod kernels;
 mod order;
 mod overlap;
 mod paths;
+mod pieces;
 mod random;
 mod tables;

@@ -299,9 +299,7 @@ impl<'c> Trial<'c> {
     }
 
     fn build(&self, program: &super::handle::Program) -> Result<(), DeviceError> {
-        program
-            .build(self.device, c"-cl-std=CL1.2")
-            .map_err(|log| DeviceError::Program { kernel: "images".to_owned(), log })
+        program.build("images", self.device, c"-cl-std=CL1.2")
     }
 
     /// Whether a row of texels is read and written as its bytes say.

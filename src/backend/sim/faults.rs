@@ -15,6 +15,8 @@ pub struct SimFaults {
     pub exhaust_at_allocation: Option<u64>,
     /// The import that the driver refuses.
     pub refuse_at_import: Option<u64>,
+    /// Bytes of imports beyond which submissions find no memory, and are told so.
+    pub imports_at_submit: Option<u64>,
     /// The call that fails, of whatever kind, and how. Calls are counted in [`SimFaults::calls`].
     pub at_call: Option<(u64, SimFault)>,
     /// Counts the calls that may fail, of all contexts that were opened with a clone of this.

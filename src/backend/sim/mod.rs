@@ -59,7 +59,7 @@ use crate::kernel::Requires;
 use crate::memory::image::{Grain, ImageRules, TexelSet};
 
 /// How a simulated device behaves.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct SimConfig {
     /// What it plays.
     pub profile: Profile,
@@ -173,7 +173,7 @@ impl SimDriver {
     /// The device of a profile that was asked for by name: the same index each time.
     fn keep(&self, config: SimConfig) -> DeviceInfo {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = named.iter().position(|known| *known == config).unwrap_or_else(|| {
+        let at = named.iter().position(|known| known.profile == config.profile).unwrap_or_else(|| {
             named.push(config.clone());
             named.len() - 1
         });

@@ -160,6 +160,9 @@ impl World {
         if self.config.faults.lose_at_submit == Some(self.submissions) {
             return Err(self.lose("injected at this submission"));
         }
+        if self.config.faults.imports_at_submit.is_some_and(|most| self.usage.imported > most) {
+            return Err(DeviceError::OutOfDeviceMemory { bytes: self.usage.imported });
+        }
         if let Some(heap) = self.overcommitted() {
             return Err(self.lose(&format!("imports and allocations exceed what heap {heap} holds")));
         }

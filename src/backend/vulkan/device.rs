@@ -12,7 +12,7 @@ use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
 use crate::backend::pace::Waiters;
-use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Robustness};
+use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
 use crate::memory::budget::HeapBudget;
 use crate::memory::image::Filter;
 
@@ -54,7 +54,7 @@ impl Device {
     pub(super) fn open(
         instance: Arc<Instance>,
         probe: Probe,
-        robustness: Robustness,
+        desc: &ContextDesc,
         without: Without,
     ) -> Result<Self, DeviceError> {
         let Probe { physical, mut info, extensions, mut features, family, queues, timestamp_bits, cache } =
@@ -62,21 +62,36 @@ impl Device {
         let has_timeline = features.has_timeline() && !without.timeline;
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let priorities = vec![1.0; queues as usize];
-        let queue_infos =
-            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
         let names: Vec<_> = extensions.to_enable().map(|name| name.as_ptr()).collect();
-        let guard = features.guard(robustness);
+        let guard = features.guard(desc.robustness);
         let mut chain = features.chain(&extensions);
-        let device_info = vk::DeviceCreateInfo::default()
-            .queue_create_infos(&queue_infos)
-            .enabled_extension_names(&names)
-            .push_next(&mut chain);
         let _alone = layer::alone();
         let calls = instance.functions();
-        // SAFETY: the family has that many queues; every extension and feature was reported by this
-        // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
-        let raw = unsafe { calls.create_device(physical, &device_info, None) }
-            .map_err(|code| error("vkCreateDevice", code, 0))?;
+        let mut create = |low: bool| {
+            let mut global = vk::DeviceQueueGlobalPriorityCreateInfoKHR::default()
+                .global_priority(vk::QueueGlobalPriorityKHR::LOW);
+            let queue =
+                vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities);
+            let queue_infos = [if low { queue.push_next(&mut global) } else { queue }];
+            // The chain is the same at every call, and pushed onto nothing.
+            let device_info = vk::DeviceCreateInfo::default()
+                .queue_create_infos(&queue_infos)
+                .enabled_extension_names(&names);
+            let device_info = vk::DeviceCreateInfo { p_next: (&raw mut chain).cast(), ..device_info };
+            // SAFETY: the family has that many queues; every extension and feature was reported by this
+            // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
+            unsafe { calls.create_device(physical, &device_info, None) }
+        };
+        let low = desc.priority == QueuePriority::Auto && info.may_show() && has_priorities(&extensions);
+        let mut created = create(low);
+        // A system may keep priorities for whom it trusts; a driver may have no low one.
+        if let (true, Err(code)) = (low, &created)
+            && matches!(*code, vk::Result::ERROR_NOT_PERMITTED_KHR | vk::Result::ERROR_INITIALIZATION_FAILED)
+        {
+            tracing::debug!(target: "onepool::vulkan", %code, "queues of low priority were refused");
+            created = create(false);
+        }
+        let raw = created.map_err(|code| error("vkCreateDevice", code, 0))?;
         let queues = (0..queues)
             // SAFETY: a queue that was created with the device, VUID-vkGetDeviceQueue-queueIndex-00385.
             .map(|index| Mutex::new(unsafe { raw.get_device_queue(family, index) }))
@@ -219,6 +234,11 @@ impl Drop for Device {
             self.raw.destroy_device(None);
         }
     }
+}
+
+/// Whether priorities of queues may hold between programs.
+fn has_priorities(extensions: &Extensions) -> bool {
+    extensions.has(ash::khr::global_priority::NAME) || extensions.has(ash::ext::global_priority::NAME)
 }
 
 fn timeline_functions(

@@ -32,6 +32,8 @@ const EXTENSIONS: &[(&CStr, u32)] = &[
     (ash::khr::external_memory_fd::NAME, u32::MAX),
     (ash::ext::external_memory_dma_buf::NAME, u32::MAX),
     (ash::khr::portability_subset::NAME, u32::MAX),
+    (ash::khr::global_priority::NAME, u32::MAX),
+    (ash::ext::global_priority::NAME, u32::MAX),
 ];
 
 /// What a validation layer calls an error where it is older than the extension.

@@ -97,7 +97,7 @@ impl VulkanDriver {
         if let Some(reason) = probe.info.unusable {
             return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
         }
-        Ok(Arc::new(Context::new(Device::open(instance, probe, desc.robustness, without)?, desc)?))
+        Ok(Arc::new(Context::new(Device::open(instance, probe, desc, without)?, desc)?))
     }
 }
 

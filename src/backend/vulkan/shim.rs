@@ -21,6 +21,8 @@ use crate::backend::{ContextBackend, ContextDesc};
 pub(crate) enum Fault {
     OutOfHostMemory,
     OutOfDeviceMemory,
+    /// This call and every later one that may say so, except for waits: there is no memory any more.
+    Exhausted,
     /// Only where the call may say so.
     Lost,
 }
@@ -49,7 +51,7 @@ pub(crate) fn open() -> Arc<dyn ContextBackend> {
     let instance = INSTANCE.get_or_init(|| Instance::shimmed().unwrap());
     let probe = probe_all(instance).unwrap().into_iter().next().unwrap();
     let desc = ContextDesc { validation: true, ..ContextDesc::default() };
-    let device = Device::open(Arc::clone(instance), probe, desc.robustness, Without::default()).unwrap();
+    let device = Device::open(Arc::clone(instance), probe, &desc, Without::default()).unwrap();
     Arc::new(Context::new(device, &desc).unwrap())
 }
 
@@ -100,7 +102,11 @@ fn refuse(call: &'static str) -> Option<vk::Result> {
                 (state.lost, state.fired) = (true, Some(call));
                 (Some(vk::Result::ERROR_DEVICE_LOST), state.devices.clone())
             }
-            Some((n, fault)) if n == at && fault != Fault::Lost => {
+            Some((n, Fault::Exhausted)) if n <= at && (call == "vkQueueSubmit" || !may_lose(call)) => {
+                state.fired = Some(call);
+                (Some(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY), Vec::new())
+            }
+            Some((n, fault)) if n == at && !matches!(fault, Fault::Lost | Fault::Exhausted) => {
                 state.fired = Some(call);
                 let code = match fault {
                     Fault::OutOfHostMemory => vk::Result::ERROR_OUT_OF_HOST_MEMORY,

@@ -11,6 +11,7 @@ use super::measure::{empty, median, region};
 use crate::cli::error::CliError;
 use crate::cli::open::{CacheArgs, open};
 use crate::cli::output::Output;
+use crate::cli::stop;
 use crate::cli::table::{self, Table};
 use crate::device::Context;
 use crate::graph::{NodeId, TensorInfo};
@@ -118,7 +119,7 @@ impl Way {
         let native = Arc::<AtomicU64>::default();
         let graph = graph(shape, &native, middle)?;
         let share = middle != Middle::Copied;
-        let builder = Session::builder().graph(graph).share_memory(share);
+        let builder = stop::cancellable(Session::builder()).graph(graph).share_memory(share);
         let mut builder = builder.fuse(false).copy_threshold(0);
         for context in table {
             builder = builder.context(context.clone());

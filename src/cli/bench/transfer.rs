@@ -11,6 +11,7 @@ use super::plot;
 use crate::cli::error::CliError;
 use crate::cli::open::{CacheArgs, open};
 use crate::cli::output::Output;
+use crate::cli::stop;
 use crate::cli::table::{self, Table};
 use crate::device::Context;
 use crate::ops::Operator;
@@ -109,7 +110,8 @@ fn scale_session(context: &Context, elements: usize) -> Result<Session, CliError
     let y = g.op(op, &[x]);
     g.output("y", y);
     let graph = g.build().map_err(Error::from)?;
-    Ok(Session::builder().graph(graph).context(context.clone()).fallback(false).copy_threshold(0).build()?)
+    let builder = stop::cancellable(Session::builder()).graph(graph).context(context.clone());
+    Ok(builder.fallback(false).copy_threshold(0).build()?)
 }
 
 fn check(y: &crate::SharedRegion, x: &[f32]) -> Result<(), CliError> {
@@ -256,12 +258,12 @@ pub(in crate::cli) fn table_of(rows: &[Transfer], out: &mut Output) -> Result<()
             ms(r.copy_in_ms),
             ms(r.copied_run_ms),
             ms(r.copy_out_ms),
-            ms(r.copied_ms()),
+            ms(r.copied_ms),
             ms(r.bound_ms),
             ms(r.kernel_ms),
             format!("{:.3}", r.bound_over_kernel()),
-            ms(r.copied_ms() - r.bound_ms),
-            format!("{:.2} x", r.copied_ms() / r.bound_ms),
+            r.saved.words(),
+            r.saved.times(),
         ]);
     }
     out.table(&t)

@@ -1,7 +1,7 @@
 //! `onepool verify`: models against the outputs that ONNX test cases hold.
 
 pub(super) mod case;
-mod compare;
+pub(super) mod compare;
 mod report;
 mod suite;
 
@@ -19,6 +19,7 @@ use super::open::{CacheArgs, open_table};
 use super::output::{Output, Progress};
 use super::place::{PlaceArgs, Places};
 use super::precision::PrecisionArgs;
+use super::stop::{self, StopArgs};
 use super::table::Table;
 use super::tensor_io::read_json;
 use crate::backend::ContextDesc;
@@ -51,6 +52,8 @@ pub(super) struct Args {
     no_fallback: bool,
     #[command(flatten)]
     precision: PrecisionArgs,
+    #[command(flatten)]
+    stop: StopArgs,
     /// Cases that run at one time.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -100,6 +103,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let start = Instant::now();
     let outcomes =
         run_all(&cases, args, (&devices, &places), &out.progress("verifying", Some(cases.len() as u64)));
+    if stop::is_pressed() {
+        return Err(CliError::Interrupted);
+    }
     let seconds = start.elapsed().as_secs_f64();
     let cases: Vec<(Case, Outcome)> = cases.into_iter().zip(outcomes).collect();
     let info = devices.first().map(Context::info);
@@ -141,7 +147,7 @@ fn run_all(
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
             scope.spawn(|| {
-                loop {
+                while !stop::is_pressed() {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(at) else { break };
                     let mut outcome = case::run(
@@ -149,6 +155,7 @@ fn run_all(
                         (devices, places),
                         !args.no_fallback,
                         args.precision,
+                        &args.stop,
                         (args.rtol, args.atol),
                     );
                     if args.validation {

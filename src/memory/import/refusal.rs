@@ -105,6 +105,8 @@ pub enum Refusal {
         /// The types that it grants, one bit each.
         bits: u32,
     },
+    /// The device ran out of memory with the import, or making it.
+    OutOfMemory,
     /// The process map cannot be read, so nothing is known of the pages.
     NoProcessMap {
         /// What the system said.
@@ -117,6 +119,7 @@ impl Refusal {
     pub fn sentence(&self) -> Cow<'static, str> {
         match self {
             Refusal::Empty => "the tensor has no bytes".into(),
+            Refusal::OutOfMemory => "the device ran out of memory with the import".into(),
             Refusal::NotMapped { addr } => format!("nothing is mapped at {addr:#x}").into(),
             Refusal::NotReadable { addr } => format!("the page at {addr:#x} allows no access").into(),
             Refusal::FileBacked { path } => {
@@ -168,6 +171,7 @@ impl Refusal {
     pub fn fix(&self) -> Option<&'static str> {
         match self {
             Refusal::Empty => None,
+            Refusal::OutOfMemory => Some("drop other bindings"),
             Refusal::NotMapped { .. } => Some("check the pointer and its length"),
             Refusal::NotReadable { .. } => Some("map the pages readable and writable"),
             Refusal::FileBacked { .. } => Some(INTO_REGION),
