@@ -21,7 +21,7 @@ use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::{ByteRange, RangeMap};
-use crate::plan::{Bound, Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
+use crate::plan::{Bound, Feed, Loc, Place, Plan, PlannedIo, Segment, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one

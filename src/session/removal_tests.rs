@@ -95,7 +95,7 @@ impl Trial {
                             Some(Part::Barrier(of, at)) if of == s => drop(recording.commands.remove(at)),
                             Some(Part::Flush(of, at)) if of == s => drop(recording.flush.remove(at)),
                             Some(Part::Invalidate(of, at)) if of == s => {
-                                drop(recording.invalidate.remove(at))
+                                recording.invalidate.remove(at);
                             }
                             _ => {}
                         }

@@ -8,8 +8,8 @@ use onepool::graph::NodeId;
 use onepool::{DType, Graph, GraphBuilder, Memory, Session, ops};
 
 use crate::common::{
-    abs, all_share, check_messages, check_nothing_copied, floats, in_place, numbers, op, open_all, recorded, region, shape,
-    tensor,
+    abs, all_share, check_messages, check_nothing_copied, floats, in_place, numbers, op, open_all, recorded,
+    region, shape, tensor,
 };
 
 /// Tables whose cuts copy nothing.

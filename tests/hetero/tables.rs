@@ -7,7 +7,10 @@ use onepool::tvm::GraphModule;
 use onepool::{Error, Memory, Session};
 use serde_json::{Value, json};
 
-use crate::common::{all_share, check_messages, check_nothing_copied, dl_devices, floats, in_place, numbers, open, open_all, region, tables, tensor};
+use crate::common::{
+    all_share, check_messages, check_nothing_copied, dl_devices, floats, in_place, numbers, open, open_all,
+    region, tables, tensor,
+};
 
 const N: usize = 1024;
 
