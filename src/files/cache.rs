@@ -305,5 +305,6 @@ pub(crate) mod testing {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests;
