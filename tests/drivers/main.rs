@@ -97,7 +97,8 @@ fn broken(row: &Row) -> Vec<String> {
         }
         // Pages are whole, and layouts round channels up.
         let most = bytes + bytes / 20 + 2 * 4096;
-        if let Some(resident) = resident.filter(|resident| case.starts_with("parameter") && *resident > most) {
+        if let Some(resident) = resident.filter(|resident| case.starts_with("parameter") && *resident > most)
+        {
             broken.push(format!("{}, {case}: {resident} bytes are in memory, of {bytes}", row.name));
         }
     }
