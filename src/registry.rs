@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::backend::cpu::CpuDriver;
 use crate::backend::sim::SimDriver;
-use crate::backend::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+use crate::backend::{
+    BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, KernelCompiler,
+};
 use crate::device::Context;
 
 /// The environment variable that names the device to open where no selector is given: by
@@ -142,8 +144,23 @@ impl Registry {
         selector: &str,
         desc: &ContextDesc,
     ) -> Result<Arc<dyn ContextBackend>, OpenError> {
-        let (driver, index) = self.resolve(selector)?;
-        let opened = driver.open(index, desc);
+        let (driver, device) = self.resolve(selector)?;
+        let opened = driver.open(device.index, desc);
+        opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
+    }
+
+    /// Opens the device that a selector names for compiling alone, also one on which nothing can run
+    /// ([`Driver::open_compiler`]).
+    ///
+    /// # Errors
+    /// As [`Registry::open`], and where the driver tells nothing of what it compiles.
+    pub fn open_compiler(
+        &self,
+        selector: &str,
+        desc: &ContextDesc,
+    ) -> Result<Box<dyn KernelCompiler>, OpenError> {
+        let (driver, device) = self.locate(selector)?;
+        let opened = driver.open_compiler(device.index, desc);
         opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
@@ -153,8 +170,8 @@ impl Registry {
     /// As [`Registry::open`].
     #[doc(hidden)]
     pub fn bare_submit(&self, selector: &str) -> Result<Option<BareSubmit>, OpenError> {
-        let (driver, index) = self.resolve(selector)?;
-        let made = driver.bare_submit(index).transpose();
+        let (driver, device) = self.resolve(selector)?;
+        let made = driver.bare_submit(device.index).transpose();
         made.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
@@ -163,13 +180,19 @@ impl Registry {
     /// # Errors
     /// As [`Registry::open`].
     pub fn find(&self, selector: &str) -> Result<DeviceInfo, OpenError> {
-        let (driver, index) = self.resolve(selector)?;
-        let devices = driver.devices().map_err(|source| OpenError::Driver { api: driver.api(), source })?;
-        let found = devices.into_iter().find(|device| device.index == index);
-        found.ok_or_else(|| no_such(driver, index.to_string(), &[]))
+        Ok(self.resolve(selector)?.1)
     }
 
-    fn resolve(&self, selector: &str) -> Result<(&dyn Driver, usize), OpenError> {
+    fn resolve(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
+        let (driver, device) = self.locate(selector)?;
+        match device.unusable {
+            None => Ok((driver, device)),
+            Some(reason) => Err(OpenError::Unusable { api: driver.api(), device: device.name, reason }),
+        }
+    }
+
+    /// The device that a selector names, whether it can be used or not.
+    fn locate(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
         let selector = selector.trim();
         let (api, device) = match selector.split_once(':') {
             Some((api, device)) => (api.trim(), Some(device.trim())),
@@ -184,14 +207,9 @@ impl Registry {
             None => devices.iter().find(|device| device.unusable.is_none()).or(devices.first()),
             Some(wanted) => named(&devices, wanted),
         };
-        let wanted = device.unwrap_or_default();
-        let chosen = chosen.ok_or_else(|| no_such(driver, wanted.to_owned(), &devices))?;
-        match &chosen.unusable {
-            None => Ok((driver, chosen.index)),
-            Some(reason) => {
-                let (device, reason) = (chosen.name.clone(), reason.clone());
-                Err(OpenError::Unusable { api: driver.api(), device, reason })
-            }
+        match chosen {
+            Some(chosen) => Ok((driver, chosen.clone())),
+            None => Err(no_such(driver, device.unwrap_or_default().to_owned(), &devices)),
         }
     }
 
@@ -203,7 +221,7 @@ impl Registry {
         })
     }
 
-    fn auto(&self) -> Result<(&dyn Driver, usize), OpenError> {
+    fn auto(&self) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
         for kind in [DeviceKind::Integrated, DeviceKind::Discrete] {
             // The simulator only plays a device.
             for driver in self.drivers.iter().filter(|driver| driver.api() != "sim") {
@@ -211,11 +229,14 @@ impl Registry {
                 let devices = driver.devices().unwrap_or_default();
                 let good = |device: &&DeviceInfo| device.kind == kind && device.unusable.is_none();
                 if let Some(device) = devices.iter().find(good) {
-                    return Ok((&**driver, device.index));
+                    return Ok((&**driver, device.clone()));
                 }
             }
         }
-        Ok((self.driver("cpu")?, 0))
+        let cpu = self.driver("cpu")?;
+        let devices = cpu.devices().map_err(|source| OpenError::Driver { api: cpu.api(), source })?;
+        let first = devices.first().cloned().ok_or_else(|| no_such(cpu, "0".to_owned(), &devices))?;
+        Ok((cpu, first))
     }
 }
 

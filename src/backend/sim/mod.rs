@@ -167,6 +167,7 @@ impl SimConfig {
                 ..ImportRules::strict()
             }),
             subgroup: 1,
+            subgroup_range: [1, 1],
             timestamp_ns: if self.timestamps { 1.0 } else { 0.0 },
             prefers_texels: false,
             images: Some(self.image_rules()),

@@ -19,6 +19,22 @@ pub(super) struct Kernel {
     pub(super) params_bytes: u32,
 }
 
+/// How a pipeline is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Compiling {
+    pub(super) flags: vk::PipelineCreateFlags,
+    /// The lanes of a subgroup that are asked for: a power of two within the device's range.
+    pub(super) subgroup: Option<u32>,
+}
+
+/// A module with the values of its specialization constants.
+struct Specialized<'a> {
+    words: &'a [u32],
+    entry_point: &'a str,
+    entries: Vec<vk::SpecializationMapEntry>,
+    values: Vec<u8>,
+}
+
 /// One argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Binding {
@@ -34,6 +50,16 @@ impl Kernel {
         device: &Device,
         cache: &PipelineCache,
         desc: &KernelDesc<'_>,
+    ) -> Result<Self, DeviceError> {
+        Kernel::compiled(device, cache.raw, desc, Compiling::default())
+    }
+
+    /// Creates a kernel in a way of its own.
+    pub(super) fn compiled(
+        device: &Device,
+        cache: vk::PipelineCache,
+        desc: &KernelDesc<'_>,
+        compiling: Compiling,
     ) -> Result<Self, DeviceError> {
         let source = desc.source;
         let refuse = |log: String| DeviceError::Program { kernel: source.name().to_owned(), log };
@@ -57,7 +83,8 @@ impl Kernel {
             bindings,
             params_bytes: reflection.params_bytes,
         };
-        let built = kernel.build(device, cache, words, &reflection.entry_point, &entries, &values);
+        let specialized = Specialized { words, entry_point: &reflection.entry_point, entries, values };
+        let built = kernel.build(device, cache, &specialized, compiling);
         match built {
             Ok(()) => Ok(kernel),
             Err(error) => {
@@ -71,11 +98,9 @@ impl Kernel {
     fn build(
         &mut self,
         device: &Device,
-        cache: &PipelineCache,
-        words: &[u32],
-        entry_point: &str,
-        entries: &[vk::SpecializationMapEntry],
-        values: &[u8],
+        cache: vk::PipelineCache,
+        code: &Specialized<'_>,
+        compiling: Compiling,
     ) -> Result<(), DeviceError> {
         let raw = device.raw();
         let layout_bindings: Vec<_> = self
@@ -106,22 +131,31 @@ impl Kernel {
         self.layout = unsafe { raw.create_pipeline_layout(&info, None) }
             .map_err(|code| device.error("vkCreatePipelineLayout", code, 0))?;
 
-        let info = vk::ShaderModuleCreateInfo::default().code(words);
+        let info = vk::ShaderModuleCreateInfo::default().code(code.words);
         // SAFETY: a KernelSource holds SPIR-V that was checked, and needs only features that are on
         // (VUID-VkShaderModuleCreateInfo-pCode-08737, -08740).
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(|code| device.error("vkCreateShaderModule", code, 0))?;
-        let entry_point = std::ffi::CString::new(entry_point).unwrap_or_else(|_| c"main".to_owned());
-        let specialization = vk::SpecializationInfo::default().map_entries(entries).data(values);
-        let stage = vk::PipelineShaderStageCreateInfo::default()
+        let entry_point = std::ffi::CString::new(code.entry_point).unwrap_or_else(|_| c"main".to_owned());
+        let specialization = vk::SpecializationInfo::default().map_entries(&code.entries).data(&code.values);
+        let mut required = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(&entry_point)
             .specialization_info(&specialization);
-        let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.layout)];
+        if let Some(lanes) = compiling.subgroup {
+            required = required.required_subgroup_size(lanes);
+            stage = stage.push_next(&mut required);
+        }
+        let info = [vk::ComputePipelineCreateInfo::default()
+            .flags(compiling.flags)
+            .stage(stage)
+            .layout(self.layout)];
         // SAFETY: the layout holds every binding the module has (VUID-VkComputePipelineCreateInfo-layout-07988);
-        // the cache is internally synchronized.
-        let made = unsafe { raw.create_compute_pipelines(cache.raw, &info, None) };
+        // a size of subgroups is one that the device offers and the feature is on
+        // (VUID-VkPipelineShaderStageCreateInfo-pNext-02754, -02755); the cache is internally synchronized.
+        let made = unsafe { raw.create_compute_pipelines(cache, &info, None) };
         // SAFETY: a pipeline does not need its module after it was made.
         unsafe { raw.destroy_shader_module(module, None) };
         let pipelines =

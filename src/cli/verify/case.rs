@@ -180,7 +180,7 @@ pub(in crate::cli) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
 ///
 /// # Errors
 /// There is none.
-pub(super) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+pub(in crate::cli) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
     let sets = numbered(dir, "test_data_set_")?;
     if sets.is_empty() {
         return Err(CliError::content(dir, "there is no test_data_set_0"));
@@ -221,22 +221,31 @@ fn read(path: &Path, ios: &[IoInfo], at: usize) -> Result<Vec<(String, Tensor)>,
     Ok(vec![(values, elements), (table, rows)])
 }
 
-/// Gives every input its value: by name where all names are inputs of the model, else by position.
+/// Gives every input its value.
 fn give_inputs(session: &mut Session, data: &Path) -> Result<(), CliError> {
-    let ios = session.inputs();
+    for (name, value) in inputs(data, &session.inputs())? {
+        session.set_input(&name, &value)?;
+    }
+    Ok(())
+}
+
+/// The inputs of a data set: by name where all names are inputs of the model, else by position.
+///
+/// # Errors
+/// [`CliError::File`] and [`CliError::Content`].
+pub(in crate::cli) fn inputs(data: &Path, ios: &[IoInfo]) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut values: Vec<(String, Tensor)> = Vec::new();
     for path in numbered(data, "input_")? {
-        values.extend(read(&path, &ios, values.len())?);
+        values.extend(read(&path, ios, values.len())?);
     }
     let mut names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
     let named = names.len() == values.len() && names.iter().all(|n| ios.iter().any(|io| io.name == *n));
-    for (i, (name, value)) in values.iter().enumerate() {
-        let name = if named { name } else { ios.get(i).map_or(name, |io| &io.name) };
-        session.set_input(name, value)?;
+    if !named {
+        values.iter_mut().zip(ios).for_each(|((name, _), io)| name.clone_from(&io.name));
     }
-    Ok(())
+    Ok(values)
 }
 
 #[cfg(test)]
