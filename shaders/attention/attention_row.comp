@@ -27,7 +27,7 @@ layout(set = 0, binding = 2) uniform samplerBuffer v;
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
-SPEC(6, uint, ROWS, 4u);
+SPEC(6, uint, ROWS, 2u);
 SPEC(7, uint, TEXELS, 4u);    // texels of a value that an invocation does
 
 const uint KEYS = 8u;

@@ -63,17 +63,17 @@ impl Executable {
         Executable { name: name.into(), subgroup, ..Executable::default() }
     }
 
-    /// Takes in a number under the driver's name. Names of Mesa's drivers for AMD are understood; what is not
-    /// understood is kept in [`Executable::other`].
+    /// Takes in a number under the driver's name. Names of Mesa's driver for AMD and of NVIDIA's are understood; what is
+    /// not understood is kept in [`Executable::other`].
     pub fn add(&mut self, name: &str, value: StatisticValue) {
         let known = match name {
-            "VGPRs" => Some(&mut self.vector_registers),
+            "VGPRs" | "Register Count" => Some(&mut self.vector_registers),
             "SGPRs" => Some(&mut self.scalar_registers),
             "Spilled VGPRs" => Some(&mut self.spilled_vector),
             "Spilled SGPRs" => Some(&mut self.spilled_scalar),
             "Scratch size" => Some(&mut self.scratch_bytes),
-            "LDS size" => Some(&mut self.local_bytes),
-            "Code size" => Some(&mut self.code_bytes),
+            "LDS size" | "Shared Memory Size" => Some(&mut self.local_bytes),
+            "Code size" | "Binary Size" => Some(&mut self.code_bytes),
             "Subgroups per SIMD" => Some(&mut self.subgroups_per_unit),
             "Latency" => Some(&mut self.latency),
             "Inverse Throughput" => Some(&mut self.inverse_throughput),
