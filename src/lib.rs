@@ -6,6 +6,7 @@ pub mod cli;
 pub mod device;
 mod dot;
 pub mod dtype;
+mod files;
 pub mod graph;
 pub mod kernel;
 pub mod limits;

@@ -26,7 +26,8 @@ pub fn default_selector() -> String {
 ///
 /// A selector is `API`, `API:INDEX` or `API:NAME` (part of a device's name, in any case), or `auto`: the
 /// first usable integrated or discrete device of any API, else the CPU backend. An API alone is its first
-/// usable device and never a device of another API.
+/// usable device and never a device of another API. `sim:NAME` and `sim:FILE` are simulated devices that play a
+/// recorded driver: one that is part of the library, or the [profile](crate::backend::sim::Profile) in a file.
 pub struct Registry {
     drivers: Vec<Box<dyn Driver>>,
 }
@@ -38,6 +39,8 @@ pub struct ApiDevices {
     pub api: &'static str,
     /// Its devices, the unusable ones included.
     pub devices: Result<Vec<DeviceInfo>, DeviceError>,
+    /// Names of more devices, that are made when they are asked for.
+    pub names: Vec<String>,
 }
 
 /// No device was opened.
@@ -115,7 +118,12 @@ impl Registry {
     /// Every API with its devices.
     pub fn list(&self) -> Vec<ApiDevices> {
         let drivers = self.drivers.iter();
-        drivers.map(|driver| ApiDevices { api: driver.api(), devices: driver.devices() }).collect()
+        let listed = |driver: &dyn Driver| ApiDevices {
+            api: driver.api(),
+            devices: driver.devices(),
+            names: driver.names(),
+        };
+        drivers.map(|driver| listed(&**driver)).collect()
     }
 
     /// Opens the device that the environment variable [`DEVICE_VARIABLE`] names, or `auto`.
@@ -131,7 +139,7 @@ impl Registry {
     /// # Errors
     /// [`OpenError`], with what there is where the name is unknown.
     pub fn open(&self, selector: &str, desc: &ContextDesc) -> Result<Context, OpenError> {
-        Ok(Context::new(self.open_backend(selector, desc)?))
+        Ok(Context::opened(self.open_backend(selector, desc)?, desc))
     }
 
     /// Opens the device that a selector names, without the safe interface above it: for measuring what
@@ -180,7 +188,7 @@ impl Registry {
     /// # Errors
     /// As [`Registry::open`].
     pub fn find(&self, selector: &str) -> Result<DeviceInfo, OpenError> {
-        Ok(self.resolve(selector)?.1)
+        self.resolve(selector).map(|(_, device)| device)
     }
 
     fn resolve(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
@@ -202,15 +210,21 @@ impl Registry {
             return self.auto();
         }
         let driver = self.driver(api)?;
-        let devices = driver.devices().map_err(|source| OpenError::Driver { api: driver.api(), source })?;
+        let failed = |source| OpenError::Driver { api: driver.api(), source };
+        let devices = driver.devices().map_err(failed)?;
         let chosen = match device {
-            None => devices.iter().find(|device| device.unusable.is_none()).or(devices.first()),
-            Some(wanted) => named(&devices, wanted),
+            None => devices.iter().find(|device| device.unusable.is_none()).or(devices.first()).cloned(),
+            Some(wanted) => match named(&devices, wanted) {
+                Some(device) => Some(device.clone()),
+                None => {
+                    let made = driver.by_name(wanted).map_err(failed)?;
+                    made.or_else(|| partly_named(&devices, wanted).cloned())
+                }
+            },
         };
-        match chosen {
-            Some(chosen) => Ok((driver, chosen.clone())),
-            None => Err(no_such(driver, device.unwrap_or_default().to_owned(), &devices)),
-        }
+        let wanted = device.unwrap_or_default();
+        let chosen = chosen.ok_or_else(|| no_such(driver, wanted, &devices))?;
+        Ok((driver, chosen))
     }
 
     fn driver(&self, api: &str) -> Result<&dyn Driver, OpenError> {
@@ -233,27 +247,38 @@ impl Registry {
                 }
             }
         }
-        let cpu = self.driver("cpu")?;
-        let devices = cpu.devices().map_err(|source| OpenError::Driver { api: cpu.api(), source })?;
-        let first = devices.first().cloned().ok_or_else(|| no_such(cpu, "0".to_owned(), &devices))?;
-        Ok((cpu, first))
+        self.resolve("cpu:0")
     }
 }
 
-/// A device by its position or by its name: the whole name before a part of one.
+/// A device by its position or by its whole name.
 fn named<'a>(devices: &'a [DeviceInfo], wanted: &str) -> Option<&'a DeviceInfo> {
     if let Ok(index) = wanted.parse::<usize>() {
         return devices.iter().find(|device| device.index == index);
     }
-    let wanted = wanted.to_lowercase();
-    let whole = devices.iter().find(|device| device.name.to_lowercase() == wanted);
-    let part = || devices.iter().find(|device| device.name.to_lowercase().contains(&wanted));
-    whole.or_else(part).filter(|_| !wanted.is_empty())
+    devices.iter().find(|device| device.name.eq_ignore_ascii_case(wanted))
 }
 
-fn no_such(driver: &dyn Driver, wanted: String, devices: &[DeviceInfo]) -> OpenError {
-    let available = devices.iter().map(|device| format!("{} ({})", device.index, device.name)).collect();
-    OpenError::NoSuchDevice { api: driver.api(), wanted, available }
+/// A device by a part of its name.
+fn partly_named<'a>(devices: &'a [DeviceInfo], wanted: &str) -> Option<&'a DeviceInfo> {
+    let wanted = wanted.to_lowercase();
+    let number = wanted.parse::<usize>().is_ok();
+    let mut found = devices.iter().filter(|_| !wanted.is_empty() && !number);
+    found.find(|device| device.name.to_lowercase().contains(&wanted))
+}
+
+/// What there is, and of the devices that are made by name those that are called nearly so.
+fn no_such(driver: &dyn Driver, wanted: &str, devices: &[DeviceInfo]) -> OpenError {
+    let mut available: Vec<String> =
+        devices.iter().map(|device| format!("{} ({})", device.index, device.name)).collect();
+    let (names, part) = (driver.names(), wanted.to_lowercase());
+    let near: Vec<&String> = names.iter().filter(|name| !part.is_empty() && name.contains(&part)).collect();
+    available.extend(near.iter().map(|name| (*name).clone()));
+    let more = names.len() - near.len();
+    if more > 0 {
+        available.push(format!("{more} more by name, and any by the path of its profile"));
+    }
+    OpenError::NoSuchDevice { api: driver.api(), wanted: wanted.to_owned(), available }
 }
 
 impl Default for Registry {

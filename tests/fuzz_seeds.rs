@@ -168,40 +168,48 @@ fn onnx_seed(branched: bool) -> Vec<u8> {
 #[test]
 fn onnx_models() {
     let tensor = write_tensor_pb("t", &Tensor::new([2, 2], &[1i64, 2, 3, 4]).expect("it fits"));
+    let (mut loaded, mut read) = (0, 0);
     each_mutation(&[onnx_seed(true), onnx_seed(false), tensor], |bytes| {
         if let Ok(graph) = load_onnx_bytes(bytes, None) {
+            loaded += 1;
             assert!(!graph.outputs().is_empty());
+            let names: std::collections::BTreeSet<_> = graph.outputs().iter().map(|(name, _)| name).collect();
+            assert_eq!(names.len(), graph.outputs().len());
         }
         if let Ok((name, tensor)) = read_tensor_pb(bytes) {
+            read += 1;
             let (again, back) = read_tensor_pb(&write_tensor_pb(&name, &tensor)).expect("it was written so");
             assert_eq!((&name, tensor.info(), tensor.bytes()), (&again, back.info(), back.bytes()));
         }
     });
+    assert!(loaded > 10 && read > 10, "{loaded} models and {read} tensors were read");
 }
 
-/// Runs `graph` on zeros, where it takes few of them; what a changed model asks for may be refused.
-fn run(graph: Graph) -> Result<(), onepool::Error> {
-    let mut session = Session::builder().graph(graph).device("cpu").build()?;
+/// Outputs of `graph` on zeros, where it takes few of them; what a changed model asks for may be refused.
+fn run(graph: Graph, fuse: bool) -> Result<Vec<Tensor>, onepool::Error> {
+    let mut session = Session::builder().graph(graph).device("cpu").fuse(fuse).chains(fuse).build()?;
     for io in session.inputs() {
         let dims = io.shape.map_or(Vec::new(), |s| s.0.to_vec());
         let dims: Vec<usize> = dims.iter().map(|d| if let Dim::Known(n) = d { *n } else { 2 }).collect();
         let info = TensorInfo::new(io.dtype.unwrap_or(DType::F32), Shape::new(dims)?);
         if info.bytes() > 1 << 20 {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let zeros = vec![0; info.bytes()];
         session.set_input(&io.name, &Tensor::from_bytes(info, &zeros)?)?;
     }
     session.run()?;
-    for io in session.outputs() {
-        session.get_output(&io.name)?;
-    }
-    Ok(())
+    session.outputs().iter().map(|io| session.get_output(&io.name)).collect()
 }
 
 #[test]
 fn onnx_models_that_run() {
     let mut seeds = vec![onnx_seed(false)];
+    let seed = load_onnx_bytes(&seeds[0], None).expect("the seed is sound");
+    let found = run(seed, true).expect("the seed runs");
+    let [z] = &found[..] else { panic!("{found:?}") };
+    let want: Vec<f32> = [0.0, 0.0, 1.0, 2.0].into_iter().chain([0.5; 400]).collect();
+    assert_eq!(z.as_slice::<f32>().expect("it is f32"), want);
     if let Ok(folder) = std::env::var("ONEPOOL_FUZZ_MODELS") {
         for entry in std::fs::read_dir(folder).expect("a folder") {
             seeds.push(std::fs::read(entry.expect("an entry").path()).expect("a file"));
@@ -210,9 +218,16 @@ fn onnx_models_that_run() {
     let (mut ran, mut refused) = (0, 0);
     each_mutation(&seeds, |bytes| {
         if let Ok(graph) = load_onnx_bytes(bytes, None) {
-            match run(graph) {
-                Ok(()) => ran += 1,
-                Err(e) => refused += usize::from(!e.to_string().is_empty()),
+            match (run(graph.clone(), true), run(graph, false)) {
+                (Ok(fused), Ok(apart)) => {
+                    ran += 1;
+                    // These operators only move bytes, so that there is one right result.
+                    let bytes =
+                        |all: &[Tensor]| -> Vec<Vec<u8>> { all.iter().map(|t| t.bytes().to_vec()).collect() };
+                    assert_eq!(bytes(&fused), bytes(&apart));
+                }
+                (Err(e), Err(_)) => refused += usize::from(!e.to_string().is_empty()),
+                (one, other) => panic!("fused {one:?}, apart {other:?}"),
             }
         }
     });
@@ -227,12 +242,42 @@ fn params_seed() -> Vec<u8> {
     bytes
 }
 
+/// A factory record with the parameters of [`params_seed`]: their names come before and the arrays behind.
+fn factory_seed() -> Vec<u8> {
+    let list = params_seed();
+    let word = |w: u64| w.to_le_bytes().to_vec();
+    let texts = |texts: &[&str]| -> Vec<u8> {
+        texts.iter().flat_map(|t| [word(t.len() as u64), t.as_bytes().to_vec()].concat()).collect()
+    };
+    let names = [word(2), texts(&["weight", "b"])].concat();
+    let arrays = list[16 + names.len() + 8..].to_vec();
+    [texts(&["{}"]), word(2), names, arrays, texts(&["default"])].concat()
+}
+
+#[test]
+fn factories() {
+    let seed = read_factory(&factory_seed()).expect("the seed is sound");
+    assert_eq!(
+        (seed.graph_json.as_str(), seed.module_name.as_str(), seed.params.len()),
+        ("{}", "default", 2)
+    );
+    let mut read = 0;
+    each_mutation(&[factory_seed()], |bytes| {
+        if let Ok(factory) = read_factory(bytes) {
+            read += 1;
+            let names: std::collections::BTreeSet<_> = factory.params.iter().map(|(name, _)| name).collect();
+            assert_eq!(names.len(), factory.params.len());
+            assert!(factory.params.iter().all(|(_, t)| t.bytes().len() <= bytes.len()));
+        }
+    });
+    assert!(read > 10, "mutations of data alone are read");
+}
+
 #[test]
 fn params() {
     assert_eq!(read_params(&params_seed()).expect("the seed is sound").len(), 2);
     let mut read = 0;
     each_mutation(&[params_seed()], |bytes| {
-        let _ = read_factory(bytes);
         if let Ok(params) = read_params(bytes) {
             read += 1;
             let mut written = Vec::new();

@@ -1,16 +1,25 @@
 //! Parameters are read once, straight to where they stay: loading takes little more memory than the file has bytes.
+//!
+//! Linux alone: the figures are those of `/proc/self/status`.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use onepool::backend::ContextDesc;
+use onepool::device::Context;
+use onepool::memory::model::ImportTypes;
 use onepool::registry::Registry;
 use onepool::{Memory, Session, SharedRegion, Tensor, loader};
 
+use self::disguise::Disguised;
 use self::protobuf::{field, int};
 
+#[path = "support/disguise.rs"]
+mod disguise;
 #[path = "support/process.rs"]
 mod process;
 #[path = "support/protobuf.rs"]
@@ -142,7 +151,7 @@ fn convolutions(net: &Net) -> Vec<u8> {
 }
 
 /// Runs the convolutions on a context, on ones.
-fn convolve(path: &Path, net: &Net, context: &onepool::device::Context) -> Session {
+fn convolve(path: &Path, net: &Net, context: &Context) -> Session {
     let graph = loader::load(path).unwrap();
     let mut session = Session::builder().graph(graph).context(context.clone()).build().unwrap();
     session.set_input("x", &Tensor::new([1, net.channels[0], 1, 1], &net.input()).unwrap()).unwrap();
@@ -151,6 +160,22 @@ fn convolve(path: &Path, net: &Net, context: &onepool::device::Context) -> Sessi
     assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap(), want);
     session
 }
+
+/// `vulkan-copying` is the Vulkan device under a driver that shares the host's memory and imports none of it.
+fn open(device: &str) -> Context {
+    let registry = Registry::with_defaults();
+    if device != "vulkan-copying" {
+        return registry.open(device, &ContextDesc::default()).unwrap();
+    }
+    let real = registry.open_backend("vulkan", &ContextDesc::default()).unwrap();
+    Context::new(Arc::new(Disguised::new(real, |info| {
+        info.import = None;
+        info.memory = info.memory.clone().importing(ImportTypes::None);
+    })))
+}
+
+/// What a driver's compiler and allocator keep of a model's kernels.
+const DRIVERS: f64 = (8 << 20) as f64;
 
 /// Weights that a device reads in another form only, packed or with a normalization folded in, are in memory in that
 /// form only.
@@ -170,7 +195,7 @@ fn check_packed(device: &str, net: &Net) {
     let path = dir.path().join("convolutions.onnx");
     let few = Net { layers: net.layers.min(2), ..*net };
     std::fs::write(&path, convolutions(&few)).unwrap();
-    let context = Registry::with_defaults().open(device, &ContextDesc::default()).unwrap();
+    let context = open(device);
     // What the driver needs for the kernels themselves.
     drop(convolve(&path, &few, &context));
     std::fs::write(&path, convolutions(net)).unwrap();
@@ -184,10 +209,17 @@ fn check_packed(device: &str, net: &Net) {
         "{device}, {} layers, normalized: {}: {bytes} bytes, peak {ran}, then {stays}",
         net.layers, net.normalized
     );
-    assert!(ran as f64 <= 1.2 * bytes as f64, "running on {bytes} bytes took {ran} on {device}");
-    assert!(stays as f64 <= 1.1 * bytes as f64, "{bytes} bytes of weights take {stays} on {device}");
+    assert!(ran as f64 <= 1.05 * bytes as f64 + DRIVERS, "running on {bytes} bytes took {ran} on {device}");
+    assert!(
+        stays as f64 <= 1.05 * bytes as f64 + DRIVERS / 4.0,
+        "{bytes} bytes of weights take {stays} on {device}"
+    );
     let usage = context.usage();
-    assert!(usage.imported >= bytes as u64 && usage.allocated < net.bytes() as u64, "{usage:?}");
+    let (lies, beside) = match device {
+        "vulkan-copying" => (usage.allocated, usage.imported),
+        _ => (usage.imported, usage.allocated),
+    };
+    assert!(lies >= bytes as u64 && beside < net.bytes() as u64, "{usage:?}");
     // Weights, and where those are folded a bias.
     assert_eq!(session.graph().constants().count(), net.layers * if net.normalized { 2 } else { 1 });
 }
@@ -221,7 +253,7 @@ fn parameters_are_in_memory_once() {
         std::fs::write(&inside, model(&[tensor(), field(9, &data)].concat())).unwrap();
     }
     check(&inside);
-    for device in ["vulkan", "cpu"] {
+    for device in ["vulkan", "vulkan-copying", "cpu"] {
         for normalized in [false, true] {
             check_packed(device, &Net { channels: [256, 512], layers: 14, normalized });
         }

@@ -11,6 +11,8 @@ pub mod vulkan;
 
 pub mod cpu;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
+pub(crate) mod install;
+#[cfg(any(feature = "opencl", feature = "vulkan"))]
 mod kept;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
 pub(crate) mod pace;
@@ -25,9 +27,12 @@ use std::time::Duration;
 
 pub use self::statistics::{Executable, Statistic, StatisticValue};
 use crate::kernel::{KernelSource, Requires};
+use crate::memory::budget::HeapBudget;
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::image::ImageRules;
-use crate::memory::import::ImportRules;
+use crate::memory::import::{CostSource, ImportRules, Refusal};
+use crate::memory::model::MemoryModel;
+pub use crate::memory::model::{DeviceKind, Placement};
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
 
 /// What goes wrong on a device without the caller's doing.
@@ -98,6 +103,16 @@ pub enum DeviceError {
         /// What is missing and what to do about it.
         reason: String,
     },
+    /// The file that says what a simulated device plays is broken.
+    #[error("the profile {file}: {}{problem}", field_of(field))]
+    Profile {
+        /// Its path, or the name of one that is part of the library.
+        file: String,
+        /// Which field, as `heaps[1].size`; empty where it is the file as a whole.
+        field: String,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A handle of another context, or of an object that was destroyed.
     #[error("stale or foreign {object} handle")]
     Stale {
@@ -122,20 +137,8 @@ pub enum DeviceError {
     },
 }
 
-/// What kind of thing a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// A GPU that shares the host's memory.
-    Integrated,
-    /// A GPU with memory of its own, behind a bus.
-    Discrete,
-    /// A GPU of a virtual machine.
-    Virtual,
-    /// A processor: lavapipe, PoCL, or our own CPU backend.
-    Cpu,
-    /// Something else.
-    Other,
+fn field_of(field: &str) -> String {
+    if field.is_empty() { String::new() } else { format!("field {field}: ") }
 }
 
 /// Sizes and alignments a device prescribes; bytes unless said otherwise.
@@ -165,8 +168,6 @@ pub struct Limits {
     pub max_arguments: u32,
     /// Granularity of flush and invalidate.
     pub non_coherent_atom: u64,
-    /// Bytes the device can hold at once, imports included.
-    pub memory_bytes: u64,
 }
 
 /// What a device is and can do.
@@ -188,8 +189,8 @@ pub struct DeviceInfo {
     pub index: usize,
     /// Why the device cannot be used, if it cannot.
     pub unusable: Option<String>,
-    /// Whether host and device share one memory, so that device memory can be mapped at no cost.
-    pub unified: bool,
+    /// Its memory.
+    pub memory: MemoryModel,
     /// Whether kernels are native functions (else SPIR-V or its translation).
     pub native: bool,
     /// Whether commands run one after the other on memory that everybody sees, so that no barrier is needed.
@@ -218,6 +219,22 @@ pub struct DeviceInfo {
     pub advice: Vec<String>,
 }
 
+impl DeviceInfo {
+    /// Whether a display may hang on the device, so that its work must not hold it for long: it is a GPU.
+    pub fn may_show(&self) -> bool {
+        let gpu = matches!(self.kind, DeviceKind::Integrated | DeviceKind::Discrete | DeviceKind::Virtual);
+        gpu && !self.native
+    }
+
+    /// Why the device imports no host memory; `None` where it does.
+    pub fn import_refusal(&self) -> Option<Refusal> {
+        match &self.import {
+            Some(_) => None,
+            None => Some(self.memory.import_refusal().unwrap_or(Refusal::NotSupported)),
+        }
+    }
+}
+
 /// How a context is opened.
 #[derive(Clone, Debug, Default)]
 pub struct ContextDesc {
@@ -227,10 +244,44 @@ pub struct ContextDesc {
     pub validation: bool,
     /// Threads of the CPU backend; 0 takes the processor's count.
     pub threads: usize,
-    /// Folder of on-disk caches; `None` keeps nothing.
+    /// Folder of caches on disk, which hold code: it must belong to this user, and nobody else may write to it, else it is not used, with a
+    /// warning. At most 512 MiB are kept there. `None` keeps nothing.
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,
+    /// Whose work on the device comes first.
+    pub priority: QueuePriority,
+    /// Where the sizes come from, from which imports and copies pay.
+    pub costs: CostSource,
+    /// Which kernels the device keeps inside their arguments.
+    pub robustness: Robustness,
+}
+
+/// Which kernels a Vulkan device keeps inside what is bound to them: a read beyond it gives zero and a write beyond it does
+/// nothing (`robustBufferAccess2`), or, where the driver has only `robustBufferAccess`, neither leaves the buffer that the argument is
+/// part of. Arrays of a kernel's own are not guarded. Other backends ignore this: a native function is safe Rust, and OpenCL has no
+/// such thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Robustness {
+    /// Kernels whose code is the caller's ([`crate::kernel::KernelSource::from_spirv`]), where the driver can tell kernels apart
+    /// (`VK_EXT_pipeline_robustness`); else none. The kernels that ship stay inside by themselves and pay nothing.
+    #[default]
+    Callers,
+    /// All kernels.
+    All,
+    /// None.
+    Off,
+}
+
+/// Whose work on a device comes first: that of its queues, or of other programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueuePriority {
+    /// Low on devices that may drive a display, where the driver has priorities that hold between programs
+    /// (`VK_KHR_global_priority`) and permits it. Else as the driver has it.
+    #[default]
+    Auto,
+    /// As the driver has it.
+    Normal,
 }
 
 /// How the host waits for a device.
@@ -249,19 +300,6 @@ pub enum WaitPolicy {
         /// How long to poll.
         micros: u32,
     },
-}
-
-/// Where a buffer should live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Placement {
-    /// Where the device is fastest; mapped too on a unified device if that costs nothing.
-    Device,
-    /// Host memory the device can reach, for the host to write (uploads).
-    Upload,
-    /// Cached host memory the device can reach, for the host to read (downloads).
-    Readback,
-    /// Mapped, cached and coherent where possible: both sides use it in turn.
-    Shared,
 }
 
 /// What a buffer is made of.
@@ -288,6 +326,8 @@ pub struct BufferInfo {
     pub cached: bool,
     /// Whether it lies in the device's own memory.
     pub device_local: bool,
+    /// The heap of [`DeviceInfo::memory`] that it is charged to.
+    pub heap: u32,
     /// Whether it is an import of somebody else's memory.
     pub imported: bool,
 }
@@ -327,7 +367,22 @@ pub trait Driver: Send + Sync {
     /// Why the API cannot be used at all (no loader, no driver).
     fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError>;
 
-    /// Opens device `index` of [`Driver::devices`].
+    /// Names of devices that are not listed and that [`Driver::by_name`] makes.
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A device that is not listed and that is made when it is asked for by its name or by the path of a file; its
+    /// index opens it. `None` for a name that is not known.
+    ///
+    /// # Errors
+    /// Why it cannot be made of what the file says.
+    fn by_name(&self, name: &str) -> Result<Option<DeviceInfo>, DeviceError> {
+        let _ = name;
+        Ok(None)
+    }
+
+    /// Opens device `index` of [`Driver::devices`], or one that [`Driver::by_name`] gave.
     ///
     /// # Errors
     /// [`DeviceError`] where the device is gone, unusable or refuses.
@@ -457,6 +512,17 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
 
     /// Bytes allocated and imported now, for reports and tests.
     fn usage(&self) -> MemoryUsage;
+
+    /// Names the device whose memory other contexts of the process may use too; `None` where the context's memory is its
+    /// own.
+    fn shared_device(&self) -> Option<&str> {
+        None
+    }
+
+    /// What the driver says of each heap of [`DeviceInfo::memory`], in order; empty where it does not say.
+    fn heap_budgets(&self) -> Vec<HeapBudget> {
+        Vec::new()
+    }
 
     /// Messages of the API's validation since the last call; empty without validation.
     fn validation_messages(&self) -> Vec<String> {

@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::bench::measure::{Transfer, measure};
 use super::bench::transfer::table_of;
 use super::error::CliError;
-use super::open::open;
+use super::open::{CacheArgs, open};
 use super::output::Output;
 use super::picture;
 use super::scene::Planes;
-use crate::backend::ContextDesc;
+use super::stop;
 use crate::device::Context;
 use crate::loader::onnx::load_onnx_bytes;
 use crate::memory::import::Verdict;
@@ -33,6 +33,8 @@ pub(super) struct Args {
     /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
     #[arg(long)]
     device: Option<String>,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// The folder that the before and after pictures are written to.
     #[arg(long, default_value = ".")]
     out: PathBuf,
@@ -82,7 +84,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     let (clean, noisy) = pictures(args, width, height)?;
     let graph = load_onnx_bytes(MODEL, None).map_err(Error::from)?;
-    let session = Session::builder().graph(graph).context(context).build()?;
+    let session = stop::cancellable(Session::builder()).graph(graph).context(context).build()?;
     let value = Tensor::new([1, 3, height, width], &noisy.values).map_err(Error::from)?;
     let runs = args.runs.clamp(1, 1000);
     let bar = out.progress("denoising", Some(runs as u64 + 2));
@@ -121,7 +123,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 /// The device that was asked for; else Vulkan, be it in software, because the demo is about its memory.
 fn device(args: &Args) -> Result<Context, CliError> {
     let named = args.device.is_some() || std::env::var_os(DEVICE_VARIABLE).is_some();
-    let desc = ContextDesc::default();
+    let desc = args.cache.desc()?;
     if !named && let Ok(context) = open(Some("vulkan"), &desc) {
         return Ok(context);
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::DeviceError;
 use crate::device;
+use crate::files::cache::CacheError;
 use crate::graph::{GraphError, TensorError};
 use crate::loader::{LoadError, LoadErrorKind};
 use crate::memory::host::HostError;
@@ -20,6 +21,9 @@ pub(super) const FAILED: u8 = 1;
 pub(super) const USAGE: u8 = 2;
 /// Exit code: what was asked for is sound and not supported.
 pub(super) const UNSUPPORTED: u8 = 3;
+
+/// Exit code: somebody pressed Ctrl-C; shells have 128 and the signal's number.
+pub(super) const INTERRUPTED: u8 = 130;
 
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
@@ -54,9 +58,15 @@ pub(super) enum CliError {
     /// Standard output could not be written.
     #[error("cannot write to standard output")]
     Stdout(#[source] io::Error),
+    /// The folder for caches may not be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// A result is not what it should be.
     #[error("{0}")]
     Failed(String),
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl CliError {
@@ -80,9 +90,12 @@ impl CliError {
     /// The process's exit code; `None` where the kind says nothing beyond failure.
     pub(super) fn exit_code(&self) -> Option<u8> {
         match self {
-            CliError::Usage(_) => Some(USAGE),
+            CliError::Usage(_) | CliError::Cache(_) => Some(USAGE),
             CliError::Unsupported(_) => Some(UNSUPPORTED),
             CliError::Library(e) if is_unsupported(e) => Some(UNSUPPORTED),
+            CliError::Library(Error::Session(SessionError::Cancelled { .. })) | CliError::Interrupted => {
+                Some(INTERRUPTED)
+            }
             CliError::Library(Error::Session(e)) => misuse(e).then_some(USAGE),
             // Sizes that an argument names.
             CliError::Library(Error::Shape(_)) => Some(USAGE),
@@ -105,6 +118,7 @@ fn misuse(e: &SessionError) -> bool {
             | SessionError::OpenShape { .. }
             | SessionError::UnknownPlace { .. }
             | SessionError::NoEntry { .. }
+            | SessionError::Limit(_)
     )
 }
 

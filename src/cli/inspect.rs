@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
-use super::open::{load_on, open_table};
+use super::open::{CacheArgs, load_on, open_table, selector};
 use super::output::Output;
 use super::place::{self, PlaceArgs};
 use super::table::{Table, bytes};
 use super::{assign, error};
-use crate::backend::{ContextDesc, DeviceInfo};
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, StorageScope, TensorInfo};
 use crate::loader::{self, ModelSummary, SummaryIo};
@@ -44,6 +44,8 @@ pub(super) struct Args {
     device: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// List every node.
     #[arg(long)]
     nodes: bool,
@@ -233,7 +235,7 @@ fn planned(
     } else {
         opened(args, graph, &infos, moved)?
     };
-    let names = devices.iter().map(|d| format!("{}:{}", d.api, d.index)).collect();
+    let names = devices.iter().map(selector).collect();
     match plan {
         Ok(plan) => Ok((Some(plan), None, names)),
         Err(e @ Error::Plan(PlanError::NeedsValues { .. })) => Ok((None, Some(chain(&e)), names)),
@@ -261,9 +263,10 @@ fn opened(
     infos: &[TensorInfo],
     moved: Vec<String>,
 ) -> Result<(Vec<DeviceInfo>, Result<Plan, Error>), CliError> {
-    let table = open_table(&args.device, true, &ContextDesc::default())?;
+    let desc = args.cache.desc()?;
+    let table = open_table(&args.device, true, &desc)?;
     let builder = Session::builder().graph(graph.clone()).foreign_nodes(moved);
-    let builder = args.place.resolve(&table)?.apply(builder);
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     Ok((session.devices().cloned().collect(), session.plan(infos)))
 }

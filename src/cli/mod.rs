@@ -23,6 +23,7 @@ mod place;
 mod precision;
 mod run;
 mod scene;
+mod stop;
 mod table;
 mod tensor_io;
 mod trace;
@@ -86,6 +87,7 @@ pub fn main() -> ExitCode {
     // Over many cases the same warning would come again and again.
     let quiet = matches!(cli.command, Command::Verify(_));
     log_to_stderr(cli.verbose, quiet);
+    stop::watch();
     let mut out = Output::new(cli.json, cli.verbose);
     let result = match &cli.command {
         Command::Devices(args) => devices::run(args, &mut out),

@@ -1,14 +1,50 @@
 //! Opens the models and devices that arguments name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::CliError;
 use super::output::Output;
-use crate::backend::ContextDesc;
+use crate::backend::{ContextDesc, DeviceInfo};
 use crate::device::Context;
+use crate::files::cache::CacheFolder;
 use crate::graph::{Graph, TensorInfo};
 use crate::loader::{self, LoadError, LoadOptions};
 use crate::registry::Registry;
+
+/// Names the folder of caches where `--cache` does not.
+const CACHE_VARIABLE: &str = "ONEPOOL_CACHE";
+
+/// Where caches are kept.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct CacheArgs {
+    /// The folder that keeps what drivers compile, what imports cost and what `--place auto` measures; without it the one that ONEPOOL_CACHE names. Without
+    /// both, programs are not kept, and measurements are in `onepool` in the user's cache folder. Nobody else may write to it.
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+impl CacheArgs {
+    /// The folder that is asked for, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`CliError::Cache`] for one that may not be used.
+    pub(super) fn folder(&self) -> Result<Option<PathBuf>, CliError> {
+        let named = || std::env::var_os(CACHE_VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let folder = self.cache.clone().or_else(named);
+        if let Some(folder) = &folder {
+            CacheFolder::new(folder).check()?;
+        }
+        Ok(folder)
+    }
+
+    /// How contexts are opened that use it.
+    ///
+    /// # Errors
+    /// As [`CacheArgs::folder`].
+    pub(super) fn desc(&self) -> Result<ContextDesc, CliError> {
+        Ok(ContextDesc { cache_dir: self.folder()?, ..ContextDesc::default() })
+    }
+}
 
 /// Opens the device of a selector; without one the device that the environment names, else `auto`.
 ///
@@ -43,6 +79,14 @@ pub(super) fn open_table(
         table.push(open(Some("cpu"), desc)?);
     }
     Ok(table)
+}
+
+/// What opens a device; simulated ones go by their names, of which there is one each.
+pub(super) fn selector(info: &DeviceInfo) -> String {
+    match info.api {
+        "sim" => format!("sim:{}", info.name),
+        api => format!("{api}:{}", info.index),
+    }
 }
 
 /// Loads the model `path`, with a bar over its parameters, and places the nodes of a TVM graph on devices of the APIs

@@ -21,9 +21,6 @@ pub(super) struct PlaceArgs {
     /// its position from 0 or as `--device` names it. May be given several times.
     #[arg(long, value_name = "WHAT")]
     place: Vec<String>,
-    /// The folder that keeps what `--place auto` measured; without it `onepool` in the user's cache folder.
-    #[arg(long, value_name = "DIR")]
-    place_cache: Option<PathBuf>,
     /// The most seconds that `--place auto` measures.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     place_time: f64,
@@ -59,16 +56,16 @@ impl PlaceArgs {
         self.place.is_empty()
     }
 
-    /// What is asked for on the devices of `table`.
+    /// What is asked for on the devices of `table`; `cache` is the folder that keeps measurements, where one is named.
     ///
     /// # Errors
     /// [`CliError::Usage`].
-    pub(super) fn resolve(&self, table: &[Context]) -> Result<Places, CliError> {
+    pub(super) fn resolve(&self, table: &[Context], cache: Option<PathBuf>) -> Result<Places, CliError> {
         let names: Vec<(&str, usize)> = table.iter().map(|c| (c.info().api, c.info().index)).collect();
         let given = self.place.iter().filter(|text| *text != "auto");
         let given = given.map(|text| place(text, &names)).collect::<Result<_, _>>()?;
         let auto = self.place.iter().any(|text| text == "auto").then(|| {
-            let folder = self.place_cache.clone().or_else(cache_folder);
+            let folder = cache.or_else(cache_folder);
             let cache = folder.map_or_else(PlacementCache::in_memory, PlacementCache::in_folder);
             (cache, Duration::from_secs_f64(self.place_time))
         });
@@ -166,9 +163,18 @@ fn described(table: &[(&str, usize)]) -> String {
 }
 
 fn cache_folder() -> Option<PathBuf> {
-    let folder = |variable: &str| std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let user = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
-    user.or_else(|| folder("LOCALAPPDATA")).map(|user| user.join("onepool"))
+    cache_folder_of(std::env::consts::OS, |variable| std::env::var_os(variable).map(PathBuf::from))
+}
+
+/// Where programs of that system keep what they can make again.
+fn cache_folder_of(system: &str, variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let folder = |name| variable(name).filter(|value| !value.as_os_str().is_empty());
+    let user = match system {
+        "windows" => folder("LOCALAPPDATA"),
+        "macos" => folder("HOME").map(|home| home.join("Library").join("Caches")),
+        _ => folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache"))),
+    };
+    user.map(|user| user.join("onepool"))
 }
 
 /// Prints how the devices of a plan were chosen: what there was to choose from, and for each run of nodes on one device
@@ -254,6 +260,24 @@ mod tests {
     use super::*;
 
     const TABLE: &[(&str, usize)] = &[("vulkan", 0), ("cpu", 0), ("vulkan", 1)];
+
+    #[test]
+    fn caches_lie_where_the_system_has_them() {
+        let folder = |system, set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| PathBuf::from(v));
+            cache_folder_of(system, value)
+        };
+        let all = [("XDG_CACHE_HOME", "/x"), ("HOME", "/h"), ("LOCALAPPDATA", "/l")];
+        assert_eq!(folder("linux", &all), Some("/x/onepool".into()));
+        assert_eq!(
+            folder("linux", &[("XDG_CACHE_HOME", ""), ("HOME", "/h")]),
+            Some("/h/.cache/onepool".into())
+        );
+        assert_eq!(folder("macos", &all), Some("/h/Library/Caches/onepool".into()));
+        assert_eq!(folder("windows", &all), Some("/l/onepool".into()));
+        assert_eq!(folder("windows", &all[..2]), None);
+        assert_eq!(folder("linux", &all[2..]), None);
+    }
 
     #[test]
     fn places_are_read() {

@@ -12,11 +12,12 @@ use super::assign;
 use super::error::CliError;
 use super::explain::{self, Explained, Times};
 use super::inspect::{dims, fitting, named};
-use super::open::{load_on, may_decide, open_table};
+use super::open::{CacheArgs, load_on, may_decide, open_table, selector};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
 use super::precision::PrecisionArgs;
+use super::stop::StopArgs;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
 use super::trace;
@@ -64,6 +65,8 @@ pub(super) struct Args {
     explain: bool,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// An operator without a kernel on its device is an error instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
@@ -87,6 +90,8 @@ pub(super) struct Args {
     /// Turn the device API's validation on; a message of it is a failure.
     #[arg(long)]
     validation: bool,
+    #[command(flatten)]
+    stop: StopArgs,
     #[command(flatten)]
     pictures: PictureOptions,
 }
@@ -143,7 +148,7 @@ struct Io {
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let session = session(args, out)?;
-    let devices: Vec<String> = session.devices().map(|d| format!("{}:{}", d.api, d.index)).collect();
+    let devices: Vec<String> = session.devices().map(selector).collect();
     let files = output_files(args, &session)?;
     let given = inputs(args, &session, out)?;
     let (mut wanted, mut binding) = bind(args, &session, &given)?;
@@ -207,7 +212,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
-    let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
+    let desc = ContextDesc { validation: args.validation, ..args.cache.desc()? };
     let table = open_table(&args.device, !args.no_fallback, &desc)?;
     let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
     let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, args.any_device, out)?;
@@ -219,7 +224,8 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .strict(args.strict)
         .fuse(!args.no_fuse)
         .fallback(!args.no_fallback);
-    builder = args.place.resolve(&table)?.apply(args.precision.apply(builder));
+    builder = args.precision.apply(args.stop.apply(builder));
+    builder = args.place.resolve(&table, desc.cache_dir.clone())?.apply(builder);
     for context in table {
         builder = builder.context(context);
     }

@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::npy::Header;
 use super::picture::{self, Frame, PictureOptions};
 use crate::dtype::DType;
+use crate::files;
 use crate::graph::{Tensor, TensorInfo};
 use crate::loader::onnx::{read_tensor_pb, write_tensor_pb};
 use crate::memory::host::HostRegion;
@@ -235,12 +236,13 @@ pub(super) fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> Res
 
 /// Opens a regular file.
 fn open(path: &Path) -> Result<File, CliError> {
-    let failed = |e| CliError::file("read", path, e);
-    // Asked before it is opened: opening a pipe waits for its other end.
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(CliError::content(path, "this is no regular file"));
+    match files::open::regular(path) {
+        Ok((file, _)) => Ok(file),
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
+            Err(CliError::content(path, "this is no regular file"))
+        }
+        Err(e) => Err(CliError::file("read", path, e)),
     }
-    File::open(path).map_err(failed)
 }
 
 fn read_raw(path: &Path, declared: Declared<'_>) -> Result<Loaded, CliError> {

@@ -8,6 +8,7 @@ use super::claims::Span;
 use super::core::{Core, Work, lock, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
+use super::traffic::copied_by;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch};
 use crate::memory::host::SharedRegion;
 use crate::memory::image::{ImageDesc, ImageRefusal};
@@ -32,6 +33,8 @@ pub(super) struct Checker {
     /// Memory written since the last barrier that shows the host everything.
     unseen: BTreeMap<BufferId, Arc<Memory>>,
     timestamps: u32,
+    /// Whether kernels of this crate may be in it: what they touch follows from their parameters.
+    own: bool,
 }
 
 impl Checker {
@@ -46,16 +49,19 @@ impl Checker {
             touched: BTreeMap::new(),
             unseen: BTreeMap::new(),
             timestamps,
+            own: false,
         }
     }
 
-    /// Checks a whole recording.
+    /// Checks a whole recording; `own` says that this crate made it.
     pub(super) fn recording(
         core: &Arc<Core>,
         context: &'static str,
         recording: &Recording,
+        own: bool,
     ) -> Result<Work, UsageError> {
         let mut checker = Checker::new(core, context, recording.timestamps);
+        checker.own = own;
         checker.images(&recording.images)?;
         for command in &recording.commands {
             checker.command(command)?;
@@ -138,6 +144,7 @@ impl Checker {
             leases: self.leases,
             kernels: self.kernels,
             flush: recording.flush.clone(),
+            copied: copied_by(recording),
             invalidate: recording.invalidate.clone(),
         })
     }
@@ -228,7 +235,9 @@ impl Checker {
         let state = self.core.state();
         let kernel = state.kernels.get(&dispatch.kernel).and_then(Weak::upgrade);
         drop(state);
-        kernel.ok_or_else(|| self.error(Problem::Foreign { object: "kernel" }))
+        // Whoever makes up the name of one of ours, and its parameters, may not call it; a native function checks them.
+        let may = |kernel: &Arc<KernelInner>| self.own || self.core.info.native || kernel.source.is_callers();
+        kernel.filter(may).ok_or_else(|| self.error(Problem::Foreign { object: "kernel" }))
     }
 
     fn memory(&mut self, id: BufferId) -> Result<Arc<Memory>, UsageError> {

@@ -13,11 +13,12 @@ use super::error::{Error, Problem, UsageError};
 use super::import::{Source, import};
 use super::kernel::Kernel;
 use super::queue::Queue;
-use crate::backend::{BufferDesc, ContextBackend, DeviceError, DeviceInfo, MemoryUsage};
-use crate::kernel::{KernelId, KernelSource, NativeKernel};
+use super::traffic::Traffic;
+use crate::backend::{BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, MemoryUsage};
+use crate::kernel::{KernelSource, NativeKernel};
 use crate::memory::budget::{Budget, BudgetKind};
 use crate::memory::host::{HostRegion, SharedRegion};
-use crate::memory::import::{ReadWrite, Refusal};
+use crate::memory::import::{CostSource, ReadWrite, Refusal};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange};
 
@@ -33,9 +34,15 @@ struct ContextInner {
 }
 
 impl Context {
-    /// The safe interface over an opened backend.
+    /// The safe interface over an opened backend, with the costs of imports that are taken where none are measured.
     pub fn new(backend: Arc<dyn ContextBackend>) -> Context {
-        let core = Arc::new(Core::new(backend));
+        let desc = ContextDesc { costs: CostSource::Preset, ..ContextDesc::default() };
+        Context::opened(backend, &desc)
+    }
+
+    /// The safe interface over a backend that was opened by `desc`.
+    pub fn opened(backend: Arc<dyn ContextBackend>, desc: &ContextDesc) -> Context {
+        let core = Arc::new(Core::new(backend, desc));
         Context { inner: Arc::new(ContextInner { core, queue: OnceLock::new() }) }
     }
 
@@ -56,6 +63,11 @@ impl Context {
     /// Bytes allocated and imported now.
     pub fn usage(&self) -> MemoryUsage {
         self.inner.core.backend.usage()
+    }
+
+    /// Bytes that were copied by commands and lent to the host since the context was opened.
+    pub fn traffic(&self) -> Traffic {
+        self.inner.core.traffic.get()
     }
 
     /// What live imports and allocations are counted against.
@@ -82,8 +94,10 @@ impl Context {
         if bytes > limit {
             return Err(DeviceError::Limit { what: "a buffer", asked: bytes, limit }.into());
         }
-        let reserved = core.budget.reserve(BudgetKind::Allocation, bytes);
-        let reservation = reserved.map_err(|_| DeviceError::OutOfDeviceMemory { bytes })?;
+        let heaps = core.info.memory.heaps_for(desc.placement);
+        if !heaps.iter().any(|heap| core.budget.available(*heap) >= bytes) {
+            return Err(DeviceError::OutOfDeviceMemory { bytes }.into());
+        }
         let id = core.backend.create_buffer(desc)?;
         let info = match core.backend.buffer_info(id) {
             Ok(info) => info,
@@ -92,6 +106,7 @@ impl Context {
                 return Err(error.into());
             }
         };
+        let reservation = core.budget.count(BudgetKind::Allocation, info.heap, bytes);
         let memory = Memory::new(core, id, info, None, reservation, None);
         // The allocation may be larger than what was asked for; the rest is nobody's.
         Ok(Buffer::whole(memory.lease(ByteRange::up_to(bytes), ReadWrite::ReadWrite, None, None)))
@@ -180,14 +195,6 @@ impl Context {
     /// The address in the process of a buffer's first byte, where its memory is mapped.
     pub fn host_ptr_from_device(&self, buffer: &Buffer) -> Option<*mut u8> {
         Some(buffer.host_address()?.0.as_ptr())
-    }
-
-    /// One of the kernels that ship, with specialization constants; one that lives already is shared.
-    ///
-    /// # Errors
-    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
-    pub fn kernel(&self, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
-        Kernel::shipped(self.core(), id, spec)
     }
 
     /// A kernel of a source with specialization constants; one that lives already is shared.

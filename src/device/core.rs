@@ -5,20 +5,26 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use super::buffer::{Lease, Memory};
 use super::claims::{Claim, Span};
+use super::costs::CostReport;
 use super::error::{Problem, UsageError, busy};
 use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
-use crate::backend::{ContextBackend, DeviceError, DeviceInfo, QueueBackend, Timepoint};
-use crate::memory::budget::Budget;
+use super::traffic::Counters;
+use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, QueueBackend, Timepoint};
+use crate::memory::budget::{Budget, BudgetExceeded, BudgetKind, HeapBudget, Reservation};
 use crate::memory::coherency::{Access, ResourceId, Touch};
 use crate::memory::dma_buf::{DmaBuf, Turn};
 use crate::memory::host::{DeviceLease, SharedRegion};
-use crate::memory::import::ImportMap;
-use crate::memory::os::OsError;
+use crate::memory::import::{CostSource, ImportMap};
+use crate::memory::model::Heap;
+use crate::memory::os::{OsError, physical_memory};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
@@ -27,10 +33,20 @@ pub(super) struct Core {
     pub(super) backend: Arc<dyn ContextBackend>,
     pub(super) info: DeviceInfo,
     pub(super) budget: Budget,
+    pub(super) cost_source: CostSource,
+    pub(super) cache_dir: Option<PathBuf>,
+    pub(super) costs: OnceLock<CostReport>,
+    /// What the driver said last of its heaps, and when.
+    heaps: Mutex<Option<(Instant, Vec<HeapBudget>)>>,
     pub(super) imports: Mutex<ImportMap<Arc<Memory>>>,
     pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
+    /// What the host wrote and could not be flushed: before the next submission it must be.
+    unflushed: Mutex<Vec<BufferRange>>,
+    pub(super) traffic: Counters,
     state: Mutex<State>,
+    /// Told whenever a reservation ends.
+    released: Condvar,
 }
 
 /// Everything that changes with submissions.
@@ -41,8 +57,22 @@ pub(super) struct State {
     pub(super) mapped: BTreeMap<(usize, BufferId), Weak<Memory>>,
     pub(super) kernels: HashMap<DeviceKernelId, Weak<KernelInner>>,
     pub(super) queues: Vec<Option<Lane>>,
+    pub(super) reserved: Vec<Reserved>,
     pub(super) holds: Vec<HostHold>,
+    /// Of holds and reservations.
     pub(super) next_hold: u64,
+}
+
+/// A recording of which some pieces are not submitted yet: to everybody but the thread that submits them it is a
+/// submission that is not over.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    pub(super) id: u64,
+    pub(super) queue: usize,
+    /// Who submits it, once that began: nobody waits for oneself.
+    pub(super) thread: Option<ThreadId>,
+    /// Its point is never reached.
+    pub(super) flight: Flight,
 }
 
 /// One queue's submissions that may be unfinished, oldest first.
@@ -60,6 +90,8 @@ pub(super) struct Flight {
     pub(super) payload: Payload,
     pub(super) regions: Vec<DeviceLease>,
     pub(super) claim: Option<Claim>,
+    /// Whether what the recording wrote arrives at the host with it: it is all of the recording, or its last piece.
+    pub(super) ends: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -80,6 +112,11 @@ impl Payload {
 impl Flight {
     pub(super) fn work(&self) -> &Work {
         self.payload.work()
+    }
+
+    /// Whether it stands for a reservation, not for a submission.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.point == Timepoint(u64::MAX)
     }
 }
 
@@ -104,6 +141,8 @@ pub(super) struct Work {
     pub(super) stale: Vec<Arc<Memory>>,
     pub(super) flush: Vec<BufferRange>,
     pub(super) invalidate: Vec<BufferRange>,
+    /// Bytes that its commands copy.
+    pub(super) copied: u64,
 }
 
 /// Bytes that a host guard holds.
@@ -126,24 +165,72 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    pub(super) fn new(backend: Arc<dyn ContextBackend>) -> Core {
+    pub(super) fn new(backend: Arc<dyn ContextBackend>, desc: &ContextDesc) -> Core {
         let info = backend.info().clone();
-        let budget = Budget::new(info.limits.memory_bytes);
+        let budget = budget_of(&*backend, &info);
         Core {
             backend,
             info,
             budget,
+            cost_source: desc.costs,
+            cache_dir: desc.cache_dir.clone(),
+            costs: OnceLock::new(),
+            heaps: Mutex::default(),
             imports: Mutex::default(),
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
+            unflushed: Mutex::default(),
+            traffic: Counters::default(),
             state: Mutex::default(),
+            released: Condvar::new(),
         }
+    }
+
+    /// Reserves bytes of a heap for an import, which a driver counts without a word and fails only at a submission.
+    pub(super) fn reserve_import(&self, bytes: u64) -> Result<Reservation, BudgetExceeded> {
+        let heap = self.info.memory.import_heap().unwrap_or_default();
+        let reservation = self.budget.reserve(BudgetKind::Import, heap, bytes)?;
+        let Some(said) = self.heap_budget(heap) else { return Ok(reservation) };
+        if bytes > said.available() {
+            return Err(BudgetExceeded { heap, asked: bytes, live: said.usage, limit: said.budget });
+        }
+        Ok(reservation)
+    }
+
+    /// What the driver says of a heap, asked now and then: asking is a call into the system.
+    fn heap_budget(&self, heap: u32) -> Option<HeapBudget> {
+        const FRESH: Duration = Duration::from_millis(20);
+        let mut heaps = lock(&self.heaps);
+        let fresh = heaps.as_ref().filter(|(when, said)| said.is_empty() || when.elapsed() < FRESH).is_some();
+        if !fresh {
+            *heaps = Some((Instant::now(), self.backend.heap_budgets()));
+        }
+        heaps.as_ref().and_then(|(_, said)| said.get(heap as usize).copied())
     }
 
     /// Makes what the host wrote visible to later submissions.
     pub(super) fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
         self.backend.flush(ranges)?;
         self.sync_dma_bufs(ranges, Turn::Ends)
+    }
+
+    /// As [`Core::flush`], where nobody can be told of an error: the next submission is.
+    pub(super) fn flush_or_keep(&self, range: BufferRange) {
+        if self.flush(&[range]).is_err() {
+            lock(&self.unflushed).push(range);
+        }
+    }
+
+    /// Flushes what could not be flushed before, as far as its memory is still there.
+    pub(super) fn flush_kept(&self) -> Result<(), DeviceError> {
+        let mut kept = lock(&self.unflushed);
+        while let Some(range) = kept.last() {
+            match self.flush(&[*range]) {
+                Ok(()) | Err(DeviceError::Stale { .. }) => kept.pop(),
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(())
     }
 
     /// Makes what finished submissions wrote visible to the host.
@@ -187,7 +274,7 @@ impl Core {
             if let Some(mut flight) = flight {
                 // Under the lock: whoever no longer sees the flight must see its bytes.
                 let invalidate = &flight.work().invalidate;
-                if !invalidate.is_empty() {
+                if flight.ends && !invalidate.is_empty() {
                     result = result.and(self.invalidate(invalidate));
                 }
                 flight.regions.clear();
@@ -227,6 +314,31 @@ impl Core {
         waited.and(retired)
     }
 
+    /// The state once no other thread has a reservation in the way.
+    fn past_reserved(&self, conflict: impl Fn(usize, &Flight) -> bool) -> MutexGuard<'_, State> {
+        let own = thread::current().id();
+        let in_the_way = |state: &mut State| {
+            state.reserved.iter().any(|r| r.thread != Some(own) && conflict(r.queue, &r.flight))
+        };
+        let passed = self.released.wait_while(self.state(), in_the_way);
+        passed.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all pieces of what others submit to a queue are submitted.
+    pub(super) fn settle_reserved(&self, queue: usize) {
+        drop(self.past_reserved(|of, _| of == queue));
+    }
+
+    /// Ends a reservation.
+    pub(super) fn release(&self, id: u64) -> Option<Flight> {
+        let mut state = self.state();
+        let at = state.reserved.iter().position(|reserved| reserved.id == id);
+        let released = at.map(|at| state.reserved.swap_remove(at).flight);
+        drop(state);
+        self.released.notify_all();
+        released
+    }
+
     /// Waits until no submission touches what `conflict` names, then runs `then` under the same lock.
     pub(super) fn when_free<R>(
         &self,
@@ -234,7 +346,7 @@ impl Core {
         then: impl FnOnce(&mut State) -> R,
     ) -> Result<R, DeviceError> {
         loop {
-            let mut state = self.state();
+            let mut state = self.past_reserved(&conflict);
             let rival = state.queues.iter().enumerate().find_map(|(index, lane)| {
                 let lane = lane.as_ref()?;
                 let flight = lane.flights.iter().rev().find(|flight| conflict(index, flight))?;
@@ -248,6 +360,18 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// A limit for each heap; what lies in the host's memory is not more than that.
+fn budget_of(backend: &dyn ContextBackend, info: &DeviceInfo) -> Budget {
+    let host = physical_memory().unwrap_or(u64::MAX);
+    let shared = info.memory.shares_host_memory();
+    let limit = |heap: &Heap| if shared || !heap.device_local { heap.bytes.min(host) } else { heap.bytes };
+    let limits: Vec<u64> = info.memory.heaps().iter().map(limit).collect();
+    match backend.shared_device() {
+        Some(identity) => Budget::of_device(identity, &limits),
+        None => Budget::new(&limits),
     }
 }
 

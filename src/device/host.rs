@@ -52,8 +52,7 @@ struct Hold<'a> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         if self.write && !self.memory.info.coherent {
-            // A flush that fails means a device that no submission will reach.
-            let _ = self.memory.core.flush(&[self.memory.buffer_range(self.range)]);
+            self.memory.core.flush_or_keep(self.memory.buffer_range(self.range));
         }
         let mut state = self.memory.core.state();
         state.holds.retain(|hold| hold.id != self.id);
@@ -172,7 +171,10 @@ impl Buffer {
                 Ok(Ok(id))
             })??;
             match taken {
-                Ok(id) => return Ok(Hold { memory, id, address, bytes, range, write }),
+                Ok(id) => {
+                    memory.core.traffic.lent(self.bytes(), write, memory.info.cached || memory.info.imported);
+                    return Ok(Hold { memory, id, address, bytes, range, write });
+                }
                 Err((queue, backend, point)) => memory.core.wait(queue, &*backend, point, None)?,
             }
         }
@@ -195,7 +197,7 @@ fn show(memory: &Memory, state: &mut State) -> Result<Option<Pending>, Error> {
     let point =
         lane.backend.submit(&recording).inspect_err(|_| memory.hidden.store(queue + 1, Ordering::Relaxed))?;
     let payload = Payload::Once(Arc::new(Work::default()));
-    lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None });
+    lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None, ends: true });
     Ok(Some((*index, Arc::clone(&lane.backend), point)))
 }
 

@@ -9,13 +9,13 @@ use super::buffer::{Buffer, Memory, Pin};
 use super::core::{Core, lock};
 use super::error::Error;
 use crate::backend::{DeviceError, HostAddress};
-use crate::memory::budget::BudgetKind;
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::window::enclosing;
-use crate::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite, Refusal, Window, plan_window};
-use crate::memory::os;
+use crate::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite, Refusal, Window};
+use crate::memory::os::page_size;
 use crate::memory::range::ByteRange;
+use crate::memory::window_of;
 
 /// Memory to import and who answers for it.
 pub(super) struct Source {
@@ -58,28 +58,22 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
     if let Some(window) = whole {
         return share(core, source, lock(&core.imports), window);
     }
-    let rules = core.info.import.as_ref().ok_or(Refusal::NotSupported)?;
+    let Some(rules) = &core.info.import else {
+        return Err(core.info.import_refusal().unwrap_or(Refusal::NotSupported).into());
+    };
     if rules.alignment <= 1 {
         // The device is the process: a pointer needs no pages of its own, and sharing them is no matter.
         let window = Window { addr, bytes: source.bytes, offset: 0 };
         let memory = create(core, source, window)?;
         return Ok(open(memory, source, None, 0));
     }
-    let page = os::page_size() as u64;
-    let pages = enclosing(addr, source.bytes, rules, page)?;
+    let pages = enclosing(addr, source.bytes, rules, page_size() as u64)?;
     let imports = lock(&core.imports);
     let window = if imports.holds(pages) {
         // Checked when it was imported; reading the process's map again would cost more than the import.
         Window { addr: pages.start, bytes: pages.bytes(), offset: addr - pages.start }
     } else {
-        plan_window(
-            addr,
-            source.bytes,
-            source.access,
-            rules,
-            &os::process_map(pages).map_err(Refusal::from)?,
-            page,
-        )?
+        window_of(addr, source.bytes, source.access, rules, source.region.as_deref())?
     };
     share(core, source, imports, window)
 }
@@ -121,7 +115,7 @@ fn create(core: &Arc<Core>, source: &Source, window: Window) -> Result<Arc<Memor
     // A device that works on pointers holds nothing of what is imported.
     let on_pointers = core.info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
     let held = if on_pointers { 0 } else { window.bytes };
-    let reservation = core.budget.reserve(BudgetKind::Import, held).map_err(Refusal::from)?;
+    let reservation = core.reserve_import(held).map_err(Refusal::from)?;
     let start = source.address.as_ptr().wrapping_sub(window.offset as usize);
     let Some(start) = NonNull::new(start) else { return Err(Refusal::NotMapped { addr: 0 }.into()) };
     // SAFETY: the pages were found mapped and accessible, or are a region's own; whoever made `source` vouches that

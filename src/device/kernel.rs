@@ -7,7 +7,7 @@ use super::buffer::Buffer;
 use super::core::{Core, lock};
 use super::error::{Error, Problem, UsageError};
 use crate::backend::{ContextBackend, DeviceError, KernelDesc, Limits};
-use crate::kernel::{KernelId, KernelSource, NativeKernel, touch};
+use crate::kernel::{KernelSource, NativeKernel, touch};
 use crate::memory::coherency::Access;
 use crate::memory::image::Texel;
 use crate::recording::{Arg, DeviceKernelId};
@@ -16,14 +16,9 @@ use crate::spirv::{BindingInfo, BindingKind, Element, Reflection, ScalarType};
 /// Bytes of one texel of a view: four floats.
 const TEXEL_BYTES: u64 = 16;
 
-/// What a context knows a kernel by: its source and its specialization constants.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum KernelKey {
-    /// A kernel that ships.
-    Shipped(KernelId, Box<[(u32, u32)]>),
-    /// The address of a source, which the kernel keeps: it names the source while the kernel lives.
-    Source(usize, Box<[(u32, u32)]>),
-}
+/// What a context knows a kernel by: the address of its source, which the kernel keeps (it names the source while the
+/// kernel lives), and its specialization constants.
+pub(super) type KernelKey = (usize, Box<[(u32, u32)]>);
 
 pub(super) struct KernelInner {
     backend: Arc<dyn ContextBackend>,
@@ -126,34 +121,15 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    pub(super) fn shipped(core: &Arc<Core>, id: KernelId, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
-        let key = KernelKey::Shipped(id, spec.into());
-        Kernel::create(core, key, || Arc::new(KernelSource::shipped(id)), spec)
-    }
-
     pub(super) fn of(
         core: &Arc<Core>,
         source: &Arc<KernelSource>,
         spec: &[(u32, u32)],
     ) -> Result<Kernel, Error> {
-        let key = KernelKey::Source(Arc::as_ptr(source).addr(), spec.into());
-        Kernel::create(core, key, || Arc::clone(source), spec)
-    }
-
-    pub(super) fn native(core: &Arc<Core>, native: NativeKernel) -> Result<Kernel, Error> {
-        Kernel::of(core, &Arc::new(KernelSource::from_native(native)), &[])
-    }
-
-    fn create(
-        core: &Arc<Core>,
-        key: KernelKey,
-        source: impl FnOnce() -> Arc<KernelSource>,
-        spec: &[(u32, u32)],
-    ) -> Result<Kernel, Error> {
+        let key: KernelKey = (Arc::as_ptr(source).addr(), spec.into());
         if let Some(inner) = lock(&core.kernels).get(&key).and_then(Weak::upgrade) {
             return Ok(Kernel { inner });
         }
-        let source = source();
         let missing = source.requires().missing(core.info.features.union(core.info.emulated));
         if !core.info.native && !missing.is_empty() {
             let what = format!("{missing}, which kernel {} needs", source.name());
@@ -165,13 +141,13 @@ impl Kernel {
             interface.check(&core.info.limits)?;
         }
         // Compiled outside the lock: two threads may build the same kernel, and the later one is kept.
-        let id = core.backend.create_kernel(&KernelDesc { source: &source, spec })?;
+        let id = core.backend.create_kernel(&KernelDesc { source, spec })?;
         let inner = Arc::new(KernelInner {
             backend: Arc::clone(&core.backend),
             core: Arc::downgrade(core),
             id,
             interface,
-            source,
+            source: Arc::clone(source),
         });
         core.state().kernels.insert(id, Arc::downgrade(&inner));
         let mut cache = lock(&core.kernels);
@@ -180,6 +156,10 @@ impl Kernel {
         }
         cache.insert(key, Arc::downgrade(&inner));
         Ok(Kernel { inner })
+    }
+
+    pub(super) fn native(core: &Arc<Core>, native: NativeKernel) -> Result<Kernel, Error> {
+        Kernel::of(core, &Arc::new(KernelSource::from_native(native)), &[])
     }
 
     /// The kernel as a recording names it.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use super::batch::Batch;
 use super::check::Checker;
-use super::core::{Core, Flight, Lane, Payload, Work, lock};
+use super::core::{Core, Flight, Lane, Payload, State, Work, lock};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
+use super::pieces::{self, Submission};
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
 use crate::memory::coherency::{Access, Barrier};
 use crate::recording::{Command, PreparedId, Recording};
@@ -35,20 +36,21 @@ pub(super) struct QueueInner {
 /// A recording translated once for many submissions. A clone is another handle of it.
 #[derive(Clone)]
 pub struct Prepared {
-    inner: Arc<PreparedInner>,
-    queue: Arc<QueueInner>,
+    pub(super) inner: Arc<PreparedInner>,
+    pub(super) queue: Arc<QueueInner>,
 }
 
 #[derive(Debug)]
 pub(super) struct PreparedInner {
     pub(super) work: Work,
-    id: PreparedId,
+    /// Its pieces in order, at least one.
+    pub(super) pieces: Vec<PreparedId>,
     backend: Arc<dyn QueueBackend>,
 }
 
 impl Drop for PreparedInner {
     fn drop(&mut self) {
-        self.backend.release_prepared(self.id);
+        self.pieces.iter().for_each(|piece| self.backend.release_prepared(*piece));
     }
 }
 
@@ -80,13 +82,54 @@ impl Queue {
     ///
     /// # Errors
     /// [`UsageError`] for a command that breaks a rule, and the device's.
-    pub fn prepare(&self, mut recording: Recording) -> Result<Prepared, Error> {
-        let work = Checker::recording(&self.inner.core, "prepare", &recording)?;
-        open(&mut recording);
+    pub fn prepare(&self, recording: Recording) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, &[], false)
+    }
+
+    /// As [`Queue::prepare`], in pieces that are submissions of their own: one begins at each command of `cuts`, in
+    /// ascending order, and one at the start. What comes later is ordered behind whole pieces; timestamp slots are
+    /// counted in each piece.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_cut(&self, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, cuts, false)
+    }
+
+    /// As [`Queue::prepare_cut`], for a recording that this crate made: kernels that ship may be in it.
+    pub(crate) fn prepare_own(&self, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, cuts, true)
+    }
+
+    fn prepare_checked(&self, recording: Recording, cuts: &[usize], own: bool) -> Result<Prepared, Error> {
+        let work = Checker::recording(&self.inner.core, "prepare", &recording, own)?;
         let backend = Arc::clone(&self.inner.backend);
-        let id = backend.prepare(&recording)?;
-        let inner = Arc::new(PreparedInner { work, id, backend });
-        Ok(Prepared { inner, queue: Arc::clone(&self.inner) })
+        // Given back where a later one fails.
+        let mut prepared = PreparedInner { work, pieces: Vec::with_capacity(cuts.len() + 1), backend };
+        for mut piece in pieces::cut(recording, cuts) {
+            open(&mut piece);
+            let id = prepared.backend.prepare(&piece)?;
+            prepared.pieces.push(id);
+        }
+        Ok(Prepared { inner: Arc::new(prepared), queue: Arc::clone(&self.inner) })
+    }
+
+    /// Begins to submit a prepared recording piece by piece, behind everything submitted before. Until its last piece is
+    /// submitted, or the result is dropped, everybody else finds what it touches in use; one thread submits all pieces.
+    ///
+    /// # Errors
+    /// As [`Queue::submit_prepared`].
+    pub fn begin(&self, prepared: &Prepared) -> Result<Submission, Error> {
+        self.check_own("begin", prepared)?;
+        self.inner.flush();
+        Submission::begin(prepared)
+    }
+
+    fn check_own(&self, context: &'static str, prepared: &Prepared) -> Result<(), UsageError> {
+        match Arc::ptr_eq(&self.inner, &prepared.queue) {
+            true => Ok(()),
+            false => Err(UsageError::new(context, Problem::Foreign { object: "prepared recording" })),
+        }
     }
 
     /// Submits a prepared recording behind everything submitted before.
@@ -95,18 +138,20 @@ impl Queue {
     /// [`UsageError`] where the host holds its bytes or its memory was given back, and the device's;
     /// after an error nothing of it runs.
     pub fn submit_prepared(&self, prepared: &Prepared) -> Result<Event, Error> {
+        const CONTEXT: &str = "submit_prepared";
+        self.check_own(CONTEXT, prepared)?;
         let inner = &self.inner;
-        if !Arc::ptr_eq(inner, &prepared.queue) {
-            return Err(UsageError::new(
-                "submit_prepared",
-                Problem::Foreign { object: "prepared recording" },
-            )
-            .into());
-        }
         inner.flush();
+        let [piece] = prepared.inner.pieces[..] else {
+            let mut submission = Submission::begin(prepared)?;
+            let mut last = submission.submit_next()?;
+            while !submission.is_whole() {
+                last = submission.submit_next()?;
+            }
+            return Ok(last);
+        };
         let payload = Payload::Prepared(Arc::clone(&prepared.inner));
-        let point =
-            inner.launch("submit_prepared", &payload, || inner.backend.submit_prepared(prepared.inner.id))?;
+        let point = inner.launch(CONTEXT, &payload, || inner.backend.submit_prepared(piece))?;
         Ok(Event::submitted(inner, point))
     }
 
@@ -114,9 +159,18 @@ impl Queue {
     ///
     /// # Errors
     /// As there.
-    pub fn submit(&self, mut recording: Recording) -> Result<Event, Error> {
+    pub fn submit(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, false)
+    }
+
+    /// As [`Queue::submit`], for a recording that this crate made: kernels that ship may be in it.
+    pub(crate) fn submit_own(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, true)
+    }
+
+    fn submit_checked(&self, mut recording: Recording, own: bool) -> Result<Event, Error> {
         self.inner.flush();
-        let work = Checker::recording(&self.inner.core, "submit", &recording)?;
+        let work = Checker::recording(&self.inner.core, "submit", &recording, own)?;
         open(&mut recording);
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
@@ -138,6 +192,7 @@ impl Queue {
     pub fn finish(&self) -> Result<(), Error> {
         let flushed = self.inner.flush();
         let core = &self.inner.core;
+        core.settle_reserved(self.inner.index);
         let state = core.state();
         let lane = state.queues.get(self.inner.index).and_then(Option::as_ref);
         let last = lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point);
@@ -169,7 +224,9 @@ impl QueueInner {
         submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
     ) -> Result<Timepoint, Error> {
         let (core, work) = (&self.core, payload.work());
-        let other = |index: usize, flight: &Flight| index != self.index && flight.work().conflicts_with(work);
+        let other = |index: usize, flight: &Flight| {
+            (index != self.index || flight.is_reserved()) && flight.work().conflicts_with(work)
+        };
         let launched = core.when_free(other, |state| -> Result<_, Error> {
             // Under the lock, as revoking is: a scope that ends waits for every submission before it.
             if work.scoped.iter().any(|lease| lease.is_revoked()) {
@@ -178,26 +235,48 @@ impl QueueInner {
             state.check_holds(context, &work.touches)?;
             let regions = work.lease_regions(context)?;
             let claim = Some(work.claim(context, core)?);
+            core.flush_kept()?;
             if !work.flush.is_empty() {
                 core.flush(&work.flush)?;
             }
-            let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
-            let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
-            let point = submit()?;
-            lane.flights.push_back(Flight { point, payload: payload.clone(), regions, claim });
-            for memory in &work.hidden {
-                memory.hidden.store(self.index + 1, Ordering::Relaxed);
-            }
-            for memory in &work.stale {
-                memory.stale.store(true, Ordering::Relaxed);
-            }
-            Ok((point, lane.flights.len()))
+            let payload = payload.clone();
+            let flight = Flight { point: Timepoint(0), payload, regions, claim, ends: true };
+            self.take_off(state, flight, submit)
         });
         let (point, flights) = launched??;
-        if flights > CROWDED {
-            core.retire(self.index, self.backend.completed()?)?;
-        }
+        self.thin_out(flights)?;
         Ok(point)
+    }
+
+    /// Submits, with nothing in the way, and keeps what the flight needs. Gives the point and how many flights there are.
+    pub(super) fn take_off(
+        &self,
+        state: &mut State,
+        flight: Flight,
+        submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
+    ) -> Result<(Timepoint, usize), Error> {
+        let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
+        let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
+        let point = submit()?;
+        if flight.ends {
+            self.core.traffic.copied(flight.work().copied);
+        }
+        for memory in &flight.work().hidden {
+            memory.hidden.store(self.index + 1, Ordering::Relaxed);
+        }
+        for memory in &flight.work().stale {
+            memory.stale.store(true, Ordering::Relaxed);
+        }
+        lane.flights.push_back(Flight { point, ..flight });
+        Ok((point, lane.flights.len()))
+    }
+
+    /// Lets go of finished flights where there are many.
+    pub(super) fn thin_out(&self, flights: usize) -> Result<(), DeviceError> {
+        match flights > CROWDED {
+            true => self.core.retire(self.index, self.backend.completed()?),
+            false => Ok(()),
+        }
     }
 }
 
@@ -244,7 +323,7 @@ impl fmt::Debug for Queue {
 
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").field("id", &self.inner.id).field("queue", &self.queue).finish()
+        f.debug_struct("Prepared").field("pieces", &self.inner.pieces).field("queue", &self.queue).finish()
     }
 }
 

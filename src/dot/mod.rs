@@ -7,6 +7,8 @@ mod portable;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
@@ -64,6 +66,9 @@ pub(crate) trait WithDot {
 pub(crate) enum Unit {
     /// Those of any CPU.
     Portable(Portable),
+    /// `mul` and `sadalp` on bytes made 16-bit numbers.
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon),
     /// `vpmaddwd` on bytes made 16-bit numbers.
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
@@ -78,7 +83,9 @@ impl Unit {
         let portable = Some(Unit::Portable(Portable));
         #[cfg(target_arch = "x86_64")]
         let units = [vnni::Vnni::try_new().map(Unit::Vnni), avx2::Avx2::try_new().map(Unit::Avx2), portable];
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let units = [neon::Neon::try_new().map(Unit::Neon), portable];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let units = [portable];
         units.into_iter().flatten()
     }
@@ -110,6 +117,11 @@ impl Unit {
     pub(crate) fn run<T: WithDot>(self, task: T) -> T::Output {
         match self {
             Unit::Portable(dot) => wide(
+                #[inline(always)]
+                || task.with(dot),
+            ),
+            #[cfg(target_arch = "aarch64")]
+            Unit::Neon(dot) => dot.vectorize(
                 #[inline(always)]
                 || task.with(dot),
             ),
@@ -181,7 +193,8 @@ mod tests {
                 assert_eq!(unit.run(Sums(&left, &right, left_signed)), want, "{unit:?}");
                 units += 1;
             }
-            assert!(units >= 1);
+            // The portable functions, and those of vectors where a processor always has them.
+            assert!(units >= if cfg!(target_arch = "aarch64") { 2 } else { 1 });
         }
     }
 

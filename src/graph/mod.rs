@@ -12,6 +12,7 @@ mod widened;
 pub use builder::GraphBuilder;
 pub use tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
 pub(crate) use tensor::{WEIGHT_BYTES, WeakTensor};
+pub(crate) use weight::WeightStore;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

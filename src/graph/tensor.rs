@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use super::weight::Weight;
+use super::weight::{MovedLayout, Weight, WeightStore};
 use super::widened::Widened;
 use crate::dtype::{DType, Element};
 use crate::memory::host::{HostError, HostRegion};
@@ -268,7 +268,7 @@ impl Tensor {
         match &self.data {
             Data::Owned(_) | Data::Widened(_) => None,
             Data::Region { region, offset } => Some((Arc::clone(region), *offset)),
-            Data::Weight(weight) => Some((weight.kept(), 0)),
+            Data::Weight(weight) => weight.kept().map(|region| (region, 0)),
         }
     }
 
@@ -320,6 +320,51 @@ impl Tensor {
                 weight.move_packed(packed.key, bytes, lines, unpack)
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Moves a large constant to memory that `store` reads from then on and that `write` lends, in the layout `packed` or
+    /// as it is; `false` where that cannot be done part by part, and nothing was.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub(crate) fn move_to<E: From<HostError>>(
+        &self,
+        packed: Option<&Packed>,
+        store: Arc<dyn WeightStore>,
+        write: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let Data::Weight(weight) = &self.data else { return Ok(false) };
+        let layout = match packed {
+            None => None,
+            Some(Packed { lines: Some(lines), unpack: Some(unpack), bytes, .. }) => {
+                Some(MovedLayout { bytes: *bytes, lines, unpack })
+            }
+            Some(_) => return Ok(false),
+        };
+        weight.move_to(layout, store, write)
+    }
+
+    /// Brings a large constant back to the host, where a device's memory alone has it.
+    ///
+    /// # Errors
+    /// [`HostError::Unreadable`] where it is gone with the device, or there is no memory.
+    pub(crate) fn recall(&self) -> Result<(), HostError> {
+        match &self.data {
+            Data::Weight(weight) => weight.recall(),
+            Data::Owned(_) | Data::Region { .. } | Data::Widened(_) => Ok(()),
+        }
+    }
+
+    /// Keeps a large constant only in `store`, which holds it in the layout `packed` or as it is.
+    pub(crate) fn keep_stored(&self, packed: Option<&Packed>, store: Arc<dyn WeightStore>) {
+        let Data::Weight(weight) = &self.data else { return };
+        match packed {
+            None => weight.keep_stored(store, None),
+            Some(Packed { unpack: Some(unpack), bytes, .. }) => {
+                weight.keep_stored(store, Some((*bytes, Arc::clone(unpack))));
+            }
+            Some(_) => {}
         }
     }
 

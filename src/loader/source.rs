@@ -5,6 +5,7 @@ use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::error::{LoadError, LoadErrorKind, Location};
+use crate::files::open;
 
 /// What a [`Source`] reads.
 pub(super) trait Bytes: Read + Seek {}
@@ -26,15 +27,18 @@ impl<'a> Source<'a> {
     /// Reads the regular file `path`.
     pub(super) fn open(path: &Path) -> Result<Source<'static>, LoadError> {
         let io = |action, source| LoadError::from(LoadErrorKind::Io { action, source }).in_file(path);
-        // Asked before it is opened: opening a pipe would wait for its writer.
         let found = std::fs::metadata(path).map_err(|e| io("open the file", e))?;
         if !found.is_file() {
             let found = if found.is_dir() { "a folder" } else { "a device or pipe" };
             return Err(LoadError::from(LoadErrorKind::unexpected("a file", found)).in_file(path));
         }
-        let file = File::open(path).map_err(|e| io("open the file", e))?;
-        let len = file.metadata().map_err(|e| io("read the file's size", e))?.len();
-        Ok(Source { bytes: Box::new(BufReader::with_capacity(1 << 16, file)), at: 0, len })
+        let (file, found) = open::regular(path).map_err(|e| io("open the file", e))?;
+        Ok(Source::of_file(file, found.len()))
+    }
+
+    /// Reads the first `len` bytes of `file`.
+    pub(super) fn of_file(file: File, len: u64) -> Source<'static> {
+        Source { bytes: Box::new(BufReader::with_capacity(1 << 16, file)), at: 0, len }
     }
 
     /// The position, in bytes.

@@ -5,24 +5,23 @@ use std::io;
 use std::path::Path;
 
 use super::host::HostError;
-use super::os;
+use super::os::{self, DIRECT_BLOCK};
+use crate::files;
 
 /// Below this many bytes a read past the page cache costs more than it saves.
 const DIRECT_MIN: usize = 1 << 20;
-/// Offset, address and length alignment that satisfies direct reads on every common file system.
-const DIRECT_BLOCK: usize = 4096;
 /// One read call asks for no more; the kernel stops at 2 GiB anyway.
 const READ_CHUNK: usize = 64 << 20;
 
 /// Opens a regular file and gives its size.
 pub(super) fn open(path: &Path) -> Result<(File, u64), HostError> {
-    let failed = |source| HostError::Io { path: Some(path.to_owned()), source };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(HostError::NotAFile { path: path.to_owned() });
+    match files::open::regular(path) {
+        Ok((file, metadata)) => Ok((file, metadata.len())),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+            Err(HostError::NotAFile { path: path.to_owned() })
+        }
+        Err(source) => Err(HostError::Io { path: Some(path.to_owned()), source }),
     }
-    Ok((file, metadata.len()))
 }
 
 /// Fills the buffer with the bytes of a file from `offset` on, past the page cache as far as possible.

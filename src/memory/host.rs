@@ -25,7 +25,7 @@ use super::dma_buf::{DmaBufSystem, MemoryFile};
 use super::fill;
 use super::import::Window;
 use super::lease::{Busy, Occupancy, Ticket, Use};
-use super::os::{self, Advice, Mapping, OsError};
+use super::os::{self, Advice, Backing, MapEntry, Mapping, OsError};
 use super::range::ByteRange;
 
 /// Owned memory could not be had or filled.
@@ -88,6 +88,12 @@ pub enum HostError {
         /// Size of the region.
         bytes: usize,
     },
+    /// The bytes are kept in memory of a device that no longer gives them.
+    #[error("bytes kept in device memory cannot be read back: {cause}; load the model again")]
+    Unreadable {
+        /// What the device said.
+        cause: String,
+    },
     /// The range leaves the region.
     #[error("bytes {range} lie outside a region of {bytes} bytes")]
     OutOfBounds {
@@ -130,7 +136,8 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn new(bytes: usize) -> Result<Pages, HostError> {
+    /// Pages whose start and whose bytes are multiples of `unit`, a power of two and at least a page.
+    fn new(bytes: usize, unit: usize) -> Result<Pages, HostError> {
         let page = os::page_size();
         if bytes == 0 {
             // An address to show, never to reach: page-aligned, so that alignment checks hold for it too.
@@ -139,11 +146,11 @@ impl Pages {
         }
         let huge = os::huge_page_size();
         let mapped = bytes
-            .checked_next_multiple_of(page)
-            .filter(|mapped| *mapped <= isize::MAX as usize - huge)
+            .checked_next_multiple_of(unit)
+            .filter(|mapped| *mapped <= isize::MAX as usize - huge.max(unit))
             .ok_or(HostError::TooLarge { bytes: bytes as u64 })?;
         let large = bytes >= huge;
-        let alignment = if large { huge.max(page) } else { page };
+        let alignment = if large { huge.max(unit) } else { unit };
         let mapping = Mapping::anonymous(mapped, alignment)
             .map_err(|source| HostError::OutOfMemory { bytes: bytes as u64, source })?;
         if large {
@@ -216,7 +223,19 @@ impl HostRegion {
     /// # Errors
     /// The size is impossible, or the system has no room.
     pub fn new(bytes: usize) -> Result<HostRegion, HostError> {
-        Ok(HostRegion { pages: Pages::new(bytes)? })
+        Ok(HostRegion { pages: Pages::new(bytes, os::page_size())? })
+    }
+
+    /// As [`HostRegion::new`], for devices that import whole multiples of `unit` bytes: some take no less than 64 KiB.
+    ///
+    /// # Errors
+    /// As [`HostRegion::new`]; `unit` is no power of two.
+    pub fn in_units(bytes: usize, unit: usize) -> Result<HostRegion, HostError> {
+        let unit = unit.max(os::page_size());
+        if !unit.is_power_of_two() || unit > isize::MAX as usize / 2 {
+            return Err(HostError::TooLarge { bytes: unit as u64 });
+        }
+        Ok(HostRegion { pages: Pages::new(bytes, unit)? })
     }
 
     /// Zeroed memory in a memory file, which drivers that take no pointer to it may take as a dma-buf
@@ -439,6 +458,14 @@ impl SharedRegion {
     /// The whole pages of the region, as an import takes them.
     pub fn window(&self) -> Window {
         self.pages.window()
+    }
+
+    /// What the process's map says of the pages, where it has one: the runtime made them.
+    pub fn map_entry(&self) -> MapEntry {
+        let in_file = self.pages.file.is_some();
+        let backing = if in_file { Backing::Memfd } else { Backing::Anonymous };
+        let range = self.window().range();
+        MapEntry { range, readable: true, writable: true, shared: in_file, backing }
     }
 
     /// Whether the system keeps the pages out of forked children.

@@ -8,7 +8,9 @@
 //! * [`dma_buf`]: memory files as dma-bufs, where a driver takes no pointer to their pages.
 //! * [`image`]: pure; images that lie in buffers, by the numbers a driver gives.
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
+//! * [`model`]: pure; what a device's memory is, the one place that decisions ask.
 //! * [`budget`]: live imports and allocations against what the device can hold.
+//! * [`stream`]: reads of memory that the caches pass by.
 //! * [`os`]: pages and the process map, one file per operating system.
 //!
 //! Invariant of the layer: it knows no device API. `host` and the files of `os` are the only ones with
@@ -22,20 +24,31 @@ pub mod host;
 pub mod image;
 pub mod import;
 pub mod lease;
+pub mod model;
 pub mod os;
 pub mod range;
+pub mod stream;
 
+use host::SharedRegion;
 use import::{ImportRules, ReadWrite, Refusal, Window, enclosing, plan_window};
 
-/// The pages around `bytes` bytes at `addr`, if the process's own map says that a device with these
-/// rules can import each of them.
+/// The pages around `bytes` bytes at `addr`, if a device with these rules can import each of them: pages of `owner`
+/// by what the runtime made them, any others by the process's own map.
 ///
 /// The answer holds as long as nobody remaps the pages; only their owner can promise that.
 ///
 /// # Errors
 /// The first rule that is broken, with its numbers and the fix.
-pub fn window_of(addr: u64, bytes: u64, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
+pub fn window_of(
+    addr: u64,
+    bytes: u64,
+    access: ReadWrite,
+    rules: &ImportRules,
+    owner: Option<&SharedRegion>,
+) -> Result<Window, Refusal> {
     let page = os::page_size() as u64;
     let pages = enclosing(addr, bytes, rules, page)?;
-    plan_window(addr, bytes, access, rules, &os::process_map(pages)?, page)
+    let own = owner.map(SharedRegion::map_entry).filter(|own| own.range.contains(pages));
+    let map = own.map_or_else(|| os::process_map(pages), |own| Ok(vec![own]))?;
+    plan_window(addr, bytes, access, rules, &map, page)
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::flow::{Flow, FlowNode, ValueId};
-use crate::backend::{DeviceInfo, DeviceKind};
+use crate::backend::DeviceInfo;
 use crate::graph::{StorageScope, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -204,7 +204,7 @@ impl Boundary<'_> {
 
     fn behind_a_bus(&self, d: u32) -> bool {
         let info = self.infos.get(d as usize);
-        info.is_some_and(|i| i.kind == DeviceKind::Discrete && !i.unified)
+        info.is_some_and(|info| !info.memory.shares_host_memory())
     }
 
     /// Whether a node does so much arithmetic that it must read elements again and again.

@@ -41,7 +41,7 @@ impl Arenas {
                     buffers.insert(d, buffer);
                 }
                 Domain::Host => {
-                    let region = shared(arena.bytes)?;
+                    let region = shared(arena.bytes, devices)?;
                     buffers = import_where_possible(devices, &region)?;
                     for (d, buffer) in &buffers {
                         let context = &devices[*d as usize].context;
@@ -171,6 +171,13 @@ impl SharedArena {
         Turn { state }
     }
 
+    /// Gives the pool of a context back that is used no more.
+    pub(super) fn forget(&self, context: usize) {
+        let mut state = self.lock();
+        state.pools.retain(|(key, _)| !matches!(key, Key::Context(of, _) if *of == context));
+        state.version += 1;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -255,7 +262,7 @@ impl State {
                     Placement::Device,
                     "shared arena",
                 )?),
-                Domain::Host => Pool::Host(shared(arena.bytes)?),
+                Domain::Host => Pool::Host(shared(arena.bytes, devices)?),
             };
             let at = at.unwrap_or(self.pools.len());
             if at == self.pools.len() {

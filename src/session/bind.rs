@@ -183,9 +183,18 @@ impl<'e> BindingBuilder<'e> {
         };
         let graph = &inner.graph;
         let names = graph.inputs().iter().map(|&id| &graph.tensor(id).name).collect();
-        let inputs = sources(names, &mut self.inputs);
-        let outputs = sources(graph.outputs().iter().map(|(name, _)| name).collect(), &mut self.outputs);
-        let binding = Binding::assemble(&inner, compiled, inputs, outputs, policy)?;
+        let inputs: Vec<Source<'e>> = sources(names, &mut self.inputs);
+        let outputs: Vec<Source<'e>> =
+            sources(graph.outputs().iter().map(|(name, _)| name).collect(), &mut self.outputs);
+        let assembled =
+            Binding::assemble(&inner, Arc::clone(&compiled), inputs.clone(), outputs.clone(), policy);
+        let binding = match assembled {
+            Err(e) if e.is_out_of_memory() => {
+                inner.relieve();
+                Binding::assemble(&inner, compiled, inputs, outputs, policy)?
+            }
+            assembled => assembled?,
+        };
         for (i, value) in &values {
             binding.write_input(*i, value.bytes())?;
         }

@@ -5,21 +5,23 @@ use std::sync::Arc;
 
 use super::Inner;
 use super::arena::{Arenas, Turn};
+use super::cancel::{CancelToken, Progress, RunOptions, Watch};
 use super::compiled::Compiled;
 use super::device::{COMPUTED, COPIED, Device, SHOWN};
 use super::error::{Error, SessionError};
 use super::flight::{Departure, LastRun, Underway};
-use super::route::{Leg, LegWork, Move};
+use super::pieces::{self, Script};
+use super::route::{Begun, Course, Leg, LegWork, Move};
 use super::slot::{BindPolicy, Side, Slot, Source, SourceKey};
 use super::stage::{Held, HeldMemory, Rest, owned};
 use super::visibility::HostRanges;
-use crate::device::{Buffer, HostRead, HostWrite};
+use crate::device::{Buffer, Event, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::{ByteRange, RangeMap};
-use crate::plan::{Feed, Loc, Place, Plan, Segment, Work, insert_barriers, order_segments};
+use crate::plan::{Feed, Loc, Place, Plan, PlannedIo, Segment, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
@@ -44,6 +46,10 @@ pub struct Binding<'e> {
     pub(super) fed: BTreeMap<usize, Arc<SharedRegion>>,
     /// What runs after the plan, where sizes are known only then.
     pub(super) rest: Option<Rest<'e>>,
+    /// Of the latest run.
+    cancel: CancelToken,
+    /// Runs may be ended early, so that every device is given its work in pieces.
+    may_end: bool,
 }
 
 /// A run that was submitted. The host must not touch bound memory before [`Pending::wait`] returned: borrowed memory
@@ -54,6 +60,7 @@ pub struct Binding<'e> {
 pub struct Pending<'b, 'e> {
     binding: &'b mut Binding<'e>,
     underway: Option<Underway>,
+    watch: Watch,
 }
 
 impl<'e> Binding<'e> {
@@ -129,6 +136,8 @@ impl<'e> Binding<'e> {
             recorded: Vec::new(),
             fed,
             rest,
+            cancel: CancelToken::new(),
+            may_end: inner.options.run.may_end(),
         };
         binding.segments = binding.prepare()?;
         Ok(binding)
@@ -158,11 +167,12 @@ impl<'e> Binding<'e> {
         // By device and buffer the segment that shows bytes to the host last: it is over after those before it.
         let mut shown: BTreeMap<(u32, BufferId), RangeMap<u32>> = BTreeMap::new();
         let leg = |(s, segment): (usize, &Segment)| {
-            let (device, mut waits) = (segment.device, segment.waits.clone());
+            let (device, mut waits, mut cut) = (segment.device, segment.waits.clone(), None);
             let work = if segment.by_session {
                 LegWork::Moves(self.moves(segment)?)
             } else {
-                let recording = self.record(&plan, s, &host[s], None)?;
+                let (script, made) = self.script(&plan, s, &host[s])?;
+                let Script { recording, .. } = script;
                 let bytes = |r: &BufferRange| ByteRange::new(r.offset, r.offset.saturating_add(r.bytes));
                 // A flush of bytes that the device wrote itself would give it back what the host had before.
                 let own =
@@ -171,12 +181,15 @@ impl<'e> Binding<'e> {
                 for range in &recording.invalidate {
                     shown.entry((device, range.buffer)).or_default().set(bytes(range), s as u32);
                 }
-                LegWork::Commands(self.device(segment.device).queue.prepare(recording)?)
+                let starts = made.as_ref().map_or(&[][..], |cut| &cut.starts);
+                let prepared = self.device(segment.device).queue.prepare_own(recording, starts)?;
+                cut = made.map(Arc::new);
+                LegWork::Commands(prepared)
             };
             waits.sort_unstable();
             waits.dedup();
             let spans = if plan.segments.len() > 1 { self.spans(segment) } else { Vec::new() };
-            Ok(Leg { device, waits, work, spans })
+            Ok(Leg { device, waits, work, spans, nodes: nodes(segment), cut })
         };
         plan.segments.iter().enumerate().map(leg).collect()
     }
@@ -313,15 +326,33 @@ impl<'e> Binding<'e> {
         }
     }
 
-    /// The recording of segment `s`, which flushes and invalidates `host`; with `times` timestamps are taken around
-    /// every node.
-    pub(super) fn record(
+    /// The commands of segment `s` as they are submitted, and how they are cut into pieces.
+    fn script(
         &self,
         plan: &Plan,
         s: usize,
         host: &HostRanges,
-        times: Option<&mut Vec<u32>>,
-    ) -> Result<Recording, Error> {
+    ) -> Result<(Script, Option<pieces::Cut>), Error> {
+        let mut script = self.record(plan, s, host)?;
+        let mut cut = self.cut(&mut script, plan, s);
+        if let Some(cut) = cut.as_mut().filter(|cut| cut.timed) {
+            pieces::time_pieces(&mut script, cut);
+        }
+        Ok((script, cut))
+    }
+
+    /// Cuts the commands of segment `s`, where its device has a limit.
+    pub(super) fn cut(&self, script: &mut Script, plan: &Plan, s: usize) -> Option<pieces::Cut> {
+        let device = plan.segments[s].device;
+        let info = self.device(device).context.info();
+        let limit = self.inner.options.limit.on(info, self.may_end)?;
+        let speeds = pieces::speeds(plan, device, info);
+        let clock = info.timestamp_ns > 0.0;
+        Some(self.compiled.schedule.cut(script, &plan.report.nodes, s, limit, &speeds, clock))
+    }
+
+    /// The commands of segment `s`, which flush and invalidate `host`.
+    pub(super) fn record(&self, plan: &Plan, s: usize, host: &HostRanges) -> Result<Script, Error> {
         let segment = &plan.segments[s];
         let d = segment.device;
         // Copies that the session makes to the device are no recordings of its own.
@@ -336,31 +367,20 @@ impl<'e> Binding<'e> {
         if !plan.segments[..s].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Input);
         }
-        let mut times = times;
-        let mut node = u32::MAX;
+        let mut nodes = vec![u32::MAX; r.commands.len()];
         for command in &segment.commands {
-            if let Some(times) = times.as_deref_mut()
-                && command.node != node
-            {
-                node = command.node;
-                r.commands.push(Command::Timestamp { slot: times.len() as u32 });
-                times.push(node);
-            }
             r.commands.extend(command.barrier.map(Command::Barrier));
             r.commands.push(self.command(&command.work, d)?);
-        }
-        if let Some(times) = times {
-            r.commands.push(Command::Timestamp { slot: times.len() as u32 });
-            times.push(u32::MAX);
-            r.timestamps = times.len() as u32;
+            nodes.resize(r.commands.len(), command.node);
         }
         r.commands.extend(segment.closing.map(Command::Barrier));
         if !plan.segments[s + 1..].iter().any(on) {
             self.transfers(&mut r, plan, d, Side::Output);
         }
+        nodes.resize(r.commands.len(), u32::MAX);
         r.flush.clone_from(&host.flush);
         r.invalidate.clone_from(&host.invalidate);
-        Ok(r)
+        Ok(Script { recording: r, nodes })
     }
 
     /// The size in bytes of what a flush or an invalidate names on device `d`.
@@ -440,40 +460,75 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// [`Error::Device`]; memory that the host holds through a guard, a kernel that failed, a lost device.
     pub fn run(&mut self) -> Result<(), Error> {
-        self.start(false)?.wait()
+        self.run_with(&self.inner.options.run.clone())
+    }
+
+    /// As [`Binding::run`], with other options than the session's.
+    ///
+    /// # Errors
+    /// As there, [`SessionError::Cancelled`], [`SessionError::TimeLimit`].
+    pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
+        let watch = self.watch(options);
+        self.start(false, watch)?.wait()
+    }
+
+    /// Runs once as part of a run that `watch` watches.
+    pub(super) fn run_within(&mut self, watch: &Watch) -> Result<(), Error> {
+        self.start(false, watch.clone())?.wait()
     }
 
     /// Submits a run.
     ///
-    /// What it waits for, before it returns: the run before of this binding, where several devices take part; the run
-    /// before in a shared arena; and the run itself, where sizes are known only in the run. The segments of
-    /// a plan over several devices are submitted by a thread of the run's own, each once those that it waits for are
-    /// over, behind those of earlier runs of the session that touch the same memory; an error in that is
+    /// What it waits for, before it returns: the run before of this binding, where it had several submissions; the run
+    /// before in a shared arena; and the run itself, where sizes are known only in the run. A run of several submissions,
+    /// over several devices or because one would be too long, is submitted by a thread of its own, each once those that it
+    /// waits for are over, behind those of earlier runs of the session that touch the same memory; an error in that is
     /// [`Pending::wait`]'s. A run that nobody waits for is over before the next one of its binding begins, and before
     /// the binding is gone.
     ///
     /// # Errors
     /// As [`Binding::run`].
     pub fn submit(&mut self) -> Result<Pending<'_, 'e>, Error> {
-        self.start(self.rest.is_none())
+        self.submit_with(&self.inner.options.run.clone())
     }
 
-    /// Submits a run, several segments by a thread `aside` or before it returns.
-    fn start(&mut self, aside: bool) -> Result<Pending<'_, 'e>, Error> {
+    /// As [`Binding::submit`], with other options than the session's.
+    ///
+    /// # Errors
+    /// As [`Binding::run_with`].
+    pub fn submit_with(&mut self, options: &RunOptions) -> Result<Pending<'_, 'e>, Error> {
+        let watch = self.watch(options);
+        self.start(self.rest.is_none(), watch)
+    }
+
+    fn watch(&mut self, options: &RunOptions) -> Watch {
+        self.cancel = self.cancel.next();
+        Watch::new(options.clone(), self.cancel.clone())
+    }
+
+    /// Submits a run, several submissions by a thread `aside` or before it returns.
+    fn start(&mut self, aside: bool, watch: Watch) -> Result<Pending<'_, 'e>, Error> {
         self.last = None;
+        watch.check(|| Progress {
+            of: self.segments.iter().map(|leg| leg.nodes).sum(),
+            ..Progress::default()
+        })?;
         let shared = self.inner.options.arena.clone();
         let turn = shared.as_deref().map(|arena| arena.turn());
         let turn = turn.map(|turn| self.enter(turn)).transpose()?;
+        self.cut_anew(&watch)?;
         let plan = &self.compiled.plan;
         for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
             self.inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         let mut departure = None;
-        let underway = match &self.segments[..] {
-            [] => None,
-            [leg] => leg.start(&self.inner.devices)?.map(Underway::One),
-            _ => {
-                let made = departure.insert(Departure::new(&self.inner, &self.segments));
+        let single = matches!(&self.segments[..], [leg] if leg.is_single());
+        let underway = match single {
+            _ if self.segments.is_empty() => None,
+            true => self.submit_one()?.map(Underway::One),
+            false => {
+                let made = Departure::new(&self.inner, &self.compiled, &self.segments, &watch)?;
+                let made = departure.insert(made);
                 Some(Underway::Several(Arc::clone(made.flight())))
             }
         };
@@ -489,14 +544,89 @@ impl<'e> Binding<'e> {
             }
         }
         self.has_run = true;
-        let mut pending = Pending { binding: self, underway };
+        let mut pending = Pending { binding: self, underway, watch };
         if pending.binding.rest.is_some() {
             pending.finish()?;
             if let Some(rest) = &mut pending.binding.rest {
-                rest.run()?;
+                rest.run(&pending.watch)?;
             }
         }
         Ok(pending)
+    }
+
+    /// Submits the only segment. Where memory runs out, what can be freed is, and imports become copies.
+    fn submit_one(&mut self) -> Result<Option<Event>, Error> {
+        let submit = |binding: &Self| match binding.segments.first() {
+            None => Ok(None),
+            Some(leg) => match leg.begin(&binding.inner.devices)? {
+                Begun::Over => Ok(None),
+                Begun::Pieces(mut submission) => Ok(Some(submission.submit_next()?)),
+            },
+        };
+        let is_short = |result: &Result<_, Error>| matches!(result, Err(e) if e.is_out_of_memory());
+        let mut result = submit(self);
+        if is_short(&result) {
+            self.spare.clear();
+            self.recorded.clear();
+            self.inner.relieve();
+            result = submit(self);
+        }
+        if is_short(&result) && self.copy_instead()? {
+            result = submit(self);
+        }
+        result
+    }
+
+    /// Gives devices copies of what they import. Says whether there was anything.
+    fn copy_instead(&mut self) -> Result<bool, Error> {
+        let policy = BindPolicy { copies: true, ..self.policy };
+        let could = |slots: &[Slot<'_>]| slots.iter().any(Slot::could_copy);
+        if policy.strict || !(could(&self.inputs) || could(&self.outputs)) {
+            return Ok(false);
+        }
+        let (compiled, inner) = (Arc::clone(&self.compiled), Arc::clone(&self.inner));
+        let copied = |slots: &[Slot<'e>], ios: &[PlannedIo], side| -> Result<Vec<(usize, Slot<'e>)>, Error> {
+            let could = slots.iter().zip(ios).enumerate().filter(|(_, (slot, _))| slot.could_copy());
+            could
+                .map(|(at, (slot, io))| {
+                    Ok((at, Slot::new(slot.source.clone(), io, side, &inner.devices, policy)?))
+                })
+                .collect()
+        };
+        let mut inputs = copied(&self.inputs, &compiled.plan.inputs, Side::Input)?;
+        let mut outputs = copied(&self.outputs, &compiled.plan.outputs, Side::Output)?;
+        let mut exchange = |binding: &mut Self| {
+            inputs.iter_mut().for_each(|(at, slot)| std::mem::swap(&mut binding.inputs[*at], slot));
+            outputs.iter_mut().for_each(|(at, slot)| std::mem::swap(&mut binding.outputs[*at], slot));
+        };
+        exchange(self);
+        match self.prepare() {
+            Ok(segments) => self.segments = segments,
+            Err(e) => {
+                exchange(self);
+                return Err(e);
+            }
+        }
+        self.policy = policy;
+        for (slot, io) in self.inputs.iter().zip(&compiled.plan.inputs) {
+            inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
+        }
+        Ok(true)
+    }
+
+    /// Records again where earlier runs told that submissions are too long or too short, or where this is the first run
+    /// that may be ended early.
+    fn cut_anew(&mut self, watch: &Watch) -> Result<(), Error> {
+        let ends_now = watch.may_end() && !self.may_end;
+        let version = self.compiled.schedule.version();
+        let stale = |leg: &Leg| leg.cut.as_ref().is_some_and(|cut| cut.version != version);
+        if !ends_now && !self.segments.iter().any(stale) {
+            return Ok(());
+        }
+        self.may_end |= ends_now;
+        self.recorded.clear();
+        self.segments = self.prepare()?;
+        Ok(())
     }
 
     /// Waits for a run that nobody waited for, where its devices may not have been given all of it.
@@ -681,9 +811,41 @@ impl Pending<'_, '_> {
         }
     }
 
+    /// Ends the run before its next submission to a device; what was submitted goes on. [`Pending::wait`] waits for that
+    /// and returns [`SessionError::Cancelled`], unless all was submitted. Outputs are undefined then.
+    ///
+    /// Devices that may drive a display are given submissions of about 100 ms
+    /// ([`SubmissionLimit`](super::SubmissionLimit)), others all of a segment unless the run has a [`CancelToken`] or a
+    /// time limit from the start ([`RunOptions`]).
+    pub fn cancel(&self) {
+        self.watch.token().cancel();
+    }
+
+    /// [`Pending::cancel`] for another thread.
+    pub fn canceller(&self) -> CancelToken {
+        self.watch.token().clone()
+    }
+
+    /// Waits for the one submission there was, and takes in how long it took.
+    fn wait_for_one(&self, event: &Event) -> Result<(), Error> {
+        let binding = &*self.binding;
+        let Some(leg) = binding.segments.first().filter(|leg| leg.cut.is_some()) else {
+            return Ok(event.wait()?);
+        };
+        // How long ago it ended is not known where it is over.
+        let was_over = event.is_done()?;
+        event.wait()?;
+        let wall = if was_over { 0 } else { pieces::nanos(self.watch.elapsed()) };
+        let course = Course { events: vec![event.clone()], walls: vec![wall], times: None };
+        leg.learn(&course, &binding.compiled.schedule, &binding.inner.devices);
+        Ok(())
+    }
+
     fn finish(&mut self) -> Result<(), Error> {
-        if let Some(underway) = self.underway.take() {
-            underway.wait()?;
+        match self.underway.take() {
+            Some(Underway::One(event)) => self.wait_for_one(&event)?,
+            Some(several) => several.wait()?,
+            None => {}
         }
         let plan = &self.binding.compiled.plan;
         for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {
@@ -699,6 +861,13 @@ impl Pending<'_, '_> {
     pub fn is_done(&self) -> Result<bool, Error> {
         self.underway.as_ref().map_or(Ok(true), Underway::is_done)
     }
+}
+
+/// How many nodes a segment has.
+fn nodes(segment: &Segment) -> usize {
+    let mut nodes: Vec<u32> = segment.commands.iter().map(|command| command.node).collect();
+    nodes.dedup();
+    nodes.len()
 }
 
 pub(super) fn position(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::device::Device;
 use super::error::{Error, SessionError};
 use super::params::{Param, ParamStore};
+use super::pieces::Schedule;
 use super::sources::Sources;
 use super::stage::Stage;
 use crate::backend::Placement;
@@ -25,6 +26,8 @@ pub(super) struct Compiled {
     pub(super) unused: Vec<Buffer>,
     /// What comes after the plan, where it is the head of a split graph.
     pub(super) stage: Option<Arc<Stage>>,
+    /// What its segments were found to take.
+    pub(super) schedule: Schedule,
 }
 
 impl Compiled {
@@ -44,7 +47,7 @@ impl Compiled {
             .iter()
             .map(|d| d.buffer(256, Placement::Device, "unused argument"))
             .collect::<Result<_, _>>()?;
-        Ok(Compiled { plan, kernels, constants, unused, stage: None })
+        Ok(Compiled { plan, kernels, constants, unused, stage: None, schedule: Schedule::default() })
     }
 }
 
@@ -70,10 +73,12 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<V
     plan.kernels.par_iter().map(build).collect()
 }
 
-/// Host memory that every device of a table imports.
-pub(super) fn shared(bytes: u64) -> Result<Arc<SharedRegion>, Error> {
+/// Host memory that every device of a table imports that can import any.
+pub(super) fn shared(bytes: u64, devices: &[Device]) -> Result<Arc<SharedRegion>, Error> {
     let bytes = usize::try_from(bytes.next_multiple_of(16)).unwrap_or(usize::MAX);
-    Ok(HostRegion::new(bytes)?.into_shared())
+    let rules = devices.iter().filter_map(|device| device.context.info().import.as_ref());
+    let unit = rules.map(|rules| rules.alignment.max(rules.size_multiple)).max().unwrap_or(1);
+    Ok(HostRegion::in_units(bytes, usize::try_from(unit).unwrap_or(usize::MAX))?.into_shared())
 }
 
 /// Host memory of our own as every device has it that can import any.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Inner;
 use super::binding::Binding;
+use super::cancel::{Watch, in_turn};
 use super::error::Error;
 use super::placement::Copied;
 use super::slot::{BindPolicy, Source};
@@ -33,7 +34,12 @@ impl<'e> Repeat<'e> {
     }
 
     /// Runs the body once. `places` keeps memory for its outputs from one turn to the next but one.
-    fn turn(&mut self, inputs: &[Held<'e>], places: &mut Places<'e>) -> Result<Vec<Held<'e>>, Error> {
+    fn turn(
+        &mut self,
+        inputs: &[Held<'e>],
+        places: &mut Places<'e>,
+        watch: &Watch,
+    ) -> Result<Vec<Held<'e>>, Error> {
         let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
         let compiled = self.body.compiled(&infos, &BTreeMap::new(), Copied::default())?;
         let planned: BTreeMap<&str, &TensorInfo> =
@@ -65,7 +71,7 @@ impl<'e> Repeat<'e> {
                 made
             }
         };
-        binding.run()?;
+        binding.run_within(watch)?;
         let results = (self.body.graph.outputs().iter().zip(outputs))
             .map(|((name, _), source)| match planned.get(name.as_str()) {
                 Some(&info) => Ok(Held { info: info.clone(), memory: HeldMemory::Placed(source) }),
@@ -108,11 +114,12 @@ pub(super) fn run<'e>(
     step: &HostStep,
     inputs: &[Option<Held<'e>>],
     repeat: &mut Repeat<'e>,
+    watch: &Watch,
 ) -> Result<Vec<Held<'e>>, Error> {
     match flow {
-        Control::Loop(l) => run_loop(l, step, inputs, repeat),
-        Control::Scan(s) if s.batched => batched(s, step, inputs, repeat),
-        Control::Scan(s) => run_scan(s, step, inputs, None, repeat),
+        Control::Loop(l) => run_loop(l, step, inputs, repeat, watch),
+        Control::Scan(s) if s.batched => batched(s, step, inputs, repeat, watch),
+        Control::Scan(s) => run_scan(s, step, inputs, None, repeat, watch),
         Control::If { .. } => Ok(Vec::new()),
     }
 }
@@ -140,6 +147,7 @@ fn run_loop<'e>(
     step: &HostStep,
     inputs: &[Option<Held<'e>>],
     repeat: &mut Repeat<'e>,
+    watch: &Watch,
 ) -> Result<Vec<Held<'e>>, Error> {
     let trips = inputs.first().and_then(Option::as_ref).map(|h| scalar(step, 0, h, repeat)).transpose()?;
     let condition = inputs.get(1).and_then(Option::as_ref).map(|h| scalar(step, 1, h, repeat)).transpose()?;
@@ -160,7 +168,8 @@ fn run_loop<'e>(
         let mut all = vec![Held::value(Tensor::scalar(turn)), truth(true)];
         all.extend(states.iter().cloned());
         all.extend(captured.iter().cloned());
-        let mut results = repeat.turn(&all, &mut places)?.into_iter();
+        let results = repeat.turn(&all, &mut places, watch);
+        let mut results = results.map_err(|e| in_turn(e, &step.name, turn as u64))?.into_iter();
         let next = results.next();
         states = results.by_ref().take(op.states).collect();
         for (k, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
@@ -220,6 +229,7 @@ fn run_scan<'e>(
     inputs: &[Option<Held<'e>>],
     count: Option<usize>,
     repeat: &mut Repeat<'e>,
+    watch: &Watch,
 ) -> Result<Vec<Held<'e>>, Error> {
     let end = op.states + op.inputs.len();
     let mut states =
@@ -250,7 +260,8 @@ fn run_scan<'e>(
         let slices = slices.collect::<Result<Vec<_>, _>>()?;
         let all: Vec<Held<'e>> =
             states.iter().cloned().chain(slices).chain(captured.iter().cloned()).collect();
-        let mut results = repeat.turn(&all, &mut places)?.into_iter();
+        let results = repeat.turn(&all, &mut places, watch);
+        let mut results = results.map_err(|e| in_turn(e, &step.name, turn as u64))?.into_iter();
         states = results.by_ref().take(op.states).collect();
         for (stack, held) in stacks.iter_mut().zip(results) {
             stack.push(step, held.tensor(&repeat.body.devices)?)?;
@@ -283,6 +294,7 @@ fn batched<'e>(
     step: &HostStep,
     inputs: &[Option<Held<'e>>],
     repeat: &mut Repeat<'e>,
+    watch: &Watch,
 ) -> Result<Vec<Held<'e>>, Error> {
     let fail = |e: OpError| node_error(step, e);
     let devices = Arc::clone(&repeat.body);
@@ -312,7 +324,7 @@ fn batched<'e>(
             one.push(Some(Held::value(slice(tensor, 0, b).map_err(fail)?)));
         }
         one.extend(inputs[end..].iter().cloned());
-        let results = run_scan(&single, step, &one, Some(length), repeat)?;
+        let results = run_scan(&single, step, &one, Some(length), repeat, watch)?;
         for (o, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
             let tensor = held.tensor(&devices.devices)?;
             let tensor = if o < op.states { tensor } else { longer(&tensor, longest).map_err(fail)? };

@@ -1,9 +1,11 @@
 //! A device of a session's table: its context, its queue, and byte transfers with it.
 
-use crate::backend::{BufferDesc, DeviceKind, Placement};
+use crate::backend::{BufferDesc, Placement};
 use crate::device::{Buffer, Context, Error, Queue};
 use crate::memory::coherency::{Access, Barrier};
-use crate::memory::import::{DeviceKind as MemoryKind, DevicePolicy};
+use crate::memory::import::{DevicePolicy, ImportRules};
+use crate::memory::model::TypeFlags;
+use crate::memory::stream::copy_uncached;
 use crate::recording::{BufferRange, Command, Recording};
 
 /// One entry of the device table.
@@ -26,36 +28,41 @@ impl Device {
         Ok(Device { context, queue })
     }
 
-    /// Whether the host can use memory that the device is fast with.
-    pub(super) fn is_unified(&self) -> bool {
+    /// Whether host and device work in one memory.
+    pub(super) fn shares_host_memory(&self) -> bool {
+        self.context.info().memory.shares_host_memory()
+    }
+
+    /// Whether kernels are given the application's pages themselves however often they read them.
+    pub(super) fn reads_imports_in_place(&self) -> bool {
         let info = self.context.info();
-        info.native || info.unified
+        let model = &info.memory;
+        let coherent = model.import_type().is_some_and(|ty| model.flags(ty).has(TypeFlags::HOST_COHERENT));
+        info.import.is_some()
+            && coherent
+            && model.shares_host_memory()
+            && self.context.import_costs().direct_reads == u32::MAX
     }
 
     /// How memory of the application is best given to the device.
-    pub(super) fn policy(&self, copy_threshold: u64, strict: bool) -> DevicePolicy {
+    pub(super) fn policy(&self, copy_threshold: Option<u64>, strict: bool) -> DevicePolicy {
         let info = self.context.info();
         // Where a pointer needs no pages, the device works on pointers themselves.
         let on_pointers = info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
         if on_pointers {
             return DevicePolicy { strict, ..DevicePolicy::host() };
         }
-        let kind = match info.kind {
-            DeviceKind::Cpu => MemoryKind::Software,
-            _ if info.unified => MemoryKind::Integrated,
-            _ => MemoryKind::Discrete,
-        };
-        let policy = match &info.import {
-            Some(rules) => DevicePolicy::importing(kind, rules),
-            None => DevicePolicy { kind, import_supported: false, ..DevicePolicy::host() },
-        };
+        let rules = info.import.unwrap_or(ImportRules::strict());
+        let costs = self.context.import_costs();
         DevicePolicy {
+            import_refusal: info.import_refusal(),
             dma_buf_supported: self.context.imports_dma_bufs(),
-            copy_threshold,
+            copy_threshold: copy_threshold.unwrap_or(costs.copy_threshold),
+            direct_reads: costs.direct_reads,
             strict,
             storage_offset_alignment: info.limits.argument_alignment,
             max_range: info.limits.max_argument_bytes,
-            ..policy
+            ..DevicePolicy::importing(self.shares_host_memory(), &rules)
         }
     }
 
@@ -92,9 +99,17 @@ impl Device {
             return Ok(());
         }
         let len = bytes.len() as u64;
-        if buffer.info().host.is_some() && buffer.info().cached {
+        // A copy elsewhere helps only where the host reads that through its caches.
+        let cached =
+            buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
+        if buffer.info().host.is_some() && cached {
             let part = buffer.sub_buffer(0, len)?;
-            bytes.copy_from_slice(&part.map_read()?);
+            let mapped = part.map_read()?;
+            if buffer.info().cached {
+                bytes.copy_from_slice(&mapped)
+            } else {
+                copy_uncached(&mapped, bytes)
+            }
             return Ok(());
         }
         let readback = self.buffer(len, Placement::Readback, "readback")?;

@@ -1,5 +1,9 @@
 //! Everything that can go wrong, and what can go wrong with a session.
 
+use std::time::Duration;
+
+use super::cancel::Progress;
+use crate::backend::DeviceError;
 use crate::device;
 use crate::dtype::DType;
 use crate::graph::{GraphError, TensorError};
@@ -55,6 +59,22 @@ impl From<crate::backend::DeviceError> for Error {
 }
 
 impl Error {
+    /// Whether a device stopped: [`Session::recover`](super::Session::recover) goes on on a new one.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Error::Device(device::Error::Device(DeviceError::Lost { .. })))
+    }
+
+    /// Whether memory ran out, of the host or of a device.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Error::Device(device::Error::Device(e)) => {
+                matches!(e, DeviceError::OutOfDeviceMemory { .. } | DeviceError::OutOfHostMemory { .. })
+            }
+            Error::Host(e) => matches!(e, HostError::OutOfMemory { .. }),
+            _ => false,
+        }
+    }
+
     /// Memory is in use: by a device, or through a guard.
     pub(super) fn is_busy(&self) -> bool {
         match self {
@@ -160,6 +180,31 @@ pub enum SessionError {
         /// The verdict, in words.
         verdict: String,
     },
+    /// A run was cancelled. Its outputs are undefined; the session can run again.
+    #[error("the run was cancelled after {at}")]
+    Cancelled {
+        /// How far it came.
+        at: Progress,
+    },
+    /// A run took longer than it was given ([`RunOptions::time_limit`](super::RunOptions::time_limit)). Its outputs are
+    /// undefined; the session can run again.
+    #[error("the time limit of {} ms was up after {at}", limit.as_millis())]
+    TimeLimit {
+        /// The limit.
+        limit: Duration,
+        /// How far it came.
+        at: Progress,
+    },
+    /// A device was opened by the caller, who alone knows how.
+    #[error(
+        "entry {entry} of the device table, {device}, was opened by the caller; give a new context to `recover_on`"
+    )]
+    NotReopened {
+        /// The entry.
+        entry: usize,
+        /// The device's name.
+        device: String,
+    },
     /// A result was asked for before there was one.
     #[error("there is no result yet: run first")]
     NotRun,
@@ -193,6 +238,9 @@ pub enum SessionError {
         /// How many devices there are.
         devices: usize,
     },
+    /// The environment variable [`LIMIT_VARIABLE`](super::LIMIT_VARIABLE) is no limit.
+    #[error("ONEPOOL_SUBMISSION_LIMIT: {0}")]
+    Limit(#[from] super::NoLimit),
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::Inner;
+use super::cancel::Watch;
+use super::compiled::Compiled;
 use super::error::Error;
-use super::route::{Leg, drive};
+use super::route::{Begun, Leg, drive};
 use super::traffic::Pass;
 use crate::backend::DeviceError;
 use crate::device::Event;
@@ -112,17 +114,35 @@ impl Drop for Landing {
 #[derive(Debug)]
 pub(super) struct Departure {
     inner: Arc<Inner>,
+    compiled: Arc<Compiled>,
     legs: Arc<[Leg]>,
     pass: Pass,
+    watch: Watch,
+    /// The only leg, where it is begun already.
+    begun: Option<Begun>,
     landing: Landing,
 }
 
 impl Departure {
     /// Puts a run of `legs` behind all that were submitted before.
-    pub(super) fn new(inner: &Arc<Inner>, legs: &Arc<[Leg]>) -> Self {
-        let (inner, legs) = (Arc::clone(inner), Arc::clone(legs));
+    ///
+    /// # Errors
+    /// As [`Leg::begin`], of the only one.
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        compiled: &Arc<Compiled>,
+        legs: &Arc<[Leg]>,
+        watch: &Watch,
+    ) -> Result<Self, Error> {
+        let (inner, compiled, legs) = (Arc::clone(inner), Arc::clone(compiled), Arc::clone(legs));
+        let (watch, landing) = (watch.clone(), Landing(Arc::default()));
         let pass = inner.traffic.announce(&legs);
-        Departure { inner, legs, pass, landing: Landing(Arc::default()) }
+        // Its place among all that touches the same memory, as one submission has it at once.
+        let begun = match &legs[..] {
+            [leg] => Some(leg.begin(&inner.devices)?),
+            _ => None,
+        };
+        Ok(Departure { inner, compiled, legs, pass, watch, begun, landing })
     }
 
     /// The run.
@@ -132,10 +152,17 @@ impl Departure {
 
     /// Runs it, on this thread.
     pub(super) fn here(self) {
-        let Departure { inner, legs, pass, landing } = self;
-        let result = drive(&legs, &pass, |s| legs[s].start(&inner.devices));
+        let Departure { inner, compiled, legs, pass, watch, mut begun, landing } = self;
+        let result = drive(&legs, &pass, &watch, &|| inner.relieve(), |s| match begun.take() {
+            Some(begun) => Ok(begun),
+            None => legs[s].begin(&inner.devices),
+        });
+        let result = result.map(|courses| {
+            let each = legs.iter().zip(&courses);
+            each.for_each(|(leg, course)| leg.learn(course, &compiled.schedule, &inner.devices));
+        });
         // Whoever waited may take memory and devices apart.
-        drop((pass, legs, inner));
+        drop((pass, legs, compiled, inner));
         landing.0.land(result.err());
     }
 

@@ -8,6 +8,7 @@
 mod arena;
 mod bind;
 mod binding;
+mod cancel;
 mod compiled;
 mod control;
 mod device;
@@ -16,9 +17,11 @@ mod flight;
 mod options;
 mod overrides;
 mod params;
+mod pieces;
 mod placement;
 mod profile;
 mod rebind;
+mod recover;
 mod route;
 mod slot;
 mod sources;
@@ -31,9 +34,11 @@ mod visibility;
 pub use arena::{ArenaUsage, SharedArena};
 pub use bind::{BindingBuilder, Memory, SessionScope};
 pub use binding::{Binding, HostView, Pending};
+pub use cancel::{CancelToken, Progress, RunOptions};
 pub use error::{Error, SessionError};
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
+pub use pieces::{LIMIT_VARIABLE, NoLimit, SubmissionLimit};
 pub use placement::{Placement, PlacementCache};
 pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
@@ -46,6 +51,7 @@ use self::compiled::Compiled;
 use self::device::Device;
 use self::options::Options;
 use self::placement::Copied;
+use self::recover::Origins;
 use self::sources::Sources;
 use self::stage::Stage;
 use self::traffic::Traffic;
@@ -106,6 +112,8 @@ pub struct Session {
     values: BTreeMap<usize, Tensor>,
     /// The binding of `run` and the inputs whose values it does not hold yet.
     current: Option<(Binding<'static>, Vec<usize>)>,
+    /// How its devices were opened.
+    origins: Origins,
 }
 
 impl Session {
@@ -180,6 +188,8 @@ impl Session {
             check_info(&binding.plan().inputs[i], value.info()).is_ok() && binding.takes_value(i)
         });
         if fits && let Some((binding, missing)) = &mut self.current {
+            // Until all of it is written.
+            missing.push(i);
             binding.set_input(name, value)?;
             missing.retain(|m| *m != i);
         } else {
@@ -194,17 +204,26 @@ impl Session {
     /// # Errors
     /// [`SessionError::Unbound`] names the inputs without a value; [`Error::Plan`], [`Error::Device`].
     pub fn run(&mut self) -> Result<(), Error> {
+        self.run_with(&self.inner.options.run.clone())
+    }
+
+    /// As [`Session::run`], with other options than the session's.
+    ///
+    /// # Errors
+    /// As there, [`SessionError::Cancelled`], [`SessionError::TimeLimit`].
+    pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
         if self.current.is_none() {
             let binding = self.bind_values()?;
             self.current = Some((binding, (0..self.inner.graph.inputs().len()).collect()));
         }
         let Some((binding, missing)) = &mut self.current else { return Err(SessionError::NotRun.into()) };
-        for i in std::mem::take(missing) {
+        while let Some(&i) = missing.last() {
             if let Some(value) = self.values.get(&i) {
                 binding.write_input(i, value.bytes())?;
             }
+            missing.pop();
         }
-        binding.run()
+        binding.run_with(options)
     }
 
     /// Copies output `name` of the last run out.
@@ -254,6 +273,18 @@ impl Inner {
             }
             result => result,
         }
+    }
+
+    /// Gives back what nobody uses now: plans without a binding, with their kernels and parameters.
+    fn relieve(&self) {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let (used, idle) = std::mem::take(&mut *plans)
+            .into_iter()
+            .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);
+        *plans = used;
+        drop(plans);
+        let idle: Vec<(Signature, Copied, Arc<Compiled>)> = idle;
+        tracing::info!(target: "onepool::session", plans = idle.len(), "memory ran out: idle plans are given back");
     }
 
     fn input_position(&self, name: &str) -> Result<usize, SessionError> {
@@ -424,6 +455,10 @@ fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Sha
     given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
 }
 
+#[cfg(test)]
+mod cancel_tests;
+#[cfg(test)]
+mod recover_tests;
 #[cfg(test)]
 mod stage_tests;
 #[cfg(test)]

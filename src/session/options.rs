@@ -5,17 +5,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::arena::SharedArena;
+use super::cancel::RunOptions;
 use super::device::Device;
 use super::error::{Error, SessionError};
 use super::params::ParamStore;
+use super::pieces::SubmissionLimit;
 use super::placement::{BUDGET, Placement, PlacementCache, Placer};
+use super::recover::Origins;
 use super::slot::BindPolicy;
 use super::{Inner, Session, overrides};
 use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
-use crate::memory::import::verdict::DEFAULT_COPY_THRESHOLD;
 use crate::plan::{Integers, PlanOptions, Precision, prepare};
 use crate::registry::{Registry, default_selector};
 
@@ -27,6 +29,10 @@ pub(super) struct Options {
     pub(super) arena: Option<Arc<SharedArena>>,
     /// Chooses devices, where that is automatic.
     pub(super) placer: Option<Arc<Placer>>,
+    /// How long one submission may keep a device busy.
+    pub(super) limit: SubmissionLimit,
+    /// What may end runs that say nothing else.
+    pub(super) run: RunOptions,
 }
 
 #[derive(Debug)]
@@ -50,6 +56,8 @@ pub struct SessionBuilder {
     placement: Placement,
     placement_cache: Option<Arc<PlacementCache>>,
     placement_budget: Duration,
+    limit: Option<SubmissionLimit>,
+    run: RunOptions,
 }
 
 impl Default for SessionBuilder {
@@ -61,12 +69,14 @@ impl Default for SessionBuilder {
             devices: Vec::new(),
             desc: ContextDesc::default(),
             plan: PlanOptions::default(),
-            bind: BindPolicy { strict: false, copy_threshold: DEFAULT_COPY_THRESHOLD },
+            bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
             params: None,
             arena: None,
             placement: Placement::Manual,
             placement_cache: None,
             placement_budget: BUDGET,
+            limit: None,
+            run: RunOptions::new(),
         }
     }
 }
@@ -131,9 +141,10 @@ impl SessionBuilder {
         self
     }
 
-    /// Bytes below which a bound tensor is copied instead of imported.
+    /// Bytes below which a bound tensor is copied instead of imported; what was measured on the device
+    /// ([`Context::import_costs`]) unless told.
     pub fn copy_threshold(mut self, bytes: u64) -> Self {
-        self.bind.copy_threshold = bytes;
+        self.bind.copy_threshold = Some(bytes);
         self
     }
 
@@ -203,6 +214,19 @@ impl SessionBuilder {
         self
     }
 
+    /// How long one submission may keep a device busy: a display on the same device waits for so long. Unless told, what
+    /// the environment variable `ONEPOOL_SUBMISSION_LIMIT` says, else [`SubmissionLimit::Auto`].
+    pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// What may end runs before they are over, where a run is given nothing else.
+    pub fn run_options(mut self, run: RunOptions) -> Self {
+        self.run = run;
+        self
+    }
+
     /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
     /// without, the session copies them, and what that costs can be measured.
     pub fn share_memory(mut self, share: bool) -> Self {
@@ -253,22 +277,30 @@ impl SessionBuilder {
         if self.graph.is_none() && self.path.is_none() {
             return Err(SessionError::NoModel.into());
         }
+        let limit = match self.limit {
+            Some(limit) => limit,
+            None => SubmissionLimit::of_environment().map_err(SessionError::from)?,
+        };
         let registry = Registry::with_defaults();
         let mut chosen = self.devices;
         if chosen.is_empty() {
             chosen.push(Choice::Named(default_selector()));
         }
         let mut devices = Vec::with_capacity(chosen.len() + 1);
+        let mut selectors = Vec::with_capacity(chosen.len() + 1);
         for choice in chosen {
-            let context = match choice {
-                Choice::Opened(context) => context,
-                Choice::Named(name) => registry.open(&name, &self.desc)?,
+            let (context, selector) = match choice {
+                Choice::Opened(context) => (context, None),
+                Choice::Named(name) => (registry.open(&name, &self.desc)?, Some(name)),
             };
             devices.push(Device::new(context)?);
+            selectors.push(selector);
         }
         if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
             devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
+            selectors.push(Some("cpu".to_owned()));
         }
+        let origins = Origins { selectors, desc: self.desc.clone() };
         let mut plan = self.plan;
         let mut graph = match (self.graph, self.path) {
             (Some(graph), _) => graph,
@@ -299,12 +331,12 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan, bind: self.bind, arena: self.arena, placer },
+            options: Options { plan, bind: self.bind, arena: self.arena, placer, limit, run: self.run },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),
             traffic: Default::default(),
         };
-        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None })
+        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None, origins })
     }
 }

@@ -8,8 +8,8 @@ use super::device::{Device, part};
 use super::error::Error;
 use super::unify::Known;
 use crate::backend::Placement;
-use crate::device::Buffer;
-use crate::graph::{GraphError, Tensor, TensorIdentity};
+use crate::device::{self, Buffer};
+use crate::graph::{GraphError, Tensor, TensorIdentity, WeightStore};
 use crate::memory::host::{HostError, HostRegion};
 use crate::memory::image::ImageDesc;
 use crate::ops::{PackKey, Packed};
@@ -118,7 +118,10 @@ impl ParamStore {
         let place = if image.is_none() { self.in_place(device, constant)? } else { None };
         let (import, buffer) = match (&place, image) {
             (Some(place), _) => (Some(Arc::clone(&place.import)), place.part.clone()),
-            (None, None) => (None, upload(device, constant)?),
+            (None, None) => match move_to_device(device, constant)? {
+                Some(buffer) => (None, buffer),
+                None => (None, upload(device, constant)?),
+            },
             (None, Some((image, bytes))) => (None, upload_image(device, constant, &image, bytes)?),
         };
         let mut held = lock();
@@ -140,10 +143,10 @@ impl ParamStore {
         Ok(param)
     }
 
-    /// Parameters that lie in pages of their own are read where they are, if the device reaches them as fast as its
-    /// own memory; those that are packed lie there in their layout.
+    /// Parameters that lie in pages of their own are read where they are, if the device works in that memory and was not
+    /// measured to read it slower than its own; those that are packed lie there in their layout.
     fn in_place(&self, device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
-        if !device.is_unified() || device.context.info().import.is_none() {
+        if !device.reads_imports_in_place() {
             return Ok(None);
         }
         let found = match &constant.packed {
@@ -182,6 +185,44 @@ impl ParamStore {
         regions.insert(key, &whole);
         Some(whole)
     }
+}
+
+/// Memory of a device as a place where a parameter is kept.
+struct InDevice(Buffer);
+
+impl WeightStore for InDevice {
+    fn read(&self, to: &mut [u8]) -> Result<(), HostError> {
+        let unreadable = |cause: String| HostError::Unreadable { cause };
+        let part = self.0.sub_buffer(0, to.len() as u64).map_err(|e| unreadable(e.to_string()))?;
+        to.copy_from_slice(&part.map_read().map_err(|e| unreadable(e.to_string()))?);
+        Ok(())
+    }
+}
+
+/// On shared memory that takes no pages of the application's, or reads them slower than its own, a large parameter is
+/// written to memory that the device has and the host maps, and is kept there alone.
+fn move_to_device(device: &Device, constant: &PlannedConstant) -> Result<Option<Buffer>, Error> {
+    let (tensor, packed) = (&constant.tensor, constant.packed.as_ref());
+    let whole = packed.is_none_or(|packed| packed.unpack.is_some());
+    if !device.shares_host_memory() || !tensor.is_weight() || !whole {
+        return Ok(None);
+    }
+    let buffer = device.buffer(constant.bytes(), Placement::Upload, "parameter")?;
+    if buffer.host_address().is_none() {
+        return Ok(None);
+    }
+    let bytes = constant.bytes().max(1);
+    let store: Arc<dyn WeightStore> = Arc::new(InDevice(buffer.clone()));
+    let moved = tensor.move_to(packed, Arc::clone(&store), |fill| -> Result<(), Error> {
+        let part = buffer.sub_buffer(0, bytes).map_err(device::Error::from)?;
+        fill(&mut part.map_write()?);
+        Ok(())
+    })?;
+    if !moved {
+        fill(device, constant, &buffer)?;
+        tensor.keep_stored(packed, store);
+    }
+    Ok(Some(buffer))
 }
 
 /// A parameter that a device reads in the host's memory.
@@ -249,15 +290,21 @@ fn upload_image(
 
 fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> {
     let buffer = device.buffer(constant.bytes(), Placement::Device, "parameter")?;
+    fill(device, constant, &buffer)?;
+    Ok(buffer)
+}
+
+/// Writes a parameter in the form that it is read in.
+fn fill(device: &Device, constant: &PlannedConstant, buffer: &Buffer) -> Result<(), Error> {
     match &constant.packed {
-        None => device.write(&buffer, constant.tensor.unkept()?.bytes())?,
+        None => device.write(buffer, constant.tensor.unkept()?.bytes())?,
         Some(packed) => {
             let mut bytes = vec![0u8; packed.bytes];
             pack(constant, packed, &mut bytes)?;
-            device.write(&buffer, &bytes)?;
+            device.write(buffer, &bytes)?;
         }
     }
-    Ok(buffer)
+    Ok(())
 }
 
 #[cfg(test)]

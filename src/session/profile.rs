@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::binding::Binding;
+use super::cancel::{CancelToken, Watch};
 use super::error::Error;
-use super::route::drive;
-use crate::device::Event;
+use super::pieces::time_nodes;
+use super::route::{Begun, drive};
 use crate::ops::Cost;
 
 /// The time of one operator in one run.
@@ -94,30 +95,43 @@ impl Binding<'_> {
         let plan = self.ordered_plan()?;
         let host = self.host_ranges(&plan);
         let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); plan.segments.len()];
+        let devices = &self.inner.devices;
         let mut recordings = Vec::new();
         for (s, segment) in plan.segments.iter().enumerate() {
-            let recording =
-                (!segment.by_session).then(|| self.record(&plan, s, &host[s], Some(&mut nodes[s])));
-            recordings.push(recording.transpose()?);
+            if segment.by_session {
+                recordings.push(None);
+                continue;
+            }
+            let mut script = self.record(&plan, s, &host[s])?;
+            let mut cut = self.cut(&mut script, &plan, s).unwrap_or_default();
+            nodes[s] = time_nodes(&mut script, &mut cut);
+            let queue = &devices[segment.device as usize].queue;
+            recordings.push(Some(queue.prepare_own(script.recording, &cut.starts)?));
         }
-        let mut events: Vec<Option<Event>> = vec![None; plan.segments.len()];
-        let devices = &self.inner.devices;
         let start = Instant::now();
         let pass = self.inner.traffic.announce(&self.segments);
-        let times = drive(&self.segments, &pass, |s| match recordings[s].take() {
-            Some(recording) => {
-                let event = devices[plan.segments[s].device as usize].queue.submit(recording)?;
-                events[s] = Some(event.clone());
-                Ok(Some(event))
-            }
-            None => self.segments[s].start(devices),
-        })?;
+        let watch = Watch::new(self.inner.options.run.clone(), CancelToken::new());
+        let courses =
+            drive(&self.segments, &pass, &watch, &|| self.inner.relieve(), |s| match &recordings[s] {
+                Some(recording) => {
+                    Ok(Begun::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))
+                }
+                None => self.segments[s].begin(devices),
+            })?;
         profile.host_nanos = start.elapsed().as_nanos() as u64;
         let since = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
-        let times: Vec<(u64, u64)> =
-            times.into_iter().map(|t| t.map_or((0, 0), |(begin, end)| (since(begin), since(end)))).collect();
-        let ticks = events.iter().map(|event| event.as_ref().map_or(Ok(Vec::new()), Event::timestamps));
-        let ticks = ticks.collect::<Result<Vec<_>, _>>()?;
+        let times: Vec<(u64, u64)> = (courses.iter())
+            .map(|course| course.times.map_or((0, 0), |(begin, end)| (since(begin), since(end))))
+            .collect();
+        // One piece behind the other; none where the device has no clock.
+        let mut ticks: Vec<Vec<u64>> = Vec::with_capacity(courses.len());
+        for course in &courses {
+            let mut all = Vec::new();
+            for event in &course.events {
+                all.extend(event.timestamps()?);
+            }
+            ticks.push(all);
+        }
         // From a device's clock to the host's: no work ends later than it was known to be over, which may be long after.
         let mut ahead: BTreeMap<u32, i128> = BTreeMap::new();
         for ((segment, ticks), (_, end)) in plan.segments.iter().zip(&ticks).zip(&times) {
@@ -125,6 +139,7 @@ impl Binding<'_> {
             let by = i128::from(*end) - i128::from(*last);
             ahead.entry(segment.device).and_modify(|least| *least = by.min(*least)).or_insert(by);
         }
+        let mut last_node = None;
         for (s, segment) in plan.segments.iter().enumerate() {
             let (device, (begin_nanos, end_nanos)) = (segment.device, times[s]);
             profile.segments.push(SegmentTime { device, begin_nanos, end_nanos });
@@ -135,12 +150,19 @@ impl Binding<'_> {
             let began = u64::try_from(i128::from(first) + by).unwrap_or(0).max(begin_nanos);
             for (pair, node) in ticks[s].windows(2).zip(&nodes[s]) {
                 let Some(report) = plan.report.nodes.get(*node as usize) else { continue };
+                let nanos = pair[1].saturating_sub(pair[0]);
+                // A node that goes on in the next piece.
+                if let Some(time) = profile.nodes.last_mut().filter(|_| last_node == Some((s, *node))) {
+                    time.nanos += nanos;
+                    continue;
+                }
+                last_node = Some((s, *node));
                 profile.nodes.push(NodeTime {
                     name: report.name.clone(),
                     op: report.op,
                     device: segment.device,
                     begin_nanos: began + pair[0].saturating_sub(first),
-                    nanos: pair[1].saturating_sub(pair[0]),
+                    nanos,
                     cost: report.cost,
                 });
             }

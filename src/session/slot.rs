@@ -12,10 +12,9 @@ use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::SharedRegion;
 use crate::memory::import::{
     Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
-    plan_window,
 };
-use crate::memory::os;
 use crate::memory::range::ByteRange;
+use crate::memory::window_of;
 use crate::plan::PlannedIo;
 use crate::recording::{BufferId, BufferRange, Command};
 
@@ -60,7 +59,24 @@ impl Source<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BindPolicy {
     pub(super) strict: bool,
-    pub(super) copy_threshold: u64,
+    /// Bytes below which a tensor is copied; the device's own where there is none.
+    pub(super) copy_threshold: Option<u64>,
+    /// Nothing is imported: the device ran out of memory with imports.
+    pub(super) copies: bool,
+}
+
+impl BindPolicy {
+    fn on(self, device: &Device) -> DevicePolicy {
+        let ladder = device.policy(self.copy_threshold, self.strict);
+        match self.copies && !ladder.on_pointers {
+            true => DevicePolicy {
+                import_refusal: Some(Refusal::OutOfMemory),
+                dma_buf_supported: false,
+                ..ladder
+            },
+            false => ladder,
+        }
+    }
 }
 
 /// The memory of one input or output.
@@ -103,7 +119,7 @@ impl<'e> Slot<'e> {
         }
         if matches!(slot.source, Source::Value) && io.devices.len() > 1 {
             // Several devices meet in host memory of our own.
-            let region = shared(io.info.bytes() as u64)?;
+            let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 slot.compute.insert(d, import_shared(&devices[d as usize], &region)?);
             }
@@ -138,8 +154,8 @@ impl<'e> Slot<'e> {
         check_capacity(io, given)?;
         for &d in &io.devices {
             let device = &devices[d as usize];
-            let ladder = device.policy(policy.copy_threshold, policy.strict);
-            let request = request(device, io, address, access(io, side));
+            let ladder = policy.on(device);
+            let request = request(device, io, &self.source, address, access(io, side));
             let mut choice = decide(io, &request, &ladder)?;
             if matches!(choice.path, Path::Imported | Path::Host) {
                 continue;
@@ -151,7 +167,7 @@ impl<'e> Slot<'e> {
             }
             choice.path = Path::Staged;
             self.verdicts.push(choice.verdict(&io.name, &request));
-            let region = shared(io.info.bytes() as u64)?;
+            let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 self.compute.insert(d, import_shared(&devices[d as usize], &region)?);
             }
@@ -204,8 +220,8 @@ impl<'e> Slot<'e> {
         }
         let Some((address, given)) = self.host_bytes() else { return Ok(()) };
         check_capacity(io, given)?;
-        let ladder = device.policy(policy.copy_threshold, policy.strict);
-        let mut request = request(device, io, address, access);
+        let ladder = policy.on(device);
+        let mut request = request(device, io, &self.source, address, access);
         // Kept until the import keeps it.
         let mut _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
@@ -225,6 +241,11 @@ impl<'e> Slot<'e> {
                     if choice.path == failed {
                         break None;
                     }
+                }
+                Err(e) if is_out_of_memory(&e) => {
+                    (request.window, request.dma_buf) = (Err(Refusal::OutOfMemory), None);
+                    choice = decide(io, &request, &ladder)?;
+                    break None;
                 }
                 Err(e) => return Err(e.into()),
             }
@@ -247,7 +268,7 @@ impl<'e> Slot<'e> {
     /// Where the pages themselves are refused and they are a memory file's: its dma-buf, or why there is none.
     fn offer_dma_buf(&self, request: &mut Request, ladder: &DevicePolicy) -> Option<Arc<DmaBuf>> {
         let Source::Region(region, range) = &self.source else { return None };
-        let wanted = ladder.dma_buf_supported && (request.window.is_err() || !ladder.import_supported);
+        let wanted = ladder.dma_buf_supported && (request.window.is_err() || ladder.import_refusal.is_some());
         match region.memory_file().filter(|_| wanted)?.dma_buf() {
             Ok(pages) => {
                 request.dma_buf = Some(Window { offset: range.start, ..region.window() });
@@ -279,7 +300,7 @@ impl<'e> Slot<'e> {
 
     /// Gives the device memory of its own that the CPU copies to or from.
     fn stage(&mut self, d: u32, device: &Device, bytes: u64, side: Side) -> Result<(), Error> {
-        if device.is_unified() {
+        if device.shares_host_memory() {
             let buffer = device.buffer(bytes, Placement::Shared, "staged tensor")?;
             self.compute.insert(d, buffer.clone());
             self.stage = Some((d, buffer));
@@ -291,6 +312,13 @@ impl<'e> Slot<'e> {
         self.transfer.insert(d, host.clone());
         self.stage = Some((d, host));
         Ok(())
+    }
+
+    /// Whether copies could take the place of an import of it.
+    pub(super) fn could_copy(&self) -> bool {
+        let imports = |verdict: &Verdict| verdict.path.imports() || verdict.path == Path::DmaBuf;
+        // What a scope lent is out of the host's reach once it was imported.
+        matches!(self.source, Source::Region(..)) && self.verdicts.iter().any(imports)
     }
 
     /// The memory that the kernels of device `d` are given.
@@ -409,13 +437,18 @@ fn access(io: &PlannedIo, side: Side) -> ReadWrite {
     }
 }
 
-fn request(device: &Device, io: &PlannedIo, address: u64, access: ReadWrite) -> Request {
+fn request(device: &Device, io: &PlannedIo, source: &Source<'_>, address: u64, access: ReadWrite) -> Request {
     let bytes = io.info.bytes() as u64;
     Request {
         element_bytes: io.info.dtype.bytes() as u64,
         touches: io.reads.saturating_add(io.writes),
-        ..Request::new(address, bytes, access, window(device, address, bytes, access))
+        ..Request::new(address, bytes, access, window(device, source, address, bytes, access))
     }
+}
+
+fn is_out_of_memory(e: &device::Error) -> bool {
+    use crate::backend::DeviceError as E;
+    matches!(e, device::Error::Device(E::OutOfDeviceMemory { .. } | E::OutOfHostMemory { .. }))
 }
 
 fn check_capacity(io: &PlannedIo, got: u64) -> Result<(), SessionError> {
@@ -431,12 +464,20 @@ fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Ch
 }
 
 /// The pages around the tensor, as the device's rules judge them.
-fn window(device: &Device, address: u64, bytes: u64, access: ReadWrite) -> Result<Window, Refusal> {
-    let rules = device.context.info().import.as_ref().ok_or(Refusal::NotSupported)?;
+fn window(
+    device: &Device,
+    source: &Source<'_>,
+    address: u64,
+    bytes: u64,
+    access: ReadWrite,
+) -> Result<Window, Refusal> {
+    let info = device.context.info();
+    let Some(rules) = &info.import else {
+        return Err(info.import_refusal().unwrap_or(Refusal::NotSupported));
+    };
     if rules.alignment <= 1 {
         return Ok(Window { addr: address, bytes, offset: 0 });
     }
-    let page = os::page_size() as u64;
-    let pages = crate::memory::import::window::enclosing(address, bytes, rules, page)?;
-    plan_window(address, bytes, access, rules, &os::process_map(pages)?, page)
+    let owner = if let Source::Region(region, _) = source { Some(region.as_ref()) } else { None };
+    window_of(address, bytes, access, rules, owner)
 }

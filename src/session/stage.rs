@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::binding::Binding;
+use super::cancel::{Progress, Watch};
 use super::compiled::shared;
 use super::control::Repeat;
 use super::device::Device;
@@ -152,10 +153,11 @@ impl<'e> Rest<'e> {
     }
 
     /// Runs the steps and the tail. The head has run.
-    pub(super) fn run(&mut self) -> Result<(), Error> {
+    pub(super) fn run(&mut self, watch: &Watch) -> Result<(), Error> {
         let stage = Arc::clone(&self.stage);
         let mut results: Vec<Vec<Held<'e>>> = Vec::with_capacity(stage.steps.len());
         for (s, (step, body)) in stage.steps.iter().enumerate() {
+            watch.check(|| Progress { done: s, of: stage.steps.len(), ..Progress::default() })?;
             let inputs = step
                 .inputs
                 .iter()
@@ -168,14 +170,14 @@ impl<'e> Rest<'e> {
             results.push(match (step.op.control(), body) {
                 (Some(flow), Some(body)) => {
                     let repeat = self.repeats.entry(s).or_insert_with(|| Repeat::new(body, self.policy));
-                    control::run(flow, step, &inputs, repeat)?
+                    control::run(flow, step, &inputs, repeat, watch)?
                 }
                 _ => host(step, &inputs, &stage.tail.devices)?,
             });
         }
         let fed =
             (stage.feeds.iter()).map(|feed| self.fed("", *feed, &results)).collect::<Result<Vec<_>, _>>()?;
-        self.tail(&fed)
+        self.tail(&fed, watch)
     }
 
     fn fed(&self, node: &str, feed: Feed, results: &[Vec<Held<'e>>]) -> Result<Held<'e>, Error> {
@@ -189,7 +191,7 @@ impl<'e> Rest<'e> {
         })
     }
 
-    fn tail(&mut self, fed: &[Held<'e>]) -> Result<(), Error> {
+    fn tail(&mut self, fed: &[Held<'e>], watch: &Watch) -> Result<(), Error> {
         let tail = &self.stage.tail;
         let infos: Vec<TensorInfo> = fed.iter().map(|h| h.info.clone()).collect();
         let mut values = BTreeMap::new();
@@ -213,7 +215,7 @@ impl<'e> Rest<'e> {
             }
         }
         match &mut self.child {
-            Some(child) => child.run(),
+            Some(child) => child.run_within(watch),
             None => Ok(()),
         }
     }
@@ -243,7 +245,7 @@ pub(super) fn node_error(step: &HostStep, source: OpError) -> Error {
 
 /// Memory for a tensor that later stages read.
 pub(super) fn owned<'e>(info: &TensorInfo) -> Result<(Arc<SharedRegion>, Source<'e>), Error> {
-    let region = shared((info.bytes() as u64).max(16))?;
+    let region = shared((info.bytes() as u64).max(16), &[])?;
     let range = ByteRange::up_to(info.bytes() as u64);
     Ok((Arc::clone(&region), Source::Region(region, range)))
 }

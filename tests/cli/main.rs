@@ -3,6 +3,9 @@
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod caches;
+#[cfg(all(target_os = "linux", feature = "vulkan"))]
+mod compiler;
 mod formats;
 mod onnx;
 
@@ -17,7 +20,7 @@ use onnx::{Dim, Model, add, case};
 fn onepool(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
     command.current_dir(dir).args(args).env_remove("ONEPOOL_DEVICE").env_remove("RUST_LOG");
-    command.stdin(Stdio::null()).output().unwrap()
+    command.env_remove("ONEPOOL_CACHE").stdin(Stdio::null()).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -286,6 +289,54 @@ fn a_large_tensor_is_imported_and_a_small_one_copied() {
 }
 
 #[test]
+fn a_run_ends_early_with_a_sentence() {
+    let dir = with_add();
+    let d = dir.path();
+    let run = ["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"];
+    let with =
+        |more: &[&'static str]| -> Vec<&str> { run.iter().copied().chain(more.iter().copied()).collect() };
+    fails(
+        d,
+        1,
+        &with(&["--time-limit", "0.000001"]),
+        &["the time limit of 0 ms was up after 0 of 1 operators"],
+    );
+    fails(d, 2, &with(&["--time-limit", "never"]), &["expected a number of seconds"]);
+    fails(d, 2, &with(&["--submission-limit", "soon"]), &["no limit of a submission", "milliseconds"]);
+    for limit in ["0", "auto", "off"] {
+        ends(d, 0, &with(&["--submission-limit", limit, "--time-limit", "600"]));
+    }
+    let out = Command::new(env!("CARGO_BIN_EXE_onepool"))
+        .current_dir(d)
+        .args(run)
+        .env("ONEPOOL_SUBMISSION_LIMIT", "soon")
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    says(&text(&out.stderr), &["ONEPOOL_SUBMISSION_LIMIT", "soon"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_run_with_a_sentence() {
+    let dir = with_add();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
+    command.current_dir(dir.path()).args(["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"]);
+    command
+        .args(["--repeat", "4000000000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
+    says(&text(&out.stderr), &["ending when the device is done", "the run was cancelled after"]);
+}
+
+#[test]
 fn nodes_can_be_placed() {
     let dir = with_add();
     let d = dir.path();
@@ -325,7 +376,7 @@ fn nodes_can_be_placed() {
 fn placement_can_be_left_to_measurements() {
     let dir = with_add();
     let d = dir.path();
-    let auto = ["--device", "vulkan", "--device", "cpu", "--place", "auto", "--place-cache", "times"];
+    let auto = ["--device", "vulkan", "--device", "cpu", "--place", "auto", "--cache", "times"];
     let run = |extra: &[&str]| {
         let args: Vec<&str> = ["run", "add.onnx", "-i", "x.pb", "-o", "y.pb", "--explain"]
             .into_iter()
@@ -337,7 +388,7 @@ fn placement_can_be_left_to_measurements() {
         out
     };
     says(&run(&[]), &["placement", "all on vulkan:0", "all on cpu:0", "chosen", "decided now", "the_Add"]);
-    assert!(d.join("times/placement.json").exists());
+    assert!(d.join("times/placement.onepool").exists());
     let kept: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
     let placement = &kept["explain"]["plan"]["placement"];
     assert_eq!((&placement["cached"], &placement["timed"]), (&true.into(), &0.into()));
@@ -419,8 +470,9 @@ fn no_cut_or_changed_model_is_more_than_an_error() {
     let model = add().encode();
     let calm = |bytes: &[u8], what: &str| {
         std::fs::write(d.join("bad.onnx"), bytes).unwrap();
+        let _ = std::fs::remove_file(d.join("y.pb"));
         for args in [
-            &["run", "bad.onnx", "-i", "x.pb", "-d", "cpu"][..],
+            &["run", "bad.onnx", "-i", "x.pb", "-o", "y.pb", "-d", "cpu"][..],
             &["inspect", "bad.onnx", "--dim", "n=1", "--device", "cpu"],
         ] {
             let out = onepool(d, args);
@@ -431,14 +483,30 @@ fn no_cut_or_changed_model_is_more_than_an_error() {
                 assert!(stderr.contains("onepool: "), "{what}: {stderr}");
             }
         }
+        d.join("y.pb").exists().then(|| read_pb(&d.join("y.pb")).as_slice::<f32>().unwrap().to_vec())
     };
     for cut in (0..model.len()).step_by(5) {
-        calm(&model[..cut], &format!("cut at {cut}"));
+        // All of it is needed.
+        assert_eq!(calm(&model[..cut], &format!("cut at {cut}")), None, "cut at {cut}");
     }
+    // The only numbers in it: a row that is added to both rows of x.
+    let row: [f32; 3] = [1.0, 2.0, 3.0];
+    let data: Vec<u8> = row.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let start = model.windows(data.len()).position(|bytes| bytes == data).unwrap();
     for at in 0..model.len() {
         let mut flipped = model.clone();
         flipped[at] ^= 1 << (at % 8);
-        calm(&flipped, &format!("bit {} of byte {at}", at % 8));
+        let what = format!("bit {} of byte {at}", at % 8);
+        let y = calm(&flipped, &what);
+        if (start..start + data.len()).contains(&at) {
+            let row = flipped[start..start + data.len()].chunks_exact(4);
+            let row: Vec<f32> = row.map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+            let sum: Vec<f32> = (0..6u8).map(|i| f32::from(i) + row[usize::from(i) % 3]).collect();
+            assert_eq!(y, Some(sum), "{what}");
+        } else {
+            // Where it is still a model, it is still this sum.
+            assert!(y.is_none_or(|y| y == SUM), "{what}");
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 #[path = "../support/disguise.rs"]
 mod disguise;
+#[path = "../support/foreign.rs"]
+mod foreign;
 
 use std::sync::Arc;
 
@@ -56,7 +58,7 @@ pub(crate) fn add_on(context: &Context) -> Kernel {
     const TEXT: &str = "__kernel void add(__global const float *x, __global float *y, float by) {
         y[get_global_id(0)] = x[get_global_id(0)] + by;
     }";
-    create(context, KernelSource::from_native(add()).with_opencl_c(TEXT))
+    create(context, foreign::with_opencl_c(KernelSource::from_native(add()), TEXT))
 }
 
 /// Adds 1 to every f32 of one argument.
@@ -66,7 +68,7 @@ pub(crate) fn increment_on(context: &Context) -> Kernel {
         args.take_write::<f32>(0)?.iter_mut().for_each(|x| *x += 1.0);
         Ok(())
     });
-    create(context, KernelSource::from_native(native).with_opencl_c(TEXT))
+    create(context, foreign::with_opencl_c(KernelSource::from_native(native), TEXT))
 }
 
 fn create(context: &Context, source: KernelSource) -> Kernel {

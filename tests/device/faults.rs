@@ -43,20 +43,19 @@ fn a_lost_device_leaves_the_applications_memory_alone() {
 #[test]
 fn a_lost_device_ends_a_scope() {
     let context = sim(faulty(SimFaults { lose_at_submit: Some(2), ..SimFaults::default() }));
-    let mut bytes = vec![1u8; 8192];
+    let mut words = vec![1u32; 2048];
     context.scope(|scope| {
-        let lent = scope.import_mut(&mut bytes[..]).unwrap();
-        let part = lent.sub_buffer(0, 256 * (lent.bytes() / 256)).unwrap();
+        let lent = scope.import_mut(&mut words[..]).unwrap();
         let queue = context.queue().unwrap();
-        if part.range().offset % 4 == 0 {
-            queue.enqueue_fill(&part, 7).unwrap();
-            queue.flush().unwrap();
-            queue.enqueue_fill(&part, 8).unwrap();
-            assert!(queue.flush().is_err());
-        }
+        let first = queue.enqueue_fill(&lent, 7).unwrap();
+        queue.flush().unwrap();
+        let second = queue.enqueue_fill(&lent, 8).unwrap();
+        let lost = |result| matches!(result, Err(Error::Device(DeviceError::Lost { .. })));
+        assert!(lost(queue.flush()) && lost(second.wait()) && lost(first.wait()));
     });
     // The second fill never ran; of the first, the device was lost before anybody waited.
-    assert!(bytes.iter().all(|byte| *byte == 1));
+    assert!(words.iter().all(|word| *word == 1));
+    words.fill(2);
 }
 
 #[test]
@@ -96,7 +95,7 @@ fn a_refused_import_is_an_error_and_the_next_may_work() {
 
 #[test]
 fn the_budget_is_kept_before_the_driver_is_asked() {
-    let context = sim(SimConfig { budget: 3 * 4096, ..SimConfig::coherent() });
+    let context = sim(SimConfig::coherent().holding(3 * 4096));
     let region = HostRegion::new(8192).unwrap().into_shared();
     let held = buffer(&context, 8192);
     let refused = context.import(&region).unwrap_err();

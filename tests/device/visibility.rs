@@ -28,12 +28,12 @@ struct Chain {
 
 impl Chain {
     fn new(config: SimConfig) -> Chain {
-        let coherent = config.coherent;
         let context = sim(config);
         let [input, output] = [0; 2].map(|_| HostRegion::new(BYTES as usize).unwrap().into_shared());
         let desc = BufferDesc { bytes: BYTES, placement: Placement::Device, label: "middle" };
         let middle = context.create_buffer(&desc).unwrap();
         let buffers = [context.import(&input).unwrap(), middle, context.import(&output).unwrap()];
+        let coherent = buffers[0].info().coherent;
         let kernel = context.create_native_kernel(add()).unwrap();
         let [x, y, z] = [0, 1, 2].map(|at: usize| buffers[at].range());
         let commands = vec![

@@ -47,7 +47,7 @@ pub(crate) fn open(device: &str) -> Context {
         "sim:coherent" => SimConfig::coherent(),
         "sim:noncoherent" => SimConfig::noncoherent(),
         "sim:discrete" => SimConfig::discrete(),
-        "alone" => SimConfig { imports: false, ..SimConfig::discrete() },
+        "alone" => SimConfig::discrete().without_imports(),
         "bus" => return disguise::behind_a_bus(registry.open_backend("vulkan", &desc).unwrap()),
         named => return registry.open(named, &desc).unwrap(),
     };

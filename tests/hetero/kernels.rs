@@ -1,6 +1,5 @@
 //! Kernels that the caller brings, by device and name.
 
-use onepool::kernel::KernelSource;
 use onepool::loader::tvm::device_type;
 use onepool::loader::{FunctionTable, load_tvm_bytes};
 use onepool::ops::custom::{Grid, KernelCall};
@@ -10,6 +9,7 @@ use onepool::{Error, Session};
 use serde_json::{Value, json};
 
 use crate::common::{check_messages, function, info, numbers, open_all, tensor};
+use crate::foreign;
 use crate::glsl::compile;
 
 const N: usize = 300;
@@ -24,7 +24,7 @@ fn doubled() -> KernelCall {
             uint i = gl_GlobalInvocationID.x;
             if (i < y.length()) y[i] = 2.0 * x[i];
         }";
-    KernelCall::new(KernelSource::from_spirv("doubled", compile(text)).unwrap(), Grid::PerElement)
+    KernelCall::new(foreign::spirv("doubled", compile(text)).unwrap(), Grid::PerElement)
 }
 
 fn plus_one() -> KernelCall {

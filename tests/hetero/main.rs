@@ -4,11 +4,14 @@
 
 mod common;
 mod cuts;
+#[path = "../support/foreign.rs"]
+mod foreign;
 #[path = "../support/glsl.rs"]
 mod glsl;
 mod kernels;
 mod order;
 mod overlap;
 mod paths;
+mod pieces;
 mod random;
 mod tables;

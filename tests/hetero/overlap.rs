@@ -9,7 +9,6 @@ use onepool::graph::NodeId;
 use onepool::kernel::{KernelError, NativeKernel};
 use onepool::ops::custom::{CustomKernel, KernelCall};
 use onepool::ops::{self, Operator};
-use onepool::session::Profile;
 use onepool::{DType, Graph, GraphBuilder, Memory};
 
 use crate::common::{
@@ -89,55 +88,60 @@ fn kernels_on_two_devices_run_at_the_same_time() {
     }
 }
 
-/// A kernel that keeps the GPU busy, and a native function beside it.
+/// The GPU works between the beginning and the end of a native function: what comes before its work waits until the function has
+/// begun, and the function waits for what comes after.
 #[test]
 fn a_native_function_runs_beside_vulkan() {
-    const SIDE: usize = 256;
-    let contexts: Vec<Context> = open_all(&["vulkan", "cpu"]);
+    const SIDE: usize = 64;
+    let contexts: Vec<Context> = open_all(&["vulkan", "cpu", "cpu"]);
     let mut g = GraphBuilder::new("beside");
     let x = g.input("x", DType::F32, [SIDE.into(), SIDE.into()]);
-    let eye: Vec<f32> = (0..SIDE * SIDE).map(|i| f32::from(u8::from(i / SIDE == (i + 1) % SIDE))).collect();
-    let w = g.constant("w", tensor(&[SIDE, SIDE], &eye));
-    let mut gpu = x;
+    let turn: Vec<f32> = (0..SIDE * SIDE).map(|i| f32::from(u8::from(i / SIDE == (i + 1) % SIDE))).collect();
+    let w = g.constant("w", tensor(&[SIDE, SIDE], &turn));
+    let [begun, arrived] = [0, 1].map(|_| Arc::<Gate>::default());
+    // Opens one gate, then waits for the other.
+    let waits = |name: &'static str, open: Option<&Arc<Gate>>, wait: Option<&Arc<Gate>>| {
+        let (open, wait) = (open.cloned(), wait.cloned());
+        let kernel = NativeKernel::new(name, move |args| {
+            open.iter().for_each(|gate| gate.set(true));
+            wait.iter().try_for_each(|gate| gate.wait())?;
+            let x = args.read::<f32>(0)?;
+            args.take_write::<f32>(1)?.copy_from_slice(x);
+            Ok(())
+        });
+        let kernel = CustomKernel::fixed(name, KernelCall::native(kernel), vec![info(&[SIDE, SIDE])]);
+        Arc::new(kernel) as Arc<dyn Operator>
+    };
+    let mut gpu = g.op(waits("before", None, Some(&begun)), &[x]);
     for _ in 0..4 {
         gpu = g.op(op("MatMul"), &[gpu, w]);
     }
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&calls);
-    let kernel = crate::common::function("slow", move |x, y| {
-        std::thread::sleep(Duration::from_millis(30));
-        counted.fetch_add(1, Ordering::Relaxed);
-        y.copy_from_slice(x[0]);
-    });
-    let slow = CustomKernel::fixed("slow", KernelCall::native(kernel), vec![info(&[SIDE, SIDE])]);
-    let cpu = g.op(Arc::new(slow) as Arc<dyn Operator>, &[x]);
-    let y = g.op(ops::add(), &[gpu, cpu]);
+    let after = g.op(waits("after", Some(&arrived), None), &[gpu]);
+    let beside = g.op(waits("beside", Some(&begun), Some(&arrived)), &[x]);
+    let y = g.op(ops::add(), &[after, beside]);
     g.output("y", y);
     let mut graph = g.build().unwrap();
-    for (n, device) in [0, 0, 0, 0, 1, 0].into_iter().enumerate() {
+    for (n, device) in [2, 0, 0, 0, 0, 2, 1, 1].into_iter().enumerate() {
         graph.place(NodeId(n as u32), Some(device));
     }
     let session = session(graph, &contexts);
     let (x, y) = (region(&numbers(SIDE * SIDE, 1)), region(&vec![0.0; SIDE * SIDE]));
     let mut binding =
         session.bind().input("x", Memory::region(&x)).output("y", Memory::region(&y)).build().unwrap();
-    let mut profile = binding.profile().unwrap();
-    assert_eq!(calls.load(Ordering::Relaxed), 2);
-    // Its operators lie in the trace where their segments were, so those of two devices lie beside each other. When a busy
-    // machine lets either begin is not ours to say, but runs one after the other never overlap.
-    let beside = |profile: &Profile| {
-        let nodes = profile.nodes.iter().filter(|n| n.device == 0);
-        let first = nodes.map(|n| n.begin_nanos).min().unwrap_or(u64::MAX);
-        profile.segments[0].overlaps(&profile.segments[1]) && first < profile.segments[1].end_nanos
-    };
-    for _ in 0..50 {
-        if beside(&profile) {
-            break;
+    let x = floats(&x);
+    let want: Vec<f32> = (0..SIDE * SIDE).map(|i| x[i] + x[i / SIDE * SIDE + (i + 4) % SIDE]).collect();
+    for profiled in [false, true] {
+        for gate in [&begun, &arrived] {
+            gate.set(false);
         }
-        profile = binding.profile().unwrap();
+        if profiled {
+            let profile = binding.profile().unwrap();
+            assert!(!in_place(&contexts) || profile.bytes_moved == 0);
+        } else {
+            binding.run().unwrap();
+        }
+        assert_eq!(floats(&y), want);
     }
-    assert!(beside(&profile), "{profile:?}");
-    assert!(!in_place(&contexts) || profile.bytes_moved == 0);
     check_messages(&contexts);
 }
 
@@ -152,16 +156,21 @@ impl Gate {
     fn kernel(self: &Arc<Self>, by: f32) -> Arc<dyn Operator> {
         let gate = Arc::clone(self);
         let kernel = NativeKernel::new("gated", move |args| {
-            let open = gate.open.lock().unwrap();
-            let (_open, waited) = gate.opened.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap();
-            if waited.timed_out() {
-                return Err(KernelError::Value { what: "the gate stayed shut".to_owned() });
-            }
+            gate.wait()?;
             let x = args.read::<f32>(0)?;
             args.take_write::<f32>(1)?.iter_mut().zip(x).for_each(|(y, x)| *y = by * x);
             Ok(())
         });
         Arc::new(CustomKernel::fixed("gated", KernelCall::native(kernel), vec![info(&[N])]))
+    }
+
+    fn wait(&self) -> Result<(), KernelError> {
+        let open = self.open.lock().unwrap();
+        let (_open, waited) = self.opened.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap();
+        if waited.timed_out() {
+            return Err(KernelError::Value { what: "the gate stayed shut".to_owned() });
+        }
+        Ok(())
     }
 
     fn set(&self, open: bool) {
@@ -306,9 +315,13 @@ fn a_scope_ends_with_the_runs_in_it() {
             std::mem::forget(binding);
             gate.set(true);
         });
-        let seen = z.clone();
-        std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(z, seen, "{table:?}");
+        // The run of another binding comes behind whatever that one has submitted.
+        z.fill(9.0);
+        let (other, result) = (region(&x), region(&vec![0.0; N]));
+        let bind = session.bind().input("x", Memory::region(&other)).output("y", Memory::region(&result));
+        bind.build().unwrap().run().unwrap();
+        assert_eq!(floats(&result), x.iter().map(|x| -2.0 * x).collect::<Vec<_>>(), "{table:?}");
+        assert_eq!(z, [9.0; N], "{table:?}");
         check_messages(&contexts);
     }
 }

@@ -2,18 +2,19 @@
 
 use onepool::device::Context;
 use onepool::graph::NodeId;
+use onepool::session::SessionBuilder;
 use onepool::{DType, Graph, GraphBuilder, Memory, Session, ops};
 use proptest::prelude::*;
 
 use crate::common::{abs, check_messages, floats, numbers, op, open_all, region};
 
-const N: usize = 600;
+pub(crate) const N: usize = 600;
 
 /// A node: what it computes, which values it reads, where it runs, and a node that it waits for.
-type Drawn = (u8, usize, usize, u32, usize);
+pub(crate) type Drawn = (u8, usize, usize, u32, usize);
 
 /// A graph over one input; each node reads values before it, every third value is an output.
-fn graph(nodes: &[Drawn]) -> Graph {
+pub(crate) fn graph(nodes: &[Drawn]) -> Graph {
     let mut g = GraphBuilder::new("random");
     let x = g.input("x", DType::F32, [N.into()]);
     let mut values = vec![x];
@@ -40,7 +41,7 @@ fn graph(nodes: &[Drawn]) -> Graph {
     g.build().unwrap()
 }
 
-fn place(graph: &Graph, on: impl Fn(usize) -> u32) -> Graph {
+pub(crate) fn place(graph: &Graph, on: impl Fn(usize) -> u32) -> Graph {
     let mut placed = graph.clone();
     for (n, node) in graph.nodes().iter().enumerate() {
         placed.place(NodeId(n as u32), Some(on(node.name[1..].parse().unwrap())));
@@ -49,7 +50,11 @@ fn place(graph: &Graph, on: impl Fn(usize) -> u32) -> Graph {
 }
 
 fn results(graph: Graph, contexts: &[Context], fuse: bool) -> Vec<Vec<f32>> {
-    let mut builder = Session::builder().graph(graph).copy_threshold(0).fuse(fuse);
+    results_of(Session::builder().fuse(fuse), graph, contexts)
+}
+
+pub(crate) fn results_of(builder: SessionBuilder, graph: Graph, contexts: &[Context]) -> Vec<Vec<f32>> {
+    let mut builder = builder.graph(graph).copy_threshold(0);
     for context in contexts {
         builder = builder.context(context.clone());
     }

@@ -1,5 +1,7 @@
 //! Devices, graphs and kernels of the tests.
 
+#[path = "../support/foreign.rs"]
+mod foreign;
 #[path = "../support/glsl.rs"]
 mod glsl;
 
@@ -107,5 +109,5 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 /// A kernel of the caller's, from GLSL.
 pub(crate) fn kernel(name: &'static str, glsl: &str) -> KernelSource {
-    KernelSource::from_spirv(name, glsl::compile(glsl)).unwrap()
+    foreign::spirv(name, glsl::compile(glsl)).unwrap()
 }

@@ -176,7 +176,7 @@ fn halves(folder: &Path, device: &str, shared: bool) -> (u64, u64, Vec<f32>) {
 fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path());
-    for device in devices().filter(|device| *device != "sim:noncoherent") {
+    for device in devices() {
         let context = open(device);
         let full = Session::builder().model(folder.path().join("full.onnx")).context(context.clone());
         let want = scores(&mut full.build().unwrap(), None);
@@ -186,8 +186,9 @@ fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
         for (got, want) in second.iter().zip(&want) {
             assert!((got - want).abs() <= 1e-4 * want.abs().max(1.0), "{device}: {got}, whole {want}");
         }
+        // Where parameters move to memory of the device, none are on the host.
         assert!(
-            apart_host - shared_host >= EMBEDDING_BYTES,
+            apart_host - shared_host >= EMBEDDING_BYTES || apart_host < EMBEDDING_BYTES,
             "{device}: {apart_host} and {shared_host} on the host"
         );
         assert!(apart - shared >= EMBEDDING_BYTES, "{device}: {apart} and {shared} on the device");

@@ -95,12 +95,12 @@ fn a_packed_parameter_is_in_memory_once() {
     assert!(host([first.graph()]) <= most, "{} of {}", host([first.graph()]), weight_bytes());
     let usage = device.usage();
     // Behind a bus the device has its own.
-    let (here, elsewhere) = match device.info().unified {
+    let (here, elsewhere) = match device.info().memory.shares_host_memory() {
         true => (usage.imported, usage.allocated),
         false => (usage.allocated, usage.imported),
     };
     assert!(here >= weight_bytes() && elsewhere < weight_bytes(), "{usage:?}");
-    assert!(!device.info().unified || here <= most, "{usage:?}");
+    assert!(!device.info().memory.shares_host_memory() || here <= most, "{usage:?}");
 
     // Another session of the store, from a file of its own, has no bytes of its own.
     let (before, counted) = (held(&device), store.usage());

@@ -199,8 +199,8 @@ fn lazy_inputs_have_no_memory_until_bound_and_are_named_by_a_run() {
         assert_eq!(crate::common::floats(&result)[7], 2.0 * numbers(N, 1)[7]);
         // It is where the caller has it, unless the device works on memory of its own.
         let own = context.usage().allocated;
-        let unified = context.info().native || context.info().unified;
-        assert!(!unified || own < bytes, "{device}: {own}");
+        let shared = context.info().memory.shares_host_memory();
+        assert!(!shared || own < bytes, "{device}: {own}");
         check_messages(&context);
     }
 }

@@ -12,6 +12,7 @@ use onepool::backend::{
     MemoryUsage, Placement, QueueBackend,
 };
 use onepool::device::Context;
+use onepool::memory::model::{ImportTypes, MemoryModel};
 use onepool::recording::{BufferId, BufferRange, DeviceKernelId};
 
 /// A context with another [`DeviceInfo`] than its own.
@@ -22,6 +23,8 @@ pub(crate) struct Disguised {
     /// Mapped memory that is copied from and to the device's by flush and invalidate, by buffer; `None` where the
     /// device's own is mapped.
     beside: Option<Mutex<HashMap<BufferId, Vec<u64>>>>,
+    /// Kernels that it does not build: those in whose names this is.
+    refused: Option<&'static str>,
 }
 
 impl Disguised {
@@ -29,7 +32,13 @@ impl Disguised {
     pub(crate) fn new(real: Arc<dyn ContextBackend>, change: impl FnOnce(&mut DeviceInfo)) -> Disguised {
         let mut info = real.info().clone();
         change(&mut info);
-        Disguised { real, info, beside: None }
+        Disguised { real, info, beside: None, refused: None }
+    }
+
+    /// The same as a device whose driver builds no kernel in whose name `part` is.
+    pub(crate) fn refusing(mut self, part: &'static str) -> Disguised {
+        self.refused = Some(part);
+        self
     }
 
     fn beside(&self) -> Option<MutexGuard<'_, HashMap<BufferId, Vec<u64>>>> {
@@ -53,7 +62,9 @@ impl Disguised {
 /// invalidate, as drivers of OpenCL do.
 pub(crate) fn behind_a_bus(real: Arc<dyn ContextBackend>) -> Context {
     let mut disguised = Disguised::new(real, |info| {
-        (info.unified, info.kind, info.import) = (false, DeviceKind::Discrete, None);
+        (info.kind, info.import) = (DeviceKind::Discrete, None);
+        info.memory =
+            MemoryModel::two_pools(DeviceKind::Discrete, 1 << 32, 1 << 32).importing(ImportTypes::None);
         info.name = format!("{} behind a bus", info.name);
     });
     disguised.beside = Some(Mutex::default());
@@ -117,6 +128,11 @@ impl ContextBackend for Disguised {
     }
 
     fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError> {
+        let name = desc.source.name();
+        if self.refused.is_some_and(|part| name.contains(part)) {
+            let log = "the driver could not compile it".to_owned();
+            return Err(DeviceError::Program { kernel: name.to_owned(), log });
+        }
         self.real.create_kernel(desc)
     }
 

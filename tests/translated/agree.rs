@@ -5,11 +5,10 @@ use std::process::Command as Process;
 use std::sync::Arc;
 
 use half::f16;
-use onepool::kernel::KernelSource;
 use onepool::spirv::opencl_c::{OpenClError, OpenClOptions, translate};
 use onepool::spirv::reflect;
 
-use super::{Case, compile, contexts, run};
+use super::{Case, compile, contexts, foreign, run};
 
 /// What the words of a kernel's results are.
 #[derive(Clone, Copy, PartialEq)]
@@ -84,7 +83,7 @@ fn variants(glsl: &str) -> Vec<(&'static str, Vec<u32>)> {
 fn check(name: &str, glsl: &str, words: Words, spec: &[(u32, u32)]) -> usize {
     let mut devices = 0;
     for (variant, module) in variants(glsl) {
-        let source = Arc::new(KernelSource::from_spirv("odd", module).unwrap());
+        let source = Arc::new(foreign::spirv("odd", module).unwrap());
         let (_, reflection) = source.spirv().unwrap();
         let case = Case {
             glsl,

@@ -9,7 +9,7 @@ use onepool::memory::coherency::{Access, Barrier};
 use onepool::memory::image::{Filter, ImageDesc, ImageView, Texel};
 use onepool::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 
-use super::{Case, compile, contexts, run};
+use super::{Case, compile, contexts, foreign, run};
 
 fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(values).to_vec()
@@ -17,7 +17,7 @@ fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> Vec<u8> {
 
 /// Runs a case on every device that has what it needs; how many those are.
 fn on_every_device(case: &Case<'_>) -> usize {
-    let source = Arc::new(KernelSource::from_spirv("texels", compile(case.glsl)).unwrap());
+    let source = Arc::new(foreign::spirv("texels", compile(case.glsl)).unwrap());
     let mut ran = 0;
     for context in contexts() {
         assert_eq!(source.requires().missing(context.info().features).to_string(), "nothing");
@@ -215,7 +215,7 @@ fn two_dimensional_images_over_a_buffer() {
             imageStore(y, at + size, vec4(-1.0));
             imageStore(y, ivec2(-1 - at.x, at.y), vec4(-1.0));
         }";
-    let source = Arc::new(KernelSource::from_spirv("planes", compile(GLSL)).unwrap());
+    let source = Arc::new(foreign::spirv("planes", compile(GLSL)).unwrap());
     let mut ran = 0;
     for context in contexts() {
         let name = &context.info().name;

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agree;
+mod bounds;
 mod cases;
+#[path = "../support/foreign.rs"]
+mod foreign;
 #[path = "../support/glsl.rs"]
 mod glsl;
 mod images;
@@ -89,7 +92,7 @@ fn check(case: &Case<'_>) {
         assert_eq!(kernel.args.len(), case.before.len());
         assert_eq!(kernel.params_bytes as usize, case.params.len());
     }
-    let source = Arc::new(KernelSource::from_spirv("case", words).unwrap());
+    let source = Arc::new(foreign::spirv("case", words).unwrap());
     for context in contexts() {
         let info = context.info();
         let missing = source.requires().missing(info.features.union(info.emulated));

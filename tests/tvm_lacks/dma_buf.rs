@@ -232,7 +232,9 @@ fn a_dma_buf_that_the_driver_refuses_is_closed_and_the_cpu_copies() {
 #[test]
 fn a_device_without_dma_bufs_never_asks_the_system() {
     let fake = Arc::new(Fake::default());
-    let verdict = fallen(&sim(SimConfig { dma_bufs: false, ..SimConfig::coherent() }), &fake);
+    let mut config = SimConfig::coherent();
+    config.profile.dma_bufs = false;
+    let verdict = fallen(&sim(config), &fake);
     assert_eq!(verdict.reason, Reason::Refused { refusal: Refusal::Memfd });
     assert_eq!(fake.asked(), [""; 0]);
 }

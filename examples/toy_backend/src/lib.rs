@@ -26,6 +26,7 @@ use onepool::backend::{
     HostAddress, KernelDesc, Limits, MemoryUsage, QueueBackend,
 };
 use onepool::kernel::{NativeKernel, Requires};
+use onepool::memory::model::{ImportTypes, MemoryModel};
 use onepool::recording::{BufferId, BufferRange, DeviceKernelId};
 
 use memory::Memory;
@@ -63,7 +64,8 @@ fn info() -> DeviceInfo {
         uuid: "toy".to_owned(),
         index: 0,
         unusable: None,
-        unified: true,
+        // One memory for both sides, of which the application's is copied.
+        memory: MemoryModel::one_pool(DeviceKind::Other, all).importing(ImportTypes::None),
         // Kernels are native functions: every operator of onepool has one.
         native: true,
         // A command is over before the next one begins, and the host sees the same memory.
@@ -82,7 +84,6 @@ fn info() -> DeviceInfo {
             max_params_bytes: 1 << 16,
             max_arguments: 1 << 16,
             non_coherent_atom: 1,
-            memory_bytes: all,
         },
         features: Requires::NONE,
         emulated: Requires::NONE,
@@ -137,6 +138,7 @@ impl ContextBackend for ToyContext {
             coherent: true,
             cached: true,
             device_local: true,
+            heap: 0,
             imported: false,
         })
     }

@@ -88,6 +88,7 @@ impl ContextBackend for CpuContext {
             coherent: true,
             cached: true,
             device_local: true,
+            heap: 0,
             imported: block.is_imported(),
         })
     }

@@ -21,6 +21,7 @@ use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Dr
 use crate::kernel::Requires;
 use crate::memory::image::{Grain, ImageRules, TexelSet};
 use crate::memory::import::ImportRules;
+use crate::memory::model::MemoryModel;
 use crate::memory::os::physical_memory;
 
 /// What every block starts at a multiple of: a cache line, and the widest vector there is.
@@ -72,7 +73,7 @@ fn info(threads: usize) -> DeviceInfo {
         uuid: format!("cpu-{}-{}", std::env::consts::ARCH, env!("CARGO_PKG_VERSION")),
         index: 0,
         unusable: None,
-        unified: true,
+        memory: MemoryModel::one_pool(DeviceKind::Cpu, memory),
         native: true,
         in_order: true,
         limits: Limits {
@@ -89,7 +90,6 @@ fn info(threads: usize) -> DeviceInfo {
             max_params_bytes: 1 << 16,
             max_arguments: 1 << 16,
             non_coherent_atom: 1,
-            memory_bytes: memory,
         },
         features: Requires::NONE,
         emulated: Requires::NONE,

@@ -203,11 +203,11 @@ proptest! {
 #[test]
 fn the_memory_is_the_machines_and_nothing_larger_is_allocated() {
     let context = crate::device::Context::new(CpuDriver.open(0, &ContextDesc::default()).unwrap());
-    let memory = context.info().limits.memory_bytes;
+    let memory = context.info().memory.capacity();
     let Some(machine) = crate::memory::os::physical_memory() else {
         return assert_eq!(memory, isize::MAX as u64);
     };
-    assert_eq!((memory, context.budget().limit()), (machine, machine));
+    assert_eq!((memory, context.budget().limit(0)), (machine, machine));
     let create =
         |bytes| context.create_buffer(&BufferDesc { bytes, placement: Placement::Shared, label: "absurd" });
     for bytes in [machine + 1, 1 << 60, u64::MAX] {

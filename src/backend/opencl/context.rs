@@ -140,6 +140,10 @@ impl ContextBackend for Context {
     fn usage(&self) -> MemoryUsage {
         *lock(&self.tables.usage)
     }
+
+    fn shared_device(&self) -> Option<&str> {
+        Some(&self.info().uuid)
+    }
 }
 
 impl Tables {

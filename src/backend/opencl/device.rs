@@ -100,3 +100,11 @@ pub(super) fn share(device: DeviceId) -> Result<Arc<Shared>, DeviceError> {
     open.push((device, Arc::clone(&shared)));
     Ok(shared)
 }
+
+/// As [`share`], where no image is tried: that takes a while.
+#[cfg(test)]
+pub(super) fn share_without_images(device: DeviceId) -> Result<Arc<Shared>, DeviceError> {
+    let shared = share(device)?;
+    shared.images.get_or_init(Images::default);
+    Ok(shared)
+}

@@ -11,10 +11,13 @@ use cl3::types::{
     CL_BLOCKING, CL_FALSE, cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_desc,
     cl_image_format, cl_kernel, cl_mem, cl_program, cl_sampler,
 };
+#[cfg(not(test))]
 use cl3::{command_queue, context, event, kernel, memory, program, sampler};
 
 use super::error;
 use super::image::api_format;
+#[cfg(test)]
+use super::shim::{command_queue, context, event, kernel, memory, program, sampler};
 use crate::backend::DeviceError;
 use crate::spirv::opencl_c::TexelFormat;
 
@@ -253,6 +256,7 @@ pub(super) struct RawMem(cl_mem);
 impl RawMem {
     /// No memory: an image over it is the driver's own.
     #[cfg(test)]
+    #[cfg(not(without_glslang))]
     pub(super) const fn none() -> RawMem {
         RawMem(ptr::null_mut())
     }
@@ -264,13 +268,21 @@ unsafe impl Send for RawMem {}
 unsafe impl Sync for RawMem {}
 
 impl Program {
-    /// Builds the program; a failure comes with the compiler's log.
-    pub(super) fn build(&self, device: DeviceId, options: &CStr) -> Result<(), String> {
+    /// Builds the program, of `kernel`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`] with the compiler's log, and what has nothing to do with the program.
+    pub(super) fn build(&self, kernel: &str, device: DeviceId, options: &CStr) -> Result<(), DeviceError> {
         program::build_program(self.0, &[device.0], options, None, ptr::null_mut()).map_err(|code| {
+            let said = error("clBuildProgram", code, 0);
+            if !matches!(said, DeviceError::Backend { .. }) {
+                return said;
+            }
             let log = program::get_program_build_data(self.0, device.0, program::CL_PROGRAM_BUILD_LOG);
             let log = super::info::text(&log.unwrap_or_default());
             let name = cl3::error_codes::ClError(code);
-            if log.is_empty() { name.to_string() } else { format!("{name}\n{log}") }
+            let log = if log.is_empty() { name.to_string() } else { format!("{name}\n{log}") };
+            DeviceError::Program { kernel: kernel.to_owned(), log }
         })
     }
 
@@ -284,10 +296,11 @@ impl Program {
     }
 
     /// The names of its kernels.
-    pub(super) fn kernels(&self) -> Vec<String> {
-        let names = program::get_program_data(self.0, program::CL_PROGRAM_KERNEL_NAMES).unwrap_or_default();
+    pub(super) fn kernels(&self) -> Result<Vec<String>, DeviceError> {
+        let names = program::get_program_data(self.0, program::CL_PROGRAM_KERNEL_NAMES)
+            .map_err(|code| error("clGetProgramInfo", code, 0))?;
         let names = super::info::text(&names);
-        names.split(';').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        Ok(names.split(';').filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
     pub(super) fn kernel(&self, name: &CStr) -> Result<Kernel, DeviceError> {

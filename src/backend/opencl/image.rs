@@ -299,9 +299,7 @@ impl<'c> Trial<'c> {
     }
 
     fn build(&self, program: &super::handle::Program) -> Result<(), DeviceError> {
-        program
-            .build(self.device, c"-cl-std=CL1.2")
-            .map_err(|log| DeviceError::Program { kernel: "images".to_owned(), log })
+        program.build("images", self.device, c"-cl-std=CL1.2")
     }
 
     /// Whether a row of texels is read and written as its bytes say.
@@ -513,7 +511,6 @@ mod tests {
             max_params_bytes: 256,
             max_arguments: 48,
             non_coherent_atom: 1,
-            memory_bytes: 1 << 32,
         }
     }
 

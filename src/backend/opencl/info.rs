@@ -4,14 +4,16 @@ use cl3::device as cl;
 use cl3::platform;
 use cl3::types::{cl_device_info, cl_platform_id};
 
-use super::cache::hash;
 use super::handle::DeviceId;
 use super::image::{ImageFacts, Images};
 use super::probe::Findings;
 use super::{NAME, error};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
+use crate::files::hash::Digest;
 use crate::kernel::Requires;
 use crate::memory::import::rules::{DeviceLimits, ImportRules};
+use crate::memory::model::{ImportTypes, MemoryModel};
+use crate::memory::os::physical_memory;
 
 /// Work-groups along each axis: OpenCL has no limit of its own, and every known driver takes as many.
 const MAX_GROUPS: u32 = 65_535;
@@ -146,6 +148,16 @@ impl Facts {
         }
     }
 
+    /// One pool where what the device computes with can be mapped, else its own memory beside the host's.
+    fn memory_model(&self, kind: DeviceKind, mapped: bool, imports: bool) -> MemoryModel {
+        let model = if mapped {
+            MemoryModel::one_pool(kind, self.memory)
+        } else {
+            MemoryModel::two_pools(kind, self.memory, physical_memory().unwrap_or(self.memory))
+        };
+        if imports { model } else { model.importing(ImportTypes::None) }
+    }
+
     fn features(&self) -> Requires {
         let mut features = ALWAYS;
         let optional = [
@@ -182,7 +194,6 @@ impl Facts {
             // A pointer and a length each.
             max_arguments: u32::try_from((self.max_parameters - params) / 16).unwrap_or(u32::MAX),
             non_coherent_atom: 1,
-            memory_bytes: self.memory,
         }
     }
 
@@ -216,7 +227,7 @@ impl Facts {
             uuid: self.uuid(),
             index: 0,
             unusable,
-            unified,
+            memory: self.memory_model(kind, unified, imports),
             native: false,
             // A queue runs one command after the other and keeps memory consistent between them; what is
             // not coherent with the host is flushed and invalidated as a whole.
@@ -240,7 +251,7 @@ impl Facts {
     fn uuid(&self) -> String {
         let parts = [&self.platform, &self.vendor, &self.name, &self.version, &self.driver];
         let parts: Vec<&str> = parts.into_iter().map(String::as_str).collect();
-        format!("{:032x}", hash(parts.join("\0").as_bytes()))
+        Digest::of(parts.join("\0").as_bytes()).short_hex()
     }
 }
 
@@ -374,15 +385,19 @@ mod tests {
     #[test]
     fn what_the_probe_found_decides_not_what_the_driver_says() {
         let good = facts().describe(&found(true, true));
-        assert!(good.unified && good.kind == DeviceKind::Integrated);
+        assert!(good.memory.shares_host_memory() && good.kind == DeviceKind::Integrated);
         assert!(
             good.import.is_some_and(|rules| rules.anonymous_only && rules.storage_offset_alignment == 128)
         );
         let claims = facts().describe(&found(false, false));
-        assert!(!claims.unified && claims.kind == DeviceKind::Discrete && claims.import.is_none());
+        assert!(
+            !claims.memory.shares_host_memory()
+                && claims.kind == DeviceKind::Discrete
+                && claims.import.is_none()
+        );
         assert!(claims.advice.iter().any(|words| words.contains("it copies")), "{:?}", claims.advice);
         let modest = Facts { unified: false, ..facts() }.describe(&found(true, false));
-        assert!(!modest.unified);
+        assert!(!modest.memory.shares_host_memory());
         let cpu = Facts { kind: cl::CL_DEVICE_TYPE_CPU, ..facts() }.describe(&found(true, true));
         assert!(cpu.import.is_some_and(|rules| rules.read_only_importable && !rules.anonymous_only));
     }

@@ -91,7 +91,7 @@ impl Kernel {
         let program = device.shared.programs.get(device, cache, source.name(), code.text)?;
         let entry = match code.entry {
             Some(entry) => entry,
-            None => only(program.kernels(), source.name()).map_err(refuse)?,
+            None => only(program.kernels()?, source.name()).map_err(refuse)?,
         };
         let entry = CString::new(entry).map_err(|_| refuse("its name holds a zero byte".to_owned()))?;
         let object = program.kernel(&entry).map_err(|error| match error {

@@ -8,8 +8,9 @@ use super::handle::{Backing, ImageCall, Mem, RawMem, Shape};
 use super::image::{Line, plane_call};
 use super::lock;
 use crate::backend::kept::{Kept, Lease};
-use crate::backend::{BufferDesc, BufferInfo, DeviceError, DeviceKind, HostAddress, Placement};
+use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress, Placement};
 use crate::memory::image::ImageDesc;
+use crate::memory::model::TypeFlags;
 use crate::recording::BufferRange;
 use crate::spirv::opencl_c::TexelFormat;
 
@@ -66,11 +67,13 @@ impl Buffer {
             usize::try_from(desc.bytes).map_err(|_| DeviceError::OutOfHostMemory { bytes: desc.bytes })?;
         let context = &device.shared.context;
         let queue = &device.transfers;
-        let unified = device.info.unified;
-        let backing = if unified { Backing::Host } else { Backing::Device };
+        let model = &device.info.memory;
+        let near = model.best(Placement::Device).unwrap_or_default();
+        let mapped = model.flags(near).has(TypeFlags::HOST_VISIBLE);
+        let backing = if mapped { Backing::Host } else { Backing::Device };
         // SAFETY: memory of the driver's.
         let memory = unsafe { context.buffer(backing, bytes)? };
-        let host = if unified {
+        let host = if mapped {
             Host::Mapped(HostAddress(queue.map(&memory, bytes)?))
         } else if desc.placement == Placement::Device {
             Host::Unmapped
@@ -89,6 +92,7 @@ impl Buffer {
             coherent: !matches!(host, Host::Beside(..)),
             cached: true,
             device_local: true,
+            heap: model.heap_of(near).unwrap_or_default(),
             imported: false,
         };
         Ok(Buffer::with(info, host, memory))
@@ -130,7 +134,8 @@ impl Buffer {
             // Found by trying: without that there are no rules.
             coherent: true,
             cached: true,
-            device_local: matches!(device.info.kind, DeviceKind::Cpu | DeviceKind::Integrated),
+            device_local: device.info.memory.shares_host_memory(),
+            heap: device.info.memory.import_heap().unwrap_or_default(),
             imported: true,
         };
         Ok(Buffer::with(info, Host::Imported, memory))

@@ -31,6 +31,8 @@ mod queue;
 mod timeline;
 
 #[cfg(test)]
+pub(crate) mod shim;
+#[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -9,6 +9,7 @@ use super::handle::DeviceId;
 use super::info::Facts;
 use super::probe::probe;
 use super::{NAME, error, lock};
+use crate::backend::install::{Missing, remedy};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
 
 /// A device with what opening it needs.
@@ -86,22 +87,29 @@ fn rank(kind: DeviceKind) -> u8 {
     }
 }
 
+/// The name of the loader's library here.
+const LIBRARY: &str = match std::env::consts::OS.as_bytes() {
+    b"windows" => "OpenCL.dll",
+    b"macos" => "OpenCL.framework",
+    _ => "libOpenCL.so.1",
+};
+
 /// Why there are no platforms, and what to do about it.
 fn unavailable(code: i32) -> DeviceError {
     let reason = match code {
         error_codes::DLOPEN_RUNTIME_LOAD_FAILED => {
-            "libOpenCL.so.1 was not found; install an ICD loader (Debian: ocl-icd-libopencl1) and a driver, or \
-             name the library in OPENCL_DYLIB_PATH"
+            let remedy = remedy(Missing::OpenClLoader);
+            format!("{LIBRARY} was not found; {remedy}, or name the library in OPENCL_DYLIB_PATH")
         }
         error_codes::DLOPEN_FUNCTION_NOT_AVAILABLE => {
-            "the library that OPENCL_DYLIB_PATH names, or libOpenCL.so.1, is no OpenCL library"
+            format!("the library that OPENCL_DYLIB_PATH names, or {LIBRARY}, is no OpenCL library")
         }
         error_codes::CL_PLATFORM_NOT_FOUND_KHR => {
-            "there is no platform: no driver is registered in /etc/OpenCL/vendors (or where OCL_ICD_VENDORS points)"
+            format!("there is no platform: {}", remedy(Missing::OpenClDriver))
         }
         code => return error("clGetPlatformIDs", code, 0),
     };
-    DeviceError::Unavailable { api: NAME, reason: reason.to_owned() }
+    DeviceError::Unavailable { api: NAME, reason }
 }
 
 #[cfg(test)]
@@ -111,9 +119,9 @@ mod tests {
     #[test]
     fn every_way_to_have_no_platform_says_what_to_do() {
         for (code, word) in [
-            (error_codes::DLOPEN_RUNTIME_LOAD_FAILED, "libOpenCL"),
+            (error_codes::DLOPEN_RUNTIME_LOAD_FAILED, LIBRARY),
             (error_codes::DLOPEN_FUNCTION_NOT_AVAILABLE, "OPENCL_DYLIB_PATH"),
-            (error_codes::CL_PLATFORM_NOT_FOUND_KHR, "/etc/OpenCL/vendors"),
+            (error_codes::CL_PLATFORM_NOT_FOUND_KHR, "no driver is registered"),
         ] {
             let said = unavailable(code).to_string();
             assert!(said.starts_with("opencl is not available: ") && said.contains(word), "{said}");

@@ -67,9 +67,7 @@ pub(super) fn probe(device: DeviceId) -> Result<Findings, DeviceError> {
     let context = &shared.context;
     let queue = context.queue(device, false)?;
     let program = context.program_from_source(SOURCE)?;
-    program
-        .build(device, c"-cl-std=CL1.2")
-        .map_err(|log| DeviceError::Program { kernel: "probe".to_owned(), log })?;
+    program.build("probe", device, c"-cl-std=CL1.2")?;
     let mut kernel = program.kernel(c"probe")?;
     let mut run = |memory: &Mem, words: usize, round: u32| {
         kernel.set_memory(0, memory.raw())?;

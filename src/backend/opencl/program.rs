@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::cache::BinaryCache;
 use super::device::Device;
-use super::handle::{DeviceId, Program};
+use super::handle::Program;
 use super::lock;
 use crate::backend::DeviceError;
 
@@ -49,7 +49,15 @@ impl Programs {
             }
             Arc::clone(known.entry(text.clone()).or_default())
         };
-        entry.get_or_init(|| build(device, cache, name, &text).map(Arc::new)).clone()
+        let built = entry.get_or_init(|| build(device, cache, name, &text).map(Arc::new)).clone();
+        if matches!(&built, Err(error) if !matches!(error, DeviceError::Program { .. })) {
+            // No fault of the program's: it may be built another time.
+            let mut known = lock(&self.known);
+            if known.get(&text).is_some_and(|held| Arc::ptr_eq(held, &entry)) {
+                known.remove(&text);
+            }
+        }
+        built
     }
 
     /// Forgets everything, as a new process would.
@@ -79,20 +87,17 @@ fn build(
     if let Some(binary) = cache.and_then(|cache| cache.load(&key)) {
         // A driver may refuse what it wrote itself; from the source it has no reason to.
         let program = context.program_from_binary(device.id, &binary);
-        match program.map(|program| program.build(device.id, &options).map(|()| program)) {
+        match program.map(|program| program.build(name, device.id, &options).map(|()| program)) {
             Ok(Ok(program)) => return Ok(program),
             refused => tracing::debug!(target: "onepool::opencl", name, ?refused, "binary refused"),
         }
     }
-    let program = compile(device.id, context.program_from_source(&text.source)?, &options).map_err(refuse)?;
+    let program = context.program_from_source(&text.source)?;
+    program.build(name, device.id, &options)?;
     if let Some(cache) = cache
         && let Some(binary) = program.binary()
     {
         cache.save(&key, &binary);
     }
     Ok(program)
-}
-
-fn compile(device: DeviceId, program: Program, options: &CString) -> Result<Program, String> {
-    program.build(device, options).map(|()| program)
 }

@@ -19,9 +19,16 @@
 //!   non-coherent memory, has invalidated the bytes. Until then it finds poison in them once the
 //!   submission that wrote them is over.
 //! * *Unwritten memory* (Device Memory) holds poison: all bits one, which is NaN in every float format.
-//! * *Imports* (`VK_EXT_external_memory_host`, as amdgpu has it): page-aligned address and size, private
-//!   anonymous pages that can be read and written, no page twice. Imports and allocations beyond the
-//!   budget succeed, and the next submission loses the device.
+//! * *Allocations* lie in the memory type that the device's [`MemoryModel`](crate::memory::model::MemoryModel) chooses
+//!   for their placement: mapped, cached and coherent as that type is, charged to its heap.
+//! * *Imports* (`VK_EXT_external_memory_host`) are taken or refused as the kernel of the device's [`Profile`] does, with
+//!   its codes; no page twice. They lie in the best type that the driver grants and are charged to its heap.
+//! * *Too much* is found where the profile says so: at the next submission, which loses the device, or where the
+//!   memory is asked for.
+//!
+//! A device plays a [`Profile`]: `coherent`, `noncoherent` and `discrete` are made up and as strict as the rules allow,
+//! the others are recorded drivers. Not played are what kernels can do (they are native functions) and the count of
+//! allocations.
 //!
 //! Hazards, breaches of alignment and the destruction of what is in use are collected and given by
 //! [`validation_messages`](super::ContextBackend::validation_messages): a test asserts that there are none.
@@ -29,90 +36,77 @@
 //! `unsafe` lives in `host` (the application's side of memory) and, as a signature, in `context`.
 
 mod context;
+mod faults;
 mod host;
 mod images;
+mod kernel;
 mod model;
+mod profile;
 mod queue;
 mod world;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use self::context::SimContext;
-use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
+pub use self::faults::{SimFault, SimFaults};
+pub use self::profile::{Codes, HostImport, Profile, Takes};
+use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
 use crate::kernel::Requires;
 use crate::memory::image::{Grain, ImageRules, TexelSet};
-use crate::memory::import::ImportRules;
-use crate::memory::os::physical_memory;
 
 /// How a simulated device behaves.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
-    /// What selectors call it.
-    pub name: String,
-    /// Host and device see each other's bytes without flush and invalidate.
-    pub coherent: bool,
-    /// Every buffer is mapped; else device memory is out of the host's reach.
-    pub unified: bool,
-    /// Bytes of imports and allocations that may live at once.
-    pub budget: u64,
-    /// What the offset of a kernel argument must be a multiple of.
-    pub argument_alignment: u64,
-    /// Granularity of flush and invalidate.
-    pub atom: u64,
-    /// Whether host memory can be imported.
-    pub imports: bool,
-    /// Whether there is a clock.
-    pub timestamps: bool,
-    /// Whether it takes dma-bufs.
-    pub dma_bufs: bool,
+    /// What it plays.
+    pub profile: Profile,
     /// What goes wrong, and when.
     pub faults: SimFaults,
 }
 
-/// Failures to inject, each at the n-th call since the context was opened; the first is 1.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SimFaults {
-    /// The submission that loses the device.
-    pub lose_at_submit: Option<u64>,
-    /// The allocation that finds no memory.
-    pub exhaust_at_allocation: Option<u64>,
-    /// The import that the driver refuses.
-    pub refuse_at_import: Option<u64>,
+impl From<Profile> for SimConfig {
+    /// The device of a profile, with nothing that goes wrong.
+    fn from(profile: Profile) -> SimConfig {
+        SimConfig { profile, faults: SimFaults::default() }
+    }
 }
 
 impl SimConfig {
     /// A device that shares coherent memory with the host.
     pub fn coherent() -> SimConfig {
-        SimConfig {
-            name: "coherent".to_owned(),
-            coherent: true,
-            unified: true,
-            budget: 8 << 30,
-            argument_alignment: 256,
-            atom: 256,
-            imports: true,
-            timestamps: true,
-            dma_bufs: true,
-            faults: SimFaults::default(),
-        }
+        Profile::one_pool("coherent", true).into()
     }
 
     /// A device that shares memory with the host that must be flushed and invalidated.
     pub fn noncoherent() -> SimConfig {
-        SimConfig { name: "noncoherent".to_owned(), coherent: false, ..SimConfig::coherent() }
+        Profile::one_pool("noncoherent", false).into()
     }
 
     /// A device with memory of its own.
     pub fn discrete() -> SimConfig {
-        SimConfig { name: "discrete".to_owned(), unified: false, timestamps: false, ..SimConfig::coherent() }
+        Profile::two_pools("discrete").into()
+    }
+
+    /// The same device with heaps of `bytes` bytes.
+    #[must_use]
+    pub fn holding(mut self, bytes: u64) -> SimConfig {
+        self.profile.heaps.iter_mut().for_each(|heap| heap.bytes = bytes);
+        self
+    }
+
+    /// The same device under a driver that imports no host memory.
+    #[must_use]
+    pub fn without_imports(mut self) -> SimConfig {
+        self.profile.import = None;
+        self
     }
 
     /// Rows and places that a tensor has only by luck.
     pub(super) fn image_rules(&self) -> ImageRules {
-        let grain = self.argument_alignment.max(16);
+        let grain = self.profile.limits.argument_alignment.max(16);
         ImageRules {
             pitch: Grain::Bytes(grain),
             base: Grain::Bytes(2 * grain),
@@ -129,57 +123,39 @@ impl SimConfig {
     }
 
     fn info(&self, index: usize) -> DeviceInfo {
-        let largest = 2 << 30;
-        // It plays on the host's memory.
-        let memory = physical_memory().map_or(self.budget, |host| self.budget.min(host));
+        let profile = &self.profile;
         DeviceInfo {
             api: "sim",
-            name: self.name.clone(),
-            kind: if self.unified { DeviceKind::Integrated } else { DeviceKind::Discrete },
-            driver: format!("onepool {}", env!("CARGO_PKG_VERSION")),
-            api_version: env!("CARGO_PKG_VERSION").to_owned(),
-            uuid: format!("sim-{}-{}", self.name, env!("CARGO_PKG_VERSION")),
+            name: profile.name.clone(),
+            kind: profile.kind,
+            driver: profile.driver.clone(),
+            api_version: profile.api_version.clone(),
+            uuid: format!("sim-{}-{}", profile.name, env!("CARGO_PKG_VERSION")),
             index,
             unusable: None,
-            unified: self.unified,
+            memory: profile.memory(),
             native: true,
             in_order: false,
-            limits: Limits {
-                max_argument_bytes: largest,
-                max_buffer_bytes: largest,
-                argument_alignment: self.argument_alignment,
-                texel_alignment: self.argument_alignment,
-                max_texels: 1 << 27,
-                max_groups: [65_535; 3],
-                max_group_items: 1024,
-                max_group_size: [1024, 1024, 64],
-                max_local_bytes: 32 << 10,
-                max_params_bytes: 1 << 16,
-                max_arguments: 1 << 16,
-                non_coherent_atom: self.atom,
-                memory_bytes: memory,
-            },
+            limits: profile.limits.clone(),
             features: Requires::NONE,
             emulated: Requires::NONE,
-            import: self.imports.then(|| ImportRules {
-                storage_offset_alignment: self.argument_alignment,
-                max_range: largest,
-                ..ImportRules::strict()
-            }),
-            subgroup: 1,
-            subgroup_range: [1, 1],
-            timestamp_ns: if self.timestamps { 1.0 } else { 0.0 },
+            import: profile.rules(),
+            subgroup: profile.subgroup,
+            subgroup_range: [profile.subgroup; 2],
+            timestamp_ns: profile.timestamp_ns,
             prefers_texels: false,
             images: Some(self.image_rules()),
-            advice: Vec::new(),
+            advice: profile.choices.clone(),
         }
     }
 }
 
-/// Opens simulated devices.
+/// Opens simulated devices: those that it lists, and recorded drivers by their names or by the paths of their profiles.
 #[derive(Clone, Debug)]
 pub struct SimDriver {
     devices: Vec<SimConfig>,
+    /// Devices that were asked for by name; their indices follow on those of `devices`.
+    named: Arc<Mutex<Vec<SimConfig>>>,
 }
 
 impl Default for SimDriver {
@@ -192,7 +168,17 @@ impl Default for SimDriver {
 impl SimDriver {
     /// A driver with these devices.
     pub fn with(devices: Vec<SimConfig>) -> SimDriver {
-        SimDriver { devices }
+        SimDriver { devices, named: Arc::default() }
+    }
+
+    /// The device of a profile that was asked for by name: the same index each time.
+    fn keep(&self, config: SimConfig) -> DeviceInfo {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = named.iter().position(|known| known.profile == config.profile).unwrap_or_else(|| {
+            named.push(config.clone());
+            named.len() - 1
+        });
+        config.info(self.devices.len() + at)
     }
 }
 
@@ -205,9 +191,27 @@ impl Driver for SimDriver {
         Ok(self.devices.iter().enumerate().map(|(index, config)| config.info(index)).collect())
     }
 
+    fn names(&self) -> Vec<String> {
+        Profile::names().map(str::to_owned).collect()
+    }
+
+    fn by_name(&self, name: &str) -> Result<Option<DeviceInfo>, DeviceError> {
+        let is_path = name.contains(['/', '\\']) || Path::new(name).extension().is_some_and(|e| e == "json");
+        let profile = match Profile::built_in(name) {
+            Some(profile) => profile?,
+            None if is_path => Profile::read(name)?,
+            None => return Ok(None),
+        };
+        Ok(Some(self.keep(profile.into())))
+    }
+
     fn open(&self, index: usize, _: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
-        match self.devices.get(index) {
-            Some(config) => Ok(Arc::new(SimContext::new(config.info(index), config.clone())?)),
+        let config = self.devices.get(index).cloned().or_else(|| {
+            let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+            named.get(index.checked_sub(self.devices.len())?).cloned()
+        });
+        match config {
+            Some(config) => Ok(Arc::new(SimContext::new(config.info(index), config)?)),
             None => Err(DeviceError::Unsupported { what: format!("sim device {index}") }),
         }
     }

@@ -251,7 +251,7 @@ fn imports_are_as_strict_as_amdgpus() {
 
 #[test]
 fn more_than_the_device_holds_is_found_at_submit() {
-    let context = open(SimConfig { budget: 8192, ..SimConfig::coherent() });
+    let context = open(SimConfig::coherent().holding(8192));
     let queue = context.create_queue().unwrap();
     let desc = BufferDesc { bytes: 4096, placement: Placement::Device, label: "" };
     let buffers = [0; 3].map(|_| context.create_buffer(&desc).unwrap());
@@ -308,4 +308,136 @@ fn what_the_host_wrote_and_did_not_flush_is_lost_behind_an_invalidate() {
     assert_eq!(fill(0), Vec::<String>::new());
     assert!(fill(2048)[0].contains("not flushed"));
     context.destroy_buffer(buffer);
+}
+
+/// The device of a recorded driver whose heaps hold `bytes` each.
+fn recorded(name: &str, bytes: u64) -> Arc<dyn ContextBackend> {
+    open(SimConfig::from(Profile::built_in(name).unwrap().unwrap()).holding(bytes))
+}
+
+#[allow(unsafe_code, reason = "the regions outlive the context's use of them")]
+fn import(
+    context: &dyn ContextBackend,
+    region: &HostRegion,
+) -> Result<crate::recording::BufferId, DeviceError> {
+    // SAFETY: nothing touches the region while the context lives, and the tests drop it after.
+    unsafe { context.import_host(HostAddress(region.as_ptr()), region.bytes() as u64) }
+}
+
+#[test]
+fn overcommit_is_found_where_the_driver_finds_it() {
+    let regions = [0; 3].map(|_| HostRegion::new(4096).unwrap());
+    let fill = |buffer| {
+        let dst = BufferRange { buffer, offset: 0, bytes: 4096 };
+        Recording { commands: vec![Command::Fill { dst, value: 1 }], ..Recording::default() }
+    };
+    // Imports are charged to the heap of their type, and too many lose the device at a submission.
+    let radv = recorded("radv-phoenix-780m", 8192);
+    let queue = radv.create_queue().unwrap();
+    let made: Vec<_> = regions.iter().map(|region| import(&*radv, region).unwrap()).collect();
+    assert_eq!(radv.buffer_info(made[0]).unwrap().heap, 0);
+    assert!(matches!(queue.submit(&fill(made[0])), Err(DeviceError::Lost { .. })));
+    drop(radv);
+    // Memory of the device's own is charged to the other heap: both fit.
+    let radv = recorded("radv-phoenix-780m", 8192);
+    let queue = radv.create_queue().unwrap();
+    let desc = BufferDesc { bytes: 4096, placement: Placement::Device, label: "" };
+    let own = [0; 2].map(|_| radv.create_buffer(&desc).unwrap());
+    let imported: Vec<_> = regions.iter().take(2).map(|region| import(&*radv, region).unwrap()).collect();
+    assert_eq!((radv.buffer_info(own[0]).unwrap().heap, radv.buffer_info(imported[0]).unwrap().heap), (1, 0));
+    let point = queue.submit(&fill(own[0])).unwrap();
+    queue.wait(point, None).unwrap();
+    drop(radv);
+    // Intel's driver counts imports, and refuses where memory is asked for.
+    let anv = recorded("anv-lunarlake", 8192);
+    assert!(import(&*anv, &regions[0]).is_ok() && import(&*anv, &regions[1]).is_ok());
+    assert_eq!(import(&*anv, &regions[2]).unwrap_err(), DeviceError::ImportRefused { code: -2 });
+    assert_eq!(anv.create_buffer(&desc), Err(DeviceError::OutOfDeviceMemory { bytes: 4096 }));
+}
+
+/// The kinds of memory that a kernel is shown, and what each recorded kernel says.
+#[test]
+fn kernels_judge_pages_by_what_is_mapped_there() {
+    use crate::memory::os::{Backing, MapEntry};
+    let entry = |start: u64, end: u64, writable, shared, backing| MapEntry {
+        range: ByteRange::new(start << 12, end << 12),
+        readable: true,
+        writable,
+        shared,
+        backing,
+    };
+    let file = || Backing::File { path: "/w.bin".to_owned(), deleted: false };
+    let judge = |name: &str, maps: &[MapEntry]| {
+        let import = Profile::built_in(name).unwrap().unwrap().import.unwrap();
+        import.judge(ByteRange::new(1 << 12, 3 << 12), maps)
+    };
+    let (external, unknown, device_memory, lost) = (Err(-1_000_072_003), Err(-13), Err(-2), Err(-4));
+    let cases: [(&str, Vec<MapEntry>, [Result<(), i32>; 6]); 8] = [
+        ("anonymous", vec![entry(0, 9, true, false, Backing::Anonymous)], [Ok(()); 6]),
+        (
+            "shared",
+            vec![entry(0, 9, true, true, Backing::Anonymous)],
+            [external, unknown, Ok(()), Ok(()), device_memory, Ok(())],
+        ),
+        (
+            "memory file",
+            vec![entry(0, 9, true, true, Backing::Memfd)],
+            [external, unknown, Ok(()), Ok(()), Ok(()), Ok(())],
+        ),
+        (
+            "private file",
+            vec![entry(0, 9, true, false, file())],
+            [external, unknown, Ok(()), Ok(()), Ok(()), Ok(())],
+        ),
+        (
+            "shared file",
+            vec![entry(0, 9, true, true, file())],
+            [external, unknown, Ok(()), Ok(()), device_memory, Ok(())],
+        ),
+        (
+            "read only",
+            vec![entry(0, 9, false, false, Backing::Anonymous)],
+            [external, unknown, external, lost, device_memory, Ok(())],
+        ),
+        (
+            // The kernel of AMD looks at the first mapping alone.
+            "anonymous, then a file",
+            vec![entry(0, 2, true, false, Backing::Anonymous), entry(2, 9, true, true, file())],
+            [Ok(()), Ok(()), Ok(()), Ok(()), device_memory, Ok(())],
+        ),
+        (
+            "a hole",
+            vec![entry(0, 2, true, false, Backing::Anonymous)],
+            [external, unknown, external, lost, device_memory, external],
+        ),
+    ];
+    let kernels = [
+        "radv-phoenix-780m",
+        "radv-cezanne-512m",
+        "anv-i915-no-llc",
+        "anv-lunarlake",
+        "nvidia-h200",
+        "lavapipe-26",
+    ];
+    for (what, maps, verdicts) in cases {
+        for (name, verdict) in kernels.into_iter().zip(verdicts) {
+            assert_eq!(judge(name, &maps), verdict, "{name}: {what}");
+        }
+    }
+    let radv = Profile::built_in("radv-phoenix-780m").unwrap().unwrap().import.unwrap();
+    let maps = [entry(0, 9, true, false, Backing::Anonymous)];
+    for (start, end) in [(4097, 8192), (4096, 8191), (4096, 4096)] {
+        assert_eq!(radv.judge(ByteRange::new(start, end), &maps), external, "{start} to {end}");
+    }
+}
+
+#[test]
+fn a_driver_that_reports_a_refusal_as_a_lost_device_is_lost() {
+    let file = HostRegion::in_memory_file(4096).unwrap();
+    let mut profile = Profile::built_in("anv-lunarlake").unwrap().unwrap();
+    profile.import.as_mut().unwrap().takes.memfd = false;
+    let context = open(profile.into());
+    assert!(matches!(import(&*context, &file), Err(DeviceError::Lost { .. })));
+    let desc = BufferDesc { bytes: 4096, placement: Placement::Device, label: "" };
+    assert!(matches!(context.create_buffer(&desc), Err(DeviceError::Lost { .. })));
 }

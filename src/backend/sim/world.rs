@@ -15,6 +15,7 @@ use crate::backend::{DeviceError, MemoryUsage};
 use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::image::ImageDesc;
+use crate::memory::model::{Heap, MemoryModel};
 use crate::memory::range::ByteRange;
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 
@@ -28,13 +29,15 @@ pub(super) struct World {
     /// may be waiting for it.
     threads: ThreadPool,
     pub(super) config: SimConfig,
+    /// The memory of what is played.
+    pub(super) model: MemoryModel,
     pub(super) buffers: SlotTable<BufferId, ()>,
     pub(super) bodies: BTreeMap<BufferId, SimBuffer>,
     pub(super) kernels: SlotTable<DeviceKernelId, NativeKernel>,
     pub(super) queues: Vec<SimQueueState>,
     pub(super) usage: MemoryUsage,
     pub(super) messages: Vec<String>,
-    lost: bool,
+    pub(super) lost: bool,
     submissions: u64,
     origin: Instant,
 }
@@ -44,9 +47,10 @@ pub(super) struct World {
 pub(super) struct SimBuffer {
     pub(super) device: DeviceBytes,
     pub(super) host: Option<HostSide>,
+    /// The memory type that it lies in.
+    pub(super) memory_type: u32,
     pub(super) coherent: bool,
     pub(super) imported: bool,
-    pub(super) device_local: bool,
     /// Pages of an import, by address.
     pub(super) pages: Option<ByteRange>,
     /// Host writes that were flushed and that the next submission shows to the device.
@@ -58,13 +62,13 @@ pub(super) struct SimBuffer {
 }
 
 impl SimBuffer {
-    pub(super) fn new(bytes: usize, host: Option<HostSide>, coherent: bool) -> SimBuffer {
+    pub(super) fn new(bytes: usize, host: Option<HostSide>, memory_type: u32, coherent: bool) -> SimBuffer {
         SimBuffer {
             device: DeviceBytes::new(bytes),
             host,
+            memory_type,
             coherent,
             imported: false,
-            device_local: true,
             pages: None,
             inbox: Vec::new(),
             images: Vec::new(),
@@ -84,12 +88,13 @@ pub(super) struct SimQueueState {
 }
 
 impl World {
-    pub(super) fn new(config: SimConfig) -> Result<World, DeviceError> {
+    pub(super) fn new(config: SimConfig, model: MemoryModel) -> Result<World, DeviceError> {
         let failed = |_| DeviceError::Backend { api: "sim", call: "start threads", code: 0 };
         let threads = ThreadPoolBuilder::new().build().map_err(failed)?;
         Ok(World {
             threads,
             config,
+            model,
             buffers: SlotTable::new(),
             bodies: BTreeMap::new(),
             kernels: SlotTable::new(),
@@ -102,10 +107,6 @@ impl World {
         })
     }
 
-    pub(super) fn alive(&self) -> Result<(), DeviceError> {
-        if self.lost { Err(lost("it was lost before")) } else { Ok(()) }
-    }
-
     pub(super) fn say(&mut self, message: String) {
         if self.messages.len() < KEPT {
             self.messages.push(message);
@@ -114,6 +115,27 @@ impl World {
 
     pub(super) fn body(&mut self, id: BufferId) -> Result<&mut SimBuffer, DeviceError> {
         self.bodies.get_mut(&id).ok_or(DeviceError::Stale { object: "buffer" })
+    }
+
+    /// The device is lost from now on.
+    pub(super) fn lose(&mut self, why: &str) -> DeviceError {
+        self.lost = true;
+        lost(why)
+    }
+
+    /// Bytes that the buffers that are `counted` take of a heap.
+    pub(super) fn charged(&self, heap: u32, counted: impl Fn(&SimBuffer) -> bool) -> u64 {
+        let of_heap = |body: &&SimBuffer| self.model.heap_of(body.memory_type) == Some(heap) && counted(body);
+        self.bodies.values().filter(of_heap).map(|body| body.device.bytes()).fold(0, u64::saturating_add)
+    }
+
+    /// A heap that holds too much, where a submission finds that.
+    fn overcommitted(&self) -> Option<usize> {
+        let mut heaps = self.model.heaps().iter().enumerate().filter(|_| self.config.profile.overcommits);
+        let over = |(index, heap): &(usize, &Heap)| {
+            self.charged(u32::try_from(*index).unwrap_or(u32::MAX), |_| true) > heap.bytes
+        };
+        heaps.find(over).map(|(index, _)| index)
     }
 
     /// Removes a buffer, and says so if a submission may still use it.
@@ -136,12 +158,13 @@ impl World {
         self.alive()?;
         self.submissions += 1;
         if self.config.faults.lose_at_submit == Some(self.submissions) {
-            self.lost = true;
-            return Err(lost("injected at this submission"));
+            return Err(self.lose("injected at this submission"));
         }
-        if self.usage.imported.saturating_add(self.usage.allocated) > self.config.budget {
-            self.lost = true;
-            return Err(lost("imports and allocations exceed what the device can hold"));
+        if self.config.faults.imports_at_submit.is_some_and(|most| self.usage.imported > most) {
+            return Err(DeviceError::OutOfDeviceMemory { bytes: self.usage.imported });
+        }
+        if let Some(heap) = self.overcommitted() {
+            return Err(self.lose(&format!("imports and allocations exceed what heap {heap} holds")));
         }
         let touches = self.resolve(recording)?;
         let state = self.queues.get_mut(queue as usize).ok_or(DeviceError::Stale { object: "queue" })?;
@@ -159,7 +182,9 @@ impl World {
                 break;
             }
         }
-        if let Some(state) = self.queues.get_mut(queue as usize).filter(|_| self.config.timestamps) {
+        if let Some(state) =
+            self.queues.get_mut(queue as usize).filter(|_| self.config.profile.timestamp_ns > 0.0)
+        {
             state.times.push_back((now.submission, times));
             if state.times.len() > KEPT {
                 state.times.pop_front();
@@ -238,7 +263,7 @@ impl World {
     }
 
     fn host_range(&mut self, call: &str, range: &BufferRange) -> Result<ByteRange, DeviceError> {
-        let atom = self.config.atom.max(1);
+        let atom = self.config.profile.limits.non_coherent_atom.max(1);
         let body = self.body(range.buffer)?;
         let size = body.device.bytes();
         let bytes = ByteRange::new(range.offset, range.offset.saturating_add(range.bytes));
@@ -261,7 +286,7 @@ impl World {
                     self.kernels.get(dispatch.kernel)?;
                     for arg in &dispatch.args {
                         let Some((range, _)) = arg.range() else { continue };
-                        let alignment = self.config.argument_alignment.max(1);
+                        let alignment = self.config.profile.limits.argument_alignment.max(1);
                         if !range.offset.is_multiple_of(alignment) {
                             let offset = range.offset;
                             self.say(format!(

@@ -1,30 +1,38 @@
 //! The pipeline cache, kept on disk.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use ash::vk;
 
 use super::device::Device;
 use super::probe::CacheKey;
+use crate::files::cache::CacheFolder;
+use crate::files::hash::{Digest, Hash};
 
-/// A larger file is none of ours.
-const MAX_BYTES: u64 = 256 << 20;
-
-/// A `VkPipelineCache` and its file.
+/// A `VkPipelineCache` and where it is kept.
 pub(super) struct PipelineCache {
     pub(super) raw: vk::PipelineCache,
-    file: Option<PathBuf>,
+    file: Option<CacheFile>,
     loaded: usize,
+}
+
+/// A name in a folder, and what the contents are of.
+struct CacheFile {
+    folder: CacheFolder,
+    name: String,
+    key: Digest,
 }
 
 impl PipelineCache {
     /// The cache of the device in `dir`, empty where there is none that this device and driver wrote.
     pub(super) fn open(device: &Device, dir: Option<&Path>) -> Self {
-        let file = dir.map(|dir| dir.join(format!("vulkan-{}.pipelines", device.info.uuid)));
-        let data = file.as_deref().and_then(|file| load(file, &device.cache)).unwrap_or_default();
+        let file = dir.map(|dir| CacheFile {
+            folder: CacheFolder::new(dir),
+            name: format!("vulkan-{}", device.info.uuid),
+            key: key(&device.info.driver, &device.cache),
+        });
+        let data = file.as_ref().and_then(|file| file.folder.load(&file.name, file.key));
+        let data = data.filter(|data| is_ours(data, &device.cache)).unwrap_or_default();
         let (raw, loaded) = match create(device, &data) {
             Ok(raw) => (raw, data.len()),
             // A driver may refuse data whose header is sound; without any it has no reason to.
@@ -47,14 +55,10 @@ impl PipelineCache {
         if self.raw == vk::PipelineCache::null() {
             return;
         }
-        if let Some(file) = &self.file {
+        if let Some(CacheFile { folder, name, key }) = &self.file {
             // SAFETY: the cache lives.
             match unsafe { device.raw().get_pipeline_cache_data(self.raw) } {
-                Ok(data) if data.len() != self.loaded => {
-                    if let Err(cause) = save(file, &data) {
-                        tracing::warn!(target: "onepool::vulkan", file = %file.display(), %cause, "pipeline cache not kept");
-                    }
-                }
+                Ok(data) if data.len() != self.loaded => folder.save(name, *key, &data),
                 Ok(_) => {}
                 Err(code) => tracing::warn!(target: "onepool::vulkan", ?code, "pipeline cache not read"),
             }
@@ -64,59 +68,18 @@ impl PipelineCache {
     }
 }
 
+/// What a cache is of: drivers check the header at most.
+fn key(driver: &str, key: &CacheKey) -> Digest {
+    let mut hash = Hash::new();
+    hash.put(("vulkan pipelines", driver, key.vendor, key.device, key.uuid));
+    hash.digest()
+}
+
 fn create(device: &Device, data: &[u8]) -> Result<vk::PipelineCache, vk::Result> {
     let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
     // SAFETY: the data is empty or has a header that this device and driver wrote
     // (VUID-VkPipelineCacheCreateInfo-initialDataSize-00769).
     unsafe { device.raw().create_pipeline_cache(&info, None) }
-}
-
-fn load(file: &Path, key: &CacheKey) -> Option<Vec<u8>> {
-    let bytes = fs::metadata(file).ok()?.len();
-    if bytes > MAX_BYTES {
-        tracing::warn!(target: "onepool::vulkan", file = %file.display(), bytes, "pipeline cache ignored: too large");
-        return None;
-    }
-    let sealed = fs::read(file).ok()?;
-    let data = unseal(&sealed).filter(|data| is_ours(data, key));
-    if data.is_none() {
-        tracing::warn!(target: "onepool::vulkan", file = %file.display(), "pipeline cache ignored: damaged or foreign");
-    }
-    data.map(<[u8]>::to_vec)
-}
-
-/// A reader sees the old file or the new one, whole.
-fn save(file: &Path, data: &[u8]) -> io::Result<()> {
-    if let Some(dir) = file.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    // Other contexts, here and in other processes, may write the same cache now.
-    static DRAFTS: AtomicU32 = AtomicU32::new(0);
-    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let draft = file.with_extension(format!("{}-{number}.draft", std::process::id()));
-    let written = fs::write(&draft, seal(data)).and_then(|()| fs::rename(&draft, file));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
-}
-
-/// Drivers check the header at most, so a checksum guards the rest.
-fn seal(data: &[u8]) -> Vec<u8> {
-    let mut sealed = data.to_vec();
-    sealed.extend_from_slice(&checksum(data).to_le_bytes());
-    sealed
-}
-
-fn unseal(sealed: &[u8]) -> Option<&[u8]> {
-    let (data, sum) = sealed.split_last_chunk::<8>()?;
-    (u64::from_le_bytes(*sum) == checksum(data)).then_some(data)
-}
-
-/// FNV-1a.
-fn checksum(data: &[u8]) -> u64 {
-    data.iter()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Whether the data begins with the header of version one for this device and driver.
@@ -132,8 +95,6 @@ fn is_ours(data: &[u8], key: &CacheKey) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     const KEY: CacheKey = CacheKey { vendor: 0x10de, device: 7, uuid: [9; 16] };
@@ -149,26 +110,22 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_file_is_taken_and_one_of_another_driver_is_not() {
+    fn data_of_another_driver_is_not_taken() {
         assert!(is_ours(&sound(), &KEY));
-        assert!(!is_ours(&sound(), &CacheKey { uuid: [8; 16], ..KEY }));
-        assert!(!is_ours(&sound(), &CacheKey { vendor: 1, ..KEY }));
+        let others =
+            [CacheKey { uuid: [8; 16], ..KEY }, CacheKey { vendor: 1, ..KEY }, CacheKey { device: 8, ..KEY }];
+        for other in &others {
+            assert!(!is_ours(&sound(), other));
+            assert_ne!(key("driver", other), key("driver", &KEY));
+        }
+        assert_ne!(key("driver 2", &KEY), key("driver", &KEY));
         assert!(!is_ours(&[], &KEY));
-        let file = tempfile::tempdir().unwrap();
-        let path = file.path().join("deep/cache");
-        save(&path, &sound()).unwrap();
-        assert_eq!(load(&path, &KEY), Some(sound()));
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 
-    proptest! {
-        #[test]
-        fn a_damaged_file_is_refused(at in any::<prop::sample::Index>(), flip in 1u8.., cut in any::<prop::sample::Index>()) {
-            let sealed = seal(&sound());
-            let mut damaged = sealed.clone();
-            damaged[at.index(sealed.len())] ^= flip;
-            prop_assert!(unseal(&damaged).filter(|data| is_ours(data, &KEY)).is_none());
-            prop_assert!(unseal(&sealed[..cut.index(sealed.len())]).filter(|data| is_ours(data, &KEY)).is_none());
+    #[test]
+    fn data_that_ends_in_its_header_is_not_taken() {
+        for bytes in 0..32 {
+            assert!(!is_ours(&sound()[..bytes], &KEY), "{bytes}");
         }
     }
 }

@@ -13,7 +13,9 @@ use super::instance::Instance;
 use super::kernel::{Compiling, Kernel};
 use super::lock;
 use super::probe::Probe;
-use crate::backend::{DeviceError, DeviceInfo, Executable, KernelCompiler, KernelDesc, StatisticValue};
+use crate::backend::{
+    ContextDesc, DeviceError, DeviceInfo, Executable, KernelCompiler, KernelDesc, StatisticValue,
+};
 
 /// A device that makes pipelines, looks at them and destroys them.
 pub(super) struct Compiler {
@@ -26,7 +28,11 @@ impl Compiler {
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] where the driver tells nothing of its pipelines or compiles none for compute.
-    pub(super) fn open(instance: Arc<Instance>, probe: Probe) -> Result<Self, DeviceError> {
+    pub(super) fn open(
+        instance: Arc<Instance>,
+        probe: Probe,
+        desc: &ContextDesc,
+    ) -> Result<Self, DeviceError> {
         if probe.queues == 0 {
             let reason = probe.info.unusable.unwrap_or_default();
             return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
@@ -36,7 +42,7 @@ impl Compiler {
                 what: "reports of its compiler (VK_KHR_pipeline_executable_properties is missing)".to_owned(),
             });
         }
-        let device = Device::open(instance, probe, Without::default())?;
+        let device = Device::open(instance, probe, desc, Without::default())?;
         let functions =
             ash::khr::pipeline_executable_properties::Device::new(device.instance.functions(), &device.raw());
         Ok(Compiler { functions, device })

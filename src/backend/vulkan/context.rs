@@ -19,6 +19,7 @@ use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
     MemoryUsage, QueueBackend, WaitPolicy,
 };
+use crate::memory::budget::HeapBudget;
 use crate::memory::dma_buf::DmaBuf;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 
@@ -184,6 +185,14 @@ impl ContextBackend for Context {
 
     fn usage(&self) -> MemoryUsage {
         *lock(&self.shared.usage)
+    }
+
+    fn shared_device(&self) -> Option<&str> {
+        Some(&self.info().uuid)
+    }
+
+    fn heap_budgets(&self) -> Vec<HeapBudget> {
+        self.shared.device.heap_budgets()
     }
 
     fn validation_messages(&self) -> Vec<String> {

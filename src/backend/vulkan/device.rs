@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use ash::vk;
 
 use super::features::Extensions;
+use super::import::import_types;
 use super::instance::Instance;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::{Without, error, image, lock};
 use crate::backend::pace::Waiters;
-use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
+use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
+use crate::memory::budget::HeapBudget;
 use crate::memory::image::Filter;
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
@@ -19,7 +21,6 @@ pub(super) struct Device {
     raw: ash::Device,
     pub(super) physical: vk::PhysicalDevice,
     pub(super) info: DeviceInfo,
-    pub(super) memory: vk::PhysicalDeviceMemoryProperties,
     pub(super) cache: CacheKey,
     pub(super) family: u32,
     pub(super) timestamp_bits: u32,
@@ -28,6 +29,9 @@ pub(super) struct Device {
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
     /// Functions for dma-bufs, where buffers of ours can be made of them.
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
+    has_budgets: bool,
+    /// How pipelines of the caller's kernels are kept inside their arguments.
+    pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
     // Nearest and linear, where there are images.
     samplers: Option<[vk::Sampler; 2]>,
     queues: Vec<Mutex<vk::Queue>>,
@@ -47,41 +51,60 @@ pub(super) struct TimelineFunctions {
 
 impl Device {
     /// Opens the device that `probe` found usable.
-    pub(super) fn open(instance: Arc<Instance>, probe: Probe, without: Without) -> Result<Self, DeviceError> {
-        let Probe {
-            physical,
-            mut info,
-            extensions,
-            mut features,
-            memory,
-            family,
-            queues,
-            timestamp_bits,
-            cache,
-        } = probe;
+    pub(super) fn open(
+        instance: Arc<Instance>,
+        probe: Probe,
+        desc: &ContextDesc,
+        without: Without,
+    ) -> Result<Self, DeviceError> {
+        let Probe { physical, mut info, extensions, mut features, family, queues, timestamp_bits, cache } =
+            probe;
         let has_timeline = features.has_timeline() && !without.timeline;
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let priorities = vec![1.0; queues as usize];
-        let queue_infos =
-            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
         let names: Vec<_> = extensions.to_enable().map(|name| name.as_ptr()).collect();
+        let guard = features.guard(desc.robustness);
         let mut chain = features.chain(&extensions);
-        let device_info = vk::DeviceCreateInfo::default()
-            .queue_create_infos(&queue_infos)
-            .enabled_extension_names(&names)
-            .push_next(&mut chain);
         let _alone = layer::alone();
         let calls = instance.functions();
-        // SAFETY: the family has that many queues; every extension and feature was reported by this
-        // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
-        let raw = unsafe { calls.create_device(physical, &device_info, None) }
-            .map_err(|code| error("vkCreateDevice", code, 0))?;
+        let mut create = |low: bool| {
+            let mut global = vk::DeviceQueueGlobalPriorityCreateInfoKHR::default()
+                .global_priority(vk::QueueGlobalPriorityKHR::LOW);
+            let queue =
+                vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities);
+            let queue_infos = [if low { queue.push_next(&mut global) } else { queue }];
+            // The chain is the same at every call, and pushed onto nothing.
+            let device_info = vk::DeviceCreateInfo::default()
+                .queue_create_infos(&queue_infos)
+                .enabled_extension_names(&names);
+            let device_info = vk::DeviceCreateInfo { p_next: (&raw mut chain).cast(), ..device_info };
+            // SAFETY: the family has that many queues; every extension and feature was reported by this
+            // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
+            unsafe { calls.create_device(physical, &device_info, None) }
+        };
+        let low = desc.priority == QueuePriority::Auto && info.may_show() && has_priorities(&extensions);
+        let mut created = create(low);
+        // A system may keep priorities for whom it trusts; a driver may have no low one.
+        if let (true, Err(code)) = (low, &created)
+            && matches!(*code, vk::Result::ERROR_NOT_PERMITTED_KHR | vk::Result::ERROR_INITIALIZATION_FAILED)
+        {
+            tracing::debug!(target: "onepool::vulkan", %code, "queues of low priority were refused");
+            created = create(false);
+        }
+        let raw = created.map_err(|code| error("vkCreateDevice", code, 0))?;
         let queues = (0..queues)
             // SAFETY: a queue that was created with the device, VUID-vkGetDeviceQueue-queueIndex-00385.
             .map(|index| Mutex::new(unsafe { raw.get_device_queue(family, index) }))
             .collect();
         let host_memory =
             info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(calls, &raw));
+        if let (Some(functions), Some(rules)) = (&host_memory, &info.import) {
+            info.memory = info.memory.importing(import_types(functions, &raw, rules.alignment));
+            if let Some(refusal) = info.memory.import_refusal() {
+                info.import = None;
+                info.advice.push(refusal.to_string());
+            }
+        }
         let dma_bufs = super::dma_buf::is_importable(calls, physical, &extensions)
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
         // Drivers that only compile were seen to crash on an image.
@@ -90,7 +113,8 @@ impl Device {
         Ok(Device {
             physical,
             dma_bufs,
-            memory,
+            has_budgets: extensions.has(ash::ext::memory_budget::NAME),
+            guard,
             cache,
             family,
             timestamp_bits,
@@ -145,6 +169,21 @@ impl Device {
             Some(queue) => call(*lock(queue)),
             None => Err(DeviceError::Stale { object: "queue" }),
         }
+    }
+
+    /// Budget and usage of each heap, where the driver tells.
+    pub(super) fn heap_budgets(&self) -> Vec<HeapBudget> {
+        if !self.has_budgets {
+            return Vec::new();
+        }
+        let mut budgets = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budgets);
+        let calls = self.instance.functions();
+        // SAFETY: the device is of this instance and has the extension; the chain lives until the call returns.
+        unsafe { calls.get_physical_device_memory_properties2(self.physical, &mut memory) };
+        let heaps = self.info.memory.heaps().len();
+        let both = budgets.heap_budget.into_iter().zip(budgets.heap_usage).take(heaps);
+        both.map(|(budget, usage)| HeapBudget { budget, usage }).collect()
     }
 
     /// A failed call as an error; a lost device stays lost.
@@ -206,6 +245,11 @@ impl Drop for Device {
 /// Whether kernels can be compiled for the device and nothing can run on it.
 fn only_compiles(info: &DeviceInfo) -> bool {
     info.unusable.is_some()
+}
+
+/// Whether priorities of queues may hold between programs.
+fn has_priorities(extensions: &Extensions) -> bool {
+    extensions.has(ash::khr::global_priority::NAME) || extensions.has(ash::ext::global_priority::NAME)
 }
 
 fn timeline_functions(

@@ -6,7 +6,7 @@ use super::device::Device;
 use super::features::Extensions;
 use super::import::{external_buffer, refuse};
 use super::memory::{Buffer, Memory};
-use super::types::{BUFFER_USAGE, import_candidates};
+use super::types::BUFFER_USAGE;
 use crate::backend::{BufferInfo, DeviceError, HostAddress};
 use crate::memory::dma_buf::DmaBuf;
 
@@ -64,6 +64,7 @@ pub(super) fn import(device: &Device, pages: &DmaBuf, address: HostAddress) -> R
         coherent: false,
         cached: true,
         device_local: false,
+        heap: device.info.memory.import_heap().unwrap_or_default(),
         imported: true,
     };
     Ok(Buffer::new(raw, info, Memory::DmaBuf(memory)))
@@ -83,8 +84,7 @@ fn back(
     let bits = bits & requirements.memory_type_bits;
     // The process has a mapping of its own, so a type that the driver cannot map will do.
     let any = (0..32u32).find(|index| bits >> index & 1 == 1);
-    let types = device.memory.memory_types_as_slice();
-    let index = import_candidates(types, bits).first().copied().or(any);
+    let index = device.info.memory.import_candidates(bits).first().copied().or(any);
     let (Some(index), true) = (index, requirements.size <= bytes) else { return Err(refused) };
     // The driver closes what it takes.
     let own = pages.descriptor().and_then(|descriptor| descriptor.duplicate().ok()).ok_or(refused)?;

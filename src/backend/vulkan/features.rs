@@ -5,6 +5,7 @@ use std::ptr;
 
 use ash::vk;
 
+use crate::backend::Robustness;
 use crate::kernel::Requires;
 
 /// Extensions that are used, with the version whose core has them.
@@ -25,11 +26,16 @@ const EXTENSIONS: &[(&CStr, u32)] = &[
     (ash::khr::workgroup_memory_explicit_layout::NAME, u32::MAX),
     (ash::ext::shader_atomic_float::NAME, u32::MAX),
     (ash::ext::shader_atomic_float2::NAME, u32::MAX),
+    (ash::ext::robustness2::NAME, u32::MAX),
+    (ash::ext::pipeline_robustness::NAME, u32::MAX),
     (ash::ext::external_memory_host::NAME, u32::MAX),
+    (ash::ext::memory_budget::NAME, u32::MAX),
     (ash::khr::external_memory_fd::NAME, u32::MAX),
     (ash::ext::external_memory_dma_buf::NAME, u32::MAX),
     (ash::khr::portability_subset::NAME, u32::MAX),
     (ash::khr::pipeline_executable_properties::NAME, u32::MAX),
+    (ash::khr::global_priority::NAME, u32::MAX),
+    (ash::ext::global_priority::NAME, u32::MAX),
 ];
 
 /// What a validation layer calls an error where it is older than the extension.
@@ -97,6 +103,8 @@ pub(super) struct Features {
     atomic_float: vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT<'static>,
     atomic_float2: vk::PhysicalDeviceShaderAtomicFloat2FeaturesEXT<'static>,
     executables: vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR<'static>,
+    robustness2: vk::PhysicalDeviceRobustness2FeaturesEXT<'static>,
+    pipeline_robustness: vk::PhysicalDevicePipelineRobustnessFeaturesEXT<'static>,
 }
 
 impl Features {
@@ -112,6 +120,9 @@ impl Features {
         // returns and belongs to an extension that the device has.
         unsafe { instance.get_physical_device_features2(physical, &mut chain) };
         let base = chain.features;
+        // Turned on by `guard` where it is asked for.
+        found.robustness2.null_descriptor = vk::FALSE;
+        found.robustness2.robust_image_access2 = vk::FALSE;
         found.base = vk::PhysicalDeviceFeatures {
             shader_float64: base.shader_float64,
             shader_int64: base.shader_int64,
@@ -157,8 +168,30 @@ impl Features {
             ash::ext::shader_atomic_float::NAME => atomic_float,
             ash::ext::shader_atomic_float2::NAME => atomic_float2,
             ash::khr::pipeline_executable_properties::NAME => executables,
+            ash::ext::robustness2::NAME => robustness2,
+            ash::ext::pipeline_robustness::NAME => pipeline_robustness,
         }
         chain
+    }
+
+    /// Turns on what keeps kernels inside their arguments, and says how pipelines of the caller's kernels ask for it, where they
+    /// have to.
+    pub(super) fn guard(
+        &mut self,
+        robustness: Robustness,
+    ) -> Option<vk::PipelineRobustnessBufferBehaviorEXT> {
+        let second = self.robustness2.robust_buffer_access2 == vk::TRUE;
+        let by_pipeline = self.pipeline_robustness.pipeline_robustness == vk::TRUE;
+        let all = robustness == Robustness::All;
+        // Every device has the first form.
+        self.base.robust_buffer_access = vk::Bool32::from(all);
+        self.robustness2.robust_buffer_access2 = vk::Bool32::from(all && second);
+        self.pipeline_robustness.pipeline_robustness =
+            vk::Bool32::from(by_pipeline && robustness == Robustness::Callers);
+        (by_pipeline && robustness == Robustness::Callers).then_some(match second {
+            true => vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS_2,
+            false => vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS,
+        })
     }
 
     /// Whether timeline semaphores can be used.
@@ -295,6 +328,41 @@ mod tests {
 
     fn listed(names: &[&CStr]) -> Vec<vk::ExtensionProperties> {
         names.iter().map(|name| vk::ExtensionProperties::default().extension_name(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_guards_kernels_is_turned_on_where_it_is_asked_for() {
+        let yes = vk::TRUE;
+        let device = |second: bool, by_pipeline: bool| {
+            let mut found = Features::default();
+            found.robustness2.robust_buffer_access2 = vk::Bool32::from(second);
+            found.pipeline_robustness.pipeline_robustness = vk::Bool32::from(by_pipeline);
+            found
+        };
+        let on = |f: &Features| {
+            [
+                f.base.robust_buffer_access,
+                f.robustness2.robust_buffer_access2,
+                f.pipeline_robustness.pipeline_robustness,
+            ]
+            .map(|feature| feature == yes)
+        };
+        let (first, second) = (
+            vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS,
+            vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS_2,
+        );
+        for (robustness, has, expected, by_kernel) in [
+            (Robustness::All, (true, true), [true, true, false], None),
+            (Robustness::All, (false, false), [true, false, false], None),
+            (Robustness::Callers, (true, true), [false, false, true], Some(second)),
+            (Robustness::Callers, (false, true), [false, false, true], Some(first)),
+            (Robustness::Callers, (true, false), [false; 3], None),
+            (Robustness::Off, (true, true), [false; 3], None),
+        ] {
+            let mut features = device(has.0, has.1);
+            assert_eq!(features.guard(robustness), by_kernel, "{robustness:?} {has:?}");
+            assert_eq!(on(&features), expected, "{robustness:?} {has:?}");
+        }
     }
 
     #[test]

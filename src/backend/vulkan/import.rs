@@ -4,8 +4,10 @@ use ash::vk;
 
 use super::device::Device;
 use super::memory::{Buffer, Memory};
-use super::types::{BUFFER_USAGE, import_candidates};
+use super::types::BUFFER_USAGE;
 use crate::backend::{BufferInfo, DeviceError, HostAddress};
+use crate::memory::host::HostRegion;
+use crate::memory::model::{ImportTypes, TypeFlags};
 
 const HANDLE: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
 
@@ -30,28 +32,65 @@ pub(super) unsafe fn import(
     if !aligned || bytes > rules.max_bytes {
         return Err(refused(vk::Result::ERROR_INVALID_EXTERNAL_HANDLE));
     }
-    let mut properties = vk::MemoryHostPointerPropertiesEXT::default();
-    // SAFETY: the extension is enabled, the pointer has its alignment
-    // (VUID-vkGetMemoryHostPointerPropertiesEXT-pHostPointer-01753) and the caller vouches for the pages.
-    let result = unsafe {
-        (functions.fp().get_memory_host_pointer_properties_ext)(
-            device.raw().handle(),
-            HANDLE,
-            address.0.as_ptr().cast(),
-            &mut properties,
-        )
-    };
-    if result != vk::Result::SUCCESS {
-        return Err(refuse(device, "vkGetMemoryHostPointerPropertiesEXT", result));
-    }
+    // SAFETY: the pointer has the alignment, and the caller vouches for the pages.
+    let bits = unsafe { granted(functions, &device.raw(), address) }
+        .map_err(|code| refuse(device, "vkGetMemoryHostPointerPropertiesEXT", code))?;
     let raw = external_buffer(device, HANDLE, bytes)?;
     // SAFETY: as the caller promises; the buffer is fresh.
-    let result = unsafe { bind(device, raw, address, bytes, properties.memory_type_bits) };
+    let result = unsafe { bind(device, raw, address, bytes, bits) };
     if result.is_err() {
         // SAFETY: nothing uses the buffer.
         unsafe { device.raw().destroy_buffer(raw, None) };
     }
     result
+}
+
+/// The memory types that the driver grants to a pointer, one bit each.
+///
+/// # Safety
+/// The pointer has the alignment of imports and points to memory of the process.
+unsafe fn granted(
+    functions: &ash::ext::external_memory_host::Device,
+    raw: &ash::Device,
+    address: HostAddress,
+) -> Result<u32, vk::Result> {
+    let mut properties = vk::MemoryHostPointerPropertiesEXT::default();
+    // SAFETY: the extension is enabled, the pointer has its alignment
+    // (VUID-vkGetMemoryHostPointerPropertiesEXT-pHostPointer-01753) and the caller vouches for the pages.
+    let result = unsafe {
+        (functions.fp().get_memory_host_pointer_properties_ext)(
+            raw.handle(),
+            HANDLE,
+            address.0.as_ptr().cast(),
+            &mut properties,
+        )
+    };
+    if result == vk::Result::SUCCESS { Ok(properties.memory_type_bits) } else { Err(result) }
+}
+
+/// Which types the driver grants to anonymous pages, asked with pages of our own.
+pub(super) fn import_types(
+    functions: &ash::ext::external_memory_host::Device,
+    raw: &ash::Device,
+    alignment: u64,
+) -> ImportTypes {
+    let room = usize::try_from(alignment).ok().and_then(|alignment| alignment.checked_mul(2));
+    let Some(region) = room.and_then(|bytes| HostRegion::new(bytes).ok()) else {
+        return ImportTypes::Unknown;
+    };
+    let base = region.as_ptr();
+    let pad = base.as_ptr().align_offset((alignment as usize).max(1));
+    if pad >= region.as_slice().len() {
+        return ImportTypes::Unknown;
+    }
+    // SAFETY: `pad` lies inside the region, which lives until the call is over, and gives the alignment asked for.
+    match unsafe { granted(functions, raw, HostAddress(base.add(pad))) } {
+        Ok(bits) => ImportTypes::Bits(bits),
+        Err(code) => {
+            tracing::debug!(target: "onepool::vulkan", ?code, "no types for host pointers");
+            ImportTypes::Bits(0)
+        }
+    }
 }
 
 /// A buffer of `bytes` bytes (not 0) that memory of a kind is to be bound to, of which buffers were found importable
@@ -89,10 +128,9 @@ unsafe fn bind(
     if requirements.size > bytes {
         return Err(refused);
     }
-    let types = device.memory.memory_types_as_slice();
-    let index =
-        *import_candidates(types, bits & requirements.memory_type_bits).first().ok_or(refused.clone())?;
-    let flags = types.get(index as usize).ok_or(refused)?.property_flags;
+    let model = &device.info.memory;
+    let index = *model.import_candidates(bits & requirements.memory_type_bits).first().ok_or(refused)?;
+    let flags = model.flags(index);
     let mut pointer = vk::ImportMemoryHostPointerInfoEXT::default()
         .handle_type(HANDLE)
         .host_pointer(address.0.as_ptr().cast());
@@ -105,7 +143,7 @@ unsafe fn bind(
     // (VUID-VkMemoryAllocateInfo-memoryTypeIndex-01744), the pages are as the caller promises.
     let memory = unsafe { device.raw().allocate_memory(&info, None) }
         .map_err(|code| refuse(device, "vkAllocateMemory", code))?;
-    let coherent = flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT);
+    let coherent = flags.has(TypeFlags::HOST_COHERENT);
     // SAFETY: a fresh buffer with the handle type of the memory (VUID-vkBindBufferMemory-memory-02985), of a
     // type it allows, at offset 0.
     let mut result = unsafe { device.raw().bind_buffer_memory(raw, memory, 0) }
@@ -127,8 +165,9 @@ unsafe fn bind(
         bytes,
         host: Some(address),
         coherent,
-        cached: flags.contains(vk::MemoryPropertyFlags::HOST_CACHED),
-        device_local: flags.contains(vk::MemoryPropertyFlags::DEVICE_LOCAL),
+        cached: flags.has(TypeFlags::HOST_CACHED),
+        device_local: flags.has(TypeFlags::DEVICE_LOCAL),
+        heap: model.heap_of(index).unwrap_or_default(),
         imported: true,
     };
     Ok(Buffer::new(raw, info, Memory::Imported(memory, bytes)))

@@ -11,6 +11,7 @@ use super::debug::{Messages, Messenger};
 use super::layer::{self, Calls, Layer};
 use super::{API, error};
 use crate::backend::DeviceError;
+use crate::backend::install::{Missing, remedy};
 
 const VALIDATION_LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
@@ -34,6 +35,20 @@ impl Instance {
     /// # Errors
     /// [`DeviceError::Unavailable`] without a loader or driver, [`DeviceError::Unsupported`] without the layer.
     pub(super) fn new(validation: bool) -> Result<Arc<Self>, DeviceError> {
+        let instance = Arc::new(Instance::create(validation)?);
+        FIRST.get_or_init(|| Arc::clone(&instance));
+        Ok(instance)
+    }
+
+    /// An instance under the validation layer whose functions are [`super::shim`]'s.
+    #[cfg(test)]
+    pub(super) fn shimmed() -> Result<Arc<Self>, DeviceError> {
+        let mut instance = Instance::create(true)?;
+        instance.raw = super::shim::table(&instance.entry, instance.raw.handle());
+        Ok(Arc::new(instance))
+    }
+
+    fn create(validation: bool) -> Result<Self, DeviceError> {
         // SAFETY: the system's Vulkan loader is trusted code; loading it has no other precondition.
         let entry = unsafe { ash::Entry::load() }.map_err(|cause| no_loader(&cause))?;
         // SAFETY: no precondition beyond a loaded loader.
@@ -99,9 +114,7 @@ impl Instance {
             unsafe { raw.destroy_instance(None) };
             error("vkCreateDebugUtilsMessengerEXT", code, 0)
         })?;
-        let instance = Arc::new(Instance { entry, raw, debug, layer_version });
-        FIRST.get_or_init(|| Arc::clone(&instance));
-        Ok(instance)
+        Ok(Instance { entry, raw, debug, layer_version })
     }
 
     /// The instance's functions, with a turn at the validation layer.
@@ -177,16 +190,11 @@ pub(super) fn render_node_hint() -> Option<String> {
 }
 
 fn no_loader(cause: &ash::LoadingError) -> DeviceError {
-    unavailable(format!(
-        "no Vulkan loader was found ({cause}); install it (Debian and Ubuntu: apt install libvulkan1 mesa-vulkan-drivers)"
-    ))
+    unavailable(format!("no Vulkan loader was found ({cause}); {}", remedy(Missing::VulkanLoader)))
 }
 
 fn no_driver() -> DeviceError {
-    let hint = render_node_hint().unwrap_or_else(|| {
-        "install one (Debian and Ubuntu: apt install mesa-vulkan-drivers, or the GPU vendor's driver)"
-            .to_owned()
-    });
+    let hint = render_node_hint().unwrap_or_else(|| remedy(Missing::VulkanDriver).to_owned());
     unavailable(format!("no Vulkan driver offers a device; {hint}"))
 }
 
@@ -200,10 +208,9 @@ fn require_validation(entry: &ash::Entry) -> Result<u32, DeviceError> {
     let layers = unsafe { entry.enumerate_instance_layer_properties() }
         .map_err(|code| error("vkEnumerateInstanceLayerProperties", code, 0))?;
     let Some(layer) = layers.iter().find(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) else {
-        return Err(DeviceError::Unsupported {
-            what: "validation: VK_LAYER_KHRONOS_validation is not installed (Debian and Ubuntu: apt install vulkan-validationlayers)"
-                .into(),
-        });
+        let remedy = remedy(Missing::ValidationLayer);
+        let what = format!("validation: VK_LAYER_KHRONOS_validation is not installed; {remedy}");
+        return Err(DeviceError::Unsupported { what });
     };
     for extension in [ash::ext::debug_utils::NAME, ash::ext::validation_features::NAME] {
         let found = has_extension(entry, Some(VALIDATION_LAYER), extension)?
@@ -244,7 +251,9 @@ mod tests {
         // SAFETY: the path names no library, so nothing is loaded.
         let missing = unsafe { ash::Entry::load_from("/nonexistent/libvulkan.so.1") };
         let text = no_loader(&missing.err().unwrap()).to_string();
-        assert!(text.contains("/nonexistent") && text.contains("install"), "{text}");
+        assert!(text.contains(remedy(Missing::VulkanLoader)), "{text}");
+        // Windows does not say which library it was.
+        assert!(cfg!(windows) || text.contains("/nonexistent"), "{text}");
     }
 
     #[test]

@@ -33,6 +33,8 @@ struct Specialized<'a> {
     entry_point: &'a str,
     entries: Vec<vk::SpecializationMapEntry>,
     values: Vec<u8>,
+    /// How a caller's module is kept within its buffers.
+    guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
 }
 
 /// One argument of a kernel.
@@ -83,8 +85,9 @@ impl Kernel {
             bindings,
             params_bytes: reflection.params_bytes,
         };
-        let specialized = Specialized { words, entry_point: &reflection.entry_point, entries, values };
-        let built = kernel.build(device, cache, &specialized, compiling);
+        let guard = device.guard.filter(|_| source.is_callers());
+        let code = Specialized { words, entry_point: &reflection.entry_point, entries, values, guard };
+        let built = kernel.build(device, cache, &code, compiling);
         match built {
             Ok(()) => Ok(kernel),
             Err(error) => {
@@ -148,12 +151,21 @@ impl Kernel {
             required = required.required_subgroup_size(lanes);
             stage = stage.push_next(&mut required);
         }
-        let info = [vk::ComputePipelineCreateInfo::default()
-            .flags(compiling.flags)
-            .stage(stage)
-            .layout(self.layout)];
+        let behavior = code.guard.unwrap_or(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT);
+        let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
+            .storage_buffers(behavior)
+            .uniform_buffers(behavior)
+            .vertex_inputs(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT)
+            .images(vk::PipelineRobustnessImageBehaviorEXT::DEVICE_DEFAULT);
+        let mut info =
+            vk::ComputePipelineCreateInfo::default().flags(compiling.flags).stage(stage).layout(self.layout);
+        if code.guard.is_some() {
+            info = info.push_next(&mut robustness);
+        }
+        let info = [info];
         // SAFETY: the layout holds every binding the module has (VUID-VkComputePipelineCreateInfo-layout-07988);
-        // a size of subgroups is one that the device offers and the feature is on
+        // a guard is there only with its feature (VUID-VkPipelineRobustnessCreateInfo-pipelineRobustness-06926); a size
+        // of subgroups is one that the device offers and the feature is on
         // (VUID-VkPipelineShaderStageCreateInfo-pNext-02754, -02755); the cache is internally synchronized.
         let made = unsafe { raw.create_compute_pipelines(cache, &info, None) };
         // SAFETY: a pipeline does not need its module after it was made.

@@ -12,7 +12,7 @@ use super::device::Device;
 use super::image::Image;
 use super::layer::Layer;
 use super::lock;
-use super::types::{BUFFER_USAGE, candidates};
+use super::types::BUFFER_USAGE;
 use crate::backend::kept::{Kept, Lease};
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress, Placement};
 use crate::memory::image::{ImageDesc, ImageView, Texel};
@@ -212,11 +212,10 @@ impl Pool {
     fn back(&self, device: &Device, desc: &BufferDesc, raw: vk::Buffer) -> Result<Buffer, DeviceError> {
         // SAFETY: the buffer was made on this device.
         let requirements = unsafe { device.raw().get_buffer_memory_requirements(raw) };
-        let types = device.memory.memory_types_as_slice();
-        let (kind, unified) = (device.info.kind, device.info.unified);
         let mut refusal =
             DeviceError::Unsupported { what: format!("{:?} memory for buffers", desc.placement) };
-        for index in candidates(types, requirements.memory_type_bits, desc.placement, kind, unified) {
+        let model = &device.info.memory;
+        for index in model.candidates(desc.placement, requirements.memory_type_bits) {
             let allocation = match self.allocate(device, desc, requirements, index) {
                 Ok(allocation) => allocation,
                 Err(full @ (DeviceError::OutOfDeviceMemory { .. } | DeviceError::OutOfHostMemory { .. })) => {
@@ -240,6 +239,7 @@ impl Pool {
                 coherent: flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT),
                 cached: flags.contains(vk::MemoryPropertyFlags::HOST_CACHED),
                 device_local: flags.contains(vk::MemoryPropertyFlags::DEVICE_LOCAL),
+                heap: model.heap_of(index).unwrap_or_default(),
                 imported: false,
             };
             return Ok(Buffer::new(raw, info, Memory::Allocated(allocation)));
@@ -328,7 +328,8 @@ impl Drop for Pool {
 fn allocation_error(device: &Device, cause: &AllocationError, bytes: u64) -> DeviceError {
     let code = match cause {
         AllocationError::OutOfMemory => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
-        AllocationError::FailedToMap(_) => vk::Result::ERROR_MEMORY_MAP_FAILED,
+        // Whatever vkMapMemory says: the process has no room for it.
+        AllocationError::FailedToMap(_) => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
         // The allocator turns every other result of vkAllocateMemory into a sentence with its name.
         AllocationError::Internal(text) if text.contains("ERROR_OUT_OF_HOST_MEMORY") => {
             vk::Result::ERROR_OUT_OF_HOST_MEMORY

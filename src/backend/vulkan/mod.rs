@@ -33,7 +33,10 @@ mod probe;
 mod queue;
 mod timeline;
 mod types;
+mod wine;
 
+#[cfg(test)]
+pub(crate) mod shim;
 #[cfg(test)]
 mod tests;
 
@@ -93,11 +96,12 @@ impl VulkanDriver {
             return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
         }
         probe.features = probe.features.without_executables();
-        Ok(Arc::new(Context::new(Device::open(instance, probe, without)?, desc)?))
+        Ok(Arc::new(Context::new(Device::open(instance, probe, desc, without)?, desc)?))
     }
 
     fn probe(&self, index: usize, desc: &ContextDesc) -> Result<(Arc<Instance>, Probe), DeviceError> {
-        let instance = if desc.validation { Instance::new(true)? } else { self.instance()? };
+        let validation = desc.validation && !wine::is_said();
+        let instance = if validation { Instance::new(true)? } else { self.instance()? };
         let probe = probe_all(&instance)?.into_iter().nth(index).ok_or_else(|| DeviceError::Unsupported {
             what: format!("index {index}: there is no such Vulkan device"),
         })?;
@@ -130,7 +134,7 @@ impl Driver for VulkanDriver {
         desc: &ContextDesc,
     ) -> Result<Box<dyn KernelCompiler>, DeviceError> {
         let (instance, probe) = self.probe(index, desc)?;
-        Ok(Box::new(Compiler::open(instance, probe)?))
+        Ok(Box::new(Compiler::open(instance, probe, desc)?))
     }
 }
 

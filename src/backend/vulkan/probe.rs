@@ -6,11 +6,12 @@ use ash::vk;
 
 use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
-use super::types::{BUFFER_USAGE, usable};
-use super::{API, NAME, error};
+use super::types::{BUFFER_USAGE, model};
+use super::{API, NAME, error, wine};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
 use crate::kernel::Requires;
 use crate::memory::import::rules::{DeviceLimits, DriverKind, ImportRules};
+use crate::memory::model::{ImportTypes, Sizes};
 
 /// Queues that are opened; more find no use here.
 const MAX_QUEUES: u32 = 4;
@@ -21,7 +22,6 @@ pub(super) struct Probe {
     pub(super) info: DeviceInfo,
     pub(super) extensions: Extensions,
     pub(super) features: Features,
-    pub(super) memory: vk::PhysicalDeviceMemoryProperties,
     pub(super) family: u32,
     pub(super) queues: u32,
     pub(super) timestamp_bits: u32,
@@ -78,7 +78,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
     // Only a device of 1.1 may be asked for structures that extend others.
     if version < vk::API_VERSION_1_1 {
         let reason = format!("it speaks Vulkan {}; 1.1 is needed", version_text(base.api_version));
-        return Ok(unusable(physical, &base, memory, reason));
+        return Ok(unusable(physical, &base, &memory, reason));
     }
     // SAFETY: as above.
     let listed = unsafe { raw.enumerate_device_extension_properties(physical) }
@@ -88,7 +88,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
     let more = Properties::query(&raw, physical, &extensions);
     let kind = kind_of(base.device_type);
     let family = compute_family(&families);
-    let limits = limits(&base.limits, &more, &memory, kind);
+    let limits = limits(&base.limits, &more);
     let import = import_rules(&raw, physical, &extensions, &more, &limits);
     let software = kind == DeviceKind::Cpu;
     let mut has = features.requires(&more.subgroup, &more.controls, version);
@@ -104,7 +104,8 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         uuid: hex(&[&more.id.driver_uuid, &more.id.device_uuid, &base.pipeline_cache_uuid]),
         index: 0,
         unusable: unusable_reason(family.is_some(), &memory),
-        unified: is_unified(&memory, kind),
+        // Which types it grants is told once the device is open.
+        memory: model(&memory, kind, import.map_or(ImportTypes::None, |_| ImportTypes::Unknown)),
         native: false,
         in_order: false,
         features: has,
@@ -129,7 +130,6 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         info,
         extensions,
         features,
-        memory,
         family: family.index,
         queues: family.queues.min(MAX_QUEUES),
         timestamp_bits: family.timestamp_bits,
@@ -179,16 +179,12 @@ impl Properties {
     }
 }
 
-fn limits(
-    base: &vk::PhysicalDeviceLimits,
-    more: &Properties,
-    memory: &vk::PhysicalDeviceMemoryProperties,
-    kind: DeviceKind,
-) -> Limits {
-    let largest = match more.maintenance4.max_buffer_size {
-        0 => u64::MAX,
-        bytes => bytes,
-    };
+fn limits(base: &vk::PhysicalDeviceLimits, more: &Properties) -> Limits {
+    let sizes = Sizes::new(
+        more.maintenance3.max_memory_allocation_size,
+        more.maintenance4.max_buffer_size,
+        u64::from(base.max_storage_buffer_range),
+    );
     let arguments = [
         base.max_per_stage_descriptor_storage_buffers,
         base.max_descriptor_set_storage_buffers,
@@ -196,8 +192,8 @@ fn limits(
         more.maintenance3.max_per_set_descriptors,
     ];
     Limits {
-        max_argument_bytes: u64::from(base.max_storage_buffer_range),
-        max_buffer_bytes: more.maintenance3.max_memory_allocation_size.min(largest),
+        max_argument_bytes: sizes.argument,
+        max_buffer_bytes: sizes.buffer,
         argument_alignment: base.min_storage_buffer_offset_alignment.max(4),
         texel_alignment: base.min_texel_buffer_offset_alignment.max(1),
         max_texels: u64::from(base.max_texel_buffer_elements),
@@ -208,31 +204,7 @@ fn limits(
         max_params_bytes: base.max_push_constants_size,
         max_arguments: arguments.into_iter().min().unwrap_or(0),
         non_coherent_atom: base.non_coherent_atom_size.max(1),
-        memory_bytes: memory_bytes(memory, kind),
     }
-}
-
-/// Where host and device share one memory, drivers split it into heaps as they like, and imports count
-/// against one of them: together they are what there is. Elsewhere it is the device's own memory.
-fn memory_bytes(memory: &vk::PhysicalDeviceMemoryProperties, kind: DeviceKind) -> u64 {
-    let heaps = memory.memory_heaps_as_slice();
-    let local = heaps.iter().filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
-    match kind {
-        DeviceKind::Integrated | DeviceKind::Cpu => heaps.iter().map(|heap| heap.size).sum(),
-        _ => local.map(|heap| heap.size).max().unwrap_or(0),
-    }
-}
-
-fn is_unified(memory: &vk::PhysicalDeviceMemoryProperties, kind: DeviceKind) -> bool {
-    let shared = vk::MemoryPropertyFlags::DEVICE_LOCAL
-        | vk::MemoryPropertyFlags::HOST_VISIBLE
-        | vk::MemoryPropertyFlags::HOST_CACHED;
-    let types = memory.memory_types_as_slice();
-    let has_shared =
-        types.iter().any(|kind| usable(kind.property_flags) && kind.property_flags.contains(shared));
-    let heaps = memory.memory_heaps_as_slice();
-    let all_local = heaps.iter().all(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
-    (matches!(kind, DeviceKind::Integrated | DeviceKind::Cpu) && has_shared) || all_local
 }
 
 #[derive(Clone, Copy, Default)]
@@ -273,26 +245,17 @@ fn import_rules(
     let importable = found
         .external_memory_properties
         .external_memory_features
-        .contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE);
+        .contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
+        || wine::is_said();
     importable.then(|| {
-        ImportRules::for_driver(driver_kind(more.driver.driver_id)).with_limits(DeviceLimits {
-            import_alignment: more.host.min_imported_host_pointer_alignment,
-            storage_offset_alignment: limits.argument_alignment,
-            max_allocation: limits.max_buffer_bytes,
-            max_range: limits.max_argument_bytes,
-        })
+        ImportRules::for_driver(DriverKind::of_vulkan(more.driver.driver_id.as_raw().cast_unsigned()))
+            .with_limits(DeviceLimits {
+                import_alignment: more.host.min_imported_host_pointer_alignment,
+                storage_offset_alignment: limits.argument_alignment,
+                max_allocation: limits.max_buffer_bytes,
+                max_range: limits.max_argument_bytes,
+            })
     })
-}
-
-fn driver_kind(id: vk::DriverId) -> DriverKind {
-    match id {
-        vk::DriverId::MESA_RADV => DriverKind::Radv,
-        vk::DriverId::AMD_OPEN_SOURCE | vk::DriverId::AMD_PROPRIETARY => DriverKind::Amdvlk,
-        vk::DriverId::INTEL_OPEN_SOURCE_MESA => DriverKind::Anv,
-        vk::DriverId::NVIDIA_PROPRIETARY => DriverKind::Nvidia,
-        vk::DriverId::MESA_LLVMPIPE => DriverKind::Lavapipe,
-        _ => DriverKind::Other,
-    }
 }
 
 fn kind_of(kind: vk::PhysicalDeviceType) -> DeviceKind {
@@ -312,10 +275,11 @@ fn advice(kind: DeviceKind, imports: bool) -> Vec<String> {
     }
     if !imports {
         advice.push(
-            "VK_EXT_external_memory_host is missing, so application memory is copied; a newer driver may have it"
+            "it takes no host memory for buffers (VK_EXT_external_memory_host), so application memory is copied; a newer driver may"
                 .to_owned(),
         );
     }
+    advice.extend(wine::advice());
     advice
 }
 
@@ -335,7 +299,7 @@ fn unusable_reason(has_compute: bool, memory: &vk::PhysicalDeviceMemoryPropertie
 fn unusable(
     physical: vk::PhysicalDevice,
     base: &vk::PhysicalDeviceProperties,
-    memory: vk::PhysicalDeviceMemoryProperties,
+    memory: &vk::PhysicalDeviceMemoryProperties,
     reason: String,
 ) -> Probe {
     let kind = kind_of(base.device_type);
@@ -349,10 +313,10 @@ fn unusable(
         uuid: hex(&[&base.pipeline_cache_uuid]),
         index: 0,
         unusable: Some(reason),
-        unified: is_unified(&memory, kind),
+        memory: model(memory, kind, ImportTypes::None),
         native: false,
         in_order: false,
-        limits: limits(&base.limits, &more, &memory, kind),
+        limits: limits(&base.limits, &more),
         features: Requires::NONE,
         emulated: Requires::NONE,
         import: None,
@@ -368,7 +332,6 @@ fn unusable(
         info,
         extensions: Extensions::new(vk::API_VERSION_1_0, &[], None),
         features: Features::default(),
-        memory,
         family: 0,
         queues: 0,
         timestamp_bits: 0,
@@ -423,17 +386,5 @@ mod tests {
         assert_eq!(chosen(&[family(both, 64), family(copy, 64), family(compute, 64)]), Some(2));
         assert_eq!(chosen(&[family(both, 36), family(compute, 0)]), Some(0));
         assert_eq!(chosen(&[family(copy, 64)]), None);
-    }
-
-    #[test]
-    fn heaps_of_shared_memory_add_up() {
-        let mut memory = vk::PhysicalDeviceMemoryProperties { memory_heap_count: 2, ..Default::default() };
-        memory.memory_heaps[0] = vk::MemoryHeap { size: 20, flags: vk::MemoryHeapFlags::DEVICE_LOCAL };
-        memory.memory_heaps[1] = vk::MemoryHeap { size: 10, flags: vk::MemoryHeapFlags::empty() };
-        assert_eq!(memory_bytes(&memory, DeviceKind::Integrated), 30);
-        assert_eq!(memory_bytes(&memory, DeviceKind::Discrete), 20);
-        assert!(!is_unified(&memory, DeviceKind::Integrated));
-        memory.memory_heap_count = 1;
-        assert!(is_unified(&memory, DeviceKind::Discrete));
     }
 }

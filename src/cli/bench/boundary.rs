@@ -8,10 +8,10 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::measure::{empty, median, region};
-use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
-use crate::cli::open::open;
+use crate::cli::open::{CacheArgs, open};
 use crate::cli::output::Output;
+use crate::cli::stop;
 use crate::cli::table::{self, Table};
 use crate::device::Context;
 use crate::graph::{NodeId, TensorInfo};
@@ -30,6 +30,8 @@ pub(in crate::cli) struct Args {
     /// The device of the convolutions: `auto`, `vulkan`, `vulkan:1`, ...; without it ONEPOOL_DEVICE, then `auto`.
     #[arg(long)]
     device: Option<String>,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Sizes of the tensors between the devices in MiB.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8, 24])]
     sizes: Vec<u32>,
@@ -77,7 +79,7 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
         return Err(CliError::usage(format!("a size of {size} MiB, expected 1 to 256")));
     }
     let runs = args.runs.clamp(1, 10_000);
-    let desc = ContextDesc::default();
+    let desc = args.cache.desc()?;
     let table = [open(args.device.as_deref(), &desc)?, open(Some("cpu"), &desc)?];
     let bar = out.progress("measuring", Some((args.sizes.len() * (runs + 2)) as u64));
     let mut rows = Vec::new();
@@ -117,7 +119,7 @@ impl Way {
         let native = Arc::<AtomicU64>::default();
         let graph = graph(shape, &native, middle)?;
         let share = middle != Middle::Copied;
-        let builder = Session::builder().graph(graph).share_memory(share);
+        let builder = stop::cancellable(Session::builder()).graph(graph).share_memory(share);
         let mut builder = builder.fuse(false).copy_threshold(0);
         for context in table {
             builder = builder.context(context.clone());

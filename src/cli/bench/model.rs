@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use super::measure::{median, region};
 use crate::Tensor;
-use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
-use crate::cli::open::{may_decide, open_table};
+use crate::cli::open::{CacheArgs, may_decide, open_table};
 use crate::cli::output::Output;
 use crate::cli::place::PlaceArgs;
 use crate::cli::precision::PrecisionArgs;
+use crate::cli::stop::StopArgs;
 use crate::cli::table::{self, Table};
 use crate::cli::verify::case::model_of;
 use crate::loader::onnx::read_tensor_pb;
@@ -31,6 +31,8 @@ pub(in crate::cli) struct Args {
     device: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// How many runs the median is of.
     #[arg(long, default_value_t = 20)]
     runs: usize,
@@ -45,6 +47,8 @@ pub(in crate::cli) struct Args {
     /// Keep chains of pointwise operators apart, to see what fusing them saves.
     #[arg(long)]
     no_chains: bool,
+    #[command(flatten)]
+    stop: StopArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,11 +68,12 @@ struct Report {
 /// # Errors
 /// [`CliError`].
 pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let table = open_table(&args.device, true, &ContextDesc::default())?;
+    let desc = args.cache.desc()?;
+    let table = open_table(&args.device, true, &desc)?;
     let device = table.first().map(|c| c.info().name.clone()).unwrap_or_default();
     let path = model_of(&args.dir)?;
     let builder = args.precision.apply(Session::builder().model(&path).chains(!args.no_chains));
-    let builder = args.place.resolve(&table)?.apply(builder);
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(args.stop.apply(builder));
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     let mut binding = bind(&session, &args.dir)?;
     binding.run()?;

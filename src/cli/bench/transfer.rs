@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::measure::{Transfer, empty, measure, median};
 use super::plot;
-use crate::backend::ContextDesc;
 use crate::cli::error::CliError;
-use crate::cli::open::open;
+use crate::cli::open::{CacheArgs, open};
 use crate::cli::output::Output;
+use crate::cli::stop;
 use crate::cli::table::{self, Table};
 use crate::device::Context;
 use crate::ops::Operator;
@@ -26,6 +26,8 @@ pub(in crate::cli) struct Args {
     /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
     #[arg(long)]
     device: Option<String>,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Sizes of input and output in MiB.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 6, 24, 96])]
     sizes: Vec<u32>,
@@ -72,7 +74,7 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
     if let Some(size) = args.sizes.iter().find(|s| !(1..=1024).contains(*s)) {
         return Err(CliError::usage(format!("a size of {size} MiB, expected 1 to 1024")));
     }
-    let context = open(args.device.as_deref(), &ContextDesc::default())?;
+    let context = open(args.device.as_deref(), &args.cache.desc()?)?;
     let runs_for = |mib: u32| args.runs.unwrap_or((360 / mib as usize).clamp(15, 60)).clamp(1, 100_000);
     let total: usize = args.sizes.iter().map(|&mib| runs_for(mib) + 2).sum();
     let bar = out.progress("measuring", Some(total as u64));
@@ -108,7 +110,8 @@ fn scale_session(context: &Context, elements: usize) -> Result<Session, CliError
     let y = g.op(op, &[x]);
     g.output("y", y);
     let graph = g.build().map_err(Error::from)?;
-    Ok(Session::builder().graph(graph).context(context.clone()).fallback(false).copy_threshold(0).build()?)
+    let builder = stop::cancellable(Session::builder()).graph(graph).context(context.clone());
+    Ok(builder.fallback(false).copy_threshold(0).build()?)
 }
 
 fn check(y: &crate::SharedRegion, x: &[f32]) -> Result<(), CliError> {
@@ -143,7 +146,7 @@ fn overheads(args: &Args, context: &Context) -> Result<Overheads, CliError> {
     let selector = args.device.clone().unwrap_or_else(crate::registry::default_selector);
     let registry = Registry::with_defaults();
     let mut api = registry.bare_submit(&selector)?;
-    let backend = registry.open_backend(&selector, &ContextDesc::default())?;
+    let backend = registry.open_backend(&selector, &args.cache.desc()?)?;
     let queue = backend.create_queue().map_err(Error::from)?;
     let prepared = queue.prepare(&Recording::default()).map_err(Error::from)?;
     let session = scale_session(context, 1)?;

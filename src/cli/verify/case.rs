@@ -10,6 +10,7 @@ use super::suite::Case;
 use crate::cli::error::{CliError, UNSUPPORTED, chain};
 use crate::cli::place::Places;
 use crate::cli::precision::PrecisionArgs;
+use crate::cli::stop::StopArgs;
 use crate::cli::table;
 use crate::cli::tensor_io::{read_bytes, read_pb_tensor};
 use crate::device::Context;
@@ -58,13 +59,15 @@ pub(super) fn run(
     on: (&[Context], &Places),
     fallback: bool,
     precision: PrecisionArgs,
+    stop: &StopArgs,
     given: (Option<f64>, Option<f64>),
 ) -> Outcome {
     let start = Instant::now();
     let tolerance = Tolerance::of(given, (case.meta.rtol, case.meta.atol));
     let mut fallbacks = BTreeMap::new();
-    let ended =
-        catch_unwind(AssertUnwindSafe(|| verify(case, on, fallback, precision, tolerance, &mut fallbacks)));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        verify(case, on, fallback, precision, stop, tolerance, &mut fallbacks)
+    }));
     let status = match ended {
         Ok(Ok(None)) => Status::Passed,
         Ok(Ok(Some(wrong))) => Status::Failed(wrong),
@@ -85,6 +88,7 @@ fn verify(
     on: (&[Context], &Places),
     fallback: bool,
     precision: PrecisionArgs,
+    stop: &StopArgs,
     tolerance: Tolerance,
     fallbacks: &mut BTreeMap<&'static str, Fallback>,
 ) -> Result<Option<String>, CliError> {
@@ -94,7 +98,7 @@ fn verify(
         let table: Vec<&str> = devices.iter().map(|context| context.info().api).collect();
         loader::load_on(&model_of(&case.dir)?, &options, &table, true)?
     };
-    let mut builder = places.apply_known(precision.apply(Session::builder()), &graph);
+    let mut builder = places.apply_known(precision.apply(stop.apply(Session::builder())), &graph);
     builder = builder.graph(graph).foreign_nodes(moved).fallback(fallback);
     for device in devices {
         builder = builder.context(device.clone());

@@ -15,10 +15,11 @@ use self::case::{Outcome, Status};
 use self::report::{Expect, Report};
 use self::suite::{Case, Filter};
 use super::error::{CliError, FAILED, UNSUPPORTED};
-use super::open::open_table;
+use super::open::{CacheArgs, open_table};
 use super::output::{Output, Progress};
 use super::place::{PlaceArgs, Places};
 use super::precision::PrecisionArgs;
+use super::stop::{self, StopArgs};
 use super::table::Table;
 use super::tensor_io::read_json;
 use crate::backend::ContextDesc;
@@ -44,11 +45,15 @@ pub(super) struct Args {
     device: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// An operator without a kernel on the device is unsupported instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
     #[command(flatten)]
     precision: PrecisionArgs,
+    #[command(flatten)]
+    stop: StopArgs,
     /// Cases that run at one time.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -92,12 +97,15 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("no case is left of the suite"));
     }
     let expect: Option<Expect> = args.expect.as_deref().map(read_json).transpose()?;
-    let desc = ContextDesc { validation: args.validation, ..ContextDesc::default() };
+    let desc = ContextDesc { validation: args.validation, ..args.cache.desc()? };
     let devices = open_table(&args.device, !args.no_fallback, &desc)?;
-    let places = args.place.resolve(&devices)?;
+    let places = args.place.resolve(&devices, desc.cache_dir)?;
     let start = Instant::now();
     let outcomes =
         run_all(&cases, args, (&devices, &places), &out.progress("verifying", Some(cases.len() as u64)));
+    if stop::is_pressed() {
+        return Err(CliError::Interrupted);
+    }
     let seconds = start.elapsed().as_secs_f64();
     let cases: Vec<(Case, Outcome)> = cases.into_iter().zip(outcomes).collect();
     let info = devices.first().map(Context::info);
@@ -139,7 +147,7 @@ fn run_all(
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
             scope.spawn(|| {
-                loop {
+                while !stop::is_pressed() {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(at) else { break };
                     let mut outcome = case::run(
@@ -147,6 +155,7 @@ fn run_all(
                         (devices, places),
                         !args.no_fallback,
                         args.precision,
+                        &args.stop,
                         (args.rtol, args.atol),
                     );
                     if args.validation {

@@ -4,18 +4,20 @@
 //! tensor is read once, straight to where it stays; two tensors over one piece of a file share it.
 
 use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::proto::{EXTERNAL, SparseTensorProto, TensorProto};
 use super::tensor::{
     check_typed, densify, entry, fill_typed, info_of, length_error, location, stored_bytes, unpack,
 };
 use crate::dtype::DType;
+use crate::files;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
 use crate::loader::error::{LoadError, LoadErrorKind, Location};
 use crate::loader::pack::pack;
 use crate::loader::source::Source;
+use crate::memory::os;
 
 /// The most files that are open at one time.
 const MAX_OPEN: usize = 16;
@@ -36,7 +38,7 @@ enum Place<'p> {
 /// A file of external data.
 #[derive(Debug)]
 struct ExternalFile {
-    path: PathBuf,
+    name: PathBuf,
     bytes: u64,
 }
 
@@ -52,6 +54,9 @@ pub(super) struct Store<'a> {
     open: Vec<(usize, Source<'static>)>,
     /// External bytes read so far.
     external_bytes: u64,
+    /// Bytes of all tensors so far, and the most that there may be: this machine's memory.
+    bytes: u64,
+    memory: u64,
     sparse_budget: usize,
     /// By the address of the message, which outlives the store.
     loaded: HashMap<*const TensorProto, Tensor>,
@@ -69,6 +74,8 @@ impl<'a> Store<'a> {
             files: Vec::new(),
             open: Vec::new(),
             external_bytes: 0,
+            bytes: 0,
+            memory: os::physical_memory().unwrap_or(u64::MAX),
             sparse_budget: limits::MAX_FOLDED_BYTES,
             loaded: HashMap::new(),
             dense: HashMap::new(),
@@ -86,6 +93,7 @@ impl<'a> Store<'a> {
         let mut places: Vec<Place<'_>> = Vec::new();
         let mut same: HashMap<(usize, u64, TensorInfo), usize> = HashMap::new();
         let mut slots: Vec<(&TensorProto, usize)> = Vec::new();
+        let before = (self.bytes, self.external_bytes);
         for &proto in protos {
             let Ok((info, place)) = self.locate(proto) else { continue };
             let next = places.len();
@@ -105,7 +113,10 @@ impl<'a> Store<'a> {
             _ => Ok(()),
         });
         // A value out of range, say: found again, with its place, where the tensor is used.
-        let Ok(tensors) = tensors else { return Ok(()) };
+        let Ok(tensors) = tensors else {
+            (self.bytes, self.external_bytes) = before;
+            return Ok(());
+        };
         for (proto, slot) in slots {
             if let Some(tensor) = tensors.get(slot) {
                 self.loaded.insert(std::ptr::from_ref(proto), tensor.clone());
@@ -198,31 +209,31 @@ impl<'a> Store<'a> {
         Ok(Place::External { file, at })
     }
 
-    /// The file that a model in the first root means by `name`.
-    fn find(&self, name: &str) -> Result<ExternalFile, String> {
-        let Some(base) = self.roots.first() else {
-            return Err("the model was not loaded from a folder, so there is none to find it in".to_owned());
-        };
-        let relative = Path::new(name);
-        let plain = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
-        if name.is_empty() || !relative.components().all(plain) {
-            return Err("the path must be relative and stay inside the model's folder".to_owned());
-        }
-        let path = base.join(relative);
-        let real = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
-        let inside = |root: &PathBuf| root.canonicalize().is_ok_and(|root| real.starts_with(root));
-        if !self.roots.iter().any(inside) {
-            return Err("a link leads out of the model's folder".to_owned());
-        }
-        let found = real.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
-        if !found.is_file() {
-            return Err("it is no regular file".to_owned());
-        }
-        Ok(ExternalFile { path: real, bytes: found.len() })
+    /// The file that a model in the first root means by `name`; it stays open.
+    fn find(&mut self, name: &str) -> Result<ExternalFile, String> {
+        let name = PathBuf::from(name);
+        let source = self.open_named(&name)?;
+        let bytes = source.len();
+        self.keep_open(self.files.len(), source);
+        Ok(ExternalFile { name, bytes })
     }
 
-    /// Bounds what overlapping pieces of external files may add up to.
+    fn open_named(&self, name: &Path) -> Result<Source<'static>, String> {
+        if self.roots.is_empty() {
+            return Err("the model was not loaded from a folder, so there is none to find it in".to_owned());
+        }
+        let (file, found) = files::open::beneath(&self.roots, name).map_err(|e| e.to_string())?;
+        Ok(Source::of_file(file, found.len()))
+    }
+
+    /// Bounds what overlapping pieces of external files may add up to, and what all tensors may: a file may be far larger than
+    /// what of it is on disk.
     fn charge(&mut self, place: &Place<'_>, info: &TensorInfo) -> Result<(), LoadErrorKind> {
+        self.bytes = self.bytes.saturating_add(stored_bytes(info) as u64);
+        if self.bytes > self.memory {
+            let what = "bytes of tensors for the memory of this machine";
+            return Err(LoadErrorKind::TooMany { what, found: self.bytes, limit: self.memory });
+        }
         if matches!(place, Place::External { .. }) {
             self.external_bytes = self.external_bytes.saturating_add(stored_bytes(info) as u64);
             let there = self.files.iter().fold(0u64, |sum, f| sum.saturating_add(f.bytes));
@@ -245,9 +256,9 @@ impl<'a> Store<'a> {
             }
             Place::Held { at } => read_at(&mut self.source, at, to)?,
             Place::External { file, at } => {
-                let path = self.files.get(file).map(|f| f.path.clone()).unwrap_or_default();
-                let source = self.opened(file, &path)?;
-                read_at(source, at, to).map_err(|e| e.in_file(&path))?;
+                let name = self.files.get(file).map(|f| f.name.clone()).unwrap_or_default();
+                let source = self.opened(file, &name)?;
+                read_at(source, at, to).map_err(|e| e.in_file(&name))?;
             }
         }
         if dtype == DType::Bool {
@@ -258,20 +269,27 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// The open file numbered `file`.
-    fn opened(&mut self, file: usize, path: &Path) -> Result<&mut Source<'static>, LoadError> {
-        let entry = match self.open.iter().position(|(f, _)| *f == file) {
-            Some(i) => self.open.remove(i),
-            None => (file, Source::open(path)?),
+    /// The file numbered `file`, open: as it was found, or found anew.
+    fn opened(&mut self, file: usize, name: &Path) -> Result<&mut Source<'static>, LoadError> {
+        let source = match self.open.iter().position(|(f, _)| *f == file) {
+            Some(i) => self.open.remove(i).1,
+            None => self.open_named(name).map_err(|problem| {
+                let location = name.display().to_string();
+                LoadError::from(LoadErrorKind::External { location, problem })
+            })?,
         };
-        if self.open.len() >= MAX_OPEN {
-            self.open.remove(0);
-        }
-        self.open.push(entry);
+        self.keep_open(file, source);
         match self.open.last_mut() {
             Some((_, source)) => Ok(source),
             None => Err(LoadErrorKind::missing("the file").at(Location::File)),
         }
+    }
+
+    fn keep_open(&mut self, file: usize, source: Source<'static>) {
+        if self.open.len() >= MAX_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push((file, source));
     }
 }
 
@@ -351,6 +369,51 @@ mod tests {
             .tensor(&external(&[("location", "w")], &[4]))
             .unwrap_err();
         assert!(e.to_string().contains("not loaded from a folder"), "{e}");
+    }
+
+    /// A model of a few bytes may name a file of a terabyte, none of which is on disk.
+    #[test]
+    fn tensors_beyond_this_machines_memory_are_refused_before_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("w")).unwrap();
+        // Some file systems have no such size.
+        let bytes = [1u64 << 40, 1 << 34].into_iter().find(|b| file.set_len(*b).is_ok()).unwrap();
+        let root = dir.path().to_owned();
+        crate::files::cache::testing::within_seconds(20, move || {
+            let mut s = store(&root);
+            s.memory = s.memory.min(bytes / 2);
+            let limit = s.memory;
+            let refused = |e: LoadError, found| {
+                let is = matches!(*e.kind(), LoadErrorKind::TooMany { found: f, limit: l, .. } if (f, l) == (found, limit));
+                assert!(is && e.to_string().contains("memory of this machine"), "{e}");
+            };
+            let whole = external(&[("location", "w")], &[bytes as i64]);
+            refused(s.preload(&[&whole], None).unwrap_err(), bytes);
+            s.bytes = 0;
+            refused(s.tensor(&whole).unwrap_err(), bytes);
+            // By pieces that fit one by one.
+            s.bytes = 0;
+            let third = (limit / 3 + 1) as i64;
+            let pieces = [0, third, 2 * third];
+            let pieces =
+                pieces.map(|at| external(&[("location", "w"), ("offset", &at.to_string())], &[third]));
+            refused(s.preload(&pieces.each_ref(), None).unwrap_err(), 3 * third as u64);
+        });
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn pipes_are_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("w");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let root = dir.path().to_owned();
+        crate::files::cache::testing::within_seconds(20, move || {
+            let e = store(&root).tensor(&external(&[("location", "w")], &[4])).unwrap_err();
+            assert!(e.to_string().contains("no regular file"), "{e}");
+            let e = Source::open(&root.join("w")).err().unwrap();
+            assert!(e.to_string().contains("expected a file, found a device or pipe"), "{e}");
+        });
     }
 
     #[test]

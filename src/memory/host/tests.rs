@@ -110,6 +110,14 @@ fn files_are_read_whole_and_in_part() {
 fn what_is_no_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(HostRegion::read_file(folder.path()), Err(HostError::NotAFile { .. })));
+    #[cfg(unix)]
+    {
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        crate::files::cache::testing::within_seconds(20, move || {
+            assert!(matches!(HostRegion::read_file(&pipe), Err(HostError::NotAFile { .. })));
+        });
+    }
     assert!(matches!(HostRegion::read_file(folder.path().join("none")), Err(HostError::Io { .. })));
     let empty = folder.path().join("empty");
     File::create(&empty).unwrap();
@@ -190,4 +198,15 @@ fn disjoint_write_guards_work_in_parallel() {
     });
     let bytes = region.read().unwrap();
     assert!((0..4).all(|part| bytes[part * 1024..(part + 1) * 1024].iter().all(|b| *b == part as u8 + 1)));
+}
+
+#[test]
+fn regions_in_larger_units_begin_and_end_with_them() {
+    for (bytes, unit) in [(1, 65_536), (100_000, 65_536), (5 << 20, 65_536), (4096, 1), (3, 1 << 22)] {
+        let region = HostRegion::in_units(bytes, unit).unwrap();
+        let (window, unit) = (region.window(), unit.max(os::page_size()) as u64);
+        assert!(window.addr.is_multiple_of(unit) && window.bytes.is_multiple_of(unit), "{bytes} {unit}");
+        assert!(region.bytes() == bytes && region.as_slice().iter().all(|byte| *byte == 0));
+    }
+    assert!(HostRegion::in_units(16, 12_345).is_err() && HostRegion::in_units(usize::MAX, 65_536).is_err());
 }

@@ -6,20 +6,23 @@
 //!
 //! * [`rules`]: what a driver can import.
 //! * [`window`]: the pages around a pointer, checked against the rules.
+//! * [`costs`]: from which size an import pays, and from how many reads a copy does.
 //! * [`refusal`]: why not, and what to do about it.
 //! * [`verdict`]: the ladder of paths, the choice, and the report.
 //! * [`map`]: live imports; a page is imported once.
 
+pub mod costs;
 pub mod map;
 pub mod refusal;
 pub mod rules;
 pub mod verdict;
 pub mod window;
 
+pub use costs::{CostSource, ImportCosts};
 pub use map::{AcquireError, Conflict, ImportKey, ImportMap};
 pub use refusal::Refusal;
 pub use rules::{DeviceLimits, DriverKind, ImportRules};
-pub use verdict::{Choice, DeviceKind, DevicePolicy, Path, Reason, Request, Verdict, choose};
+pub use verdict::{Choice, DevicePolicy, Path, Reason, Request, Verdict, choose};
 pub use window::{ReadWrite, Window, enclosing, plan_window};
 
 /// Memory could not be bound as asked.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::memory::budget::BudgetExceeded;
-use crate::memory::os::OsError;
+use crate::memory::os::{FIXES, OsError};
 use crate::memory::range::ByteRange;
 
 const INTO_REGION: &str = "read it into a HostRegion";
@@ -32,7 +32,7 @@ pub enum Refusal {
         /// The file.
         path: String,
     },
-    /// The driver takes no memory files.
+    /// The driver takes no memory files (on Windows: sections of the paging file).
     Memfd,
     /// The driver takes no shared mappings.
     Shared,
@@ -100,6 +100,13 @@ pub enum Refusal {
     },
     /// The device imports no host memory.
     NotSupported,
+    /// The driver lists the extension, and grants host pointers no memory type that can be mapped.
+    NoImportType {
+        /// The types that it grants, one bit each.
+        bits: u32,
+    },
+    /// The device ran out of memory with the import, or making it.
+    OutOfMemory,
     /// The process map cannot be read, so nothing is known of the pages.
     NoProcessMap {
         /// What the system said.
@@ -112,6 +119,7 @@ impl Refusal {
     pub fn sentence(&self) -> Cow<'static, str> {
         match self {
             Refusal::Empty => "the tensor has no bytes".into(),
+            Refusal::OutOfMemory => "the device ran out of memory with the import".into(),
             Refusal::NotMapped { addr } => format!("nothing is mapped at {addr:#x}").into(),
             Refusal::NotReadable { addr } => format!("the page at {addr:#x} allows no access").into(),
             Refusal::FileBacked { path } => {
@@ -152,6 +160,9 @@ impl Refusal {
             )
             .into(),
             Refusal::NotSupported => "this device imports no host memory".into(),
+            Refusal::NoImportType { bits } => {
+                format!("the driver grants host pointers no memory type that can be mapped (bits {bits:#x})").into()
+            }
             Refusal::NoProcessMap { cause } => format!("the process map cannot be read: {cause}").into(),
         }
     }
@@ -160,12 +171,11 @@ impl Refusal {
     pub fn fix(&self) -> Option<&'static str> {
         match self {
             Refusal::Empty => None,
+            Refusal::OutOfMemory => Some("drop other bindings"),
             Refusal::NotMapped { .. } => Some("check the pointer and its length"),
             Refusal::NotReadable { .. } => Some("map the pages readable and writable"),
             Refusal::FileBacked { .. } => Some(INTO_REGION),
-            Refusal::Memfd => {
-                Some("keep the tensor in a HostRegion; HostRegion::in_memory_file can be a dma-buf too")
-            }
+            Refusal::Memfd => Some(FIXES.memory_file),
             Refusal::Shared | Refusal::Special { .. } => Some(USE_REGION),
             Refusal::ReadOnlyMapping { written: true, .. } => Some("bind it for reading, or map it writable"),
             Refusal::ReadOnlyMapping { written: false, .. } => {
@@ -181,11 +191,12 @@ impl Refusal {
                 Some("keep the tensor in a HostRegion, whose pages hold nothing else")
             }
             Refusal::DriverRefused { .. } => Some(USE_REGION),
-            Refusal::NoDmaBuf { .. } => Some(
-                "let the process open /dev/udmabuf, or keep the tensor in anonymous memory (HostRegion::new)",
-            ),
+            Refusal::NoDmaBuf { .. } => Some(FIXES.no_dma_buf),
             Refusal::NotSupported => Some("use a driver with VK_EXT_external_memory_host"),
-            Refusal::NoProcessMap { .. } => Some("mount /proc, or keep the tensor in a HostRegion"),
+            Refusal::NoImportType { .. } => Some(
+                "switch off the driver's option for one unified heap (RADV: radv_enable_unified_heap_on_apu), or write into Binding::host_view",
+            ),
+            Refusal::NoProcessMap { .. } => Some(FIXES.no_process_map),
         }
     }
 }
@@ -226,8 +237,8 @@ mod tests {
             "file-backed mapping of /w.bin: this driver imports only anonymous memory; read it into a HostRegion"
         );
         assert_eq!(Refusal::Empty.to_string(), "the tensor has no bytes");
-        let budget = Refusal::from(BudgetExceeded { asked: 3, live: 2, limit: 4 });
-        assert!(budget.to_string().contains("3 bytes do not fit: 2 of 4"));
+        let budget = Refusal::from(BudgetExceeded { heap: 0, asked: 3, live: 2, limit: 4 });
+        assert!(budget.to_string().contains("3 bytes do not fit in heap 0: 2 of 4"));
     }
 
     #[test]
@@ -237,7 +248,7 @@ mod tests {
         let refusal = Refusal::BelowThreshold { bytes: 4, threshold: 65_536 };
         let expected = serde_json::json!({ "kind": "below_threshold", "bytes": 4, "threshold": 65_536 });
         assert_eq!(json(refusal), expected);
-        let budget = Refusal::from(BudgetExceeded { asked: 3, live: 2, limit: 4 });
+        let budget = Refusal::from(BudgetExceeded { heap: 0, asked: 3, live: 2, limit: 4 });
         assert_eq!(json(budget)["asked"], 3);
     }
 }

@@ -18,6 +18,25 @@ pub enum DriverKind {
     Other,
 }
 
+impl DriverKind {
+    /// The driver of a `VkDriverId`.
+    pub const fn of_vulkan(id: u32) -> DriverKind {
+        match id {
+            // AMD_PROPRIETARY, AMD_OPEN_SOURCE
+            1 | 2 => DriverKind::Amdvlk,
+            // MESA_RADV
+            3 => DriverKind::Radv,
+            // NVIDIA_PROPRIETARY
+            4 => DriverKind::Nvidia,
+            // INTEL_OPEN_SOURCE_MESA
+            6 => DriverKind::Anv,
+            // MESA_LLVMPIPE
+            13 => DriverKind::Lavapipe,
+            _ => DriverKind::Other,
+        }
+    }
+}
+
 /// Limits a device reports, which narrow the rules of its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
@@ -154,6 +173,13 @@ mod tests {
         };
         let rules = ImportRules::strict().with_limits(loose);
         assert_eq!((rules.alignment, rules.storage_offset_alignment, rules.max_bytes), (4096, 1, 2 << 30));
+    }
+
+    #[test]
+    fn drivers_go_by_the_numbers_that_vulkan_gives_them() {
+        let kinds = [1, 2, 3, 4, 6, 13, 18, 0, u32::MAX].map(DriverKind::of_vulkan);
+        use DriverKind::{Amdvlk, Anv, Lavapipe, Nvidia, Other, Radv};
+        assert_eq!(kinds, [Amdvlk, Amdvlk, Radv, Nvidia, Anv, Lavapipe, Other, Other, Other]);
     }
 
     #[test]

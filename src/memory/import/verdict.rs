@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::ImportError;
+use super::costs::ImportCosts;
 use super::refusal::Refusal;
 use super::rules::ImportRules;
 use super::window::{ReadWrite, Window};
@@ -86,6 +87,14 @@ pub enum Reason {
         /// How often the graph touches each byte.
         times: u32,
     },
+    /// The device shares the host's memory, and kernels were measured to read imported pages so much slower than
+    /// memory of its own that a copy pays.
+    SlowInPlace {
+        /// How often the graph touches each byte.
+        times: u32,
+        /// Up to how many times it is faster to read in place.
+        pays: u32,
+    },
     /// A better rung was refused.
     Refused {
         /// Why.
@@ -104,6 +113,10 @@ impl Reason {
             Reason::OffsetInParams { remainder } => {
                 format!("every page can be imported; the kernel adds {remainder} bytes to its binding").into()
             }
+            Reason::SlowInPlace { times, pays } => format!(
+                "the graph touches each byte {times} times, and on this device a copy was measured to pay above {pays}"
+            )
+            .into(),
             Reason::OffsetRemainder { offset, alignment } => {
                 format!("offset {offset} is no multiple of the {alignment} that a binding needs").into()
             }
@@ -124,35 +137,22 @@ impl Reason {
     }
 }
 
-/// What kind of device it is, as far as its memory goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceKind {
-    /// A GPU in the memory of the CPU.
-    Integrated,
-    /// A GPU with its own memory behind a bus.
-    Discrete,
-    /// A driver that runs on the CPU.
-    Software,
-    /// The native CPU backend, which works on pointers.
-    Host,
-}
-
-/// Size below which a copy beats an import where nothing was measured.
-pub const DEFAULT_COPY_THRESHOLD: u64 = 64 << 10;
-
-/// What a device offers and prefers. The two thresholds are meant to be set from a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a device offers and prefers.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePolicy {
-    /// Kind of device.
-    pub kind: DeviceKind,
-    /// It imports host pointers.
-    pub import_supported: bool,
+    /// The device is the process: it works on pointers, and needs no pages.
+    pub on_pointers: bool,
+    /// The device works in the host's memory ([`MemoryModel::shares_host_memory`]).
+    ///
+    /// [`MemoryModel::shares_host_memory`]: crate::memory::model::MemoryModel::shares_host_memory
+    pub shares_host_memory: bool,
+    /// Why it imports no host pointers; `None` where it does.
+    pub import_refusal: Option<Refusal>,
     /// It imports dma-bufs.
     pub dma_buf_supported: bool,
     /// Tensors below this many bytes are copied.
     pub copy_threshold: u64,
-    /// A discrete device uses an import in place when its graph touches each byte at most this often.
+    /// An import is used in place when the graph touches each byte at most this often.
     pub direct_reads: u32,
     /// What a binding's offset must be a multiple of.
     pub storage_offset_alignment: u64,
@@ -164,13 +164,14 @@ pub struct DevicePolicy {
 
 impl DevicePolicy {
     /// The policy of a device that imports under these rules, with nothing measured.
-    pub const fn importing(kind: DeviceKind, rules: &ImportRules) -> DevicePolicy {
+    pub const fn importing(shares_host_memory: bool, rules: &ImportRules) -> DevicePolicy {
         DevicePolicy {
-            kind,
-            import_supported: true,
+            on_pointers: false,
+            shares_host_memory,
+            import_refusal: None,
             dma_buf_supported: false,
-            copy_threshold: DEFAULT_COPY_THRESHOLD,
-            direct_reads: 1,
+            copy_threshold: ImportCosts::preset(shares_host_memory).copy_threshold,
+            direct_reads: ImportCosts::preset(shares_host_memory).direct_reads,
             storage_offset_alignment: rules.storage_offset_alignment,
             max_range: rules.max_range,
             strict: false,
@@ -180,8 +181,9 @@ impl DevicePolicy {
     /// The policy of the native CPU backend.
     pub const fn host() -> DevicePolicy {
         DevicePolicy {
-            kind: DeviceKind::Host,
-            import_supported: true,
+            on_pointers: true,
+            shares_host_memory: true,
+            import_refusal: None,
             dma_buf_supported: false,
             copy_threshold: 0,
             direct_reads: u32::MAX,
@@ -291,7 +293,7 @@ pub fn choose(request: &Request, policy: &DevicePolicy) -> Result<Choice, Import
     }
     let element = request.element_bytes.max(1);
     let misaligned = !request.addr.is_multiple_of(element);
-    if policy.kind == DeviceKind::Host {
+    if policy.on_pointers {
         let refusal = Refusal::ElementMisaligned { addr: request.addr, element };
         return if misaligned {
             stage(request, policy, refusal)
@@ -306,8 +308,8 @@ pub fn choose(request: &Request, policy: &DevicePolicy) -> Result<Choice, Import
         return Ok(Choice::new(Path::Direct, Reason::Resident));
     }
     let misaligned = misaligned.then_some(element);
-    if !policy.import_supported {
-        return fall_back(request, policy, Refusal::NotSupported, misaligned);
+    if let Some(refusal) = &policy.import_refusal {
+        return fall_back(request, policy, refusal.clone(), misaligned);
     }
     if request.bytes < policy.copy_threshold && !request.imported && !policy.strict {
         let (bytes, threshold) = (request.bytes, policy.copy_threshold);
@@ -328,8 +330,14 @@ fn in_place_or_dma(
     window: Window,
     misaligned_element: Option<u64>,
 ) -> (Path, Reason) {
-    if policy.kind == DeviceKind::Discrete && request.touches > policy.direct_reads {
-        return (Path::ImportedDma, Reason::Reused { times: request.touches });
+    if request.touches > policy.direct_reads {
+        let (times, pays) = (request.touches, policy.direct_reads);
+        let reason = if policy.shares_host_memory {
+            Reason::SlowInPlace { times, pays }
+        } else {
+            Reason::Reused { times }
+        };
+        return (Path::ImportedDma, reason);
     }
     if let Some(element) = misaligned_element {
         let refusal = Refusal::ElementMisaligned { addr: request.addr, element };
@@ -429,8 +437,14 @@ mod tests {
         Request::new(0x10_0000 + offset, MIB, ReadWrite::Read, window(offset))
     }
 
-    fn policy(kind: DeviceKind) -> DevicePolicy {
-        DevicePolicy { storage_offset_alignment: 16, ..DevicePolicy::importing(kind, &ImportRules::strict()) }
+    const SHARED: bool = true;
+    const DISCRETE: bool = false;
+
+    fn policy(shared: bool) -> DevicePolicy {
+        DevicePolicy {
+            storage_offset_alignment: 16,
+            ..DevicePolicy::importing(shared, &ImportRules::strict())
+        }
     }
 
     fn path(request: &Request, policy: &DevicePolicy) -> Path {
@@ -439,26 +453,32 @@ mod tests {
 
     #[test]
     fn shared_memory_is_used_in_place() {
-        for kind in [DeviceKind::Integrated, DeviceKind::Software] {
-            let choice = choose(&Request { touches: 9, ..tensor(64) }, &policy(kind)).unwrap();
-            assert_eq!((choice.path, &choice.reason), (Path::Imported, &Reason::Importable));
-            assert_eq!(choice.window, window(64).ok());
-        }
+        let choice = choose(&Request { touches: 9, ..tensor(64) }, &policy(SHARED)).unwrap();
+        assert_eq!((choice.path, &choice.reason), (Path::Imported, &Reason::Importable));
+        assert_eq!(choice.window, window(64).ok());
+        // Only a measurement says otherwise.
+        let measured = DevicePolicy { direct_reads: 3, ..policy(SHARED) };
+        let choice = choose(&Request { touches: 4, ..tensor(64) }, &measured).unwrap();
+        assert_eq!(
+            (choice.path, &choice.reason),
+            (Path::ImportedDma, &Reason::SlowInPlace { times: 4, pays: 3 })
+        );
+        assert!(!choice.reason.sentence().contains("its own memory"));
     }
 
     #[test]
     fn a_discrete_device_copies_what_it_reads_twice() {
-        let discrete = policy(DeviceKind::Discrete);
+        let discrete = policy(DISCRETE);
         assert_eq!(path(&tensor(64), &discrete), Path::Imported);
         let choice = choose(&Request { touches: 2, ..tensor(64) }, &discrete).unwrap();
         assert_eq!((choice.path, choice.reason), (Path::ImportedDma, Reason::Reused { times: 2 }));
-        let measured = DevicePolicy { direct_reads: 3, ..discrete };
+        let measured = DevicePolicy { direct_reads: 3, ..discrete.clone() };
         assert_eq!(path(&Request { touches: 2, ..tensor(64) }, &measured), Path::Imported);
     }
 
     #[test]
     fn odd_offsets_go_by_dma_or_by_params() {
-        let integrated = policy(DeviceKind::Integrated);
+        let integrated = policy(SHARED);
         let choice = choose(&tensor(52), &integrated).unwrap();
         assert_eq!(choice.reason, Reason::OffsetRemainder { offset: 52, alignment: 16 });
         let floats = Request { element_bytes: 4, takes_offset: true, ..tensor(52) };
@@ -467,7 +487,7 @@ mod tests {
         let refused = choose(&doubles, &integrated).unwrap();
         assert_eq!(refused.path, Path::ImportedDma);
         assert!(matches!(refused.reason, Reason::Refused { refusal: Refusal::ElementMisaligned { .. } }));
-        let tight = DevicePolicy { max_range: MIB, ..integrated };
+        let tight = DevicePolicy { max_range: MIB, ..integrated.clone() };
         assert_eq!(path(&floats, &tight), Path::ImportedDma);
         let odd_elements = Request { element_bytes: 12, addr: 12 * 1000, ..floats };
         assert_eq!(path(&odd_elements, &integrated), Path::ImportedDma);
@@ -475,30 +495,31 @@ mod tests {
 
     #[test]
     fn small_tensors_are_copied_unless_that_gains_nothing() {
-        let integrated = policy(DeviceKind::Integrated);
+        let integrated = policy(SHARED);
         let small = Request { bytes: 1000, binding_bytes: 1000, ..tensor(0) };
-        let refusal = Refusal::BelowThreshold { bytes: 1000, threshold: DEFAULT_COPY_THRESHOLD };
+        let refusal =
+            Refusal::BelowThreshold { bytes: 1000, threshold: ImportCosts::preset(SHARED).copy_threshold };
         assert_eq!(choose(&small, &integrated).unwrap().reason, Reason::Refused { refusal });
         assert_eq!(path(&Request { imported: true, ..small.clone() }, &integrated), Path::Imported);
         assert_eq!(path(&Request { resident: true, ..small.clone() }, &integrated), Path::Direct);
-        assert_eq!(path(&small, &DevicePolicy { strict: true, ..integrated }), Path::Imported);
+        assert_eq!(path(&small, &DevicePolicy { strict: true, ..integrated.clone() }), Path::Imported);
     }
 
     #[test]
     fn refusals_fall_down_the_ladder() {
         let refused = Request { window: Err(Refusal::Memfd), dma_buf: window(0).ok(), ..tensor(0) };
-        let integrated = policy(DeviceKind::Integrated);
+        let integrated = policy(SHARED);
         assert_eq!(path(&refused, &integrated), Path::Staged);
-        let with_dma_buf = DevicePolicy { dma_buf_supported: true, ..integrated };
+        let with_dma_buf = DevicePolicy { dma_buf_supported: true, ..integrated.clone() };
         assert_eq!(path(&refused, &with_dma_buf), Path::DmaBuf);
-        let strict = DevicePolicy { strict: true, ..integrated };
+        let strict = DevicePolicy { strict: true, ..integrated.clone() };
         let error = ImportError::Strict { bytes: MIB, refusal: Refusal::Memfd };
         assert_eq!(choose(&refused, &strict), Err(error));
-        assert_eq!(path(&refused, &DevicePolicy { strict: true, ..with_dma_buf }), Path::DmaBuf);
+        assert_eq!(path(&refused, &DevicePolicy { strict: true, ..with_dma_buf.clone() }), Path::DmaBuf);
         let choice = choose(&refused, &with_dma_buf).unwrap();
         assert_eq!(choice.reason, Reason::Refused { refusal: Refusal::Memfd });
         assert!(!choice.copies_on_device());
-        let without = DevicePolicy { import_supported: false, ..integrated };
+        let without = DevicePolicy { import_refusal: Some(Refusal::NotSupported), ..integrated };
         let choice = choose(&tensor(0), &without).unwrap();
         assert_eq!(choice.reason, Reason::Refused { refusal: Refusal::NotSupported });
         assert_eq!(choice.window, None);
@@ -512,33 +533,34 @@ mod tests {
             touches,
             ..tensor(offset)
         };
-        let with = |kind| DevicePolicy { dma_buf_supported: true, ..policy(kind) };
-        let odd = choose(&at(52, 1), &with(DeviceKind::Integrated)).unwrap();
+        let with = |shared| DevicePolicy { dma_buf_supported: true, ..policy(shared) };
+        let odd = choose(&at(52, 1), &with(SHARED)).unwrap();
         assert_eq!(odd.reason, Reason::OffsetRemainder { offset: 52, alignment: 16 });
-        let often = choose(&at(64, 2), &with(DeviceKind::Discrete)).unwrap();
+        let often = choose(&at(64, 2), &with(DISCRETE)).unwrap();
         assert_eq!(often.reason, Reason::Reused { times: 2 });
         let doubles = Request { element_bytes: 8, ..at(52, 1) };
-        let doubles = choose(&doubles, &with(DeviceKind::Integrated)).unwrap();
+        let doubles = choose(&doubles, &with(SHARED)).unwrap();
         for choice in [odd, often, doubles] {
             assert!(choice.path == Path::DmaBuf && choice.copies_on_device(), "{choice:?}");
         }
         let params = Request { element_bytes: 4, takes_offset: true, ..at(52, 1) };
-        let params = choose(&params, &with(DeviceKind::Integrated)).unwrap();
+        let params = choose(&params, &with(SHARED)).unwrap();
         assert!(params.path == Path::DmaBuf && !params.copies_on_device(), "{params:?}");
     }
 
     #[test]
     fn empty_tensors_are_never_trouble() {
         let empty = Request::new(7, 0, ReadWrite::Write, Err(Refusal::Empty));
-        for kind in [DeviceKind::Integrated, DeviceKind::Discrete, DeviceKind::Software, DeviceKind::Host] {
-            let strict = DevicePolicy { strict: true, import_supported: false, ..policy(kind) };
+        let refusing = |policy| DevicePolicy { import_refusal: Some(Refusal::NotSupported), ..policy };
+        for policy in [policy(SHARED), policy(DISCRETE), DevicePolicy::host(), refusing(policy(SHARED))] {
+            let strict = DevicePolicy { strict: true, ..policy };
             assert_eq!(choose(&empty, &strict).unwrap().reason, Reason::Empty);
         }
     }
 
     #[test]
     fn bindings_larger_than_the_device_takes_are_errors() {
-        let integrated = DevicePolicy { max_range: MIB - 1, ..policy(DeviceKind::Integrated) };
+        let integrated = DevicePolicy { max_range: MIB - 1, ..policy(SHARED) };
         let error = ImportError::RangeTooLarge { bytes: MIB, max: MIB - 1 };
         assert_eq!(choose(&tensor(0), &integrated), Err(error));
         let split = Request { binding_bytes: MIB / 2, ..tensor(0) };
@@ -556,7 +578,7 @@ mod tests {
     #[test]
     fn a_verdict_speaks_and_serializes() {
         let request = Request { window: Err(Refusal::FileBacked { path: "/w".to_owned() }), ..tensor(0) };
-        let choice = choose(&request, &policy(DeviceKind::Integrated)).unwrap();
+        let choice = choose(&request, &policy(SHARED)).unwrap();
         let verdict = choice.verdict("weights", &request);
         assert_eq!(
             verdict.to_string(),
@@ -569,8 +591,7 @@ mod tests {
             "reason": { "kind": "refused", "refusal": { "kind": "file_backed", "path": "/w" } },
         });
         assert_eq!(json, expected);
-        let imported =
-            choose(&tensor(64), &policy(DeviceKind::Integrated)).unwrap().verdict("x", &tensor(64));
+        let imported = choose(&tensor(64), &policy(SHARED)).unwrap().verdict("x", &tensor(64));
         assert!(imported.to_string().contains("at offset 64 of the import: every page can be imported"));
     }
 }

@@ -20,8 +20,14 @@ use rustix::mm::{Advice as MmAdvice, MapFlags, ProtFlags, madvise, mmap, mmap_an
 
 pub use super::linux_dma_buf::Descriptor;
 pub(super) use super::linux_dma_buf::dma_bufs;
-use super::{Advice, Backing, MapEntry, OsError, linux_dma_buf};
+use super::{Advice, Backing, Fixes, MapEntry, OsError, linux_dma_buf};
 use crate::memory::range::ByteRange;
+
+pub(crate) const FIXES: Fixes = Fixes {
+    no_process_map: "mount /proc, or keep the tensor in a HostRegion",
+    memory_file: "keep the tensor in a HostRegion; HostRegion::in_memory_file can be a dma-buf too",
+    no_dma_buf: "let the process open /dev/udmabuf, or keep the tensor in anonymous memory (HostRegion::new)",
+};
 
 const MAPS: &str = "/proc/self/maps";
 const HUGE_PAGE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";

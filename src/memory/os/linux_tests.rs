@@ -4,13 +4,13 @@ use std::io::Write;
 
 use rustix::mm::ProtFlags;
 
-use super::{Mapping, page_size, testing};
+use super::{Mapping, page_size, process_map, testing};
 use crate::memory::host::HostRegion;
 use crate::memory::import::{DriverKind, ImportRules, ReadWrite, Refusal, Window};
 use crate::memory::window_of;
 
 fn plan(addr: usize, bytes: usize, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
-    window_of(addr as u64, bytes as u64, access, rules)
+    window_of(addr as u64, bytes as u64, access, rules, None)
 }
 
 fn plan_mapping(mapping: &Mapping, access: ReadWrite, driver: DriverKind) -> Result<Window, Refusal> {
@@ -83,18 +83,44 @@ fn files_are_named() {
     assert!(plan_mapping(&mapping, ReadWrite::Read, DriverKind::Lavapipe).is_ok());
 }
 
+/// In a process of its own: another test might map something into the hole.
 #[test]
 fn holes_are_found_and_ends_respected() {
+    const ALONE: &str = "ONEPOOL_TEST_HOLES";
+    if std::env::var_os(ALONE).is_none() {
+        let test = concat!(module_path!(), "::holes_are_found_and_ends_respected");
+        let test = test.split_once("::").unwrap().1;
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let out = alone.args(["--exact", test, "--test-threads=1"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        return assert!(out.status.success() && said.contains("1 passed"), "{said}");
+    }
     let page = page_size();
     let mapping = Mapping::anonymous(4 * page, page).unwrap();
     let addr = mapping.as_ptr().addr().get();
     testing::punch(&mapping, 2 * page);
     let rules = ImportRules::strict();
     assert!(plan(addr, 2 * page, ReadWrite::Write, &rules).is_ok());
-    let refused = plan(addr, 2 * page + 1, ReadWrite::Write, &rules);
-    // Another test may map the hole meanwhile; it can then only be a page of its own.
-    assert!(refused.is_ok() || refused == Err(Refusal::NotMapped { addr: (addr + 2 * page) as u64 }));
+    let hole = Err(Refusal::NotMapped { addr: (addr + 2 * page) as u64 });
+    assert_eq!(plan(addr, 2 * page + 1, ReadWrite::Write, &rules), hole);
+    assert_eq!(plan(addr, 4 * page, ReadWrite::Write, &rules), hole);
+    assert!(plan(addr + 3 * page, page, ReadWrite::Write, &rules).is_ok());
     std::mem::forget(mapping);
+}
+
+#[test]
+fn what_a_region_says_of_itself_is_what_the_map_says() {
+    for region in [HostRegion::new(5 << 20), HostRegion::in_memory_file(3 * page_size())] {
+        let region = region.unwrap().into_shared();
+        let own = region.map_entry();
+        let mut covered = own.range.start;
+        for entry in process_map(own.range).unwrap() {
+            assert_eq!((entry.backing, entry.shared), (own.backing.clone(), own.shared));
+            assert!(entry.readable && entry.writable && entry.range.start <= covered);
+            covered = entry.range.end;
+        }
+        assert!(covered >= own.range.end);
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What an operating system knows about memory: pages, mappings, and the process's own map.
 //!
-//! One file per system behind the same few items; nothing outside this file names a system. A system
-//! with no file of its own (and Miri) gets `portable`: aligned heap memory, and no process map, so that
-//! nothing can be imported there by a borrowed pointer.
+//! One file per system behind the same few items; nothing outside this file names a system. A system of the Unix
+//! family with no file of its own (and Miri) gets `portable`: aligned heap memory, and no process map, so that
+//! nothing can be imported there by a borrowed pointer. Owned memory needs no map.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux;
@@ -11,10 +11,21 @@ use linux as system;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux_dma_buf;
 
-#[cfg(any(not(target_os = "linux"), miri))]
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+use windows as system;
+
+#[cfg(not(any(windows, all(target_os = "linux", not(miri)))))]
 mod portable;
-#[cfg(any(not(target_os = "linux"), miri))]
+#[cfg(not(any(windows, all(target_os = "linux", not(miri)))))]
 use portable as system;
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod no_dma_buf;
+
+#[cfg(not(any(unix, windows)))]
+compile_error!("the memory of this system is not known: src/memory/os knows Unix and Windows");
 
 use std::sync::Arc;
 
@@ -22,12 +33,30 @@ use super::dma_buf::DmaBufSystem;
 use super::range::ByteRange;
 
 pub use system::{Descriptor, Mapping};
-pub(crate) use system::{open_direct, read_at};
+pub(crate) use system::{FIXES, open_direct, read_at};
+
+/// What address, offset and length are multiples of in a read past the cache of files: satisfies every common file
+/// system.
+pub(crate) const DIRECT_BLOCK: usize = 4096;
+
+/// What a user of this system can do about a refusal that is about the system.
+pub(crate) struct Fixes {
+    /// The process's map cannot be had.
+    pub(crate) no_process_map: &'static str,
+    /// The memory has no pages of its own, but a file's that has no name.
+    pub(crate) memory_file: &'static str,
+    /// No dma-buf can be made of a memory file.
+    pub(crate) no_dma_buf: &'static str,
+}
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
 use linux::testing;
 #[cfg(all(test, target_os = "linux", not(miri)))]
 mod linux_tests;
+#[cfg(all(test, windows))]
+use windows::testing;
+#[cfg(all(test, windows))]
+mod windows_tests;
 
 /// What the system refused, or does not offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +141,7 @@ pub fn huge_page_size() -> usize {
     system::huge_page_size()
 }
 
-/// Bytes of memory that this process can have at once: what the machine has, or less where a control group
+/// Bytes of memory that this process can have at once: what the machine has, or less where a control group or a job
 /// bounds it. `None` where the system does not tell.
 pub fn physical_memory() -> Option<u64> {
     system::physical_memory()

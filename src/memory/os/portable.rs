@@ -1,4 +1,4 @@
-//! Systems with no file of their own, and Miri: aligned heap memory and no process map.
+//! Systems of the Unix family with no file of their own, and Miri: aligned heap memory and no process map.
 //!
 //! An island of `unsafe` for the allocator calls; a [`Mapping`] owns its block alone.
 
@@ -6,19 +6,26 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
-use super::{Advice, MapEntry, OsError};
-use crate::memory::dma_buf::{DmaBufSystem, Turn};
+pub use super::no_dma_buf::Descriptor;
+pub(super) use super::no_dma_buf::dma_bufs;
+use super::{Advice, Fixes, MapEntry, OsError};
 use crate::memory::range::ByteRange;
 
-const PAGE: usize = 4096;
+pub(crate) const FIXES: Fixes = Fixes {
+    no_process_map: "keep the tensor in a HostRegion",
+    memory_file: "keep the tensor in a HostRegion",
+    no_dma_buf: "keep the tensor in anonymous memory (HostRegion::new)",
+};
+
+/// Where large memory starts: what most processors have as a large page.
 const HUGE_PAGE: usize = 2 << 20;
 
 pub(super) fn page_size() -> usize {
-    PAGE
+    rustix::param::page_size()
 }
 
 pub(super) fn huge_page_size() -> usize {
@@ -27,50 +34,6 @@ pub(super) fn huge_page_size() -> usize {
 
 pub(super) fn physical_memory() -> Option<u64> {
     None
-}
-
-/// An open file of the system; there is none that a dma-buf could be made of.
-#[derive(Debug)]
-pub enum Descriptor {}
-
-impl Descriptor {
-    /// Its number.
-    pub(crate) fn number(&self) -> i32 {
-        match *self {}
-    }
-
-    /// Its number, to whoever closes it from now on.
-    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "only Vulkan takes descriptors"))]
-    pub(crate) fn into_number(self) -> i32 {
-        match self {}
-    }
-
-    /// Another descriptor of the same file.
-    ///
-    /// # Errors
-    /// None.
-    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "only Vulkan takes descriptors"))]
-    pub(crate) fn duplicate(&self) -> Result<Descriptor, OsError> {
-        match *self {}
-    }
-}
-
-/// Makes none.
-#[derive(Debug)]
-struct NoDmaBufs;
-
-impl DmaBufSystem for NoDmaBufs {
-    fn create(&self, _: &Descriptor, _: u64) -> Result<Descriptor, OsError> {
-        Err(OsError::Unsupported { what: "a dma-buf" })
-    }
-
-    fn sync(&self, _: &Descriptor, _: Turn) -> Result<(), OsError> {
-        Err(OsError::Unsupported { what: "a dma-buf" })
-    }
-}
-
-pub(super) fn dma_bufs() -> Arc<dyn DmaBufSystem> {
-    Arc::new(NoDmaBufs)
 }
 
 /// Zeroed, page-aligned memory, freed when dropped.
@@ -93,7 +56,7 @@ impl Mapping {
     /// There is no room, or the sizes are not as said.
     pub fn anonymous(bytes: usize, alignment: usize) -> Result<Mapping, OsError> {
         let failed = OsError::Call { call: "alloc", code: 0 };
-        if bytes == 0 || !bytes.is_multiple_of(PAGE) {
+        if bytes == 0 || !bytes.is_multiple_of(page_size()) {
             return Err(failed);
         }
         let layout = Layout::from_size_align(bytes, alignment).map_err(|_| failed.clone())?;
@@ -150,9 +113,8 @@ pub(crate) fn open_direct(_file: &File) -> Option<File> {
 }
 
 /// Reads at an offset; may be short.
-pub(crate) fn read_at(mut file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    file.seek(SeekFrom::Start(offset))?;
-    file.read(buffer)
+pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    file.read_at(buffer, offset)
 }
 
 pub(super) fn process_map(_window: ByteRange) -> Result<Vec<MapEntry>, OsError> {

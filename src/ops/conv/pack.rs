@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::dtype::{DType, Element};
+use crate::files::hash::Hash;
 use crate::graph::Tensor;
 use crate::kernel::table::{id, params};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, PackLines, reaches_all};
@@ -46,18 +47,9 @@ impl Pack {
     fn key(&self) -> PackKey {
         let [kd, kh, kw] = self.tap_strides;
         let strides = [self.first, self.group_stride, self.oc_stride, self.ic_stride, kd, kh, kw];
-        let sizes = self.sizes().map(|s| s as i64);
-        // FNV-1a, twice from different starts.
-        let hash = |start: u64| {
-            sizes.iter().chain(&strides).chain([&(self.oc as i64)]).fold(start, |h, v| {
-                v.to_le_bytes().iter().fold(h, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
-            })
-        };
-        let (a, b) = (hash(0xcbf2_9ce4_8422_2325), hash(0x9e37_79b9_7f4a_7c15));
-        PackKey {
-            layout: "convolution weights",
-            numbers: [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32],
-        }
+        let mut hash = Hash::new();
+        hash.put((self.sizes(), strides, self.oc));
+        PackKey { layout: "convolution weights", numbers: hash.digest().words() }
     }
 
     /// Calls `f` with the place in the layout and in the weights of every element of `part`.

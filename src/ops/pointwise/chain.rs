@@ -74,7 +74,7 @@ impl Program {
             return Ok(Arc::clone(found));
         }
         let words = build_pointwise(self.evaluator.desc(), layout).map_err(unsupported)?;
-        let source = KernelSource::from_spirv("pointwise", words)
+        let source = KernelSource::generated("pointwise", words)
             .map_err(|e| OpError::unsupported(format!("the kernel of a chain: {e}")))?;
         let source = Arc::new(source);
         sources.insert(layout.clone(), Arc::clone(&source));

@@ -1,22 +1,22 @@
 //! Measured times and the choices made by them, kept on disk.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::key::Hash;
+use crate::files::cache::CacheFolder;
+use crate::files::hash::Digest;
 use crate::plan::CandidateReport;
 use crate::plan::place::Roofline;
 
 /// Names the layout of the file; files of other layouts and of other versions of the library are not read.
 const FORMAT: &str = concat!("onepool placement 1 ", env!("CARGO_PKG_VERSION"));
-/// A larger file is none of ours.
-const MAX_BYTES: u64 = 16 << 20;
+/// The name of the file.
+const NAME: &str = "placement";
+/// The most that is written, in bytes.
+const MAX_BYTES: usize = 8 << 20;
 /// How much is kept; what was not used for longest goes first.
 const MAX_DEVICES: usize = 64;
 const MAX_TIMES: usize = 1 << 14;
@@ -24,11 +24,12 @@ const MAX_CHOICES: usize = 1 << 10;
 
 /// Times of operators on devices and what was chosen by them; shared by any number of sessions.
 ///
-/// In a folder it is the file `placement.json`. Several processes may use one folder: a file is replaced whole,
-/// and one that is damaged or not ours is passed over and replaced.
+/// In a folder it is the file `placement.onepool`. Several processes may use one folder: a file is replaced whole,
+/// and one that is damaged or of another version is passed over and replaced. A folder that others may write to is not
+/// used, with a warning.
 #[derive(Debug, Default)]
 pub struct PlacementCache {
-    file: Option<PathBuf>,
+    folder: Option<CacheFolder>,
     known: Mutex<Known>,
     /// Held while something is measured: two measurements at one time would disturb each other.
     turn: Mutex<()>,
@@ -84,9 +85,9 @@ impl PlacementCache {
 
     /// One in a folder, which is made once there is something to keep.
     pub fn in_folder(folder: impl AsRef<Path>) -> Arc<Self> {
-        let file = folder.as_ref().join("placement.json");
-        let known = load(&file).unwrap_or_default();
-        Arc::new(PlacementCache { file: Some(file), known: Mutex::new(known), turn: Mutex::default() })
+        let folder = CacheFolder::new(folder.as_ref());
+        let known = load(&folder).unwrap_or_default();
+        Arc::new(PlacementCache { folder: Some(folder), known: Mutex::new(known), turn: Mutex::default() })
     }
 
     /// How many times of operators are known.
@@ -143,19 +144,22 @@ impl PlacementCache {
 
     /// Writes what is new to disk, with what others wrote meanwhile. That it cannot be written is no failure.
     pub(super) fn save(&self) {
-        let Some(file) = &self.file else { return };
+        let Some(folder) = &self.folder else { return };
         let known = &mut *self.known();
         if !std::mem::take(&mut known.changed) {
             return;
         }
-        if let Some(theirs) = load(file) {
+        // What another one writes between this look and our file would be lost.
+        let _alone = folder.lock(NAME);
+        if let Some(theirs) = load(folder) {
             known.clock = known.clock.max(theirs.clock);
             adopt(&mut known.devices, theirs.devices, MAX_DEVICES);
             adopt(&mut known.times, theirs.times, MAX_TIMES);
             adopt(&mut known.choices, theirs.choices, MAX_CHOICES);
         }
-        if let Err(cause) = write(file, known) {
-            tracing::warn!(target: "onepool::placement", file = %file.display(), %cause, "times not kept");
+        match text(known) {
+            Ok(text) => folder.save(NAME, key(), text.as_bytes()),
+            Err(cause) => tracing::warn!(target: "onepool::placement", %cause, "times not kept"),
         }
     }
 }
@@ -196,54 +200,33 @@ fn bound<T>(map: &mut BTreeMap<String, Entry<T>>, most: usize) {
     map.retain(|_, e| e.used >= oldest);
 }
 
-/// The file is a line with its format and the sum of what follows, and JSON.
-fn load(file: &Path) -> Option<Known> {
-    let metadata = fs::metadata(file).ok()?;
-    let ours = metadata.is_file() && metadata.len() <= MAX_BYTES;
-    let parsed = ours.then(|| fs::read_to_string(file).ok()).flatten().and_then(|text| {
-        let (head, body) = text.split_once('\n')?;
-        let known: Known = (head == header(body)).then(|| serde_json::from_str(body).ok())??;
-        known.devices.values().all(|e| e.value.is_sound()).then_some(known)
-    });
-    if parsed.is_none() {
-        tracing::warn!(target: "onepool::placement", file = %file.display(), "times ignored: damaged or of another version");
-    }
-    parsed
+fn key() -> Digest {
+    Digest::of(FORMAT.as_bytes())
 }
 
-fn header(body: &str) -> String {
-    let mut sum = Hash::new();
-    sum.bytes(body.as_bytes());
-    format!("{FORMAT} {}", sum.hex())
+fn load(folder: &CacheFolder) -> Option<Known> {
+    let known: Known = serde_json::from_slice(&folder.load(NAME, key())?).ok()?;
+    known.devices.values().all(|e| e.value.is_sound()).then_some(known)
 }
 
-/// A reader sees the old file or the new one, whole.
-fn write(file: &Path, known: &mut Known) -> io::Result<()> {
+/// What is written, short enough to be read again.
+fn text(known: &mut Known) -> serde_json::Result<String> {
     let mut body = serde_json::to_string(known)?;
-    // Choices for large graphs are long, and a file that is not read again is worth nothing.
-    while body.len() as u64 > MAX_BYTES / 2 && !known.choices.is_empty() {
+    // Choices for large graphs are long.
+    while body.len() > MAX_BYTES && !known.choices.is_empty() {
         match known.choices.len() {
             1 => known.choices.clear(),
             n => bound(&mut known.choices, n / 2),
         }
         body = serde_json::to_string(known)?;
     }
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    static DRAFTS: AtomicU32 = AtomicU32::new(0);
-    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let draft = file.with_extension(format!("{}-{number}.draft", std::process::id()));
-    let text = format!("{}\n{body}", header(&body));
-    let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
+    Ok(body)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn roofline() -> Roofline {
@@ -275,8 +258,7 @@ mod tests {
         assert_eq!(Some(&choice), first.choice("g").as_ref());
         assert_eq!(choice.places(6), Some(vec![0, 0, 1, 1, 1, 0]));
         assert_eq!(choice.places(5), None);
-        let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(files, ["placement.json"]);
+        assert!(folder.join("placement.onepool").is_file());
     }
 
     #[test]
@@ -294,35 +276,55 @@ mod tests {
     #[test]
     fn a_damaged_or_foreign_file_is_passed_over_and_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("placement.json");
+        let file = folder.path().join("placement.onepool");
+        let kept = CacheFolder::new(folder.path());
         filled(folder.path());
         let good = fs::read_to_string(&file).unwrap();
         let body = good.split_once('\n').unwrap().1;
-        let mut cases = vec![
-            String::new(),
-            "{}".to_owned(),
-            good.replace("1234", "1235"),
-            good.replace("onepool placement 1", "onepool placement 0"),
-            good[..good.len() / 2].to_owned(),
-            body.to_owned(),
-        ];
-        // What is well formed and makes no sense.
-        for bad in [r#"{"clock":1}"#, &body.replace("30.0", "0.0"), &body.replace("10.5", "-1.0"), "[]"] {
-            cases.push(format!("{}\n{bad}", header(bad)));
+        let old = Digest::of(FORMAT.replace("placement 1", "placement 0").as_bytes());
+        let damaged = [String::new(), "{}".to_owned(), good.replace("1234", "1235"), body.to_owned()];
+        let mut cases: Vec<Box<dyn Fn()>> =
+            vec![Box::new(|| kept.try_save(NAME, old, body.as_bytes()).unwrap())];
+        for text in damaged {
+            let file = &file;
+            cases.push(Box::new(move || fs::write(file, &text).unwrap()));
         }
-        for case in cases {
-            fs::write(&file, &case).unwrap();
+        // What is whole and makes no sense.
+        let senseless =
+            [r#"{"clock":1}"#, &body.replace("30.0", "0.0"), &body.replace("10.5", "-1.0"), "[]", ""];
+        for text in senseless.map(str::to_owned) {
+            let kept = &kept;
+            cases.push(Box::new(move || kept.try_save(NAME, key(), text.as_bytes()).unwrap()));
+        }
+        for (i, spoil) in cases.iter().enumerate() {
+            spoil();
             let cache = PlacementCache::in_folder(folder.path());
             assert_eq!(
                 (cache.roofline("a"), cache.time("a", 7), cache.choice("g")),
                 (None, None, None),
-                "{case}"
+                "case {i}"
             );
             filled(folder.path());
             assert_eq!(PlacementCache::in_folder(folder.path()).time("a", 7), Some(1234));
         }
-        fs::write(&file, [0xff, 0xfe, b'\n', 0]).unwrap();
-        assert!(PlacementCache::in_folder(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn writers_at_once_lose_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path();
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                scope.spawn(move || {
+                    let cache = PlacementCache::in_folder(folder);
+                    for i in 0..5 {
+                        cache.set_time("d", writer * 5 + i, 1);
+                        cache.save();
+                    }
+                });
+            }
+        });
+        assert_eq!(PlacementCache::in_folder(folder).len(), 20);
     }
 
     #[test]

@@ -1,48 +1,11 @@
 //! Names of what was measured, equal for what takes the same time.
 
-use std::fmt::{self, Write};
-
 use super::Copied;
 use crate::backend::DeviceInfo;
+use crate::files::hash::Hash;
 use crate::graph::TensorInfo;
 use crate::ops::OpCx;
 use crate::plan::{Draft, Flow};
-
-/// FNV-1a (Fowler, Noll, Vo) over what is written to it.
-pub(super) struct Hash(u64);
-
-impl Hash {
-    pub(super) fn new() -> Self {
-        Hash(0xcbf2_9ce4_8422_2325)
-    }
-
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    /// Writes `value` so that it cannot run into what comes next.
-    fn put(&mut self, value: impl fmt::Debug) {
-        // Writing to a hash does not fail.
-        let _ = write!(self, "{value:?}\u{0}");
-    }
-
-    pub(super) fn value(&self) -> u64 {
-        self.0
-    }
-
-    pub(super) fn hex(&self) -> String {
-        format!("{:016x}", self.0)
-    }
-}
-
-impl Write for Hash {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        self.bytes(s.as_bytes());
-        Ok(())
-    }
-}
 
 /// A device with its driver and this build of the library.
 pub(super) fn device(info: &DeviceInfo) -> String {
@@ -51,7 +14,7 @@ pub(super) fn device(info: &DeviceInfo) -> String {
     hash.put((env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)));
     // Devices that compute on the processor's cores are as fast as there are cores.
     hash.put(std::thread::available_parallelism().map_or(0, |n| n.get()));
-    hash.hex()
+    hash.digest().short_hex()
 }
 
 /// An operator with its attributes, the types and sizes of its inputs and outputs (in classes of nearly equal
@@ -70,7 +33,7 @@ pub(super) fn operator(flow: &Flow, n: usize, exact: bool) -> u64 {
     for output in cx.outputs() {
         put_info(&mut hash, Some(output), exact);
     }
-    hash.value()
+    hash.digest().value()
 }
 
 fn put_info(hash: &mut Hash, info: Option<&TensorInfo>, exact: bool) {
@@ -105,7 +68,7 @@ pub(super) fn graph(draft: &Draft, devices: &[String], copied: Copied) -> String
         hash.put((known.fixed, &known.commands, node.device));
     }
     hash.put((&draft.flow.inputs, draft.flow.outputs.iter().map(|(_, v)| *v).collect::<Vec<_>>()));
-    hash.hex()
+    hash.digest().short_hex()
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub(super) fn roofline(inner: &Inner, device: &Device) -> Result<Roofline, Error
     // Where noise makes three passes as fast as one, the one tells.
     let pass = if inside > launch_ns { inside } else { outside - submit_ns };
     let bytes = moved / (pass - launch_ns).max(LEAST_NS);
-    let bus_ns = match device.is_unified() {
+    let bus_ns = match device.shares_host_memory() {
         true => 0.0,
         false => ((outside - submit_ns - pass) / moved).max(0.0),
     };
@@ -172,7 +172,7 @@ fn alone(inner: &Inner, device: &Device, graph: Graph) -> Result<Binding<'static
     let inner = Arc::new(Inner {
         graph: Arc::new(graph),
         devices: vec![device.clone()],
-        options: measuring(plan, inner.options.bind),
+        options: measuring(plan, &inner.options),
         params: Arc::default(),
         sources: Arc::clone(&inner.sources),
         plans: Default::default(),
@@ -186,8 +186,9 @@ fn alone(inner: &Inner, device: &Device, graph: Graph) -> Result<Binding<'static
 }
 
 /// How what is only measured is planned and bound.
-pub(super) fn measuring(plan: PlanOptions, bind: BindPolicy) -> Options {
-    Options { plan, bind: BindPolicy { strict: false, ..bind }, arena: None, placer: None }
+pub(super) fn measuring(plan: PlanOptions, of: &Options) -> Options {
+    let bind = BindPolicy { strict: false, ..of.bind };
+    Options { plan, bind, arena: None, placer: None, ..of.clone() }
 }
 
 /// A plan bound to memory of zeros that devices may import, as a caller's would be, and to memory of the session's own

@@ -101,7 +101,7 @@ impl Work<'_> {
         Arc::new(Inner {
             graph: Arc::new(self.graph.clone()),
             devices: self.inner.devices.clone(),
-            options: measuring(options.plan.clone(), options.bind),
+            options: measuring(options.plan.clone(), options),
             params: Arc::clone(&self.inner.params),
             sources: Arc::clone(&self.inner.sources),
             plans: Default::default(),

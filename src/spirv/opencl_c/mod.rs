@@ -36,12 +36,14 @@ mod function;
 mod helpers;
 mod image;
 #[cfg(test)]
+#[cfg(not(without_glslang))]
 mod image_tests;
 mod leave;
 mod literal;
 mod module;
 mod pointer;
 #[cfg(test)]
+#[cfg(not(without_glslang))]
 pub(crate) mod tests;
 mod types;
 

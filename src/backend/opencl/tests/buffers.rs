@@ -38,7 +38,7 @@ fn what_is_granted_is_reported() {
         assert_eq!((info.bytes, info.coherent), (1000, placement == Placement::Device));
     }
     let fixture = Fixture::new();
-    if fixture.context.info().unified {
+    if fixture.context.info().memory.shares_host_memory() {
         let info = fixture.context.buffer_info(fixture.buffer(1000, Placement::Device)).unwrap();
         assert!(info.host.is_some() && info.coherent && info.cached && !info.imported);
     }

@@ -41,7 +41,8 @@ fn a_view_that_the_device_has_not_is_refused() {
     let head = "layout(binding = 0) uniform sampler2D t; layout(binding = 1) buffer Y { vec4 y[]; };";
     let words =
         compile(head, "y[gl_GlobalInvocationID.x] = texelFetch(t, ivec2(gl_GlobalInvocationID.x, 1), 0);");
-    let source = KernelSource::from_spirv("row", words).unwrap();
+    // SAFETY: it reads and writes one texel for each of four work-items, and has them.
+    let source = unsafe { KernelSource::from_spirv("row", words) }.unwrap();
     let kernel = fixture.create(&source, &[]).unwrap();
     let x: Vec<f32> = (0..64).map(|at| at as f32).collect();
     let (x, y) = (fixture.upload(&x), fixture.buffer(64, Placement::Readback));

@@ -3,6 +3,7 @@
 mod buffers;
 mod cache;
 mod driver;
+#[cfg(not(without_glslang))]
 mod images;
 mod imports;
 mod kernels;
@@ -16,6 +17,7 @@ use super::context::Context;
 use crate::backend::*;
 use crate::kernel::{KernelId, KernelSource, NativeKernel, grid_1d, id, params};
 use crate::memory::coherency::{Access, Barrier};
+use crate::memory::model::{ImportTypes, MemoryModel};
 use crate::recording::*;
 
 const READ: Access = Access::KERNEL_READ;
@@ -48,7 +50,8 @@ impl Fixture {
     /// A context that believes its device shares no memory with the host.
     fn discrete() -> Self {
         let mut found = super::platform::devices().unwrap().swap_remove(0);
-        found.info.unified = false;
+        found.info.memory =
+            MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30).importing(ImportTypes::None);
         found.info.import = None;
         let device = super::Device::open(found).unwrap();
         Fixture { context: Arc::new(Context::new(device, &ContextDesc::default())) }
@@ -109,7 +112,8 @@ impl Fixture {
 
 /// A kernel of OpenCL C beside a native function.
 fn own_source(text: &'static str) -> KernelSource {
-    KernelSource::from_native(NativeKernel::new("own", |_| Ok(()))).with_opencl_c(text)
+    // SAFETY: the tests bind what their kernels touch.
+    unsafe { KernelSource::from_native(NativeKernel::new("own", |_| Ok(()))).with_opencl_c(text) }
 }
 
 fn part(buffer: BufferId, offset: u64, bytes: u64) -> BufferRange {

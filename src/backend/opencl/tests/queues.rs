@@ -81,9 +81,16 @@ fn a_wait_ends_with_its_timeout_and_again_with_the_work() {
 #[test]
 fn a_queue_that_goes_waits_for_its_work() {
     let fixture = Fixture::new();
-    let queue = fixture.queue();
-    queue.submit(&slow(&fixture, 24)).unwrap();
+    let last = fixture.upload(&[0u32; 16]);
+    let queue = unfinished(&fixture, |work| {
+        let queue = fixture.queue();
+        let mut work = work.clone();
+        work.commands.push(Command::Fill { dst: fixture.all(last), value: 7 });
+        let point = queue.submit(&work).unwrap();
+        (queue.completed().unwrap() < point).then_some(queue)
+    });
     drop(queue);
+    assert_eq!(fixture.download::<u32>(last), [7; 16]);
 }
 
 #[test]
@@ -158,10 +165,18 @@ fn queues_of_one_context_work_side_by_side() {
 fn a_queue_may_outlive_its_context() {
     let fixture = Fixture::new();
     let queue = fixture.queue();
-    let buffer = fixture.buffer(64, Placement::Device);
-    let fill = recording(vec![Command::Fill { dst: part(buffer, 0, 64), value: 1 }]);
+    let buffer = fixture.upload(&[0f32; 128]);
+    let info = fixture.context.buffer_info(buffer).unwrap();
+    let kernel = fixture.own();
+    let add = axpb(kernel, part(buffer, 0, 256), part(buffer, 256, 256), 64, 1.0, 2.0);
     drop(fixture);
-    queue.wait(queue.submit(&fill).unwrap(), None).unwrap();
+    queue.wait(queue.submit(&recording(vec![add])).unwrap(), None).unwrap();
+    // Nobody is left to invalidate what is not coherent.
+    if info.coherent {
+        // SAFETY: mapped, of 512 bytes, and the device is done with it.
+        let seen = unsafe { info.host.unwrap().0.cast::<[f32; 128]>().read() };
+        assert_eq!(seen[64..], [2.0; 64]);
+    }
 }
 
 #[test]
@@ -189,7 +204,7 @@ fn a_lost_device_stays_lost_and_goes_quietly() {
     let host = context.buffer_info(buffer).unwrap().host.unwrap();
     // SAFETY: mapped and not in use.
     let word = unsafe { host.0.cast::<u32>().read() };
-    assert!(word == 9 || !context.info().unified);
+    assert!(word == 9 || !context.info().memory.shares_host_memory());
     // Whoever opens the device anew shares nothing with the lost one.
     let again = Fixture::new();
     assert!(!Arc::ptr_eq(&again.context.tables.device.shared, &context.tables.device.shared));

@@ -31,7 +31,7 @@ fn bytes_go_up_through_the_device_and_come_back() {
 #[test]
 fn what_is_granted_is_reported() {
     let fixture = Fixture::new();
-    let unified = fixture.context().info().unified;
+    let unified = fixture.context().info().memory.shares_host_memory();
     for placement in [Placement::Device, Placement::Upload, Placement::Readback, Placement::Shared] {
         let info = fixture.context().buffer_info(fixture.buffer(1000, placement)).unwrap();
         assert_eq!((info.bytes, info.imported), (1000, false));

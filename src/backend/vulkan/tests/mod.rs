@@ -1,5 +1,6 @@
 //! The backend on the best device there is (lavapipe where there is no GPU), under the validation layer with
-//! synchronization checks; a message fails the test.
+//! synchronization checks; a message fails the test. Only where the user says that Wine runs the tests, which shows no
+//! layers (`wine`), do they run without one.
 
 mod buffers;
 mod cache;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::debug::Messages;
-use super::{VulkanDriver, Without, lock};
+use super::{VulkanDriver, Without, lock, wine};
 use crate::backend::*;
 use crate::kernel::{KernelId, KernelSource, grid_1d, id, params};
 use crate::memory::coherency::{Access, Barrier};
@@ -25,7 +26,8 @@ const WRITE: Access = Access::KERNEL_WRITE;
 /// A context whose validation messages are looked at when it is gone.
 struct Fixture {
     context: Option<Arc<Context>>,
-    messages: Messages,
+    /// `None` under Wine alone.
+    messages: Option<Messages>,
 }
 
 impl Fixture {
@@ -36,7 +38,8 @@ impl Fixture {
     fn with(desc: &ContextDesc, without: Without) -> Self {
         let desc = ContextDesc { validation: true, ..desc.clone() };
         let context = VulkanDriver::new().open_without(0, &desc, without).unwrap();
-        let messages = context.shared.device.instance.messages().unwrap().clone();
+        let messages = context.shared.device.instance.messages().cloned();
+        assert!(messages.is_some() || wine::is_said(), "the validation layer is off");
         Fixture { context: Some(context), messages }
     }
 
@@ -100,8 +103,8 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         self.context = None;
-        let messages = lock(&self.messages);
-        if !std::thread::panicking() {
+        if let Some(messages) = self.messages.as_ref().filter(|_| !std::thread::panicking()) {
+            let messages = lock(messages);
             assert!(messages.is_empty(), "{messages:#?}");
         }
     }

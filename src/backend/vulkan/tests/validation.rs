@@ -1,5 +1,6 @@
 //! The checks that the other tests rely on do find what they are there to find.
 
+use super::queues::unfinished;
 use super::*;
 
 fn hazards(fixture: &Fixture) -> usize {
@@ -20,6 +21,7 @@ fn chain(fixture: &Fixture, between: Option<Command>) -> Recording {
 }
 
 #[test]
+#[cfg_attr(windows, ignore = "Wine shows no layers")]
 fn a_missing_barrier_is_reported() {
     for synchronization2 in [false, true] {
         let without = Without { synchronization2, ..Default::default() };
@@ -32,6 +34,7 @@ fn a_missing_barrier_is_reported() {
 }
 
 #[test]
+#[cfg_attr(windows, ignore = "Wine shows no layers")]
 fn a_barrier_for_other_accesses_is_reported() {
     let fixture = Fixture::new();
     let wrong = barrier(Access::TRANSFER_WRITE, Access::TRANSFER_READ);
@@ -40,22 +43,25 @@ fn a_barrier_for_other_accesses_is_reported() {
 }
 
 #[test]
+#[cfg_attr(windows, ignore = "Wine shows no layers")]
 fn a_missing_barrier_between_submissions_is_reported() {
     let fixture = Fixture::new();
     let queue = fixture.queue();
     let whole = chain(&fixture, None);
-    let [first, second] = [0, 1].map(|at| recording(vec![whole.commands[at].clone()]));
     // Where the first one is seen to have finished before the second one is submitted, there is no hazard.
-    let reported = (0..100).any(|_| {
-        queue.submit(&first).unwrap();
-        let point = queue.submit(&second).unwrap();
-        queue.wait(point, None).unwrap();
-        hazards(&fixture) > 0
+    let point = unfinished(&fixture, |work| {
+        let mut first = work.clone();
+        first.commands.push(whole.commands[0].clone());
+        let first = queue.submit(&first).unwrap();
+        let second = queue.submit(&recording(vec![whole.commands[1].clone()])).unwrap();
+        (queue.completed().unwrap() < first).then_some(second)
     });
-    assert!(reported, "VK_LAYER_ENABLES is not set as .cargo/config.toml sets it");
+    queue.wait(point, None).unwrap();
+    assert!(hazards(&fixture) > 0, "VK_LAYER_ENABLES is not set as .cargo/config.toml sets it");
 }
 
 #[test]
+#[cfg_attr(windows, ignore = "Wine shows no layers")]
 fn waiting_orders_submissions_without_a_barrier() {
     for (timeline, wait) in [
         (false, WaitPolicy::Block),

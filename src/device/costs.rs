@@ -1,0 +1,307 @@
+//! Measures what imports, copies and reads in place cost on a device, once for a process.
+//!
+//! Everything runs on memory of its own through the public interface, so that what is measured is what a session pays.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::buffer::Buffer;
+use super::context::Context;
+use super::core::lock;
+use super::error::Error;
+use super::kernel::Kernel;
+use crate::backend::{BufferDesc, DeviceError, Placement};
+use crate::files::cache::CacheFolder;
+use crate::files::hash::{Digest, Hash};
+use crate::kernel::{KernelSource, id};
+use crate::memory::coherency::{Access, Barrier};
+use crate::memory::host::{HostRegion, SharedRegion};
+use crate::memory::import::costs::ImportTimes;
+use crate::memory::import::{CostSource, ImportCosts};
+use crate::memory::stream::copy_uncached;
+use crate::recording::{Arg, Command, Dispatch, Recording};
+
+/// The environment variable that says `preset` where nothing is to be measured.
+pub const COSTS_VARIABLE: &str = "ONEPOOL_IMPORT_COSTS";
+
+/// Bytes of the large and the small buffers that are compared: beyond most caches, and near the threshold.
+const LARGE: usize = 4 << 20;
+const SMALL: usize = 64 << 10;
+/// Bytes that the host reads of each type: past the caches some 0.2 GB/s are usual.
+const READ: usize = 256 << 10;
+/// Kernels in a row that tell what one more costs.
+const ROW: usize = 3;
+/// The most time for all of it.
+const LIMIT: Duration = Duration::from_millis(50);
+
+/// What is known of a device.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct CostReport {
+    /// What follows.
+    pub costs: ImportCosts,
+    /// The times that were measured, if any were.
+    pub times: Option<ImportTimes>,
+    /// Why nothing was measured; empty where it was.
+    pub note: String,
+}
+
+/// Measured devices of this process, by identity of device and driver.
+static MEASURED: Mutex<Option<HashMap<String, CostReport>>> = Mutex::new(None);
+
+impl Context {
+    /// From which size imports pay on this device, and from how many reads a copy does.
+    pub fn import_costs(&self) -> ImportCosts {
+        self.cost_report().costs
+    }
+
+    /// The same, with the times that it follows from. The first call measures, at most 50 ms.
+    pub fn cost_report(&self) -> CostReport {
+        let core = self.core();
+        core.costs.get_or_init(|| report(self, core.cost_source)).clone()
+    }
+}
+
+fn preset(context: &Context, note: &str) -> CostReport {
+    let shared = context.info().memory.shares_host_memory();
+    CostReport { costs: ImportCosts::preset(shared), times: None, note: note.to_owned() }
+}
+
+fn report(context: &Context, source: CostSource) -> CostReport {
+    let info = context.info();
+    match source {
+        CostSource::Given(costs) => return CostReport { costs, times: None, note: "given".to_owned() },
+        CostSource::Preset => return preset(context, "not measured: preset"),
+        CostSource::Auto if std::env::var(COSTS_VARIABLE).is_ok_and(|value| value == "preset") => {
+            return preset(context, "not measured: preset by the environment");
+        }
+        CostSource::Auto | CostSource::Measured => {}
+    }
+    if info.native {
+        return preset(context, "not measured: the device computes on the processor's own memory");
+    }
+    let known = lock(&MEASURED).as_ref().and_then(|known| known.get(&info.uuid).cloned());
+    if let Some(known) = known {
+        return known;
+    }
+    let disk = context.core().cache_dir.as_deref().map(|folder| Disk::new(folder, &info.uuid));
+    let kept = disk.as_ref().and_then(Disk::load);
+    let measured = match kept.map_or_else(|| measure(context), Ok) {
+        Ok(times) => {
+            disk.iter().for_each(|disk| disk.save(&times));
+            let costs = ImportCosts::of(&times, info.memory.shares_host_memory());
+            CostReport { costs, times: Some(times), note: String::new() }
+        }
+        // What cannot be tried is refused again where it matters, with its own error.
+        Err(error) => preset(context, &format!("not measured: {error}")),
+    };
+    lock(&MEASURED).get_or_insert_default().insert(info.uuid.clone(), measured.clone());
+    measured
+}
+
+/// What was measured in an earlier process.
+struct Disk {
+    folder: CacheFolder,
+    key: Digest,
+}
+
+impl Disk {
+    fn new(folder: &Path, uuid: &str) -> Disk {
+        let mut hash = Hash::new();
+        hash.put(("costs of imports", uuid, env!("CARGO_PKG_VERSION")));
+        Disk { folder: CacheFolder::new(folder), key: hash.digest() }
+    }
+
+    fn name(&self) -> String {
+        format!("costs-{}", self.key.short_hex())
+    }
+
+    fn load(&self) -> Option<ImportTimes> {
+        serde_json::from_slice(&self.folder.load(&self.name(), self.key)?).ok()
+    }
+
+    fn save(&self, times: &ImportTimes) {
+        if let Ok(bytes) = serde_json::to_vec(times) {
+            self.folder.save(&self.name(), self.key, &bytes);
+        }
+    }
+}
+
+fn measure(context: &Context) -> Result<ImportTimes, Error> {
+    let began = Instant::now();
+    let mut times = ImportTimes::default();
+    let (small, large) = (region(SMALL)?, region(LARGE)?);
+    if context.info().import.is_some() {
+        let import = |region: &Arc<SharedRegion>| timed(|| context.import(region).map(drop));
+        let (one, many) = (import(&small)?, import(&large)?);
+        (times.import_ns, times.import_byte_ns) = line(one, many);
+    }
+    let staging = buffer(context, LARGE, Placement::Shared)?;
+    let bytes = vec![1u8; LARGE];
+    let copy = |bytes: &[u8]| {
+        let part = staging.sub_buffer(0, bytes.len() as u64)?;
+        timed(|| {
+            part.map_write()?.copy_from_slice(bytes);
+            Ok(())
+        })
+    };
+    (times.copy_call_ns, times.copy_ns) = line(copy(bytes.get(..SMALL).unwrap_or_default())?, copy(&bytes)?);
+    let model = &context.info().memory;
+    for placement in Placement::ALL {
+        let Some(index) = model.best(placement) else { continue };
+        if times.host_read_ns.iter().any(|(known, _)| *known == index) {
+            continue;
+        }
+        let mapped = buffer(context, READ, placement)?;
+        if mapped.host_address().is_some() {
+            times.host_read_ns.push((index, host_read(&mapped)?));
+        }
+    }
+    if context.info().import.is_none() || began.elapsed() > LIMIT {
+        return Ok(times);
+    }
+    let (imported, own) = (context.import(&large)?, buffer(context, LARGE, Placement::Device)?);
+    let mut kernels = Kernels::new(context, LARGE)?;
+    // A device that takes as long as that for a few bytes is no faster with many.
+    let first = Instant::now();
+    kernels.run(&kernels.dispatch(&own, SMALL))?;
+    let slow = first.elapsed() > LIMIT / 20;
+    kernels.bytes = if slow { 4 * SMALL } else { LARGE };
+    if began.elapsed() < LIMIT {
+        times.own_read_ns = kernels.read(&own)?;
+        times.imported_read_ns = kernels.read(&imported)?;
+        times.device_copy_ns = kernels.copy(&imported, &own)?;
+    }
+    Ok(times)
+}
+
+fn region(bytes: usize) -> Result<Arc<SharedRegion>, Error> {
+    let none = |_| DeviceError::OutOfHostMemory { bytes: bytes as u64 };
+    let mut region = HostRegion::new(bytes).map_err(none)?;
+    // Pages are there before anything is timed.
+    region.as_mut_slice().fill(1);
+    Ok(region.into_shared())
+}
+
+fn buffer(context: &Context, bytes: usize, placement: Placement) -> Result<Buffer, Error> {
+    context.create_buffer(&BufferDesc { bytes: bytes as u64, placement, label: "measurement" })
+}
+
+/// The fastest of three, in nanoseconds.
+fn timed(mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let mut best = f64::MAX;
+    for _ in 0..3 {
+        let start = Instant::now();
+        call()?;
+        best = best.min(start.elapsed().as_nanos() as f64);
+    }
+    Ok(best)
+}
+
+/// What is paid once and for each byte, of the times for small and large ones.
+fn line(small: f64, large: f64) -> (f64, f64) {
+    let each = ((large - small) / (LARGE - SMALL) as f64).max(0.0);
+    ((small - each * SMALL as f64).max(0.0), each)
+}
+
+fn host_read(mapped: &Buffer) -> Result<f64, Error> {
+    let mut local = vec![0u8; READ];
+    let mut read = || {
+        let from = mapped.map_read()?;
+        if mapped.info().cached {
+            local.copy_from_slice(&from)
+        } else {
+            copy_uncached(&from, &mut local)
+        }
+        black_box(&local);
+        Ok(())
+    };
+    read()?;
+    Ok(timed(read)? / READ as f64)
+}
+
+struct Kernels<'c> {
+    context: &'c Context,
+    kernel: Kernel,
+    to: Buffer,
+    /// How much of the buffers is read.
+    bytes: usize,
+}
+
+impl<'c> Kernels<'c> {
+    fn new(context: &'c Context, bytes: usize) -> Result<Kernels<'c>, Error> {
+        let kernel = context.create_kernel(&Arc::new(KernelSource::shipped(id::AXPB_F32X4)), &[])?;
+        Ok(Kernels { context, kernel, to: buffer(context, bytes, Placement::Device)?, bytes })
+    }
+
+    /// A kernel that reads so many bytes of `from`, and writes as many to the device's own memory.
+    fn dispatch(&self, from: &Buffer, bytes: usize) -> Command {
+        let items = (bytes / 16) as u32;
+        let params = [items, 1.0f32.to_bits(), 0];
+        Command::Dispatch(Dispatch {
+            kernel: self.kernel.id(),
+            args: vec![
+                Arg::Buffer(from.range(), Access::KERNEL_READ),
+                Arg::Buffer(self.to.range(), Access::KERNEL_WRITE),
+            ],
+            params: bytemuck::cast_slice(&params).to_vec(),
+            groups: [items.div_ceil(64), 1, 1],
+        })
+    }
+
+    /// Nanoseconds for each byte that the kernel reads of `from`.
+    fn read(&self, from: &Buffer) -> Result<f64, Error> {
+        self.one_more(&self.dispatch(from, self.bytes))
+    }
+
+    /// Nanoseconds for each byte that the device copies.
+    fn copy(&self, src: &Buffer, dst: &Buffer) -> Result<f64, Error> {
+        let part = |buffer: &Buffer| Ok::<_, Error>(buffer.sub_buffer(0, self.bytes as u64)?.range());
+        self.one_more(&Command::Copy { src: part(src)?, dst: part(dst)? })
+    }
+
+    fn run(&self, command: &Command) -> Result<(), Error> {
+        let commands = vec![command.clone()];
+        self.context.queue()?.submit_own(Recording { commands, ..Recording::default() })?.wait()
+    }
+
+    /// What one more of these commands costs, for each byte.
+    fn one_more(&self, command: &Command) -> Result<f64, Error> {
+        let queue = self.context.queue()?;
+        let order = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
+        let run = |count: usize| {
+            let commands = (0..count).flat_map(|_| [Command::Barrier(order), command.clone()]).collect();
+            let prepared = queue.prepare_own(Recording { commands, ..Recording::default() }, &[])?;
+            timed(|| queue.submit_prepared(&prepared)?.wait())
+        };
+        let (one, many) = (run(1)?, run(1 + ROW)?);
+        // Noise may make more of them as fast as one.
+        Ok(((many - one) / (ROW * self.bytes) as f64).max(1e-6))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_kept_by_device_and_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("cache");
+        let disk = Disk::new(&folder, "device and driver");
+        assert_eq!(disk.load(), None);
+        let times = ImportTimes { import_ns: 3.5, host_read_ns: vec![(2, 0.25)], ..ImportTimes::default() };
+        disk.save(&times);
+        assert_eq!(Disk::new(&folder, "device and driver").load(), Some(times));
+        assert_eq!(Disk::new(&folder, "another driver").load(), None);
+    }
+
+    #[test]
+    fn a_line_through_two_times_never_falls() {
+        assert_eq!(line(10.0, 5.0), (10.0, 0.0));
+        let (fixed, each) = line(1e3 + SMALL as f64, 1e3 + LARGE as f64);
+        assert!((fixed - 1e3).abs() < 1e-6 && (each - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,164 @@
+//! What an import, a copy and a read in place cost on a device, and what follows from it.
+
+/// Runs that a binding is expected to last at least: its imports are paid once, its copies in each.
+const RUNS: f64 = 16.0;
+/// A copy is never worth it for what is slower in place by less than this: the measurement's own noise.
+const NOISE: f64 = 1.1;
+/// The threshold is at least a page, below which an import shares its page with other data.
+const LEAST: u64 = 4096;
+/// The threshold is at most this, whatever was measured.
+const MOST: u64 = 16 << 20;
+
+/// From which size on an import pays, and how often a graph may touch an import's bytes before a copy into the
+/// device's own memory pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportCosts {
+    /// Tensors below this many bytes are copied.
+    pub copy_threshold: u64,
+    /// An import is used in place when the graph touches each byte at most this often.
+    pub direct_reads: u32,
+}
+
+impl ImportCosts {
+    /// What is taken where nothing is measured: shared memory is read in place however often, memory behind a bus
+    /// once.
+    pub const fn preset(shares_host_memory: bool) -> ImportCosts {
+        ImportCosts { copy_threshold: 64 << 10, direct_reads: if shares_host_memory { u32::MAX } else { 1 } }
+    }
+
+    /// What follows from times that were measured; the preset where they were not.
+    pub fn of(times: &ImportTimes, shares_host_memory: bool) -> ImportCosts {
+        let preset = ImportCosts::preset(shares_host_memory);
+        // Per byte, a run saves its copy and loses what reading in place costs once.
+        let slower = (times.imported_read_ns - times.own_read_ns).max(0.0);
+        let saved = RUNS * (times.copy_ns - slower) - times.import_byte_ns;
+        let fixed = times.import_ns - RUNS * times.copy_call_ns;
+        let threshold = match (fixed > 0.0, saved > 0.0) {
+            (true, true) => fixed / saved,
+            (true, false) => MOST as f64,
+            (false, _) => LEAST as f64,
+        };
+        let pays = if times.own_read_ns <= 0.0 || times.imported_read_ns <= 0.0 {
+            f64::from(preset.direct_reads)
+        } else if times.imported_read_ns > times.own_read_ns * NOISE {
+            times.device_copy_ns / slower
+        } else {
+            f64::from(u32::MAX)
+        };
+        ImportCosts {
+            // The casts saturate.
+            copy_threshold: (threshold as u64).clamp(LEAST, MOST).next_multiple_of(LEAST),
+            direct_reads: (pays as u32).max(1),
+        }
+    }
+}
+
+/// Times of a device, in nanoseconds; 0 for what was not measured.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportTimes {
+    /// Of an import and its end, beside what grows with its size.
+    pub import_ns: f64,
+    /// Of an import, for each byte.
+    pub import_byte_ns: f64,
+    /// Of a copy by the CPU into memory that the device reads, beside what grows with its size.
+    pub copy_call_ns: f64,
+    /// Of that copy, for each byte.
+    pub copy_ns: f64,
+    /// Of a kernel that reads memory of the device's own, for each byte.
+    pub own_read_ns: f64,
+    /// Of a kernel that reads imported memory, for each byte.
+    pub imported_read_ns: f64,
+    /// Of a copy by the device from imported memory into its own, for each byte.
+    pub device_copy_ns: f64,
+    /// Of reads by the host, for each byte, by the memory types that it maps.
+    pub host_read_ns: Vec<(u32, f64)>,
+}
+
+/// Where a context's [`ImportCosts`] come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CostSource {
+    /// [`CostSource::Measured`], or [`CostSource::Preset`] where the environment variable `ONEPOOL_IMPORT_COSTS` says
+    /// `preset`.
+    #[default]
+    Auto,
+    /// Measured when the device is first asked, in some 50 ms; kept by device and driver for the process, and in the cache
+    /// folder where there is one.
+    Measured,
+    /// [`ImportCosts::preset`].
+    Preset,
+    /// These.
+    Given(ImportCosts),
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn apu() -> ImportTimes {
+        ImportTimes {
+            import_ns: 20_000.0,
+            import_byte_ns: 0.01,
+            copy_call_ns: 100.0,
+            copy_ns: 0.1,
+            own_read_ns: 0.02,
+            imported_read_ns: 0.02,
+            device_copy_ns: 0.03,
+            host_read_ns: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn equal_speed_is_read_in_place_however_often() {
+        let costs = ImportCosts::of(&apu(), true);
+        assert_eq!(costs.direct_reads, u32::MAX);
+        // 20 us against 16 copies at 10 GB/s.
+        assert!((8 << 10..32 << 10).contains(&costs.copy_threshold), "{costs:?}");
+    }
+
+    #[test]
+    fn slow_reads_in_place_pay_for_a_copy() {
+        let bus = ImportTimes { own_read_ns: 0.001, imported_read_ns: 0.04, device_copy_ns: 0.04, ..apu() };
+        assert_eq!(ImportCosts::of(&bus, false).direct_reads, 1);
+        let snooped = ImportTimes { imported_read_ns: 0.03, device_copy_ns: 0.06, ..apu() };
+        assert!((5..=6).contains(&ImportCosts::of(&snooped, true).direct_reads));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_preset() {
+        for shared in [true, false] {
+            let times = ImportTimes { own_read_ns: 0.0, imported_read_ns: 0.0, ..apu() };
+            assert_eq!(
+                ImportCosts::of(&times, shared).direct_reads,
+                ImportCosts::preset(shared).direct_reads
+            );
+        }
+    }
+
+    #[test]
+    fn dear_imports_raise_the_threshold_and_free_ones_lower_it() {
+        let dear = ImportTimes { import_ns: 5e6, ..apu() };
+        assert!(ImportCosts::of(&dear, true).copy_threshold > 2 << 20);
+        let free = ImportTimes { import_ns: 0.0, ..apu() };
+        assert_eq!(ImportCosts::of(&free, true).copy_threshold, LEAST);
+        let hopeless = ImportTimes { imported_read_ns: 10.0, ..apu() };
+        assert_eq!(ImportCosts::of(&hopeless, true).copy_threshold, MOST);
+    }
+
+    proptest! {
+        #[test]
+        fn any_times_give_costs_in_bounds(
+            v in proptest::array::uniform7(prop_oneof![Just(0.0), Just(f64::NAN), Just(f64::INFINITY), -1e9..1e12f64]),
+        ) {
+            let [import_ns, import_byte_ns, copy_call_ns, copy_ns, own_read_ns, imported_read_ns, device_copy_ns] = v;
+            let costs = ImportCosts::of(&ImportTimes {
+                import_ns, import_byte_ns, copy_call_ns, copy_ns, own_read_ns, imported_read_ns, device_copy_ns,
+                host_read_ns: Vec::new(),
+            }, true);
+            prop_assert!((LEAST..=MOST).contains(&costs.copy_threshold) && costs.direct_reads >= 1);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Runs that end before they are over: somebody cancels them, or their time is up.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::error::{Error, SessionError};
+
+/// Cancels runs: those that were given it ([`RunOptions::cancel`]), or the one that it came from
+/// ([`Pending::canceller`](super::Pending::canceller)). A clone is another handle of it; any thread may use one.
+#[derive(Clone, Debug)]
+pub struct CancelToken {
+    /// The latest run that was cancelled, of those that share it.
+    cancelled: Arc<AtomicU64>,
+    run: u64,
+}
+
+impl Default for CancelToken {
+    fn default() -> Self {
+        CancelToken { cancelled: Arc::default(), run: 1 }
+    }
+}
+
+impl CancelToken {
+    /// A token that cancels nothing yet.
+    pub fn new() -> Self {
+        CancelToken::default()
+    }
+
+    /// Ends what has the token before its next submission to a device. Cannot be taken back.
+    pub fn cancel(&self) {
+        self.cancelled.fetch_max(self.run, Ordering::AcqRel);
+    }
+
+    /// Whether [`CancelToken::cancel`] was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) >= self.run
+    }
+
+    /// The token of the run behind this one's.
+    pub(super) fn next(&self) -> CancelToken {
+        CancelToken { cancelled: Arc::clone(&self.cancelled), run: self.run + 1 }
+    }
+}
+
+/// What may end a run before it is over. The run looks before each submission to a device and before each turn of a
+/// Loop or Scan; what was submitted is waited for. Where nothing else limits submissions, runs with one of these are cut
+/// into submissions of about 100 ms.
+///
+/// A run that was ended returns [`SessionError::Cancelled`] or [`SessionError::TimeLimit`]. Its outputs are undefined,
+/// its inputs as they were, and the session can run again.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    time_limit: Option<Duration>,
+    cancel: Option<CancelToken>,
+}
+
+impl RunOptions {
+    /// Nothing ends the run.
+    pub fn new() -> Self {
+        RunOptions::default()
+    }
+
+    /// Ends the run so long after it was begun. A run that is over by then is not touched.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
+    /// Ends the run when `token` is cancelled.
+    pub fn cancel(mut self, token: &CancelToken) -> Self {
+        self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Whether anything may end the run.
+    pub(super) fn may_end(&self) -> bool {
+        self.time_limit.is_some() || self.cancel.is_some()
+    }
+}
+
+/// How far a run came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Operators that were over.
+    pub done: usize,
+    /// Of so many. Where sizes are known only in the run, and in a loop, those of the part that was running.
+    pub of: usize,
+    /// The turns that were running, outermost first: the node's name, and the turn counted from 0.
+    pub turns: Vec<(String, u64)>,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} operators", self.done, self.of)?;
+        self.turns.iter().rev().try_for_each(|(node, turn)| write!(f, " in turn {turn} of {node:?}"))
+    }
+}
+
+/// Watches one run.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    began: Instant,
+    options: RunOptions,
+    own: CancelToken,
+}
+
+impl Watch {
+    pub(super) fn new(options: RunOptions, own: CancelToken) -> Self {
+        Watch { began: Instant::now(), options, own }
+    }
+
+    /// Whether anything but [`Pending::cancel`](super::Pending::cancel) may end the run.
+    pub(super) fn may_end(&self) -> bool {
+        self.options.may_end()
+    }
+
+    /// How long the run has been going.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(super) fn token(&self) -> &CancelToken {
+        &self.own
+    }
+
+    /// # Errors
+    /// The run is to end.
+    pub(super) fn check(&self, at: impl FnOnce() -> Progress) -> Result<(), Error> {
+        if self.own.is_cancelled() || self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+            return Err(SessionError::Cancelled { at: at() }.into());
+        }
+        match self.options.time_limit {
+            Some(limit) if self.began.elapsed() >= limit => {
+                Err(SessionError::TimeLimit { limit, at: at() }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The error of a turn of a loop, where it ended early with the turn.
+pub(super) fn in_turn(mut error: Error, node: &str, turn: u64) -> Error {
+    if let Error::Session(SessionError::Cancelled { at } | SessionError::TimeLimit { at, .. }) = &mut error {
+        at.turns.insert(0, (node.to_owned(), turn));
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_cancels_its_own_run_and_none_after() {
+        let first = CancelToken::new();
+        let second = first.next();
+        let watch = |token: &CancelToken| Watch::new(RunOptions::new(), token.clone());
+        assert!(watch(&first).check(Progress::default).is_ok());
+        first.clone().cancel();
+        assert!(first.is_cancelled() && !second.is_cancelled());
+        assert!(watch(&first).check(Progress::default).is_err());
+        assert!(watch(&second).check(Progress::default).is_ok());
+        second.cancel();
+        assert!(second.is_cancelled());
+    }
+
+    #[test]
+    fn an_ended_run_says_how_far_it_came() {
+        let token = CancelToken::new();
+        token.cancel();
+        let watch = Watch::new(RunOptions::new().cancel(&token), CancelToken::new());
+        let at = || Progress { done: 3, of: 12, turns: Vec::new() };
+        let error = in_turn(in_turn(watch.check(at).unwrap_err(), "inner", 2), "outer", 5);
+        assert_eq!(
+            error.to_string(),
+            "the run was cancelled after 3 of 12 operators in turn 2 of \"inner\" in turn 5 of \"outer\""
+        );
+        let late = Watch::new(RunOptions::new().time_limit(Duration::ZERO), CancelToken::new());
+        let said = late.check(at).unwrap_err().to_string();
+        assert_eq!(said, "the time limit of 0 ms was up after 3 of 12 operators");
+        let early = Watch::new(RunOptions::new().time_limit(Duration::from_secs(60)), CancelToken::new());
+        assert!(early.check(at).is_ok());
+    }
+}
