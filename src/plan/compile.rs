@@ -17,7 +17,7 @@ use super::report::{NodeReport, PlanReport};
 use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
 use super::storage::{Backing, Life, Storage};
 use super::{
-    Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
+    Bound, Domain, KernelCode, Loc, Place, Plan, PlanError, PlannedArena, PlannedCommand, PlannedConstant,
     PlannedKernel, Segment, Work, insert_barriers,
 };
 use crate::backend::DeviceInfo;
@@ -165,7 +165,8 @@ impl Compiler<'_> {
         plan.report.halved = halved;
         plan.report.images = images;
         order_segments(&mut plan, &|place| (place, 0));
-        insert_barriers(&mut plan, self.devices, &|place| (place, 0));
+        let bound = Bound { resolve: &|place| (place, 0), is_copied: &|_, _| false };
+        insert_barriers(&mut plan, self.devices, &bound);
         plan.report.barriers = plan.segments.iter().map(|s| s.barriers().count()).sum();
         Ok(plan)
     }

@@ -3,6 +3,7 @@
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod bench;
 mod caches;
 #[cfg(all(target_os = "linux", feature = "vulkan"))]
 mod compiler;

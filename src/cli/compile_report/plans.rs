@@ -66,7 +66,7 @@ pub(super) fn plan_model(
     let (mut graph, moved) = load_on(&file, None, &apis, true, out)?;
     let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
     let (infos, values) = match case::data_sets(path) {
-        Ok(sets) if is_case => of_case(&ios, &case::inputs(&sets[0], &ios)?, path)?,
+        Ok(sets) if is_case => of_case(&ios, &case::inputs_of(&ios, &sets[0])?, path)?,
         _ => (of_dims(&ios, dims, path)?, BTreeMap::new()),
     };
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();

@@ -105,7 +105,9 @@ fn verify(
     }
     let mut session = builder.build()?;
     for data in data_sets(&case.dir)? {
-        give_inputs(&mut session, &data)?;
+        for (name, value) in inputs_of(&session.inputs(), &data)? {
+            session.set_input(&name, &value)?;
+        }
         session.run()?;
         // Data sets of other shapes have other plans: the one with most counts.
         let stages = session.binding().into_iter().flat_map(|b| b.stages());
@@ -113,10 +115,8 @@ fn verify(
         if count(&found) > count(fallbacks) {
             *fallbacks = found;
         }
-        let (outputs, mut wanted) = (session.outputs(), Vec::new());
-        for path in numbered(&data, "output_")? {
-            wanted.extend(read(&path, &outputs, wanted.len())?);
-        }
+        let outputs = session.outputs();
+        let wanted = outputs_of(&outputs, &data)?;
         if outputs.len() != wanted.len() {
             let (outputs, files) =
                 (table::count(outputs.len(), "output"), table::count(wanted.len(), "output"));
@@ -125,7 +125,7 @@ fn verify(
                 format!("the model has {outputs}, and there is data of {files}"),
             ));
         }
-        for (io, (_, expected)) in outputs.iter().zip(wanted) {
+        for (io, expected) in outputs.iter().zip(wanted) {
             let got = session.get_output(&io.name)?;
             let same = if case.meta.random {
                 compare_info(&got, &expected)
@@ -184,7 +184,7 @@ pub(in crate::cli) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
 ///
 /// # Errors
 /// There is none.
-pub(in crate::cli) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+pub(super) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
     let sets = numbered(dir, "test_data_set_")?;
     if sets.is_empty() {
         return Err(CliError::content(dir, "there is no test_data_set_0"));
@@ -225,19 +225,12 @@ fn read(path: &Path, ios: &[IoInfo], at: usize) -> Result<Vec<(String, Tensor)>,
     Ok(vec![(values, elements), (table, rows)])
 }
 
-/// Gives every input its value.
-fn give_inputs(session: &mut Session, data: &Path) -> Result<(), CliError> {
-    for (name, value) in inputs(data, &session.inputs())? {
-        session.set_input(&name, &value)?;
-    }
-    Ok(())
-}
-
-/// The inputs of a data set: by name where all names are inputs of the model, else by position.
+/// The values of the inputs in a data set, in order, with the names of the inputs: by name where all names are inputs of
+/// the model, else by position.
 ///
 /// # Errors
-/// [`CliError::File`] and [`CliError::Content`].
-pub(in crate::cli) fn inputs(data: &Path, ios: &[IoInfo]) -> Result<Vec<(String, Tensor)>, CliError> {
+/// A file that cannot be read, or is no tensor.
+pub(in crate::cli) fn inputs_of(ios: &[IoInfo], data: &Path) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut values: Vec<(String, Tensor)> = Vec::new();
     for path in numbered(data, "input_")? {
         values.extend(read(&path, ios, values.len())?);
@@ -247,9 +240,23 @@ pub(in crate::cli) fn inputs(data: &Path, ios: &[IoInfo]) -> Result<Vec<(String,
     names.dedup();
     let named = names.len() == values.len() && names.iter().all(|n| ios.iter().any(|io| io.name == *n));
     if !named {
-        values.iter_mut().zip(ios).for_each(|((name, _), io)| name.clone_from(&io.name));
+        for ((name, _), io) in values.iter_mut().zip(ios) {
+            name.clone_from(&io.name);
+        }
     }
     Ok(values)
+}
+
+/// The expected outputs in a data set, in order.
+///
+/// # Errors
+/// As [`inputs_of`].
+pub(in crate::cli) fn outputs_of(ios: &[IoInfo], data: &Path) -> Result<Vec<Tensor>, CliError> {
+    let mut wanted = Vec::new();
+    for path in numbered(data, "output_")? {
+        wanted.extend(read(&path, ios, wanted.len())?.into_iter().map(|(_, value)| value));
+    }
+    Ok(wanted)
 }
 
 #[cfg(test)]
