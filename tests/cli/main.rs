@@ -5,6 +5,8 @@
 
 mod bench;
 mod caches;
+#[cfg(all(target_os = "linux", feature = "vulkan"))]
+mod compiler;
 mod formats;
 mod onnx;
 
