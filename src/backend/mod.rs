@@ -327,6 +327,13 @@ pub struct BufferInfo {
     pub imported: bool,
 }
 
+impl BufferInfo {
+    /// Whether the host has a pointer of its own to the memory and neither side sees at once what the other writes.
+    pub fn is_split(&self) -> bool {
+        self.imported && !self.coherent
+    }
+}
+
 /// The address of mapped bytes; may be sent between threads because it grants no access by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostAddress(pub NonNull<u8>);

@@ -124,17 +124,36 @@ pub(super) fn verdicts<'a>(
     out.line(format_args!("  {}", copied(verdicts.into_iter())))
 }
 
+/// What each run does with the bytes of bound tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Copies {
+    /// Bytes used in place.
+    pub(super) in_place: u64,
+    /// Bytes that the device copies.
+    pub(super) by_device: u64,
+    /// Bytes that the CPU copies.
+    pub(super) by_cpu: u64,
+}
+
+impl Copies {
+    /// Adds up verdicts.
+    pub(super) fn of<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Self {
+        let mut copies = Copies::default();
+        for v in verdicts {
+            match v.path {
+                p if p.copies_on_cpu() => copies.by_cpu += v.bytes,
+                _ if v.copies_on_device() => copies.by_device += v.bytes,
+                _ => copies.in_place += v.bytes,
+            }
+        }
+        copies
+    }
+}
+
 /// How many bytes are copied in each run and how many are not.
 pub(super) fn copied<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String {
-    let (mut cpu, mut device, mut none) = (0, 0, 0);
-    for v in verdicts {
-        match v.path {
-            p if p.copies_on_cpu() => cpu += v.bytes,
-            _ if v.copies_on_device() => device += v.bytes,
-            _ => none += v.bytes,
-        }
-    }
-    let (cpu, device, none) = (bytes(cpu), bytes(device), bytes(none));
+    let Copies { in_place, by_device, by_cpu } = Copies::of(verdicts);
+    let (cpu, device, none) = (bytes(by_cpu), bytes(by_device), bytes(in_place));
     format!("each run: {none} used in place, {device} copied by the device, {cpu} copied by the CPU")
 }
 

@@ -40,6 +40,11 @@ enum Bytes {
 }
 
 impl PrecisionArgs {
+    /// Whether a float32 model computes in half precision.
+    pub(super) fn is_half(self) -> bool {
+        self.precision == Compute::F16
+    }
+
     /// Asks the builder of a session for it.
     pub(super) fn apply(self, builder: SessionBuilder) -> SessionBuilder {
         let precision = match self.precision {

@@ -53,6 +53,12 @@ impl Planes {
         Planes { values, ..*self }
     }
 
+    /// The same pixels behind grey haze, as 8-bit values: `part` of the light is the scene's, the rest is `grey`.
+    pub(super) fn hazy(&self, part: f32, grey: f32) -> Self {
+        let haze = |v: &f32| ((v * part + grey * (1.0 - part)) * 255.0).round() / 255.0;
+        Planes { values: self.values.iter().map(haze).collect(), ..*self }
+    }
+
     /// Peak signal-to-noise ratio against `other` in dB.
     pub(super) fn psnr(&self, other: &[f32]) -> f64 {
         let sum: f64 = self.values.iter().zip(other).map(|(a, b)| f64::from(a - b).powi(2)).sum();

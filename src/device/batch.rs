@@ -8,10 +8,9 @@ use super::core::{Payload, lock};
 use super::error::{Error, Problem, UsageError};
 use super::event::{Event, Ticket};
 use super::kernel::{Kernel, KernelArg};
-use super::queue::{OPENING, Queue, QueueInner};
+use super::queue::{Queue, QueueInner};
 use crate::backend::Timepoint;
-use crate::memory::coherency::{Access, Barrier, ResourceId, Tracker};
-use crate::memory::range::ByteRange;
+use crate::memory::coherency::Tracker;
 use crate::recording::{Command, Dispatch, Recording};
 
 /// Commands after which a batch is submitted unasked, so that none grows without bound.
@@ -28,7 +27,8 @@ struct Open {
     checker: Checker,
     recording: Recording,
     tracker: Tracker,
-    written: Vec<(ResourceId, ByteRange)>,
+    /// Whether the device needs no barrier.
+    in_order: bool,
     ticket: Arc<Ticket>,
 }
 
@@ -49,12 +49,11 @@ impl Batch {
 
 impl Open {
     fn new(queue: &Arc<QueueInner>) -> Open {
-        let recording = Recording { commands: vec![Command::Barrier(OPENING)], ..Recording::default() };
         Open {
             checker: Checker::new(&queue.core, "enqueue", 0),
-            recording,
-            tracker: Tracker::new(),
-            written: Vec::new(),
+            recording: Recording::default(),
+            tracker: Tracker::behind_others(),
+            in_order: queue.core.info.in_order,
             ticket: Arc::default(),
         }
     }
@@ -62,18 +61,15 @@ impl Open {
     fn push(&mut self, context: &'static str, command: Command) -> Result<(), UsageError> {
         self.checker.set_context(context);
         let touches = self.checker.command(&command)?;
-        if let Some(barrier) = self.tracker.command(&touches) {
-            self.recording.commands.push(Command::Barrier(barrier));
-        }
-        let written = touches.iter().filter(|touch| !touch.access.writes().is_empty());
-        self.written.extend(written.map(|touch| (touch.resource, touch.range)));
+        let barrier = self.tracker.command(&touches).filter(|_| !self.in_order);
+        self.recording.commands.extend(barrier.map(Command::Barrier));
         self.recording.commands.push(command);
         Ok(())
     }
 
     fn submit(mut self, queue: &Arc<QueueInner>) -> Result<Timepoint, Error> {
-        if !self.written.is_empty() {
-            let closing = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
+        let closing = self.tracker.finish(&self.checker.written()).filter(|_| !self.in_order);
+        if let Some(closing) = closing {
             // The checker sees it too: it is what shows the host the batch's writes.
             self.checker.command(&Command::Barrier(closing))?;
             self.recording.commands.push(Command::Barrier(closing));

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::mem::take;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::core::{Core, lock};
 use super::error::{Problem, UsageError};
 use crate::backend::{BufferInfo, HostAddress};
 use crate::memory::budget::Reservation;
+use crate::memory::coherency::HostView;
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::{ImportKey, ReadWrite};
@@ -25,10 +26,8 @@ pub(super) struct Memory {
     pub(super) leases: Mutex<Vec<Weak<Lease>>>,
     /// The region whose pages it is, from their start.
     pub(super) region: Option<Arc<SharedRegion>>,
-    /// 1 + the queue that wrote it without a host barrier; 0 when the host can see every write.
-    pub(super) hidden: AtomicUsize,
-    /// The device wrote it and the memory is not coherent.
-    pub(super) stale: AtomicBool,
+    /// What the host has to do before it uses its own pointer.
+    pub(super) host: Mutex<HostView>,
     pins: Mutex<Vec<Pin>>,
     destroyed: AtomicBool,
     _reservation: Reservation,
@@ -53,6 +52,7 @@ impl Memory {
         reservation: Reservation,
         region: Option<Arc<SharedRegion>>,
     ) -> Arc<Memory> {
+        let host = HostView::new(info.coherent, core.info.limits.non_coherent_atom, info.bytes);
         let memory = Arc::new(Memory {
             core: Arc::clone(core),
             id,
@@ -61,8 +61,7 @@ impl Memory {
             leases: Mutex::default(),
             pins: Mutex::new(region.iter().cloned().map(Pin::Region).collect()),
             region,
-            hidden: AtomicUsize::new(0),
-            stale: AtomicBool::new(false),
+            host: Mutex::new(host),
             destroyed: AtomicBool::new(false),
             _reservation: reservation,
         });
@@ -145,11 +144,7 @@ impl Memory {
 
     /// The bytes, grown to what a flush or an invalidate must name.
     pub(super) fn rounded(&self, range: ByteRange) -> ByteRange {
-        if self.info.coherent {
-            return range;
-        }
-        let grown = range.align_out(self.core.info.limits.non_coherent_atom);
-        ByteRange::new(grown.start, grown.end.min(self.info.bytes))
+        lock(&self.host).rounded(range)
     }
 
     pub(super) fn buffer_range(&self, range: ByteRange) -> BufferRange {

@@ -9,11 +9,11 @@ use super::core::{Core, Work, lock, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
 use super::traffic::copied_by;
-use crate::memory::coherency::{Access, Barrier, ResourceId, Touch};
+use crate::memory::coherency::{Access, Exchanged, Left, ResourceId, Sight, Touch, Unseen};
 use crate::memory::host::SharedRegion;
 use crate::memory::image::{ImageDesc, ImageRefusal};
 use crate::memory::import::ReadWrite;
-use crate::memory::range::{ByteRange, RangeMap, RangeSet};
+use crate::memory::range::{ByteRange, RangeMap};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
 /// How many separate pieces of one import are held each on its own; more are held as one hull.
@@ -30,8 +30,7 @@ pub(super) struct Checker {
     leases: Vec<Arc<Lease>>,
     kernels: Vec<Arc<KernelInner>>,
     touched: BTreeMap<ResourceId, RangeMap<Access>>,
-    /// Memory written since the last barrier that shows the host everything.
-    unseen: BTreeMap<BufferId, Arc<Memory>>,
+    unseen: Unseen,
     timestamps: u32,
     /// Whether kernels of this crate may be in it: what they touch follows from their parameters.
     own: bool,
@@ -47,7 +46,7 @@ impl Checker {
             leases: Vec::new(),
             kernels: Vec::new(),
             touched: BTreeMap::new(),
-            unseen: BTreeMap::new(),
+            unseen: Unseen::default(),
             timestamps,
             own: false,
         }
@@ -78,17 +77,15 @@ impl Checker {
             self.kernels.truncate(kernels);
             self.added.iter().for_each(|id| drop(self.memories.remove(id)));
         })?;
-        for (id, touch) in &touches {
+        for touch in &touches {
             let map = self.touched.entry(touch.resource).or_default();
             map.update(touch.range, |old| Some(old.map_or(touch.access, |old| *old | touch.access)));
-            if let Some(memory) = self.memories.get(id).filter(|_| !touch.access.writes().is_empty()) {
-                self.unseen.insert(*id, Arc::clone(memory));
-            }
         }
-        Ok(touches.into_iter().map(|(_, touch)| touch).collect())
+        self.unseen.command(&touches);
+        Ok(touches)
     }
 
-    fn check(&mut self, command: &Command) -> Result<Vec<(BufferId, Touch)>, UsageError> {
+    fn check(&mut self, command: &Command) -> Result<Vec<Touch>, UsageError> {
         match command {
             Command::Dispatch(dispatch) => self.dispatch(dispatch),
             Command::Copy { src, dst } => {
@@ -99,15 +96,15 @@ impl Checker {
                 let to = self.touch(1, dst, Access::TRANSFER_WRITE)?;
                 let vuid = "VUID-vkCmdCopyBuffer-pRegions-00117";
                 self.disjoint(&[Some(from), Some(to)]).map_err(|error| error.with_vuid(vuid))?;
-                Ok(vec![(src.buffer, from), (dst.buffer, to)])
+                Ok(vec![from, to])
             }
             Command::Fill { dst, .. } => {
                 self.aligned("the offset of a fill", dst.offset, 4)?;
                 self.aligned("the length of a fill", dst.bytes, 4)?;
-                Ok(vec![(dst.buffer, self.touch(0, dst, Access::TRANSFER_WRITE)?)])
+                Ok(vec![self.touch(0, dst, Access::TRANSFER_WRITE)?])
             }
             Command::Barrier(barrier) => {
-                self.barrier(*barrier);
+                self.unseen.barrier(*barrier);
                 Ok(Vec::new())
             }
             Command::Timestamp { slot } => {
@@ -122,15 +119,8 @@ impl Checker {
         for range in recording.flush.iter().chain(&recording.invalidate) {
             self.host_range(range)?;
         }
-        let is_written = |id: &BufferId| {
-            let map = self.touched.get(&resource_of(*id));
-            map.is_some_and(|map| map.iter().any(|(_, access)| !access.writes().is_empty()))
-        };
-        let reachable = |memory: &&Arc<Memory>| memory.info.host.is_some();
-        let stale = self.memories.iter().filter(|(id, memory)| is_written(id) && !memory.info.coherent);
         Ok(Work {
-            stale: stale.map(|(_, memory)| memory).filter(reachable).cloned().collect(),
-            hidden: self.unseen.values().filter(reachable).cloned().collect(),
+            left: self.left(recording),
             regions: self.regions(),
             claims: self.claims(),
             scoped: self.leases.iter().filter(|lease| lease.memory.scope.is_some()).cloned().collect(),
@@ -152,21 +142,53 @@ impl Checker {
     /// The ranges that a batch with no list of its own flushes before and invalidates after: of memory that the host has
     /// a pointer of its own to. Other memory it reaches through guards, which flush and invalidate themselves.
     pub(super) fn host_ranges(&self) -> (Vec<BufferRange>, Vec<BufferRange>) {
-        let (mut flush, mut invalidate) = (Vec::new(), Vec::new());
-        for (id, memory) in &self.memories {
-            let Some(map) = self.touched.get(&resource_of(*id)) else { continue };
-            if memory.info.coherent || !memory.info.imported {
-                continue;
+        let atom = self.core.info.limits.non_coherent_atom;
+        let (mut sight, mut exchanged) = (Sight::new(atom), Exchanged::new());
+        for (id, memory) in self.memories.iter().filter(|(_, memory)| memory.info.is_split()) {
+            let touched = self.touched.get(&resource_of(*id)).into_iter().flat_map(RangeMap::iter);
+            for (range, access) in touched {
+                exchanged.add(*id, memory.rounded(range), sight.access(*id, Some(0), range, *access));
             }
-            let rounded = |kinds: Access| -> RangeSet {
-                let hit = map.iter().filter(|(_, access)| access.intersects(kinds));
-                hit.map(|(range, _)| memory.rounded(range)).collect()
-            };
-            // What the host wrote and did not flush would be undefined behind an invalidate.
-            flush.extend(rounded(Access::DEVICE).iter().map(|range| memory.buffer_range(range)));
-            invalidate.extend(rounded(Access::DEVICE_WRITE).iter().map(|range| memory.buffer_range(range)));
         }
-        (flush, invalidate)
+        let named = |(buffer, range): (BufferId, ByteRange)| BufferRange {
+            buffer,
+            offset: range.start,
+            bytes: range.bytes(),
+        };
+        (exchanged.flush().map(named).collect(), exchanged.invalidate().map(named).collect())
+    }
+
+    /// What the commands wrote where the host has a pointer to it.
+    pub(super) fn written(&self) -> Vec<(ResourceId, ByteRange)> {
+        let reachable = self.memories.iter().filter(|(_, memory)| memory.info.host.is_some());
+        let written = reachable.flat_map(|(id, _)| {
+            let resource = resource_of(*id);
+            self.writes(resource).map(move |range| (resource, range))
+        });
+        written.collect()
+    }
+
+    fn writes(&self, resource: ResourceId) -> impl Iterator<Item = ByteRange> {
+        let touched = self.touched.get(&resource).into_iter().flat_map(RangeMap::iter);
+        touched.filter(|(_, access)| !access.writes().is_empty()).map(|(range, _)| range)
+    }
+
+    /// What the host has to do after `recording`, in the memory that it has a pointer to.
+    fn left(&self, recording: &Recording) -> Vec<(Arc<Memory>, Left)> {
+        let in_order = self.core.info.in_order;
+        let mut all = Vec::new();
+        for (id, memory) in self.memories.iter().filter(|(_, memory)| memory.info.host.is_some()) {
+            let resource = resource_of(*id);
+            let hidden = if in_order { Vec::new() } else { self.unseen.of(resource).collect() };
+            let invalidated = recording.invalidate.iter().filter(|range| range.buffer == *id);
+            let invalidated =
+                invalidated.filter_map(|range| ByteRange::from_offset(range.offset, range.bytes));
+            let left = Left::behind(self.writes(resource), hidden, invalidated, memory.info.coherent);
+            if !left.is_empty() {
+                all.push((Arc::clone(memory), left));
+            }
+        }
+        all
     }
 
     /// The name of the call that errors carry.
@@ -174,7 +196,7 @@ impl Checker {
         self.context = context;
     }
 
-    fn dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<(BufferId, Touch)>, UsageError> {
+    fn dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<Touch>, UsageError> {
         let kernel = self.kernel(dispatch)?;
         let limits = self.core.info.limits.clone();
         self.limit("the number of arguments", dispatch.args.len() as u64, u64::from(limits.max_arguments))?;
@@ -226,9 +248,7 @@ impl Checker {
             self.disjoint(&touches)?;
         }
         self.kernels.push(kernel);
-        let named = dispatch.args.iter().zip(touches);
-        let named = named.filter_map(|(arg, touch)| Some((arg.range()?.0.buffer, touch?)));
-        Ok(named.collect())
+        Ok(touches.into_iter().flatten().collect())
     }
 
     fn kernel(&self, dispatch: &Dispatch) -> Result<Arc<KernelInner>, UsageError> {
@@ -275,21 +295,6 @@ impl Checker {
             self.leases.push(lease);
         }
         Ok(Touch::new(resource_of(range.buffer), bytes, access))
-    }
-
-    fn barrier(&mut self, barrier: Barrier) {
-        if barrier.shows_host().contains(Access::DEVICE_WRITE) {
-            self.unseen.clear();
-        } else if !barrier.shows_host().is_empty() {
-            // Shows some kinds of writes: exact per resource as long as it has no other kind.
-            let shown = barrier.shows_host();
-            let touched = &self.touched;
-            self.unseen.retain(|id, _| {
-                touched
-                    .get(&resource_of(*id))
-                    .is_some_and(|map| map.iter().any(|(_, access)| !shown.contains(access.writes())))
-            });
-        }
     }
 
     /// Checks the images that come into being, whose bytes count as written.

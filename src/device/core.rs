@@ -1,6 +1,6 @@
 //! What everything of one context shares: the backend, the tables, and one lock.
 //!
-//! Lock order: `imports`, then `state`, then `dma_bufs`. Nothing that may destroy an object (a lease, a memory, a kernel,
+//! Lock order: `imports`, then `state`, then `dma_bufs` or the host view of a memory. Nothing that may destroy an object (a lease, a memory, a kernel,
 //! a prepared recording) is dropped under `state`, because its destruction takes the lock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -19,7 +19,7 @@ use super::queue::{PreparedInner, QueueInner};
 use super::traffic::Counters;
 use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, QueueBackend, Timepoint};
 use crate::memory::budget::{Budget, BudgetExceeded, BudgetKind, HeapBudget, Reservation};
-use crate::memory::coherency::{Access, ResourceId, Touch};
+use crate::memory::coherency::{Access, Left, ResourceId, Touch};
 use crate::memory::dma_buf::{DmaBuf, Turn};
 use crate::memory::host::{DeviceLease, SharedRegion};
 use crate::memory::import::{CostSource, ImportMap};
@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) holds: Vec<HostHold>,
     /// Of holds and reservations.
     pub(super) next_hold: u64,
+    /// Submissions so far, of all queues.
+    pub(super) submissions: u64,
 }
 
 /// A recording of which some pieces are not submitted yet: to everybody but the thread that submits them it is a
@@ -135,10 +137,8 @@ pub(super) struct Work {
     pub(super) regions: Vec<(Arc<SharedRegion>, ByteRange, bool)>,
     /// Addresses of imported memory it touches.
     pub(super) claims: Vec<Span>,
-    /// Host memory it writes without showing the host afterwards.
-    pub(super) hidden: Vec<Arc<Memory>>,
-    /// Non-coherent host memory it writes.
-    pub(super) stale: Vec<Arc<Memory>>,
+    /// What it leaves for the host to do, by memory.
+    pub(super) left: Vec<(Arc<Memory>, Left)>,
     pub(super) flush: Vec<BufferRange>,
     pub(super) invalidate: Vec<BufferRange>,
     /// Bytes that its commands copy.

@@ -11,15 +11,14 @@
 use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
 
 use super::buffer::{Buffer, Memory};
-use super::core::{Flight, HostHold, Payload, State, Work, resource_of};
+use super::core::{Flight, HostHold, Payload, State, Work, lock, resource_of};
 use super::error::{Error, Problem, UsageError, busy};
 use crate::backend::HostAddress;
-use crate::memory::coherency::{Access, Barrier};
+use crate::memory::coherency::{Access, Barrier, HostStep, Origin};
 use crate::memory::host::{ReadGuard, WriteGuard};
 use crate::memory::range::ByteRange;
 use crate::recording::{Command, Recording};
@@ -51,8 +50,9 @@ struct Hold<'a> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        if self.write && !self.memory.info.coherent {
-            self.memory.core.flush_or_keep(self.memory.buffer_range(self.range));
+        let flush = if self.write { lock(&self.memory.host).written(self.range) } else { None };
+        if let Some(range) = flush {
+            self.memory.core.flush_or_keep(self.memory.buffer_range(range));
         }
         let mut state = self.memory.core.state();
         state.holds.retain(|hold| hold.id != self.id);
@@ -158,12 +158,16 @@ impl Buffer {
                 if self.lease.is_revoked() {
                     return Err(UsageError::new(context, Problem::Revoked).into());
                 }
-                if let Some(point) = show(memory, state)? {
-                    return Ok(Err(point));
-                }
+                let step = lock(&memory.host).access(range);
+                let invalidate = match step {
+                    HostStep::Show { by, barrier } => return Ok(Err((by, show(state, by, barrier)?))),
+                    HostStep::Go { invalidate } => invalidate,
+                };
                 check_guards(context, state, HostHold { id: 0, resource, range, write })?;
-                if memory.stale.load(Ordering::Relaxed) {
-                    memory.core.invalidate(&[memory.buffer_range(range)])?;
+                if !invalidate.is_empty() {
+                    let ranges: Vec<_> = invalidate.iter().map(|range| memory.buffer_range(*range)).collect();
+                    memory.core.invalidate(&ranges)?;
+                    lock(&memory.host).refreshed(&invalidate);
                 }
                 state.next_hold += 1;
                 let id = state.next_hold;
@@ -175,7 +179,12 @@ impl Buffer {
                     memory.core.traffic.lent(self.bytes(), write, memory.info.cached || memory.info.imported);
                     return Ok(Hold { memory, id, address, bytes, range, write });
                 }
-                Err((queue, backend, point)) => memory.core.wait(queue, &*backend, point, None)?,
+                Err((by, barrier)) => {
+                    if let Some((queue, backend, point)) = barrier {
+                        memory.core.wait(queue, &*backend, point, None)?;
+                    }
+                    lock(&memory.host).shown(by);
+                }
             }
         }
     }
@@ -183,19 +192,16 @@ impl Buffer {
 
 type Pending = (usize, Arc<dyn crate::backend::QueueBackend>, crate::backend::Timepoint);
 
-/// Submits the barrier that shows the host what the device wrote, where no recording did; gives the
-/// submission to wait for.
-fn show(memory: &Memory, state: &mut State) -> Result<Option<Pending>, Error> {
-    let Some(queue) = memory.hidden.swap(0, Ordering::Relaxed).checked_sub(1) else { return Ok(None) };
+/// Submits the barrier that shows the host what the submissions up to `by` wrote, where no recording did; gives the
+/// submission to wait for. Without a queue the device is done with everything.
+fn show(state: &mut State, by: Origin, barrier: Barrier) -> Result<Option<Pending>, Error> {
     // A queue that is gone has waited for all its work; a new barrier on any queue shows it.
     let lanes = state.queues.iter_mut().enumerate();
     let mut lanes: Vec<_> = lanes.filter_map(|(index, lane)| Some((index, lane.as_mut()?))).collect();
-    let at = lanes.iter().position(|(index, _)| *index == queue).unwrap_or(0);
+    let at = lanes.iter().position(|(index, _)| *index == by.queue).unwrap_or(0);
     let Some((index, lane)) = lanes.get_mut(at) else { return Ok(None) };
-    let barrier = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
     let recording = Recording { commands: vec![Command::Barrier(barrier)], ..Recording::default() };
-    let point =
-        lane.backend.submit(&recording).inspect_err(|_| memory.hidden.store(queue + 1, Ordering::Relaxed))?;
+    let point = lane.backend.submit(&recording)?;
     let payload = Payload::Once(Arc::new(Work::default()));
     lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None, ends: true });
     Ok(Some((*index, Arc::clone(&lane.backend), point)))

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::core::{Flight, Payload, Reserved, State, Work, resource_of};
+use super::core::{Flight, Payload, Reserved, State, Work, lock, resource_of};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use super::queue::Prepared;
 use crate::backend::Timepoint;
+use crate::memory::coherency::{Left, Origin};
 use crate::recording::{Command, Recording};
 
 /// A prepared recording that is submitted piece by piece ([`Queue::begin`](super::Queue::begin)). Dropping it leaves the
@@ -128,14 +128,18 @@ impl Drop for Submission {
         let Some(mut held) = queue.core.release(id) else { return };
         let mut state = queue.core.state();
         // Nothing showed the host what was written.
-        let written = |lease: &&Arc<super::buffer::Lease>| {
-            let resource = resource_of(lease.memory.id);
-            let touches = self.work().touches.iter().filter(|touch| touch.resource == resource);
-            lease.memory.info.host.is_some()
-                && touches.into_iter().any(|touch| !touch.access.writes().is_empty())
-        };
-        for lease in self.work().leases.iter().filter(written).filter(|_| self.next > 0) {
-            lease.memory.hidden.store(queue.index + 1, Ordering::Relaxed);
+        state.submissions += 1;
+        let by = Origin { queue: queue.index, submission: state.submissions };
+        for lease in self.work().leases.iter().filter(|_| self.next > 0) {
+            let memory = &lease.memory;
+            let touches = self.work().touches.iter().filter(|touch| touch.resource == resource_of(memory.id));
+            let writes = touches.filter(|touch| !touch.access.writes().is_empty());
+            let hidden = writes.clone().map(|touch| (touch.range, touch.access.writes())).collect();
+            let left =
+                Left::behind(writes.map(|touch| touch.range), hidden, [].into_iter(), memory.info.coherent);
+            if memory.info.host.is_some() && !queue.core.info.in_order {
+                lock(&memory.host).submitted(&left, by);
+            }
         }
         let lane = state.queues.get_mut(queue.index).and_then(Option::as_mut);
         let last = lane.and_then(|lane| lane.flights.iter_mut().find(|flight| flight.point == self.point));

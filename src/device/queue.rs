@@ -1,7 +1,6 @@
 //! Queues: submissions in order.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::batch::Batch;
@@ -11,14 +10,11 @@ use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use super::pieces::{self, Submission};
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
-use crate::memory::coherency::{Access, Barrier};
+use crate::memory::coherency::{Access, Origin, Tracker};
 use crate::recording::{Command, PreparedId, Recording};
 
 /// Flights beyond which a submission looks for finished ones to let go of.
 const CROWDED: usize = 16;
-
-/// Orders whatever follows behind everything submitted before.
-pub(super) const OPENING: Barrier = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
 
 /// An in-order queue. A clone is another handle of it; the last one to go waits for the device.
 #[derive(Clone)]
@@ -78,7 +74,7 @@ impl Queue {
     ///
     /// The barriers between the commands, the host barrier at the end and the ranges to flush and to
     /// invalidate are the recording's own; a barrier that orders it behind earlier submissions is put
-    /// before it unless it begins with one.
+    /// before it unless it begins with one, or touches nothing, or the device runs its commands in order.
     ///
     /// # Errors
     /// [`UsageError`] for a command that breaks a rule, and the device's.
@@ -107,7 +103,7 @@ impl Queue {
         // Given back where a later one fails.
         let mut prepared = PreparedInner { work, pieces: Vec::with_capacity(cuts.len() + 1), backend };
         for mut piece in pieces::cut(recording, cuts) {
-            open(&mut piece);
+            self.inner.open(&mut piece, &prepared.work);
             let id = prepared.backend.prepare(&piece)?;
             prepared.pieces.push(id);
         }
@@ -171,7 +167,16 @@ impl Queue {
     fn submit_checked(&self, mut recording: Recording, own: bool) -> Result<Event, Error> {
         self.inner.flush();
         let work = Checker::recording(&self.inner.core, "submit", &recording, own)?;
-        open(&mut recording);
+        self.inner.open(&mut recording, &work);
+        let payload = Payload::Once(Arc::new(work));
+        let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
+        Ok(Event::submitted(&self.inner, point))
+    }
+
+    /// As [`Queue::submit_own`], with no barrier before the recording.
+    #[cfg(test)]
+    pub(crate) fn submit_unordered(&self, recording: Recording) -> Result<Event, Error> {
+        let work = Checker::recording(&self.inner.core, "submit", &recording, true)?;
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
         Ok(Event::submitted(&self.inner, point))
@@ -214,6 +219,16 @@ impl QueueInner {
         let taken = std::mem::take(&mut *batch);
         // Submitted under the batch's lock: a later batch must not overtake it.
         Some(taken.submit(self))
+    }
+
+    /// Puts the barrier before a recording that orders it behind whatever was submitted before.
+    fn open(&self, recording: &mut Recording, work: &Work) {
+        let opens = matches!(recording.commands.first(),
+            Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
+        if !opens && !self.core.info.in_order {
+            let barrier = Tracker::behind_others().command(&work.touches);
+            recording.commands.splice(0..0, barrier.map(Command::Barrier));
+        }
     }
 
     /// Submits work once all that stands in its way is over, and keeps what it needs.
@@ -261,11 +276,10 @@ impl QueueInner {
         if flight.ends {
             self.core.traffic.copied(flight.work().copied);
         }
-        for memory in &flight.work().hidden {
-            memory.hidden.store(self.index + 1, Ordering::Relaxed);
-        }
-        for memory in &flight.work().stale {
-            memory.stale.store(true, Ordering::Relaxed);
+        state.submissions += 1;
+        let by = Origin { queue: self.index, submission: state.submissions };
+        for (memory, left) in flight.work().left.iter().filter(|_| flight.ends) {
+            lock(&memory.host).submitted(left, by);
         }
         lane.flights.push_back(Flight { point, ..flight });
         Ok((point, lane.flights.len()))
@@ -324,14 +338,5 @@ impl fmt::Debug for Queue {
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prepared").field("pieces", &self.inner.pieces).field("queue", &self.queue).finish()
-    }
-}
-
-/// Puts the opening barrier before a recording that does not begin with one.
-fn open(recording: &mut Recording) {
-    let opens = matches!(recording.commands.first(),
-        Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
-    if !opens && !recording.commands.is_empty() {
-        recording.commands.insert(0, Command::Barrier(OPENING));
     }
 }

@@ -307,5 +307,6 @@ pub(crate) mod testing {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests;

@@ -155,7 +155,8 @@ fn foreign_link(_: &Path, _: &Metadata) -> Result<(), OpenError> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::io::Read;
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -260,7 +261,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("w");
         std::fs::write(&file, "mine").unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
         // The superuser may read everything.
         match read(&[dir.path().to_owned()], "w") {
             Ok(text) => assert!(rustix::process::geteuid().is_root() && text == "mine"),

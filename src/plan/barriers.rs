@@ -12,26 +12,63 @@ use crate::memory::range::ByteRange;
 /// Says which memory backs a place: places with one name share bytes, at the offsets given.
 pub type ResourceMap<'a> = dyn Fn(Place) -> (Place, u64) + 'a;
 
-/// Decides every barrier of `plan`, where `resolve` tells which bound places are the same memory.
+/// What is known of the memory bound to inputs and outputs when barriers are decided.
+#[allow(missing_debug_implementations, reason = "two functions")]
+pub struct Bound<'a> {
+    /// Which of them are the same memory.
+    pub resolve: &'a ResourceMap<'a>,
+    /// Whether a device works on a copy of its own: it copies an input in before its first segment's commands, an output
+    /// out behind its last one's.
+    pub is_copied: &'a dyn Fn(Place, u32) -> bool,
+}
+
+/// Decides every barrier of `plan` on the memory of `bound`.
 ///
 /// Constants are never written, so they are not tracked. A run is ordered behind earlier ones by the
 /// device layer, so a plan begins with none. Devices that run their commands one after the
 /// other on memory that everybody sees need none.
-pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], resolve: &ResourceMap<'_>) {
+pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'_>) {
     let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
-    for segment in &mut plan.segments {
-        let in_order = devices.get(segment.device as usize).is_none_or(|d| d.in_order);
+    let all = |ios: &[PlannedIo], place: fn(u32) -> Place| -> Vec<Loc> {
+        let whole = |(i, io): (usize, &PlannedIo)| Loc {
+            place: place(i as u32),
+            offset: 0,
+            bytes: io.info.bytes() as u64,
+        };
+        ios.iter().enumerate().map(whole).collect()
+    };
+    let (inputs, outputs) = (all(&plan.inputs, Place::Input), all(&plan.outputs, Place::Output));
+    let copied = |of: &[Loc], d: u32| -> Vec<Loc> {
+        of.iter().filter(|loc| (bound.is_copied)(loc.place, d)).copied().collect()
+    };
+    let on: Vec<Option<u32>> = plan.segments.iter().map(|s| (!s.by_session).then_some(s.device)).collect();
+    for (s, segment) in plan.segments.iter_mut().enumerate() {
+        let d = segment.device;
+        let in_order = devices.get(d as usize).is_none_or(|d| d.in_order);
         if in_order || segment.by_session {
-            segment.closing = None;
+            (segment.collecting, segment.closing) = (None, None);
             segment.commands.iter_mut().for_each(|c| c.barrier = None);
             segment.host_reads = Vec::new();
         } else {
-            order_segment(segment, &shared, resolve);
+            let first = !on.iter().take(s).any(|other| *other == Some(d));
+            let last = !on.iter().skip(s + 1).any(|other| *other == Some(d));
+            let before = if first { copied(&inputs, d) } else { Vec::new() };
+            let behind = if last { copied(&outputs, d) } else { Vec::new() };
+            order_segment(segment, &shared, bound.resolve, &before, &behind);
         }
     }
 }
 
-fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'_>) {
+/// Decides the barriers of a segment before which the places `before` are copied in, and behind which `behind` are
+/// copied out. A copy counts as one access to both its sides.
+fn order_segment(
+    segment: &mut Segment,
+    shared: &[bool],
+    resolve: &ResourceMap<'_>,
+    before: &[Loc],
+    behind: &[Loc],
+) {
+    const COPY: Access = Access::TRANSFER_READ.and(Access::TRANSFER_WRITE);
     let mut ids: HashMap<Place, ResourceId> = HashMap::new();
     let mut tracker = Tracker::new();
     let mut host_reads: Vec<Loc> = Vec::new();
@@ -46,6 +83,13 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
         let start = base.saturating_add(loc.offset);
         Some((id, ByteRange::new(start, start.saturating_add(loc.bytes))))
     };
+    let mut copies = |of: &[Loc]| -> Vec<Touch> {
+        let known = of.iter().filter_map(&mut resource);
+        known.map(|(resource, range)| Touch { resource, range, access: COPY }).collect()
+    };
+    // Behind nothing, so without a barrier.
+    tracker.command(&copies(before));
+    let copied_out = copies(behind);
     for group in segment.commands.chunk_by_mut(|_, next| next.joined) {
         let mut touches: Vec<Touch> = Vec::new();
         for command in group.iter_mut() {
@@ -54,7 +98,7 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
                 if let Some((id, range)) = resource(&loc) {
                     touches.push(Touch { resource: id, range, access });
                     let seen_outside = match loc.place {
-                        Place::Output(_) => true,
+                        Place::Output(_) => !behind.iter().any(|copied| copied.place == loc.place),
                         Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
                         Place::Input(_) | Place::Constant(_) => false,
                     };
@@ -65,15 +109,17 @@ fn order_segment(segment: &mut Segment, shared: &[bool], resolve: &ResourceMap<'
             });
         }
         if let Some(first) = group.first_mut() {
-            first.barrier = tracker.command(&touches);
-            if first.ordered {
-                let (src, dst) = first.barrier.map_or((Access::NONE, Access::NONE), |b| (b.src, b.dst));
-                first.barrier = Some(Barrier { src: src | Access::DEVICE, dst: dst | Access::DEVICE });
-            }
+            first.barrier = if first.ordered {
+                Some(tracker.command_behind_all(&touches))
+            } else {
+                tracker.command(&touches)
+            };
         }
     }
+    segment.collecting = tracker.command(&copied_out);
+    host_reads.extend(behind);
     let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
-    segment.closing = tracker.finish(&reads).barrier;
+    segment.closing = tracker.finish(&reads);
     segment.host_reads = host_reads;
 }
 
@@ -86,6 +132,7 @@ impl Segment {
             waits: Vec::new(),
             after: BTreeSet::new(),
             commands: Vec::new(),
+            collecting: None,
             closing: None,
             host_reads: Vec::new(),
         }
@@ -94,7 +141,7 @@ impl Segment {
     /// All barriers, for counting.
     pub fn barriers(&self) -> impl Iterator<Item = &Barrier> {
         let between = self.commands.iter().filter_map(|c| c.barrier.as_ref());
-        between.chain(&self.closing)
+        between.chain(&self.collecting).chain(&self.closing)
     }
 }
 

@@ -25,7 +25,7 @@ mod split;
 mod storage;
 
 pub use attention::find_attention;
-pub use barriers::{ResourceMap, insert_barriers};
+pub use barriers::{Bound, ResourceMap, insert_barriers};
 pub use boundary::{Crossing, CrossingReport};
 pub use chains::{ChainLimits, fuse_chains};
 pub use compile::{Compiler, PlanOptions};
@@ -250,7 +250,9 @@ pub struct Segment {
     pub after: BTreeSet<u32>,
     /// Commands in order.
     pub commands: Vec<PlannedCommand>,
-    /// The barrier after the last command that makes results visible to the host.
+    /// The barrier before the copies of results to bound memory that follow the commands; see [`Bound::is_copied`].
+    pub collecting: Option<Barrier>,
+    /// The barrier at the end that makes results visible to the host.
     pub closing: Option<Barrier>,
     /// Ranges whose results the host or another device reads after the segment.
     pub host_reads: Vec<Loc>,

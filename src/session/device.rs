@@ -2,11 +2,10 @@
 
 use crate::backend::{BufferDesc, Placement};
 use crate::device::{Buffer, Context, Error, Queue};
-use crate::memory::coherency::{Access, Barrier};
 use crate::memory::import::{DevicePolicy, ImportRules};
 use crate::memory::model::TypeFlags;
 use crate::memory::stream::copy_uncached;
-use crate::recording::{BufferRange, Command, Recording};
+use crate::recording::BufferRange;
 
 /// One entry of the device table.
 #[derive(Clone, Debug)]
@@ -14,13 +13,6 @@ pub(super) struct Device {
     pub(super) context: Context,
     pub(super) queue: Queue,
 }
-
-/// Barrier behind copies that kernels read or overwrite next.
-pub(super) const COPIED: Barrier = Barrier { src: Access::TRANSFER_WRITE, dst: Access::DEVICE };
-/// Barrier between kernels and copies of their results.
-pub(super) const COMPUTED: Barrier = Barrier { src: Access::DEVICE_WRITE, dst: Access::TRANSFER_READ };
-/// Barrier behind copies that the host reads next.
-pub(super) const SHOWN: Barrier = Barrier { src: Access::TRANSFER_WRITE, dst: Access::HOST_READ };
 
 impl Device {
     pub(super) fn new(context: Context) -> Result<Self, Error> {
@@ -89,8 +81,9 @@ impl Device {
             return Ok(());
         }
         let upload = self.buffer(len, Placement::Upload, "upload")?;
-        upload.sub_buffer(0, len)?.map_write()?.copy_from_slice(bytes);
-        self.copy_now(part(&upload, len), part(buffer, len), None)
+        let from = upload.sub_buffer(0, len)?;
+        from.map_write()?.copy_from_slice(bytes);
+        self.queue.enqueue_copy(&from, &buffer.sub_buffer(0, len)?)?.wait()
     }
 
     /// Reads the start of `buffer` into `bytes`.
@@ -113,16 +106,10 @@ impl Device {
             return Ok(());
         }
         let readback = self.buffer(len, Placement::Readback, "readback")?;
-        self.copy_now(part(buffer, len), part(&readback, len), Some(SHOWN))?;
-        bytes.copy_from_slice(&readback.sub_buffer(0, len)?.map_read()?);
+        let to = readback.sub_buffer(0, len)?;
+        self.queue.enqueue_copy(&buffer.sub_buffer(0, len)?, &to)?.wait()?;
+        bytes.copy_from_slice(&to.map_read()?);
         Ok(())
-    }
-
-    fn copy_now(&self, src: BufferRange, dst: BufferRange, then: Option<Barrier>) -> Result<(), Error> {
-        let mut recording = Recording::default();
-        recording.commands.push(Command::Copy { src, dst });
-        recording.commands.extend(then.map(Command::Barrier));
-        self.queue.submit(recording)?.wait()
     }
 }
 

@@ -14,6 +14,7 @@ mod control;
 mod device;
 mod error;
 mod flight;
+mod launch;
 mod options;
 mod overrides;
 mod params;
@@ -33,9 +34,10 @@ mod visibility;
 
 pub use arena::{ArenaUsage, SharedArena};
 pub use bind::{BindingBuilder, Memory, SessionScope};
-pub use binding::{Binding, HostView, Pending};
+pub use binding::{Binding, HostView};
 pub use cancel::{CancelToken, Progress, RunOptions};
 pub use error::{Error, SessionError};
+pub use launch::Pending;
 pub use options::SessionBuilder;
 pub use params::{ParamStore, ParamUsage};
 pub use pieces::{LIMIT_VARIABLE, NoLimit, SubmissionLimit};
@@ -459,6 +461,8 @@ fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Sha
 mod cancel_tests;
 #[cfg(test)]
 mod recover_tests;
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod stage_tests;
 #[cfg(test)]

@@ -18,8 +18,9 @@ pub use self::bench::{Benchmark, BenchmarkDesc};
 
 use super::arena::SharedArena;
 use super::bind::{BindingBuilder, Memory};
-use super::binding::{Binding, HostView, Pending, check_info};
+use super::binding::{Binding, HostView, check_info};
 use super::error::{Error, SessionError};
+use super::launch::Pending;
 use super::params::ParamStore;
 use super::slot::Source;
 use super::stage::{Held, HeldMemory};

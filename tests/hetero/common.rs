@@ -2,6 +2,8 @@
 
 #[path = "../support/disguise.rs"]
 mod disguise;
+#[path = "../support/recorded.rs"]
+mod recorded;
 #[path = "../support/values.rs"]
 mod values;
 
@@ -20,10 +22,11 @@ use onepool::plan::{Crossing, Plan, Work};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, Session, TensorInfo};
 
+use self::recorded::RECORDED;
 pub(crate) use self::values::{floats, numbers, op, region, shape, tensor};
 
 /// Pairs of devices that TVM's graphs run on: (the one that stands for the host, the one for the accelerator).
-pub(crate) const TABLES: &[[&str; 2]] = &[
+const TABLES: [[&str; 2]; 13] = [
     ["cpu", "vulkan"],
     ["vulkan", "vulkan"],
     ["cpu", "sim:coherent"],
@@ -38,6 +41,16 @@ pub(crate) const TABLES: &[[&str; 2]] = &[
     ["cpu", "opencl"],
     ["vulkan", "opencl"],
 ];
+
+/// Those pairs, and each recorded driver beside the CPU.
+pub(crate) fn tables() -> impl Iterator<Item = [&'static str; 2]> {
+    TABLES.into_iter().chain(recorded())
+}
+
+/// Each recorded driver beside the CPU.
+pub(crate) fn recorded() -> impl Iterator<Item = [&'static str; 2]> {
+    RECORDED.into_iter().map(|device| ["cpu", device])
+}
 
 /// Opens a device; "alone" is a simulated one that can import nothing, "bus" Vulkan's with memory of its own.
 pub(crate) fn open(device: &str) -> Context {

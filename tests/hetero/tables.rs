@@ -8,8 +8,8 @@ use onepool::{Error, Memory, Session};
 use serde_json::{Value, json};
 
 use crate::common::{
-    TABLES, all_share, check_messages, check_nothing_copied, dl_devices, floats, in_place, numbers, open,
-    open_all, region, tensor,
+    all_share, check_messages, check_nothing_copied, dl_devices, floats, in_place, numbers, open, open_all,
+    region, tables, tensor,
 };
 
 const N: usize = 1024;
@@ -67,8 +67,8 @@ fn expected(inputs: &[(&str, Vec<f32>)]) -> Vec<f32> {
 
 #[test]
 fn simplex_and_duplex_run_by_the_names_of_tvm() {
-    for table in TABLES {
-        let contexts = open_all(table);
+    for table in tables() {
+        let contexts = open_all(&table);
         let on = dl_devices(&contexts);
         for duplex in [false, true] {
             let json = heterogeneous(duplex, on[0], on[1]).to_string();
@@ -89,8 +89,8 @@ fn simplex_and_duplex_run_by_the_names_of_tvm() {
 
 #[test]
 fn simplex_and_duplex_run_on_bound_memory_and_copy_only_where_they_must() {
-    for table in TABLES {
-        let contexts = open_all(table);
+    for table in tables() {
+        let contexts = open_all(&table);
         let on = dl_devices(&contexts);
         for duplex in [false, true] {
             let mut graph = load(&heterogeneous(duplex, on[0], on[1]));
@@ -248,8 +248,8 @@ fn a_graph_without_devices_runs_on_the_first_and_any_device_is_reported() {
 /// What is only copied to a device that has memory of its own is an output there.
 #[test]
 fn a_copy_is_an_output_on_every_device() {
-    for table in TABLES {
-        let contexts = open_all(table);
+    for table in tables() {
+        let contexts = open_all(&table);
         let on = dl_devices(&contexts);
         let json = json!({
             "nodes": [

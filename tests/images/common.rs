@@ -4,6 +4,8 @@
 mod foreign;
 #[path = "../support/glsl.rs"]
 mod glsl;
+#[path = "../support/recorded.rs"]
+mod recorded;
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +16,8 @@ use onepool::kernel::KernelSource;
 use onepool::ops::{self, Operator, UnaryOp};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
+
+use self::recorded::RECORDED;
 
 /// The devices that every test runs on; opencl where there is one, and there must be one if `REQUIRE_BACKENDS` names
 /// it.
@@ -27,6 +31,7 @@ pub(crate) fn devices() -> &'static [&'static str] {
             Err(error) if required.contains("opencl") => panic!("opencl: {error}"),
             Err(error) => eprintln!("not tested: {error}"),
         }
+        devices.extend(RECORDED);
         devices
     })
 }

@@ -1,5 +1,7 @@
 //! Contexts, operators and graphs of the tests.
 
+#[path = "../support/recorded.rs"]
+mod recorded;
 #[path = "../support/values.rs"]
 mod values;
 
@@ -10,10 +12,11 @@ use onepool::device::Context;
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session};
 
+use self::recorded::RECORDED;
 pub(crate) use self::values::{floats, numbers, op, region, shape, tensor};
 
 /// The devices that every test runs on; of the simulated ones, one has memory that must be flushed and invalidated,
-/// and one has memory of its own. opencl where there is one, and there must be one if `REQUIRE_BACKENDS` names it.
+/// one has memory of its own, and the others are recorded drivers. opencl where there is one, and there must be one if `REQUIRE_BACKENDS` names it.
 pub(crate) fn devices() -> impl Iterator<Item = &'static str> {
     static OPENCL: OnceLock<bool> = OnceLock::new();
     let has_opencl = OPENCL.get_or_init(|| {
@@ -28,7 +31,7 @@ pub(crate) fn devices() -> impl Iterator<Item = &'static str> {
         }
     });
     let opencl = has_opencl.then_some("opencl");
-    ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"].into_iter().chain(opencl)
+    ["cpu", "sim", "sim:noncoherent", "sim:discrete", "vulkan"].into_iter().chain(opencl).chain(RECORDED)
 }
 
 pub(crate) fn open(device: &str) -> Context {

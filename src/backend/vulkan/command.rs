@@ -446,7 +446,8 @@ impl Encoder<'_> {
             layer_count: 1,
             ..Default::default()
         };
-        let (stages, access) = scope(Access::DEVICE);
+        let Barrier { src, dst } = Barrier::FULL;
+        let ((src_stages, src_access), (dst_stages, dst_access)) = (scope(src), scope(dst));
         let mut barriers = Vec::with_capacity(recording.images.len());
         for (at, image) in &recording.images {
             let buffer = self.buffers.get(at.buffer)?;
@@ -461,14 +462,15 @@ impl Encoder<'_> {
                     .new_layout(vk::ImageLayout::GENERAL)
                     .src_queue_family_index(vk::QUEUE_FAMILY_IGNORED)
                     .dst_queue_family_index(vk::QUEUE_FAMILY_IGNORED)
-                    .src_access_mask(access)
-                    .dst_access_mask(access),
+                    .src_access_mask(src_access)
+                    .dst_access_mask(dst_access),
             );
         }
         // SAFETY: as above; images of this device, whose buffers are held by the table.
         unsafe {
             let none = vk::DependencyFlags::empty();
-            self.device.raw().cmd_pipeline_barrier(self.command, stages, stages, none, &[], &[], &barriers);
+            let raw = self.device.raw();
+            raw.cmd_pipeline_barrier(self.command, src_stages, dst_stages, none, &[], &[], &barriers);
         }
         Ok(())
     }

@@ -27,8 +27,12 @@ pub(in crate::cli) struct Transfer {
     pub(in crate::cli) copied_run_ms: f64,
     /// Copying the output out.
     pub(in crate::cli) copy_out_ms: f64,
-    /// The bound run: nothing is copied in or out.
+    /// Copy in, run, copy out.
+    pub(in crate::cli) copied_ms: f64,
+    /// The bound run, on memory that was imported once where the paths below say so.
     pub(in crate::cli) bound_ms: f64,
+    /// What the bound run takes less than the copied one.
+    pub(in crate::cli) saved: Difference,
     /// The same commands on memory of the device's own, without copies: what the work itself takes.
     pub(in crate::cli) kernel_ms: f64,
     /// How the input reached the device when it was bound.
@@ -40,14 +44,58 @@ pub(in crate::cli) struct Transfer {
 }
 
 impl Transfer {
-    /// Copy in, run, copy out.
-    pub(in crate::cli) fn copied_ms(&self) -> f64 {
-        self.copy_in_ms + self.copied_run_ms + self.copy_out_ms
-    }
-
     /// The bound run over the work itself.
     pub(in crate::cli) fn bound_over_kernel(&self) -> f64 {
         self.bound_ms / self.kernel_ms
+    }
+}
+
+/// How two ways that took turns differ, by the differences of neighbouring runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(in crate::cli) struct Difference {
+    /// The median of the first way's time less the second's, in milliseconds.
+    pub(in crate::cli) median_ms: f64,
+    /// What lies between the quartiles of the differences, in milliseconds.
+    pub(in crate::cli) spread_ms: f64,
+    /// The median of the first way's time over the second's.
+    pub(in crate::cli) ratio: f64,
+    /// Whether the median is farther from 0 than the spread is wide, over at least [`FEWEST`] runs.
+    pub(in crate::cli) is_measured: bool,
+}
+
+/// Runs below which no difference counts as measured.
+const FEWEST: usize = 5;
+
+impl Difference {
+    /// `first` and `second` are the times in milliseconds of runs that took turns, in order.
+    pub(in crate::cli) fn of(first: &[f64], second: &[f64]) -> Self {
+        let pairs = || first.iter().zip(second);
+        let mut by: Vec<f64> = pairs().map(|(a, b)| a - b).collect();
+        let median_ms = median(&mut by);
+        let quartile = |of: usize| by.get(of * (by.len().saturating_sub(1)) / 4).copied().unwrap_or(0.0);
+        let spread_ms = quartile(3) - quartile(1);
+        let ratio = median(&mut pairs().map(|(a, b)| a / b).collect::<Vec<_>>());
+        Difference {
+            median_ms,
+            spread_ms,
+            ratio,
+            is_measured: by.len() >= FEWEST && median_ms.abs() > spread_ms,
+        }
+    }
+
+    /// The difference with its spread, or that there is none.
+    pub(in crate::cli) fn words(&self) -> String {
+        let Difference { median_ms, spread_ms, .. } = self;
+        if self.is_measured {
+            format!("{median_ms:.3} ms (spread {spread_ms:.3})")
+        } else {
+            format!("no difference measured ({median_ms:.3} ms, spread {spread_ms:.3})")
+        }
+    }
+
+    /// The ratio where there is a difference.
+    pub(in crate::cli) fn times(&self) -> String {
+        if self.is_measured { format!("{:.2} x", self.ratio) } else { "-".to_owned() }
     }
 }
 
@@ -57,7 +105,8 @@ pub(in crate::cli) fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn ms(start: Instant) -> f64 {
+/// Milliseconds since `start`.
+pub(super) fn ms(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
@@ -104,24 +153,35 @@ pub(in crate::cli) fn measure(
     let mut copied = bind(Memory::own(), Memory::own())?;
     let mut kernel = resident(session, &bind, value, &out_info)?;
     let mut result = vec![0u8; out_info.bytes()];
-    let mut times: [Vec<f64>; 5] = Default::default();
+    let mut times: [Vec<f64>; 6] = Default::default();
     for run in 0..runs + 2 {
-        let mut round = [0.0; 5];
-        let start = Instant::now();
-        copied.set_input(&input, value)?;
-        round[0] = ms(start);
-        let start = Instant::now();
-        copied.run()?;
-        round[1] = ms(start);
-        let start = Instant::now();
-        copied.read_output(&output, &mut result)?;
-        round[2] = ms(start);
-        let start = Instant::now();
-        bound.run()?;
-        round[3] = ms(start);
-        let start = Instant::now();
-        kernel.run()?;
-        round[4] = ms(start);
+        let mut round = [0.0; 6];
+        // Each way is first in every other round.
+        let order = if run % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
+        for way in order {
+            let start = Instant::now();
+            match way {
+                0 => {
+                    copied.set_input(&input, value)?;
+                    round[0] = ms(start);
+                    let start = Instant::now();
+                    copied.run()?;
+                    round[1] = ms(start);
+                    let start = Instant::now();
+                    copied.read_output(&output, &mut result)?;
+                    round[2] = ms(start);
+                }
+                1 => {
+                    bound.run()?;
+                    round[4] = ms(start);
+                }
+                _ => {
+                    kernel.run()?;
+                    round[5] = ms(start);
+                }
+            }
+        }
+        round[3] = round[..3].iter().sum();
         if run == 0 {
             let seen = y.read().map_err(Error::from)?;
             if seen[..result.len()] != result[..] {
@@ -134,18 +194,22 @@ pub(in crate::cli) fn measure(
         }
         tick();
     }
+    let saved = Difference::of(&times[3], &times[4]);
     let path = |name: &str| {
         let verdict = bound.verdicts().find(|v| v.tensor == name);
         verdict.map_or("not used".to_owned(), |v| v.path.to_string())
     };
-    let [copy_in_ms, copied_run_ms, copy_out_ms, bound_ms, kernel_ms] = times.map(|mut all| median(&mut all));
+    let [copy_in_ms, copied_run_ms, copy_out_ms, copied_ms, bound_ms, kernel_ms] =
+        times.map(|mut all| median(&mut all));
     let row = Transfer {
         input_bytes: value.bytes().len() as u64,
         output_bytes: out_info.bytes() as u64,
         copy_in_ms,
         copied_run_ms,
         copy_out_ms,
+        copied_ms,
         bound_ms,
+        saved,
         kernel_ms,
         input_path: path(&input),
         output_path: path(&output),
@@ -199,4 +263,35 @@ fn resident(
         copy.map_err(Error::from)?.wait().map_err(Error::from)?;
     }
     Ok(bind(Memory::buffer(&x), Memory::buffer(&y))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_smaller_than_its_spread_is_none() {
+        let even = Difference::of(&[3.0, 1.0, 2.0, 4.0, 2.0, 3.0], &[1.0, 3.0, 4.0, 2.0, 2.0, 2.9]);
+        assert!(!even.is_measured, "{even:?}");
+        assert!(even.words().starts_with("no difference measured") && even.times() == "-");
+        let slow = [5.0, 5.1, 4.9, 5.0, 5.2];
+        let fast = [2.0, 2.0, 2.1, 2.0, 2.1];
+        let faster = Difference::of(&slow, &fast);
+        assert!(faster.is_measured && (faster.median_ms - 3.0).abs() < 1e-9, "{faster:?}");
+        assert_eq!(faster.times(), "2.50 x");
+        // A way that is slower says so.
+        let slower = Difference::of(&fast, &slow);
+        assert!(slower.is_measured && slower.words().starts_with("-3.000 ms"), "{slower:?}");
+        // Few runs have no spread worth the name.
+        assert!(!Difference::of(&slow[..4], &fast[..4]).is_measured);
+        assert!(!Difference::of(&[], &[]).is_measured);
+    }
+
+    #[test]
+    fn the_median_of_differences_is_not_the_difference_of_medians() {
+        // The machine slowed down by half in the middle: the ways did not differ by that.
+        let [first, second] = [[1.0, 1.0, 1.0, 11.0, 11.0, 11.0], [0.5, 0.5, 0.5, 10.5, 10.5, 10.5]];
+        let found = Difference::of(&first, &second);
+        assert!(found.is_measured && (found.median_ms - 0.5).abs() < 1e-9 && found.spread_ms.abs() < 1e-9);
+    }
 }

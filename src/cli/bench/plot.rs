@@ -18,7 +18,7 @@ pub(super) fn transfers(path: &Path, device: &str, rows: &[Transfer]) -> Result<
     let failed = |e: &dyn std::fmt::Display| CliError::content(path, format!("cannot draw the plot: {e}"));
     let mib = |r: &Transfer| r.input_bytes as f64 / f64::from(1 << 20);
     let ways: [Way; 3] = [
-        ("copied in and out", RGBColor(200, 60, 40), Transfer::copied_ms),
+        ("copied in and out", RGBColor(200, 60, 40), |r| r.copied_ms),
         ("bound", RGBColor(30, 110, 190), |r| r.bound_ms),
         ("work alone", RGBColor(110, 110, 110), |r| r.kernel_ms),
     ];

@@ -258,12 +258,12 @@ pub(in crate::cli) fn table_of(rows: &[Transfer], out: &mut Output) -> Result<()
             ms(r.copy_in_ms),
             ms(r.copied_run_ms),
             ms(r.copy_out_ms),
-            ms(r.copied_ms()),
+            ms(r.copied_ms),
             ms(r.bound_ms),
             ms(r.kernel_ms),
             format!("{:.3}", r.bound_over_kernel()),
-            ms(r.copied_ms() - r.bound_ms),
-            format!("{:.2} x", r.copied_ms() / r.bound_ms),
+            r.saved.words(),
+            r.saved.times(),
         ]);
     }
     out.table(&t)

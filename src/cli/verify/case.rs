@@ -105,7 +105,9 @@ fn verify(
     }
     let mut session = builder.build()?;
     for data in data_sets(&case.dir)? {
-        give_inputs(&mut session, &data)?;
+        for (name, value) in inputs_of(&session.inputs(), &data)? {
+            session.set_input(&name, &value)?;
+        }
         session.run()?;
         // Data sets of other shapes have other plans: the one with most counts.
         let stages = session.binding().into_iter().flat_map(|b| b.stages());
@@ -113,10 +115,8 @@ fn verify(
         if count(&found) > count(fallbacks) {
             *fallbacks = found;
         }
-        let (outputs, mut wanted) = (session.outputs(), Vec::new());
-        for path in numbered(&data, "output_")? {
-            wanted.extend(read(&path, &outputs, wanted.len())?);
-        }
+        let outputs = session.outputs();
+        let wanted = outputs_of(&outputs, &data)?;
         if outputs.len() != wanted.len() {
             let (outputs, files) =
                 (table::count(outputs.len(), "output"), table::count(wanted.len(), "output"));
@@ -125,7 +125,7 @@ fn verify(
                 format!("the model has {outputs}, and there is data of {files}"),
             ));
         }
-        for (io, (_, expected)) in outputs.iter().zip(wanted) {
+        for (io, expected) in outputs.iter().zip(wanted) {
             let got = session.get_output(&io.name)?;
             let same = if case.meta.random {
                 compare_info(&got, &expected)
@@ -225,22 +225,38 @@ fn read(path: &Path, ios: &[IoInfo], at: usize) -> Result<Vec<(String, Tensor)>,
     Ok(vec![(values, elements), (table, rows)])
 }
 
-/// Gives every input its value: by name where all names are inputs of the model, else by position.
-fn give_inputs(session: &mut Session, data: &Path) -> Result<(), CliError> {
-    let ios = session.inputs();
+/// The values of the inputs in a data set, in order, with the names of the inputs: by name where all names are inputs of
+/// the model, else by position.
+///
+/// # Errors
+/// A file that cannot be read, or is no tensor.
+pub(in crate::cli) fn inputs_of(ios: &[IoInfo], data: &Path) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut values: Vec<(String, Tensor)> = Vec::new();
     for path in numbered(data, "input_")? {
-        values.extend(read(&path, &ios, values.len())?);
+        values.extend(read(&path, ios, values.len())?);
     }
     let mut names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
     let named = names.len() == values.len() && names.iter().all(|n| ios.iter().any(|io| io.name == *n));
-    for (i, (name, value)) in values.iter().enumerate() {
-        let name = if named { name } else { ios.get(i).map_or(name, |io| &io.name) };
-        session.set_input(name, value)?;
+    if !named {
+        for ((name, _), io) in values.iter_mut().zip(ios) {
+            name.clone_from(&io.name);
+        }
     }
-    Ok(())
+    Ok(values)
+}
+
+/// The expected outputs in a data set, in order.
+///
+/// # Errors
+/// As [`inputs_of`].
+pub(in crate::cli) fn outputs_of(ios: &[IoInfo], data: &Path) -> Result<Vec<Tensor>, CliError> {
+    let mut wanted = Vec::new();
+    for path in numbered(data, "output_")? {
+        wanted.extend(read(&path, ios, wanted.len())?.into_iter().map(|(_, value)| value));
+    }
+    Ok(wanted)
 }
 
 #[cfg(test)]

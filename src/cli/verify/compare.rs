@@ -9,16 +9,16 @@ use crate::graph::Tensor;
 
 /// How far a float may be off: `|got - expected| <= atol + rtol * |expected|`.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub(super) struct Tolerance {
+pub(in crate::cli) struct Tolerance {
     /// Share of the expected value.
-    pub(super) rtol: f64,
+    pub(in crate::cli) rtol: f64,
     /// Added to it.
-    pub(super) atol: f64,
+    pub(in crate::cli) atol: f64,
 }
 
 impl Tolerance {
     /// What holds where a case and the arguments say nothing.
-    pub(super) const DEFAULT: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-5 };
+    pub(in crate::cli) const DEFAULT: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-5 };
 
     /// The tolerance of a case: never tighter than the default or what the case allows. What the arguments
     /// say comes before both, as far as the case allows no more.
@@ -43,7 +43,7 @@ impl Tolerance {
 
 /// How a result differs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Difference {
+pub(in crate::cli) enum Difference {
     /// Another element type.
     Type {
         /// The result's.
@@ -106,7 +106,11 @@ pub(super) fn compare_info(got: &Tensor, expected: &Tensor) -> Result<(), Differ
 ///
 /// # Errors
 /// The difference; of the elements the one that is farthest off.
-pub(super) fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<(), Difference> {
+pub(in crate::cli) fn compare(
+    got: &Tensor,
+    expected: &Tensor,
+    tolerance: Tolerance,
+) -> Result<(), Difference> {
     compare_info(got, expected)?;
     let tolerance = tolerance.for_type(got.dtype());
     let dims = got.shape().dims();

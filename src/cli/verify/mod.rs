@@ -1,7 +1,7 @@
 //! `onepool verify`: models against the outputs that ONNX test cases hold.
 
 pub(super) mod case;
-mod compare;
+pub(super) mod compare;
 mod report;
 mod suite;
 

@@ -1,13 +1,17 @@
-//! Who must see whose bytes, and what it takes: a pure state machine.
+//! Who must see whose bytes, and what it takes: pure state machines that decide every barrier, flush and invalidate.
 //!
-//! Accesses go in; barriers, flushes and invalidates come out, as few as the hazards allow. The same
-//! machine serves every backend: on Vulkan a [`Barrier`] is one global memory barrier, on an in-order
-//! queue it is nothing.
+//! Accesses go in; barriers, flushes and invalidates come out, as few as the hazards allow. On Vulkan a [`Barrier`] is one
+//! global memory barrier; devices that run their commands in order need none and are not asked about.
+//!
+//! * [`Tracker`]: the barriers between the commands of one recording, before it, and the one that shows the host its
+//!   results. Plans and the commands that an application enqueues one by one ask it.
+//! * [`Unseen`]: what a recording that somebody else made leaves hidden from the host.
+//! * [`Sight`]: what each submission of a run flushes before and invalidates behind it.
+//! * [`HostView`]: what the host does before and behind an access through its own pointer.
 //!
 //! Invariants:
 //! * A [`ResourceId`] names *memory*, not a view of it: two views that alias must carry one id.
-//! * Commands are recorded in submission order on one queue. Work of other queues joins through
-//!   [`Tracker::ordered_on_device`] (a semaphore) or [`Tracker::waited`] (the host).
+//! * Commands are recorded in submission order on one queue. Work of other queues is waited for by the host.
 //! * An emitted barrier names every access kind outstanding at that point and every device access as its
 //!   destination, so whatever came before is settled as a whole. A barrier emitted as late as possible
 //!   and as wide as possible is what makes the number of barriers the smallest there is.
@@ -16,8 +20,9 @@
 //!
 //! The state table, with the sections of the Vulkan specification, is in `docs/COHERENCY.md`.
 
-mod footprint;
+mod host;
 mod ledger;
+mod sight;
 mod tracker;
 
 #[cfg(test)]
@@ -26,8 +31,9 @@ mod tests;
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
-pub use footprint::{Footprint, Step, opening_barrier};
-pub use tracker::{Finish, HazardError, HostMemory, Tracker};
+pub use host::{HostStep, HostView, Left, Origin};
+pub use sight::{Exchange, Exchanged, Sight, atoms};
+pub use tracker::{Tracker, Unseen};
 
 use super::range::ByteRange;
 
@@ -87,6 +93,11 @@ impl Access {
         self.0 & other.0 != 0
     }
 
+    /// The kinds of both.
+    pub const fn and(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+
     /// The kinds that write.
     pub const fn writes(self) -> Access {
         Access(self.0 & (Self::DEVICE_WRITE.0 | Self::HOST_WRITE.0))
@@ -102,11 +113,6 @@ impl Access {
         const LOW: u8 = 0b01_0101;
         let stages = (self.0 | self.0 >> 1) & LOW;
         Access(stages | stages << 1)
-    }
-
-    /// The kinds in the set, one by one.
-    pub fn kinds(self) -> impl Iterator<Item = Access> {
-        Self::NAMES.into_iter().map(|(kind, _)| kind).filter(move |kind| self.contains(*kind))
     }
 
     /// Whether two overlapping accesses need an order: at least one of them writes.
@@ -170,9 +176,13 @@ pub struct Barrier {
 }
 
 impl Barrier {
+    /// Everything before it is over, and seen, before anything behind it: what stands before work of which nothing is
+    /// known.
+    pub const FULL: Barrier = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
+
     /// The barrier that settles every device access of these kinds for whatever the device does next.
     /// Reads alone are only ever waited for by writes.
-    pub(crate) fn settling(src: Access) -> Barrier {
+    pub(super) fn settling(src: Access) -> Barrier {
         let dst = if src.writes().is_empty() { Access::DEVICE_WRITE } else { Access::DEVICE };
         Barrier { src, dst }
     }

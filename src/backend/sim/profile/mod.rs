@@ -306,9 +306,11 @@ impl Profile {
         MemoryModel::new(self.kind, self.heaps.clone(), self.types.clone(), imports)
     }
 
-    /// The rules that the runtime imports by, as for the driver itself.
+    /// The rules that the runtime imports by, as for the driver itself; `None` where it lists the extension and grants no
+    /// type.
     pub fn rules(&self) -> Option<ImportRules> {
         let import = self.import.as_ref()?;
+        self.memory().import_type()?;
         Some(ImportRules::for_driver(import.driver).with_limits(DeviceLimits {
             import_alignment: import.alignment,
             storage_offset_alignment: self.limits.argument_alignment,

@@ -9,7 +9,7 @@ fn access_sets_name_themselves() {
     assert_eq!(KW.of_stages(), KR | KW);
     assert_eq!((TR | Access::HOST_WRITE).of_stages(), TR | TW | Access::HOST);
     assert_eq!(!Access::DEVICE, Access::HOST);
-    assert_eq!(Access::DEVICE.kinds().count(), 4);
+    assert_eq!(KR.and(TW), KR | TW);
     assert!(KR.conflicts(TW) && KW.conflicts(TW) && !KR.conflicts(TR) && !KW.conflicts(Access::NONE));
 }
 
@@ -80,290 +80,161 @@ fn host_kinds_in_a_command_are_ignored() {
 }
 
 #[test]
-fn waits_and_semaphores_settle_without_barriers() {
-    let mut tracker = Tracker::new();
-    tracker.command(&[touch(A, KW)]);
-    tracker.submit();
-    assert!(tracker.clone().command(&[touch(A, KR)]).is_some(), "submission order is no dependency");
-    let mut waited = tracker.clone();
-    waited.waited();
-    assert_eq!(waited.command(&[touch(A, KR)]), None);
-    tracker.ordered_on_device();
-    assert_eq!(tracker.command(&[touch(A, KR)]), None);
+fn the_first_touch_behind_unknown_work_waits_for_all_of_it() {
+    let mut tracker = Tracker::behind_others();
+    assert_eq!(tracker.command(&[]), None, "nothing is touched");
+    assert_eq!(tracker.command(&[Touch::new(A, r(8, 8), KW)]), None, "nor here");
+    assert_eq!(tracker.command(&[touch(A, KR)]), Some(Barrier::FULL));
+    assert_eq!(tracker.command(&[touch(B, KW)]), None, "one barrier settled everything");
+    assert_eq!(tracker.command(&[touch(A, KW)]), Some(Barrier { src: KR | KW, dst: Access::DEVICE }));
 }
 
 #[test]
-fn completion_settles_only_what_is_complete() {
+fn a_command_behind_all_settles_what_it_does_not_touch() {
     let mut tracker = Tracker::new();
     tracker.command(&[touch(A, KW)]);
-    tracker.submit();
-    tracker.command(&[touch(B, KW)]);
-    tracker.submit();
-    tracker.completed(1);
+    assert_eq!(tracker.command_behind_all(&[touch(B, KW)]), Barrier::FULL);
     assert_eq!(tracker.command(&[touch(A, KR)]), None);
-    assert_eq!(tracker.command(&[touch(B, KR)]), Some(Barrier { src: KR | KW, dst: Access::DEVICE }));
-    tracker.completed(99);
-    assert_eq!(tracker.submitted(), 2);
+    assert!(tracker.command(&[touch(B, KR)]).is_some());
 }
 
 #[test]
 fn the_host_reads_behind_one_barrier() {
     let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory::coherent(64));
-    tracker.declare(B, HostMemory::coherent(64));
-    tracker.command(&[touch(A, KW)]);
-    tracker.command(&[touch(B, TW)]);
-    let finish = tracker.finish(&[(A, r(0, 64))]);
-    assert_eq!(finish.barrier, Some(Barrier { src: KW | TW, dst: Access::HOST_READ }));
-    assert!(finish.invalidate.is_empty());
-    assert_eq!(tracker.finish(&[(A, r(0, 64)), (B, r(0, 64))]).barrier, None);
-    tracker.submit();
-    assert!(matches!(tracker.host_read(A, r(0, 1)), Err(HazardError::InFlight { submission: 1, .. })));
-    tracker.waited();
-    assert_eq!(tracker.host_read(A, r(0, 64)), Ok(vec![]));
-    assert_eq!(tracker.finish(&[(A, r(0, 64))]), Finish::default());
-}
-
-#[test]
-fn a_wait_alone_shows_the_host_nothing() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory::coherent(64));
     tracker.command(&[Touch::new(A, r(0, 32), KW)]);
-    assert_eq!(tracker.finish(&[(A, r(32, 64))]).barrier, None, "nothing was written there");
-    tracker.submit();
-    tracker.waited();
-    assert!(matches!(tracker.host_read(A, r(0, 1)), Err(HazardError::NotVisible { .. })));
-    assert!(matches!(tracker.host_write(A, r(31, 33)), Err(HazardError::NotVisible { .. })));
-    assert_eq!(tracker.host_read(A, r(32, 64)), Ok(vec![]));
-    let late = tracker.finish(&[(A, r(0, 64))]);
-    assert_eq!(late.barrier, Some(Barrier { src: KW, dst: Access::HOST_READ }));
-    tracker.submit();
-    assert!(matches!(tracker.host_read(A, r(0, 1)), Err(HazardError::NotVisible { .. })));
-    tracker.waited();
-    assert_eq!(tracker.host_read(A, r(0, 64)), Ok(vec![]));
+    tracker.command(&[touch(B, TW)]);
+    assert_eq!(tracker.finish(&[(A, r(32, 64)), (C, r(0, 64))]), None, "nothing was written there");
+    assert_eq!(tracker.finish(&[(A, r(0, 1))]), Some(Barrier { src: KW | TW, dst: Access::HOST_READ }));
+    assert_eq!(tracker.finish(&[(A, r(0, 64)), (B, r(0, 64))]), None, "the barrier is global");
+    tracker.command(&[touch(C, KW)]);
+    assert_eq!(tracker.finish(&[(C, r(0, 1))]), Some(Barrier { src: KW, dst: Access::HOST_READ }));
 }
 
 #[test]
-fn writes_behind_a_finish_stay_hidden() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 16, bytes: 64 });
-    tracker.command(&[Touch::new(A, r(0, 16), KW)]);
-    tracker.finish(&[(A, r(0, 64))]);
-    tracker.command(&[Touch::new(A, r(16, 32), KW)]);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_read(A, r(0, 16)), Ok(vec![]));
-    assert!(matches!(tracker.host_read(A, r(16, 32)), Err(HazardError::NotVisible { .. })));
+fn a_barrier_shows_the_kinds_that_it_names_and_no_other() {
+    let mut unseen = Unseen::default();
+    unseen.command(&[Touch::new(A, r(0, 8), KW), Touch::new(A, r(4, 16), TW | KR)]);
+    unseen.barrier(Barrier { src: KW, dst: Access::DEVICE });
+    assert_eq!(unseen.of(A).map(|(range, _)| range.bytes()).sum::<u64>(), 16, "the host is not named");
+    unseen.barrier(Barrier { src: KW, dst: Access::HOST_READ });
+    assert_eq!(unseen.of(A).collect::<Vec<_>>(), [(r(4, 16), TW)]);
+    unseen.barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ });
+    assert_eq!(unseen.of(A).next(), None);
+    assert_eq!(unseen.of(B).next(), None);
 }
 
 #[test]
-fn host_accesses_wait_for_the_device() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory::coherent(64));
-    tracker.declare(B, HostMemory::coherent(64));
-    tracker.command(&[touch(A, KR), touch(B, KW)]);
-    // Recorded is not submitted: the host may still prepare the input.
-    assert_eq!(tracker.host_write(A, r(0, 64)), Ok(vec![]));
-    assert!(tracker.submit().is_empty(), "coherent memory is never flushed");
-    assert_eq!(tracker.host_read(A, r(0, 64)), Ok(vec![]), "both only read");
-    let busy = HazardError::InFlight { resource: A, range: r(0, 4), submission: 1 };
-    assert_eq!(tracker.host_write(A, r(0, 4)), Err(busy));
-    assert!(matches!(tracker.host_read(B, r(0, 4)), Err(HazardError::InFlight { .. })));
-    tracker.waited();
-    assert_eq!(tracker.host_write(A, r(0, 4)), Ok(vec![]));
+fn atoms_stay_within_the_mapping() {
+    assert_eq!(atoms(r(70, 80), 64, 100), r(64, 100));
+    assert_eq!(atoms(r(10, 20), 64, 100), r(0, 64));
+    assert_eq!(atoms(r(10, 20), 0, 100), r(10, 20), "no atom is an atom of one byte");
+}
+
+const ONE: Origin = Origin { queue: 0, submission: 1 };
+const TWO: Origin = Origin { queue: 1, submission: 2 };
+
+fn left(hidden: &[(ByteRange, Access)], stale: &[ByteRange]) -> Left {
+    Left { hidden: hidden.to_vec(), stale: stale.iter().copied().collect() }
+}
+
+fn go(invalidate: &[ByteRange]) -> HostStep {
+    HostStep::Go { invalidate: invalidate.to_vec() }
 }
 
 #[test]
-fn what_the_host_cannot_reach_is_said() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory::coherent(64));
-    assert_eq!(tracker.host_read(B, r(0, 1)), Err(HazardError::DeviceOnly { resource: B }));
-    assert_eq!(tracker.host_write(B, r(0, 1)), Err(HazardError::DeviceOnly { resource: B }));
-    let outside = HazardError::OutOfBounds { resource: A, range: r(60, 65), bytes: 64 };
-    assert_eq!(tracker.host_write(A, r(60, 65)), Err(outside));
-    assert!(outside.to_string().contains("0x3c..0x41"));
-    tracker.forget(A);
-    assert_eq!(tracker.host_read(A, r(0, 1)), Err(HazardError::DeviceOnly { resource: A }));
+fn what_is_left_is_what_was_not_shown_or_not_invalidated() {
+    let writes = [r(0, 8), r(16, 24)];
+    let behind = |hidden: &[(ByteRange, Access)], invalidated: &[ByteRange], coherent| {
+        Left::behind(writes.into_iter(), hidden.to_vec(), invalidated.iter().copied(), coherent)
+    };
+    assert!(behind(&[], &[], true).is_empty(), "shown and coherent");
+    assert!(behind(&[], &[r(0, 64)], false).is_empty(), "shown and invalidated");
+    assert_eq!(behind(&[], &[r(0, 8)], false), left(&[], &[r(16, 24)]));
+    let hidden = [(r(16, 24), KW)];
+    assert_eq!(behind(&hidden, &[r(0, 64)], false), left(&hidden, &[r(16, 24)]), "invalidated too early");
+    assert_eq!(behind(&hidden, &[], true), left(&hidden, &[]));
 }
 
 #[test]
-fn flush_and_invalidate_are_rounded_within_the_mapping() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 64, bytes: 100 });
-    tracker.host_write(A, r(70, 80)).unwrap();
-    tracker.host_write(A, r(10, 20)).unwrap();
-    assert_eq!(tracker.submit(), [(A, r(0, 100))]);
-    assert!(tracker.submit().is_empty(), "flushed once");
-    tracker.command(&[Touch::new(A, r(90, 95), KW)]);
-    let finish = tracker.finish(&[(A, r(0, 100))]);
-    assert_eq!(finish.invalidate, [(A, r(64, 100))], "only what the device wrote");
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_read(A, r(0, 100)), Ok(vec![]));
+fn the_host_is_shown_what_a_submission_hid() {
+    let mut view = HostView::new(true, 64, 64);
+    assert_eq!(view.access(r(0, 64)), go(&[]));
+    view.submitted(&left(&[(r(0, 8), KW), (r(8, 16), TW)], &[]), ONE);
+    assert_eq!(view.access(r(16, 64)), go(&[]), "nothing is hidden there");
+    let shows = |by, src| HostStep::Show { by, barrier: Barrier { src, dst: Access::HOST_READ } };
+    assert_eq!(view.access(r(7, 8)), shows(ONE, KW | TW), "one barrier for all of the queue's");
+    // Another queue writes before the barrier is over.
+    view.submitted(&left(&[(r(4, 6), KW)], &[]), TWO);
+    view.shown(ONE);
+    assert_eq!(view.access(r(0, 4)), go(&[]));
+    assert_eq!(view.access(r(0, 64)), shows(TWO, KW));
+    view.shown(TWO);
+    assert_eq!(view.access(r(0, 64)), go(&[]));
+}
+
+#[test]
+fn a_barrier_shows_nothing_that_came_behind_it() {
+    let mut view = HostView::new(true, 1, 64);
+    view.submitted(&left(&[(r(0, 8), KW)], &[]), ONE);
+    view.submitted(&left(&[(r(0, 4), KW)], &[]), Origin { submission: 3, ..ONE });
+    view.shown(ONE);
+    assert!(matches!(view.access(r(0, 4)), HostStep::Show { by: Origin { queue: 0, submission: 3 }, .. }));
+    assert_eq!(view.access(r(4, 8)), go(&[]));
+}
+
+#[test]
+fn only_atoms_that_a_device_wrote_are_invalidated_and_once() {
+    let mut view = HostView::new(false, 16, 100);
+    view.submitted(&left(&[], &[r(4, 8), r(12, 13), r(97, 99)]), ONE);
+    assert_eq!(view.access(r(20, 30)), go(&[]));
+    assert_eq!(view.access(r(0, 100)), go(&[r(0, 16), r(96, 100)]));
+    view.refreshed(&[r(0, 16)]);
+    assert_eq!(view.access(r(0, 100)), go(&[r(96, 100)]));
+    // A byte beside it concerns its atom.
+    assert_eq!(view.access(r(99, 100)), go(&[r(96, 100)]));
+    assert_eq!(view.written(r(20, 30)), Some(r(16, 32)));
+    assert_eq!(HostView::new(true, 16, 100).written(r(20, 30)), None);
+}
+
+fn exchange(flush: bool, invalidate: bool) -> Exchange {
+    Exchange { flush, invalidate }
+}
+
+#[test]
+fn a_view_is_flushed_what_others_wrote_and_invalidated_what_its_device_wrote() {
+    let mut sight = Sight::new(1);
+    assert_eq!(sight.access(A, Some(0), r(0, 64), KR), exchange(true, false));
+    assert_eq!(sight.access(A, Some(0), r(0, 64), KR), exchange(false, false), "shown already");
+    assert_eq!(sight.access(A, Some(0), r(0, 32), KW), exchange(false, true));
+    assert_eq!(sight.access(A, Some(1), r(0, 32), KR), exchange(true, false), "each has its own view");
+    assert_eq!(sight.access(B, Some(0), r(0, 64), KW), exchange(true, true), "written bytes are flushed too");
+    // The host writes.
+    assert_eq!(sight.access(A, None, r(8, 9), Access::HOST_WRITE), exchange(false, false));
+    assert_eq!(sight.access(A, Some(0), r(9, 32), KR), exchange(false, false));
+    assert_eq!(sight.access(A, Some(0), r(0, 32), KR), exchange(true, false));
+    assert_eq!(sight.access(A, Some(0), r(8, 8), KW), exchange(false, false), "nothing is touched");
+    sight.keep(|memory| *memory == B);
+    assert_eq!(sight.access(B, Some(0), r(0, 64), KR), exchange(false, false));
+    assert_eq!(sight.access(A, Some(0), r(0, 64), KR), exchange(true, false));
 }
 
 #[test]
 fn neighbours_in_an_atom_are_not_lost() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 64, bytes: 128 });
-    tracker.command(&[Touch::new(A, r(32, 64), KW)]);
-    tracker.submit();
-    // Another byte of the atom that the device is writing.
-    assert!(matches!(tracker.host_write(A, r(0, 8)), Err(HazardError::InFlight { .. })));
-    assert_eq!(tracker.host_write(A, r(64, 72)), Ok(vec![]));
-    tracker.waited();
-    tracker.finish(&[]);
-    assert!(matches!(tracker.host_write(A, r(0, 8)), Err(HazardError::NotVisible { .. })));
-    tracker.command(&[Touch::new(A, r(32, 33), KR)]);
-    tracker.finish(&[(A, r(40, 41))]);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_write(A, r(0, 8)), Ok(vec![]));
+    let mut sight = Sight::new(16);
+    sight.access(A, Some(0), r(0, 4), KW);
+    sight.access(A, None, r(4, 8), Access::HOST_WRITE);
+    // The invalidate to come would bring back what the host had there before.
+    assert_eq!(sight.access(A, Some(0), r(0, 4), KW), exchange(true, true));
 }
 
 #[test]
-fn a_partial_write_invalidates_first() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 64, bytes: 128 });
-    tracker.declare(B, HostMemory::coherent(8));
-    tracker.command(&[Touch::new(A, r(0, 64), KW), Touch::new(B, r(0, 8), KW)]);
-    // The barrier is global, so it shows the host A's bytes as well; A is not invalidated.
-    assert!(tracker.finish(&[(B, r(0, 8))]).invalidate.is_empty());
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_write(A, r(0, 8)), Ok(vec![r(0, 64)]));
-    assert_eq!(tracker.host_read(A, r(0, 64)), Ok(vec![]));
-}
-
-#[test]
-fn a_late_invalidate_spares_what_the_host_wrote() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 8, bytes: 64 });
-    tracker.command(&[Touch::new(A, r(10, 14), KW), Touch::new(A, r(40, 41), KW)]);
-    tracker.command(&[touch(B, KW)]);
-    // The host asks for B alone, and the barrier shows it A too.
-    tracker.finish(&[(B, r(0, 64))]);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_write(A, r(16, 17)), Ok(vec![]));
-    assert_eq!(tracker.host_read(A, r(0, 64)), Ok(vec![r(8, 16), r(40, 48)]));
-}
-
-#[test]
-fn half_shown_atoms_stay_stale_where_they_are_hidden() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 16, bytes: 64 });
-    tracker.declare(B, HostMemory::coherent(64));
-    tracker.command(&[Touch::new(A, r(0, 4), KW), touch(B, KW)]);
-    tracker.finish(&[(B, r(0, 64))]);
-    tracker.command(&[Touch::new(A, r(4, 8), KW)]);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_read(A, r(0, 4)), Ok(vec![r(0, 16)]));
-    assert!(tracker.host_read(A, r(4, 8)).is_err());
-    let finish = tracker.finish(&[(A, r(4, 5))]);
-    assert_eq!(finish.invalidate, [(A, r(0, 16))]);
-    assert!(finish.barrier.is_some());
-}
-
-#[test]
-fn an_invalidate_to_come_keeps_host_writes_away() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 8, bytes: 64 });
-    tracker.command(&[Touch::new(A, r(0, 4), KW)]);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.finish(&[(A, r(0, 8))]).invalidate, [(A, r(0, 8))]);
-    tracker.submit();
-    let busy = HazardError::InFlight { resource: A, range: r(0, 8), submission: 2 };
-    assert_eq!(tracker.host_write(A, r(6, 7)), Err(busy));
-    tracker.waited();
-    assert_eq!(tracker.host_write(A, r(6, 7)), Ok(vec![]));
-}
-
-#[test]
-fn replays_are_ordered_by_an_opening_barrier() {
-    let in_place = [touch(A, KR | KW)];
-    let steps = [Step::Command(&in_place)];
-    assert_eq!(opening_barrier(&steps), Some(Barrier { src: KR | KW, dst: Access::DEVICE }));
-    let only_reads = [touch(A, KR)];
-    assert_eq!(opening_barrier(&[Step::Command(&only_reads)]), None);
-    // Write, barrier, read: the next replay's write comes behind a read that nothing waits for.
-    let (write, read) = ([touch(A, KW)], [touch(A, KR)]);
-    let inner = Barrier { src: KW, dst: Access::DEVICE };
-    let steps = [Step::Command(&write), Step::Barrier(inner), Step::Command(&read)];
-    assert_eq!(opening_barrier(&steps), Some(Barrier { src: KR, dst: Access::DEVICE_WRITE }));
-    // A barrier at the end serves the next replay.
-    let closed =
-        [steps[0], steps[1], steps[2], Step::Barrier(Barrier { src: KR, dst: Access::DEVICE_WRITE })];
-    assert_eq!(opening_barrier(&closed), None);
-}
-
-#[test]
-fn an_inner_barrier_may_serve_the_seam() {
-    let inner = Barrier { src: KW, dst: Access::DEVICE };
-    let (first, second) = ([touch(A, KW)], [touch(A, KR), touch(B, KW)]);
-    let steps = [Step::Command(&first), Step::Barrier(inner), Step::Command(&second)];
-    let seam = Barrier { src: KR | KW, dst: Access::DEVICE };
-    assert_eq!(opening_barrier(&steps), Some(seam), "A is written in front of the inner barrier");
-    let (first, second) = ([touch(A, KR)], [touch(C, KR), touch(B, KW)]);
-    let steps = [Step::Command(&first), Step::Barrier(inner), Step::Command(&second)];
-    assert_eq!(opening_barrier(&steps), None, "the inner barrier stands between B and B");
-}
-
-#[test]
-fn a_replay_counts_like_its_commands() {
-    let (write, read) = ([touch(A, KW)], [touch(A, KR), touch(B, KW)]);
-    let inner = Barrier { src: KW, dst: Access::DEVICE };
-    let shown = Barrier { src: KW, dst: Access::HOST_READ };
-    let steps = [Step::Command(&write), Step::Barrier(inner), Step::Command(&read), Step::Barrier(shown)];
-    let footprint = Footprint::of(&steps);
-    let mut tracker = Tracker::new();
-    tracker.declare(B, HostMemory { coherent: false, atom: 16, bytes: 64 });
-    assert_eq!(tracker.replay(&footprint), None);
-    let finish = tracker.finish(&[(B, r(0, 64))]);
-    assert_eq!(finish, Finish { barrier: None, invalidate: vec![(B, r(0, 64))] });
-    tracker.submit();
-    assert_eq!(tracker.replay(&footprint), footprint.seam());
-    assert!(matches!(tracker.host_read(B, r(0, 1)), Err(HazardError::InFlight { submission: 1, .. })));
-    tracker.finish(&[(B, r(0, 64))]);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_read(B, r(0, 64)), Ok(vec![]));
-    assert_eq!(tracker.replay(&footprint), None);
-}
-
-#[test]
-fn an_invalidated_atom_is_shown_as_a_whole() {
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory { coherent: false, atom: 16, bytes: 64 });
-    tracker.declare(B, HostMemory::coherent(64));
-    tracker.command(&[Touch::new(A, r(0, 4), KW), touch(B, KW)]);
-    tracker.finish(&[(B, r(0, 64))]);
-    tracker.command(&[Touch::new(A, r(4, 8), TW)]);
-    // Bytes 0..4 are shown already, but their atom holds bytes that are not.
-    let finish = tracker.finish(&[(A, r(0, 1))]);
-    assert_eq!(finish.barrier, Some(Barrier { src: TW, dst: Access::HOST_READ }));
-    assert_eq!(finish.invalidate, [(A, r(0, 16))]);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_read(A, r(0, 8)), Ok(vec![]));
-}
-
-#[test]
-fn the_host_barrier_of_a_replay_shows_older_writes() {
-    let written = [touch(B, KW)];
-    let shown = Barrier { src: KW, dst: Access::HOST_READ };
-    let footprint = Footprint::of(&[Step::Command(&written), Step::Barrier(shown)]);
-    let mut tracker = Tracker::new();
-    tracker.declare(A, HostMemory::coherent(64));
-    tracker.declare(C, HostMemory::coherent(64));
-    tracker.command(&[touch(A, KW), touch(C, TW)]);
-    tracker.submit();
-    tracker.replay(&footprint);
-    assert_eq!(tracker.finish(&[(A, r(0, 64))]).barrier, None);
-    tracker.submit();
-    tracker.waited();
-    assert_eq!(tracker.host_read(A, r(0, 64)), Ok(vec![]));
-    assert!(tracker.host_read(C, r(0, 64)).is_err(), "the barrier names no transfers");
+fn ranges_are_listed_once() {
+    let mut all = Exchanged::new();
+    all.add(A, r(0, 16), exchange(true, true));
+    all.add(A, r(16, 32), exchange(true, false));
+    all.add(A, r(0, 16), exchange(true, true));
+    all.add(B, r(0, 16), exchange(false, true));
+    all.add(B, r(32, 48), exchange(false, false));
+    assert_eq!(all.flush().collect::<Vec<_>>(), [(A, r(0, 32))]);
+    assert_eq!(all.invalidate().collect::<Vec<_>>(), [(A, r(0, 16)), (B, r(0, 16))]);
 }

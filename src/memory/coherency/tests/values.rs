@@ -1,6 +1,4 @@
-//! Host and device against a model of values: a device domain, memory, and a host cache of atoms.
-
-use std::collections::VecDeque;
+//! Host and devices against models of values: what each of them has in its own view.
 
 use proptest::prelude::*;
 
@@ -9,231 +7,225 @@ use super::*;
 const BYTES: usize = 24;
 const ATOM: u64 = 8;
 
-#[derive(Clone, Copy, Debug)]
-enum Op {
-    DeviceWrite(usize, ByteRange),
-    DeviceRead(usize, ByteRange),
-    /// A recording that writes, and perhaps shows the host what there is.
-    Replay(usize, ByteRange, bool),
-    Submit,
-    Finish(usize, ByteRange),
-    /// Waits for the oldest submission; the device may have run ahead with the younger ones.
-    WaitOne(bool),
-    Wait,
-    HostWrite(usize, ByteRange),
-    HostRead(usize, ByteRange),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Queued {
-    Write(usize, ByteRange, u32),
-    Read(usize, ByteRange),
-    ShowHost,
-}
-
-/// One resource: what the device, the memory and the host hold, and what is true.
-#[derive(Clone)]
-struct Copies {
-    coherent: bool,
-    device: [u32; BYTES],
-    memory: [u32; BYTES],
-    host: [u32; BYTES],
-    truth: [u32; BYTES],
-}
-
 fn span(range: ByteRange) -> std::ops::Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// One submission: what the device does, and what the host does once it is complete.
-#[derive(Default)]
-struct Work {
-    queued: Vec<Queued>,
-    invalidates: Vec<(ResourceId, ByteRange)>,
+fn ranges() -> impl Strategy<Value = ByteRange> {
+    (0..BYTES as u64, 1..10u64).prop_map(|(start, len)| r(start, (start + len).min(BYTES as u64)))
 }
 
-struct Machine {
-    tracker: Tracker,
-    resources: Vec<Copies>,
-    recorded: Work,
-    running: VecDeque<Work>,
-    done: u64,
+/// One memory that host and two devices have a view of each.
+struct Views {
+    host: [u32; BYTES],
+    device: [[u32; BYTES]; 2],
+    truth: [u32; BYTES],
     stamp: u32,
 }
 
-impl Machine {
-    fn new() -> Machine {
-        let mut tracker = Tracker::new();
-        let mut resources = Vec::new();
-        for (id, coherent) in [(0, false), (1, true)] {
-            tracker.declare(ResourceId(id), HostMemory { coherent, atom: ATOM, bytes: BYTES as u64 });
-            let zero = [0; BYTES];
-            resources.push(Copies { coherent, device: zero, memory: zero, host: zero, truth: zero });
-        }
-        Machine { tracker, resources, recorded: Work::default(), running: VecDeque::new(), done: 0, stamp: 0 }
+/// What one party does in one submission: the host or a native function is no view.
+type Segment = (Option<u32>, Vec<(ByteRange, bool)>);
+
+impl Views {
+    fn new() -> Views {
+        Views { host: [0; BYTES], device: [[0; BYTES]; 2], truth: [0; BYTES], stamp: 0 }
     }
 
-    fn invalidate(&mut self, resource: usize, range: ByteRange) {
-        assert!(range.end as usize <= BYTES && range.start.is_multiple_of(ATOM));
-        let copies = &mut self.resources[resource];
-        copies.host[span(range)].copy_from_slice(&copies.memory[span(range)]);
-    }
-
-    /// Completes the oldest submission, then does its invalidates the way the contract asks.
-    fn wait_one(&mut self, run_ahead: bool) {
-        self.run(0);
-        for younger in 1..if run_ahead { self.running.len() } else { 0 } {
-            self.run(younger);
+    fn segment(&mut self, (view, accesses): &Segment, sight: &mut Sight<ResourceId>) {
+        let mut all = Exchanged::new();
+        for (range, writes) in accesses {
+            let kinds = if *writes { KW } else { KR };
+            all.add(A, atoms(*range, ATOM, BYTES as u64), sight.access(A, *view, *range, kinds));
         }
-        let Some(work) = self.running.pop_front() else { return };
-        for (id, range) in work.invalidates {
-            self.invalidate(id.0 as usize, range);
+        if view.is_none() {
+            assert_eq!(all.flush().chain(all.invalidate()).count(), 0);
         }
-        self.done += 1;
-        self.tracker.completed(self.done);
-    }
-
-    fn run(&mut self, submission: usize) {
-        let Some(work) = self.running.get_mut(submission) else { return };
-        for queued in std::mem::take(&mut work.queued) {
-            match queued {
-                Queued::Write(id, range, stamp) => {
-                    self.resources[id].device[span(range)].fill(stamp);
-                    self.resources[id].truth[span(range)].fill(stamp);
-                }
-                Queued::Read(id, range) => {
-                    let copies = &self.resources[id];
-                    assert_eq!(copies.device[span(range)], copies.truth[span(range)], "device read");
-                }
-                Queued::ShowHost => {
-                    for copies in &mut self.resources {
-                        copies.memory = copies.device;
-                        if copies.coherent {
-                            copies.host = copies.memory;
-                        }
-                    }
-                }
-            }
+        for (_, range) in all.flush() {
+            let device = &mut self.device[view.unwrap() as usize];
+            device[span(range)].copy_from_slice(&self.host[span(range)]);
         }
-    }
-
-    fn wait(&mut self) {
-        while !self.running.is_empty() {
-            self.wait_one(false);
-        }
-        self.tracker.waited();
-    }
-
-    /// Host bytes reach the device at a submit: everything coherent, and what is flushed.
-    fn submit(&mut self) {
-        let flushes = self.tracker.submit();
-        for (id, range) in flushes {
-            let copies = &mut self.resources[id.0 as usize];
-            assert!(!copies.coherent && range.start.is_multiple_of(ATOM));
-            let bytes = copies.host;
-            copies.memory[span(range)].copy_from_slice(&bytes[span(range)]);
-            copies.device[span(range)].copy_from_slice(&bytes[span(range)]);
-        }
-        self.running.push_back(std::mem::take(&mut self.recorded));
-    }
-
-    fn step(&mut self, op: Op) {
-        match op {
-            Op::DeviceWrite(id, range) => {
+        for (range, writes) in accesses {
+            let bytes = match view {
+                Some(view) => &mut self.device[*view as usize],
+                None => &mut self.host,
+            };
+            if *writes {
                 self.stamp += 1;
-                self.tracker.command(&[Touch::new(ResourceId(id as u32), range, KW)]);
-                self.recorded.queued.push(Queued::Write(id, range, self.stamp));
+                bytes[span(*range)].fill(self.stamp);
+                self.truth[span(*range)].fill(self.stamp);
+            } else {
+                assert_eq!(bytes[span(*range)], self.truth[span(*range)], "read through {view:?}");
             }
-            Op::DeviceRead(id, range) => {
-                self.tracker.command(&[Touch::new(ResourceId(id as u32), range, KR)]);
-                self.recorded.queued.push(Queued::Read(id, range));
+        }
+        for (_, range) in all.invalidate() {
+            let device = &self.device[view.unwrap() as usize];
+            self.host[span(range)].copy_from_slice(&device[span(range)]);
+        }
+    }
+}
+
+fn segments() -> impl Strategy<Value = Vec<Segment>> {
+    let access = (ranges(), any::<bool>());
+    let view = prop::sample::select(vec![None, Some(0), Some(0), Some(1)]);
+    prop::collection::vec((view, prop::collection::vec(access, 0..4)), 1..12)
+}
+
+/// What happens to one mapped memory.
+#[derive(Clone, Debug)]
+enum Op {
+    /// A submission on a queue: its writes, after how many of them a barrier shows the host, and whether it ends by
+    /// invalidating what it wrote.
+    Submit(usize, Vec<ByteRange>, Option<usize>, bool),
+    HostRead(ByteRange),
+    HostWrite(ByteRange),
+}
+
+/// One memory of which the host has a view, and what was made available of it.
+struct Mapped {
+    view: HostView,
+    coherent: bool,
+    device: [u32; BYTES],
+    /// The queue that wrote last.
+    by: [usize; BYTES],
+    shown: [u32; BYTES],
+    host: [u32; BYTES],
+    stamp: u32,
+    submissions: u64,
+}
+
+const SHOW: Barrier = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
+
+impl Mapped {
+    fn new(coherent: bool) -> Mapped {
+        let view = HostView::new(coherent, ATOM, BYTES as u64);
+        let zero = [0; BYTES];
+        let by = [0; BYTES];
+        Mapped { view, coherent, device: zero, by, shown: zero, host: zero, stamp: 0, submissions: 0 }
+    }
+
+    /// A barrier on `queue` makes its writes visible to the host's side of the memory.
+    fn show(&mut self, queue: usize) {
+        for at in (0..BYTES).filter(|at| self.by[*at] == queue) {
+            self.shown[at] = self.device[at];
+            if self.coherent {
+                self.host[at] = self.shown[at];
             }
-            Op::Replay(id, range, shows) => {
-                self.stamp += 1;
-                let touches = [Touch::new(ResourceId(id as u32), range, KW)];
-                let show = Step::Barrier(Barrier { src: KW, dst: Access::HOST_READ });
-                let steps = [Step::Command(&touches), show];
-                self.tracker.replay(&Footprint::of(&steps[..1 + usize::from(shows)]));
-                self.recorded.queued.push(Queued::Write(id, range, self.stamp));
-                self.recorded.queued.extend(shows.then_some(Queued::ShowHost));
+        }
+    }
+
+    fn invalidate(&mut self, range: ByteRange) {
+        assert!(!self.coherent && range.start.is_multiple_of(ATOM));
+        self.host[span(range)].copy_from_slice(&self.shown[span(range)]);
+    }
+
+    fn submit(&mut self, queue: usize, writes: &[ByteRange], shows: Option<usize>, invalidates: bool) {
+        self.submissions += 1;
+        let mut unseen = Unseen::default();
+        for (i, range) in writes.iter().enumerate() {
+            if shows == Some(i) {
+                unseen.barrier(SHOW);
+                self.show(queue);
             }
-            Op::Submit => self.submit(),
-            Op::Finish(id, range) => {
-                let finish = self.tracker.finish(&[(ResourceId(id as u32), range)]);
-                self.recorded.queued.extend(finish.barrier.map(|_| Queued::ShowHost));
-                self.recorded.invalidates.extend(finish.invalidate);
-            }
-            Op::WaitOne(run_ahead) => self.wait_one(run_ahead),
-            Op::Wait => self.wait(),
-            Op::HostWrite(id, range) => {
-                let Ok(invalidate) = self.tracker.host_write(ResourceId(id as u32), range) else {
+            unseen.command(&[Touch::new(A, *range, KW)]);
+            self.stamp += 1;
+            self.device[span(*range)].fill(self.stamp);
+            self.by[span(*range)].fill(queue);
+        }
+        let named = writes.iter().map(|range| atoms(*range, ATOM, BYTES as u64));
+        let invalidated: Vec<_> = named.filter(|_| invalidates && !self.coherent).collect();
+        invalidated.iter().for_each(|range| self.invalidate(*range));
+        let left = Left::behind(
+            writes.iter().copied(),
+            unseen.of(A).collect(),
+            invalidated.into_iter(),
+            self.coherent,
+        );
+        self.view.submitted(&left, Origin { queue, submission: self.submissions });
+    }
+
+    /// What the host does before it touches `range`.
+    fn access(&mut self, range: ByteRange) {
+        loop {
+            match self.view.access(range) {
+                HostStep::Show { by, barrier } => {
+                    assert!(barrier.src.contains(KW) && barrier.dst == Access::HOST_READ);
+                    self.show(by.queue);
+                    self.view.shown(by);
+                }
+                HostStep::Go { invalidate } => {
+                    invalidate.iter().for_each(|range| self.invalidate(*range));
+                    self.view.refreshed(&invalidate);
                     return;
-                };
-                invalidate.into_iter().for_each(|range| self.invalidate(id, range));
-                self.stamp += 1;
-                let stamp = self.stamp;
-                let copies = &mut self.resources[id];
-                copies.host[span(range)].fill(stamp);
-                copies.truth[span(range)].fill(stamp);
-                if copies.coherent {
-                    copies.memory[span(range)].fill(stamp);
-                    copies.device[span(range)].fill(stamp);
                 }
             }
-            Op::HostRead(id, range) => {
-                let Ok(invalidate) = self.tracker.host_read(ResourceId(id as u32), range) else { return };
-                invalidate.into_iter().for_each(|range| self.invalidate(id, range));
-                let copies = &self.resources[id];
-                assert_eq!(copies.host[span(range)], copies.truth[span(range)], "host read");
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match op {
+            Op::Submit(queue, writes, shows, invalidates) => {
+                self.submit(*queue, writes, *shows, *invalidates);
+            }
+            Op::HostRead(range) => {
+                self.access(*range);
+                assert_eq!(self.host[span(*range)], self.device[span(*range)], "host read");
+            }
+            Op::HostWrite(range) => {
+                self.access(*range);
+                self.stamp += 1;
+                self.host[span(*range)].fill(self.stamp);
+                let flushed = self.view.written(*range).unwrap_or(*range);
+                for bytes in [&mut self.shown, &mut self.device] {
+                    bytes[span(flushed)].copy_from_slice(&self.host[span(flushed)]);
+                }
             }
         }
     }
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let range =
-        (0..BYTES as u64, 1..10u64).prop_map(|(start, len)| r(start, (start + len).min(BYTES as u64)));
-    (0..12u8, 0..2usize, range, any::<bool>()).prop_map(|(kind, id, range, flag)| match kind {
-        0 => Op::DeviceWrite(id, range),
-        1 => Op::DeviceRead(id, range),
-        2 => Op::Submit,
-        3 => Op::Finish(id, range),
-        4 => Op::Wait,
-        5 | 6 => Op::HostWrite(id, range),
-        7 => Op::Replay(id, range, flag),
-        8 | 9 => Op::WaitOne(flag),
-        _ => Op::HostRead(id, range),
-    })
+    let submit =
+        (0..2usize, prop::collection::vec(ranges(), 0..4), prop::option::of(0..4usize), any::<bool>());
+    prop_oneof![
+        2 => submit.prop_map(|(queue, writes, shows, ends)| Op::Submit(queue, writes, shows, ends)),
+        1 => ranges().prop_map(Op::HostRead),
+        1 => ranges().prop_map(Op::HostWrite),
+    ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 3000 }))]
 
-    /// Whatever the host is allowed to do, every read gives the latest value: no flush, invalidate,
-    /// barrier or refusal is missing, and no rounding destroys a neighbour.
+    /// Whoever reads, through whichever view, reads the latest bytes, run after run: no flush and no invalidate is
+    /// missing, and none destroys a neighbour.
     #[test]
-    fn every_read_gives_the_latest_bytes(ops in prop::collection::vec(op(), 1..60)) {
-        let mut machine = Machine::new();
-        ops.into_iter().for_each(|op| machine.step(op));
+    fn every_view_shows_the_latest_bytes(
+        segments in segments(),
+        private in any::<bool>(),
+        between in prop::collection::vec(ranges(), 0..3),
+    ) {
+        let mut views = Views::new();
+        let mut sight = Sight::new(ATOM);
+        for _ in 0..3 {
+            for segment in &segments {
+                views.segment(segment, &mut sight);
+                prop_assert_eq!(views.host, views.truth, "the host, behind a segment");
+            }
+            if !private {
+                for range in &between {
+                    views.stamp += 1;
+                    views.host[span(*range)].fill(views.stamp);
+                    views.truth[span(*range)].fill(views.stamp);
+                }
+            }
+            sight.keep(|_| private);
+        }
     }
 
-    /// After record, finish, submit and wait the host may read and write everything it named.
+    /// Whatever submissions did not show or did not invalidate, the host's guards make up for.
     #[test]
-    fn the_straight_way_is_never_refused(runs in prop::collection::vec((0..BYTES as u64, 1..10u64), 1..6)) {
-        let mut machine = Machine::new();
-        for (start, len) in runs {
-            let range = r(start, (start + len).min(BYTES as u64));
-            for id in 0..2 {
-                machine.tracker.host_write(ResourceId(id), range).unwrap();
-                machine.step(Op::DeviceRead(id as usize, range));
-                machine.step(Op::DeviceWrite(id as usize, range));
-                machine.step(Op::Finish(id as usize, range));
-            }
-            machine.step(Op::Submit);
-            machine.step(Op::Wait);
-            for id in 0..2 {
-                prop_assert_eq!(machine.tracker.host_read(ResourceId(id), range), Ok(vec![]));
-            }
-        }
+    fn the_host_reads_the_latest_bytes(ops in prop::collection::vec(op(), 1..30), coherent in any::<bool>()) {
+        let mut mapped = Mapped::new(coherent);
+        ops.iter().for_each(|op| mapped.step(op));
     }
 }
