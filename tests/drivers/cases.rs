@@ -225,13 +225,20 @@ fn parameter(device: &Context, packed: bool) -> Outcome {
     let host: u64 =
         session.graph().constants().filter_map(|(_, t)| t.region()).map(|(r, _)| r.bytes() as u64).sum();
     let bytes = 4 * n as u64;
-    let path = if own < bytes { "in place" } else { "own memory" }.to_owned();
+    // Pages of a file's parameters are this machine's: whether larger units begin and end with them is chance.
+    let whole = device.info().import.is_none_or(|rules| rules.alignment <= onepool::memory::os::page_size() as u64);
+    let path = match (whole, own < bytes) {
+        (false, _) => "by address",
+        (true, true) => "in place",
+        (true, false) => "own memory",
+    };
+    let path = path.to_owned();
     Outcome {
         case: if packed { "parameter in a layout" } else { "parameter as it lies" },
         path,
         cpu,
         device: moved,
-        resident: Some(own + host),
+        resident: whole.then_some(own + host),
         bytes,
         said: String::new(),
     }

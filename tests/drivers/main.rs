@@ -159,7 +159,7 @@ A cell is the path, then KiB that the CPU and the device copy in each run, then 
 - *input, read once*, *input, read twice*, *output*: bound in a region of the caller.
 - *by value*: an input that is set and an output that is fetched, 256 KiB together. One copy each is what it means.
 - *unaligned*: an input that starts 4 bytes into its region.
-- *parameter as it lies*: read by its kernel as the file has it. *parameter in a layout*: packed for its kernel.
+- *parameter as it lies*: read by its kernel as the file has it. *parameter in a layout*: packed for its kernel. *By address*: imports there have larger units than the pages of this machine.
 - *CPU operator amid*: an operator of the CPU between two of the device; both crossings.
 - *image*: a tensor that the graph wants in an image.
 - *between stages*: a tensor that one plan makes and the next reads, because sizes are known only in the run.
