@@ -226,7 +226,8 @@ fn parameter(device: &Context, packed: bool) -> Outcome {
         session.graph().constants().filter_map(|(_, t)| t.region()).map(|(r, _)| r.bytes() as u64).sum();
     let bytes = 4 * n as u64;
     // Pages of a file's parameters are this machine's: whether larger units begin and end with them is chance.
-    let whole = device.info().import.is_none_or(|rules| rules.alignment <= onepool::memory::os::page_size() as u64);
+    let whole =
+        device.info().import.is_none_or(|rules| rules.alignment <= onepool::memory::os::page_size() as u64);
     let path = match (whole, own < bytes) {
         (false, _) => "by address",
         (true, true) => "in place",
