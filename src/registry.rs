@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::backend::cpu::CpuDriver;
 use crate::backend::sim::SimDriver;
-use crate::backend::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+use crate::backend::{
+    BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, KernelCompiler,
+};
 use crate::device::Context;
 
 /// The environment variable that names the device to open where no selector is given: by
@@ -155,6 +157,21 @@ impl Registry {
         opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
     }
 
+    /// Opens the device that a selector names for compiling alone, also one on which nothing can run
+    /// ([`Driver::open_compiler`]).
+    ///
+    /// # Errors
+    /// As [`Registry::open`], and where the driver tells nothing of what it compiles.
+    pub fn open_compiler(
+        &self,
+        selector: &str,
+        desc: &ContextDesc,
+    ) -> Result<Box<dyn KernelCompiler>, OpenError> {
+        let (driver, device) = self.locate(selector)?;
+        let opened = driver.open_compiler(device.index, desc);
+        opened.map_err(|source| OpenError::Driver { api: driver.api(), source })
+    }
+
     /// The bare submission of the device that a selector names ([`Driver::bare_submit`]).
     ///
     /// # Errors
@@ -175,6 +192,15 @@ impl Registry {
     }
 
     fn resolve(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
+        let (driver, device) = self.locate(selector)?;
+        match device.unusable {
+            None => Ok((driver, device)),
+            Some(reason) => Err(OpenError::Unusable { api: driver.api(), device: device.name, reason }),
+        }
+    }
+
+    /// The device that a selector names, whether it can be used or not.
+    fn locate(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
         let selector = selector.trim();
         let (api, device) = match selector.split_once(':') {
             Some((api, device)) => (api.trim(), Some(device.trim())),
@@ -198,13 +224,7 @@ impl Registry {
         };
         let wanted = device.unwrap_or_default();
         let chosen = chosen.ok_or_else(|| no_such(driver, wanted, &devices))?;
-        match &chosen.unusable {
-            None => Ok((driver, chosen)),
-            Some(reason) => {
-                let (device, reason) = (chosen.name.clone(), reason.clone());
-                Err(OpenError::Unusable { api: driver.api(), device, reason })
-            }
-        }
+        Ok((driver, chosen))
     }
 
     fn driver(&self, api: &str) -> Result<&dyn Driver, OpenError> {

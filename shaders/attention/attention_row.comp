@@ -1,5 +1,5 @@
-// Attention: an invocation does ROWS neighbouring queries of one head, KEYS keys at a time, whole texels of
-// queries, keys and values at once. For devices whose work-groups share nothing fast.
+// Attention: an invocation does ROWS neighbouring queries of one head and TEXELS texels of the values, KEYS keys at a
+// time, whole texels of queries, keys and values at once. For devices whose work-groups share nothing fast.
 // variant: f32        T=float VEC=vec4
 // variant: f32_bool   T=float VEC=vec4 BOOL_MASK EXT_INT8
 // variant: half       T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES
@@ -27,19 +27,40 @@ layout(set = 0, binding = 2) uniform samplerBuffer v;
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
-SPEC(6, uint, ROWS, 4u);
-SPEC(7, uint, TEXELS, 16u);   // texels of a value
+SPEC(6, uint, ROWS, 2u);
+SPEC(7, uint, TEXELS, 4u);    // texels of a value that an invocation does
 
 const uint KEYS = 8u;
+
+// What to do with every texel `d`. An array that is indexed by a variable is memory on any device, so few are written out.
+const uint REGISTER_TEXELS = 4u;
+#define EACH_TEXEL(WORK)                                \
+    if (TEXELS <= REGISTER_TEXELS) {                    \
+        [[unroll]] for (uint d = 0u; d < TEXELS; ++d) { \
+            WORK;                                       \
+        }                                               \
+    } else {                                            \
+        for (uint d = 0u; d < TEXELS; ++d) {            \
+            WORK;                                       \
+        }                                               \
+    }
 
 uint row;
 int q_at[ROWS];
 int k_first;
+uint part;                    // the first texel of the values
+uint texels;                  // how many of TEXELS there are
 float scores[ROWS * KEYS];
+vec4 sums[ROWS * TEXELS];
+float tops[ROWS];
+float totals[ROWS];
+float factors[ROWS];
+int v_at[KEYS];
+bool is_last;                 // whether some of the keys are behind the valid ones
 
 void show(uint stage, uint r, uint j, float s)
 {
-    if (STAGE == stage && row + r < p.q_len && j < p.kv_len) {
+    if (STAGE == stage && part == 0u && row + r < p.q_len && j < p.kv_len) {
         shown[((batch * p.q_heads + head) * p.q_len + row + r) * p.kv_len + j] = T(s);
     }
 }
@@ -47,9 +68,9 @@ void show(uint stage, uint r, uint j, float s)
 // The scores of KEYS keys from `key` on, masks added.
 void score(uint key)
 {
-    vec4 sums[ROWS * KEYS / 4u];
+    vec4 products[ROWS * KEYS / 4u];
     [[unroll]] for (uint s = 0u; s < ROWS * KEYS / 4u; ++s) {
-        sums[s] = vec4(0.0);
+        products[s] = vec4(0.0);
     }
     int k_at[KEYS];
     [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
@@ -64,13 +85,13 @@ void score(uint key)
         [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
             vec4 right = TEXEL(k, k_at[n] + d);
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                sums[(r * KEYS + n) / 4u][n % 4u] += dot(left[r], right);
+                products[(r * KEYS + n) / 4u][n % 4u] += dot(left[r], right);
             }
         }
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-            float s = sums[(r * KEYS + n) / 4u][n % 4u] * p.scale;
+            float s = products[(r * KEYS + n) / 4u][n % 4u] * p.scale;
             show(1u, r, key + n, s);
             s = capped(s);
             show(2u, r, key + n, s);
@@ -81,6 +102,38 @@ void score(uint key)
     }
 }
 
+void clear(uint d)
+{
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        sums[r * TEXELS + d] = vec4(0.0);
+    }
+}
+
+// Adds texel `d` of the values of KEYS keys from `key` on to the sums.
+void add(uint d, uint key)
+{
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        sums[r * TEXELS + d] *= factors[r];
+    }
+    [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
+        // Texels behind the last are computed as the last, and not stored.
+        vec4 right = TEXEL(v, v_at[n] + int(min(d, texels - 1u)));
+        // Values behind the valid ones may be no numbers.
+        right = is_last && int(key + n) >= valid ? vec4(0.0) : right;
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+            sums[r * TEXELS + d] = fma(vec4(scores[r * KEYS + n]), right, sums[r * TEXELS + d]);
+        }
+    }
+}
+
+// Writes texel `d` of those of query `r`, which begin at `to`.
+void leave(uint to, uint r, uint d, float factor)
+{
+    if (d < texels) {
+        y[to + d] = VEC(is_hidden(tops[r]) ? vec4(0.0) : sums[r * TEXELS + d] * factor);
+    }
+}
+
 void main()
 {
     uint id = linear_id();
@@ -88,8 +141,11 @@ void main()
         return;
     }
     uint bands = (p.q_len + ROWS - 1u) / ROWS;
+    uint parts = (p.v_head / 4u + TEXELS - 1u) / TEXELS;
     row = id % bands * ROWS;
     uint rest = id / bands;
+    part = rest % parts * TEXELS;
+    rest /= parts;
     begin(rest / p.q_heads, rest % p.q_heads);
     uint kv = head / p.share;
     k_first = int((p.k_first + batch * p.k_batch + kv * p.k_head) / 4u);
@@ -99,12 +155,9 @@ void main()
         uint i = min(row + r, p.q_len - 1u);
         q_at[r] = int((p.q_first + batch * p.q_batch + head * p.q_head + i * p.q_row) / 4u);
     }
-    vec4 sums[ROWS * TEXELS];
-    for (uint s = 0u; s < ROWS * TEXELS; ++s) {
-        sums[s] = vec4(0.0);
-    }
-    float tops[ROWS];
-    float totals[ROWS];
+    texels = min(TEXELS, p.v_head / 4u - part);
+    v_first += int(part);
+    EACH_TEXEL(clear(d))
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         tops[r] = HIDDEN;
         totals[r] = 0.0;
@@ -116,7 +169,6 @@ void main()
     for (int first = range.x; first < range.y; first += int(KEYS)) {
         uint key = uint(first);
         score(key);
-        float factors[ROWS];
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             float top = tops[r];
             [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
@@ -131,33 +183,18 @@ void main()
             }
             tops[r] = top;
         }
-        int v_at[KEYS];
-        bool last = int(key + KEYS) > valid;
+        is_last = int(key + KEYS) > valid;
         [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
             v_at[n] = v_first + int(min(key + n, p.kv_len - 1u)) * int(p.v_row / 4u);
         }
-        for (uint d = 0u; d < TEXELS; ++d) {
-            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                sums[r * TEXELS + d] *= factors[r];
-            }
-            [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-                vec4 right = TEXEL(v, v_at[n] + int(d));
-                // Values behind the valid ones may be no numbers.
-                right = last && int(key + n) >= valid ? vec4(0.0) : right;
-                [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                    sums[r * TEXELS + d] = fma(vec4(scores[r * KEYS + n]), right, sums[r * TEXELS + d]);
-                }
-            }
-        }
+        EACH_TEXEL(add(d, key))
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         float share = sink_into(tops[r], totals[r]);
         if (row + r < p.q_len) {
-            uint to = (batch * p.y_batch + head * p.y_head + (row + r) * p.y_row) / 4u;
+            uint to = (batch * p.y_batch + head * p.y_head + (row + r) * p.y_row) / 4u + part;
             float factor = share / totals[r];
-            for (uint d = 0u; d < TEXELS; ++d) {
-                y[to + d] = VEC(is_hidden(tops[r]) ? vec4(0.0) : sums[r * TEXELS + d] * factor);
-            }
+            EACH_TEXEL(leave(to, r, d, factor))
         }
     }
     if (STAGE == 4u) {

@@ -21,7 +21,7 @@ SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, ACTIVATION, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
-layout(set = 0, binding = 1, std430) readonly buffer W { f16vec4 w[]; };
+layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 
@@ -40,6 +40,8 @@ const uint DEPTH = 32u;
 const uint THREADS = gl_WorkGroupSize.x;
 const uint W_LOADS = ROWS * DEPTH / 4u / THREADS;
 const uint X_LOADS = COLS * DEPTH / 4u / THREADS;
+// Depths of the weights that all invocations load at once.
+const uint W_STEP = THREADS / (ROWS / 4u);
 // Quads from one depth of the weights to the next, and from one element of the input to the next; the padding
 // keeps those of one column in different banks.
 const uint W_LINE = ROWS / 4u + 2u;
@@ -50,11 +52,16 @@ const uint X_SIZE = COLS * X_LINE;
 const uint LINE = 10u;
 
 // Tiles of weights and of the input; behind the last step, a block of sums for every subgroup.
-shared f16vec4 tile[max(W_SIZE + X_SIZE, 4u * 16u * LINE)];
+shared uvec2 tile[max(W_SIZE + X_SIZE, 4u * 16u * LINE)];
 
-// What one step loads, before it is put into the tiles.
-f16vec4 w_next[W_LOADS];
-f16vec4 x_next[X_LOADS];
+// What one step loads, before it is put into the tiles: quads as words, as a compiler may give each half a register.
+uvec2 w_next[W_LOADS];
+uvec2 x_next[X_LOADS];
+
+uvec2 words(f16vec4 v)
+{
+    return uvec2(packFloat2x16(v.xy), packFloat2x16(v.zw));
+}
 
 // Loads the quads of `channel` and those behind it: of the weights at `w_at`, and of the elements at `x_at` if the
 // tap is `inside` the input.
@@ -63,26 +70,30 @@ void load(uint channel, uint w_at, uint w_quad, bool inside, uint x_depth, int x
     uint t = gl_LocalInvocationIndex;
     uint w_row = (p.oc + 3u) / 4u;
     [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
-        uint depth = channel + (t + i * THREADS) / (ROWS / 4u);
+        uint depth = channel + t / (ROWS / 4u) + i * W_STEP;
         bool there = w_quad < w_row && depth < p.ic;
-        f16vec4 v = w[there ? w_at + depth * w_row : 0u];
-        w_next[i] = there ? v : f16vec4(0.0);
+        uvec2 v = w[there ? w_at + depth * w_row : 0u];
+        w_next[i] = there ? v : uvec2(0u);
     }
     // One branch for all loads: those that are guarded one by one wait for one another.
     if (inside && channel + DEPTH <= p.ic) {
         [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
+            f16vec4 v;
             [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-                x_next[i][q] = x[x_at + int(4u * i + q) * in_plane];
+                v[q] = x[x_at + int(4u * i + q) * in_plane];
             }
+            x_next[i] = words(v);
         }
         return;
     }
     [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
+        f16vec4 v;
         [[unroll]] for (uint q = 0u; q < 4u; ++q) {
             bool there = inside && channel + x_depth + 4u * i + q < p.ic;
-            float16_t v = x[there ? x_at + int(4u * i + q) * in_plane : 0];
-            x_next[i][q] = there ? v : float16_t(0.0);
+            float16_t one = x[there ? x_at + int(4u * i + q) * in_plane : 0];
+            v[q] = there ? one : float16_t(0.0);
         }
+        x_next[i] = words(v);
     }
 }
 
@@ -90,8 +101,7 @@ void put(uint x_depth)
 {
     uint t = gl_LocalInvocationIndex;
     [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
-        uint n = t + i * THREADS;
-        tile[n / (ROWS / 4u) * W_LINE + n % (ROWS / 4u)] = w_next[i];
+        tile[(t / (ROWS / 4u) + i * W_STEP) * W_LINE + t % (ROWS / 4u)] = w_next[i];
     }
     [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
         tile[W_SIZE + t % COLS * X_LINE + x_depth / 4u + i] = x_next[i];
@@ -100,8 +110,8 @@ void put(uint x_depth)
 
 float sum_at(uint first, uint line, uint n)
 {
-    f16vec4 pair = tile[first + line * LINE + n / 2u];
-    return uintBitsToFloat(packFloat2x16(n % 2u == 0u ? pair.xy : pair.zw));
+    uvec2 pair = tile[first + line * LINE + n / 2u];
+    return uintBitsToFloat(n % 2u == 0u ? pair.x : pair.y);
 }
 
 // Writes the block of sums at `first`, whose first are of `channel` and `element`.

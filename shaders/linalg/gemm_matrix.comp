@@ -2,9 +2,9 @@
 // subgroups: 128 x 128 elements each, a subgroup 64 x 64, or (small) 32 x 64 elements, a subgroup 16 x 32. Read in
 // groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all distances are multiples of that.
 // variant: f16x8        EXT_FLOAT16 QUAD=uvec4 EACH=8
-// variant: f16x4        EXT_FLOAT16 QUAD=f16vec4 EACH=4
+// variant: f16x4        EXT_FLOAT16 QUAD=uvec2 EACH=4
 // variant: f16x8_small  EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
-// variant: f16x4_small  EXT_FLOAT16 QUAD=f16vec4 EACH=4 SMALL
+// variant: f16x4_small  EXT_FLOAT16 QUAD=uvec2 EACH=4 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -56,12 +56,14 @@ const uint LINE = 40u / EACH;
 // Tiles of A and of B; behind the last step, a block of sums for every subgroup.
 shared QUAD tile[max(A_SIZE + B_SIZE, 4u * 16u * LINE)];
 
-// Group number `i` of a tile: (place across, place along k).
+// Group number `i` of those of a tile that this invocation loads: (place across, place along k). Lines have a number
+// of groups that divides THREADS.
 uvec2 place(bool along_k, uint across, uint i)
 {
     const uint groups = DEPTH / EACH;
-    return along_k ? uvec2(i / groups, EACH * (i % groups))
-                   : uvec2(EACH * (i % (across / EACH)), i / (across / EACH));
+    uint t = gl_LocalInvocationIndex;
+    return along_k ? uvec2(t / groups + i * (THREADS / groups), EACH * (t % groups))
+                   : uvec2(EACH * (t % (across / EACH)), t / (across / EACH) + i * (THREADS / (across / EACH)));
 }
 
 uint slot(bool along_k, uint line, uvec2 at)
@@ -69,7 +71,7 @@ uint slot(bool along_k, uint line, uvec2 at)
     return along_k ? at.x * ALONG_K + at.y / EACH : at.y * line + at.x / EACH;
 }
 
-// What one step loads, before it is put into the tiles.
+// What one step loads, before it is put into the tiles: whole words, as a compiler may give each half a register.
 QUAD a_next[A_LOADS];
 QUAD b_next[B_LOADS];
 
@@ -86,25 +88,24 @@ uint b_from(uvec2 at, uint first)
 
 void load(uint k0, uint row, uint col, uint a_first, uint b_first)
 {
-    uint t = gl_LocalInvocationIndex;
     // One branch for all loads: those that are guarded one by one wait for one another.
     if (row + ROWS <= p.m && col + COLS <= p.n && k0 + DEPTH <= p.k) {
         [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
-            a_next[i] = a[a_from(place(A_COLUMNS == 0u, ROWS, t + i * THREADS) + uvec2(row, k0), a_first)];
+            a_next[i] = a[a_from(place(A_COLUMNS == 0u, ROWS, i) + uvec2(row, k0), a_first)];
         }
         [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
-            b_next[i] = b[b_from(place(B_COLUMNS != 0u, COLS, t + i * THREADS) + uvec2(col, k0), b_first)];
+            b_next[i] = b[b_from(place(B_COLUMNS != 0u, COLS, i) + uvec2(col, k0), b_first)];
         }
         return;
     }
     [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
-        uvec2 at = place(A_COLUMNS == 0u, ROWS, t + i * THREADS) + uvec2(row, k0);
+        uvec2 at = place(A_COLUMNS == 0u, ROWS, i) + uvec2(row, k0);
         bool inside = at.x < p.m && at.y < p.k;
         QUAD v = a[inside ? a_from(at, a_first) : 0u];
         a_next[i] = inside ? v : QUAD(0);
     }
     [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
-        uvec2 at = place(B_COLUMNS != 0u, COLS, t + i * THREADS) + uvec2(col, k0);
+        uvec2 at = place(B_COLUMNS != 0u, COLS, i) + uvec2(col, k0);
         bool inside = at.x < p.n && at.y < p.k;
         QUAD v = b[inside ? b_from(at, b_first) : 0u];
         b_next[i] = inside ? v : QUAD(0);
@@ -113,12 +114,11 @@ void load(uint k0, uint row, uint col, uint a_first, uint b_first)
 
 void put()
 {
-    uint t = gl_LocalInvocationIndex;
     [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
-        tile[slot(A_COLUMNS == 0u, A_ACROSS, place(A_COLUMNS == 0u, ROWS, t + i * THREADS))] = a_next[i];
+        tile[slot(A_COLUMNS == 0u, A_ACROSS, place(A_COLUMNS == 0u, ROWS, i))] = a_next[i];
     }
     [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
-        tile[A_SIZE + slot(B_COLUMNS != 0u, B_ACROSS, place(B_COLUMNS != 0u, COLS, t + i * THREADS))] = b_next[i];
+        tile[A_SIZE + slot(B_COLUMNS != 0u, B_ACROSS, place(B_COLUMNS != 0u, COLS, i))] = b_next[i];
     }
 }
 
@@ -128,10 +128,7 @@ vec4 sums_at(uint i)
 #if EACH == 8
     return uintBitsToFloat(tile[i]);
 #else
-    f16vec4 low = tile[i];
-    f16vec4 high = tile[i + 1u];
-    return uintBitsToFloat(uvec4(packFloat2x16(low.xy), packFloat2x16(low.zw), packFloat2x16(high.xy),
-                                 packFloat2x16(high.zw)));
+    return uintBitsToFloat(uvec4(tile[i], tile[i + 1u]));
 #endif
 }
 

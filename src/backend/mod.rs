@@ -18,12 +18,14 @@ mod kept;
 pub(crate) mod pace;
 pub mod sim;
 pub mod slots;
+mod statistics;
 
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::statistics::{Executable, Statistic, StatisticValue};
 use crate::kernel::{KernelSource, Requires};
 use crate::memory::budget::HeapBudget;
 use crate::memory::dma_buf::DmaBuf;
@@ -204,6 +206,9 @@ pub struct DeviceInfo {
     pub import: Option<ImportRules>,
     /// Lanes that execute in lock-step; 1 where that means nothing.
     pub subgroup: u32,
+    /// The fewest and the most lanes that a kernel may ask for instead; both [`DeviceInfo::subgroup`] where it may not
+    /// ask.
+    pub subgroup_range: [u32; 2],
     /// Nanoseconds of one timestamp tick; 0 without timestamps.
     pub timestamp_ns: f64,
     /// Whether reading operands through RGBA32F texel views is the faster way (lavapipe).
@@ -395,6 +400,38 @@ pub trait Driver: Send + Sync {
     fn bare_submit(&self, index: usize) -> Option<Result<BareSubmit, DeviceError>> {
         let _ = index;
         None
+    }
+
+    /// Opens device `index` for compiling alone. A device without memory, on which nothing can run, will do.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the driver tells nothing of the kernels that it compiles.
+    fn open_compiler(
+        &self,
+        index: usize,
+        desc: &ContextDesc,
+    ) -> Result<Box<dyn KernelCompiler>, DeviceError> {
+        let _ = (index, desc);
+        Err(DeviceError::Unsupported { what: "reports of its compiler".to_owned() })
+    }
+}
+
+/// A device opened for compiling kernels and looking at what they became; it runs nothing.
+pub trait KernelCompiler: Send + Sync + fmt::Debug {
+    /// What the device is and can do.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Compiles a kernel and tells what the driver's compiler says of it; keeps nothing. `subgroup` asks for that many
+    /// lanes, without it they are those of a run.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`], [`DeviceError::Unsupported`] also for a size of subgroups beyond
+    /// [`DeviceInfo::subgroup_range`].
+    fn compile(&self, desc: &KernelDesc<'_>, subgroup: Option<u32>) -> Result<Vec<Executable>, DeviceError>;
+
+    /// Messages of the API's validation since the last call; empty without validation.
+    fn validation_messages(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 

@@ -172,6 +172,12 @@ fn import_word(info: &DeviceInfo) -> &'static str {
     }
 }
 
+/// The sizes of subgroups that kernels may ask for.
+fn subgroups_on_request(info: &DeviceInfo) -> String {
+    let [least, most] = info.subgroup_range;
+    if least == most { String::new() } else { format!(", {least} to {most} on request") }
+}
+
 /// How much memory a device has; one that does not know uses the host's.
 fn memory(info: &DeviceInfo) -> String {
     const BEYOND: u64 = 1 << 50;
@@ -197,10 +203,11 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
             l.argument_alignment
         ))?;
         out.line(format_args!(
-            "  groups    up to {} work-items, {} of local memory; subgroups of {}",
+            "  groups    up to {} work-items, {} of local memory; subgroups of {}{}",
             l.max_group_items,
             bytes(l.max_local_bytes.into()),
-            info.subgroup
+            info.subgroup,
+            subgroups_on_request(info)
         ))?;
         out.line(format_args!("  features  {}", info.features))?;
     }

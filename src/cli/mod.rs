@@ -8,6 +8,7 @@
 
 mod assign;
 mod bench;
+mod compile_report;
 mod demo;
 mod devices;
 mod error;
@@ -62,6 +63,8 @@ enum Command {
     Verify(Box<verify::Args>),
     /// List the operators that models may have.
     Operators(operators::Args),
+    /// Show what a driver's compiler makes of the kernels: registers, local memory, scratch, estimates.
+    CompileReport(compile_report::Args),
     /// Measure transfers or a model.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -92,6 +95,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(args, &mut out),
         Command::Verify(args) => verify::run(args, &mut out),
         Command::Operators(args) => operators::run(args, &mut out),
+        Command::CompileReport(args) => compile_report::run(args, &mut out),
         Command::Bench(command) => bench::run(command, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
     };

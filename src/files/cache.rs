@@ -53,6 +53,7 @@ pub(crate) enum CacheError {
     },
     /// A folder or file that another user owns.
     #[error("{}: user {owner} owns it, this process runs as user {user}, and caches hold code; name a folder of your own", path.display())]
+    #[cfg_attr(not(unix), expect(dead_code, reason = "owners and modes are those of Unix systems"))]
     Foreign {
         /// Its name.
         path: PathBuf,
@@ -63,6 +64,7 @@ pub(crate) enum CacheError {
     },
     /// A folder or file that others may write to.
     #[error("{}: others may write to it (mode {mode:03o}), and caches hold code; `chmod go-w` it, or name another folder", path.display())]
+    #[cfg_attr(not(unix), expect(dead_code, reason = "owners and modes are those of Unix systems"))]
     Writable {
         /// Its name.
         path: PathBuf,

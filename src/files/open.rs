@@ -29,6 +29,7 @@ pub(crate) enum OpenError {
     #[error(
         "it is one of {names} names of a file of user {owner}, who does not own the model's folder; copy the file"
     )]
+    #[cfg_attr(not(unix), expect(dead_code, reason = "owners and modes are those of Unix systems"))]
     ForeignLink {
         /// How many names it has.
         names: u64,

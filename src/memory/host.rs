@@ -117,6 +117,9 @@ pub enum HostError {
     Busy(#[from] Busy),
 }
 
+/// The largest alignment that a driver is known to ask of an import.
+const GRANULE: usize = 64 << 10;
+
 /// The pages behind a region; dropping them gives them back.
 #[derive(Debug)]
 struct Pages {
@@ -150,7 +153,9 @@ impl Pages {
             .filter(|mapped| *mapped <= isize::MAX as usize - huge.max(unit))
             .ok_or(HostError::TooLarge { bytes: bytes as u64 })?;
         let large = bytes >= huge;
-        let alignment = if large { huge.max(unit) } else { unit };
+        // Some drivers import nothing that begins elsewhere, whatever a page is.
+        let granule = if bytes >= GRANULE { GRANULE } else { page };
+        let alignment = if large { huge.max(unit) } else { unit.max(granule) };
         let mapping = Mapping::anonymous(mapped, alignment)
             .map_err(|source| HostError::OutOfMemory { bytes: bytes as u64, source })?;
         if large {

@@ -181,9 +181,11 @@ impl<'a> Lowering<'a> {
         self.device
     }
 
-    /// Whether the device can run kernel `id`.
+    /// Whether the device has the features and the local memory for kernel `id` with the defaults of its constants.
     pub fn can_run(&self, id: KernelId) -> bool {
-        self.device.features.contains(id.info().requires)
+        let info = id.info();
+        self.device.features.contains(info.requires)
+            && info.shared_bytes <= self.device.limits.max_local_bytes
     }
 
     /// Invocations of the four subgroups that a work-group of `kernel` has, where it can use cooperative matrices of

@@ -11,7 +11,7 @@ use super::flow::{Flow, FlowNode, ValueId, node_error};
 use super::half::{HalfConstants, Precision};
 use super::images::needs;
 use super::in_place::merge_in_place;
-use super::operands::{check_limits, operand_bytes};
+use super::operands::{check_limits, check_native_limits, operand_bytes};
 use super::quantized::Integers;
 use super::report::{NodeReport, PlanReport};
 use super::segments::{Cut, Lane, Needs, Step as Placed, order_segments, schedule, steps_of};
@@ -182,10 +182,10 @@ impl Compiler<'_> {
         if is_alias(node, &cx) {
             return Ok(Lowering1 { device: wanted, fallback: None, work: NodeWork::Alias });
         }
-        let native = self.devices.iter().position(|d| d.native).map(|d| d as u32);
+        let mut natives = (0u32..).zip(self.devices).filter(|(d, info)| info.native && *d != wanted);
         let mut candidates = vec![wanted];
         if self.options.fallback {
-            candidates.extend(native.filter(|d| *d != wanted));
+            candidates.extend(natives.next().map(|(d, _)| d));
         }
         let mut reasons = Vec::new();
         for device in candidates {
@@ -227,6 +227,7 @@ impl Compiler<'_> {
         let info = self.devices[device as usize];
         if info.native {
             let native = node.op.cpu_on(cx, info)?;
+            check_native_limits(&native, node.op.as_ref(), cx, info)?;
             return Ok(NodeWork::Native(Native { kernel: compact(native.kernel, cx), ..native }));
         }
         if cx.outputs().iter().all(|o| o.bytes() == 0) {

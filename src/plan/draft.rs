@@ -91,9 +91,10 @@ impl Compiler<'_> {
             .map(|d| if node.device.is_none_or(|fixed| fixed == d) { on(d) } else { Ok(None) })
             .collect::<Result<_, _>>()?;
         if commands.iter().all(Option::is_none) && fixed && self.options.fallback {
-            // As without placement: it runs on the first native device instead.
-            if let Some(d) = self.devices.iter().position(|d| d.native) {
-                commands[d] = on(d as u32)?;
+            // As without placement: it runs on the first other native device instead.
+            let other = |(d, info): (u32, &&DeviceInfo)| (info.native && node.device != Some(d)).then_some(d);
+            if let Some(d) = (0u32..).zip(self.devices).find_map(other) {
+                commands[d as usize] = on(d)?;
             }
         }
         if commands.iter().all(Option::is_none) {

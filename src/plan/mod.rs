@@ -44,11 +44,19 @@ pub use split::{Feed, HostStep, Split, StepInput, choose, split};
 
 use std::collections::BTreeSet;
 
-use crate::graph::{GraphError, Tensor, TensorInfo};
+use crate::backend::DeviceInfo;
+use crate::graph::{Graph, GraphError, Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::image::{ImageDesc, ImageView};
 use crate::ops::{Packed, StepKernel};
+
+/// What is done to a graph once, before any shape is known; `free` says that measurements will choose devices.
+pub fn prepare(graph: &mut Graph, options: &PlanOptions, devices: &[&DeviceInfo], free: bool) {
+    use_integers(graph, options, devices, free);
+    settle(graph, options);
+    narrow(graph, options);
+}
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

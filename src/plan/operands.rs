@@ -2,7 +2,7 @@
 
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
-use crate::ops::{Lowered, OpCx, OpError, Operand, Step};
+use crate::ops::{Lowered, Native, OpCx, OpError, Operand, Operator, Step};
 
 /// Every range that a dispatch binds must fit the device's longest argument.
 pub(super) fn check_limits(lowered: &Lowered, cx: &OpCx, info: &DeviceInfo) -> Result<(), OpError> {
@@ -12,13 +12,37 @@ pub(super) fn check_limits(lowered: &Lowered, cx: &OpCx, info: &DeviceInfo) -> R
         for arg in args {
             let bytes = operand_bytes(*arg, lowered, cx);
             if bytes > limit {
-                return Err(OpError::unsupported(format!(
-                    "a tensor of {bytes} bytes is above the device's longest kernel argument of {limit}"
-                )));
+                return Err(above(bytes, limit));
             }
         }
     }
     Ok(())
+}
+
+/// As [`check_limits`], for a native function.
+pub(super) fn check_native_limits(
+    native: &Native,
+    op: &dyn Operator,
+    cx: &OpCx,
+    info: &DeviceInfo,
+) -> Result<(), OpError> {
+    let limit = info.limits.max_argument_bytes;
+    let by_value = op.value_inputs();
+    let inputs = (0..cx.input_count()).filter(|i| !by_value.contains(i)).map(|i| match native.packed(i) {
+        Some(packed) => packed.bytes,
+        None => cx.input_opt(i).map_or(0, TensorInfo::bytes),
+    });
+    let mut operands = inputs.chain(cx.outputs().iter().map(TensorInfo::bytes));
+    match operands.find(|bytes| *bytes as u64 > limit) {
+        Some(bytes) => Err(above(bytes as u64, limit)),
+        None => Ok(()),
+    }
+}
+
+fn above(bytes: u64, limit: u64) -> OpError {
+    OpError::unsupported(format!(
+        "a tensor of {bytes} bytes is above the device's longest kernel argument of {limit}"
+    ))
 }
 
 pub(super) fn operand_bytes(operand: Operand, lowered: &Lowered, cx: &OpCx) -> u64 {

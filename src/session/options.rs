@@ -18,7 +18,7 @@ use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
-use crate::plan::{Integers, PlanOptions, Precision, narrow, settle, use_integers};
+use crate::plan::{Integers, PlanOptions, Precision, prepare};
 use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
@@ -319,9 +319,7 @@ impl SessionBuilder {
         overrides::check(&plan, &graph, devices.len())?;
         let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
         let free = self.placement == Placement::Auto && plan.place_rest.is_none();
-        use_integers(&mut graph, &plan, &infos, free);
-        settle(&mut graph, &plan);
-        narrow(&mut graph, &plan);
+        prepare(&mut graph, &plan, &infos, free);
         if let Some(store) = &self.params {
             store.unify(&mut graph)?;
         }

@@ -293,7 +293,7 @@ mod vulkan {
     #[test]
     fn every_call_of_a_run_fails() {
         let _alone = ALONE.lock();
-        let once = |n| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
+        let once = |n: usize| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
         each_call_fails(&Vulkan, &[(&once, some), (&|_| Fault::Exhausted, some), (&|_| Fault::Lost, some)]);
     }
 }
@@ -366,7 +366,7 @@ mod opencl {
         // What opening a device leaves behind is there from now on.
         drop(OpenCl.open(None));
         OpenCl.disarm();
-        let once = |n| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
+        let once = |n: usize| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
         each_call_fails(&OpenCl, &[(&once, some), (&|_| Fault::Lost, some)]);
     }
 

@@ -93,7 +93,9 @@ impl Trial {
                     (LegWork::Commands(_), Some(mut recording)) => {
                         match without {
                             Some(Part::Barrier(of, at)) if of == s => drop(recording.commands.remove(at)),
-                            Some(Part::Flush(of, at)) if of == s => drop(recording.flush.remove(at)),
+                            Some(Part::Flush(of, at)) if of == s => {
+                                recording.flush.remove(at);
+                            }
                             Some(Part::Invalidate(of, at)) if of == s => {
                                 recording.invalidate.remove(at);
                             }

@@ -5,6 +5,8 @@
 
 mod bench;
 mod caches;
+#[cfg(all(target_os = "linux", feature = "vulkan"))]
+mod compiler;
 mod formats;
 mod onnx;
 
@@ -297,7 +299,7 @@ fn a_run_ends_early_with_a_sentence() {
     fails(
         d,
         1,
-        &with(&["--time-limit", "0.000001"]),
+        &with(&["--time-limit", "0.000000001"]),
         &["the time limit of 0 ms was up after 0 of 1 operators"],
     );
     fails(d, 2, &with(&["--time-limit", "never"]), &["expected a number of seconds"]);

@@ -26,8 +26,8 @@ pub(crate) struct Outcome {
     /// Bytes that the CPU and the device copy in each run.
     pub(crate) cpu: u64,
     pub(crate) device: u64,
-    /// Bytes of the tensor or parameter that are in memory, each page once.
-    pub(crate) resident: u64,
+    /// Bytes of the tensor or parameter that are in memory, each page once, where that can be told.
+    pub(crate) resident: Option<u64>,
     /// Its bytes.
     pub(crate) bytes: u64,
     /// What the user is told.
@@ -133,9 +133,11 @@ fn path(verdict: &Verdict) -> &'static str {
 fn bound(device: &Context, graph: &Graph, cases: [&'static str; 2], at: u64) -> Vec<Outcome> {
     let session = session(graph.clone(), &[device]);
     let reads_twice = cases[0] == "input, read twice";
+    // A machine whose driver imports larger units than this one's pages has pages of that size.
+    let unit = device.info().import.map_or(1, |rules| rules.alignment as usize);
     let memory = |values: &[f32]| {
-        let mut region = HostRegion::new((at + BYTES) as usize).unwrap();
-        region.as_mut_slice()[at as usize..].copy_from_slice(bytemuck::cast_slice(values));
+        let mut region = HostRegion::in_units((at + BYTES) as usize, unit).unwrap();
+        region.as_mut_slice()[at as usize..][..BYTES as usize].copy_from_slice(bytemuck::cast_slice(values));
         region.into_shared()
     };
     let given = |region: &Arc<SharedRegion>| Memory::region_range(region, ByteRange::new(at, at + BYTES));
@@ -147,7 +149,7 @@ fn bound(device: &Context, graph: &Graph, cases: [&'static str; 2], at: u64) -> 
     let own = (device.usage().allocated - held).saturating_sub(scratch);
     let measured = copied(&[device], || binding.run().unwrap());
     let want = |x: &f32| if reads_twice { x.abs() - x } else { x.abs() };
-    let got: Vec<f32> = bytemuck::pod_collect_to_vec(&y.read().unwrap()[at as usize..]);
+    let got: Vec<f32> = bytemuck::pod_collect_to_vec(&y.read().unwrap()[at as usize..][..BYTES as usize]);
     assert_eq!(got, numbers(N, 1).iter().map(want).collect::<Vec<_>>(), "{}", device.info().name);
     let told = claims(binding.verdicts());
     // Behind a bus, what the CPU copies is copied by the device too.
@@ -159,7 +161,7 @@ fn bound(device: &Context, graph: &Graph, cases: [&'static str; 2], at: u64) -> 
         let (cpu, moved) = claims([verdict].into_iter());
         let path = path(verdict).to_owned();
         // Both tensors are alike.
-        let resident = BYTES + own / 2;
+        let resident = Some(BYTES + own / 2);
         Outcome { case, path, cpu, device: moved + beside, resident, bytes: BYTES, said: verdict.to_string() }
     };
     let pairs = verdicts.into_iter().zip(cases).filter(|(_, case)| !case.is_empty());
@@ -180,7 +182,7 @@ fn by_value(device: &Context) -> Outcome {
     });
     let want: Vec<f32> = numbers(N, 1).iter().map(|x| x.abs()).collect();
     assert_eq!(y.unwrap().as_slice::<f32>().unwrap(), want);
-    let resident = device.usage().allocated - held;
+    let resident = Some(device.usage().allocated - held);
     let path = if moved == 0 { "copy" } else { "copy, and by the device" }.to_owned();
     let said = session.binding().unwrap().verdicts().map(ToString::to_string).collect();
     Outcome { case: "by value", path, cpu, device: moved, resident, bytes: 2 * BYTES, said }
@@ -229,7 +231,7 @@ fn parameter(device: &Context, packed: bool) -> Outcome {
         path,
         cpu,
         device: moved,
-        resident: own + host,
+        resident: Some(own + host),
         bytes,
         said: String::new(),
     }
@@ -260,7 +262,7 @@ fn amid(device: &Context, cpu: &Context) -> Outcome {
     let paths: Vec<String> =
         crossings.iter().map(|crossing| format!("{:?}", crossing.path).to_lowercase()).collect();
     let said = crossings.iter().map(|crossing| crossing.reason).collect::<Vec<_>>().join("; ");
-    let resident = binding.plan().report.arenas.iter().map(|arena| arena.bytes).sum();
+    let resident = Some(binding.plan().report.arenas.iter().map(|arena| arena.bytes).sum());
     let (cpu, moved) = beyond(measured, told);
     Outcome {
         case: "CPU operator amid",
@@ -300,7 +302,7 @@ fn image(device: &Context) -> Outcome {
         path: path.to_owned(),
         cpu: 0,
         device: copied,
-        resident: image.bytes,
+        resident: Some(image.bytes),
         bytes: 4 * n as u64,
         said: image.reason.clone().unwrap_or_default(),
     }
@@ -345,7 +347,7 @@ fn stages(device: &Context) -> Outcome {
         path: paths.join(", "),
         cpu,
         device: moved,
-        resident: BYTES,
+        resident: None,
         bytes: BYTES,
         said,
     }

@@ -97,7 +97,8 @@ fn broken(row: &Row) -> Vec<String> {
         }
         // Pages are whole, and layouts round channels up.
         let most = bytes + bytes / 20 + 2 * 4096;
-        if case.starts_with("parameter") && *resident > most {
+        if let Some(resident) = resident.filter(|resident| case.starts_with("parameter") && *resident > most)
+        {
             broken.push(format!("{}, {case}: {resident} bytes are in memory, of {bytes}", row.name));
         }
     }
@@ -135,7 +136,8 @@ fn page(rows: &[Row]) -> String {
 
 fn cell(outcome: &Outcome) -> String {
     let Outcome { path, cpu, device, resident, bytes, .. } = outcome;
-    format!("{path}: {}, {}; {:.2}", kib(*cpu), kib(*device), *resident as f64 / *bytes as f64)
+    let times = resident.map_or("-".to_owned(), |held| format!("{:.2}", held as f64 / *bytes as f64));
+    format!("{path}: {}, {}; {times}", kib(*cpu), kib(*device))
 }
 
 fn kib(bytes: u64) -> String {

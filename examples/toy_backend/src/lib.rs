@@ -90,6 +90,7 @@ fn info() -> DeviceInfo {
         // Memory of the application is copied.
         import: None,
         subgroup: 1,
+        subgroup_range: [1, 1],
         timestamp_ns: 0.0,
         prefers_texels: false,
         advice: vec!["this device shows how a backend is written; use another one".to_owned()],

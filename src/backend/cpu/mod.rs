@@ -95,6 +95,7 @@ fn info(threads: usize) -> DeviceInfo {
         emulated: Requires::NONE,
         import: Some(import_rules()),
         subgroup: 1,
+        subgroup_range: [1, 1],
         timestamp_ns: 1.0,
         prefers_texels: false,
         images: Some(image_rules()),

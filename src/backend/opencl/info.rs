@@ -238,6 +238,7 @@ impl Facts {
             // The translation rounds after every operation.
             emulated: Requires::FLOAT16.missing(self.features()),
             subgroup: 1,
+            subgroup_range: [1, 1],
             timestamp_ns: 1.0,
             prefers_texels: false,
             // Known once the device is open.

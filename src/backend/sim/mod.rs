@@ -141,6 +141,7 @@ impl SimConfig {
             emulated: Requires::NONE,
             import: profile.rules(),
             subgroup: profile.subgroup,
+            subgroup_range: [profile.subgroup; 2],
             timestamp_ns: profile.timestamp_ns,
             prefers_texels: false,
             images: Some(self.image_rules()),

@@ -432,6 +432,7 @@ fn kernels_judge_pages_by_what_is_mapped_there() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "Linux alone has memory files")]
 fn a_driver_that_reports_a_refusal_as_a_lost_device_is_lost() {
     let file = HostRegion::in_memory_file(4096).unwrap();
     let mut profile = Profile::built_in("anv-lunarlake").unwrap().unwrap();

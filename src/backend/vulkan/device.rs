@@ -107,7 +107,9 @@ impl Device {
         }
         let dma_bufs = super::dma_buf::is_importable(calls, physical, &extensions)
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
-        let samplers = image::probe(calls, physical, &raw, &mut info);
+        // Drivers that only compile were seen to crash on an image.
+        let samplers =
+            if only_compiles(&info) { None } else { image::probe(calls, physical, &raw, &mut info) };
         Ok(Device {
             physical,
             dma_bufs,
@@ -212,6 +214,10 @@ impl Device {
 
     /// Waits until every queue is idle; a lost device is.
     pub(super) fn wait_idle(&self) {
+        // Nothing was submitted to such a device, and drivers were seen to crash.
+        if only_compiles(&self.info) {
+            return;
+        }
         let _queues: Vec<_> = self.queues.iter().map(lock).collect();
         // SAFETY: every queue is locked, VUID-vkDeviceWaitIdle-None (host access to all queues).
         if let Err(code) = unsafe { self.raw().device_wait_idle() } {
@@ -234,6 +240,11 @@ impl Drop for Device {
             self.raw.destroy_device(None);
         }
     }
+}
+
+/// Whether kernels can be compiled for the device and nothing can run on it.
+fn only_compiles(info: &DeviceInfo) -> bool {
+    info.unusable.is_some()
 }
 
 /// Whether priorities of queues may hold between programs.

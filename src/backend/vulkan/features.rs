@@ -21,6 +21,7 @@ const EXTENSIONS: &[(&CStr, u32)] = &[
     (ash::khr::driver_properties::NAME, vk::API_VERSION_1_2),
     (ash::khr::shader_integer_dot_product::NAME, vk::API_VERSION_1_3),
     (ash::khr::maintenance4::NAME, vk::API_VERSION_1_3),
+    (ash::ext::subgroup_size_control::NAME, vk::API_VERSION_1_3),
     (ash::khr::cooperative_matrix::NAME, u32::MAX),
     (ash::khr::workgroup_memory_explicit_layout::NAME, u32::MAX),
     (ash::ext::shader_atomic_float::NAME, u32::MAX),
@@ -32,6 +33,7 @@ const EXTENSIONS: &[(&CStr, u32)] = &[
     (ash::khr::external_memory_fd::NAME, u32::MAX),
     (ash::ext::external_memory_dma_buf::NAME, u32::MAX),
     (ash::khr::portability_subset::NAME, u32::MAX),
+    (ash::khr::pipeline_executable_properties::NAME, u32::MAX),
     (ash::khr::global_priority::NAME, u32::MAX),
     (ash::ext::global_priority::NAME, u32::MAX),
 ];
@@ -95,10 +97,12 @@ pub(super) struct Features {
     subgroup_types: vk::PhysicalDeviceShaderSubgroupExtendedTypesFeatures<'static>,
     dot_product: vk::PhysicalDeviceShaderIntegerDotProductFeatures<'static>,
     maintenance4: vk::PhysicalDeviceMaintenance4Features<'static>,
+    subgroup_size: vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>,
     matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
     workgroup_layout: vk::PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR<'static>,
     atomic_float: vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT<'static>,
     atomic_float2: vk::PhysicalDeviceShaderAtomicFloat2FeaturesEXT<'static>,
+    executables: vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR<'static>,
     robustness2: vk::PhysicalDeviceRobustness2FeaturesEXT<'static>,
     pipeline_robustness: vk::PhysicalDevicePipelineRobustnessFeaturesEXT<'static>,
 }
@@ -158,10 +162,12 @@ impl Features {
             ash::khr::shader_subgroup_extended_types::NAME => subgroup_types,
             ash::khr::shader_integer_dot_product::NAME => dot_product,
             ash::khr::maintenance4::NAME => maintenance4,
+            ash::ext::subgroup_size_control::NAME => subgroup_size,
             ash::khr::cooperative_matrix::NAME => matrix,
             ash::khr::workgroup_memory_explicit_layout::NAME => workgroup_layout,
             ash::ext::shader_atomic_float::NAME => atomic_float,
             ash::ext::shader_atomic_float2::NAME => atomic_float2,
+            ash::khr::pipeline_executable_properties::NAME => executables,
             ash::ext::robustness2::NAME => robustness2,
             ash::ext::pipeline_robustness::NAME => pipeline_robustness,
         }
@@ -196,6 +202,28 @@ impl Features {
     /// Whether `vkCmdPipelineBarrier2` can be used.
     pub(super) fn has_synchronization2(&self) -> bool {
         self.synchronization2.synchronization2 == vk::TRUE
+    }
+
+    /// Whether the driver tells what kernels became.
+    pub(super) fn has_executables(&self) -> bool {
+        self.executables.pipeline_executable_info == vk::TRUE
+    }
+
+    /// Leaves what is of use for looking at kernels alone turned off.
+    pub(super) fn without_executables(mut self) -> Self {
+        self.executables.pipeline_executable_info = vk::FALSE;
+        self
+    }
+
+    /// The fewest and the most lanes that a compute kernel may ask for, where it may.
+    pub(super) fn subgroup_range(
+        &self,
+        sizes: &vk::PhysicalDeviceSubgroupSizeControlProperties<'_>,
+    ) -> Option<[u32; 2]> {
+        let may_ask = self.subgroup_size.subgroup_size_control == vk::TRUE
+            && sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE);
+        let range = [sizes.min_subgroup_size, sizes.max_subgroup_size];
+        (may_ask && range[0] >= 1 && range[0] <= range[1]).then_some(range)
     }
 
     /// Whether there are cooperative matrices of 16 x 16 x 16, of `float16` summed in `float32`, by a subgroup.

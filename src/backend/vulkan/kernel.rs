@@ -19,6 +19,24 @@ pub(super) struct Kernel {
     pub(super) params_bytes: u32,
 }
 
+/// How a pipeline is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Compiling {
+    pub(super) flags: vk::PipelineCreateFlags,
+    /// The lanes of a subgroup that are asked for: a power of two within the device's range.
+    pub(super) subgroup: Option<u32>,
+}
+
+/// A module with the values of its specialization constants.
+struct Specialized<'a> {
+    words: &'a [u32],
+    entry_point: &'a str,
+    entries: Vec<vk::SpecializationMapEntry>,
+    values: Vec<u8>,
+    /// How a caller's module is kept within its buffers.
+    guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
+}
+
 /// One argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Binding {
@@ -34,6 +52,16 @@ impl Kernel {
         device: &Device,
         cache: &PipelineCache,
         desc: &KernelDesc<'_>,
+    ) -> Result<Self, DeviceError> {
+        Kernel::compiled(device, cache.raw, desc, Compiling::default())
+    }
+
+    /// Creates a kernel in a way of its own.
+    pub(super) fn compiled(
+        device: &Device,
+        cache: vk::PipelineCache,
+        desc: &KernelDesc<'_>,
+        compiling: Compiling,
     ) -> Result<Self, DeviceError> {
         let source = desc.source;
         let refuse = |log: String| DeviceError::Program { kernel: source.name().to_owned(), log };
@@ -58,8 +86,8 @@ impl Kernel {
             params_bytes: reflection.params_bytes,
         };
         let guard = device.guard.filter(|_| source.is_callers());
-        let code = (words, &*reflection.entry_point);
-        let built = kernel.build(device, cache, code, (&entries, &values), guard);
+        let code = Specialized { words, entry_point: &reflection.entry_point, entries, values, guard };
+        let built = kernel.build(device, cache, &code, compiling);
         match built {
             Ok(()) => Ok(kernel),
             Err(error) => {
@@ -73,10 +101,9 @@ impl Kernel {
     fn build(
         &mut self,
         device: &Device,
-        cache: &PipelineCache,
-        (words, entry_point): (&[u32], &str),
-        (entries, values): (&[vk::SpecializationMapEntry], &[u8]),
-        guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
+        cache: vk::PipelineCache,
+        code: &Specialized<'_>,
+        compiling: Compiling,
     ) -> Result<(), DeviceError> {
         let raw = device.raw();
         let layout_bindings: Vec<_> = self
@@ -107,33 +134,40 @@ impl Kernel {
         self.layout = unsafe { raw.create_pipeline_layout(&info, None) }
             .map_err(|code| device.error("vkCreatePipelineLayout", code, 0))?;
 
-        let info = vk::ShaderModuleCreateInfo::default().code(words);
+        let info = vk::ShaderModuleCreateInfo::default().code(code.words);
         // SAFETY: a KernelSource holds SPIR-V that was checked, and needs only features that are on
         // (VUID-VkShaderModuleCreateInfo-pCode-08737, -08740).
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(|code| device.error("vkCreateShaderModule", code, 0))?;
-        let entry_point = std::ffi::CString::new(entry_point).unwrap_or_else(|_| c"main".to_owned());
-        let specialization = vk::SpecializationInfo::default().map_entries(entries).data(values);
-        let stage = vk::PipelineShaderStageCreateInfo::default()
+        let entry_point = std::ffi::CString::new(code.entry_point).unwrap_or_else(|_| c"main".to_owned());
+        let specialization = vk::SpecializationInfo::default().map_entries(&code.entries).data(&code.values);
+        let mut required = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(&entry_point)
             .specialization_info(&specialization);
-        let behavior = guard.unwrap_or(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT);
+        if let Some(lanes) = compiling.subgroup {
+            required = required.required_subgroup_size(lanes);
+            stage = stage.push_next(&mut required);
+        }
+        let behavior = code.guard.unwrap_or(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT);
         let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
             .storage_buffers(behavior)
             .uniform_buffers(behavior)
             .vertex_inputs(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT)
             .images(vk::PipelineRobustnessImageBehaviorEXT::DEVICE_DEFAULT);
-        let mut info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.layout);
-        if guard.is_some() {
+        let mut info =
+            vk::ComputePipelineCreateInfo::default().flags(compiling.flags).stage(stage).layout(self.layout);
+        if code.guard.is_some() {
             info = info.push_next(&mut robustness);
         }
         let info = [info];
         // SAFETY: the layout holds every binding the module has (VUID-VkComputePipelineCreateInfo-layout-07988);
-        // a guard is there only with its feature (VUID-VkPipelineRobustnessCreateInfo-pipelineRobustness-06926);
-        // the cache is internally synchronized.
-        let made = unsafe { raw.create_compute_pipelines(cache.raw, &info, None) };
+        // a guard is there only with its feature (VUID-VkPipelineRobustnessCreateInfo-pipelineRobustness-06926); a size
+        // of subgroups is one that the device offers and the feature is on
+        // (VUID-VkPipelineShaderStageCreateInfo-pNext-02754, -02755); the cache is internally synchronized.
+        let made = unsafe { raw.create_compute_pipelines(cache, &info, None) };
         // SAFETY: a pipeline does not need its module after it was made.
         unsafe { raw.destroy_shader_module(module, None) };
         let pipelines =

@@ -4,7 +4,7 @@
 //! * `probe`: physical devices, their limits and what may be imported; `features`: features.
 //! * `device`: the logical device, its queues, and the memory of its loss.
 //! * `memory`: buffers; `import`: buffers over the application's pages; `types`: choosing memory types.
-//! * `kernel`: pipelines; `cache`: the pipeline cache on disk.
+//! * `kernel`: pipelines; `cache`: the pipeline cache on disk; `compiler`: what pipelines became.
 //! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
 //! * `bare`: the submission that ours is measured against.
 //! * `debug`: messages of the validation layer; `layer`: turns at it.
@@ -17,6 +17,7 @@
 mod bare;
 mod cache;
 mod command;
+mod compiler;
 mod context;
 mod debug;
 mod device;
@@ -44,11 +45,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use ash::vk;
 
 use self::bare::Bare;
+use self::compiler::Compiler;
 use self::context::Context;
 use self::device::Device;
 use self::instance::Instance;
-use self::probe::probe_all;
-use super::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
+use self::probe::{Probe, probe_all};
+use super::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver, KernelCompiler};
 
 const NAME: &str = "vulkan";
 
@@ -89,15 +91,21 @@ impl VulkanDriver {
         desc: &ContextDesc,
         without: Without,
     ) -> Result<Arc<Context>, DeviceError> {
+        let (instance, mut probe) = self.probe(index, desc)?;
+        if let Some(reason) = probe.info.unusable {
+            return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
+        }
+        probe.features = probe.features.without_executables();
+        Ok(Arc::new(Context::new(Device::open(instance, probe, desc, without)?, desc)?))
+    }
+
+    fn probe(&self, index: usize, desc: &ContextDesc) -> Result<(Arc<Instance>, Probe), DeviceError> {
         let validation = desc.validation && !wine::is_said();
         let instance = if validation { Instance::new(true)? } else { self.instance()? };
         let probe = probe_all(&instance)?.into_iter().nth(index).ok_or_else(|| DeviceError::Unsupported {
             what: format!("index {index}: there is no such Vulkan device"),
         })?;
-        if let Some(reason) = probe.info.unusable {
-            return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
-        }
-        Ok(Arc::new(Context::new(Device::open(instance, probe, desc, without)?, desc)?))
+        Ok((instance, probe))
     }
 }
 
@@ -118,6 +126,15 @@ impl Driver for VulkanDriver {
     fn bare_submit(&self, index: usize) -> Option<Result<BareSubmit, DeviceError>> {
         let context = self.open_without(index, &ContextDesc::default(), Without::default());
         Some(context.and_then(Bare::new).map(|mut bare| Box::new(move || bare.run()) as BareSubmit))
+    }
+
+    fn open_compiler(
+        &self,
+        index: usize,
+        desc: &ContextDesc,
+    ) -> Result<Box<dyn KernelCompiler>, DeviceError> {
+        let (instance, probe) = self.probe(index, desc)?;
+        Ok(Box::new(Compiler::open(instance, probe, desc)?))
     }
 }
 

@@ -103,7 +103,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         api_version: version_text(base.api_version),
         uuid: hex(&[&more.id.driver_uuid, &more.id.device_uuid, &base.pipeline_cache_uuid]),
         index: 0,
-        unusable: family.is_none().then(|| "it has no queue that runs compute kernels".to_owned()),
+        unusable: unusable_reason(family.is_some(), &memory),
         // Which types it grants is told once the device is open.
         memory: model(&memory, kind, import.map_or(ImportTypes::None, |_| ImportTypes::Unknown)),
         native: false,
@@ -111,6 +111,9 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
         features: has,
         emulated: Requires::NONE,
         subgroup: more.subgroup.subgroup_size.max(1),
+        subgroup_range: features
+            .subgroup_range(&more.subgroup_sizes)
+            .unwrap_or([more.subgroup.subgroup_size.max(1); 2]),
         timestamp_ns: match family {
             Some(family) if family.timestamp_bits > 0 => f64::from(base.limits.timestamp_period),
             _ => 0.0,
@@ -139,6 +142,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
 struct Properties {
     id: vk::PhysicalDeviceIDProperties<'static>,
     subgroup: vk::PhysicalDeviceSubgroupProperties<'static>,
+    subgroup_sizes: vk::PhysicalDeviceSubgroupSizeControlProperties<'static>,
     maintenance3: vk::PhysicalDeviceMaintenance3Properties<'static>,
     maintenance4: vk::PhysicalDeviceMaintenance4Properties<'static>,
     driver: vk::PhysicalDeviceDriverProperties<'static>,
@@ -161,6 +165,9 @@ impl Properties {
         }
         if extensions.has(ash::khr::shader_float_controls::NAME) {
             chain = chain.push_next(&mut found.controls);
+        }
+        if extensions.has(ash::ext::subgroup_size_control::NAME) {
+            chain = chain.push_next(&mut found.subgroup_sizes);
         }
         if extensions.has(ash::ext::external_memory_host::NAME) {
             chain = chain.push_next(&mut found.host);
@@ -276,6 +283,19 @@ fn advice(kind: DeviceKind, imports: bool) -> Vec<String> {
     advice
 }
 
+/// Why nothing can run on a device that speaks the API.
+fn unusable_reason(has_compute: bool, memory: &vk::PhysicalDeviceMemoryProperties) -> Option<String> {
+    if !has_compute {
+        return Some("it has no queue that runs compute kernels".to_owned());
+    }
+    // Mesa's drivers offer such a device where they are told to compile for one that is not there.
+    let has_memory = memory.memory_heaps_as_slice().iter().any(|heap| heap.size > 0);
+    (!has_memory).then(|| {
+        "its driver has no memory for it, so nothing can run there; kernels can be compiled for it (onepool compile-report)"
+            .to_owned()
+    })
+}
+
 fn unusable(
     physical: vk::PhysicalDevice,
     base: &vk::PhysicalDeviceProperties,
@@ -301,6 +321,7 @@ fn unusable(
         emulated: Requires::NONE,
         import: None,
         subgroup: 1,
+        subgroup_range: [1, 1],
         timestamp_ns: 0.0,
         prefers_texels: false,
         images: None,

@@ -184,7 +184,7 @@ pub(in crate::cli) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
 ///
 /// # Errors
 /// There is none.
-pub(super) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+pub(in crate::cli) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
     let sets = numbered(dir, "test_data_set_")?;
     if sets.is_empty() {
         return Err(CliError::content(dir, "there is no test_data_set_0"));

@@ -20,7 +20,7 @@ const MIN_TILES: usize = 512;
 const TILE_COLS: usize = 128;
 /// Queries of one invocation of `attention_row.comp`.
 const ROWS: usize = 4;
-/// The most texels of a value that it keeps in registers.
+/// The most texels of a value that an invocation of it does.
 const ROW_TEXELS: usize = 64;
 
 /// The parameter struct of a kernel, all of which have the same members.
@@ -131,7 +131,8 @@ pub(super) fn lower_scaled(
     };
     let row = row.filter(|kernel| lower.device().prefers_texels && lower.can_run(*kernel));
     if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
-        let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS);
+        let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
+        let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS) * parts;
         let c = Constants::of(s, places);
         let spec = [
             (spec::attention_row::CAUSAL, c.causal),
@@ -141,7 +142,7 @@ pub(super) fn lower_scaled(
             (spec::attention_row::STAGE, stage.0),
             (spec::attention_row::SINK, sink),
             (spec::attention_row::ROWS, ROWS as u32),
-            (spec::attention_row::TEXELS, (s.v_head / 4) as u32),
+            (spec::attention_row::TEXELS, (s.v_head / 4).div_ceil(parts) as u32),
         ];
         let params = fill!(AttentionRow, s, items);
         return lower.dispatch_1d(kernel, &spec, &all, &params, items);
@@ -206,7 +207,7 @@ fn whole_texels(s: &Scaled, lower: &Lowering<'_>) -> bool {
         .max(reach(&s.k, s.kv_heads, s.kv_len))
         .max(reach(&s.v, s.kv_heads, s.kv_len))
         + s.head.max(s.v_head);
-    whole && s.v_head / 4 <= ROW_TEXELS && lower.texels(s.head, elements) && lower.texels(s.v_head, elements)
+    whole && lower.texels(s.head, elements) && lower.texels(s.v_head, elements)
 }
 
 /// Values of the specialization constants that all kernels have.

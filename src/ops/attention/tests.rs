@@ -287,6 +287,18 @@ fn devices_attend_the_same() {
 
 #[cfg(feature = "vulkan")]
 #[test]
+fn devices_attend_to_values_longer_than_an_invocation_does() {
+    use crate::ops::testing::Check;
+    let of = |shape: &[usize], seed| Some(tensor_of(shape, &values(shape.iter().product(), seed), |v| v));
+    let inputs = [of(&[1, 2, 9, 12], 1), of(&[1, 2, 21, 12], 2), of(&[1, 2, 21, 268], 3)];
+    let op = Attention { causal: true, ..Attention::default() };
+    Check::new(&op, &inputs).tolerance(2e-5).run();
+    let scores = Attention { shown: 2, ..Attention::default() };
+    Check::new(&scores, &inputs).outputs(4).tolerance(2e-5).run();
+}
+
+#[cfg(feature = "vulkan")]
+#[test]
 fn devices_attend_to_halves() {
     use crate::ops::testing::{Check, no_texels};
     for (batch, queries) in [(1, 1), (1, 33), (130, 33)] {

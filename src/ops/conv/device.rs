@@ -363,13 +363,11 @@ impl<'c> Target<'c> {
     /// Tiles in workgroup memory.
     fn tiles(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (plane, batch) = (c.plane(), c.batch * c.groups);
-        let (tile, small) = tile_of(c.oc, plane, batch);
-        let kernel = match (self.dtype, small) {
-            (DType::F16, false) => id::CONV_TILE_F16,
-            (DType::F16, true) => id::CONV_TILE_F16_SMALL,
-            (_, false) => id::CONV_TILE_F32,
-            (_, true) => id::CONV_TILE_F32_SMALL,
+        let kernels = match self.dtype {
+            DType::F16 => [id::CONV_TILE_F16, id::CONV_TILE_F16_SMALL],
+            _ => [id::CONV_TILE_F32, id::CONV_TILE_F32_SMALL],
         };
+        let (tile, kernel) = tile_of(lower, [c.oc, plane, batch], kernels);
         let weights =
             if c.has_plain_weights() { Operand::Input(1) } else { self.pack(c, 1).emit(self.cx, lower)? };
         let (code, _) = self.activation.code();

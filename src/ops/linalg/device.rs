@@ -12,14 +12,19 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey, reaches_
 /// Products of at most so many rows are better summed in parts than computed in tiles.
 const VECTOR_ROWS: usize = 4;
 
-/// The tile of a work-group of the tile kernels for `batch` products of `m` by `n`: its side, and whether that is the
-/// small one, which keeps more of a large device busy with few elements.
-pub(crate) fn tile_of(m: usize, n: usize, batch: usize) -> (usize, bool) {
+/// The tile of a work-group for `batch` products of `m` by `n`, of a kernel of large tiles and one of small ones: its
+/// side and its kernel. Small ones keep more of a large device busy with few elements, where it has the local memory
+/// that they take.
+pub(crate) fn tile_of(
+    lower: &Lowering<'_>,
+    [m, n, batch]: [usize; 3],
+    [large, small]: [KernelId; 2],
+) -> (usize, KernelId) {
     const LARGE: usize = 64;
     const SMALL: usize = 32;
     const MIN_LARGE: usize = 128;
-    let small = m.div_ceil(LARGE) * n.div_ceil(LARGE) * batch < MIN_LARGE;
-    (if small { SMALL } else { LARGE }, small)
+    let is_few = m.div_ceil(LARGE) * n.div_ceil(LARGE) * batch < MIN_LARGE;
+    if is_few && lower.can_run(small) { (SMALL, small) } else { (LARGE, large) }
 }
 
 /// One operand: matrices one behind the other.
@@ -462,13 +467,11 @@ impl Product {
 
     /// Tiles in workgroup memory.
     fn tiles(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let (tile, small) = tile_of(self.m, self.n, self.pairs.len());
-        let kernel = match (self.dtype, small) {
-            (DType::F16, false) => id::GEMM_TILE_F16,
-            (DType::F16, true) => id::GEMM_TILE_F16_SMALL,
-            (_, false) => id::GEMM_TILE_F32,
-            (_, true) => id::GEMM_TILE_F32_SMALL,
+        let kernels = match self.dtype {
+            DType::F16 => [id::GEMM_TILE_F16, id::GEMM_TILE_F16_SMALL],
+            _ => [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL],
         };
+        let (tile, kernel) = tile_of(lower, [self.m, self.n, self.pairs.len()], kernels);
         let (code, _) = self.activation.code();
         let spec = [
             (spec::gemm_tile::A_COLUMNS, u32::from(self.a.col != 1)),
@@ -617,6 +620,21 @@ mod tests {
             fill.undo(&packed, &mut back);
             assert_eq!(back, source);
         }
+    }
+
+    #[test]
+    fn a_tile_fits_the_device_and_its_local_memory() {
+        let registry = crate::registry::Registry::with_defaults();
+        let mut device = registry.find("sim").unwrap();
+        let kernels = [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL];
+        let mut of = |bytes: u32, n: usize| {
+            device.limits.max_local_bytes = bytes;
+            tile_of(&Lowering::new(&device), [n, n, 1], kernels)
+        };
+        assert_eq!(of(64 << 10, 128), (32, kernels[1]));
+        assert_eq!(of(64 << 10, 4096), (64, kernels[0]));
+        // What Vulkan promises at least is too little for the small one.
+        assert_eq!(of(16 << 10, 128), (64, kernels[0]));
     }
 
     #[test]
