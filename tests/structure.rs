@@ -498,7 +498,8 @@ fn unsafe_is_in_the_islands_alone_and_says_why() {
             blocks += 1;
             // The type of a function pointer does nothing.
             let after = |n: usize| source.tokens.get(i + n);
-            if after(1).is_some_and(|t| t.is("fn")) && after(2).is_some_and(|t| t.sign('(')) {
+            let abi = usize::from(after(1).is_some_and(|t| t.is("extern")));
+            if after(1 + abi).is_some_and(|t| t.is("fn")) && after(2 + abi).is_some_and(|t| t.sign('(')) {
                 continue;
             }
             let of_trait = TRAIT_FUNCTIONS.iter().any(|(name, home)| {

@@ -34,6 +34,9 @@ const SMALL: usize = 64 << 10;
 const READ: usize = 256 << 10;
 /// Kernels in a row that tell what one more costs.
 const ROW: usize = 3;
+/// The most of them where three are too fast to tell, and the time that tells, in nanoseconds.
+const MOST_ROWS: usize = 96;
+const SURE: f64 = 1e6;
 /// The most time for all of it.
 const LIMIT: Duration = Duration::from_millis(50);
 
@@ -276,9 +279,16 @@ impl<'c> Kernels<'c> {
             let prepared = queue.prepare_own(Recording { commands, ..Recording::default() }, &[])?;
             timed(|| queue.submit_prepared(&prepared)?.wait())
         };
-        let (one, many) = (run(1)?, run(1 + ROW)?);
-        // Noise may make more of them as fast as one.
-        Ok(((many - one) / (ROW * self.bytes) as f64).max(1e-6))
+        let one = run(1)?;
+        let mut rows = ROW;
+        let mut more = run(1 + rows)? - one;
+        if more < SURE {
+            // A fast device shows its speed beside the noise of a submission only in a longer row.
+            rows =
+                ((SURE / (more / rows as f64).max(SURE / MOST_ROWS as f64)) as usize).clamp(rows, MOST_ROWS);
+            more = run(1 + rows)? - one;
+        }
+        Ok((more / (rows * self.bytes) as f64).max(1e-6))
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use super::core::{Flight, Payload, Reserved, State, Work, lock, resource_of};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
-use super::queue::Prepared;
+use super::queue::{Prepared, is_before};
 use crate::backend::Timepoint;
 use crate::memory::coherency::{Left, Origin};
 use crate::recording::{Command, Recording};
@@ -100,9 +100,7 @@ impl Submission {
     fn reserve(&self) -> Result<u64, Error> {
         let queue = &self.prepared.queue;
         let (core, work) = (&queue.core, self.work());
-        let other = |index: usize, flight: &Flight| {
-            (index != queue.index || flight.is_reserved()) && flight.work().conflicts_with(work)
-        };
+        let other = |index: usize, flight: &Flight| is_before(queue.index, work, index, flight);
         let reserved = core.when_free(other, |state| -> Result<u64, Error> {
             check(state, work)?;
             let regions = work.lease_regions(CONTEXT)?;

@@ -239,9 +239,7 @@ impl QueueInner {
         submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
     ) -> Result<Timepoint, Error> {
         let (core, work) = (&self.core, payload.work());
-        let other = |index: usize, flight: &Flight| {
-            (index != self.index || flight.is_reserved()) && flight.work().conflicts_with(work)
-        };
+        let other = |index: usize, flight: &Flight| is_before(self.index, work, index, flight);
         let launched = core.when_free(other, |state| -> Result<_, Error> {
             // Under the lock, as revoking is: a scope that ends waits for every submission before it.
             if work.scoped.iter().any(|lease| lease.is_revoked()) {
@@ -338,5 +336,14 @@ impl fmt::Debug for Queue {
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prepared").field("pieces", &self.inner.pieces).field("queue", &self.queue).finish()
+    }
+}
+
+/// Whether `work`, submitted to queue `own`, waits for a flight of queue `of`: one queue runs in order by itself, also
+/// behind a recording of which some pieces are not submitted yet.
+pub(super) fn is_before(own: usize, work: &Work, of: usize, flight: &Flight) -> bool {
+    match of == own {
+        true => flight.is_reserved(),
+        false => flight.work().conflicts_with(work),
     }
 }

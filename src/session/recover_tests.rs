@@ -108,9 +108,12 @@ fn again(caller: &Caller, session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
+/// How call `n` fails, and how often calls that failed so were told at least, of so many.
+type Way<'w, F> = (&'w dyn Fn(usize) -> F, fn(usize) -> usize);
+
 /// Fails each call in turn in each of `ways`, which say how call `n` fails. A way has failures that were told: at least
 /// as many as `least` says of how often a call failed so.
-fn each_call_fails<R: Rig>(rig: &R, ways: &[(&dyn Fn(usize) -> R::Fault, fn(usize) -> usize)]) {
+fn each_call_fails<R: Rig>(rig: &R, ways: &[Way<'_, R::Fault>]) {
     let caller = Caller::new();
     let before = rig.live();
     live(rig.open(None), &caller, &mut None).unwrap();
@@ -293,7 +296,8 @@ mod vulkan {
     #[test]
     fn every_call_of_a_run_fails() {
         let _alone = ALONE.lock();
-        let once = |n: usize| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
+        let once =
+            |n: usize| if n.is_multiple_of(2) { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
         each_call_fails(&Vulkan, &[(&once, some), (&|_| Fault::Exhausted, some), (&|_| Fault::Lost, some)]);
     }
 }
@@ -366,7 +370,8 @@ mod opencl {
         // What opening a device leaves behind is there from now on.
         drop(OpenCl.open(None));
         OpenCl.disarm();
-        let once = |n: usize| if n % 2 == 0 { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
+        let once =
+            |n: usize| if n.is_multiple_of(2) { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
         each_call_fails(&OpenCl, &[(&once, some), (&|_| Fault::Lost, some)]);
     }
 

@@ -174,7 +174,7 @@ pub(super) fn drive(
                 && run.error.is_none()
             {
                 if run.going[s].is_none() {
-                    if !legs[s].waits.iter().all(|p| run.over[*p as usize]) {
+                    if !legs[s].waits.iter().all(|p| run.over[*p as usize]) || run.must_wait(s) {
                         break;
                     }
                     run.begin(s, pass, watch, &mut begin);
@@ -298,6 +298,12 @@ impl Run<'_> {
             }
         }
         moved
+    }
+
+    /// Copies of the session's wait for others that may wait for the rest of a recording.
+    fn must_wait(&self, s: usize) -> bool {
+        let open = |going: &Going| going.submission.is_some();
+        matches!(self.legs[s].work, LegWork::Moves(_)) && self.going.iter().flatten().any(open)
     }
 
     /// Whether all of a leg is submitted or over.

@@ -66,7 +66,9 @@ fn runs_in_pieces_follow_one_another() {
             let bind = session.bind().input("x", Memory::region(&memory[from]));
             bind.output("y", Memory::region(&memory[to])).build().unwrap()
         };
-        let mut runs = [bind(&first, 0, 1), bind(&first, 1, 2), bind(&second, 2, 3)];
+        // Two queues are ordered by the memory that they import, and a CPU imports none: it works on pointers.
+        let (third, len) = if device == "cpu" { (&first, 6) } else { (&second, 1) };
+        let mut runs = [bind(&first, 0, 1), bind(&first, 1, 2), bind(third, 2, 3)];
         let expected = {
             let through = |mut v: Vec<f32>, len: usize| {
                 for i in 0..len {
@@ -75,7 +77,7 @@ fn runs_in_pieces_follow_one_another() {
                 }
                 v
             };
-            through(through(through(x.clone(), 6), 6), 1)
+            through(through(through(x.clone(), 6), 6), len)
         };
         // What the CPU copies it copies once a run was waited for.
         let in_place = runs.iter().all(|run| run.verdicts().all(|v| !v.path.copies_on_cpu()));

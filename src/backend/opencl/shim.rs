@@ -150,6 +150,7 @@ macro_rules! functions {
 
             $(/// # Safety
             /// As the crate's.
+            #[allow(clippy::too_many_arguments, reason = "as the call of the API has them")]
             #[allow(deprecated, reason = "1.2 is the oldest version that is used")]
             pub(in crate::backend::opencl) unsafe fn $unsafe_function($($unsafe_arg: $unsafe_ty),*) -> Result<$unsafe_result, cl_int> {
                 // SAFETY: as the caller promises.
