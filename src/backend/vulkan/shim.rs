@@ -156,6 +156,10 @@ fn ours(name: &CStr, found: usize) -> usize {
     function
 }
 
+/// The driver's function, counted.
+///
+/// # Safety
+/// As Vulkan's function of this name.
 unsafe extern "system" fn device_function(device: vk::Device, name: *const c_char) -> vk::PFN_vkVoidFunction {
     // SAFETY: the real function of this signature.
     let real: vk::PFN_vkGetDeviceProcAddr = unsafe { std::mem::transmute(real("vkGetDeviceProcAddr")) };
@@ -165,6 +169,10 @@ unsafe extern "system" fn device_function(device: vk::Device, name: *const c_cha
     unsafe { std::mem::transmute::<usize, vk::PFN_vkVoidFunction>(ours(name, found as usize)) }
 }
 
+/// The driver's function, counted.
+///
+/// # Safety
+/// As Vulkan's function of this name.
 unsafe extern "system" fn create_device(
     physical: vk::PhysicalDevice,
     info: *const vk::DeviceCreateInfo<'_>,
@@ -187,6 +195,10 @@ unsafe extern "system" fn create_device(
     result
 }
 
+/// The driver's function, counted.
+///
+/// # Safety
+/// As Vulkan's function of this name.
 unsafe extern "system" fn destroy_device(device: vk::Device, allocator: *const vk::AllocationCallbacks<'_>) {
     with(|state| state.devices.retain(|live| *live != device));
     count("device", -1);
@@ -196,6 +208,10 @@ unsafe extern "system" fn destroy_device(device: vk::Device, allocator: *const v
     unsafe { real(device, allocator) };
 }
 
+/// The driver's function, counted.
+///
+/// # Safety
+/// As Vulkan's function of this name.
 unsafe extern "system" fn create_pipelines(
     device: vk::Device,
     cache: vk::PipelineCache,
@@ -237,7 +253,9 @@ fn special(name: &str) -> Option<(&'static str, usize)> {
 /// Functions that may fail; behind the arrow what there is one more of then.
 macro_rules! fallible {
     ($($name:literal $function:ident $pfn:ident ($($arg:ident: $ty:ty),+) => $made:expr;)+) => {
-        $(unsafe extern "system" fn $function($($arg: $ty),+) -> vk::Result {
+        $(/// # Safety
+        /// As Vulkan's function of this name.
+        unsafe extern "system" fn $function($($arg: $ty),+) -> vk::Result {
             if let Some(code) = refuse($name) {
                 return code;
             }
@@ -339,7 +357,9 @@ fallible! {
 /// Functions that end an object.
 macro_rules! destroying {
     ($($name:literal $function:ident $pfn:ident $handle:ty => $kind:literal;)+) => {
-        $(unsafe extern "system" fn $function(d: vk::Device, handle: $handle, c: Callbacks<'_>) {
+        $(/// # Safety
+        /// As Vulkan's function of this name.
+        unsafe extern "system" fn $function(d: vk::Device, handle: $handle, c: Callbacks<'_>) {
             if !handle.is_null() {
                 count($kind, -1);
             }
