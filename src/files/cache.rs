@@ -143,6 +143,7 @@ impl CacheFolder {
     ///
     /// # Errors
     /// [`CacheError`] of the folder.
+    #[cfg(any(test, feature = "cli"))]
     pub(crate) fn check(&self) -> Result<(), CacheError> {
         system::Folder::make(&self.path).map(|_| ())
     }
