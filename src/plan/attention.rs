@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::flow::{Flow, ValueId};
+use super::index::FlowIndex;
 use crate::graph::{StorageScope, Tensor};
 use crate::ops::attention::Attention;
 use crate::ops::linalg::MatMul;
@@ -65,40 +66,31 @@ struct Turn {
 
 struct Search<'a> {
     flow: &'a Flow,
-    producer: Vec<Option<usize>>,
-    /// Values that are read once, by a node, and are nothing the caller asks for.
-    passing: Vec<bool>,
-    /// Nodes that others wait for.
-    awaited: Vec<bool>,
+    index: FlowIndex,
+    /// By value: how many nodes read its type alone.
+    type_reads: Vec<usize>,
     /// Products that become attention.
     taken: Vec<bool>,
 }
 
 impl<'a> Search<'a> {
     fn new(flow: &'a Flow) -> Self {
-        let mut producer = vec![None; flow.values.len()];
-        let mut awaited = vec![false; flow.nodes.len()];
-        for (n, node) in flow.nodes.iter().enumerate() {
-            node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-            node.control_deps.iter().for_each(|&d| awaited[d] = true);
+        let mut type_reads = vec![0usize; flow.values.len()];
+        for node in flow.nodes.iter().filter(|n| is::<Cast>(n.op.as_ref())) {
+            node.inputs.iter().skip(1).flatten().for_each(|&v| type_reads[v] += 1);
         }
-        let mut reads = vec![0usize; flow.values.len()];
-        for node in &flow.nodes {
-            // Of its second input a conversion reads the type alone.
-            let read = if is::<Cast>(node.op.as_ref()) { 1 } else { node.inputs.len() };
-            node.inputs.iter().take(read).flatten().for_each(|&v| reads[v] += 1);
-        }
-        let plain = flow.values.iter().map(|v| v.scope == StorageScope::default());
-        let mut passing: Vec<bool> =
-            reads.iter().zip(plain).map(|(reads, plain)| *reads == 1 && plain).collect();
-        flow.outputs.iter().for_each(|(_, v)| passing[*v] = false);
-        let taken = vec![false; flow.nodes.len()];
-        Search { flow, producer, passing, awaited, taken }
+        Search { flow, index: FlowIndex::new(flow), type_reads, taken: vec![false; flow.nodes.len()] }
+    }
+
+    /// Whether the elements of `v` are read once, by a node, and the caller does not ask for them.
+    fn is_passing(&self, v: ValueId) -> bool {
+        let plain = self.flow.values[v].scope == StorageScope::default();
+        plain && self.index.users(v).len() == self.type_reads[v] + 1 && !self.index.is_output(v)
     }
 
     /// The operator that computes `v` alone and the node it is, if it may disappear.
     fn maker(&self, v: ValueId) -> Option<(usize, &'a dyn Operator)> {
-        let n = self.producer[v].filter(|&n| self.passing[v] && !self.awaited[n])?;
+        let n = self.index.producer(v).filter(|&n| self.is_passing(v) && !self.index.is_awaited(n))?;
         let node = &self.flow.nodes[n];
         (node.outputs.len() == 1).then(|| (n, node.op.as_ref()))
     }

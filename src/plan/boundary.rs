@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::flow::{Flow, FlowNode, ValueId};
+use super::index::FlowIndex;
 use crate::backend::DeviceInfo;
 use crate::graph::{StorageScope, TensorInfo};
 use crate::kernel::NativeKernel;
@@ -134,17 +135,15 @@ impl Boundary<'_> {
     }
 
     fn decide(&mut self, devices: &[u32], alias: &[Option<usize>]) {
-        let mut producer: BTreeMap<ValueId, u32> = BTreeMap::new();
-        for (n, node) in self.flow.nodes.iter().enumerate().filter(|(n, _)| alias[*n].is_none()) {
-            producer.extend(node.outputs.iter().map(|&v| (v, devices[n])));
-        }
+        let index = FlowIndex::new(self.flow);
         let mut members = vec![0u32; self.class.len()];
         self.class.iter().for_each(|&root| members[root] += 1);
         for (root, mut readers) in std::mem::take(&mut self.reads) {
             // An input is where the first device that can use host memory has it.
             let shares = |d: &u32| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some());
             let first = readers.keys().copied().find(shares).or(readers.keys().copied().next());
-            let made = producer.get(&root).copied();
+            let maker = index.producer(root).filter(|&n| alias[n].is_none());
+            let made = maker.map(|n| devices[n]);
             let Some(from) = made.or(first) else { continue };
             let own = readers.remove(&from).unwrap_or_default();
             if readers.is_empty() {

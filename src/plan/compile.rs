@@ -11,6 +11,7 @@ use super::flow::{Flow, FlowNode, ValueId, node_error};
 use super::half::{HalfConstants, Precision};
 use super::images::needs;
 use super::in_place::merge_in_place;
+use super::index::FlowIndex;
 use super::operands::{check_limits, check_native_limits, operand_bytes};
 use super::quantized::Integers;
 use super::report::{NodeReport, PlanReport};
@@ -753,13 +754,9 @@ fn copied_on(flow: &Flow, lowered: &[Lowering1], storage: &Storage, otherwise: u
     if storage.copies.is_empty() {
         return Vec::new();
     }
-    let mut maker: Vec<Option<u32>> = vec![None; flow.values.len()];
-    for (node, lowered) in flow.nodes.iter().zip(lowered) {
-        for &v in &node.outputs {
-            maker[v].get_or_insert(lowered.device);
-        }
-    }
-    storage.copies.iter().map(|&(_, v)| maker[storage.root(v)].unwrap_or(otherwise)).collect()
+    let index = FlowIndex::new(flow);
+    let device = |v: ValueId| Some(lowered.get(index.producer(storage.root(v))?)?.device);
+    storage.copies.iter().map(|&(_, v)| device(v).unwrap_or(otherwise)).collect()
 }
 
 /// Adds commands to the last segment.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::PlanError;
+use super::index::FlowIndex;
 use crate::graph::{
     Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo, WEIGHT_BYTES,
 };
@@ -120,17 +121,6 @@ impl Flow {
         Fact { info: self.values[v].info.clone(), value: self.values[v].constant.clone() }
     }
 
-    /// For every value, the nodes that read it (once for each time they do).
-    pub fn users(&self) -> Vec<Vec<usize>> {
-        let mut users = vec![Vec::new(); self.values.len()];
-        for (n, node) in self.nodes.iter().enumerate() {
-            for &v in node.inputs.iter().flatten() {
-                users[v].push(n);
-            }
-        }
-        users
-    }
-
     /// Removes nodes whose outputs nobody reads, and renumbers control dependencies.
     pub fn drop_dead(&mut self) {
         let mut live = vec![false; self.values.len()];
@@ -165,6 +155,19 @@ impl Flow {
         }
         let nodes = std::mem::take(&mut self.nodes);
         self.nodes = nodes.into_iter().zip(keep).filter(|(_, k)| **k).map(|(n, _)| n).collect();
+    }
+
+    /// Puts the nodes in an order in which those before them come first; of several that may come next the first one does.
+    pub(super) fn sort(&mut self) {
+        let order = FlowIndex::new(self).in_order(self);
+        let mut position = vec![0; self.nodes.len()];
+        order.iter().enumerate().for_each(|(at, &n)| position[n] = at);
+        let mut nodes: Vec<Option<FlowNode>> =
+            std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
+        self.nodes = order.into_iter().filter_map(|n| nodes[n].take()).collect();
+        for node in &mut self.nodes {
+            node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
+        }
     }
 
     /// Adds a constant value.

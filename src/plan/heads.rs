@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::flow::{Flow, FlowNode, ValueId};
+use super::index::FlowIndex;
 use crate::graph::StorageScope;
 use crate::ops::attention::Attention;
 use crate::ops::movement::Transpose;
@@ -15,29 +16,22 @@ pub(super) fn turn_heads(flow: &mut Flow) -> usize {
     if !flow.nodes.iter().any(|node| attention(node).is_some()) {
         return 0;
     }
-    let mut producer = vec![None; flow.values.len()];
-    let mut readers = vec![Readers::None; flow.values.len()];
-    let mut awaited = vec![false; flow.nodes.len()];
-    for (n, node) in flow.nodes.iter().enumerate() {
-        node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-        node.control_deps.iter().for_each(|&d| awaited[d] = true);
-        node.inputs.iter().flatten().for_each(|&v| readers[v] = readers[v].and(n));
-    }
-    flow.outputs.iter().for_each(|(_, v)| readers[*v] = Readers::Many);
+    let index = FlowIndex::new(flow);
     let before = flow.nodes.len();
     for n in 0..flow.nodes.len() {
         let Some(mut op) = attention(&flow.nodes[n]).cloned() else { continue };
         for i in 0..3 {
-            let source = flow.nodes[n].inputs[i].and_then(|v| producer[v]).and_then(|t| turned(flow, t, n));
+            let producer = flow.nodes[n].inputs[i].and_then(|v| index.producer(v));
+            let source = producer.and_then(|t| turned(flow, t, n));
             if let Some(source) = source.filter(|_| !op.turned[i]) {
                 op.turned[i] = true;
                 flow.nodes[n].inputs[i] = Some(source);
             }
         }
         let y = flow.nodes[n].outputs[0];
-        if let Readers::One(t) = readers[y]
+        if let Some(t) = index.only_user(y)
             && !op.turned[3]
-            && !awaited[t]
+            && !index.is_awaited(t)
             && flow.nodes[t].control_deps.is_empty()
             && turned(flow, t, n) == Some(y)
         {
@@ -65,23 +59,6 @@ fn turned(flow: &Flow, t: usize, n: usize) -> Option<ValueId> {
     let (source, result) = (node.inputs.first().copied().flatten()?, *node.outputs.first()?);
     let plain = [source, result].iter().all(|&v| flow.values[v].scope == StorageScope::default());
     (perm == HEADS && plain && node.device == flow.nodes[n].device).then_some(source)
-}
-
-/// Which nodes read a value.
-#[derive(Clone, Copy)]
-enum Readers {
-    None,
-    One(usize),
-    Many,
-}
-
-impl Readers {
-    fn and(self, n: usize) -> Readers {
-        match self {
-            Readers::None => Readers::One(n),
-            _ => Readers::Many,
-        }
-    }
 }
 
 #[cfg(test)]

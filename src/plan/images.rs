@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::compile::{Compiler, Emitter, Lowering1};
 use super::flow::{Flow, FlowNode, Value, ValueId};
+use super::index::FlowIndex;
 use super::storage::{Backing, Storage};
 use super::{Domain, Loc, Place, PlanError};
 use crate::backend::DeviceInfo;
@@ -120,7 +121,7 @@ struct Pass<'a> {
     devices: &'a [&'a DeviceInfo],
     wanted: &'a [u32],
     storage: Storage,
-    producer: Vec<Option<(usize, usize)>>,
+    index: FlowIndex,
     /// For each value that is wanted in an image, the nodes that read it and as which inputs.
     readers: HashMap<ValueId, Vec<(usize, usize)>>,
     /// The outputs of the flow that each such value is.
@@ -142,7 +143,7 @@ impl<'a> Pass<'a> {
             })
             .collect();
         let storage = Storage::new(flow, &alias);
-        let mut producer = vec![None; flow.values.len()];
+        let index = FlowIndex::new(flow);
         let mut touching: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
         let scoped = |v: &ValueId| flow.values[*v].scope != StorageScope::Buffer;
         let mut outputs: HashMap<ValueId, Vec<usize>> = HashMap::new();
@@ -154,7 +155,6 @@ impl<'a> Pass<'a> {
             for (i, v) in node.inputs.iter().enumerate().filter_map(|(i, v)| Some((i, v.filter(scoped)?))) {
                 readers.entry(v).or_default().push((n, i));
             }
-            node.outputs.iter().enumerate().for_each(|(o, &v)| producer[v] = Some((n, o)));
             for &v in node.inputs.iter().flatten().chain(&node.outputs).filter(|_| alias[n].is_none()) {
                 touching.entry(storage.root(v)).or_default().insert(wanted[n]);
             }
@@ -164,7 +164,7 @@ impl<'a> Pass<'a> {
             devices,
             wanted,
             storage,
-            producer,
+            index,
             readers,
             outputs,
             touching,
@@ -175,7 +175,10 @@ impl<'a> Pass<'a> {
 
     fn value(&mut self, v: ValueId) {
         let (scope, info) = (self.flow.values[v].scope, self.flow.values[v].info.clone());
-        let writer = self.producer[v].map(|(n, o)| (n, o, self.wanted[n]));
+        let writer = self.index.producer(v).and_then(|n| {
+            let o = self.flow.nodes[n].outputs.iter().position(|w| *w == v)?;
+            Some((n, o, self.wanted[n]))
+        });
         if let Some((n, o, d)) = writer
             && let Ok(image) = describe(scope, &info, self.devices[d as usize])
             && self.flow.nodes[n].op.writes_image(&self.flow.cx(n), o, &image, self.devices[d as usize])
@@ -218,7 +221,7 @@ impl<'a> Pass<'a> {
                 self.report(v, d, Some(image), false, None);
                 continue;
             }
-            let copy = self.copy(v, self.producer[v].map(|(n, _)| n), d, "image");
+            let copy = self.copy(v, self.index.producer(v), d, "image");
             for (n, i) in readers {
                 self.flow.nodes[n].inputs[i] = Some(copy);
             }

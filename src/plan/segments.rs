@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
 use super::flow::{Flow, ValueId};
+use super::index::{FlowIndex, ReadyNodes, topological};
 use super::{Place, Plan, PlanError, Segment};
 use crate::limits::MAX_DEPENDENCIES;
 use crate::memory::range::{ByteRange, RangeMap};
@@ -44,21 +45,23 @@ pub(super) struct Needs {
     pub(super) all: Vec<BTreeSet<usize>>,
     /// Those that control dependencies name.
     pub(super) control: Vec<BTreeSet<usize>>,
+    /// All nodes, with those before them first.
+    in_order: Vec<usize>,
+    /// Who makes and reads each value.
+    index: FlowIndex,
 }
 
 impl Needs {
     pub(super) fn new(flow: &Flow, steps: &[Step]) -> Result<Self, PlanError> {
-        let mut producer = vec![None; flow.values.len()];
-        for (n, node) in flow.nodes.iter().enumerate() {
-            node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-        }
-        let count = flow.nodes.len();
-        let mut needs = Needs { all: vec![BTreeSet::new(); count], control: vec![BTreeSet::new(); count] };
+        let index = FlowIndex::new(flow);
+        let none = || vec![BTreeSet::new(); flow.nodes.len()];
+        let mut needs = Needs { all: none(), control: none(), in_order: index.in_order(flow), index };
         let mut sum = 0usize;
-        for n in producers_first(flow, &producer) {
+        for at in 0..needs.in_order.len() {
+            let n = needs.in_order[at];
             let node = &flow.nodes[n];
             let (mut all, mut control) = (BTreeSet::new(), BTreeSet::new());
-            for p in node.inputs.iter().flatten().filter_map(|&v| producer[v]) {
+            for p in node.inputs.iter().flatten().filter_map(|&v| needs.index.producer(v)) {
                 if steps[p].alias {
                     all.extend(&needs.all[p]);
                     control.extend(&needs.control[p]);
@@ -84,31 +87,6 @@ impl Needs {
     }
 }
 
-/// The nodes with producers, and those that control dependencies name, before their users.
-fn producers_first(flow: &Flow, producer: &[Option<usize>]) -> Vec<usize> {
-    let count = flow.nodes.len();
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); count];
-    let mut waits = vec![0usize; count];
-    for (n, node) in flow.nodes.iter().enumerate() {
-        let reads = node.inputs.iter().flatten().filter_map(|&v| producer[v]);
-        let before: BTreeSet<usize> = reads.chain(node.control_deps.iter().copied()).collect();
-        waits[n] = before.len();
-        before.into_iter().for_each(|b| users[b].push(n));
-    }
-    let mut ready: BTreeSet<usize> = (0..count).filter(|&n| waits[n] == 0).collect();
-    let mut order = Vec::with_capacity(count);
-    while let Some(n) = ready.pop_first() {
-        order.push(n);
-        for &u in &users[n] {
-            waits[u] -= 1;
-            if waits[u] == 0 {
-                ready.insert(u);
-            }
-        }
-    }
-    order
-}
-
 /// An order of the nodes in which producers come first, the device changes seldom, and what other devices wait
 /// for comes early.
 pub(super) fn schedule(flow: &Flow, steps: &[Step], needs: &Needs) -> Vec<usize> {
@@ -117,53 +95,52 @@ pub(super) fn schedule(flow: &Flow, steps: &[Step], needs: &Needs) -> Vec<usize>
     if lanes.len() < 2 {
         return (0..count).collect();
     }
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); count];
-    let mut waits = vec![0usize; count];
-    let mut producer = vec![None; flow.values.len()];
-    for (n, node) in flow.nodes.iter().enumerate() {
-        node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-    }
-    for (n, node) in flow.nodes.iter().enumerate() {
-        let reads = node.inputs.iter().flatten().filter_map(|&v| producer[v]);
-        let before: BTreeSet<usize> = reads.chain(needs.all[n].iter().copied()).collect();
-        waits[n] = before.len();
-        before.into_iter().for_each(|b| users[b].push(n));
-    }
-    let awaited = awaited(flow, steps, needs, &producer);
-    let key = |n: usize| (steps[n].lane, !awaited[n], n);
-    let mut ready: BTreeSet<(Lane, bool, usize)> =
-        (0..count).filter(|&n| waits[n] == 0 && !steps[n].alias).map(key).collect();
-    let mut idle: Vec<usize> = (0..count).rev().filter(|&n| waits[n] == 0 && steps[n].alias).collect();
-    let mut order = Vec::with_capacity(count);
-    let mut current = ready.first().map_or(Lane::Device(0), |r| r.0);
-    loop {
-        let next = match idle.pop() {
-            Some(n) => n,
-            None => {
-                let here = ready.range((current, false, 0)..=(current, true, usize::MAX)).next();
-                let Some(&next) = here.or(ready.first()) else { break };
-                ready.remove(&next);
-                current = next.0;
-                next.2
-            }
-        };
-        order.push(next);
-        for &u in &users[next] {
-            waits[u] -= 1;
-            if waits[u] == 0 && steps[u].alias {
-                idle.push(u);
-            } else if waits[u] == 0 {
-                ready.insert(key(u));
-            }
+    let before: Vec<BTreeSet<usize>> = (0..count)
+        .map(|n| {
+            let reads = flow.nodes[n].inputs.iter().flatten().filter_map(|&v| needs.index.producer(v));
+            reads.chain(needs.all[n].iter().copied()).collect()
+        })
+        .collect();
+    let awaited = awaited(steps, needs);
+    topological(&before, &mut ByLane { steps, awaited, ready: BTreeSet::new(), idle: Vec::new(), lane: None })
+}
+
+/// Nodes that may come next: those that do nothing, then those of the lane of the last one, then others.
+struct ByLane<'a> {
+    steps: &'a [Step],
+    awaited: Vec<bool>,
+    ready: BTreeSet<(Lane, bool, usize)>,
+    idle: Vec<usize>,
+    lane: Option<Lane>,
+}
+
+impl ReadyNodes for ByLane<'_> {
+    fn push(&mut self, n: usize) {
+        if self.steps[n].alias {
+            self.idle.push(n);
+        } else {
+            self.ready.insert((self.steps[n].lane, !self.awaited[n], n));
         }
     }
-    order
+
+    fn pop(&mut self) -> Option<usize> {
+        let first = self.ready.first();
+        let lane = *self.lane.get_or_insert(first.map_or(Lane::Device(0), |r| r.0));
+        if let Some(n) = self.idle.pop() {
+            return Some(n);
+        }
+        let here = self.ready.range((lane, false, 0)..=(lane, true, usize::MAX)).next();
+        let next = *here.or(first)?;
+        self.ready.remove(&next);
+        self.lane = Some(next.0);
+        Some(next.2)
+    }
 }
 
 /// Nodes that some node of another lane needs, directly or not.
-fn awaited(flow: &Flow, steps: &[Step], needs: &Needs, producer: &[Option<usize>]) -> Vec<bool> {
-    let mut awaited = vec![false; flow.nodes.len()];
-    for n in producers_first(flow, producer).into_iter().rev() {
+fn awaited(steps: &[Step], needs: &Needs) -> Vec<bool> {
+    let mut awaited = vec![false; steps.len()];
+    for &n in needs.in_order.iter().rev() {
         for &p in &needs.all[n] {
             awaited[p] |= awaited[n] || steps[p].lane != steps[n].lane;
         }

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use super::PlanOptions;
 use super::flow::evaluate;
+use super::index::FlowIndex;
 use crate::dtype::DType;
 use crate::graph::{
     Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, WEIGHT_BYTES,
@@ -47,12 +48,7 @@ struct Settler<'a> {
     graph: &'a mut Graph,
     options: &'a PlanOptions,
     names: HashSet<String>,
-    /// How often each tensor is read; as an output too.
-    reads: Vec<usize>,
-    /// The node that reads a tensor last.
-    reader: Vec<Option<usize>>,
-    /// Nodes that control dependencies name, or that have some.
-    ordered: Vec<bool>,
+    index: FlowIndex,
     gone: Vec<bool>,
     unread: Vec<bool>,
 }
@@ -60,23 +56,9 @@ struct Settler<'a> {
 impl<'a> Settler<'a> {
     fn new(graph: &'a mut Graph, options: &'a PlanOptions) -> Self {
         let names = graph.tensors.iter().map(|t| t.name.clone()).collect();
-        let mut reads = vec![0usize; graph.tensors.len()];
-        let mut reader = vec![None; graph.tensors.len()];
-        let mut ordered = vec![false; graph.nodes.len()];
-        for (n, node) in graph.nodes.iter().enumerate() {
-            for id in node.inputs.iter().flatten() {
-                reads[id.index()] += 1;
-                reader[id.index()] = Some(n);
-            }
-            ordered[n] |= !node.control_deps.is_empty();
-            node.control_deps.iter().for_each(|d| ordered[d.index()] = true);
-        }
-        for (_, id) in &graph.outputs {
-            reads[id.index()] += 1;
-            reader[id.index()] = None;
-        }
+        let index = FlowIndex::of_graph(graph);
         let (gone, unread) = (vec![false; graph.nodes.len()], vec![false; graph.tensors.len()]);
-        Settler { graph, options, names, reads, reader, ordered, gone, unread }
+        Settler { graph, options, names, index, gone, unread }
     }
 
     fn constant(&self, id: TensorId) -> Option<&Tensor> {
@@ -85,10 +67,6 @@ impl<'a> Settler<'a> {
             Origin::Constant(t) if decl.scope == StorageScope::Buffer => Some(t),
             _ => None,
         }
-    }
-
-    fn is_output(&self, id: TensorId) -> bool {
-        self.reads[id.index()] > 0 && self.reader[id.index()].is_none()
     }
 
     /// The only output of node `n`, where it is a plain tensor between nodes.
@@ -100,8 +78,8 @@ impl<'a> Settler<'a> {
         else {
             return None;
         };
-        let plain = self.graph.tensor(id).scope == StorageScope::Buffer && !self.is_output(id);
-        (plain && !self.ordered[n] && !self.gone[n]).then_some(id)
+        let plain = self.graph.tensor(id).scope == StorageScope::Buffer && !self.index.is_output(id.index());
+        (plain && !self.index.is_ordered(n) && !self.gone[n]).then_some(id)
     }
 
     /// Computes node `n`, where it reads large constants and nothing else.
@@ -143,7 +121,7 @@ impl<'a> Settler<'a> {
     /// Lets node `n` take in the normalization that alone reads what it computes.
     fn normalize(&mut self, n: usize) -> Option<()> {
         let between = self.between(n)?;
-        let next = self.reader[between.index()].filter(|_| self.reads[between.index()] == 1)?;
+        let next = self.index.only_user(between.index())?;
         let (a, b) = (&self.graph.nodes[n], &self.graph.nodes[next]);
         b.op.as_any().downcast_ref::<BatchNormalization>()?;
         let output = b.outputs.first().copied().flatten()?;
@@ -154,7 +132,7 @@ impl<'a> Settler<'a> {
                 || self.options.place_ops.contains_key(node.op.name())
         });
         let device = b.device.is_none() || a.device == b.device;
-        if !alone || placed || !device || self.ordered[next] || self.gone[next] {
+        if !alone || placed || !device || self.index.is_ordered(next) || self.gone[next] {
             return None;
         }
         let large = a.inputs.get(1).copied().flatten().and_then(|w| self.constant(w))?;
@@ -175,10 +153,7 @@ impl<'a> Settler<'a> {
                 AbsorbedInput::Next(_) | AbsorbedInput::Absent => None,
             })
             .collect();
-        for id in inputs.iter().flatten() {
-            self.reads[id.index()] += 1;
-            self.reader[id.index()] = Some(n);
-        }
+        inputs.iter().flatten().for_each(|id| self.index.add_user(id.index(), n));
         self.release(n);
         self.drop_node(next);
         self.graph.tensors[output.index()].origin = Origin::Node { node: NodeId(n as u32), output: 0 };
@@ -198,8 +173,7 @@ impl<'a> Settler<'a> {
         let (dtype, shape) = (Some(value.dtype()), Some(value.shape().into()));
         let (origin, scope) = (Origin::Constant(value), StorageScope::Buffer);
         self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope });
-        self.reads.push(0);
-        self.reader.push(None);
+        self.index.grow(self.graph.tensors.len());
         self.unread.push(false);
         id
     }
@@ -220,10 +194,9 @@ impl<'a> Settler<'a> {
     /// Node `n` reads nothing any more: constants that were its alone are given back.
     fn release(&mut self, n: usize) {
         for id in std::mem::take(&mut self.graph.nodes[n].inputs).into_iter().flatten() {
-            let reads = &mut self.reads[id.index()];
-            *reads -= 1;
+            self.index.remove_user(id.index(), n);
             let decl = &mut self.graph.tensors[id.index()];
-            if *reads == 0 && matches!(decl.origin, Origin::Constant(_)) {
+            if self.index.is_unread(id.index()) && matches!(decl.origin, Origin::Constant(_)) {
                 decl.origin = Origin::Constant(Tensor::from_i64s(&[]));
                 self.unread[id.index()] = true;
             }

@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::PlanOptions;
+use super::index::FlowIndex;
 use super::settle::known;
 use crate::backend::DeviceInfo;
 use crate::dot::Unit;
@@ -100,8 +101,9 @@ fn rewrite(graph: &mut Graph, wanted: &Where<'_>) {
         return;
     }
     let before = graph.nodes.len();
+    let index = FlowIndex::of_graph(graph);
     let old = std::mem::take(&mut graph.nodes);
-    let mut walk = Walk::new(graph, &old, wanted);
+    let mut walk = Walk::new(graph, &old, index, wanted);
     for n in 0..old.len() {
         if walk.quantized(n).is_none() {
             walk.keep(n);
@@ -138,12 +140,8 @@ struct Walk<'a> {
     nodes: Vec<Node>,
     /// Where the nodes of `old` are among `nodes`, or what stands for them.
     position: Vec<NodeId>,
-    /// By tensor: the node of `old` that makes it, how often it is read, whether it is an output.
-    maker: Vec<Option<usize>>,
-    reads: Vec<usize>,
-    is_output: Vec<bool>,
-    /// Nodes of `old` that control dependencies name, or that have some.
-    ordered: Vec<bool>,
+    /// Of the nodes of `old`.
+    index: FlowIndex,
     views: HashMap<TensorId, View>,
     /// What is read in place of a tensor of bytes.
     instead: HashMap<TensorId, TensorId>,
@@ -157,17 +155,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(graph: &'a mut Graph, old: &'a [Node], wanted: &'a Where<'a>) -> Self {
-        let count = graph.tensors.len();
-        let (mut maker, mut reads, mut is_output) = (vec![None; count], vec![0; count], vec![false; count]);
-        let mut ordered = vec![false; old.len()];
-        for (n, node) in old.iter().enumerate() {
-            node.inputs.iter().flatten().for_each(|id| reads[id.index()] += 1);
-            node.outputs.iter().flatten().for_each(|id| maker[id.index()] = Some(n));
-            ordered[n] |= !node.control_deps.is_empty();
-            node.control_deps.iter().for_each(|d| ordered[d.index()] = true);
-        }
-        graph.outputs.iter().for_each(|(_, id)| is_output[id.index()] = true);
+    fn new(graph: &'a mut Graph, old: &'a [Node], index: FlowIndex, wanted: &'a Where<'a>) -> Self {
         let names = graph.tensors.iter().map(|t| t.name.clone()).collect();
         Walk {
             graph,
@@ -175,10 +163,7 @@ impl<'a> Walk<'a> {
             wanted,
             nodes: Vec::with_capacity(old.len()),
             position: Vec::with_capacity(old.len()),
-            maker,
-            reads,
-            is_output,
-            ordered,
+            index,
             views: HashMap::new(),
             instead: HashMap::new(),
             moved: HashMap::new(),
@@ -193,7 +178,7 @@ impl<'a> Walk<'a> {
         let node = &self.old[n];
         let plain = |id: &TensorId| self.graph.tensor(*id).scope == StorageScope::Buffer;
         let tensors = || node.inputs.iter().chain(&node.outputs).flatten();
-        !self.ordered[n] && self.wanted.wants(node) && tensors().all(plain)
+        !self.index.is_ordered(n) && self.wanted.wants(node) && tensors().all(plain)
     }
 
     fn constant(&self, id: TensorId) -> Option<&Tensor> {
@@ -274,7 +259,7 @@ impl<'a> Walk<'a> {
             // What is bound is checked against it.
             return decl.dtype;
         }
-        let node = &self.old[self.maker[id.index()]?];
+        let node = &self.old[self.index.producer(id.index())?];
         quantized_type(self, node)
     }
 
@@ -284,7 +269,7 @@ impl<'a> Walk<'a> {
 
     /// Whether nobody but one node reads `id`, which a node makes.
     fn is_inner(&self, id: TensorId) -> bool {
-        self.reads.get(id.index()) == Some(&1) && !self.is_output[id.index()]
+        self.index.only_user(id.index()).is_some()
     }
 
     /// Puts an operator of bytes in the place of node `n`, where it is a QuantizeLinear that such an operator can
@@ -300,7 +285,7 @@ impl<'a> Walk<'a> {
         let to = self.view(Bytes::In(y), scale, input(node, 2), quantized_type(self, node)?)?;
         if let Some(view) = self.views.get(&x).copied().filter(|view| view.scaling == to.scaling) {
             let bytes = self.bytes_of(x, view)?;
-            if self.is_output[y.index()] {
+            if self.index.is_output(y.index()) {
                 self.emit(n, Arc::new(Identity), vec![Some(bytes)], y);
             } else {
                 self.instead.insert(y, bytes);
@@ -332,9 +317,7 @@ impl<'a> Walk<'a> {
         let id = TensorId(self.graph.tensors.len() as u32);
         let (dtype, shape) = (info.map(|i| i.dtype), info.map(|i| (&i.shape).into()));
         self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope: StorageScope::Buffer });
-        self.maker.push(None);
-        self.reads.push(0);
-        self.is_output.push(false);
+        self.index.grow(self.graph.tensors.len());
         id
     }
 
@@ -373,8 +356,8 @@ impl<'a> Walk<'a> {
     /// Leaves the graph with the new nodes that somebody needs; how many of them are operators of bytes in the place
     /// of others.
     fn finish(self) -> usize {
-        let Walk { graph, nodes, is_output, made, .. } = self;
-        let mut read = is_output;
+        let Walk { graph, nodes, index, made, .. } = self;
+        let mut read: Vec<bool> = (0..graph.tensors.len()).map(|v| index.is_output(v)).collect();
         let mut live = vec![false; nodes.len()];
         for (n, node) in nodes.iter().enumerate().rev() {
             live[n] |= node.outputs.iter().flatten().any(|id| read[id.index()]);
