@@ -6,10 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
-use super::flow::{Flow, ValueId};
-use super::index::{FlowIndex, ReadyNodes, topological};
-use super::{Place, Plan, PlanError, Segment};
-use crate::limits::MAX_DEPENDENCIES;
+use super::schedule::{Needs, Step};
+use super::{Place, Plan, Segment};
 use crate::memory::range::{ByteRange, RangeMap};
 
 /// Segments beyond which it is not followed what comes before what through others, which takes a bit for every pair.
@@ -25,127 +23,6 @@ pub(super) enum Lane {
     Device(u32),
     /// The session does it itself, for a device.
     Session(u32),
-}
-
-/// What is known of one node before it gets its place in the order.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
-    /// Where it runs.
-    pub(super) lane: Lane,
-    /// It passes bytes on and does nothing.
-    pub(super) alias: bool,
-    /// Flops and bytes.
-    pub(super) work: u64,
-}
-
-/// For each node the nodes that must be over before it starts: producers of what it reads, and those that control
-/// dependencies name. Nodes that do nothing are looked through.
-pub(super) struct Needs {
-    /// All of them.
-    pub(super) all: Vec<BTreeSet<usize>>,
-    /// Those that control dependencies name.
-    pub(super) control: Vec<BTreeSet<usize>>,
-    /// All nodes, with those before them first.
-    in_order: Vec<usize>,
-    /// Who makes and reads each value.
-    index: FlowIndex,
-}
-
-impl Needs {
-    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Result<Self, PlanError> {
-        let index = FlowIndex::new(flow);
-        let none = || vec![BTreeSet::new(); flow.nodes.len()];
-        let mut needs = Needs { all: none(), control: none(), in_order: index.in_order(flow), index };
-        let mut sum = 0usize;
-        for at in 0..needs.in_order.len() {
-            let n = needs.in_order[at];
-            let node = &flow.nodes[n];
-            let (mut all, mut control) = (BTreeSet::new(), BTreeSet::new());
-            for p in node.inputs.iter().flatten().filter_map(|&v| needs.index.producer(v)) {
-                if steps[p].alias {
-                    all.extend(&needs.all[p]);
-                    control.extend(&needs.control[p]);
-                } else {
-                    all.insert(p);
-                }
-            }
-            for &dep in &node.control_deps {
-                if steps[dep].alias {
-                    control.extend(&needs.all[dep]);
-                } else {
-                    control.insert(dep);
-                }
-            }
-            all.extend(&control);
-            sum += all.len();
-            if sum > MAX_DEPENDENCIES {
-                return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
-            }
-            (needs.all[n], needs.control[n]) = (all, control);
-        }
-        Ok(needs)
-    }
-}
-
-/// An order of the nodes in which producers come first, the device changes seldom, and what other devices wait
-/// for comes early.
-pub(super) fn schedule(flow: &Flow, steps: &[Step], needs: &Needs) -> Vec<usize> {
-    let count = flow.nodes.len();
-    let lanes: BTreeSet<Lane> = steps.iter().map(|s| s.lane).collect();
-    if lanes.len() < 2 {
-        return (0..count).collect();
-    }
-    let before: Vec<BTreeSet<usize>> = (0..count)
-        .map(|n| {
-            let reads = flow.nodes[n].inputs.iter().flatten().filter_map(|&v| needs.index.producer(v));
-            reads.chain(needs.all[n].iter().copied()).collect()
-        })
-        .collect();
-    let awaited = awaited(steps, needs);
-    topological(&before, &mut ByLane { steps, awaited, ready: BTreeSet::new(), idle: Vec::new(), lane: None })
-}
-
-/// Nodes that may come next: those that do nothing, then those of the lane of the last one, then others.
-struct ByLane<'a> {
-    steps: &'a [Step],
-    awaited: Vec<bool>,
-    ready: BTreeSet<(Lane, bool, usize)>,
-    idle: Vec<usize>,
-    lane: Option<Lane>,
-}
-
-impl ReadyNodes for ByLane<'_> {
-    fn push(&mut self, n: usize) {
-        if self.steps[n].alias {
-            self.idle.push(n);
-        } else {
-            self.ready.insert((self.steps[n].lane, !self.awaited[n], n));
-        }
-    }
-
-    fn pop(&mut self) -> Option<usize> {
-        let first = self.ready.first();
-        let lane = *self.lane.get_or_insert(first.map_or(Lane::Device(0), |r| r.0));
-        if let Some(n) = self.idle.pop() {
-            return Some(n);
-        }
-        let here = self.ready.range((lane, false, 0)..=(lane, true, usize::MAX)).next();
-        let next = *here.or(first)?;
-        self.ready.remove(&next);
-        self.lane = Some(next.0);
-        Some(next.2)
-    }
-}
-
-/// Nodes that some node of another lane needs, directly or not.
-fn awaited(steps: &[Step], needs: &Needs) -> Vec<bool> {
-    let mut awaited = vec![false; steps.len()];
-    for &n in needs.in_order.iter().rev() {
-        for &p in &needs.all[n] {
-            awaited[p] |= awaited[n] || steps[p].lane != steps[n].lane;
-        }
-    }
-    awaited
 }
 
 /// How the steps of an order are shared out to segments.
@@ -371,23 +248,6 @@ pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
     }
 }
 
-/// The values that `order` touches, by the class that `root` names: the steps.
-pub(super) fn steps_of(
-    order: &[usize],
-    flow: &Flow,
-    steps: &[Step],
-    root: &dyn Fn(ValueId) -> ValueId,
-) -> HashMap<ValueId, BTreeSet<u32>> {
-    let mut touched: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
-    for (step, &n) in order.iter().enumerate().filter(|(_, n)| !steps[**n].alias) {
-        let node = &flow.nodes[n];
-        for &v in node.inputs.iter().flatten().chain(&node.outputs) {
-            touched.entry(root(v)).or_default().insert(step as u32);
-        }
-    }
-    touched
-}
-
 impl Segment {
     /// Where it runs.
     pub(super) fn lane(&self) -> Lane {
@@ -400,8 +260,11 @@ mod tests {
     use super::*;
     use crate::DType;
     use crate::graph::{GraphBuilder, TensorId, TensorInfo};
+    use crate::limits::MAX_DEPENDENCIES;
     use crate::ops::{self, UnaryOp};
+    use crate::plan::schedule::schedule;
     use crate::plan::specialize;
+    use crate::plan::{Flow, PlanError};
     use crate::shape::Shape;
 
     fn flow_of(nodes: impl FnOnce(&mut GraphBuilder, TensorId) -> TensorId) -> Flow {
@@ -410,7 +273,7 @@ mod tests {
         let y = nodes(&mut g, x);
         g.output("y", y);
         let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
-        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap()
     }
 
     /// Two unary nodes over one input, and their sum; then the negated sum.
@@ -478,7 +341,7 @@ mod tests {
             g.output(format!("z{i}"), z);
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
-        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
         let alias = |n: &crate::plan::FlowNode| n.name.starts_with('n');
         let steps: Vec<Step> =
             flow.nodes.iter().map(|n| Step { lane: Lane::Device(0), alias: alias(n), work: 1 }).collect();

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use super::flow::{Flow, ValueId};
-use super::index::FlowIndex;
 use crate::graph::{StorageScope, Tensor};
 use crate::ops::attention::Attention;
 use crate::ops::linalg::MatMul;
@@ -11,10 +9,12 @@ use crate::ops::movement::Transpose;
 use crate::ops::norm::{Softmax, SoftmaxKind};
 use crate::ops::pointwise::{Binary, BinaryOp, Cast, Where};
 use crate::ops::{Activation, OpCx, Operator};
+use crate::plan::flow::{Flow, ValueId};
+use crate::plan::index::FlowIndex;
 use crate::shape::{Shape, normalize_axis};
 
 /// Replaces what is spelled out; how many there were.
-pub fn find_attention(flow: &mut Flow) -> usize {
+pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
     // Most graphs have none, and then nothing else is looked at.
     if !flow.nodes.iter().any(|n| is::<Softmax>(n.op.as_ref())) {
         return 0;
@@ -281,13 +281,13 @@ mod tests {
             g.output("soft", soft);
         }
         let infos = shapes.map(|s| TensorInfo::new(DType::F32, Shape::new(s).unwrap()));
-        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap()
     }
 
     #[test]
     fn products_around_a_softmax_are_one_operator() {
         let mut plain = flow([0, 1, 3, 2], [2, 3, 7, 8], false);
-        assert_eq!(find_attention(&mut plain), 1);
+        assert_eq!(recognize_attention(&mut plain), 1);
         let [node] = &plain.nodes[..] else { panic!("{} nodes", plain.nodes.len()) };
         let op = node.op.as_any().downcast_ref::<Attention>().unwrap();
         assert_eq!((op.scale, op.causal), (Some(0.125), false));
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(names, ["q", "k", "v", "mask"]);
         // Keys with the heads behind their place.
         let mut turned = flow([0, 2, 3, 1], [2, 7, 3, 8], false);
-        assert_eq!(find_attention(&mut turned), 1);
+        assert_eq!(recognize_attention(&mut turned), 1);
         let names: Vec<&str> = turned.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Transpose", "Attention"]);
         assert_eq!(turned.values[turned.nodes[0].outputs[0]].info.shape.dims(), [2, 3, 7, 8]);
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn probabilities_that_are_wanted_are_left() {
-        assert_eq!(find_attention(&mut flow([0, 1, 3, 2], [2, 3, 7, 8], true)), 0);
+        assert_eq!(recognize_attention(&mut flow([0, 1, 3, 2], [2, 3, 7, 8], true)), 0);
     }
 
     /// The output, computed node by node.
@@ -321,7 +321,7 @@ mod tests {
         for (perm, k) in [([0, 1, 3, 2], [2, 3, 7, 8]), ([0, 2, 3, 1], [2, 7, 3, 8])] {
             let apart = flow(perm, k, false);
             let mut one = apart.clone();
-            assert_eq!(find_attention(&mut one), 1);
+            assert_eq!(recognize_attention(&mut one), 1);
             let inputs = [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]].map(|shape: [usize; 4]| {
                 let values =
                     (0..shape.iter().product::<usize>()).map(|i| ((i * 37 + 11) % 29) as f32 * 0.1 - 1.4);

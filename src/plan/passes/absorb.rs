@@ -1,18 +1,18 @@
-//! Rewrites of a flow that save passes over memory.
+//! Operators absorb their only reader: a bias, a normalization, an activation.
 
-use super::PlanError;
-use super::flow::{Flow, drop_folded};
-use super::index::FlowIndex;
 use crate::ops::AbsorbedInput;
+use crate::plan::PlanError;
+use crate::plan::flow::{Flow, drop_folded};
+use crate::plan::index::FlowIndex;
 
 /// No operator with more inputs is absorbed, which is not asked for each of them.
 const MOST_INPUTS: usize = 16;
 
-/// Lets operators absorb their only reader (bias, batch normalization, activation) until nothing changes.
+/// Lets operators absorb their only reader until nothing changes; how many were absorbed.
 ///
 /// # Errors
 /// [`PlanError::Fold`] where a constant that appeared cannot be computed.
-pub fn fuse(flow: &mut Flow) -> Result<usize, PlanError> {
+pub(crate) fn absorb(flow: &mut Flow) -> Result<usize, PlanError> {
     let mut fused = 0;
     while let Some(n) = absorb_once(flow) {
         fused += n;

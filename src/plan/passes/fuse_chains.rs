@@ -7,30 +7,48 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::flow::{Flow, FlowNode, ValueId};
-use super::index::FlowIndex;
 use crate::dtype::DType;
 use crate::graph::StorageScope;
 use crate::ops::pointwise::{Chain, Programs};
+use crate::plan::Assignment;
+use crate::plan::flow::{Flow, FlowNode, ValueId};
+use crate::plan::index::FlowIndex;
+use crate::plan::lowering::PlanCx;
 use crate::spirv::{ExprId, Indexing, PointwiseDesc};
 
 /// Bounds of one chain.
 #[derive(Clone, Copy, Debug)]
-pub struct ChainLimits {
+struct ChainLimits {
     /// Tensors it may read and write.
-    pub bindings: usize,
+    bindings: usize,
     /// Expressions of its arithmetic, inputs and constants counted.
-    pub exprs: usize,
+    exprs: usize,
 }
 
+/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
+const CHAIN_EXPRS: usize = 64;
+/// Tensors that one chain reads and writes, where devices allow so many.
+const CHAIN_BINDINGS: usize = 16;
 /// Edges followed in search of a path between two groups before they are left apart.
 const SEARCHED: usize = 4096;
 /// Edges followed for all groups of a graph: beyond them nothing more is joined.
 const SEARCHED_IN_ALL: usize = 1 << 26;
 
-/// Makes chains of `flow`'s pointwise nodes; `devices` says where each node will run. Returns how many nodes went
-/// into others.
-pub fn fuse_chains(flow: &mut Flow, devices: &[u32], limits: ChainLimits, programs: &Programs) -> usize {
+/// Makes chains of `flow`'s pointwise nodes, within what all devices take; how many nodes went into others.
+pub(super) fn fuse_chains(flow: &mut Flow, cx: &PlanCx<'_>) -> usize {
+    let device = |node: &FlowNode| match cx.assignment {
+        Assignment::All(device) => Some(node.device.unwrap_or(*device)),
+        // A node that is still open goes with others that are.
+        Assignment::Open | Assignment::Each(_) => node.device,
+    };
+    let devices: Vec<Option<u32>> = flow.nodes.iter().map(device).collect();
+    let arguments = cx.devices.iter().map(|d| d.limits.max_arguments as usize);
+    let limits = ChainLimits { bindings: arguments.fold(CHAIN_BINDINGS, usize::min), exprs: CHAIN_EXPRS };
+    fuse_within(flow, &devices, limits, &cx.cache.programs)
+}
+
+/// Makes chains of nodes that run on one device, by `devices`; how many nodes went into others.
+fn fuse_within(flow: &mut Flow, devices: &[Option<u32>], limits: ChainLimits, programs: &Programs) -> usize {
     if !is_in_order(flow) {
         return 0;
     }
@@ -79,7 +97,7 @@ struct Member {
 
 struct Groups<'a> {
     flow: &'a Flow,
-    devices: &'a [u32],
+    devices: &'a [Option<u32>],
     limits: ChainLimits,
     members: Vec<Option<Member>>,
     index: FlowIndex,
@@ -101,7 +119,7 @@ struct Made {
 }
 
 impl<'a> Groups<'a> {
-    fn new(flow: &'a Flow, devices: &'a [u32], limits: ChainLimits) -> Self {
+    fn new(flow: &'a Flow, devices: &'a [Option<u32>], limits: ChainLimits) -> Self {
         let members: Vec<Option<Member>> = (0..flow.nodes.len()).map(|n| member(flow, n, limits)).collect();
         let of = (0..flow.nodes.len()).filter(|&n| members[n].is_some()).map(|n| (n, vec![n])).collect();
         let group = (0..flow.nodes.len()).collect();
@@ -306,7 +324,7 @@ impl<'a> Groups<'a> {
             op: Arc::new(op),
             inputs: inputs.into_iter().map(Some).collect(),
             outputs: writes,
-            device: Some(self.devices[last]),
+            device: self.devices[last],
             control_deps,
         };
         Some(Made { nodes: nodes.to_vec(), node })
@@ -399,12 +417,12 @@ mod tests {
             g.output(format!("y{i}"), y);
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
-        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap()
     }
 
     fn fused(flow: &mut Flow, limits: ChainLimits) -> Vec<&'static str> {
-        let devices = vec![0; flow.nodes.len()];
-        fuse_chains(flow, &devices, limits, &Programs::new());
+        let devices = vec![Some(0); flow.nodes.len()];
+        fuse_within(flow, &devices, limits, &Programs::new());
         let mut known: Vec<ValueId> = flow.inputs.clone();
         known.extend((0..flow.values.len()).filter(|&v| flow.values[v].constant.is_some()));
         for (n, node) in flow.nodes.iter().enumerate() {
@@ -493,7 +511,7 @@ mod tests {
             }
             g.output("last", *values.last().unwrap());
             let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
-            let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+            let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
             let plain = flow.nodes.len();
             let names = fused(&mut flow, ChainLimits { exprs, ..LIMITS });
             prop_assert!(names.len() <= plain);
@@ -515,8 +533,8 @@ mod tests {
                 }
                 vec![y]
             });
-            let devices = vec![0; flow.nodes.len()];
-            fuse_chains(&mut flow, &devices, LIMITS, &Programs::new())
+            let devices = vec![Some(0); flow.nodes.len()];
+            fuse_within(&mut flow, &devices, LIMITS, &Programs::new())
         };
         let per_layer = (count(12) - count(4)) / 8;
         assert!(per_layer >= 2, "{per_layer}");
@@ -541,7 +559,7 @@ mod tests {
             g.output(format!("y{i}"), y);
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
-        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
         assert_eq!(fused(&mut flow, LIMITS), ["Abs", "ReduceMean", "Tanh", "Softplus"]);
     }
 
@@ -558,8 +576,8 @@ mod tests {
         let names = fused(&mut flow(long), ChainLimits { exprs: 12, ..LIMITS });
         assert_eq!(names, ["Pointwise"; 2]);
         let mut apart = flow(long);
-        let devices: Vec<u32> = (0..12).map(|n| n / 4).collect();
-        assert_eq!(fuse_chains(&mut apart, &devices, LIMITS, &Programs::new()), 9);
+        let devices: Vec<Option<u32>> = (0..12).map(|n| Some(n / 4)).collect();
+        assert_eq!(fuse_within(&mut apart, &devices, LIMITS, &Programs::new()), 9);
         assert!(apart.nodes.iter().map(|n| n.device).eq([Some(0), Some(1), Some(2)]));
         // What is computed for a row is not computed again for each element of it.
         let mut rows = flow(|g, x| {
@@ -591,8 +609,8 @@ mod tests {
             }
             vec![y]
         });
-        let devices = vec![0; flow.nodes.len()];
-        assert_eq!(fuse_chains(&mut flow, &devices, LIMITS, &programs), 3);
+        let devices = vec![Some(0); flow.nodes.len()];
+        assert_eq!(fuse_within(&mut flow, &devices, LIMITS, &programs), 3);
         assert_eq!(programs.len(), 1);
     }
 }

@@ -13,9 +13,8 @@ mod operators;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::PlanOptions;
-use super::index::FlowIndex;
-use super::settle::known;
+use super::GraphCx;
+use super::fold_weights::known_facts;
 use crate::backend::DeviceInfo;
 use crate::dot::Unit;
 use crate::dtype::DType;
@@ -26,6 +25,8 @@ use crate::ops::control::{Control, with_graphs};
 use crate::ops::pointwise::Identity;
 use crate::ops::quant::{DequantizeLinear, QuantizeLinear, Scaling};
 use crate::ops::{OpCx, Operator};
+use crate::plan::PlanOptions;
+use crate::plan::index::FlowIndex;
 use crate::shape::Shape;
 
 /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
@@ -42,17 +43,18 @@ pub enum Integers {
 }
 
 /// Puts operators of bytes in the place of those that `graph`, and the graphs inside its nodes, have between
-/// DequantizeLinear and QuantizeLinear. `free` says whether nodes that nobody places may go to any of `devices`.
-pub fn use_integers(graph: &mut Graph, options: &PlanOptions, devices: &[&DeviceInfo], free: bool) {
-    if options.integers == Integers::Never || !quantizes(graph) {
-        return;
+/// DequantizeLinear and QuantizeLinear, on devices where they are fast; how many.
+pub(super) fn quantize(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
+    if !quantizes(graph) {
+        return 0;
     }
-    let fast =
-        |d: &&DeviceInfo| options.integers == Integers::Always || d.native && Unit::best().multiplies_many();
-    let fast: Vec<bool> = devices.iter().map(fast).collect();
-    if fast.contains(&true) {
-        rewrite(graph, &Where { options, fast: &fast, free });
+    let always = cx.options.integers == Integers::Always;
+    let fast = |d: &&DeviceInfo| always || d.native && Unit::best().multiplies_many();
+    let fast: Vec<bool> = cx.devices.iter().map(fast).collect();
+    if !fast.contains(&true) {
+        return 0;
     }
+    rewrite(graph, &Where { options: cx.options, fast: &fast, free: cx.free })
 }
 
 fn quantizes(graph: &Graph) -> bool {
@@ -85,22 +87,23 @@ impl Where<'_> {
         match self.device(node) {
             Some(device) => fast(device),
             None if self.free => !self.fast.contains(&false),
-            None => fast(self.options.device),
+            // What nothing places goes to entry 0.
+            None => fast(0),
         }
     }
 }
 
 // How deep graphs are nested is bounded by the loader.
-fn rewrite(graph: &mut Graph, wanted: &Where<'_>) {
+fn rewrite(graph: &mut Graph, wanted: &Where<'_>) -> usize {
+    let mut made = 0;
     for node in &mut graph.nodes {
-        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| rewrite(inner, wanted)) {
+        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| made += rewrite(inner, wanted)) {
             node.op = op;
         }
     }
     if !graph.nodes.iter().any(|node| node.op.as_any().is::<QuantizeLinear>()) {
-        return;
+        return made;
     }
-    let before = graph.nodes.len();
     let index = FlowIndex::of_graph(graph);
     let old = std::mem::take(&mut graph.nodes);
     let mut walk = Walk::new(graph, &old, index, wanted);
@@ -109,9 +112,7 @@ fn rewrite(graph: &mut Graph, wanted: &Where<'_>) {
             walk.keep(n);
         }
     }
-    let made = walk.finish();
-    graph.quantized += made;
-    graph.settled += before.saturating_sub(graph.nodes.len());
+    made + walk.finish()
 }
 
 /// Where the bytes of a tensor are.
@@ -350,7 +351,7 @@ impl<'a> Walk<'a> {
     }
 
     fn facts(&self, n: usize) -> OpCx {
-        known(&self.old[n], |id| self.constant(id))
+        known_facts(&self.old[n], |id| self.constant(id))
     }
 
     /// Leaves the graph with the new nodes that somebody needs; how many of them are operators of bytes in the place

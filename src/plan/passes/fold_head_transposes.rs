@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::flow::{Flow, FlowNode, ValueId};
-use super::index::FlowIndex;
 use crate::graph::StorageScope;
 use crate::ops::attention::Attention;
 use crate::ops::movement::Transpose;
+use crate::plan::flow::{Flow, FlowNode, ValueId};
+use crate::plan::index::FlowIndex;
 
 /// `[batch, length, heads, size]` to `[batch, heads, length, size]`, and back.
 const HEADS: [i64; 4] = [0, 2, 1, 3];
 
 /// Lets attention read and write heads where they lie; how many transposes went.
-pub(super) fn turn_heads(flow: &mut Flow) -> usize {
+pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
     if !flow.nodes.iter().any(|node| attention(node).is_some()) {
         return 0;
     }
@@ -89,7 +89,7 @@ mod tests {
             g.output("a", a);
         }
         let infos = SHAPES.map(|s| TensorInfo::new(DType::F32, Shape::new(s).unwrap()));
-        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap()
     }
 
     fn run(mut flow: Flow) -> Vec<f32> {
@@ -106,7 +106,7 @@ mod tests {
     fn transposes_of_heads_go_into_attention() {
         let apart = flow(false);
         let mut one = apart.clone();
-        assert_eq!(turn_heads(&mut one), 4);
+        assert_eq!(fold_head_transposes(&mut one), 4);
         assert_eq!(attention(&one.nodes[0]).unwrap().turned, [true; 4]);
         assert_eq!(one.values[one.outputs[0].1].info.shape.dims(), [2, 5, 3, 6]);
         assert_eq!(run(one), run(apart));
@@ -116,11 +116,11 @@ mod tests {
     fn what_others_read_stays() {
         let apart = flow(true);
         let mut less = apart.clone();
-        assert_eq!(turn_heads(&mut less), 3);
+        assert_eq!(fold_head_transposes(&mut less), 3);
         let names: Vec<&str> = less.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Attention", "Transpose"]);
         assert_eq!(run(less), run(apart));
         let mut again = flow(false);
-        assert_eq!((turn_heads(&mut again), turn_heads(&mut again)), (4, 0));
+        assert_eq!((fold_head_transposes(&mut again), fold_head_transposes(&mut again)), (4, 0));
     }
 }
