@@ -4,15 +4,11 @@ mod builder;
 mod dump;
 mod inline;
 mod prune;
-mod tensor;
 mod validate;
-mod weight;
-mod widened;
 
+pub use crate::tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
+pub(crate) use crate::tensor::{WEIGHT_BYTES, WeakTensor, WeightStore};
 pub use builder::GraphBuilder;
-pub use tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
-pub(crate) use tensor::{WEIGHT_BYTES, WeakTensor};
-pub(crate) use weight::WeightStore;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
