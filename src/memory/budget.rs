@@ -106,11 +106,6 @@ impl Budget {
         Budget { heaps, own: Arc::default() }
     }
 
-    /// How many heaps there are.
-    pub fn heaps(&self) -> usize {
-        self.heaps.len()
-    }
-
     /// Bytes of a heap that may live at once; 0 for a heap that does not exist.
     pub fn limit(&self, heap: u32) -> u64 {
         self.heap(heap).map_or(0, |heap| heap.limit.load(Ordering::Relaxed))
@@ -199,11 +194,6 @@ impl Reservation {
     /// What they are reserved for.
     pub fn kind(&self) -> BudgetKind {
         self.kind
-    }
-
-    /// The heap they are of.
-    pub fn heap(&self) -> u32 {
-        self.heap
     }
 }
 

@@ -83,7 +83,7 @@ pub enum CostSource {
     /// `preset`.
     #[default]
     Auto,
-    /// Measured when the device is first asked, in some 50 ms; kept by device and driver for the process, and in the cache
+    /// Measured when the device is first asked, where nothing is begun after 50 ms; kept by device and driver for the process, and in the cache
     /// folder where there is one.
     Measured,
     /// [`ImportCosts::preset`].

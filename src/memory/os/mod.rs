@@ -49,6 +49,8 @@ pub(crate) struct Fixes {
     pub(crate) no_dma_buf: &'static str,
 }
 
+#[cfg(all(test, any(windows, all(target_os = "linux", not(miri)))))]
+mod tests;
 #[cfg(all(test, target_os = "linux", not(miri)))]
 use linux::testing;
 #[cfg(all(test, target_os = "linux", not(miri)))]
