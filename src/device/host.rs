@@ -72,7 +72,7 @@ impl Deref for HostRead<'_> {
 impl Deref for HostWrite<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: as for `HostRead`; the hold keeps everybody else away.
+        // SAFETY: as for `HostRead`; the hold keeps everyone else away.
         unsafe { slice::from_raw_parts(self.hold.address.0.as_ptr(), self.hold.bytes) }
     }
 }

@@ -185,7 +185,7 @@ impl Lent<'_> {
         let imported = lock(&self.imported);
         let from = self.part("read_into", *imported, offset, out.len())?;
         // SAFETY: `part` found the bytes inside the borrow; no device has them, and the lock keeps other
-        // writers of the host away. `out` is a slice of somebody else's.
+        // writers of the host away. `out` is a slice of someone else's.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(())
     }

@@ -19,7 +19,7 @@ pub enum BudgetKind {
     Allocation,
 }
 
-/// The bytes asked for do not fit beside those that live.
+/// The bytes asked for do not fit together with those that live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, thiserror::Error)]
 #[error("{asked} bytes do not fit in heap {heap}: {live} of {limit} bytes are in use")]
 pub struct BudgetExceeded {
@@ -146,7 +146,7 @@ impl Budget {
     /// Reserves bytes of a heap until the reservation is dropped.
     ///
     /// # Errors
-    /// The bytes do not fit beside those that live, or there is no such heap; nothing is reserved then.
+    /// The bytes do not fit together with those that live, or there is no such heap; nothing is reserved then.
     pub fn reserve(&self, kind: BudgetKind, heap: u32, bytes: u64) -> Result<Reservation, BudgetExceeded> {
         let limit = self.limit(heap);
         let exceeded = |live| BudgetExceeded { heap, asked: bytes, live, limit };

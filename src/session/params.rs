@@ -130,7 +130,7 @@ impl ParamStore {
         }
         let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: import, buffer });
         held.insert(key, &param);
-        // The device reads it: what nobody reads is given back.
+        // The device reads it: what no one reads is given back.
         if let Some(place) = place {
             match &constant.packed {
                 None => constant.tensor.keep_plain(&place.region),

@@ -1,5 +1,5 @@
 //! Each call of a whole run of a model fails in turn: a typed error, the caller's bytes as they were, a session that goes
-//! on on a new device, and nothing left behind.
+//! on on a new device, and nothing left over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -331,7 +331,7 @@ mod opencl {
     #[test]
     #[ignore = "calls of the whole process fail; the test below runs it in a process of its own"]
     fn alone() {
-        // What opening a device leaves behind is there from now on.
+        // What opening a device leaves is there from now on.
         drop(OpenCl.open(None));
         OpenCl.disarm();
         let once =

@@ -78,7 +78,7 @@ fn bound(device: &str) {
         assert!(matches!(v.path, Path::Imported | Path::Host), "{v}");
     }
     for round in 0..3 {
-        // Nobody is told of the change.
+        // No one is told of the change.
         x.write().unwrap().as_mut_slice_of::<f32>().unwrap()[5] = round as f32;
         binding.run().unwrap();
         let want = expected(x.read().unwrap().as_slice_of::<f32>().unwrap(), n, m);

@@ -59,7 +59,7 @@ fn parts_give_their_memory_back_by_themselves() {
     assert_eq!([first.bytes(), second.bytes(), third.bytes()], [page, 2 * page, page]);
     let (window, _) = map_of(&second);
     drop(second);
-    // The addresses stay, with nothing behind them, as long as a neighbour is there.
+    // The addresses stay, with nothing at them, as long as a neighbour is there.
     let entries = process_map(window).unwrap();
     assert!(!entries.is_empty() && entries.iter().all(|e| !e.readable && !e.writable), "{entries:?}");
     for part in [&first, &third] {
