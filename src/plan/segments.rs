@@ -308,11 +308,7 @@ mod tests {
         let cut = SegmentAssignment::new(&order, &steps, &dependencies);
         assert_eq!(cut.of, [0, 1, 2, 2]);
         let life = |steps: &[u32]| cut.lifetime(&steps.iter().copied().collect());
-        assert_eq!(
-            (life(&[0]), life(&[1])),
-            (Some((0, 1)), Some((0, 1))),
-            "the branches run in parallel"
-        );
+        assert_eq!((life(&[0]), life(&[1])), (Some((0, 1)), Some((0, 1))), "the branches run in parallel");
         assert_eq!((life(&[2]), life(&[1, 2])), (Some((2, 3)), Some((0, 3))));
         assert_eq!(life(&[]), None);
     }

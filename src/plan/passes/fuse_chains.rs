@@ -236,12 +236,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The levels that groups after `groups` must have where these are at `level`.
-    fn levels_after(
-        &self,
-        groups: [usize; 2],
-        level: u32,
-        edges: &mut usize,
-    ) -> Option<HashMap<usize, u32>> {
+    fn levels_after(&self, groups: [usize; 2], level: u32, edges: &mut usize) -> Option<HashMap<usize, u32>> {
         let [low, _] = groups;
         let mut above: HashMap<usize, u32> = HashMap::new();
         // What is after `high` is above it already.
