@@ -1,7 +1,7 @@
 //! Everything between a loaded graph and its lowered nodes, as one ordered list of passes: [`PIPELINE`].
 //!
 //! Passes over the graph run once, when a session is built ([`prepare`]). The others run for every set of input shapes, over the
-//! [`Flow`](super::Flow) that `specialize` makes. A pass returns how much it changed; [`PassReport`] says it for people.
+//! [`Flow`] that `specialize` makes. A pass returns how much it changed; [`PassReport`] says it for people.
 
 mod absorb;
 mod copy_between_devices;
