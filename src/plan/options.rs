@@ -1,9 +1,11 @@
 //! What plans are made with: the caller's wishes, where placement puts nodes, and what plans of one session share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::passes::{HalfConstants, Integers, PassSelection, Precision};
+use crate::backend::DeviceInfo;
+use crate::memory::import::ImportCosts;
 use crate::ops::pointwise::Programs;
 
 /// What the caller decides about plans.
@@ -89,4 +91,18 @@ impl Assignment {
 pub struct PlanCache {
     pub(super) programs: Programs,
     pub(super) halves: HalfConstants,
+    costs: OnceLock<Vec<ImportCosts>>,
+}
+
+impl PlanCache {
+    /// Tells what imports cost on each entry of the device table. The first call counts; without one it is the preset.
+    pub fn know_costs(&self, costs: impl FnOnce() -> Vec<ImportCosts>) {
+        self.costs.get_or_init(costs);
+    }
+
+    /// What imports cost on entry `device` of the table, which is `info`.
+    pub(super) fn costs(&self, device: u32, info: &DeviceInfo) -> ImportCosts {
+        let known = self.costs.get().and_then(|costs| costs.get(device as usize)).copied();
+        known.unwrap_or_else(|| ImportCosts::preset(info.memory.shares_host_memory()))
+    }
 }

@@ -409,7 +409,7 @@ impl Inner {
         }
         let usable = self.sources.usable(&self.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&self.options.plan, self.sources.cache());
+        let (options, cache) = (&self.options.plan, self.sources.cache(&self.devices));
         let compiler =
             Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache };
         compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))

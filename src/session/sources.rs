@@ -30,8 +30,12 @@ struct Refused {
 }
 
 impl Sources {
-    /// What plans share: chains of pointwise operators, constants in `float16`.
-    pub(super) fn cache(&self) -> &PlanCache {
+    /// What plans for `devices` share: chains of pointwise operators, constants in `float16`, what imports cost where
+    /// tensors may cross from one to another.
+    pub(super) fn cache(&self, devices: &[Device]) -> &PlanCache {
+        if devices.len() > 1 {
+            self.cache.know_costs(|| devices.iter().map(|d| d.context.import_costs()).collect());
+        }
         &self.cache
     }
 

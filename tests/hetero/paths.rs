@@ -67,6 +67,29 @@ fn the_way_depends_on_the_devices_and_on_how_often_they_read() {
     }
 }
 
+/// Whether a device fetches a tensor follows from what copies and reads in place cost on it.
+#[test]
+fn measured_costs_decide_whether_a_device_fetches() {
+    let way = |device: &str, costs: ImportCosts| {
+        let desc = ContextDesc { costs: CostSource::Given(costs), ..desc() };
+        let contexts = ["cpu", device].map(|name| Registry::with_defaults().open(name, &desc).unwrap());
+        let session = session(graph(3), &contexts);
+        let x = region(&numbers(N, 1));
+        let bind = session.bind().input("x", Memory::region(&x));
+        let crossings = bind.build().unwrap().plan().report.crossings.clone();
+        (crossings[0].path, crossings[0].reason)
+    };
+    let costs = |copy_threshold, direct_reads| ImportCosts { copy_threshold, direct_reads };
+    let all = 4 * N as u64;
+    assert_eq!(way("sim:discrete", costs(4096, 1)).0, Crossing::Direct);
+    assert_eq!(way("sim:discrete", costs(4096, 3)).0, Crossing::Shared);
+    assert_eq!(way("sim:discrete", costs(all + 1, 1)).0, Crossing::Shared);
+    // Memory that is shared and slow to read where it was imported.
+    let (path, reason) = way("sim:coherent", costs(4096, 2));
+    assert_eq!(path, Crossing::Direct);
+    assert!(reason.contains("measured") && !reason.contains("own memory"), "{reason}");
+}
+
 /// One tensor is carried to two devices that share nothing with the one that made it.
 #[test]
 fn a_tensor_is_carried_to_two_devices() {

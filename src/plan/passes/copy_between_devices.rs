@@ -1,14 +1,13 @@
 //! What happens to tensors that cross from one device to another. Pure.
 //!
 //! Devices that import host memory see the same bytes there: nothing is copied, a barrier and an event order the
-//! two sides. A device behind a bus that reads a tensor several times gets a copy that it makes itself. Where one
+//! two sides. A device that reads a tensor more often than it costs to copy it gets a copy that it makes itself. Where one
 //! side can import nothing, the session carries the bytes over.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::backend::DeviceInfo;
 use crate::graph::{StorageScope, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -16,9 +15,6 @@ use crate::plan::PlanError;
 use crate::plan::flow::{Flow, FlowNode, ValueId, node_error};
 use crate::plan::index::FlowIndex;
 use crate::plan::lowering::{LoweredFlow, LoweredNode, NodeWork, PlanCx};
-
-/// Bytes from which a copy into a device's own memory is worth a command.
-const WORTH_A_COPY: u64 = 64 << 10;
 
 /// How a tensor gets from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -80,7 +76,7 @@ enum Carrier {
 pub(super) fn copy_between_devices(lowered: &mut LoweredFlow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
     let devices: Vec<u32> = lowered.nodes.iter().map(|l| l.device).collect();
     let alias = lowered.aliases();
-    let (crossings, carriers) = cross(&mut lowered.flow, &devices, &alias, cx.devices, cx.options.share);
+    let (crossings, carriers) = cross(&mut lowered.flow, &devices, &alias, cx);
     let copies = carriers.len();
     for carrier in carriers {
         let (flow, n) = (&lowered.flow, lowered.nodes.len());
@@ -102,15 +98,13 @@ fn cross(
     flow: &mut Flow,
     devices: &[u32],
     alias: &[Option<usize>],
-    infos: &[&DeviceInfo],
-    share: bool,
+    cx: &PlanCx<'_>,
 ) -> (Vec<CrossingReport>, Vec<Carrier>) {
     let mut boundary = Boundary {
         class: classes(flow, alias),
         reads: BTreeMap::new(),
         flow,
-        infos,
-        share,
+        cx,
         reports: Vec::new(),
         carriers: Vec::new(),
     };
@@ -137,8 +131,7 @@ type Readers = BTreeMap<u32, Vec<(usize, usize)>>;
 
 struct Boundary<'a> {
     flow: &'a mut Flow,
-    infos: &'a [&'a DeviceInfo],
-    share: bool,
+    cx: &'a PlanCx<'a>,
     class: Vec<ValueId>,
     reads: BTreeMap<ValueId, Readers>,
     reports: Vec<CrossingReport>,
@@ -165,7 +158,7 @@ impl Boundary<'_> {
         self.class.iter().for_each(|&root| members[root] += 1);
         for (root, mut readers) in std::mem::take(&mut self.reads) {
             // An input is where the first device that can use host memory has it.
-            let shares = |d: &u32| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some());
+            let shares = |d: &u32| self.cx.devices.get(*d as usize).is_some_and(|i| i.import.is_some());
             let first = readers.keys().copied().find(shares).or(readers.keys().copied().next());
             let maker = index.producer(root).filter(|&n| alias[n].is_none());
             let made = maker.map(|n| devices[n]);
@@ -175,11 +168,11 @@ impl Boundary<'_> {
                 continue;
             }
             let bytes = self.flow.values[root].info.bytes() as u64;
-            // Its own kernels would go over the bus for it again and again.
+            // Its own kernels would write and read it in the host's memory.
             let leaves = readers.keys().any(|d| self.shares(from, *d));
-            let keeps = made.is_some() && self.behind_a_bus(from) && !own.is_empty() && leaves;
+            let keeps = made.is_some() && !own.is_empty() && leaves;
             let mut outside = root;
-            if keeps && bytes >= WORTH_A_COPY && members[root] == 1 {
+            if keeps && self.copy_pays(from, bytes, 1 + self.touches(&own)) && members[root] == 1 {
                 outside = self.copy(root, Carrier::Device(from), from);
             }
             for (to, uses) in readers {
@@ -192,16 +185,24 @@ impl Boundary<'_> {
         let bytes = self.flow.values[root].info.bytes() as u64;
         let read = |(n, i): &(usize, usize)| self.flow.nodes[*n].inputs.get(*i).copied().flatten();
         let values: BTreeSet<ValueId> = uses.iter().filter_map(read).collect();
-        let again = uses.len() > 1 || uses.iter().any(|(n, _)| self.computes(*n));
         let (path, reason, carrier) = if !self.shares(from, to) {
-            let reason =
-                if self.share { "one of the devices cannot import host memory" } else { "as was asked for" };
+            let reason = if self.cx.options.share {
+                "one of the devices cannot import host memory"
+            } else {
+                "as was asked for"
+            };
             (Crossing::Staged, reason, Some(Carrier::Session { from, to }))
-        } else if self.behind_a_bus(to) && again && bytes >= WORTH_A_COPY {
-            let reason = "the device is behind a bus and reads the tensor more than once";
+        } else if self.copy_pays(to, bytes, self.touches(uses)) {
+            let reason = match self.has_own_memory(to) {
+                true => "the device has its own memory and reads the tensor more than once",
+                false => "the device was measured to read it faster from a copy",
+            };
             (Crossing::Direct, reason, Some(Carrier::Device(to)))
         } else if outside != root {
-            let reason = "the device is behind a bus and keeps a copy for kernels of its own";
+            let reason = match self.has_own_memory(from) {
+                true => "the device that makes it has its own memory and keeps a copy for its own kernels",
+                false => "the device that makes it was measured to be faster with a copy for its own kernels",
+            };
             (Crossing::Direct, reason, None)
         } else {
             (Crossing::Shared, "both devices use the same host memory", None)
@@ -223,17 +224,26 @@ impl Boundary<'_> {
 
     /// Whether both devices can use the same host memory.
     fn shares(&self, a: u32, b: u32) -> bool {
-        self.share && [a, b].iter().all(|d| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some()))
+        self.cx.options.share
+            && [a, b].iter().all(|d| self.cx.devices.get(*d as usize).is_some_and(|i| i.import.is_some()))
     }
 
-    fn behind_a_bus(&self, d: u32) -> bool {
-        let info = self.infos.get(d as usize);
+    fn has_own_memory(&self, d: u32) -> bool {
+        let info = self.cx.devices.get(d as usize);
         info.is_some_and(|info| !info.memory.shares_host_memory())
     }
 
-    /// Whether a node does so much arithmetic that it must read elements again and again.
-    fn computes(&self, n: usize) -> bool {
-        self.flow.nodes[n].op.cost(&self.flow.cx(n)).passes() > 1
+    /// Whether a device that touches each of `bytes` bytes so often is faster with a copy.
+    fn copy_pays(&self, d: u32, bytes: u64, touches: u32) -> bool {
+        let info = self.cx.devices.get(d as usize);
+        info.map(|info| self.cx.cache.costs(d, info))
+            .is_some_and(|costs| bytes >= costs.copy_threshold && touches > costs.direct_reads)
+    }
+
+    /// How often nodes read each element of the tensor.
+    fn touches(&self, uses: &[(usize, usize)]) -> u32 {
+        let passes = uses.iter().map(|&(n, _)| self.flow.nodes[n].op.cost(&self.flow.cx(n)).passes());
+        passes.fold(0, u32::saturating_add)
     }
 
     /// Adds a copy of `v` that device `device` has.

@@ -165,7 +165,7 @@ impl Work<'_> {
     fn with_compiler<R>(&self, assignment: &Assignment, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
         let usable = self.inner.sources.usable(&self.inner.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&self.inner.options.plan, self.inner.sources.cache());
+        let (options, cache) = (&self.inner.options.plan, self.inner.sources.cache(&self.inner.devices));
         let (graph, assignment) = (self.graph, assignment.clone());
         f(&Compiler { graph, devices: &devices, options, assignment, cache })
     }
