@@ -160,7 +160,7 @@ fn erf(x: Sym<'_>) -> Sym<'_> {
         -0.026_854_212,
         0.112_835_947,
         -0.376_126_267,
-        1.128_379_17,
+        std::f64::consts::FRAC_2_SQRT_PI,
     ];
     let above = [
         -1.637_151_42e-6,
@@ -188,7 +188,7 @@ fn turned<'d>(
     near: impl Fn([Sym<'d>; 3]) -> Sym<'d>,
     far: impl Fn(Sym<'d>) -> Sym<'d>,
 ) -> Sym<'d> {
-    let k = (x * 0.636_619_772).round();
+    let k = (x * std::f64::consts::FRAC_2_PI).round();
     let r = x - k * 1.570_312_5 - k * 4.837_512_969_970_703e-4 - k * 7.549_789_95e-8;
     let z = r * r;
     let sine = r + r * z * polynomial(z, &[-1.958_291_721e-4, 8.332_725_119e-3, -0.166_666_645_4]);

@@ -207,7 +207,7 @@ functions! {
     Selu(x, alpha = 1.673_263_2, gamma = 1.050_701) [6], FLOATS
         => x.if_greater(0.0, x * gamma, x.expm1() * (alpha * gamma));
     Shrink(x, lambd = 0.5, bias = 0.0) [9], NUMBERS
-        => x.if_less(-lambd, x + bias, x.if_greater(lambd, x - bias, x - x));
+        => x.if_less(-lambd, x + bias, x.if_greater(lambd, x - bias, x.if_nan(x, 0.0)));
     Sigmoid(x) [6] activation, FLOATS => x.sigmoid();
     Sign(x) [9], NUMBERS => x.if_greater(0.0, 1.0, x.if_less(0.0, -x.number(1.0), x));
     Sin(x) [7], FLOATS => x.sin();

@@ -18,6 +18,12 @@ pub fn include_file() -> Result<String, PointwiseError> {
     for function in &floats {
         let _ = writeln!(text, "#define FN_{} {}u", upper(*function), code(*function));
     }
+    for op in UnaryOp::ALL {
+        if let Some(name) = function_of_ours(op) {
+            text.push('\n');
+            print_own(&mut text, op, name)?;
+        }
+    }
     for function in &floats {
         text.push('\n');
         print(&mut text, *function)?;
@@ -75,14 +81,26 @@ fn print(text: &mut String, function: Function) -> Result<(), PointwiseError> {
     let [x, a, b] = [desc.input(0)?, desc.input(1)?, desc.input(2)?];
     let y = function.build_with(&mut desc, x, [a, b]);
     desc.output(y)?;
-    let desc = device_form(&desc);
-    let parameters: String =
-        ["a", "b"].iter().take(function.row().parameters.len()).fold(String::new(), |mut text, name| {
-            let _ = write!(text, ", float {name}");
-            text
-        });
-    let _ = writeln!(text, "float f_{}(float x{parameters})\n{{", lower(function));
-    let printer = Printer::new(&desc);
+    let parameters = ["", ", float a", ", float a, float b"][function.row().parameters.len().min(2)];
+    let _ = writeln!(text, "float f_{}(float x{parameters})", lower(function));
+    body(text, &Printer::new(&desc, function_of_ours));
+    Ok(())
+}
+
+/// Prints a function that devices lack, in operations that they have.
+fn print_own(text: &mut String, op: UnaryOp, name: &str) -> Result<(), PointwiseError> {
+    let mut desc = PointwiseDesc::new([Indexing::Full]);
+    let x = desc.input(0)?;
+    let y = desc.unary(op, x)?;
+    desc.output(y)?;
+    let _ = writeln!(text, "float {name}(float x)");
+    body(text, &Printer::new(&device_form(&desc), |_| None));
+    Ok(())
+}
+
+fn body(text: &mut String, printer: &Printer<'_>) {
+    text.push_str("{\n");
+    let desc = printer.desc;
     for (at, expr) in desc.exprs().iter().enumerate().filter(|(at, _)| printer.named[*at]) {
         let _ = writeln!(text, "    precise float v{at} = {};", printer.value(*expr));
     }
@@ -90,7 +108,6 @@ fn print(text: &mut String, function: Function) -> Result<(), PointwiseError> {
         let _ = writeln!(text, "    return {};", printer.operand(*output));
     }
     text.push_str("}\n");
-    Ok(())
 }
 
 /// Prints the values of a description.
@@ -99,14 +116,17 @@ struct Printer<'d> {
     /// Which values have variables: those that are used more than once, and arguments of functions of ours, which the
     /// compiler does not see through for `precise`.
     named: Vec<bool>,
+    /// The function of ours that stands for one of one value, where one does.
+    own: fn(UnaryOp) -> Option<&'static str>,
 }
 
 impl<'d> Printer<'d> {
-    fn new(desc: &'d PointwiseDesc) -> Self {
+    fn new(desc: &'d PointwiseDesc, own: fn(UnaryOp) -> Option<&'static str>) -> Self {
         let (live, mut uses) = (desc.live(), vec![0; desc.exprs().len()]);
         desc.outputs().iter().for_each(|output| uses[output.index()] += 2);
         for (expr, _) in desc.exprs().iter().zip(&live).filter(|(_, live)| **live) {
             let each = match expr {
+                Expr::Unary(op, _) if own(*op).is_some() => 2,
                 Expr::Binary(BinaryOp::Min | BinaryOp::Max | BinaryOp::AtLeast | BinaryOp::AtMost, ..)
                 | Expr::Select { test: CompareOp::Unordered, .. } => 2,
                 _ => 1,
@@ -115,7 +135,7 @@ impl<'d> Printer<'d> {
         }
         let is_leaf = |expr: &Expr| matches!(expr, Expr::Input(_) | Expr::Const(_));
         let named = desc.exprs().iter().zip(uses).map(|(expr, uses)| uses > 1 && !is_leaf(expr)).collect();
-        Printer { desc, named }
+        Printer { desc, named, own }
     }
 
     /// An expression where it is used.
@@ -135,7 +155,9 @@ impl<'d> Printer<'d> {
             Expr::Input(input) => ["x", "a", "b"][input.min(2)].to_owned(),
             Expr::Const(value) => format!("{value:?}"),
             Expr::Unary(UnaryOp::Neg, a) => format!("-({})", self.operand(a)),
-            Expr::Unary(op, a) => format!("{}({})", unary(op), self.operand(a)),
+            Expr::Unary(op, a) => {
+                format!("{}({})", (self.own)(op).unwrap_or(unary(op)), self.operand(a))
+            }
             Expr::Binary(op, a, b) => {
                 let (a, b) = (self.operand(a), self.operand(b));
                 match op {
@@ -166,6 +188,36 @@ impl<'d> Printer<'d> {
             }
         }
     }
+}
+
+/// The name of a function that devices lack, or have with too large an error.
+fn function_of_ours(op: UnaryOp) -> Option<&'static str> {
+    Some(match op {
+        UnaryOp::Neg
+        | UnaryOp::Abs
+        | UnaryOp::Floor
+        | UnaryOp::Ceil
+        | UnaryOp::Round
+        | UnaryOp::Sqrt
+        | UnaryOp::Exp => return None,
+        UnaryOp::Log => "own_log",
+        UnaryOp::Expm1 => "own_expm1",
+        UnaryOp::Sigmoid => "own_sigmoid",
+        UnaryOp::Softplus => "own_softplus",
+        UnaryOp::Erf => "own_erf",
+        UnaryOp::Sin => "own_sin",
+        UnaryOp::Cos => "own_cos",
+        UnaryOp::Tan => "own_tan",
+        UnaryOp::Asin => "own_asin",
+        UnaryOp::Acos => "own_acos",
+        UnaryOp::Atan => "own_atan",
+        UnaryOp::Sinh => "own_sinh",
+        UnaryOp::Cosh => "own_cosh",
+        UnaryOp::Tanh => "own_tanh",
+        UnaryOp::Asinh => "own_asinh",
+        UnaryOp::Acosh => "own_acosh",
+        UnaryOp::Atanh => "own_atanh",
+    })
 }
 
 /// The function of GLSL; those that devices lack are not in their form.

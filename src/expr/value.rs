@@ -72,6 +72,12 @@ pub(super) trait Plain:
         self.select(CompareOp::Equal, b.value(self), then.value(self), otherwise.value(self))
     }
 
+    /// `then` where it is NaN, else `otherwise`.
+    #[inline(always)]
+    fn if_nan(self, then: impl Arg<Self>, otherwise: impl Arg<Self>) -> Self {
+        self.select(CompareOp::Unordered, self, then.value(self), otherwise.value(self))
+    }
+
     /// The value, or `low` where it is below; NaN stays NaN.
     #[inline(always)]
     fn at_least(self, low: impl Arg<Self>) -> Self {

@@ -51,7 +51,7 @@ mod tests {
                 let named = |i: &&Instruction| i.class.opcode == Op::Name && i.operands[0].id_ref_any() == id;
                 let text =
                     module.debug_names.iter().find(named)?.operands[1].unwrap_literal_string().to_owned();
-                text.starts_with("f_").then_some(text)
+                (text.starts_with("f_") || text.starts_with("own_")).then_some(text)
             };
             for function in &module.functions {
                 let Some(name) = name_of(function.def_id()) else { continue };

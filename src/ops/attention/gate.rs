@@ -148,7 +148,7 @@ impl RealKernel for Run {
                 Gate::SwiGlu { .. } => {
                     y.copy_from_slice(a);
                     function.apply(y);
-                    y.iter_mut().zip(&b[start..]).for_each(|(y, b)| *y = *y * *b);
+                    y.iter_mut().zip(&b[start..]).for_each(|(y, b)| *y *= *b);
                 }
                 Gate::BiasGelu | Gate::FastGelu => {
                     sums(start, y, a, b);

@@ -92,15 +92,14 @@ impl Resolved {
             function.apply(out);
             for (i, out) in out.iter_mut().enumerate() {
                 let (_, b) = both(row, i);
-                *out = *out
-                    * match limits {
-                        Some([beta, limit]) => {
-                            let b = if b > limit { limit } else { b };
-                            let b = if b < -limit { -limit } else { b };
-                            b + beta
-                        }
-                        None => b,
-                    };
+                *out *= match limits {
+                    Some([beta, limit]) => {
+                        let b = if b > limit { limit } else { b };
+                        let b = if b < -limit { -limit } else { b };
+                        b + beta
+                    }
+                    None => b,
+                };
             }
         });
     }
