@@ -6,6 +6,7 @@ pub mod cli;
 pub mod device;
 mod dot;
 pub mod dtype;
+pub mod expr;
 mod files;
 pub mod graph;
 pub mod kernel;
@@ -18,6 +19,7 @@ pub mod recording;
 pub mod registry;
 pub mod session;
 pub mod shape;
+mod simd;
 pub mod spirv;
 pub mod tensor;
 
