@@ -45,7 +45,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         (
             "boundary",
             bars(&Bars {
-                title: "Time at two boundaries of 8 MiB, beside the kernels".to_owned(),
+                title: "Time at two boundaries of 8 MiB, without the kernels".to_owned(),
                 unit: "ms",
                 series: &[("memory in common", BLUE), ("copies", ORANGE)],
                 cases: boundary.to_vec(),
