@@ -21,7 +21,7 @@ struct Bars<'a> {
 }
 
 /// Every plot with the name of its file.
-pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
+pub(crate) fn all(records: &Records) -> Vec<(String, String)> {
     let cases = |machine: &str, bench: &str, metrics: &[&str]| -> Vec<(String, Vec<f64>)> {
         let cases = records.cases(machine, bench).into_iter();
         cases
@@ -30,25 +30,23 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
             })
             .collect()
     };
-    let boundary = [LAVAPIPE, H200].map(|machine| {
+    let boundary = records.machines("boundary").into_iter().map(|machine| {
         let of = |metric| records.get(machine, "boundary", "8 MiB", metric);
         (machine.to_owned(), vec![of("shared"), of("copied")])
     });
-    let placement = [LAVAPIPE, H200].map(|machine| {
+    let placement = records.machines("placement").into_iter().flat_map(|machine| {
         let cases = cases(machine, "placement", &["all on vulkan", "all on cpu"]);
-        cases.into_iter().map(|(case, values)| (format!("{case}, {machine}"), values)).collect::<Vec<_>>()
+        cases.into_iter().map(move |(case, values)| (format!("{case}, {machine}"), values))
     });
     let rates = cases(H200, "operator", &["f32 rate", "f16 rate"]);
-    vec![
-        ("transfer-lavapipe", transfers(records, LAVAPIPE)),
-        ("transfer-h200", transfers(records, H200)),
+    let bars_of = [
         (
             "boundary",
             bars(&Bars {
                 title: "Time at two boundaries of 8 MiB, without the kernels".to_owned(),
                 unit: "ms",
                 series: &[("memory in common", BLUE), ("copies", ORANGE)],
-                cases: boundary.to_vec(),
+                cases: boundary.collect(),
             }),
         ),
         (
@@ -57,7 +55,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
                 title: "Time over that of automatic placement".to_owned(),
                 unit: "times",
                 series: &[("all on vulkan", BLUE), ("all on the CPU", ORANGE)],
-                cases: placement.concat(),
+                cases: placement.collect(),
             }),
         ),
         (
@@ -109,7 +107,12 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
                 ),
             }),
         ),
-    ]
+    ];
+    let transfers = records.machines("transfer").into_iter();
+    let mut plots: Vec<(String, String)> =
+        transfers.map(|machine| (format!("transfer-{machine}"), transfers_of(records, machine))).collect();
+    plots.extend(bars_of.into_iter().map(|(name, svg)| (name.to_owned(), svg)));
+    plots
 }
 
 /// Where eight tensors lie, as [`pack`] answers: time goes right, offsets go up.
@@ -218,7 +221,7 @@ fn bars(plot: &Bars<'_>) -> String {
 }
 
 /// Times of one run over its size, both axes logarithmic.
-fn transfers(records: &Records, machine: &str) -> String {
+fn transfers_of(records: &Records, machine: &str) -> String {
     let sizes = records.cases(machine, "transfer");
     let mib = |case: &str| case.strip_suffix(" MiB").unwrap().parse::<f64>().unwrap();
     let ways = [

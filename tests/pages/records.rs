@@ -1,5 +1,6 @@
 //! The records of benchmarks: `benches/records/<date>-<machine>.csv`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -27,7 +28,11 @@ pub(crate) struct Record {
 
 /// Every record, in the order of files and lines.
 #[derive(Debug)]
-pub(crate) struct Records(pub Vec<Record>);
+pub(crate) struct Records {
+    pub all: Vec<Record>,
+    /// What each machine is, by its name, as its newest file says.
+    pub machines: BTreeMap<String, String>,
+}
 
 impl Records {
     /// The newest value of a metric. A table asks for nothing that was not recorded.
@@ -40,13 +45,13 @@ impl Records {
     fn find(&self, machine: &str, bench: &str, case: &str, metric: &str) -> Option<&Record> {
         let of =
             |r: &&Record| (&*r.machine, &*r.bench, &*r.case, &*r.metric) == (machine, bench, case, metric);
-        self.0.iter().filter(of).max_by(|a, b| a.date.cmp(&b.date))
+        self.all.iter().filter(of).max_by(|a, b| a.date.cmp(&b.date))
     }
 
     /// The cases of a benchmark on a machine, in the order of the records.
     pub(crate) fn cases(&self, machine: &str, bench: &str) -> Vec<&str> {
         let mut cases: Vec<&str> = Vec::new();
-        for record in self.0.iter().filter(|r| r.machine == machine && r.bench == bench) {
+        for record in self.all.iter().filter(|r| r.machine == machine && r.bench == bench) {
             if !cases.contains(&&*record.case) {
                 cases.push(&record.case);
             }
@@ -54,10 +59,24 @@ impl Records {
         cases
     }
 
-    /// The days on which a benchmark was recorded, newest last.
-    pub(crate) fn days(&self, machine: &str, bench: &str) -> String {
-        let of = |r: &&Record| r.machine == machine && r.bench == bench;
-        let mut days: Vec<&str> = self.0.iter().filter(of).map(|r| &*r.date).collect();
+    /// The machines on which a benchmark was recorded.
+    pub(crate) fn machines(&self, bench: &str) -> Vec<&str> {
+        let names = self.machines.keys().map(String::as_str);
+        names.filter(|machine| !self.cases(machine, bench).is_empty()).collect()
+    }
+
+    /// The days on which a benchmark was recorded on a machine, newest last.
+    pub(crate) fn days_on(&self, machine: &str, bench: &str) -> String {
+        self.days_of(|r| r.machine == machine && r.bench == bench)
+    }
+
+    /// The same for all machines.
+    pub(crate) fn days(&self, bench: &str) -> String {
+        self.days_of(|r| r.bench == bench)
+    }
+
+    fn days_of(&self, is_one: impl Fn(&Record) -> bool) -> String {
+        let mut days: Vec<&str> = self.all.iter().filter(|r| is_one(r)).map(|r| &*r.date).collect();
         days.sort_unstable();
         days.dedup();
         days.join(" and ")
@@ -68,13 +87,15 @@ pub(crate) fn read(folder: &Path) -> Records {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "csv"));
     files.sort();
-    let mut records = Vec::new();
+    let (mut records, mut machines) = (Vec::new(), BTreeMap::new());
     for file in files {
         let name = file.file_stem().unwrap().to_str().unwrap();
         let (date, machine) = name.split_at_checked(10).unwrap();
         let machine = machine.strip_prefix('-').unwrap();
         let (kept, text) = (records.len(), fs::read_to_string(&file).unwrap());
-        assert!(text.starts_with("# machine: "), "{name} does not say what machine it is");
+        let about = text.lines().next().and_then(|line| line.strip_prefix("# machine: "));
+        let about = about.unwrap_or_else(|| panic!("{name} does not say what machine it is"));
+        machines.insert(machine.to_owned(), about.to_owned());
         let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
         for row in reader.deserialize() {
             let row: Row = row.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -90,7 +111,7 @@ pub(crate) fn read(folder: &Path) -> Records {
         }
         assert!(records.len() > kept, "{name} has no records");
     }
-    Records(records)
+    Records { all: records, machines }
 }
 
 /// Times in milliseconds, sizes in MiB.

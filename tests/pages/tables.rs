@@ -25,6 +25,20 @@ fn range(values: impl Iterator<Item = f64> + Clone) -> String {
     format!("{} to {}", digits(low), digits(high))
 }
 
+fn transfers(records: &Records) -> String {
+    let machine = |machine: &str| {
+        let picture = format!("![Times over sizes on {machine}](images/bench/transfer-{machine}.svg)");
+        format!("{picture}\n\n{}", transfer(records, machine))
+    };
+    records.machines("transfer").into_iter().map(machine).collect::<Vec<_>>().join("\n")
+}
+
+fn machines(records: &Records) -> String {
+    let row = |(name, about): (&String, &String)| vec![format!("`{name}`"), about.clone()];
+    table(&["machine", "what it is"], &records.machines.iter().map(row).collect::<Vec<_>>())
+        .replace("---:", "---")
+}
+
 fn transfer(records: &Records, machine: &str) -> String {
     let get = |case: &str, metric| records.get(machine, "transfer", case, metric);
     let cases = records.cases(machine, "transfer");
@@ -45,7 +59,7 @@ fn transfer(records: &Records, machine: &str) -> String {
     format!(
         "A copied run takes {} times a bound one. Milliseconds, {machine}, {}.\n\n{}",
         range(cases.iter().map(ratio)),
-        records.days(machine, "transfer"),
+        records.days_on(machine, "transfer"),
         table(&heads, &rows)
     )
 }
@@ -55,7 +69,7 @@ fn boundary(records: &Records) -> String {
     let ratio = |machine: &str| get(machine, "copied") / get(machine, "shared");
     let row = |machine: &str| {
         let times = [get(machine, "shared"), get(machine, "copied")].map(|time| format!("{time:.3} ms"));
-        let moved = ["shared; copied by the device", "copied; copied by the CPU"]
+        let moved = ["shared; bytes copied", "copied; bytes copied"]
             .map(|metric| format!("{:.0} MiB", get(machine, metric)));
         let [shared, copied] = times;
         let [by_device, by_cpu] = moved;
@@ -63,18 +77,18 @@ fn boundary(records: &Records) -> String {
     };
     format!(
         "Copies cost {} times what memory in common costs. {}.\n\n{}",
-        range([LAVAPIPE, H200].iter().map(|machine| ratio(machine))),
-        records.days(LAVAPIPE, "boundary"),
+        range(records.machines("boundary").into_iter().map(ratio)),
+        records.days("boundary"),
         table(
-            &["machine", "in common", "copied by the device", "by copies", "copied by the CPU", "ratio"],
-            &[row(LAVAPIPE), row(H200)]
+            &["machine", "in common", "bytes copied", "by copies", "bytes copied", "ratio"],
+            &records.machines("boundary").into_iter().map(row).collect::<Vec<_>>()
         )
     )
 }
 
 fn placement(records: &Records) -> String {
     let (mut rows, mut better) = (Vec::new(), Vec::new());
-    for machine in [LAVAPIPE, H200] {
+    for machine in records.machines("placement") {
         for case in records.cases(machine, "placement") {
             let times =
                 ["all on vulkan", "all on cpu"].map(|metric| records.get(machine, "placement", case, metric));
@@ -86,7 +100,7 @@ fn placement(records: &Records) -> String {
     format!(
         "All on the better device takes {} times what automatic placement takes. {}.\n\n{}",
         range(better.into_iter()),
-        records.days(H200, "placement"),
+        records.days("placement"),
         table(&["machine", "model", "all on vulkan", "all on the CPU"], &rows)
     )
 }
@@ -99,7 +113,7 @@ fn models(records: &Records) -> String {
     let rows: Vec<_> = records.cases(H200, "model").into_iter().map(row).collect();
     format!(
         "Milliseconds, {H200}, {}.\n\n{}",
-        records.days(H200, "model"),
+        records.days_on(H200, "model"),
         table(&["model", "float32", "float16"], &rows)
     )
 }
@@ -121,7 +135,7 @@ fn operators(records: &Records) -> String {
     let winograd = get(cases[1], "f32 by transformed tiles");
     format!(
         "By transformed tiles the 3x3 convolution takes {winograd:.3} ms in float32. {H200}, {}.\n\n{}",
-        records.days(H200, "operator"),
+        records.days_on(H200, "operator"),
         table(&["operator", "float32", "rate", "of the peak", "float16", "rate", "of the peak"], &rows)
     )
 }
@@ -129,7 +143,8 @@ fn operators(records: &Records) -> String {
 fn sharing(records: &Records) -> String {
     let mut rows = Vec::new();
     for case in records.cases(LAVAPIPE, "sharing") {
-        let of = records.0.iter().filter(|r| r.machine == LAVAPIPE && r.bench == "sharing" && r.case == case);
+        let of =
+            records.all.iter().filter(|r| r.machine == LAVAPIPE && r.bench == "sharing" && r.case == case);
         for metric in of.filter_map(|record| record.metric.strip_suffix("; apart")) {
             let get = |way: &str| records.get(LAVAPIPE, "sharing", case, &format!("{metric}; {way}"));
             let (apart, shared) = (get("apart"), get("shared"));
@@ -139,7 +154,7 @@ fn sharing(records: &Records) -> String {
     }
     format!(
         "MiB, {LAVAPIPE}, {}.\n\n{}",
-        records.days(LAVAPIPE, "sharing"),
+        records.days_on(LAVAPIPE, "sharing"),
         table(&["model", "memory", "apart", "shared", "saved"], &rows)
     )
 }
@@ -160,7 +175,7 @@ fn process_memory(records: &Records) -> String {
     format!(
         "On the CPU a model takes {} times its file. MiB, {LAVAPIPE}, {}.\n\n{}",
         range(cases.iter().map(|case| get(case, "cpu") / get(case, "file"))),
-        records.days(LAVAPIPE, "process memory"),
+        records.days_on(LAVAPIPE, "process memory"),
         table(&["model", "file", "cpu", "cpu / file", "vulkan", "vulkan / file"], &rows)
     )
 }
@@ -183,7 +198,7 @@ fn planned_memory(records: &Records) -> String {
     format!(
         "The planned peak is at most {:.2} times the bound. MiB, computed, {}.\n\n{}",
         ratios.fold(0.0, f64::max),
-        records.days(LAVAPIPE, "planned memory"),
+        records.days_on(LAVAPIPE, "planned memory"),
         table(&["model", "device", "peak", "bound", "TVM's rule", "without reuse", "peak / bound"], &rows)
     )
 }
@@ -191,8 +206,8 @@ fn planned_memory(records: &Records) -> String {
 /// Every generated part of the page by name.
 pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
     vec![
-        ("transfer-lavapipe", transfer(records, LAVAPIPE)),
-        ("transfer-h200", transfer(records, H200)),
+        ("machines", machines(records)),
+        ("transfer", transfers(records)),
         ("boundary", boundary(records)),
         ("placement", placement(records)),
         ("models", models(records)),
