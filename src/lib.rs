@@ -1,8 +1,8 @@
 //! A compute and inference runtime that runs a graph directly on the application's own memory.
 //!
 //! It loads ONNX and Apache TVM graphs, plans them, and runs them on Vulkan and OpenCL devices, on the CPU, or on
-//! several of these at once. Memory of the application is imported where the device allows it. For every tensor a
-//! [verdict](memory::import::Verdict) tells which path it took and why.
+//! several of these at once. Memory of the application is imported where the device allows it. For every
+//! bound tensor a [verdict](memory::import::Verdict) tells which path it took and why.
 //!
 //! # A model on memory of your own
 //!
