@@ -44,21 +44,23 @@ fn transfer(records: &Records, machine: &str) -> String {
     let cases = records.cases(machine, "transfer");
     let metrics = ["copy in", "run", "copy out", "copied", "bound", "work alone"];
     let ratio = |case: &&str| get(case, "copied") / get(case, "bound");
+    let above = |case: &&str| get(case, "bound") / get(case, "work alone");
     let rows: Vec<Vec<String>> = cases
         .iter()
         .map(|case| {
             let times = metrics.iter().map(|metric| format!("{:.3}", get(case, metric)));
             let mut row = vec![(*case).to_owned()];
             row.extend(times);
-            row.push(format!("{:.2}", ratio(case)));
+            row.extend([ratio(case), above(case)].map(|ratio| format!("{ratio:.2}")));
             row
         })
         .collect();
-    let heads =
-        ["in and out, each", "copy in", "run", "copy out", "copied", "bound", "work alone", "copied / bound"];
+    let ratios = ["copied / bound", "bound / work alone"];
+    let heads = [&["in and out, each"][..], &metrics, &ratios].concat();
     format!(
-        "A copied run takes {} times a bound one. Milliseconds, {machine}, {}.\n\n{}",
+        "A copied run takes {} times a bound one, and that {} times the work alone. Milliseconds, {machine}, {}.\n\n{}",
         range(cases.iter().map(ratio)),
+        range(cases.iter().map(above)),
         records.days_on(machine, "transfer"),
         table(&heads, &rows)
     )
