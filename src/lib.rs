@@ -140,6 +140,7 @@ pub mod cli;
 pub mod device;
 mod dot;
 pub mod dtype;
+pub mod expr;
 mod files;
 pub mod graph;
 pub mod kernel;
@@ -152,6 +153,7 @@ pub mod recording;
 pub mod registry;
 pub mod session;
 pub mod shape;
+mod simd;
 pub mod spirv;
 
 pub use dtype::{DType, Element};

@@ -78,7 +78,7 @@ mod tests {
     use crate::graph::{GraphBuilder, TensorId};
     use crate::ops::control::{Control, If};
     use crate::ops::linalg::MatMul;
-    use crate::ops::{self, Operator, UnaryOp};
+    use crate::ops::{self, Function, Operator};
 
     fn half() -> PlanOptions {
         PlanOptions { precision: Precision::F16, ..PlanOptions::default() }
@@ -163,7 +163,7 @@ mod tests {
         let w = weight(128, 1.0);
         let (mut g, y) = products(128, std::slice::from_ref(&w));
         let again = g.constant("again", w.clone());
-        let e = g.op(ops::unary(UnaryOp::Exp), &[again]);
+        let e = g.op(ops::unary(Function::Exp), &[again]);
         g.output("e", e);
         let out = g.constant("out", w.clone());
         g.output("out", out);

@@ -3,13 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::unary::{INTEGERS, NUMBERS};
+use super::function::{INTEGERS, NUMBERS};
 use super::{binary_cpu, binary_gpu, fuse};
 use crate::dtype::DType;
+use crate::expr::{ExprId, PointwiseDesc};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
-use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Which function of two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use super::apply::{fold, input, output};
 use super::binary_gpu::{self, Code};
+use super::function::NUMBERS;
 use super::fuse;
 use super::number::{Number, with_number};
-use super::unary::NUMBERS;
+use crate::expr::{ExprId, PointwiseDesc};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::strided::Nest;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
-use crate::spirv::{ExprId, PointwiseDesc};
 
 /// What is made of the elements at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

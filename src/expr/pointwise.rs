@@ -1,7 +1,7 @@
 //! Pointwise expressions: one value of each output from one value of each input.
 //!
-//! A fused chain of operators is a [`PointwiseDesc`]. `builder` makes it a kernel, `eval` runs it on the CPU;
-//! both read the same expressions, so there is one definition of the arithmetic.
+//! A fused chain of operators is a [`PointwiseDesc`], and so is a single function of the table. `spirv` makes a kernel
+//! of it, `eval` runs it on the CPU, `glsl` prints it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ impl ExprId {
     }
 }
 
-/// One step of the arithmetic, all in 32-bit floats.
+/// One step of the arithmetic: in 32-bit floats, but for kernels of integers ([`crate::spirv::KernelLayout`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Expr {
     /// The value of an input.
@@ -48,7 +48,7 @@ pub enum Expr {
 
 impl Expr {
     /// The expressions it needs.
-    pub(super) fn operands(self) -> impl Iterator<Item = ExprId> {
+    pub(crate) fn operands(self) -> impl Iterator<Item = ExprId> {
         let operands = match self {
             Self::Input(_) | Self::Const(_) => [None; 4],
             Self::Unary(_, a) => [Some(a), None, None, None],
@@ -66,22 +66,80 @@ pub enum UnaryOp {
     Neg,
     /// `|x|`
     Abs,
-    /// `e^x`
-    Exp,
-    /// Natural logarithm.
-    Log,
-    /// Square root.
-    Sqrt,
-    /// `1 / (1 + e^-x)`
-    Sigmoid,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// Error function, to 5e-7 absolute.
-    Erf,
     /// Largest integer not above.
     Floor,
     /// Smallest integer not below.
     Ceil,
+    /// Nearest integer, halves to the even one.
+    Round,
+    /// Square root.
+    Sqrt,
+    /// `e^x`
+    Exp,
+    /// Natural logarithm.
+    Log,
+    /// `e^x - 1`
+    Expm1,
+    /// `1 / (1 + e^-x)`
+    Sigmoid,
+    /// `ln(1 + e^x)`
+    Softplus,
+    /// Error function, to 5e-7 absolute.
+    Erf,
+    /// Sine.
+    Sin,
+    /// Cosine.
+    Cos,
+    /// Tangent.
+    Tan,
+    /// Arc sine.
+    Asin,
+    /// Arc cosine.
+    Acos,
+    /// Arc tangent.
+    Atan,
+    /// Hyperbolic sine.
+    Sinh,
+    /// Hyperbolic cosine.
+    Cosh,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// Inverse hyperbolic sine.
+    Asinh,
+    /// Inverse hyperbolic cosine.
+    Acosh,
+    /// Inverse hyperbolic tangent.
+    Atanh,
+}
+
+impl UnaryOp {
+    /// Every one.
+    pub const ALL: [UnaryOp; 24] = [
+        UnaryOp::Neg,
+        UnaryOp::Abs,
+        UnaryOp::Floor,
+        UnaryOp::Ceil,
+        UnaryOp::Round,
+        UnaryOp::Sqrt,
+        UnaryOp::Exp,
+        UnaryOp::Log,
+        UnaryOp::Expm1,
+        UnaryOp::Sigmoid,
+        UnaryOp::Softplus,
+        UnaryOp::Erf,
+        UnaryOp::Sin,
+        UnaryOp::Cos,
+        UnaryOp::Tan,
+        UnaryOp::Asin,
+        UnaryOp::Acos,
+        UnaryOp::Atan,
+        UnaryOp::Sinh,
+        UnaryOp::Cosh,
+        UnaryOp::Tanh,
+        UnaryOp::Asinh,
+        UnaryOp::Acosh,
+        UnaryOp::Atanh,
+    ];
 }
 
 /// Functions of two values.
@@ -99,11 +157,30 @@ pub enum BinaryOp {
     Min,
     /// The larger value; NaN if either is.
     Max,
+    /// `a`, but not below `b`, which is a number; NaN if `a` is.
+    AtLeast,
+    /// `a`, but not above `b`, which is a number; NaN if `a` is.
+    AtMost,
     /// `a^b`; a negative `a` takes integral `b` only.
     Pow,
 }
 
-/// Comparisons; with a NaN only `NotEqual` holds.
+impl BinaryOp {
+    /// Every one.
+    pub const ALL: [BinaryOp; 9] = [
+        BinaryOp::Add,
+        BinaryOp::Sub,
+        BinaryOp::Mul,
+        BinaryOp::Div,
+        BinaryOp::Min,
+        BinaryOp::Max,
+        BinaryOp::AtLeast,
+        BinaryOp::AtMost,
+        BinaryOp::Pow,
+    ];
+}
+
+/// Comparisons; with a NaN only `NotEqual` and `Unordered` hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompareOp {
     /// `a < b`
@@ -118,6 +195,21 @@ pub enum CompareOp {
     Equal,
     /// `a != b`
     NotEqual,
+    /// `a` or `b` is NaN.
+    Unordered,
+}
+
+impl CompareOp {
+    /// Every one.
+    pub const ALL: [CompareOp; 7] = [
+        CompareOp::Less,
+        CompareOp::LessEqual,
+        CompareOp::Greater,
+        CompareOp::GreaterEqual,
+        CompareOp::Equal,
+        CompareOp::NotEqual,
+        CompareOp::Unordered,
+    ];
 }
 
 /// How the element of an input follows from the element of the output.
@@ -235,6 +327,11 @@ pub enum PointwiseError {
         /// Elements that are read.
         needed: usize,
     },
+    /// Devices have no such function of the kernel's elements.
+    NoFunction {
+        /// The function.
+        op: String,
+    },
     /// A term with a divisor or modulus of zero.
     ZeroTerm {
         /// The input.
@@ -257,6 +354,7 @@ impl fmt::Display for PointwiseError {
             Self::ShortInput { input, len, needed } => {
                 write!(f, "input {input} has {len} elements, {needed} are read")
             }
+            Self::NoFunction { op } => write!(f, "devices have no {op} for elements of this type"),
             Self::ZeroTerm { input } => write!(f, "a term of input {input} divides by zero"),
         }
     }
@@ -320,12 +418,17 @@ impl PointwiseDesc {
             return Err(PointwiseError::NoSuchInput { input, inputs: self.inputs.len() });
         }
         expr.operands().try_for_each(|operand| self.check(operand))?;
+        Ok(self.add(expr))
+    }
+
+    /// As [`Self::push`], for an expression of this description's own.
+    pub(super) fn add(&mut self, expr: Expr) -> ExprId {
         let next = ExprId(self.exprs.len() as u32);
         let id = *self.known.entry(Key::of(expr)).or_insert(next);
         if id == next {
             self.exprs.push(expr);
         }
-        Ok(id)
+        id
     }
 
     /// The value of input `at`.
@@ -352,38 +455,47 @@ impl PointwiseDesc {
         self.push(Expr::Unary(op, x))
     }
 
-    /// A function of two values. A power of 2 or 1/2 becomes the product or the root, which is exact. Products
-    /// with a constant zero and quotients by it keep their infinities and NaN, which compilers of drivers leave
+    /// A function of two values. A power of 2 or 1/2 becomes the product or the root, which is exact; a product with 1
+    /// is the value. Products with a constant zero and quotients by it keep their infinities and NaN, which compilers of drivers leave
     /// out where they see the constant; the sign of a zero that comes out is lost where the value is a zero.
     ///
     /// # Errors
     /// An expression is not there.
     pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> Result<ExprId, PointwiseError> {
+        self.check(a)?;
+        self.check(b)?;
+        Ok(self.add_binary(op, a, b))
+    }
+
+    /// As [`Self::binary`], of expressions of this description's own.
+    pub(super) fn add_binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
         let constant = |id: ExprId| match self.exprs.get(id.index()) {
             Some(Expr::Const(value)) => Some(*value),
             _ => None,
         };
         match (op, constant(a), constant(b)) {
-            (BinaryOp::Pow, _, Some(2.0)) => self.push(Expr::Binary(BinaryOp::Mul, a, a)),
-            (BinaryOp::Pow, _, Some(0.5)) => self.push(Expr::Unary(UnaryOp::Sqrt, a)),
+            (BinaryOp::Pow, _, Some(2.0)) => self.add(Expr::Binary(BinaryOp::Mul, a, a)),
+            (BinaryOp::Pow, _, Some(0.5)) => self.add(Expr::Unary(UnaryOp::Sqrt, a)),
             (BinaryOp::Div, None, Some(zero)) if zero == 0.0 => {
-                let endless = self.constant(f32::INFINITY.copysign(zero))?;
-                self.push(Expr::Binary(BinaryOp::Mul, a, endless))
+                let endless = self.add(Expr::Const(f32::INFINITY.copysign(zero)));
+                self.add(Expr::Binary(BinaryOp::Mul, a, endless))
             }
+            (BinaryOp::Mul, _, Some(1.0)) => a,
+            (BinaryOp::Mul, Some(1.0), _) => b,
             (BinaryOp::Mul, None, Some(zero)) if zero == 0.0 => self.nothing_of(a, zero),
             (BinaryOp::Mul, Some(zero), None) if zero == 0.0 => self.nothing_of(b, zero),
-            _ => self.push(Expr::Binary(op, a, b)),
+            _ => self.add(Expr::Binary(op, a, b)),
         }
     }
 
     /// `x * zero`.
-    fn nothing_of(&mut self, x: ExprId, zero: f32) -> Result<ExprId, PointwiseError> {
-        let (plus, minus) = (self.constant(zero)?, self.constant(-zero)?);
-        let (nan, endless) = (self.constant(f32::NAN)?, self.constant(f32::INFINITY)?);
-        let nothing = self.constant(0.0)?;
-        let signed = self.select((x, CompareOp::Less, nothing), minus, plus)?;
-        let size = self.unary(UnaryOp::Abs, x)?;
-        self.select((size, CompareOp::Less, endless), signed, nan)
+    fn nothing_of(&mut self, x: ExprId, zero: f32) -> ExprId {
+        let [plus, minus, nan, endless, nothing] =
+            [zero, -zero, f32::NAN, f32::INFINITY, 0.0].map(|value| self.add(Expr::Const(value)));
+        let signed = Expr::Select { test: CompareOp::Less, a: x, b: nothing, then: minus, otherwise: plus };
+        let signed = self.add(signed);
+        let size = self.add(Expr::Unary(UnaryOp::Abs, x));
+        self.add(Expr::Select { test: CompareOp::Less, a: size, b: endless, then: signed, otherwise: nan })
     }
 
     /// `then` where the comparison of `a` with `b` holds, else `otherwise`.
@@ -408,54 +520,19 @@ impl PointwiseDesc {
         self.select((a, test, b), one, zero)
     }
 
-    /// `x` where it is positive, else 0; NaN stays NaN.
-    ///
-    /// # Errors
-    /// The expression is not there.
-    pub fn relu(&mut self, x: ExprId) -> Result<ExprId, PointwiseError> {
-        let zero = self.constant(0.0)?;
-        self.select((x, CompareOp::Less, zero), zero, x)
-    }
-
-    /// `x` where it is not negative, else `alpha * x`.
-    ///
-    /// # Errors
-    /// The expression is not there.
-    pub fn leaky_relu(&mut self, x: ExprId, alpha: f32) -> Result<ExprId, PointwiseError> {
-        let (zero, alpha) = (self.constant(0.0)?, self.constant(alpha)?);
-        let scaled = self.binary(BinaryOp::Mul, alpha, x)?;
-        self.select((x, CompareOp::Less, zero), scaled, x)
-    }
-
-    /// `x` held between `low` and `high`.
-    ///
-    /// # Errors
-    /// The expression is not there.
-    pub fn clip(&mut self, x: ExprId, low: f32, high: f32) -> Result<ExprId, PointwiseError> {
-        let (low, high) = (self.constant(low)?, self.constant(high)?);
-        let x = self.binary(BinaryOp::Max, x, low)?;
-        self.binary(BinaryOp::Min, x, high)
-    }
-
-    /// `alpha * x + beta` held between 0 and 1.
-    ///
-    /// # Errors
-    /// The expression is not there.
-    pub fn hard_sigmoid(&mut self, x: ExprId, alpha: f32, beta: f32) -> Result<ExprId, PointwiseError> {
-        let (alpha, beta) = (self.constant(alpha)?, self.constant(beta)?);
-        let x = self.binary(BinaryOp::Mul, alpha, x)?;
-        let x = self.binary(BinaryOp::Add, x, beta)?;
-        self.clip(x, 0.0, 1.0)
-    }
-
     /// Makes `x` the next output.
     ///
     /// # Errors
     /// The expression is not there.
     pub fn output(&mut self, x: ExprId) -> Result<(), PointwiseError> {
         self.check(x)?;
-        self.outputs.push(x);
+        self.add_output(x);
         Ok(())
+    }
+
+    /// As [`Self::output`], of an expression of this description's own.
+    pub(super) fn add_output(&mut self, x: ExprId) {
+        self.outputs.push(x);
     }
 
     /// How each input is indexed.
@@ -513,7 +590,10 @@ impl PointwiseDesc {
     }
 
     /// Checks what cannot be checked while expressions are added.
-    pub(super) fn validate(&self) -> Result<(), PointwiseError> {
+    ///
+    /// # Errors
+    /// There is no output, or there are too many broadcast terms.
+    pub fn validate(&self) -> Result<(), PointwiseError> {
         if self.outputs.is_empty() {
             return Err(PointwiseError::NoOutputs);
         }
@@ -525,7 +605,7 @@ impl PointwiseDesc {
     }
 
     /// Which expressions an output needs.
-    pub(super) fn live(&self) -> Vec<bool> {
+    pub(crate) fn live(&self) -> Vec<bool> {
         let mut live = vec![false; self.exprs.len()];
         for output in &self.outputs {
             live[output.index()] = true;
@@ -539,7 +619,7 @@ impl PointwiseDesc {
         live
     }
 
-    fn check(&self, expr: ExprId) -> Result<(), PointwiseError> {
+    pub(super) fn check(&self, expr: ExprId) -> Result<(), PointwiseError> {
         match expr.index() < self.exprs.len() {
             true => Ok(()),
             false => Err(PointwiseError::NoSuchExpr { expr: expr.index(), exprs: self.exprs.len() }),

@@ -1,8 +1,10 @@
 //! The arithmetic of pointwise expressions over slices, one loop for each function, so that each is vectorized.
 
 use super::eval::Operand;
-use super::math;
+use super::lane::Lane;
 use super::pointwise::{BinaryOp, CompareOp, Term, UnaryOp};
+use super::value::{Plain, Value as _};
+use crate::simd;
 
 /// A value during one chunk.
 #[derive(Clone, Copy)]
@@ -57,31 +59,52 @@ pub(super) fn gather(to: &mut [f32], operand: Operand<'_>, first: usize) {
 
 #[inline(always)]
 pub(super) fn unary(op: UnaryOp, to: &mut [f32], x: Value<'_>) {
-    match op {
-        UnaryOp::Neg => map(to, x, |x| -x),
-        UnaryOp::Abs => map(to, x, f32::abs),
-        UnaryOp::Exp => map(to, x, at_zero(math::exp)),
-        UnaryOp::Log => map(to, x, at_zero(math::log)),
-        UnaryOp::Sqrt => map(to, x, f32::sqrt),
-        UnaryOp::Sigmoid => map(to, x, at_zero(math::sigmoid)),
-        UnaryOp::Tanh => map(to, x, at_zero(math::tanh)),
-        UnaryOp::Erf => map(to, x, at_zero(math::erf)),
-        UnaryOp::Floor => map(to, x, f32::floor),
-        UnaryOp::Ceil => map(to, x, f32::ceil),
+    /// One loop for each of these.
+    macro_rules! loops {
+        ($($name:ident)*) => {
+            match op {
+                UnaryOp::Sin => turned(to, x, simd::sin, f64::sin),
+                UnaryOp::Cos => turned(to, x, simd::cos, f64::cos),
+                UnaryOp::Tan => turned(to, x, simd::tan, f64::tan),
+                $(UnaryOp::$name => map(to, x, |x| Lane(x).unary(UnaryOp::$name).0),)*
+            }
+        };
+    }
+    loops!(
+        Neg Abs Floor Ceil Round Sqrt Exp Log Expm1 Sigmoid Softplus Erf Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh
+    );
+}
+
+/// A function of angles: all by `near`, then large angles again by `far`.
+#[inline(always)]
+fn turned(to: &mut [f32], x: Value<'_>, near: impl Fn(f32) -> f32, far: impl Fn(f64) -> f64) {
+    map(to, x, near);
+    let is_far = |x: f32| x.abs() > simd::LARGEST_ANGLE;
+    match x {
+        Value::Many(x) => {
+            let largest = x.iter().fold(0.0f32, |most, x| if x.abs() > most { x.abs() } else { most });
+            if is_far(largest) {
+                let all = to.iter_mut().zip(x).filter(|(_, x)| is_far(**x));
+                all.for_each(|(to, x)| *to = far((*x).into()) as f32);
+            }
+        }
+        Value::One(x) if is_far(x) => to.fill(far(x.into()) as f32),
+        Value::One(_) => {}
     }
 }
 
 #[inline(always)]
 pub(super) fn binary(op: BinaryOp, to: &mut [f32], a: Value<'_>, b: Value<'_>) {
-    match op {
-        BinaryOp::Add => zip(to, a, b, |a, b| a + b),
-        BinaryOp::Sub => zip(to, a, b, |a, b| a - b),
-        BinaryOp::Mul => zip(to, a, b, |a, b| a * b),
-        BinaryOp::Div => zip(to, a, b, |a, b| a / b),
-        BinaryOp::Min => zip(to, a, b, |a, b| pick(a <= b || a.is_nan(), a, b)),
-        BinaryOp::Max => zip(to, a, b, |a, b| pick(a >= b || a.is_nan(), a, b)),
-        BinaryOp::Pow => zip(to, a, b, f32::powf),
+    macro_rules! loops {
+        ($($name:ident)*) => {
+            match op {
+                BinaryOp::Min => zip(to, a, b, |a, b| pick(a <= b || a.is_nan(), a, b)),
+                BinaryOp::Max => zip(to, a, b, |a, b| pick(a >= b || a.is_nan(), a, b)),
+                $(BinaryOp::$name => zip(to, a, b, |a, b| Lane(a).binary(BinaryOp::$name, Lane(b)).0),)*
+            }
+        };
     }
+    loops!(Add Sub Mul Div AtLeast AtMost Pow);
 }
 
 #[inline(always)]
@@ -93,14 +116,8 @@ pub(super) fn select(test: CompareOp, to: &mut [f32], [a, b, then, otherwise]: [
         CompareOp::GreaterEqual => choose(to, a, b, then, otherwise, |a, b| a >= b),
         CompareOp::Equal => choose(to, a, b, then, otherwise, |a, b| a == b),
         CompareOp::NotEqual => choose(to, a, b, then, otherwise, |a, b| a != b),
+        CompareOp::Unordered => choose(to, a, b, then, otherwise, |a, b| a.is_nan() || b.is_nan()),
     }
-}
-
-/// A function of [`math`] that takes no parameters.
-#[inline(always)]
-fn at_zero(f: impl Fn(f32, f32, f32) -> f32) -> impl Fn(f32) -> f32 {
-    #[inline(always)]
-    move |x| f(x, 0.0, 0.0)
 }
 
 #[inline(always)]
@@ -183,7 +200,7 @@ fn choose(
 
 #[inline(always)]
 fn positive(x: f32) -> f32 {
-    pick(x < 0.0, 0.0, x)
+    Lane(x).at_least(0.0).0
 }
 
 /// `max(op(a, b), 0)`, NaN kept; of [`Add`](BinaryOp::Add), [`Sub`](BinaryOp::Sub) and [`Mul`](BinaryOp::Mul).

@@ -1,12 +1,10 @@
 //! Sine and its relatives of `f32` in loops that compilers can vectorize: no branches and no calls, in double
 //! precision, so that the results are the nearest `f32` but for one in some millions.
-//!
-//! Parameters are passed to all alike, as those of `math.rs`.
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, FRAC_PI_4};
 
 /// Up to here numbers are reduced exactly enough; the functions that turn say nothing of larger ones.
-pub(crate) const MOST: f32 = 1e6;
+pub(crate) const LARGEST_ANGLE: f32 = 1e6;
 
 /// pi / 2 in two parts; products of the first one with numbers below 2^20 are exact.
 const HALF_PI_HIGH: f64 = 1.570_796_326_734_125_6;
@@ -49,25 +47,25 @@ fn quarter(sine: f64, cosine: f64, quarters: u64) -> f64 {
     f64::from_bits(v.to_bits() ^ (quarters & 2) << 62)
 }
 
-/// The sine of numbers up to [`MOST`].
+/// The sine of numbers up to [`LARGEST_ANGLE`].
 #[inline(always)]
-pub(crate) fn sin(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn sin(x: f32) -> f32 {
     let (sine, cosine, quarters) = turned(x);
     let y = quarter(sine, cosine, quarters) as f32;
     // -0 has quarters of either sign.
     if x == 0.0 { x } else { y }
 }
 
-/// The cosine of numbers up to [`MOST`].
+/// The cosine of numbers up to [`LARGEST_ANGLE`].
 #[inline(always)]
-pub(crate) fn cos(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn cos(x: f32) -> f32 {
     let (sine, cosine, quarters) = turned(x);
     quarter(sine, cosine, quarters.wrapping_add(1)) as f32
 }
 
-/// The tangent of numbers up to [`MOST`].
+/// The tangent of numbers up to [`LARGEST_ANGLE`].
 #[inline(always)]
-pub(crate) fn tan(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn tan(x: f32) -> f32 {
     let (sine, cosine, quarters) = turned(x);
     let odd = quarters & 1 == 1;
     let y = (choose(odd, -cosine, sine) / choose(odd, sine, cosine)) as f32;
@@ -76,7 +74,7 @@ pub(crate) fn tan(x: f32, _: f32, _: f32) -> f32 {
 
 /// The arc tangent.
 #[inline(always)]
-pub(crate) fn atan(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn atan(x: f32) -> f32 {
     // Fitted at Chebyshev's points to atan(z) / z over z * z for |z| <= tan(pi / 8), to 1e-12.
     const C: [f64; 8] = [
         0.999_999_999_999_243_8,
@@ -123,7 +121,7 @@ fn arc(x: f32) -> (f64, bool) {
 
 /// The arc sine, NaN beyond 1.
 #[inline(always)]
-pub(crate) fn asin(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn asin(x: f32) -> f32 {
     let (angle, large) = arc(x);
     let y = choose(large, FRAC_PI_2 - 2.0 * angle, angle) as f32;
     f32::from_bits(y.to_bits() ^ (x.to_bits() & 0x8000_0000))
@@ -131,7 +129,7 @@ pub(crate) fn asin(x: f32, _: f32, _: f32) -> f32 {
 
 /// The arc cosine, NaN beyond 1.
 #[inline(always)]
-pub(crate) fn acos(x: f32, _: f32, _: f32) -> f32 {
+pub(crate) fn acos(x: f32) -> f32 {
     let (angle, large) = arc(x);
     let negative = x < 0.0;
     let far = choose(negative, std::f64::consts::PI - 2.0 * angle, 2.0 * angle);
@@ -143,12 +141,12 @@ pub(crate) fn acos(x: f32, _: f32, _: f32) -> f32 {
 mod tests {
     use super::*;
 
-    type Function = (fn(f32, f32, f32) -> f32, fn(f64) -> f64, f32);
+    type Function = (fn(f32) -> f32, fn(f64) -> f64, f32);
 
     const ALL: [Function; 6] = [
-        (sin, f64::sin, MOST),
-        (cos, f64::cos, MOST),
-        (tan, f64::tan, MOST),
+        (sin, f64::sin, LARGEST_ANGLE),
+        (cos, f64::cos, LARGEST_ANGLE),
+        (tan, f64::tan, LARGEST_ANGLE),
         (atan, f64::atan, f32::MAX),
         (asin, f64::asin, 1.0),
         (acos, f64::acos, 1.0),
@@ -163,7 +161,7 @@ mod tests {
             let even = (0..=4000).map(|i| i as f32 / 4000.0);
             let all = sizes.chain(near).chain(even).flat_map(|x| [x, -x]).filter(|x| x.abs() <= most);
             for x in all {
-                let (y, want) = (f(x, 0.0, 0.0), want(x.into()) as f32);
+                let (y, want) = (f(x), want(x.into()) as f32);
                 let apart = (y.to_bits() as i32).wrapping_sub(want.to_bits() as i32).unsigned_abs();
                 assert!(apart <= 1, "{i}: {x:e} gives {y:e}, not {want:e}");
             }
@@ -173,13 +171,13 @@ mod tests {
     #[test]
     fn ends_and_signs_are_kept() {
         for (f, want, _) in ALL {
-            assert!(f(f32::NAN, 0.0, 0.0).is_nan());
+            assert!(f(f32::NAN).is_nan());
             for x in [0.0f32, -0.0, 1.0, -1.0] {
-                assert_eq!(f(x, 0.0, 0.0).to_bits(), (want(x.into()) as f32).to_bits(), "{x}");
+                assert_eq!(f(x).to_bits(), (want(x.into()) as f32).to_bits(), "{x}");
             }
         }
-        assert!(asin(1.5, 0.0, 0.0).is_nan() && acos(-1.5, 0.0, 0.0).is_nan());
-        assert_eq!(atan(f32::INFINITY, 0.0, 0.0), std::f32::consts::FRAC_PI_2);
-        assert_eq!(atan(f32::NEG_INFINITY, 0.0, 0.0), -std::f32::consts::FRAC_PI_2);
+        assert!(asin(1.5).is_nan() && acos(-1.5).is_nan());
+        assert_eq!(atan(f32::INFINITY), std::f32::consts::FRAC_PI_2);
+        assert_eq!(atan(f32::NEG_INFINITY), -std::f32::consts::FRAC_PI_2);
     }
 }
