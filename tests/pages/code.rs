@@ -2,7 +2,8 @@
 //!
 //! `<!-- code: PATH | START -->` before a fenced block: the block is the item of the file whose first line begins with
 //! START, to the bracket that closes it. `<!-- lines: PATH -->`: every line of the block is a line of the file, in
-//! order; lines of `...` stand for others.
+//! order; lines of `...` stand for others. `<!-- diff: PATH -->`: the lines that are added or stay follow one another in
+//! the file, and none that goes is there.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +11,19 @@ use std::path::Path;
 use super::keep;
 use super::page::Page;
 
+#[derive(Debug)]
+enum Kind {
+    /// An item, by the beginning of its first line.
+    Item(String),
+    Lines,
+    Diff,
+}
+
 /// A block that is taken from a file.
 #[derive(Debug)]
 pub(crate) struct Taken {
     path: String,
-    /// The beginning of the item's first line; none for single lines.
-    start: Option<String>,
+    kind: Kind,
     /// The lines of the page between the fences, from and to.
     from: usize,
     to: usize,
@@ -28,12 +36,13 @@ pub(crate) fn taken(text: &str) -> Vec<Taken> {
         let Some(marker) = line.trim().strip_prefix("<!-- ").and_then(|m| m.strip_suffix(" -->")) else {
             continue;
         };
-        let (path, start) = match marker.split_once(": ") {
+        let (path, kind) = match marker.split_once(": ") {
             Some(("code", rest)) => {
                 let (path, start) = rest.split_once(" | ").unwrap();
-                (path, Some(start.to_owned()))
+                (path, Kind::Item(start.to_owned()))
             }
-            Some(("lines", path)) => (path, None),
+            Some(("lines", path)) => (path, Kind::Lines),
+            Some(("diff", path)) => (path, Kind::Diff),
             _ => continue,
         };
         assert!(
@@ -42,7 +51,7 @@ pub(crate) fn taken(text: &str) -> Vec<Taken> {
         );
         let from = at + 2;
         let to = from + lines[from..].iter().position(|line| line.starts_with("```")).unwrap();
-        found.push(Taken { path: path.to_owned(), start, from, to });
+        found.push(Taken { path: path.to_owned(), kind, from, to });
     }
     found
 }
@@ -71,17 +80,19 @@ pub(crate) fn stale(page: &Page, root: &Path) -> Vec<String> {
                 continue;
             }
         };
-        let Some(start) = &taken.start else {
-            let missing = missing_line(&file, &lines[taken.from..taken.to]);
-            stale.extend(
-                missing.map(|line| format!("{}: {} has no line {line:?} there", page.name, taken.path)),
-            );
-            continue;
+        let block = taken.from..taken.to;
+        let missing = match &taken.kind {
+            Kind::Lines => missing_line(&file, &lines[block]),
+            Kind::Diff => contradiction(&file, &lines[block]),
+            Kind::Item(start) => match item(&file, start) {
+                Some(item) => {
+                    lines.splice(block, item);
+                    None
+                }
+                None => Some(start.clone()),
+            },
         };
-        match item(&file, start) {
-            Some(item) => drop(lines.splice(taken.from..taken.to, item)),
-            None => stale.push(format!("{}: {} has no line {start:?}", page.name, taken.path)),
-        }
+        stale.extend(missing.map(|line| format!("{}: {} is not so at {line:?}", page.name, taken.path)));
     }
     if stale.is_empty() {
         stale.extend(keep(&page.name, &(lines.join("\n") + "\n")));
@@ -115,6 +126,16 @@ fn missing_line(file: &str, wanted: &[String]) -> Option<String> {
     wanted.into_iter().find(|line| !lines.any(|known| known.trim() == line.trim())).cloned()
 }
 
+/// The first line of a diff that says otherwise than the file.
+fn contradiction(file: &str, diff: &[String]) -> Option<String> {
+    let known: Vec<&str> = file.lines().map(str::trim).collect();
+    let with = |signs: &'static [char]| diff.iter().filter(move |line| line.starts_with(signs));
+    let gone = with(&['-']).find(|line| known.contains(&line[1..].trim()));
+    let kept: Vec<&str> = with(&[' ', '+']).map(|line| line[1..].trim()).collect();
+    let is_there = !kept.is_empty() && known.windows(kept.len()).any(|lines| lines == kept);
+    gone.or_else(|| if is_there { None } else { with(&['+']).next().or(diff.first()) }).cloned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,13 +150,23 @@ mod tests {
     }
 
     #[test]
+    fn a_diff_that_is_not_in_the_file_is_found() {
+        let diff = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
+        let file = "a\n  b\nc\n";
+        assert_eq!(contradiction(file, &diff(" a\n+  b\n c\n-d")), None);
+        assert_eq!(contradiction(file, &diff(" a\n+  x")).as_deref(), Some("+  x"));
+        assert_eq!(contradiction(file, &diff("+a\n c")).as_deref(), Some("+a"));
+        assert_eq!(contradiction(file, &diff(" a\n-b")).as_deref(), Some("-b"));
+    }
+
+    #[test]
     fn code_that_the_repository_does_not_have_is_found() {
         let text = "<!-- lines: Cargo.toml -->\n```toml\n[package]\n...\nname = \"another\"\n```\n";
         let page = Page::read("p", text);
         let found = stale(&page, super::super::root());
-        assert_eq!(found, ["p: Cargo.toml has no line \"name = \\\"another\\\"\" there"]);
+        assert_eq!(found, ["p: Cargo.toml is not so at \"name = \\\"another\\\"\""]);
         let gone = Page::read("p", "<!-- code: Cargo.toml | [none] -->\n```toml\n```\n");
-        assert_eq!(stale(&gone, super::super::root()), ["p: Cargo.toml has no line \"[none]\""]);
+        assert_eq!(stale(&gone, super::super::root()), ["p: Cargo.toml is not so at \"[none]\""]);
         assert_eq!(loose_rust("```rust\nfn a() {}\n```\n"), ["fn a() {}"]);
     }
 }
