@@ -1,4 +1,5 @@
-//! What the runtime adds to the work itself: bound and copied runs, planning, pointwise chains fused and apart.
+//! What the runtime adds to the work itself: bound and copied runs, planning, pointwise chains fused and apart,
+//! recovery.
 //!
 //! `cargo bench --bench runs`; a device that is not there is left out with a note.
 
@@ -13,6 +14,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use onepool::backend::{ContextDesc, DeviceInfo};
 use onepool::device::Context;
 use onepool::graph::TensorId;
+use onepool::ops::linalg::MatMul;
 use onepool::ops::pointwise::{Function, Pointwise, Programs};
 use onepool::ops::reduce::{Reduce, ReduceKind};
 use onepool::ops::{self, BinaryOp, Operator};
@@ -187,12 +189,47 @@ fn chains(c: &mut Criterion) {
     group.finish();
 }
 
+/// Opening the device, planning, kernels, parameters and a binding, of 100 MB of parameters that are in memory.
+fn recovery(c: &mut Criterion) {
+    const SIDE: usize = 2048;
+    const LAYERS: usize = 6;
+    let mut group = c.benchmark_group("recover");
+    group.sample_size(10);
+    for device in DEVICES {
+        if open(device).is_none() {
+            continue;
+        }
+        let mut g = GraphBuilder::new("layers");
+        let mut v = g.input("x", DType::F32, [1.into(), SIDE.into()]);
+        for layer in 0..LAYERS {
+            let weight: Vec<f32> = (0..SIDE * SIDE).map(|i| ((i + layer) % 3) as f32 - 1.0).collect();
+            let w = g.constant(format!("w{layer}"), Tensor::new([SIDE, SIDE], &weight).unwrap());
+            v = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[v, w]);
+        }
+        g.output("y", v);
+        let mut session = Session::builder().graph(g.build().unwrap()).device(device).build().unwrap();
+        group.throughput(Throughput::Bytes(session.graph().constant_bytes()));
+        session.set_input("x", &Tensor::new([1, SIDE], &[1.0f32; SIDE]).unwrap()).unwrap();
+        session.run().unwrap();
+        let before = session.get_output("y").unwrap();
+        group.bench_function(device, |b| {
+            b.iter(|| {
+                session.recover().unwrap();
+                black_box(session.bind().input("x", Memory::own()).build().unwrap());
+            });
+        });
+        session.run().unwrap();
+        assert!(session.get_output("y").unwrap().bytes() == before.bytes());
+    }
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .sample_size(20)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_millis(1000));
-    targets = transfers, planning, chains
+    targets = transfers, planning, chains, recovery
 }
 criterion_main!(benches);

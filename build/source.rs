@@ -172,7 +172,7 @@ fn variant(stem: &str, rest: &str) -> Result<Variant, String> {
     Ok(Variant { kernel: format!("{stem}_{name}"), defines })
 }
 
-/// Finds `name` beside the including file, then in `shaders/include/`.
+/// Finds `name` next to the including file, then in `shaders/include/`.
 pub(super) fn resolve<'f>(files: &'f Files, includer: &str, name: &str) -> Option<(&'f str, &'f str)> {
     let folder = includer.rsplit_once('/').map_or("", |(folder, _)| folder);
     [format!("{folder}/{name}"), format!("shaders/include/{name}")]

@@ -14,9 +14,9 @@ pub const MAX_NAME_BYTES: usize = 1 << 16;
 pub const MAX_DEPTH: usize = 32;
 /// The largest tensor, in bytes, that constant folding computes.
 pub const MAX_FOLDED_BYTES: usize = 64 << 20;
-/// Bytes of all constants that folding computes, beside 8 times those of the model's constants.
+/// Bytes of all constants that folding computes, in addition to 8 times those of the model's constants.
 pub const MAX_ALL_FOLDED_BYTES: u64 = 256 << 20;
-/// Operations of all constant folding, beside 64 for each byte of the model's constants.
+/// Operations of all constant folding, in addition to 64 for each byte of the model's constants.
 pub const MAX_FOLDED_WORK: u64 = 1 << 32;
 /// The most dependencies of the nodes of a plan, where those of nodes that do nothing become those of their users.
 pub const MAX_DEPENDENCIES: usize = 1 << 22;

@@ -242,7 +242,7 @@ fn params_seed() -> Vec<u8> {
     bytes
 }
 
-/// A factory record with the parameters of [`params_seed`]: their names come before and the arrays behind.
+/// A factory record with the parameters of [`params_seed`]: their names come before and the arrays after.
 fn factory_seed() -> Vec<u8> {
     let list = params_seed();
     let word = |w: u64| w.to_le_bytes().to_vec();

@@ -11,7 +11,7 @@ const ROOM: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lease(Arc<()>);
 
-/// Objects by what they were made for. Equal requests get one object, and those that nobody holds a lease of go once
+/// Objects by what they were made for. Equal requests get one object, and those that no one holds a lease of go once
 /// there are many: a buffer that outlives the plans that use it does not collect their objects.
 #[derive(Debug)]
 pub(super) struct Kept<K, T> {
@@ -50,7 +50,7 @@ impl<K: Copy + Eq + Hash, T> Kept<K, T> {
         Ok((object, lease.clone()))
     }
 
-    /// Takes out the objects that nobody uses and whose key `may_go`.
+    /// Takes out the objects that no one uses and whose key `may_go`.
     pub(super) fn retain_used(&mut self, may_go: impl Fn(&K) -> bool, mut drop: impl FnMut(T)) {
         let used = |lease: &Lease| Arc::strong_count(&lease.0) > 1;
         let unused = self.objects.extract_if(|key, (_, lease)| !used(lease) && may_go(key));

@@ -193,7 +193,7 @@ pub struct DeviceInfo {
     pub memory: MemoryModel,
     /// Whether kernels are native functions (else SPIR-V or its translation).
     pub native: bool,
-    /// Whether commands run one after the other on memory that everybody sees, so that no barrier is needed.
+    /// Whether commands run one after the other on memory that everyone sees, so that no barrier is needed.
     pub in_order: bool,
     /// Sizes and alignments.
     pub limits: Limits,
@@ -244,7 +244,7 @@ pub struct ContextDesc {
     pub validation: bool,
     /// Threads of the CPU backend; 0 takes the processor's count.
     pub threads: usize,
-    /// Folder of caches on disk, which hold code: it must belong to this user, and nobody else may write to it, else it is not used, with a
+    /// Folder of caches on disk, which hold code: it must belong to this user, and no one else may write to it, else it is not used, with a
     /// warning. At most 512 MiB are kept there. `None` keeps nothing.
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
@@ -328,7 +328,7 @@ pub struct BufferInfo {
     pub device_local: bool,
     /// The heap of [`DeviceInfo::memory`] that it is charged to.
     pub heap: u32,
-    /// Whether it is an import of somebody else's memory.
+    /// Whether it is an import of someone else's memory.
     pub imported: bool,
 }
 
@@ -466,7 +466,7 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
     }
 
     /// Imports the pages of a dma-buf, which the process has mapped from `address` on. The buffer is not coherent:
-    /// whose turn the pages are is told by [`DmaBuf::sync`], beside flush and invalidate.
+    /// whose turn the pages are is told by [`DmaBuf::sync`], together with flush and invalidate.
     ///
     /// # Safety
     /// As for [`ContextBackend::import_host`].
@@ -552,7 +552,7 @@ pub struct MemoryUsage {
 
 /// Executes recordings in order.
 pub trait QueueBackend: Send + Sync + fmt::Debug {
-    /// Submits once, behind everything submitted before. The recording's `flush` ranges have been
+    /// Submits once, after everything submitted before. The recording's `flush` ranges have been
     /// flushed by the caller.
     ///
     /// # Errors
@@ -566,7 +566,7 @@ pub trait QueueBackend: Send + Sync + fmt::Debug {
     fn prepare(&self, recording: &Recording) -> Result<PreparedId, DeviceError>;
 
     /// Submits a prepared recording. Earlier submissions of it may be unfinished only if the
-    /// recording begins with the barrier that orders it behind itself.
+    /// recording begins with the barrier that orders it after itself.
     ///
     /// # Errors
     /// [`DeviceError`]; after an error nothing of the recording runs.

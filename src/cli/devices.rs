@@ -228,7 +228,7 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
 
 /// What follows from what was measured, and what was.
 fn costs(report: &CostReport, memory: &MemoryModel, out: &mut Output) -> Result<(), CliError> {
-    let CostReport { costs, times, note } = report;
+    let CostReport { costs, times, took_ms, note } = report;
     let reads = match costs.direct_reads {
         u32::MAX => "read in place however often".to_owned(),
         1 => "copied by the device where it is read more than once".to_owned(),
@@ -240,10 +240,11 @@ fn costs(report: &CostReport, memory: &MemoryModel, out: &mut Output) -> Result<
         bytes(costs.copy_threshold)
     ))?;
     let Some(times) = times else { return Ok(()) };
+    let took = took_ms.map_or_else(|| "kept".to_owned(), |ms| format!("in {ms:.0} ms"));
     // Bytes in a nanosecond are gigabytes in a second.
     let speed = |ns: f64| if ns > 0.0 { format!("{:.1} GB/s", 1.0 / ns) } else { "not measured".to_owned() };
     out.line(format_args!(
-        "  measured  import {:.1} us and {} a MiB; kernels read own memory at {}, imported at {}; a copy of the CPU {}",
+        "  measured  {took}: import {:.1} us and {} a MiB; kernels read own memory at {}, imported at {}; a copy of the CPU {}",
         times.import_ns / 1e3,
         format_args!("{:.1} us", times.import_byte_ns * f64::from(1 << 20) / 1e3),
         speed(times.own_read_ns),

@@ -22,7 +22,7 @@ pub(super) const USAGE: u8 = 2;
 /// Exit code: what was asked for is sound and not supported.
 pub(super) const UNSUPPORTED: u8 = 3;
 
-/// Exit code: somebody pressed Ctrl-C; shells have 128 and the signal's number.
+/// Exit code: someone pressed Ctrl-C; shells have 128 and the signal's number.
 pub(super) const INTERRUPTED: u8 = 130;
 
 /// Why a command ended early.
@@ -64,7 +64,7 @@ pub(super) enum CliError {
     /// A result is not what it should be.
     #[error("{0}")]
     Failed(String),
-    /// Somebody pressed Ctrl-C.
+    /// Someone pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }

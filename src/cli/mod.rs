@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
         Err(e) => {
             // Help and version are errors to clap, and no failure.
             let code = if e.use_stderr() { USAGE } else { 0 };
-            // Nobody may be reading any more.
+            // No one may be reading any more.
             let _ = e.print();
             return ExitCode::from(code);
         }
@@ -121,7 +121,7 @@ fn log_to_stderr(verbose: u8, quiet: bool) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    // A second subscriber in one process is refused; the first one stays. Where nobody reads the log, that is
+    // A second subscriber in one process is refused; the first one stays. Where no one reads the log, that is
     // nothing to log about.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _ = log.log_internal_errors(false).try_init();

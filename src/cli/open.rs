@@ -18,7 +18,7 @@ const CACHE_VARIABLE: &str = "ONEPOOL_CACHE";
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CacheArgs {
     /// The folder that keeps what drivers compile, what imports cost and what `--place auto` measures; without it the one that ONEPOOL_CACHE names. Without
-    /// both, programs are not kept, and measurements are in `onepool` in the user's cache folder. Nobody else may write to it.
+    /// both, programs are not kept, and measurements are in `onepool` in the user's cache folder. No one else may write to it.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 }
@@ -58,7 +58,7 @@ pub(super) fn open(selector: Option<&str>, desc: &ContextDesc) -> Result<Context
     })
 }
 
-/// Opens the devices of a session's table, one where none is named, and behind them the CPU where no
+/// Opens the devices of a session's table, one where none is named, and after them the CPU where no
 /// native device is among them: operators without a device kernel run there.
 ///
 /// # Errors

@@ -33,7 +33,7 @@ use crate::shape::SymShape;
 pub(super) struct Args {
     /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
     model: PathBuf,
-    /// The parameters of a TVM graph, where they are not beside it.
+    /// The parameters of a TVM graph, where they are not next to it.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
     /// A file for an input: NAME=FILE, or only FILE where there is one input. Files are .npy, .npz
@@ -44,7 +44,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "NAME=FILE")]
     output: Vec<String>,
     /// A device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table, whose entry 0 is
-    /// where nodes go that nobody places. Without it ONEPOOL_DEVICE, then `auto`.
+    /// where nodes go that no one places. Without it ONEPOOL_DEVICE, then `auto`.
     #[arg(short, long)]
     device: Vec<String>,
     /// The shape of an input that the model leaves open: NAME=1,3,224,224.

@@ -33,11 +33,11 @@ pub(super) struct Memory {
     _reservation: Reservation,
 }
 
-/// Somebody's memory, given back after the device let go of it.
+/// Someone's memory, given back after the device let go of it.
 pub(super) enum Pin {
     /// Pages kept by count.
     Region(#[allow(dead_code, reason = "kept, never read")] Arc<SharedRegion>),
-    /// Pages that nobody writes any more, kept by count.
+    /// Pages that no one writes any more, kept by count.
     Constant(#[allow(dead_code, reason = "kept, never read")] Arc<HostRegion>),
     /// What the owner of raw memory wants to hear.
     Release(Box<dyn FnOnce() + Send>),

@@ -108,7 +108,7 @@ impl Context {
         };
         let reservation = core.budget.count(BudgetKind::Allocation, info.heap, bytes);
         let memory = Memory::new(core, id, info, None, reservation, None);
-        // The allocation may be larger than what was asked for; the rest is nobody's.
+        // The allocation may be larger than what was asked for; the rest is no one's.
         Ok(Buffer::whole(memory.lease(ByteRange::up_to(bytes), ReadWrite::ReadWrite, None, None)))
     }
 
@@ -140,7 +140,7 @@ impl Context {
         import(self.core(), &mut Source { dma_buf: Some(pages), ..Source::region(region) })
     }
 
-    /// Imports pages that nobody writes any more, for reading: the parameters of a model.
+    /// Imports pages that no one writes any more, for reading: the parameters of a model.
     ///
     /// # Errors
     /// As [`Context::import`].
@@ -154,8 +154,8 @@ impl Context {
     ///
     /// # Safety
     /// Until `release` is called, the bytes stay mapped, readable and (for writing access) writable, and
-    /// nobody touches them while a submission or a guard that uses them is under way, except for reads
-    /// beside reads.
+    /// no one touches them while a submission or a guard that uses them is under way, except for reads
+    /// in parallel with reads.
     ///
     /// # Errors
     /// As [`Context::import`].

@@ -65,13 +65,13 @@ pub(super) struct State {
     pub(super) submissions: u64,
 }
 
-/// A recording of which some pieces are not submitted yet: to everybody but the thread that submits them it is a
+/// A recording of which some pieces are not submitted yet: to everyone but the thread that submits them it is a
 /// submission that is not over.
 #[derive(Debug)]
 pub(super) struct Reserved {
     pub(super) id: u64,
     pub(super) queue: usize,
-    /// Who submits it, once that began: nobody waits for oneself.
+    /// Who submits it, once that began: no one waits for oneself.
     pub(super) thread: Option<ThreadId>,
     /// Its point is never reached.
     pub(super) flight: Flight,
@@ -214,7 +214,7 @@ impl Core {
         self.sync_dma_bufs(ranges, Turn::Ends)
     }
 
-    /// As [`Core::flush`], where nobody can be told of an error: the next submission is.
+    /// As [`Core::flush`], where no one can be told of an error: the next submission is.
     pub(super) fn flush_or_keep(&self, range: BufferRange) {
         if self.flush(&[range]).is_err() {
             lock(&self.unflushed).push(range);

@@ -21,7 +21,6 @@ use crate::memory::coherency::{Access, Barrier};
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::costs::ImportTimes;
 use crate::memory::import::{CostSource, ImportCosts};
-use crate::memory::stream::copy_uncached;
 use crate::recording::{Arg, Command, Dispatch, Recording};
 
 /// The environment variable that says `preset` where nothing is to be measured.
@@ -47,6 +46,8 @@ pub struct CostReport {
     pub costs: ImportCosts,
     /// The times that were measured, if any were.
     pub times: Option<ImportTimes>,
+    /// Milliseconds that the measurement took, where this process made it.
+    pub took_ms: Option<f64>,
     /// Why nothing was measured; empty where it was.
     pub note: String,
 }
@@ -60,7 +61,8 @@ impl Context {
         self.cost_report().costs
     }
 
-    /// The same, with the times that it follows from. The first call measures, at most 50 ms.
+    /// The same, with the times that it follows from. The first call measures: nothing is begun after 50 ms, and what is
+    /// under way then (the build of a kernel, one run of it) ends.
     pub fn cost_report(&self) -> CostReport {
         let core = self.core();
         core.costs.get_or_init(|| report(self, core.cost_source)).clone()
@@ -69,13 +71,15 @@ impl Context {
 
 fn preset(context: &Context, note: &str) -> CostReport {
     let shared = context.info().memory.shares_host_memory();
-    CostReport { costs: ImportCosts::preset(shared), times: None, note: note.to_owned() }
+    CostReport { costs: ImportCosts::preset(shared), times: None, took_ms: None, note: note.to_owned() }
 }
 
 fn report(context: &Context, source: CostSource) -> CostReport {
     let info = context.info();
     match source {
-        CostSource::Given(costs) => return CostReport { costs, times: None, note: "given".to_owned() },
+        CostSource::Given(costs) => {
+            return CostReport { costs, times: None, took_ms: None, note: "given".to_owned() };
+        }
         CostSource::Preset => return preset(context, "not measured: preset"),
         CostSource::Auto if std::env::var(COSTS_VARIABLE).is_ok_and(|value| value == "preset") => {
             return preset(context, "not measured: preset by the environment");
@@ -91,11 +95,16 @@ fn report(context: &Context, source: CostSource) -> CostReport {
     }
     let disk = context.core().cache_dir.as_deref().map(|folder| Disk::new(folder, &info.uuid));
     let kept = disk.as_ref().and_then(Disk::load);
-    let measured = match kept.map_or_else(|| measure(context), Ok) {
+    let clock = Clock(Instant::now());
+    let took_ms = kept.is_none();
+    let measured = match kept.map_or_else(|| measure(context, &clock), Ok) {
         Ok(times) => {
-            disk.iter().for_each(|disk| disk.save(&times));
+            let took_ms = took_ms.then(|| clock.0.elapsed().as_secs_f64() * 1e3);
+            // What a busy machine left out is tried again by the next process.
+            let complete = info.import.is_none() || times.own_read_ns > 0.0;
+            disk.iter().filter(|_| complete).for_each(|disk| disk.save(&times));
             let costs = ImportCosts::of(&times, info.memory.shares_host_memory());
-            CostReport { costs, times: Some(times), note: String::new() }
+            CostReport { costs, times: Some(times), took_ms, note: String::new() }
         }
         // What cannot be tried is refused again where it matters, with its own error.
         Err(error) => preset(context, &format!("not measured: {error}")),
@@ -132,12 +141,34 @@ impl Disk {
     }
 }
 
-fn measure(context: &Context) -> Result<ImportTimes, Error> {
-    let began = Instant::now();
+/// When the measurement began.
+struct Clock(Instant);
+
+impl Clock {
+    fn is_over(&self) -> bool {
+        self.0.elapsed() >= LIMIT
+    }
+
+    /// The fastest of three, in nanoseconds, or of as many as fit, at least one.
+    fn time(&self, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+        let mut best = f64::MAX;
+        for _ in 0..3 {
+            let start = Instant::now();
+            call()?;
+            best = best.min(start.elapsed().as_nanos() as f64);
+            if self.is_over() {
+                break;
+            }
+        }
+        Ok(best)
+    }
+}
+
+fn measure(context: &Context, clock: &Clock) -> Result<ImportTimes, Error> {
     let mut times = ImportTimes::default();
     let (small, large) = (region(SMALL)?, region(LARGE)?);
     if context.info().import.is_some() {
-        let import = |region: &Arc<SharedRegion>| timed(|| context.import(region).map(drop));
+        let import = |region: &Arc<SharedRegion>| clock.time(|| context.import(region).map(drop));
         let (one, many) = (import(&small)?, import(&large)?);
         (times.import_ns, times.import_byte_ns) = line(one, many);
     }
@@ -145,7 +176,7 @@ fn measure(context: &Context) -> Result<ImportTimes, Error> {
     let bytes = vec![1u8; LARGE];
     let copy = |bytes: &[u8]| {
         let part = staging.sub_buffer(0, bytes.len() as u64)?;
-        timed(|| {
+        clock.time(|| {
             part.map_write()?.copy_from_slice(bytes);
             Ok(())
         })
@@ -154,31 +185,34 @@ fn measure(context: &Context) -> Result<ImportTimes, Error> {
     let model = &context.info().memory;
     for placement in Placement::ALL {
         let Some(index) = model.best(placement) else { continue };
-        if times.host_read_ns.iter().any(|(known, _)| *known == index) {
+        let known = !times.host_read_ns.is_empty();
+        if known && clock.is_over() || times.host_read_ns.iter().any(|(known, _)| *known == index) {
             continue;
         }
         let mapped = buffer(context, READ, placement)?;
         if mapped.host_address().is_some() {
-            times.host_read_ns.push((index, host_read(&mapped)?));
+            times.host_read_ns.push((index, host_read(clock, &mapped)?));
         }
     }
-    if context.info().import.is_none() || began.elapsed() > LIMIT {
+    if context.info().import.is_none() || clock.is_over() {
         return Ok(times);
     }
     let (imported, own) = (context.import(&large)?, buffer(context, LARGE, Placement::Device)?);
-    let mut kernels = Kernels::new(context, LARGE)?;
+    let mut kernels = Kernels::new(context, clock, LARGE)?;
     // The first run of a kernel is slow everywhere; a device whose second one is shows its speed with fewer bytes too.
     kernels.run(&kernels.dispatch(&own, SMALL))?;
+    if clock.is_over() {
+        return Ok(times);
+    }
     let second = Instant::now();
     kernels.run(&kernels.dispatch(&own, LARGE))?;
     let slow = second.elapsed() > LIMIT / 50;
     kernels.bytes = if slow { 4 * SMALL } else { LARGE };
-    if began.elapsed() < LIMIT {
-        times.own_read_ns = kernels.read(&own)?;
-        times.imported_read_ns = kernels.read(&imported)?;
-        times.device_copy_ns = kernels.copy(&imported, &own)?;
-    }
-    Ok(times)
+    // Only all three together say something.
+    let Some(own_read_ns) = kernels.read(&own)? else { return Ok(times) };
+    let Some(imported_read_ns) = kernels.read(&imported)? else { return Ok(times) };
+    let Some(device_copy_ns) = kernels.copy(&imported, &own)? else { return Ok(times) };
+    Ok(ImportTimes { own_read_ns, imported_read_ns, device_copy_ns, ..times })
 }
 
 fn region(bytes: usize) -> Result<Arc<SharedRegion>, Error> {
@@ -193,41 +227,26 @@ fn buffer(context: &Context, bytes: usize, placement: Placement) -> Result<Buffe
     context.create_buffer(&BufferDesc { bytes: bytes as u64, placement, label: "measurement" })
 }
 
-/// The fastest of three, in nanoseconds.
-fn timed(mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let mut best = f64::MAX;
-    for _ in 0..3 {
-        let start = Instant::now();
-        call()?;
-        best = best.min(start.elapsed().as_nanos() as f64);
-    }
-    Ok(best)
-}
-
 /// What is paid once and for each byte, of the times for small and large ones.
 fn line(small: f64, large: f64) -> (f64, f64) {
     let each = ((large - small) / (LARGE - SMALL) as f64).max(0.0);
     ((small - each * SMALL as f64).max(0.0), each)
 }
 
-fn host_read(mapped: &Buffer) -> Result<f64, Error> {
+fn host_read(clock: &Clock, mapped: &Buffer) -> Result<f64, Error> {
     let mut local = vec![0u8; READ];
     let mut read = || {
-        let from = mapped.map_read()?;
-        if mapped.info().cached {
-            local.copy_from_slice(&from)
-        } else {
-            copy_uncached(&from, &mut local)
-        }
+        mapped.map_read()?.copy_to(&mut local)?;
         black_box(&local);
         Ok(())
     };
     read()?;
-    Ok(timed(read)? / READ as f64)
+    Ok(clock.time(read)? / READ as f64)
 }
 
 struct Kernels<'c> {
     context: &'c Context,
+    clock: &'c Clock,
     kernel: Kernel,
     to: Buffer,
     /// How much of the buffers is read.
@@ -235,9 +254,9 @@ struct Kernels<'c> {
 }
 
 impl<'c> Kernels<'c> {
-    fn new(context: &'c Context, bytes: usize) -> Result<Kernels<'c>, Error> {
+    fn new(context: &'c Context, clock: &'c Clock, bytes: usize) -> Result<Kernels<'c>, Error> {
         let kernel = context.create_kernel(&Arc::new(KernelSource::shipped(id::AXPB_F32X4)), &[])?;
-        Ok(Kernels { context, kernel, to: buffer(context, bytes, Placement::Device)?, bytes })
+        Ok(Kernels { context, clock, kernel, to: buffer(context, bytes, Placement::Device)?, bytes })
     }
 
     /// A kernel that reads so many bytes of `from`, and writes as many to the device's own memory.
@@ -255,13 +274,13 @@ impl<'c> Kernels<'c> {
         })
     }
 
-    /// Nanoseconds for each byte that the kernel reads of `from`.
-    fn read(&self, from: &Buffer) -> Result<f64, Error> {
+    /// Nanoseconds for each byte that the kernel reads of `from`; nothing where the time is over.
+    fn read(&self, from: &Buffer) -> Result<Option<f64>, Error> {
         self.one_more(&self.dispatch(from, self.bytes))
     }
 
-    /// Nanoseconds for each byte that the device copies.
-    fn copy(&self, src: &Buffer, dst: &Buffer) -> Result<f64, Error> {
+    /// Nanoseconds for each byte that the device copies; nothing where the time is over.
+    fn copy(&self, src: &Buffer, dst: &Buffer) -> Result<Option<f64>, Error> {
         let part = |buffer: &Buffer| Ok::<_, Error>(buffer.sub_buffer(0, self.bytes as u64)?.range());
         self.one_more(&Command::Copy { src: part(src)?, dst: part(dst)? })
     }
@@ -272,24 +291,29 @@ impl<'c> Kernels<'c> {
     }
 
     /// What one more of these commands costs, for each byte.
-    fn one_more(&self, command: &Command) -> Result<f64, Error> {
+    fn one_more(&self, command: &Command) -> Result<Option<f64>, Error> {
         let queue = self.context.queue()?;
         let order = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
         let run = |count: usize| {
+            if self.clock.is_over() {
+                return Ok(None);
+            }
             let commands = (0..count).flat_map(|_| [Command::Barrier(order), command.clone()]).collect();
             let prepared = queue.prepare_own(Recording { commands, ..Recording::default() }, &[])?;
-            timed(|| queue.submit_prepared(&prepared)?.wait())
+            self.clock.time(|| queue.submit_prepared(&prepared)?.wait()).map(Some)
         };
-        let one = run(1)?;
+        let Some(one) = run(1)? else { return Ok(None) };
         let mut rows = ROW;
-        let mut more = run(1 + rows)? - one;
+        let Some(few) = run(1 + rows)? else { return Ok(None) };
+        let mut more = few - one;
         if more < SURE {
-            // A fast device shows its speed beside the noise of a submission only in a longer row.
+            // A fast device shows its speed above the noise of a submission only in a longer row.
             rows =
                 ((SURE / (more / rows as f64).max(SURE / MOST_ROWS as f64)) as usize).clamp(rows, MOST_ROWS);
-            more = run(1 + rows)? - one;
+            let Some(many) = run(1 + rows)? else { return Ok(None) };
+            more = many - one;
         }
-        Ok((more / (rows * self.bytes) as f64).max(1e-6))
+        Ok(Some((more / (rows * self.bytes) as f64).max(1e-6)))
     }
 }
 

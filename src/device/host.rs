@@ -21,6 +21,7 @@ use crate::backend::HostAddress;
 use crate::memory::coherency::{Access, Barrier, HostStep, Origin};
 use crate::memory::host::{ReadGuard, WriteGuard};
 use crate::memory::range::ByteRange;
+use crate::memory::stream::copy_uncached;
 use crate::recording::{Command, Recording};
 
 /// Bytes of a buffer that the device has finished with, lent for reading.
@@ -71,7 +72,7 @@ impl Deref for HostRead<'_> {
 impl Deref for HostWrite<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: as for `HostRead`; the hold keeps everybody else away.
+        // SAFETY: as for `HostRead`; the hold keeps everyone else away.
         unsafe { slice::from_raw_parts(self.hold.address.0.as_ptr(), self.hold.bytes) }
     }
 }
@@ -84,6 +85,23 @@ impl DerefMut for HostWrite<'_> {
 }
 
 impl HostRead<'_> {
+    /// Copies the first bytes into all of `to`, by streaming loads where the host reads the memory past its caches.
+    ///
+    /// # Errors
+    /// [`Problem::OutOfBounds`] where `to` is longer.
+    pub fn copy_to(&self, to: &mut [u8]) -> Result<(), UsageError> {
+        let (range, bytes) = (ByteRange::new(0, to.len() as u64), self.len() as u64);
+        let outside = || UsageError::new("copy_to", Problem::OutOfBounds { range, bytes });
+        let from = self.get(..to.len()).ok_or_else(outside)?;
+        let info = &self.hold.memory.info;
+        if info.cached || info.imported {
+            to.copy_from_slice(from);
+        } else {
+            copy_uncached(from, to);
+        }
+        Ok(())
+    }
+
     /// The bytes as elements.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Memory that nobody answers for yet.
+    /// Memory that no one answers for yet.
     pub(super) fn new(address: NonNull<u8>, bytes: u64, access: ReadWrite) -> Source {
         Source { address, bytes, access, scope: None, region: None, pin: None, dma_buf: None }
     }
@@ -46,7 +46,7 @@ impl Source {
 
 /// Imports the pages around `source`, or takes a share of an import that holds them.
 ///
-/// The caller vouches that the bytes stay valid until the lease behind the buffer has ended and, for
+/// The caller vouches that the bytes stay valid until the buffer's lease has ended and, for
 /// memory that is not of a scope, until the pin was released. After an error the pin is still in `source`.
 pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Error> {
     if source.bytes == 0 {

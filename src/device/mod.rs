@@ -7,8 +7,8 @@
 //! What this layer takes care of, so that no backend has to:
 //! * every argument is checked before a backend sees it ([`UsageError`]);
 //! * whatever a submission uses is kept alive until it has finished: its buffers, its kernels, and the
-//!   application's memory behind imports (which is given back only after the device let go of it);
-//! * submissions of one queue are ordered behind each other, submissions of two queues that touch the
+//!   application's memory of imports (which is given back only after the device let go of it);
+//! * submissions of one queue are ordered after each other, submissions of two queues that touch the
 //!   same bytes are ordered by a wait of the host, submissions of two contexts that touch the same
 //!   application memory are refused while one of them may write it ([`Problem::Busy`]);
 //! * host slices over device memory exist only as guards ([`HostRead`], [`HostWrite`]), which wait,

@@ -1,4 +1,4 @@
-//! Recordings in pieces: submissions of their own that everybody else takes for one.
+//! Recordings in pieces: submissions of their own that everyone else takes for one.
 
 use std::fmt;
 use std::sync::Arc;

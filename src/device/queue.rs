@@ -73,7 +73,7 @@ impl Queue {
     /// long as it does.
     ///
     /// The barriers between the commands, the host barrier at the end and the ranges to flush and to
-    /// invalidate are the recording's own; a barrier that orders it behind earlier submissions is put
+    /// invalidate are the recording's own; a barrier that orders it after earlier submissions is put
     /// before it unless it begins with one, or touches nothing, or the device runs its commands in order.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// As [`Queue::prepare`], in pieces that are submissions of their own: one begins at each command of `cuts`, in
-    /// ascending order, and one at the start. What comes later is ordered behind whole pieces; timestamp slots are
+    /// ascending order, and one at the start. What comes later is ordered after whole pieces; timestamp slots are
     /// counted in each piece.
     ///
     /// # Errors
@@ -110,8 +110,8 @@ impl Queue {
         Ok(Prepared { inner: Arc::new(prepared), queue: Arc::clone(&self.inner) })
     }
 
-    /// Begins to submit a prepared recording piece by piece, behind everything submitted before. Until its last piece is
-    /// submitted, or the result is dropped, everybody else finds what it touches in use; one thread submits all pieces.
+    /// Begins to submit a prepared recording piece by piece, after everything submitted before. Until its last piece is
+    /// submitted, or the result is dropped, everyone else finds what it touches in use; one thread submits all pieces.
     ///
     /// # Errors
     /// As [`Queue::submit_prepared`].
@@ -128,7 +128,7 @@ impl Queue {
         }
     }
 
-    /// Submits a prepared recording behind everything submitted before.
+    /// Submits a prepared recording after everything submitted before.
     ///
     /// # Errors
     /// [`UsageError`] where the host holds its bytes or its memory was given back, and the device's;
@@ -221,7 +221,7 @@ impl QueueInner {
         Some(taken.submit(self))
     }
 
-    /// Puts the barrier before a recording that orders it behind whatever was submitted before.
+    /// Puts the barrier before a recording that orders it after whatever was submitted before.
     fn open(&self, recording: &mut Recording, work: &Work) {
         let opens = matches!(recording.commands.first(),
             Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
@@ -294,7 +294,7 @@ impl QueueInner {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // What was enqueued and not submitted yet is not lost; whose event nobody kept has no one to tell.
+        // What was enqueued and not submitted yet is not lost; whose event no one kept has no one to tell.
         let _ = self.inner.flush();
     }
 }
@@ -307,7 +307,7 @@ impl Drop for QueueInner {
             lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point)
         };
         if let Some(point) = last(&self.core) {
-            // An error of a kernel has no one to go to; any other leaves flights behind, seen below.
+            // An error of a kernel has no one to go to; any other leaves flights, seen below.
             let _ = self.core.wait(self.index, &*self.backend, point, None);
         }
         let mut state = self.core.state();
@@ -340,7 +340,7 @@ impl fmt::Debug for Prepared {
 }
 
 /// Whether `work`, submitted to queue `own`, waits for a flight of queue `of`: one queue runs in order by itself, also
-/// behind a recording of which some pieces are not submitted yet.
+/// after a recording of which some pieces are not submitted yet.
 pub(super) fn is_before(own: usize, work: &Work, of: usize, flight: &Flight) -> bool {
     match of == own {
         true => flight.is_reserved(),

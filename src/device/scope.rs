@@ -185,7 +185,7 @@ impl Lent<'_> {
         let imported = lock(&self.imported);
         let from = self.part("read_into", *imported, offset, out.len())?;
         // SAFETY: `part` found the bytes inside the borrow; no device has them, and the lock keeps other
-        // writers of the host away. `out` is a slice of somebody else's.
+        // writers of the host away. `out` is a slice of someone else's.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
@@ -195,15 +195,31 @@ impl Lent<'_> {
     /// # Errors
     /// As [`Lent::read_into`], and [`Problem::Access`] for memory that was lent for reading.
     pub fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<(), UsageError> {
+        self.write_with(offset, bytes.len(), |to| {
+            to.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    /// Lets `write` write `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Lent::write_from`], and those of `write`.
+    pub(crate) fn write_with<E: From<UsageError>>(
+        &self,
+        offset: u64,
+        len: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let imported = lock(&self.imported);
         if !self.access.writes() {
             let problem = Problem::Access { argument: 0, wanted: "written by the host", given: "reading" };
-            return Err(UsageError::new("write_from", problem));
+            return Err(UsageError::new("write_from", problem).into());
         }
-        let to = self.part("write_from", *imported, offset, bytes.len())?;
-        // SAFETY: as in `read_into`; the borrow is exclusive, as the access says.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
-        Ok(())
+        let to = self.part("write_from", *imported, offset, len)?;
+        // SAFETY: `part` found the bytes inside the borrow, which is exclusive, as the access says; no device has them,
+        // and the lock keeps other copies of the host away until `write` returns.
+        write(unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len) })
     }
 
     fn part(

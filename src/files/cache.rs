@@ -1,7 +1,7 @@
 //! Folders of caches: what a driver compiled and what was measured, kept between processes.
 //!
 //! What is read from a cache becomes code of the process (a driver takes its own binaries on trust), so a folder counts only if
-//! its files can come from nobody else: it belongs to this process's user, and nobody else may write to it. Each file says what it is
+//! its files can come from no one else: it belongs to this process's user, and no one else may write to it. Each file says what it is
 //! of and carries a hash of its contents; one that is not whole, or of something else, is passed over and replaced.
 //! A reader sees an old file or a new one, whole, whoever writes meanwhile.
 

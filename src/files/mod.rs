@@ -1,4 +1,4 @@
-//! Files that somebody else may have made or touched: folders of caches, and data in a model's folder.
+//! Files that someone else may have made or touched: folders of caches, and data in a model's folder.
 //!
 //! What is opened here is a regular file of at most so many bytes, found without following a way out of its folder;
 //! whatever else lies under the name is an error at once, never a wait.

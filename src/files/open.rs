@@ -133,7 +133,7 @@ fn plain(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// A second name of somebody else's file may be a name of anything.
+/// A second name of someone else's file may be a name of anything.
 #[cfg(unix)]
 fn foreign_link(root: &Path, found: &Metadata) -> Result<(), OpenError> {
     use std::os::unix::fs::MetadataExt;
@@ -239,7 +239,7 @@ mod tests {
                 let e = regular(&root.join(name)).unwrap_err();
                 assert_eq!(e.kind(), io::ErrorKind::InvalidInput);
             }
-            // The open itself, had somebody put a pipe there after the look.
+            // The open itself, had someone put a pipe there after the look.
             plain(&root.join("pipe")).unwrap();
         });
     }

@@ -102,7 +102,7 @@ impl Folder {
         })
     }
 
-    /// A new file that nobody else writes to: other contexts, here and in other processes, may write theirs now.
+    /// A new file that no one else writes to: other contexts, here and in other processes, may write theirs now.
     fn draft(&self) -> io::Result<(String, File)> {
         static DRAFTS: AtomicU32 = AtomicU32::new(0);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | FLAGS;
@@ -158,7 +158,7 @@ fn failed(action: &'static str, path: &Path, cause: io::Error) -> CacheError {
     CacheError::Io { action, path: path.to_owned(), cause }
 }
 
-/// Whether it is this user's, and nobody else may write to it.
+/// Whether it is this user's, and no one else may write to it.
 fn owned(path: &Path, found: &Stat) -> Result<(), CacheError> {
     let (user, mode) = (rustix::process::geteuid().as_raw(), u64::from(found.st_mode) & 0o777);
     if found.st_uid != user {

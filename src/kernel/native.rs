@@ -88,7 +88,7 @@ impl<'a, 'c> NativeArgs<'a, 'c> {
         !matches!(self.args.get(index), None | Some(NativeArg::Absent))
     }
 
-    /// Argument `index` to read, for as long as the call lasts: several may be held, and beside
+    /// Argument `index` to read, for as long as the call lasts: several may be held, and next to
     /// taken outputs.
     ///
     /// # Errors

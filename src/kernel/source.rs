@@ -1,7 +1,7 @@
 //! What a backend gets to create a kernel from.
 //!
 //! An island of `unsafe` for two signatures: code that a device runs as it is told to can reach beyond its arguments, and
-//! nobody but who brings it can know whether it does.
+//! no one but who brings it can know whether it does.
 
 #![allow(unsafe_code, reason = "code of the caller's enters by unsafe functions")]
 
@@ -68,7 +68,7 @@ impl KernelSource {
     /// gives it, no invocation
     /// - reads or writes a buffer or image outside of what is bound as that argument, or an array of its own outside of that array,
     /// - writes an argument that is bound for reading,
-    /// - reads a value that nobody wrote, where what it then does depends on the value,
+    /// - reads a value that no one wrote, where what it then does depends on the value,
     /// - writes what another invocation reads or writes, but by atomic operations or across barriers,
     /// - runs without an end, or breaks another rule that Vulkan sets for shaders.
     ///
@@ -98,13 +98,13 @@ impl KernelSource {
         KernelSource { name, spirv: None, opencl_c: None, native: Some(kernel), origin: Origin::Caller }
     }
 
-    /// The same kernel with a native function beside its other forms, for devices that run those.
+    /// The same kernel with a native function in addition to its other forms, for devices that run those.
     pub fn with_native(mut self, kernel: NativeKernel) -> Self {
         self.native = Some(kernel);
         self
     }
 
-    /// The same kernel with OpenCL C beside its other forms.
+    /// The same kernel with OpenCL C in addition to its other forms.
     ///
     /// # Safety
     /// What [`KernelSource::from_spirv`] asks of a module holds for the text: it is handed to the driver as it is. Its arguments are

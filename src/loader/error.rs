@@ -184,7 +184,7 @@ pub enum LoadErrorKind {
         /// Names that are nearly the same.
         candidates: Vec<String>,
     },
-    /// A graph calls a function that nobody supplied.
+    /// A graph calls a function that no one supplied.
     #[error("function {name:?} is not known: {problem}{}", suggestion(candidates))]
     UnknownFunction {
         /// Its name.

@@ -34,7 +34,7 @@ use source::Source;
 /// Finds the operator of a domain and a name: [`crate::ops::find`].
 type Find = fn(&str, &str) -> Option<&'static OpDef>;
 
-/// Loads the model `path`: an ONNX file, a TVM graph JSON with the `.params` file beside it, or a folder
+/// Loads the model `path`: an ONNX file, a TVM graph JSON with the `.params` file next to it, or a folder
 /// with one model in it.
 ///
 /// What kind of file it is, its content tells; its name does not matter. Parameters of a JSON are in
@@ -49,7 +49,7 @@ pub fn load(path: &Path) -> Result<Graph, LoadError> {
 /// As [`load`], with the caller's decisions.
 ///
 /// # Errors
-/// [`LoadError`], also for [`LoadOptions::params`] beside an ONNX model, which holds its own.
+/// [`LoadError`], also for [`LoadOptions::params`] next to an ONNX model, which holds its own.
 pub fn load_with(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadError> {
     match model_file(path)? {
         (path, Kind::Onnx) => {

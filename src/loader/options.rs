@@ -6,7 +6,7 @@ use std::path::Path;
 /// How a model is loaded.
 #[derive(Clone, Copy, Default)]
 pub struct LoadOptions<'a> {
-    /// The parameters of a TVM graph, where they are not beside it.
+    /// The parameters of a TVM graph, where they are not next to it.
     pub params: Option<&'a Path>,
     /// Called as parameters are read, with the bytes read and the bytes of all of them.
     pub progress: Option<&'a dyn Fn(u64, u64)>,

@@ -89,7 +89,7 @@ pub struct ParameterGroup {
 }
 
 /// Reads what the model `path` says of itself: of an ONNX model also what is not supported; a TVM graph is
-/// loaded, with the parameters `params` or those beside it, as [`super::load_with`] does.
+/// loaded, with the parameters `params` or those next to it, as [`super::load_with`] does.
 ///
 /// # Errors
 /// [`LoadError`] where the file is no model, and where a TVM graph cannot be loaded.

@@ -19,7 +19,7 @@ pub enum BudgetKind {
     Allocation,
 }
 
-/// The bytes asked for do not fit beside those that live.
+/// The bytes asked for do not fit together with those that live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, thiserror::Error)]
 #[error("{asked} bytes do not fit in heap {heap}: {live} of {limit} bytes are in use")]
 pub struct BudgetExceeded {
@@ -106,11 +106,6 @@ impl Budget {
         Budget { heaps, own: Arc::default() }
     }
 
-    /// How many heaps there are.
-    pub fn heaps(&self) -> usize {
-        self.heaps.len()
-    }
-
     /// Bytes of a heap that may live at once; 0 for a heap that does not exist.
     pub fn limit(&self, heap: u32) -> u64 {
         self.heap(heap).map_or(0, |heap| heap.limit.load(Ordering::Relaxed))
@@ -151,7 +146,7 @@ impl Budget {
     /// Reserves bytes of a heap until the reservation is dropped.
     ///
     /// # Errors
-    /// The bytes do not fit beside those that live, or there is no such heap; nothing is reserved then.
+    /// The bytes do not fit together with those that live, or there is no such heap; nothing is reserved then.
     pub fn reserve(&self, kind: BudgetKind, heap: u32, bytes: u64) -> Result<Reservation, BudgetExceeded> {
         let limit = self.limit(heap);
         let exceeded = |live| BudgetExceeded { heap, asked: bytes, live, limit };
@@ -199,11 +194,6 @@ impl Reservation {
     /// What they are reserved for.
     pub fn kind(&self) -> BudgetKind {
         self.kind
-    }
-
-    /// The heap they are of.
-    pub fn heap(&self) -> u32 {
-        self.heap
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory files as dma-bufs: how pages reach a device whose driver takes no pointer to them.
 //!
-//! A [`MemoryFile`] is the file behind a region ([`super::host::HostRegion::in_memory_file`]); a [`DmaBuf`] is
+//! A [`MemoryFile`] is the file of a region ([`super::host::HostRegion::in_memory_file`]); a [`DmaBuf`] is
 //! what the kernel makes of its pages for devices. The kernel is reached through [`DmaBufSystem`] alone, so that
 //! everything around its calls runs against a fake too.
 
@@ -41,7 +41,7 @@ pub trait DmaBufSystem: fmt::Debug + Send + Sync {
     }
 }
 
-/// The file behind a region.
+/// The file of a region.
 #[derive(Debug)]
 pub struct MemoryFile {
     file: Descriptor,
@@ -56,7 +56,7 @@ impl MemoryFile {
         MemoryFile { file, bytes, system, made: Mutex::default() }
     }
 
-    /// The dma-buf of all its pages; the same one as long as somebody keeps it.
+    /// The dma-buf of all its pages; the same one as long as someone keeps it.
     ///
     /// # Errors
     /// [`Refusal::NoDmaBuf`] with what the system said.
@@ -179,7 +179,7 @@ mod tests {
         first.sync(Turn::Ends).unwrap();
         drop((first, second));
         assert_eq!(fake.asked(), [format!("create {bytes}"), "Begins".into(), "Ends".into(), "close".into()]);
-        // Nobody keeps it, so the next one is new.
+        // No one keeps it, so the next one is new.
         drop(file.dma_buf().unwrap());
         assert_eq!(fake.asked().len(), 3);
     }

@@ -120,7 +120,7 @@ pub enum HostError {
 /// The largest alignment that a driver is known to ask of an import.
 const GRANULE: usize = 64 << 10;
 
-/// The pages behind a region; dropping them gives them back.
+/// The pages of a region; dropping them gives them back.
 #[derive(Debug)]
 struct Pages {
     // None for a region of 0 bytes.
@@ -364,7 +364,7 @@ impl HostRegion {
         }
     }
 
-    /// Gives back the pages of the first `bytes` bytes, whole pages that are not all; what is left begins behind them.
+    /// Gives back the pages of the first `bytes` bytes, whole pages that are not all; what is left begins after them.
     ///
     /// # Errors
     /// The region as it was: the system cannot do that, or `bytes` is not as said.
@@ -543,7 +543,7 @@ impl SharedRegion {
     /// Takes the region back from the devices.
     ///
     /// # Errors
-    /// Somebody else keeps it: the region comes back as it was.
+    /// Someone else keeps it: the region comes back as it was.
     pub fn into_owned(self: Arc<Self>) -> Result<HostRegion, Arc<SharedRegion>> {
         // Guards borrow the region and leases keep it by Arc, so a sole owner proves that none lives.
         Arc::try_unwrap(self).map(|region| HostRegion { pages: region.pages })
@@ -568,7 +568,7 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Bytes that nobody writes while the guard lives.
+/// Bytes that no one writes while the guard lives.
 #[derive(Debug)]
 pub struct ReadGuard<'a> {
     hold: Hold<'a>,
@@ -605,7 +605,7 @@ impl Deref for ReadGuard<'_> {
     }
 }
 
-/// Bytes that nobody else touches while the guard lives.
+/// Bytes that no one else touches while the guard lives.
 #[derive(Debug)]
 pub struct WriteGuard<'a> {
     hold: Hold<'a>,

@@ -178,7 +178,7 @@ impl ImageDesc {
         u64::from(self.width) * self.texel.bytes()
     }
 
-    /// Whether its rows lie one behind another, so that the bytes are those of the tensor.
+    /// Whether its rows are contiguous, so that the bytes are those of the tensor.
     pub fn is_dense(&self) -> bool {
         self.row_pitch == self.row_bytes()
     }

@@ -35,7 +35,7 @@ use import::{ImportRules, ReadWrite, Refusal, Window, enclosing, plan_window};
 /// The pages around `bytes` bytes at `addr`, if a device with these rules can import each of them: pages of `owner`
 /// by what the runtime made them, any others by the process's own map.
 ///
-/// The answer holds as long as nobody remaps the pages; only their owner can promise that.
+/// The answer holds as long as no one remaps the pages; only their owner can promise that.
 ///
 /// # Errors
 /// The first rule that is broken, with its numbers and the fix.

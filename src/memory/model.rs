@@ -11,7 +11,7 @@ use super::import::Refusal;
 pub enum DeviceKind {
     /// A GPU that shares the host's memory.
     Integrated,
-    /// A GPU with memory of its own, behind a bus.
+    /// A GPU with memory of its own, across a bus.
     Discrete,
     /// A GPU of a virtual machine.
     Virtual,
@@ -409,7 +409,7 @@ mod tests {
             );
             assert!(!model(kind, &[], &[], ImportTypes::None).shares_host_memory());
         }
-        // A card whose heaps are all local is still behind a bus.
+        // A card whose heaps are all local is still across a bus.
         assert!(!model(DeviceKind::Discrete, &one, &[(0, 15)], ImportTypes::None).shares_host_memory());
     }
 

@@ -1,7 +1,7 @@
 //! Byte ranges, sets of bytes and interval maps.
 //!
 //! Pure arithmetic: nothing here touches memory. Ranges are half-open, and a range whose end does not
-//! lie behind its start is empty; every operation is total, so hostile numbers give an empty answer or
+//! lie after its start is empty; every operation is total, so hostile numbers give an empty answer or
 //! `None`, never a panic.
 
 use std::fmt;

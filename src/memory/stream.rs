@@ -1,7 +1,7 @@
 //! Reads of memory that the host's caches pass by.
 //!
 //! A plain load of write-combined memory fetches a few bytes past the caches each time. A streaming load (`MOVNTDQA`)
-//! fetches a whole line into a buffer of the processor, from which the loads behind it are served (Intel, "Fast USWC to
+//! fetches a whole line into a buffer of the processor, from which the loads after it are served (Intel, "Fast USWC to
 //! WB Memory Copy", 2009).
 
 #![allow(unsafe_code, reason = "streaming loads take pointers; they are those of slices")]

@@ -162,7 +162,7 @@ impl SharedArena {
         self.lock().fit(plan, devices)
     }
 
-    /// Waits until the run before has finished; nobody else runs before [`Turn::leave`].
+    /// Waits until the run before has finished; no one else runs before [`Turn::leave`].
     pub(super) fn turn(&self) -> Turn<'_> {
         let mut state = self.lock();
         if let Some(last) = state.last.take() {

@@ -184,7 +184,7 @@ impl<'e> Binding<'e> {
     }
 
     /// What the session copies itself. Of tensors that a device copies in or out it takes the host's side: the device has
-    /// its own only behind its first segment, and gives it back only behind its last.
+    /// its own only after its first segment, and gives it back only after its last.
     fn moves(&self, segment: &Segment) -> Result<Vec<Move>, Error> {
         let base = |place: Place, d: u32| match place {
             Place::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.buffer(d)),

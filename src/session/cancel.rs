@@ -1,4 +1,4 @@
-//! Runs that end before they are over: somebody cancels them, or their time is up.
+//! Runs that end before they are over: someone cancels them, or their time is up.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl CancelToken {
         self.cancelled.load(Ordering::Acquire) >= self.run
     }
 
-    /// The token of the run behind this one's.
+    /// The token of the run after this one's.
     pub(super) fn next(&self) -> CancelToken {
         CancelToken { cancelled: Arc::clone(&self.cancelled), run: self.run + 1 }
     }

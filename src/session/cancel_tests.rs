@@ -55,7 +55,7 @@ fn chain(f: impl Fn() + Send + Sync + 'static) -> Graph {
     g.build().unwrap()
 }
 
-/// On `device`, where one native operator runs on a CPU beside it unless it is native itself.
+/// On `device`, where one native operator runs on a CPU next to it unless it is native itself.
 fn session(device: &str, graph: Graph, limit: SubmissionLimit) -> Session {
     let builder = Session::builder().graph(graph).context(open(device)).fuse(false).copy_threshold(0);
     builder.submission_limit(limit).build().unwrap()

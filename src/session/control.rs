@@ -287,7 +287,7 @@ fn run_scan<'e>(
     Ok(states)
 }
 
-/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own, behind which
+/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own, after which
 /// results are 0.
 fn batched<'e>(
     op: &Scan,
@@ -335,7 +335,7 @@ fn batched<'e>(
     stacks.into_iter().map(finish).collect()
 }
 
-/// `tensor` with zeros behind it, so that its first axis has `len` elements.
+/// `tensor` with zeros after it, so that its first axis has `len` elements.
 fn longer(tensor: &Tensor, len: usize) -> Result<Tensor, OpError> {
     let mut dims = tensor.shape().to_vec();
     match dims.first_mut() {

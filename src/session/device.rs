@@ -4,7 +4,6 @@ use crate::backend::{BufferDesc, Placement};
 use crate::device::{Buffer, Context, Error, Queue};
 use crate::memory::import::{DevicePolicy, ImportRules};
 use crate::memory::model::TypeFlags;
-use crate::memory::stream::copy_uncached;
 use crate::recording::BufferRange;
 
 /// One entry of the device table.
@@ -96,20 +95,12 @@ impl Device {
         let cached =
             buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
         if buffer.info().host.is_some() && cached {
-            let part = buffer.sub_buffer(0, len)?;
-            let mapped = part.map_read()?;
-            if buffer.info().cached {
-                bytes.copy_from_slice(&mapped)
-            } else {
-                copy_uncached(&mapped, bytes)
-            }
-            return Ok(());
+            return Ok(buffer.sub_buffer(0, len)?.map_read()?.copy_to(bytes)?);
         }
         let readback = self.buffer(len, Placement::Readback, "readback")?;
         let to = readback.sub_buffer(0, len)?;
         self.queue.enqueue_copy(&buffer.sub_buffer(0, len)?, &to)?.wait()?;
-        bytes.copy_from_slice(&to.map_read()?);
-        Ok(())
+        Ok(to.map_read()?.copy_to(bytes)?)
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) struct Flight {
 #[derive(Debug, Default)]
 struct State {
     over: bool,
-    /// What went wrong, until somebody is told.
+    /// What went wrong, until someone is told.
     error: Option<Error>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Puts a run of `legs` behind all that were submitted before.
+    /// Puts a run of `legs` after all that were submitted before.
     ///
     /// # Errors
     /// As [`Leg::begin`], of the only one.

@@ -53,8 +53,8 @@ impl<'e> Binding<'e> {
     /// What it waits for, before it returns: the run before of this binding, where it had several submissions; the run
     /// before in a shared arena; and the run itself, where sizes are known only in the run. A run of several submissions,
     /// over several devices or because one would be too long, is submitted by a thread of its own, each once those that it
-    /// waits for are over, behind those of earlier runs of the session that touch the same memory; an error in that is
-    /// [`Pending::wait`]'s. A run that nobody waits for is over before the next one of its binding begins, and before
+    /// waits for are over, after those of earlier runs of the session that touch the same memory; an error in that is
+    /// [`Pending::wait`]'s. A run that no one waits for is over before the next one of its binding begins, and before
     /// the binding is gone.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl<'e> Binding<'e> {
         Ok(())
     }
 
-    /// Waits for a run that nobody waited for, where its devices may not have been given all of it.
+    /// Waits for a run that no one waited for, where its devices may not have been given all of it.
     pub(super) fn settle(&self) {
         if let Some(last) = &self.last {
             last.settle();

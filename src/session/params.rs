@@ -130,7 +130,7 @@ impl ParamStore {
         }
         let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: import, buffer });
         held.insert(key, &param);
-        // The device reads it: what nobody reads is given back.
+        // The device reads it: what no one reads is given back.
         if let Some(place) = place {
             match &constant.packed {
                 None => constant.tensor.keep_plain(&place.region),
@@ -192,10 +192,10 @@ struct InDevice(Buffer);
 
 impl WeightStore for InDevice {
     fn read(&self, to: &mut [u8]) -> Result<(), HostError> {
-        let unreadable = |cause: String| HostError::Unreadable { cause };
-        let part = self.0.sub_buffer(0, to.len() as u64).map_err(|e| unreadable(e.to_string()))?;
-        to.copy_from_slice(&part.map_read().map_err(|e| unreadable(e.to_string()))?);
-        Ok(())
+        let copied = |to: &mut [u8]| -> Result<(), device::Error> {
+            Ok(self.0.sub_buffer(0, to.len() as u64)?.map_read()?.copy_to(to)?)
+        };
+        copied(to).map_err(|error| HostError::Unreadable { cause: error.to_string() })
     }
 }
 

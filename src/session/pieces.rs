@@ -1,4 +1,4 @@
-//! Segments in pieces: submissions that a display beside them need not wait for long.
+//! Segments in pieces: submissions that a display that shares the device need not wait for long.
 //!
 //! A recording is cut between commands, first by what they are estimated to take, then by what earlier runs took. One
 //! command that takes longer than the limit is a piece of its own: kernels have no base of their work-groups, so one
@@ -373,7 +373,7 @@ impl Timed {
         self.slots.push(node);
     }
 
-    /// Writes `script` anew: `next` comes before each command, with its node and whether it begins a piece, `end` behind
+    /// Writes `script` anew: `next` comes before each command, with its node and whether it begins a piece, `end` after
     /// the last one of each piece.
     fn write(
         script: &mut Script,
@@ -414,7 +414,7 @@ pub(super) fn time_pieces(script: &mut Script, cut: &mut Cut) {
     Timed::write(script, cut, first, |timed| timed.stamp(u32::MAX));
 }
 
-/// Puts a timestamp before every node and behind the last of each piece; gives the node that each is before,
+/// Puts a timestamp before every node and after the last of each piece; gives the node that each is before,
 /// `u32::MAX` for none.
 pub(super) fn time_nodes(script: &mut Script, cut: &mut Cut) -> Vec<u32> {
     let open = std::cell::Cell::new(u32::MAX);

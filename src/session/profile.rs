@@ -123,7 +123,7 @@ impl Binding<'_> {
         let times: Vec<(u64, u64)> = (courses.iter())
             .map(|course| course.times.map_or((0, 0), |(begin, end)| (since(begin), since(end))))
             .collect();
-        // One piece behind the other; none where the device has no clock.
+        // One piece after the other; none where the device has no clock.
         let mut ticks: Vec<Vec<u64>> = Vec::with_capacity(courses.len());
         for course in &courses {
             let mut all = Vec::new();
@@ -146,7 +146,7 @@ impl Binding<'_> {
             let Some((&first, &last)) = ticks[s].first().zip(ticks[s].last()) else { continue };
             profile.device_nanos += last.saturating_sub(first);
             let by = ahead.get(&device).copied().unwrap_or(0);
-            // It may have waited in the queue behind others.
+            // It may have waited in the queue after others.
             let began = u64::try_from(i128::from(first) + by).unwrap_or(0).max(begin_nanos);
             for (pair, node) in ticks[s].windows(2).zip(&nodes[s]) {
                 let Some(report) = plan.report.nodes.get(*node as usize) else { continue };

@@ -9,7 +9,7 @@ use crate::graph::TensorInfo;
 use crate::plan::{Feed, PlannedIo};
 use crate::recording::BufferRange;
 
-/// How many sets of memory a binding keeps imported and recorded beside the one in use.
+/// How many sets of memory a binding keeps imported and recorded in addition to the one in use.
 const KEPT: usize = 8;
 
 /// Other memory for one input or output.

@@ -176,7 +176,7 @@ fn nothing_between_two_devices_can_be_left_out() {
     assert!(barriers > 10 && flushes > 2 && invalidates > 1, "{barriers}, {flushes}, {invalidates}");
 }
 
-/// The rows and columns of a matrix behind one another: its input is read twice, so that a device with memory of its
+/// The rows and columns of a matrix in sequence: its input is read twice, so that a device with memory of its
 /// own copies it first, and its output is written in parts.
 #[test]
 fn nothing_of_copies_in_and_out_can_be_left_out() {
@@ -194,7 +194,7 @@ fn nothing_of_copies_in_and_out_can_be_left_out() {
     }
 }
 
-/// The barrier at the head of a recording orders it behind the run before, which nobody waited for.
+/// The barrier at the head of a recording orders it after the run before, which no one waited for.
 #[test]
 fn the_barrier_before_a_recording_cannot_be_left_out() {
     let trial = Trial::new(denoiser(0..0, 0), &[1, 3, 8, 8], &["sim:0"], SimConfig::coherent());

@@ -395,8 +395,7 @@ impl<'e> Slot<'e> {
                 Ok(device.read(buffer, &mut region.write_range(range)?)?)
             }
             Source::Lent(lent, range) => {
-                let part = buffer.sub_buffer(0, bytes as u64)?;
-                Ok(lent.write_from(range.start, &part.map_read()?)?)
+                Ok(lent.write_with(range.start, bytes, |to| device.read(buffer, to))?)
             }
             Source::Value | Source::Buffer(_) => Ok(()),
         }

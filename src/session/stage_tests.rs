@@ -325,7 +325,7 @@ fn a_body_may_have_stages_and_states_may_shrink() {
     }
 }
 
-/// Scan of opset 8: every sequence of the batch has a length of its own, behind which results are 0.
+/// Scan of opset 8: every sequence of the batch has a length of its own, after which results are 0.
 #[test]
 fn batched_scans_end_with_their_sequences() {
     let body = sums();

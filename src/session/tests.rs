@@ -78,7 +78,7 @@ fn bound(device: &str) {
         assert!(matches!(v.path, Path::Imported | Path::Host), "{v}");
     }
     for round in 0..3 {
-        // Nobody is told of the change.
+        // No one is told of the change.
         x.write().unwrap().as_mut_slice_of::<f32>().unwrap()[5] = round as f32;
         binding.run().unwrap();
         let want = expected(x.read().unwrap().as_slice_of::<f32>().unwrap(), n, m);
@@ -281,7 +281,7 @@ fn a_device_without_16_bit_storage_refuses_half_precision() {
     assert!(matches!(refused, Err(PlanError::NoHalf { .. })), "{refused:?}");
 }
 
-/// A parameter that lies in pages of its own is read there: no device memory is allocated for it.
+/// A parameter that lies in pages of its own is read there: no device memory is allocated for it, except on a card.
 #[test]
 fn parameters_are_read_in_place() {
     let n = 1 << 18;
@@ -303,9 +303,12 @@ fn parameters_are_read_in_place() {
         assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap()[n - 1], n as f32 - 0.5);
         let after = context.usage();
         assert_eq!(session.params().usage().bytes, (n * 4) as u64);
-        // The output alone is memory of the device. Where writes of the host must be flushed, it has a copy.
+        // The output alone is memory of the device. A card has a copy of the parameter too, and so has a device that the
+        // host's writes must be flushed for.
+        let copied = device == "sim:1" || !context.info().memory.shares_host_memory();
+        let least = (n * if copied { 8 } else { 4 }) as u64;
         let grown = after.allocated - before.allocated;
-        assert!(device == "sim:1" || ((n * 4) as u64..(n * 6) as u64).contains(&grown), "{device}: {grown}");
+        assert!((least..least + (n * 2) as u64).contains(&grown), "{device}: {grown}");
         check_messages(&session);
     }
 }

@@ -7,7 +7,7 @@ use crate::device::Event;
 use crate::memory::range::ByteRange;
 
 /// Runs of one session over several devices that may be unfinished, by what they touch, in the order in which they
-/// were submitted: each device orders what is given to it, and nobody else orders two devices.
+/// were submitted: each device orders what is given to it, and no one else orders two devices.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     state: Mutex<State>,
@@ -51,7 +51,7 @@ pub(super) struct Pass {
 }
 
 impl Traffic {
-    /// Puts a run behind all that were announced before.
+    /// Puts a run after all that were announced before.
     pub(super) fn announce(self: &Arc<Self>, legs: &[Leg]) -> Pass {
         let mut state = self.lock();
         state.runs += 1;

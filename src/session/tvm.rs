@@ -312,7 +312,7 @@ impl GraphModule {
 
     /// Makes an input read the caller's memory at every run, in place where the device can
     /// ([`GraphModule::verdicts`] says so). The memory is kept until [`GraphModule::set_input`] sets the input, and
-    /// stays imported beside the memory that follows it, so that two buffers in turn cost no import.
+    /// stays imported together with the memory that follows it, so that two buffers in turn cost no import.
     ///
     /// # Errors
     /// As [`GraphModule::set_input`], and [`SessionError::Strides`], [`SessionError::Capacity`],
@@ -663,7 +663,7 @@ impl GraphModule {
         find("input", key, &names)
     }
 
-    /// TVM's `set_output_zero_copy` names an output "node:number"; that is taken beside the name alone.
+    /// TVM's `set_output_zero_copy` names an output "node:number"; that is taken as well as the name alone.
     fn output_name(&self, key: Key<'_>) -> Result<String, SessionError> {
         let names = self.outputs();
         find("output", key, &names).or_else(|e| match key {

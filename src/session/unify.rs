@@ -116,7 +116,7 @@ fn repack(graph: &mut Graph, dropped: Vec<Tensor>) -> Result<Vec<(TensorIdentity
     for region in regions {
         let is_in = |t: &Tensor| t.region().is_some_and(|(r, _)| Arc::ptr_eq(&r, &region));
         let users: Vec<Tensor> = constants(graph).filter(|t| is_in(t)).map(|t| t.clone()).collect();
-        // Somebody else keeps it anyway. The clones and `region` are ours.
+        // Someone else keeps it anyway. The clones and `region` are ours.
         if users.is_empty() || Arc::strong_count(&region) > 2 * users.len() + 1 {
             continue;
         }

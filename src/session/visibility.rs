@@ -95,7 +95,7 @@ impl Passing<'_, '_> {
             }
         };
         let on = |other: &Segment| other.device == d && !other.by_session;
-        // The device copies before its first segment and behind its last.
+        // The device copies before its first segment and after its last.
         if own && !self.plan.segments[..s].iter().any(on) {
             for (i, io) in self.plan.inputs.iter().enumerate() {
                 let bytes = ByteRange::up_to(io.info.bytes() as u64);

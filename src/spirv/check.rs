@@ -753,13 +753,14 @@ mod tests {
         }
 
         #[test]
-        fn random_words_do_no_harm(body in prop::collection::vec((0..12u32, 0..420u32, 0..40u32), 0..200)) {
+        fn random_words_are_refused(body in prop::collection::vec((0..12u32, 0..420u32, 0..40u32), 0..200)) {
             let mut words = vec![rspirv::spirv::MAGIC_NUMBER, 0x0001_0300, 0, 40, 0];
             for (count, opcode, operand) in body {
                 words.push((count << 16) | opcode);
                 words.extend((1..count).map(|at| (operand + at * 7) % 40));
             }
-            survives(&words);
+            // There is no entry point among so few opcodes of so few ids.
+            prop_assert!(!survives(&words));
         }
     }
 }

@@ -44,7 +44,7 @@ fn a_guard_keeps_submissions_away() {
         let queue = context.queue().unwrap();
         let (x, y) = (buffer(&context, 256), buffer(&context, 256));
         let guard = x.map_read().unwrap();
-        // Reading beside a reader is fine, writing is not.
+        // Reading in parallel with a reader is fine, writing is not.
         queue.enqueue_copy(&x, &y).unwrap();
         queue.flush().unwrap();
         let event = queue.enqueue_copy(&y, &x).unwrap();

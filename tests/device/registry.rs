@@ -6,7 +6,7 @@ use onepool::backend::sim::{SimConfig, SimDriver};
 use onepool::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
 use onepool::registry::{OpenError, Registry};
 
-/// Somebody else's API: a simulator under another name.
+/// Someone else's API: a simulator under another name.
 struct Foreign {
     kind: DeviceKind,
     unusable: Option<String>,

@@ -42,12 +42,12 @@ const TABLES: [[&str; 2]; 13] = [
     ["vulkan", "opencl"],
 ];
 
-/// Those pairs, and each recorded driver beside the CPU.
+/// Those pairs, and each recorded driver with the CPU.
 pub(crate) fn tables() -> impl Iterator<Item = [&'static str; 2]> {
     TABLES.into_iter().chain(recorded())
 }
 
-/// Each recorded driver beside the CPU.
+/// Each recorded driver with the CPU.
 pub(crate) fn recorded() -> impl Iterator<Item = [&'static str; 2]> {
     RECORDED.into_iter().map(|device| ["cpu", device])
 }
@@ -77,7 +77,7 @@ pub(crate) fn all_share(contexts: &[Context]) -> bool {
     contexts.iter().all(|c| c.info().import.is_some())
 }
 
-/// Whether no device has memory of its own behind a bus, which it may rather use than the caller's.
+/// Whether no device has memory of its own across a bus, which it may rather use than the caller's.
 pub(crate) fn in_place(contexts: &[Context]) -> bool {
     contexts.iter().all(|c| c.info().kind != DeviceKind::Discrete)
 }

@@ -182,7 +182,7 @@ fn bindings_in_flight_are_ordered_across_devices() {
             assert_eq!(floats(&results[1]), of(2, -1.0), "{table:?}");
             assert_eq!(floats(&results[2]), of(2, -3.0), "{table:?}");
         }
-        // A run that nobody waits for is over before the next one of its binding begins.
+        // A run that no one waits for is over before the next one of its binding begins.
         drop(one.submit().unwrap());
         one.run().unwrap();
         check_messages(&contexts);

@@ -210,7 +210,7 @@ fn a_submission_returns_before_what_other_devices_wait_for_has_run() {
         gate.set(true);
         run.wait().unwrap();
         assert_eq!(floats(&y), want, "{table:?}");
-        // Nobody waits for these: results and views do, and so does the end of the binding.
+        // No one waits for these: results and views do, and so does the end of the binding.
         for _ in 0..2 {
             gate.set(false);
             y.write().unwrap().fill(0);
@@ -282,7 +282,7 @@ fn what_goes_wrong_later_is_told_by_the_wait() {
     assert!(e.to_string().contains("not today"), "{e}");
     let e = binding.run().unwrap_err();
     assert!(e.to_string().contains("not today"), "{e}");
-    // One that nobody asks is no matter for the next.
+    // One that no one asks is no matter for the next.
     drop(binding.submit().unwrap());
     wrong.store(0, Ordering::Relaxed);
     binding.submit().unwrap().wait().unwrap();
@@ -315,7 +315,7 @@ fn a_scope_ends_with_the_runs_in_it() {
             std::mem::forget(binding);
             gate.set(true);
         });
-        // The run of another binding comes behind whatever that one has submitted.
+        // The run of another binding comes after whatever that one has submitted.
         z.fill(9.0);
         let (other, result) = (region(&x), region(&vec![0.0; N]));
         let bind = session.bind().input("x", Memory::region(&other)).output("y", Memory::region(&result));

@@ -172,7 +172,7 @@ fn a_shared_arena_serves_plans_over_several_devices() {
     check_messages(&contexts);
 }
 
-/// A run of many small ranges of one arena on one device beside another's.
+/// A run of many small ranges of one arena on one device in parallel with another's.
 #[test]
 fn plans_are_the_same_every_time() {
     let contexts = open_all(&["cpu", "sim:discrete"]);

@@ -11,7 +11,7 @@ use onepool::{DType, Graph, GraphBuilder, Session};
 
 use crate::common::{check_messages, devices, open, run, session, spirv_devices, tensor};
 
-/// Pools of alternating kinds, each behind an `Abs`; those of the positions in `images` read images.
+/// Pools of alternating kinds, each after an `Abs`; those of the positions in `images` read images.
 fn chain(dims: [usize; 4], stages: usize, images: bool) -> Graph {
     let mut g = GraphBuilder::new("chain");
     let mut at = g.input("x", DType::F32, dims.map(Into::into));
@@ -104,7 +104,7 @@ fn a_graph_input_and_an_output_may_be_wanted_in_images() {
         let mut session = session(of(StorageScope::Planes), &context);
         assert_eq!(run(&mut session, &x), want, "{device}");
         let plan = session.plan(&[x.info().clone()]).unwrap();
-        // The caller's memory is no image: one copy in front of the pool. Nobody reads the output.
+        // The caller's memory is no image: one copy in front of the pool. No one reads the output.
         let said: Vec<_> = plan.report.images.iter().map(|i| (i.image.is_some(), i.copied)).collect();
         assert_eq!(said, [(true, true), (false, false)], "{device}");
         assert!(plan.report.images[1].reason.as_deref().is_some_and(|r| r.contains("no operator reads it")));

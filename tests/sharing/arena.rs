@@ -164,7 +164,7 @@ fn a_run_waits_for_the_run_before_it_in_one_arena() {
                 assert_eq!(y.as_slice::<f32>().unwrap(), expected(x.as_slice().unwrap()), "{device}");
             }
         }
-        // A run that nobody waits for holds nobody up either.
+        // A run that no one waits for holds no one up either.
         drop(large.submit().unwrap());
         small.run().unwrap();
         check_messages(&context);
@@ -192,7 +192,7 @@ fn a_profile_takes_its_turn() {
     let mut binding = sessions[0].bind().input("x", Memory::value(input(1, 3))).build().unwrap();
     let mut other = sessions[2].bind().input("x", Memory::value(input(16, 2))).build().unwrap();
     for _ in 0..5 {
-        // One that nobody has waited for is in the same memory.
+        // One that no one has waited for is in the same memory.
         let run = other.submit().unwrap();
         assert!(!binding.profile().unwrap().nodes.is_empty());
         run.wait().unwrap();

@@ -32,7 +32,7 @@ fn value(number: u64, name: &str, dtype: u64, dims: &[usize]) -> Vec<u8> {
     field(number, &[field(1, name.as_bytes()), field(2, &tensor)].concat())
 }
 
-/// The weights: name, sizes. All lie one behind another in `shared.bin`.
+/// The weights: name, sizes. All are contiguous in `shared.bin`.
 const WEIGHTS: [(&str, &[usize]); 6] = [
     ("embedding", &[VOCABULARY, EMBEDDING]),
     ("w", &[1, 4 * HIDDEN, EMBEDDING]),

@@ -232,7 +232,7 @@ fn an_input_that_is_also_an_output() {
 fn a_reshape_of_an_input_as_output_and_chains_of_nops() {
     for device in devices() {
         let context = open(device);
-        // A chain of nops behind an input, and one between two calls and behind the last.
+        // A chain of nops after an input, and one between two calls and after the last.
         let json = document(
             &[&[4, 8192]],
             &[

@@ -10,7 +10,7 @@ use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
 
 use crate::common::{check_messages, held, numbers, op, open, tensor};
 
-/// Output and input channels of convolutions with windows of 3 x 3, one behind the other.
+/// Output and input channels of convolutions with windows of 3 x 3, in sequence.
 const LAYERS: [[usize; 2]; 3] = [[72, 64], [64, 72], [36, 64]];
 const SIZE: usize = 12;
 

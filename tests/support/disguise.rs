@@ -45,7 +45,7 @@ impl Disguised {
         self.beside.as_ref().map(|beside| beside.lock().unwrap())
     }
 
-    /// The addresses of a range in the device's memory and in what lies beside it.
+    /// The addresses of a range in the device's memory and in what lies next to it.
     fn both(&self, range: &BufferRange) -> Result<Option<[NonNull<u8>; 2]>, DeviceError> {
         let at = range.offset as usize;
         let Some(mut beside) = self.beside() else { return Ok(None) };
@@ -58,7 +58,7 @@ impl Disguised {
     }
 }
 
-/// A device as one behind a bus: it imports nothing, its memory is its own, and what the host maps is copied by flush and
+/// A device as one across a bus: it imports nothing, its memory is its own, and what the host maps is copied by flush and
 /// invalidate, as drivers of OpenCL do.
 pub(crate) fn behind_a_bus(real: Arc<dyn ContextBackend>) -> Context {
     let mut disguised = Disguised::new(real, |info| {
@@ -101,7 +101,7 @@ impl ContextBackend for Disguised {
     fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
         for range in ranges {
             match self.both(range)? {
-                // SAFETY: both are as long as the range, apart, and used by nobody else, which is the caller's duty.
+                // SAFETY: both are as long as the range, apart, and used by no one else, which is the caller's duty.
                 Some([real, copy]) => unsafe { real.copy_from_nonoverlapping(copy, range.bytes as usize) },
                 None => self.real.flush(&[*range])?,
             }

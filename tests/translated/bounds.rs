@@ -83,7 +83,7 @@ fn reach(context: &Context, whole: &Buffer, first: u32) {
     assert_eq!(words(whole), left, "from word {first}");
 }
 
-/// What lies beside the argument is neither read nor written: neither in a buffer nor in imported pages.
+/// What lies next to the argument is neither read nor written: neither in a buffer nor in imported pages.
 #[test]
 fn a_kernel_that_reaches_beyond_reads_zeros_and_writes_nothing() {
     for robustness in [Robustness::All, Robustness::Callers] {
@@ -95,7 +95,7 @@ fn a_kernel_that_reaches_beyond_reads_zeros_and_writes_nothing() {
             memories.push(context.import(&HostRegion::new(4 * WHOLE).unwrap().into_shared()).unwrap());
         }
         for whole in &memories {
-            // Inside, over the end, right behind it, far behind, right before the beginning.
+            // Inside, over the end, right after it, far after, right before the beginning.
             let behind = PART.len() as u32;
             for first in
                 [0, behind - 6, behind, behind + 100, 1 << 20, 1 << 29, 0u32.wrapping_sub(64), u32::MAX - 9]
@@ -109,7 +109,7 @@ fn a_kernel_that_reaches_beyond_reads_zeros_and_writes_nothing() {
     }
 }
 
-/// Kernels that ship take their bounds from their parameters, so nobody else may call those of a session.
+/// Kernels that ship take their bounds from their parameters, so no one else may call those of a session.
 #[test]
 fn a_kernel_of_a_session_cannot_be_called_by_a_name_that_was_made_up() {
     for context in [vulkan(Robustness::default()), opencl()].into_iter().flatten() {

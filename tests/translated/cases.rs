@@ -1,4 +1,4 @@
-//! The kernels beside the same in Rust.
+//! The kernels against the same in Rust.
 
 use half::f16;
 

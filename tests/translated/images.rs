@@ -132,7 +132,7 @@ fn out_of_rows(image: &ImageDesc, rows: &[u8]) -> Vec<f32> {
 }
 
 /// Runs a kernel over two images of one buffer at places that the device takes, the input's texels copied there first;
-/// what the output's texels and the words behind them then are.
+/// what the output's texels and the words after them then are.
 fn through_images(
     context: &Context,
     source: &Arc<KernelSource>,

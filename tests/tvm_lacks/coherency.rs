@@ -73,7 +73,7 @@ fn results_are_shown_to_the_host_by_a_barrier() {
         let info = TensorInfo::new(DType::F32, shape(&[N]));
         let plan = session(graph(), &context, 0).plan(&[info]).unwrap();
         let closing = plan.segments.last().unwrap().closing;
-        // The last kernels wrote the outputs; where commands run in order on memory that everybody sees there is nothing to say.
+        // The last kernels wrote the outputs; where commands run in order on memory that everyone sees there is nothing to say.
         let shown =
             closing.map(|b| (b.src.contains(Access::KERNEL_WRITE), b.dst.contains(Access::HOST_READ)));
         assert_eq!(shown, (!context.info().in_order).then_some((true, true)), "{device}: {closing:?}");

@@ -280,7 +280,7 @@ fn all_ends_in_order() {
             binding.run().unwrap();
             drop(x);
         }
-        // A run that nobody waited for is let go of with its queue.
+        // A run that no one waited for is let go of with its queue.
         drop((binding, session));
         let asked = fake.asked();
         let closed = asked.last().unwrap();
@@ -293,7 +293,7 @@ fn all_ends_in_order() {
     check_messages(&context);
 }
 
-/// What arrives at the host is the whole dma-buf, so what the host wrote beside it meanwhile would be lost.
+/// What arrives at the host is the whole dma-buf, so what the host wrote next to it meanwhile would be lost.
 #[test]
 fn a_run_that_writes_a_dma_buf_keeps_the_host_from_all_of_it() {
     use onepool::kernel::NativeKernel;

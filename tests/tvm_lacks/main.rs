@@ -1,5 +1,5 @@
 //! What the tests of TVM's graph executor never looked at, clause by clause. `docs/TVM.md` says which test proves
-//! which clause; many of them stand beside the code they are about or in `tests/sharing` and `tests/device`, the
+//! which clause; many of them stand next to the code they are about or in `tests/sharing` and `tests/device`, the
 //! rest is here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

@@ -17,7 +17,7 @@ pub(crate) struct ToyQueue {
     tables: Arc<Tables>,
     prepared: Mutex<SlotTable<PreparedId, Recording>>,
     reached: AtomicU64,
-    /// What went wrong, by point, until somebody waits for it.
+    /// What went wrong, by point, until someone waits for it.
     failed: Mutex<Vec<(u64, DeviceError)>>,
 }
 

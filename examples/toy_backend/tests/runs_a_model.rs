@@ -7,7 +7,7 @@ use onepool::registry::Registry;
 use onepool::{DType, GraphBuilder, Session, Tensor, ops};
 use toy_backend::ToyDriver;
 
-/// The registry with the driver of this crate beside the built-in ones.
+/// The registry with the driver of this crate next to the built-in ones.
 fn registry() -> Registry {
     let mut registry = Registry::with_defaults();
     registry.register(Box::new(ToyDriver));

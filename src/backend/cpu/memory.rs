@@ -51,7 +51,7 @@ enum Origin {
 }
 
 impl Block {
-    /// Zeroed memory: reading what nobody wrote must be defined behaviour in Rust.
+    /// Zeroed memory: reading what no one wrote must be defined behaviour in Rust.
     pub(super) fn allocate(bytes: u64) -> Result<Block, DeviceError> {
         let refused = DeviceError::OutOfDeviceMemory { bytes };
         let len = usize::try_from(bytes).map_err(|_| refused.clone())?;
@@ -70,7 +70,7 @@ impl Block {
         Ok(Block { address: HostAddress(address), bytes: len, origin: Origin::Heap(layout) })
     }
 
-    /// Somebody else's memory, under the contract of `import_host`.
+    /// Someone else's memory, under the contract of `import_host`.
     pub(super) fn imported(address: HostAddress, bytes: u64) -> Result<Block, DeviceError> {
         let bytes = usize::try_from(bytes).map_err(|_| DeviceError::ImportRefused { code: 0 })?;
         Ok(Block { address, bytes, origin: Origin::Imported { gone: AtomicBool::new(false) } })
@@ -144,15 +144,15 @@ impl Span {
     }
 
     /// # Safety
-    /// The block is alive and nobody writes the bytes for as long as the slice lives.
+    /// The block is alive and no one writes the bytes for as long as the slice lives.
     unsafe fn bytes<'a>(self) -> &'a [u8] {
         // SAFETY: in bounds by construction; alive and not written by the caller's promise; every block
-        // is initialized (zeroed, or somebody's memory).
+        // is initialized (zeroed, or someone's memory).
         unsafe { std::slice::from_raw_parts(self.address.0.as_ptr(), self.bytes) }
     }
 
     /// # Safety
-    /// The block is alive and nobody else touches the bytes for as long as the slice lives.
+    /// The block is alive and no one else touches the bytes for as long as the slice lives.
     unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
         // SAFETY: as in `bytes`, and exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.address.0.as_ptr(), self.bytes) }

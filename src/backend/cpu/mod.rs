@@ -103,7 +103,7 @@ fn info(threads: usize) -> DeviceInfo {
     }
 }
 
-/// An image is its tensor: rows lie one behind another, wherever they are.
+/// An image is its tensor: rows are contiguous, wherever they are.
 fn image_rules() -> ImageRules {
     ImageRules {
         pitch: Grain::Texels(1),

@@ -2,7 +2,7 @@
 //!
 //! The worker is one thread of the queue's pool, so a kernel that uses rayon splits its work among the
 //! pool's other threads with no hand-over first. Neither side goes to sleep at once: a submission that
-//! follows the last within the policy's polling time wakes nobody. The other threads stay awake as long as
+//! follows the last within the policy's polling time wakes no one. The other threads stay awake as long as
 //! the worker does: a loop of one operator is over before a sleeping thread has been woken for it.
 
 use std::collections::VecDeque;
@@ -282,7 +282,7 @@ impl Lane {
         result
     }
 
-    /// The error of the submission at `point`, else the oldest error before it that nobody was told.
+    /// The error of the submission at `point`, else the oldest error before it that no one was told.
     fn outcome(&self, point: u64) -> Result<(), DeviceError> {
         let mut history = lock(&self.history);
         let failures = &mut history.failures;

@@ -369,7 +369,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// The memory object of an argument of somebody's own kernel.
+    /// The memory object of an argument of someone's own kernel.
     fn argument(
         &self,
         kernel: &Kernel,

@@ -157,7 +157,7 @@ impl Drop for Tables {
     fn drop(&mut self) {
         // Queues hold the tables, and have waited for their work.
         for buffer in write(&self.buffers).drain() {
-            // SAFETY: nobody has the context any more.
+            // SAFETY: no one has the context any more.
             unsafe { buffer.destroy(&self.device) };
         }
     }

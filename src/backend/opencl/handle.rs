@@ -95,7 +95,7 @@ unsafe impl Send for DeviceId {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceId {}
 
-/// The memory behind a buffer.
+/// The memory of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Backing {
     /// Wherever the driver wants it.
@@ -116,7 +116,7 @@ pub(super) struct ImageCall {
 /// How texels lie in the buffer; a pitch is in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Shape {
-    /// One behind another.
+    /// One after another.
     Line { width: usize },
     /// In rows.
     Plane { width: usize, height: usize, pitch: usize },
@@ -249,7 +249,7 @@ impl Mem {
     }
 }
 
-/// A memory object that somebody else keeps.
+/// A memory object that someone else keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RawMem(cl_mem);
 
@@ -334,7 +334,7 @@ impl Kernel {
     pub(super) fn set_memory(&mut self, index: u32, memory: RawMem) -> Result<(), DeviceError> {
         let raw = memory.0;
         // SAFETY: the value is a memory object's handle, as the argument's declared type asks; the driver
-        // checks the index. Nobody else sets arguments meanwhile.
+        // checks the index. No one else sets arguments meanwhile.
         unsafe { kernel::set_kernel_arg(self.0, index, size_of::<cl_mem>(), ptr::from_ref(&raw).cast()) }
             .map_err(|code| error("clSetKernelArg", code, 0))
     }
@@ -342,7 +342,7 @@ impl Kernel {
     pub(super) fn set_sampler(&mut self, index: u32, sampler: &Sampler) -> Result<(), DeviceError> {
         let raw = sampler.0;
         // SAFETY: the value is a sampler's handle, as the argument's declared type asks; the driver checks the
-        // index. Nobody else sets arguments meanwhile.
+        // index. No one else sets arguments meanwhile.
         unsafe { kernel::set_kernel_arg(self.0, index, size_of::<cl_sampler>(), ptr::from_ref(&raw).cast()) }
             .map_err(|code| error("clSetKernelArg", code, 0))
     }
@@ -485,7 +485,7 @@ impl Queue {
     /// Ends a mapping and waits for it.
     ///
     /// # Safety
-    /// `address` is what [`Queue::map`] gave for the buffer, and nobody uses it any more.
+    /// `address` is what [`Queue::map`] gave for the buffer, and no one uses it any more.
     pub(super) unsafe fn unmap(&self, buffer: &Mem, address: NonNull<u8>) -> Result<(), DeviceError> {
         // SAFETY: as the caller promises.
         let event = unsafe {
@@ -525,7 +525,7 @@ impl Queue {
     /// Copies a buffer's bytes to the host and waits for it.
     ///
     /// # Safety
-    /// `to` has `bytes` writable bytes that nobody else uses, and the buffer has as many from `offset` on.
+    /// `to` has `bytes` writable bytes that no one else uses, and the buffer has as many from `offset` on.
     pub(super) unsafe fn read(
         &self,
         buffer: &Mem,

@@ -148,7 +148,7 @@ impl Facts {
         }
     }
 
-    /// One pool where what the device computes with can be mapped, else its own memory beside the host's.
+    /// One pool where what the device computes with can be mapped, else its own memory next to the host's.
     fn memory_model(&self, kind: DeviceKind, mapped: bool, imports: bool) -> MemoryModel {
         let model = if mapped {
             MemoryModel::one_pool(kind, self.memory)

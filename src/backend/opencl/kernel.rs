@@ -31,7 +31,7 @@ pub(super) enum Interface {
     /// Translated: what stands for each argument, whether a pointer to memory follows, the bytes of parameters, and
     /// those of each workgroup variable.
     Translated { args: Vec<Passed>, memory_follows: bool, params_bytes: u32, workgroup: Vec<usize> },
-    /// Somebody's own OpenCL C: so many arguments, of which the last is the parameters where there are any.
+    /// Someone's own OpenCL C: so many arguments, of which the last is the parameters where there are any.
     /// The API does not tell how long they are; the driver may check.
     Own { arguments: u32 },
 }
@@ -43,7 +43,7 @@ pub(super) struct Passed {
     pub(super) texels: Option<TexelFormat>,
 }
 
-/// Kernel objects that nobody uses, and the program to make more from.
+/// Kernel objects that no one uses, and the program to make more from.
 #[derive(Debug)]
 struct Objects {
     entry: CString,

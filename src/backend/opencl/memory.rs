@@ -1,4 +1,4 @@
-//! Buffers and the memory behind them.
+//! Buffers and their memory.
 
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -35,7 +35,7 @@ pub(super) enum Part {
     Whole(RawMem),
     /// A sub-buffer.
     Sub(RawMem, Lease),
-    /// Memory of its own, to be filled before the kernel runs and copied back behind it: the range overlaps a
+    /// Memory of its own, to be filled before the kernel runs and copied back after it: the range overlaps a
     /// sub-buffer that is in use.
     Copy(RawMem, Lease),
 }
@@ -47,7 +47,7 @@ enum Host {
     Unmapped,
     /// The device's memory, mapped as long as it lives.
     Mapped(HostAddress),
-    /// Host memory of the driver's beside the device's, copied by flush and invalidate. No kernel uses it.
+    /// Host memory of the driver's next to the device's, copied by flush and invalidate. No kernel uses it.
     Beside(Mem, HostAddress),
     /// The caller's pages.
     Imported,
@@ -266,7 +266,7 @@ impl Buffer {
     /// Gives the device what the host wrote.
     pub(super) fn flush(&self, device: &Device, range: &BufferRange) -> Result<(), DeviceError> {
         match self.beside(range)? {
-            // SAFETY: both are as long as the buffer; that no unfinished command uses the bytes, and nobody
+            // SAFETY: both are as long as the buffer; that no unfinished command uses the bytes, and no one
             // writes them meanwhile, is the duty of whoever flushes.
             Some((address, offset, bytes)) => unsafe {
                 device.transfers.write(&self.memory, offset, address, bytes)
@@ -301,7 +301,7 @@ impl Buffer {
     /// Ends the mapping and releases the memory.
     ///
     /// # Safety
-    /// No unfinished command uses the buffer, and nobody uses its mapping.
+    /// No unfinished command uses the buffer, and no one uses its mapping.
     pub(super) unsafe fn destroy(self, device: &Device) {
         let Buffer { host, images, parts, copies, memory, .. } = self;
         // In this order.

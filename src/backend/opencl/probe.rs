@@ -18,7 +18,7 @@ const WORDS: usize = BYTES / 4;
 const ROUNDS: u32 = 6;
 /// A part of the buffer, as kernels are given it: at a multiple of every known base alignment.
 const PART: usize = 64 << 10;
-/// Bytes around an import that belong to somebody else.
+/// Bytes around an import that belong to someone else.
 const MARGIN: usize = 4096;
 
 const SOURCE: &str = "
@@ -85,7 +85,7 @@ pub(super) fn probe(device: DeviceId) -> Result<Findings, DeviceError> {
     let address = queue.map(&own, BYTES)?;
     // SAFETY: mapped for the length of the buffer.
     let mapped = unsafe { is_shared(&queue, &own, address, &mut run) };
-    // SAFETY: the mapping's address, which nobody uses any more.
+    // SAFETY: the mapping's address, which no one uses any more.
     unsafe { queue.unmap(&own, address)? };
 
     let imported = try_import(context, &queue, &mut run).unwrap_or_else(|error| Err(error.to_string()));
@@ -103,7 +103,7 @@ fn try_import(
     let address = unsafe { region.as_ptr().add(MARGIN) };
     // SAFETY: the region outlives the buffer, which is dropped before it.
     let memory = unsafe { context.buffer(Backing::Use(address), BYTES)? };
-    // SAFETY: the region's own pages, which nobody else touches.
+    // SAFETY: the region's own pages, which no one else touches.
     let shared = unsafe { is_shared(queue, &memory, address, run)? };
     drop(memory);
     let margins = [0, MARGIN + BYTES];
@@ -117,7 +117,7 @@ fn try_import(
 /// Whether the words at `address` are those of `memory`, both ways.
 ///
 /// # Safety
-/// `BYTES` bytes at `address` are readable and writable, and nobody else touches them.
+/// `BYTES` bytes at `address` are readable and writable, and no one else touches them.
 unsafe fn is_shared(
     queue: &Queue,
     memory: &Mem,

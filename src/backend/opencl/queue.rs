@@ -167,7 +167,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// The driver refused in the midst of a recording: part of it runs, which nobody can take back.
+/// The driver refused in the midst of a recording: part of it runs, which no one can take back.
 fn torn(queue: &handle::Queue, error: DeviceError) -> DeviceError {
     let _ = queue.finish();
     match error {

@@ -58,7 +58,7 @@ pub(crate) fn disarm() -> (Vec<&'static str>, Option<&'static str>) {
     })
 }
 
-/// How many objects of each kind live, besides compiled programs that nobody uses.
+/// How many objects of each kind live, besides compiled programs that no one uses.
 pub(crate) fn live() -> BTreeMap<&'static str, i64> {
     let first = platform::devices().unwrap().swap_remove(0).device;
     share_without_images(first).unwrap().programs.forget();
@@ -129,7 +129,7 @@ fn released(kind: &'static str, object: &impl Number) {
     });
 }
 
-/// Functions as the API's crate has them, the unsafe ones behind a semicolon; behind an arrow what there is one more of
+/// Functions as the API's crate has them, the unsafe ones after a semicolon; after an arrow what there is one more of
 /// then.
 macro_rules! functions {
     ($module:ident: $($name:literal $function:ident ($($arg:ident: $ty:ty),*) -> $result:ty $(=> $kind:literal)?,)*;

@@ -46,7 +46,7 @@ struct Pending {
 }
 
 impl Timeline {
-    /// Counts what was enqueued behind everything before it. Under the queue's lock.
+    /// Counts what was enqueued after everything before it. Under the queue's lock.
     pub(super) fn push(&self, enqueued: Enqueued) -> u64 {
         let mut state = lock(&self.state);
         let point = self.submitted.load(Ordering::Relaxed) + 1;
@@ -150,7 +150,7 @@ impl Timeline {
             if crowded || polling.is_some_and(|polling| past >= polling) {
                 break;
             }
-            // Somebody may need the processor that this thread spins on.
+            // Someone may need the processor that this thread spins on.
             std::thread::yield_now();
         }
         if let Some(timeout) = timeout {
@@ -165,7 +165,7 @@ impl Timeline {
             };
             match event {
                 Some(event) => event.wait().map_err(|error| device.note(error))?,
-                // Somebody else saw it.
+                // Someone else saw it.
                 None => continue,
             }
         }

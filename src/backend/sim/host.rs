@@ -105,7 +105,7 @@ impl HostSide {
         let Some(range) = self.clip(range).filter(|range| range.bytes() == bytes.len() as u64) else {
             return;
         };
-        // SAFETY: `range` lies in the memory, which is alive, and nobody else uses it now (the rules
+        // SAFETY: `range` lies in the memory, which is alive, and no one else uses it now (the rules
         // above); `bytes` is a slice of the device's own.
         unsafe {
             let to = self.address.0.as_ptr().add(range.start as usize);
@@ -120,7 +120,7 @@ impl HostSide {
     }
 
     fn load(&self, range: ByteRange) -> Vec<u8> {
-        // SAFETY: `range` was clipped to the memory, which is alive and which nobody writes now (the rules
+        // SAFETY: `range` was clipped to the memory, which is alive and which no one writes now (the rules
         // above).
         unsafe {
             let from = self.address.0.as_ptr().add(range.start as usize);

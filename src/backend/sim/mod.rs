@@ -1,5 +1,5 @@
 //! A deliberately hostile device for tests: it runs native kernels over its own copy of memory, and
-//! shows nobody anything that the rules do not promise.
+//! shows no one anything that the rules do not promise.
 //!
 //! # The memory model
 //!
@@ -11,11 +11,11 @@
 //! * *Device to device* (Execution and Memory Dependencies; Pipeline Barriers): a write is seen by a later
 //!   command only if a barrier between them names its kind of write in `src` and the later command's kind
 //!   of access in `dst`, or if a chain of barriers does. Else the later read gets the *old* bytes and a
-//!   hazard is reported; a later write turns the bytes to poison and is reported; a write behind a read
+//!   hazard is reported; a later write turns the bytes to poison and is reported; a write after a read
 //!   with no execution dependency is reported. Submission order alone orders nothing, a wait of the host
 //!   orders everything before it against everything submitted after it.
 //! * *Device to host* (Memory Domains; `vkWaitForFences`): the host sees a write after a barrier with
-//!   `HOST_READ` in `dst` has run behind it *and* the host has waited for that submission *and*, on
+//!   `HOST_READ` in `dst` has run after it *and* the host has waited for that submission *and*, on
 //!   non-coherent memory, has invalidated the bytes. Until then it finds poison in them once the
 //!   submission that wrote them is over.
 //! * *Unwritten memory* (Device Memory) holds poison: all bits one, which is NaN in every float format.

@@ -40,12 +40,12 @@ pub(super) struct DeviceBytes {
     reads: RangeMap<Reads>,
 }
 
-/// A write that somebody cannot see yet.
+/// A write that someone cannot see yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Write {
     kind: Access,
     by: Origin,
-    /// The host waited for it: everything submitted since is ordered behind it.
+    /// The host waited for it: everything submitted since is ordered after it.
     waited: bool,
     available: bool,
     visible: Access,
@@ -68,7 +68,7 @@ enum Told {
     All,
 }
 
-/// Reads that a write must be ordered behind.
+/// Reads that a write must be ordered after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reads {
     by: Origin,
@@ -78,7 +78,7 @@ struct Reads {
 }
 
 impl Reads {
-    /// The kinds of reads that a write of `stage` is not ordered behind.
+    /// The kinds of reads that a write of `stage` is not ordered after.
     fn unordered(&self, stage: Access, now: Origin) -> Access {
         let other_queue = self.by.queue != now.queue;
         let pending = |kind: Access, behind: Access| {
@@ -118,7 +118,7 @@ impl Write {
 }
 
 impl DeviceBytes {
-    /// Bytes that nobody wrote.
+    /// Bytes that no one wrote.
     pub(super) fn new(bytes: usize) -> DeviceBytes {
         DeviceBytes {
             old: vec![POISON; bytes],
@@ -147,7 +147,7 @@ impl DeviceBytes {
         hazards
     }
 
-    /// Notes a read for the writes behind it; after the writes of its own command.
+    /// Notes a read for the writes after it; after the writes of its own command.
     pub(super) fn note_read(&mut self, range: ByteRange, access: Access, now: Origin) {
         self.reads.update(range, |known| {
             let mut reads = known.filter(|reads| reads.by.queue == now.queue).cloned().unwrap_or(Reads {
@@ -320,7 +320,7 @@ impl DeviceBytes {
         self.settle(true);
     }
 
-    /// Forgets writes that everybody sees.
+    /// Forgets writes that everyone sees.
     fn settle(&mut self, has_host: bool) {
         let mut seen = Vec::new();
         for (piece, write) in self.writes.iter() {

@@ -33,7 +33,7 @@ fn a_write_is_seen_by_the_stages_that_a_barrier_names() {
     bytes.barrier(Barrier { src: Access::KERNEL_WRITE, dst: Access::TRANSFER_READ }, NOW, false);
     assert_eq!(view(&bytes, range(0, 4), Access::TRANSFER_READ), (vec![1; 4], 0));
     assert_eq!(view(&bytes, range(0, 4), Access::KERNEL_READ), (vec![POISON; 4], 1));
-    // A chain: behind the transfers that are behind the kernels, the write is available already.
+    // A chain: after the transfers that are after the kernels, the write is available already.
     bytes.barrier(Barrier { src: Access::TRANSFER_READ, dst: Access::KERNEL_READ }, NOW, false);
     assert_eq!(view(&bytes, range(0, 4), Access::KERNEL_READ), (vec![1; 4], 0));
 }
@@ -44,7 +44,7 @@ fn an_execution_dependency_makes_nothing_visible() {
     bytes.write(range(0, 4), &[1; 4], Access::KERNEL_WRITE, NOW);
     bytes.barrier(Barrier { src: Access::KERNEL_READ, dst: Access::DEVICE }, NOW, false);
     assert_eq!(view(&bytes, range(0, 4), Access::KERNEL_READ), (vec![POISON; 4], 1));
-    // It does order a write behind a read.
+    // It does order a write after a read.
     bytes.note_read(range(0, 4), Access::KERNEL_READ, NOW);
     let kinds = |hazards: Vec<Hazard>| hazards.into_iter().map(|hazard| hazard.kind).collect::<Vec<_>>();
     let unordered = kinds(bytes.write(range(0, 4), &[2; 4], Access::TRANSFER_WRITE, NOW));
@@ -90,7 +90,7 @@ enum Event {
 }
 
 impl Naive {
-    /// The stages behind the event at `at`, whether its write is available, and to whom it is visible.
+    /// The stages after the event at `at`, whether its write is available, and to whom it is visible.
     fn reach(&self, at: usize, kind: Access) -> (Access, bool, Access) {
         let (mut behind, mut available, mut visible) = (Access::NONE, false, Access::NONE);
         for (event, _) in &self.history[at + 1..] {

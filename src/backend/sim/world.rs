@@ -22,7 +22,7 @@ use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Disp
 /// How many messages, failures and sets of times are kept.
 const KEPT: usize = 1024;
 
-/// Everything behind the context's one lock.
+/// Everything under the context's one lock.
 #[derive(Debug)]
 pub(super) struct World {
     /// Kernels run on threads of their own: the world is locked meanwhile, and threads of the global pool
@@ -177,7 +177,7 @@ impl World {
         let mut times = vec![0; recording.timestamps as usize];
         for command in &recording.commands {
             if let Err(error) = self.run(command, now, &mut times) {
-                // As on a real device, the failed run is known only once somebody waits for it.
+                // As on a real device, the failed run is known only once someone waits for it.
                 self.fail(now, error);
                 break;
             }

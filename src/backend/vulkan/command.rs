@@ -407,7 +407,7 @@ impl Argument {
                 Ok(Argument::Range(vk::DescriptorBufferInfo { buffer: buffer.raw, offset, range: bytes }))
             }
             Some((format, texel)) => {
-                // Whole texels; the last one may reach into the bytes behind the argument.
+                // Whole texels; the last one may reach into the bytes after the argument.
                 let whole = bytes.next_multiple_of(texel);
                 if offset + whole > buffer.info.bytes {
                     let number = binding.number;

@@ -222,7 +222,7 @@ impl Drop for Shared {
             // SAFETY: the device is idle.
             unsafe { self.pool.destroy(&self.device, buffer) };
         }
-        // SAFETY: nobody else has the context, so nobody is making a pipeline.
+        // SAFETY: no one else has the context, so no one is making a pipeline.
         unsafe { self.cache.close(&self.device) };
     }
 }

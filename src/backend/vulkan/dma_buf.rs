@@ -12,7 +12,7 @@ use crate::memory::dma_buf::DmaBuf;
 
 const HANDLE: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
 
-/// Whether buffers of ours can be made of a dma-buf, beside other buffers in the same memory.
+/// Whether buffers of ours can be made of a dma-buf, with other buffers in the same memory.
 pub(super) fn is_importable(
     instance: &ash::Instance,
     physical: vk::PhysicalDevice,

@@ -42,7 +42,7 @@ const EXTENSIONS: &[(&CStr, u32)] = &[
 const YOUNGER_THAN_LAYERS: &[(&CStr, u32)] =
     &[(ash::khr::cooperative_matrix::NAME, vk::make_api_version(0, 1, 3, 255))];
 
-/// Which of the extensions a device has, in its core or beside it.
+/// Which of the extensions a device has, in its core or as an extension.
 #[derive(Clone, Debug)]
 pub(super) struct Extensions {
     version: u32,

@@ -1,7 +1,7 @@
 //! Linear images that alias a buffer's memory.
 //!
 //! A linear image in `VK_IMAGE_LAYOUT_GENERAL` and a buffer are both host-accessible, so that they interpret the
-//! memory that they share alike, and what is written through one is read through the other behind an ordinary
+//! memory that they share alike, and what is written through one is read through the other after an ordinary
 //! memory barrier (Vulkan specification, "Memory Aliasing"). Images of imported memory would have to begin as
 //! UNDEFINED after their contents are there, so there are none.
 

@@ -1,4 +1,4 @@
-//! Buffers and the memory behind them.
+//! Buffers and their memory.
 
 use std::sync::Mutex;
 
@@ -31,7 +31,7 @@ pub(super) struct Buffer {
     images: Mutex<Kept<(u64, ImageDesc), Image>>,
 }
 
-/// What stands behind a buffer.
+/// What a buffer is made of.
 pub(super) enum Memory {
     /// A piece of a block.
     Allocated(Allocation),
@@ -296,7 +296,7 @@ impl Pool {
     pub(super) unsafe fn destroy(&self, device: &Device, buffer: Buffer) {
         let Buffer { raw, memory, views, images, .. } = buffer;
         // SAFETY: the device is done with the buffer (VUID-vkDestroyBuffer-buffer-00922,
-        // VUID-vkDestroyBufferView-bufferView-00936, VUID-vkFreeMemory-memory-00677) and nobody else
+        // VUID-vkDestroyBufferView-bufferView-00936, VUID-vkFreeMemory-memory-00677) and no one else
         // holds these handles. Freeing the memory ends its mapping.
         unsafe {
             for view in lock(&views).drain() {

@@ -250,7 +250,7 @@ fn special(name: &str) -> Option<(&'static str, usize)> {
     })
 }
 
-/// Functions that may fail; behind the arrow what there is one more of then.
+/// Functions that may fail; after the arrow what there is one more of then.
 macro_rules! fallible {
     ($($name:literal $function:ident $pfn:ident ($($arg:ident: $ty:ty),+) => $made:expr;)+) => {
         $(/// # Safety

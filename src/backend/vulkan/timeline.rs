@@ -21,7 +21,7 @@ const TURN_NANOS: u64 = 1_000_000;
 /// The points of one queue.
 pub(super) struct Timeline {
     semaphore: Option<(vk::Semaphore, TimelineFunctions)>,
-    // Without a semaphore; and beside it under validation, because layers before 1.4 do not take a host's
+    // Without a semaphore; and in addition to it under validation, because layers before 1.4 do not take a host's
     // wait for a timeline semaphore as the end of the work and report hazards that are none.
     fences: Option<Mutex<Fences>>,
     // The latest point submitted; written under the lock of the VkQueue.
@@ -186,7 +186,7 @@ impl Timeline {
             if crowded || polling.is_some_and(|polling| past >= polling) {
                 break;
             }
-            // Somebody may need the processor that this thread spins on.
+            // Someone may need the processor that this thread spins on.
             std::thread::yield_now();
         }
         let left = timeout.map_or(u64::MAX, |timeout| {
@@ -221,7 +221,7 @@ impl Timeline {
     /// Destroys the semaphore or the fences.
     ///
     /// # Safety
-    /// Everything submitted has finished, and nobody waits.
+    /// Everything submitted has finished, and no one waits.
     pub(super) unsafe fn destroy(&self, device: &Device) {
         if let Some((semaphore, _)) = self.semaphore {
             // SAFETY: as the caller promises, VUID-vkDestroySemaphore-semaphore-05149.
@@ -255,7 +255,7 @@ fn in_turns(device: &Device, mut nanos: u64, wait: impl Fn(u64) -> vk::Result) -
     }
 }
 
-/// Sleeps until the first fence at or behind `point` is signaled, at most `nanos`; whether it was.
+/// Sleeps until the first fence at or after `point` is signaled, at most `nanos`; whether it was.
 fn wait_for_fence(
     device: &Device,
     fences: &Mutex<Fences>,
@@ -263,7 +263,7 @@ fn wait_for_fence(
     nanos: u64,
 ) -> Result<bool, DeviceError> {
     let fence = lock(fences).pending.iter().find(|(at, _)| *at >= point).map(|(_, fence)| fence.clone());
-    // Somebody else saw it signaled.
+    // Someone else saw it signaled.
     let Some(fence) = fence else { return Ok(true) };
     // SAFETY: a fence that was submitted; held here, so that it is not reset meanwhile.
     let wait = |nanos| unsafe { device.raw().wait_for_fences(&[*fence], true, nanos) };
@@ -278,11 +278,11 @@ fn wait_for_fence(
 }
 
 impl Fences {
-    /// An unsignaled fence that nobody uses.
+    /// An unsignaled fence that no one uses.
     fn take(&mut self, device: &Device) -> Result<Arc<vk::Fence>, DeviceError> {
         if let Some(at) = self.spare.iter_mut().position(|fence| Arc::get_mut(fence).is_some()) {
             let fence = self.spare.swap_remove(at);
-            // SAFETY: signaled or never submitted, and nobody waits for it, VUID-vkResetFences-pFences-01123.
+            // SAFETY: signaled or never submitted, and no one waits for it, VUID-vkResetFences-pFences-01123.
             return match unsafe { device.raw().reset_fences(&[*fence]) } {
                 Ok(()) => Ok(fence),
                 Err(code) => {

@@ -47,9 +47,9 @@ struct Row {
     bytes: u64,
     /// What the kernels of both devices take.
     work_ms: f64,
-    /// What a run that stays on the device takes beside its kernels.
+    /// What a run that stays on the device takes apart from its kernels.
     alone_ms: f64,
-    /// What a run in which both devices use the same memory takes more than that beside its kernels.
+    /// What a run in which both devices use the same memory takes more than that apart from its kernels.
     shared_ms: f64,
     /// The same of a run in which the tensors are copied.
     copied_ms: f64,

@@ -27,7 +27,7 @@ use crate::session::{Binding, BindingBuilder, Error, Memory, Profile, Session};
 /// Arguments of `onepool bench model`.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The test case: a folder with `model.onnx`, or beside it, and `test_data_set_0`.
+    /// The test case: a folder with `model.onnx`, or next to it, and `test_data_set_0`.
     dir: PathBuf,
     /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
     /// ONEPOOL_DEVICE, then `auto`.

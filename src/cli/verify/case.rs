@@ -164,7 +164,7 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
     format!("{set}: output {output:?} {difference}")
 }
 
-/// The model of a case: in its folder, or beside it under its name.
+/// The model of a case: in its folder, or next to it under its name.
 ///
 /// # Errors
 /// There is none.

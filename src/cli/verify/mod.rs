@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Folders of test cases: model.onnx, or model.json of TVM, and test_data_set_*/input_*.pb, output_*.pb.
     #[arg(required_unless_present = "suite")]
     dirs: Vec<PathBuf>,
-    /// The parameters of the TVM graph of the only case, where they are not beside it.
+    /// The parameters of the TVM graph of the only case, where they are not next to it.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
     /// A folder of many cases with an index.json.

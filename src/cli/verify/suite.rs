@@ -56,7 +56,7 @@ pub(super) struct Case {
     pub(super) dir: PathBuf,
     /// What is known of it.
     pub(super) meta: Meta,
-    /// The parameters of its model, where they are not beside it.
+    /// The parameters of its model, where they are not next to it.
     pub(super) params: Option<PathBuf>,
 }
 

@@ -99,7 +99,7 @@ fn a_folder_of_another_user_is_refused() {
     assert!(text.starts_with(&says) && text.contains("name a folder of your own"), "{text}");
     assert!(matches!(cache.try_load("a", key("1")), Err(CacheError::Foreign { .. })));
     if user == 0 {
-        // A file of somebody else's in a folder of ours.
+        // A file of someone else's in a folder of ours.
         std::os::unix::fs::chown(dir.path(), Some(0), None).unwrap();
         cache.try_save("a", key("1"), b"one").unwrap();
         std::os::unix::fs::chown(dir.path().join("a.onepool"), Some(65_534), None).unwrap();

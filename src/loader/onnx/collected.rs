@@ -36,7 +36,7 @@ fn rewrite_nodes(nodes: &mut Vec<NodeProto>) {
     let empty: Vec<String> =
         nodes.iter().filter(|n| is(n, "SequenceEmpty")).flat_map(|n| n.output.clone()).collect();
     for node in nodes.iter_mut().filter(|n| is(n, "Loop")) {
-        // From behind, so that positions before stay what they are.
+        // From the end, so that positions before stay what they are.
         for i in (LEADING..node.input.len()).rev() {
             if node.input.get(i).is_some_and(|name| empty.contains(name)) {
                 collect(node, i.saturating_sub(LEADING));
@@ -96,7 +96,7 @@ fn collect(node: &mut NodeProto, i: usize) -> Option<()> {
     body.output.push(ValueInfoProto { name: kept, ..Default::default() });
     node.input.remove(i.saturating_add(LEADING));
     node.output.remove(i);
-    // Outputs behind the last one that is wanted may have been left out.
+    // Outputs after the last one that is wanted may have been left out.
     node.output.resize(carried.saturating_sub(1).saturating_add(stacks), String::new());
     node.output.push(list);
     match node.attribute.iter_mut().find(|a| a.name == COLLECTED) {

@@ -148,7 +148,7 @@ impl Parts<'_> {
         self.node.input.get(i).is_some_and(|name| !name.is_empty())
     }
 
-    /// Output `i` by name; empty where nobody wants it.
+    /// Output `i` by name; empty where no one wants it.
     fn output(&self, i: usize) -> String {
         self.node.output.get(i).cloned().unwrap_or_default()
     }
@@ -220,13 +220,13 @@ impl Parts<'_> {
         self.push(op, inputs, self.node.output.clone(), attributes);
     }
 
-    /// The number that input `i` stands for; its scale and zero point are the inputs behind it.
+    /// The number that input `i` stands for; its scale and zero point are the inputs after it.
     fn dequantized(&mut self, i: usize) -> String {
         let inputs = (0..3).map(|k| self.input(i.saturating_add(k))).collect();
         self.add("DequantizeLinear", inputs, Vec::new())
     }
 
-    /// Ends with `x` in integers; input `i` is the scale, the one behind it the zero point, whose type counts.
+    /// Ends with `x` in integers; input `i` is the scale, the one after it the zero point, whose type counts.
     fn quantize(&mut self, x: String, i: usize) -> Result<(), LoadErrorKind> {
         let zero = i.saturating_add(1);
         if !self.given(i) || !self.given(zero) {
@@ -428,7 +428,7 @@ fn scaled_product(parts: &mut Parts<'_>, integers: [String; 4], scales: [String;
 }
 
 /// LSTM whose weights W and R, inputs 1 and 2, are integers `[directions, inputs, 4 hidden]`, with scales and zero
-/// points `[directions]` or `[directions, 4 hidden]` behind LSTM's inputs. They are numbers again here, and
+/// points `[directions]` or `[directions, 4 hidden]` after LSTM's inputs. They are numbers again here, and
 /// nothing else is quantized, which is nearer to what the model was before.
 fn lstm(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let to_float = || vec![int_attr("to", data_type::FLOAT.into())];

@@ -400,7 +400,7 @@ impl<'m, 's> Importer<'m, 's> {
                 None => inputs.push(scope.get(making, name)),
             }
         }
-        // What sub-graphs capture comes behind all inputs that the operator may have.
+        // What sub-graphs capture comes after all inputs that the operator may have.
         while graphs.is_empty() && matches!(inputs.last(), Some(None)) {
             inputs.pop();
         }

@@ -1,7 +1,7 @@
 //! ONNX models.
 //!
 //! A file is walked once for its structure (`skeleton`); the data of its tensors, in the file or in
-//! files beside it, is then read straight to where it stays (`store`).
+//! files next to it, is then read straight to where it stays (`store`).
 
 mod attribute;
 mod collected;
@@ -71,7 +71,7 @@ pub(super) fn load_onnx_with(path: &Path, progress: Option<&dyn Fn(u64, u64)>) -
         Some(parent) => parent.to_owned(),
         None => PathBuf::from("."),
     };
-    // The path may be a link into a store of files, with the data beside the file it leads to.
+    // The path may be a link into a store of files, with the data next to the file it leads to.
     let mut roots = vec![folder(path)];
     roots.extend(path.canonicalize().ok().map(|real| folder(&real)));
     Source::open(path)

@@ -1,4 +1,4 @@
-//! Lists that are known only in the run: a list is two tensors there, its elements one behind the other and a table
+//! Lists that are known only in the run: a list is two tensors there, its elements contiguous and a table
 //! of their shapes ([`crate::ops::sequence`]).
 
 use super::graph::{Failure, Making};
@@ -12,7 +12,7 @@ use crate::shape::{Dim, SymShape};
 /// The two tensors of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packed {
-    /// The elements one behind the other.
+    /// The elements, contiguous.
     pub(super) values: TensorId,
     /// Their ranks and sizes.
     pub(super) table: TensorId,

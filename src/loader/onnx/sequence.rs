@@ -125,7 +125,7 @@ impl List {
         List { items: Vec::new(), first: 0, edits: Vec::new(), positions: Vec::new(), len: 0, dtype }
     }
 
-    /// Where a known position of a list with `more` places behind its elements is.
+    /// Where a known position of a list with `more` places after its elements is.
     fn place(&self, at: i64, more: usize) -> Result<usize, Failure> {
         let from_start = if at < 0 { at.saturating_add(self.len as i64) } else { at };
         let found = usize::try_from(from_start).ok().filter(|p| *p < self.len.saturating_add(more));

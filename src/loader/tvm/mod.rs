@@ -45,7 +45,7 @@ pub mod device_type {
     /// Each type that a backend here stands for, with that backend's name.
     const APIS: [(i32, &str); 4] = [(CPU, "cpu"), (OPENCL, "opencl"), (VULKAN, "vulkan"), (EXT, "sim")];
 
-    /// The type of devices of the API `api` ([`crate::backend::DeviceInfo::api`]); that of an API of somebody
+    /// The type of devices of the API `api` ([`crate::backend::DeviceInfo::api`]); that of an API of someone
     /// else's is [`EXT`].
     pub fn of_api(api: &str) -> i32 {
         APIS.iter().find(|(_, name)| *name == api).map_or(EXT, |(ty, _)| *ty)
@@ -157,7 +157,7 @@ impl TvmGraph {
     }
 }
 
-/// Loads a graph JSON and the parameters beside it from memory.
+/// Loads a graph JSON and the parameters next to it from memory.
 ///
 /// # Errors
 /// As [`GraphJson::parse`], [`super::params::read_params`] and [`TvmGraph::new`].

@@ -1,4 +1,4 @@
-//! Graphs as TVM writes them, as people write them, and as nobody should.
+//! Graphs as TVM writes them, as people write them, and as no one should.
 
 use serde_json::{Value, json};
 

@@ -24,7 +24,7 @@ pub struct Left {
 
 impl Left {
     /// What is left where a recording wrote `writes`, of which it did not show `hidden`, and `invalidated` is invalidated
-    /// behind it.
+    /// after it.
     pub fn behind(
         writes: impl Iterator<Item = ByteRange>,
         hidden: Vec<(ByteRange, Access)>,
@@ -70,7 +70,7 @@ pub struct HostView {
     coherent: bool,
     atom: u64,
     bytes: u64,
-    /// Device writes with no host barrier behind them.
+    /// Device writes with no host barrier after them.
     hidden: RangeMap<(Access, Origin)>,
     /// Device writes that were not invalidated.
     stale: RangeSet,
@@ -126,7 +126,7 @@ impl HostView {
         ranges.iter().for_each(|range| self.stale.remove(*range));
     }
 
-    /// What to flush behind the host's write to `range`, so that the next submission sees it.
+    /// What to flush after the host's write to `range`, so that the next submission sees it.
     pub fn written(&self, range: ByteRange) -> Option<ByteRange> {
         (!self.coherent).then(|| self.rounded(range))
     }

@@ -5,9 +5,9 @@
 //!
 //! * [`Tracker`]: the barriers between the commands of one recording, before it, and the one that shows the host its
 //!   results. Plans and the commands that an application enqueues one by one ask it.
-//! * [`Unseen`]: what a recording that somebody else made leaves hidden from the host.
-//! * [`Sight`]: what each submission of a run flushes before and invalidates behind it.
-//! * [`HostView`]: what the host does before and behind an access through its own pointer.
+//! * [`Unseen`]: what a recording that someone else made leaves hidden from the host.
+//! * [`Sight`]: what each submission of a run flushes before and invalidates after it.
+//! * [`HostView`]: what the host does before and after an access through its own pointer.
 //!
 //! Invariants:
 //! * A [`ResourceId`] names *memory*, not a view of it: two views that alias must carry one id.
@@ -165,7 +165,7 @@ impl fmt::Debug for Access {
 }
 
 /// One global memory barrier: everything before it in submission order that `src` covers happens
-/// before everything behind it that `dst` names, and the writes in `src` are visible to `dst`.
+/// before everything after it that `dst` names, and the writes in `src` are visible to `dst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
     /// Accesses that must be over; the writes among them are made available. Only reads here makes the
@@ -176,7 +176,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Everything before it is over, and seen, before anything behind it: what stands before work of which nothing is
+    /// Everything before it is over, and seen, before anything after it: what stands before work of which nothing is
     /// known.
     pub const FULL: Barrier = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
 
@@ -187,7 +187,7 @@ impl Barrier {
         Barrier { src, dst }
     }
 
-    /// The device access kinds that need no further barrier once this one is recorded behind them.
+    /// The device access kinds that need no further barrier once this one is recorded after them.
     pub fn settles(self) -> Access {
         let writes = if self.dst.contains(Access::DEVICE) { self.src.writes() } else { Access::NONE };
         let reads = if self.dst.of_stages().contains(Access::DEVICE) {

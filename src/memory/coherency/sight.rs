@@ -12,21 +12,21 @@ use crate::memory::range::{ByteRange, RangeSet};
 #[derive(Clone, Debug)]
 pub struct Sight<R> {
     atom: u64,
-    /// By memory and view, the atoms that nobody else wrote in since its device wrote them or was shown them.
+    /// By memory and view, the atoms that no one else wrote in since its device wrote them or was shown them.
     settled: BTreeMap<R, BTreeMap<u32, RangeSet>>,
 }
 
 /// What an access through a view takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
-    /// Flush the bytes before the submission: somebody else may have written them.
+    /// Flush the bytes before the submission: someone else may have written them.
     pub flush: bool,
-    /// Invalidate the bytes when the submission is over, so that everybody else sees what it wrote.
+    /// Invalidate the bytes when the submission is over, so that everyone else sees what it wrote.
     pub invalidate: bool,
 }
 
 impl<R: Ord + Copy> Sight<R> {
-    /// Nobody knows anything yet. A flush or an invalidate takes whole atoms of `atom` bytes, neighbours included.
+    /// No one knows anything yet. A flush or an invalidate takes whole atoms of `atom` bytes, neighbours included.
     pub fn new(atom: u64) -> Self {
         Sight { atom: atom.max(1), settled: BTreeMap::new() }
     }
@@ -35,7 +35,7 @@ impl<R: Ord + Copy> Sight<R> {
     ///
     /// Bytes that are only written are flushed too: an invalidate of what the host wrote and did not flush leaves
     /// them undefined (Vulkan, `vkInvalidateMappedMemoryRanges`). Only what is written is invalidated: another device
-    /// may be writing beside it.
+    /// may be writing in parallel.
     pub fn access(&mut self, memory: R, view: Option<u32>, range: ByteRange, access: Access) -> Exchange {
         if range.is_empty() || access.is_empty() {
             return Exchange::default();
@@ -62,7 +62,7 @@ impl<R: Ord + Copy> Sight<R> {
     }
 }
 
-/// Ranges to flush before a submission and to invalidate behind it, by memory.
+/// Ranges to flush before a submission and to invalidate after it, by memory.
 #[derive(Clone, Debug)]
 pub struct Exchanged<M> {
     flush: BTreeMap<M, RangeSet>,

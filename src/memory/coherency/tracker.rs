@@ -7,9 +7,9 @@ use crate::memory::range::ByteRange;
 /// Decides the barriers of one recording as its commands pass by.
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
-    /// Kinds of accesses before the recording, to bytes that nobody lists.
+    /// Kinds of accesses before the recording, to bytes that no one lists.
     earlier: Access,
-    /// Device accesses that no barrier stands behind yet.
+    /// Device accesses that no barrier follows yet.
     pending: Ledger,
     unseen: Unseen,
 }
@@ -20,7 +20,7 @@ impl Tracker {
         Tracker::default()
     }
 
-    /// A recording behind others on its queue, of which nothing is known: the first of its commands that touches
+    /// A recording after others on its queue, of which nothing is known: the first of its commands that touches
     /// anything gets [`Barrier::FULL`].
     pub fn behind_others() -> Self {
         Tracker { earlier: Access::DEVICE, ..Tracker::default() }

@@ -21,7 +21,7 @@ pub struct ImportCosts {
 }
 
 impl ImportCosts {
-    /// What is taken where nothing is measured: shared memory is read in place however often, memory behind a bus
+    /// What is taken where nothing is measured: shared memory is read in place however often, memory across a bus
     /// once.
     pub const fn preset(shares_host_memory: bool) -> ImportCosts {
         ImportCosts { copy_threshold: 64 << 10, direct_reads: if shares_host_memory { u32::MAX } else { 1 } }
@@ -58,11 +58,11 @@ impl ImportCosts {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportTimes {
-    /// Of an import and its end, beside what grows with its size.
+    /// Of an import and its end, apart from what grows with its size.
     pub import_ns: f64,
     /// Of an import, for each byte.
     pub import_byte_ns: f64,
-    /// Of a copy by the CPU into memory that the device reads, beside what grows with its size.
+    /// Of a copy by the CPU into memory that the device reads, apart from what grows with its size.
     pub copy_call_ns: f64,
     /// Of that copy, for each byte.
     pub copy_ns: f64,
@@ -83,7 +83,7 @@ pub enum CostSource {
     /// `preset`.
     #[default]
     Auto,
-    /// Measured when the device is first asked, in some 50 ms; kept by device and driver for the process, and in the cache
+    /// Measured when the device is first asked, where nothing is begun after 50 ms; kept by device and driver for the process, and in the cache
     /// folder where there is one.
     Measured,
     /// [`ImportCosts::preset`].

@@ -19,7 +19,7 @@ pub enum Refusal {
     Empty,
     /// The addresses do not exist, or not all of them.
     NotMapped {
-        /// The first address with nothing behind it.
+        /// The first address with nothing at it.
         addr: u64,
     },
     /// A page allows no access at all.
@@ -27,7 +27,7 @@ pub enum Refusal {
         /// The first such address.
         addr: u64,
     },
-    /// The driver takes no pages with a file behind them.
+    /// The driver takes no pages with a file.
     FileBacked {
         /// The file.
         path: String,

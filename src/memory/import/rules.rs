@@ -100,7 +100,7 @@ impl ImportRules {
     /// The rules of a driver, to be narrowed with [`ImportRules::with_limits`].
     ///
     /// * RADV, AMDVLK: libdrm passes `ANONONLY|REGISTER|VALIDATE` and never `READONLY`, so a mapping
-    ///   with a file behind it or without write access is refused. Imports stay below 2 GiB: larger
+    ///   of a file or without write access is refused. Imports stay below 2 GiB: larger
     ///   buffers crossed 4 GiB boundaries wrongly on APUs, and AMDVLK allocates no more.
     /// * ANV: user pointers need whole pages; no kind of mapping is refused, read-only ones are.
     /// * NVIDIA (probed): anonymous memory, the heap, shared memory files and private writable file

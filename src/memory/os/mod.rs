@@ -1,6 +1,6 @@
 //! What an operating system knows about memory: pages, mappings, and the process's own map.
 //!
-//! One file per system behind the same few items; nothing outside this file names a system. A system of the Unix
+//! One file per system with the same few items; nothing outside this file names a system. A system of the Unix
 //! family with no file of its own (and Miri) gets `portable`: aligned heap memory, and no process map, so that
 //! nothing can be imported there by a borrowed pointer. Owned memory needs no map.
 
@@ -49,6 +49,8 @@ pub(crate) struct Fixes {
     pub(crate) no_dma_buf: &'static str,
 }
 
+#[cfg(all(test, any(windows, all(target_os = "linux", not(miri)))))]
+mod tests;
 #[cfg(all(test, target_os = "linux", not(miri)))]
 use linux::testing;
 #[cfg(all(test, target_os = "linux", not(miri)))]
@@ -84,7 +86,7 @@ pub enum OsError {
     },
 }
 
-/// What stands behind a mapping.
+/// What a mapping is made of.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backing {
@@ -101,7 +103,7 @@ pub enum Backing {
         /// Whether its name is gone.
         deleted: bool,
     },
-    /// Memory behind a descriptor with no file system.
+    /// Memory with a descriptor but no file system.
     Memfd,
     /// A mapping of the kernel or of a device, by its name.
     Special(String),
@@ -118,7 +120,7 @@ pub struct MapEntry {
     pub writable: bool,
     /// Writes reach other mappings of the same object.
     pub shared: bool,
-    /// What stands behind it.
+    /// What it is made of.
     pub backing: Backing,
 }
 

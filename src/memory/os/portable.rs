@@ -94,7 +94,7 @@ impl Mapping {
     /// Gives advice on the whole mapping.
     ///
     /// # Errors
-    /// Always: there is nobody to take it.
+    /// Always: there is no one to take it.
     pub fn advise(&self, _advice: Advice) -> Result<(), OsError> {
         Err(OsError::Unsupported { what: "memory advice" })
     }

@@ -144,7 +144,7 @@ impl Mapping {
         if bytes == 0 || !bytes.is_multiple_of(page) || !alignment.is_power_of_two() {
             return Err(invalid);
         }
-        // Room to move the start up to the alignment: addresses, with no memory behind them.
+        // Room to move the start up to the alignment: addresses, with no memory at them.
         let slack = alignment.saturating_sub(granularity);
         let reserved = bytes.checked_add(slack).ok_or(invalid)?;
         // SAFETY: a null address lets the system choose addresses that nothing uses.
@@ -237,7 +237,7 @@ pub(crate) fn open_direct(file: &File) -> Option<File> {
     if handle == INVALID_HANDLE_VALUE || handle.is_null() {
         return None;
     }
-    // SAFETY: a fresh handle, which nobody else closes.
+    // SAFETY: a fresh handle, which no one else closes.
     let direct = unsafe { File::from_raw_handle(handle) };
     let mut info = FILE_STORAGE_INFO::default();
     // SAFETY: the structure is of the class and as long as is said.
@@ -284,7 +284,7 @@ fn query(addr: u64) -> Result<Option<MEMORY_BASIC_INFORMATION>, OsError> {
     }
 }
 
-/// What the system said of pages, where there is something behind the addresses.
+/// What the system said of pages, where there is something at the addresses.
 fn entry(found: &MEMORY_BASIC_INFORMATION, range: ByteRange) -> Option<MapEntry> {
     if found.State == MEM_FREE {
         return None;

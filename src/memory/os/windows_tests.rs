@@ -4,23 +4,14 @@ use std::io::Write;
 
 use windows_sys::Win32::System::Memory::{PAGE_GUARD, PAGE_NOACCESS, PAGE_READONLY, PAGE_READWRITE};
 
+use super::tests::{plan, plan_mapping};
 use super::{
     Advice, Backing, DIRECT_BLOCK, Mapping, OsError, huge_page_size, open_direct, page_size, physical_memory,
     process_map, read_at, testing,
 };
 use crate::memory::host::HostRegion;
-use crate::memory::import::{DriverKind, ImportRules, ReadWrite, Refusal, Window};
+use crate::memory::import::{DriverKind, ImportRules, ReadWrite, Refusal};
 use crate::memory::range::ByteRange;
-use crate::memory::window_of;
-
-fn plan(addr: usize, bytes: usize, access: ReadWrite, rules: &ImportRules) -> Result<Window, Refusal> {
-    window_of(addr as u64, bytes as u64, access, rules, None)
-}
-
-fn plan_mapping(mapping: &Mapping, access: ReadWrite, driver: DriverKind) -> Result<Window, Refusal> {
-    let addr = mapping.as_ptr().addr().get();
-    plan(addr + 52, mapping.bytes() - 60, access, &ImportRules::for_driver(driver))
-}
 
 fn map_of(mapping: &Mapping) -> (ByteRange, Vec<super::MapEntry>) {
     let start = mapping.as_ptr().addr().get() as u64;
@@ -68,28 +59,13 @@ fn parts_give_their_memory_back_by_themselves() {
     assert_eq!([first.bytes(), second.bytes(), third.bytes()], [page, 2 * page, page]);
     let (window, _) = map_of(&second);
     drop(second);
-    // The addresses stay, with nothing behind them, as long as a neighbour is there.
+    // The addresses stay, with nothing at them, as long as a neighbour is there.
     let entries = process_map(window).unwrap();
     assert!(!entries.is_empty() && entries.iter().all(|e| !e.readable && !e.writable), "{entries:?}");
     for part in [&first, &third] {
         assert!(map_of(part).1.iter().all(|e| e.writable));
     }
     assert!(third.split(page).is_err());
-}
-
-#[test]
-fn vectors_and_stack_arrays_at_any_offset() {
-    let heap = vec![0u8; 100_000];
-    let stack = [0u8; 9_000];
-    for bytes in [heap.as_slice(), stack.as_slice()] {
-        for (skip, len) in [(0, bytes.len()), (1, 1), (52, 4096), (4095, 4097), (bytes.len() - 1, 1)] {
-            let addr = bytes.as_ptr().addr() + skip;
-            let window = plan(addr, len, ReadWrite::ReadWrite, &ImportRules::strict()).unwrap();
-            assert_eq!(window.addr + window.offset, addr as u64);
-            assert!(window.offset + len as u64 <= window.bytes);
-        }
-    }
-    assert_eq!(plan(heap.as_ptr().addr(), 0, ReadWrite::Read, &ImportRules::strict()), Err(Refusal::Empty));
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn product() -> Result<Graph, GraphError> {
     g.build()
 }
 
-/// Nanoseconds of node `n` of `flow` on `device` beside those of a submission, on inputs of zeros. The first run
+/// Nanoseconds of node `n` of `flow` on `device` beyond those of a submission, on inputs of zeros. The first run
 /// does not count, because drivers compile in it; `limit` is the time for others, of which there is always one.
 ///
 /// # Errors

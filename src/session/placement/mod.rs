@@ -57,7 +57,7 @@ pub(super) const BUDGET: Duration = Duration::from_secs(2);
 
 /// Operators that take less than this part of a run are not timed but estimated.
 const LIGHT: u64 = 50;
-/// The longest that runs of one operator on one device take, behind the first.
+/// The longest that runs of one operator on one device take, after the first.
 const OPERATOR_LIMIT: Duration = Duration::from_millis(20);
 /// Bytes of an operator's tensors, or of a graph's inputs and outputs, beyond which it is not run for a measurement.
 const MAX_MEASURED_BYTES: u64 = 1 << 30;

@@ -95,7 +95,7 @@ impl Work<'_> {
         self.placer.spend(began.elapsed());
     }
 
-    /// The session's devices and parameters for runs that nobody sees.
+    /// The session's devices and parameters for runs that no one sees.
     fn racing(&self) -> Arc<Inner> {
         let options = &self.inner.options;
         Arc::new(Inner {

@@ -80,7 +80,7 @@ impl GraphModule {
         (0..self.get_num_outputs()).map(|o| self.get_output(o)).collect()
     }
 
-    /// Times runs with the inputs that are set, behind one that does not count. Each run is waited for.
+    /// Times runs with the inputs that are set, after one that does not count. Each run is waited for.
     ///
     /// # Errors
     /// As [`GraphModule::run`].

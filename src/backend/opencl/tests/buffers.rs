@@ -1,4 +1,4 @@
-//! Buffers, copies, fills, handles; on shared memory and on memory beside the device's.
+//! Buffers, copies, fills, handles; on shared memory and on memory next to the device's.
 
 use super::*;
 

@@ -74,7 +74,7 @@ fn one_object_may_be_read_and_written_and_parts_may_not_cross() {
     assert!(error.to_string().contains("overlap in part"), "{error}");
 }
 
-/// Ranges of one buffer as an arena has them, of kernels of somebody's own in one recording.
+/// Ranges of one buffer as an arena has them, of kernels of someone's own in one recording.
 #[test]
 fn ranges_that_overlap_from_dispatch_to_dispatch_have_no_sub_buffers_that_do() {
     for fixture in [Fixture::new(), Fixture::discrete()] {

@@ -23,7 +23,7 @@ use crate::recording::*;
 const READ: Access = Access::KERNEL_READ;
 const WRITE: Access = Access::KERNEL_WRITE;
 
-/// y = a * x + b, as somebody writes it who has only OpenCL: `params::Axpb` by value.
+/// y = a * x + b, as someone writes it who has only OpenCL: `params::Axpb` by value.
 const OWN: &str = "
 typedef struct { uint n; float a; float b; } Params;
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
@@ -110,7 +110,7 @@ impl Fixture {
     }
 }
 
-/// A kernel of OpenCL C beside a native function.
+/// A kernel of OpenCL C next to a native function.
 fn own_source(text: &'static str) -> KernelSource {
     // SAFETY: the tests bind what their kernels touch.
     unsafe { KernelSource::from_native(NativeKernel::new("own", |_| Ok(()))).with_opencl_c(text) }

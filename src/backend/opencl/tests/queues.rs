@@ -171,7 +171,7 @@ fn a_queue_may_outlive_its_context() {
     let add = axpb(kernel, part(buffer, 0, 256), part(buffer, 256, 256), 64, 1.0, 2.0);
     drop(fixture);
     queue.wait(queue.submit(&recording(vec![add])).unwrap(), None).unwrap();
-    // Nobody is left to invalidate what is not coherent.
+    // No one is left to invalidate what is not coherent.
     if info.coherent {
         // SAFETY: mapped, of 512 bytes, and the device is done with it.
         let seen = unsafe { info.host.unwrap().0.cast::<[f32; 128]>().read() };

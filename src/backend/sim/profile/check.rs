@@ -346,7 +346,7 @@ fn takes(accepts: &Accepts, first_mapping_only: bool, choices: &mut Choices) -> 
     let anonymous = taken("anonymous_private", accepts.anonymous_private, strict.anonymous_private);
     // To the process's map advised pages are as others.
     let advised = taken("huge_page_advised", accepts.huge_page_advised, anonymous);
-    // A simulation that took addresses with nothing behind them would fault on them.
+    // A simulation that took addresses with nothing at them would fault on them.
     let _ = taken("unmapped", accepts.unmapped, false);
     Takes {
         anonymous_private: anonymous && advised,

@@ -124,7 +124,7 @@ pub struct Codes {
     pub kind: i32,
     /// For pages without write access.
     pub read_only: i32,
-    /// For addresses with nothing behind them.
+    /// For addresses with nothing at them.
     pub unmapped: i32,
     /// For more than the largest import.
     pub too_large: i32,

@@ -184,7 +184,7 @@ pub(super) struct Refusals {
     overcommit: Option<String>,
 }
 
-/// The `VkResult` of a refusal, perhaps with words behind it, or several of which any may come.
+/// The `VkResult` of a refusal, perhaps with words after it, or several of which any may come.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "the name of a VkResult, or an object with \"one_of\" and \"note\"")]
 pub(super) enum Refusal {

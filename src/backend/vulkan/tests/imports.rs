@@ -31,7 +31,7 @@ fn a_kernel_reads_and_writes_the_callers_pages() {
         let prepared = queue.prepare(&run).unwrap();
         queue.wait(queue.submit_prepared(prepared).unwrap(), None).unwrap();
         assert!(output.as_slice_of::<f32>().unwrap().iter().all(|y| *y == 2.5));
-        // Nobody is told of this write, and the next run sees it.
+        // No one is told of this write, and the next run sees it.
         input.as_mut_slice_of::<f32>().unwrap()[N / 3] = 20.0;
         queue.wait(queue.submit_prepared(prepared).unwrap(), None).unwrap();
         let got = output.as_slice_of::<f32>().unwrap();

@@ -89,7 +89,7 @@ pub(super) fn embeddings(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     embed(parts, tables, [gamma, beta], parts.input(8))
 }
 
-/// As [`embeddings`], but tables and the norm are integers with scales and zero points behind the mask.
+/// As [`embeddings`], but tables and the norm are integers with scales and zero points after the mask.
 pub(super) fn quantized_embeddings(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let grain = |parts: &Parts<'_>, i: usize| [6, 11].map(|n| parts.input(i.saturating_add(n)));
     let tables = [2, 3, 4].map(|i| parts.given(i).then(|| (parts.input(i), Some(grain(parts, i)))));

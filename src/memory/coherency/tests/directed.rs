@@ -190,7 +190,7 @@ fn only_atoms_that_a_device_wrote_are_invalidated_and_once() {
     assert_eq!(view.access(r(0, 100)), go(&[r(0, 16), r(96, 100)]));
     view.refreshed(&[r(0, 16)]);
     assert_eq!(view.access(r(0, 100)), go(&[r(96, 100)]));
-    // A byte beside it concerns its atom.
+    // A byte next to it concerns its atom.
     assert_eq!(view.access(r(99, 100)), go(&[r(96, 100)]));
     assert_eq!(view.written(r(20, 30)), Some(r(16, 32)));
     assert_eq!(HostView::new(true, 16, 100).written(r(20, 30)), None);

@@ -17,7 +17,7 @@ enum Item {
 #[derive(Clone)]
 struct Past {
     kind: Access,
-    /// Kinds of later accesses that are ordered behind it, and see it if it is a write.
+    /// Kinds of later accesses that are ordered after it, and see it if it is a write.
     safe_for: Access,
 }
 
