@@ -199,6 +199,7 @@ functions! {
     Mish(x) [18], FLOATS => x * tanh_of_softplus(x);
     Neg(x) [6], SIGNED => -x;
     Not(x) [1], BOOL => x.if_equal(0.0, 1.0, 0.0);
+    ParametricSoftplus(x, alpha = 1.0, beta = 1.0) [1], FLOATS => (x * beta).softplus() * alpha;
     Reciprocal(x) [6], FLOATS => x.reciprocal();
     Relu(x) [6] activation, SIGNED => x.at_least(0.0);
     Round(x) [11], FLOATS => x.round();

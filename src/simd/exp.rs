@@ -14,11 +14,13 @@ fn pow2(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
-/// `e^x`.
+/// `e^x`; 0 where that is no normal number, because CPUs take very long for those that are not.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // Beyond these the results are 0 and infinity; the bounds keep the exponent in range.
-    let bounded = x.clamp(-104.0, 89.0);
+    /// The logarithm of the smallest normal number.
+    const LOWEST: f32 = -87.33;
+    // Infinity is what the upper bound gives.
+    let bounded = x.clamp(LOWEST, 89.0);
     let shifted = bounded * LOG2_E + ROUNDER;
     let whole = shifted - ROUNDER;
     let r = (bounded - whole * LN2_HIGH) - whole * LN2_LOW;
@@ -27,10 +29,10 @@ pub(crate) fn exp(x: f32) -> f32 {
         p = p * r + c;
     }
     let y = p * r * r + r + 1.0;
-    // Two factors, because 2^n itself may be subnormal or infinite.
+    // Two factors, because 2^n itself may be infinite.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUNDER.to_bits() as i32);
     let half = n >> 1;
-    y * pow2(half) * pow2(n.wrapping_sub(half))
+    choose(x < LOWEST, 0.0, y * pow2(half) * pow2(n.wrapping_sub(half)))
 }
 
 /// `e^x - 1`, which keeps its digits near 0.

@@ -4,9 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{input, map, output};
-use super::function::{NUMBERS, Pointwise};
+use super::function::{NUMBERS, Pointwise, is_f32_at};
 use super::function_cpu;
-use super::fuse;
 use super::number::{Number, with_number};
 use super::program::{Dispatch, element, unsupported};
 use crate::dtype::DType;
@@ -122,7 +121,7 @@ impl Operator for Clip {
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        if !fuse::is_f32_at(cx, 0) {
+        if !is_f32_at(cx, 0) {
             return None;
         }
         let Pointwise { function, params } = self.known(cx)?;

@@ -42,6 +42,16 @@ pub(super) const fn dtypes(types: Types) -> &'static [DType] {
     }
 }
 
+/// Whether input `i` is there and `f32`.
+pub(super) fn is_f32_at(cx: &OpCx, i: usize) -> bool {
+    cx.input_opt(i).is_some_and(|x| x.dtype == DType::F32)
+}
+
+/// Whether all inputs and the output are `f32`.
+pub(super) fn is_f32(cx: &OpCx) -> bool {
+    (0..cx.input_count()).all(|i| is_f32_at(cx, i)) && cx.outputs().iter().all(|y| y.dtype == DType::F32)
+}
+
 /// A function of one element with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pointwise {
@@ -139,7 +149,7 @@ impl Operator for Pointwise {
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        super::fuse::is_f32(cx).then(|| self.function.build(desc, *args.first()?, self.params).ok())?
+        is_f32(cx).then(|| self.function.build(desc, *args.first()?, self.params).ok())?
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -12,7 +12,6 @@ mod classify;
 mod clip;
 mod function;
 mod function_cpu;
-mod fuse;
 pub(crate) mod identity;
 mod idiom;
 mod legacy;

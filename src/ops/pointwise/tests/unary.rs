@@ -89,6 +89,7 @@ pub(super) fn float_functions() -> Vec<(&'static str, AttrMap, Definition)> {
             }
         })
     });
+    with("ParametricSoftplus", &[("alpha", float(1.5)), ("beta", float(0.5))], |x| 1.5 * softplus(0.5 * x));
     with("Swish", &[("alpha", float(0.5))], |x| x / (1.0 + (-0.5 * x).exp()));
     with("Gelu", &[("approximate", AttrValue::Str(b"tanh".to_vec()))], |x| {
         0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
