@@ -117,13 +117,13 @@ impl Operator for Nary {
 
 /// The function of `args`.
 fn expression(op: NaryOp, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-    let op = match op {
+    let fold = match op {
         NaryOp::Sum | NaryOp::Mean => BinaryOp::Add,
         NaryOp::Min => BinaryOp::Min,
         NaryOp::Max => BinaryOp::Max,
     };
     let (&first, rest) = args.split_first()?;
-    let all = rest.iter().try_fold(first, |all, &x| desc.binary(op, all, x).ok())?;
+    let all = rest.iter().try_fold(first, |all, &x| desc.binary(fold, all, x).ok())?;
     if op != NaryOp::Mean {
         return Some(all);
     }
