@@ -15,10 +15,10 @@ use onepool::backend::{ContextDesc, DeviceInfo};
 use onepool::device::Context;
 use onepool::graph::TensorId;
 use onepool::ops::linalg::MatMul;
-use onepool::ops::pointwise::{Programs, Unary, UnaryOp};
+use onepool::ops::pointwise::{Unary, UnaryOp};
 use onepool::ops::reduce::{Reduce, ReduceKind};
 use onepool::ops::{self, BinaryOp, Operator};
-use onepool::plan::{Compiler, PlanOptions};
+use onepool::plan::{Assignment, Compiler, PlanCache, PlanOptions};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, HostRegion, Memory, Session, Shape, Tensor, TensorInfo};
 
@@ -118,10 +118,11 @@ fn planning(c: &mut Criterion) {
             let id = BenchmarkId::new(format!("{device}/{name}"), graph.nodes().len());
             group.bench_function(id, |b| {
                 b.iter(|| {
-                    let programs = Programs::new();
-                    let (graph, devices) = (&graph, &devices[..]);
-                    let compiler = Compiler { graph, devices, options: &options, programs: &programs };
-                    compiler.compile(std::slice::from_ref(&info), &BTreeMap::new()).unwrap()
+                    let (graph, devices, cache) = (&graph, &devices[..], PlanCache::default());
+                    let (options, assignment) = (&options, Assignment::default());
+                    let compiler = Compiler { graph, devices, options, assignment, cache: &cache };
+                    let outcome = compiler.compile(std::slice::from_ref(&info), &BTreeMap::new());
+                    outcome.unwrap().plan().unwrap()
                 });
             });
         }

@@ -10,6 +10,7 @@ use super::error::{CliError, chain};
 use super::explain::{self, Planned};
 use super::open::{CacheArgs, load_on, open_table, selector};
 use super::output::Output;
+use super::passes::{self, PassArgs};
 use super::place::{self, PlaceArgs};
 use super::table::{Table, bytes};
 use super::{assign, error};
@@ -17,8 +18,9 @@ use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, StorageScope, TensorInfo};
 use crate::loader::{self, ModelSummary, SummaryIo};
-use crate::ops::pointwise::Programs;
-use crate::plan::{Compiler, Plan, PlanError, PlanOptions};
+use crate::plan::{
+    Assignment, Compiler, GraphCx, PassReport, Plan, PlanCache, PlanOptions, PlanOutcome, choose, prepare,
+};
 use crate::registry::{Registry, default_selector};
 use crate::session::{Error, IoInfo, Session};
 use crate::shape::{Dim, Shape, SymShape};
@@ -46,6 +48,8 @@ pub(super) struct Args {
     place: PlaceArgs,
     #[command(flatten)]
     cache: CacheArgs,
+    #[command(flatten)]
+    passes: PassArgs,
     /// List every node.
     #[arg(long)]
     nodes: bool,
@@ -63,6 +67,9 @@ struct Report<'a> {
     planned: Option<Planned<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_planned: Option<String>,
+    /// What each pass did, where that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    passes: Option<&'a [PassReport]>,
 }
 
 /// Runs the command.
@@ -71,13 +78,14 @@ struct Report<'a> {
 /// [`CliError::Library`] for a file that is no model, [`CliError::Usage`] for shapes that do not fit. What
 /// is not supported is shown and no error.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let options = PlanOptions { passes: args.passes.selection()?, ..PlanOptions::default() };
     let summary = loader::summarize(&args.model, args.params.as_deref())?;
     let unsupported: Vec<String> =
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
     let table = table(args)?;
     let apis: Vec<&str> = table.iter().map(|d| d.api).collect();
     let (plan, not_planned, devices) = match load_on(&args.model, args.params.as_deref(), &apis, true, out) {
-        Ok((graph, moved)) => planned(args, &graph, moved, table)?,
+        Ok((graph, moved)) => planned(args, graph, moved, table, &options)?,
         // The file is a model, and something in it is wrong or not supported.
         Err(e) => (None, Some(chain(&e)), Vec::new()),
     };
@@ -88,6 +96,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
             unsupported,
             planned: plan.as_ref().map(|p| Planned::new(p, devices)),
             not_planned,
+            passes: plan.as_ref().filter(|_| args.passes.passes).map(|p| p.report.passes.as_slice()),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -103,6 +112,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         }
         place::explain(&plan.report, &devices, None, out.verbose() > 0, out)?;
         fallbacks(plan, out)?;
+        if args.passes.passes {
+            passes::print(&plan.report.passes, out)?;
+        }
     }
     if let Some(reason) = not_planned {
         out.line(format_args!("\nnot planned: {reason}"))?;
@@ -203,9 +215,10 @@ type PlanOrReason = (Option<Plan>, Option<String>, Vec<String>);
 
 fn planned(
     args: &Args,
-    graph: &Graph,
+    graph: Graph,
     moved: Vec<String>,
     table: Vec<DeviceInfo>,
+    options: &PlanOptions,
 ) -> Result<PlanOrReason, CliError> {
     let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
     let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
@@ -229,46 +242,63 @@ fn planned(
     // How a driver lays out images is known only once its device is open.
     let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
     let (devices, plan) = if args.place.is_empty() && !images {
-        let options = PlanOptions { foreign: moved.into_iter().collect(), ..PlanOptions::default() };
-        let plan = closed(graph, &infos, &table, &options);
+        let plan = closed(graph, &infos, &table, options, moved);
         (table, plan)
     } else {
-        opened(args, graph, &infos, moved)?
+        opened(args, graph, &infos, options, moved)?
     };
     let names = devices.iter().map(selector).collect();
     match plan {
-        Ok(plan) => Ok((Some(plan), None, names)),
-        Err(e @ Error::Plan(PlanError::NeedsValues { .. })) => Ok((None, Some(chain(&e)), names)),
+        Ok(outcome) => match outcome.plan() {
+            Ok(plan) => Ok((Some(plan), None, names)),
+            // It runs in stages, or with values that are not given here.
+            Err(e) => Ok((None, Some(chain(&e)), names)),
+        },
         Err(e) if error::is_unsupported(&e) => Ok((None, Some(chain(&e)), names)),
         Err(e) => Err(e.into()),
     }
 }
 
-/// The plan for devices that are only looked at.
+/// The plan for devices that are only looked at, as a session would make it.
 fn closed(
-    graph: &Graph,
+    mut graph: Graph,
     infos: &[TensorInfo],
     devices: &[DeviceInfo],
     options: &PlanOptions,
-) -> Result<Plan, Error> {
-    let (devices, programs): (Vec<&DeviceInfo>, _) = (devices.iter().collect(), Programs::new());
-    let compiler = Compiler { graph, devices: &devices, options, programs: &programs };
-    Ok(compiler.compile(infos, &BTreeMap::new())?)
+    foreign: Vec<String>,
+) -> Result<PlanOutcome, Error> {
+    let (devices, cache): (Vec<&DeviceInfo>, _) = (devices.iter().collect(), PlanCache::default());
+    let prepared = prepare(&mut graph, &GraphCx { options, devices: &devices, free: false });
+    loop {
+        let assignment = Assignment::default();
+        let compiler = Compiler { graph: &graph, devices: &devices, options, assignment, cache: &cache };
+        match compiler.compile(infos, &BTreeMap::new())? {
+            PlanOutcome::Choose { node, then } => graph = choose(&graph, node, then)?,
+            outcome => {
+                return outcome.try_map(|mut plan| {
+                    plan.report.foreign = foreign;
+                    plan.report.add_prepared(&prepared);
+                    Ok(plan)
+                });
+            }
+        }
+    }
 }
 
 /// The plan of a session on opened devices, which places nodes as asked.
 fn opened(
     args: &Args,
-    graph: &Graph,
+    graph: Graph,
     infos: &[TensorInfo],
+    options: &PlanOptions,
     moved: Vec<String>,
-) -> Result<(Vec<DeviceInfo>, Result<Plan, Error>), CliError> {
+) -> Result<(Vec<DeviceInfo>, Result<PlanOutcome, Error>), CliError> {
     let desc = args.cache.desc()?;
     let table = open_table(&args.device, true, &desc)?;
-    let builder = Session::builder().graph(graph.clone()).foreign_nodes(moved);
+    let builder = Session::builder().graph(graph).passes(options.passes.clone()).foreign_nodes(moved);
     let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
-    Ok((session.devices().cloned().collect(), session.plan(infos)))
+    Ok((session.devices().cloned().collect(), session.plan(infos).map(PlanOutcome::Plan)))
 }
 
 /// Sizes of symbols of the inputs `ios`, as arguments give them.

@@ -18,6 +18,7 @@ mod npy;
 mod open;
 mod operators;
 mod output;
+mod passes;
 mod picture;
 mod place;
 mod precision;

@@ -186,11 +186,6 @@ pub struct Graph {
     pub(crate) outputs: Vec<(String, TensorId)>,
     pub(crate) lazy_inputs: BTreeSet<TensorId>,
     pub(crate) captured: usize,
-    /// Nodes that were computed or taken in by others before any plan, and the latter of them.
-    pub(crate) settled: usize,
-    pub(crate) absorbed: usize,
-    /// Operators of bytes that took the place of others.
-    pub(crate) quantized: usize,
 }
 
 impl Graph {

@@ -104,7 +104,8 @@ mod tests {
     use crate::dtype::DType;
     use crate::graph::{GraphBuilder, TensorInfo};
     use crate::ops::{self, pointwise};
-    use crate::plan::{fuse, specialize};
+    use crate::plan::passes::{absorb as fuse, recognize_activations};
+    use crate::plan::specialize;
 
     fn values(n: usize, seed: u32) -> Vec<f32> {
         (0..n as u32).map(|i| ((i * 7919 + seed * 104_729) % 1000) as f32 / 500.0 - 1.0).collect()
@@ -133,9 +134,9 @@ mod tests {
         let infos: Vec<TensorInfo> = vec![input.info().clone()];
         let known = [(0, input)].into();
         // Everything known: folding runs each operator by itself.
-        let plain = specialize(&graph, &infos, &known).unwrap();
+        let plain = specialize(&graph, &infos, &known).unwrap().plan().unwrap();
         let want = plain.values[plain.outputs[0].1].constant.clone().unwrap();
-        let mut flow = specialize(&graph, &infos, &Default::default()).unwrap();
+        let mut flow = specialize(&graph, &infos, &Default::default()).unwrap().plan().unwrap();
         assert_eq!(fuse(&mut flow).unwrap(), 2);
         assert_eq!(flow.nodes.len(), 1);
         let node = &flow.nodes[0];
@@ -163,8 +164,8 @@ mod tests {
         let y = g.op(pointwise::mul(), &[c, gate]);
         g.output("y", y);
         let info = TensorInfo::new(DType::F32, Shape::new([1, 3, 5, 6]).unwrap());
-        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
-        assert_eq!(crate::plan::find_functions(&mut flow), 1);
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
+        assert_eq!(recognize_activations(&mut flow), 1);
         assert_eq!(fuse(&mut flow).unwrap(), 1);
         let conv = flow.nodes[0].op.as_any().downcast_ref::<Conv>().unwrap();
         assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::Silu));

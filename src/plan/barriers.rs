@@ -100,7 +100,7 @@ fn order_segment(
                     let seen_outside = match loc.place {
                         Place::Output(_) => !behind.iter().any(|copied| copied.place == loc.place),
                         Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
-                        Place::Input(_) | Place::Constant(_) => false,
+                        Place::Input(_) | Place::Constant(_) | Place::Common | Place::Unused => false,
                     };
                     if seen_outside && !access.writes().is_empty() && known.insert(loc) {
                         host_reads.push(loc);

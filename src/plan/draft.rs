@@ -2,28 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::attention::find_attention;
-use super::chains::{ChainLimits, fuse_chains};
-use super::flow::{Flow, FlowNode, ValueId, node_error, specialize};
-use super::half::{Precision, halve};
-use super::heads::turn_heads;
-use super::idioms::find_functions;
+use super::flow::{Flow, FlowNode, ValueId, node_error};
+use super::lowering::PlanCx;
+use super::passes::{PassLog, rewritten};
 use super::place::{Net, Problem};
-use super::rewrite::fuse;
-use super::{Compiler, PlanError};
+use super::{Assignment, Compiler, PlanError, PlanOutcome};
 use crate::backend::DeviceInfo;
 use crate::graph::{Tensor, TensorInfo};
-use crate::kernel::Requires;
-use crate::limits::MAX_DEPENDENCIES;
 use crate::ops::{Cost, OpCx, OpError};
-
-/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
-const CHAIN_EXPRS: usize = 64;
-/// Tensors that one chain reads and writes, where devices allow so many.
-const CHAIN_BINDINGS: usize = 16;
-
-/// Stands for every device a node may still go to, where chains are made.
-const ANY: u32 = u32::MAX;
 
 /// A graph specialized and fused, with what each device can run of it.
 #[derive(Clone, Debug)]
@@ -61,14 +47,20 @@ impl Compiler<'_> {
     ///
     /// # Errors
     /// As [`Compiler::compile`].
-    pub fn draft(&self, infos: &[TensorInfo], values: &BTreeMap<usize, Tensor>) -> Result<Draft, PlanError> {
-        let nobody = std::sync::Arc::from([]);
-        let options = super::PlanOptions { assigned: Some(nobody), ..self.options.clone() };
-        let flow = Compiler { options: &options, ..*self }.flow(infos, values)?.0;
-        let nodes = (0..flow.nodes.len()).map(|n| self.drafted(&flow, n)).collect::<Result<_, _>>()?;
-        Ok(Draft { flow, nodes })
+    pub fn draft(
+        &self,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+    ) -> Result<PlanOutcome<Draft>, PlanError> {
+        let cx = self.cx(&Assignment::Open);
+        rewritten(self.graph, &cx, (infos, values), &mut PassLog::default())?.try_map(|flow| {
+            let nodes = (0..flow.nodes.len()).map(|n| cx.drafted(&flow, n)).collect::<Result<_, _>>()?;
+            Ok(Draft { flow, nodes })
+        })
     }
+}
 
+impl PlanCx<'_> {
     fn drafted(&self, flow: &Flow, n: usize) -> Result<DraftNode, PlanError> {
         let (node, cx) = (&flow.nodes[n], flow.cx(n));
         let devices = self.devices.len() as u32;
@@ -102,101 +94,6 @@ impl Compiler<'_> {
             return Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason });
         }
         Ok(DraftNode { alias: false, fixed, commands, cost: node.op.cost(&cx) })
-    }
-
-    /// The specialized graph with its nodes fused and placed, how many went into others and how many were halved.
-    pub(super) fn flow(
-        &self,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-    ) -> Result<(Flow, usize, usize), PlanError> {
-        let mut flow = specialize(self.graph, infos, values)?;
-        self.place_as_asked(&mut flow)?;
-        let nodes = flow.nodes.len();
-        if self.options.fuse {
-            find_functions(&mut flow);
-            find_attention(&mut flow);
-            turn_heads(&mut flow);
-            fuse(&mut flow)?;
-        }
-        let mut fused = nodes - flow.nodes.len();
-        let halved = if self.options.precision == Precision::F16 { self.halve(&mut flow)? } else { 0 };
-        if self.options.fuse && self.options.chains {
-            let nodes = flow.nodes.len();
-            self.fuse_chains(&mut flow);
-            fused += nodes - flow.nodes.len();
-        }
-        self.place_as_assigned(&mut flow)?;
-        if flow.overgrown {
-            return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
-        }
-        Ok((flow, fused, halved))
-    }
-
-    /// Lets nodes compute in `float16`; returns how many do.
-    fn halve(&self, flow: &mut Flow) -> Result<usize, PlanError> {
-        let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
-        if let Some(device) = self.devices.iter().find(lacks) {
-            return Err(PlanError::NoHalf { device: device.name.clone() });
-        }
-        let lowers = |node: &FlowNode, cx: &OpCx| {
-            node.op.alias(cx).is_some() || self.commands_on(node, cx, self.wanted_device(node)).is_ok()
-        };
-        let count = halve(flow, &self.options.halves, &lowers);
-        flow.drop_dead();
-        Ok(count)
-    }
-
-    fn fuse_chains(&self, flow: &mut Flow) {
-        let devices = self.chain_devices(flow);
-        let arguments = self.devices.iter().map(|d| d.limits.max_arguments as usize);
-        let bindings = arguments.fold(CHAIN_BINDINGS, usize::min);
-        let limits = ChainLimits { bindings, exprs: CHAIN_EXPRS };
-        fuse_chains(flow, &devices, limits, self.programs);
-    }
-
-    /// Checks the devices that the graph asks for, and writes those of the options over them.
-    fn place_as_asked(&self, flow: &mut Flow) -> Result<(), PlanError> {
-        for node in &mut flow.nodes {
-            let by_name = self.options.place_nodes.get(&node.name);
-            let by_op = || self.options.place_ops.get(node.op.name());
-            let given = by_name.or_else(by_op).copied().or(node.device);
-            node.device = given.or(self.options.place_rest);
-            let (device, devices) = (node.device.unwrap_or(self.options.device), self.devices.len());
-            if device as usize >= devices {
-                return Err(PlanError::UnknownDevice { node: node.name.clone(), device, devices });
-            }
-        }
-        Ok(())
-    }
-
-    /// Where nodes will run, as far as chains must know.
-    fn chain_devices(&self, flow: &Flow) -> Vec<u32> {
-        let free = if self.options.assigned.is_some() { ANY } else { self.options.device };
-        flow.nodes.iter().map(|n| n.device.unwrap_or(free)).collect()
-    }
-
-    /// Gives nodes that nobody placed their devices, if those are decided.
-    fn place_as_assigned(&self, flow: &mut Flow) -> Result<(), PlanError> {
-        let Some(assigned) = &self.options.assigned else { return Ok(()) };
-        for node in flow.nodes.iter_mut().filter(|n| n.device == Some(ANY)) {
-            node.device = None;
-        }
-        if assigned.is_empty() {
-            return Ok(());
-        }
-        if assigned.len() != flow.nodes.len() {
-            let (assigned, nodes) = (assigned.len(), flow.nodes.len());
-            return Err(PlanError::Assignment { assigned, nodes });
-        }
-        for (node, &device) in flow.nodes.iter_mut().zip(assigned.iter()) {
-            let device = *node.device.get_or_insert(device);
-            if device as usize >= self.devices.len() {
-                let devices = self.devices.len();
-                return Err(PlanError::UnknownDevice { node: node.name.clone(), device, devices });
-            }
-        }
-        Ok(())
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::PlanError;
+use super::images::ImageReport;
+use super::index::FlowIndex;
+use super::{PlanError, PlanOutcome};
 use crate::graph::{
     Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo, WEIGHT_BYTES,
 };
@@ -60,6 +62,8 @@ pub struct Flow {
     pub outputs: Vec<(String, ValueId)>,
     /// Values that lie in images.
     pub images: BTreeMap<ValueId, ImageDesc>,
+    /// What became of values that the graph wants in images.
+    pub image_reports: Vec<ImageReport>,
     /// Bytes of constants, and of those that were computed, and the operations that took.
     pub known: Known,
     /// Control dependencies were more than [`limits::MAX_DEPENDENCIES`]: some are missing, and there is no plan of it.
@@ -120,17 +124,6 @@ impl Flow {
         Fact { info: self.values[v].info.clone(), value: self.values[v].constant.clone() }
     }
 
-    /// For every value, the nodes that read it (once for each time they do).
-    pub fn users(&self) -> Vec<Vec<usize>> {
-        let mut users = vec![Vec::new(); self.values.len()];
-        for (n, node) in self.nodes.iter().enumerate() {
-            for &v in node.inputs.iter().flatten() {
-                users[v].push(n);
-            }
-        }
-        users
-    }
-
     /// Removes nodes whose outputs nobody reads, and renumbers control dependencies.
     pub fn drop_dead(&mut self) {
         let mut live = vec![false; self.values.len()];
@@ -165,6 +158,19 @@ impl Flow {
         }
         let nodes = std::mem::take(&mut self.nodes);
         self.nodes = nodes.into_iter().zip(keep).filter(|(_, k)| **k).map(|(n, _)| n).collect();
+    }
+
+    /// Puts the nodes in an order in which those before them come first; of several that may come next the first one does.
+    pub(super) fn sort(&mut self) {
+        let order = FlowIndex::new(self).in_order(self);
+        let mut position = vec![0; self.nodes.len()];
+        order.iter().enumerate().for_each(|(at, &n)| position[n] = at);
+        let mut nodes: Vec<Option<FlowNode>> =
+            std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
+        self.nodes = order.into_iter().filter_map(|n| nodes[n].take()).collect();
+        for node in &mut self.nodes {
+            node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
+        }
     }
 
     /// Adds a constant value.
@@ -278,27 +284,25 @@ pub(super) fn node_error(node: &str, op: &dyn Operator, source: OpError) -> Plan
 /// Specializes `graph`: `infos` are its inputs' types and shapes, `values` the inputs given by value.
 ///
 /// # Errors
-/// [`PlanError::NeedsValues`] where the values of other inputs decide shapes; [`PlanError::Dynamic`] where
-/// shapes are known only in the run; [`PlanError::Choose`] where one of two graphs is to be put in a node's
-/// place first; [`PlanError::Graph`] where an operator refuses; [`PlanError::Fold`].
+/// [`PlanError::Graph`] where an operator refuses; [`PlanError::Fold`].
 pub fn specialize(
     graph: &Graph,
     infos: &[TensorInfo],
     values: &BTreeMap<usize, Tensor>,
-) -> Result<Flow, PlanError> {
+) -> Result<PlanOutcome<Flow>, PlanError> {
     let mut walk = Walk::begin(graph, infos, values)?;
     for n in walk.live_nodes() {
         match walk.node(n)? {
             Step::Done => {}
-            Step::Choose(then) => return Err(PlanError::Choose { node: n, then }),
+            Step::Choose(then) => return Ok(PlanOutcome::Choose { node: n, then }),
             Step::Wait { input } if walk.is_dynamic(n) => {
                 let node = graph.node(n);
-                return Err(PlanError::Dynamic { node: node.name.clone(), op: node.op.name(), input });
+                return Ok(PlanOutcome::Dynamic { node: node.name.clone(), op: node.op.name(), input });
             }
-            Step::Wait { input } => return Err(needs_values(graph, n, input)),
+            Step::Wait { input } => return Ok(needs_values(graph, n, input)),
         }
     }
-    walk.finish()
+    Ok(PlanOutcome::Plan(walk.finish()?))
 }
 
 /// What became of a node.
@@ -504,7 +508,7 @@ fn live_nodes(graph: &Graph) -> Vec<bool> {
 }
 
 /// The graph inputs that decide input `input` of `node`.
-fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanError {
+fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanOutcome<Flow> {
     let mut found = Vec::new();
     let mut seen = vec![false; graph.tensors().len()];
     let mut stack: Vec<TensorId> =
@@ -524,7 +528,7 @@ fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanError {
         }
     }
     found.sort_unstable();
-    PlanError::NeedsValues {
+    PlanOutcome::NeedsValues {
         node: graph.node(node).name.clone(),
         op: graph.node(node).op.name(),
         input,
@@ -552,7 +556,7 @@ mod tests {
         g.output("a", a[0]);
         g.output("c", c[0]);
         let info = TensorInfo::new(DType::F32, crate::shape::Shape::new([3]).unwrap());
-        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap();
+        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap().plan().unwrap();
         let deps: Vec<(&str, &[usize])> =
             flow.nodes.iter().map(|n| (n.name.as_str(), &n.control_deps[..])).collect();
         assert_eq!(deps, [("first", &[][..]), ("last", &[0])]);
@@ -573,7 +577,7 @@ mod tests {
         }
         g.output("y", sum);
         let info = TensorInfo::new(DType::F32, crate::shape::Shape::new([1]).unwrap());
-        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap();
+        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap().plan().unwrap();
         let known: usize =
             flow.values.iter().filter_map(|v| v.constant.as_ref()).map(|c| c.info().bytes()).sum();
         assert!(known <= limits::MAX_ALL_FOLDED_BYTES as usize + 1000, "{known}");
@@ -596,7 +600,7 @@ mod tests {
         g.output("z", z);
         g.output("four", four);
         let info = TensorInfo::new(DType::F32, crate::shape::Shape::new([3]).unwrap());
-        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap();
+        let flow = specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap().plan().unwrap();
         assert_eq!(flow.nodes.len(), 2);
         let known = flow.values.iter().filter_map(|v| v.constant.as_ref());
         let first: Vec<f32> = known.map(|t| t.as_slice::<f32>().unwrap()[0]).collect();
@@ -614,7 +618,7 @@ mod tests {
                 &[],
             );
             g.output("y", y);
-            specialize(&g.build().unwrap(), &[], &BTreeMap::new()).unwrap().nodes.len()
+            specialize(&g.build().unwrap(), &[], &BTreeMap::new()).unwrap().plan().unwrap().nodes.len()
         };
         assert_eq!((nodes(None), nodes(Some(1.0))), (1, 0));
     }

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::compile::{Compiler, Lowering1, NodeWork};
-use super::flow::{Flow, ValueId};
+use super::flow::ValueId;
+use super::lowering::{LoweredFlow, NodeWork, PlanCx};
 use super::storage::{Backing, Storage};
 
 /// Lets outputs take over the bytes of inputs that die with the node.
 pub(super) fn merge_in_place(
-    compiler: &Compiler<'_>,
-    flow: &Flow,
-    lowered: &[Lowering1],
+    cx: &PlanCx<'_>,
+    LoweredFlow { flow, nodes: lowered, .. }: &LoweredFlow,
     order: &[usize],
     storage: &mut Storage,
 ) {
@@ -30,7 +29,7 @@ pub(super) fn merge_in_place(
     for (step, &n) in order.iter().enumerate() {
         let device = lowered[n].device;
         // A native kernel gets its arguments as slices, which must not overlap.
-        if !matches!(lowered[n].work, NodeWork::Device(_)) || compiler.devices[device as usize].native {
+        if !matches!(lowered[n].work, NodeWork::Device(_)) || cx.devices[device as usize].native {
             continue;
         }
         let node = &flow.nodes[n];

@@ -1,167 +1,52 @@
 //! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
 
 pub mod arena;
-mod attention;
 mod barriers;
-mod boundary;
-mod chains;
 mod compile;
 mod draft;
+mod emit;
+mod error;
 mod flow;
-mod half;
-mod heads;
-mod idioms;
 mod images;
 mod in_place;
-mod narrow;
+mod index;
+mod lowering;
+mod memory_plan;
 mod operands;
+mod options;
+mod outcome;
+pub mod passes;
 pub mod place;
-mod quantized;
 mod report;
-mod rewrite;
+mod schedule;
 mod segments;
-mod settle;
 mod split;
 mod storage;
 
-pub use attention::find_attention;
 pub use barriers::{Bound, ResourceMap, insert_barriers};
-pub use boundary::{Crossing, CrossingReport};
-pub use chains::{ChainLimits, fuse_chains};
-pub use compile::{Compiler, PlanOptions};
+pub use compile::Compiler;
 pub use draft::{BoundaryCost, Draft, DraftNode};
+pub use error::PlanError;
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
-pub use half::{HalfConstants, Precision};
-pub use idioms::find_functions;
 pub use images::{ImageReport, PlannedImage};
-pub use narrow::narrow;
-pub use quantized::{Integers, use_integers};
+pub use index::FlowIndex;
+pub use options::{Assignment, PlanCache, PlanOptions};
+pub use outcome::PlanOutcome;
+pub use passes::{
+    Crossing, CrossingReport, GraphCx, HalfConstants, Integers, PIPELINE, Pass, PassError, PassLog,
+    PassReport, PassSelection, PassStatus, Precision, prepare,
+};
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
-pub use rewrite::fuse;
 pub use segments::order_segments;
-pub use settle::settle;
 pub use split::{Feed, HostStep, Split, StepInput, choose, split};
 
 use std::collections::BTreeSet;
 
-use crate::backend::DeviceInfo;
-use crate::graph::{Graph, GraphError, Tensor, TensorInfo};
-use crate::kernel::{KernelError, NativeKernel};
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::NativeKernel;
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::image::{ImageDesc, ImageView};
 use crate::ops::{Packed, StepKernel};
-
-/// What is done to a graph once, before any shape is known; `free` says that measurements will choose devices.
-pub fn prepare(graph: &mut Graph, options: &PlanOptions, devices: &[&DeviceInfo], free: bool) {
-    use_integers(graph, options, devices, free);
-    settle(graph, options);
-    narrow(graph, options);
-}
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// The graph or one of its operators refuses.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// Shapes depend on the values of inputs that were not given.
-    #[error(
-        "node {node:?} ({op}): the value of its input {input} decides shapes and comes from graph inputs {inputs:?}; \
-         give their values when the plan is made"
-    )]
-    NeedsValues {
-        /// The node.
-        node: String,
-        /// Its operator.
-        op: &'static str,
-        /// Which input.
-        input: usize,
-        /// Positions among the graph's inputs.
-        inputs: Vec<usize>,
-    },
-    /// Sizes are known only once a node has run: the graph must be run in parts ([`split()`]).
-    #[error("node {node:?} ({op}): the sizes of its results are known only in the run, by its input {input}")]
-    Dynamic {
-        /// The node.
-        node: String,
-        /// Its operator.
-        op: &'static str,
-        /// The input that decides.
-        input: usize,
-    },
-    /// A node is one of two graphs, and which one is known now ([`choose`]).
-    #[error("node {node:?} stands for one of two graphs")]
-    Choose {
-        /// The node.
-        node: crate::graph::NodeId,
-        /// Whether it is the one for true.
-        then: bool,
-    },
-    /// A graph input has no type and shape.
-    #[error("input {name:?} has no type and shape")]
-    MissingInput {
-        /// The input.
-        name: String,
-    },
-    /// Computing a constant failed.
-    #[error("node {node:?} ({op}) on known values: {source}")]
-    Fold {
-        /// The node.
-        node: String,
-        /// Its operator.
-        op: &'static str,
-        /// What its function said.
-        source: KernelError,
-    },
-    /// A node asks for a device that is not in the table.
-    #[error(
-        "node {node:?} is placed on entry {device} of the device table, which has {devices}: place it on an entry below \
-         that, or add the device"
-    )]
-    UnknownDevice {
-        /// The node.
-        node: String,
-        /// What it asks for.
-        device: u32,
-        /// How many devices there are.
-        devices: usize,
-    },
-    /// Devices were assigned to the nodes of another draft.
-    #[error(
-        "devices are assigned to {assigned} nodes, the graph has {nodes} once it is specialized and fused"
-    )]
-    Assignment {
-        /// How many nodes have a device.
-        assigned: usize,
-        /// How many nodes there are.
-        nodes: usize,
-    },
-    /// Control dependencies, looked through nodes that do nothing, are too many.
-    #[error(
-        "control dependencies put nodes behind one another more than {limit} times; leave out those that follow from others"
-    )]
-    TooManyDependencies {
-        /// How many a plan may have.
-        limit: usize,
-    },
-    /// Half precision was asked for and a device has no storage for it.
-    #[error("device {device:?} has no 16-bit storage, which half precision needs; use float32")]
-    NoHalf {
-        /// The device.
-        device: String,
-    },
-    /// No device of the session has a kernel for a node.
-    #[error("node {node:?} ({op}) runs on none of the session's devices: {reason}")]
-    NoKernel {
-        /// The node.
-        node: String,
-        /// Its operator.
-        op: &'static str,
-        /// What each device said.
-        reason: String,
-    },
-}
 
 /// Which memory a location is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,6 +59,10 @@ pub enum Place {
     Constant(u32),
     /// Arena of [`Plan::arenas`].
     Arena(u32),
+    /// Memory that several inputs and outputs have in common. Offsets count from where that memory begins.
+    Common,
+    /// A few bytes of the session's for an argument that a kernel declares and does not touch.
+    Unused,
 }
 
 /// A range of one place.

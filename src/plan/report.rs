@@ -1,5 +1,6 @@
 //! What a plan decided, for people and for JSON.
 
+use super::passes::{PassLog, PassReport};
 use super::place::Roofline;
 use super::{CrossingReport, ImageReport, PlannedArena};
 use crate::ops::Cost;
@@ -54,9 +55,31 @@ pub struct PlanReport {
     pub constant_bytes: u64,
     /// What all nodes cost.
     pub cost: Cost,
+    /// What each pass did, in their order.
+    #[serde(skip)]
+    pub passes: Vec<PassReport>,
     /// How devices were chosen, where they were chosen automatically.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementReport>,
+}
+
+impl PlanReport {
+    /// Counts what the passes of `log` did. Those over the graph, which ran before it was planned, come first.
+    pub fn add_passes(&mut self, log: PassLog) {
+        self.fused += log.fused();
+        self.quantized += log.quantized();
+        self.halved += log.halved();
+        self.passes.extend(log.passes);
+    }
+
+    /// Counts what the passes over the graph did ([`prepare`](super::prepare)): the report is then about the graph as it was
+    /// before them.
+    pub fn add_prepared(&mut self, log: &PassLog) {
+        let own = std::mem::take(&mut self.passes);
+        self.graph_nodes += log.removed();
+        self.add_passes(log.clone());
+        self.passes.extend(own);
+    }
 }
 
 /// How the devices of nodes were chosen.

@@ -6,9 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
-use super::flow::{Flow, ValueId};
-use super::{Place, Plan, PlanError, Segment};
-use crate::limits::MAX_DEPENDENCIES;
+use super::schedule::{Needs, Step};
+use super::{Place, Plan, Segment};
 use crate::memory::range::{ByteRange, RangeMap};
 
 /// Segments beyond which it is not followed what comes before what through others, which takes a bit for every pair.
@@ -24,151 +23,6 @@ pub(super) enum Lane {
     Device(u32),
     /// The session does it itself, for a device.
     Session(u32),
-}
-
-/// What is known of one node before it gets its place in the order.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
-    /// Where it runs.
-    pub(super) lane: Lane,
-    /// It passes bytes on and does nothing.
-    pub(super) alias: bool,
-    /// Flops and bytes.
-    pub(super) work: u64,
-}
-
-/// For each node the nodes that must be over before it starts: producers of what it reads, and those that control
-/// dependencies name. Nodes that do nothing are looked through.
-pub(super) struct Needs {
-    /// All of them.
-    pub(super) all: Vec<BTreeSet<usize>>,
-    /// Those that control dependencies name.
-    pub(super) control: Vec<BTreeSet<usize>>,
-}
-
-impl Needs {
-    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Result<Self, PlanError> {
-        let mut producer = vec![None; flow.values.len()];
-        for (n, node) in flow.nodes.iter().enumerate() {
-            node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-        }
-        let count = flow.nodes.len();
-        let mut needs = Needs { all: vec![BTreeSet::new(); count], control: vec![BTreeSet::new(); count] };
-        let mut sum = 0usize;
-        for n in producers_first(flow, &producer) {
-            let node = &flow.nodes[n];
-            let (mut all, mut control) = (BTreeSet::new(), BTreeSet::new());
-            for p in node.inputs.iter().flatten().filter_map(|&v| producer[v]) {
-                if steps[p].alias {
-                    all.extend(&needs.all[p]);
-                    control.extend(&needs.control[p]);
-                } else {
-                    all.insert(p);
-                }
-            }
-            for &dep in &node.control_deps {
-                if steps[dep].alias {
-                    control.extend(&needs.all[dep]);
-                } else {
-                    control.insert(dep);
-                }
-            }
-            all.extend(&control);
-            sum += all.len();
-            if sum > MAX_DEPENDENCIES {
-                return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
-            }
-            (needs.all[n], needs.control[n]) = (all, control);
-        }
-        Ok(needs)
-    }
-}
-
-/// The nodes with producers, and those that control dependencies name, before their users.
-fn producers_first(flow: &Flow, producer: &[Option<usize>]) -> Vec<usize> {
-    let count = flow.nodes.len();
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); count];
-    let mut waits = vec![0usize; count];
-    for (n, node) in flow.nodes.iter().enumerate() {
-        let reads = node.inputs.iter().flatten().filter_map(|&v| producer[v]);
-        let before: BTreeSet<usize> = reads.chain(node.control_deps.iter().copied()).collect();
-        waits[n] = before.len();
-        before.into_iter().for_each(|b| users[b].push(n));
-    }
-    let mut ready: BTreeSet<usize> = (0..count).filter(|&n| waits[n] == 0).collect();
-    let mut order = Vec::with_capacity(count);
-    while let Some(n) = ready.pop_first() {
-        order.push(n);
-        for &u in &users[n] {
-            waits[u] -= 1;
-            if waits[u] == 0 {
-                ready.insert(u);
-            }
-        }
-    }
-    order
-}
-
-/// An order of the nodes in which producers come first, the device changes seldom, and what other devices wait
-/// for comes early.
-pub(super) fn schedule(flow: &Flow, steps: &[Step], needs: &Needs) -> Vec<usize> {
-    let count = flow.nodes.len();
-    let lanes: BTreeSet<Lane> = steps.iter().map(|s| s.lane).collect();
-    if lanes.len() < 2 {
-        return (0..count).collect();
-    }
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); count];
-    let mut waits = vec![0usize; count];
-    let mut producer = vec![None; flow.values.len()];
-    for (n, node) in flow.nodes.iter().enumerate() {
-        node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-    }
-    for (n, node) in flow.nodes.iter().enumerate() {
-        let reads = node.inputs.iter().flatten().filter_map(|&v| producer[v]);
-        let before: BTreeSet<usize> = reads.chain(needs.all[n].iter().copied()).collect();
-        waits[n] = before.len();
-        before.into_iter().for_each(|b| users[b].push(n));
-    }
-    let awaited = awaited(flow, steps, needs, &producer);
-    let key = |n: usize| (steps[n].lane, !awaited[n], n);
-    let mut ready: BTreeSet<(Lane, bool, usize)> =
-        (0..count).filter(|&n| waits[n] == 0 && !steps[n].alias).map(key).collect();
-    let mut idle: Vec<usize> = (0..count).rev().filter(|&n| waits[n] == 0 && steps[n].alias).collect();
-    let mut order = Vec::with_capacity(count);
-    let mut current = ready.first().map_or(Lane::Device(0), |r| r.0);
-    loop {
-        let next = match idle.pop() {
-            Some(n) => n,
-            None => {
-                let here = ready.range((current, false, 0)..=(current, true, usize::MAX)).next();
-                let Some(&next) = here.or(ready.first()) else { break };
-                ready.remove(&next);
-                current = next.0;
-                next.2
-            }
-        };
-        order.push(next);
-        for &u in &users[next] {
-            waits[u] -= 1;
-            if waits[u] == 0 && steps[u].alias {
-                idle.push(u);
-            } else if waits[u] == 0 {
-                ready.insert(key(u));
-            }
-        }
-    }
-    order
-}
-
-/// Nodes that some node of another lane needs, directly or not.
-fn awaited(flow: &Flow, steps: &[Step], needs: &Needs, producer: &[Option<usize>]) -> Vec<bool> {
-    let mut awaited = vec![false; flow.nodes.len()];
-    for n in producers_first(flow, producer).into_iter().rev() {
-        for &p in &needs.all[n] {
-            awaited[p] |= awaited[n] || steps[p].lane != steps[n].lane;
-        }
-    }
-    awaited
 }
 
 /// How the steps of an order are shared out to segments.
@@ -394,23 +248,6 @@ pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
     }
 }
 
-/// The values that `order` touches, by the class that `root` names: the steps.
-pub(super) fn steps_of(
-    order: &[usize],
-    flow: &Flow,
-    steps: &[Step],
-    root: &dyn Fn(ValueId) -> ValueId,
-) -> HashMap<ValueId, BTreeSet<u32>> {
-    let mut touched: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
-    for (step, &n) in order.iter().enumerate().filter(|(_, n)| !steps[**n].alias) {
-        let node = &flow.nodes[n];
-        for &v in node.inputs.iter().flatten().chain(&node.outputs) {
-            touched.entry(root(v)).or_default().insert(step as u32);
-        }
-    }
-    touched
-}
-
 impl Segment {
     /// Where it runs.
     pub(super) fn lane(&self) -> Lane {
@@ -423,8 +260,11 @@ mod tests {
     use super::*;
     use crate::DType;
     use crate::graph::{GraphBuilder, TensorId, TensorInfo};
+    use crate::limits::MAX_DEPENDENCIES;
     use crate::ops::{self, UnaryOp};
+    use crate::plan::schedule::schedule;
     use crate::plan::specialize;
+    use crate::plan::{Flow, PlanError};
     use crate::shape::Shape;
 
     fn flow_of(nodes: impl FnOnce(&mut GraphBuilder, TensorId) -> TensorId) -> Flow {
@@ -433,7 +273,7 @@ mod tests {
         let y = nodes(&mut g, x);
         g.output("y", y);
         let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
-        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap()
     }
 
     /// Two unary nodes over one input, and their sum; then the negated sum.
@@ -501,7 +341,7 @@ mod tests {
             g.output(format!("z{i}"), z);
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
-        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
         let alias = |n: &crate::plan::FlowNode| n.name.starts_with('n');
         let steps: Vec<Step> =
             flow.nodes.iter().map(|n| Step { lane: Lane::Device(0), alias: alias(n), work: 1 }).collect();

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::PlanError;
 use super::flow::{Step, Walk};
+use super::{PlanError, PlanOutcome};
 use crate::graph::{Graph, NodeId, Origin, Tensor, TensorId, TensorInfo, free_name};
 use crate::ops::Operator;
 use crate::ops::control::Control;
@@ -64,7 +64,7 @@ pub struct Split {
     pub needed: Vec<usize>,
 }
 
-/// The graph with the chosen one of a node's graphs in its place ([`PlanError::Choose`]).
+/// The graph with the chosen one of a node's graphs in its place ([`PlanOutcome::Choose`]).
 ///
 /// # Errors
 /// [`PlanError::Graph`].
@@ -79,15 +79,16 @@ pub fn choose(graph: &Graph, node: NodeId, then: bool) -> Result<Graph, PlanErro
     }
 }
 
-/// Splits `graph` for inputs of types and shapes `infos`; `values` are inputs given by value.
+/// Splits `graph` for inputs of types and shapes `infos`; `values` are inputs given by value. The outcome is the parts, or
+/// [`PlanOutcome::Choose`].
 ///
 /// # Errors
-/// As [`super::specialize`]; [`PlanError::Choose`] as there.
+/// As [`super::specialize`].
 pub fn split(
     graph: &Graph,
     infos: &[TensorInfo],
     values: &BTreeMap<usize, Tensor>,
-) -> Result<Split, PlanError> {
+) -> Result<PlanOutcome<Split>, PlanError> {
     let mut walk = Walk::begin(graph, infos, values)?;
     let live = walk.live_nodes();
     let mut waits: BTreeSet<NodeId> = BTreeSet::new();
@@ -102,7 +103,7 @@ pub fn split(
         }
         match walk.node(n)? {
             Step::Done => {}
-            Step::Choose(then) => return Err(PlanError::Choose { node: n, then }),
+            Step::Choose(then) => return Ok(PlanOutcome::Choose { node: n, then }),
             Step::Wait { input } => {
                 waits.insert(n);
                 if walk.is_dynamic(n) {
@@ -113,7 +114,7 @@ pub fn split(
             }
         }
     }
-    Ok(Parts { graph, walk: &walk, waits, steps }.make(&needed))
+    Ok(PlanOutcome::Plan(Parts { graph, walk: &walk, waits, steps }.make(&needed)))
 }
 
 struct Parts<'a> {

@@ -87,12 +87,8 @@ impl Storage {
 /// First and last step that touches a class, and the devices that do.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
-    /// The first step.
-    pub(super) first: u32,
-    /// The last step.
-    pub(super) last: u32,
-    /// Whether any step touches it.
-    pub(super) touched: bool,
+    /// The first and the last step, where any touches it.
+    pub(super) steps: Option<(u32, u32)>,
     /// Devices.
     pub(super) devices: BTreeSet<u32>,
 }
@@ -100,11 +96,8 @@ pub(super) struct Life {
 impl Life {
     /// Step `step` on `device` touches it.
     pub(super) fn touch(&mut self, step: u32, device: u32) {
-        if !self.touched {
-            (self.first, self.touched) = (step, true);
-        }
-        self.first = self.first.min(step);
-        self.last = self.last.max(step);
+        let (first, last) = self.steps.unwrap_or((step, step));
+        self.steps = Some((first.min(step), last.max(step)));
         self.devices.insert(device);
     }
 }

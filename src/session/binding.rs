@@ -190,7 +190,7 @@ impl<'e> Binding<'e> {
             Place::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.buffer(d)),
             Place::Output(o) => self.outputs.get(o as usize).and_then(|slot| slot.buffer(d)),
             Place::Arena(a) => self.arenas.buffer(a, d),
-            Place::Constant(_) => None,
+            Place::Constant(_) | Place::Common | Place::Unused => None,
         };
         let to = segment.device;
         let mut moves = Vec::new();
@@ -222,7 +222,7 @@ impl<'e> Binding<'e> {
                 let slot = match loc.place {
                     Place::Input(i) => self.inputs.get(i as usize),
                     Place::Output(o) => self.outputs.get(o as usize),
-                    Place::Constant(_) | Place::Arena(_) => None,
+                    Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => None,
                 };
                 if let Some((None, range)) = slot.and_then(|slot| slot.memory(segment.device)) {
                     let start = range.start.saturating_add(loc.offset);
@@ -259,8 +259,8 @@ impl<'e> Binding<'e> {
                 let theirs: &ByteRange = theirs;
                 if theirs.start < range.end && range.start < theirs.end {
                     self.check_shared(&plan, *other, place)?;
-                    shared.insert(*other, (Place::Arena(u32::MAX), theirs.start));
-                    shared.insert(place, (Place::Arena(u32::MAX), range.start));
+                    shared.insert(*other, (Place::Common, theirs.start));
+                    shared.insert(place, (Place::Common, range.start));
                 }
             }
             seen.push((place, base, range));
@@ -273,7 +273,7 @@ impl<'e> Binding<'e> {
         let slot = |place| match place {
             Place::Input(i) => self.inputs.get(i as usize),
             Place::Output(o) => self.outputs.get(o as usize),
-            Place::Constant(_) | Place::Arena(_) => None,
+            Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => None,
         };
         let is_copied = |place, d| slot(place).is_some_and(|slot| slot.transfer(d).is_some());
         let copies = (0..self.inner.devices.len() as u32)
@@ -321,7 +321,7 @@ impl<'e> Binding<'e> {
         match place {
             Place::Output(o) => &plan.outputs[o as usize],
             Place::Input(i) => &plan.inputs[i as usize],
-            Place::Constant(_) | Place::Arena(_) => &plan.inputs[0],
+            Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => &plan.inputs[0],
         }
     }
 
@@ -440,6 +440,8 @@ impl<'e> Binding<'e> {
             Place::Output(o) => self.outputs[o as usize].range(d),
             Place::Constant(c) => Some(self.compiled.constants[c as usize].buffer.range()),
             Place::Arena(a) => self.arenas.buffer(a, d).map(|b| b.range()),
+            Place::Unused => return Ok(self.unused(d)),
+            Place::Common => None,
         };
         let base = base.ok_or_else(|| self.no_sharing(d))?;
         Ok(BufferRange { offset: base.offset + loc.offset, bytes: loc.bytes, ..base })

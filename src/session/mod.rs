@@ -60,7 +60,7 @@ use self::traffic::Traffic;
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
-use crate::plan::{self, Compiler, Plan, PlanError, Signature};
+use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
 use crate::shape::{Shape, SymShape};
 
 /// How many plans a session keeps; the one unused for longest goes first.
@@ -346,30 +346,25 @@ impl Inner {
         let mut signature = Signature { inputs, values: BTreeMap::new() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
         let mut graph = Arc::clone(&self.graph);
-        let compile = |graph: &Graph, known: &BTreeMap<usize, Tensor>, copied| -> Result<Compiled, Error> {
-            if let Some(placer) = &self.options.placer {
-                return placer.compile(self, graph, infos, known, copied);
-            }
-            let usable = self.sources.usable(&self.devices);
-            let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-            let (options, programs) = (&self.options.plan, self.sources.programs());
-            let mut plan = Compiler { graph, devices: &devices, options, programs }.compile(infos, known)?;
-            plan.report.remarks = self.sources.remarks();
-            Compiled::new(plan, &self.devices, &self.params, &self.sources)
-        };
         loop {
             // A plan made before for these shapes tells which values it depends on.
             if let Some(found) = self.cached(&signature, copied) {
                 return Ok(found);
             }
             let remarks = self.sources.remarks().len();
-            let compiled = match compile(&graph, &known, copied) {
-                Ok(compiled) => Some(compiled),
-                Err(Error::Plan(PlanError::Choose { node, then })) => {
+            // At most once for every device: what it refused is not planned again.
+            let refused = || self.sources.remarks().len() > remarks;
+            let outcome = match self.compile(&graph, infos, &known, copied) {
+                Err(_) if refused() => continue,
+                outcome => outcome?,
+            };
+            let compiled = match outcome {
+                PlanOutcome::Plan(compiled) => compiled,
+                PlanOutcome::Choose { node, then } => {
                     graph = Arc::new(plan::choose(&graph, node, then)?);
                     continue;
                 }
-                Err(Error::Plan(PlanError::NeedsValues { inputs, .. }))
+                PlanOutcome::NeedsValues { inputs, .. }
                     if inputs.iter().all(|i| values.contains_key(i))
                         && inputs.iter().any(|i| !known.contains_key(i)) =>
                 {
@@ -380,38 +375,63 @@ impl Inner {
                     }
                     continue;
                 }
-                Err(Error::Plan(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. })) => None,
-                // At most once for every device: what it refused is not planned again.
-                Err(_) if self.sources.remarks().len() > remarks => continue,
-                Err(e) => return Err(e),
+                PlanOutcome::NeedsValues { .. } | PlanOutcome::Dynamic { .. } => {
+                    let split = match plan::split(&graph, infos, &known)? {
+                        PlanOutcome::Choose { node, then } => {
+                            graph = Arc::new(plan::choose(&graph, node, then)?);
+                            continue;
+                        }
+                        split => split.plan()?,
+                    };
+                    // What it hands on stays where it is.
+                    let copied = Copied { outputs: false, ..copied };
+                    let head = match self.compile(&split.head, infos, &known, copied) {
+                        Err(_) if refused() => continue,
+                        head => head?.plan()?,
+                    };
+                    Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
+                }
             };
-            let compiled = match compiled {
-                Some(compiled) => compiled,
-                None => match plan::split(&graph, infos, &known) {
-                    Ok(split) => {
-                        // What it hands on stays where it is.
-                        let copied = Copied { outputs: false, ..copied };
-                        let head = match compile(&split.head, &known, copied) {
-                            Err(_) if self.sources.remarks().len() > remarks => continue,
-                            head => head?,
-                        };
-                        Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
-                    }
-                    Err(PlanError::Choose { node, then }) => {
-                        graph = Arc::new(plan::choose(&graph, node, then)?);
-                        continue;
-                    }
-                    Err(e) => return Err(e.into()),
-                },
-            };
-            let compiled = Arc::new(compiled);
-            let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-            if plans.len() >= CACHED_PLANS {
-                plans.remove(0);
-            }
-            plans.push((signature, copied, Arc::clone(&compiled)));
-            return Ok(compiled);
+            return Ok(self.keep(signature, copied, compiled));
         }
+    }
+
+    /// The plan of `graph` with its device objects.
+    fn compile(
+        &self,
+        graph: &Graph,
+        infos: &[TensorInfo],
+        known: &BTreeMap<usize, Tensor>,
+        copied: Copied,
+    ) -> Result<PlanOutcome<Compiled>, Error> {
+        if let Some(placer) = &self.options.placer {
+            return placer.compile(self, graph, infos, known, copied);
+        }
+        let usable = self.sources.usable(&self.devices);
+        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
+        let (options, cache) = (&self.options.plan, self.sources.cache());
+        let compiler =
+            Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache };
+        compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
+    }
+
+    /// A plan with its device objects; its report has what the session knows of it.
+    fn ready(&self, mut plan: Plan) -> Result<Compiled, Error> {
+        plan.report.remarks = self.sources.remarks();
+        plan.report.foreign = self.options.foreign.to_vec();
+        plan.report.add_prepared(&self.options.prepared);
+        Compiled::new(plan, &self.devices, &self.params, &self.sources)
+    }
+
+    /// Keeps a plan, in the place of the one that was not used for longest where there are many.
+    fn keep(&self, signature: Signature, copied: Copied, compiled: Compiled) -> Arc<Compiled> {
+        let compiled = Arc::new(compiled);
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if plans.len() >= CACHED_PLANS {
+            plans.remove(0);
+        }
+        plans.push((signature, copied, Arc::clone(&compiled)));
+        compiled
     }
 
     /// The same devices, options and parameters for another graph.
@@ -425,6 +445,15 @@ impl Inner {
             plans: Mutex::default(),
             traffic: Arc::default(),
         })
+    }
+
+    /// As [`Inner::child`], for a graph inside a node, which no pass of this graph's own report is about.
+    fn body(&self, graph: &Arc<Graph>) -> Arc<Inner> {
+        let mut body = self.child(Arc::clone(graph));
+        if let Some(body) = Arc::get_mut(&mut body) {
+            body.options.prepared = Arc::default();
+        }
+        body
     }
 
     fn cached(&self, signature: &Signature, copied: Copied) -> Option<Arc<Compiled>> {

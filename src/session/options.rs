@@ -1,5 +1,6 @@
 //! How a session is built.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,13 +19,18 @@ use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
-use crate::plan::{Integers, PlanOptions, Precision, prepare};
+use crate::plan::passes::{GraphCx, prepare, prepare_and_share};
+use crate::plan::{Integers, PassLog, PassSelection, PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
 
 /// What holds for a whole session.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) plan: PlanOptions,
+    /// What the passes over the graph did.
+    pub(super) prepared: Arc<PassLog>,
+    /// Names of nodes that the graph places on devices which the table does not have, and which run on entry 0.
+    pub(super) foreign: Arc<[String]>,
     pub(super) bind: BindPolicy,
     pub(super) arena: Option<Arc<SharedArena>>,
     /// Chooses devices, where that is automatic.
@@ -50,6 +56,7 @@ pub struct SessionBuilder {
     devices: Vec<Choice>,
     desc: ContextDesc,
     plan: PlanOptions,
+    foreign: BTreeSet<String>,
     bind: BindPolicy,
     params: Option<Arc<ParamStore>>,
     arena: Option<Arc<SharedArena>>,
@@ -69,6 +76,7 @@ impl Default for SessionBuilder {
             devices: Vec::new(),
             desc: ContextDesc::default(),
             plan: PlanOptions::default(),
+            foreign: BTreeSet::new(),
             bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
             params: None,
             arena: None,
@@ -99,7 +107,7 @@ impl SessionBuilder {
     /// Names of nodes that were placed on entry 0 because their device is not in the table, as
     /// [`crate::loader::load_on`] tells them: the plan's report says so.
     pub fn foreign_nodes(mut self, names: impl IntoIterator<Item = String>) -> Self {
-        self.plan.foreign.extend(names);
+        self.foreign.extend(names);
         self
     }
 
@@ -182,6 +190,12 @@ impl SessionBuilder {
     /// Whether chains of pointwise operators become one, where operators are fused at all.
     pub fn chains(mut self, chains: bool) -> Self {
         self.plan.chains = chains;
+        self
+    }
+
+    /// Leaves out passes between the graph and its plans, to find the one that a difference comes from.
+    pub fn passes(mut self, passes: PassSelection) -> Self {
+        self.plan.passes = passes;
         self
     }
 
@@ -301,28 +315,27 @@ impl SessionBuilder {
             selectors.push(Some("cpu".to_owned()));
         }
         let origins = Origins { selectors, desc: self.desc.clone() };
-        let mut plan = self.plan;
+        let (plan, mut foreign) = (self.plan, self.foreign);
         let mut graph = match (self.graph, self.path) {
             (Some(graph), _) => graph,
             (None, Some(path)) => {
                 let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
                 let options = LoadOptions::default();
                 let (graph, moved) = loader::load_on(&path, &options, &table, self.any_device)?;
-                plan.foreign.extend(moved);
+                foreign.extend(moved);
                 graph
             }
             (None, None) => return Err(SessionError::NoModel.into()),
         };
-        if let Some(store) = &self.params {
-            store.unify(&mut graph)?;
-        }
         overrides::check(&plan, &graph, devices.len())?;
         let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
         let free = self.placement == Placement::Auto && plan.place_rest.is_none();
-        prepare(&mut graph, &plan, &infos, free);
-        if let Some(store) = &self.params {
-            store.unify(&mut graph)?;
-        }
+        let cx = GraphCx { options: &plan, devices: &infos, free };
+        let unify = |store: &ParamStore, graph: &mut Graph| Ok::<_, Error>(store.unify(graph)?.tensors);
+        let prepared = match &self.params {
+            Some(store) => prepare_and_share(&mut graph, &cx, Some(&|graph| unify(store, graph)))?,
+            None => prepare(&mut graph, &cx),
+        };
         let placer = (self.placement == Placement::Auto).then(|| {
             let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();
@@ -331,7 +344,16 @@ impl SessionBuilder {
         let inner = Inner {
             graph: Arc::new(graph),
             devices,
-            options: Options { plan, bind: self.bind, arena: self.arena, placer, limit, run: self.run },
+            options: Options {
+                plan,
+                prepared: Arc::new(prepared),
+                foreign: foreign.into_iter().collect(),
+                bind: self.bind,
+                arena: self.arena,
+                placer,
+                limit,
+                run: self.run,
+            },
             params: self.params.unwrap_or_default(),
             sources: Arc::default(),
             plans: Mutex::default(),

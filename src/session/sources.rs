@@ -8,7 +8,7 @@ use super::device::Device;
 use crate::backend::{DeviceError, DeviceInfo};
 use crate::device;
 use crate::kernel::{KernelId, KernelSource, Requires};
-use crate::ops::pointwise::Programs;
+use crate::plan::PlanCache;
 
 /// Features that kernels use for their speed: there is another kernel for every one of them.
 const OPTIONAL: Requires = Requires::COOPERATIVE_MATRIX.union(Requires::MATRIX_F16);
@@ -17,7 +17,7 @@ const OPTIONAL: Requires = Requires::COOPERATIVE_MATRIX.union(Requires::MATRIX_F
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     shipped: Mutex<HashMap<KernelId, Arc<KernelSource>>>,
-    programs: Programs,
+    cache: PlanCache,
     refused: Mutex<Vec<Refused>>,
 }
 
@@ -30,9 +30,9 @@ struct Refused {
 }
 
 impl Sources {
-    /// Chains of pointwise operators; equal ones have one source.
-    pub(super) fn programs(&self) -> &Programs {
-        &self.programs
+    /// What plans share: chains of pointwise operators, constants in `float16`.
+    pub(super) fn cache(&self) -> &PlanCache {
+        &self.cache
     }
 
     /// The source of a shipped kernel; the same one at every call.

@@ -31,8 +31,8 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new(inner: &Inner, split: Split) -> Self {
         let body = |step: &HostStep| match step.op.control() {
-            Some(Control::Loop(l)) => Some(inner.child(Arc::clone(&l.body))),
-            Some(Control::Scan(s)) => Some(inner.child(Arc::clone(&s.body))),
+            Some(Control::Loop(l)) => Some(inner.body(&l.body)),
+            Some(Control::Scan(s)) => Some(inner.body(&s.body)),
             Some(Control::If { .. }) | None => None,
         };
         Stage {

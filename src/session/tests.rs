@@ -8,7 +8,7 @@ use crate::memory::host::HostRegion;
 use crate::memory::import::Path;
 use crate::ops::movement::{Concat, Transpose};
 use crate::ops::reduce::{Reduce, ReduceKind};
-use crate::plan::{Compiler, PlanError, PlanOptions, Precision};
+use crate::plan::{Assignment, Compiler, PlanCache, PlanError, PlanOptions, Precision};
 use crate::registry::Registry;
 use crate::shape::Shape;
 
@@ -274,8 +274,9 @@ fn a_device_without_16_bit_storage_refuses_half_precision() {
     info.native = false;
     info.features = info.features.missing(crate::kernel::Requires::STORAGE_16);
     let options = PlanOptions { precision: Precision::F16, ..PlanOptions::default() };
-    let programs = Default::default();
-    let compiler = Compiler { graph: &graph, devices: &[&info], options: &options, programs: &programs };
+    let (assignment, cache) = (Assignment::default(), PlanCache::default());
+    let compiler =
+        Compiler { graph: &graph, devices: &[&info], options: &options, assignment, cache: &cache };
     let infos = [TensorInfo::new(DType::F32, Shape::new([4]).unwrap())];
     let refused = compiler.compile(&infos, &BTreeMap::new());
     assert!(matches!(refused, Err(PlanError::NoHalf { .. })), "{refused:?}");

@@ -39,7 +39,7 @@ impl Binding<'_> {
         let slot = |place| match place {
             Place::Input(i) => self.inputs.get(i as usize),
             Place::Output(o) => self.outputs.get(o as usize),
-            Place::Constant(_) | Place::Arena(_) => None,
+            Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => None,
         };
         let buffer = match spot {
             Spot::Own(Place::Arena(a)) => self.arenas.buffer(a, d),

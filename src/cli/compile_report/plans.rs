@@ -17,8 +17,10 @@ use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::kernel::{KernelId, KernelSource};
 use crate::ops::StepKernel;
-use crate::ops::pointwise::Programs;
-use crate::plan::{self, Compiler, KernelCode, Plan, PlanError, PlanOptions, Precision};
+use crate::plan::{
+    self, Assignment, Compiler, GraphCx, KernelCode, Plan, PlanCache, PlanError, PlanOptions, PlanOutcome,
+    Precision,
+};
 use crate::session::IoInfo;
 use crate::shape::Dim;
 
@@ -63,7 +65,7 @@ pub(super) fn plan_model(
     let is_case = path.is_dir();
     let file = if is_case { case::model_of(path)? } else { path.to_owned() };
     let apis: Vec<&str> = table.iter().map(|device| device.api).collect();
-    let (mut graph, moved) = load_on(&file, None, &apis, true, out)?;
+    let (mut graph, _) = load_on(&file, None, &apis, true, out)?;
     let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
     let (infos, values) = match case::data_sets(path) {
         Ok(sets) if is_case => of_case(&ios, &case::inputs_of(&ios, &sets[0])?, path)?,
@@ -81,8 +83,8 @@ pub(super) fn plan_model(
         symbols: ios.iter().flat_map(of_io).filter_map(symbol).collect(),
     };
     let precision = if precision == Compute::F16 { Precision::F16 } else { Precision::F32 };
-    let options = PlanOptions { precision, foreign: moved.into_iter().collect(), ..PlanOptions::default() };
-    plan::prepare(&mut graph, &options, table, false);
+    let options = PlanOptions { precision, ..PlanOptions::default() };
+    plan::prepare(&mut graph, &GraphCx { options: &options, devices: table, free: false });
     let plan = match planned(graph, &infos, &values, table, &options, &mut model.remark) {
         Ok(plan) => plan,
         Err(error) => {
@@ -104,6 +106,8 @@ pub(super) fn plan_model(
     Ok((model, kernels.collect()))
 }
 
+const FIRST_STAGE: &str = "the run decides sizes: this is its first stage alone";
+
 /// The plan, or that of the first stage where the run decides sizes.
 fn planned(
     mut graph: Graph,
@@ -113,22 +117,28 @@ fn planned(
     options: &PlanOptions,
     remark: &mut Option<String>,
 ) -> Result<Plan, PlanError> {
-    let programs = Programs::new();
+    let cache = PlanCache::default();
     let mut known = BTreeMap::new();
     loop {
-        let compiler = Compiler { graph: &graph, devices: table, options, programs: &programs };
-        match compiler.compile(infos, &known) {
-            Err(PlanError::Choose { node, then }) => graph = plan::choose(&graph, node, then)?,
-            Err(PlanError::NeedsValues { inputs, .. })
+        let assignment = Assignment::default();
+        let compiler = Compiler { graph: &graph, devices: table, options, assignment, cache: &cache };
+        match compiler.compile(infos, &known)? {
+            PlanOutcome::Choose { node, then } => graph = plan::choose(&graph, node, then)?,
+            PlanOutcome::NeedsValues { inputs, .. }
                 if inputs.iter().any(|i| values.contains_key(i) && !known.contains_key(i)) =>
             {
                 known.extend(inputs.iter().filter_map(|i| Some((*i, values.get(i)?.clone()))));
             }
-            Err(PlanError::NeedsValues { .. } | PlanError::Dynamic { .. }) if remark.is_none() => {
-                *remark = Some("the run decides sizes: this is its first stage alone".to_owned());
-                graph = plan::split(&graph, infos, &known)?.head;
+            PlanOutcome::NeedsValues { .. } | PlanOutcome::Dynamic { .. } if remark.is_none() => {
+                match plan::split(&graph, infos, &known)? {
+                    PlanOutcome::Choose { node, then } => graph = plan::choose(&graph, node, then)?,
+                    split => {
+                        *remark = Some(FIRST_STAGE.to_owned());
+                        graph = split.plan()?.head;
+                    }
+                }
             }
-            result => return result,
+            outcome => return outcome.plan(),
         }
     }
 }

@@ -88,7 +88,11 @@ mod tests {
         let y = g.op(ops::unary(op), &[x]);
         g.output("y", y);
         let info = TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
-        operator(&specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap(), 0, exact)
+        operator(
+            &specialize(&g.build().unwrap(), &[info], &BTreeMap::new()).unwrap().plan().unwrap(),
+            0,
+            exact,
+        )
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::place::{Problem, Roofline};
 use crate::plan::{
-    CandidateReport, Compiler, Draft, NodeEstimate, PlacementReport, Plan, PlanError, PlanOptions,
+    Assignment, CandidateReport, Compiler, Draft, NodeEstimate, PlacementReport, Plan, PlanError, PlanOutcome,
 };
 
 /// How nodes get their devices that neither the caller nor the graph places.
@@ -85,17 +85,22 @@ impl Placer {
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
         copied: Copied,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<PlanOutcome<Compiled>, Error> {
         let began = Instant::now();
         let devices: Vec<String> = inner.devices.iter().map(|d| key::device(d.context.info())).collect();
         let work = Work { placer: self, inner, graph, infos, values, devices, copied };
-        let draft = work.draft()?;
+        work.draft()?.try_map(|draft| self.place(&work, draft, began))
+    }
+
+    /// The plan of a draft on the devices that suit it.
+    fn place(&self, work: &Work<'_>, draft: Draft, began: Instant) -> Result<Compiled, Error> {
         if !draft.is_open() {
             let only = |n: &crate::plan::DraftNode| {
                 n.commands.iter().position(Option::is_some).unwrap_or_default() as u32
             };
-            return work.ready(&work.assigned(draft.nodes.iter().map(only).collect()));
+            return work.ready(&Assignment::Each(draft.nodes.iter().map(only).collect()));
         }
+        let copied = work.copied;
         let graph_key = key::graph(&draft, &work.devices, copied);
         let _turn = self.cache.turn();
         let rooflines = work.rooflines()?;
@@ -120,7 +125,7 @@ impl Placer {
         drop(candidates);
         let compiled = match winner.compiled.and_then(Arc::into_inner) {
             Some(compiled) => compiled,
-            None => work.ready(&winner.options)?,
+            None => work.ready(&winner.assignment)?,
         };
         Ok(explained(compiled, &draft, &known, report(reports, chosen, rooflines, copied, false), began))
     }
@@ -156,41 +161,33 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn with_compiler<R>(&self, options: &PlanOptions, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
+    fn with_compiler<R>(&self, assignment: &Assignment, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
         let usable = self.inner.sources.usable(&self.inner.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let programs = self.inner.sources.programs();
-        f(&Compiler { graph: self.graph, devices: &devices, options, programs })
+        let (options, cache) = (&self.inner.options.plan, self.inner.sources.cache());
+        let (graph, assignment) = (self.graph, assignment.clone());
+        f(&Compiler { graph, devices: &devices, options, assignment, cache })
     }
 
-    fn draft(&self) -> Result<Draft, PlanError> {
-        self.with_compiler(&self.inner.options.plan, |c| c.draft(self.infos, self.values))
+    fn draft(&self) -> Result<PlanOutcome<Draft>, PlanError> {
+        self.with_compiler(&Assignment::Open, |c| c.draft(self.infos, self.values))
     }
 
-    fn plan(&self, options: &PlanOptions) -> Result<Plan, PlanError> {
-        self.with_compiler(options, |c| c.compile(self.infos, self.values))
+    fn plan(&self, assignment: &Assignment) -> Result<Plan, PlanError> {
+        self.with_compiler(assignment, |c| c.compile(self.infos, self.values))?.plan()
     }
 
-    fn ready(&self, options: &PlanOptions) -> Result<Compiled, Error> {
-        let inner = self.inner;
-        let mut plan = self.plan(options)?;
-        plan.report.remarks = inner.sources.remarks();
-        Compiled::new(plan, &inner.devices, &inner.params, &inner.sources)
+    fn ready(&self, assignment: &Assignment) -> Result<Compiled, Error> {
+        self.inner.ready(self.plan(assignment)?)
     }
 
-    /// Options that put node n of the draft on `places[n]`. Outputs that are copies are made where the last node is.
-    fn assigned(&self, places: Vec<u32>) -> PlanOptions {
-        let device = places.last().copied().unwrap_or(0);
-        PlanOptions { device, assigned: Some(places.into()), ..self.inner.options.plan.clone() }
-    }
-
-    /// Options that put all nodes on `device` that can run there.
-    fn uniform(&self, problem: &Problem, device: u32) -> PlanOptions {
-        match &self.inner.options.plan {
-            options if options.fallback => PlanOptions { device, ..options.clone() },
-            // A node without a kernel there is not asked to run there.
-            _ => self.assigned(problem.uniform(device)),
+    /// Puts all nodes on `device` that can run there.
+    fn uniform(&self, problem: &Problem, device: u32) -> Assignment {
+        if self.inner.options.plan.fallback {
+            return Assignment::All(device);
         }
+        // A node without a kernel there is not asked to run there.
+        Assignment::Each(problem.uniform(device).into())
     }
 
     fn rooflines(&self) -> Result<Vec<Roofline>, Error> {
@@ -211,11 +208,11 @@ impl Work<'_> {
 
     /// What was chosen before, where it still makes sense.
     fn kept(&self, problem: &Problem, choice: &Choice) -> Option<Compiled> {
-        let options = match choice.candidates.get(choice.chosen)?.device {
+        let assignment = match choice.candidates.get(choice.chosen)?.device {
             Some(device) => self.uniform(problem, device),
-            None => self.assigned(choice.places(problem.times.len())?),
+            None => Assignment::Each(choice.places(problem.times.len())?.into()),
         };
-        self.ready(&options).ok()
+        self.ready(&assignment).ok()
     }
 
     /// Times of all nodes: those measured before, those measured now within `budget`, the rest by estimate.
@@ -314,9 +311,9 @@ impl Work<'_> {
             let last = places.last().and_then(|d| rooflines.get(*d as usize)).map_or(0.0, |r| r.submit_ns);
             problem.total(places).unwrap_or(u64::MAX).saturating_add(last as u64)
         };
-        let candidate = |device: Option<u32>, places: Vec<u32>, options: PlanOptions| {
+        let candidate = |device: Option<u32>, places: Vec<u32>, assignment: Assignment| {
             let report = CandidateReport { device, estimate_ns: estimate(&places), measured_ns: None };
-            Candidate { options, places, report, compiled: None, failed: false }
+            Candidate { assignment, places, report, compiled: None, failed: false }
         };
         let mut all: Vec<Candidate> = Vec::new();
         for d in 0..self.devices.len() as u32 {
@@ -324,7 +321,7 @@ impl Work<'_> {
         }
         let best = problem.solve();
         if all.iter().all(|c| c.places != best) {
-            all.push(candidate(None, best.clone(), self.assigned(best)));
+            all.push(candidate(None, best.clone(), Assignment::Each(best.into())));
         }
         all
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::measure::{bound, measuring, once_with_copies};
 use super::{MAX_MEASURED_BYTES, Work, is_callers};
-use crate::plan::{CandidateReport, Draft, PlanOptions};
+use crate::plan::{Assignment, CandidateReport, Draft};
 use crate::session::Inner;
 use crate::session::binding::Binding;
 use crate::session::compiled::Compiled;
@@ -26,7 +26,7 @@ const BEATEN: u64 = 2;
 
 /// One placement that could be chosen.
 pub(super) struct Candidate {
-    pub(super) options: PlanOptions,
+    pub(super) assignment: Assignment,
     /// The device of each node of the draft.
     pub(super) places: Vec<u32>,
     pub(super) report: CandidateReport,
@@ -115,7 +115,7 @@ impl Work<'_> {
         inner: &Arc<Inner>,
         candidate: &mut Candidate,
     ) -> Result<Option<Binding<'static>>, Error> {
-        let compiled = Arc::new(self.ready(&candidate.options)?);
+        let compiled = Arc::new(self.ready(&candidate.assignment)?);
         candidate.compiled = Some(Arc::clone(&compiled));
         let mut binding = bound(inner, compiled, self.copied)?;
         Ok(binding.run().is_ok().then_some(binding))
@@ -155,7 +155,7 @@ mod tests {
 
     fn candidate(device: Option<u32>, estimate_ns: u64, measured_ns: Option<u64>) -> Candidate {
         Candidate {
-            options: PlanOptions::default(),
+            assignment: Assignment::default(),
             places: Vec::new(),
             report: CandidateReport { device, estimate_ns, measured_ns },
             compiled: None,

@@ -8,6 +8,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::linalg::MatMul;
 use crate::ops::{self, AttrMap, AttrReader, BinaryOp, Operator, UnaryOp};
+use crate::plan::{PlanCache, PlanOptions};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
 use crate::session::{Memory, Session, SessionError};
@@ -341,20 +342,21 @@ fn entry_one_can_have_everything_an_output_that_is_a_copy_included() {
     let contexts = [open("vulkan"), open("cpu")];
     let devices: Vec<&DeviceInfo> = contexts.iter().map(Context::info).collect();
     let infos = [TensorInfo::new(DType::F32, Shape::new([8]).unwrap())];
-    let programs = Default::default();
-    let compile = |options: &PlanOptions| {
-        Compiler { graph: &graph, devices: &devices, options, programs: &programs }
-            .compile(&infos, &BTreeMap::new())
+    let (options, cache) = (PlanOptions::default(), PlanCache::default());
+    let compile = |assignment: Assignment| {
+        let compiler =
+            Compiler { graph: &graph, devices: &devices, options: &options, assignment, cache: &cache };
+        compiler.compile(&infos, &BTreeMap::new())?.plan()
     };
     for device in 0..2 {
-        let plan = compile(&PlanOptions { device, ..PlanOptions::default() }).unwrap();
+        let plan = compile(Assignment::All(device)).unwrap();
         assert_eq!(plan.segments.iter().map(|s| s.device).collect::<Vec<_>>(), [device]);
     }
-    let assigned = |places: &[u32]| PlanOptions { assigned: Some(places.into()), ..PlanOptions::default() };
-    assert_eq!(compile(&assigned(&[1])).unwrap().report.nodes[0].device, 1);
-    let e = compile(&assigned(&[1, 1])).unwrap_err();
+    let assigned = |places: &[u32]| Assignment::Each(places.into());
+    assert_eq!(compile(assigned(&[1])).unwrap().report.nodes[0].device, 1);
+    let e = compile(assigned(&[1, 1])).unwrap_err();
     assert_eq!(e, PlanError::Assignment { assigned: 2, nodes: 1 });
-    assert!(matches!(compile(&assigned(&[2])), Err(PlanError::UnknownDevice { device: 2, .. })));
-    let beyond = PlanOptions { device: 2, ..PlanOptions::default() };
-    assert!(matches!(compile(&beyond), Err(PlanError::UnknownDevice { device: 2, .. })));
+    assert!(matches!(compile(assigned(&[2])), Err(PlanError::UnknownDevice { device: 2, .. })));
+    let beyond = Assignment::All(2);
+    assert!(matches!(compile(beyond), Err(PlanError::UnknownDevice { device: 2, .. })));
 }

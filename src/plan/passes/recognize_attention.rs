@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::flow::{Flow, ValueId};
 use crate::graph::{StorageScope, Tensor};
 use crate::ops::attention::Attention;
 use crate::ops::linalg::MatMul;
@@ -10,10 +9,12 @@ use crate::ops::movement::Transpose;
 use crate::ops::norm::{Softmax, SoftmaxKind};
 use crate::ops::pointwise::{Binary, BinaryOp, Cast, Where};
 use crate::ops::{Activation, OpCx, Operator};
+use crate::plan::flow::{Flow, ValueId};
+use crate::plan::index::FlowIndex;
 use crate::shape::{Shape, normalize_axis};
 
 /// Replaces what is spelled out; how many there were.
-pub fn find_attention(flow: &mut Flow) -> usize {
+pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
     // Most graphs have none, and then nothing else is looked at.
     if !flow.nodes.iter().any(|n| is::<Softmax>(n.op.as_ref())) {
         return 0;
@@ -65,40 +66,31 @@ struct Turn {
 
 struct Search<'a> {
     flow: &'a Flow,
-    producer: Vec<Option<usize>>,
-    /// Values that are read once, by a node, and are nothing the caller asks for.
-    passing: Vec<bool>,
-    /// Nodes that others wait for.
-    awaited: Vec<bool>,
+    index: FlowIndex,
+    /// By value: how many nodes read its type alone.
+    type_reads: Vec<usize>,
     /// Products that become attention.
     taken: Vec<bool>,
 }
 
 impl<'a> Search<'a> {
     fn new(flow: &'a Flow) -> Self {
-        let mut producer = vec![None; flow.values.len()];
-        let mut awaited = vec![false; flow.nodes.len()];
-        for (n, node) in flow.nodes.iter().enumerate() {
-            node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-            node.control_deps.iter().for_each(|&d| awaited[d] = true);
+        let mut type_reads = vec![0usize; flow.values.len()];
+        for node in flow.nodes.iter().filter(|n| is::<Cast>(n.op.as_ref())) {
+            node.inputs.iter().skip(1).flatten().for_each(|&v| type_reads[v] += 1);
         }
-        let mut reads = vec![0usize; flow.values.len()];
-        for node in &flow.nodes {
-            // Of its second input a conversion reads the type alone.
-            let read = if is::<Cast>(node.op.as_ref()) { 1 } else { node.inputs.len() };
-            node.inputs.iter().take(read).flatten().for_each(|&v| reads[v] += 1);
-        }
-        let plain = flow.values.iter().map(|v| v.scope == StorageScope::default());
-        let mut passing: Vec<bool> =
-            reads.iter().zip(plain).map(|(reads, plain)| *reads == 1 && plain).collect();
-        flow.outputs.iter().for_each(|(_, v)| passing[*v] = false);
-        let taken = vec![false; flow.nodes.len()];
-        Search { flow, producer, passing, awaited, taken }
+        Search { flow, index: FlowIndex::new(flow), type_reads, taken: vec![false; flow.nodes.len()] }
+    }
+
+    /// Whether the elements of `v` are read once, by a node, and the caller does not ask for them.
+    fn is_passing(&self, v: ValueId) -> bool {
+        let plain = self.flow.values[v].scope == StorageScope::default();
+        plain && self.index.users(v).len() == self.type_reads[v] + 1 && !self.index.is_output(v)
     }
 
     /// The operator that computes `v` alone and the node it is, if it may disappear.
     fn maker(&self, v: ValueId) -> Option<(usize, &'a dyn Operator)> {
-        let n = self.producer[v].filter(|&n| self.passing[v] && !self.awaited[n])?;
+        let n = self.index.producer(v).filter(|&n| self.is_passing(v) && !self.index.is_awaited(n))?;
         let node = &self.flow.nodes[n];
         (node.outputs.len() == 1).then(|| (n, node.op.as_ref()))
     }
@@ -289,13 +281,13 @@ mod tests {
             g.output("soft", soft);
         }
         let infos = shapes.map(|s| TensorInfo::new(DType::F32, Shape::new(s).unwrap()));
-        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap()
     }
 
     #[test]
     fn products_around_a_softmax_are_one_operator() {
         let mut plain = flow([0, 1, 3, 2], [2, 3, 7, 8], false);
-        assert_eq!(find_attention(&mut plain), 1);
+        assert_eq!(recognize_attention(&mut plain), 1);
         let [node] = &plain.nodes[..] else { panic!("{} nodes", plain.nodes.len()) };
         let op = node.op.as_any().downcast_ref::<Attention>().unwrap();
         assert_eq!((op.scale, op.causal), (Some(0.125), false));
@@ -303,7 +295,7 @@ mod tests {
         assert_eq!(names, ["q", "k", "v", "mask"]);
         // Keys with the heads behind their place.
         let mut turned = flow([0, 2, 3, 1], [2, 7, 3, 8], false);
-        assert_eq!(find_attention(&mut turned), 1);
+        assert_eq!(recognize_attention(&mut turned), 1);
         let names: Vec<&str> = turned.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Transpose", "Attention"]);
         assert_eq!(turned.values[turned.nodes[0].outputs[0]].info.shape.dims(), [2, 3, 7, 8]);
@@ -311,7 +303,7 @@ mod tests {
 
     #[test]
     fn probabilities_that_are_wanted_are_left() {
-        assert_eq!(find_attention(&mut flow([0, 1, 3, 2], [2, 3, 7, 8], true)), 0);
+        assert_eq!(recognize_attention(&mut flow([0, 1, 3, 2], [2, 3, 7, 8], true)), 0);
     }
 
     /// The output, computed node by node.
@@ -329,7 +321,7 @@ mod tests {
         for (perm, k) in [([0, 1, 3, 2], [2, 3, 7, 8]), ([0, 2, 3, 1], [2, 7, 3, 8])] {
             let apart = flow(perm, k, false);
             let mut one = apart.clone();
-            assert_eq!(find_attention(&mut one), 1);
+            assert_eq!(recognize_attention(&mut one), 1);
             let inputs = [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]].map(|shape: [usize; 4]| {
                 let values =
                     (0..shape.iter().product::<usize>()).map(|i| ((i * 37 + 11) % 29) as f32 * 0.1 - 1.4);

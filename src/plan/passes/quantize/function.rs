@@ -66,7 +66,7 @@ impl Walk<'_> {
                 }
                 continue;
             }
-            let n = self.maker.get(id.index()).copied().flatten()?;
+            let n = self.index.producer(id.index())?;
             let node = &self.old[n];
             if !self.is_inner(id) || !self.is_free(n) || output(node).is_none() || node.op.varies() {
                 return None;

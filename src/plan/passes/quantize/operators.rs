@@ -59,7 +59,7 @@ impl Walk<'_> {
         let mut clamp = all;
         let mut at = y;
         for _ in 0..=MOST_CLAMPS {
-            let n = self.maker.get(at.index()).copied().flatten()?;
+            let n = self.index.producer(at.index())?;
             if !self.is_inner(at) || !self.is_free(n) {
                 return None;
             }
@@ -193,14 +193,14 @@ impl Walk<'_> {
 
     /// The constant bytes that `id` is made of.
     fn weight(&self, id: TensorId) -> Option<&Tensor> {
-        let node = &self.old[self.maker.get(id.index()).copied().flatten()?];
+        let node = &self.old[self.index.producer(id.index())?];
         node.op.as_any().downcast_ref::<DequantizeLinear>()?;
         self.constant(input(node, 0)?).filter(|t| matches!(t.dtype(), DType::I8 | DType::U8))
     }
 
     /// The weights that `id` stands for, with one scale or one for each of `channels` places of `axis`.
     fn weights(&mut self, id: TensorId, axis: i64, channels: usize) -> Option<Weights> {
-        let maker = self.maker.get(id.index()).copied().flatten()?;
+        let maker = self.index.producer(id.index())?;
         let node = &self.old[maker];
         let op = node.op.as_any().downcast_ref::<DequantizeLinear>()?;
         if !self.is_free(maker) {
@@ -271,7 +271,7 @@ impl Walk<'_> {
             let numbers = if t.dtype() == DType::F32 { t.as_slice::<f32>().ok()? } else { return None };
             return Some(numbers.iter().map(|v| f64::from(*v)).collect());
         }
-        let maker = self.maker.get(id.index()).copied().flatten()?;
+        let maker = self.index.producer(id.index())?;
         let node = &self.old[maker];
         let op = node.op.as_any().downcast_ref::<DequantizeLinear>()?;
         let whole =

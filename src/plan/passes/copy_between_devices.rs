@@ -8,11 +8,14 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::flow::{Flow, FlowNode, ValueId};
 use crate::backend::DeviceInfo;
 use crate::graph::{StorageScope, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::plan::PlanError;
+use crate::plan::flow::{Flow, FlowNode, ValueId, node_error};
+use crate::plan::index::FlowIndex;
+use crate::plan::lowering::{LoweredFlow, LoweredNode, NodeWork, PlanCx};
 
 /// Bytes from which a copy into a device's own memory is worth a command.
 const WORTH_A_COPY: u64 = 64 << 10;
@@ -58,7 +61,7 @@ impl CrossingReport {
 
 /// A node that was added for a crossing: the last ones of the flow, in order.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Carrier {
+enum Carrier {
     /// Device `0` copies.
     Device(u32),
     /// The session copies from memory of device `from` to memory of device `to`.
@@ -70,9 +73,32 @@ pub(super) enum Carrier {
     },
 }
 
+/// Adds a node for each copy that crossings take, lowered; how many.
+///
+/// # Errors
+/// [`PlanError::Graph`] where a device cannot copy.
+pub(super) fn copy_between_devices(lowered: &mut LoweredFlow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
+    let devices: Vec<u32> = lowered.nodes.iter().map(|l| l.device).collect();
+    let alias = lowered.aliases();
+    let (crossings, carriers) = cross(&mut lowered.flow, &devices, &alias, cx.devices, cx.options.share);
+    let copies = carriers.len();
+    for carrier in carriers {
+        let (flow, n) = (&lowered.flow, lowered.nodes.len());
+        let node = &flow.nodes[n];
+        let (device, work) = match carrier {
+            Carrier::Session { from, to } => (to, Ok(NodeWork::Session { from })),
+            Carrier::Device(d) => (d, cx.lower_on(node, &flow.cx(n), d)),
+        };
+        let work = work.map_err(|source| node_error(&node.name, node.op.as_ref(), source))?;
+        lowered.nodes.push(LoweredNode { device, fallback: None, work });
+    }
+    lowered.crossings = crossings;
+    Ok(copies)
+}
+
 /// Decides the crossings of `flow`, whose nodes run on `devices` and whose node `n` passes its input `alias[n]` on.
 /// Adds a node for each copy at the end of the flow.
-pub(super) fn cross(
+fn cross(
     flow: &mut Flow,
     devices: &[u32],
     alias: &[Option<usize>],
@@ -134,17 +160,15 @@ impl Boundary<'_> {
     }
 
     fn decide(&mut self, devices: &[u32], alias: &[Option<usize>]) {
-        let mut producer: BTreeMap<ValueId, u32> = BTreeMap::new();
-        for (n, node) in self.flow.nodes.iter().enumerate().filter(|(n, _)| alias[*n].is_none()) {
-            producer.extend(node.outputs.iter().map(|&v| (v, devices[n])));
-        }
+        let index = FlowIndex::new(self.flow);
         let mut members = vec![0u32; self.class.len()];
         self.class.iter().for_each(|&root| members[root] += 1);
         for (root, mut readers) in std::mem::take(&mut self.reads) {
             // An input is where the first device that can use host memory has it.
             let shares = |d: &u32| self.infos.get(*d as usize).is_some_and(|i| i.import.is_some());
             let first = readers.keys().copied().find(shares).or(readers.keys().copied().next());
-            let made = producer.get(&root).copied();
+            let maker = index.producer(root).filter(|&n| alias[n].is_none());
+            let made = maker.map(|n| devices[n]);
             let Some(from) = made.or(first) else { continue };
             let own = readers.remove(&from).unwrap_or_default();
             if readers.is_empty() {
@@ -216,7 +240,7 @@ impl Boundary<'_> {
     fn copy(&mut self, v: ValueId, carrier: Carrier, device: u32) -> ValueId {
         let value = &self.flow.values[v];
         let name = format!("{} for device {device}", value.name);
-        let copy = super::Value {
+        let copy = crate::plan::Value {
             name: name.clone(),
             info: value.info.clone(),
             constant: None,

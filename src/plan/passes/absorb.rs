@@ -1,17 +1,18 @@
-//! Rewrites of a flow that save passes over memory.
+//! Operators absorb their only reader: a bias, a normalization, an activation.
 
-use super::PlanError;
-use super::flow::{Flow, drop_folded};
 use crate::ops::AbsorbedInput;
+use crate::plan::PlanError;
+use crate::plan::flow::{Flow, drop_folded};
+use crate::plan::index::FlowIndex;
 
 /// No operator with more inputs is absorbed, which is not asked for each of them.
 const MOST_INPUTS: usize = 16;
 
-/// Lets operators absorb their only reader (bias, batch normalization, activation) until nothing changes.
+/// Lets operators absorb their only reader until nothing changes; how many were absorbed.
 ///
 /// # Errors
 /// [`PlanError::Fold`] where a constant that appeared cannot be computed.
-pub fn fuse(flow: &mut Flow) -> Result<usize, PlanError> {
+pub(crate) fn absorb(flow: &mut Flow) -> Result<usize, PlanError> {
     let mut fused = 0;
     while let Some(n) = absorb_once(flow) {
         fused += n;
@@ -26,27 +27,19 @@ pub fn fuse(flow: &mut Flow) -> Result<usize, PlanError> {
 }
 
 fn absorb_once(flow: &mut Flow) -> Option<usize> {
-    let mut users = flow.users();
-    let is_output: Vec<bool> = {
-        let mut marks = vec![false; flow.values.len()];
-        flow.outputs.iter().for_each(|(_, v)| marks[*v] = true);
-        marks
-    };
+    let mut index = FlowIndex::new(flow);
     let mut dead = vec![false; flow.nodes.len()];
-    let mut awaited = vec![false; flow.nodes.len()];
-    flow.nodes.iter().flat_map(|n| &n.control_deps).for_each(|d| awaited[*d] = true);
     let mut count = 0;
     for first in 0..flow.nodes.len() {
         // Who waits for `first` may stand before `next`, where the pair would stand.
-        if dead[first] || awaited[first] {
+        if dead[first] || index.is_awaited(first) {
             continue;
         }
         let out = flow.nodes[first].outputs[0];
-        let [next] = users[out][..] else { continue };
-        // A second output that is read, or a value the caller wants, must stay.
-        let others_read =
-            flow.nodes[first].outputs[1..].iter().any(|&v| !users[v].is_empty() || is_output[v]);
-        if is_output[out] || others_read || dead[next] || flow.nodes[next].outputs.len() != 1 {
+        let Some(next) = index.only_user(out) else { continue };
+        // A second output that is read must stay.
+        let others_read = flow.nodes[first].outputs[1..].iter().any(|&v| !index.is_unread(v));
+        if others_read || dead[next] || flow.nodes[next].outputs.len() != 1 {
             continue;
         }
         let (a, b) = (&flow.nodes[first], &flow.nodes[next]);
@@ -75,7 +68,7 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
                 AbsorbedInput::Absent => None,
             })
             .collect();
-        users.resize(flow.values.len(), Vec::new());
+        index.grow(flow.values.len());
         control_deps.extend(&flow.nodes[next].control_deps);
         // The pair stands where its second part stood: all it reads has been produced there.
         let merged = &mut flow.nodes[next];
@@ -84,12 +77,10 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
         merged.inputs = inputs;
         merged.control_deps = control_deps;
         merged.device = device;
-        for &v in flow.nodes[next].inputs.clone().iter().flatten() {
-            for u in users[v].iter_mut().filter(|u| **u == first) {
-                *u = next;
-            }
+        for &v in flow.nodes[next].inputs.iter().flatten() {
+            index.replace_user(v, first, next);
         }
-        users[out].clear();
+        index.clear_users(out);
         dead[first] = true;
         count += 1;
     }

@@ -4,32 +4,51 @@
 //! become outputs of the one node; the rest is never stored. Two groups are joined only where no path leads from one to the
 //! other through a third node, which would then have to run both before and after them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::flow::{Flow, FlowNode, ValueId};
 use crate::dtype::DType;
 use crate::graph::StorageScope;
 use crate::ops::pointwise::{Chain, Programs};
+use crate::plan::Assignment;
+use crate::plan::flow::{Flow, FlowNode, ValueId};
+use crate::plan::index::FlowIndex;
+use crate::plan::lowering::PlanCx;
 use crate::spirv::{ExprId, Indexing, PointwiseDesc};
 
 /// Bounds of one chain.
 #[derive(Clone, Copy, Debug)]
-pub struct ChainLimits {
+struct ChainLimits {
     /// Tensors it may read and write.
-    pub bindings: usize,
+    bindings: usize,
     /// Expressions of its arithmetic, inputs and constants counted.
-    pub exprs: usize,
+    exprs: usize,
 }
 
+/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
+const CHAIN_EXPRS: usize = 64;
+/// Tensors that one chain reads and writes, where devices allow so many.
+const CHAIN_BINDINGS: usize = 16;
 /// Edges followed in search of a path between two groups before they are left apart.
 const SEARCHED: usize = 4096;
 /// Edges followed for all groups of a graph: beyond them nothing more is joined.
 const SEARCHED_IN_ALL: usize = 1 << 26;
 
-/// Makes chains of `flow`'s pointwise nodes; `devices` says where each node will run. Returns how many nodes went
-/// into others.
-pub fn fuse_chains(flow: &mut Flow, devices: &[u32], limits: ChainLimits, programs: &Programs) -> usize {
+/// Makes chains of `flow`'s pointwise nodes, within what all devices take; how many nodes went into others.
+pub(super) fn fuse_chains(flow: &mut Flow, cx: &PlanCx<'_>) -> usize {
+    let device = |node: &FlowNode| match cx.assignment {
+        Assignment::All(device) => Some(node.device.unwrap_or(*device)),
+        // A node that is still open goes with others that are.
+        Assignment::Open | Assignment::Each(_) => node.device,
+    };
+    let devices: Vec<Option<u32>> = flow.nodes.iter().map(device).collect();
+    let arguments = cx.devices.iter().map(|d| d.limits.max_arguments as usize);
+    let limits = ChainLimits { bindings: arguments.fold(CHAIN_BINDINGS, usize::min), exprs: CHAIN_EXPRS };
+    fuse_within(flow, &devices, limits, &cx.cache.programs)
+}
+
+/// Makes chains of nodes that run on one device, by `devices`; how many nodes went into others.
+fn fuse_within(flow: &mut Flow, devices: &[Option<u32>], limits: ChainLimits, programs: &Programs) -> usize {
     if !is_in_order(flow) {
         return 0;
     }
@@ -38,7 +57,7 @@ pub fn fuse_chains(flow: &mut Flow, devices: &[u32], limits: ChainLimits, progra
         groups.begin(n);
         if let Some(member) = groups.members[n].as_ref() {
             for v in member.reads.clone() {
-                if let Some(p) = groups.producer[v] {
+                if let Some(p) = groups.index.producer(v) {
                     groups.join(p, n);
                 }
             }
@@ -78,14 +97,10 @@ struct Member {
 
 struct Groups<'a> {
     flow: &'a Flow,
-    devices: &'a [u32],
+    devices: &'a [Option<u32>],
     limits: ChainLimits,
     members: Vec<Option<Member>>,
-    producer: Vec<Option<usize>>,
-    users: Vec<Vec<usize>>,
-    /// The nodes that wait for each node by its control dependencies.
-    waiting: Vec<Vec<usize>>,
-    is_output: Vec<bool>,
+    index: FlowIndex,
     /// The group of each node: its first node.
     group: Vec<usize>,
     of: BTreeMap<usize, Vec<usize>>,
@@ -104,30 +119,17 @@ struct Made {
 }
 
 impl<'a> Groups<'a> {
-    fn new(flow: &'a Flow, devices: &'a [u32], limits: ChainLimits) -> Self {
-        let mut producer = vec![None; flow.values.len()];
-        for (n, node) in flow.nodes.iter().enumerate() {
-            node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-        }
-        let mut is_output = vec![false; flow.values.len()];
-        flow.outputs.iter().for_each(|(_, v)| is_output[*v] = true);
+    fn new(flow: &'a Flow, devices: &'a [Option<u32>], limits: ChainLimits) -> Self {
         let members: Vec<Option<Member>> = (0..flow.nodes.len()).map(|n| member(flow, n, limits)).collect();
         let of = (0..flow.nodes.len()).filter(|&n| members[n].is_some()).map(|n| (n, vec![n])).collect();
-        let (users, group) = (flow.users(), (0..flow.nodes.len()).collect());
-        let mut waiting = vec![Vec::new(); flow.nodes.len()];
-        for (n, node) in flow.nodes.iter().enumerate() {
-            node.control_deps.iter().for_each(|&d| waiting[d].push(n));
-        }
+        let group = (0..flow.nodes.len()).collect();
         let level = vec![0; flow.nodes.len()];
         Groups {
             flow,
             devices,
             limits,
             members,
-            producer,
-            users,
-            waiting,
-            is_output,
+            index: FlowIndex::new(flow),
             group,
             of,
             begun: 0,
@@ -140,9 +142,7 @@ impl<'a> Groups<'a> {
     fn begin(&mut self, n: usize) {
         self.begun = n + 1;
         let node = &self.flow.nodes[n];
-        let before = node.inputs.iter().flatten().filter_map(|&v| self.producer[v]);
-        let before = before.chain(node.control_deps.iter().copied());
-        let above = before.map(|p| self.level[self.group[p]] + 1);
+        let above = self.index.before(node).map(|p| self.level[self.group[p]] + 1);
         self.level[n] = above.max().unwrap_or(0);
     }
 
@@ -181,12 +181,13 @@ impl<'a> Groups<'a> {
         let inside = |n: &usize| nodes.binary_search(n).is_ok();
         let mut reads = Vec::new();
         for v in nodes.iter().filter_map(|&n| self.members[n].as_ref()).flat_map(|m| &m.reads) {
-            if !self.producer[*v].is_some_and(|p| inside(&p)) && !reads.contains(v) {
+            if !self.index.producer(*v).is_some_and(|p| inside(&p)) && !reads.contains(v) {
                 reads.push(*v);
             }
         }
         let written = nodes.iter().map(|&n| self.flow.nodes[n].outputs[0]);
-        let writes = written.filter(|&v| self.is_output[v] || self.users[v].iter().any(|u| !inside(u)));
+        let index = &self.index;
+        let writes = written.filter(|&v| index.is_output(v) || index.users(v).iter().any(|u| !inside(u)));
         (reads, writes.collect())
     }
 
@@ -248,8 +249,8 @@ impl<'a> Groups<'a> {
             Some((low, level)).filter(|_| level > self.level[low]).into_iter().collect();
         while let Some((g, level)) = stack.pop() {
             for &n in self.of.get(&g).map_or(std::slice::from_ref(&g), Vec::as_slice) {
-                let users = self.flow.nodes[n].outputs.iter().map(|&v| &self.users[v]);
-                let behind = users.chain([&self.waiting[n]]);
+                let users = self.flow.nodes[n].outputs.iter().map(|&v| self.index.users(v));
+                let behind = users.chain([self.index.waiting(n)]);
                 let behind = behind.flat_map(|users| &users[..users.partition_point(|u| *u < self.begun)]);
                 for user in behind.map(|u| self.group[*u]) {
                     *edges = edges.checked_sub(1)?;
@@ -269,9 +270,7 @@ impl<'a> Groups<'a> {
     fn each_before(&self, g: usize, f: &mut dyn FnMut(usize) -> Option<()>) -> Option<()> {
         for &n in self.of.get(&g).map_or(std::slice::from_ref(&g), Vec::as_slice) {
             let node = &self.flow.nodes[n];
-            let read = node.inputs.iter().flatten().filter_map(|&v| self.producer[v]);
-            for p in read.chain(node.control_deps.iter().copied()).map(|p| self.group[p]).filter(|p| *p != g)
-            {
+            for p in self.index.before(node).map(|p| self.group[p]).filter(|p| *p != g) {
                 f(p)?;
             }
         }
@@ -325,7 +324,7 @@ impl<'a> Groups<'a> {
             op: Arc::new(op),
             inputs: inputs.into_iter().map(Some).collect(),
             outputs: writes,
-            device: Some(self.devices[last]),
+            device: self.devices[last],
             control_deps,
         };
         Some(Made { nodes: nodes.to_vec(), node })
@@ -380,43 +379,21 @@ fn replace(flow: &mut Flow, made: Vec<Made>) {
         nodes.iter().for_each(|&n| stands_for[n] = last);
         flow.nodes[last] = node;
     }
+    // What a made node stands for goes, the rest moves together.
+    let mut position = Vec::with_capacity(stands_for.len());
+    let mut kept = 0;
+    for (n, stands_for) in stands_for.iter().enumerate() {
+        position.push(kept);
+        kept += usize::from(*stands_for == n);
+    }
+    let nodes = std::mem::take(&mut flow.nodes).into_iter().enumerate();
+    flow.nodes = nodes.filter(|(n, _)| stands_for[*n] == *n).map(|(_, node)| node).collect();
     for node in &mut flow.nodes {
-        node.control_deps.iter_mut().for_each(|d| *d = stands_for[*d]);
+        node.control_deps.iter_mut().for_each(|d| *d = position[stands_for[*d]]);
         node.control_deps.sort_unstable();
         node.control_deps.dedup();
     }
-    let is_kept = |n: usize| stands_for[n] == n;
-    // Stable: the first of those whose producers have run comes next.
-    let mut producer = vec![usize::MAX; flow.values.len()];
-    for (n, node) in flow.nodes.iter().enumerate().filter(|(n, _)| is_kept(*n)) {
-        node.outputs.iter().for_each(|&v| producer[v] = n);
-    }
-    let mut waits = vec![0usize; flow.nodes.len()];
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); flow.nodes.len()];
-    for (n, node) in flow.nodes.iter().enumerate().filter(|(n, _)| is_kept(*n)) {
-        let read = node.inputs.iter().flatten().map(|&v| producer[v]).filter(|p| *p != usize::MAX);
-        let before: BTreeSet<usize> = read.chain(node.control_deps.iter().copied()).collect();
-        waits[n] = before.len();
-        before.into_iter().for_each(|p| users[p].push(n));
-    }
-    let mut ready: BTreeSet<usize> = (0..waits.len()).filter(|&n| is_kept(n) && waits[n] == 0).collect();
-    let mut position = vec![usize::MAX; waits.len()];
-    let mut order = Vec::new();
-    while let Some(n) = ready.pop_first() {
-        position[n] = order.len();
-        order.push(n);
-        for &u in &users[n] {
-            waits[u] -= 1;
-            if waits[u] == 0 {
-                ready.insert(u);
-            }
-        }
-    }
-    let mut nodes: Vec<Option<FlowNode>> = std::mem::take(&mut flow.nodes).into_iter().map(Some).collect();
-    flow.nodes = order.into_iter().filter_map(|n| nodes[n].take()).collect();
-    for node in &mut flow.nodes {
-        node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
-    }
+    flow.sort();
 }
 
 #[cfg(test)]
@@ -440,12 +417,12 @@ mod tests {
             g.output(format!("y{i}"), y);
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
-        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap()
     }
 
     fn fused(flow: &mut Flow, limits: ChainLimits) -> Vec<&'static str> {
-        let devices = vec![0; flow.nodes.len()];
-        fuse_chains(flow, &devices, limits, &Programs::new());
+        let devices = vec![Some(0); flow.nodes.len()];
+        fuse_within(flow, &devices, limits, &Programs::new());
         let mut known: Vec<ValueId> = flow.inputs.clone();
         known.extend((0..flow.values.len()).filter(|&v| flow.values[v].constant.is_some()));
         for (n, node) in flow.nodes.iter().enumerate() {
@@ -534,7 +511,7 @@ mod tests {
             }
             g.output("last", *values.last().unwrap());
             let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
-            let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+            let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
             let plain = flow.nodes.len();
             let names = fused(&mut flow, ChainLimits { exprs, ..LIMITS });
             prop_assert!(names.len() <= plain);
@@ -556,8 +533,8 @@ mod tests {
                 }
                 vec![y]
             });
-            let devices = vec![0; flow.nodes.len()];
-            fuse_chains(&mut flow, &devices, LIMITS, &Programs::new())
+            let devices = vec![Some(0); flow.nodes.len()];
+            fuse_within(&mut flow, &devices, LIMITS, &Programs::new())
         };
         let per_layer = (count(12) - count(4)) / 8;
         assert!(per_layer >= 2, "{per_layer}");
@@ -582,7 +559,7 @@ mod tests {
             g.output(format!("y{i}"), y);
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
-        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
         assert_eq!(fused(&mut flow, LIMITS), ["Abs", "ReduceMean", "Tanh", "Softplus"]);
     }
 
@@ -599,8 +576,8 @@ mod tests {
         let names = fused(&mut flow(long), ChainLimits { exprs: 12, ..LIMITS });
         assert_eq!(names, ["Pointwise"; 2]);
         let mut apart = flow(long);
-        let devices: Vec<u32> = (0..12).map(|n| n / 4).collect();
-        assert_eq!(fuse_chains(&mut apart, &devices, LIMITS, &Programs::new()), 9);
+        let devices: Vec<Option<u32>> = (0..12).map(|n| Some(n / 4)).collect();
+        assert_eq!(fuse_within(&mut apart, &devices, LIMITS, &Programs::new()), 9);
         assert!(apart.nodes.iter().map(|n| n.device).eq([Some(0), Some(1), Some(2)]));
         // What is computed for a row is not computed again for each element of it.
         let mut rows = flow(|g, x| {
@@ -632,8 +609,8 @@ mod tests {
             }
             vec![y]
         });
-        let devices = vec![0; flow.nodes.len()];
-        assert_eq!(fuse_chains(&mut flow, &devices, LIMITS, &programs), 3);
+        let devices = vec![Some(0); flow.nodes.len()];
+        assert_eq!(fuse_within(&mut flow, &devices, LIMITS, &programs), 3);
         assert_eq!(programs.len(), 1);
     }
 }

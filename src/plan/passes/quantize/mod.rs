@@ -13,8 +13,8 @@ mod operators;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::PlanOptions;
-use super::settle::known;
+use super::GraphCx;
+use super::fold_weights::known_facts;
 use crate::backend::DeviceInfo;
 use crate::dot::Unit;
 use crate::dtype::DType;
@@ -25,6 +25,8 @@ use crate::ops::control::{Control, with_graphs};
 use crate::ops::pointwise::Identity;
 use crate::ops::quant::{DequantizeLinear, QuantizeLinear, Scaling};
 use crate::ops::{OpCx, Operator};
+use crate::plan::PlanOptions;
+use crate::plan::index::FlowIndex;
 use crate::shape::Shape;
 
 /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
@@ -41,17 +43,18 @@ pub enum Integers {
 }
 
 /// Puts operators of bytes in the place of those that `graph`, and the graphs inside its nodes, have between
-/// DequantizeLinear and QuantizeLinear. `free` says whether nodes that nobody places may go to any of `devices`.
-pub fn use_integers(graph: &mut Graph, options: &PlanOptions, devices: &[&DeviceInfo], free: bool) {
-    if options.integers == Integers::Never || !quantizes(graph) {
-        return;
+/// DequantizeLinear and QuantizeLinear, on devices where they are fast; how many.
+pub(super) fn quantize(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
+    if !quantizes(graph) {
+        return 0;
     }
-    let fast =
-        |d: &&DeviceInfo| options.integers == Integers::Always || d.native && Unit::best().multiplies_many();
-    let fast: Vec<bool> = devices.iter().map(fast).collect();
-    if fast.contains(&true) {
-        rewrite(graph, &Where { options, fast: &fast, free });
+    let always = cx.options.integers == Integers::Always;
+    let fast = |d: &&DeviceInfo| always || d.native && Unit::best().multiplies_many();
+    let fast: Vec<bool> = cx.devices.iter().map(fast).collect();
+    if !fast.contains(&true) {
+        return 0;
     }
+    rewrite(graph, &Where { options: cx.options, fast: &fast, free: cx.free })
 }
 
 fn quantizes(graph: &Graph) -> bool {
@@ -84,32 +87,32 @@ impl Where<'_> {
         match self.device(node) {
             Some(device) => fast(device),
             None if self.free => !self.fast.contains(&false),
-            None => fast(self.options.device),
+            // What nothing places goes to entry 0.
+            None => fast(0),
         }
     }
 }
 
 // How deep graphs are nested is bounded by the loader.
-fn rewrite(graph: &mut Graph, wanted: &Where<'_>) {
+fn rewrite(graph: &mut Graph, wanted: &Where<'_>) -> usize {
+    let mut made = 0;
     for node in &mut graph.nodes {
-        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| rewrite(inner, wanted)) {
+        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| made += rewrite(inner, wanted)) {
             node.op = op;
         }
     }
     if !graph.nodes.iter().any(|node| node.op.as_any().is::<QuantizeLinear>()) {
-        return;
+        return made;
     }
-    let before = graph.nodes.len();
+    let index = FlowIndex::of_graph(graph);
     let old = std::mem::take(&mut graph.nodes);
-    let mut walk = Walk::new(graph, &old, wanted);
+    let mut walk = Walk::new(graph, &old, index, wanted);
     for n in 0..old.len() {
         if walk.quantized(n).is_none() {
             walk.keep(n);
         }
     }
-    let made = walk.finish();
-    graph.quantized += made;
-    graph.settled += before.saturating_sub(graph.nodes.len());
+    made + walk.finish()
 }
 
 /// Where the bytes of a tensor are.
@@ -138,12 +141,8 @@ struct Walk<'a> {
     nodes: Vec<Node>,
     /// Where the nodes of `old` are among `nodes`, or what stands for them.
     position: Vec<NodeId>,
-    /// By tensor: the node of `old` that makes it, how often it is read, whether it is an output.
-    maker: Vec<Option<usize>>,
-    reads: Vec<usize>,
-    is_output: Vec<bool>,
-    /// Nodes of `old` that control dependencies name, or that have some.
-    ordered: Vec<bool>,
+    /// Of the nodes of `old`.
+    index: FlowIndex,
     views: HashMap<TensorId, View>,
     /// What is read in place of a tensor of bytes.
     instead: HashMap<TensorId, TensorId>,
@@ -157,17 +156,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(graph: &'a mut Graph, old: &'a [Node], wanted: &'a Where<'a>) -> Self {
-        let count = graph.tensors.len();
-        let (mut maker, mut reads, mut is_output) = (vec![None; count], vec![0; count], vec![false; count]);
-        let mut ordered = vec![false; old.len()];
-        for (n, node) in old.iter().enumerate() {
-            node.inputs.iter().flatten().for_each(|id| reads[id.index()] += 1);
-            node.outputs.iter().flatten().for_each(|id| maker[id.index()] = Some(n));
-            ordered[n] |= !node.control_deps.is_empty();
-            node.control_deps.iter().for_each(|d| ordered[d.index()] = true);
-        }
-        graph.outputs.iter().for_each(|(_, id)| is_output[id.index()] = true);
+    fn new(graph: &'a mut Graph, old: &'a [Node], index: FlowIndex, wanted: &'a Where<'a>) -> Self {
         let names = graph.tensors.iter().map(|t| t.name.clone()).collect();
         Walk {
             graph,
@@ -175,10 +164,7 @@ impl<'a> Walk<'a> {
             wanted,
             nodes: Vec::with_capacity(old.len()),
             position: Vec::with_capacity(old.len()),
-            maker,
-            reads,
-            is_output,
-            ordered,
+            index,
             views: HashMap::new(),
             instead: HashMap::new(),
             moved: HashMap::new(),
@@ -193,7 +179,7 @@ impl<'a> Walk<'a> {
         let node = &self.old[n];
         let plain = |id: &TensorId| self.graph.tensor(*id).scope == StorageScope::Buffer;
         let tensors = || node.inputs.iter().chain(&node.outputs).flatten();
-        !self.ordered[n] && self.wanted.wants(node) && tensors().all(plain)
+        !self.index.is_ordered(n) && self.wanted.wants(node) && tensors().all(plain)
     }
 
     fn constant(&self, id: TensorId) -> Option<&Tensor> {
@@ -274,7 +260,7 @@ impl<'a> Walk<'a> {
             // What is bound is checked against it.
             return decl.dtype;
         }
-        let node = &self.old[self.maker[id.index()]?];
+        let node = &self.old[self.index.producer(id.index())?];
         quantized_type(self, node)
     }
 
@@ -284,7 +270,7 @@ impl<'a> Walk<'a> {
 
     /// Whether nobody but one node reads `id`, which a node makes.
     fn is_inner(&self, id: TensorId) -> bool {
-        self.reads.get(id.index()) == Some(&1) && !self.is_output[id.index()]
+        self.index.only_user(id.index()).is_some()
     }
 
     /// Puts an operator of bytes in the place of node `n`, where it is a QuantizeLinear that such an operator can
@@ -300,7 +286,7 @@ impl<'a> Walk<'a> {
         let to = self.view(Bytes::In(y), scale, input(node, 2), quantized_type(self, node)?)?;
         if let Some(view) = self.views.get(&x).copied().filter(|view| view.scaling == to.scaling) {
             let bytes = self.bytes_of(x, view)?;
-            if self.is_output[y.index()] {
+            if self.index.is_output(y.index()) {
                 self.emit(n, Arc::new(Identity), vec![Some(bytes)], y);
             } else {
                 self.instead.insert(y, bytes);
@@ -332,9 +318,7 @@ impl<'a> Walk<'a> {
         let id = TensorId(self.graph.tensors.len() as u32);
         let (dtype, shape) = (info.map(|i| i.dtype), info.map(|i| (&i.shape).into()));
         self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope: StorageScope::Buffer });
-        self.maker.push(None);
-        self.reads.push(0);
-        self.is_output.push(false);
+        self.index.grow(self.graph.tensors.len());
         id
     }
 
@@ -367,14 +351,14 @@ impl<'a> Walk<'a> {
     }
 
     fn facts(&self, n: usize) -> OpCx {
-        known(&self.old[n], |id| self.constant(id))
+        known_facts(&self.old[n], |id| self.constant(id))
     }
 
     /// Leaves the graph with the new nodes that somebody needs; how many of them are operators of bytes in the place
     /// of others.
     fn finish(self) -> usize {
-        let Walk { graph, nodes, is_output, made, .. } = self;
-        let mut read = is_output;
+        let Walk { graph, nodes, index, made, .. } = self;
+        let mut read: Vec<bool> = (0..graph.tensors.len()).map(|v| index.is_output(v)).collect();
         let mut live = vec![false; nodes.len()];
         for (n, node) in nodes.iter().enumerate().rev() {
             live[n] |= node.outputs.iter().flatten().any(|id| read[id.index()]);

@@ -2,42 +2,36 @@
 
 use std::sync::Arc;
 
-use super::flow::{Flow, FlowNode, ValueId};
 use crate::graph::StorageScope;
 use crate::ops::attention::Attention;
 use crate::ops::movement::Transpose;
+use crate::plan::flow::{Flow, FlowNode, ValueId};
+use crate::plan::index::FlowIndex;
 
 /// `[batch, length, heads, size]` to `[batch, heads, length, size]`, and back.
 const HEADS: [i64; 4] = [0, 2, 1, 3];
 
 /// Lets attention read and write heads where they lie; how many transposes went.
-pub(super) fn turn_heads(flow: &mut Flow) -> usize {
+pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
     if !flow.nodes.iter().any(|node| attention(node).is_some()) {
         return 0;
     }
-    let mut producer = vec![None; flow.values.len()];
-    let mut readers = vec![Readers::None; flow.values.len()];
-    let mut awaited = vec![false; flow.nodes.len()];
-    for (n, node) in flow.nodes.iter().enumerate() {
-        node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-        node.control_deps.iter().for_each(|&d| awaited[d] = true);
-        node.inputs.iter().flatten().for_each(|&v| readers[v] = readers[v].and(n));
-    }
-    flow.outputs.iter().for_each(|(_, v)| readers[*v] = Readers::Many);
+    let index = FlowIndex::new(flow);
     let before = flow.nodes.len();
     for n in 0..flow.nodes.len() {
         let Some(mut op) = attention(&flow.nodes[n]).cloned() else { continue };
         for i in 0..3 {
-            let source = flow.nodes[n].inputs[i].and_then(|v| producer[v]).and_then(|t| turned(flow, t, n));
+            let producer = flow.nodes[n].inputs[i].and_then(|v| index.producer(v));
+            let source = producer.and_then(|t| turned(flow, t, n));
             if let Some(source) = source.filter(|_| !op.turned[i]) {
                 op.turned[i] = true;
                 flow.nodes[n].inputs[i] = Some(source);
             }
         }
         let y = flow.nodes[n].outputs[0];
-        if let Readers::One(t) = readers[y]
+        if let Some(t) = index.only_user(y)
             && !op.turned[3]
-            && !awaited[t]
+            && !index.is_awaited(t)
             && flow.nodes[t].control_deps.is_empty()
             && turned(flow, t, n) == Some(y)
         {
@@ -65,23 +59,6 @@ fn turned(flow: &Flow, t: usize, n: usize) -> Option<ValueId> {
     let (source, result) = (node.inputs.first().copied().flatten()?, *node.outputs.first()?);
     let plain = [source, result].iter().all(|&v| flow.values[v].scope == StorageScope::default());
     (perm == HEADS && plain && node.device == flow.nodes[n].device).then_some(source)
-}
-
-/// Which nodes read a value.
-#[derive(Clone, Copy)]
-enum Readers {
-    None,
-    One(usize),
-    Many,
-}
-
-impl Readers {
-    fn and(self, n: usize) -> Readers {
-        match self {
-            Readers::None => Readers::One(n),
-            _ => Readers::Many,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -112,7 +89,7 @@ mod tests {
             g.output("a", a);
         }
         let infos = SHAPES.map(|s| TensorInfo::new(DType::F32, Shape::new(s).unwrap()));
-        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap()
+        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap()
     }
 
     fn run(mut flow: Flow) -> Vec<f32> {
@@ -129,7 +106,7 @@ mod tests {
     fn transposes_of_heads_go_into_attention() {
         let apart = flow(false);
         let mut one = apart.clone();
-        assert_eq!(turn_heads(&mut one), 4);
+        assert_eq!(fold_head_transposes(&mut one), 4);
         assert_eq!(attention(&one.nodes[0]).unwrap().turned, [true; 4]);
         assert_eq!(one.values[one.outputs[0].1].info.shape.dims(), [2, 5, 3, 6]);
         assert_eq!(run(one), run(apart));
@@ -139,11 +116,11 @@ mod tests {
     fn what_others_read_stays() {
         let apart = flow(true);
         let mut less = apart.clone();
-        assert_eq!(turn_heads(&mut less), 3);
+        assert_eq!(fold_head_transposes(&mut less), 3);
         let names: Vec<&str> = less.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Attention", "Transpose"]);
         assert_eq!(run(less), run(apart));
         let mut again = flow(false);
-        assert_eq!((turn_heads(&mut again), turn_heads(&mut again)), (4, 0));
+        assert_eq!((fold_head_transposes(&mut again), fold_head_transposes(&mut again)), (4, 0));
     }
 }

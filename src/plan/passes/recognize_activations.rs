@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::flow::{Flow, ValueId};
 use crate::dtype::DType;
 use crate::ops::pointwise::{Unary, may_end_function, whole_function};
+use crate::plan::flow::{Flow, ValueId};
+use crate::plan::index::FlowIndex;
 use crate::spirv::{ExprId, Indexing, PointwiseDesc};
 
 /// Operators of the longest spelling.
@@ -14,17 +15,14 @@ const LONGEST: usize = 9;
 const DEEPEST: usize = 2 * LONGEST;
 
 /// Replaces what is spelled out; how many functions were found.
-pub fn find_functions(flow: &mut Flow) -> usize {
-    let mut producer = vec![None; flow.values.len()];
-    for (n, node) in flow.nodes.iter().enumerate() {
-        node.outputs.iter().for_each(|&v| producer[v] = Some(n));
-    }
+pub(crate) fn recognize_activations(flow: &mut Flow) -> usize {
+    let index = FlowIndex::new(flow);
     let mut found = 0;
     for n in 0..flow.nodes.len() {
         if !may_end_function(flow.nodes[n].op.as_ref()) {
             continue;
         }
-        let search = Search { flow, producer: &producer, last: n };
+        let search = Search { flow, index: &index, last: n };
         let function = search.candidates().into_iter().find_map(|x| Some((search.function(x)?, x)));
         if let Some((function, x)) = function {
             let node = &mut flow.nodes[n];
@@ -42,7 +40,7 @@ pub fn find_functions(flow: &mut Flow) -> usize {
 /// The search for a function that node `last` ends.
 struct Search<'a> {
     flow: &'a Flow,
-    producer: &'a [Option<usize>],
+    index: &'a FlowIndex,
     last: usize,
 }
 
@@ -64,7 +62,9 @@ impl Search<'_> {
             for &v in self.flow.nodes[n].inputs.iter().flatten() {
                 if self.fits(v) && !found.contains(&v) {
                     found.push(v);
-                    nodes.extend(self.producer[v].filter(|p| nodes.len() < LONGEST && !nodes.contains(p)));
+                    nodes.extend(
+                        self.index.producer(v).filter(|p| nodes.len() < LONGEST && !nodes.contains(p)),
+                    );
                 }
             }
         }
@@ -104,7 +104,7 @@ impl Search<'_> {
                 },
                 (Some(v), None) => match known.get(v) {
                     Some(expr) => *expr,
-                    None if self.fits(*v) => self.expr((self.producer[*v]?, depth + 1), desc, known)?,
+                    None if self.fits(*v) => self.expr((self.index.producer(*v)?, depth + 1), desc, known)?,
                     None => return None,
                 },
             });
@@ -137,8 +137,8 @@ mod tests {
         let z = g.op(ops::binary(BinaryOp::Mul), &[by, gate]);
         g.output("z", z);
         let info = TensorInfo::new(DType::F32, Shape::new([4, 5]).unwrap());
-        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
-        assert_eq!(find_functions(&mut flow), 2);
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
+        assert_eq!(recognize_activations(&mut flow), 2);
         let names: Vec<&str> = flow.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Softplus", "Swish", "Mul", "Swish"]);
     }
@@ -155,8 +155,8 @@ mod tests {
         }
         g.output("y", x);
         let info = TensorInfo::new(DType::F32, Shape::new([4, 5]).unwrap());
-        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap();
-        assert_eq!(find_functions(&mut flow), N);
+        let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
+        assert_eq!(recognize_activations(&mut flow), N);
         assert_eq!(flow.nodes.len(), N);
     }
 
@@ -170,7 +170,7 @@ mod tests {
         g.output("y", y);
         let infos = [[4, 5].as_slice(), &[5]]
             .map(|dims| TensorInfo::new(DType::F32, Shape::new(dims.to_vec()).unwrap()));
-        let mut flow = specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap();
-        assert_eq!(find_functions(&mut flow), 0);
+        let mut flow = specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap();
+        assert_eq!(recognize_activations(&mut flow), 0);
     }
 }

@@ -5,8 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::PlanOptions;
-use super::flow::evaluate;
+use super::GraphCx;
 use crate::dtype::DType;
 use crate::graph::{
     Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, WEIGHT_BYTES,
@@ -15,6 +14,9 @@ use crate::graph::{
 use crate::limits;
 use crate::ops::norm::BatchNormalization;
 use crate::ops::{AbsorbedInput, Fact, OpCx};
+use crate::plan::PlanOptions;
+use crate::plan::flow::evaluate;
+use crate::plan::index::FlowIndex;
 use crate::shape::Shape;
 
 /// How much larger than what it is made from a constant may be: integers of 4 bits become `float32`.
@@ -22,61 +24,45 @@ const MOST_GROWTH: usize = 8;
 /// Operations for each byte beyond which a constant is left to the plan.
 const MOST_WORK: u64 = 64;
 
-/// Computes large parameters that other parameters alone decide, and lets convolutions take in the normalization
-/// behind them. What the graph computes stays the same.
-pub fn settle(graph: &mut Graph, options: &PlanOptions) {
+/// Computes large parameters that other parameters alone decide; how many nodes that were.
+pub(super) fn fold_weights(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
+    fold(graph, cx, |folder, n| folder.compute(n))
+}
+
+/// Lets convolutions of large weights take in the normalization after them; how many there were.
+pub(super) fn fold_normalizations(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
+    fold(graph, cx, |folder, n| folder.normalize(n))
+}
+
+/// Asks `each` to fold every node, and removes what is not needed any more; how many nodes folded.
+fn fold(graph: &mut Graph, cx: &GraphCx<'_>, each: impl Fn(&mut Folder<'_>, usize) -> Option<()>) -> usize {
     if graph.constants().all(|(_, t)| t.info().bytes() < WEIGHT_BYTES) {
-        return;
+        return 0;
     }
-    let mut settler = Settler::new(graph, options);
-    for n in 0..settler.graph.nodes.len() {
-        settler.compute(n);
-    }
-    if options.fuse {
-        for n in 0..settler.graph.nodes.len() {
-            settler.normalize(n);
-        }
-    }
-    let Settler { gone, unread, .. } = settler;
+    let mut folder = Folder::new(graph, cx.options);
+    let folded = (0..folder.graph.nodes.len()).filter(|&n| each(&mut folder, n).is_some()).count();
+    let Folder { gone, unread, .. } = folder;
     if gone.contains(&true) {
         graph.prune(&gone, &unread);
     }
+    folded
 }
 
-struct Settler<'a> {
+struct Folder<'a> {
     graph: &'a mut Graph,
     options: &'a PlanOptions,
     names: HashSet<String>,
-    /// How often each tensor is read; as an output too.
-    reads: Vec<usize>,
-    /// The node that reads a tensor last.
-    reader: Vec<Option<usize>>,
-    /// Nodes that control dependencies name, or that have some.
-    ordered: Vec<bool>,
+    index: FlowIndex,
     gone: Vec<bool>,
     unread: Vec<bool>,
 }
 
-impl<'a> Settler<'a> {
+impl<'a> Folder<'a> {
     fn new(graph: &'a mut Graph, options: &'a PlanOptions) -> Self {
         let names = graph.tensors.iter().map(|t| t.name.clone()).collect();
-        let mut reads = vec![0usize; graph.tensors.len()];
-        let mut reader = vec![None; graph.tensors.len()];
-        let mut ordered = vec![false; graph.nodes.len()];
-        for (n, node) in graph.nodes.iter().enumerate() {
-            for id in node.inputs.iter().flatten() {
-                reads[id.index()] += 1;
-                reader[id.index()] = Some(n);
-            }
-            ordered[n] |= !node.control_deps.is_empty();
-            node.control_deps.iter().for_each(|d| ordered[d.index()] = true);
-        }
-        for (_, id) in &graph.outputs {
-            reads[id.index()] += 1;
-            reader[id.index()] = None;
-        }
+        let index = FlowIndex::of_graph(graph);
         let (gone, unread) = (vec![false; graph.nodes.len()], vec![false; graph.tensors.len()]);
-        Settler { graph, options, names, reads, reader, ordered, gone, unread }
+        Folder { graph, options, names, index, gone, unread }
     }
 
     fn constant(&self, id: TensorId) -> Option<&Tensor> {
@@ -85,10 +71,6 @@ impl<'a> Settler<'a> {
             Origin::Constant(t) if decl.scope == StorageScope::Buffer => Some(t),
             _ => None,
         }
-    }
-
-    fn is_output(&self, id: TensorId) -> bool {
-        self.reads[id.index()] > 0 && self.reader[id.index()].is_none()
     }
 
     /// The only output of node `n`, where it is a plain tensor between nodes.
@@ -100,8 +82,8 @@ impl<'a> Settler<'a> {
         else {
             return None;
         };
-        let plain = self.graph.tensor(id).scope == StorageScope::Buffer && !self.is_output(id);
-        (plain && !self.ordered[n] && !self.gone[n]).then_some(id)
+        let plain = self.graph.tensor(id).scope == StorageScope::Buffer && !self.index.is_output(id.index());
+        (plain && !self.index.is_ordered(n) && !self.gone[n]).then_some(id)
     }
 
     /// Computes node `n`, where it reads large constants and nothing else.
@@ -143,7 +125,7 @@ impl<'a> Settler<'a> {
     /// Lets node `n` take in the normalization that alone reads what it computes.
     fn normalize(&mut self, n: usize) -> Option<()> {
         let between = self.between(n)?;
-        let next = self.reader[between.index()].filter(|_| self.reads[between.index()] == 1)?;
+        let next = self.index.only_user(between.index())?;
         let (a, b) = (&self.graph.nodes[n], &self.graph.nodes[next]);
         b.op.as_any().downcast_ref::<BatchNormalization>()?;
         let output = b.outputs.first().copied().flatten()?;
@@ -154,7 +136,7 @@ impl<'a> Settler<'a> {
                 || self.options.place_ops.contains_key(node.op.name())
         });
         let device = b.device.is_none() || a.device == b.device;
-        if !alone || placed || !device || self.ordered[next] || self.gone[next] {
+        if !alone || placed || !device || self.index.is_ordered(next) || self.gone[next] {
             return None;
         }
         let large = a.inputs.get(1).copied().flatten().and_then(|w| self.constant(w))?;
@@ -175,21 +157,17 @@ impl<'a> Settler<'a> {
                 AbsorbedInput::Next(_) | AbsorbedInput::Absent => None,
             })
             .collect();
-        for id in inputs.iter().flatten() {
-            self.reads[id.index()] += 1;
-            self.reader[id.index()] = Some(n);
-        }
+        inputs.iter().flatten().for_each(|id| self.index.add_user(id.index(), n));
         self.release(n);
         self.drop_node(next);
         self.graph.tensors[output.index()].origin = Origin::Node { node: NodeId(n as u32), output: 0 };
         let node = &mut self.graph.nodes[n];
         (node.op, node.inputs, node.outputs) = (absorbed.op, inputs, vec![Some(output)]);
-        self.graph.absorbed += 1;
         Some(())
     }
 
     fn facts(&self, n: usize) -> OpCx {
-        known(&self.graph.nodes[n], |id| self.constant(id))
+        known_facts(&self.graph.nodes[n], |id| self.constant(id))
     }
 
     fn add(&mut self, name: &str, value: Tensor) -> TensorId {
@@ -198,8 +176,7 @@ impl<'a> Settler<'a> {
         let (dtype, shape) = (Some(value.dtype()), Some(value.shape().into()));
         let (origin, scope) = (Origin::Constant(value), StorageScope::Buffer);
         self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope });
-        self.reads.push(0);
-        self.reader.push(None);
+        self.index.grow(self.graph.tensors.len());
         self.unread.push(false);
         id
     }
@@ -214,16 +191,14 @@ impl<'a> Settler<'a> {
     fn drop_node(&mut self, n: usize) {
         self.release(n);
         self.gone[n] = true;
-        self.graph.settled += 1;
     }
 
     /// Node `n` reads nothing any more: constants that were its alone are given back.
     fn release(&mut self, n: usize) {
         for id in std::mem::take(&mut self.graph.nodes[n].inputs).into_iter().flatten() {
-            let reads = &mut self.reads[id.index()];
-            *reads -= 1;
+            self.index.remove_user(id.index(), n);
             let decl = &mut self.graph.tensors[id.index()];
-            if *reads == 0 && matches!(decl.origin, Origin::Constant(_)) {
+            if self.index.is_unread(id.index()) && matches!(decl.origin, Origin::Constant(_)) {
                 decl.origin = Origin::Constant(Tensor::from_i64s(&[]));
                 self.unread[id.index()] = true;
             }
@@ -232,7 +207,7 @@ impl<'a> Settler<'a> {
 }
 
 /// What is known of `node`: the constants among its inputs, and of others only that they are there.
-pub(super) fn known<'t>(node: &Node, constant: impl Fn(TensorId) -> Option<&'t Tensor>) -> OpCx {
+pub(super) fn known_facts<'t>(node: &Node, constant: impl Fn(TensorId) -> Option<&'t Tensor>) -> OpCx {
     let fact = |id: TensorId| match constant(id) {
         Some(t) => Fact::known(t.clone()),
         None => Fact::of(TensorInfo::new(DType::F32, Shape::scalar())),
@@ -251,7 +226,8 @@ mod tests {
     use crate::ops::linalg::MatMul;
     use crate::ops::movement::Transpose;
     use crate::ops::{self, Activation, Operator, UnaryOp};
-    use crate::plan::{fuse, specialize};
+    use crate::plan::passes::absorb;
+    use crate::plan::specialize;
 
     fn values(n: usize, seed: usize) -> Vec<f32> {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1000) as f32 / 500.0 - 0.9).collect()
@@ -305,12 +281,18 @@ mod tests {
         let inputs = [weight(&[2, 64, 2, 2], 5), weight(&[3, 100], 6)];
         let infos: Vec<TensorInfo> = inputs.iter().map(|t| t.info().clone()).collect();
         let known: BTreeMap<usize, Tensor> = inputs.into_iter().enumerate().collect();
-        let mut flow = specialize(graph, &infos, &known).unwrap();
-        fuse(&mut flow).unwrap();
+        let mut flow = specialize(graph, &infos, &known).unwrap().plan().unwrap();
+        absorb(&mut flow).unwrap();
         flow.outputs
             .iter()
             .map(|(_, v)| flow.values[*v].constant.as_ref().unwrap().to_f32s().unwrap())
             .collect()
+    }
+
+    fn folded(graph: &mut Graph, options: &PlanOptions) -> [usize; 2] {
+        let cx = GraphCx { options, devices: &[], free: false };
+        let weights = fold_weights(graph, &cx);
+        [weights, if options.fuse { fold_normalizations(graph, &cx) } else { 0 }]
     }
 
     fn check(graph: &Graph, want: &[Vec<f32>]) {
@@ -327,10 +309,9 @@ mod tests {
         let (left, left_turned) = (w.downgrade(), turned.downgrade());
         let mut g = graph(w, turned, false);
         let want = results(&g);
-        settle(&mut g, &PlanOptions::default());
+        assert_eq!(folded(&mut g, &PlanOptions::default()), [1, 1]);
         let names: Vec<&str> = g.nodes().iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Conv", "Relu", "MatMul"]);
-        assert_eq!((g.settled, g.absorbed), (2, 1));
         assert!(left.upgrade().is_none() && left_turned.upgrade().is_none());
         // Weights and bias of the convolution, and what was turned.
         assert_eq!(g.constants().count(), 3);
@@ -338,7 +319,7 @@ mod tests {
         check(&g, &want);
         // There is nothing more to do.
         let again = g.nodes().len();
-        settle(&mut g, &PlanOptions::default());
+        assert_eq!(folded(&mut g, &PlanOptions::default()), [0, 0]);
         assert_eq!(g.nodes().len(), again);
     }
 
@@ -347,15 +328,15 @@ mod tests {
         let (w, turned) = (weight(&[64, 64, 1, 1], 1), weight(&[80, 100], 2));
         let mut g = graph(w.clone(), turned.clone(), true);
         let want = results(&g);
-        settle(&mut g, &PlanOptions::default());
+        folded(&mut g, &PlanOptions::default());
         assert!(g.constants().any(|(name, t)| name == "w" && t.identity() == w.identity()));
         check(&g, &want);
         let mut kept = graph(w.clone(), turned.clone(), false);
-        settle(&mut kept, &PlanOptions { fuse: false, ..PlanOptions::default() });
+        folded(&mut kept, &PlanOptions { fuse: false, ..PlanOptions::default() });
         assert_eq!(kept.nodes().iter().filter(|n| n.op.name() == "BatchNormalization").count(), 1);
         let placed = BTreeMap::from([("BatchNormalization".to_owned(), 1)]);
         let mut kept = graph(w, turned, false);
-        settle(&mut kept, &PlanOptions { place_ops: placed, ..PlanOptions::default() });
+        folded(&mut kept, &PlanOptions { place_ops: placed, ..PlanOptions::default() });
         assert_eq!(kept.nodes().iter().filter(|n| n.op.name() == "BatchNormalization").count(), 1);
     }
 
@@ -363,7 +344,7 @@ mod tests {
     fn small_parameters_are_left_to_the_plan() {
         let mut g = graph(weight(&[8, 64, 1, 1], 1), weight(&[2, 100], 2), false);
         let nodes = g.nodes().len();
-        settle(&mut g, &PlanOptions::default());
+        folded(&mut g, &PlanOptions::default());
         assert_eq!(g.nodes().len(), nodes);
     }
 }

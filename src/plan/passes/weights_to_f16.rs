@@ -2,25 +2,23 @@
 
 use std::collections::HashMap;
 
-use super::PlanOptions;
-use super::half::{IN_FULL, Precision};
+use super::mixed_precision::IN_FULL;
 use crate::dtype::DType;
 use crate::graph::{Graph, Node, Origin, StorageScope, Tensor, TensorIdentity, TensorInfo, WEIGHT_BYTES};
 use crate::ops::control::with_graphs;
 use crate::ops::pointwise::cast::LARGEST;
 
-/// With [`Precision::F16`] keeps large `float32` constants of `graph`, and of the graphs inside its nodes, in `float16`,
-/// unless a reader needs `float32`. What plans still read in `float32`, because a device has no other kernel, is widened
-/// for them. Constants beyond the range of `float16` stay as they are, and so does what other graphs have of them.
-pub fn narrow(graph: &mut Graph, options: &PlanOptions) {
-    if options.precision == Precision::F16 {
-        narrow_in(graph, &mut HashMap::new());
-    }
+/// Keeps large `float32` constants of `graph`, and of the graphs inside its nodes, in `float16`,
+/// unless a reader needs `float32`; how many. What plans still read in `float32`, because a device has no other kernel, is
+/// widened for them. Constants beyond the range of `float16` stay as they are, and so does what other graphs have of them.
+pub(super) fn weights_to_f16(graph: &mut Graph) -> usize {
+    narrow_in(graph, &mut HashMap::new())
 }
 
 /// `made` has what became of constants that several graphs have in common. An identity in it is used for nothing else:
 /// every constant that it may be looked up for was there before the first was given back.
-fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor>>) {
+fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor>>) -> usize {
+    let mut count = 0;
     let mut narrows = vec![true; graph.tensors.len()];
     for (_, id) in &graph.outputs {
         narrows[id.index()] = false;
@@ -31,7 +29,7 @@ fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor
                 narrows[id.index()] &= takes_half(node, i);
             }
         }
-        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| narrow_in(inner, made)) {
+        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| count += narrow_in(inner, made)) {
             node.op = op;
         }
     }
@@ -45,8 +43,10 @@ fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor
         let widened = made.entry(t.identity()).or_insert_with(|| in_range(t).map(Tensor::widened));
         if let Some(widened) = widened.as_ref().and_then(|w| w.reshaped(t.shape().clone()).ok()) {
             decl.origin = Origin::Constant(widened);
+            count += 1;
         }
     }
+    count
 }
 
 fn takes_half(node: &Node, input: usize) -> bool {
@@ -80,10 +80,6 @@ mod tests {
     use crate::ops::linalg::MatMul;
     use crate::ops::{self, Operator, UnaryOp};
 
-    fn half() -> PlanOptions {
-        PlanOptions { precision: Precision::F16, ..PlanOptions::default() }
-    }
-
     /// A product with a weight for each of `weights`, one after the other, of `n` rows and columns.
     fn products(n: usize, weights: &[Tensor]) -> (GraphBuilder, TensorId) {
         let mut g = GraphBuilder::new("g");
@@ -113,9 +109,7 @@ mod tests {
     fn large_weights_are_kept_in_half_alone_where_their_range_allows() {
         let weights = [weight(128, 1.0), weight(128, 65536.0), weight(128, f32::INFINITY), weight(64, 1.0)];
         let mut g = finish(products(128, &weights[..3]));
-        narrow(&mut g, &PlanOptions::default());
-        assert_eq!(narrowed(&g), [false; 3]);
-        narrow(&mut g, &half());
+        assert_eq!(weights_to_f16(&mut g), 2);
         assert_eq!(narrowed(&g), [true, false, true]);
         let first = g.constants().next().map(|(_, t)| t.clone()).unwrap();
         // 2^-11 of the value at most, and the range of the smallest ones.
@@ -125,11 +119,11 @@ mod tests {
         // What somebody else has of it is as it was.
         assert_eq!(weights[0].as_slice::<f32>().unwrap()[1], 1.0 / 16383.0);
         // There is nothing more to do.
-        narrow(&mut g, &half());
+        assert_eq!(weights_to_f16(&mut g), 0);
         assert_eq!(first.identity(), g.constants().next().unwrap().1.identity());
         // Where its pages would hold less than they are.
         let mut small = finish(products(64, &weights[3..]));
-        narrow(&mut small, &half());
+        assert_eq!(weights_to_f16(&mut small), 0);
         assert_eq!(narrowed(&small), [false]);
     }
 
@@ -151,7 +145,7 @@ mod tests {
         let mut g = finish((g, z));
         let weak = w.downgrade();
         drop(w);
-        narrow(&mut g, &half());
+        assert_eq!(weights_to_f16(&mut g), 3);
         assert!(weak.upgrade().is_none());
         let Some(Control::If { then, other }) = g.nodes()[1].op.control() else { panic!("no choice") };
         let all: Vec<_> = [&g, then, other].iter().map(|g| g.constants().next().unwrap().1.clone()).collect();
@@ -168,7 +162,7 @@ mod tests {
         let out = g.constant("out", w.clone());
         g.output("out", out);
         let mut g = finish((g, y));
-        narrow(&mut g, &half());
+        assert_eq!(weights_to_f16(&mut g), 1);
         assert_eq!(narrowed(&g), [true, false, false]);
     }
 }

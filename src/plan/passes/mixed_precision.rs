@@ -7,11 +7,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::flow::{Flow, FlowNode, Value, ValueId};
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorIdentity, TensorInfo};
+use crate::kernel::Requires;
 use crate::ops::pointwise::cast::{LARGEST, cast_within, within};
 use crate::ops::{Fact, OpCx, Operator, cast};
+use crate::plan::PlanError;
+use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
+use crate::plan::lowering::PlanCx;
 
 /// What a `float32` model computes in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
@@ -96,13 +100,26 @@ impl HalfConstants {
     }
 }
 
+/// Lets nodes of `flow` compute in `float16` where their devices can; how many do.
+///
+/// # Errors
+/// [`PlanError::NoHalf`].
+pub(super) fn mixed_precision(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
+    let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
+    if let Some(device) = cx.devices.iter().find(lacks) {
+        return Err(PlanError::NoHalf { device: device.name.clone() });
+    }
+    let lowers = |node: &FlowNode, facts: &OpCx| {
+        node.op.alias(facts).is_some() || cx.commands_on(node, facts, cx.wanted_device(node)).is_ok()
+    };
+    let count = convert(flow, &cx.cache.halves, &lowers);
+    flow.drop_dead();
+    Ok(count)
+}
+
 /// Rewrites `flow`; `lowers` says whether the device of a node (by its position) has a kernel for an operator
 /// with such facts. Returns how many nodes compute in `float16` now.
-pub(super) fn halve(
-    flow: &mut Flow,
-    constants: &HalfConstants,
-    lowers: &dyn Fn(&FlowNode, &OpCx) -> bool,
-) -> usize {
+fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode, &OpCx) -> bool) -> usize {
     let nodes = std::mem::take(&mut flow.nodes);
     let mut masks = vec![true; flow.values.len()];
     for node in nodes.iter().filter(|n| !MASKING.contains(&n.op.name())) {

@@ -1,0 +1,82 @@
+//! Why there is no plan.
+
+use crate::graph::GraphError;
+use crate::kernel::KernelError;
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The graph or one of its operators refuses.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// There is no plan before more is known ([`PlanOutcome::plan`](super::PlanOutcome::plan)).
+    #[error("{needs}")]
+    Undecided {
+        /// What a plan needs.
+        needs: String,
+    },
+    /// A graph input has no type and shape.
+    #[error("input {name:?} has no type and shape")]
+    MissingInput {
+        /// The input.
+        name: String,
+    },
+    /// Computing a constant failed.
+    #[error("node {node:?} ({op}) on known values: {source}")]
+    Fold {
+        /// The node.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// What its function said.
+        source: KernelError,
+    },
+    /// A node asks for a device that is not in the table.
+    #[error(
+        "node {node:?} is placed on entry {device} of the device table, which has {devices}: place it on an entry below \
+         that, or add the device"
+    )]
+    UnknownDevice {
+        /// The node.
+        node: String,
+        /// What it asks for.
+        device: u32,
+        /// How many devices there are.
+        devices: usize,
+    },
+    /// Devices were assigned to the nodes of another draft.
+    #[error(
+        "devices are assigned to {assigned} nodes, the graph has {nodes} once it is specialized and fused"
+    )]
+    Assignment {
+        /// How many nodes have a device.
+        assigned: usize,
+        /// How many nodes there are.
+        nodes: usize,
+    },
+    /// Control dependencies, looked through nodes that do nothing, are too many.
+    #[error(
+        "control dependencies put nodes behind one another more than {limit} times; leave out those that follow from others"
+    )]
+    TooManyDependencies {
+        /// How many a plan may have.
+        limit: usize,
+    },
+    /// Half precision was asked for and a device has no storage for it.
+    #[error("device {device:?} has no 16-bit storage, which half precision needs; use float32")]
+    NoHalf {
+        /// The device.
+        device: String,
+    },
+    /// No device of the session has a kernel for a node.
+    #[error("node {node:?} ({op}) runs on none of the session's devices: {reason}")]
+    NoKernel {
+        /// The node.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// What each device said.
+        reason: String,
+    },
+}

@@ -1,0 +1,182 @@
+//! What nodes become on their devices: commands, calls of native functions, copies by the session, or nothing.
+
+use super::draft::is_alias;
+use super::flow::{Flow, FlowNode, node_error};
+use super::operands::{check_limits, check_native_limits};
+use super::passes::CrossingReport;
+use super::segments::Lane;
+use super::{Assignment, PlanCache, PlanError, PlanOptions};
+use crate::backend::DeviceInfo;
+use crate::ops::image::compact;
+use crate::ops::{Cost, Lowered, Lowering, Native, OpCx, OpError};
+
+/// What is known wherever a flow becomes a plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlanCx<'a> {
+    /// The session's devices.
+    pub(super) devices: &'a [&'a DeviceInfo],
+    /// The caller's wishes.
+    pub(super) options: &'a PlanOptions,
+    /// Where nodes go that nobody places.
+    pub(super) assignment: &'a Assignment,
+    /// What plans share.
+    pub(super) cache: &'a PlanCache,
+}
+
+/// What runs for a node.
+pub(super) enum NodeWork {
+    /// Nothing: its output is an input's bytes.
+    Alias,
+    /// A function.
+    Native(Native),
+    /// Commands.
+    Device(Lowered),
+    /// The session copies from memory of a device.
+    Session {
+        /// The device.
+        from: u32,
+    },
+}
+
+/// A node on its device.
+pub(super) struct LoweredNode {
+    /// The device.
+    pub(super) device: u32,
+    /// Why it is not the one that was wanted.
+    pub(super) fallback: Option<String>,
+    /// What runs there.
+    pub(super) work: NodeWork,
+}
+
+impl LoweredNode {
+    /// Whether nothing runs for it.
+    pub(super) fn is_alias(&self) -> bool {
+        matches!(self.work, NodeWork::Alias)
+    }
+
+    /// Where it runs.
+    pub(super) fn lane(&self) -> Lane {
+        match self.work {
+            NodeWork::Session { .. } => Lane::Session(self.device),
+            _ => Lane::Device(self.device),
+        }
+    }
+
+    /// The device that reads what the node reads.
+    pub(super) fn reads_on(&self) -> u32 {
+        match self.work {
+            NodeWork::Session { from } => from,
+            _ => self.device,
+        }
+    }
+}
+
+/// A flow with its nodes lowered.
+#[derive(Default)]
+pub(super) struct LoweredFlow {
+    /// The flow.
+    pub(super) flow: Flow,
+    /// For each of its nodes what it became.
+    pub(super) nodes: Vec<LoweredNode>,
+    /// Tensors that one device makes and another reads.
+    pub(super) crossings: Vec<CrossingReport>,
+}
+
+impl LoweredFlow {
+    /// Lowers all nodes; how many have something to run.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn lower(&mut self, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
+        let flow = &self.flow;
+        self.nodes = (0..flow.nodes.len()).map(|n| cx.lower(flow, n)).collect::<Result<_, _>>()?;
+        Ok(self.nodes.iter().filter(|n| !n.is_alias()).count())
+    }
+
+    /// For each node the input whose bytes it passes on, if it does nothing else.
+    pub(super) fn aliases(&self) -> Vec<Option<usize>> {
+        let alias = |(n, node): (usize, &LoweredNode)| match node.work {
+            NodeWork::Alias => self.flow.nodes[n].op.alias(&self.flow.cx(n)),
+            _ => None,
+        };
+        self.nodes.iter().enumerate().map(alias).collect()
+    }
+
+    /// What node `n` costs, as it was lowered.
+    pub(super) fn cost(&self, n: usize, cx: &OpCx) -> Cost {
+        if self.nodes[n].is_alias() { Cost::default() } else { self.flow.nodes[n].op.cost(cx) }
+    }
+}
+
+impl PlanCx<'_> {
+    /// The device that `node` should run on.
+    pub(super) fn wanted_device(&self, node: &FlowNode) -> u32 {
+        node.device.unwrap_or(self.assignment.rest())
+    }
+
+    /// Lowers node `n` on its device, or on the first other native one where that one has no kernel and this is allowed.
+    ///
+    /// # Errors
+    /// [`PlanError::NoKernel`], [`PlanError::Graph`].
+    pub(super) fn lower(&self, flow: &Flow, n: usize) -> Result<LoweredNode, PlanError> {
+        let node = &flow.nodes[n];
+        let wanted = self.wanted_device(node);
+        let cx = flow.cx(n);
+        if is_alias(node, &cx) {
+            return Ok(LoweredNode { device: wanted, fallback: None, work: NodeWork::Alias });
+        }
+        let mut natives = (0u32..).zip(self.devices).filter(|(d, info)| info.native && *d != wanted);
+        let mut candidates = vec![wanted];
+        if self.options.fallback {
+            candidates.extend(natives.next().map(|(d, _)| d));
+        }
+        let mut reasons = Vec::new();
+        for device in candidates {
+            match self.lower_on(node, &cx, device) {
+                Ok(work) => {
+                    let fallback = (!reasons.is_empty()).then(|| reasons.join("; "));
+                    return Ok(LoweredNode { device, fallback, work });
+                }
+                Err(OpError::Unsupported { what }) => {
+                    let name = self.devices.get(device as usize).map_or("", |d| d.name.as_str());
+                    reasons.push(format!("{name}: {what}"));
+                }
+                Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
+            }
+        }
+        Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason: reasons.join("; ") })
+    }
+
+    /// How many commands a node becomes on `device`.
+    ///
+    /// # Errors
+    /// As [`PlanCx::lower_on`].
+    pub(super) fn commands_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<u32, OpError> {
+        Ok(match self.lower_on(node, cx, device)? {
+            NodeWork::Alias => 0,
+            NodeWork::Native(_) | NodeWork::Session { .. } => 1,
+            NodeWork::Device(lowered) => lowered.steps.len() as u32,
+        })
+    }
+
+    /// What runs for `node` on `device`.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] where the device has no kernel for it.
+    pub(super) fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
+        let info = self.devices[device as usize];
+        if info.native {
+            let native = node.op.cpu_on(cx, info)?;
+            check_native_limits(&native, node.op.as_ref(), cx, info)?;
+            return Ok(NodeWork::Native(Native { kernel: compact(native.kernel, cx), ..native }));
+        }
+        if cx.outputs().iter().all(|o| o.bytes() == 0) {
+            return Ok(NodeWork::Device(Lowered::default()));
+        }
+        let mut lowering = Lowering::new(info).with_coarse_filter(self.options.coarse_filter);
+        node.op.gpu(cx, &mut lowering)?;
+        let lowered = lowering.finish();
+        check_limits(&lowered, cx, info)?;
+        Ok(NodeWork::Device(lowered))
+    }
+}

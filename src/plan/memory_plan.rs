@@ -1,0 +1,185 @@
+//! Where values live: which share bytes, how long, and where in which arena.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::arena::{Request, pack, tvm_rule};
+use super::flow::{Flow, ValueId};
+use super::images::image_needs;
+use super::in_place::merge_in_place;
+use super::index::FlowIndex;
+use super::lowering::{LoweredFlow, NodeWork, PlanCx};
+use super::schedule::Schedule;
+use super::storage::{Backing, Life, Storage};
+use super::{Domain, PlannedArena};
+
+/// Where every value and every scratch range lies.
+pub(super) struct MemoryPlan {
+    /// Which values share bytes.
+    pub(super) storage: Storage,
+    /// The device of each of the copies of `storage`.
+    pub(super) copied_on: Vec<u32>,
+    /// When classes are touched.
+    pub(super) life: HashMap<ValueId, Life>,
+    /// Arena and offset of every class that lies in one.
+    pub(super) placed: HashMap<ValueId, (u32, u64)>,
+    /// Arena and offset of each node's scratch ranges.
+    pub(super) scratch: HashMap<usize, Vec<(u32, u64)>>,
+    /// The arenas.
+    pub(super) arenas: Vec<PlannedArena>,
+}
+
+/// What asks for a range of an arena.
+enum Owner {
+    Class(ValueId),
+    /// Scratch range `1` of node `0`.
+    Scratch(usize, usize),
+}
+
+type Requests = BTreeMap<Domain, Vec<(Owner, Request)>>;
+
+impl MemoryPlan {
+    /// Decides for the steps of `schedule`.
+    pub(super) fn new(cx: &PlanCx<'_>, lowered: &LoweredFlow, schedule: &Schedule) -> Self {
+        let mut storage = Storage::new(&lowered.flow, &lowered.aliases());
+        if cx.options.in_place {
+            merge_in_place(cx, lowered, &schedule.order, &mut storage);
+        }
+        let copied_on = copied_on(lowered, &storage, cx.assignment.rest());
+        let mut memory = MemoryPlan {
+            life: lifetimes(lowered, &schedule.order, &storage, &copied_on),
+            storage,
+            copied_on,
+            placed: HashMap::new(),
+            scratch: HashMap::new(),
+            arenas: Vec::new(),
+        };
+        let limits = cx.devices.iter().map(|d| &d.limits);
+        let alignment = limits
+            .map(|l| l.argument_alignment.max(l.texel_alignment).max(l.non_coherent_atom))
+            .fold(64, u64::max)
+            .next_power_of_two();
+        let mut requests = Requests::new();
+        memory.request_classes(cx, &lowered.flow, schedule, alignment, &mut requests);
+        request_scratch(lowered, &schedule.order, alignment, &mut requests);
+        requests.into_iter().for_each(|(domain, owned)| memory.pack(domain, &owned));
+        memory
+    }
+
+    /// Asks for the memory of all classes that lie in arenas.
+    fn request_classes(
+        &self,
+        cx: &PlanCx<'_>,
+        flow: &Flow,
+        schedule: &Schedule,
+        alignment: u64,
+        requests: &mut Requests,
+    ) {
+        let images = image_needs(flow, &self.storage, |root| {
+            let device = self.life.get(&root)?.devices.first()?;
+            cx.devices.get(*device as usize)?.images.clone()
+        });
+        let mut bytes_of: HashMap<ValueId, usize> = HashMap::new();
+        for (v, value) in flow.values.iter().enumerate() {
+            let most = bytes_of.entry(self.storage.root(v)).or_default();
+            *most = (*most).max(value.info.bytes());
+        }
+        let touched = schedule.steps_of(flow, &|v| self.storage.root(v));
+        let mut roots: Vec<ValueId> = self.life.keys().copied().collect();
+        roots.sort_unstable();
+        for root in roots {
+            let Some((mut first, mut last)) = self.life[&root].steps else { continue };
+            if self.storage.backing(root) != Backing::Arena {
+                continue;
+            }
+            let domain = match self.life[&root].devices.iter().collect::<Vec<_>>()[..] {
+                [device] => Domain::Device(*device),
+                _ => Domain::Host,
+            };
+            // Whole 16-byte texels, so that a view over the range may be rounded up.
+            let bytes = (bytes_of.get(&root).copied().unwrap_or(0) as u64).next_multiple_of(16);
+            let (image_bytes, image_alignment) = images.get(&root).copied().unwrap_or_default();
+            let (bytes, alignment) = (bytes.max(image_bytes), alignment.max(image_alignment));
+            if domain == Domain::Host
+                && let Some(span) = touched.get(&root).and_then(|t| schedule.segments.lifetime(t))
+            {
+                (first, last) = (first.min(span.0), last.max(span.1));
+            }
+            let request = Request { bytes, alignment, first, last };
+            requests.entry(domain).or_default().push((Owner::Class(root), request));
+        }
+    }
+
+    /// Packs the requests of one domain into an arena.
+    fn pack(&mut self, domain: Domain, owned: &[(Owner, Request)]) {
+        let arena = self.arenas.len() as u32;
+        let raw: Vec<Request> = owned.iter().map(|(_, r)| *r).collect();
+        let packing = pack(&raw);
+        for ((owner, _), offset) in owned.iter().zip(&packing.offsets) {
+            match owner {
+                Owner::Class(root) => drop(self.placed.insert(*root, (arena, *offset))),
+                Owner::Scratch(n, i) => {
+                    let ranges = self.scratch.entry(*n).or_default();
+                    ranges.resize(ranges.len().max(i + 1), (arena, 0));
+                    ranges[*i] = (arena, *offset);
+                }
+            }
+        }
+        self.arenas.push(PlannedArena {
+            domain,
+            bytes: packing.peak,
+            lower_bound: packing.lower_bound,
+            tvm_bytes: tvm_rule(&raw).aligned_total(&raw),
+            naive_bytes: raw.iter().map(|r| r.bytes).fold(0, u64::saturating_add),
+            ranges: raw.len(),
+        });
+    }
+}
+
+/// Asks for the scratch memory of all nodes.
+fn request_scratch(lowered: &LoweredFlow, order: &[usize], alignment: u64, requests: &mut Requests) {
+    for (step, &n) in order.iter().enumerate() {
+        let NodeWork::Device(work) = &lowered.nodes[n].work else { continue };
+        let (first, last) = (step as u32, step as u32);
+        for (i, &bytes) in work.scratch.iter().enumerate() {
+            let request = Request { bytes: (bytes as u64).next_multiple_of(16), alignment, first, last };
+            let domain = Domain::Device(lowered.nodes[n].device);
+            requests.entry(domain).or_default().push((Owner::Scratch(n, i), request));
+        }
+    }
+}
+
+/// First and last step that touches each class, and the devices that do.
+fn lifetimes(
+    lowered: &LoweredFlow,
+    order: &[usize],
+    storage: &Storage,
+    copied_on: &[u32],
+) -> HashMap<ValueId, Life> {
+    let mut life: HashMap<ValueId, Life> = HashMap::new();
+    for (step, &n) in order.iter().enumerate().filter(|(_, n)| !lowered.nodes[**n].is_alias()) {
+        let (node, at) = (&lowered.flow.nodes[n], &lowered.nodes[n]);
+        let by_value = node.op.value_inputs();
+        let reads = node.inputs.iter().enumerate().filter(|(i, _)| !by_value.contains(i));
+        for v in reads.filter_map(|(_, v)| *v) {
+            life.entry(storage.root(v)).or_default().touch(step as u32, at.reads_on());
+        }
+        for &v in &node.outputs {
+            life.entry(storage.root(v)).or_default().touch(step as u32, at.device);
+        }
+    }
+    // Copies into outputs run after everything else.
+    for (&(_, v), &device) in storage.copies.iter().zip(copied_on) {
+        life.entry(storage.root(v)).or_default().touch(order.len() as u32, device);
+    }
+    life
+}
+
+/// For each output that is written by a copy the device that copies: the one that made it.
+fn copied_on(lowered: &LoweredFlow, storage: &Storage, otherwise: u32) -> Vec<u32> {
+    if storage.copies.is_empty() {
+        return Vec::new();
+    }
+    let index = FlowIndex::new(&lowered.flow);
+    let device = |v: ValueId| Some(lowered.nodes.get(index.producer(storage.root(v))?)?.device);
+    storage.copies.iter().map(|&(_, v)| device(v).unwrap_or(otherwise)).collect()
+}

@@ -1,0 +1,92 @@
+//! What plans are made with: the caller's wishes, where placement puts nodes, and what plans of one session share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::passes::{HalfConstants, Integers, PassSelection, Precision};
+use crate::ops::pointwise::Programs;
+
+/// What the caller decides about plans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Lets operators absorb their bias, normalization and activation, and makes one operator of chains of
+    /// pointwise ones.
+    pub fuse: bool,
+    /// Whether `fuse` makes one operator of chains of pointwise ones.
+    pub chains: bool,
+    /// Lets outputs overwrite inputs that are dead afterwards.
+    pub in_place: bool,
+    /// Lets an operator without a kernel on its device run on the first native device of the table.
+    pub fallback: bool,
+    /// What a `float32` graph computes in.
+    pub precision: Precision,
+    /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
+    pub integers: Integers,
+    /// Lets the hardware interpolate between texels of images even where its weights of a few bits are not exact.
+    pub coarse_filter: bool,
+    /// Devices by node name; beats everything else.
+    pub place_nodes: BTreeMap<String, u32>,
+    /// Devices by operator name; beats the graph.
+    pub place_ops: BTreeMap<String, u32>,
+    /// The device of all nodes that neither these nor the graph place; what is decided by measurements does not beat it.
+    pub place_rest: Option<u32>,
+    /// Lets devices use tensors between them in place, where they can; else the session copies them.
+    pub share: bool,
+    /// Which passes of [`PIPELINE`](super::PIPELINE) are left out.
+    pub passes: PassSelection,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        PlanOptions {
+            fuse: true,
+            chains: true,
+            in_place: true,
+            fallback: true,
+            precision: Precision::F32,
+            integers: Integers::Auto,
+            coarse_filter: false,
+            place_nodes: BTreeMap::new(),
+            place_ops: BTreeMap::new(),
+            place_rest: None,
+            share: true,
+            passes: PassSelection::default(),
+        }
+    }
+}
+
+/// The devices of the nodes that neither the caller nor the graph places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Assignment {
+    /// All of them go to one entry of the device table.
+    All(u32),
+    /// Nothing is decided: no plan is made, but an [`UnplacedPlan`](super::UnplacedPlan).
+    Open,
+    /// The device of each node of the [`UnplacedPlan`](super::UnplacedPlan) that was made with the same options. Those of nodes
+    /// that the caller or the graph places are not read.
+    Each(Arc<[u32]>),
+}
+
+impl Default for Assignment {
+    fn default() -> Self {
+        Assignment::All(0)
+    }
+}
+
+impl Assignment {
+    /// Where what is no node of the unplaced plan goes: copies into outputs, conversions.
+    pub(super) fn rest(&self) -> u32 {
+        match self {
+            Assignment::All(device) => *device,
+            Assignment::Open => 0,
+            Assignment::Each(devices) => devices.last().copied().unwrap_or(0),
+        }
+    }
+}
+
+/// What plans that are made with it share, so that it is made once.
+#[derive(Debug, Default)]
+pub struct PlanCache {
+    pub(super) programs: Programs,
+    pub(super) halves: HalfConstants,
+}

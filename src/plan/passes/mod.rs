@@ -1,0 +1,238 @@
+//! Everything between a loaded graph and its lowered nodes, as one ordered list of passes: [`PIPELINE`].
+//!
+//! Passes over the graph run once, when a session is built ([`prepare`]). The others run for every set of input shapes, over the
+//! [`Flow`](super::Flow) that `specialize` makes. A pass returns how much it changed; [`PassReport`] says it for people.
+
+mod absorb;
+mod copy_between_devices;
+mod fold_head_transposes;
+mod fold_weights;
+mod fuse_chains;
+mod mixed_precision;
+mod place_in_images;
+mod place_nodes;
+mod quantize;
+mod recognize_activations;
+mod recognize_attention;
+mod report;
+mod run;
+mod select;
+#[cfg(test)]
+mod tests;
+mod weights_to_f16;
+
+#[cfg(test)]
+pub(crate) use absorb::absorb;
+pub use copy_between_devices::{Crossing, CrossingReport};
+pub use mixed_precision::{HalfConstants, Precision};
+pub use quantize::Integers;
+#[cfg(test)]
+pub(crate) use recognize_activations::recognize_activations;
+pub use report::{PassLog, PassReport, PassStatus};
+pub use run::{GraphCx, Share, prepare, prepare_and_share};
+pub(super) use run::{lowered, rewritten};
+pub use select::{PassError, PassSelection};
+
+use super::lowering::{LoweredFlow, PlanCx};
+use super::{Flow, PlanError, PlanOptions};
+use crate::graph::Graph;
+
+/// One step from a loaded graph to its lowered nodes.
+#[derive(Debug)]
+pub struct Pass {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, as one sentence.
+    pub does: &'static str,
+    /// Why no plan can do without it; `None` where it may be left out.
+    pub needed: Option<&'static str>,
+    /// Whether it applies.
+    when: fn(&PlanOptions) -> bool,
+    /// Which sum of the plan's report it adds to.
+    counts: Counts,
+    run: Run,
+}
+
+/// What the changes of a pass are in the plan's report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    /// Nothing of their own.
+    Changes,
+    /// The nodes that are gone went into others.
+    Fused,
+    /// Operators of bytes.
+    Quantized,
+    /// Nodes in `float16`.
+    Halved,
+}
+
+/// How a pass runs, by what it works on. They come in this order.
+#[derive(Clone, Copy, Debug)]
+enum Run {
+    /// On the graph, once.
+    Graph(fn(&mut Graph, &GraphCx<'_>) -> usize),
+    /// On the graph, by whoever keeps parameters of several graphs.
+    Share,
+    /// Makes a flow of the graph.
+    Specialize,
+    /// On the flow, while nodes may have no device yet.
+    Flow(fn(&mut Flow, &PlanCx<'_>) -> Result<usize, PlanError>),
+    /// On the flow, whose nodes have their devices.
+    Placed(fn(&mut Flow, &PlanCx<'_>) -> Result<usize, PlanError>),
+    /// Lowers the flow.
+    Lower,
+    /// On the lowered flow.
+    Lowered(fn(&mut LoweredFlow, &PlanCx<'_>) -> Result<usize, PlanError>),
+}
+
+/// All passes, in the order in which they run.
+pub const PIPELINE: &[Pass] = &[
+    Pass {
+        name: "share_parameters",
+        does: "Makes parameters of equal bytes of graphs with one parameter store one.",
+        needed: None,
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Share,
+    },
+    Pass {
+        name: "quantize",
+        does: "Lets operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves.",
+        needed: None,
+        when: |o| o.integers != Integers::Never,
+        counts: Counts::Quantized,
+        run: Run::Graph(quantize::quantize),
+    },
+    Pass {
+        name: "fold_weights",
+        does: "Computes large parameters that other parameters alone decide.",
+        needed: None,
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Graph(fold_weights::fold_weights),
+    },
+    Pass {
+        name: "fold_normalizations",
+        does: "Lets convolutions of large weights take in the normalization after them.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: Run::Graph(fold_weights::fold_normalizations),
+    },
+    Pass {
+        name: "weights_to_f16",
+        does: "Keeps large weights of a graph that computes in float16 in float16 alone.",
+        needed: None,
+        when: |o| o.precision == Precision::F16,
+        counts: Counts::Changes,
+        run: Run::Graph(|graph, _| weights_to_f16::weights_to_f16(graph)),
+    },
+    Pass {
+        name: "share_new_parameters",
+        does: "Makes parameters that the passes before it made one with equal ones of other graphs.",
+        needed: None,
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Share,
+    },
+    Pass {
+        name: "specialize",
+        does: "Infers all shapes, computes what is known, and drops what no output needs.",
+        needed: Some("plans are made of concrete shapes"),
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Specialize,
+    },
+    Pass {
+        name: "place_nodes",
+        does: "Gives nodes the devices that the caller or the graph asks for.",
+        needed: Some("nodes run where they are asked to"),
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Flow(place_nodes::place_nodes),
+    },
+    Pass {
+        name: "recognize_activations",
+        does: "Finds activations (Swish, HardSwish, Gelu) that the model spells out.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: Run::Flow(|flow, _| Ok(recognize_activations::recognize_activations(flow))),
+    },
+    Pass {
+        name: "recognize_attention",
+        does: "Finds attention (product, scale, mask, softmax, product) that the model spells out.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: Run::Flow(|flow, _| Ok(recognize_attention::recognize_attention(flow))),
+    },
+    Pass {
+        name: "fold_head_transposes",
+        does: "Lets attention read and write heads where they lie, without transposes.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: Run::Flow(|flow, _| Ok(fold_head_transposes::fold_head_transposes(flow))),
+    },
+    Pass {
+        name: "absorb",
+        does: "Lets operators absorb their only reader: a bias, a normalization, an activation.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: Run::Flow(|flow, _| absorb::absorb(flow)),
+    },
+    Pass {
+        name: "mixed_precision",
+        does: "Lets nodes compute in float16, with conversions around those that must not.",
+        needed: None,
+        when: |o| o.precision == Precision::F16,
+        counts: Counts::Halved,
+        run: Run::Flow(mixed_precision::mixed_precision),
+    },
+    Pass {
+        name: "fuse_chains",
+        does: "Makes one node of each connected set of operators that map elements.",
+        needed: None,
+        when: |o| o.fuse && o.chains,
+        counts: Counts::Fused,
+        run: Run::Flow(|flow, cx| Ok(fuse_chains::fuse_chains(flow, cx))),
+    },
+    Pass {
+        name: "assign_devices",
+        does: "Gives the other nodes the devices that automatic placement chose.",
+        needed: Some("every node runs on a device"),
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Flow(place_nodes::assign_devices),
+    },
+    Pass {
+        name: "place_in_images",
+        does: "Puts tensors into the images that the graph asks for, with the copies that this takes.",
+        needed: None,
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Placed(place_in_images::place_in_images),
+    },
+    Pass {
+        name: "lower",
+        does: "Makes dispatches or calls of every node, on another device where its own has no kernel.",
+        needed: Some("plans run commands"),
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Lower,
+    },
+    Pass {
+        name: "copy_between_devices",
+        does: "Adds a copy where a device cannot, or should not, use a tensor where another one has it.",
+        needed: Some("devices read only memory that they reach"),
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Lowered(copy_between_devices::copy_between_devices),
+    },
+];
+
+fn always(_: &PlanOptions) -> bool {
+    true
+}

@@ -1,0 +1,118 @@
+//! What passes did.
+
+use std::time::{Duration, Instant};
+
+use super::{Counts, PIPELINE, Pass};
+use crate::plan::PlanOptions;
+
+/// Whether a pass ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PassStatus {
+    /// It did.
+    Ran,
+    /// The options do not ask for it, or there is nothing that it needs.
+    NotAskedFor,
+    /// [`PassSelection`](super::PassSelection) leaves it out.
+    LeftOut,
+}
+
+/// What one pass did.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PassReport {
+    /// Its name in [`PIPELINE`].
+    pub name: &'static str,
+    /// Whether it ran.
+    pub status: PassStatus,
+    /// Nodes before it.
+    pub nodes_before: usize,
+    /// Nodes after it.
+    pub nodes_after: usize,
+    /// What it changed, in its own unit: nodes, tensors, copies.
+    pub changes: usize,
+    /// How long it took, in nanoseconds.
+    pub nanos: u64,
+}
+
+/// What passes did, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PassLog {
+    /// One for each pass that there was an occasion for.
+    pub passes: Vec<PassReport>,
+}
+
+impl PassLog {
+    /// Runs `run` on `work` as what `pass` does, where the options ask for it, and notes what became of it; `nodes` counts the
+    /// nodes of `work`, `run` returns its changes.
+    pub(super) fn run<W, E>(
+        &mut self,
+        pass: &Pass,
+        options: &PlanOptions,
+        work: &mut W,
+        nodes: impl Fn(&W) -> usize,
+        run: impl FnOnce(&mut W) -> Result<usize, E>,
+    ) -> Result<(), E> {
+        let nodes_before = nodes(work);
+        let status = if !(pass.when)(options) {
+            PassStatus::NotAskedFor
+        } else if options.passes.includes(pass) {
+            PassStatus::Ran
+        } else {
+            PassStatus::LeftOut
+        };
+        let began = Instant::now();
+        let changes = if status == PassStatus::Ran { run(work)? } else { 0 };
+        self.note(pass, [nodes_before, nodes(work)], changes, began.elapsed());
+        if let Some(report) = self.passes.last_mut() {
+            report.status = status;
+        }
+        Ok(())
+    }
+
+    /// `pass` ran.
+    pub(super) fn note(&mut self, pass: &Pass, nodes: [usize; 2], changes: usize, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let ([nodes_before, nodes_after], status) = (nodes, PassStatus::Ran);
+        self.passes.push(PassReport { name: pass.name, status, nodes_before, nodes_after, changes, nanos });
+    }
+
+    /// There was nothing for `pass` to run on.
+    pub(super) fn skip(&mut self, pass: &Pass, nodes: usize) {
+        self.note(pass, [nodes; 2], 0, Duration::ZERO);
+        if let Some(report) = self.passes.last_mut() {
+            report.status = PassStatus::NotAskedFor;
+        }
+    }
+
+    /// Nodes that are gone since the first pass.
+    pub fn removed(&self) -> usize {
+        self.passes.iter().map(PassReport::removed).sum()
+    }
+
+    /// Nodes that went into others.
+    pub fn fused(&self) -> usize {
+        self.of(Counts::Fused).map(PassReport::removed).sum()
+    }
+
+    /// Operators of bytes in the place of others.
+    pub fn quantized(&self) -> usize {
+        self.of(Counts::Quantized).map(|p| p.changes).sum()
+    }
+
+    /// Nodes that compute in `float16` where the graph says `float32`.
+    pub fn halved(&self) -> usize {
+        self.of(Counts::Halved).map(|p| p.changes).sum()
+    }
+
+    fn of(&self, counts: Counts) -> impl Iterator<Item = &PassReport> {
+        let names: Vec<&str> = PIPELINE.iter().filter(|p| p.counts == counts).map(|p| p.name).collect();
+        self.passes.iter().filter(move |p| names.contains(&p.name))
+    }
+}
+
+impl PassReport {
+    /// Nodes that are gone.
+    pub fn removed(&self) -> usize {
+        self.nodes_before.saturating_sub(self.nodes_after)
+    }
+}

@@ -1,0 +1,120 @@
+//! Runs the pipeline.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Instant;
+
+use super::{PIPELINE, PassLog, Run};
+use crate::backend::DeviceInfo;
+use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::limits::MAX_DEPENDENCIES;
+use crate::plan::flow::{Flow, specialize};
+use crate::plan::lowering::{LoweredFlow, PlanCx};
+use crate::plan::{PlanError, PlanOptions, PlanOutcome};
+
+/// What passes over a graph know.
+#[derive(Clone, Copy, Debug)]
+pub struct GraphCx<'a> {
+    /// The caller's wishes.
+    pub options: &'a PlanOptions,
+    /// The session's devices.
+    pub devices: &'a [&'a DeviceInfo],
+    /// Measurements will choose the devices of nodes that nothing else places.
+    pub free: bool,
+}
+
+/// Runs the passes over `graph`, once for all plans.
+pub fn prepare(graph: &mut Graph, cx: &GraphCx<'_>) -> PassLog {
+    match prepare_and_share::<Infallible>(graph, cx, None) {
+        Ok(log) => log,
+        Err(never) => match never {},
+    }
+}
+
+/// Makes parameters of a graph one with equal ones of other graphs; returns how many.
+pub type Share<'a, E> = dyn Fn(&mut Graph) -> Result<usize, E> + 'a;
+
+/// As [`prepare`], for a graph that shares its parameters by `share`.
+///
+/// # Errors
+/// What `share` says.
+pub fn prepare_and_share<E>(
+    graph: &mut Graph,
+    cx: &GraphCx<'_>,
+    share: Option<&Share<'_, E>>,
+) -> Result<PassLog, E> {
+    let mut log = PassLog::default();
+    let nodes = |graph: &Graph| graph.nodes().len();
+    for pass in PIPELINE {
+        match (pass.run, share) {
+            (Run::Graph(run), _) => log.run(pass, cx.options, graph, nodes, |graph| Ok(run(graph, cx)))?,
+            (Run::Share, Some(share)) => log.run(pass, cx.options, graph, nodes, share)?,
+            (Run::Share, None) => log.skip(pass, graph.nodes().len()),
+            _ => {}
+        }
+    }
+    Ok(log)
+}
+
+/// Specializes `graph` for inputs of types and shapes `infos`, with `values` given by value, and runs the passes over
+/// the flow.
+///
+/// # Errors
+/// [`PlanError`].
+pub(in crate::plan) fn rewritten(
+    graph: &Graph,
+    cx: &PlanCx<'_>,
+    (infos, values): (&[TensorInfo], &BTreeMap<usize, Tensor>),
+    log: &mut PassLog,
+) -> Result<PlanOutcome<Flow>, PlanError> {
+    let mut flow = Flow::default();
+    let nodes = |flow: &Flow| flow.nodes.len();
+    for pass in PIPELINE {
+        match pass.run {
+            Run::Specialize => {
+                let began = Instant::now();
+                match specialize(graph, infos, values)? {
+                    PlanOutcome::Plan(made) => flow = made,
+                    other => return Ok(other),
+                }
+                let (before, after) = (graph.nodes().len(), flow.nodes.len());
+                log.note(pass, [before, after], before.saturating_sub(after), began.elapsed());
+            }
+            Run::Flow(run) => log.run(pass, cx.options, &mut flow, nodes, |flow| run(flow, cx))?,
+            _ => {}
+        }
+    }
+    if flow.overgrown {
+        return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
+    }
+    Ok(PlanOutcome::Plan(flow))
+}
+
+/// Runs the passes over a flow whose nodes have their devices, and lowers it.
+///
+/// # Errors
+/// [`PlanError`].
+pub(in crate::plan) fn lowered(
+    mut flow: Flow,
+    cx: &PlanCx<'_>,
+    log: &mut PassLog,
+) -> Result<LoweredFlow, PlanError> {
+    let nodes = |flow: &Flow| flow.nodes.len();
+    for pass in PIPELINE {
+        if let Run::Placed(run) = pass.run {
+            log.run(pass, cx.options, &mut flow, nodes, |flow| run(flow, cx))?;
+        }
+    }
+    let mut lowered = LoweredFlow { flow, ..LoweredFlow::default() };
+    let nodes = |lowered: &LoweredFlow| lowered.flow.nodes.len();
+    for pass in PIPELINE {
+        match pass.run {
+            Run::Lower => log.run(pass, cx.options, &mut lowered, nodes, |lowered| lowered.lower(cx))?,
+            Run::Lowered(run) => {
+                log.run(pass, cx.options, &mut lowered, nodes, |lowered| run(lowered, cx))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(lowered)
+}
