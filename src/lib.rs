@@ -153,12 +153,14 @@ pub mod registry;
 pub mod session;
 pub mod shape;
 pub mod spirv;
+pub mod tensor;
 
 pub use dtype::{DType, Element};
-pub use graph::{Graph, GraphBuilder, Tensor, TensorInfo};
+pub use graph::{Graph, GraphBuilder};
 pub use memory::host::{HostRegion, SharedRegion};
 pub use session::{Binding, Error, Memory, Session, tvm};
 pub use shape::{Dim, Shape, SymShape};
+pub use tensor::{Tensor, TensorInfo};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -14,6 +14,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("limits", 0),
     ("files", 1),
     ("memory", 1),
+    ("tensor", 2),
     ("spirv", 2),
     ("kernel", 2),
     ("dot", 2),

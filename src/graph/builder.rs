@@ -94,8 +94,7 @@ impl GraphBuilder {
     /// Declares a tensor that a node added later produces ([`GraphBuilder::node_into`]).
     pub fn declare(&mut self, name: impl Into<String>) -> TensorId {
         // The producer is set when its node is added; until then the tensor dangles.
-        let origin = Origin::Node { node: NodeId(u32::MAX), output: 0 };
-        let scope = StorageScope::Buffer;
+        let (origin, scope) = (Origin::Unmade, StorageScope::Buffer);
         self.push(TensorDecl { name: name.into(), dtype: None, shape: None, origin, scope })
     }
 
@@ -198,7 +197,7 @@ impl GraphBuilder {
     /// The node that produces `tensor`, if one does.
     pub fn producer(&self, tensor: TensorId) -> Option<NodeId> {
         match self.graph.tensors.get(tensor.index())?.origin {
-            Origin::Node { node, .. } if node.0 != u32::MAX => Some(node),
+            Origin::Node { node, .. } => Some(node),
             _ => None,
         }
     }

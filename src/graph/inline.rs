@@ -110,9 +110,7 @@ impl Graph {
             node.control_deps.iter_mut().for_each(|d| *d = moved(*d));
         }
         for t in &mut self.tensors {
-            if let Origin::Node { node, .. } = &mut t.origin
-                && node.0 != u32::MAX
-            {
+            if let Origin::Node { node, .. } = &mut t.origin {
                 *node = moved(*node);
             }
         }

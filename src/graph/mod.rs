@@ -4,15 +4,11 @@ mod builder;
 mod dump;
 mod inline;
 mod prune;
-mod tensor;
 mod validate;
-mod weight;
-mod widened;
 
+pub use crate::tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
+pub(crate) use crate::tensor::{WEIGHT_BYTES, WeakTensor, WeightStore};
 pub use builder::GraphBuilder;
-pub use tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
-pub(crate) use tensor::{WEIGHT_BYTES, WeakTensor};
-pub(crate) use weight::WeightStore;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -124,6 +120,8 @@ pub enum Origin {
         /// Which of its outputs.
         output: u32,
     },
+    /// No node makes it, yet or any more, and nothing reads it.
+    Unmade,
 }
 
 /// Where the builder wants a tensor to be read through a texture, and how it is laid out
@@ -278,7 +276,7 @@ impl Graph {
     pub fn set_constant(&mut self, id: TensorId, value: Tensor) -> Result<(), GraphError> {
         let unknown = GraphError::Unknown { what: "tensor", index: id.0 };
         let Some(decl) = self.tensors.get_mut(id.index()) else { return Err(unknown) };
-        if matches!(decl.origin, Origin::Node { .. }) {
+        if matches!(decl.origin, Origin::Node { .. } | Origin::Unmade) {
             return Err(unknown);
         }
         decl.dtype = Some(value.dtype());

@@ -16,9 +16,9 @@ impl Graph {
             n.control_deps = n.control_deps.iter().filter_map(|d| node.get(d.index()).copied()?).collect();
         }
         for t in &mut self.tensors {
-            if let Origin::Node { node: maker, .. } = &mut t.origin {
-                // Of a node that is gone nothing is read.
-                *maker = node.get(maker.index()).copied().flatten().unwrap_or(NodeId(u32::MAX));
+            if let Origin::Node { node: maker, output } = t.origin {
+                let maker = node.get(maker.index()).copied().flatten();
+                t.origin = maker.map_or(Origin::Unmade, |node| Origin::Node { node, output });
             }
         }
         self.inputs = self.inputs.iter().filter_map(|id| moved(*id)).collect();

@@ -28,6 +28,9 @@ fn check_handles(graph: &Graph) -> Result<(), GraphError> {
             Origin::Node { node, .. } if node.index() >= graph.nodes.len() => {
                 Err(GraphError::Dangling { name: graph.tensor(id).name.clone(), user: user.to_owned() })
             }
+            Origin::Unmade => {
+                Err(GraphError::Dangling { name: graph.tensor(id).name.clone(), user: user.to_owned() })
+            }
             _ => Ok(()),
         }
     };

@@ -1,72 +1,38 @@
-//! Which operator takes what follows it into its own constants: normalization and bias.
+//! What operators absorb: an activation, or what goes into their own constants, a normalization or a bias.
 
-use std::any::Any;
 use std::sync::Arc;
 
-use super::conv::fold::{BatchNorm, WeightLayout, channel_bias, fold_batch_norm};
-use super::conv::{Conv, ConvTranspose};
-use super::linalg::MatMul;
+use super::conv::fold::{BatchNorm, WeightLayout, fold_batch_norm};
 use super::norm::BatchNormalization;
 use super::pointwise::{Binary, BinaryOp};
 use super::{Absorbed, AbsorbedInput, Activation, OpCx, Operator};
 use crate::graph::Tensor;
-use crate::shape::Shape;
 
-/// `first` and `next`, which reads output 0 of `first` as its input `at`, as one operator.
-pub(super) fn absorb(
-    first: &dyn Any,
+/// `op` with the activation that `next` is, where its kernels can.
+pub(super) fn with_activation(
+    op: &dyn Operator,
     cx: &OpCx,
     next: &dyn Operator,
     next_cx: &OpCx,
-    at: usize,
 ) -> Option<Absorbed> {
-    if let Some(conv) = first.downcast_ref::<Conv>() {
-        return match normalized(cx, next, next_cx, at, WeightLayout::Conv, conv.activation) {
-            Some((w, b, activation)) => Some(folded(Arc::new(Conv { activation, ..conv.clone() }), w, b)),
-            None if conv.accepts_bias(cx) => {
-                let bias = channel_bias(added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
-                Some(with_bias(Arc::new(conv.clone()), bias))
-            }
-            None => None,
-        };
-    }
-    if let Some(conv) = first.downcast_ref::<ConvTranspose>() {
-        let layout = WeightLayout::Transposed { group: conv.group };
-        return match normalized(cx, next, next_cx, at, layout, conv.activation) {
-            Some((w, b, activation)) => {
-                Some(folded(Arc::new(ConvTranspose { activation, ..conv.clone() }), w, b))
-            }
-            None if conv.accepts_bias(cx) => {
-                let bias = channel_bias(added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
-                Some(with_bias(Arc::new(conv.clone()), bias))
-            }
-            None => None,
-        };
-    }
-    let product = first.downcast_ref::<MatMul>()?.with_bias()?;
-    let added = added(next, next_cx, at)?;
-    let columns = *cx.output(0).ok()?.shape.last()?;
-    let one_row = added.shape().elements() == columns && added.shape().last() == Some(&columns);
-    let float = cx.dtype(0).ok()?.is_float();
-    if !one_row || !float || cx.shape(1).ok()?.rank() < 2 {
-        return None;
-    }
-    let bias = added.reshaped(Shape::new([columns]).ok()?).ok()?;
-    Some(with_bias(Arc::new(product), bias))
+    let op = op.with_activation(&next.as_activation(next_cx)?)?;
+    Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
 }
 
-fn folded(op: Arc<dyn Operator>, w: Tensor, b: Tensor) -> Absorbed {
+/// A convolution with the weights and bias that a normalization made of its own.
+pub(super) fn folded(op: Arc<dyn Operator>, w: Tensor, b: Tensor) -> Absorbed {
     let inputs = vec![AbsorbedInput::Own(0), AbsorbedInput::New(w), AbsorbedInput::New(b)];
     Absorbed { op, inputs }
 }
 
-fn with_bias(op: Arc<dyn Operator>, bias: Tensor) -> Absorbed {
+/// `op` with a bias as its third input.
+pub(super) fn with_bias(op: Arc<dyn Operator>, bias: Tensor) -> Absorbed {
     let inputs = vec![AbsorbedInput::Own(0), AbsorbedInput::Own(1), AbsorbedInput::New(bias)];
     Absorbed { op, inputs }
 }
 
 /// The weights and bias of a convolution that `next` normalizes, where all of it is constant.
-fn normalized(
+pub(super) fn normalized(
     cx: &OpCx,
     next: &dyn Operator,
     next_cx: &OpCx,
@@ -90,7 +56,7 @@ fn normalized(
 }
 
 /// The constant that `next` adds, where it adds one and does not widen the shape.
-fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Option<&'a Tensor> {
+pub(super) fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Option<&'a Tensor> {
     let binary = next.as_any().downcast_ref::<Binary>()?;
     if binary.op != BinaryOp::Add || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
         return None;
@@ -103,9 +69,11 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::graph::{GraphBuilder, TensorInfo};
+    use crate::ops::conv::Conv;
     use crate::ops::{self, pointwise};
     use crate::plan::passes::{absorb as fuse, recognize_activations};
     use crate::plan::specialize;
+    use crate::shape::Shape;
 
     fn values(n: usize, seed: u32) -> Vec<f32> {
         (0..n as u32).map(|i| ((i * 7919 + seed * 104_729) % 1000) as f32 / 500.0 - 1.0).collect()

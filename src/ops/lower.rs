@@ -1,14 +1,14 @@
 //! What an operator's device lowering is made of: dispatches as plain data.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::OpError;
 use crate::backend::DeviceInfo;
-use crate::graph::Tensor;
 use crate::kernel::{KernelId, KernelInfo, KernelSource, Requires, grid_1d};
 use crate::memory::image::Filter;
+pub use crate::tensor::{PackKey, PackLines, PackLinesFn, UnpackFn};
+use crate::tensor::{PackedForm, Tensor};
 
 /// A tensor or scratch range that a step reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,34 +29,8 @@ pub enum Operand {
     Unused,
 }
 
-/// Names a packed layout of a constant, so that sessions share what was packed once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PackKey {
-    /// The layout.
-    pub layout: &'static str,
-    /// Numbers that the layout depends on (tile sizes, groups, ...).
-    pub numbers: [u32; 4],
-}
-
 /// Writes a constant in a packed layout.
 pub type PackFn = dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync;
-
-/// Writes the packed bytes of a range of lines of a constant, whose bytes are given.
-pub type PackLinesFn = dyn Fn(Range<usize>, &[u8], &mut [u8]) + Send + Sync;
-
-/// How a constant is packed line by line, so that what was packed can be given back before the rest is.
-///
-/// Lines that lie together lie together in the layout too: else all pages of the result would be touched for the first ones.
-#[derive(Clone)]
-pub struct PackLines {
-    /// Bytes of a line of the constant.
-    pub bytes: usize,
-    /// Writes some lines into the layout, which has zeros wherever no line was written.
-    pub pack: Arc<PackLinesFn>,
-}
-
-/// Writes all bytes of a constant from its packed layout.
-pub type UnpackFn = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
 /// Whether sums of `count` steps of each distance, from 0 steps on, reach each of `elements` places once.
 pub(crate) fn reaches_all(steps: &[(usize, i64)], elements: usize) -> bool {
@@ -88,6 +62,14 @@ pub struct Packed {
     pub lines: Option<PackLines>,
     /// What undoes that, where the layout has every element of the constant: the constant need not be kept then.
     pub unpack: Option<Arc<UnpackFn>>,
+}
+
+impl Packed {
+    /// The layout, and what undoes it.
+    pub(crate) fn form(&self) -> PackedForm<'_> {
+        let (key, bytes, lines) = (self.key, self.bytes, self.lines.as_ref());
+        PackedForm { key, bytes, lines, unpack: self.unpack.as_ref() }
+    }
 }
 
 impl std::fmt::Debug for Packed {

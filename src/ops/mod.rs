@@ -190,6 +190,20 @@ pub enum AbsorbedInput {
     Absent,
 }
 
+/// How an operator takes part where a graph of `float32` computes in `float16`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HalfRule {
+    /// It computes in `float16` where its kernels can.
+    #[default]
+    Half,
+    /// As [`HalfRule::Half`]; masks are made and added with it, so that of a number beyond the range it matters only that
+    /// it is large.
+    Mask,
+    /// It stays in `float32`: its results or sums leave the range of `float16` (6e-8 to 65504) where its inputs are well
+    /// inside, or it converts and would round integers.
+    Full,
+}
+
 /// One operator with its attributes resolved.
 pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// ONNX's name of the operator.
@@ -280,6 +294,18 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         false
     }
 
+    /// How it takes part where a graph of `float32` computes in `float16`.
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Half
+    }
+
+    /// Whether its outputs are elements of input 0 in other places and nothing else, so that it does to bytes what it does to
+    /// the numbers that these stand for by one positive scale. `cx` has what is known of the numbers.
+    fn quantized_move(&self, cx: &OpCx) -> bool {
+        let _ = cx;
+        false
+    }
+
     /// The same operator with `activation` applied to its output, where its kernels can.
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         let _ = activation;
@@ -287,16 +313,11 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     }
 
     /// This operator and `next`, the only reader of output 0 (as its input `at`), as one operator.
-    /// The default absorbs activations, and constant biases and normalizations where the operator is known
-    /// to take them.
+    /// The default absorbs activations; operators that take constant biases and normalizations say so themselves.
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
-        let activation = || self.with_activation(&next.as_activation(next_cx)?);
-        match activation() {
-            Some(op) => {
-                Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
-            }
-            None => absorb::absorb(self.as_any(), cx, next, next_cx, at),
-        }
+        let _ = at;
+        let op = self.with_activation(&next.as_activation(next_cx)?)?;
+        Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
     }
 
     /// The activation this operator is, where it is one of a single data input.

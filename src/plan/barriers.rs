@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::report::NodeReport;
-use super::{Domain, Loc, Place, Plan, PlannedIo, Segment, Work};
+use super::{Domain, Location, Plan, PlannedIo, Segment, Space, Work};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch, Tracker};
 use crate::memory::range::ByteRange;
 
-/// Says which memory backs a place: places with one name share bytes, at the offsets given.
-pub type ResourceMap<'a> = dyn Fn(Place) -> (Place, u64) + 'a;
+/// Says which memory backs a space: places with one name share bytes, at the offsets given.
+pub type ResourceMap<'a> = dyn Fn(Space) -> (Space, u64) + 'a;
 
 /// What is known of the memory bound to inputs and outputs when barriers are decided.
 #[allow(missing_debug_implementations, reason = "two functions")]
@@ -19,7 +19,7 @@ pub struct Bound<'a> {
     pub resolve: &'a ResourceMap<'a>,
     /// Whether a device works on a copy of its own: it copies an input in before its first segment's commands, an output
     /// out behind its last one's.
-    pub is_copied: &'a dyn Fn(Place, u32) -> bool,
+    pub is_copied: &'a dyn Fn(Space, u32) -> bool,
 }
 
 /// Decides every barrier of `plan` on the memory of `bound`.
@@ -29,17 +29,17 @@ pub struct Bound<'a> {
 /// other on memory that everybody sees need none.
 pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'_>) {
     let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
-    let all = |ios: &[PlannedIo], place: fn(u32) -> Place| -> Vec<Loc> {
-        let whole = |(i, io): (usize, &PlannedIo)| Loc {
-            place: place(i as u32),
+    let all = |ios: &[PlannedIo], space: fn(u32) -> Space| -> Vec<Location> {
+        let whole = |(i, io): (usize, &PlannedIo)| Location {
+            space: space(i as u32),
             offset: 0,
             bytes: io.info.bytes() as u64,
         };
         ios.iter().enumerate().map(whole).collect()
     };
-    let (inputs, outputs) = (all(&plan.inputs, Place::Input), all(&plan.outputs, Place::Output));
-    let copied = |of: &[Loc], d: u32| -> Vec<Loc> {
-        of.iter().filter(|loc| (bound.is_copied)(loc.place, d)).copied().collect()
+    let (inputs, outputs) = (all(&plan.inputs, Space::Input), all(&plan.outputs, Space::Output));
+    let copied = |of: &[Location], d: u32| -> Vec<Location> {
+        of.iter().filter(|loc| (bound.is_copied)(loc.space, d)).copied().collect()
     };
     let on: Vec<Option<u32>> = plan.segments.iter().map(|s| (!s.by_session).then_some(s.device)).collect();
     for (s, segment) in plan.segments.iter_mut().enumerate() {
@@ -65,42 +65,42 @@ fn order_segment(
     segment: &mut Segment,
     shared: &[bool],
     resolve: &ResourceMap<'_>,
-    before: &[Loc],
-    behind: &[Loc],
+    before: &[Location],
+    behind: &[Location],
 ) {
     const COPY: Access = Access::TRANSFER_READ.and(Access::TRANSFER_WRITE);
-    let mut ids: HashMap<Place, ResourceId> = HashMap::new();
+    let mut ids: HashMap<Space, ResourceId> = HashMap::new();
     let mut tracker = Tracker::new();
-    let mut host_reads: Vec<Loc> = Vec::new();
-    let mut known: HashSet<Loc> = HashSet::new();
-    let mut resource = |loc: &Loc| -> Option<(ResourceId, ByteRange)> {
-        if matches!(loc.place, Place::Constant(_)) || loc.bytes == 0 {
+    let mut host_reads: Vec<Location> = Vec::new();
+    let mut known: HashSet<Location> = HashSet::new();
+    let mut resource = |loc: &Location| -> Option<(ResourceId, ByteRange)> {
+        if matches!(loc.space, Space::Constant(_)) || loc.bytes == 0 {
             return None;
         }
-        let (place, base) = resolve(loc.place);
+        let (space, base) = resolve(loc.space);
         let next = ResourceId(ids.len() as u32);
-        let id = *ids.entry(place).or_insert(next);
+        let id = *ids.entry(space).or_insert(next);
         let start = base.saturating_add(loc.offset);
         Some((id, ByteRange::new(start, start.saturating_add(loc.bytes))))
     };
-    let mut copies = |of: &[Loc]| -> Vec<Touch> {
+    let mut copies = |of: &[Location]| -> Vec<Touch> {
         let known = of.iter().filter_map(&mut resource);
         known.map(|(resource, range)| Touch { resource, range, access: COPY }).collect()
     };
     // Behind nothing, so without a barrier.
     tracker.command(&copies(before));
     let copied_out = copies(behind);
-    for group in segment.commands.chunk_by_mut(|_, next| next.joined) {
+    for group in segment.commands.chunk_by_mut(|_, next| next.no_barrier_before) {
         let mut touches: Vec<Touch> = Vec::new();
         for command in group.iter_mut() {
             command.barrier = None;
             command.work.for_each_touch(&mut |loc, access| {
                 if let Some((id, range)) = resource(&loc) {
                     touches.push(Touch { resource: id, range, access });
-                    let seen_outside = match loc.place {
-                        Place::Output(_) => !behind.iter().any(|copied| copied.place == loc.place),
-                        Place::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
-                        Place::Input(_) | Place::Constant(_) | Place::Common | Place::Unused => false,
+                    let seen_outside = match loc.space {
+                        Space::Output(_) => !behind.iter().any(|copied| copied.space == loc.space),
+                        Space::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
+                        Space::Input(_) | Space::Constant(_) | Space::Common | Space::Unused => false,
                     };
                     if seen_outside && !access.writes().is_empty() && known.insert(loc) {
                         host_reads.push(loc);
@@ -109,7 +109,7 @@ fn order_segment(
             });
         }
         if let Some(first) = group.first_mut() {
-            first.barrier = if first.ordered {
+            first.barrier = if first.full_barrier_before {
                 Some(tracker.command_behind_all(&touches))
             } else {
                 tracker.command(&touches)
@@ -147,7 +147,7 @@ impl Segment {
 
 impl Work {
     /// Calls `f` with every range it touches and how.
-    pub fn for_each_touch(&self, f: &mut dyn FnMut(Loc, Access)) {
+    pub fn for_each_touch(&self, f: &mut dyn FnMut(Location, Access)) {
         match self {
             Work::Dispatch { args, .. } => args.iter().flatten().for_each(|(loc, access)| f(*loc, *access)),
             Work::Copy { src, dst } => {
@@ -176,14 +176,13 @@ impl Work {
 pub(super) fn ios(
     segments: &[Segment],
     nodes: &[NodeReport],
-    named: impl Iterator<Item = (Place, String, TensorInfo)>,
+    named: impl Iterator<Item = (Space, String, TensorInfo)>,
 ) -> Vec<PlannedIo> {
-    let mut at: HashMap<Place, usize> = HashMap::new();
+    let mut at: HashMap<Space, usize> = HashMap::new();
     let mut ios = Vec::new();
-    for (place, name, info) in named {
-        at.insert(place, ios.len());
-        let (first, last) = ((u32::MAX, 0), (0, 0));
-        ios.push(PlannedIo { name, info, devices: Vec::new(), reads: 0, writes: 0, first, last });
+    for (space, name, info) in named {
+        at.insert(space, ios.len());
+        ios.push(PlannedIo { name, info, devices: Vec::new(), reads: 0, writes: 0, first: None, last: None });
     }
     for (s, segment) in segments.iter().enumerate() {
         for (c, command) in segment.commands.iter().enumerate() {
@@ -191,11 +190,11 @@ pub(super) fn ios(
             let device = command.work.reads_on().unwrap_or(segment.device);
             let passes = nodes.get(command.node as usize).map_or(1, |n| n.cost.passes());
             command.work.for_each_touch(&mut |loc, access| {
-                let Some(io) = at.get(&loc.place).and_then(|&i| ios.get_mut(i)) else { return };
+                let Some(io) = at.get(&loc.space).and_then(|&i| ios.get_mut(i)) else { return };
                 io.reads = io.reads.saturating_add(if access.reads().is_empty() { 0 } else { passes });
                 io.writes += u32::from(!access.writes().is_empty());
-                io.first = io.first.min(position);
-                io.last = io.last.max(position);
+                io.first.get_or_insert(position);
+                io.last = Some(position);
                 if let Err(i) = io.devices.binary_search(&device) {
                     io.devices.insert(i, device);
                 }

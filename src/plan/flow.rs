@@ -324,7 +324,7 @@ pub(super) struct Walk<'g> {
     pub(super) flow: Flow,
     /// The value that stands for each tensor that is known so far.
     pub(super) value_of: Vec<Option<ValueId>>,
-    flow_node: Vec<usize>,
+    flow_node: Vec<Option<usize>>,
     /// Of each tensor, how many live nodes and outputs still read it, or do when the graph runs.
     reads: Vec<usize>,
     /// Nodes of the flow that were computed.
@@ -362,7 +362,7 @@ impl<'g> Walk<'g> {
         let nodes = graph.nodes().iter().zip(live).filter(|(_, live)| *live);
         let read = nodes.flat_map(|(node, _)| node.inputs.iter().flatten());
         read.chain(graph.outputs().iter().map(|(_, id)| id)).for_each(|id| reads[id.index()] += 1);
-        let flow_node = vec![usize::MAX; graph.nodes().len()];
+        let flow_node = vec![None; graph.nodes().len()];
         Ok(Walk { graph, flow, value_of, flow_node, reads, computed: Vec::new() })
     }
 
@@ -435,15 +435,15 @@ impl<'g> Walk<'g> {
                 self.value_of[id.index()] = Some(v);
             }
         }
-        self.flow_node[n.index()] = flow.nodes.len();
-        let deps = node.control_deps.iter().map(|d| self.flow_node[d.index()]);
+        self.flow_node[n.index()] = Some(flow.nodes.len());
+        let deps = node.control_deps.iter().filter_map(|d| self.flow_node[d.index()]);
         flow.nodes.push(FlowNode {
             name: node.name.clone(),
             op: node.op.clone(),
             inputs,
             outputs,
             device: node.device,
-            control_deps: deps.filter(|d| *d != usize::MAX).collect(),
+            control_deps: deps.collect(),
         });
         let computed = results.is_some() || flow.fold(flow.nodes.len() - 1)?;
         self.computed.push(computed);
@@ -519,7 +519,7 @@ fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanOutcome<Flow> 
         }
         match graph.tensor(id).origin {
             Origin::Input => found.extend(graph.inputs().iter().position(|i| *i == id)),
-            Origin::Constant(_) => {}
+            Origin::Constant(_) | Origin::Unmade => {}
             Origin::Node { node, .. } => {
                 let node = graph.node(node);
                 let read = |i: &usize| !node.op.shape_only() || node.op.value_inputs().contains(i);

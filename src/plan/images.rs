@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::Loc;
+use super::Location;
+use super::alias_classes::AliasClasses;
 use super::flow::{Flow, ValueId};
-use super::storage::Storage;
 use crate::memory::image::{ImageDesc, ImageRules};
 
 /// An image of a plan.
@@ -13,7 +13,7 @@ pub struct PlannedImage {
     /// The device it is on.
     pub device: u32,
     /// The memory it takes.
-    pub loc: Loc,
+    pub loc: Location,
     /// Its size and rows.
     pub image: ImageDesc,
 }
@@ -40,7 +40,7 @@ pub struct ImageReport {
 /// Bytes and alignment that the images of each class need of its memory, by root.
 pub(super) fn image_needs(
     flow: &Flow,
-    storage: &Storage,
+    storage: &AliasClasses,
     rules_of: impl Fn(ValueId) -> Option<ImageRules>,
 ) -> HashMap<ValueId, (u64, u64)> {
     let mut needs: HashMap<ValueId, (u64, u64)> = HashMap::new();

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::alias_classes::{AliasClasses, Backing};
 use super::flow::ValueId;
 use super::lowering::{LoweredFlow, NodeWork, PlanCx};
-use super::storage::{Backing, Storage};
 
 /// Lets outputs take over the bytes of inputs that die with the node.
 pub(super) fn merge_in_place(
     cx: &PlanCx<'_>,
     LoweredFlow { flow, nodes: lowered, .. }: &LoweredFlow,
     order: &[usize],
-    storage: &mut Storage,
+    storage: &mut AliasClasses,
 ) {
     let mut last_use: HashMap<ValueId, usize> = HashMap::new();
     let mut devices: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();

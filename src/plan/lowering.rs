@@ -1,10 +1,10 @@
 //! What nodes become on their devices: commands, calls of native functions, copies by the session, or nothing.
 
-use super::draft::is_alias;
 use super::flow::{Flow, FlowNode, node_error};
 use super::operands::{check_limits, check_native_limits};
 use super::passes::CrossingReport;
 use super::segments::Lane;
+use super::unplaced::is_alias;
 use super::{Assignment, PlanCache, PlanError, PlanOptions};
 use crate::backend::DeviceInfo;
 use crate::ops::image::compact;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::alias_classes::{AliasClasses, Backing, Lifetime};
 use super::arena::{Request, pack, tvm_rule};
 use super::flow::{Flow, ValueId};
 use super::images::image_needs;
@@ -9,17 +10,16 @@ use super::in_place::merge_in_place;
 use super::index::FlowIndex;
 use super::lowering::{LoweredFlow, NodeWork, PlanCx};
 use super::schedule::Schedule;
-use super::storage::{Backing, Life, Storage};
 use super::{Domain, PlannedArena};
 
 /// Where every value and every scratch range lies.
 pub(super) struct MemoryPlan {
     /// Which values share bytes.
-    pub(super) storage: Storage,
-    /// The device of each of the copies of `storage`.
+    pub(super) classes: AliasClasses,
+    /// The device of each of the copies of `classes`.
     pub(super) copied_on: Vec<u32>,
     /// When classes are touched.
-    pub(super) life: HashMap<ValueId, Life>,
+    pub(super) lifetimes: HashMap<ValueId, Lifetime>,
     /// Arena and offset of every class that lies in one.
     pub(super) placed: HashMap<ValueId, (u32, u64)>,
     /// Arena and offset of each node's scratch ranges.
@@ -40,14 +40,14 @@ type Requests = BTreeMap<Domain, Vec<(Owner, Request)>>;
 impl MemoryPlan {
     /// Decides for the steps of `schedule`.
     pub(super) fn new(cx: &PlanCx<'_>, lowered: &LoweredFlow, schedule: &Schedule) -> Self {
-        let mut storage = Storage::new(&lowered.flow, &lowered.aliases());
+        let mut classes = AliasClasses::new(&lowered.flow, &lowered.aliases());
         if cx.options.in_place {
-            merge_in_place(cx, lowered, &schedule.order, &mut storage);
+            merge_in_place(cx, lowered, &schedule.order, &mut classes);
         }
-        let copied_on = copied_on(lowered, &storage, cx.assignment.rest());
+        let copied_on = copied_on(lowered, &classes, cx.assignment.rest());
         let mut memory = MemoryPlan {
-            life: lifetimes(lowered, &schedule.order, &storage, &copied_on),
-            storage,
+            lifetimes: lifetimes(lowered, &schedule.order, &classes, &copied_on),
+            classes,
             copied_on,
             placed: HashMap::new(),
             scratch: HashMap::new(),
@@ -74,24 +74,24 @@ impl MemoryPlan {
         alignment: u64,
         requests: &mut Requests,
     ) {
-        let images = image_needs(flow, &self.storage, |root| {
-            let device = self.life.get(&root)?.devices.first()?;
+        let images = image_needs(flow, &self.classes, |root| {
+            let device = self.lifetimes.get(&root)?.devices.first()?;
             cx.devices.get(*device as usize)?.images.clone()
         });
         let mut bytes_of: HashMap<ValueId, usize> = HashMap::new();
         for (v, value) in flow.values.iter().enumerate() {
-            let most = bytes_of.entry(self.storage.root(v)).or_default();
+            let most = bytes_of.entry(self.classes.root(v)).or_default();
             *most = (*most).max(value.info.bytes());
         }
-        let touched = schedule.steps_of(flow, &|v| self.storage.root(v));
-        let mut roots: Vec<ValueId> = self.life.keys().copied().collect();
+        let touched = schedule.steps_of(flow, &|v| self.classes.root(v));
+        let mut roots: Vec<ValueId> = self.lifetimes.keys().copied().collect();
         roots.sort_unstable();
         for root in roots {
-            let Some((mut first, mut last)) = self.life[&root].steps else { continue };
-            if self.storage.backing(root) != Backing::Arena {
+            let Some((mut first, mut last)) = self.lifetimes[&root].steps else { continue };
+            if self.classes.backing(root) != Backing::Arena {
                 continue;
             }
-            let domain = match self.life[&root].devices.iter().collect::<Vec<_>>()[..] {
+            let domain = match self.lifetimes[&root].devices.iter().collect::<Vec<_>>()[..] {
                 [device] => Domain::Device(*device),
                 _ => Domain::Host,
             };
@@ -152,10 +152,10 @@ fn request_scratch(lowered: &LoweredFlow, order: &[usize], alignment: u64, reque
 fn lifetimes(
     lowered: &LoweredFlow,
     order: &[usize],
-    storage: &Storage,
+    storage: &AliasClasses,
     copied_on: &[u32],
-) -> HashMap<ValueId, Life> {
-    let mut life: HashMap<ValueId, Life> = HashMap::new();
+) -> HashMap<ValueId, Lifetime> {
+    let mut life: HashMap<ValueId, Lifetime> = HashMap::new();
     for (step, &n) in order.iter().enumerate().filter(|(_, n)| !lowered.nodes[**n].is_alias()) {
         let (node, at) = (&lowered.flow.nodes[n], &lowered.nodes[n]);
         let by_value = node.op.value_inputs();
@@ -175,7 +175,7 @@ fn lifetimes(
 }
 
 /// For each output that is written by a copy the device that copies: the one that made it.
-fn copied_on(lowered: &LoweredFlow, storage: &Storage, otherwise: u32) -> Vec<u32> {
+fn copied_on(lowered: &LoweredFlow, storage: &AliasClasses, otherwise: u32) -> Vec<u32> {
     if storage.copies.is_empty() {
         return Vec::new();
     }

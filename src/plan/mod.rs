@@ -1,9 +1,9 @@
 //! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
 
+mod alias_classes;
 pub mod arena;
 mod barriers;
 mod compile;
-mod draft;
 mod emit;
 mod error;
 mod flow;
@@ -21,11 +21,10 @@ mod report;
 mod schedule;
 mod segments;
 mod split;
-mod storage;
+mod unplaced;
 
 pub use barriers::{Bound, ResourceMap, insert_barriers};
 pub use compile::Compiler;
-pub use draft::{BoundaryCost, Draft, DraftNode};
 pub use error::PlanError;
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
 pub use images::{ImageReport, PlannedImage};
@@ -39,6 +38,7 @@ pub use passes::{
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use segments::order_segments;
 pub use split::{Feed, HostStep, Split, StepInput, choose, split};
+pub use unplaced::{BoundaryCost, UnplacedNode, UnplacedPlan};
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ use crate::ops::{Packed, StepKernel};
 
 /// Which memory a location is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum Space {
     /// The memory bound to graph input `0`..
     Input(u32),
     /// The memory bound to graph output `0`..
@@ -65,11 +65,11 @@ pub enum Place {
     Unused,
 }
 
-/// A range of one place.
+/// A range of one space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Loc {
-    /// The place.
-    pub place: Place,
+pub struct Location {
+    /// The space.
+    pub space: Space,
     /// Offset in bytes.
     pub offset: u64,
     /// Length in bytes.
@@ -84,7 +84,7 @@ pub enum Work {
         /// Which kernel.
         kernel: u32,
         /// Arguments in binding order.
-        args: Vec<Option<(Loc, Access)>>,
+        args: Vec<Option<(Location, Access)>>,
         /// Parameter bytes.
         params: Vec<u8>,
         /// Work-groups.
@@ -95,23 +95,23 @@ pub enum Work {
     /// Copies bytes.
     Copy {
         /// Where from.
-        src: Loc,
+        src: Location,
         /// Where to.
-        dst: Loc,
+        dst: Location,
     },
     /// The session copies from memory of device `from` to memory of the segment's device.
     Move {
         /// Where from.
-        src: Loc,
+        src: Location,
         /// The device that has `src`.
         from: u32,
         /// Where to.
-        dst: Loc,
+        dst: Location,
     },
     /// Fills with a word.
     Fill {
         /// What.
-        dst: Loc,
+        dst: Location,
         /// The word.
         value: u32,
     },
@@ -127,9 +127,9 @@ pub struct PlannedCommand {
     /// The node it belongs to: index into [`PlanReport::nodes`].
     pub node: u32,
     /// It runs beside the command before it: both write different elements.
-    pub joined: bool,
+    pub no_barrier_before: bool,
     /// It waits for all commands before it, whatever they touch: the graph says so.
-    pub ordered: bool,
+    pub full_barrier_before: bool,
 }
 
 /// Commands that run on one device in one submission. Segments of one device run one after the other; others run
@@ -152,7 +152,7 @@ pub struct Segment {
     /// The barrier at the end that makes results visible to the host.
     pub closing: Option<Barrier>,
     /// Ranges whose results the host or another device reads after the segment.
-    pub host_reads: Vec<Loc>,
+    pub host_reads: Vec<Location>,
 }
 
 /// A kernel that a plan needs.
@@ -237,10 +237,10 @@ pub struct PlannedIo {
     pub reads: u32,
     /// How many commands write it.
     pub writes: u32,
-    /// Position (segment, command) of the first command that touches it.
-    pub first: (u32, u32),
-    /// Position (segment, command) of the last command that touches it.
-    pub last: (u32, u32),
+    /// Position (segment, command) of the first command that touches it, if one does.
+    pub first: Option<(u32, u32)>,
+    /// Position (segment, command) of the last command that touches it, if one does.
+    pub last: Option<(u32, u32)>,
 }
 
 /// What runs, in which order, on which bytes.

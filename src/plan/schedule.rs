@@ -6,7 +6,7 @@ use super::PlanError;
 use super::flow::{Flow, ValueId};
 use super::index::{FlowIndex, ReadyNodes, topological};
 use super::lowering::LoweredFlow;
-use super::segments::{Cut, Lane};
+use super::segments::{Lane, SegmentAssignment};
 use crate::limits::MAX_DEPENDENCIES;
 
 /// The order of a flow's nodes, and the segments that they are in.
@@ -14,11 +14,11 @@ pub(super) struct Schedule {
     /// What is known of each node.
     steps: Vec<Step>,
     /// What must come before each node.
-    pub(super) needs: Needs,
+    pub(super) dependencies: Dependencies,
     /// The node of each step.
     pub(super) order: Vec<usize>,
     /// The segment of each step.
-    pub(super) segments: Cut,
+    pub(super) segments: SegmentAssignment,
 }
 
 impl Schedule {
@@ -33,10 +33,10 @@ impl Schedule {
             Step { lane: node.lane(), alias: node.is_alias(), work: cost.flops.saturating_add(cost.bytes) }
         };
         let steps: Vec<Step> = (0..lowered.nodes.len()).map(step).collect();
-        let needs = Needs::new(&lowered.flow, &steps)?;
-        let order = schedule(&lowered.flow, &steps, &needs);
-        let segments = Cut::new(&order, &steps, &needs);
-        Ok(Schedule { steps, needs, order, segments })
+        let dependencies = Dependencies::new(&lowered.flow, &steps)?;
+        let order = schedule(&lowered.flow, &steps, &dependencies);
+        let segments = SegmentAssignment::new(&order, &steps, &dependencies);
+        Ok(Schedule { steps, dependencies, order, segments })
     }
 
     /// The steps that touch each class of values, by the value that `root` names.
@@ -70,7 +70,7 @@ pub(super) struct Step {
 
 /// For each node the nodes that must be over before it starts: producers of what it reads, and those that control
 /// dependencies name. Nodes that do nothing are looked through.
-pub(super) struct Needs {
+pub(super) struct Dependencies {
     /// All of them.
     pub(super) all: Vec<BTreeSet<usize>>,
     /// Those that control dependencies name.
@@ -81,27 +81,28 @@ pub(super) struct Needs {
     index: FlowIndex,
 }
 
-impl Needs {
+impl Dependencies {
     pub(super) fn new(flow: &Flow, steps: &[Step]) -> Result<Self, PlanError> {
         let index = FlowIndex::new(flow);
         let none = || vec![BTreeSet::new(); flow.nodes.len()];
-        let mut needs = Needs { all: none(), control: none(), in_order: index.in_order(flow), index };
+        let mut dependencies =
+            Dependencies { all: none(), control: none(), in_order: index.in_order(flow), index };
         let mut sum = 0usize;
-        for at in 0..needs.in_order.len() {
-            let n = needs.in_order[at];
+        for at in 0..dependencies.in_order.len() {
+            let n = dependencies.in_order[at];
             let node = &flow.nodes[n];
             let (mut all, mut control) = (BTreeSet::new(), BTreeSet::new());
-            for p in node.inputs.iter().flatten().filter_map(|&v| needs.index.producer(v)) {
+            for p in node.inputs.iter().flatten().filter_map(|&v| dependencies.index.producer(v)) {
                 if steps[p].alias {
-                    all.extend(&needs.all[p]);
-                    control.extend(&needs.control[p]);
+                    all.extend(&dependencies.all[p]);
+                    control.extend(&dependencies.control[p]);
                 } else {
                     all.insert(p);
                 }
             }
             for &dep in &node.control_deps {
                 if steps[dep].alias {
-                    control.extend(&needs.all[dep]);
+                    control.extend(&dependencies.all[dep]);
                 } else {
                     control.insert(dep);
                 }
@@ -111,15 +112,15 @@ impl Needs {
             if sum > MAX_DEPENDENCIES {
                 return Err(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES });
             }
-            (needs.all[n], needs.control[n]) = (all, control);
+            (dependencies.all[n], dependencies.control[n]) = (all, control);
         }
-        Ok(needs)
+        Ok(dependencies)
     }
 }
 
 /// An order of the nodes in which producers come first, the device changes seldom, and what other devices wait
 /// for comes early.
-pub(super) fn schedule(flow: &Flow, steps: &[Step], needs: &Needs) -> Vec<usize> {
+pub(super) fn schedule(flow: &Flow, steps: &[Step], dependencies: &Dependencies) -> Vec<usize> {
     let count = flow.nodes.len();
     let lanes: BTreeSet<Lane> = steps.iter().map(|s| s.lane).collect();
     if lanes.len() < 2 {
@@ -127,11 +128,11 @@ pub(super) fn schedule(flow: &Flow, steps: &[Step], needs: &Needs) -> Vec<usize>
     }
     let before: Vec<BTreeSet<usize>> = (0..count)
         .map(|n| {
-            let reads = flow.nodes[n].inputs.iter().flatten().filter_map(|&v| needs.index.producer(v));
-            reads.chain(needs.all[n].iter().copied()).collect()
+            let reads = flow.nodes[n].inputs.iter().flatten().filter_map(|&v| dependencies.index.producer(v));
+            reads.chain(dependencies.all[n].iter().copied()).collect()
         })
         .collect();
-    let awaited = awaited(steps, needs);
+    let awaited = awaited(steps, dependencies);
     topological(&before, &mut ByLane { steps, awaited, ready: BTreeSet::new(), idle: Vec::new(), lane: None })
 }
 
@@ -168,10 +169,10 @@ impl ReadyNodes for ByLane<'_> {
 }
 
 /// Nodes that some node of another lane needs, directly or not.
-fn awaited(steps: &[Step], needs: &Needs) -> Vec<bool> {
+fn awaited(steps: &[Step], dependencies: &Dependencies) -> Vec<bool> {
     let mut awaited = vec![false; steps.len()];
-    for &n in needs.in_order.iter().rev() {
-        for &p in &needs.all[n] {
+    for &n in dependencies.in_order.iter().rev() {
+        for &p in &dependencies.all[n] {
             awaited[p] |= awaited[n] || steps[p].lane != steps[n].lane;
         }
     }

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
-use super::schedule::{Needs, Step};
-use super::{Place, Plan, Segment};
+use super::schedule::{Dependencies, Step};
+use super::{Plan, Segment, Space};
 use crate::memory::range::{ByteRange, RangeMap};
 
 /// Segments beyond which it is not followed what comes before what through others, which takes a bit for every pair.
@@ -26,21 +26,21 @@ pub(super) enum Lane {
 }
 
 /// How the steps of an order are shared out to segments.
-pub(super) struct Cut {
+pub(super) struct SegmentAssignment {
     /// The segment of each step of the order; of a node that does nothing that of whatever is before it.
     pub(super) of: Vec<u32>,
     /// For each segment the first and last step of everything that may run while it runs, its own included.
     beside: Vec<(u32, u32)>,
 }
 
-impl Cut {
+impl SegmentAssignment {
     /// Shares out the steps of `order`.
-    pub(super) fn new(order: &[usize], steps: &[Step], needs: &Needs) -> Self {
+    pub(super) fn new(order: &[usize], steps: &[Step], dependencies: &Dependencies) -> Self {
         let mut at = vec![0usize; steps.len()];
         order.iter().enumerate().for_each(|(step, &n)| at[n] = step);
         // Steps behind which a node of another lane lacks nothing of this lane any more.
         let mut wanted = vec![false; order.len()];
-        for (n, before) in needs.all.iter().enumerate().filter(|(n, _)| !steps[*n].alias) {
+        for (n, before) in dependencies.all.iter().enumerate().filter(|(n, _)| !steps[*n].alias) {
             let mut last: HashMap<Lane, usize> = HashMap::new();
             for &p in before.iter().filter(|p| steps[**p].lane != steps[n].lane) {
                 let latest = last.entry(steps[p].lane).or_default();
@@ -54,7 +54,7 @@ impl Cut {
         let mut next = 0u32;
         for (step, &n) in order.iter().enumerate().filter(|(_, n)| !steps[**n].alias) {
             let waits: BTreeSet<usize> =
-                needs.all[n].iter().copied().filter(|p| steps[*p].lane != steps[n].lane).collect();
+                dependencies.all[n].iter().copied().filter(|p| steps[*p].lane != steps[n].lane).collect();
             let is_new = match current.lane {
                 Some(lane) if lane == steps[n].lane => {
                     let waits_more = !waits.is_subset(&current.waits);
@@ -80,8 +80,8 @@ impl Cut {
             }
             last = of[step];
         }
-        let beside = beside(order, steps, needs, &of, &at);
-        Cut { of, beside }
+        let beside = beside(order, steps, dependencies, &of, &at);
+        SegmentAssignment { of, beside }
     }
 
     /// The steps within which a range of host memory must be kept for values that the steps `touched` touch: any of
@@ -119,18 +119,25 @@ fn work_left(order: &[usize], steps: &[Step]) -> Vec<u64> {
     left
 }
 
-fn beside(order: &[usize], steps: &[Step], needs: &Needs, of: &[u32], at: &[usize]) -> Vec<(u32, u32)> {
+fn beside(
+    order: &[usize],
+    steps: &[Step],
+    dependencies: &Dependencies,
+    of: &[u32],
+    at: &[usize],
+) -> Vec<(u32, u32)> {
     let count = of.iter().max().map_or(0, |m| *m as usize + 1);
-    let mut own = vec![(u32::MAX, 0u32); count];
+    let mut own: Vec<Option<(u32, u32)>> = vec![None; count];
     let mut before: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); count];
     let mut last_of: HashMap<Lane, usize> = HashMap::new();
     for (step, &n) in order.iter().enumerate() {
         let s = of[step] as usize;
-        own[s] = (own[s].0.min(step as u32), own[s].1.max(step as u32));
+        // Steps come in order.
+        own[s] = Some((own[s].map_or(step as u32, |(first, _)| first), step as u32));
         if steps[n].alias {
             continue;
         }
-        before[s].extend(needs.all[n].iter().map(|&p| of[at[p]] as usize).filter(|p| *p != s));
+        before[s].extend(dependencies.all[n].iter().map(|&p| of[at[p]] as usize).filter(|p| *p != s));
         if let Some(previous) = last_of.insert(steps[n].lane, s).filter(|p| *p != s) {
             before[s].insert(previous);
         }
@@ -141,7 +148,8 @@ fn beside(order: &[usize], steps: &[Step], needs: &Needs, of: &[u32], at: &[usiz
     (0..count)
         .map(|s| {
             let beside = (0..count).filter(|&t| !reach.has(s, t) && !reach.has(t, s));
-            beside.fold(own[s], |span, t| (span.0.min(own[t].0), span.1.max(own[t].1)))
+            let spans = beside.chain([s]).filter_map(|t| own[t]);
+            spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default()
         })
         .collect()
 }
@@ -194,33 +202,33 @@ struct Seen {
 /// session does itself, that touch the same bytes where one of them writes. `resolve` tells which bound places are
 /// the same memory. Waits that follow from others are left out, unless there are very many segments.
 pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
-    let mut seen: HashMap<Place, RangeMap<Seen>> = HashMap::new();
+    let mut seen: HashMap<Space, RangeMap<Seen>> = HashMap::new();
     let count = plan.segments.len();
     let mut reach = Reach::empty(count);
     let mut last_of: HashMap<Lane, usize> = HashMap::new();
     let lanes: Vec<Lane> = plan.segments.iter().map(Segment::lane).collect();
     for s in 0..count {
         let mut found: BTreeSet<usize> = plan.segments[s].after.iter().map(|&p| p as usize).collect();
-        let mut own: Vec<(Place, ByteRange, bool)> = Vec::new();
+        let mut own: Vec<(Space, ByteRange, bool)> = Vec::new();
         for command in &plan.segments[s].commands {
             command.work.for_each_touch(&mut |loc, access| {
-                if loc.bytes == 0 || matches!(loc.place, Place::Constant(_)) {
+                if loc.bytes == 0 || matches!(loc.space, Space::Constant(_)) {
                     return;
                 }
-                let (place, base) = resolve(loc.place);
+                let (space, base) = resolve(loc.space);
                 let start = base.saturating_add(loc.offset);
                 let range = ByteRange::new(start, start.saturating_add(loc.bytes));
-                own.push((place, range, !access.writes().is_empty()));
+                own.push((space, range, !access.writes().is_empty()));
             });
         }
-        for (place, range, writes) in &own {
-            for (_, before) in seen.get(place).into_iter().flat_map(|map| map.overlapping(*range)) {
+        for (space, range, writes) in &own {
+            for (_, before) in seen.get(space).into_iter().flat_map(|map| map.overlapping(*range)) {
                 found.extend(before.writer);
                 found.extend(before.readers.values().filter(|_| *writes));
             }
         }
-        for (place, range, writes) in own {
-            seen.entry(place).or_default().update(range, |before| {
+        for (space, range, writes) in own {
+            seen.entry(space).or_default().update(range, |before| {
                 if writes {
                     return Some(Seen { writer: Some(s), ..Seen::default() });
                 }
@@ -294,10 +302,10 @@ mod tests {
     fn what_runs_at_the_same_time_is_known() {
         let flow = diamond();
         let steps = steps([0, 1, 0, 0], 1);
-        let needs = Needs::new(&flow, &steps).unwrap();
-        let order = schedule(&flow, &steps, &needs);
+        let dependencies = Dependencies::new(&flow, &steps).unwrap();
+        let order = schedule(&flow, &steps, &dependencies);
         assert_eq!(order, [0, 1, 2, 3]);
-        let cut = Cut::new(&order, &steps, &needs);
+        let cut = SegmentAssignment::new(&order, &steps, &dependencies);
         assert_eq!(cut.of, [0, 1, 2, 2]);
         let life = |steps: &[u32]| cut.lifetime(&steps.iter().copied().collect());
         assert_eq!(
@@ -314,9 +322,9 @@ mod tests {
         let flow = diamond();
         let mut steps = steps([0, 1, 0, 1], 1);
         steps[2].alias = true;
-        let needs = Needs::new(&flow, &steps).unwrap();
-        assert_eq!(needs.all[3], BTreeSet::from([0, 1]));
-        assert!(needs.control.iter().all(BTreeSet::is_empty));
+        let dependencies = Dependencies::new(&flow, &steps).unwrap();
+        assert_eq!(dependencies.all[3], BTreeSet::from([0, 1]));
+        assert!(dependencies.control.iter().all(BTreeSet::is_empty));
     }
 
     /// A row of nodes that do nothing, each behind one more node by control, read by many.
@@ -345,7 +353,7 @@ mod tests {
         let alias = |n: &crate::plan::FlowNode| n.name.starts_with('n');
         let steps: Vec<Step> =
             flow.nodes.iter().map(|n| Step { lane: Lane::Device(0), alias: alias(n), work: 1 }).collect();
-        let e = Needs::new(&flow, &steps).err();
+        let e = Dependencies::new(&flow, &steps).err();
         assert_eq!(e, Some(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES }));
         let keep: Vec<bool> = flow.nodes.iter().map(|n| !alias(n)).collect();
         assert!(!flow.overgrown);
@@ -367,8 +375,8 @@ mod tests {
         });
         let of = |flow: &Flow, devices, work| {
             let steps = steps(devices, work);
-            let needs = Needs::new(flow, &steps).unwrap();
-            Cut::new(&schedule(flow, &steps, &needs), &steps, &needs).of
+            let dependencies = Dependencies::new(flow, &steps).unwrap();
+            SegmentAssignment::new(&schedule(flow, &steps, &dependencies), &steps, &dependencies).of
         };
         assert_eq!(of(&early, [0, 0, 1, 0], 1), [0, 0, 1, 2]);
         assert_eq!(of(&early, [0, 0, 1, 0], WORTH_A_SUBMISSION), [0, 1, 2, 3]);

@@ -143,7 +143,7 @@ impl Parts<'_> {
         let mut feed_of = |id: TensorId| -> Option<Feed> {
             match graph.tensor(id).origin {
                 Origin::Input => input_of.get(&id).copied().map(Feed::Input),
-                Origin::Constant(_) => None,
+                Origin::Constant(_) | Origin::Unmade => None,
                 Origin::Node { node, output } => match step_of.get(&node).copied() {
                     Some(step) => Some(Feed::Step { step, output: output as usize }),
                     None if self.waits.contains(&node) => None,
@@ -228,9 +228,9 @@ fn keep_nodes(graph: &mut Graph, stays: impl Fn(NodeId) -> bool) {
         node.control_deps = node.control_deps.iter().filter_map(|d| position[d.index()]).collect();
     }
     for t in &mut graph.tensors {
-        if let Origin::Node { node, .. } = &mut t.origin {
-            // Of a node that is gone nothing is read.
-            *node = position.get(node.index()).copied().flatten().unwrap_or(NodeId(u32::MAX));
+        if let Origin::Node { node, output } = t.origin {
+            let node = position.get(node.index()).copied().flatten();
+            t.origin = node.map_or(Origin::Unmade, |node| Origin::Node { node, output });
         }
     }
 }

@@ -21,7 +21,9 @@ use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
 use crate::memory::range::{ByteRange, RangeMap};
-use crate::plan::{Bound, Feed, Loc, Place, Plan, PlannedIo, Segment, Work, insert_barriers, order_segments};
+use crate::plan::{
+    Bound, Feed, Location, Plan, PlannedIo, Segment, Space, Work, insert_barriers, order_segments,
+};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
@@ -186,25 +188,25 @@ impl<'e> Binding<'e> {
     /// What the session copies itself. Of tensors that a device copies in or out it takes the host's side: the device has
     /// its own only after its first segment, and gives it back only after its last.
     fn moves(&self, segment: &Segment) -> Result<Vec<Move>, Error> {
-        let base = |place: Place, d: u32| match place {
-            Place::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.buffer(d)),
-            Place::Output(o) => self.outputs.get(o as usize).and_then(|slot| slot.buffer(d)),
-            Place::Arena(a) => self.arenas.buffer(a, d),
-            Place::Constant(_) | Place::Common | Place::Unused => None,
+        let base = |space: Space, d: u32| match space {
+            Space::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.buffer(d)),
+            Space::Output(o) => self.outputs.get(o as usize).and_then(|slot| slot.buffer(d)),
+            Space::Arena(a) => self.arenas.buffer(a, d),
+            Space::Constant(_) | Space::Common | Space::Unused => None,
         };
         let to = segment.device;
         let mut moves = Vec::new();
         for command in &segment.commands {
             let Work::Move { src, from, dst } = command.work else { continue };
-            let part = |base: &Buffer, loc: Loc| base.sub_buffer(loc.offset, loc.bytes);
-            let given = match src.place {
-                Place::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.transfer(from)),
+            let part = |base: &Buffer, loc: Location| base.sub_buffer(loc.offset, loc.bytes);
+            let given = match src.space {
+                Space::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.transfer(from)),
                 _ => None,
             };
-            let source = given.or(base(src.place, from)).ok_or_else(|| self.no_sharing(from))?;
-            let target = base(dst.place, to).ok_or_else(|| self.no_sharing(to))?;
-            let wanted = match dst.place {
-                Place::Output(o) => self.outputs.get(o as usize).and_then(|slot| slot.transfer(to)),
+            let source = given.or(base(src.space, from)).ok_or_else(|| self.no_sharing(from))?;
+            let target = base(dst.space, to).ok_or_else(|| self.no_sharing(to))?;
+            let wanted = match dst.space {
+                Space::Output(o) => self.outputs.get(o as usize).and_then(|slot| slot.transfer(to)),
                 _ => None,
             };
             for target in [target].into_iter().chain(wanted) {
@@ -219,10 +221,10 @@ impl<'e> Binding<'e> {
         let mut spans = Vec::new();
         for command in &segment.commands {
             command.work.for_each_touch(&mut |loc, access| {
-                let slot = match loc.place {
-                    Place::Input(i) => self.inputs.get(i as usize),
-                    Place::Output(o) => self.outputs.get(o as usize),
-                    Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => None,
+                let slot = match loc.space {
+                    Space::Input(i) => self.inputs.get(i as usize),
+                    Space::Output(o) => self.outputs.get(o as usize),
+                    Space::Constant(_) | Space::Arena(_) | Space::Common | Space::Unused => None,
                 };
                 if let Some((None, range)) = slot.and_then(|slot| slot.memory(segment.device)) {
                     let start = range.start.saturating_add(loc.offset);
@@ -248,34 +250,34 @@ impl<'e> Binding<'e> {
     /// The plan with barriers that know which bound tensors share memory and which are copied.
     pub(super) fn ordered_plan(&self) -> Result<Plan, Error> {
         let mut plan = self.compiled.plan.clone();
-        let mut shared: BTreeMap<Place, (Place, u64)> = BTreeMap::new();
+        let mut shared: BTreeMap<Space, (Space, u64)> = BTreeMap::new();
         let mut seen = Vec::new();
-        let all = (self.inputs.iter().enumerate().map(|(i, s)| (Place::Input(i as u32), s)))
-            .chain(self.outputs.iter().enumerate().map(|(o, s)| (Place::Output(o as u32), s)));
-        for (place, slot) in all {
-            let device = self.io(&plan, place).devices.first().copied();
+        let all = (self.inputs.iter().enumerate().map(|(i, s)| (Space::Input(i as u32), s)))
+            .chain(self.outputs.iter().enumerate().map(|(o, s)| (Space::Output(o as u32), s)));
+        for (space, slot) in all {
+            let device = self.io(&plan, space).devices.first().copied();
             let Some((base, range)) = device.and_then(|d| slot.memory(d)) else { continue };
             for (other, _, theirs) in seen.iter().filter(|(_, b, _)| *b == base) {
                 let theirs: &ByteRange = theirs;
                 if theirs.start < range.end && range.start < theirs.end {
-                    self.check_shared(&plan, *other, place)?;
-                    shared.insert(*other, (Place::Common, theirs.start));
-                    shared.insert(place, (Place::Common, range.start));
+                    self.check_shared(&plan, *other, space)?;
+                    shared.insert(*other, (Space::Common, theirs.start));
+                    shared.insert(space, (Space::Common, range.start));
                 }
             }
-            seen.push((place, base, range));
+            seen.push((space, base, range));
         }
         self.check_written_once(&plan)?;
         let resolve = |p| shared.get(&p).copied().unwrap_or((p, 0));
         if !shared.is_empty() {
             order_segments(&mut plan, &resolve);
         }
-        let slot = |place| match place {
-            Place::Input(i) => self.inputs.get(i as usize),
-            Place::Output(o) => self.outputs.get(o as usize),
-            Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => None,
+        let slot = |space| match space {
+            Space::Input(i) => self.inputs.get(i as usize),
+            Space::Output(o) => self.outputs.get(o as usize),
+            Space::Constant(_) | Space::Arena(_) | Space::Common | Space::Unused => None,
         };
-        let is_copied = |place, d| slot(place).is_some_and(|slot| slot.transfer(d).is_some());
+        let is_copied = |space, d| slot(space).is_some_and(|slot| slot.transfer(d).is_some());
         let copies = (0..self.inner.devices.len() as u32)
             .any(|d| self.inputs.iter().chain(&self.outputs).any(|slot| slot.transfer(d).is_some()));
         if copies || !shared.is_empty() {
@@ -287,11 +289,12 @@ impl<'e> Binding<'e> {
 
     /// Two bound tensors that share bytes: fine where both are read, or where every read of the input
     /// comes before the first write of the output.
-    fn check_shared(&self, plan: &Plan, a: Place, b: Place) -> Result<(), Error> {
+    fn check_shared(&self, plan: &Plan, a: Space, b: Space) -> Result<(), Error> {
         let fine = match (a, b) {
-            (Place::Input(_), Place::Input(_)) => true,
-            (Place::Input(i), Place::Output(o)) => {
-                plan.inputs[i as usize].last < plan.outputs[o as usize].first
+            (Space::Input(_), Space::Input(_)) => true,
+            (Space::Input(i), Space::Output(o)) => {
+                let (last, first) = (plan.inputs[i as usize].last, plan.outputs[o as usize].first);
+                first.is_none_or(|first| last.unwrap_or_default() < first)
             }
             _ => false,
         };
@@ -317,11 +320,11 @@ impl<'e> Binding<'e> {
         Ok(())
     }
 
-    fn io<'p>(&self, plan: &'p Plan, place: Place) -> &'p crate::plan::PlannedIo {
-        match place {
-            Place::Output(o) => &plan.outputs[o as usize],
-            Place::Input(i) => &plan.inputs[i as usize],
-            Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => &plan.inputs[0],
+    fn io<'p>(&self, plan: &'p Plan, space: Space) -> &'p crate::plan::PlannedIo {
+        match space {
+            Space::Output(o) => &plan.outputs[o as usize],
+            Space::Input(i) => &plan.inputs[i as usize],
+            Space::Constant(_) | Space::Arena(_) | Space::Common | Space::Unused => &plan.inputs[0],
         }
     }
 
@@ -434,14 +437,14 @@ impl<'e> Binding<'e> {
         self.compiled.unused[d as usize].range()
     }
 
-    fn range(&self, loc: Loc, d: u32) -> Result<BufferRange, Error> {
-        let base = match loc.place {
-            Place::Input(i) => self.inputs[i as usize].range(d),
-            Place::Output(o) => self.outputs[o as usize].range(d),
-            Place::Constant(c) => Some(self.compiled.constants[c as usize].buffer.range()),
-            Place::Arena(a) => self.arenas.buffer(a, d).map(|b| b.range()),
-            Place::Unused => return Ok(self.unused(d)),
-            Place::Common => None,
+    fn range(&self, loc: Location, d: u32) -> Result<BufferRange, Error> {
+        let base = match loc.space {
+            Space::Input(i) => self.inputs[i as usize].range(d),
+            Space::Output(o) => self.outputs[o as usize].range(d),
+            Space::Constant(c) => Some(self.compiled.constants[c as usize].buffer.range()),
+            Space::Arena(a) => self.arenas.buffer(a, d).map(|b| b.range()),
+            Space::Unused => return Ok(self.unused(d)),
+            Space::Common => None,
         };
         let base = base.ok_or_else(|| self.no_sharing(d))?;
         Ok(BufferRange { offset: base.offset + loc.offset, bytes: loc.bytes, ..base })

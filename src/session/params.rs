@@ -202,7 +202,8 @@ impl WeightStore for InDevice {
 /// On shared memory that takes no pages of the application's, or reads them slower than its own, a large parameter is
 /// written to memory that the device has and the host maps, and is kept there alone.
 fn move_to_device(device: &Device, constant: &PlannedConstant) -> Result<Option<Buffer>, Error> {
-    let (tensor, packed) = (&constant.tensor, constant.packed.as_ref());
+    let form = constant.packed.as_ref().map(Packed::form);
+    let (tensor, packed) = (&constant.tensor, form.as_ref());
     let whole = packed.is_none_or(|packed| packed.unpack.is_some());
     if !device.shares_host_memory() || !tensor.is_weight() || !whole {
         return Ok(None);
@@ -240,7 +241,7 @@ fn padded(bytes: u64) -> u64 {
 fn pack_in_pages(constant: &PlannedConstant, packed: &Packed) -> Result<Arc<HostRegion>, Error> {
     let bytes = padded(packed.bytes as u64);
     let bytes = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
-    if let Some(moved) = constant.tensor.move_packed(packed, bytes)? {
+    if let Some(moved) = constant.tensor.move_packed(&packed.form(), bytes)? {
         return Ok(moved);
     }
     let mut region = HostRegion::new(bytes)?;

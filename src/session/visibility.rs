@@ -5,7 +5,7 @@ use super::slot::Slot;
 use crate::device::Buffer;
 use crate::memory::coherency::{Access, Exchanged, Sight, atoms};
 use crate::memory::range::ByteRange;
-use crate::plan::{Loc, Place, Plan, Segment};
+use crate::plan::{Location, Plan, Segment, Space};
 use crate::recording::{BufferId, BufferRange};
 
 /// What one segment's recording names.
@@ -29,22 +29,22 @@ impl Binding<'_> {
         // A run finds its own arenas as the run before left them, and everything else as the host may have.
         if self.inner.options.arena.is_none() {
             (0..plan.segments.len()).for_each(|s| drop(passing.segment(s)));
-            passing.sight.keep(|memory| matches!(memory, Spot::Own(Place::Arena(_))));
+            passing.sight.keep(|memory| matches!(memory, Spot::Own(Space::Arena(_))));
         }
         (0..plan.segments.len()).map(|s| passing.segment(s)).collect()
     }
 
     /// The memory at `spot` as device `d` has it, where that is one of two views.
     fn view(&self, spot: Spot, d: u32) -> Option<&Buffer> {
-        let slot = |place| match place {
-            Place::Input(i) => self.inputs.get(i as usize),
-            Place::Output(o) => self.outputs.get(o as usize),
-            Place::Constant(_) | Place::Arena(_) | Place::Common | Place::Unused => None,
+        let slot = |space| match space {
+            Space::Input(i) => self.inputs.get(i as usize),
+            Space::Output(o) => self.outputs.get(o as usize),
+            Space::Constant(_) | Space::Arena(_) | Space::Common | Space::Unused => None,
         };
         let buffer = match spot {
-            Spot::Own(Place::Arena(a)) => self.arenas.buffer(a, d),
-            Spot::Own(place) => slot(place)?.buffer(d),
-            Spot::Copied(place) => slot(place)?.transfer(d),
+            Spot::Own(Space::Arena(a)) => self.arenas.buffer(a, d),
+            Spot::Own(space) => slot(space)?.buffer(d),
+            Spot::Copied(space) => slot(space)?.transfer(d),
         };
         buffer.filter(|buffer| buffer.info().is_split())
     }
@@ -69,9 +69,9 @@ fn within(view: &Buffer, bytes: ByteRange, atom: u64) -> ByteRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Spot {
     /// What kernels work on.
-    Own(Place),
+    Own(Space),
     /// Bound memory that the device copies from or to.
-    Copied(Place),
+    Copied(Space),
 }
 
 /// What each device knows of the memory that it shares with the host, as segments pass by.
@@ -99,19 +99,19 @@ impl Passing<'_, '_> {
         if own && !self.plan.segments[..s].iter().any(on) {
             for (i, io) in self.plan.inputs.iter().enumerate() {
                 let bytes = ByteRange::up_to(io.info.bytes() as u64);
-                access(Spot::Copied(Place::Input(i as u32)), bytes, Access::TRANSFER_READ);
+                access(Spot::Copied(Space::Input(i as u32)), bytes, Access::TRANSFER_READ);
             }
         }
         for command in &segment.commands {
-            command.work.for_each_touch(&mut |loc: Loc, kinds| {
+            command.work.for_each_touch(&mut |loc: Location, kinds| {
                 let bytes = ByteRange::new(loc.offset, loc.offset.saturating_add(loc.bytes));
-                access(Spot::Own(loc.place), bytes, kinds);
+                access(Spot::Own(loc.space), bytes, kinds);
             });
         }
         if own && !self.plan.segments[s + 1..].iter().any(on) {
             for (o, io) in self.plan.outputs.iter().enumerate() {
                 let bytes = ByteRange::up_to(io.info.bytes() as u64);
-                access(Spot::Copied(Place::Output(o as u32)), bytes, Access::TRANSFER_WRITE);
+                access(Spot::Copied(Space::Output(o as u32)), bytes, Access::TRANSFER_WRITE);
             }
         }
         let named = |(buffer, range): (BufferId, ByteRange)| BufferRange {

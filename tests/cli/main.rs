@@ -547,6 +547,28 @@ fn a_model_is_inspected() {
     fails(d, 2, &["inspect", "add.onnx", "--shape", "4,4"], &["expected shape [n, 3]"]);
 }
 
+#[test]
+fn what_passes_do_to_a_model_is_shown_and_each_may_be_left_out() {
+    let dir = with_add();
+    let d = dir.path();
+    let inspect = ["inspect", "add.onnx", "--dim", "n=4", "--device", "cpu"];
+    let with = |flags: &[&'static str]| [&inspect[..], flags].concat();
+    let out = ends(d, 0, &with(&["--passes"]));
+    says(&out, &["fold_weights", "nodes before", "specialize", "Infers all shapes", "not asked for"]);
+    let flags = ["--passes", "--without", "absorb", "--stop-after", "fold_head_transposes", "--json"];
+    let json: serde_json::Value = serde_json::from_str(&ends(d, 0, &with(&flags))).unwrap();
+    let passes = json["passes"].as_array().unwrap();
+    let status = |name: &str| passes.iter().find(|p| p["name"] == name).unwrap()["status"].clone();
+    assert_eq!(["specialize", "lower"].map(status), ["ran", "ran"]);
+    assert_eq!(["absorb", "fuse_chains"].map(status), ["left_out", "left_out"]);
+    assert_eq!(status("mixed_precision"), "not_asked_for");
+    let json: serde_json::Value = serde_json::from_str(&ends(d, 0, &with(&["--json"]))).unwrap();
+    assert!(json.get("passes").is_none());
+    fails(d, 2, &with(&["--without", "fuse"]), &["no pass \"fuse\"", "fuse_chains", "share_parameters"]);
+    fails(d, 2, &with(&["--stop-after", "end"]), &["no pass \"end\"", "copy_between_devices"]);
+    fails(d, 2, &with(&["--without", "specialize"]), &["cannot be left out", "concrete shapes", "absorb"]);
+}
+
 /// A folder with cases: one right, one wrong, one of an unknown operator.
 fn with_cases() -> tempfile::TempDir {
     let dir = folder();

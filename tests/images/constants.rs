@@ -6,7 +6,7 @@ use onepool::graph::StorageScope;
 use onepool::ops::conv::Conv;
 use onepool::ops::custom::{CustomKernel, Grid, KernelCall};
 use onepool::ops::{self, Activation, Operator, UnaryOp, Window};
-use onepool::plan::{Place, Plan, Work};
+use onepool::plan::{Plan, Space, Work};
 use onepool::session::ParamStore;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor, TensorInfo};
 
@@ -20,7 +20,7 @@ fn counted(plan: &Plan) -> (usize, usize, usize) {
     let in_constants = all().filter(|c| match &c.work {
         Work::Dispatch { args, images, .. } => images.iter().any(|(at, _)| {
             let loc = args.get(*at as usize).and_then(|arg| arg.as_ref());
-            loc.is_some_and(|(loc, _)| matches!(loc.place, Place::Constant(_)))
+            loc.is_some_and(|(loc, _)| matches!(loc.space, Space::Constant(_)))
         }),
         _ => false,
     });

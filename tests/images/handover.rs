@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onepool::graph::StorageScope;
 use onepool::ops::pool::{Pool, PoolKind};
 use onepool::ops::{self, Operator, UnaryOp, Window};
-use onepool::plan::Place;
+use onepool::plan::Space;
 use onepool::session::SharedArena;
 use onepool::{DType, Graph, GraphBuilder, Session};
 
@@ -50,7 +50,7 @@ fn one_pool_serves_buffers_and_images_in_turn() {
             // Every image lies where something else lies at another time, and all in one arena.
             let arena = &plan.arenas[0];
             let images: u64 = plan.images.iter().map(|i| i.loc.bytes).sum();
-            assert!(plan.images.iter().all(|i| i.loc.place == Place::Arena(0)));
+            assert!(plan.images.iter().all(|i| i.loc.space == Space::Arena(0)));
             assert!(arena.bytes < images.min(arena.naive_bytes / 2), "{device}: {arena:?}");
             assert!(arena.bytes <= arena.tvm_bytes, "{device}: {arena:?}");
             check_messages(&context);

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use super::fold::{WeightLayout, channel_bias};
 use super::many::{self, Many};
 use super::{device, direct, image};
 use crate::backend::DeviceInfo;
@@ -11,7 +12,9 @@ use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis};
+use crate::ops::{
+    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis, absorb,
+};
 use crate::shape::Shape;
 
 /// `activation(conv(X, W) + B)`. Inputs: X `[n, c, ...]`, W `[oc, c / group, ...]`, optionally B `[oc]`.
@@ -197,6 +200,21 @@ impl Operator for Conv {
 
     fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
         input == 0 && self.resolve(cx).is_ok_and(|(dims, _)| image::reads(cx, &dims, image, device))
+    }
+
+    fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        if let Some(absorbed) = absorb::with_activation(self, cx, next, next_cx) {
+            return Some(absorbed);
+        }
+        let normalized = absorb::normalized(cx, next, next_cx, at, WeightLayout::Conv, self.activation);
+        if let Some((w, b, activation)) = normalized {
+            return Some(absorb::folded(Arc::new(Conv { activation, ..self.clone() }), w, b));
+        }
+        if !self.accepts_bias(cx) {
+            return None;
+        }
+        let bias = channel_bias(absorb::added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
+        Some(absorb::with_bias(Arc::new(self.clone()), bias))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::conv_op::{check_types, read_group};
+use super::fold::{WeightLayout, channel_bias};
 use super::many::{self, Many};
 use super::{device, scatter};
 use crate::graph::TensorInfo;
@@ -11,7 +12,8 @@ use crate::kernel::NativeKernel;
 use crate::ops::real::real_kernel;
 use crate::ops::window::{bad, step, three};
 use crate::ops::{
-    Activation, AttrReader, AutoPad, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis,
+    Absorbed, Activation, AttrReader, AutoPad, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis,
+    absorb,
 };
 use crate::shape::Shape;
 
@@ -246,6 +248,22 @@ impl Operator for ConvTranspose {
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(ConvTranspose { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+    }
+
+    fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        if let Some(absorbed) = absorb::with_activation(self, cx, next, next_cx) {
+            return Some(absorbed);
+        }
+        let layout = WeightLayout::Transposed { group: self.group };
+        let normalized = absorb::normalized(cx, next, next_cx, at, layout, self.activation);
+        if let Some((w, b, activation)) = normalized {
+            return Some(absorb::folded(Arc::new(ConvTranspose { activation, ..self.clone() }), w, b));
+        }
+        if !self.accepts_bias(cx) {
+            return None;
+        }
+        let bias = channel_bias(absorb::added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
+        Some(absorb::with_bias(Arc::new(self.clone()), bias))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -113,6 +113,10 @@ impl Operator for Gather {
         "Gather"
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
+    }
+
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
         let x = cx.input(0)?;

@@ -50,6 +50,10 @@ impl Operator for ReverseSequence {
         "ReverseSequence"
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
+    }
+
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
         cx.dtype_of(1, INDEX_TYPES)?;

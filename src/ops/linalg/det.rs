@@ -11,7 +11,7 @@ use crate::kernel::table::{id, params};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
 /// The determinant of each matrix of the last two axes.
@@ -56,6 +56,10 @@ fn determinant(a: &mut [f64], n: usize) -> f64 {
 impl Operator for Det {
     fn name(&self) -> &'static str {
         "Det"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -12,7 +12,9 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::{
+    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, absorb, par,
+};
 use crate::shape::Shape;
 
 /// `activation(A x B + bias)`. Inputs: A, B and, where [`MatMul::biased`], a bias of B's last axis.
@@ -228,6 +230,22 @@ impl Operator for MatMul {
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(MatMul { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+    }
+
+    fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        if let Some(absorbed) = absorb::with_activation(self, cx, next, next_cx) {
+            return Some(absorbed);
+        }
+        let product = self.with_bias()?;
+        let added = absorb::added(next, next_cx, at)?;
+        let columns = *cx.output(0).ok()?.shape.last()?;
+        let one_row = added.shape().elements() == columns && added.shape().last() == Some(&columns);
+        let float = cx.dtype(0).ok()?.is_float();
+        if !one_row || !float || cx.shape(1).ok()?.rank() < 2 {
+            return None;
+        }
+        let bias = added.reshaped(Shape::new([columns]).ok()?).ok()?;
+        Some(absorb::with_bias(Arc::new(product), bias))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -105,6 +105,10 @@ impl Operator for DepthToSpace {
         "DepthToSpace"
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
+    }
+
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
         let [n, c, h, w] = nchw(cx)?;
@@ -130,6 +134,10 @@ impl SpaceToDepth {
 impl Operator for SpaceToDepth {
     fn name(&self) -> &'static str {
         "SpaceToDepth"
+    }
+
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -211,6 +211,16 @@ impl Operator for Pad {
         "Pad"
     }
 
+    fn quantized_move(&self, cx: &OpCx) -> bool {
+        // Only 0 has a byte for certain.
+        let zero = |t: &Tensor| t.shape().rank() <= 1 && matches!(t.as_slice::<f32>(), Ok([v]) if *v == 0.0);
+        self.mode != PadMode::Constant
+            || match &self.fixed {
+                Some((_, value)) => *value == 0.0,
+                None => cx.input_opt(2).is_none() || cx.value(2).is_some_and(zero),
+            }
+    }
+
     fn value_inputs(&self) -> &'static [usize] {
         &[1, 2, 3]
     }

@@ -105,6 +105,10 @@ impl Operator for Slice {
         "Slice"
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
+    }
+
     fn value_inputs(&self) -> &'static [usize] {
         &[1, 2, 3, 4]
     }

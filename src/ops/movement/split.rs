@@ -82,6 +82,10 @@ impl Operator for Split {
         "Split"
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
+    }
+
     fn value_inputs(&self) -> &'static [usize] {
         &[1]
     }

@@ -46,6 +46,10 @@ impl Operator for Tile {
         "Tile"
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
+    }
+
     fn value_inputs(&self) -> &'static [usize] {
         &[1]
     }

@@ -51,6 +51,10 @@ impl Operator for Transpose {
         "Transpose"
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        true
+    }
+
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
         let x = cx.input(0)?;

@@ -8,7 +8,7 @@ use super::{binary_cpu, binary_gpu, fuse};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Which function of two elements.
@@ -136,6 +136,14 @@ pub(super) fn read_shift(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn O
 impl Operator for Binary {
     fn name(&self) -> &'static str {
         self.op.name()
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        match self.op {
+            BinaryOp::Pow => HalfRule::Full,
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul => HalfRule::Mask,
+            _ => HalfRule::Half,
+        }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

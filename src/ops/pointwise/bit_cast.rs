@@ -8,7 +8,7 @@ use super::cast::{Code, NarrowRules};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, HalfRule, OpCx, OpError, Operator};
 
 /// The bits of the input as elements of another type of as many bits. Bytes that become `bool` are 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,10 @@ impl BitCast {
 impl Operator for BitCast {
     fn name(&self) -> &'static str {
         "BitCast"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

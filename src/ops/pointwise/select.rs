@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::strided::Nest;
-use crate::ops::{Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 
 /// `condition ? a : b`, broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,10 @@ struct Call {
 impl Operator for Where {
     fn name(&self) -> &'static str {
         "Where"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Mask
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -9,7 +9,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelId, NativeKernel};
 use crate::ops::real::FLOATS;
-use crate::ops::{Activation, AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Activation, AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Which function of one element.
@@ -279,6 +279,13 @@ pub(super) fn dispatch(
 impl Operator for Unary {
     fn name(&self) -> &'static str {
         self.op.name()
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        match self.op {
+            UnaryOp::Exp | UnaryOp::Log | UnaryOp::Reciprocal | UnaryOp::Sqrt => HalfRule::Full,
+            _ => HalfRule::Half,
+        }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -116,6 +116,11 @@ impl Operator for Pool {
         }
     }
 
+    fn quantized_move(&self, cx: &OpCx) -> bool {
+        // Places are asked of the elements themselves.
+        matches!(self.kind, PoolKind::Max { .. }) && cx.output_count() == 1
+    }
+
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let is_max = matches!(self.kind, PoolKind::Max { .. });
         cx.expect_counts(1..=1, 1..=if is_max { 2 } else { 1 })?;

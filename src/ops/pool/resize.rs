@@ -343,6 +343,11 @@ impl Operator for Resize {
         if self.desc.inputs == ResizeInputs::Attribute { "Upsample" } else { "Resize" }
     }
 
+    fn quantized_move(&self, _: &OpCx) -> bool {
+        let outside = self.desc.coordinates == CoordinateMode::TfCropAndResize;
+        matches!(self.desc.mode, Interpolation::Nearest(_)) && !outside
+    }
+
     fn value_inputs(&self) -> &'static [usize] {
         match self.desc.inputs {
             ResizeInputs::RoiScalesSizes => &[1, 2, 3],

@@ -10,7 +10,7 @@ use super::{DEQUANTIZED, NUMBERS, device};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operator};
 
 /// The numbers that quantized elements stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,10 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
 impl Operator for DequantizeLinear {
     fn name(&self) -> &'static str {
         "DequantizeLinear"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

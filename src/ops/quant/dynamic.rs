@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::check_len;
-use crate::ops::{Lowering, OpCx, OpError, Operator, par};
+use crate::ops::{HalfRule, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 use crate::spirv::wide::wide;
 
@@ -24,6 +24,10 @@ pub struct DynamicQuantizeLinear;
 impl Operator for DynamicQuantizeLinear {
     fn name(&self) -> &'static str {
         "DynamicQuantizeLinear"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

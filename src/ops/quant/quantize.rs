@@ -12,7 +12,7 @@ use crate::dtype::{DType, Format, Overflow};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::pointwise::cast::{Code, NarrowRules};
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operator};
 
 /// Numbers as elements of a smaller type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,10 @@ struct Quotients {
 impl Operator for QuantizeLinear {
     fn name(&self) -> &'static str {
         "QuantizeLinear"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

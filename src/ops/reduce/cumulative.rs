@@ -12,7 +12,7 @@ use crate::ops::index::NUMBERS;
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Lines that are summed side by side.
 const SIDE: usize = 256;
@@ -106,6 +106,10 @@ impl Cumulative {
 impl Operator for Cumulative {
     fn name(&self) -> &'static str {
         if self.product { "CumProd" } else { "CumSum" }
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        if self.product { HalfRule::Half } else { HalfRule::Full }
     }
 
     fn value_inputs(&self) -> &'static [usize] {

@@ -11,7 +11,7 @@ use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::{Shape, normalize_axis};
 use crate::spirv::wide::wide;
 
@@ -148,6 +148,14 @@ impl Reduce {
 impl Operator for Reduce {
     fn name(&self) -> &'static str {
         self.kind.name()
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        match self.kind {
+            // They give one of the elements.
+            ReduceKind::Max | ReduceKind::Min => HalfRule::Half,
+            _ => HalfRule::Full,
+        }
     }
 
     fn value_inputs(&self) -> &'static [usize] {

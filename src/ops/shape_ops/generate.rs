@@ -9,7 +9,7 @@ use crate::kernel::NativeKernel;
 use crate::ops::movement::moves;
 use crate::ops::movement::region::{self, Block, Piece, Source};
 use crate::ops::pointwise::number::{Number, with_number};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, PackKey, par};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator, PackKey, par};
 use crate::shape::Shape;
 
 /// `value` as an element of `dtype`.
@@ -201,6 +201,10 @@ impl Range {
 impl Operator for Range {
     fn name(&self) -> &'static str {
         "Range"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn value_inputs(&self) -> &'static [usize] {

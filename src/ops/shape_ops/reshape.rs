@@ -23,6 +23,10 @@ macro_rules! reshapes {
             Ok(vec![TensorInfo::new(cx.dtype(0)?, self.shape(cx)?)])
         }
 
+        fn quantized_move(&self, _: &OpCx) -> bool {
+            true
+        }
+
         fn alias(&self, _: &OpCx) -> Option<usize> {
             Some(0)
         }

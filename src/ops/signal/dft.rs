@@ -8,7 +8,7 @@ use super::spectrum_device;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 /// Transforms input 0 `[.., samples, .., 1 or 2]` (real numbers, or real and imaginary parts) along one axis.
@@ -100,6 +100,10 @@ impl Dft {
 impl Operator for Dft {
     fn name(&self) -> &'static str {
         "DFT"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn value_inputs(&self) -> &'static [usize] {

@@ -9,7 +9,7 @@ use super::spectrum_device;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 /// Transforms frames of signals `[n, samples]` or `[n, samples, 1 or 2]` to `[n, frames, bins, 2]`. Inputs 1 to
@@ -72,6 +72,10 @@ impl Stft {
 impl Operator for Stft {
     fn name(&self) -> &'static str {
         "STFT"
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Full
     }
 
     fn value_inputs(&self) -> &'static [usize] {

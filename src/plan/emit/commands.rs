@@ -5,14 +5,14 @@ use crate::kernel::touch;
 use crate::memory::coherency::Access;
 use crate::memory::image::{Filter, ImageDesc, ImageView};
 use crate::ops::{Lowered, Native, OpError, Operand, Packed, Step, StepKernel};
+use crate::plan::alias_classes::Backing;
 use crate::plan::flow::{FlowNode, ValueId, node_error};
 use crate::plan::lowering::NodeWork;
 use crate::plan::operands::operand_bytes;
-use crate::plan::storage::Backing;
-use crate::plan::{Loc, Place, PlanError, Work};
+use crate::plan::{Location, PlanError, Space, Work};
 
 /// An argument of a dispatch.
-type Arg = Option<(Loc, Access)>;
+type Arg = Option<(Location, Access)>;
 
 impl Emitter<'_> {
     /// What node `n` runs.
@@ -63,7 +63,7 @@ impl Emitter<'_> {
         device: u32,
         index: usize,
         images: &mut Vec<(u32, ImageView)>,
-    ) -> Result<Loc, PlanError> {
+    ) -> Result<Location, PlanError> {
         match self.image_arg(Some(v), device, (index, Filter::Nearest), images) {
             Some(loc) => Ok(loc),
             None => self.loc(v, device),
@@ -95,7 +95,7 @@ impl Emitter<'_> {
                 let flow = &self.lowered.flow;
                 let mut dst = self.part(n, device, l, (*dst, 0), operand_bytes(*dst, l, &flow.cx(n)))?;
                 let node = &flow.nodes[n];
-                if !dst.bytes.is_multiple_of(4) && matches!(dst.place, Place::Output(_)) {
+                if !dst.bytes.is_multiple_of(4) && matches!(dst.space, Space::Output(_)) {
                     // After an application's tensor comes its memory.
                     let what = OpError::unsupported("fills a part of a word");
                     return Err(node_error(&node.name, node.op.as_ref(), what));
@@ -114,7 +114,7 @@ impl Emitter<'_> {
         l: &Lowered,
         (at, arg): (usize, Operand),
         images: &mut Vec<(u32, ImageView)>,
-    ) -> Result<Loc, PlanError> {
+    ) -> Result<Location, PlanError> {
         let node = &self.lowered.flow.nodes[n];
         let loc = match arg {
             Operand::Image(i, filter) => {
@@ -125,7 +125,7 @@ impl Emitter<'_> {
             }
             _ => self.operand(n, device, l, arg)?,
         };
-        Ok(loc.unwrap_or(Loc { place: Place::Unused, offset: 0, bytes: 0 }))
+        Ok(loc.unwrap_or(Location { space: Space::Unused, offset: 0, bytes: 0 }))
     }
 
     fn part(
@@ -135,14 +135,14 @@ impl Emitter<'_> {
         l: &Lowered,
         (operand, offset): (Operand, u64),
         bytes: u64,
-    ) -> Result<Loc, PlanError> {
+    ) -> Result<Location, PlanError> {
         let node = &self.lowered.flow.nodes[n];
         let broken = |what: &str| node_error(&node.name, node.op.as_ref(), OpError::unsupported(what));
         let loc = self.operand(n, device, l, operand)?.ok_or_else(|| broken("copies an absent operand"))?;
         if offset.checked_add(bytes).is_none_or(|end| end > loc.bytes) {
             return Err(broken("copies beyond the end of an operand"));
         }
-        Ok(Loc { place: loc.place, offset: loc.offset + offset, bytes })
+        Ok(Location { space: loc.space, offset: loc.offset + offset, bytes })
     }
 
     fn operand(
@@ -151,7 +151,7 @@ impl Emitter<'_> {
         device: u32,
         l: &Lowered,
         operand: Operand,
-    ) -> Result<Option<Loc>, PlanError> {
+    ) -> Result<Option<Location>, PlanError> {
         let node = &self.lowered.flow.nodes[n];
         Ok(match operand {
             Operand::Input(i) | Operand::Image(i, _) => match node.inputs.get(i).copied().flatten() {
@@ -165,7 +165,7 @@ impl Emitter<'_> {
             Operand::Scratch(i) => {
                 let at = self.memory.scratch.get(&n).and_then(|s| s.get(i)).copied();
                 let bytes = l.scratch.get(i).copied().unwrap_or(0) as u64;
-                at.map(|(arena, offset)| Loc { place: Place::Arena(arena), offset, bytes })
+                at.map(|(arena, offset)| Location { space: Space::Arena(arena), offset, bytes })
             }
             Operand::Packed(i) => l.packed.get(i).map(|p| self.packed(device, node, p)),
             Operand::Unused => None,
@@ -173,33 +173,33 @@ impl Emitter<'_> {
     }
 
     /// A constant of `node` in a packed layout.
-    fn packed(&mut self, device: u32, node: &FlowNode, packed: &Packed) -> Loc {
+    fn packed(&mut self, device: u32, node: &FlowNode, packed: &Packed) -> Location {
         let (name, source) = (node.name.clone(), packed.source.clone());
         let index = self.constants.add(device, name, source, Some(packed.clone()), None);
-        Loc { place: Place::Constant(index), offset: 0, bytes: packed.bytes as u64 }
+        Location { space: Space::Constant(index), offset: 0, bytes: packed.bytes as u64 }
     }
 
     /// Where value `v` lies for `device`.
-    pub(super) fn loc(&mut self, v: ValueId, device: u32) -> Result<Loc, PlanError> {
+    pub(super) fn loc(&mut self, v: ValueId, device: u32) -> Result<Location, PlanError> {
         let (flow, memory) = (&self.lowered.flow, self.memory);
         let value = &flow.values[v];
         // Rows with gaps between them are more bytes than the tensor.
         let image = flow.images.get(&v).map_or(0, ImageDesc::bytes);
         let bytes = (value.info.bytes() as u64).max(image);
-        let root = memory.storage.root(v);
+        let root = memory.classes.root(v);
         let missing = || PlanError::MissingInput { name: value.name.clone() };
-        let (place, offset) = match memory.storage.backing(v) {
-            Backing::Input(i) => (Place::Input(i), 0),
-            Backing::Output(o) => (Place::Output(o), 0),
+        let (space, offset) = match memory.classes.backing(v) {
+            Backing::Input(i) => (Space::Input(i), 0),
+            Backing::Output(o) => (Space::Output(o), 0),
             Backing::Constant => {
                 let tensor = flow.values[root].constant.clone().ok_or_else(missing)?;
-                (Place::Constant(self.constants.add(device, value.name.clone(), tensor, None, None)), 0)
+                (Space::Constant(self.constants.add(device, value.name.clone(), tensor, None, None)), 0)
             }
             Backing::Arena => {
                 let &(arena, offset) = memory.placed.get(&root).ok_or_else(missing)?;
-                (Place::Arena(arena), offset)
+                (Space::Arena(arena), offset)
             }
         };
-        Ok(Loc { place, offset, bytes })
+        Ok(Location { space, offset, bytes })
     }
 }

@@ -5,13 +5,13 @@ use crate::memory::image::{Filter, ImageDesc, ImageView};
 use crate::plan::flow::{Flow, ValueId};
 use crate::plan::lowering::PlanCx;
 use crate::plan::memory_plan::MemoryPlan;
-use crate::plan::{Domain, Loc, Place, PlannedImage};
+use crate::plan::{Domain, Location, PlannedImage, Space};
 
 /// The images of values that lie in an arena.
 pub(super) fn planned(cx: &PlanCx<'_>, flow: &Flow, memory: &MemoryPlan) -> Vec<PlannedImage> {
     let placed = flow.images.keys().filter_map(|&v| {
         let (loc, image) = in_arena(cx, flow, memory, v)?;
-        let Place::Arena(arena) = loc.place else { return None };
+        let Space::Arena(arena) = loc.space else { return None };
         match memory.arenas.get(arena as usize)?.domain {
             Domain::Device(device) => Some(PlannedImage { device, loc, image }),
             Domain::Host => None,
@@ -21,14 +21,14 @@ pub(super) fn planned(cx: &PlanCx<'_>, flow: &Flow, memory: &MemoryPlan) -> Vec<
 }
 
 /// The image of value `v` and the memory it takes, where it lies in an arena.
-fn in_arena(cx: &PlanCx<'_>, flow: &Flow, memory: &MemoryPlan, v: ValueId) -> Option<(Loc, ImageDesc)> {
+fn in_arena(cx: &PlanCx<'_>, flow: &Flow, memory: &MemoryPlan, v: ValueId) -> Option<(Location, ImageDesc)> {
     let image = *flow.images.get(&v)?;
-    let root = memory.storage.root(v);
+    let root = memory.classes.root(v);
     let (arena, offset) = *memory.placed.get(&root)?;
-    let device = memory.life.get(&root)?.devices.first()?;
+    let device = memory.lifetimes.get(&root)?.devices.first()?;
     let rules = cx.devices.get(*device as usize)?.images.as_ref()?;
     let bytes = rules.memory_bytes(&image);
-    Some((Loc { place: Place::Arena(arena), offset, bytes }, image))
+    Some((Location { space: Space::Arena(arena), offset, bytes }, image))
 }
 
 impl Emitter<'_> {
@@ -39,7 +39,7 @@ impl Emitter<'_> {
         device: u32,
         (index, filter): (usize, Filter),
         images: &mut Vec<(u32, ImageView)>,
-    ) -> Option<Loc> {
+    ) -> Option<Location> {
         let (loc, image) = match in_arena(self.cx, &self.lowered.flow, self.memory, v?) {
             Some(found) => found,
             None => self.constant_image(v?, device)?,
@@ -49,13 +49,13 @@ impl Emitter<'_> {
     }
 
     /// The image of value `v`, which is a constant, and the memory that it has all to itself.
-    fn constant_image(&mut self, v: ValueId, device: u32) -> Option<(Loc, ImageDesc)> {
+    fn constant_image(&mut self, v: ValueId, device: u32) -> Option<(Location, ImageDesc)> {
         let flow = &self.lowered.flow;
         let image = *flow.images.get(&v)?;
         let value = flow.values.get(v)?;
         let (name, tensor) = (value.name.clone(), value.constant.clone()?);
         let bytes = self.cx.devices.get(device as usize)?.images.as_ref()?.memory_bytes(&image);
         let index = self.constants.add(device, name, tensor, None, Some((image, bytes)));
-        Some((Loc { place: Place::Constant(index), offset: 0, bytes }, image))
+        Some((Location { space: Space::Constant(index), offset: 0, bytes }, image))
     }
 }

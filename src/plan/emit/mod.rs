@@ -13,7 +13,7 @@ use super::memory_plan::MemoryPlan;
 use super::schedule::Schedule;
 use super::segments::Lane;
 use super::{
-    Loc, NodeReport, Place, Plan, PlanError, PlanReport, PlannedCommand, PlannedConstant, Segment, Work,
+    Location, NodeReport, Plan, PlanError, PlanReport, PlannedCommand, PlannedConstant, Segment, Space, Work,
 };
 use crate::ops::Cost;
 use tables::{Constants, Kernels};
@@ -44,7 +44,7 @@ pub(super) fn emit(
         let segment = schedule.segments.of[step];
         emitter.node(n, current != Some(segment))?.then(|| current = Some(segment));
     }
-    for at in 0..memory.storage.copies.len() {
+    for at in 0..memory.classes.copies.len() {
         emitter.copy_to_output(at)?;
     }
     Ok(emitter.finish())
@@ -99,14 +99,14 @@ impl Emitter<'_> {
 
     /// Adds copy `at` of those that write outputs, after all nodes.
     fn copy_to_output(&mut self, at: usize) -> Result<(), PlanError> {
-        let ((o, v), device) = (self.memory.storage.copies[at], self.memory.copied_on[at]);
+        let ((o, v), device) = (self.memory.classes.copies[at], self.memory.copied_on[at]);
         let flow = &self.lowered.flow;
         let info = &flow.values[v].info;
         let bytes = info.bytes() as u64;
         let mut works = Vec::new();
         if bytes > 0 {
             let src = self.loc(v, device)?;
-            works.push(Work::Copy { src, dst: Loc { place: Place::Output(o), offset: 0, bytes } });
+            works.push(Work::Copy { src, dst: Location { space: Space::Output(o), offset: 0, bytes } });
         }
         let reported = self.nodes.len() as u32;
         self.nodes.push(NodeReport {
@@ -129,8 +129,8 @@ impl Emitter<'_> {
     fn push(&mut self, works: Vec<Work>, node: u32, joined: Option<&BTreeSet<usize>>) {
         if let Some(segment) = self.segments.last_mut() {
             segment.commands.extend(works.into_iter().enumerate().map(|(i, work)| {
-                let joined = joined.is_some_and(|j| j.contains(&i));
-                PlannedCommand { barrier: None, work, node, joined, ordered: false }
+                let no_barrier_before = joined.is_some_and(|j| j.contains(&i));
+                PlannedCommand { barrier: None, work, node, no_barrier_before, full_barrier_before: false }
             }));
         }
     }
@@ -139,14 +139,14 @@ impl Emitter<'_> {
     fn order_by_control(&mut self, n: usize) {
         let (Some(at), Some(segment)) = (self.segment_of[n], self.segments.last_mut()) else { return };
         let node = segment.commands.last().map_or(0, |c| c.node);
-        let control = &self.schedule.needs.control[n];
+        let control = &self.schedule.dependencies.control[n];
         for before in control.iter().filter_map(|&dep| self.segment_of[dep]) {
             if before != at {
                 segment.after.insert(before);
             } else if let Some(first) =
                 segment.commands.iter_mut().rev().take_while(|c| c.node == node).last()
             {
-                first.ordered = true;
+                first.full_barrier_before = true;
             }
         }
     }
@@ -169,10 +169,10 @@ impl Emitter<'_> {
         let named = |v: ValueId| (flow.values[v].name.clone(), flow.values[v].info.clone());
         let inputs = flow.inputs.iter().enumerate().map(|(i, &v)| {
             let (name, info) = named(v);
-            (Place::Input(i as u32), name, info)
+            (Space::Input(i as u32), name, info)
         });
         let outputs = flow.outputs.iter().enumerate();
-        let outputs = outputs.map(|(o, (name, v))| (Place::Output(o as u32), name.clone(), named(*v).1));
+        let outputs = outputs.map(|(o, (name, v))| (Space::Output(o as u32), name.clone(), named(*v).1));
         let mut inputs = ios(&segments, &report.nodes, inputs.chain(outputs));
         let outputs = inputs.split_off(flow.inputs.len());
         let (kernels, arenas) = (self.kernels.all, self.memory.arenas.clone());

@@ -212,7 +212,8 @@ pub(super) fn known_facts<'t>(node: &Node, constant: impl Fn(TensorId) -> Option
         Some(t) => Fact::known(t.clone()),
         None => Fact::of(TensorInfo::new(DType::F32, Shape::scalar())),
     };
-    OpCx::for_infer(node.inputs.iter().map(|i| i.map(fact)).collect(), node.outputs.len())
+    let wanted = node.outputs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    OpCx::for_infer(node.inputs.iter().map(|i| i.map(fact)).collect(), wanted)
 }
 
 #[cfg(test)]

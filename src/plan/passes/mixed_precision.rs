@@ -12,7 +12,7 @@ use crate::dtype::DType;
 use crate::graph::{Tensor, TensorIdentity, TensorInfo};
 use crate::kernel::Requires;
 use crate::ops::pointwise::cast::{LARGEST, cast_within, within};
-use crate::ops::{Fact, OpCx, Operator, cast};
+use crate::ops::{Fact, HalfRule, OpCx, Operator, cast};
 use crate::plan::PlanError;
 use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
 use crate::plan::lowering::PlanCx;
@@ -28,39 +28,8 @@ pub enum Precision {
     F16,
 }
 
-/// Operators whose results or sums leave the range of `float16` (6e-8 to 65504) where their inputs are well
-/// inside, and conversions, whose integers would be rounded.
-pub(super) const IN_FULL: &[&str] = &[
-    "Cast",
-    "CastLike",
-    "BitCast",
-    "CumSum",
-    "Det",
-    "DFT",
-    "Exp",
-    "Log",
-    "Pow",
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "DynamicQuantizeLinear",
-    "Range",
-    "Reciprocal",
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMean",
-    "ReduceProd",
-    "ReduceSum",
-    "ReduceSumSquare",
-    "Sqrt",
-    "STFT",
-];
-
 /// The smallest number with all bits of `float16`'s mantissa.
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
-/// Operators that masks are made and added with.
-const MASKING: &[&str] = &["Where", "Add", "Sub", "Mul", "Expand"];
 /// Constants of at most so many elements are looked at: epsilons and the like.
 const FEW: usize = 16;
 /// Operations for each element of the output from which a node is worth conversions of its inputs.
@@ -122,7 +91,7 @@ pub(super) fn mixed_precision(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize,
 fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode, &OpCx) -> bool) -> usize {
     let nodes = std::mem::take(&mut flow.nodes);
     let mut masks = vec![true; flow.values.len()];
-    for node in nodes.iter().filter(|n| !MASKING.contains(&n.op.name())) {
+    for node in nodes.iter().filter(|n| n.op.half_rule() != HalfRule::Mask) {
         node.inputs.iter().flatten().for_each(|v| masks[*v] = false);
     }
     let mut made = vec![true; flow.values.len()];
@@ -181,7 +150,7 @@ impl Halves<'_> {
 
     /// The facts with which `node` might compute in `float16`, the better ones first.
     fn candidates(&self, node: &FlowNode) -> Vec<OpCx> {
-        if IN_FULL.contains(&node.op.name()) || node.op.shape_only() {
+        if node.op.half_rule() == HalfRule::Full || node.op.shape_only() {
             return Vec::new();
         }
         let values = || node.inputs.iter().flatten().copied();

@@ -14,11 +14,11 @@ use crate::memory::image::{ImageDesc, ImageRefusal, Texel};
 use crate::ops::OpCx;
 use crate::ops::image::ImageCopy;
 use crate::plan::PlanError;
+use crate::plan::alias_classes::{AliasClasses, Backing};
 use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
 use crate::plan::images::ImageReport;
 use crate::plan::index::FlowIndex;
 use crate::plan::lowering::PlanCx;
-use crate::plan::storage::{Backing, Storage};
 
 /// Puts tensors into the images that the graph asks for, unless that would tear one apart because a node falls back to another
 /// device; how many images there are.
@@ -116,7 +116,7 @@ struct Images<'a> {
     flow: &'a mut Flow,
     devices: &'a [&'a DeviceInfo],
     wanted: &'a [u32],
-    storage: Storage,
+    classes: AliasClasses,
     index: FlowIndex,
     /// For each value that is wanted in an image, the nodes that read it and as which inputs.
     readers: HashMap<ValueId, Vec<(usize, usize)>>,
@@ -138,7 +138,7 @@ impl<'a> Images<'a> {
                     .filter(|i| flow.nodes[n].inputs.get(*i).is_some_and(Option::is_some))
             })
             .collect();
-        let storage = Storage::new(flow, &alias);
+        let classes = AliasClasses::new(flow, &alias);
         let index = FlowIndex::new(flow);
         let mut touching: HashMap<ValueId, BTreeSet<u32>> = HashMap::new();
         let scoped = |v: &ValueId| flow.values[*v].scope != StorageScope::Buffer;
@@ -152,14 +152,14 @@ impl<'a> Images<'a> {
                 readers.entry(v).or_default().push((n, i));
             }
             for &v in node.inputs.iter().flatten().chain(&node.outputs).filter(|_| alias[n].is_none()) {
-                touching.entry(storage.root(v)).or_default().insert(wanted[n]);
+                touching.entry(classes.root(v)).or_default().insert(wanted[n]);
             }
         }
         Images {
             flow,
             devices,
             wanted,
-            storage,
+            classes,
             index,
             readers,
             outputs,
@@ -201,9 +201,9 @@ impl<'a> Images<'a> {
         }
         for (d, readers) in readers {
             let Ok(image) = describe(scope, &info, self.devices[d as usize]) else { continue };
-            let root = self.storage.root(v);
+            let root = self.classes.root(v);
             let alone = self.touching.get(&root).is_some_and(|touching| touching.iter().eq([&d]));
-            let own = alone && self.storage.backing(root) == Backing::Arena;
+            let own = alone && self.classes.backing(root) == Backing::Arena;
             if own && image.is_dense() {
                 self.flow.images.insert(v, image);
                 self.report(v, d, Some(image), false, None);
@@ -238,9 +238,9 @@ impl<'a> Images<'a> {
     /// theirs as they are.
     fn written(&mut self, v: ValueId, n: usize, d: u32, image: ImageDesc) {
         self.flow.images.insert(v, image);
-        let root = self.storage.root(v);
+        let root = self.classes.root(v);
         let alone = self.touching.get(&root).is_some_and(|touching| touching.iter().eq([&d]));
-        if alone && image.is_dense() && self.storage.backing(root) == Backing::Arena {
+        if alone && image.is_dense() && self.classes.backing(root) == Backing::Arena {
             return self.report(v, d, Some(image), false, None);
         }
         let mut others = self.readers.remove(&v).unwrap_or_default();

@@ -60,12 +60,13 @@ impl PassLog {
         } else {
             PassStatus::LeftOut
         };
-        let began = Instant::now();
-        let changes = if status == PassStatus::Ran { run(work)? } else { 0 };
-        self.note(pass, [nodes_before, nodes(work)], changes, began.elapsed());
-        if let Some(report) = self.passes.last_mut() {
-            report.status = status;
+        if status != PassStatus::Ran {
+            self.skip(pass, nodes_before, status);
+            return Ok(());
         }
+        let began = Instant::now();
+        let changes = run(work)?;
+        self.note(pass, [nodes_before, nodes(work)], changes, began.elapsed());
         Ok(())
     }
 
@@ -76,12 +77,10 @@ impl PassLog {
         self.passes.push(PassReport { name: pass.name, status, nodes_before, nodes_after, changes, nanos });
     }
 
-    /// There was nothing for `pass` to run on.
-    pub(super) fn skip(&mut self, pass: &Pass, nodes: usize) {
-        self.note(pass, [nodes; 2], 0, Duration::ZERO);
-        if let Some(report) = self.passes.last_mut() {
-            report.status = PassStatus::NotAskedFor;
-        }
+    /// `pass` did not run.
+    pub(super) fn skip(&mut self, pass: &Pass, nodes: usize, status: PassStatus) {
+        let (nodes_before, nodes_after, changes, nanos) = (nodes, nodes, 0, 0);
+        self.passes.push(PassReport { name: pass.name, status, nodes_before, nodes_after, changes, nanos });
     }
 
     /// Nodes that are gone since the first pass.

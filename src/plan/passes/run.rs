@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Instant;
 
-use super::{PIPELINE, PassLog, Run};
+use super::{PIPELINE, PassLog, PassStatus, Run};
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::limits::MAX_DEPENDENCIES;
@@ -49,7 +49,7 @@ pub fn prepare_and_share<E>(
         match (pass.run, share) {
             (Run::Graph(run), _) => log.run(pass, cx.options, graph, nodes, |graph| Ok(run(graph, cx)))?,
             (Run::Share, Some(share)) => log.run(pass, cx.options, graph, nodes, share)?,
-            (Run::Share, None) => log.skip(pass, graph.nodes().len()),
+            (Run::Share, None) => log.skip(pass, graph.nodes().len(), PassStatus::NotAskedFor),
             _ => {}
         }
     }

@@ -14,7 +14,9 @@ use crate::ops::movement::Transpose;
 use crate::ops::norm::{BatchNormalization, Softmax, SoftmaxKind};
 use crate::ops::quant::{DequantizeLinear, QuantizeLinear};
 use crate::ops::test_util::{attrs, read_op, tensor, values};
-use crate::ops::{self, Activation, AttrValue, Operator, UnaryOp};
+use crate::ops::{
+    self, Activation, AttrReader, AttrValue, FAMILIES, Fact, HalfRule, OpCx, Operator, UnaryOp,
+};
 use crate::plan::{Assignment, PlanCache, specialize};
 use crate::registry::Registry;
 use crate::session::Session;
@@ -387,4 +389,96 @@ fn lower_and_copy_between_devices_give_every_node_its_work() {
         lowered.flow.nodes[1].inputs,
         lowered.flow.nodes[2].outputs.iter().map(|v| Some(*v)).collect::<Vec<_>>()
     );
+}
+
+/// All operators that need no attributes, by name.
+fn plain_operators() -> Vec<(&'static str, Arc<dyn Operator>)> {
+    let made = FAMILIES.iter().flat_map(|f| f.ops).filter(|d| d.domain.is_empty());
+    let made = made.filter_map(|d| {
+        let none = attrs(&[]);
+        let op = (d.read)(&mut AttrReader::new(&none, 1, 1), d.since.max(24)).ok()?;
+        Some((op.name(), op))
+    });
+    made.collect()
+}
+
+#[test]
+fn operators_say_how_they_take_part_in_half_precision() {
+    let all = plain_operators();
+    assert!(all.len() > 120, "{}", all.len());
+    let full = [
+        "CastLike",
+        "CumSum",
+        "DFT",
+        "Det",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "Exp",
+        "Log",
+        "Pow",
+        "QuantizeLinear",
+        "Range",
+        "Reciprocal",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceMean",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "STFT",
+        "Sqrt",
+    ];
+    let named = |rule: HalfRule| -> BTreeSet<&str> {
+        all.iter().filter(|(_, op)| op.half_rule() == rule).map(|(name, _)| *name).collect()
+    };
+    assert_eq!(named(HalfRule::Full), BTreeSet::from(full));
+    assert_eq!(named(HalfRule::Mask), BTreeSet::from(["Add", "Expand", "Mul", "Sub", "Where"]));
+    for (name, needed) in [("Cast", "to"), ("BitCast", "to")] {
+        let op = read_op(name, 27, &attrs(&[(needed, AttrValue::Int(1))])).unwrap();
+        assert_eq!(op.half_rule(), HalfRule::Full, "{name}");
+    }
+}
+
+#[test]
+fn operators_say_whether_they_move_bytes_as_numbers() {
+    let moves: BTreeSet<&str> = plain_operators()
+        .into_iter()
+        .filter(|(_, op)| op.quantized_move(&OpCx::default()))
+        .map(|(name, _)| name)
+        .collect();
+    let want = [
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Pad",
+        "Reshape",
+        "Resize",
+        "ReverseSequence",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    ];
+    assert_eq!(moves, BTreeSet::from(want));
+    let two = || attrs(&[("blocksize", AttrValue::Int(2))]);
+    for name in ["DepthToSpace", "SpaceToDepth"] {
+        assert!(read_op(name, 13, &two()).unwrap().quantized_move(&OpCx::default()), "{name}");
+    }
+    // What is put around must have a byte, and places are asked of the numbers themselves.
+    let pad = read_op("Pad", 13, &attrs(&[])).unwrap();
+    let with = |value: f32| vec![None, None, Some(Fact::known(Tensor::scalar(value)))];
+    assert!(pad.quantized_move(&OpCx::for_infer(with(0.0), 1)));
+    assert!(!pad.quantized_move(&OpCx::for_infer(with(1.0), 1)));
+    let kernel = ("kernel_shape", AttrValue::Ints(vec![2, 2]));
+    let pool = |name| read_op(name, 12, &attrs(std::slice::from_ref(&kernel))).unwrap();
+    let moved = |op: &dyn Operator, outputs| op.quantized_move(&OpCx::for_infer(Vec::new(), outputs));
+    assert!(moved(pool("MaxPool").as_ref(), 1) && !moved(pool("MaxPool").as_ref(), 2));
+    assert!(!moved(pool("AveragePool").as_ref(), 1));
 }

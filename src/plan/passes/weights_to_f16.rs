@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::mixed_precision::IN_FULL;
 use crate::dtype::DType;
 use crate::graph::{Graph, Node, Origin, StorageScope, Tensor, TensorIdentity, TensorInfo, WEIGHT_BYTES};
+use crate::ops::HalfRule;
 use crate::ops::control::with_graphs;
 use crate::ops::pointwise::cast::LARGEST;
 
@@ -51,7 +51,7 @@ fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor
 
 fn takes_half(node: &Node, input: usize) -> bool {
     let op = &node.op;
-    !IN_FULL.contains(&op.name()) && op.control().is_none() && !op.value_inputs().contains(&input)
+    op.half_rule() != HalfRule::Full && op.control().is_none() && !op.value_inputs().contains(&input)
 }
 
 /// `t` in `float16`, if no finite element is beyond the range.

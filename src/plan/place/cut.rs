@@ -50,23 +50,23 @@ impl Network {
     pub(super) fn source_side(mut self, source: usize, sink: usize) -> Vec<bool> {
         loop {
             let level = self.levels(source);
-            if level[sink] == usize::MAX {
-                return level.into_iter().map(|l| l != usize::MAX).collect();
+            if level[sink].is_none() {
+                return level.iter().map(Option::is_some).collect();
             }
             let mut next = vec![0; self.leaving.len()];
             while self.push(source, sink, &level, &mut next) {}
         }
     }
 
-    /// Distances from `from` over arcs with room.
-    fn levels(&self, from: usize) -> Vec<usize> {
-        let mut level = vec![usize::MAX; self.leaving.len()];
+    /// Distances from `from` over arcs with room; none where no path leads.
+    fn levels(&self, from: usize) -> Vec<Option<usize>> {
+        let mut level = vec![None; self.leaving.len()];
         let mut queue = VecDeque::from([from]);
-        level[from] = 0;
+        level[from] = Some(0);
         while let Some(v) = queue.pop_front() {
             for arc in self.leaving[v].iter().map(|&a| &self.arcs[a]) {
-                if arc.left > 0 && level[arc.to] == usize::MAX {
-                    level[arc.to] = level[v] + 1;
+                if arc.left > 0 && level[arc.to].is_none() {
+                    level[arc.to] = level[v].map(|l| l + 1);
                     queue.push_back(arc.to);
                 }
             }
@@ -75,12 +75,12 @@ impl Network {
     }
 
     /// Fills one path that goes up the levels; `next` are the arcs not yet found useless.
-    fn push(&mut self, source: usize, sink: usize, level: &[usize], next: &mut [usize]) -> bool {
+    fn push(&mut self, source: usize, sink: usize, level: &[Option<usize>], next: &mut [usize]) -> bool {
         let mut path: Vec<usize> = Vec::new();
         let mut at = source;
         while at != sink {
             match self.leaving[at].get(next[at]) {
-                Some(&a) if self.arcs[a].left > 0 && level[self.arcs[a].to] == level[at] + 1 => {
+                Some(&a) if self.arcs[a].left > 0 && level[self.arcs[a].to] == level[at].map(|l| l + 1) => {
                     path.push(a);
                     at = self.arcs[a].to;
                 }

@@ -95,11 +95,11 @@ impl Problem {
     fn swap(&self, places: &[u32], a: u32, b: u32) -> Vec<u32> {
         let (source, sink) = (0, 1);
         let active: Vec<usize> = (0..places.len()).filter(|&n| places[n] == a || places[n] == b).collect();
-        let mut vertex = vec![usize::MAX; places.len()];
+        let mut vertex = vec![None; places.len()];
         let mut network = Network::new(2);
         for &n in &active {
             let v = network.vertex();
-            vertex[n] = v;
+            vertex[n] = Some(v);
             let time =
                 |d: u32| self.times[n].get(d as usize).copied().flatten().map_or(NEVER, |t| t.min(LONGEST));
             // The side of the source is `a`; a cut pays for the other.
@@ -107,12 +107,8 @@ impl Problem {
             network.arc(v, sink, time(a), 0);
         }
         for net in &self.nets {
-            let inside: Vec<usize> = net
-                .nodes
-                .iter()
-                .filter_map(|&n| vertex.get(n).copied())
-                .filter(|v| *v != usize::MAX)
-                .collect();
+            let inside: Vec<usize> =
+                net.nodes.iter().filter_map(|&n| vertex.get(n).copied().flatten()).collect();
             if inside.is_empty() {
                 continue;
             }
@@ -136,7 +132,8 @@ impl Problem {
         let side = network.source_side(source, sink);
         let mut swapped = places.to_vec();
         for n in active {
-            swapped[n] = if side[vertex[n]] { a } else { b };
+            let at_source = vertex[n].is_some_and(|v| side[v]);
+            swapped[n] = if at_source { a } else { b };
         }
         swapped
     }

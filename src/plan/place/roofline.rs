@@ -1,7 +1,7 @@
 //! What a device is thought to need for an operator that was not timed on it.
 
 use crate::ops::Cost;
-use crate::plan::draft::BoundaryCost;
+use crate::plan::unplaced::BoundaryCost;
 
 /// A device's speeds, measured with small kernels. Times are in nanoseconds, rates per nanosecond.
 ///

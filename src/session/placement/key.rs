@@ -5,7 +5,7 @@ use crate::backend::DeviceInfo;
 use crate::files::hash::Hash;
 use crate::graph::TensorInfo;
 use crate::ops::OpCx;
-use crate::plan::{Draft, Flow};
+use crate::plan::{Flow, UnplacedPlan};
 
 /// A device with its driver and this build of the library.
 pub(super) fn device(info: &DeviceInfo) -> String {
@@ -60,7 +60,7 @@ fn class(size: u64) -> u64 {
 }
 
 /// A graph with the devices it may run on and what its runs copy: what was chosen for it once holds for its equals.
-pub(super) fn graph(draft: &Draft, devices: &[String], copied: Copied) -> String {
+pub(super) fn graph(draft: &UnplacedPlan, devices: &[String], copied: Copied) -> String {
     let mut hash = Hash::new();
     hash.put((devices, copied));
     for (n, (node, known)) in draft.flow.nodes.iter().zip(&draft.nodes).enumerate() {

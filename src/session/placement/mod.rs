@@ -21,7 +21,8 @@ use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::place::{Problem, Roofline};
 use crate::plan::{
-    Assignment, CandidateReport, Compiler, Draft, NodeEstimate, PlacementReport, Plan, PlanError, PlanOutcome,
+    Assignment, CandidateReport, Compiler, NodeEstimate, PlacementReport, Plan, PlanError, PlanOutcome,
+    UnplacedPlan,
 };
 
 /// How nodes get their devices that neither the caller nor the graph places.
@@ -93,9 +94,9 @@ impl Placer {
     }
 
     /// The plan of a draft on the devices that suit it.
-    fn place(&self, work: &Work<'_>, draft: Draft, began: Instant) -> Result<Compiled, Error> {
+    fn place(&self, work: &Work<'_>, draft: UnplacedPlan, began: Instant) -> Result<Compiled, Error> {
         if !draft.is_open() {
-            let only = |n: &crate::plan::DraftNode| {
+            let only = |n: &crate::plan::UnplacedNode| {
                 n.commands.iter().position(Option::is_some).unwrap_or_default() as u32
             };
             return work.ready(&Assignment::Each(draft.nodes.iter().map(only).collect()));
@@ -169,8 +170,8 @@ impl Work<'_> {
         f(&Compiler { graph, devices: &devices, options, assignment, cache })
     }
 
-    fn draft(&self) -> Result<PlanOutcome<Draft>, PlanError> {
-        self.with_compiler(&Assignment::Open, |c| c.draft(self.infos, self.values))
+    fn draft(&self) -> Result<PlanOutcome<UnplacedPlan>, PlanError> {
+        self.with_compiler(&Assignment::Open, |c| c.unplaced(self.infos, self.values))
     }
 
     fn plan(&self, assignment: &Assignment) -> Result<Plan, PlanError> {
@@ -216,8 +217,8 @@ impl Work<'_> {
     }
 
     /// Times of all nodes: those measured before, those measured now within `budget`, the rest by estimate.
-    fn known(&self, draft: &Draft, rooflines: &[Roofline], budget: Duration) -> Known {
-        let estimate = |node: &crate::plan::DraftNode| -> Vec<Option<u64>> {
+    fn known(&self, draft: &UnplacedPlan, rooflines: &[Roofline], budget: Duration) -> Known {
+        let estimate = |node: &crate::plan::UnplacedNode| -> Vec<Option<u64>> {
             let on = |(r, commands): (&Roofline, &Option<u32>)| commands.map(|c| r.estimate(node.cost, c));
             rooflines.iter().zip(&node.commands).map(on).collect()
         };
@@ -276,7 +277,7 @@ impl Work<'_> {
     /// Times node `n` on all devices where it may run, if that can be done in the time `left`.
     fn times_now(
         &self,
-        draft: &Draft,
+        draft: &UnplacedPlan,
         n: usize,
         key: u64,
         expected: &[Option<u64>],
@@ -328,7 +329,7 @@ impl Work<'_> {
 }
 
 /// Whether a node runs a function of the caller's, which is called for results alone.
-fn is_callers(draft: &Draft, n: usize) -> bool {
+fn is_callers(draft: &UnplacedPlan, n: usize) -> bool {
     draft.flow.nodes[n].op.as_any().is::<crate::ops::custom::CustomKernel>()
 }
 
@@ -354,7 +355,7 @@ fn report(
 /// Adds to the plan's report how it was chosen.
 fn explained(
     mut compiled: Compiled,
-    draft: &Draft,
+    draft: &UnplacedPlan,
     known: &Known,
     mut report: PlacementReport,
     began: Instant,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::measure::{bound, measuring, once_with_copies};
 use super::{MAX_MEASURED_BYTES, Work, is_callers};
-use crate::plan::{Assignment, CandidateReport, Draft};
+use crate::plan::{Assignment, CandidateReport, UnplacedPlan};
 use crate::session::Inner;
 use crate::session::binding::Binding;
 use crate::session::compiled::Compiled;
@@ -39,7 +39,7 @@ pub(super) struct Candidate {
 impl Work<'_> {
     /// Runs the candidates in turn on inputs of zeros as the caller will, with what that copies, as far as the time of
     /// the session allows, those first that are thought fastest.
-    pub(super) fn race(&self, draft: &Draft, candidates: &mut [Candidate]) {
+    pub(super) fn race(&self, draft: &UnplacedPlan, candidates: &mut [Candidate]) {
         let began = Instant::now();
         let left = || self.placer.left().saturating_sub(began.elapsed());
         if candidates.len() < 2 || (0..draft.nodes.len()).any(|n| is_callers(draft, n)) {

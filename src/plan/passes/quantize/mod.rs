@@ -331,7 +331,7 @@ impl<'a> Walk<'a> {
     fn add_result(&mut self, like: TensorId) -> TensorId {
         let name = self.graph.tensor(like).name.clone();
         // `finish` knows the node.
-        self.add(&name, Origin::Node { node: NodeId(u32::MAX), output: 0 }, None)
+        self.add(&name, Origin::Unmade, None)
     }
 
     /// The tensor of zero point `zero`.

@@ -2,60 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{Bytes, View, Walk, input};
+use super::{Bytes, View, Walk, input, known_facts};
 use crate::graph::{Node, Origin, Tensor, TensorId, TensorInfo};
 use crate::ops::Operator;
 use crate::ops::movement::{Pad, PadMode};
-use crate::ops::pool::{CoordinateMode, Interpolation, Pool, PoolKind, Resize};
 use crate::shape::Shape;
-
-/// Those whose first input is what they move, all of it and nothing else.
-const MOVES: &[&str] = &[
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Identity",
-    "Reshape",
-    "ReverseSequence",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-];
 
 impl Walk<'_> {
     /// Whether node `n` moves elements of its first input. The largest number has the largest byte: scales are above 0.
     pub(super) fn moves(&self, n: usize) -> bool {
         let node = &self.old[n];
-        let op = node.op.as_any();
-        if let Some(pool) = op.downcast_ref::<Pool>() {
-            // Places are asked of the elements themselves.
-            let places = node.outputs.get(1).is_some_and(Option::is_some);
-            return matches!(pool.kind, PoolKind::Max { .. }) && !places;
-        }
-        if let Some(resize) = op.downcast_ref::<Resize>() {
-            let outside = resize.desc.coordinates == CoordinateMode::TfCropAndResize;
-            return matches!(resize.desc.mode, Interpolation::Nearest(_)) && !outside;
-        }
-        if let Some(pad) = op.downcast_ref::<Pad>() {
-            return pad.mode != PadMode::Constant || self.pads_with_zero(node, pad);
-        }
-        MOVES.contains(&node.op.name())
-    }
-
-    /// Only 0 has a byte for certain.
-    fn pads_with_zero(&self, node: &Node, pad: &Pad) -> bool {
-        match (&pad.fixed, input(node, 2)) {
-            (Some((_, value)), _) => *value == 0.0,
-            (None, None) => true,
-            (None, Some(value)) => self.number(value) == Some(0.0),
-        }
+        node.op.quantized_move(&known_facts(node, |id| self.constant(id)))
     }
 
     /// The bytes of `x`, which `view` says about, in a tensor.

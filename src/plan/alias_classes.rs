@@ -19,17 +19,17 @@ pub(super) enum Backing {
 
 /// Classes of values that share their bytes.
 #[derive(Debug)]
-pub(super) struct Storage {
+pub(super) struct AliasClasses {
     parent: Vec<ValueId>,
     backing: Vec<Backing>,
     /// Outputs that are written by a copy: (output, value).
     pub(super) copies: Vec<(u32, ValueId)>,
 }
 
-impl Storage {
+impl AliasClasses {
     /// Classes of `flow`, where `alias[n]` is the input whose bytes node `n` passes on as its output 0.
     pub(super) fn new(flow: &Flow, alias: &[Option<usize>]) -> Self {
-        let mut s = Storage {
+        let mut s = AliasClasses {
             parent: (0..flow.values.len()).collect(),
             backing: vec![Backing::Arena; flow.values.len()],
             copies: Vec::new(),
@@ -86,14 +86,14 @@ impl Storage {
 
 /// First and last step that touches a class, and the devices that do.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Life {
+pub(super) struct Lifetime {
     /// The first and the last step, where any touches it.
     pub(super) steps: Option<(u32, u32)>,
     /// Devices.
     pub(super) devices: BTreeSet<u32>,
 }
 
-impl Life {
+impl Lifetime {
     /// Step `step` on `device` touches it.
     pub(super) fn touch(&mut self, step: u32, device: u32) {
         let (first, last) = self.steps.unwrap_or((step, step));

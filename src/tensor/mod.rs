@@ -1,13 +1,20 @@
 //! Constant tensors on the host.
 
+mod packed;
+mod weight;
+mod widened;
+
+pub(crate) use packed::PackedForm;
+pub use packed::{PackKey, PackLines, PackLinesFn, UnpackFn};
+pub(crate) use weight::WeightStore;
+
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use super::weight::{MovedLayout, Weight, WeightStore};
-use super::widened::Widened;
+use self::weight::{MovedLayout, Weight};
+use self::widened::Widened;
 use crate::dtype::{DType, Element};
 use crate::memory::host::{HostError, HostRegion};
-use crate::ops::{PackKey, Packed, UnpackFn};
 use crate::shape::{Shape, ShapeError};
 
 /// A tensor's element type and shape.
@@ -312,10 +319,10 @@ impl Tensor {
     /// There is no memory for the layout.
     pub(crate) fn move_packed(
         &self,
-        packed: &Packed,
+        packed: &PackedForm<'_>,
         bytes: usize,
     ) -> Result<Option<Arc<HostRegion>>, HostError> {
-        match (&self.data, &packed.lines, &packed.unpack) {
+        match (&self.data, packed.lines, packed.unpack) {
             (Data::Weight(weight), Some(lines), Some(unpack)) => {
                 weight.move_packed(packed.key, bytes, lines, unpack)
             }
@@ -330,14 +337,14 @@ impl Tensor {
     /// Those of `write`.
     pub(crate) fn move_to<E: From<HostError>>(
         &self,
-        packed: Option<&Packed>,
+        packed: Option<&PackedForm<'_>>,
         store: Arc<dyn WeightStore>,
         write: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Result<(), E>,
     ) -> Result<bool, E> {
         let Data::Weight(weight) = &self.data else { return Ok(false) };
         let layout = match packed {
             None => None,
-            Some(Packed { lines: Some(lines), unpack: Some(unpack), bytes, .. }) => {
+            Some(PackedForm { lines: Some(lines), unpack: Some(unpack), bytes, .. }) => {
                 Some(MovedLayout { bytes: *bytes, lines, unpack })
             }
             Some(_) => return Ok(false),
@@ -357,11 +364,11 @@ impl Tensor {
     }
 
     /// Keeps a large constant only in `store`, which holds it in the layout `packed` or as it is.
-    pub(crate) fn keep_stored(&self, packed: Option<&Packed>, store: Arc<dyn WeightStore>) {
+    pub(crate) fn keep_stored(&self, packed: Option<&PackedForm<'_>>, store: Arc<dyn WeightStore>) {
         let Data::Weight(weight) = &self.data else { return };
         match packed {
             None => weight.keep_stored(store, None),
-            Some(Packed { unpack: Some(unpack), bytes, .. }) => {
+            Some(PackedForm { unpack: Some(unpack), bytes, .. }) => {
                 weight.keep_stored(store, Some((*bytes, Arc::clone(unpack))));
             }
             Some(_) => {}

@@ -13,16 +13,16 @@ use crate::ops::{Cost, OpCx, OpError};
 
 /// A graph specialized and fused, with what each device can run of it.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct UnplacedPlan {
     /// The graph.
     pub flow: Flow,
-    /// What is known of each node of [`Draft::flow`].
-    pub nodes: Vec<DraftNode>,
+    /// What is known of each node of [`UnplacedPlan::flow`].
+    pub nodes: Vec<UnplacedNode>,
 }
 
 /// A node that is to be placed.
 #[derive(Clone, Debug)]
-pub struct DraftNode {
+pub struct UnplacedNode {
     /// Nothing runs for it: its output is an input's bytes.
     pub alias: bool,
     /// It is placed by the caller or the graph.
@@ -47,27 +47,28 @@ impl Compiler<'_> {
     ///
     /// # Errors
     /// As [`Compiler::compile`].
-    pub fn draft(
+    pub fn unplaced(
         &self,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
-    ) -> Result<PlanOutcome<Draft>, PlanError> {
+    ) -> Result<PlanOutcome<UnplacedPlan>, PlanError> {
         let cx = self.cx(&Assignment::Open);
         rewritten(self.graph, &cx, (infos, values), &mut PassLog::default())?.try_map(|flow| {
-            let nodes = (0..flow.nodes.len()).map(|n| cx.drafted(&flow, n)).collect::<Result<_, _>>()?;
-            Ok(Draft { flow, nodes })
+            let nodes =
+                (0..flow.nodes.len()).map(|n| cx.unplaced_node(&flow, n)).collect::<Result<_, _>>()?;
+            Ok(UnplacedPlan { flow, nodes })
         })
     }
 }
 
 impl PlanCx<'_> {
-    fn drafted(&self, flow: &Flow, n: usize) -> Result<DraftNode, PlanError> {
+    fn unplaced_node(&self, flow: &Flow, n: usize) -> Result<UnplacedNode, PlanError> {
         let (node, cx) = (&flow.nodes[n], flow.cx(n));
         let devices = self.devices.len() as u32;
         let fixed = node.device.is_some();
         if is_alias(node, &cx) {
             let commands = vec![Some(0); self.devices.len()];
-            return Ok(DraftNode { alias: true, fixed, commands, cost: Cost::default() });
+            return Ok(UnplacedNode { alias: true, fixed, commands, cost: Cost::default() });
         }
         let mut reasons = Vec::new();
         let mut on = |d: u32| match self.commands_on(node, &cx, d) {
@@ -93,14 +94,14 @@ impl PlanCx<'_> {
             let reason = reasons.join("; ");
             return Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason });
         }
-        Ok(DraftNode { alias: false, fixed, commands, cost: node.op.cost(&cx) })
+        Ok(UnplacedNode { alias: false, fixed, commands, cost: node.op.cost(&cx) })
     }
 }
 
-impl Draft {
+impl UnplacedPlan {
     /// Whether there is anything to decide: a node that may run on several devices.
     pub fn is_open(&self) -> bool {
-        let choices = |n: &DraftNode| n.commands.iter().flatten().count();
+        let choices = |n: &UnplacedNode| n.commands.iter().flatten().count();
         self.nodes.iter().any(|n| !n.alias && choices(n) > 1)
     }
 

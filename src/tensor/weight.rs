@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crc32fast::Hasher;
 
+use super::packed::{PackKey, PackLines, UnpackFn};
 use crate::memory::host::{HostError, HostRegion};
-use crate::ops::{PackKey, PackLines, UnpackFn};
 
 /// Constants of at least so many bytes are moved to a packed layout part by part.
 const MOVED: usize = 4 * PART;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use half::slice::HalfFloatSliceExt;
 
-use super::tensor::Tensor;
+use super::Tensor;
 use super::weight::no_memory;
 use crate::memory::host::{HostError, HostRegion};
 
