@@ -1,10 +1,14 @@
 // Convolution as a product, for devices with fast workgroup memory: a work-group computes 64 output channels of 64
 // elements, or (small) 32 of 32 in four slices of the depth, unfolding the input on the way. Weights are
 // [group][channel][ic][kd][kh][kw], as models have them: no packed copy is made.
-// variant: f32        T=float
-// variant: f16        T=float16_t EXT_STORAGE16
-// variant: f32_small  T=float SMALL
-// variant: f16_small  T=float16_t EXT_STORAGE16 SMALL
+// variant: f32          T=float
+// variant: f32x4        T=float VEC=vec4 OUT4
+// variant: f16          T=float16_t EXT_STORAGE16
+// variant: f16x4        T=float16_t VEC=f16vec4 EXT_STORAGE16 OUT4
+// variant: f32_small    T=float SMALL
+// variant: f32x4_small  T=float VEC=vec4 SMALL OUT4
+// variant: f16_small    T=float16_t EXT_STORAGE16 SMALL
+// variant: f16x4_small  T=float16_t VEC=f16vec4 EXT_STORAGE16 SMALL OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -20,7 +24,12 @@ SPEC(3, uint, ACTIVATION, 0u);
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { T w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
+#ifdef OUT4
+// The output's elements are contiguous, in whole quads.
+layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
+#else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
+#endif
 
 #include "slices.glsl"
 
@@ -107,6 +116,11 @@ void main()
             uint channel = group * p.oc + at.x + i;
             float b = BIASED != 0u ? float(bias[channel]) : 0.0;
             uint base = p.y_first + (image * p.groups * p.oc + channel) * p.yc;
+#ifdef OUT4
+            if (at.y < plane) {
+                y[(base + at.y) / 4u] = VEC(activate4(sums[i] + b, ACTIVATION, p.act_a, p.act_b));
+            }
+#else
             [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                 uint e = at.y + j;
                 if (e < plane) {
@@ -114,6 +128,7 @@ void main()
                     y[base + to] = T(activate(sums[i][j] + b, ACTIVATION, p.act_a, p.act_b));
                 }
             }
+#endif
         }
     }
 }

@@ -21,21 +21,23 @@ use crate::memory::coherency::{Access, Barrier};
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::costs::ImportTimes;
 use crate::memory::import::{CostSource, ImportCosts};
-use crate::recording::{Arg, Command, Dispatch, Recording};
+use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 
 /// The environment variable that says `preset` where nothing is to be measured.
 pub const COSTS_VARIABLE: &str = "ONEPOOL_IMPORT_COSTS";
 
 /// Bytes of the large and the small buffers that are compared: beyond most caches, and near the threshold.
-const LARGE: usize = 4 << 20;
+const LARGE: usize = 8 << 20;
 const SMALL: usize = 64 << 10;
 /// Bytes that the host reads of each type: past the caches some 0.2 GB/s are usual.
 const READ: usize = 256 << 10;
-/// Kernels in a row that tell what one more costs.
-const ROW: usize = 3;
-/// The most of them where three are too fast to tell, and the time that tells, in nanoseconds.
-const MOST_ROWS: usize = 96;
-const SURE: f64 = 1e6;
+/// Kernels in a row, each on a part of the large buffers that none before it touched, so that no cache of the device has
+/// it: a cache serves imported memory as fast as its own.
+const ROW: usize = 4;
+/// How often each is timed: the fastest counts.
+const RUNS: usize = 3;
+/// How many processes measure what the time was too short for.
+const TRIES: u32 = 2;
 /// The most time for all of it.
 const LIMIT: Duration = Duration::from_millis(50);
 
@@ -95,14 +97,16 @@ fn report(context: &Context, source: CostSource) -> CostReport {
     }
     let disk = context.core().cache_dir.as_deref().map(|folder| Disk::new(folder, &info.uuid));
     let kept = disk.as_ref().and_then(Disk::load);
+    let tries = kept.as_ref().map_or(0, |kept| kept.tries);
+    let kept = kept.filter(|kept| kept.times.is_complete() || info.import.is_none() || tries >= TRIES);
     let clock = Clock(Instant::now());
-    let took_ms = kept.is_none();
-    let measured = match kept.map_or_else(|| measure(context, &clock), Ok) {
+    let is_new = kept.is_none();
+    let measured = match kept.map_or_else(|| measure(context, &clock), |kept| Ok(kept.times)) {
         Ok(times) => {
-            let took_ms = took_ms.then(|| clock.0.elapsed().as_secs_f64() * 1e3);
-            // What a busy machine left out is tried again by the next process.
-            let complete = info.import.is_none() || times.own_read_ns > 0.0;
-            disk.iter().filter(|_| complete).for_each(|disk| disk.save(&times));
+            let took_ms = is_new.then(|| clock.0.elapsed().as_secs_f64() * 1e3);
+            if let Some(disk) = disk.filter(|_| is_new) {
+                disk.save(&Kept { times: times.clone(), tries: tries + 1 });
+            }
             let costs = ImportCosts::of(&times, info.memory.shares_host_memory());
             CostReport { costs, times: Some(times), took_ms, note: String::new() }
         }
@@ -113,7 +117,14 @@ fn report(context: &Context, source: CostSource) -> CostReport {
     measured
 }
 
-/// What was measured in an earlier process.
+/// What was measured in earlier processes, and in how many.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Kept {
+    times: ImportTimes,
+    tries: u32,
+}
+
+/// Where that is kept.
 struct Disk {
     folder: CacheFolder,
     key: Digest,
@@ -130,12 +141,12 @@ impl Disk {
         format!("costs-{}", self.key.short_hex())
     }
 
-    fn load(&self) -> Option<ImportTimes> {
+    fn load(&self) -> Option<Kept> {
         serde_json::from_slice(&self.folder.load(&self.name(), self.key)?).ok()
     }
 
-    fn save(&self, times: &ImportTimes) {
-        if let Ok(bytes) = serde_json::to_vec(times) {
+    fn save(&self, kept: &Kept) {
+        if let Ok(bytes) = serde_json::to_vec(kept) {
             self.folder.save(&self.name(), self.key, &bytes);
         }
     }
@@ -149,10 +160,10 @@ impl Clock {
         self.0.elapsed() >= LIMIT
     }
 
-    /// The fastest of three, in nanoseconds, or of as many as fit, at least one.
+    /// The fastest of some, in nanoseconds, or of as many as fit, at least one.
     fn time(&self, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         let mut best = f64::MAX;
-        for _ in 0..3 {
+        for _ in 0..RUNS {
             let start = Instant::now();
             call()?;
             best = best.min(start.elapsed().as_nanos() as f64);
@@ -166,11 +177,14 @@ impl Clock {
 
 fn measure(context: &Context, clock: &Clock) -> Result<ImportTimes, Error> {
     let mut times = ImportTimes::default();
-    let (small, large) = (region(SMALL)?, region(LARGE)?);
     if context.info().import.is_some() {
+        let (small, large) = (region(SMALL)?, region(LARGE)?);
         let import = |region: &Arc<SharedRegion>| clock.time(|| context.import(region).map(drop));
         let (one, many) = (import(&small)?, import(&large)?);
         (times.import_ns, times.import_byte_ns) = line(one, many);
+        if !clock.is_over() {
+            read_in_place(context, clock, &large, &mut times)?;
+        }
     }
     let staging = buffer(context, LARGE, Placement::Shared)?;
     let bytes = vec![1u8; LARGE];
@@ -194,25 +208,33 @@ fn measure(context: &Context, clock: &Clock) -> Result<ImportTimes, Error> {
             times.host_read_ns.push((index, host_read(clock, &mapped)?));
         }
     }
-    if context.info().import.is_none() || clock.is_over() {
-        return Ok(times);
-    }
-    let (imported, own) = (context.import(&large)?, buffer(context, LARGE, Placement::Device)?);
-    let mut kernels = Kernels::new(context, clock, LARGE)?;
+    Ok(times)
+}
+
+/// How kernels read imported memory and the device's own: all three times, or none where the time is over before.
+fn read_in_place(
+    context: &Context,
+    clock: &Clock,
+    region: &Arc<SharedRegion>,
+    times: &mut ImportTimes,
+) -> Result<(), Error> {
+    let (imported, own) = (context.import(region)?, buffer(context, LARGE, Placement::Device)?);
+    let mut kernels = Kernels::new(context, clock)?;
     // The first run of a kernel is slow everywhere; a device whose second one is shows its speed with fewer bytes too.
-    kernels.run(&kernels.dispatch(&own, SMALL))?;
+    kernels.run(kernels.dispatch(&own, 0)?)?;
     if clock.is_over() {
-        return Ok(times);
+        return Ok(());
     }
     let second = Instant::now();
-    kernels.run(&kernels.dispatch(&own, LARGE))?;
-    let slow = second.elapsed() > LIMIT / 50;
-    kernels.bytes = if slow { 4 * SMALL } else { LARGE };
-    // Only all three together say something.
-    let Some(own_read_ns) = kernels.read(&own)? else { return Ok(times) };
-    let Some(imported_read_ns) = kernels.read(&imported)? else { return Ok(times) };
-    let Some(device_copy_ns) = kernels.copy(&imported, &own)? else { return Ok(times) };
-    Ok(ImportTimes { own_read_ns, imported_read_ns, device_copy_ns, ..times })
+    kernels.run(kernels.dispatch(&own, 1)?)?;
+    if second.elapsed() > LIMIT / 50 {
+        kernels.bytes = 4 * SMALL;
+    }
+    let Some(own_read_ns) = kernels.read(&own)? else { return Ok(()) };
+    let Some(imported_read_ns) = kernels.read(&imported)? else { return Ok(()) };
+    let Some(device_copy_ns) = kernels.copy(&imported, &own)? else { return Ok(()) };
+    *times = ImportTimes { own_read_ns, imported_read_ns, device_copy_ns, ..std::mem::take(times) };
+    Ok(())
 }
 
 fn region(bytes: usize) -> Result<Arc<SharedRegion>, Error> {
@@ -249,71 +271,70 @@ struct Kernels<'c> {
     clock: &'c Clock,
     kernel: Kernel,
     to: Buffer,
-    /// How much of the buffers is read.
+    /// Of each part of the buffers.
     bytes: usize,
 }
 
 impl<'c> Kernels<'c> {
-    fn new(context: &'c Context, clock: &'c Clock, bytes: usize) -> Result<Kernels<'c>, Error> {
+    fn new(context: &'c Context, clock: &'c Clock) -> Result<Kernels<'c>, Error> {
         let kernel = context.create_kernel(&Arc::new(KernelSource::shipped(id::AXPB_F32X4)), &[])?;
+        let bytes = LARGE / ROW;
         Ok(Kernels { context, clock, kernel, to: buffer(context, bytes, Placement::Device)?, bytes })
     }
 
-    /// A kernel that reads so many bytes of `from`, and writes as many to the device's own memory.
-    fn dispatch(&self, from: &Buffer, bytes: usize) -> Command {
-        let items = (bytes / 16) as u32;
+    /// Part `n` of a large buffer.
+    fn part(&self, buffer: &Buffer, n: usize) -> Result<BufferRange, Error> {
+        Ok(buffer.sub_buffer((n * self.bytes) as u64, self.bytes as u64)?.range())
+    }
+
+    /// A kernel that reads part `n` of `from`, and writes as many bytes to the device's own memory.
+    fn dispatch(&self, from: &Buffer, n: usize) -> Result<Command, Error> {
+        let items = (self.bytes / 16) as u32;
         let params = [items, 1.0f32.to_bits(), 0];
-        Command::Dispatch(Dispatch {
+        let to = self.part(&self.to, 0)?;
+        Ok(Command::Dispatch(Dispatch {
             kernel: self.kernel.id(),
             args: vec![
-                Arg::Buffer(from.range(), Access::KERNEL_READ),
-                Arg::Buffer(self.to.range(), Access::KERNEL_WRITE),
+                Arg::Buffer(self.part(from, n)?, Access::KERNEL_READ),
+                Arg::Buffer(to, Access::KERNEL_WRITE),
             ],
             params: bytemuck::cast_slice(&params).to_vec(),
             groups: [items.div_ceil(64), 1, 1],
-        })
+        }))
     }
 
     /// Nanoseconds for each byte that the kernel reads of `from`; nothing where the time is over.
     fn read(&self, from: &Buffer) -> Result<Option<f64>, Error> {
-        self.one_more(&self.dispatch(from, self.bytes))
+        self.one_more(|n| self.dispatch(from, n))
     }
 
     /// Nanoseconds for each byte that the device copies; nothing where the time is over.
     fn copy(&self, src: &Buffer, dst: &Buffer) -> Result<Option<f64>, Error> {
-        let part = |buffer: &Buffer| Ok::<_, Error>(buffer.sub_buffer(0, self.bytes as u64)?.range());
-        self.one_more(&Command::Copy { src: part(src)?, dst: part(dst)? })
+        self.one_more(|n| Ok(Command::Copy { src: self.part(src, n)?, dst: self.part(dst, n)? }))
     }
 
-    fn run(&self, command: &Command) -> Result<(), Error> {
-        let commands = vec![command.clone()];
+    fn run(&self, command: Command) -> Result<(), Error> {
+        let commands = vec![command];
         self.context.queue()?.submit_own(Recording { commands, ..Recording::default() })?.wait()
     }
 
     /// What one more of these commands costs, for each byte.
-    fn one_more(&self, command: &Command) -> Result<Option<f64>, Error> {
+    fn one_more(&self, command: impl Fn(usize) -> Result<Command, Error>) -> Result<Option<f64>, Error> {
         let queue = self.context.queue()?;
         let order = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
         let run = |count: usize| {
             if self.clock.is_over() {
                 return Ok(None);
             }
-            let commands = (0..count).flat_map(|_| [Command::Barrier(order), command.clone()]).collect();
+            let mut commands = Vec::new();
+            for n in 0..count {
+                commands.extend([Command::Barrier(order), command(n)?]);
+            }
             let prepared = queue.prepare_own(Recording { commands, ..Recording::default() }, &[])?;
             self.clock.time(|| queue.submit_prepared(&prepared)?.wait()).map(Some)
         };
-        let Some(one) = run(1)? else { return Ok(None) };
-        let mut rows = ROW;
-        let Some(few) = run(1 + rows)? else { return Ok(None) };
-        let mut more = few - one;
-        if more < SURE {
-            // A fast device shows its speed above the noise of a submission only in a longer row.
-            rows =
-                ((SURE / (more / rows as f64).max(SURE / MOST_ROWS as f64)) as usize).clamp(rows, MOST_ROWS);
-            let Some(many) = run(1 + rows)? else { return Ok(None) };
-            more = many - one;
-        }
-        Ok(Some((more / (rows * self.bytes) as f64).max(1e-6)))
+        let (Some(one), Some(all)) = (run(1)?, run(ROW)?) else { return Ok(None) };
+        Ok(Some(((all - one) / ((ROW - 1) * self.bytes) as f64).max(1e-6)))
     }
 }
 
@@ -328,8 +349,9 @@ mod tests {
         let disk = Disk::new(&folder, "device and driver");
         assert_eq!(disk.load(), None);
         let times = ImportTimes { import_ns: 3.5, host_read_ns: vec![(2, 0.25)], ..ImportTimes::default() };
-        disk.save(&times);
-        assert_eq!(Disk::new(&folder, "device and driver").load(), Some(times));
+        let kept = Kept { times, tries: 1 };
+        disk.save(&kept);
+        assert_eq!(Disk::new(&folder, "device and driver").load(), Some(kept));
         assert_eq!(Disk::new(&folder, "another driver").load(), None);
     }
 

@@ -74,7 +74,10 @@ fn a_chain_of_six_elementwise_operators_needs_two_temporaries() {
         let [arena] = &plan.arenas[..] else { panic!("{:?}", plan.arenas) };
         let slot =
             context.info().limits.argument_alignment.max(64).max(context.info().limits.non_coherent_atom);
-        assert_eq!(arena.bytes, 2 * slot, "{device}: {arena:?}");
+        // TVM's rule gives two; a device without need for both has less.
+        assert_eq!(arena.tvm_bytes, 2 * slot, "{device}: {arena:?}");
+        let most = arena.tvm_bytes.min(arena.lower_bound + slot - 1);
+        assert!((40..=most).contains(&arena.bytes), "{device}: {arena:?}");
         session.set_input("x", &tensor(&[10], &numbers(10, 1))).unwrap();
         session.set_input("y", &tensor(&[1], &[0.0])).unwrap();
         session.run().unwrap();

@@ -141,6 +141,21 @@ pub(in crate::cli) fn compare(
     }
 }
 
+/// The largest finite magnitude among the elements of a float tensor; 0 for other types.
+pub(in crate::cli) fn magnitude(tensor: &Tensor) -> f64 {
+    fn of<T: Copy>(values: Option<&[T]>, wide: impl Fn(T) -> f64) -> f64 {
+        let finite = values.unwrap_or_default().iter().map(|v| wide(*v).abs()).filter(|v| v.is_finite());
+        finite.fold(0.0, f64::max)
+    }
+    match tensor.dtype() {
+        DType::F32 => of(tensor.as_slice::<f32>().ok(), f64::from),
+        DType::F64 => of(tensor.as_slice::<f64>().ok(), |v| v),
+        DType::F16 => of(tensor.as_slice::<f16>().ok(), f16::to_f64),
+        DType::BF16 => of(tensor.as_slice::<bf16>().ok(), bf16::to_f64),
+        _ => 0.0,
+    }
+}
+
 /// The elements of both. Types and shapes are equal by now, so both have as many.
 fn slices<'t, T: crate::dtype::Element>(got: &'t Tensor, expected: &'t Tensor) -> (&'t [T], &'t [T]) {
     (got.as_slice().unwrap_or_default(), expected.as_slice().unwrap_or_default())

@@ -363,9 +363,11 @@ impl<'c> Target<'c> {
     /// Tiles in workgroup memory.
     fn tiles(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (plane, batch) = (c.plane(), c.batch * c.groups);
-        let kernels = match self.dtype {
-            DType::F16 => [id::CONV_TILE_F16, id::CONV_TILE_F16_SMALL],
-            _ => [id::CONV_TILE_F32, id::CONV_TILE_F32_SMALL],
+        let kernels = match (self.dtype, c.has_whole_quads()) {
+            (DType::F16, false) => [id::CONV_TILE_F16, id::CONV_TILE_F16_SMALL],
+            (DType::F16, true) => [id::CONV_TILE_F16X4, id::CONV_TILE_F16X4_SMALL],
+            (_, false) => [id::CONV_TILE_F32, id::CONV_TILE_F32_SMALL],
+            (_, true) => [id::CONV_TILE_F32X4, id::CONV_TILE_F32X4_SMALL],
         };
         let (tile, kernel) = tile_of(lower, [c.oc, plane, batch], kernels);
         let weights =
@@ -442,9 +444,11 @@ fn texel_kernel(
 
 /// Emits a convolution of one input channel per group, unless its window is too large for the kernel.
 fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
-    const PX: usize = 8;
+    // One quad where caches serve overlapping reads, so that neighbours write contiguous quads: a bus to the host's memory
+    // carries half a line as slowly as a whole one.
+    let px = if lower.device().prefers_texels { 8 } else { 4 };
     let [_, h, w] = c.axes;
-    let span = (PX - 1) * w.stride + (w.kernel - 1) * w.dilation + 1;
+    let span = (px - 1) * w.stride + (w.kernel - 1) * w.dilation + 1;
     let reach = |rows: usize| (rows - 1) * h.stride + (h.kernel - 1) * h.dilation + 1;
     if span > MAX_SPAN
         || h.kernel * w.kernel > 49
@@ -491,7 +495,7 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
     let local = if lower.device().prefers_texels { 8 } else { 64 };
     let spec = [
         (0, local),
-        (spec::depthwise::PX, PX as u32),
+        (spec::depthwise::PX, px as u32),
         (spec::depthwise::ROWS, rows as u32),
         (spec::depthwise::KW, w.kernel as u32),
         (spec::depthwise::KH, h.kernel as u32),
@@ -503,7 +507,7 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
         (spec::depthwise::BIASED, u32::from(target.biased)),
         (spec::depthwise::ACTIVATION, code),
     ];
-    let n = w.output.div_ceil(PX) * h.output.div_ceil(rows) * channels * c.batch;
+    let n = w.output.div_ceil(px) * h.output.div_ceil(rows) * channels * c.batch;
     let params = params::Depthwise {
         n: n as u32,
         ow: w.output as u32,

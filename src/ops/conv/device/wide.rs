@@ -41,6 +41,11 @@ impl Plain {
             && (h.output == 1 || self.y[2] == w.output)
             && (d.output == 1 || self.y[1] == h.output * w.output)
     }
+
+    /// Whether the elements of a channel of the output are contiguous, in whole quads.
+    pub(super) fn has_whole_quads(&self) -> bool {
+        self.is_plain() && [self.plane(), self.y[0], self.y_first].iter().all(|at| at.is_multiple_of(4))
+    }
 }
 
 impl Target<'_> {
@@ -108,9 +113,7 @@ impl Target<'_> {
         if least < MIN_TILE || c.ic < MIN_CHANNELS[0] || groups < MIN_GROUPS {
             return None;
         }
-        let quads =
-            c.is_plain() && [plane, c.y[0], c.y_first].iter().all(|distance| distance.is_multiple_of(4));
-        let kernel = match (self.dtype, quads) {
+        let kernel = match (self.dtype, c.has_whole_quads()) {
             (DType::F16, false) => id::CONV_WIDE_F16,
             (DType::F16, true) => id::CONV_WIDE_F16X4,
             (_, false) => id::CONV_WIDE_F32,
