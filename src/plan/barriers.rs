@@ -18,13 +18,13 @@ pub struct Bound<'a> {
     /// Which of them are the same memory.
     pub resolve: &'a ResourceMap<'a>,
     /// Whether a device works on a copy of its own: it copies an input in before its first segment's commands, an output
-    /// out behind its last one's.
+    /// out after its last one's.
     pub is_copied: &'a dyn Fn(Space, u32) -> bool,
 }
 
 /// Decides every barrier of `plan` on the memory of `bound`.
 ///
-/// Constants are never written, so they are not tracked. A run is ordered behind earlier ones by the
+/// Constants are never written, so they are not tracked. A run is ordered after earlier ones by the
 /// device layer, so a plan begins with none. Devices that run their commands one after the
 /// other on memory that everybody sees need none.
 pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'_>) {
@@ -53,20 +53,20 @@ pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'
             let first = !on.iter().take(s).any(|other| *other == Some(d));
             let last = !on.iter().skip(s + 1).any(|other| *other == Some(d));
             let before = if first { copied(&inputs, d) } else { Vec::new() };
-            let behind = if last { copied(&outputs, d) } else { Vec::new() };
-            order_segment(segment, &shared, bound.resolve, &before, &behind);
+            let after = if last { copied(&outputs, d) } else { Vec::new() };
+            order_segment(segment, &shared, bound.resolve, &before, &after);
         }
     }
 }
 
-/// Decides the barriers of a segment before which the places `before` are copied in, and behind which `behind` are
+/// Decides the barriers of a segment before which the places `before` are copied in, and after which `after` are
 /// copied out. A copy counts as one access to both its sides.
 fn order_segment(
     segment: &mut Segment,
     shared: &[bool],
     resolve: &ResourceMap<'_>,
     before: &[Location],
-    behind: &[Location],
+    after: &[Location],
 ) {
     const COPY: Access = Access::TRANSFER_READ.and(Access::TRANSFER_WRITE);
     let mut ids: HashMap<Space, ResourceId> = HashMap::new();
@@ -87,9 +87,9 @@ fn order_segment(
         let known = of.iter().filter_map(&mut resource);
         known.map(|(resource, range)| Touch { resource, range, access: COPY }).collect()
     };
-    // Behind nothing, so without a barrier.
+    // After nothing, so without a barrier.
     tracker.command(&copies(before));
-    let copied_out = copies(behind);
+    let copied_out = copies(after);
     for group in segment.commands.chunk_by_mut(|_, next| next.no_barrier_before) {
         let mut touches: Vec<Touch> = Vec::new();
         for command in group.iter_mut() {
@@ -98,7 +98,7 @@ fn order_segment(
                 if let Some((id, range)) = resource(&loc) {
                     touches.push(Touch { resource: id, range, access });
                     let seen_outside = match loc.space {
-                        Space::Output(_) => !behind.iter().any(|copied| copied.space == loc.space),
+                        Space::Output(_) => !after.iter().any(|copied| copied.space == loc.space),
                         Space::Arena(a) => shared.get(a as usize).copied().unwrap_or(false),
                         Space::Input(_) | Space::Constant(_) | Space::Common | Space::Unused => false,
                     };
@@ -117,7 +117,7 @@ fn order_segment(
         }
     }
     segment.collecting = tracker.command(&copied_out);
-    host_reads.extend(behind);
+    host_reads.extend(after);
     let reads: Vec<(ResourceId, ByteRange)> = host_reads.iter().filter_map(&mut resource).collect();
     segment.closing = tracker.finish(&reads);
     segment.host_reads = host_reads;

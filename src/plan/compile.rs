@@ -22,7 +22,7 @@ pub struct Compiler<'a> {
     pub devices: &'a [&'a DeviceInfo],
     /// The caller's wishes.
     pub options: &'a PlanOptions,
-    /// Where nodes go that nobody places.
+    /// Where nodes go that nothing else places.
     pub assignment: Assignment,
     /// What plans share.
     pub cache: &'a PlanCache,

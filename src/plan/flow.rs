@@ -41,7 +41,7 @@ pub struct FlowNode {
     pub op: Arc<dyn Operator>,
     /// What it reads.
     pub inputs: Vec<Option<ValueId>>,
-    /// What it writes. Outputs nobody wants are values too: kernels write them.
+    /// What it writes. Outputs that nothing reads are values too: kernels write them.
     pub outputs: Vec<ValueId>,
     /// The device that the graph asks for.
     pub device: Option<u32>,
@@ -124,7 +124,7 @@ impl Flow {
         Fact { info: self.values[v].info.clone(), value: self.values[v].constant.clone() }
     }
 
-    /// Removes nodes whose outputs nobody reads, and renumbers control dependencies.
+    /// Removes nodes whose outputs nothing reads, and renumbers control dependencies.
     pub fn drop_dead(&mut self) {
         let mut live = vec![false; self.values.len()];
         for (_, v) in &self.outputs {
@@ -584,7 +584,7 @@ mod tests {
         assert_eq!(flow.nodes.len(), 40 + 24);
     }
 
-    /// Constants on the way to another one are not kept beside it.
+    /// Constants on the way to another one are not kept with it.
     #[test]
     fn what_only_computed_nodes_read_is_given_back() {
         let mut g = GraphBuilder::new("g");

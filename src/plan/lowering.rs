@@ -17,7 +17,7 @@ pub(super) struct PlanCx<'a> {
     pub(super) devices: &'a [&'a DeviceInfo],
     /// The caller's wishes.
     pub(super) options: &'a PlanOptions,
-    /// Where nodes go that nobody places.
+    /// Where nodes go that nothing else places.
     pub(super) assignment: &'a Assignment,
     /// What plans share.
     pub(super) cache: &'a PlanCache,

@@ -126,14 +126,14 @@ pub struct PlannedCommand {
     pub work: Work,
     /// The node it belongs to: index into [`PlanReport::nodes`].
     pub node: u32,
-    /// It runs beside the command before it: both write different elements.
+    /// It runs in parallel with the command before it: both write different elements.
     pub no_barrier_before: bool,
     /// It waits for all commands before it, whatever they touch: the graph says so.
     pub full_barrier_before: bool,
 }
 
 /// Commands that run on one device in one submission. Segments of one device run one after the other; others run
-/// beside it unless it waits for them.
+/// in parallel with it unless it waits for them.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// Entry of the session's device table.

@@ -30,7 +30,7 @@ pub(super) struct SegmentAssignment {
     /// The segment of each step of the order; of a node that does nothing that of whatever is before it.
     pub(super) of: Vec<u32>,
     /// For each segment the first and last step of everything that may run while it runs, its own included.
-    beside: Vec<(u32, u32)>,
+    concurrent: Vec<(u32, u32)>,
 }
 
 impl SegmentAssignment {
@@ -38,7 +38,7 @@ impl SegmentAssignment {
     pub(super) fn new(order: &[usize], steps: &[Step], dependencies: &Dependencies) -> Self {
         let mut at = vec![0usize; steps.len()];
         order.iter().enumerate().for_each(|(step, &n)| at[n] = step);
-        // Steps behind which a node of another lane lacks nothing of this lane any more.
+        // Steps after which a node of another lane lacks nothing of this lane any more.
         let mut wanted = vec![false; order.len()];
         for (n, before) in dependencies.all.iter().enumerate().filter(|(n, _)| !steps[*n].alias) {
             let mut last: HashMap<Lane, usize> = HashMap::new();
@@ -80,15 +80,15 @@ impl SegmentAssignment {
             }
             last = of[step];
         }
-        let beside = beside(order, steps, dependencies, &of, &at);
-        SegmentAssignment { of, beside }
+        let concurrent = concurrent(order, steps, dependencies, &of, &at);
+        SegmentAssignment { of, concurrent }
     }
 
     /// The steps within which a range of host memory must be kept for values that the steps `touched` touch: any of
-    /// them may run beside segments that come before or after it in the order.
+    /// them may run in parallel with segments that come before or after it in the order.
     pub(super) fn lifetime(&self, touched: &BTreeSet<u32>) -> Option<(u32, u32)> {
         let segments = touched.iter().filter_map(|&step| self.of.get(step as usize));
-        let spans = segments.filter_map(|&s| self.beside.get(s as usize)).copied();
+        let spans = segments.filter_map(|&s| self.concurrent.get(s as usize)).copied();
         spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 }
@@ -105,7 +105,7 @@ struct Open {
     cut: bool,
 }
 
-/// For each step the work behind it until the lane changes.
+/// For each step the work after it until the lane changes.
 fn work_left(order: &[usize], steps: &[Step]) -> Vec<u64> {
     let mut left = vec![0u64; order.len()];
     let (mut lane, mut sum) = (None, 0u64);
@@ -119,7 +119,7 @@ fn work_left(order: &[usize], steps: &[Step]) -> Vec<u64> {
     left
 }
 
-fn beside(
+fn concurrent(
     order: &[usize],
     steps: &[Step],
     dependencies: &Dependencies,
@@ -147,8 +147,8 @@ fn beside(
     };
     (0..count)
         .map(|s| {
-            let beside = (0..count).filter(|&t| !reach.has(s, t) && !reach.has(t, s));
-            let spans = beside.chain([s]).filter_map(|t| own[t]);
+            let concurrent = (0..count).filter(|&t| !reach.has(s, t) && !reach.has(t, s));
+            let spans = concurrent.chain([s]).filter_map(|t| own[t]);
             spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default()
         })
         .collect()
@@ -190,7 +190,7 @@ impl Reach {
     }
 }
 
-/// The segments that a later one that touches the same bytes must come behind: others come before these.
+/// The segments that a later one that touches the same bytes must come after: others come before these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     writer: Option<usize>,
@@ -308,11 +308,7 @@ mod tests {
         let cut = SegmentAssignment::new(&order, &steps, &dependencies);
         assert_eq!(cut.of, [0, 1, 2, 2]);
         let life = |steps: &[u32]| cut.lifetime(&steps.iter().copied().collect());
-        assert_eq!(
-            (life(&[0]), life(&[1])),
-            (Some((0, 1)), Some((0, 1))),
-            "the branches run beside each other"
-        );
+        assert_eq!((life(&[0]), life(&[1])), (Some((0, 1)), Some((0, 1))), "the branches run in parallel");
         assert_eq!((life(&[2]), life(&[1, 2])), (Some((2, 3)), Some((0, 3))));
         assert_eq!(life(&[]), None);
     }
@@ -327,7 +323,7 @@ mod tests {
         assert!(dependencies.control.iter().all(BTreeSet::is_empty));
     }
 
-    /// A row of nodes that do nothing, each behind one more node by control, read by many.
+    /// A row of nodes that do nothing, each after one more node by control, read by many.
     #[test]
     fn dependencies_are_bounded() {
         const ROW: usize = 2100;

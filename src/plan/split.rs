@@ -54,7 +54,7 @@ pub struct Split {
     /// What can be planned now. Its inputs are those of the whole graph, its first outputs are outputs of the
     /// whole graph under their names.
     pub head: Graph,
-    /// What the session runs behind it.
+    /// What the session runs after it.
     pub steps: Vec<HostStep>,
     /// What remains. Its outputs are the other outputs of the whole graph.
     pub tail: Graph,

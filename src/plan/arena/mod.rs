@@ -55,7 +55,7 @@ const VISITS: u64 = 1 << 24;
 const CHEAP: u64 = 1 << 20;
 
 /// Packs `requests`: those alive at one step never overlap. The peak is never above the blocks of [`tvm_rule`]
-/// laid one behind another.
+/// laid contiguously.
 ///
 /// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by the room that a
 /// request takes over its life, by length of life, and by the steps with most bytes alive (the "greedy by breadth" of
@@ -111,7 +111,7 @@ struct Placed {
     peak: u64,
 }
 
-/// Tries orders in which a request that lies on top, or one that is alive beside it, is placed at another time, for a
+/// Tries orders in which a request that lies on top, or one that is alive with it, is placed at another time, for a
 /// bounded number of visits.
 fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_bound: u64) -> Placed {
     const VISITS: u64 = 4_000_000;
@@ -138,8 +138,8 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
         let on_top: Vec<usize> = (0..order.len()).filter(top).collect();
         let Some(&highest) = on_top.get(below(on_top.len())) else { break };
         // What lies on top is too late, or something in its way is.
-        let beside = |&at: &usize| requests[order[at]].lives_with(&requests[order[highest]]);
-        let in_its_way: Vec<usize> = (0..order.len()).filter(beside).collect();
+        let alive_with = |&at: &usize| requests[order[at]].lives_with(&requests[order[highest]]);
+        let in_its_way: Vec<usize> = (0..order.len()).filter(alive_with).collect();
         let other = in_its_way.get(below(in_its_way.len())).copied();
         let from = if below(2) == 0 { highest } else { other.unwrap_or(highest) };
         let to = below(order.len());
@@ -159,11 +159,11 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
     best
 }
 
-/// The blocks of [`tvm_rule`], one behind another.
+/// The blocks of [`tvm_rule`], contiguous.
 fn in_blocks(requests: &[Request]) -> Placed {
     let rule = tvm_rule(requests);
     let alignments = rule.alignments(requests);
-    // The strictest first: behind it every other alignment holds with less padding.
+    // The strictest first: after it every other alignment holds with less padding.
     let mut order: Vec<usize> = (0..rule.blocks.len()).collect();
     order.sort_by_key(|&b| std::cmp::Reverse(alignments[b]));
     let mut peak = 0u64;
@@ -379,7 +379,7 @@ mod tests {
         let (blocks, packing) = case(&[(whole, 0, 1), (whole, 1, 2), (half, 2, 3), (whole, 3, 4)]);
         assert_eq!(blocks, [140_800, 140_800]);
         assert_eq!(packing.peak, 281_600);
-        // One behind another they are one block.
+        // Contiguous, they are one block.
         let (blocks, packing) = case(&[(whole, 0, 0), (half, 1, 1), (whole, 2, 2)]);
         assert_eq!((blocks, packing.peak), (vec![140_800], 140_800));
     }

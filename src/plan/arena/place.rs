@@ -41,17 +41,17 @@ impl<'a> Placer<'a> {
         let mut offsets = vec![0u64; requests.len()];
         let mut alive = Alive::new(self);
         let mut peak = 0;
-        let mut beside: Vec<(u64, u64)> = Vec::new();
+        let mut taken: Vec<(u64, u64)> = Vec::new();
         for &i in order {
             let r = &requests[i];
-            beside.clear();
+            taken.clear();
             alive.visit(r, &mut |p| {
-                beside.push((offsets[p], offsets[p].saturating_add(requests[p].bytes)));
+                taken.push((offsets[p], offsets[p].saturating_add(requests[p].bytes)));
             });
-            beside.sort_unstable();
+            taken.sort_unstable();
             let mut best: Option<(u64, u64)> = None;
             let mut cursor = 0u64;
-            for &(from, to) in &beside {
+            for &(from, to) in &taken {
                 let start = align_up(cursor, r.alignment);
                 let gap = from.saturating_sub(start);
                 if start.saturating_add(r.bytes) <= from && best.is_none_or(|(g, _)| gap < g) {

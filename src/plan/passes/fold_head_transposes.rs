@@ -36,7 +36,7 @@ pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
             && turned(flow, t, n) == Some(y)
         {
             op.turned[3] = true;
-            // Nobody reads what the transpose gives now.
+            // Nothing reads what the transpose gives now.
             let to = std::mem::replace(&mut flow.nodes[t].outputs[0], y);
             flow.nodes[t].inputs = vec![flow.nodes[n].inputs[0]];
             flow.nodes[n].outputs[0] = to;

@@ -1,7 +1,7 @@
 //! What follows from a graph's parameters alone is computed once, before any shape is known, and takes their place.
 //!
 //! A plan folds constants too, but the graph keeps what it folds, for the plans of other shapes. Parameters whose
-//! only reader is folded here leave the graph, and their memory is given back where nobody else has them.
+//! only reader is folded here leave the graph, and their memory is given back where no one else has them.
 
 use std::collections::HashSet;
 

@@ -75,7 +75,7 @@ fn fuse_within(flow: &mut Flow, devices: &[Option<u32>], limits: ChainLimits, pr
     before - flow.nodes.len()
 }
 
-/// Whether every node comes behind those that make what it reads and those it waits for.
+/// Whether every node comes after those that make what it reads and those it waits for.
 fn is_in_order(flow: &Flow) -> bool {
     let mut made = vec![true; flow.values.len()];
     flow.nodes.iter().flat_map(|n| &n.outputs).for_each(|&v| made[v] = false);
@@ -104,7 +104,7 @@ struct Groups<'a> {
     /// The group of each node: its first node.
     group: Vec<usize>,
     of: BTreeMap<usize, Vec<usize>>,
-    /// How many nodes were looked at: those behind them are in no group with others.
+    /// Nodes visited so far; later nodes are still ungrouped.
     begun: usize,
     /// A number for each group that is above those of all groups before it. Known of nodes that were looked at.
     level: Vec<u32>,
@@ -138,7 +138,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Looks at node `n`, the one behind those that were looked at.
+    /// Looks at node `n`, the one after those that were looked at.
     fn begin(&mut self, n: usize) {
         self.begun = n + 1;
         let node = &self.flow.nodes[n];
@@ -191,14 +191,14 @@ impl<'a> Groups<'a> {
         (reads, writes.collect())
     }
 
-    /// Gives the group `to` that `low` and `high` would make a level, and those behind it higher ones. Nothing changes
+    /// Gives the group `to` that `low` and `high` would make a level, and those after it higher ones. Nothing changes
     /// where a path leads from `low` to `high` through other nodes, or finding out takes too long; none leads back,
     /// because levels rise.
     fn raise(&mut self, low: usize, high: usize, to: usize) -> bool {
         let mut edges = SEARCHED.min(self.left);
         let given = edges;
         let raised = self.level_of_both(low, high, &mut edges).and_then(|level| {
-            let above = self.levels_behind([low, high], level, &mut edges)?;
+            let above = self.levels_after([low, high], level, &mut edges)?;
             Some((level, above))
         });
         self.left -= given - edges;
@@ -235,24 +235,19 @@ impl<'a> Groups<'a> {
         Some(level)
     }
 
-    /// The levels that groups behind `groups` must have where these are at `level`.
-    fn levels_behind(
-        &self,
-        groups: [usize; 2],
-        level: u32,
-        edges: &mut usize,
-    ) -> Option<HashMap<usize, u32>> {
+    /// The levels that groups after `groups` must have where these are at `level`.
+    fn levels_after(&self, groups: [usize; 2], level: u32, edges: &mut usize) -> Option<HashMap<usize, u32>> {
         let [low, _] = groups;
         let mut above: HashMap<usize, u32> = HashMap::new();
-        // What is behind `high` is above it already.
+        // What is after `high` is above it already.
         let mut stack: Vec<(usize, u32)> =
             Some((low, level)).filter(|_| level > self.level[low]).into_iter().collect();
         while let Some((g, level)) = stack.pop() {
             for &n in self.of.get(&g).map_or(std::slice::from_ref(&g), Vec::as_slice) {
                 let users = self.flow.nodes[n].outputs.iter().map(|&v| self.index.users(v));
-                let behind = users.chain([self.index.waiting(n)]);
-                let behind = behind.flat_map(|users| &users[..users.partition_point(|u| *u < self.begun)]);
-                for user in behind.map(|u| self.group[*u]) {
+                let after = users.chain([self.index.waiting(n)]);
+                let after = after.flat_map(|users| &users[..users.partition_point(|u| *u < self.begun)]);
+                for user in after.map(|u| self.group[*u]) {
                     *edges = edges.checked_sub(1)?;
                     let known = above.get(&user).copied().unwrap_or(self.level[user]);
                     if known <= level && !groups.contains(&user) && user != g {

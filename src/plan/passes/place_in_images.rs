@@ -89,7 +89,7 @@ fn describe(scope: StorageScope, info: &TensorInfo, device: &DeviceInfo) -> Resu
     device.images.as_ref().ok_or(ImageRefusal::NoImages)?.describe(texel, width, height)
 }
 
-/// A copy to insert behind node `after`, or in front of all nodes.
+/// A copy to insert after node `after`, or in front of all nodes.
 struct Insert {
     after: Option<usize>,
     node: FlowNode,
@@ -267,7 +267,7 @@ impl<'a> Images<'a> {
         Some(self.flow.values.len() - 1)
     }
 
-    /// A new value that a copy of `v` on device `d` makes, behind node `after`.
+    /// A new value that a copy of `v` on device `d` makes, after node `after`.
     fn copy(&mut self, v: ValueId, after: Option<usize>, d: u32, what: &str) -> ValueId {
         let value = &self.flow.values[v];
         let name = format!("{}:{what}", value.name);
@@ -307,18 +307,18 @@ fn insert(flow: &mut Flow, inserts: Vec<Insert>) {
     if inserts.is_empty() {
         return;
     }
-    let mut behind: BTreeMap<Option<usize>, Vec<FlowNode>> = BTreeMap::new();
+    let mut copies: BTreeMap<Option<usize>, Vec<FlowNode>> = BTreeMap::new();
     for Insert { after, node } in inserts {
-        behind.entry(after).or_default().push(node);
+        copies.entry(after).or_default().push(node);
     }
     let nodes = std::mem::take(&mut flow.nodes);
     let mut position = Vec::with_capacity(nodes.len());
-    flow.nodes.extend(behind.remove(&None).into_iter().flatten());
+    flow.nodes.extend(copies.remove(&None).into_iter().flatten());
     for (n, mut node) in nodes.into_iter().enumerate() {
         node.control_deps.iter_mut().for_each(|d| *d = position[*d]);
         position.push(flow.nodes.len());
         flow.nodes.push(node);
-        flow.nodes.extend(behind.remove(&Some(n)).into_iter().flatten());
+        flow.nodes.extend(copies.remove(&Some(n)).into_iter().flatten());
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn place_nodes(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, Pla
     Ok(flow.nodes.iter().filter(|n| n.device.is_some()).count())
 }
 
-/// Gives nodes that nobody placed their devices, if those are decided one by one; how many got one.
+/// Gives nodes that nothing placed their devices, if those are decided one by one; how many got one.
 ///
 /// # Errors
 /// [`PlanError::Assignment`], [`PlanError::UnknownDevice`].

@@ -11,7 +11,7 @@ use crate::spirv::{ExprId, Indexing, PointwiseDesc};
 
 /// Operators of the longest spelling.
 const LONGEST: usize = 9;
-/// Operators behind one another that are looked through.
+/// Operators in a row that are looked through.
 const DEEPEST: usize = 2 * LONGEST;
 
 /// Replaces what is spelled out; how many functions were found.

@@ -114,7 +114,7 @@ impl<'a> Search<'a> {
     }
 
     /// What `v` is but for steps that change no value: conversions between floats, and choices that are made.
-    fn behind(&self, mut v: ValueId) -> ValueId {
+    fn through(&self, mut v: ValueId) -> ValueId {
         while let Some(next) = self.step(v) {
             v = next;
         }
@@ -138,9 +138,9 @@ impl<'a> Search<'a> {
 
     /// `v` without factors that are constants of one element, and their product.
     fn unscaled(&self, v: ValueId) -> (ValueId, f32) {
-        let (mut v, mut scale) = (self.behind(v), 1.0);
+        let (mut v, mut scale) = (self.through(v), 1.0);
         while let Some((inner, factor)) = self.factor(v) {
-            (v, scale) = (self.behind(inner), scale * factor);
+            (v, scale) = (self.through(inner), scale * factor);
         }
         (v, scale)
     }
@@ -171,7 +171,7 @@ impl<'a> Search<'a> {
 
     /// The scores without their mask, and the mask.
     fn unmasked(&self, v: ValueId) -> Option<(ValueId, Option<ValueId>)> {
-        let v = self.behind(v);
+        let v = self.through(v);
         let (n, op) = self.maker(v)?;
         let added = op.as_any().downcast_ref::<Binary>().is_some_and(|b| b.op == BinaryOp::Add);
         if !added {
@@ -195,7 +195,7 @@ impl<'a> Search<'a> {
         if op.biased || op.activation != Activation::None || output.shape.rank() != 4 {
             return None;
         }
-        let (softmax, op) = self.maker(self.behind(probabilities))?;
+        let (softmax, op) = self.maker(self.through(probabilities))?;
         let op = op.as_any().downcast_ref::<Softmax>()?;
         let axis = normalize_axis(op.axis, 4).ok()?;
         if !matches!(op.kind, SoftmaxKind::Soft) || axis != 3 {
@@ -262,7 +262,7 @@ mod tests {
         Arc::new(Transpose { perm: Some(perm.to_vec()) })
     }
 
-    /// A graph of attention with a scale behind the product, its mask added in front of it in order.
+    /// A graph of attention with a scale after the product, its mask added in front of it in order.
     fn flow(perm: [i64; 4], k: [usize; 4], shown: bool) -> Flow {
         let mut g = GraphBuilder::new("g");
         let shapes = [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]];
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!((op.scale, op.causal), (Some(0.125), false));
         let names: Vec<&str> = node.inputs.iter().flatten().map(|&v| plain.values[v].name.as_str()).collect();
         assert_eq!(names, ["q", "k", "v", "mask"]);
-        // Keys with the heads behind their place.
+        // Keys with the heads after their place.
         let mut turned = flow([0, 2, 3, 1], [2, 7, 3, 8], false);
         assert_eq!(recognize_attention(&mut turned), 1);
         let names: Vec<&str> = turned.nodes.iter().map(|n| n.op.name()).collect();

@@ -127,7 +127,7 @@ fn run(graph: &Graph, precision: Precision, passes: PassSelection) -> (Vec<Vec<f
     let mut session = builder.integers(Integers::Always).build().unwrap();
     for (i, io) in session.inputs().iter().enumerate() {
         let shape = io.shape.as_ref().unwrap().concrete().unwrap();
-        session.set_input(&io.name, &tensor(&shape.to_vec(), i as u64)).unwrap();
+        session.set_input(&io.name, &tensor(shape.dims(), i as u64)).unwrap();
     }
     session.run().unwrap();
     let value = |(name, _): &(String, _)| session.get_output(name).unwrap().to_f32s().unwrap();

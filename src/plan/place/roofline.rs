@@ -9,7 +9,7 @@ use crate::plan::unplaced::BoundaryCost;
 /// "Roofline", 2009.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Roofline {
-    /// From a submission to the end of the wait for it, beside what it runs.
+    /// From a submission to the end of the wait for it, without what it runs.
     pub submit_ns: f64,
     /// For each command.
     pub launch_ns: f64,

@@ -2,7 +2,7 @@
 //!
 //! Every tensor that stands for bytes by one known scale and zero point has a [`View`]: what a DequantizeLinear makes,
 //! and what moves of such tensors make, which commute with it. At a QuantizeLinear the walk looks back: where all
-//! that is computed in between has an operator of bytes, that takes its place. What nobody reads any more goes.
+//! that is computed in between has an operator of bytes, that takes its place. What nothing reads any more goes.
 //!
 //! Results are those of `float32` but for the last unit, where a number lies in the middle between two elements.
 
@@ -268,7 +268,7 @@ impl<'a> Walk<'a> {
         self.instead.get(&id).copied().unwrap_or(id)
     }
 
-    /// Whether nobody but one node reads `id`, which a node makes.
+    /// Whether one node alone reads `id`, which a node makes.
     fn is_inner(&self, id: TensorId) -> bool {
         self.index.only_user(id.index()).is_some()
     }
@@ -370,7 +370,7 @@ impl<'a> Walk<'a> {
         for (n, node) in nodes.iter().enumerate() {
             for (output, id) in node.outputs.iter().enumerate() {
                 if let Some(id) = id {
-                    // Outputs that nobody wants belong to their nodes all the same.
+                    // Outputs that nothing reads belong to their nodes all the same.
                     read[id.index()] |= live[n];
                     let node = NodeId(n as u32);
                     graph.tensors[id.index()].origin = Origin::Node { node, output: output as u32 };

@@ -15,7 +15,7 @@ use crate::ops::quant::{
 use crate::ops::{Activation, Fact, OpCx, Operator};
 use crate::plan::evaluate;
 
-/// Activations behind one another that are looked through.
+/// Activations in a row that are looked through.
 const MOST_CLAMPS: usize = 4;
 /// The longest sums whose 32 bits hold any bytes.
 const DEEPEST: usize = (i32::MAX as usize / 2) / (255 * 255);
@@ -69,7 +69,7 @@ impl Walk<'_> {
                 Some(_) => return None,
                 None => return Some((n, (clamp != all).then_some(clamp))),
             };
-            // Those behind it keep these bounds within theirs.
+            // Those after it keep these bounds within theirs.
             clamp = bounds.map(|bound| to.scaling.element(bound).clamp(clamp[0], clamp[1]));
             at = input(&self.old[n], 0)?;
         }
