@@ -102,6 +102,14 @@ fn code_on_pages_is_that_of_the_repository() {
 }
 
 #[test]
+fn the_passes_on_the_page_are_those_that_run() {
+    let page = "docs/design/plan.md";
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let filled = tables::fill(&text, &[("passes", tables::passes())]).unwrap();
+    assert_eq!(keep(page, &filled), [""; 0]);
+}
+
+#[test]
 fn tables_and_plots_of_benchmarks_are_those_of_the_records() {
     let records = records::read(&root().join("benches/records"));
     let mut stale = Vec::new();

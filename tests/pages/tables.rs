@@ -220,18 +220,25 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The page with each part between `<!-- records: NAME -->` and `<!-- end -->` made anew.
+/// The passes between a graph and its plan, in their order, for docs/design/plan.md.
+pub(crate) fn passes() -> String {
+    let row = |pass: &onepool::plan::Pass| vec![format!("`{}`", pass.name), pass.does.to_owned()];
+    table(&["pass", "what it does"], &onepool::plan::PIPELINE.iter().map(row).collect::<Vec<_>>())
+        .replace("---:", "---")
+}
+
+/// The page with each part between `<!-- table: NAME -->` and `<!-- end -->` made anew.
 ///
 /// # Errors
 /// A part that is not there, or that the page leaves out.
 pub(crate) fn fill(page: &str, parts: &[(&str, String)]) -> Result<String, String> {
     let (mut filled, mut rest) = (String::new(), page);
     let mut used = Vec::new();
-    while let Some((before, after)) = rest.split_once("<!-- records: ") {
+    while let Some((before, after)) = rest.split_once("<!-- table: ") {
         let (name, after) = after.split_once(" -->").ok_or("a marker is open")?;
         let (_, after) = after.split_once("<!-- end -->").ok_or_else(|| format!("{name} has no end"))?;
         let (_, part) = parts.iter().find(|(n, _)| *n == name).ok_or_else(|| format!("no part {name}"))?;
-        let _ = write!(filled, "{before}<!-- records: {name} -->\n{part}<!-- end -->");
+        let _ = write!(filled, "{before}<!-- table: {name} -->\n{part}<!-- end -->");
         used.push(name);
         rest = after;
     }
@@ -248,10 +255,10 @@ mod tests {
     #[test]
     fn parts_are_replaced_and_none_is_left_out() {
         let parts = [("a", "new\n".to_owned())];
-        let page = "x\n<!-- records: a -->\nold\n<!-- end -->\ny";
-        assert_eq!(fill(page, &parts).unwrap(), "x\n<!-- records: a -->\nnew\n<!-- end -->\ny");
+        let page = "x\n<!-- table: a -->\nold\n<!-- end -->\ny";
+        assert_eq!(fill(page, &parts).unwrap(), "x\n<!-- table: a -->\nnew\n<!-- end -->\ny");
         assert!(fill("x", &parts).is_err());
-        assert!(fill("<!-- records: b -->\n<!-- end -->", &parts).is_err());
+        assert!(fill("<!-- table: b -->\n<!-- end -->", &parts).is_err());
         assert_eq!(fill("x", &[]).unwrap(), "x");
     }
 }
