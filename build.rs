@@ -12,6 +12,7 @@ pub mod shader_build;
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=shaders");
     println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=src/expr");
     let (Some(root), Some(out)) = (std::env::var_os("CARGO_MANIFEST_DIR"), std::env::var_os("OUT_DIR"))
     else {
         eprintln!("CARGO_MANIFEST_DIR and OUT_DIR must be set; run this through cargo");

@@ -15,7 +15,7 @@ use onepool::backend::{ContextDesc, DeviceInfo};
 use onepool::device::Context;
 use onepool::graph::TensorId;
 use onepool::ops::linalg::MatMul;
-use onepool::ops::pointwise::{Unary, UnaryOp};
+use onepool::ops::pointwise::{Function, Pointwise};
 use onepool::ops::reduce::{Reduce, ReduceKind};
 use onepool::ops::{self, BinaryOp, Operator};
 use onepool::plan::{Assignment, Compiler, PlanCache, PlanOptions};
@@ -34,15 +34,15 @@ fn open(device: &str) -> Option<Context> {
     }
 }
 
-fn unary(op: UnaryOp) -> Arc<dyn Operator> {
-    Arc::new(Unary::new(op))
+fn unary(op: Function) -> Arc<dyn Operator> {
+    Arc::new(Pointwise::new(op))
 }
 
 /// `y = leaky_relu(x)`
 fn scale(elements: usize) -> Graph {
     let mut g = GraphBuilder::new("scale");
     let x = g.input("x", DType::F32, [elements.into()]);
-    let y = g.op(unary(UnaryOp::LeakyRelu), &[x]);
+    let y = g.op(unary(Function::LeakyRelu), &[x]);
     g.output("y", y);
     g.build().unwrap()
 }
@@ -93,9 +93,9 @@ fn blocks(g: &mut GraphBuilder, mut x: TensorId, count: usize) -> TensorId {
         let variance = g.op(mean, &[square]);
         let epsilon = g.constant(format!("epsilon{k}"), Tensor::scalar(1e-5f32));
         let variance = g.op(ops::add(), &[variance, epsilon]);
-        let deviation = g.op(unary(UnaryOp::Sqrt), &[variance]);
+        let deviation = g.op(unary(Function::Sqrt), &[variance]);
         let normal = g.op(ops::div(), &[centred, deviation]);
-        let gate = g.op(unary(UnaryOp::Sigmoid), &[normal]);
+        let gate = g.op(unary(Function::Sigmoid), &[normal]);
         let gated = g.op(ops::mul(), &[normal, gate]);
         x = g.op(ops::add(), &[x, gated]);
     }
@@ -143,18 +143,18 @@ fn chain(kind: &str, side: usize) -> Graph {
     let y = match kind {
         "residual" => {
             let sum = g.op(ops::add(), &[x, r]);
-            g.op(unary(UnaryOp::Relu), &[sum])
+            g.op(unary(Function::Relu), &[sum])
         }
         "scale and shift" => {
             let (scale, shift) = (channel(&mut g, "scale", 0.5), channel(&mut g, "shift", -0.3));
             let scaled = g.op(ops::mul(), &[x, scale]);
             let shifted = g.op(ops::add(), &[scaled, shift]);
             let sum = g.op(ops::add(), &[shifted, r]);
-            g.op(unary(UnaryOp::Relu), &[sum])
+            g.op(unary(Function::Relu), &[sum])
         }
         _ => {
-            let a = g.op(unary(UnaryOp::Tanh), &[x]);
-            let b = g.op(unary(UnaryOp::Sigmoid), &[r]);
+            let a = g.op(unary(Function::Tanh), &[x]);
+            let b = g.op(unary(Function::Sigmoid), &[r]);
             let product = g.op(ops::mul(), &[a, b]);
             let by = g.constant("by", Tensor::scalar(0.7f32));
             let scaled = g.op(ops::binary(BinaryOp::Mul), &[product, by]);

@@ -1,19 +1,21 @@
 //! Compiled modules kept in `OUT_DIR` under a hash of everything that makes them: the source with its
-//! includes, the macros, the target, and the build of this script (which contains the compiler).
+//! includes, the macros, the target, and what compiles it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::SystemTime;
 
 use super::compile::{self, Form};
 use super::source::{Source, Variant};
 
+/// What decides how a source is compiled: this script's own part of it, and the version of the compiler.
+const BUILD: [&str; 3] =
+    [include_str!("compile.rs"), include_str!("source.rs"), include_str!("../Cargo.lock")];
+
 /// The cache of one output folder.
 pub(super) struct Cache {
     folder: PathBuf,
-    build: String,
     compiled: AtomicUsize,
     used: Mutex<HashSet<String>>,
 }
@@ -26,12 +28,7 @@ impl Cache {
     pub(super) fn open(out: &Path) -> Result<Self, String> {
         let folder = out.join("spv");
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let build = std::env::current_exe().and_then(std::fs::metadata).map(|meta| {
-            let modified = meta.modified().ok().and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-            format!("{} {modified:?}", meta.len())
-        });
-        let build = build.map_err(|error| format!("the build script's own file: {error}"))?;
-        Ok(Self { folder, build, compiled: AtomicUsize::new(0), used: Mutex::default() })
+        Ok(Self { folder, compiled: AtomicUsize::new(0), used: Mutex::default() })
     }
 
     /// The SPIR-V of `variant`, from the cache or freshly compiled.
@@ -74,7 +71,7 @@ impl Cache {
 
     fn key(&self, source: &Source, variant: &Variant, form: Form) -> Result<String, String> {
         let mut hash = Fnv::new();
-        hash.write(&self.build);
+        BUILD.iter().for_each(|text| hash.write(text));
         hash.write(&format!("{form:?} {:?}", source.target));
         hash.write(&source.path);
         hash.write(&compile::expand(source, variant, form)?);

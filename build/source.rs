@@ -76,13 +76,17 @@ impl Source {
     }
 }
 
-/// Reads all shaders under `root/shaders`, sorted by path.
+/// The path by which shaders include the functions that the build prints.
+const FUNCTIONS: &str = "shaders/include/functions.glsl";
+
+/// Reads all shaders under `root/shaders`, sorted by path; `functions` is the text of [`FUNCTIONS`].
 ///
 /// # Errors
 /// A file cannot be read, lies outside a family folder, or has a malformed directive.
-pub(super) fn collect(root: &Path) -> Result<Vec<Source>, String> {
+pub(super) fn collect(root: &Path, functions: String) -> Result<Vec<Source>, String> {
     let mut files = Files::new();
     read_tree(root, "shaders", &mut files)?;
+    files.insert(FUNCTIONS.to_owned(), functions);
     let files = Arc::new(files);
     let mut sources = Vec::new();
     for (path, text) in files.iter() {

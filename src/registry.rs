@@ -28,6 +28,16 @@ pub fn default_selector() -> String {
 /// first usable integrated or discrete device of any API, else the CPU backend. An API alone is its first
 /// usable device and never a device of another API. `sim:NAME` and `sim:FILE` are simulated devices that play a
 /// recorded driver: one that is part of the library, or the [profile](crate::backend::sim::Profile) in a file.
+///
+/// ```
+/// use onepool::backend::ContextDesc;
+/// use onepool::registry::Registry;
+///
+/// let registry = Registry::with_defaults();
+/// let context = registry.open("sim:discrete", &ContextDesc::default())?;
+/// assert!(!context.info().memory.shares_host_memory());
+/// # Ok::<(), onepool::registry::OpenError>(())
+/// ```
 pub struct Registry {
     drivers: Vec<Box<dyn Driver>>,
 }

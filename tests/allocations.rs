@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use onepool::backend::ContextDesc;
-use onepool::ops::pointwise::{Unary, UnaryOp};
+use onepool::ops::pointwise::{Function, Pointwise};
 use onepool::ops::reduce::{Reduce, ReduceKind};
 use onepool::ops::{self, Operator};
 use onepool::registry::Registry;
@@ -63,9 +63,9 @@ const SMALL: usize = 64 << 10;
 fn session(device: &str) -> Session {
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, [512.into(), (TENSOR / 4 / 512).into()]);
-    let op = |op| Arc::new(Unary::new(op)) as Arc<dyn Operator>;
-    let a = g.op(op(UnaryOp::Abs), &[x]);
-    let a = g.op(op(UnaryOp::Relu), &[a]);
+    let op = |op| Arc::new(Pointwise::new(op)) as Arc<dyn Operator>;
+    let a = g.op(op(Function::Abs), &[x]);
+    let a = g.op(op(Function::Relu), &[a]);
     let max =
         Reduce { kind: ReduceKind::Max, axes: Some(vec![1]), keep_dims: true, noop_with_empty_axes: false };
     let m = g.op(Arc::new(max) as Arc<dyn Operator>, &[a]);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::graph::{GraphError, TensorId};
-use onepool::ops::pointwise::{NaryOp, Unary, UnaryOp};
+use onepool::ops::norm::{Softmax, SoftmaxKind};
+use onepool::ops::pointwise::{Function, NaryOp, Pointwise};
 use onepool::ops::reduce::{Reduce, ReduceKind};
 use onepool::ops::{self, BinaryOp, Operator};
 use onepool::registry::Registry;
@@ -15,22 +16,20 @@ use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-const UNARY: [UnaryOp; 14] = [
-    UnaryOp::Neg,
-    UnaryOp::Abs,
-    UnaryOp::Relu,
-    UnaryOp::LeakyRelu,
-    UnaryOp::Sigmoid,
-    UnaryOp::HardSigmoid,
-    UnaryOp::HardSwish,
-    UnaryOp::Tanh,
-    UnaryOp::Erf,
-    UnaryOp::Gelu,
-    UnaryOp::GeluTanh,
-    UnaryOp::Swish,
-    UnaryOp::Softsign,
-    // Without an expression: it splits chains.
-    UnaryOp::Softplus,
+const UNARY: [Function; 13] = [
+    Function::Neg,
+    Function::Abs,
+    Function::Relu,
+    Function::LeakyRelu,
+    Function::Sigmoid,
+    Function::HardSigmoid,
+    Function::HardSwish,
+    Function::Tanh,
+    Function::Erf,
+    Function::Gelu,
+    Function::GeluTanh,
+    Function::Swish,
+    Function::Softsign,
 ];
 const BINARY: [BinaryOp; 4] = [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::PRelu];
 const NARY: [NaryOp; 4] = [NaryOp::Sum, NaryOp::Mean, NaryOp::Min, NaryOp::Max];
@@ -92,7 +91,11 @@ impl Recipe {
             let late = known.len() - 3;
             let pick = |k: usize| picks[k].get(&known[if k == 0 { late } else { 0 }..]).clone();
             let (op, args): (Arc<dyn Operator>, Vec<(TensorId, Vec<usize>)>) = match kind {
-                0..14 => (Arc::new(Unary::new(UNARY[*kind])), vec![pick(0)]),
+                0..13 => (Arc::new(Pointwise::new(UNARY[*kind])), vec![pick(0)]),
+                // Without an expression: it splits chains.
+                13 => {
+                    (Arc::new(Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false }), vec![pick(0)])
+                }
                 14..30 => {
                     // PRelu takes a slope that does not widen its input.
                     let (a, b) = (pick(0), pick(1));

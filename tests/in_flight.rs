@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use onepool::backend::ContextDesc;
-use onepool::ops::pointwise::{Unary, UnaryOp};
+use onepool::ops::pointwise::{Function, Pointwise};
 use onepool::ops::reduce::{Reduce, ReduceKind};
 use onepool::ops::{self, Operator};
 use onepool::registry::Registry;
@@ -18,7 +18,7 @@ const COLUMNS: usize = 1024;
 fn session(device: &str) -> Session {
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, [ROWS.into(), COLUMNS.into()]);
-    let size: Arc<dyn Operator> = Arc::new(Unary::new(UnaryOp::Abs));
+    let size: Arc<dyn Operator> = Arc::new(Pointwise::new(Function::Abs));
     let a = g.op(size, &[x]);
     let sum =
         Reduce { kind: ReduceKind::Sum, axes: Some(vec![1]), keep_dims: true, noop_with_empty_axes: false };

@@ -11,7 +11,7 @@ use onepool::graph::TensorId;
 use onepool::ops::conv::Conv;
 use onepool::ops::linalg::{Gemm, MatMul};
 use onepool::ops::movement::{Concat, Pad, PadMode, Slice, Transpose};
-use onepool::ops::pointwise::{Clip, Unary, UnaryOp};
+use onepool::ops::pointwise::{Clip, Function, Pointwise};
 use onepool::ops::pool::{Pool, PoolKind};
 use onepool::ops::quant::{DequantizeLinear, QuantizeLinear};
 use onepool::ops::shape_ops::Reshape;
@@ -185,11 +185,11 @@ impl Builder {
                 Value { id, most: a.most * b.most, off: a.most * b.off + b.most * a.off + a.off * b.off }
             }
             6 => {
-                let id = self.op(Unary::new(UnaryOp::Sigmoid), &[a.id]);
+                let id = self.op(Pointwise::new(Function::Sigmoid), &[a.id]);
                 Value { id, most: 1.0, off: a.off / 4.0 }
             }
             7 => {
-                let gate = self.op(Unary::new(UnaryOp::HardSigmoid), &[a.id]);
+                let gate = self.op(Pointwise::new(Function::HardSigmoid), &[a.id]);
                 let id = self.g.op(ops::mul(), &[gate, a.id]);
                 Value { id, most: a.most, off: a.off * (1.0 + 0.2 * a.most) }
             }
@@ -243,7 +243,7 @@ impl Builder {
             _ => a,
         };
         match q.active {
-            0 => result.id = self.op(Unary::new(UnaryOp::Relu), &[result.id]),
+            0 => result.id = self.op(Pointwise::new(Function::Relu), &[result.id]),
             1 => {
                 let (low, high) = (Some(-0.3 * result.most), Some(0.4 * result.most));
                 result.id = self.op(Clip { low, high }, &[result.id]);
@@ -408,11 +408,11 @@ fn odd_graph(odd: Odd) -> Graph {
         b.g.output("y", y);
     }
     if odd == Odd::Shared {
-        let other = b.op(Unary::new(UnaryOp::Abs), &[y]);
+        let other = b.op(Pointwise::new(Function::Abs), &[y]);
         b.g.output("other", other);
     }
     if odd == Odd::Ordered {
-        let (late, z) = b.g.node("late", ops::unary(UnaryOp::Abs), &[Some(a)], 1);
+        let (late, z) = b.g.node("late", ops::unary(Function::Abs), &[Some(a)], 1);
         b.g.control_dep(late, node);
         b.g.output("z", z[0]);
     }

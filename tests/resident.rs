@@ -13,7 +13,7 @@ use std::sync::Arc;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::ops::linalg::MatMul;
-use onepool::ops::{self, Operator, UnaryOp};
+use onepool::ops::{self, Function, Operator};
 use onepool::plan::Precision;
 use onepool::registry::Registry;
 use onepool::session::{ParamStore, SessionBuilder, SessionError, SharedArena};
@@ -133,7 +133,7 @@ fn batches(device: &str, shared: bool) -> (u64, u64, u64) {
     let graph = |batch: usize| {
         let mut g = GraphBuilder::new("chain");
         let mut y = g.input("x", DType::F32, [batch.into(), LEN.into()]);
-        for op in [UnaryOp::Abs, UnaryOp::Neg, UnaryOp::Abs] {
+        for op in [Function::Abs, Function::Neg, Function::Abs] {
             y = g.op(ops::unary(op), &[y]);
         }
         g.output("y", y);

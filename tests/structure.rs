@@ -14,6 +14,8 @@ const LAYERS: &[(&str, u8)] = &[
     ("limits", 0),
     ("files", 1),
     ("memory", 1),
+    ("simd", 1),
+    ("expr", 1),
     ("tensor", 2),
     ("spirv", 2),
     ("kernel", 2),

@@ -3,7 +3,7 @@
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
 
-#include "math.glsl"
+#include "functions.glsl"
 
 SPEC(1, uint, CAUSAL, 0u);
 SPEC(2, uint, MASKED, 0u);
@@ -104,7 +104,7 @@ float bias(uint i, uint j)
 
 float capped(float s)
 {
-    return p.softcap > 0.0 ? p.softcap * tanh_exact(s / p.softcap) : s;
+    return p.softcap > 0.0 ? p.softcap * f_tanh(s / p.softcap) : s;
 }
 
 // The score with what is added to it; hidden whatever the score is, also where it is no number.

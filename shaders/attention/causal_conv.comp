@@ -22,6 +22,7 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint channels, len, taps;
+    float act_a, act_b;
 } p;
 
 void main()
@@ -45,5 +46,5 @@ void main()
         }
         sum = fma(v, float(w[c * p.taps + uint(k)]), sum);
     }
-    y[id] = T(activate(sum, ACTIVATION, 0.0, 0.0));
+    y[id] = T(activate(sum, ACTIVATION, p.act_a, p.act_b));
 }

@@ -5,11 +5,11 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
-#include "math.glsl"
+#include "functions.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, KIND, 0u);   // 0 swish(a) * b, 1 gelu(a + b), 2 gelu(a + b) by its approximation through tanh,
-                           // 3 a + b
+SPEC(1, uint, GATED, 0u);        // whether the function is of a, and b a factor; else it is of the sum
+SPEC(2, uint, ACTIVATION, 0u);   // the function
 
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
@@ -31,13 +31,6 @@ void main()
     }
     float u = float(a[i]);
     float v = float(b[p.first + i % p.len]);
-    if (KIND == 0u) {
-        y[i] = T(u / (1.0 + exp(-p.alpha * u)) * v);
-    } else if (KIND == 3u) {
-        y[i] = T(u + v);
-    } else {
-        float s = u + v;
-        float part = KIND == 1u ? erf(s * 0.707106781) : tanh_exact(0.797884561 * (s + 0.044715 * s * s * s));
-        y[i] = T(0.5 * s * (1.0 + part));
-    }
+    float of = activate(GATED != 0u ? u : u + v, ACTIVATION, p.alpha, 0.0);
+    y[i] = T(GATED != 0u ? of * v : of);
 }

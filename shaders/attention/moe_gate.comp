@@ -3,11 +3,12 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
-#include "math.glsl"
+#include "functions.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, KIND, 0u);     // 0 relu, 1 gelu by its approximation through tanh, 2 silu, 3 identity, 4 swiglu
+SPEC(1, uint, ACTIVATION, 0u);
 SPEC(2, uint, SECOND, 0u);   // the second part: 0 none, 1 every other element, 2 the second half, 3 another tensor
+SPEC(3, uint, LIMITED, 0u);  // whether both parts are bounded, as those of swiglu
 
 layout(set = 0, binding = 0, std430) readonly buffer A { float a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { float b[]; };
@@ -17,8 +18,8 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint len;            // elements of a row of Y
-    float alpha, beta;   // of swiglu
-    float limit;
+    float alpha;         // of the function
+    float beta, limit;   // of swiglu
 } p;
 
 void main()
@@ -43,16 +44,9 @@ void main()
     } else if (SECOND == 3u) {
         v = b[i];
     }
-    if (KIND == 0u) {
-        u = u > 0.0 ? u : 0.0;
-    } else if (KIND == 1u) {
-        u = 0.5 * u * (1.0 + tanh_exact(0.797884561 * (u + 0.044715 * u * u * u)));
-    } else if (KIND == 2u) {
-        u = u / (1.0 + exp(-u));
-    } else if (KIND == 4u) {
+    if (LIMITED != 0u) {
         u = min(u, p.limit);
         v = clamp(v, -p.limit, p.limit) + p.beta;
-        u = u / (1.0 + exp(-p.alpha * u));
     }
-    y[i] = u * v;
+    y[i] = activate(u, ACTIVATION, p.alpha, 0.0) * v;
 }

@@ -5,6 +5,8 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#define FUNCTIONS_OF_GATES
+#include "functions.glsl"
 
 LOCAL_SIZE(0, 64);
 // 0 RNN, 1 LSTM, 2 GRU that resets behind the product, 3 and 4 the reset and the rest of one that does it before.
@@ -14,12 +16,12 @@ SPEC(3, uint, PEEPHOLES, 0u);
 SPEC(4, uint, LENGTHS, 0u);
 SPEC(5, uint, CLIPPED, 0u);
 SPEC(6, uint, INPUT_FORGET, 0u);
-SPEC(7, uint, F0, 6u);  // functions f, g and h of the first direction, then of the second
-SPEC(8, uint, G0, 4u);
-SPEC(9, uint, H0, 4u);
-SPEC(10, uint, F1, 6u);
-SPEC(11, uint, G1, 4u);
-SPEC(12, uint, H1, 4u);
+SPEC(7, uint, F0, FN_SIGMOID);  // functions f, g and h of the first direction, then of the second
+SPEC(8, uint, G0, FN_TANH);
+SPEC(9, uint, H0, FN_TANH);
+SPEC(10, uint, F1, FN_SIGMOID);
+SPEC(11, uint, G1, FN_TANH);
+SPEC(12, uint, H1, FN_TANH);
 
 layout(set = 0, binding = 0, std430) readonly buffer XW { T xw[]; };        // [direction][row of X][gate][element]
 layout(set = 0, binding = 1, std430) readonly buffer HR { T hr[]; };

@@ -2,6 +2,8 @@
 #version 450
 #include "spec.glsl"
 #include "grid.glsl"
+#define FUNCTIONS_OF_GATES
+#include "functions.glsl"
 
 layout(local_size_x = 256) in;
 // 0 RNN, 1 LSTM, 2 GRU that resets behind the product, 3 GRU that does it before.
@@ -11,12 +13,12 @@ SPEC(3, uint, PEEPHOLES, 0u);
 SPEC(4, uint, LENGTHS, 0u);
 SPEC(5, uint, CLIPPED, 0u);
 SPEC(6, uint, INPUT_FORGET, 0u);
-SPEC(7, uint, F0, 6u);       // functions f, g and h of the first direction, then of the second
-SPEC(8, uint, G0, 4u);
-SPEC(9, uint, H0, 4u);
-SPEC(10, uint, F1, 6u);
-SPEC(11, uint, G1, 4u);
-SPEC(12, uint, H1, 4u);
+SPEC(7, uint, F0, FN_SIGMOID);       // functions f, g and h of the first direction, then of the second
+SPEC(8, uint, G0, FN_TANH);
+SPEC(9, uint, H0, FN_TANH);
+SPEC(10, uint, F1, FN_SIGMOID);
+SPEC(11, uint, G1, FN_TANH);
+SPEC(12, uint, H1, FN_TANH);
 SPEC(13, uint, INITIAL, 0u); // which initial states are given: 1 h, 2 c
 SPEC(14, uint, LAST, 0u);    // which last states are stored
 

@@ -3,7 +3,7 @@
 #ifndef ONEPOOL_STEP_GLSL
 #define ONEPOOL_STEP_GLSL
 
-#include "gates.glsl"
+#include "functions.glsl"
 
 // The gate whose sum is v; `which` is 0 for function f, 1 for g.
 float finish(float v, uint which)
@@ -17,7 +17,7 @@ float finish(float v, uint which)
         v = at_most(at_least(v, -p.clip), p.clip);
     }
     uint at = dir * 3u + which;
-    return gate_function(v, code, p.alpha[at], p.beta[at]);
+    return activate(v, code, p.alpha[at], p.beta[at]);
 }
 
 // An LSTM's state from the sums of its gates i, o, f and c and the peephole weights of the first three.
@@ -29,7 +29,7 @@ float lstm(vec4 sums, vec3 peepholes, inout float c)
     // c itself is not bounded.
     uint code = dir == 0u ? H0 : H1;
     uint at = dir * 3u + 2u;
-    return finish(sums.y + peepholes.y * c, 0u) * gate_function(c, code, p.alpha[at], p.beta[at]);
+    return finish(sums.y + peepholes.y * c, 0u) * activate(c, code, p.alpha[at], p.beta[at]);
 }
 
 #endif

@@ -116,6 +116,19 @@ impl Context {
     /// reached through its own guards, which are refused while a submission uses them, or through the
     /// buffer's.
     ///
+    /// ```
+    /// use onepool::HostRegion;
+    /// use onepool::backend::ContextDesc;
+    /// use onepool::registry::Registry;
+    ///
+    /// let context = Registry::with_defaults().open("sim", &ContextDesc::default())?;
+    /// let region = HostRegion::new(1 << 16)?.into_shared();
+    /// let buffer = context.import(&region)?;
+    /// buffer.map_write()?.as_mut_slice_of::<u32>()?.fill(3);
+    /// assert_eq!(region.read()?.as_slice_of::<u32>()?[0], 3);
+    /// # Ok::<(), onepool::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// An [`ImportError`](crate::memory::import::ImportError) with the reason, or the device's.
     pub fn import(&self, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {

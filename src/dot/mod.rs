@@ -12,7 +12,7 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 use portable::Portable;
 
 /// Vector registers that hold sums of products.

@@ -23,6 +23,9 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
 
+    use rspirv::dr::{Instruction, Operand};
+    use rspirv::spirv::{Decoration, Op};
+
     use super::*;
     use crate::spirv::reflect;
 
@@ -30,6 +33,37 @@ mod tests {
     fn names_are_sorted_and_unique() {
         assert!(KERNELS.windows(2).all(|pair| pair[0].name < pair[1].name));
         assert!(KERNELS.len() <= usize::from(u16::MAX));
+    }
+
+    /// Kernels compute a function of the table by the same steps as the kernel of a node, so none may be contracted.
+    #[test]
+    fn functions_of_the_table_are_not_contracted() {
+        let mut functions = BTreeSet::new();
+        for info in KERNELS {
+            let module = rspirv::dr::load_words(info.spirv()).unwrap();
+            let exact: BTreeSet<u32> = module
+                .annotations
+                .iter()
+                .filter(|i| i.operands.get(1) == Some(&Operand::Decoration(Decoration::NoContraction)))
+                .filter_map(|i| i.operands[0].id_ref_any())
+                .collect();
+            let name_of = |id: Option<u32>| {
+                let named = |i: &&Instruction| i.class.opcode == Op::Name && i.operands[0].id_ref_any() == id;
+                let text =
+                    module.debug_names.iter().find(named)?.operands[1].unwrap_literal_string().to_owned();
+                (text.starts_with("f_") || text.starts_with("own_")).then_some(text)
+            };
+            for function in &module.functions {
+                let Some(name) = name_of(function.def_id()) else { continue };
+                for i in function.all_inst_iter() {
+                    let is_sum = matches!(i.class.opcode, Op::FAdd | Op::FSub | Op::FMul | Op::FDiv);
+                    let id = i.result_id.unwrap_or(0);
+                    assert!(!is_sum || exact.contains(&id), "{name} of {}: {i:?}", info.name);
+                }
+                functions.insert(name);
+            }
+        }
+        assert!(functions.len() >= 10, "{functions:?}");
     }
 
     #[test]

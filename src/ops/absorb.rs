@@ -68,6 +68,7 @@ pub(super) fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Op
 mod tests {
     use super::*;
     use crate::dtype::DType;
+    use crate::expr::Function;
     use crate::graph::{GraphBuilder, TensorInfo};
     use crate::ops::conv::Conv;
     use crate::ops::{self, pointwise};
@@ -95,7 +96,7 @@ mod tests {
         let norm = BatchNormalization { epsilon: 1e-3, activation: Activation::None, by_element: false };
         let inputs: Vec<_> = std::iter::once(c).chain(parameters).collect();
         let n = g.op(Arc::new(norm) as Arc<dyn Operator>, &inputs);
-        let r = g.op(pointwise::unary(pointwise::UnaryOp::Relu), &[n]);
+        let r = g.op(pointwise::unary(pointwise::Function::Relu), &[n]);
         g.output("y", r);
         let graph = g.build().unwrap();
         let input = Tensor::new([1, 3, 5, 6], &values(90, 3)).unwrap();
@@ -128,7 +129,7 @@ mod tests {
         let x = g.input("x", DType::F32, [1.into(), 3.into(), 5.into(), 6.into()]);
         let w = g.constant("w", Tensor::new([4, 3, 3, 3], &values(108, 1)).unwrap());
         let c = g.op(Arc::new(Conv::default()) as Arc<dyn Operator>, &[x, w]);
-        let gate = g.op(pointwise::unary(pointwise::UnaryOp::Sigmoid), &[c]);
+        let gate = g.op(pointwise::unary(pointwise::Function::Sigmoid), &[c]);
         let y = g.op(pointwise::mul(), &[c, gate]);
         g.output("y", y);
         let info = TensorInfo::new(DType::F32, Shape::new([1, 3, 5, 6]).unwrap());
@@ -136,6 +137,6 @@ mod tests {
         assert_eq!(recognize_activations(&mut flow), 1);
         assert_eq!(fuse(&mut flow).unwrap(), 1);
         let conv = flow.nodes[0].op.as_any().downcast_ref::<Conv>().unwrap();
-        assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::Silu));
+        assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::of(Function::Swish)));
     }
 }

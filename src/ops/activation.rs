@@ -1,7 +1,9 @@
 //! Activations that other operators' kernels apply to their output.
 
 use super::OpError;
-use crate::spirv::math;
+use super::pointwise::Pointwise;
+use super::real::{Real, as_f32s_mut, as_f64s_mut};
+use crate::expr::{Function, code};
 
 /// A function of one element that a producer's kernel can apply before it stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -9,110 +11,89 @@ pub enum Activation {
     /// The element itself.
     #[default]
     None,
-    /// `max(x, 0)`.
-    Relu,
-    /// `x < 0 ? slope * x : x`.
-    LeakyRelu {
-        /// Factor of negative elements.
-        slope: f32,
-    },
-    /// `min(max(x, low), high)`.
-    Clip {
-        /// Lower bound.
-        low: f32,
-        /// Upper bound.
-        high: f32,
-    },
-    /// `1 / (1 + exp(-x))`.
-    Sigmoid,
-    /// `tanh(x)`.
-    Tanh,
-    /// `max(0, min(1, alpha * x + beta))`.
-    HardSigmoid {
-        /// Slope.
-        alpha: f32,
-        /// Offset.
-        beta: f32,
-    },
-    /// `x * max(0, min(1, x / 6 + 1 / 2))`.
-    HardSwish,
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
-    Gelu,
-    /// Gelu by its approximation through tanh.
-    GeluTanh,
+    /// A function of the table, one that kernels have ([`crate::expr::Use`]).
+    Of(Pointwise),
 }
 
 impl Activation {
+    /// `function` with the parameters that ONNX gives it by default.
+    pub const fn of(function: Function) -> Activation {
+        Activation::Of(Pointwise::new(function))
+    }
+
+    /// `function` with parameters.
+    pub const fn with(function: Function, params: [f32; 2]) -> Activation {
+        Activation::Of(Pointwise { function, params })
+    }
+
     /// The activation that attribute `activation` of a fused operator names, with its parameters (ONNX's
     /// defaults where they are not given); the empty text is none.
     ///
     /// # Errors
     /// [`OpError::Unsupported`] for other names.
     pub(crate) fn named(name: &str, given: [Option<f32>; 2]) -> Result<Activation, OpError> {
-        let [a, b] = given;
-        Ok(match name {
-            "" => Activation::None,
-            "Relu" => Activation::Relu,
-            "Sigmoid" => Activation::Sigmoid,
-            "Tanh" => Activation::Tanh,
-            "LeakyRelu" => Activation::LeakyRelu { slope: a.unwrap_or(0.01) },
-            "Clip" => Activation::Clip { low: a.unwrap_or(f32::MIN), high: b.unwrap_or(f32::MAX) },
-            "HardSigmoid" => Activation::HardSigmoid { alpha: a.unwrap_or(0.2), beta: b.unwrap_or(0.5) },
-            "HardSwish" => Activation::HardSwish,
-            other => return Err(OpError::unsupported(format!("the fused activation {other:?}"))),
-        })
+        const NAMED: [Function; 7] = [
+            Function::Relu,
+            Function::Sigmoid,
+            Function::Tanh,
+            Function::LeakyRelu,
+            Function::Clip,
+            Function::HardSigmoid,
+            Function::HardSwish,
+        ];
+        if name.is_empty() {
+            return Ok(Activation::None);
+        }
+        let function = NAMED.into_iter().find(|f| f.name() == name);
+        let function =
+            function.ok_or_else(|| OpError::unsupported(format!("the fused activation {name:?}")))?;
+        let mut params = function.defaults();
+        for (param, given) in params.iter_mut().zip(given).take(function.row().parameters.len()) {
+            *param = given.unwrap_or(*param);
+        }
+        Ok(Activation::Of(Pointwise { function, params }))
     }
 
-    /// The number that selects it in kernels (`shaders/include/activation.glsl`), and its two parameters.
+    /// The number that selects it in kernels (`activate` of the generated `functions.glsl`), and its two parameters.
     pub fn code(&self) -> (u32, [f32; 2]) {
-        match *self {
+        match self {
             Activation::None => (0, [0.0; 2]),
-            Activation::Relu => (1, [0.0; 2]),
-            Activation::LeakyRelu { slope } => (2, [slope, 0.0]),
-            Activation::Clip { low, high } => (3, [low, high]),
-            Activation::Sigmoid => (4, [0.0; 2]),
-            Activation::Tanh => (5, [0.0; 2]),
-            Activation::HardSigmoid { alpha, beta } => (6, [alpha, beta]),
-            Activation::HardSwish => (7, [0.0; 2]),
-            Activation::Silu => (8, [0.0; 2]),
-            Activation::Gelu => (9, [0.0; 2]),
-            Activation::GeluTanh => (10, [0.0; 2]),
+            Activation::Of(Pointwise { function, params }) => (code(*function), *params),
         }
     }
 
-    /// Its value at `x`, without calls, so that loops over it vectorize where the kind is known.
-    #[inline(always)]
-    pub fn apply(&self, x: f32) -> f32 {
-        match *self {
-            Activation::None => x,
-            // Written so that NaN stays NaN.
-            Activation::Relu => {
-                if x < 0.0 {
-                    0.0
-                } else {
-                    x
-                }
+    /// The bounds that it keeps values in, where that is all it does.
+    pub(crate) fn bounds(&self) -> Option<[f32; 2]> {
+        match self {
+            Activation::Of(Pointwise { function: Function::Relu, .. }) => Some([0.0, f32::INFINITY]),
+            Activation::Of(Pointwise { function: Function::Clip, params }) => Some(*params),
+            _ => None,
+        }
+    }
+
+    /// Applies it to every element.
+    pub(crate) fn apply<T: Real>(&self, values: &mut [T]) {
+        if let Activation::Of(function) = self {
+            function.apply(values);
+        }
+    }
+}
+
+impl Pointwise {
+    /// Applies it to every element in place.
+    pub(crate) fn apply<T: Real>(&self, values: &mut [T]) {
+        /// Elements that are copied at once.
+        const COPIED: usize = 128;
+        let loops = self.function.loops();
+        if let Some(values) = as_f32s_mut(values) {
+            (loops.f32_in_place)(values, self.params);
+        } else if let Some(values) = as_f64s_mut(values) {
+            let mut x = [0.0; COPIED];
+            for values in values.chunks_mut(COPIED) {
+                let x = &mut x[..values.len()];
+                x.copy_from_slice(values);
+                (loops.f64)(x, values, self.params);
             }
-            Activation::LeakyRelu { slope } => {
-                if x < 0.0 {
-                    slope * x
-                } else {
-                    x
-                }
-            }
-            Activation::Clip { low, high } => {
-                let y = if x < low { low } else { x };
-                if y > high { high } else { y }
-            }
-            Activation::Sigmoid => math::sigmoid(x, 0.0, 0.0),
-            Activation::Tanh => math::tanh(x, 0.0, 0.0),
-            Activation::HardSigmoid { alpha, beta } => (alpha * x + beta).clamp(0.0, 1.0),
-            Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
-            Activation::Silu => math::swish(x, 1.0, 0.0),
-            Activation::Gelu => math::gelu(x, 0.0, 0.0),
-            Activation::GeluTanh => math::gelu_tanh(x, 0.0, 0.0),
         }
     }
 }
@@ -123,23 +104,23 @@ mod tests {
 
     #[test]
     fn codes_are_distinct_and_nan_survives_clipping() {
-        let all = [
-            Activation::None,
-            Activation::Relu,
-            Activation::LeakyRelu { slope: 0.1 },
-            Activation::Clip { low: 0.0, high: 6.0 },
-            Activation::Sigmoid,
-            Activation::Tanh,
-            Activation::HardSigmoid { alpha: 0.2, beta: 0.5 },
-            Activation::HardSwish,
-            Activation::Silu,
-            Activation::Gelu,
-            Activation::GeluTanh,
-        ];
-        let codes: std::collections::BTreeSet<u32> = all.iter().map(|a| a.code().0).collect();
-        assert_eq!(codes.len(), all.len());
-        assert!(Activation::Relu.apply(f32::NAN).is_nan());
-        assert!(Activation::Clip { low: 0.0, high: 6.0 }.apply(f32::NAN).is_nan());
-        assert_eq!(Activation::Clip { low: 0.0, high: 6.0 }.apply(9.0), 6.0);
+        let all = Function::ALL.iter().map(|f| Activation::of(*f)).chain([Activation::None]);
+        let codes: std::collections::BTreeSet<u32> = all.map(|a| a.code().0).collect();
+        assert_eq!(codes.len(), Function::ALL.len() + 1);
+        let mut values = [f32::NAN, 9.0, -9.0];
+        Activation::with(Function::Clip, [0.0, 6.0]).apply(&mut values);
+        assert!(values[0].is_nan() && values[1..] == [6.0, 0.0]);
+        let mut values = [f64::NAN, 9.0, -9.0];
+        Activation::of(Function::Relu).apply(&mut values);
+        assert!(values[0].is_nan() && values[1..] == [9.0, 0.0]);
+    }
+
+    #[test]
+    fn a_fused_operator_names_an_activation() {
+        assert_eq!(Activation::named("", [None; 2]), Ok(Activation::None));
+        let slope = Activation::with(Function::LeakyRelu, [0.5, 0.0]);
+        assert_eq!(Activation::named("LeakyRelu", [Some(0.5), None]), Ok(slope));
+        assert_eq!(Activation::named("HardSigmoid", [None; 2]), Ok(Activation::of(Function::HardSigmoid)));
+        assert!(Activation::named("Sin", [None; 2]).is_err());
     }
 }

@@ -44,6 +44,7 @@ pub mod signal;
 pub mod tvm;
 pub mod vision;
 
+pub use crate::expr::Function;
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
@@ -52,7 +53,9 @@ pub use lower::{
     Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
 };
 pub use native::Native;
-pub use pointwise::{BinaryOp, NaryOp, UnaryOp, add, binary, cast, div, mul, nary, select_where, sub, unary};
+pub use pointwise::{
+    BinaryOp, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
+};
 pub use window::{AutoPad, Window, WindowAxis};
 
 use std::any::Any;
@@ -61,11 +64,11 @@ use std::sync::Arc;
 
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
+use crate::expr::{ExprId, PointwiseDesc};
 use crate::graph::{Tensor, TensorError, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
 use crate::shape::ShapeError;
-use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Why an operator does not accept its attributes or inputs, or cannot run somewhere.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

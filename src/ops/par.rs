@@ -103,6 +103,20 @@ fn parts_of<T: Send>(out: &mut [T], f: &(dyn Fn(usize, &mut [T]) + Send + Sync))
     }
 }
 
+/// As [`parts`], of a function that may fail.
+///
+/// # Errors
+/// One of those that `f` returned.
+pub(crate) fn try_parts<T: Send, E: Send>(
+    out: &mut [T],
+    f: impl Fn(usize, &mut [T]) -> Result<(), E> + Send + Sync,
+) -> Result<(), E> {
+    if out.len() <= PARALLEL {
+        return f(0, out);
+    }
+    try_share(out.chunks_mut(PART).enumerate(), |(i, part)| f(i * PART, part))
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -10,8 +10,7 @@ use std::marker::PhantomData;
 use pulp::{Simd, WithSimd};
 
 use super::activation::Activation;
-use super::linalg::tile::{bounds, clamp};
-use super::real::activate_in;
+use super::linalg::tile::clamp;
 use super::window::WindowAxis;
 
 /// Rows of the output that are summed side by side.
@@ -192,7 +191,7 @@ impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let (h, w) = (&self.planes.h, &self.planes.w);
-        let (plane, bounds) = (h.output * w.output, bounds(*self.activation));
+        let (plane, bounds) = (h.output * w.output, self.activation.bounds());
         for i in 0..self.y.len() / plane {
             let (x, taps, kind) = (self.of)(i);
             let in_place = self.planes.whole && x.len() >= self.planes.len();
@@ -215,7 +214,7 @@ impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<
                 rows.any::<S, G, 1>(simd, y);
             }
             if bounds.is_none() {
-                activate_in(self.activation, &mut y[..plane]);
+                self.activation.apply(&mut y[..plane]);
             }
         }
     }
@@ -367,6 +366,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::expr::Function;
     use crate::ops::test_util::values;
 
     /// Axes whose windows fit.
@@ -399,7 +399,7 @@ mod tests {
             let Some(of) = Planes::new(&[WindowAxis::UNIT, h, w]) else { return Ok(()) };
             let (from, to) = (h.input * w.input, h.output * w.output);
             let (x, taps) = (values(planes * from, 1), values(h.kernel * w.kernel, 2));
-            let clip = Activation::Clip { low: -0.4, high: 0.6 };
+            let clip = Activation::with(Function::Clip, [-0.4, 0.6]);
             let (mut sums, mut largest) = (vec![9.0; planes * to], vec![9.0; planes * to]);
             of.run(|i| (&x[i * from..], &taps[..], Sum(0.1)), &clip, &mut sums);
             of.run(|i| (&x[i * from..], &taps[..], Largest), &Activation::None, &mut largest);

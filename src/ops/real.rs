@@ -12,11 +12,10 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use super::halves::{self, Half};
-use super::{Activation, OpCx, OpError};
+use super::{OpCx, OpError};
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::spirv::math;
-use crate::spirv::wide::wide;
+use crate::simd;
 
 /// The floating-point types.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -56,12 +55,10 @@ pub(crate) trait Real:
     fn abs(self) -> Self;
     /// `x^e`.
     fn powf(self, e: Self) -> Self;
-    /// The value that `activation` maps this one to.
-    fn activate(self, activation: &Activation) -> Self;
 }
 
 macro_rules! real {
-    ($t:ty, $exp:path, |$x:ident, $a:ident| $activate:expr) => {
+    ($t:ty, $exp:path) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -92,103 +89,12 @@ macro_rules! real {
             fn powf(self, e: Self) -> Self {
                 <$t>::powf(self, e)
             }
-            #[inline(always)]
-            fn activate(self, $a: &Activation) -> Self {
-                let $x = self;
-                $activate
-            }
         }
     };
 }
 
-real!(f32, exp_f32, |x, a| a.apply(x));
-real!(f64, f64::exp, |x, a| activate_f64(a, x));
-
-/// `e^x` to two units in the last place, without a branch or a call, so that loops over it vectorize.
-#[inline(always)]
-fn exp_f32(x: f32) -> f32 {
-    // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    let bounded = x.clamp(-87.33, 88.72);
-    let rounded = bounded * std::f32::consts::LOG2_E + ROUND;
-    let n = rounded - ROUND;
-    // ln 2 in two parts, so that the product with the first is exact.
-    let r = (bounded - n * 0.693_359_4) - n * -2.121_944_4e-4;
-    let mut p = 1.987_569_2e-4_f32;
-    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-        p = p * r + c;
-    }
-    let y = p * r * r + r + 1.0;
-    // Two factors, because 2^128 is none.
-    let half = rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
-    let (a, b) = (half >> 1, half - (half >> 1));
-    let power = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
-    let scaled = y * power(a) * power(b);
-    let low = if x < -87.33 { 0.0 } else { scaled };
-    if x > 88.72 { f32::INFINITY } else { low }
-}
-
-fn activate_f64(activation: &Activation, x: f64) -> f64 {
-    let floor = |x: f64, low: f64| if x < low { low } else { x };
-    let ceil = |x: f64, high: f64| if x > high { high } else { x };
-    match *activation {
-        Activation::None => x,
-        Activation::Relu => floor(x, 0.0),
-        Activation::LeakyRelu { slope } => {
-            if x < 0.0 {
-                f64::from(slope) * x
-            } else {
-                x
-            }
-        }
-        Activation::Clip { low, high } => ceil(floor(x, low.into()), high.into()),
-        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-        Activation::Tanh => x.tanh(),
-        Activation::HardSigmoid { alpha, beta } => (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0),
-        Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
-        Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::Gelu => 0.5 * x * (1.0 + math::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2)),
-        Activation::GeluTanh => {
-            let slope = (2.0 / std::f64::consts::PI).sqrt();
-            0.5 * x * (1.0 + (slope * (x + 0.044715 * x * x * x)).tanh())
-        }
-    }
-}
-
-/// Applies `activation` to every element.
-pub(crate) fn activate_all<T: Real>(activation: &Activation, values: &mut [T]) {
-    if *activation != Activation::None {
-        wide(
-            #[inline(always)]
-            || activate_in(activation, values),
-        );
-    }
-}
-
-/// One loop for each kind, without a branch on it, for the vectorizer.
-#[inline(always)]
-pub(crate) fn activate_in<T: Real>(activation: &Activation, values: &mut [T]) {
-    match *activation {
-        Activation::None => {}
-        Activation::Relu => each(values, Activation::Relu),
-        Activation::LeakyRelu { slope } => each(values, Activation::LeakyRelu { slope }),
-        Activation::Clip { low, high } => each(values, Activation::Clip { low, high }),
-        Activation::Sigmoid => each(values, Activation::Sigmoid),
-        Activation::Tanh => each(values, Activation::Tanh),
-        Activation::HardSigmoid { alpha, beta } => each(values, Activation::HardSigmoid { alpha, beta }),
-        Activation::HardSwish => each(values, Activation::HardSwish),
-        Activation::Silu => each(values, Activation::Silu),
-        Activation::Gelu => each(values, Activation::Gelu),
-        Activation::GeluTanh => each(values, Activation::GeluTanh),
-    }
-}
-
-#[inline(always)]
-fn each<T: Real>(values: &mut [T], activation: Activation) {
-    for v in values {
-        *v = v.activate(&activation);
-    }
-}
+real!(f32, simd::exp);
+real!(f64, f64::exp);
 
 /// A native function over any floating-point type.
 pub(crate) trait RealKernel: Send + Sync + 'static {
@@ -460,6 +366,11 @@ pub(crate) fn as_f32s_mut<T: Element>(values: &mut [T]) -> Option<&mut [f32]> {
     (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()
 }
 
+/// The elements as what they are, where they are `f64`, to write.
+pub(crate) fn as_f64s_mut<T: Element>(values: &mut [T]) -> Option<&mut [f64]> {
+    (T::DTYPE == DType::F64).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()
+}
+
 fn read<'a, T: Real>(
     args: &NativeArgs<'a, '_>,
     index: usize,
@@ -472,25 +383,4 @@ fn read<'a, T: Real>(
         DType::F32 => args.read::<f32>(index)?.iter().map(|v| T::from_f64((*v).into())).collect(),
         _ => args.read::<f64>(index)?.iter().map(|v| T::from_f64(*v)).collect(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_exponential_is_near_the_exact_one() {
-        for i in -9000..=9000 {
-            let x = i as f32 * 0.01;
-            let (got, want) = (f64::from(exp_f32(x)), f64::from(x).exp());
-            if (-87.3..88.7).contains(&x) {
-                assert!((got / want - 1.0).abs() < 3e-7, "exp({x}) = {got}, expected {want}");
-            }
-        }
-        assert_eq!(exp_f32(0.0), 1.0);
-        assert_eq!(exp_f32(f32::NEG_INFINITY), 0.0);
-        assert_eq!(exp_f32(f32::INFINITY), f32::INFINITY);
-        assert_eq!(exp_f32(100.0), f32::INFINITY);
-        assert!(exp_f32(f32::NAN).is_nan());
-    }
 }

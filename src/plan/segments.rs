@@ -269,7 +269,7 @@ mod tests {
     use crate::DType;
     use crate::graph::{GraphBuilder, TensorId, TensorInfo};
     use crate::limits::MAX_DEPENDENCIES;
-    use crate::ops::{self, UnaryOp};
+    use crate::ops::{self, Function};
     use crate::plan::schedule::schedule;
     use crate::plan::specialize;
     use crate::plan::{Flow, PlanError};
@@ -287,10 +287,10 @@ mod tests {
     /// Two unary nodes over one input, and their sum; then the negated sum.
     fn diamond() -> Flow {
         flow_of(|g, x| {
-            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
-            let b = g.op(ops::unary(UnaryOp::Neg), &[x]);
+            let a = g.op(ops::unary(Function::Abs), &[x]);
+            let b = g.op(ops::unary(Function::Neg), &[x]);
             let c = g.op(ops::add(), &[a, b]);
-            g.op(ops::unary(UnaryOp::Neg), &[c])
+            g.op(ops::unary(Function::Neg), &[c])
         })
     }
 
@@ -331,9 +331,9 @@ mod tests {
         let x = g.input("x", DType::F32, [4.into()]);
         let (mut row, mut last) = (x, None);
         for i in 0..ROW {
-            let (before, y) = g.node(format!("a{i}"), ops::unary(UnaryOp::Abs), &[Some(x)], 1);
+            let (before, y) = g.node(format!("a{i}"), ops::unary(Function::Abs), &[Some(x)], 1);
             g.output(format!("y{i}"), y[0]);
-            let (id, next) = g.node(format!("n{i}"), ops::unary(UnaryOp::Neg), &[Some(row)], 1);
+            let (id, next) = g.node(format!("n{i}"), ops::unary(Function::Neg), &[Some(row)], 1);
             g.control_dep(id, before);
             if let Some(last) = last.replace(id) {
                 g.control_dep(id, last);
@@ -341,7 +341,7 @@ mod tests {
             row = next[0];
         }
         for i in 0..ROW {
-            let z = g.op(ops::unary(UnaryOp::Abs), &[row]);
+            let z = g.op(ops::unary(Function::Abs), &[row]);
             g.output(format!("z{i}"), z);
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
@@ -364,9 +364,9 @@ mod tests {
     fn a_segment_is_cut_only_where_that_is_worth_while() {
         // Entry 1 waits for the first node, and entry 0 can go on with the second.
         let early = flow_of(|g, x| {
-            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
-            let b = g.op(ops::unary(UnaryOp::Neg), &[a]);
-            let c = g.op(ops::unary(UnaryOp::Abs), &[a]);
+            let a = g.op(ops::unary(Function::Abs), &[x]);
+            let b = g.op(ops::unary(Function::Neg), &[a]);
+            let c = g.op(ops::unary(Function::Abs), &[a]);
             g.op(ops::add(), &[b, c])
         });
         let of = |flow: &Flow, devices, work| {

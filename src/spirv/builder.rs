@@ -3,7 +3,10 @@
 //! The module keeps the conventions of the shipped kernels: set 0 with the inputs and then the outputs, push
 //! constant `n` (invocations), work-group size `(64, 1, 1)` with specialization constant 0 for x, three
 //! specialization constants for each broadcast term from 1 on, and the grid of `kernel::grid_1d`. In a layout of
-//! four lanes every value is a vector. Equal descriptions and layouts give equal words.
+//! four lanes every value is a vector. Elements narrower than 32 bits are widened before and rounded after. Equal
+//! descriptions and layouts give equal words.
+//!
+//! Nothing is contracted, so that a function gives the same bits alone, in a chain and in other kernels.
 
 use std::collections::HashMap;
 
@@ -14,8 +17,9 @@ use rspirv::spirv::{
     GlslStd450Op, ImageFormat, MemoryModel, Op, SelectionControl, StorageClass,
 };
 
-use super::layout::{Fetch, KernelLayout, Walk, spec_id};
-use super::pointwise::{BinaryOp, CompareOp, Expr, PointwiseDesc, PointwiseError, UnaryOp};
+use super::layout::{Fetch, KernelLayout, Number, Walk, spec_id};
+use super::types::ScalarType;
+use crate::expr::{BinaryOp, CompareOp, Expr, PointwiseDesc, PointwiseError, UnaryOp, device_form};
 
 /// Work-group size of a built kernel, unless specialized.
 pub const LOCAL_SIZE_X: u32 = 64;
@@ -23,16 +27,21 @@ pub const LOCAL_SIZE_X: u32 = 64;
 /// Builds the kernel of `desc`.
 ///
 /// # Errors
-/// The description has no output or too many terms, or the layout is not one of it.
+/// The description has no output or too many terms, the layout is not one of it, or it has functions that devices lack
+/// for the layout's elements.
 pub fn build_pointwise(desc: &PointwiseDesc, layout: &KernelLayout) -> Result<Vec<u32>, PointwiseError> {
     desc.validate()?;
     let (found, expected) = (layout.inputs.len(), desc.inputs().len());
     if found != expected {
         return Err(PointwiseError::WrongCount { what: "inputs of the layout", found, expected });
     }
+    let desc = match Number::of(layout.element) {
+        Number::Float if layout.element != ScalarType::F64 => &device_form(desc),
+        _ => desc,
+    };
     let mut kernel = Kernel::new(desc, layout);
     let (i, body) = kernel.begin();
-    kernel.body(desc, layout, i);
+    kernel.body(desc, layout, i)?;
     kernel.end_block(body);
     Ok(kernel.finish())
 }
@@ -42,10 +51,13 @@ struct Kernel {
     /// Instructions of the block being written.
     code: Vec<Instruction>,
     blocks: Vec<Block>,
-    constants: HashMap<(u32, u32), u32>,
+    constants: HashMap<(u32, u64), u32>,
     /// Indices computed before, by the terms they are made of.
     indices: HashMap<(usize, Walk, u32), u32>,
     lanes: u32,
+    number: Number,
+    /// Whether lanes have 64 bits.
+    wide: bool,
     types: Types,
     glsl: u32,
     main: u32,
@@ -63,7 +75,7 @@ struct Kernel {
 /// A variable of an operand.
 #[derive(Clone, Copy)]
 enum Binding {
-    /// A storage buffer of floats, or of vectors where `vectors`.
+    /// A storage buffer of elements, or of vectors where `vectors`.
     Buffer { id: u32, vectors: bool },
     /// A texel view.
     Texels(u32),
@@ -74,13 +86,15 @@ struct Types {
     boolean: u32,
     uint: u32,
     int: u32,
-    float: u32,
+    /// What is computed with in one lane, and as what it is stored.
+    lane: u32,
+    stored: u32,
     uvec3: u32,
-    /// What is computed with: float or vector, and what belongs to it.
+    /// What is computed with: one lane or a vector, and what belongs to it.
     value: u32,
     value_bits: u32,
     value_test: u32,
-    buffer_float: u32,
+    buffer_stored: u32,
     buffer_value: u32,
     param_uint: u32,
     image: u32,
@@ -101,9 +115,10 @@ impl Kernel {
         let (void, boolean) = (b.type_void(), b.type_bool());
         let (uint, int, float) = (b.type_int(32, 0), b.type_int(32, 1), b.type_float(32, None));
         let uvec3 = b.type_vector(uint, 3);
+        let (lane, stored) = element_types(&mut b, layout.element);
         let (value, value_bits, value_test) = match layout.lanes {
-            4 => (b.type_vector(float, 4), b.type_vector(uint, 4), b.type_vector(boolean, 4)),
-            _ => (float, uint, boolean),
+            4 => (b.type_vector(lane, 4), b.type_vector(uint, 4), b.type_vector(boolean, 4)),
+            _ => (lane, uint, boolean),
         };
         let (image, sampled) = match views {
             true => {
@@ -117,13 +132,17 @@ impl Kernel {
             boolean,
             uint,
             int,
-            float,
+            lane,
+            stored,
             uvec3,
             value,
             value_bits,
             value_test,
-            buffer_float: b.type_pointer(None, StorageClass::StorageBuffer, float),
-            buffer_value: b.type_pointer(None, StorageClass::StorageBuffer, value),
+            buffer_stored: b.type_pointer(None, StorageClass::StorageBuffer, stored),
+            buffer_value: match layout.lanes {
+                4 => b.type_pointer(None, StorageClass::StorageBuffer, value),
+                _ => b.type_pointer(None, StorageClass::StorageBuffer, stored),
+            },
             param_uint: b.type_pointer(None, StorageClass::PushConstant, uint),
             image,
             sampled,
@@ -165,6 +184,8 @@ impl Kernel {
             constants: HashMap::from([((uint, 1), one)]),
             indices: HashMap::new(),
             lanes: layout.lanes,
+            number: Number::of(layout.element),
+            wide: layout.element.bytes() == 8,
             types,
             glsl,
             main,
@@ -206,15 +227,15 @@ impl Kernel {
         (i, body)
     }
 
-    fn body(&mut self, desc: &PointwiseDesc, layout: &KernelLayout, i: u32) {
+    fn body(&mut self, desc: &PointwiseDesc, layout: &KernelLayout, i: u32) -> Result<(), PointwiseError> {
         let live = desc.live();
         let mut values = vec![0; desc.exprs().len()];
         for (at, expr) in desc.exprs().iter().enumerate().filter(|(at, _)| live[*at]) {
             values[at] = match *expr {
                 Expr::Input(input) => self.load(layout, input, i),
-                Expr::Const(value) => self.float(value),
-                Expr::Unary(op, a) => self.unary(op, values[a.index()]),
-                Expr::Binary(op, a, b) => self.binary(op, values[a.index()], values[b.index()]),
+                Expr::Const(value) => self.number(value),
+                Expr::Unary(op, a) => self.unary(op, values[a.index()])?,
+                Expr::Binary(op, a, b) => self.binary(op, values[a.index()], values[b.index()])?,
                 Expr::Select { test, a, b, then, otherwise } => {
                     let holds = self.compare(test, values[a.index()], values[b.index()]);
                     self.choose(holds, values[then.index()], values[otherwise.index()])
@@ -224,10 +245,25 @@ impl Kernel {
         for (at, output) in desc.outputs().iter().enumerate() {
             if let Binding::Buffer { id, .. } = self.bindings[desc.inputs().len() + at] {
                 let place = self.element(self.types.buffer_value, id, i);
-                self.plain(Op::Store, &[place, values[output.index()]]);
+                let value = self.converted(values[output.index()], self.types.stored);
+                self.plain(Op::Store, &[place, value]);
             }
         }
         self.plain(Op::Branch, &[self.merge]);
+        Ok(())
+    }
+
+    /// A lane as it is stored, or what is stored as a lane.
+    fn converted(&mut self, value: u32, to: u32) -> u32 {
+        if self.types.lane == self.types.stored {
+            return value;
+        }
+        let op = match self.number {
+            Number::Float => Op::FConvert,
+            Number::Signed => Op::SConvert,
+            Number::Unsigned => Op::UConvert,
+        };
+        self.op(op, to, &[value])
     }
 
     fn finish(mut self) -> Vec<u32> {
@@ -257,8 +293,7 @@ impl Kernel {
                         let lane = self.uint(lane);
                         let i = self.op(Op::IAdd, self.types.uint, &[base, lane]);
                         let index = self.index(first, walk, i);
-                        let place = self.element(self.types.buffer_float, id, index);
-                        self.op(Op::Load, self.types.float, &[place])
+                        self.one(id, index)
                     })
                     .collect();
                 self.op(Op::CompositeConstruct, self.types.value, &lanes)
@@ -277,8 +312,7 @@ impl Kernel {
                         self.op(Op::Load, self.types.value, &[place])
                     }
                     Binding::Buffer { id, vectors: false } => {
-                        let place = self.element(self.types.buffer_float, id, index);
-                        let one = self.op(Op::Load, self.types.float, &[place]);
+                        let one = self.one(id, index);
                         match self.lanes {
                             4 => self.op(Op::CompositeConstruct, self.types.value, &[one; 4]),
                             _ => one,
@@ -287,6 +321,13 @@ impl Kernel {
                 }
             }
         }
+    }
+
+    /// One element of a buffer as a lane.
+    fn one(&mut self, buffer: u32, index: u32) -> u32 {
+        let place = self.element(self.types.buffer_stored, buffer, index);
+        let stored = self.op(Op::Load, self.types.stored, &[place]);
+        self.converted(stored, self.types.lane)
     }
 
     /// The sum of the terms from `first` on at place `i`.
@@ -313,50 +354,76 @@ impl Kernel {
         index
     }
 
-    fn unary(&mut self, op: UnaryOp, x: u32) -> u32 {
-        match op {
-            UnaryOp::Neg => self.negate(x),
-            UnaryOp::Abs => self.ext(GlslStd450Op::FAbs, &[x]),
-            UnaryOp::Exp => self.ext(GlslStd450Op::Exp, &[x]),
-            UnaryOp::Log => self.ext(GlslStd450Op::Log, &[x]),
-            UnaryOp::Sqrt => self.ext(GlslStd450Op::Sqrt, &[x]),
-            UnaryOp::Floor => self.ext(GlslStd450Op::Floor, &[x]),
-            UnaryOp::Ceil => self.ext(GlslStd450Op::Ceil, &[x]),
-            UnaryOp::Sigmoid => {
-                let minus = self.negate(x);
-                let e = self.ext(GlslStd450Op::Exp, &[minus]);
-                let one = self.float(1.0);
-                let below = self.arith(Op::FAdd, one, e);
-                self.arith(Op::FDiv, one, below)
+    fn unary(&mut self, op: UnaryOp, x: u32) -> Result<u32, PointwiseError> {
+        let function = match (op, self.number) {
+            (UnaryOp::Neg, _) => return Ok(self.negate(x)),
+            (UnaryOp::Abs, Number::Signed) => {
+                let (zero, minus) = (self.number(0.0), self.negate(x));
+                let below = self.compare(CompareOp::Less, x, zero);
+                return Ok(self.choose(below, minus, x));
             }
-            UnaryOp::Tanh => self.tanh(x),
-            UnaryOp::Erf => self.erf(x),
-        }
+            (UnaryOp::Abs, Number::Unsigned) => return Ok(x),
+            (_, Number::Signed | Number::Unsigned) => {
+                return Err(PointwiseError::NoFunction { op: format!("{op:?}") });
+            }
+            (UnaryOp::Abs, _) => GlslStd450Op::FAbs,
+            (UnaryOp::Floor, _) => GlslStd450Op::Floor,
+            (UnaryOp::Ceil, _) => GlslStd450Op::Ceil,
+            (UnaryOp::Round, _) => GlslStd450Op::RoundEven,
+            (UnaryOp::Sqrt, _) => GlslStd450Op::Sqrt,
+            // Devices have no others of 64 bits.
+            _ if self.wide => return Err(PointwiseError::NoFunction { op: format!("{op:?}") }),
+            (UnaryOp::Exp, _) => GlslStd450Op::Exp,
+            (UnaryOp::Log, _) => GlslStd450Op::Log,
+            (UnaryOp::Sin, _) => GlslStd450Op::Sin,
+            (UnaryOp::Cos, _) => GlslStd450Op::Cos,
+            (UnaryOp::Tan, _) => GlslStd450Op::Tan,
+            // The form of devices has no others.
+            _ => return Err(PointwiseError::NoFunction { op: format!("{op:?}") }),
+        };
+        Ok(self.ext(function, &[x]))
     }
 
-    fn binary(&mut self, op: BinaryOp, a: u32, b: u32) -> u32 {
-        match op {
-            BinaryOp::Add => self.arith(Op::FAdd, a, b),
-            BinaryOp::Sub => self.arith(Op::FSub, a, b),
-            BinaryOp::Mul => self.arith(Op::FMul, a, b),
-            BinaryOp::Div => self.arith(Op::FDiv, a, b),
-            BinaryOp::Min => self.extreme(Op::FOrdLessThanEqual, a, b),
-            BinaryOp::Max => self.extreme(Op::FOrdGreaterThanEqual, a, b),
-            BinaryOp::Pow => self.pow(a, b),
-        }
+    fn binary(&mut self, op: BinaryOp, a: u32, b: u32) -> Result<u32, PointwiseError> {
+        let float = self.number == Number::Float;
+        Ok(match op {
+            BinaryOp::Add => self.arith(if float { Op::FAdd } else { Op::IAdd }, a, b),
+            BinaryOp::Sub => self.arith(if float { Op::FSub } else { Op::ISub }, a, b),
+            BinaryOp::Mul => self.arith(if float { Op::FMul } else { Op::IMul }, a, b),
+            BinaryOp::Div if float => self.arith(Op::FDiv, a, b),
+            BinaryOp::Pow if float && !self.wide => self.ext(GlslStd450Op::Pow, &[a, b]),
+            BinaryOp::Div | BinaryOp::Pow => {
+                return Err(PointwiseError::NoFunction { op: format!("{op:?}") });
+            }
+            BinaryOp::AtMost if float => self.bounded(GlslStd450Op::FMin, a, b),
+            BinaryOp::AtLeast if float => self.bounded(GlslStd450Op::FMax, a, b),
+            BinaryOp::Min | BinaryOp::AtMost => self.extreme(CompareOp::LessEqual, a, b),
+            BinaryOp::Max | BinaryOp::AtLeast => self.extreme(CompareOp::GreaterEqual, a, b),
+        })
     }
 
     /// `a` if it compares so with `b` or is NaN, else `b`.
-    fn extreme(&mut self, test: Op, a: u32, b: u32) -> u32 {
-        let boolean = self.types.value_test;
-        let first = self.op(test, boolean, &[a, b]);
-        let nan = self.is_nan(a);
-        let take = self.op(Op::LogicalOr, boolean, &[first, nan]);
+    fn extreme(&mut self, test: CompareOp, a: u32, b: u32) -> u32 {
+        let mut take = self.compare(test, a, b);
+        if self.number == Number::Float {
+            let nan = self.is_nan(a);
+            take = self.op(Op::LogicalOr, self.types.value_test, &[take, nan]);
+        }
         self.choose(take, a, b)
+    }
+
+    /// `a` within the bound `b`; NaN stays NaN, which the device's own functions may change.
+    fn bounded(&mut self, function: GlslStd450Op, a: u32, b: u32) -> u32 {
+        let bounded = self.ext(function, &[a, b]);
+        let nan = self.is_nan(a);
+        self.choose(nan, a, bounded)
     }
 
     /// By the bits, because compilers may assume that floats are no NaN.
     fn is_nan(&mut self, x: u32) -> u32 {
+        if self.wide {
+            return self.op(Op::FUnordNotEqual, self.types.value_test, &[x, x]);
+        }
         let (size, infinity) = (self.bits(0x7fff_ffff), self.bits(0x7f80_0000));
         let bits = self.op(Op::Bitcast, self.types.value_bits, &[x]);
         let magnitude = self.op(Op::BitwiseAnd, self.types.value_bits, &[bits, size]);
@@ -364,109 +431,31 @@ impl Kernel {
     }
 
     fn negate(&mut self, x: u32) -> u32 {
-        self.op(Op::FNegate, self.types.value, &[x])
-    }
-
-    /// `Pow` of GLSL is defined for positive bases only; the sign and the special cases are ours. As in C,
-    /// but for the sign of a zero base, which is lost, and for a NaN exponent, which gives NaN.
-    fn pow(&mut self, x: u32, y: u32) -> u32 {
-        let (zero, one, half) = (self.float(0.0), self.float(1.0), self.float(0.5));
-        let (infinity, nan) = (self.float(f32::INFINITY), self.float(f32::NAN));
-        let size = self.ext(GlslStd450Op::FAbs, &[x]);
-        let magnitude = self.ext(GlslStd450Op::Pow, &[size, y]);
-        // A negative base takes the sign of an odd exponent, and no fraction.
-        let floor = self.ext(GlslStd450Op::Floor, &[y]);
-        let integral = self.compare(CompareOp::Equal, floor, y);
-        let halved = self.arith(Op::FMul, y, half);
-        let halved_floor = self.ext(GlslStd450Op::Floor, &[halved]);
-        let even = self.compare(CompareOp::Equal, halved_floor, halved);
-        let minus = self.negate(magnitude);
-        let signed = self.choose(even, magnitude, minus);
-        let endless = self.compare(CompareOp::Equal, size, infinity);
-        let fraction = self.choose(endless, magnitude, nan);
-        let negative = self.choose(integral, signed, fraction);
-        let below = self.compare(CompareOp::Less, x, zero);
-        let value = self.choose(below, negative, magnitude);
-        // Zero, NaN, and an exponent of zero.
-        let inverse = self.compare(CompareOp::Less, y, zero);
-        let of_zero = self.choose(inverse, infinity, zero);
-        let is_zero = self.compare(CompareOp::Equal, x, zero);
-        let value = self.choose(is_zero, of_zero, value);
-        let x_nan = self.is_nan(x);
-        let y_nan = self.is_nan(y);
-        let unknown = self.op(Op::LogicalOr, self.types.value_test, &[x_nan, y_nan]);
-        let value = self.choose(unknown, nan, value);
-        let always = self.compare(CompareOp::Equal, y, zero);
-        self.choose(always, one, value)
-    }
-
-    /// As `tanh_exact` of `shaders/include/math.glsl`.
-    fn tanh(&mut self, x: u32) -> u32 {
-        let (one, two) = (self.float(1.0), self.float(2.0));
-        let size = self.ext(GlslStd450Op::FAbs, &[x]);
-        let square = self.arith(Op::FMul, x, x);
-        let poly = self.polynomial(&TANH, square);
-        let small = self.arith(Op::FMul, x, poly);
-        let double = self.arith(Op::FMul, two, size);
-        let e = self.ext(GlslStd450Op::Exp, &[double]);
-        let below = self.arith(Op::FAdd, e, one);
-        let rest = self.arith(Op::FDiv, two, below);
-        let large = self.arith(Op::FSub, one, rest);
-        let large = self.with_sign(large, x);
-        let limit = self.float(0.5);
-        let near = self.compare(CompareOp::Less, size, limit);
-        self.choose(near, small, large)
-    }
-
-    /// As `erf` of `shaders/include/math.glsl`: an odd polynomial below 1, `1 - exp(-g(x))` above.
-    fn erf(&mut self, x: u32) -> u32 {
-        let (one, end) = (self.float(1.0), self.float(4.0));
-        let size = self.ext(GlslStd450Op::FAbs, &[x]);
-        let size = self.ext(GlslStd450Op::FMin, &[size, end]);
-        let square = self.arith(Op::FMul, size, size);
-        let poly = self.polynomial(&ERF_SMALL, square);
-        let small = self.arith(Op::FMul, size, poly);
-        let power = self.polynomial(&ERF_LARGE, size);
-        let minus = self.negate(power);
-        let e = self.ext(GlslStd450Op::Exp, &[minus]);
-        let large = self.arith(Op::FSub, one, e);
-        let near = self.compare(CompareOp::Less, size, one);
-        let value = self.choose(near, small, large);
-        let value = self.with_sign(value, x);
-        let nan = self.is_nan(x);
-        self.choose(nan, x, value)
-    }
-
-    fn polynomial(&mut self, coefficients: &[f32], x: u32) -> u32 {
-        let mut sum = None;
-        for &coefficient in coefficients {
-            let coefficient = self.float(coefficient);
-            sum = Some(match sum {
-                Some(sum) => {
-                    let raised = self.arith(Op::FMul, sum, x);
-                    self.arith(Op::FAdd, raised, coefficient)
-                }
-                None => coefficient,
-            });
-        }
-        sum.unwrap_or_else(|| self.float(0.0))
-    }
-
-    fn with_sign(&mut self, value: u32, x: u32) -> u32 {
-        let zero = self.float(0.0);
-        let minus = self.negate(value);
-        let below = self.compare(CompareOp::Less, x, zero);
-        self.choose(below, minus, value)
+        let op = if self.number == Number::Float { Op::FNegate } else { Op::SNegate };
+        self.op(op, self.types.value, &[x])
     }
 
     fn compare(&mut self, test: CompareOp, a: u32, b: u32) -> u32 {
-        let op = match test {
-            CompareOp::Less => Op::FOrdLessThan,
-            CompareOp::LessEqual => Op::FOrdLessThanEqual,
-            CompareOp::Greater => Op::FOrdGreaterThan,
-            CompareOp::GreaterEqual => Op::FOrdGreaterThanEqual,
-            CompareOp::Equal => Op::FOrdEqual,
-            CompareOp::NotEqual => Op::FUnordNotEqual,
+        let [float, signed, unsigned] = match test {
+            CompareOp::Less => [Op::FOrdLessThan, Op::SLessThan, Op::ULessThan],
+            CompareOp::LessEqual => [Op::FOrdLessThanEqual, Op::SLessThanEqual, Op::ULessThanEqual],
+            CompareOp::Greater => [Op::FOrdGreaterThan, Op::SGreaterThan, Op::UGreaterThan],
+            CompareOp::GreaterEqual => {
+                [Op::FOrdGreaterThanEqual, Op::SGreaterThanEqual, Op::UGreaterThanEqual]
+            }
+            CompareOp::Equal => [Op::FOrdEqual, Op::IEqual, Op::IEqual],
+            CompareOp::NotEqual => [Op::FUnordNotEqual, Op::INotEqual, Op::INotEqual],
+            CompareOp::Unordered if self.number == Number::Float => {
+                let (a, b) = (self.is_nan(a), self.is_nan(b));
+                return self.op(Op::LogicalOr, self.types.value_test, &[a, b]);
+            }
+            // No integer is NaN.
+            CompareOp::Unordered => return self.compare(CompareOp::NotEqual, a, a),
+        };
+        let op = match self.number {
+            Number::Float => float,
+            Number::Signed => signed,
+            Number::Unsigned => unsigned,
         };
         self.op(op, self.types.value_test, &[a, b])
     }
@@ -476,7 +465,11 @@ impl Kernel {
     }
 
     fn arith(&mut self, op: Op, a: u32, b: u32) -> u32 {
-        self.op(op, self.types.value, &[a, b])
+        let id = self.op(op, self.types.value, &[a, b]);
+        if self.number == Number::Float {
+            self.b.decorate(id, Decoration::NoContraction, []);
+        }
+        id
     }
 
     fn ext(&mut self, function: GlslStd450Op, arguments: &[u32]) -> u32 {
@@ -521,19 +514,25 @@ impl Kernel {
     }
 
     fn uint(&mut self, value: u32) -> u32 {
-        self.constant(self.types.uint, value)
+        self.constant(self.types.uint, value.into())
     }
 
-    fn float(&mut self, value: f32) -> u32 {
-        self.splat(self.types.float, self.types.value, value.to_bits())
+    /// A constant of the type that is computed with.
+    fn number(&mut self, value: f32) -> u32 {
+        let bits = match self.number {
+            Number::Float if self.wide => f64::from(value).to_bits(),
+            Number::Float => u64::from(value.to_bits()),
+            Number::Signed | Number::Unsigned => value as i64 as u64,
+        };
+        self.splat(self.types.lane, self.types.value, bits)
     }
 
     fn bits(&mut self, value: u32) -> u32 {
-        self.splat(self.types.uint, self.types.value_bits, value)
+        self.splat(self.types.uint, self.types.value_bits, value.into())
     }
 
     /// A constant in every lane.
-    fn splat(&mut self, part: u32, whole: u32, bits: u32) -> u32 {
+    fn splat(&mut self, part: u32, whole: u32, bits: u64) -> u32 {
         let one = self.constant(part, bits);
         if self.lanes == 1 {
             return one;
@@ -542,9 +541,12 @@ impl Kernel {
         *self.constants.entry((whole, bits)).or_insert_with(|| b.constant_composite(whole, [one; 4]))
     }
 
-    fn constant(&mut self, ty: u32, bits: u32) -> u32 {
-        let b = &mut self.b;
-        *self.constants.entry((ty, bits)).or_insert_with(|| b.constant_bit32(ty, bits))
+    fn constant(&mut self, ty: u32, bits: u64) -> u32 {
+        let (b, is_wide) = (&mut self.b, ty == self.types.lane && self.wide);
+        *self.constants.entry((ty, bits)).or_insert_with(|| match is_wide {
+            true => b.constant_bit64(ty, bits),
+            false => b.constant_bit32(ty, bits as u32),
+        })
     }
 
     fn end_block(&mut self, id: u32) {
@@ -554,7 +556,7 @@ impl Kernel {
     }
 }
 
-/// A texel view or a storage buffer of floats or vectors per input, a storage buffer per output.
+/// A texel view or a storage buffer of elements or vectors per input, a storage buffer per output.
 fn bindings(b: &mut Builder, types: &Types, desc: &PointwiseDesc, layout: &KernelLayout) -> Vec<Binding> {
     let block = |b: &mut Builder, element: u32, bytes: u32| {
         let array = b.type_runtime_array(element);
@@ -564,10 +566,11 @@ fn bindings(b: &mut Builder, types: &Types, desc: &PointwiseDesc, layout: &Kerne
         b.member_decorate(block, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
         b.type_pointer(None, StorageClass::StorageBuffer, block)
     };
-    let values = block(b, types.value, 4 * layout.lanes);
-    let floats = match layout.lanes {
-        1 => values,
-        _ => block(b, types.float, 4),
+    let bytes = layout.element.bytes();
+    let ones = block(b, types.stored, bytes);
+    let values = match layout.lanes {
+        1 => ones,
+        lanes => block(b, types.value, bytes * lanes),
     };
     let view = match types.sampled {
         0 => 0,
@@ -581,7 +584,7 @@ fn bindings(b: &mut Builder, types: &Types, desc: &PointwiseDesc, layout: &Kerne
         let (pointer, class) = match fetch {
             Some(_) if vectors && layout.texels => (view, StorageClass::UniformConstant),
             _ if vectors => (values, StorageClass::StorageBuffer),
-            _ => (floats, StorageClass::StorageBuffer),
+            _ => (ones, StorageClass::StorageBuffer),
         };
         let id = b.variable(pointer, None, class, None);
         b.decorate(id, Decoration::DescriptorSet, [Operand::LiteralBit32(0)]);
@@ -610,36 +613,39 @@ fn params(b: &mut Builder, uint: u32) -> u32 {
     b.variable(pointer, None, StorageClass::PushConstant, None)
 }
 
-/// Coefficients of `shaders/include/math.glsl`, from the highest power.
-const TANH: [f32; 5] = [0.017_988_744, -0.053_387_11, 0.133_304_76, -0.333_333_1, 1.0];
-const ERF_SMALL: [f32; 7] = [
-    7.875_875e-5,
-    -8.016_864_3e-4,
-    5.189_087_4e-3,
-    -0.026_854_212,
-    0.112_835_95,
-    -0.376_126_27,
-    std::f32::consts::FRAC_2_SQRT_PI,
-];
-const ERF_LARGE: [f32; 9] = [
-    -1.637_151_4e-6,
-    4.605_804e-5,
-    -5.968_056_3e-4,
-    4.759_596e-3,
-    -0.026_421_136,
-    0.110_080_08,
-    0.631_826_05,
-    1.130_233_4,
-    -3.201_380_5e-4,
-];
+/// What one lane computes with and what is stored, with the capabilities that they need.
+fn element_types(b: &mut Builder, element: ScalarType) -> (u32, u32) {
+    let bits = 8 * element.bytes();
+    if bits == 16 {
+        b.capability(Capability::StorageBuffer16BitAccess);
+    }
+    if element == ScalarType::F64 {
+        b.capability(Capability::Float64);
+    }
+    if bits == 8 {
+        b.capability(Capability::StorageBuffer8BitAccess);
+        b.extension("SPV_KHR_8bit_storage");
+    }
+    let (computed, is_signed) = (bits.max(32), u32::from(Number::of(element) == Number::Signed));
+    match Number::of(element) {
+        Number::Float => (b.type_float(computed, None), b.type_float(bits, None)),
+        Number::Signed | Number::Unsigned => {
+            if bits == 64 {
+                b.capability(Capability::Int64);
+            }
+            (b.type_int(computed, is_signed), b.type_int(bits, is_signed))
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    use super::super::{Access, BindingKind, Indexing, check_module, reflect};
+    use super::super::{Access, BindingKind, check_module, reflect};
     use super::*;
+    use crate::expr::{Function, Indexing};
 
     /// Every operand at its own place, vectors or not.
     fn plain(desc: &PointwiseDesc, lanes: u32) -> KernelLayout {
@@ -649,7 +655,12 @@ mod tests {
             terms if lanes == 4 => Fetch::Each(Walk { terms, wraps: true }),
             terms => Fetch::One(Walk { terms, wraps: true }),
         };
-        KernelLayout { lanes, texels: false, inputs: desc.inputs().iter().map(fetch).collect() }
+        KernelLayout {
+            element: ScalarType::F32,
+            lanes,
+            texels: false,
+            inputs: desc.inputs().iter().map(fetch).collect(),
+        }
     }
 
     fn build(desc: &PointwiseDesc, lanes: u32) -> Vec<u32> {
@@ -663,7 +674,7 @@ mod tests {
         let [a, b, c] = [0, 1, 2].map(|at| desc.input(at).unwrap());
         let product = desc.binary(BinaryOp::Mul, a, b).unwrap();
         let sum = desc.binary(BinaryOp::Add, product, c).unwrap();
-        let relu = desc.relu(sum).unwrap();
+        let relu = Function::Relu.build(&mut desc, sum, [0.0; 2]).unwrap();
         let plain = desc.binary(BinaryOp::Add, a, b).unwrap();
         desc.output(relu).unwrap();
         desc.output(plain).unwrap();
@@ -674,44 +685,16 @@ mod tests {
     fn everything() -> PointwiseDesc {
         let mut desc = PointwiseDesc::new([Indexing::Full, Indexing::Full]);
         let [mut x, y] = [0, 1].map(|at| desc.input(at).unwrap());
-        for op in [
-            UnaryOp::Neg,
-            UnaryOp::Abs,
-            UnaryOp::Exp,
-            UnaryOp::Log,
-            UnaryOp::Sqrt,
-            UnaryOp::Sigmoid,
-            UnaryOp::Tanh,
-            UnaryOp::Erf,
-            UnaryOp::Floor,
-            UnaryOp::Ceil,
-        ] {
+        for op in UnaryOp::ALL {
             x = desc.unary(op, x).unwrap();
         }
-        for op in [
-            BinaryOp::Add,
-            BinaryOp::Sub,
-            BinaryOp::Mul,
-            BinaryOp::Div,
-            BinaryOp::Min,
-            BinaryOp::Max,
-            BinaryOp::Pow,
-        ] {
+        for op in BinaryOp::ALL {
             x = desc.binary(op, x, y).unwrap();
         }
-        for test in [
-            CompareOp::Less,
-            CompareOp::LessEqual,
-            CompareOp::Greater,
-            CompareOp::GreaterEqual,
-            CompareOp::Equal,
-            CompareOp::NotEqual,
-        ] {
+        for test in CompareOp::ALL {
             let one = desc.compare(test, x, y).unwrap();
             x = desc.select((x, test, y), y, one).unwrap();
         }
-        x = desc.leaky_relu(x, 0.01).unwrap();
-        x = desc.hard_sigmoid(x, 0.2, 0.5).unwrap();
         desc.output(x).unwrap();
         desc
     }
@@ -791,7 +774,7 @@ mod tests {
         desc.output(x).unwrap();
         let expected = PointwiseError::TooManyTerms { terms: 65, limit: 64 };
         assert_eq!(build_pointwise(&desc, &plain(&desc, 1)), Err(expected));
-        let none = KernelLayout { lanes: 1, texels: false, inputs: Vec::new() };
+        let none = KernelLayout { element: ScalarType::F32, lanes: 1, texels: false, inputs: Vec::new() };
         let error = build_pointwise(&sample(), &none).unwrap_err();
         assert!(matches!(error, PointwiseError::WrongCount { .. }));
     }

@@ -389,17 +389,18 @@ mod tests {
     use rspirv::dr::{self, Instruction};
 
     use super::*;
+    use crate::expr::{BinaryOp, Function, Indexing, PointwiseDesc, Term};
     use crate::kernel::table::KERNELS;
-    use crate::spirv::{BinaryOp, Indexing, KernelLayout, PointwiseDesc, Term, build_pointwise, reflect};
+    use crate::spirv::{KernelLayout, ScalarType, build_pointwise, reflect};
 
     fn sample() -> Vec<u32> {
         let mut desc = PointwiseDesc::new([Indexing::Full, Indexing::Broadcast { terms: 1 }]);
         let (a, b) = (desc.input(0).unwrap(), desc.input(1).unwrap());
         let power = desc.binary(BinaryOp::Pow, a, b).unwrap();
-        let relu = desc.relu(power).unwrap();
+        let relu = Function::Relu.build(&mut desc, power, [0.0; 2]).unwrap();
         desc.output(relu).unwrap();
         let terms = [vec![], vec![Term { div: 1, modulo: 5, stride: 1 }]];
-        let layout = KernelLayout::of(&desc, 15, &terms).unwrap().layout;
+        let layout = KernelLayout::of(&desc, ScalarType::F32, 15, &terms).unwrap().layout;
         build_pointwise(&desc, &layout).unwrap()
     }
 

@@ -1,6 +1,27 @@
 //! How a built kernel walks its operands: one or four elements for each invocation, and how each input is read.
 
-use super::pointwise::{Indexing, PointwiseDesc, PointwiseError, Term};
+use super::types::ScalarType;
+use crate::expr::{Indexing, PointwiseDesc, PointwiseError, Term};
+
+/// What values are, whatever their width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    Float,
+    Signed,
+    Unsigned,
+}
+
+impl Number {
+    pub(super) fn of(element: ScalarType) -> Self {
+        match element {
+            ScalarType::F16 | ScalarType::Bf16 | ScalarType::F32 | ScalarType::F64 => Number::Float,
+            ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => Number::Signed,
+            ScalarType::Bool | ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => {
+                Number::Unsigned
+            }
+        }
+    }
+}
 
 /// How an invocation reads one input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +63,8 @@ pub struct Walk {
 /// The form of a built kernel beside its arithmetic. Equal layouts of equal descriptions give equal words.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelLayout {
+    /// The elements' type, that of all operands.
+    pub element: ScalarType,
     /// Elements for each invocation: 1 or 4.
     pub lanes: u32,
     /// Whether vectors are read through RGBA32F texel views.
@@ -68,16 +91,21 @@ pub(super) fn spec_id(term: usize, word: usize) -> u32 {
 
 impl KernelLayout {
     /// The layout for a dispatch over `len` elements with the terms of each input: four elements for each
-    /// invocation where the length allows it.
+    /// invocation where type and length allow it.
     ///
     /// # Errors
     /// The terms are not those of the description.
-    pub fn of(desc: &PointwiseDesc, len: u32, terms: &[Vec<Term>]) -> Result<Walked, PointwiseError> {
+    pub fn of(
+        desc: &PointwiseDesc,
+        element: ScalarType,
+        len: u32,
+        terms: &[Vec<Term>],
+    ) -> Result<Walked, PointwiseError> {
         let wrong = |what, found, expected| Err(PointwiseError::WrongCount { what, found, expected });
         if terms.len() != desc.inputs().len() {
             return wrong("inputs", terms.len(), desc.inputs().len());
         }
-        let lanes = if len.is_multiple_of(4) { 4 } else { 1 };
+        let lanes = if element == ScalarType::F32 && len.is_multiple_of(4) { 4 } else { 1 };
         let (mut inputs, mut words) = (Vec::new(), Vec::new());
         for (input, (indexing, terms)) in desc.inputs().iter().zip(terms).enumerate() {
             if *indexing == Indexing::Full {
@@ -97,7 +125,11 @@ impl KernelLayout {
             words.extend(scaled.iter().flat_map(|term| [term.div, term.modulo, term.stride]));
         }
         let spec = words.iter().enumerate().map(|(at, word)| (spec_id(at / 3, at % 3), *word)).collect();
-        Ok(Walked { layout: KernelLayout { lanes, texels: false, inputs }, spec, items: len / lanes })
+        Ok(Walked {
+            layout: KernelLayout { element, lanes, texels: false, inputs },
+            spec,
+            items: len / lanes,
+        })
     }
 
     /// The same layout with vectors read through texel views.
@@ -132,15 +164,15 @@ fn fetch(walk: Walk, lanes: u32, terms: &[Term]) -> (Fetch, Vec<Term>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pointwise::broadcast_terms;
     use super::*;
+    use crate::expr::broadcast_terms;
 
     fn layout(output: &[u32], inputs: &[&[u32]]) -> Walked {
         let len = output.iter().product();
         let terms: Vec<Vec<Term>> =
             inputs.iter().map(|input| broadcast_terms(output, input).unwrap()).collect();
         let indexing: Vec<Indexing> = terms.iter().map(|terms| Indexing::of(terms, len)).collect();
-        KernelLayout::of(&PointwiseDesc::new(indexing), len, &terms).unwrap()
+        KernelLayout::of(&PointwiseDesc::new(indexing), ScalarType::F32, len, &terms).unwrap()
     }
 
     #[test]
@@ -173,13 +205,13 @@ mod tests {
     fn wrong_terms_are_errors() {
         let term = Term { div: 4, modulo: 3, stride: 1 };
         let desc = PointwiseDesc::new([Indexing::Full, Indexing::of(&[term], 24)]);
-        assert!(KernelLayout::of(&desc, 24, &[vec![], vec![term]]).is_ok());
+        assert!(KernelLayout::of(&desc, ScalarType::F32, 24, &[vec![], vec![term]]).is_ok());
         let counts = [vec![vec![]], vec![vec![], vec![]]];
         for terms in counts {
-            let error = KernelLayout::of(&desc, 24, &terms).unwrap_err();
+            let error = KernelLayout::of(&desc, ScalarType::F32, 24, &terms).unwrap_err();
             assert!(matches!(error, PointwiseError::WrongCount { .. }));
         }
-        let zero = KernelLayout::of(&desc, 24, &[vec![], vec![Term { div: 0, ..term }]]);
+        let zero = KernelLayout::of(&desc, ScalarType::F32, 24, &[vec![], vec![Term { div: 0, ..term }]]);
         assert_eq!(zero, Err(PointwiseError::ZeroTerm { input: 1 }));
     }
 }

@@ -8,28 +8,18 @@
 mod access;
 pub mod builder;
 pub mod check;
-pub mod eval;
-mod lanes;
 mod layout;
-pub(crate) mod math;
 pub mod opencl_c;
 pub mod parse;
-pub mod pointwise;
 pub mod reflect;
 mod specialize;
-pub(crate) mod trig;
 mod types;
 mod typing;
-pub(crate) mod wide;
 
 pub use builder::build_pointwise;
 pub use check::check_module;
 pub use layout::{Fetch, KernelLayout, Walk, Walked};
 pub use parse::{SpirvError, SpirvErrorKind};
-pub use pointwise::{
-    BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, PointwiseKey, Term, UnaryOp,
-    broadcast_terms,
-};
 pub use reflect::{Access, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
 pub use specialize::shared_bytes;
 pub use types::{Element, ScalarType, ValueType};

@@ -17,7 +17,7 @@ use onepool::kernel::NativeKernel;
 use onepool::loader::tvm::device_type;
 use onepool::ops::Operator;
 use onepool::ops::custom::{CustomKernel, KernelCall};
-use onepool::ops::pointwise::{Unary, UnaryOp};
+use onepool::ops::pointwise::{Function, Pointwise};
 use onepool::plan::{Crossing, Plan, Work};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, Session, TensorInfo};
@@ -110,7 +110,7 @@ pub(crate) fn session(graph: Graph, contexts: &[Context]) -> Session {
 }
 
 pub(crate) fn abs() -> Arc<dyn Operator> {
-    Arc::new(Unary::new(UnaryOp::Abs))
+    Arc::new(Pointwise::new(Function::Abs))
 }
 
 /// An operator that runs a native function over `n` floats: `f(inputs, output)`.

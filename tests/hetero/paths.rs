@@ -1,7 +1,10 @@
 //! The ways of tensors between devices: shared, copied by a device, carried by the session.
 
+use onepool::backend::ContextDesc;
 use onepool::graph::NodeId;
+use onepool::memory::import::{CostSource, ImportCosts};
 use onepool::plan::{Crossing, Plan};
+use onepool::registry::Registry;
 use onepool::session::SharedArena;
 use onepool::{DType, GraphBuilder, Memory, Session, ops};
 
@@ -71,7 +74,7 @@ fn the_way_depends_on_the_devices_and_on_how_often_they_read() {
 #[test]
 fn measured_costs_decide_whether_a_device_fetches() {
     let way = |device: &str, costs: ImportCosts| {
-        let desc = ContextDesc { costs: CostSource::Given(costs), ..desc() };
+        let desc = ContextDesc { costs: CostSource::Given(costs), ..ContextDesc::default() };
         let contexts = ["cpu", device].map(|name| Registry::with_defaults().open(name, &desc).unwrap());
         let session = session(graph(3), &contexts);
         let x = region(&numbers(N, 1));

@@ -13,7 +13,7 @@ use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::graph::StorageScope;
 use onepool::kernel::KernelSource;
-use onepool::ops::{self, Operator, UnaryOp};
+use onepool::ops::{self, Function, Operator};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
 
@@ -87,7 +87,7 @@ pub(crate) fn graph(
     let mut g = GraphBuilder::new("image");
     let dims: Vec<_> = x.shape().dims().iter().map(|d| (*d).into()).collect();
     let id = g.input("x", x.dtype(), dims);
-    let t = g.op(ops::unary(UnaryOp::Abs), &[id]);
+    let t = g.op(ops::unary(Function::Abs), &[id]);
     g.rename(t, "t");
     g.set_scope(t, scope);
     let mut inputs = vec![Some(t)];

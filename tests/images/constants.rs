@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onepool::graph::StorageScope;
 use onepool::ops::conv::Conv;
 use onepool::ops::custom::{CustomKernel, Grid, KernelCall};
-use onepool::ops::{self, Activation, Operator, UnaryOp, Window};
+use onepool::ops::{self, Activation, Function, Operator, Window};
 use onepool::plan::{Plan, Space, Work};
 use onepool::session::ParamStore;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor, TensorInfo};
@@ -97,7 +97,7 @@ fn a_constant_lies_in_an_image_on_every_device() {
         g.set_scope(c, scope);
         let conv = Conv { window: window.clone(), group: 1, activation: Activation::None };
         let y = g.op(Arc::new(conv) as Arc<dyn Operator>, &[c, w]);
-        let y = g.op(ops::unary(UnaryOp::Abs), &[y]);
+        let y = g.op(ops::unary(Function::Abs), &[y]);
         g.output("y", y);
         g.build().unwrap()
     };

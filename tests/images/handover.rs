@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onepool::graph::StorageScope;
 use onepool::ops::pool::{Pool, PoolKind};
-use onepool::ops::{self, Operator, UnaryOp, Window};
+use onepool::ops::{self, Function, Operator, Window};
 use onepool::plan::Space;
 use onepool::session::SharedArena;
 use onepool::{DType, Graph, GraphBuilder, Session};
@@ -16,7 +16,7 @@ fn chain(dims: [usize; 4], stages: usize, images: bool) -> Graph {
     let mut g = GraphBuilder::new("chain");
     let mut at = g.input("x", DType::F32, dims.map(Into::into));
     for i in 0..stages {
-        at = g.op(ops::unary(if i % 2 == 0 { UnaryOp::Abs } else { UnaryOp::Sigmoid }), &[at]);
+        at = g.op(ops::unary(if i % 2 == 0 { Function::Abs } else { Function::Sigmoid }), &[at]);
         if images && i % 2 == 0 {
             g.set_scope(at, StorageScope::Planes);
         }

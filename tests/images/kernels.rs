@@ -6,7 +6,7 @@ use onepool::graph::StorageScope;
 use onepool::memory::image::Texel;
 use onepool::ops::conv::Conv;
 use onepool::ops::pool::{CoordinateMode, Interpolation, NearestMode, Pool, PoolKind, Resize, ResizeDesc};
-use onepool::ops::{Activation, Operator, Window};
+use onepool::ops::{Activation, Function, Operator, Window};
 use onepool::plan::{KernelCode, Plan};
 use onepool::{DType, Session, Tensor};
 
@@ -183,7 +183,7 @@ fn pools_read_the_same_through_an_image() {
 
 #[test]
 fn convolutions_read_the_same_through_an_image() {
-    let relu = Activation::LeakyRelu { slope: 0.1 };
+    let relu = Activation::with(Function::LeakyRelu, [0.1, 0.0]);
     let cases = [
         (window([3, 3], [1, 1], [1, 1, 1, 1], [1, 1], false), 1, [2usize, 3, 5, 7], 5, Activation::None),
         (window([3, 2], [2, 2], [0, 1, 1, 0], [1, 2], false), 2, [1, 4, 9, 64], 6, relu),

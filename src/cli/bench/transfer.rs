@@ -106,7 +106,7 @@ pub(in crate::cli) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, Cli
 fn scale_session(context: &Context, elements: usize) -> Result<Session, CliError> {
     let mut g = GraphBuilder::new("scale");
     let x = g.input("x", DType::F32, [elements.into()]);
-    let op: std::sync::Arc<dyn Operator> = crate::ops::unary(crate::ops::pointwise::UnaryOp::LeakyRelu);
+    let op: std::sync::Arc<dyn Operator> = crate::ops::unary(crate::ops::pointwise::Function::LeakyRelu);
     let y = g.op(op, &[x]);
     g.output("y", y);
     let graph = g.build().map_err(Error::from)?;

@@ -18,7 +18,7 @@
 //! * What a barrier settles: a write when its own kind is in `src` (it must be made available), a read
 //!   when its *stage* is (an execution dependency covers a stage's reads and writes alike).
 //!
-//! The state table, with the sections of the Vulkan specification, is in `docs/COHERENCY.md`.
+//! The state table, with the sections of the Vulkan specification, is in `docs/design/coherency.md`.
 
 mod host;
 mod ledger;

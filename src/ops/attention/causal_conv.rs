@@ -7,11 +7,12 @@ use rayon::prelude::*;
 
 use super::FLOATS_TO_32;
 use crate::dtype::DType;
+use crate::expr::Function;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source, word};
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel};
+use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
@@ -30,7 +31,8 @@ pub struct CausalConv {
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let words = [("none", Activation::None), ("silu", Activation::Silu), ("swish", Activation::Silu)];
+    let silu = Activation::of(Function::Swish);
+    let words = [("none", Activation::None), ("silu", silu), ("swish", silu)];
     Ok(Arc::new(CausalConv { activation: attrs.choice("activation", Activation::None, &words)? }))
 }
 
@@ -118,13 +120,14 @@ impl Operator for CausalConv {
         };
         let n = batch * channels * len;
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
+        let (code, [act_a, act_b]) = self.activation.code();
         let spec = [
             (spec::causal_conv::BIASED, u32::from(cx.has(BIAS))),
             (spec::causal_conv::PAST, u32::from(cx.has(PAST))),
-            (spec::causal_conv::ACTIVATION, self.activation.code().0),
+            (spec::causal_conv::ACTIVATION, code),
         ];
-        let params =
-            params::CausalConv { n: word(n)?, channels: word(channels)?, len: word(len)?, taps: word(taps)? };
+        let (n_word, channels, len, taps) = (word(n)?, word(channels)?, word(len)?, word(taps)?);
+        let params = params::CausalConv { n: n_word, channels, len, taps, act_a, act_b };
         if n > 0 {
             let args = [Operand::Input(X), Operand::Input(W), pick(BIAS), pick(PAST), Operand::Output(0)];
             lower.dispatch_1d(kernel, &spec, &args, &params, n)?;
@@ -133,8 +136,7 @@ impl Operator for CausalConv {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        let parameterless = activation.code().1 == [0.0; 2];
-        (self.activation == Activation::None && parameterless)
+        (self.activation == Activation::None)
             .then(|| Arc::new(CausalConv { activation: *activation }) as Arc<dyn Operator>)
     }
 
@@ -173,7 +175,7 @@ impl RealKernel for Run {
             for (k, w) in w[c * taps..][..taps].iter().enumerate() {
                 y.iter_mut().zip(&all[k..]).for_each(|(y, x)| *y += *w * *x);
             }
-            activate_all(&self.activation, y);
+            self.activation.apply(y);
         });
         if keep > 0 {
             state.par_chunks_mut(keep).enumerate().for_each(|(r, state)| {
@@ -199,7 +201,9 @@ mod tests {
             (3, 1, true, true),
             (1, 2, true, false),
         ] {
-            let op = CausalConv { activation: if biased { Activation::Silu } else { Activation::None } };
+            let op = CausalConv {
+                activation: if biased { Activation::of(Function::Swish) } else { Activation::None },
+            };
             let inputs = [
                 Some(tensor(&[2, 3, len], 1)),
                 Some(tensor(&[3, 1, taps], 2)),

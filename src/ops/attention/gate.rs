@@ -4,18 +4,18 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
+use crate::expr::Function;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, KernelId, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::par;
-use crate::ops::pointwise::Unary;
+use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, UnaryOp, unary};
-use crate::spirv::math;
-use crate::spirv::wide::wide;
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, unary};
+use crate::simd::wide;
 
-/// Which function of two operands. The numbers are those of `KIND` in `gate.comp`.
+/// Which function of two operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gate {
     /// `a * sigmoid(alpha * a) * b`, both of one shape.
@@ -38,19 +38,20 @@ pub(super) fn read_bias_gelu(_attrs: &mut AttrReader<'_>, _opset: i64) -> Result
 }
 
 pub(super) fn read_fast_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(if attrs.input_count() < 2 { unary(UnaryOp::GeluTanh) } else { Arc::new(Gate::FastGelu) })
+    Ok(if attrs.input_count() < 2 { unary(Function::GeluTanh) } else { Arc::new(Gate::FastGelu) })
 }
 
 pub(super) fn read_quick_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(Arc::new(Unary { a: attrs.float("alpha", 1.702)?, ..Unary::new(UnaryOp::Swish) }))
+    Ok(Arc::new(Pointwise { function: Function::Swish, params: [attrs.float("alpha", 1.702)?, 0.0] }))
 }
 
 impl Gate {
-    fn code(self) -> (u32, f32) {
+    /// The function: of the first operand, which the second is a factor of, or of the sum.
+    fn function(self) -> Pointwise {
         match self {
-            Gate::SwiGlu { alpha } => (0, alpha),
-            Gate::BiasGelu => (1, 0.0),
-            Gate::FastGelu => (2, 0.0),
+            Gate::SwiGlu { alpha } => Pointwise { function: Function::Swish, params: [alpha, 0.0] },
+            Gate::BiasGelu => Pointwise::new(Function::Gelu),
+            Gate::FastGelu => Pointwise::new(Function::GeluTanh),
         }
     }
 }
@@ -94,11 +95,13 @@ impl Operator for Gate {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = kernel_for(cx.dtype(0)?)?;
-        let (kind, alpha) = self.code();
+        let (code, [alpha, _]) = Activation::Of(self.function()).code();
+        let gated = matches!(self, Gate::SwiGlu { .. });
         let (n, len) = (cx.input(0)?.elements(), cx.input(1)?.elements());
         let params = params::Gate { n: word(n)?, len: word(len)?, first: 0, alpha };
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
-        lower.dispatch_1d(kernel, &[(spec::gate::KIND, kind)], &args, &params, n)
+        let constants = [(spec::gate::GATED, gated.into()), (spec::gate::ACTIVATION, code)];
+        lower.dispatch_1d(kernel, &constants, &args, &params, n)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -118,7 +121,7 @@ pub(super) fn add_bias(
     y: Operand,
 ) -> Result<(), OpError> {
     let params = params::Gate { n: word(n)?, len: word(len)?, first: word(first)?, alpha: 0.0 };
-    lower.dispatch_1d(kernel_for(dtype)?, &[(spec::gate::KIND, 3)], &[x, bias, y], &params, n)
+    lower.dispatch_1d(kernel_for(dtype)?, &[], &[x, bias, y], &params, n)
 }
 
 fn kernel_for(dtype: DType) -> Result<KernelId, OpError> {
@@ -140,50 +143,32 @@ impl RealKernel for Run {
         let (a, b) = (inputs.get(0, self.sizes[0])?, inputs.get(1, self.sizes[1])?);
         par::parts(y, |start, y| {
             let a = &a[start..][..y.len()];
+            let function = self.gate.function();
             match self.gate {
-                Gate::SwiGlu { alpha } => {
-                    let alpha = T::from_f64(alpha.into());
-                    for ((y, a), b) in y.iter_mut().zip(a).zip(&b[start..]) {
-                        *y = *a / (T::ONE + (-(alpha * *a)).exp()) * *b;
-                    }
+                Gate::SwiGlu { .. } => {
+                    y.copy_from_slice(a);
+                    function.apply(y);
+                    y.iter_mut().zip(&b[start..]).for_each(|(y, b)| *y *= *b);
                 }
-                Gate::BiasGelu => biased(start, y, a, b, gelu),
-                Gate::FastGelu => biased(start, y, a, b, fast),
+                Gate::BiasGelu | Gate::FastGelu => {
+                    sums(start, y, a, b);
+                    function.apply(y);
+                }
             }
         });
         Ok(())
     }
 }
 
-#[inline(always)]
-fn gelu<T: Real>(s: T) -> T {
-    match T::DTYPE {
-        DType::F64 => T::from_f64(0.5 * s.to_f64() * (1.0 + math::erf_f64(s.to_f64() / 2f64.sqrt()))),
-        _ => T::from_f64(math::gelu(s.to_f64() as f32, 0.0, 0.0).into()),
-    }
-}
-
-#[inline(always)]
-fn fast<T: Real>(s: T) -> T {
-    match T::DTYPE {
-        DType::F64 => {
-            // The square root of 2 / pi.
-            let (x, root) = (s.to_f64(), 0.797_884_560_802_865_4);
-            T::from_f64(0.5 * x * (1.0 + (root * (x + 0.044715 * x * x * x)).tanh()))
-        }
-        _ => T::from_f64(math::gelu_tanh(s.to_f64() as f32, 0.0, 0.0).into()),
-    }
-}
-
-/// Writes `f(a + b)` to `y`, which begins with element `start`; `b` is repeated.
-fn biased<T: Real>(start: usize, y: &mut [T], a: &[T], b: &[T], f: impl Fn(T) -> T) {
+/// Writes `a + b` to `y`, which begins with element `start`; `b` is repeated.
+fn sums<T: Real>(start: usize, y: &mut [T], a: &[T], b: &[T]) {
     let mut at = 0;
     while let Some(bias) = b.get((start + at) % b.len().max(1)..).filter(|_| at < y.len()) {
         let end = (at + bias.len()).min(y.len());
         let (y, a) = (&mut y[at..end], &a[at..end]);
         wide(
             #[inline(always)]
-            || y.iter_mut().zip(a).zip(bias).for_each(|((y, a), b)| *y = f(*a + *b)),
+            || y.iter_mut().zip(a).zip(bias).for_each(|((y, a), b)| *y = *a + *b),
         );
         at = end;
     }
@@ -211,7 +196,7 @@ mod tests {
         check(Gate::SwiGlu { alpha: 0.7 }, &[3, 7, 5], |a, b| a / (1.0 + (-0.7f32 as f64 * a).exp()) * b);
         check(Gate::BiasGelu, &[5], |a, b| {
             let s = a + b;
-            0.5 * s * (1.0 + math::erf_f64(s / 2f64.sqrt()))
+            0.5 * s * (1.0 + crate::simd::erf_f64(s / 2f64.sqrt()))
         });
         check(Gate::FastGelu, &[5], |a, b| {
             let s = a + b;

@@ -16,7 +16,7 @@ use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// At most so many rows are summed in parts, and columns of one work-group that does.
 const VECTOR: [usize; 2] = [4, 8];

@@ -7,7 +7,7 @@ use crate::ops::norm::largest;
 use crate::ops::real::Real;
 use crate::ops::{OpError, par};
 use crate::shape::Shape;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Queries that are scored at once; bounds the memory that scores take.
 const BLOCK: usize = 64;

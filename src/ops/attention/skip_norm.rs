@@ -15,7 +15,7 @@ use crate::ops::norm::statistics;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Inputs: X, the other operand (which may lack or repeat the batch), scale, the summand of the result (with
 /// the mean only), and a bias of the sum; outputs: the result, and as fourth the sum. The second and third,

@@ -3,10 +3,10 @@
 use super::conv_op::ConvDims;
 use crate::ops::linalg::tile;
 use crate::ops::planes::{Planes, Sum};
-use crate::ops::real::{Real, activate_all};
+use crate::ops::real::Real;
 use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, WindowAxis, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Multiplications of one part of the work.
 const PART: usize = 200_000;
@@ -46,7 +46,7 @@ pub(super) fn run<T: Real>(
                 #[inline(always)]
                 || plane(&dims.axes, x, taps, bias, y),
             );
-            activate_all(activation, y);
+            activation.apply(y);
         }
     });
 }

@@ -569,13 +569,14 @@ mod tests {
     #[cfg(feature = "vulkan")]
     mod on_devices {
         use super::super::*;
+        use crate::expr::Function;
         use crate::graph::Tensor;
         use crate::ops::conv::{Conv, ConvTranspose};
         use crate::ops::test_util::{tensor, tensor_of, values};
         use crate::ops::testing::{Check, as_is, devices, no_texels, short_texels};
         use crate::ops::{Operator, Window};
 
-        const RELU: Activation = Activation::Relu;
+        const RELU: Activation = Activation::of(Function::Relu);
 
         fn window(strides: &[i64], dilations: &[i64], pads: &[i64]) -> Window {
             let list = |l: &[i64]| l.to_vec();

@@ -9,7 +9,7 @@ use super::winograd::Winograd;
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all};
+use crate::ops::real::{Real, RealIo, RealKernel};
 use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, par};
 
@@ -97,7 +97,7 @@ impl Run {
                 product([d.oc, n, depth], weights, Mat::rows(scratch, n), y, plane, bias.is_some(), threads)?;
             }
         }
-        activate_all(&self.activation, y);
+        self.activation.apply(y);
         Ok(())
     }
 }
@@ -107,6 +107,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::conv::Conv;
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
@@ -243,7 +244,7 @@ pub(super) mod tests {
 
     #[test]
     fn fused_activation_and_half_types_match() {
-        let op = Conv::default().with_activation(&Activation::Clip { low: -0.2, high: 0.2 }).unwrap();
+        let op = Conv::default().with_activation(&Activation::with(Function::Clip, [-0.2, 0.2])).unwrap();
         let (x, w, b) = (tensor(&[1, 4, 5, 5], 1), tensor(&[6, 4, 3, 3], 2), tensor(&[6], 3));
         let want = reference(&Conv::default(), &x, &w, Some(&b)).1;
         let want: Vec<f64> = want.iter().map(|v| v.clamp(-0.2, 0.2)).collect();

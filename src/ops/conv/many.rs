@@ -2,7 +2,7 @@
 //! added to whole rows.
 
 use crate::kernel::KernelError;
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all};
+use crate::ops::real::{Real, RealIo, RealKernel};
 use crate::ops::{Activation, Cost, WindowAxis, par};
 
 /// A convolution over any number of dimensions.
@@ -121,7 +121,7 @@ impl RealKernel for Run {
                     }
                 }
             });
-            activate_all(&self.activation, y);
+            self.activation.apply(y);
         });
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::transpose::TransposeDims;
 use crate::kernel::KernelError;
 use crate::ops::Activation;
 use crate::ops::linalg::product::{Mat, Threads, product};
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all};
+use crate::ops::real::{Real, RealIo, RealKernel};
 
 /// Bytes of contributions that are computed at a time.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -36,7 +36,7 @@ impl RealKernel for Run {
                 None => y.fill(T::ZERO),
             }
             self.one(&x[i * in_group..][..in_group], &w[g * w_group..][..w_group], y, threads)?;
-            activate_all(&self.activation, y);
+            self.activation.apply(y);
             Ok(())
         };
         let out_group = d.oc * d.out_plane();

@@ -11,8 +11,7 @@ use std::cell::Cell;
 use pulp::{Simd, WithSimd};
 
 use crate::ops::linalg::product::Threads;
-use crate::ops::linalg::tile::{bounds, clamp};
-use crate::ops::real::activate_in;
+use crate::ops::linalg::tile::clamp;
 use crate::ops::{Activation, WindowAxis};
 
 /// The points of interpolation, exact in few bits.
@@ -324,8 +323,8 @@ impl WithSimd for Output<'_> {
                 }
             }
         }
-        if bounds(self.activation).is_none() && self.first + self.groups == self.of.groups() {
-            activate_in(&self.activation, self.y);
+        if self.activation.bounds().is_none() && self.first + self.groups == self.of.groups() {
+            self.activation.apply(self.y);
         }
     }
 }
@@ -449,7 +448,7 @@ impl Output<'_> {
         let products =
             &self.scratch.products[(channel * GROUPS + group) * POINTS * GROUP..][..POINTS * GROUP];
         let bias = simd.splat_f32s(self.bias.map_or(0.0, |bias| bias[channel]));
-        let bounds = bounds(self.activation);
+        let bounds = self.activation.bounds();
         let mut lines = [[0.0f32; GROUP * OUT]; OUT];
         let mut out = [[[0.0f32; GROUP]; OUT]; OUT];
         for part in (0..GROUP).step_by(S::F32_LANES) {
@@ -506,6 +505,7 @@ impl Output<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expr::Function;
     use crate::ops::Window;
     use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
@@ -542,11 +542,11 @@ mod tests {
                 crate::graph::Tensor::new([y.len()], &y).unwrap()
             };
             let want: Vec<f64> = reference(&op, &x, &w, Some(&b)).1.iter().map(|v| v.max(0.0)).collect();
-            assert_near(&run(Some(&values[2]), Activation::Relu, Threads::One), &want, NEAR);
-            assert_near(&run(Some(&values[2]), Activation::Relu, Threads::All), &want, NEAR);
+            assert_near(&run(Some(&values[2]), Activation::of(Function::Relu), Threads::One), &want, NEAR);
+            assert_near(&run(Some(&values[2]), Activation::of(Function::Relu), Threads::All), &want, NEAR);
             let silu = |v: &f64| v / (1.0 + (-v).exp());
             let want: Vec<f64> = reference(&op, &x, &w, None).1.iter().map(silu).collect();
-            assert_near(&run(None, Activation::Silu, Threads::All), &want, NEAR);
+            assert_near(&run(None, Activation::of(Function::Swish), Threads::All), &want, NEAR);
         }
     }
 

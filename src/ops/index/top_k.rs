@@ -12,7 +12,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Elements that are compared with the last one of those found so far at a time.
 const BLOCK: usize = 64;

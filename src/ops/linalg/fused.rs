@@ -12,7 +12,7 @@ use super::product::{Mat, Threads, product};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{Block, copy_block};
-use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, activate_all, real_kernel};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
@@ -211,7 +211,7 @@ impl RealKernel for Run {
             let right = mat(&b[j * k * n..], self.swaps[1], k, n);
             product([m, n, k], left, right, y, n, false, Threads::All)?;
             y.iter_mut().for_each(|y| *y *= alpha);
-            activate_all(&self.op.activation, y);
+            self.op.activation.apply(y);
             Ok(())
         })
     }
@@ -220,12 +220,18 @@ impl RealKernel for Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::test_util::{assert_near, run_f32, tensor};
 
     /// The definition over `[batch, rows, columns]`.
     fn check(a: [usize; 3], b: [usize; 3], transposed: [bool; 2]) {
-        let op = FusedMatMul { alpha: 0.7, transposed, batched: [false; 2], activation: Activation::Relu };
+        let op = FusedMatMul {
+            alpha: 0.7,
+            transposed,
+            batched: [false; 2],
+            activation: Activation::of(Function::Relu),
+        };
         let inputs = [Some(tensor(&a, 1)), Some(tensor(&b, 2))];
         let (av, bv) =
             (inputs[0].as_ref().unwrap().to_f32s().unwrap(), inputs[1].as_ref().unwrap().to_f32s().unwrap());

@@ -12,7 +12,7 @@ use super::product::{Around, Mat, Threads, product, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{Real, RealIo, RealKernel, activate_all, check_len, real_kernel, widened};
+use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel, widened};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
@@ -222,7 +222,7 @@ impl RealKernel for Run {
                 each_c(y, n, c, strides, |y, c| *y += beta * c);
             }
         }
-        activate_all(&self.op.activation, y);
+        self.op.activation.apply(y);
         Ok(())
     }
 }
@@ -253,6 +253,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::AttrValue;
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor, tensor_of};
@@ -276,7 +277,7 @@ mod tests {
             ]);
             let mut op = read_op("Gemm", 13, &map).unwrap();
             if relu {
-                op = op.with_activation(&Activation::Relu).unwrap();
+                op = op.with_activation(&Activation::of(Function::Relu)).unwrap();
             }
             let mut inputs = vec![Some(a.clone()), Some(b.clone())];
             inputs.extend(c.clone().map(Some));
@@ -337,7 +338,7 @@ mod tests {
                 beta: -2.0,
                 trans_a: i % 2 == 0,
                 trans_b: i % 3 != 0,
-                activation: Activation::LeakyRelu { slope: 0.1 },
+                activation: Activation::with(Function::LeakyRelu, [0.1, 0.0]),
             };
             let a = tensor(&if op.trans_a { [21, 10] } else { [10, 21] }, 1);
             let b = tensor(&if op.trans_b { [13, 21] } else { [21, 13] }, 2);
@@ -362,7 +363,8 @@ mod tests {
         // Wide tiles.
         for i in 0..4 {
             let (trans_a, trans_b) = (i % 2 == 0, i / 2 == 0);
-            let op = Gemm { alpha: 0.5, beta: -2.0, trans_a, trans_b, activation: Activation::Relu };
+            let op =
+                Gemm { alpha: 0.5, beta: -2.0, trans_a, trans_b, activation: Activation::of(Function::Relu) };
             let a = tensor(&if trans_a { [20, 132] } else { [132, 20] }, 1);
             let b = tensor(&if trans_b { [4100, 20] } else { [20, 4100] }, 2);
             let inputs = [Some(a), Some(b), Some(tensor(&[132, 1], 3))];

@@ -8,8 +8,8 @@ use super::tile::{self, Columns, Start, Tiled};
 use crate::kernel::KernelError;
 use crate::ops::halves::{self, Half};
 use crate::ops::par;
-use crate::ops::real::{Real, activate_all, as_f32s, as_f32s_mut};
-use crate::spirv::wide::wide;
+use crate::ops::real::{Real, as_f32s, as_f32s_mut};
+use crate::simd::wide;
 
 /// Elements that one task of a row's product reads at least.
 const TASK: usize = 1 << 16;
@@ -145,7 +145,7 @@ fn one_row(
             #[inline(always)]
             || if by_rows { add_rows(a, b, first, c) } else { add_columns(a, b, first, c) },
         );
-        activate_all(&around.activation, c);
+        around.activation.apply(c);
     };
     par::share(c.chunks_mut(block).enumerate(), task);
     Ok(())
@@ -194,6 +194,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::expr::Function;
     use crate::ops::Activation;
     use crate::ops::test_util::values;
 
@@ -210,7 +211,7 @@ mod tests {
             let am = if turned { Mat::transposed(&a, m) } else { Mat::rows(&a, k) };
             let bm = if by_columns { Mat::transposed(&b, k) } else { Mat::rows(&b, n) };
             let wide: Vec<f32> = b.iter().map(|v| v.to_f32()).collect();
-            let around = Around { bias: biased.then_some(&bias[..]), activation: Activation::Relu };
+            let around = Around { bias: biased.then_some(&bias[..]), activation: Activation::of(Function::Relu) };
             let threads = if all { Threads::All } else { Threads::One };
             let mut c = vec![9.0f32; m * (n + gap)];
             half_product_around([m, n, k], am, bm, &mut c, n + gap, around, threads).unwrap();

@@ -316,6 +316,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::Fact;
     use crate::ops::test_util::{assert_near, facts, run_cpu, run_f32, tensor, tensor_of, values};
@@ -402,7 +403,7 @@ mod tests {
     fn a_fused_bias_and_activation_equal_separate_ones() {
         let (a, b, bias) = (tensor(&[7, 5], 1), tensor(&[5, 9], 2), tensor(&[9], 3));
         let op = MatMul::default().with_bias().unwrap();
-        let op = op.with_activation(&Activation::Relu).unwrap();
+        let op = op.with_activation(&Activation::of(Function::Relu)).unwrap();
         let got = run_f32(&*op, &[Some(a.clone()), Some(b.clone()), Some(bias.clone())]).unwrap();
         let bias = bias.to_f32s().unwrap();
         let want: Vec<f64> = reference(&a, &b)
@@ -411,7 +412,7 @@ mod tests {
             .map(|(i, v)| (v + f64::from(bias[i % 9])).max(0.0))
             .collect();
         assert_near(&got, &want, 1e-5);
-        assert!(op.with_activation(&Activation::Relu).is_none());
+        assert!(op.with_activation(&Activation::of(Function::Relu)).is_none());
     }
 
     #[test]
@@ -474,7 +475,7 @@ mod tests {
         for (i, (a, b)) in cases.iter().enumerate() {
             let (a, b) = (tensor(a, 1), tensor(b, 2));
             let n = if b.shape().rank() == 1 { 1 } else { *b.shape().last().unwrap() };
-            let biased = MatMul { biased: true, activation: Activation::Relu };
+            let biased = MatMul { biased: true, activation: Activation::of(Function::Relu) };
             let inputs = [Some(a), Some(b), Some(tensor(&[n], 3))];
             let known: &[usize] = if i % 2 == 0 { &[1] } else { &[] };
             for change in [as_is, no_texels, short_texels] {
@@ -507,7 +508,7 @@ mod tests {
     #[test]
     fn devices_compute_large_products_the_same() {
         use crate::ops::testing::{Check, no_texels};
-        let biased = MatMul { biased: true, activation: Activation::Relu };
+        let biased = MatMul { biased: true, activation: Activation::of(Function::Relu) };
         let check = |inputs: &[Option<Tensor>], tolerance| {
             Check::new(&biased, inputs).pretend(no_texels).tolerance(tolerance).run();
             Check::new(&MatMul::default(), &inputs[..2]).pretend(no_texels).tolerance(tolerance).run();

@@ -4,9 +4,9 @@ use gemm::Parallelism;
 
 use super::tile;
 use crate::kernel::KernelError;
-use crate::ops::real::{Real, activate_all, as_f32s, as_f32s_mut};
+use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::ops::{Activation, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// A matrix in a slice: element (r, c) lies at `r * row + c * col`.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ pub(crate) fn product_around<T: Real>(
     product([m, n, k], a, b, c, c_row, bias.is_some(), threads)?;
     for row in c.chunks_mut(c_row.max(1)).take(m) {
         let end = n.min(row.len());
-        activate_all(&activation, &mut row[..end]);
+        activation.apply(&mut row[..end]);
     }
     Ok(())
 }
@@ -364,6 +364,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::expr::Function;
     use crate::ops::test_util::values;
 
     proptest! {
@@ -403,7 +404,7 @@ mod tests {
             for transposed in [false, true] {
                 let bm = if transposed { Mat::transposed(&b, k) } else { Mat::rows(&b, n) };
                 let mut c = vec![9.0f32; m * (n + 2)];
-                let around = Around { bias: Some(&bias), activation: Activation::Relu };
+                let around = Around { bias: Some(&bias), activation: Activation::of(Function::Relu) };
                 product_around([m, n, k], Mat::rows(&a, k), bm, &mut c, n + 2, around, Threads::All).unwrap();
                 for (r, row) in c.chunks(n + 2).enumerate() {
                     for (col, got) in row[..n].iter().enumerate() {

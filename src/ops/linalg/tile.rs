@@ -12,7 +12,6 @@ use pulp::{Simd, WithSimd};
 use super::product::Threads;
 use super::share::Cut;
 use crate::ops::Activation;
-use crate::ops::real::activate_all;
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers. Where there are 16 (those of 8 elements),
 /// 2 vectors and 6 rows do.
@@ -253,16 +252,17 @@ impl<C: Columns> Task<'_, '_, '_, C> {
             let four = [a(row), a(last.min(row + 1)), a(last.min(row + 2)), a(last.min(row + 3))];
             let sums = dots::<S, 4>(simd, four, columns, pitch, n);
             for (i, (out, sums)) in rows.iter_mut().zip(sums).enumerate() {
-                for c in 0..n {
-                    let out = &mut out[at + c];
+                let out = &mut out[at..at + n];
+                for (c, out) in out.iter_mut().enumerate() {
                     let start = match of.start {
                         Start::Zero => 0.0,
                         Start::Output => *out,
                         Start::PerRow(bias) => bias[row + i],
                         Start::PerColumn(bias) => bias[self.column + at + c],
                     };
-                    *out = of.activation.apply(start + sums[c]);
+                    *out = start + sums[c];
                 }
+                of.activation.apply(out);
             }
         }
     }
@@ -389,7 +389,7 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
     }
     // In registers where that is cheap: a pass over what was just stored waits for the stores.
     let mut behind = of.activation;
-    if let Some([low, high]) = bounds(behind) {
+    if let Some([low, high]) = behind.bounds() {
         behind = Activation::None;
         for i in 0..R {
             for j in 0..V {
@@ -410,18 +410,8 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
     }
     if behind != Activation::None {
         for row in rows {
-            activate_all(&behind, &mut row[at..at + n]);
+            behind.apply(&mut row[at..at + n]);
         }
-    }
-}
-
-/// The bounds that an activation keeps values in, where that is all it does.
-#[inline(always)]
-pub(crate) fn bounds(activation: Activation) -> Option<[f32; 2]> {
-    match activation {
-        Activation::Relu => Some([0.0, f32::INFINITY]),
-        Activation::Clip { low, high } => Some([low, high]),
-        _ => None,
     }
 }
 
@@ -436,6 +426,7 @@ pub(crate) fn clamp<S: Simd>(simd: S, x: S::f32s, low: f32, high: f32) -> S::f32
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expr::Function;
     use crate::ops::test_util::values;
 
     /// Sizes with rest rows, rest columns and, in a pool of several threads, several bands and strips.
@@ -461,7 +452,7 @@ mod tests {
                 (Start::PerRow(&bias), 0.0),
                 (Start::PerColumn(&per_column), -0.5),
             ] {
-                let activation = Activation::Clip { low, high: 1e9 };
+                let activation = Activation::with(Function::Clip, [low, 1e9]);
                 let mut y = vec![0.5f32; m * (n + 3)];
                 let tiled = Tiled { a: &a, a_row: depth, depth, columns, start, activation };
                 pool.install(|| tiled.run(m, n, &mut y, n + 3, Threads::All));

@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, activate_all, real_kernel};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// `(x - mean) / sqrt(var + epsilon) * scale + bias` for every channel of X `[n, c, ...]`.
@@ -184,7 +184,7 @@ impl RealKernel for Run {
             let c = i % channels;
             let factor = scale[c] / (var[c] + epsilon).sqrt();
             y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean[c]) * factor + bias[c]);
-            activate_all(&self.activation, y);
+            self.activation.apply(y);
         });
         Ok(())
     }
@@ -192,6 +192,7 @@ impl RealKernel for Run {
 
 #[cfg(test)]
 mod tests {
+    use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_f32, tensor, values};
     use crate::ops::{Activation, AttrValue, OpError};
@@ -217,7 +218,7 @@ mod tests {
                 .collect();
             let op =
                 read_op("BatchNormalization", 15, &attrs(&[("epsilon", AttrValue::Float(1e-3))])).unwrap();
-            let op = op.with_activation(&Activation::Relu).unwrap();
+            let op = op.with_activation(&Activation::of(Function::Relu)).unwrap();
             let var = Tensor::new([3], &var).unwrap();
             let got = run_f32(&*op, &[Some(x), Some(s), Some(b), Some(m), Some(var)]).unwrap();
             assert_near(&got, &want, 1e-5);

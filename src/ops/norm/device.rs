@@ -169,6 +169,7 @@ pub(super) fn vectors(
 
 #[cfg(all(test, feature = "vulkan"))]
 mod tests {
+    use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::norm::*;
     use crate::ops::test_util::{tensor, tensor_of, values};
@@ -240,7 +241,11 @@ mod tests {
         let mut inputs = vec![Some(tensor(&[2, 5, 3, 7], 1))];
         inputs.extend([2, 3, 4].map(|s| Some(tensor(&[5], s))));
         inputs.push(Some(Tensor::new([5], &var).unwrap()));
-        let op = BatchNormalization { epsilon: 1e-4, activation: Activation::Relu, by_element: false };
+        let op = BatchNormalization {
+            epsilon: 1e-4,
+            activation: Activation::of(Function::Relu),
+            by_element: false,
+        };
         Check::new(&op, &inputs).tolerance(1e-5).run();
         inputs[0] = Some(tensor(&[2, 5, 4, 9], 1));
         Check::new(&op, &inputs).tolerance(1e-5).run();

@@ -5,7 +5,7 @@ use crate::kernel::KernelError;
 use crate::ops::linalg::product::sum_of;
 use crate::ops::par;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Elements that one task has at least.
 const PART: usize = 8 << 10;

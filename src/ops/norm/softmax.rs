@@ -10,7 +10,7 @@ use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::normalize_axis;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Elements that one task has at least.
 const PART: usize = 8 << 10;

@@ -3,13 +3,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::unary::{INTEGERS, NUMBERS};
-use super::{binary_cpu, binary_gpu, fuse};
+use super::function::is_f32;
+use super::function::{INTEGERS, NUMBERS};
+use super::{binary_cpu, binary_gpu};
 use crate::dtype::DType;
+use crate::expr::{self, CompareOp, ExprId, PointwiseDesc, UnaryOp};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
-use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Which function of two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,20 +194,56 @@ impl Operator for Binary {
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        if !fuse::is_f32(cx) {
+        if !is_f32(cx) {
             return None;
         }
         if self.op == BinaryOp::Pow {
             let [exponent] = cx.value(1)?.as_slice::<f32>().ok()? else { return None };
             // An exponent of more dimensions would make the output larger.
             let same = cx.shape(0).ok()? == &cx.outputs().first()?.shape;
-            return if same { fuse::power(desc, *args.first()?, *exponent) } else { None };
+            return if same { power(desc, *args.first()?, *exponent) } else { None };
         }
-        fuse::binary(self, desc, args)
+        expression(self.op, desc, args)
     }
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// The function of `args`; `None` where there is no expression for it.
+fn expression(op: BinaryOp, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+    let &[a, b] = args else { return None };
+    let op = match op {
+        BinaryOp::Add => expr::BinaryOp::Add,
+        BinaryOp::Sub => expr::BinaryOp::Sub,
+        BinaryOp::Mul => expr::BinaryOp::Mul,
+        BinaryOp::Div => expr::BinaryOp::Div,
+        BinaryOp::PRelu => {
+            let zero = desc.constant(0.0).ok()?;
+            let scaled = desc.binary(expr::BinaryOp::Mul, a, b).ok()?;
+            return desc.select((a, CompareOp::Less, zero), scaled, a).ok();
+        }
+        _ => return None,
+    };
+    desc.binary(op, a, b).ok()
+}
+
+/// `x` to the constant power `e`, for the exponents that models have.
+fn power(desc: &mut PointwiseDesc, x: ExprId, e: f32) -> Option<ExprId> {
+    match e {
+        1.0 => Some(x),
+        2.0 => desc.binary(expr::BinaryOp::Mul, x, x).ok(),
+        3.0 => {
+            let square = desc.binary(expr::BinaryOp::Mul, x, x).ok()?;
+            desc.binary(expr::BinaryOp::Mul, square, x).ok()
+        }
+        0.5 => desc.unary(UnaryOp::Sqrt, x).ok(),
+        -1.0 => {
+            let one = desc.constant(1.0).ok()?;
+            desc.binary(expr::BinaryOp::Div, one, x).ok()
+        }
+        _ => None,
     }
 }
 

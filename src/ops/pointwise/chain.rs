@@ -3,88 +3,19 @@
 //! The planner makes it from the members' expressions ([`Operator::pointwise_expr`]); no model has it.
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use super::program::{Dispatch, Program, Programs, unsupported};
 use crate::dtype::DType;
+use crate::expr::eval::{self, Scratch};
+use crate::expr::{Indexing, PointwiseDesc, Term, broadcast_terms};
 use crate::graph::TensorInfo;
-use crate::kernel::{KernelError, KernelSource, NativeArgs, NativeKernel, grid_1d};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
-use crate::spirv::eval::{self, Evaluator, Scratch};
-use crate::spirv::{
-    Indexing, KernelLayout, PointwiseDesc, PointwiseError, PointwiseKey, Term, broadcast_terms,
-    build_pointwise,
-};
+use crate::spirv::ScalarType;
 
 /// Elements that one thread does at a time.
 const PART: usize = 16 << 10;
-
-/// What was prepared of expressions: equal ones, of all chains that share this, are prepared once.
-#[derive(Debug, Default)]
-pub struct Programs {
-    known: Mutex<HashMap<PointwiseKey, Arc<Program>>>,
-}
-
-/// An expression in the forms it runs in.
-struct Program {
-    evaluator: Evaluator,
-    /// Kernels by layout.
-    sources: Mutex<HashMap<KernelLayout, Arc<KernelSource>>>,
-}
-
-impl fmt::Debug for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Program").field(&self.evaluator.desc().exprs()).finish()
-    }
-}
-
-impl Programs {
-    /// None yet.
-    pub fn new() -> Self {
-        Programs::default()
-    }
-
-    /// How many expressions are known.
-    pub fn len(&self) -> usize {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    /// Whether none is known.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn get(&self, desc: PointwiseDesc) -> Result<Arc<Program>, PointwiseError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = desc.key();
-        if let Some(found) = known.get(&key) {
-            return Ok(Arc::clone(found));
-        }
-        let program = Arc::new(Program { evaluator: Evaluator::new(desc)?, sources: Mutex::default() });
-        known.insert(key, Arc::clone(&program));
-        Ok(program)
-    }
-}
-
-impl Program {
-    fn source(&self, layout: &KernelLayout) -> Result<Arc<KernelSource>, OpError> {
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = sources.get(layout) {
-            return Ok(Arc::clone(found));
-        }
-        let words = build_pointwise(self.evaluator.desc(), layout).map_err(unsupported)?;
-        let source = KernelSource::generated("pointwise", words)
-            .map_err(|e| OpError::unsupported(format!("the kernel of a chain: {e}")))?;
-        let source = Arc::new(source);
-        sources.insert(layout.clone(), Arc::clone(&source));
-        Ok(source)
-    }
-}
-
-fn unsupported(e: PointwiseError) -> OpError {
-    OpError::unsupported(format!("a chain of pointwise operators: {e}"))
-}
 
 /// A chain of pointwise operators over `float32`: outputs of one shape, inputs that broadcast to it.
 #[derive(Clone, Debug)]
@@ -178,22 +109,16 @@ impl Operator for Chain {
     }
 
     fn gpu(&self, _: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let len =
-            u32::try_from(self.output.elements()).map_err(|_| OpError::unsupported("a chain so long"))?;
-        let walked = KernelLayout::of(self.desc(), len, &self.terms).map_err(unsupported)?;
-        let layout = match lower.texels(len as usize, len as usize) {
-            true => walked.layout.with_texels(),
-            false => walked.layout,
-        };
-        let source = self.program.source(&layout)?;
-        let local = source.spirv().map_or(1, |(_, reflection)| reflection.local_size[0]);
-        let groups = grid_1d(walked.items.into(), local, lower.device().limits.max_groups[0]);
         let inputs = (0..self.inputs.len()).map(Operand::Input);
         let args: Vec<Operand> =
             inputs.chain((0..self.desc().outputs().len()).map(Operand::Output)).collect();
-        let params = walked.items.to_ne_bytes().to_vec();
-        lower.dispatch_module(source, walked.spec, &args, params, groups);
-        Ok(())
+        let dispatch = Dispatch {
+            desc: self.desc(),
+            element: ScalarType::F32,
+            len: self.output.elements(),
+            terms: &self.terms,
+        };
+        dispatch.emit_with(|layout| self.program.source(layout), &args, lower)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -4,16 +4,15 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{input, map, output};
-use super::fuse;
+use super::function::{NUMBERS, Pointwise, is_f32_at};
+use super::function_cpu;
 use super::number::{Number, with_number};
-use super::unary::{self, NUMBERS, Unary, UnaryOp};
-use super::unary_cpu;
+use super::program::{Dispatch, element, unsupported};
 use crate::dtype::DType;
+use crate::expr::{BinaryOp, ExprId, Function, Indexing, PointwiseDesc, PointwiseError};
 use crate::graph::{Tensor, TensorInfo};
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelId, NativeKernel};
+use crate::kernel::NativeKernel;
 use crate::ops::{Activation, AttrReader, Lowering, OpCx, OpError, Operand, Operator};
-use crate::spirv::{ExprId, PointwiseDesc};
 
 /// Keeps elements within bounds; an input beats the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,7 +33,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
 
 impl Clip {
     /// The bounds of a float tensor, where both are known before the run.
-    fn known(&self, cx: &OpCx) -> Option<(f32, f32)> {
+    fn known(&self, cx: &OpCx) -> Option<Pointwise> {
         let bound = |i: usize, own: Option<f32>, none: f32| {
             if cx.has(i) { scalar(cx.value(i)?) } else { Some(own.unwrap_or(none)) }
         };
@@ -42,7 +41,24 @@ impl Clip {
         if !matches!(cx.dtype(0).ok()?, DType::F32 | DType::F16 | DType::BF16) {
             return None;
         }
-        Some((bound(1, self.low, f32::NEG_INFINITY)?, bound(2, self.high, f32::INFINITY)?))
+        let params = [bound(1, self.low, f32::NEG_INFINITY)?, bound(2, self.high, f32::INFINITY)?];
+        Some(Pointwise { function: Function::Clip, params })
+    }
+
+    /// The expression of an input and of the bounds that are given, and which inputs these are.
+    fn desc(&self, given: [bool; 2]) -> Result<(PointwiseDesc, Vec<usize>), PointwiseError> {
+        let bounds: Vec<usize> = (0..2).filter(|&i| given[i]).map(|i| i + 1).collect();
+        let mut indexing = vec![Indexing::Broadcast { terms: 0 }; 1 + bounds.len()];
+        indexing[0] = Indexing::Full;
+        let mut desc = PointwiseDesc::new(indexing);
+        let mut y = desc.input(0)?;
+        for (at, bound) in bounds.iter().enumerate() {
+            let op = [BinaryOp::AtLeast, BinaryOp::AtMost][bound - 1];
+            let bound = desc.input(at + 1)?;
+            y = desc.binary(op, y, bound)?;
+        }
+        desc.output(y)?;
+        Ok((desc, bounds))
     }
 }
 
@@ -75,8 +91,8 @@ impl Operator for Clip {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (dtype, n) = (cx.dtype(0)?, cx.input(0)?.elements());
-        if let Some((a, b)) = self.known(cx) {
-            return unary_cpu::kernel(Unary { op: UnaryOp::Clip, a, b }, dtype, n, cx.input_count());
+        if let Some(known) = self.known(cx) {
+            return function_cpu::kernel(known, dtype, n, cx.input_count());
         }
         let given = [cx.has(1), cx.has(2)];
         let own = *self;
@@ -87,28 +103,29 @@ impl Operator for Clip {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (dtype, n) = (cx.dtype(0)?, cx.input(0)?.elements());
         let (x, y) = (Operand::Input(0), Operand::Output(0));
-        if let Some((a, b)) = self.known(cx) {
-            return unary::dispatch(lower, &Unary { op: UnaryOp::Clip, a, b }, dtype, n, x, y);
+        if let Some(known) = self.known(cx) {
+            return known.dispatch(lower, dtype, n, x, y);
         }
         let fail = || OpError::unsupported(format!("Clip of {dtype} on the device"));
-        let kernel = kernel(dtype).filter(|_| self.low.is_none() && self.high.is_none()).ok_or_else(fail)?;
-        let bound = |i| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
-        let used = u32::from(cx.has(1)) | u32::from(cx.has(2)) << 1;
-        let params = params::Clip { n: u32::try_from(n).map_err(|_| fail())? };
-        lower.dispatch_1d(kernel, &[(spec::clip::USE, used)], &[x, bound(1), bound(2), y], &params, n)
+        let element =
+            element(dtype).filter(|_| self.low.is_none() && self.high.is_none()).ok_or_else(fail)?;
+        let (desc, bounds) = self.desc([cx.has(1), cx.has(2)]).map_err(unsupported)?;
+        let args: Vec<Operand> =
+            [x].into_iter().chain(bounds.into_iter().map(Operand::Input)).chain([y]).collect();
+        let terms = vec![Vec::new(); desc.inputs().len()];
+        Dispatch { desc: &desc, element, len: n, terms: &terms }.emit("Clip", &args, lower)
     }
 
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
-        let (low, high) = self.known(cx)?;
-        Some(Activation::Clip { low, high })
+        self.known(cx).map(Activation::Of)
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        if !fuse::is_f32_at(cx, 0) {
+        if !is_f32_at(cx, 0) {
             return None;
         }
-        let (a, b) = self.known(cx)?;
-        fuse::unary(&Unary { op: UnaryOp::Clip, a, b }, desc, *args.first()?)
+        let Pointwise { function, params } = self.known(cx)?;
+        function.build(desc, *args.first()?, params).ok()
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -138,22 +155,5 @@ fn native<T: Number>(own: Clip, given: [bool; 2], n: usize, result: usize) -> Na
             (None, None) => y.copy_from_slice(x),
         }
         Ok(())
-    })
-}
-
-fn kernel(dtype: DType) -> Option<KernelId> {
-    Some(match dtype {
-        DType::F32 => id::CLIP_F32,
-        DType::F16 => id::CLIP_F16,
-        DType::F64 => id::CLIP_F64,
-        DType::I8 => id::CLIP_I8,
-        DType::I16 => id::CLIP_I16,
-        DType::I32 => id::CLIP_I32,
-        DType::I64 => id::CLIP_I64,
-        DType::U8 => id::CLIP_U8,
-        DType::U16 => id::CLIP_U16,
-        DType::U32 => id::CLIP_U32,
-        DType::U64 => id::CLIP_U64,
-        _ => return None,
     })
 }

@@ -3,9 +3,9 @@
 //! The whole function has kernels of its own, and convolutions and matrix products take it as their activation.
 
 use super::binary::{Binary, BinaryOp};
-use super::unary::{Unary, UnaryOp};
+use super::function::Pointwise;
+use crate::expr::{BinaryOp as Two, Expr, ExprId, Function, Indexing, PointwiseDesc, UnaryOp as One};
 use crate::ops::Operator;
-use crate::spirv::{BinaryOp as Two, Expr, ExprId, Indexing, PointwiseDesc, UnaryOp as One};
 
 /// Relative difference of constants that models round differently.
 const ROUNDED: f64 = 1e-5;
@@ -18,17 +18,17 @@ pub fn may_end_function(op: &dyn Operator) -> bool {
 
 /// The function of one element that `desc` spells out, where it has one input and one output and is Swish, HardSwish
 /// or Gelu in either form.
-pub fn whole_function(desc: &PointwiseDesc) -> Option<Unary> {
+pub fn whole_function(desc: &PointwiseDesc) -> Option<Pointwise> {
     let (&[Indexing::Full], &[output]) = (desc.inputs(), desc.outputs()) else { return None };
     let spelled = Spelled { exprs: desc.exprs() };
     let mut product = Product { factor: 1.0, inputs: 0, others: Vec::new() };
     spelled.product(output, &mut product)?;
     let (Product { factor, inputs: 1, .. }, &[other]) = (&product, &product.others[..]) else { return None };
-    let found = |op| Some(Unary::new(op));
+    let found = |op| Some(Pointwise::new(op));
     match spelled.expr(other)? {
         Expr::Unary(One::Sigmoid, x) if *factor == 1.0 => {
             let [0.0, slope, 0.0, 0.0] = spelled.polynomial(x)? else { return None };
-            Some(Unary { a: slope as f32, ..Unary::new(UnaryOp::Swish) })
+            Some(Pointwise { function: Function::Swish, params: [slope as f32, 0.0] })
         }
         Expr::Binary(Two::Add, a, b) if *factor == 0.5 => {
             let other = match [spelled.expr(a)?, spelled.expr(b)?] {
@@ -38,24 +38,24 @@ pub fn whole_function(desc: &PointwiseDesc) -> Option<Unary> {
             match other {
                 Expr::Unary(One::Erf, x) => {
                     let [0.0, slope, 0.0, 0.0] = spelled.polynomial(x)? else { return None };
-                    if near(slope, std::f64::consts::FRAC_1_SQRT_2) { found(UnaryOp::Gelu) } else { None }
+                    if near(slope, std::f64::consts::FRAC_1_SQRT_2) { found(Function::Gelu) } else { None }
                 }
                 Expr::Unary(One::Tanh, x) => {
                     let [0.0, slope, 0.0, cubic] = spelled.polynomial(x)? else { return None };
                     let expected = (2.0 / std::f64::consts::PI).sqrt();
                     let is_gelu = near(slope, expected) && near(cubic, 0.044_715 * expected);
-                    if is_gelu { found(UnaryOp::GeluTanh) } else { None }
+                    if is_gelu { found(Function::GeluTanh) } else { None }
                 }
                 _ => None,
             }
         }
         // max(0, min(6, x + 3)) in either order.
-        Expr::Binary(outer @ (Two::Min | Two::Max), inner, a) => {
+        Expr::Binary(outer, inner, a) => {
             let Expr::Binary(op, x, b) = spelled.expr(inner)? else { return None };
             let (Expr::Const(a), Expr::Const(b)) = (spelled.expr(a)?, spelled.expr(b)?) else { return None };
             let (low, high) = match (outer, op) {
-                (Two::Min, Two::Max) => (b, a),
-                (Two::Max, Two::Min) => (a, b),
+                (Two::Min | Two::AtMost, Two::Max | Two::AtLeast) => (b, a),
+                (Two::Max | Two::AtLeast, Two::Min | Two::AtMost) => (a, b),
                 _ => return None,
             };
             let [offset, slope, 0.0, 0.0] = spelled.polynomial(x)? else { return None };
@@ -63,7 +63,7 @@ pub fn whole_function(desc: &PointwiseDesc) -> Option<Unary> {
                 && near(factor * f64::from(high), 1.0)
                 && near(factor * slope, 1.0 / 6.0)
                 && near(factor * offset, 0.5);
-            if is_swish { found(UnaryOp::HardSwish) } else { None }
+            if is_swish { found(Function::HardSwish) } else { None }
         }
         _ => None,
     }
@@ -144,12 +144,12 @@ impl Spelled<'_> {
 mod tests {
     use super::*;
 
-    fn of(make: impl Fn(&mut PointwiseDesc, ExprId) -> ExprId) -> Option<(UnaryOp, f32)> {
+    fn of(make: impl Fn(&mut PointwiseDesc, ExprId) -> ExprId) -> Option<(Function, f32)> {
         let mut desc = PointwiseDesc::new([Indexing::Full]);
         let x = desc.input(0).unwrap();
         let y = make(&mut desc, x);
         desc.output(y).unwrap();
-        whole_function(&desc).map(|unary| (unary.op, unary.a))
+        whole_function(&desc).map(|found| (found.function, found.params[0]))
     }
 
     fn two(desc: &mut PointwiseDesc, op: Two, a: ExprId, b: ExprId) -> ExprId {
@@ -170,8 +170,8 @@ mod tests {
                 two(d, Two::Mul, gate, x)
             }
         };
-        assert_eq!(of(swish(1.0)), Some((UnaryOp::Swish, 1.0)));
-        assert_eq!(of(swish(1.702)), Some((UnaryOp::Swish, 1.702)));
+        assert_eq!(of(swish(1.0)), Some((Function::Swish, 1.0)));
+        assert_eq!(of(swish(1.702)), Some((Function::Swish, 1.702)));
         let gelu = |slope: f32| {
             move |d: &mut PointwiseDesc, x| {
                 let (slope, one, half) = (c(d, slope), c(d, 1.0), c(d, 0.5));
@@ -182,7 +182,7 @@ mod tests {
                 two(d, Two::Mul, product, half)
             }
         };
-        assert_eq!(of(gelu(std::f32::consts::SQRT_2)), Some((UnaryOp::Gelu, 0.0)));
+        assert_eq!(of(gelu(std::f32::consts::SQRT_2)), Some((Function::Gelu, 0.0)));
         assert_eq!(of(gelu(1.5)), None);
         let gelu_tanh = |d: &mut PointwiseDesc, x| {
             let (one, half, cubic, slope) = (c(d, 1.0), c(d, 0.5), c(d, 0.044_715), c(d, 0.797_884_6));
@@ -196,7 +196,7 @@ mod tests {
             let half = two(d, Two::Mul, half, x);
             two(d, Two::Mul, half, gate)
         };
-        assert_eq!(of(gelu_tanh), Some((UnaryOp::GeluTanh, 0.0)));
+        assert_eq!(of(gelu_tanh), Some((Function::GeluTanh, 0.0)));
     }
 
     #[test]
@@ -205,20 +205,20 @@ mod tests {
             move |d: &mut PointwiseDesc, x| {
                 let (offset, by) = (c(d, offset), c(d, by));
                 let sum = two(d, Two::Add, x, offset);
-                let bounded = d.clip(sum, 0.0, high).unwrap();
+                let bounded = Function::Clip.build(d, sum, [0.0, high]).unwrap();
                 let product = two(d, Two::Mul, x, bounded);
                 two(d, Two::Div, product, by)
             }
         };
-        assert_eq!(of(hard(3.0, 6.0, 6.0)), Some((UnaryOp::HardSwish, 0.0)));
+        assert_eq!(of(hard(3.0, 6.0, 6.0)), Some((Function::HardSwish, 0.0)));
         assert_eq!(of(hard(3.0, 6.0, 5.0)), None);
         assert_eq!(of(hard(2.0, 6.0, 6.0)), None);
         assert_eq!(of(hard(3.0, 5.0, 6.0)), None);
         let gated = |d: &mut PointwiseDesc, x| {
-            let gate = d.hard_sigmoid(x, 1.0 / 6.0, 0.5).unwrap();
+            let gate = Function::HardSigmoid.build(d, x, [1.0 / 6.0, 0.5]).unwrap();
             two(d, Two::Mul, x, gate)
         };
-        assert_eq!(of(gated), Some((UnaryOp::HardSwish, 0.0)));
+        assert_eq!(of(gated), Some((Function::HardSwish, 0.0)));
     }
 
     #[test]

@@ -10,49 +10,46 @@ pub(crate) mod cast;
 mod chain;
 mod classify;
 mod clip;
-mod fuse;
+mod function;
+mod function_cpu;
 pub(crate) mod identity;
 mod idiom;
 mod legacy;
 mod nary;
 pub(crate) mod number;
+mod program;
 mod select;
 #[cfg(test)]
 mod tests;
-mod unary;
-mod unary_cpu;
 
 pub use binarize::Binarizer;
 pub use binary::{Binary, BinaryOp, add, binary, div, mul, sub};
 pub use bit_cast::BitCast;
 pub use cast::{Cast, NarrowRules, cast};
-pub use chain::{Chain, Programs};
+pub use chain::Chain;
 pub use classify::Classify;
 pub use clip::Clip;
+pub use function::{Pointwise, unary};
+
 pub use identity::Identity;
 pub use idiom::{may_end_function, whole_function};
 pub use legacy::BinaryBeside;
 pub use nary::{Nary, NaryOp, nary};
+pub use program::Programs;
 pub use select::{Where, select_where};
-pub use unary::{Unary, UnaryOp, unary};
 
 use std::sync::Arc;
 
 use super::real::FLOATS;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
+pub use crate::expr::Function;
+use function::{INTEGERS, NUMBERS};
 
 type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
 
 const fn row(name: &'static str, since: i64, types: &'static [DType], read: Reader) -> OpDef {
     OpDef { name, domain: "", since, types, gpu: true, read }
-}
-
-/// Rows of unary functions without further choices in their attributes.
-macro_rules! unary_row {
-    ($name:literal, $since:literal, $types:expr, $op:ident) => {
-        row($name, $since, $types, |attrs, _| Ok(Arc::new(Unary::read(UnaryOp::$op, attrs)?)))
-    };
 }
 
 /// Rows of binary functions.
@@ -64,85 +61,93 @@ macro_rules! binary_row {
 
 macro_rules! nary_row {
     ($name:literal, $op:ident) => {
-        row($name, 6, unary::NUMBERS, |_, _| Ok(nary(NaryOp::$op)))
+        row($name, 6, NUMBERS, |_, _| Ok(nary(NaryOp::$op)))
     };
 }
 
+/// Operators that are more than a function of the table.
+const OWN: &[OpDef] = &[
+    binary_row!("Add", 1, NUMBERS, Add),
+    binary_row!("And", 1, &[DType::Bool], And),
+    OpDef { domain: "ai.onnx.ml", ..row("Binarizer", 1, binarize::TYPES, binarize::read) },
+    row("BitShift", 11, INTEGERS, binary::read_shift),
+    binary_row!("BitwiseAnd", 18, INTEGERS, BitwiseAnd),
+    binary_row!("BitwiseOr", 18, INTEGERS, BitwiseOr),
+    binary_row!("BitwiseXor", 18, INTEGERS, BitwiseXor),
+    OpDef { gpu: false, ..row("BitCast", 26, &DType::ALL, bit_cast::read) },
+    row("Cast", 1, &DType::ALL, cast::read),
+    row("CastLike", 15, &DType::ALL, cast::read_like),
+    row("Clip", 6, NUMBERS, clip::read),
+    binary_row!("Div", 1, NUMBERS, Div),
+    binary_row!("Equal", 1, &DType::COMPUTE, Equal),
+    row("Gelu", 20, FLOATS, |attrs, _| Ok(Arc::new(Pointwise::read_gelu(attrs)?))),
+    binary_row!("Greater", 1, NUMBERS, Greater),
+    binary_row!("GreaterOrEqual", 12, NUMBERS, GreaterOrEqual),
+    row("Identity", 1, &DType::ALL, |_, _| Ok(Arc::new(Identity))),
+    row("IsInf", 10, FLOATS, classify::read_inf),
+    row("IsNaN", 9, FLOATS, classify::read_nan),
+    binary_row!("Less", 1, NUMBERS, Less),
+    binary_row!("LessOrEqual", 12, NUMBERS, LessOrEqual),
+    nary_row!("Max", Max),
+    nary_row!("Mean", Mean),
+    nary_row!("Min", Min),
+    row("Mod", 10, NUMBERS, binary::read_mod),
+    binary_row!("Mul", 1, NUMBERS, Mul),
+    binary_row!("Or", 1, &[DType::Bool], Or),
+    binary_row!("PRelu", 1, NUMBERS, PRelu),
+    binary_row!("Pow", 1, NUMBERS, Pow),
+    binary_row!("Sub", 1, NUMBERS, Sub),
+    nary_row!("Sum", Sum),
+    row("Where", 9, &DType::ALL, |_, _| Ok(select_where())),
+    binary_row!("Xor", 1, &[DType::Bool], Xor),
+];
+
+/// Reads the function of the table that has number `N`.
+fn read<const N: usize>(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(Pointwise::read(Function::ALL[N], attrs)?))
+}
+
+/// The reader of each function, by its number.
+macro_rules! readers {
+    ($($n:literal)*) => { [$(if $n < Function::ALL.len() { read::<$n> } else { read::<0> } as Reader),*] };
+}
+
+const READERS: [Reader; 64] = readers!(
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+    32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
+);
+
+/// How many functions of the table are operators.
+const fn count() -> usize {
+    let (mut at, mut found) = (0, 0);
+    while at < Function::ALL.len() {
+        found += Function::ALL[at].row().operator.is_some() as usize;
+        at += 1;
+    }
+    found
+}
+
+const fn all() -> [OpDef; OWN.len() + count()] {
+    const NONE: OpDef = row("", 0, &[], read::<0>);
+    let mut rows = [NONE; OWN.len() + count()];
+    let mut at = 0;
+    while at < OWN.len() {
+        let OpDef { name, domain, since, types, gpu, read } = OWN[at];
+        rows[at] = OpDef { name, domain, since, types, gpu, read };
+        at += 1;
+    }
+    let mut number = 0;
+    while number < Function::ALL.len() {
+        let function = Function::ALL[number].row();
+        if let Some(operator) = function.operator {
+            let (domain, since, types) = (operator.domain, operator.since, function::dtypes(function.types));
+            rows[at] = OpDef { domain, ..row(function.name, since, types, READERS[number]) };
+            at += 1;
+        }
+        number += 1;
+    }
+    rows
+}
+
 /// The family's rows.
-pub const FAMILY: Family = Family {
-    name: "pointwise",
-    ops: &[
-        unary_row!("Abs", 6, unary::NUMBERS, Abs),
-        unary_row!("Acos", 7, FLOATS, Acos),
-        unary_row!("Acosh", 9, FLOATS, Acosh),
-        binary_row!("Add", 1, unary::NUMBERS, Add),
-        binary_row!("And", 1, &[DType::Bool], And),
-        unary_row!("Asin", 7, FLOATS, Asin),
-        unary_row!("Asinh", 9, FLOATS, Asinh),
-        unary_row!("Atan", 7, FLOATS, Atan),
-        unary_row!("Atanh", 9, FLOATS, Atanh),
-        OpDef { domain: "ai.onnx.ml", ..row("Binarizer", 1, binarize::TYPES, binarize::read) },
-        row("BitShift", 11, unary::INTEGERS, binary::read_shift),
-        binary_row!("BitwiseAnd", 18, unary::INTEGERS, BitwiseAnd),
-        unary_row!("BitwiseNot", 18, unary::INTEGERS, BitwiseNot),
-        binary_row!("BitwiseOr", 18, unary::INTEGERS, BitwiseOr),
-        binary_row!("BitwiseXor", 18, unary::INTEGERS, BitwiseXor),
-        OpDef { gpu: false, ..row("BitCast", 26, &DType::ALL, bit_cast::read) },
-        row("Cast", 1, &DType::ALL, cast::read),
-        row("CastLike", 15, &DType::ALL, cast::read_like),
-        unary_row!("Ceil", 6, FLOATS, Ceil),
-        unary_row!("Celu", 12, FLOATS, Celu),
-        row("Clip", 6, unary::NUMBERS, clip::read),
-        unary_row!("Cos", 7, FLOATS, Cos),
-        unary_row!("Cosh", 9, FLOATS, Cosh),
-        binary_row!("Div", 1, unary::NUMBERS, Div),
-        unary_row!("Elu", 6, FLOATS, Elu),
-        binary_row!("Equal", 1, &DType::COMPUTE, Equal),
-        unary_row!("Erf", 9, FLOATS, Erf),
-        unary_row!("Exp", 6, FLOATS, Exp),
-        unary_row!("Floor", 6, FLOATS, Floor),
-        row("Gelu", 20, FLOATS, |attrs, _| Ok(Arc::new(Unary::read_gelu(attrs)?))),
-        binary_row!("Greater", 1, unary::NUMBERS, Greater),
-        binary_row!("GreaterOrEqual", 12, unary::NUMBERS, GreaterOrEqual),
-        unary_row!("HardSigmoid", 6, FLOATS, HardSigmoid),
-        unary_row!("HardSwish", 14, FLOATS, HardSwish),
-        row("Identity", 1, &DType::ALL, |_, _| Ok(Arc::new(Identity))),
-        row("IsInf", 10, FLOATS, classify::read_inf),
-        row("IsNaN", 9, FLOATS, classify::read_nan),
-        unary_row!("LeakyRelu", 6, FLOATS, LeakyRelu),
-        binary_row!("Less", 1, unary::NUMBERS, Less),
-        binary_row!("LessOrEqual", 12, unary::NUMBERS, LessOrEqual),
-        unary_row!("Log", 6, FLOATS, Log),
-        nary_row!("Max", Max),
-        nary_row!("Mean", Mean),
-        nary_row!("Min", Min),
-        unary_row!("Mish", 18, FLOATS, Mish),
-        row("Mod", 10, unary::NUMBERS, binary::read_mod),
-        binary_row!("Mul", 1, unary::NUMBERS, Mul),
-        unary_row!("Neg", 6, FLOATS, Neg),
-        unary_row!("Not", 1, &[DType::Bool], Not),
-        binary_row!("Or", 1, &[DType::Bool], Or),
-        binary_row!("PRelu", 1, unary::NUMBERS, PRelu),
-        binary_row!("Pow", 1, unary::NUMBERS, Pow),
-        unary_row!("Reciprocal", 6, FLOATS, Reciprocal),
-        unary_row!("Relu", 6, FLOATS, Relu),
-        unary_row!("Round", 11, FLOATS, Round),
-        unary_row!("Selu", 6, FLOATS, Selu),
-        unary_row!("Shrink", 9, unary::NUMBERS, Shrink),
-        unary_row!("Sigmoid", 6, FLOATS, Sigmoid),
-        unary_row!("Sign", 9, unary::NUMBERS, Sign),
-        unary_row!("Sin", 7, FLOATS, Sin),
-        unary_row!("Sinh", 9, FLOATS, Sinh),
-        unary_row!("Softplus", 1, FLOATS, Softplus),
-        unary_row!("Softsign", 1, FLOATS, Softsign),
-        unary_row!("Sqrt", 6, FLOATS, Sqrt),
-        binary_row!("Sub", 1, unary::NUMBERS, Sub),
-        nary_row!("Sum", Sum),
-        unary_row!("Swish", 24, FLOATS, Swish),
-        unary_row!("Tan", 7, FLOATS, Tan),
-        unary_row!("Tanh", 6, FLOATS, Tanh),
-        unary_row!("ThresholdedRelu", 10, FLOATS, ThresholdedRelu),
-        row("Where", 9, &DType::ALL, |_, _| Ok(select_where())),
-        binary_row!("Xor", 1, &[DType::Bool], Xor),
-    ],
-};
+pub const FAMILY: Family = Family { name: "pointwise", ops: &all() };

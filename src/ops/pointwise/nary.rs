@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use super::apply::{fold, input, output};
 use super::binary_gpu::{self, Code};
-use super::fuse;
+use super::function::{NUMBERS, is_f32};
 use super::number::{Number, with_number};
-use super::unary::NUMBERS;
+use crate::expr::{BinaryOp, ExprId, PointwiseDesc};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::strided::Nest;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
-use crate::spirv::{ExprId, PointwiseDesc};
 
 /// What is made of the elements at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,12 +107,28 @@ impl Operator for Nary {
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        if fuse::is_f32(cx) { fuse::nary(self, desc, args) } else { None }
+        if is_f32(cx) { expression(self.op, desc, args) } else { None }
     }
 
     fn as_any(&self) -> &dyn Any {
         self
     }
+}
+
+/// The function of `args`.
+fn expression(op: NaryOp, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+    let fold = match op {
+        NaryOp::Sum | NaryOp::Mean => BinaryOp::Add,
+        NaryOp::Min => BinaryOp::Min,
+        NaryOp::Max => BinaryOp::Max,
+    };
+    let (&first, rest) = args.split_first()?;
+    let all = rest.iter().try_fold(first, |all, &x| desc.binary(fold, all, x).ok())?;
+    if op != NaryOp::Mean {
+        return Some(all);
+    }
+    let count = desc.constant(args.len() as f32).ok()?;
+    desc.binary(BinaryOp::Div, all, count).ok()
 }
 
 fn native<T: Number>(op: NaryOp, name: &'static str, nest: Nest, lens: Vec<usize>, n: usize) -> NativeKernel {

@@ -25,10 +25,6 @@ pub(crate) trait Number: Element + PartialOrd {
     fn least(self, o: Self) -> Self;
     /// The larger one; NaN where either is.
     fn greatest(self, o: Self) -> Self;
-    /// The magnitude; of the lowest integer itself.
-    fn abs(self) -> Self;
-    /// The opposite.
-    fn neg(self) -> Self;
     /// A whole power; of integers for a negative exponent the quotient 1 / power cut off.
     fn powi(self, e: i64) -> Self;
     /// The nearest `f64`.
@@ -81,14 +77,6 @@ macro_rules! float {
             #[inline(always)]
             fn greatest(self, o: Self) -> Self {
                 if self > o || self.is_nan() { self } else { o }
-            }
-            #[inline(always)]
-            fn abs(self) -> Self {
-                <$t>::abs(self)
-            }
-            #[inline(always)]
-            fn neg(self) -> Self {
-                -self
             }
             fn powi(self, e: i64) -> Self {
                 f64::from(self).powf(e as f64) as $t
@@ -144,12 +132,6 @@ macro_rules! half {
             fn greatest(self, o: Self) -> Self {
                 if self > o || self.is_nan() { self } else { o }
             }
-            fn abs(self) -> Self {
-                <$t>::from_bits(self.to_bits() & 0x7FFF)
-            }
-            fn neg(self) -> Self {
-                -self
-            }
             fn powi(self, e: i64) -> Self {
                 <$t>::from_f64(self.to_f64().powf(e as f64))
             }
@@ -170,7 +152,7 @@ macro_rules! half {
 }
 
 macro_rules! integer {
-    ($t:ty, |$x:ident| $abs:expr, |$b:ident, $e:ident| $inverse:expr) => {
+    ($t:ty, |$b:ident, $e:ident| $inverse:expr) => {
         impl Number for $t {
             const ZERO: Self = 0;
             #[inline(always)]
@@ -203,15 +185,6 @@ macro_rules! integer {
             #[inline(always)]
             fn greatest(self, o: Self) -> Self {
                 Ord::max(self, o)
-            }
-            #[inline(always)]
-            fn abs(self) -> Self {
-                let $x = self;
-                $abs
-            }
-            #[inline(always)]
-            fn neg(self) -> Self {
-                self.wrapping_neg()
             }
             fn powi(self, e: i64) -> Self {
                 if e < 0 {
@@ -246,7 +219,7 @@ macro_rules! integer {
 
 macro_rules! signed {
     ($($t:ty)*) => {
-        $(integer!($t, |x| x.wrapping_abs(), |b, e| match b {
+        $(integer!($t, |b, e| match b {
             1 => 1,
             -1 if e & 1 != 0 => -1,
             -1 => 1,
@@ -257,7 +230,7 @@ macro_rules! signed {
 
 macro_rules! unsigned {
     ($($t:ty)*) => {
-        $(integer!($t, |x| x, |b, _e| Self::from(b == 1));)*
+        $(integer!($t, |b, _e| Self::from(b == 1));)*
     };
 }
 
@@ -306,7 +279,6 @@ mod tests {
         );
         assert_eq!((Number::modulo(-7i8, 3), Number::fmod(-7i8, 3), Number::modulo(7i8, -3)), (2, -1, -2));
         assert_eq!((Number::modulo(200u8, 7), Number::fmod(5u64, 0)), (4, 0));
-        assert_eq!((Number::abs(i8::MIN), Number::neg(i8::MIN), Number::neg(1u8)), (-128, -128, 255));
         assert_eq!(
             (3i32.powi(4), (-2i64).powi(3), 2i32.powi(-1), (-1i8).powi(-3), 1u8.powi(-9)),
             (81, -8, 0, -1, 1)

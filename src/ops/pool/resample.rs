@@ -9,7 +9,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::pointwise::cast::{Code, NarrowRules};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{OpCx, OpError};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// The bits of an element of `dtype` of the value `outside`; integers take it as a conversion would.
 pub(super) fn outside_bits(dtype: DType, outside: f32) -> u64 {

@@ -11,7 +11,7 @@ use crate::ops::planes::{Largest, Planes, Sum};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
 use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, WindowAxis, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Comparisons that one task of a pool has at least.
 const PART: usize = 16 << 10;

@@ -9,7 +9,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::check_len;
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpCx, OpError, Operand, Operator, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Elements that are computed at a time.
 const CHUNK: usize = 256;

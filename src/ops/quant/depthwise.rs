@@ -10,7 +10,7 @@ use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::tile;
 use crate::ops::planes::{Planes, Sum};
 use crate::ops::{Activation, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Taps whose sums are exact.
 const MOST_TAPS: usize = (1 << 24) / (255 * 255);

@@ -12,7 +12,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::check_len;
 use crate::ops::{HalfRule, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Numbers as `uint8`, the scale and the zero point.
 ///

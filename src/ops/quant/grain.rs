@@ -7,7 +7,7 @@ use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::norm::Along;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Elements that are computed at a time.
 const CHUNK: usize = 256;

@@ -11,7 +11,7 @@ use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::bytes::Right;
 use crate::ops::linalg::product::Threads;
 use crate::ops::{WindowAxis, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Bytes behind the last plane that vectors read.
 pub(super) const SLACK: usize = 256;

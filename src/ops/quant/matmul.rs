@@ -17,7 +17,7 @@ use crate::ops::linalg::matmul::Dims;
 use crate::ops::linalg::product::Threads;
 use crate::ops::real::check_len;
 use crate::ops::{AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, PackKey, Packed, par};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// A product of matrices of bytes less their zero points.
 ///

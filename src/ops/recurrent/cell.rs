@@ -2,10 +2,11 @@
 
 use rayon::prelude::*;
 
-use super::function::{Function, bound};
+use super::function::bound;
 use super::layer::{Dims, Kind, Recurrent};
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{Real, RealIo, RealKernel};
 
 /// A layer with its sizes.
@@ -275,7 +276,7 @@ fn rows_times<T: Real>(
 }
 
 /// Bounds and activates the sums of a gate.
-fn finish<T: Real>(gate: &mut [T], f: &Function, clip: Option<f32>) {
+fn finish<T: Real>(gate: &mut [T], f: &Pointwise, clip: Option<f32>) {
     if let Some(clip) = clip {
         let high = T::from_f64(clip.into());
         gate.iter_mut().for_each(|v| *v = bound(*v, -high, high));
@@ -286,7 +287,7 @@ fn finish<T: Real>(gate: &mut [T], f: &Function, clip: Option<f32>) {
 /// One time step of one sequence.
 struct Cell<'a, T> {
     op: &'a Recurrent,
-    functions: &'a [Function],
+    functions: &'a [Pointwise],
     hidden: usize,
     weights: &'a Weights<'a, T>,
 }

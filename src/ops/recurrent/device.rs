@@ -1,11 +1,11 @@
 //! Recurrent layers on devices: the input's product once, then a product and a cell for every time step.
 
-use super::function::Function;
 use super::layer::{Dims, Kind, Recurrent};
 use crate::dtype::DType;
 use crate::kernel::KernelId;
 use crate::kernel::table::{id, params, spec};
 use crate::ops::linalg::device::{Product, Source};
+use crate::ops::pointwise::Pointwise;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 
 /// Sequences longer than this would make recordings of too many commands.
@@ -102,10 +102,10 @@ impl Distances {
 }
 
 /// The functions f, g and h of both directions.
-fn functions(op: &Recurrent) -> [Function; 6] {
+fn functions(op: &Recurrent) -> [Pointwise; 6] {
     std::array::from_fn(|i| {
         let list = op.functions.get(i / 3).or(op.functions.first());
-        list.and_then(|f| f.get(i % 3)).copied().unwrap_or(Function::TANH)
+        list.and_then(|f| f.get(i % 3)).copied().unwrap_or(super::layer::TANH)
     })
 }
 
@@ -118,7 +118,7 @@ fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
     let projected = project(d, cx, DType::F32, lower)?.y;
     let r = Source::input(cx, 2, d.hidden, d.width(), true)?.by_rows(d.hidden, d.width(), lower)?;
     let (functions, at) = (functions(op), Distances::of(d));
-    let codes = functions.map(|f| f.code());
+    let codes = functions.map(|f| Activation::Of(f).code().0);
     let kind = match op.kind {
         Kind::Rnn => 0,
         Kind::Lstm => 1,
@@ -156,8 +156,8 @@ fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         y_batch: at.y[1],
         y_dir: at.y[2],
         clip: op.clip.unwrap_or(0.0),
-        alpha: functions.map(|f| f.alpha),
-        beta: functions.map(|f| f.beta),
+        alpha: functions.map(|f| f.params[0]),
+        beta: functions.map(|f| f.params[1]),
     };
     let input = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
     let output = |i: usize| if i < cx.outputs().len() { Operand::Output(i) } else { Operand::Unused };
@@ -351,7 +351,7 @@ impl<'a> Layer<'a> {
         let (op, d, cx) = (self.op, self.d, self.cx);
         let lengths = cx.has(4);
         let (functions, at) = (functions(op), Distances::of(d));
-        let codes = functions.map(|f| f.code());
+        let codes = functions.map(|f| Activation::Of(f).code().0);
         let spec = [
             (spec::cell::KIND, kind),
             (spec::cell::BIASED, u32::from(cx.has(3))),
@@ -385,8 +385,8 @@ impl<'a> Layer<'a> {
             y_batch: at.y[1],
             y_dir: at.y[2],
             clip: op.clip.unwrap_or(0.0),
-            alpha: functions.map(|f| f.alpha),
-            beta: functions.map(|f| f.beta),
+            alpha: functions.map(|f| f.params[0]),
+            beta: functions.map(|f| f.params[1]),
         };
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
         let second = if matches!(kind, 1 | 3 | 4) { self.c.operand } else { Operand::Unused };

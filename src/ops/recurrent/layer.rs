@@ -5,14 +5,19 @@ use std::sync::Arc;
 
 use super::cell::Run;
 use super::device;
-use super::function::{self, Function};
+use super::function;
 use crate::dtype::DType;
+use crate::expr::Function;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
+use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
+
+pub(super) const TANH: Pointwise = Pointwise::new(Function::Tanh);
+const SIGMOID: Pointwise = Pointwise::new(Function::Sigmoid);
 
 /// The kind of a recurrent layer's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +44,11 @@ impl Kind {
     }
 
     /// The functions it uses where none are named.
-    fn functions(self) -> &'static [Function] {
+    fn functions(self) -> &'static [Pointwise] {
         match self {
-            Kind::Rnn => &[Function::TANH],
-            Kind::Gru { .. } => &[Function::SIGMOID, Function::TANH],
-            Kind::Lstm => &[Function::SIGMOID, Function::TANH, Function::TANH],
+            Kind::Rnn => &[TANH],
+            Kind::Gru { .. } => &[SIGMOID, TANH],
+            Kind::Lstm => &[SIGMOID, TANH, TANH],
         }
     }
 }
@@ -80,7 +85,7 @@ pub struct Recurrent {
     /// The order of time steps.
     pub direction: Direction,
     /// The functions f, g and h, as far as the cell has them, of every direction.
-    pub functions: Vec<Vec<Function>>,
+    pub functions: Vec<Vec<Pointwise>>,
     /// Bound of the absolute values that the functions of gates are applied to; as in ONNX Runtime, h of an LSTM
     /// is applied to the unbounded cell.
     pub clip: Option<f32>,

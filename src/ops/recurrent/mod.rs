@@ -8,7 +8,6 @@ mod layer;
 #[cfg(test)]
 mod tests;
 
-pub use function::{Function, FunctionKind};
 pub use layer::{Direction, Kind, Recurrent};
 
 use super::{Family, OpDef};

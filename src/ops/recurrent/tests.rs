@@ -1,6 +1,7 @@
 //! Recurrent layers against the equations of their definition, and devices against the native function.
 
-use super::{Direction, FunctionKind, Kind, Recurrent};
+use super::{Direction, Kind, Recurrent};
+use crate::expr::Function;
 use crate::graph::Tensor;
 use crate::kernel::{KernelError, NativeArg, NativeArgs};
 use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, tensor, tensor_of};
@@ -98,20 +99,21 @@ impl Case {
     }
 }
 
-fn apply(kind: FunctionKind, alpha: f64, beta: f64, x: f64) -> f64 {
+fn apply(kind: Function, alpha: f64, beta: f64, x: f64) -> f64 {
     match kind {
-        FunctionKind::Affine => alpha * x + beta,
-        FunctionKind::Relu => x.max(0.0),
-        FunctionKind::LeakyRelu if x < 0.0 => alpha * x,
-        FunctionKind::ThresholdedRelu if x < alpha => 0.0,
-        FunctionKind::Elu if x < 0.0 => alpha * x.exp_m1(),
-        FunctionKind::LeakyRelu | FunctionKind::ThresholdedRelu | FunctionKind::Elu => x,
-        FunctionKind::Tanh => x.tanh(),
-        FunctionKind::ScaledTanh => alpha * (beta * x).tanh(),
-        FunctionKind::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-        FunctionKind::HardSigmoid => (alpha * x + beta).clamp(0.0, 1.0),
-        FunctionKind::Softsign => x / (1.0 + x.abs()),
-        FunctionKind::Softplus => x.exp().ln_1p(),
+        Function::Affine => alpha * x + beta,
+        Function::Relu => x.max(0.0),
+        Function::LeakyRelu if x < 0.0 => alpha * x,
+        Function::ThresholdedReluGate if x < alpha => 0.0,
+        Function::Elu if x < 0.0 => alpha * x.exp_m1(),
+        Function::LeakyRelu | Function::ThresholdedReluGate | Function::Elu => x,
+        Function::Tanh => x.tanh(),
+        Function::ScaledTanh => alpha * (beta * x).tanh(),
+        Function::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Function::HardSigmoid => (alpha * x + beta).clamp(0.0, 1.0),
+        Function::Softsign => x / (1.0 + x.abs()),
+        Function::Softplus => x.exp().ln_1p(),
+        other => panic!("{other:?} is no gate"),
     }
 }
 
@@ -134,7 +136,7 @@ fn reference(case: &Case, op: &Recurrent, inputs: &[Option<Tensor>]) -> Vec<Vec<
         let f = |which: usize, x: f64, clipped: bool| {
             let f = op.functions[d][which];
             let clip = op.clip.filter(|_| clipped).map_or(f64::INFINITY, f64::from);
-            apply(f.kind, f.alpha.into(), f.beta.into(), x.clamp(-clip, clip))
+            apply(f.function, f.params[0].into(), f.params[1].into(), x.clamp(-clip, clip))
         };
         for b in 0..batch {
             let len = case.lens.as_ref().map_or(steps, |l| l[b] as usize);
@@ -273,9 +275,9 @@ fn parameters_go_to_the_functions_that_have_them() {
     );
     let op = op.op();
     let functions = &layer(&*op).functions[0];
-    assert_eq!(functions[1].kind, FunctionKind::HardSigmoid);
-    assert_eq!((functions[1].alpha, functions[1].beta), (0.7, 0.1));
-    assert_eq!((functions[2].kind, functions[2].alpha), (FunctionKind::LeakyRelu, 0.01));
+    assert_eq!(functions[1].function, Function::HardSigmoid);
+    assert_eq!(functions[1].params, [0.7, 0.1]);
+    assert_eq!((functions[2].function, functions[2].params[0]), (Function::LeakyRelu, 0.01));
     assert_eq!(layer(&*op).direction, Direction::Forward);
 }
 

@@ -12,7 +12,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Lines that are searched side by side.
 const SIDE: usize = 256;

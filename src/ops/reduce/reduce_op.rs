@@ -13,7 +13,7 @@ use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
 use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::{Shape, normalize_axis};
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Dimensions that the device kernel walks on either side.
 const MAX_KERNEL_RANK: usize = 5;

@@ -11,7 +11,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// Elements of one part of the work.
 const PART: usize = 16 << 10;

@@ -226,7 +226,7 @@ mod tests {
     use crate::ops::conv::Conv;
     use crate::ops::linalg::MatMul;
     use crate::ops::movement::Transpose;
-    use crate::ops::{self, Activation, Operator, UnaryOp};
+    use crate::ops::{self, Activation, Function, Operator};
     use crate::plan::passes::absorb;
     use crate::plan::specialize;
 
@@ -263,7 +263,7 @@ mod tests {
             .collect();
         let inputs: Vec<_> = std::iter::once(c).chain(parameters).collect();
         let n = g.op(norm(), &inputs);
-        let y = g.op(ops::unary(UnaryOp::Relu), &[n]);
+        let y = g.op(ops::unary(Function::Relu), &[n]);
         g.output("y", y);
         if other {
             let z = g.op(Arc::new(Conv::default()) as Arc<dyn Operator>, &[y, w]);

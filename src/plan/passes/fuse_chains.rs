@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::dtype::DType;
+use crate::expr::{ExprId, Indexing, PointwiseDesc};
 use crate::graph::StorageScope;
 use crate::ops::pointwise::{Chain, Programs};
 use crate::plan::Assignment;
 use crate::plan::flow::{Flow, FlowNode, ValueId};
 use crate::plan::index::FlowIndex;
 use crate::plan::lowering::PlanCx;
-use crate::spirv::{ExprId, Indexing, PointwiseDesc};
 
 /// Bounds of one chain.
 #[derive(Clone, Copy, Debug)]
@@ -397,8 +397,9 @@ mod tests {
 
     use super::*;
     use crate::graph::{GraphBuilder, TensorId, TensorInfo};
+    use crate::ops::norm::{Softmax, SoftmaxKind};
     use crate::ops::reduce::{Reduce, ReduceKind};
-    use crate::ops::{self, Operator, UnaryOp};
+    use crate::ops::{self, Function, Operator};
     use crate::plan::specialize;
     use crate::shape::Shape;
 
@@ -441,8 +442,8 @@ mod tests {
     #[test]
     fn a_value_that_others_read_is_an_output_of_the_chain() {
         let mut flow = flow(|g, x| {
-            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
-            let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
+            let a = g.op(ops::unary(Function::Abs), &[x]);
+            let b = g.op(ops::unary(Function::Tanh), &[a]);
             let c = g.op(ops::mul(), &[a, b]);
             vec![g.op(row_mean(), &[a]), c]
         });
@@ -454,7 +455,7 @@ mod tests {
     fn no_chain_leads_through_another_node_to_itself() {
         // x - mean(|x|) needs |x| before, and |x| is needed after: one chain would wait for itself.
         let mut flow = flow(|g, x| {
-            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
+            let a = g.op(ops::unary(Function::Abs), &[x]);
             let m = g.op(row_mean(), &[a]);
             let c = g.op(ops::sub(), &[a, m]);
             vec![g.op(ops::mul(), &[c, a])]
@@ -462,14 +463,19 @@ mod tests {
         assert_eq!(fused(&mut flow, LIMITS), ["Abs", "ReduceMean", "Pointwise"]);
     }
 
+    /// An operator without an expression.
+    fn softmax() -> Arc<dyn Operator> {
+        Arc::new(Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false })
+    }
+
     #[test]
     fn two_chains_do_not_wait_for_each_other() {
-        // Softplus has no expression. a -> s -> d and b -> t -> c: {a, c} and {b, d} would be a circle.
+        // Softmax has no expression. a -> s -> d and b -> t -> c: {a, c} and {b, d} would be a circle.
         let mut flow = flow(|g, x| {
-            let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
-            let b = g.op(ops::unary(UnaryOp::Neg), &[x]);
-            let s = g.op(ops::unary(UnaryOp::Softplus), &[a]);
-            let t = g.op(ops::unary(UnaryOp::Softplus), &[b]);
+            let a = g.op(ops::unary(Function::Abs), &[x]);
+            let b = g.op(ops::unary(Function::Neg), &[x]);
+            let s = g.op(softmax(), &[a]);
+            let t = g.op(softmax(), &[b]);
             let c = g.op(ops::mul(), &[a, t]);
             vec![c, g.op(ops::mul(), &[b, s])]
         });
@@ -490,8 +496,8 @@ mod tests {
                 let [a, b] = [a, b].map(|back| values[values.len().saturating_sub(1 + back)]);
                 let y = match kind {
                     0 => g.op(ops::mul(), &[a, b]),
-                    1 => g.op(ops::unary(UnaryOp::Abs), &[a]),
-                    2 => g.op(ops::unary(UnaryOp::Softplus), &[a]),
+                    1 => g.op(ops::unary(Function::Abs), &[a]),
+                    2 => g.op(softmax(), &[a]),
                     _ => g.op(row_mean(), &[a]),
                 };
                 if let Some(dep) = values.len().checked_sub(1 + dep).filter(|_| dep < 3)
@@ -518,11 +524,11 @@ mod tests {
     fn chains_of_a_long_graph_are_those_of_a_short_one() {
         let count = |layers: usize| {
             let mut flow = flow(|g, x| {
-                let mask = g.op(ops::unary(UnaryOp::Neg), &[x]);
+                let mask = g.op(ops::unary(Function::Neg), &[x]);
                 let mut y = x;
                 for _ in 0..layers {
                     let a = g.op(ops::mul(), &[y, mask]);
-                    let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
+                    let b = g.op(ops::unary(Function::Tanh), &[a]);
                     y = g.op(row_mean(), &[b]);
                     y = g.op(ops::mul(), &[y, x]);
                 }
@@ -540,10 +546,10 @@ mod tests {
     fn waiting_for_other_nodes_is_kept() {
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, [4.into(), 6.into()]);
-        let a = g.op(ops::unary(UnaryOp::Abs), &[x]);
-        let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
+        let a = g.op(ops::unary(Function::Abs), &[x]);
+        let b = g.op(ops::unary(Function::Tanh), &[a]);
         let m = g.op(row_mean(), &[x]);
-        let late = g.op(ops::unary(UnaryOp::Softplus), &[x]);
+        let late = g.op(softmax(), &[x]);
         // The mean waits for the chain's first part, the chain's second part for the mean.
         let node = |g: &GraphBuilder, t| g.producer(t).unwrap();
         let (of_a, of_b, of_m, of_late) = (node(&g, a), node(&g, b), node(&g, m), node(&g, late));
@@ -555,7 +561,7 @@ mod tests {
         }
         let info = TensorInfo::new(DType::F32, Shape::new([4, 6]).unwrap());
         let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
-        assert_eq!(fused(&mut flow, LIMITS), ["Abs", "ReduceMean", "Tanh", "Softplus"]);
+        assert_eq!(fused(&mut flow, LIMITS), ["Abs", "ReduceMean", "Tanh", "Softmax"]);
     }
 
     #[test]
@@ -563,7 +569,7 @@ mod tests {
         let long = |g: &mut GraphBuilder, x| {
             let mut y = x;
             for _ in 0..12 {
-                y = g.op(ops::unary(UnaryOp::Tanh), &[y]);
+                y = g.op(ops::unary(Function::Tanh), &[y]);
             }
             vec![y]
         };
@@ -577,16 +583,16 @@ mod tests {
         // What is computed for a row is not computed again for each element of it.
         let mut rows = flow(|g, x| {
             let m = g.op(row_mean(), &[x]);
-            let s = g.op(ops::unary(UnaryOp::Sigmoid), &[m]);
+            let s = g.op(ops::unary(Function::Sigmoid), &[m]);
             let y = g.op(ops::mul(), &[x, s]);
-            vec![g.op(ops::unary(UnaryOp::Neg), &[y])]
+            vec![g.op(ops::unary(Function::Neg), &[y])]
         });
         assert_eq!(fused(&mut rows, LIMITS), ["ReduceMean", "Sigmoid", "Pointwise"]);
         let few = ChainLimits { bindings: 2, ..LIMITS };
         let mut flow = flow(|g, x| {
             let m = g.op(row_mean(), &[x]);
             let y = g.op(ops::mul(), &[x, m]);
-            vec![g.op(ops::unary(UnaryOp::Neg), &[y])]
+            vec![g.op(ops::unary(Function::Neg), &[y])]
         });
         assert_eq!(fused(&mut flow, few), ["ReduceMean", "Mul", "Neg"]);
     }
@@ -599,8 +605,8 @@ mod tests {
             for _ in 0..3 {
                 let half = g.constant(format!("half of {y:?}"), crate::graph::Tensor::scalar(0.5f32));
                 let a = g.op(ops::mul(), &[y, half]);
-                let b = g.op(ops::unary(UnaryOp::Tanh), &[a]);
-                y = g.op(ops::unary(UnaryOp::Softplus), &[b]);
+                let b = g.op(ops::unary(Function::Tanh), &[a]);
+                y = g.op(softmax(), &[b]);
             }
             vec![y]
         });

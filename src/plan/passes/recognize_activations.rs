@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::dtype::DType;
-use crate::ops::pointwise::{Unary, may_end_function, whole_function};
+use crate::expr::{ExprId, Indexing, PointwiseDesc};
+use crate::ops::pointwise::{Pointwise, may_end_function, whole_function};
 use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
-use crate::spirv::{ExprId, Indexing, PointwiseDesc};
 
 /// Operators of the longest spelling.
 const LONGEST: usize = 9;
@@ -72,7 +72,7 @@ impl Search<'_> {
     }
 
     /// The function of `x`, if it is one.
-    fn function(&self, x: ValueId) -> Option<Unary> {
+    fn function(&self, x: ValueId) -> Option<Pointwise> {
         let mut desc = PointwiseDesc::new([Indexing::Full]);
         let mut known = HashMap::from([(x, desc.input(0).ok()?)]);
         let y = self.expr((self.last, 0), &mut desc, &mut known)?;
@@ -119,7 +119,7 @@ impl Search<'_> {
 mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, Tensor, TensorInfo};
-    use crate::ops::{self, BinaryOp, UnaryOp};
+    use crate::ops::{self, BinaryOp, Function};
     use crate::plan::specialize;
     use crate::shape::Shape;
 
@@ -127,13 +127,13 @@ mod tests {
     fn a_gated_value_is_one_operator() {
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, [4.into(), 5.into()]);
-        let a = g.op(ops::unary(UnaryOp::Softplus), &[x]);
-        let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[a]);
+        let a = g.op(ops::unary(Function::Softplus), &[x]);
+        let gate = g.op(ops::unary(Function::Sigmoid), &[a]);
         let y = g.op(ops::binary(BinaryOp::Mul), &[gate, a]);
         // Spelled with an argument that another operator of one element made.
         let six = g.constant("six", Tensor::scalar(6f32));
         let by = g.op(ops::binary(BinaryOp::Mul), &[y, six]);
-        let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[by]);
+        let gate = g.op(ops::unary(Function::Sigmoid), &[by]);
         let z = g.op(ops::binary(BinaryOp::Mul), &[by, gate]);
         g.output("z", z);
         let info = TensorInfo::new(DType::F32, Shape::new([4, 5]).unwrap());
@@ -150,7 +150,7 @@ mod tests {
         let mut g = GraphBuilder::new("g");
         let mut x = g.input("x", DType::F32, [4.into(), 5.into()]);
         for _ in 0..N {
-            let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[x]);
+            let gate = g.op(ops::unary(Function::Sigmoid), &[x]);
             x = g.op(ops::binary(BinaryOp::Mul), &[gate, x]);
         }
         g.output("y", x);
@@ -165,7 +165,7 @@ mod tests {
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, [4.into(), 5.into()]);
         let w = g.input("w", DType::F32, [5.into()]);
-        let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[w]);
+        let gate = g.op(ops::unary(Function::Sigmoid), &[w]);
         let y = g.op(ops::binary(BinaryOp::Mul), &[x, gate]);
         g.output("y", y);
         let infos = [[4, 5].as_slice(), &[5]]

@@ -15,7 +15,7 @@ use crate::ops::norm::{BatchNormalization, Softmax, SoftmaxKind};
 use crate::ops::quant::{DequantizeLinear, QuantizeLinear};
 use crate::ops::test_util::{attrs, read_op, tensor, values};
 use crate::ops::{
-    self, Activation, AttrReader, AttrValue, FAMILIES, Fact, HalfRule, OpCx, Operator, UnaryOp,
+    self, Activation, AttrReader, AttrValue, FAMILIES, Fact, Function, HalfRule, OpCx, Operator,
 };
 use crate::plan::{Assignment, PlanCache, specialize};
 use crate::registry::Registry;
@@ -58,8 +58,8 @@ fn names(flow: &Flow) -> Vec<&str> {
 fn two() -> Graph {
     let mut g = GraphBuilder::new("two");
     let x = g.input("x", DType::F32, [2.into(), 4.into()]);
-    let (_, r) = g.node("first", ops::unary(UnaryOp::Relu), &[Some(x)], 1);
-    let (_, y) = g.node("second", ops::unary(UnaryOp::Exp), &[Some(r[0])], 1);
+    let (_, r) = g.node("first", ops::unary(Function::Relu), &[Some(x)], 1);
+    let (_, y) = g.node("second", ops::unary(Function::Exp), &[Some(r[0])], 1);
     g.output("y", y[0]);
     g.build().unwrap()
 }
@@ -88,7 +88,7 @@ fn everything() -> Graph {
         .collect();
     let norm = BatchNormalization { epsilon: 1e-3, activation: Activation::None, by_element: false };
     let normed = op(&mut g, norm, &[&[conv], &parameters[..]].concat());
-    let normed = g.op(ops::unary(UnaryOp::Relu), &[normed]);
+    let normed = g.op(ops::unary(Function::Relu), &[normed]);
     g.output("normed", normed);
     let heads: Vec<TensorId> = ["q", "k", "v"]
         .into_iter()
@@ -109,9 +109,9 @@ fn everything() -> Graph {
     let p = op(&mut g, MatMul::default(), &[r, turned]);
     let bias = g.constant("bias", tensor(&[160], 3));
     let p = g.op(ops::add(), &[p, bias]);
-    let gate = g.op(ops::unary(UnaryOp::Sigmoid), &[p]);
+    let gate = g.op(ops::unary(Function::Sigmoid), &[p]);
     let swish = g.op(ops::mul(), &[p, gate]);
-    let t = g.op(ops::unary(UnaryOp::Tanh), &[swish]);
+    let t = g.op(ops::unary(Function::Tanh), &[swish]);
     let chain = g.op(ops::sub(), &[t, p]);
     g.output("chain", chain);
     let a = quantized(&mut g, chain, "a");
@@ -269,7 +269,7 @@ fn absorb_takes_in_an_activation_that_alone_reads() {
         let x = g.input("x", DType::F32, [2.into(), 3.into()]);
         let w = g.constant("w", tensor(&[3, 3], 1));
         let p = op(&mut g, MatMul::default(), &[x, w]);
-        let y = g.op(ops::unary(UnaryOp::Relu), &[p]);
+        let y = g.op(ops::unary(Function::Relu), &[p]);
         g.output("y", y);
         if shown {
             g.output("p", p);
@@ -288,7 +288,7 @@ fn mixed_precision_converts_around_what_must_stay() {
     let x = g.input("x", DType::F32, [32.into(), 64.into()]);
     let w = g.constant("w", tensor(&[64, 64], 1));
     let p = op(&mut g, MatMul::default(), &[x, w]);
-    let e = g.op(ops::unary(UnaryOp::Exp), &[p]);
+    let e = g.op(ops::unary(Function::Exp), &[p]);
     let w = g.constant("v", tensor(&[64, 64], 2));
     let y = op(&mut g, MatMul::default(), &[e, w]);
     g.output("y", y);
@@ -347,7 +347,7 @@ fn place_in_images_takes_tensors_whose_readers_read_images() {
     };
     let [x, z] = ["x", "z"].map(|name| g.input(name, DType::F32, [1.into(), 2.into(), 4.into(), 4.into()]));
     let y = g.op(pool(), &[x]);
-    let e = g.op(ops::unary(UnaryOp::Exp), &[z]);
+    let e = g.op(ops::unary(Function::Exp), &[z]);
     [x, z].into_iter().for_each(|id| g.set_scope(id, StorageScope::Planes));
     g.output("y", y);
     g.output("e", e);

@@ -78,7 +78,7 @@ mod tests {
     use crate::graph::{GraphBuilder, TensorId};
     use crate::ops::control::{Control, If};
     use crate::ops::linalg::MatMul;
-    use crate::ops::{self, Operator, UnaryOp};
+    use crate::ops::{self, Function, Operator};
 
     /// A product with a weight for each of `weights`, one after the other, of `n` rows and columns.
     fn products(n: usize, weights: &[Tensor]) -> (GraphBuilder, TensorId) {
@@ -157,7 +157,7 @@ mod tests {
         let w = weight(128, 1.0);
         let (mut g, y) = products(128, std::slice::from_ref(&w));
         let again = g.constant("again", w.clone());
-        let e = g.op(ops::unary(UnaryOp::Exp), &[again]);
+        let e = g.op(ops::unary(Function::Exp), &[again]);
         g.output("e", e);
         let out = g.constant("out", w.clone());
         g.output("out", out);

@@ -78,11 +78,11 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::graph::GraphBuilder;
-    use crate::ops::{self, UnaryOp};
+    use crate::ops::{self, Function};
     use crate::plan::specialize;
     use crate::shape::Shape;
 
-    fn of(op: UnaryOp, dims: &[usize], exact: bool) -> u64 {
+    fn of(op: Function, dims: &[usize], exact: bool) -> u64 {
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, dims.iter().map(|d| (*d).into()).collect::<Vec<_>>());
         let y = g.op(ops::unary(op), &[x]);
@@ -97,11 +97,11 @@ mod tests {
 
     #[test]
     fn operators_are_alike_in_nearly_equal_sizes() {
-        assert_eq!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[1003, 8], false));
-        assert_ne!(of(UnaryOp::Exp, &[1001, 8], true), of(UnaryOp::Exp, &[1003, 8], true));
-        assert_ne!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[1004, 8], false));
-        assert_ne!(of(UnaryOp::Exp, &[1001, 8], false), of(UnaryOp::Exp, &[2002, 8], false));
-        assert_ne!(of(UnaryOp::Exp, &[16], false), of(UnaryOp::Sin, &[16], false));
+        assert_eq!(of(Function::Exp, &[1001, 8], false), of(Function::Exp, &[1003, 8], false));
+        assert_ne!(of(Function::Exp, &[1001, 8], true), of(Function::Exp, &[1003, 8], true));
+        assert_ne!(of(Function::Exp, &[1001, 8], false), of(Function::Exp, &[1004, 8], false));
+        assert_ne!(of(Function::Exp, &[1001, 8], false), of(Function::Exp, &[2002, 8], false));
+        assert_ne!(of(Function::Exp, &[16], false), of(Function::Sin, &[16], false));
         assert_eq!([0, 1, 15, 16, 17, 18, 1000, u64::MAX].map(class), [0, 1, 15, 16, 16, 18, 960, 15 << 60]);
     }
 }

@@ -7,7 +7,8 @@ use crate::graph::GraphBuilder;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::linalg::MatMul;
-use crate::ops::{self, AttrMap, AttrReader, BinaryOp, Operator, UnaryOp};
+use crate::ops::norm::{Softmax, SoftmaxKind};
+use crate::ops::{self, AttrMap, AttrReader, BinaryOp, Function, Operator};
 use crate::plan::{PlanCache, PlanOptions};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
@@ -23,14 +24,19 @@ fn builder(graph: &Graph, table: &[&str]) -> super::super::SessionBuilder {
     table.iter().fold(builder, |b, name| b.context(open(name)))
 }
 
-/// `y = softplus(x w)`, `z = (y + x) * x`: a product, a node of its own, a chain.
+/// `y = softmax(x w)`, `z = (y + x) * x`: a product, a node of its own, a chain.
 fn graph() -> Graph {
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, ["n".into(), 16.into()]);
     let w: Vec<f32> = (0..256).map(|i| (i % 7) as f32 / 7.0).collect();
     let w = g.constant("w", Tensor::new([16, 16], &w).unwrap());
     let (_, p) = g.node("product", Arc::new(MatMul::default()) as Arc<dyn Operator>, &[Some(x), Some(w)], 1);
-    let (_, y) = g.node("soft", ops::unary(UnaryOp::Softplus), &[Some(p[0])], 1);
+    let (_, y) = g.node(
+        "soft",
+        Arc::new(Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false }) as Arc<dyn Operator>,
+        &[Some(p[0])],
+        1,
+    );
     let (_, s) = g.node("sum", ops::add(), &[Some(y[0]), Some(x)], 1);
     let (_, z) = g.node("scaled", ops::binary(BinaryOp::Mul), &[Some(s[0]), Some(x)], 1);
     g.output("y", y[0]);
@@ -109,7 +115,7 @@ fn what_is_placed_stays_there() {
         assert_eq!(fixed.iter().filter(|f| **f).count(), 1, "{placement:?}");
         // By operator, although the product would take its activation with it.
         let mut session = builder(&graph(), &["vulkan", "cpu"])
-            .place_op("Softplus", d)
+            .place_op("Softmax", d)
             .place_op("MatMul", 1 - d)
             .build()
             .unwrap();
@@ -132,7 +138,7 @@ fn what_is_placed_stays_there() {
     for d in 0..2 {
         for auto in [Placement::Auto, Placement::Manual] {
             let builder = builder(&graph(), &["vulkan", "cpu"]).placement(auto);
-            let mut session = builder.place_rest(d).place_op("Softplus", 1 - d).build().unwrap();
+            let mut session = builder.place_rest(d).place_op("Softmax", 1 - d).build().unwrap();
             assert_close(&outputs(&mut session, &x), &expected);
             let found = devices(&session);
             let wanted = |(name, on): &(String, u32)| *on == if name == "soft" { 1 - d } else { d };
@@ -282,7 +288,7 @@ fn a_callers_function_is_called_for_results_alone_and_where_it_can_run() {
     let info = TensorInfo::new(DType::F32, Shape::new([64]).unwrap());
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, [64.into()]);
-    let a = g.op(ops::unary(UnaryOp::Exp), &[x]);
+    let a = g.op(ops::unary(Function::Exp), &[x]);
     let op = CustomKernel::fixed("halve", KernelCall::native(native), vec![info]);
     let b = g.op(Arc::new(op) as Arc<dyn Operator>, &[a]);
     let c = g.op(ops::add(), &[b, b]);

@@ -189,13 +189,12 @@ impl Resolved {
         y: Operand,
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
-        let (kind, [alpha, beta, limit]) = match self.op.activation {
-            ExpertActivation::Relu => (0, [0.0; 3]),
-            ExpertActivation::Gelu => (1, [0.0; 3]),
-            ExpertActivation::Silu => (2, [0.0; 3]),
-            ExpertActivation::Identity => (3, [0.0; 3]),
-            ExpertActivation::SwiGlu { alpha, beta, limit } => (4, [alpha, beta, limit.min(f32::MAX)]),
+        let (code, [alpha, _]) = self.op.activation.function().code();
+        let [beta, limit] = match self.op.activation {
+            ExpertActivation::SwiGlu { beta, limit, .. } => [beta, limit.min(f32::MAX)],
+            _ => [0.0; 2],
         };
+        let limited = matches!(self.op.activation, ExpertActivation::SwiGlu { .. });
         let second = match self.gated {
             Gated::No => 0,
             Gated::Interleaved => 1,
@@ -204,7 +203,11 @@ impl Resolved {
         };
         let n = self.pairs() * self.inner;
         let b = if second == 3 { b } else { Operand::Unused };
-        let constants = [(spec::moe_gate::KIND, kind), (spec::moe_gate::SECOND, second)];
+        let constants = [
+            (spec::moe_gate::ACTIVATION, code),
+            (spec::moe_gate::SECOND, second),
+            (spec::moe_gate::LIMITED, limited.into()),
+        ];
         let params = params::MoeGate { n: word(2 * n)? / 2, len: word(self.inner)?, alpha, beta, limit };
         lower.dispatch_1d(id::MOE_GATE, &constants, &[a, b, y], &params, n)
     }

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
+use crate::expr::Function;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 
 // Positions of the inputs that both operators have.
 const X: usize = 0;
@@ -26,7 +27,7 @@ const FACTORS: usize = 14;
 /// absolute value: twice the jitter of training.
 const SPARSE: f64 = 0.02;
 
-/// Between the products of an expert. The numbers are those of `KIND` in `moe_gate.comp`.
+/// Between the products of an expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpertActivation {
     /// The positive part.
@@ -46,6 +47,19 @@ pub enum ExpertActivation {
         /// Infinity where there is none.
         limit: f32,
     },
+}
+
+impl ExpertActivation {
+    /// The function of the first part.
+    fn function(self) -> Activation {
+        match self {
+            ExpertActivation::Relu => Activation::of(Function::Relu),
+            ExpertActivation::Gelu => Activation::of(Function::GeluTanh),
+            ExpertActivation::Silu => Activation::of(Function::Swish),
+            ExpertActivation::Identity => Activation::None,
+            ExpertActivation::SwiGlu { alpha, .. } => Activation::with(Function::Swish, [alpha, 0.0]),
+        }
+    }
 }
 
 /// Where the gated part is. The numbers are those of `SECOND` in `moe_gate.comp`.

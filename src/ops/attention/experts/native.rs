@@ -3,8 +3,8 @@
 use super::{Coded, ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, SPARSE, X};
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::par;
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel};
-use crate::ops::{Activation, par};
 
 /// Rows of codes that are made numbers at once.
 const ROWS: usize = 32;
@@ -65,27 +65,40 @@ impl Resolved {
     /// The second operand of the gate beside the first, which it is applied to: rows of `inner` elements.
     fn gate<T: Real>(&self, first: &[T], third: Option<&[T]>, out: &mut [T]) {
         let inner = self.inner.max(1);
+        let both = |row: usize, i: usize| {
+            let at = row * inner + i;
+            match self.gated {
+                Gated::No => (first[at], T::ONE),
+                Gated::Interleaved => (first[2 * at], first[2 * at + 1]),
+                Gated::Halves => (first[2 * row * inner + i], first[(2 * row + 1) * inner + i]),
+                Gated::Third => (first[at], third.and_then(|t| t.get(at)).copied().unwrap_or(T::ZERO)),
+            }
+        };
+        let limits = match self.op.activation {
+            ExpertActivation::SwiGlu { beta, limit, .. } => {
+                Some([beta, limit].map(|v| T::from_f64(v.into())))
+            }
+            _ => None,
+        };
+        let function = self.op.activation.function();
         par::share(out.chunks_mut(inner).enumerate(), |(row, out)| {
             for (i, out) in out.iter_mut().enumerate() {
-                let at = row * inner + i;
-                let (a, b) = match self.gated {
-                    Gated::No => (first[at], T::ONE),
-                    Gated::Interleaved => (first[2 * at], first[2 * at + 1]),
-                    Gated::Halves => (first[2 * row * inner + i], first[(2 * row + 1) * inner + i]),
-                    Gated::Third => (first[at], third.and_then(|t| t.get(at)).copied().unwrap_or(T::ZERO)),
+                let (a, _) = both(row, i);
+                *out = match limits {
+                    Some([_, limit]) if a > limit => limit,
+                    _ => a,
                 };
-                *out = match self.op.activation {
-                    ExpertActivation::Relu => a.activate(&Activation::Relu) * b,
-                    ExpertActivation::Gelu => a.activate(&Activation::GeluTanh) * b,
-                    ExpertActivation::Silu => a.activate(&Activation::Silu) * b,
-                    ExpertActivation::Identity => a * b,
-                    ExpertActivation::SwiGlu { alpha, beta, limit } => {
-                        let [alpha, beta, limit] = [alpha, beta, limit].map(|v| T::from_f64(v.into()));
-                        let a = if a > limit { limit } else { a };
+            }
+            function.apply(out);
+            for (i, out) in out.iter_mut().enumerate() {
+                let (_, b) = both(row, i);
+                *out *= match limits {
+                    Some([beta, limit]) => {
                         let b = if b > limit { limit } else { b };
                         let b = if b < -limit { -limit } else { b };
-                        a / (T::ONE + (-(alpha * a)).exp()) * (b + beta)
+                        b + beta
                     }
+                    None => b,
                 };
             }
         });

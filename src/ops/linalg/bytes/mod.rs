@@ -148,7 +148,7 @@ pub(crate) fn with_scratch<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R
 pub(crate) fn row_sums<const SIGNED: bool>(rows: &[u8], row: usize) -> Vec<i32> {
     let number = |byte: &u8| if SIGNED { i32::from(*byte as i8) } else { i32::from(*byte) };
     let sum = |row: &[u8]| {
-        crate::spirv::wide::wide(
+        crate::simd::wide(
             #[inline(always)]
             || row.iter().map(number).fold(0i32, i32::wrapping_add),
         )

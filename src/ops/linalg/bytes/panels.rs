@@ -2,7 +2,7 @@
 
 use super::Right;
 use crate::dot::Unit;
-use crate::spirv::wide::wide;
+use crate::simd::wide;
 
 /// How `n` columns are cut into strips of whole vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::{everywhere, near, no_attrs, precision, samples, typed, wide};
 use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::ops::pointwise::unary::{INTEGERS, NUMBERS};
+use crate::ops::pointwise::function::{INTEGERS, NUMBERS};
 use crate::ops::real::FLOATS;
 use crate::ops::test_util::{attrs, facts, read_op};
 use crate::ops::{AttrValue, OpError, Operator};

@@ -25,6 +25,24 @@ fn tensor<T: Element>(shape: &[usize], values: &[f32], to: impl Fn(f32) -> T) ->
     Tensor::new(shape, &values.iter().map(|v| to(*v)).collect::<Vec<T>>()).unwrap()
 }
 
+/// The error function by its Taylor series for small arguments, and by the continued fraction for large ones.
+fn erf(x: f64) -> f64 {
+    if x.is_nan() || x.is_infinite() {
+        return x.clamp(-1.0, 1.0);
+    }
+    if x.abs() < 2.0 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..100 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        return sum * std::f64::consts::FRAC_2_SQRT_PI;
+    }
+    let fraction = (1..200).rev().fold(0.0, |f, n| f64::from(n) / 2.0 / (x.abs() + f));
+    let tail = (-x * x).exp() / ((x.abs() + fraction) * std::f64::consts::PI.sqrt());
+    x.signum() * (1.0 - tail)
+}
+
 /// A tensor of `dtype` with the numbers `values`, as Rust converts them.
 fn typed(dtype: DType, shape: &[usize], values: &[f32]) -> Tensor {
     match dtype {

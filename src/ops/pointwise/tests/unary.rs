@@ -1,13 +1,13 @@
 //! Functions of one element, Clip, IsNaN and IsInf, Identity and Dropout.
 
-use super::{everywhere, near, no_attrs, precision, samples, typed, wide};
+use super::{erf, everywhere, near, no_attrs, precision, samples, typed, wide};
 use crate::dtype::DType;
+use crate::expr::Function;
 use crate::graph::Tensor;
-use crate::ops::pointwise::unary::{INTEGERS, NUMBERS};
+use crate::ops::pointwise::function::{INTEGERS, NUMBERS};
 use crate::ops::real::FLOATS;
 use crate::ops::test_util::{attrs, facts, read_op, run_cpu, values};
 use crate::ops::{Activation, AttrMap, AttrValue, Fact, OpCx, OpError};
-use crate::spirv::math::erf_f64;
 
 fn float(v: f32) -> AttrValue {
     AttrValue::Float(v)
@@ -39,7 +39,7 @@ pub(super) fn float_functions() -> Vec<(&'static str, AttrMap, Definition)> {
         ("Log", f64::ln),
         ("Sqrt", f64::sqrt),
         ("Reciprocal", |x| 1.0 / x),
-        ("Erf", erf_f64),
+        ("Erf", erf),
         ("Floor", f64::floor),
         ("Ceil", f64::ceil),
         ("Round", f64::round_ties_even),
@@ -59,7 +59,7 @@ pub(super) fn float_functions() -> Vec<(&'static str, AttrMap, Definition)> {
             gamma * if x > 0.0 { x } else { alpha * x.exp_m1() }
         }),
         ("Celu", |x| if x > 0.0 { x } else { x.exp_m1() }),
-        ("Gelu", |x| 0.5 * x * (1.0 + erf_f64(x / 2f64.sqrt()))),
+        ("Gelu", |x| 0.5 * x * (1.0 + erf(x / 2f64.sqrt()))),
         ("Mish", |x| x * softplus(x).tanh()),
         ("ThresholdedRelu", |x| keep(x, |x| if x > 1.0 { x } else { 0.0 })),
         ("Shrink", |x| keep(x, |x| if x.abs() > 0.5 { x } else { 0.0 })),
@@ -89,6 +89,7 @@ pub(super) fn float_functions() -> Vec<(&'static str, AttrMap, Definition)> {
             }
         })
     });
+    with("ParametricSoftplus", &[("alpha", float(1.5)), ("beta", float(0.5))], |x| 1.5 * softplus(0.5 * x));
     with("Swish", &[("alpha", float(0.5))], |x| x / (1.0 + (-0.5 * x).exp()));
     with("Gelu", &[("approximate", AttrValue::Str(b"tanh".to_vec()))], |x| {
         0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
@@ -229,12 +230,12 @@ fn activations_are_known_where_their_parameters_are() {
         op.as_activation(&facts(op.as_ref(), inputs, 1).unwrap())
     };
     let plain = [Some(x.clone())];
-    assert_eq!(activation("Relu", &[], &plain), Some(Activation::Relu));
+    assert_eq!(activation("Relu", &[], &plain), Some(Activation::of(Function::Relu)));
     assert_eq!(activation("Exp", &[], &plain), None);
-    let slope = Activation::LeakyRelu { slope: 0.5 };
+    let slope = Activation::with(Function::LeakyRelu, [0.5, 0.0]);
     assert_eq!(activation("LeakyRelu", &[("alpha", float(0.5))], &plain), Some(slope));
     let six = [Some(x.clone()), Some(Tensor::scalar(0f32)), Some(Tensor::scalar(6f32))];
-    assert_eq!(activation("Clip", &[], &six), Some(Activation::Clip { low: 0.0, high: 6.0 }));
+    assert_eq!(activation("Clip", &[], &six), Some(Activation::with(Function::Clip, [0.0, 6.0])));
     let unknown = [Some(Fact::known(x.clone())), Some(Fact::of(Tensor::scalar(0f32).info().clone()))];
     let op = read_op("Clip", 11, &no_attrs()).unwrap();
     assert_eq!(op.as_activation(&OpCx::for_infer(unknown.to_vec(), 1)), None);

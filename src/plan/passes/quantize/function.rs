@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::{View, Walk, output};
 use crate::dtype::DType;
+use crate::expr::{Indexing, PointwiseDesc};
 use crate::graph::{Tensor, TensorId, TensorInfo};
 use crate::ops::pointwise::{Binary, Nary};
 use crate::ops::quant::{ByteTable, Scaling};
 use crate::ops::{Fact, OpCx, Operator};
 use crate::plan::evaluate;
 use crate::shape::Shape;
-use crate::spirv::{Indexing, PointwiseDesc};
 
 /// Operators of the longest function.
 const LONGEST: usize = 16;

@@ -64,9 +64,7 @@ impl Walk<'_> {
                 return None;
             }
             let bounds = match self.old[n].op.as_activation(&self.facts(n)) {
-                Some(Activation::Relu) => [0.0, f32::INFINITY],
-                Some(Activation::Clip { low, high }) if low <= high => [low, high],
-                Some(_) => return None,
+                Some(activation) => activation.bounds().filter(|[low, high]| low <= high)?,
                 None => return Some((n, (clamp != all).then_some(clamp))),
             };
             // Those after it keep these bounds within theirs.

@@ -1,0 +1,31 @@
+//! The crate's own table of functions, from which the include file of GLSL is printed.
+
+#[path = "../src/expr/device.rs"]
+pub mod device;
+#[path = "../src/expr/functions.rs"]
+pub mod functions;
+#[path = "../src/expr/glsl.rs"]
+pub mod glsl;
+#[path = "../src/expr/pointwise.rs"]
+pub mod pointwise;
+#[path = "../src/expr/value.rs"]
+pub mod value;
+
+/// Stands for the loops of the CPU, which a build does not run.
+pub mod loops {
+    use super::functions::{FloatFormula, NumberFormula};
+
+    /// None.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Loops;
+
+    impl Loops {
+        pub(super) const fn floats<F: FloatFormula>() -> Self {
+            Loops
+        }
+
+        pub(super) const fn numbers<F: NumberFormula>() -> Self {
+            Loops
+        }
+    }
+}

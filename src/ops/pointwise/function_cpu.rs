@@ -1,0 +1,142 @@
+//! Native functions of [`super::Pointwise`].
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use super::apply::{input, output};
+use super::function::Pointwise;
+use super::number::Number;
+use super::program::unsupported;
+use crate::dtype::DType;
+use crate::expr::eval::{Evaluator, Operand, Scratch};
+use crate::expr::{Expr, UnaryOp};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::halves::Half;
+use crate::ops::{OpError, par};
+
+/// Elements that are widened at once.
+const WIDENED: usize = 512;
+
+/// How a function runs over `f32`.
+#[derive(Clone)]
+enum Floats {
+    /// By its own loop.
+    Loop(Pointwise),
+    /// Step by step: some step looks at all elements, as functions of angles do.
+    Steps(Arc<Evaluator>),
+}
+
+impl Floats {
+    fn of(f: Pointwise) -> Result<Self, OpError> {
+        let desc = f.desc().map_err(unsupported)?;
+        let is_of_angles = |e: &Expr| matches!(e, Expr::Unary(UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tan, _));
+        Ok(match desc.exprs().iter().any(is_of_angles) {
+            true => Floats::Steps(Arc::new(Evaluator::new(desc).map_err(unsupported)?)),
+            false => Floats::Loop(f),
+        })
+    }
+
+    /// `y[i] = f(x[i])`
+    fn run(&self, x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
+        match self {
+            Floats::Loop(f) => (f.function.loops().f32)(x, y, f.params),
+            Floats::Steps(evaluator) => {
+                let (chunk, mut scratch) = (evaluator.chunk(), Scratch::default());
+                for (x, y) in x.chunks(chunk).zip(y.chunks_mut(chunk)) {
+                    evaluator
+                        .eval_chunk(0, &[Operand { data: x, terms: &[] }], &mut [y], &mut scratch)
+                        .map_err(|e| KernelError::Value { what: e.to_string() })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The native function of `f` over `n` elements of `dtype`, from argument 0 to argument `result`.
+///
+/// # Errors
+/// [`OpError::Unsupported`] where the type has none.
+pub(super) fn kernel(f: Pointwise, dtype: DType, n: usize, result: usize) -> Result<NativeKernel, OpError> {
+    let name = f.function.name();
+    let at = [n, result];
+    let loops = f.function.loops();
+    /// A loop over integers, or the one over `f64` where the parameters may be fractions.
+    macro_rules! integers {
+        ($t:ident) => {
+            match loops.integers.filter(|_| f.function.row().parameters.is_empty()) {
+                Some(loops) => NativeKernel::new(name, move |args| each::<$t>(at, args, loops.$t)),
+                None => NativeKernel::new(name, move |args| each::<$t>(at, args, |x, y| by_f64(f, x, y))),
+            }
+        };
+    }
+    Ok(match dtype {
+        DType::F32 => {
+            let floats = Floats::of(f)?;
+            NativeKernel::new(name, move |args| try_each::<f32>(at, args, |x, y| floats.run(x, y)))
+        }
+        DType::F16 => halves::<f16>(f, at)?,
+        DType::BF16 => halves::<bf16>(f, at)?,
+        DType::F64 => {
+            NativeKernel::new(name, move |args| each::<f64>(at, args, |x, y| (loops.f64)(x, y, f.params)))
+        }
+        DType::I8 => integers!(i8),
+        DType::I16 => integers!(i16),
+        DType::I32 => integers!(i32),
+        DType::I64 => integers!(i64),
+        DType::U8 | DType::Bool => integers!(u8),
+        DType::U16 => integers!(u16),
+        DType::U32 => integers!(u32),
+        DType::U64 => integers!(u64),
+        _ => return Err(OpError::unsupported(format!("{name} of {dtype}"))),
+    })
+}
+
+fn halves<T: Half>(f: Pointwise, at: [usize; 2]) -> Result<NativeKernel, OpError> {
+    let floats = Floats::of(f)?;
+    Ok(NativeKernel::new(f.function.name(), move |args| {
+        try_each::<T>(at, args, |x, y| {
+            let (mut wide, mut out) = ([0.0; WIDENED], [0.0; WIDENED]);
+            for (x, y) in x.chunks(WIDENED).zip(y.chunks_mut(WIDENED)) {
+                let len = y.len();
+                T::widen_all(&x[..len], &mut wide[..len]);
+                floats.run(&wide[..len], &mut out[..len])?;
+                T::round_all(&out[..len], y);
+            }
+            Ok(())
+        })
+    }))
+}
+
+/// Integers through the loop over `f64`.
+fn by_f64<T: Number>(f: Pointwise, x: &[T], y: &mut [T]) {
+    let (mut wide, mut out) = ([0.0; WIDENED], [0.0; WIDENED]);
+    for (x, y) in x.chunks(WIDENED).zip(y.chunks_mut(WIDENED)) {
+        wide.iter_mut().zip(x).for_each(|(wide, x)| *wide = x.to_f64());
+        (f.function.loops().f64)(&wide[..x.len()], &mut out[..x.len()], f.params);
+        y.iter_mut().zip(&out).for_each(|(y, out)| *y = T::from_f64(*out));
+    }
+}
+
+/// Runs `f` over parts of the elements, on all threads where they are many.
+fn each<T: crate::dtype::Element + Send + Sync>(
+    at: [usize; 2],
+    args: &mut NativeArgs<'_, '_>,
+    f: impl Fn(&[T], &mut [T]) + Send + Sync,
+) -> Result<(), KernelError> {
+    try_each(at, args, |x, y| {
+        f(x, y);
+        Ok(())
+    })
+}
+
+/// As [`each`], of a function that may fail.
+fn try_each<T: crate::dtype::Element + Send + Sync>(
+    [n, result]: [usize; 2],
+    args: &mut NativeArgs<'_, '_>,
+    f: impl Fn(&[T], &mut [T]) -> Result<(), KernelError> + Send + Sync,
+) -> Result<(), KernelError> {
+    let x = input::<T>(args, 0, n)?;
+    par::try_parts(output::<T>(args, result, n)?, |start, part| f(&x[start..start + part.len()], part))
+}

@@ -1,0 +1,264 @@
+//! The tables of docs/BENCHMARKS.md, with the sentence over each that has numbers.
+
+use std::fmt::Write;
+
+use super::plots::digits;
+use super::records::Records;
+
+pub(crate) const LAVAPIPE: &str = "2-core-lavapipe";
+pub(crate) const H200: &str = "h200";
+
+/// Vendor's peak of float32 outside the tensor cores and of float16 in them, TFLOP/s.
+const PEAKS: [f64; 2] = [67.0, 989.0];
+
+/// A table: heads, then rows.
+fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
+    let mut text = format!("| {} |\n|---|{}\n", heads.join(" | "), "---:|".repeat(heads.len() - 1));
+    for row in rows {
+        let _ = writeln!(text, "| {} |", row.join(" | ").replace(';', ","));
+    }
+    text
+}
+
+fn range(values: impl Iterator<Item = f64> + Clone) -> String {
+    let (low, high) = (values.clone().fold(f64::MAX, f64::min), values.fold(0.0, f64::max));
+    format!("{} to {}", digits(low), digits(high))
+}
+
+fn transfers(records: &Records) -> String {
+    let machine = |machine: &str| {
+        let picture = format!("![Times over sizes on {machine}](images/bench/transfer-{machine}.svg)");
+        format!("{picture}\n\n{}", transfer(records, machine))
+    };
+    records.machines("transfer").into_iter().map(machine).collect::<Vec<_>>().join("\n")
+}
+
+fn machines(records: &Records) -> String {
+    let row = |(name, about): (&String, &String)| vec![format!("`{name}`"), about.clone()];
+    table(&["machine", "what it is"], &records.machines.iter().map(row).collect::<Vec<_>>())
+        .replace("---:", "---")
+}
+
+fn transfer(records: &Records, machine: &str) -> String {
+    let get = |case: &str, metric| records.get(machine, "transfer", case, metric);
+    let cases = records.cases(machine, "transfer");
+    let metrics = ["copy in", "run", "copy out", "copied", "bound", "work alone"];
+    let ratio = |case: &&str| get(case, "copied") / get(case, "bound");
+    let above = |case: &&str| get(case, "bound") / get(case, "work alone");
+    let rows: Vec<Vec<String>> = cases
+        .iter()
+        .map(|case| {
+            let times = metrics.iter().map(|metric| format!("{:.3}", get(case, metric)));
+            let mut row = vec![(*case).to_owned()];
+            row.extend(times);
+            row.extend([ratio(case), above(case)].map(|ratio| format!("{ratio:.2}")));
+            row
+        })
+        .collect();
+    let ratios = ["copied / bound", "bound / work alone"];
+    let heads = [&["in and out, each"][..], &metrics, &ratios].concat();
+    format!(
+        "A copied run takes {} times a bound one, and that {} times the work alone. Milliseconds, {machine}, {}.\n\n{}",
+        range(cases.iter().map(ratio)),
+        range(cases.iter().map(above)),
+        records.days_on(machine, "transfer"),
+        table(&heads, &rows)
+    )
+}
+
+fn boundary(records: &Records) -> String {
+    let get = |machine: &str, metric: &str| records.get(machine, "boundary", "8 MiB", metric);
+    let ratio = |machine: &str| get(machine, "copied") / get(machine, "shared");
+    let row = |machine: &str| {
+        let times = [get(machine, "shared"), get(machine, "copied")].map(|time| format!("{time:.3} ms"));
+        let moved = ["shared; bytes copied", "copied; bytes copied"]
+            .map(|metric| format!("{:.0} MiB", get(machine, metric)));
+        let [shared, copied] = times;
+        let [by_device, by_cpu] = moved;
+        vec![machine.to_owned(), shared, by_device, copied, by_cpu, digits(ratio(machine))]
+    };
+    format!(
+        "Copies cost {} times what memory in common costs. {}.\n\n{}",
+        range(records.machines("boundary").into_iter().map(ratio)),
+        records.days("boundary"),
+        table(
+            &["machine", "in common", "bytes copied", "by copies", "bytes copied", "ratio"],
+            &records.machines("boundary").into_iter().map(row).collect::<Vec<_>>()
+        )
+    )
+}
+
+fn placement(records: &Records) -> String {
+    let (mut rows, mut better) = (Vec::new(), Vec::new());
+    for machine in records.machines("placement") {
+        for case in records.cases(machine, "placement") {
+            let times =
+                ["all on vulkan", "all on cpu"].map(|metric| records.get(machine, "placement", case, metric));
+            better.push(times[0].min(times[1]));
+            let cells = times.map(|ratio| format!("{ratio:.2}"));
+            rows.push([&[machine.to_owned(), case.to_owned()][..], &cells].concat());
+        }
+    }
+    format!(
+        "All on the better device takes {} times what automatic placement takes. {}.\n\n{}",
+        range(better.into_iter()),
+        records.days("placement"),
+        table(&["machine", "model", "all on vulkan", "all on the CPU"], &rows)
+    )
+}
+
+fn models(records: &Records) -> String {
+    let row = |case: &str| {
+        let times = ["f32", "f16"].map(|metric| format!("{:.3}", records.get(H200, "model", case, metric)));
+        [&[case.to_owned()][..], &times].concat()
+    };
+    let rows: Vec<_> = records.cases(H200, "model").into_iter().map(row).collect();
+    format!(
+        "Milliseconds, {H200}, {}.\n\n{}",
+        records.days_on(H200, "model"),
+        table(&["model", "float32", "float16"], &rows)
+    )
+}
+
+fn operators(records: &Records) -> String {
+    let get = |case: &str, metric: &str| records.get(H200, "operator", case, metric);
+    let row = |case: &str| {
+        let mut row = vec![case.to_owned()];
+        for (at, metric) in ["f32", "f16"].into_iter().enumerate() {
+            let rate = get(case, &format!("{metric} rate"));
+            row.push(format!("{:.3} ms", get(case, metric)));
+            row.push(format!("{} TFLOP/s", digits(rate)));
+            row.push(format!("{:.0} %", 100.0 * rate / PEAKS[at]));
+        }
+        row
+    };
+    let cases = records.cases(H200, "operator");
+    let rows: Vec<_> = cases.iter().map(|case| row(case)).collect();
+    let winograd = get(cases[1], "f32 by transformed tiles");
+    format!(
+        "By transformed tiles the 3x3 convolution takes {winograd:.3} ms in float32. {H200}, {}.\n\n{}",
+        records.days_on(H200, "operator"),
+        table(&["operator", "float32", "rate", "of the peak", "float16", "rate", "of the peak"], &rows)
+    )
+}
+
+fn sharing(records: &Records) -> String {
+    let mut rows = Vec::new();
+    for case in records.cases(LAVAPIPE, "sharing") {
+        let of =
+            records.all.iter().filter(|r| r.machine == LAVAPIPE && r.bench == "sharing" && r.case == case);
+        for metric in of.filter_map(|record| record.metric.strip_suffix("; apart")) {
+            let get = |way: &str| records.get(LAVAPIPE, "sharing", case, &format!("{metric}; {way}"));
+            let (apart, shared) = (get("apart"), get("shared"));
+            let saved = format!("{:.0} %", 100.0 * (1.0 - shared / apart));
+            rows.push(vec![case.to_owned(), metric.to_owned(), digits(apart), digits(shared), saved]);
+        }
+    }
+    format!(
+        "MiB, {LAVAPIPE}, {}.\n\n{}",
+        records.days_on(LAVAPIPE, "sharing"),
+        table(&["model", "memory", "apart", "shared", "saved"], &rows)
+    )
+}
+
+fn process_memory(records: &Records) -> String {
+    let get = |case: &str, metric| records.get(LAVAPIPE, "process memory", case, metric);
+    let cases = records.cases(LAVAPIPE, "process memory");
+    let row = |case: &&str| {
+        let file = get(case, "file");
+        let mut row = vec![(*case).to_owned(), digits(file)];
+        for metric in ["cpu", "vulkan"] {
+            row.push(digits(get(case, metric)));
+            row.push(format!("{:.1}", get(case, metric) / file));
+        }
+        row
+    };
+    let rows: Vec<_> = cases.iter().map(row).collect();
+    format!(
+        "On the CPU a model takes {} times its file. MiB, {LAVAPIPE}, {}.\n\n{}",
+        range(cases.iter().map(|case| get(case, "cpu") / get(case, "file"))),
+        records.days_on(LAVAPIPE, "process memory"),
+        table(&["model", "file", "cpu", "cpu / file", "vulkan", "vulkan / file"], &rows)
+    )
+}
+
+fn planned_memory(records: &Records) -> String {
+    let mut rows = Vec::new();
+    for case in records.cases(LAVAPIPE, "planned memory") {
+        for device in ["cpu", "vulkan"] {
+            let sizes = ["peak", "bound", "TVM's rule", "without reuse"];
+            let sizes =
+                sizes.map(|m| records.get(LAVAPIPE, "planned memory", case, &format!("{device}; {m}")));
+            let ratio = format!("{:.2}", sizes[0] / sizes[1]);
+            let mut row = vec![case.to_owned(), device.to_owned()];
+            row.extend(sizes.map(digits));
+            row.push(ratio);
+            rows.push(row);
+        }
+    }
+    let ratios = rows.iter().map(|row| row[6].parse::<f64>().unwrap());
+    format!(
+        "The planned peak is at most {:.2} times the bound. MiB, computed, {}.\n\n{}",
+        ratios.fold(0.0, f64::max),
+        records.days_on(LAVAPIPE, "planned memory"),
+        table(&["model", "device", "peak", "bound", "TVM's rule", "without reuse", "peak / bound"], &rows)
+    )
+}
+
+/// Every generated part of the page by name.
+pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
+    vec![
+        ("machines", machines(records)),
+        ("transfer", transfers(records)),
+        ("boundary", boundary(records)),
+        ("placement", placement(records)),
+        ("models", models(records)),
+        ("operators", operators(records)),
+        ("sharing", sharing(records)),
+        ("process-memory", process_memory(records)),
+        ("planned-memory", planned_memory(records)),
+    ]
+}
+
+/// The passes between a graph and its plan, in their order, for docs/design/plan.md.
+pub(crate) fn passes() -> String {
+    let row = |pass: &onepool::plan::Pass| vec![format!("`{}`", pass.name), pass.does.to_owned()];
+    table(&["pass", "what it does"], &onepool::plan::PIPELINE.iter().map(row).collect::<Vec<_>>())
+        .replace("---:", "---")
+}
+
+/// The page with each part between `<!-- table: NAME -->` and `<!-- end -->` made anew.
+///
+/// # Errors
+/// A part that is not there, or that the page leaves out.
+pub(crate) fn fill(page: &str, parts: &[(&str, String)]) -> Result<String, String> {
+    let (mut filled, mut rest) = (String::new(), page);
+    let mut used = Vec::new();
+    while let Some((before, after)) = rest.split_once("<!-- table: ") {
+        let (name, after) = after.split_once(" -->").ok_or("a marker is open")?;
+        let (_, after) = after.split_once("<!-- end -->").ok_or_else(|| format!("{name} has no end"))?;
+        let (_, part) = parts.iter().find(|(n, _)| *n == name).ok_or_else(|| format!("no part {name}"))?;
+        let _ = write!(filled, "{before}<!-- table: {name} -->\n{part}<!-- end -->");
+        used.push(name);
+        rest = after;
+    }
+    if let Some((name, _)) = parts.iter().find(|(name, _)| !used.contains(name)) {
+        return Err(format!("the page leaves out {name}"));
+    }
+    Ok(filled + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_replaced_and_none_is_left_out() {
+        let parts = [("a", "new\n".to_owned())];
+        let page = "x\n<!-- table: a -->\nold\n<!-- end -->\ny";
+        assert_eq!(fill(page, &parts).unwrap(), "x\n<!-- table: a -->\nnew\n<!-- end -->\ny");
+        assert!(fill("x", &parts).is_err());
+        assert!(fill("<!-- table: b -->\n<!-- end -->", &parts).is_err());
+        assert_eq!(fill("x", &[]).unwrap(), "x");
+    }
+}
