@@ -1,9 +1,13 @@
 // Product of matrices in tiles, for devices with fast workgroup memory: a work-group computes 64 x 64 elements, or
 // (small) 32 x 32 in four slices of k; an invocation 4 x 4.
-// variant: f32        T=float
-// variant: f16        T=float16_t EXT_STORAGE16
-// variant: f32_small  T=float SMALL
-// variant: f16_small  T=float16_t EXT_STORAGE16 SMALL
+// variant: f32          T=float
+// variant: f32x4        T=float VEC=vec4 OUT4
+// variant: f16          T=float16_t EXT_STORAGE16
+// variant: f16x4        T=float16_t VEC=f16vec4 EXT_STORAGE16 OUT4
+// variant: f32_small    T=float SMALL
+// variant: f32x4_small  T=float VEC=vec4 SMALL OUT4
+// variant: f16_small    T=float16_t EXT_STORAGE16 SMALL
+// variant: f16x4_small  T=float16_t VEC=f16vec4 EXT_STORAGE16 SMALL OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -20,7 +24,12 @@ SPEC(4, uint, ACTIVATION, 0u);
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
+#ifdef OUT4
+// Rows of whole quads.
+layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
+#else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
+#endif
 
 #include "slices.glsl"
 
@@ -91,6 +100,18 @@ void main()
     uvec2 at = corner() + uvec2(row, col);
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         uint r = at.x + i;
+#ifdef OUT4
+        if (r < p.m && at.y < p.n) {
+            vec4 v = p.alpha * sums[i];
+            if (BIASED != 0u) {
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                    v[j] += p.beta * float(c[r * p.c_row + (at.y + j) * p.c_col]);
+                }
+            }
+            uint to = p.y_first + (batch * p.m + r) * p.n + at.y;
+            y[to / 4u] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+        }
+#else
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
             uint n = at.y + j;
             if (r < p.m && n < p.n) {
@@ -101,5 +122,6 @@ void main()
                 y[p.y_first + (batch * p.m + r) * p.n + n] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
             }
         }
+#endif
     }
 }

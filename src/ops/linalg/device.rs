@@ -467,9 +467,12 @@ impl Product {
 
     /// Tiles in workgroup memory.
     fn tiles(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernels = match self.dtype {
-            DType::F16 => [id::GEMM_TILE_F16, id::GEMM_TILE_F16_SMALL],
-            _ => [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL],
+        // Whole quads of a row: a bus to the host's memory carries single elements slowly.
+        let kernels = match (self.dtype, self.n.is_multiple_of(4)) {
+            (DType::F16, false) => [id::GEMM_TILE_F16, id::GEMM_TILE_F16_SMALL],
+            (DType::F16, true) => [id::GEMM_TILE_F16X4, id::GEMM_TILE_F16X4_SMALL],
+            (_, false) => [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL],
+            (_, true) => [id::GEMM_TILE_F32X4, id::GEMM_TILE_F32X4_SMALL],
         };
         let (tile, kernel) = tile_of(lower, [self.m, self.n, self.pairs.len()], kernels);
         let (code, _) = self.activation.code();
