@@ -331,6 +331,7 @@ fn stages(device: &Context) -> Outcome {
     let session = session(g.build().unwrap(), &[device]);
     let (x, y) = (region(&numbers(N, 1)), region(&vec![0.0; N]));
     let all = region(&vec![1.0; N]);
+    let held = device.usage().allocated;
     let mut binding = session
         .bind()
         .input("x", Memory::region(&x))
@@ -355,7 +356,7 @@ fn stages(device: &Context) -> Outcome {
         path: paths.join(", "),
         cpu,
         device: moved,
-        resident: None,
+        resident: Some(device.usage().allocated - held),
         bytes: BYTES,
         said,
     }

@@ -162,5 +162,6 @@ A cell is the path, then KiB that the CPU and the device copy in each run, then 
 - *parameter as it lies*: read by its kernel as the file has it. *parameter in a layout*: packed for its kernel. *By address*: imports there have larger units than the pages of this machine.
 - *CPU operator amid*: an operator of the CPU between two of the device; both crossings.
 - *image*: a tensor that the graph wants in an image.
-- *between stages*: a tensor that one plan makes and the next reads, because sizes are known only in the run.
+- *between stages*: a tensor that one plan makes and the next reads, because sizes are known only in the run; in memory is
+  all that the device holds for both plans.
 ";
