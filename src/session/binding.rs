@@ -255,7 +255,7 @@ impl<'e> Binding<'e> {
         let all = (self.inputs.iter().enumerate().map(|(i, s)| (Space::Input(i as u32), s)))
             .chain(self.outputs.iter().enumerate().map(|(o, s)| (Space::Output(o as u32), s)));
         for (space, slot) in all {
-            let device = self.io(&plan, space).devices.first().copied();
+            let device = io(&plan, space).and_then(|io| io.devices.first().copied());
             let Some((base, range)) = device.and_then(|d| slot.memory(d)) else { continue };
             for (other, _, theirs) in seen.iter().filter(|(_, b, _)| *b == base) {
                 let theirs: &ByteRange = theirs;
@@ -301,7 +301,7 @@ impl<'e> Binding<'e> {
         if fine {
             return Ok(());
         }
-        let name = |p| self.io(plan, p).name.clone();
+        let name = |space| io(plan, space).map(|io| io.name.clone()).unwrap_or_default();
         Err(SessionError::Overlap { first: name(a), second: name(b) }.into())
     }
 
@@ -318,14 +318,6 @@ impl<'e> Binding<'e> {
             seen.push((range, &io.name));
         }
         Ok(())
-    }
-
-    fn io<'p>(&self, plan: &'p Plan, space: Space) -> &'p crate::plan::PlannedIo {
-        match space {
-            Space::Output(o) => &plan.outputs[o as usize],
-            Space::Input(i) => &plan.inputs[i as usize],
-            Space::Constant(_) | Space::Arena(_) | Space::Common | Space::Unused => &plan.inputs[0],
-        }
     }
 
     /// The commands of segment `s` as they are submitted, and how they are cut into pieces.
@@ -643,4 +635,13 @@ fn through_images(mut args: Vec<Arg>, images: &[(u32, ImageView)]) -> Vec<Arg> {
         }
     }
     args
+}
+
+/// The input or output that lies at `space`, if one does.
+fn io(plan: &Plan, space: Space) -> Option<&PlannedIo> {
+    match space {
+        Space::Output(o) => plan.outputs.get(o as usize),
+        Space::Input(i) => plan.inputs.get(i as usize),
+        Space::Constant(_) | Space::Arena(_) | Space::Common | Space::Unused => None,
+    }
 }
