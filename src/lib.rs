@@ -155,6 +155,8 @@ pub mod session;
 pub mod shape;
 mod simd;
 pub mod spirv;
+#[doc(hidden)]
+pub mod sync;
 pub mod tensor;
 
 pub use dtype::{DType, Element};

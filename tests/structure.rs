@@ -12,6 +12,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("dtype", 0),
     ("shape", 0),
     ("limits", 0),
+    ("sync", 0),
     ("files", 1),
     ("memory", 1),
     ("simd", 1),

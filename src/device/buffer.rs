@@ -5,7 +5,7 @@ use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::core::{Core, lock};
+use super::core::Core;
 use super::error::{Problem, UsageError};
 use crate::backend::{BufferInfo, HostAddress};
 use crate::memory::budget::Reservation;
@@ -15,6 +15,7 @@ use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::import::{ImportKey, ReadWrite};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange};
+use crate::sync::lock;
 
 /// One buffer of the backend.
 pub(super) struct Memory {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::buffer::{Closed, Lease, Memory};
 use super::claims::Span;
-use super::core::{Core, Work, lock, resource_of};
+use super::core::{Core, Work, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
 use super::traffic::copied_by;
@@ -15,6 +15,7 @@ use crate::memory::image::{ImageDesc, ImageRefusal};
 use crate::memory::import::ReadWrite;
 use crate::memory::range::{ByteRange, RangeMap};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
+use crate::sync::lock;
 
 /// How many separate pieces of one import are held each on its own; more are held as one hull.
 const MOST_PIECES: usize = 8;

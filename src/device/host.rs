@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::buffer::{Buffer, Memory};
-use super::core::{Flight, HostHold, Payload, State, Work, lock, resource_of};
+use super::core::{Flight, HostHold, Payload, State, Work, resource_of};
 use super::error::{Error, Problem, UsageError, busy};
 use crate::backend::HostAddress;
 use crate::memory::coherency::{Access, Barrier, HostStep, Origin};
@@ -23,6 +23,7 @@ use crate::memory::host::{ReadGuard, WriteGuard};
 use crate::memory::range::ByteRange;
 use crate::memory::stream::copy_uncached;
 use crate::recording::{Command, Recording};
+use crate::sync::lock;
 
 /// Bytes of a buffer that the device has finished with, lent for reading.
 #[derive(Debug)]

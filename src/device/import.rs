@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, MutexGuard};
 
 use super::buffer::{Buffer, Memory, Pin};
-use super::core::{Core, lock};
+use super::core::Core;
 use super::error::Error;
 use crate::backend::{DeviceError, HostAddress};
 use crate::memory::dma_buf::DmaBuf;
@@ -16,6 +16,7 @@ use crate::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite, Refus
 use crate::memory::os::page_size;
 use crate::memory::range::ByteRange;
 use crate::memory::window_of;
+use crate::sync::lock;
 
 /// Memory to import and who answers for it.
 pub(super) struct Source {

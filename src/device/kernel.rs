@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use super::buffer::Buffer;
-use super::core::{Core, lock};
+use super::core::Core;
 use super::error::{Error, Problem, UsageError};
 use crate::backend::{ContextBackend, DeviceError, KernelDesc, Limits};
 use crate::kernel::{KernelSource, NativeKernel, touch};
@@ -12,6 +12,7 @@ use crate::memory::coherency::Access;
 use crate::memory::image::Texel;
 use crate::recording::{Arg, DeviceKernelId};
 use crate::spirv::{BindingInfo, BindingKind, Element, Reflection, ScalarType};
+use crate::sync::lock;
 
 /// Bytes of one texel of a view: four floats.
 const TEXEL_BYTES: u64 = 16;

@@ -14,12 +14,13 @@ use bytemuck::Pod;
 
 use super::buffer::{Buffer, Lease};
 use super::context::Context;
-use super::core::{Core, Flight, lock};
+use super::core::{Core, Flight};
 use super::error::{Error, Problem, UsageError};
 use super::import::{Source, import};
 use crate::backend::DeviceError;
 use crate::memory::import::ReadWrite;
 use crate::memory::range::ByteRange;
+use crate::sync::lock;
 
 /// Where borrowed memory may be lent to a device; made by [`scope`].
 pub struct Scope<'scope, 'env: 'scope> {

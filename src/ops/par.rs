@@ -1,8 +1,9 @@
 //! Loops of native functions cut into parts for the thread pool.
 
+use crate::sync::{into_inner, lock};
 use std::convert::Infallible;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Elements of one part.
@@ -49,9 +50,6 @@ where
         items: Option<I>,
         failed: Option<E>,
     }
-    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    }
     let shared = Mutex::new(Shared { items: Some(items), failed: None });
     let running = AtomicUsize::new(0);
     let work = |from_end: bool| {
@@ -86,7 +84,7 @@ where
             }
         }
     });
-    shared.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err)
+    into_inner(shared).failed.map_or(Ok(()), Err)
 }
 
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.

@@ -1,7 +1,7 @@
 //! Memory of intermediate tensors: of one binding, or of several sessions in turn.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::Session;
 use super::compiled::{import_where_possible, shared};
@@ -15,6 +15,7 @@ use crate::device::Buffer;
 use crate::graph::TensorInfo;
 use crate::memory::host::SharedRegion;
 use crate::plan::{Domain, Plan};
+use crate::sync::lock;
 
 /// The arenas of one binding: for each arena its buffer on each device that touches it.
 #[derive(Debug, Default)]
@@ -179,7 +180,7 @@ impl SharedArena {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

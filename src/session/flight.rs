@@ -1,6 +1,6 @@
 //! Runs that were submitted and may be unfinished.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::Inner;
 use super::cancel::Watch;
@@ -10,6 +10,7 @@ use super::route::{Begun, Leg, drive};
 use super::traffic::Pass;
 use crate::backend::DeviceError;
 use crate::device::Event;
+use crate::sync::{lock, wait_while};
 
 /// What a run was submitted as.
 #[derive(Clone, Debug)]
@@ -65,12 +66,11 @@ struct State {
 
 impl Flight {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn wait(&self) -> MutexGuard<'_, State> {
-        let waited = self.landed.wait_while(self.lock(), |state| !state.over);
-        waited.unwrap_or_else(PoisonError::into_inner)
+        wait_while(&self.landed, self.lock(), |state| !state.over)
     }
 
     fn land(&self, error: Option<Error>) {

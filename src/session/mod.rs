@@ -46,7 +46,7 @@ pub use profile::{NodeTime, Profile, SegmentTime};
 pub use unify::Unified;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use self::binding::check_info;
 use self::compiled::Compiled;
@@ -62,6 +62,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
 use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
 use crate::shape::{Shape, SymShape};
+use crate::sync::lock;
 
 /// How many plans a session keeps; the one unused for longest goes first.
 const CACHED_PLANS: usize = 16;
@@ -279,7 +280,7 @@ impl Inner {
 
     /// Gives back what nobody uses now: plans without a binding, with their kernels and parameters.
     fn relieve(&self) {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = lock(&self.plans);
         let (used, idle) = std::mem::take(&mut *plans)
             .into_iter()
             .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);
@@ -426,7 +427,7 @@ impl Inner {
     /// Keeps a plan, in the place of the one that was not used for longest where there are many.
     fn keep(&self, signature: Signature, copied: Copied, compiled: Compiled) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = lock(&self.plans);
         if plans.len() >= CACHED_PLANS {
             plans.remove(0);
         }
@@ -457,7 +458,7 @@ impl Inner {
     }
 
     fn cached(&self, signature: &Signature, copied: Copied) -> Option<Arc<Compiled>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = lock(&self.plans);
         let at = plans.iter().position(|(s, c, _)| s == signature && *c == copied)?;
         let found = plans.remove(at);
         let compiled = Arc::clone(&found.2);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::device::{Device, part};
 use super::error::Error;
@@ -15,6 +15,7 @@ use crate::memory::image::ImageDesc;
 use crate::ops::{PackKey, Packed};
 use crate::plan::{PlanError, PlannedConstant};
 use crate::recording::Recording;
+use crate::sync::lock;
 
 /// Holds each parameter once for each device and layout, however many sessions read it.
 ///
@@ -96,7 +97,7 @@ impl ParamStore {
 
     /// What is held.
     pub fn usage(&self) -> ParamUsage {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = lock(&self.held);
         let params: Vec<Arc<Param>> = held.map.values().filter_map(Weak::upgrade).collect();
         ParamUsage { count: params.len(), bytes: params.iter().map(|p| p.buffer.bytes()).sum() }
     }
@@ -110,8 +111,8 @@ impl ParamStore {
             layout: constant.packed.as_ref().map(|p| p.key),
             image: image.map(|(image, _)| image),
         };
-        let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = lock().get(&key);
+        let held = || lock(&self.held);
+        let found = held().get(&key);
         if let Some(param) = found {
             return Ok(param);
         }
@@ -124,7 +125,7 @@ impl ParamStore {
             },
             (None, Some((image, bytes))) => (None, upload_image(device, constant, &image, bytes)?),
         };
-        let mut held = lock();
+        let mut held = held();
         if let Some(param) = held.get(&key) {
             return Ok(param);
         }
@@ -177,7 +178,7 @@ impl ParamStore {
     /// A region as a device has it, imported once.
     fn import(&self, device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
         let key = (device.context.id(), Arc::as_ptr(region).addr());
-        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut regions = lock(&self.regions);
         if let Some(whole) = regions.get(&key) {
             return Some(whole);
         }

@@ -6,13 +6,14 @@
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::backend::{DeviceInfo, DeviceKind};
 use crate::plan::place::Roofline;
 use crate::plan::{NodeReport, Plan};
 use crate::recording::{BufferRange, Command, Recording};
+use crate::sync::lock;
 
 /// What [`SubmissionLimit::Auto`] allows where a device may drive a display, and how far apart runs that may be ended
 /// early look whether they are to end. A tenth of a second is where people notice.
@@ -185,7 +186,7 @@ impl Schedule {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.segments)
     }
 
     /// Cuts segment `segment` of a plan with these nodes so that no piece takes longer than `limit` nanoseconds, as far as is known, on a

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::device::Device;
 use crate::backend::{DeviceError, DeviceInfo};
 use crate::device;
 use crate::kernel::{KernelId, KernelSource, Requires};
 use crate::plan::PlanCache;
+use crate::sync::lock;
 
 /// Features that kernels use for their speed: there is another kernel for every one of them.
 const OPTIONAL: Requires = Requires::COOPERATIVE_MATRIX.union(Requires::MATRIX_F16);
@@ -41,7 +42,7 @@ impl Sources {
 
     /// The source of a shipped kernel; the same one at every call.
     pub(super) fn shipped(&self, id: KernelId) -> Arc<KernelSource> {
-        let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shipped = lock(&self.shipped);
         Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(KernelSource::shipped(id))))
     }
 
@@ -55,7 +56,7 @@ impl Sources {
         if !source.requires().contains(Requires::COOPERATIVE_MATRIX) {
             return;
         }
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = lock(&self.refused);
         if !refused.iter().any(|r| r.device == device) {
             let remark = format!("planned without {OPTIONAL}: {error}");
             tracing::warn!(target: "onepool::session", device, remark);
@@ -65,13 +66,13 @@ impl Sources {
 
     /// What drivers said that plans had to take into account.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = lock(&self.refused);
         refused.iter().map(|r| r.remark.clone()).collect()
     }
 
     /// The devices as plans see them: without the features that kernels were refused for.
     pub(super) fn usable<'d>(&self, devices: &'d [Device]) -> Vec<Cow<'d, DeviceInfo>> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = lock(&self.refused);
         let usable = devices.iter().enumerate().map(|(at, device)| {
             let info = device.context.info();
             let lost = refused.iter().filter(|r| r.device == at);

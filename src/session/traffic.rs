@@ -1,10 +1,11 @@
 //! What runs of one session over several devices wait for among one another.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::route::Leg;
 use crate::device::Event;
 use crate::memory::range::ByteRange;
+use crate::sync::{lock, wait};
 
 /// Runs of one session over several devices that may be unfinished, by what they touch, in the order in which they
 /// were submitted: each device orders what is given to it, and no one else orders two devices.
@@ -72,12 +73,12 @@ impl Traffic {
         let mut state = self.lock();
         let runs = state.runs;
         while state.flying.iter().any(|f| f.run <= runs && f.event.is_none()) {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = wait(&self.moved, state);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -90,7 +91,7 @@ impl Pass {
             match rival.map(|f| (f.run, f.leg, f.event.clone())) {
                 None => return,
                 Some((_, _, None)) => {
-                    state = self.traffic.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = wait(&self.traffic.moved, state);
                 }
                 Some((run, at, Some(event))) => {
                     drop(state);

@@ -6,7 +6,6 @@ use super::handle::{self, Event, Queue, RawMem};
 use super::image::{format_of, line_of};
 use super::kernel::{Interface, Kernel, Passed, Taken};
 use super::memory::{Buffer, Part};
-use super::read;
 use crate::backend::DeviceError;
 use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;
@@ -14,6 +13,7 @@ use crate::memory::coherency::Access;
 use crate::memory::image::{Filter, ImageView};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 use crate::spirv::opencl_c::{OpenClForm, Planes};
+use crate::sync::read;
 
 /// Some drivers leave the tail of larger copies undone.
 const MAX_COPY: usize = 256 << 20;

@@ -8,10 +8,10 @@ use cl3::error_codes::CL_INVALID_KERNEL_NAME;
 use super::cache::BinaryCache;
 use super::device::Device;
 use super::handle;
-use super::lock;
 use super::program::ProgramText;
 use crate::backend::{DeviceError, KernelDesc, Limits};
 use crate::spirv::opencl_c::{self, OpenClForm, OpenClOptions, TexelFormat};
+use crate::sync::lock;
 
 /// What a driver aligns a workgroup variable to at most: the largest vector.
 const WORKGROUP_ALIGN: u64 = 128;

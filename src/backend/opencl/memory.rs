@@ -6,13 +6,13 @@ use std::sync::Mutex;
 use super::device::Device;
 use super::handle::{Backing, ImageCall, Mem, RawMem, Shape};
 use super::image::{Line, plane_call};
-use super::lock;
 use crate::backend::kept::{Kept, Lease};
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress, Placement};
 use crate::memory::image::ImageDesc;
 use crate::memory::model::TypeFlags;
 use crate::recording::BufferRange;
 use crate::spirv::opencl_c::TexelFormat;
+use crate::sync::lock;
 
 /// A buffer of the context.
 #[derive(Debug)]

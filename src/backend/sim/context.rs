@@ -1,6 +1,6 @@
 //! The context: allocation, import, and the calls of the host.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::SimConfig;
 use super::host::HostSide;
@@ -18,6 +18,7 @@ use crate::memory::model::TypeFlags;
 use crate::memory::os::{self, OsError};
 use crate::memory::range::ByteRange;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
+use crate::sync::lock;
 
 /// A simulated device, opened.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct SimContext {
 
 /// The world, whatever panicked in it: kernels' panics are caught, and assertions of tests come later.
 pub(super) fn enter(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(world)
 }
 
 impl SimContext {

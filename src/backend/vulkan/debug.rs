@@ -3,9 +3,8 @@
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex};
 
+use crate::sync::lock;
 use ash::vk;
-
-use super::lock;
 
 /// Messages of one instance, oldest first.
 pub(super) type Messages = Arc<Mutex<Vec<String>>>;

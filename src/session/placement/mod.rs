@@ -7,7 +7,7 @@ mod measure;
 mod race;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub use cache::PlacementCache;
@@ -24,6 +24,7 @@ use crate::plan::{
     Assignment, CandidateReport, Compiler, NodeEstimate, PlacementReport, Plan, PlanError, PlanOutcome,
     UnplacedPlan,
 };
+use crate::sync::lock;
 
 /// How nodes get their devices that neither the caller nor the graph places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,11 +133,11 @@ impl Placer {
     }
 
     fn left(&self) -> Duration {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.left)
     }
 
     fn spend(&self, time: Duration) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         *left = left.saturating_sub(time);
     }
 }

@@ -3,9 +3,9 @@
 use super::*;
 use crate::backend::opencl::handle::{ImageCall, Mem, RawMem, Shape};
 use crate::backend::opencl::program::ProgramText;
-use crate::backend::opencl::read;
 use crate::memory::image::{Filter, ImageDesc, ImageView, Texel, TexelSet};
 use crate::spirv::opencl_c::{self, OpenClImages, OpenClOptions, Planes, TexelFormat, TexelFormats};
+use crate::sync::read;
 
 fn compile(head: &str, body: &str) -> Vec<u32> {
     opencl_c::tests::compile(&format!("layout(local_size_x = 1) in;\n{head}"), body)

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::kernel::spec;
+use crate::sync::read;
 
 #[test]
 fn a_chain_of_dispatches_computes_in_order() {
@@ -99,7 +100,7 @@ fn ranges_that_overlap_from_dispatch_to_dispatch_have_no_sub_buffers_that_do() {
         };
         let prepared = queue.prepare(&recording).unwrap();
         let objects = || {
-            let buffers = super::super::read(&fixture.context.tables.buffers);
+            let buffers = read(&fixture.context.tables.buffers);
             buffers.get(arena).unwrap().objects()
         };
         let disjoint = |parts: &[(usize, usize)]| {

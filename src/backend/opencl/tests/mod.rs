@@ -49,12 +49,11 @@ impl Fixture {
 
     /// A context that believes its device shares no memory with the host.
     fn discrete() -> Self {
-        let mut found = super::platform::devices().unwrap().swap_remove(0);
-        found.info.memory =
-            MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30).importing(ImportTypes::None);
-        found.info.import = None;
-        let device = super::Device::open(found).unwrap();
-        Fixture { context: Arc::new(Context::new(device, &ContextDesc::default())) }
+        let apart = MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30);
+        let context = OpenClDriver.open_with(0, &ContextDesc::default(), |info| {
+            (info.memory, info.import) = (apart.importing(ImportTypes::None), None);
+        });
+        Fixture { context: context.unwrap() }
     }
 
     fn queue(&self) -> Arc<dyn QueueBackend> {

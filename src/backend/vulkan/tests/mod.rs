@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::debug::Messages;
-use super::{VulkanDriver, Without, lock, wine};
+use super::{VulkanDriver, Without, wine};
 use crate::backend::*;
 use crate::kernel::{KernelId, KernelSource, grid_1d, id, params};
 use crate::memory::coherency::{Access, Barrier};
 use crate::recording::*;
+use crate::sync::{lock, read};
 
 const READ: Access = Access::KERNEL_READ;
 const WRITE: Access = Access::KERNEL_WRITE;
@@ -57,7 +58,7 @@ impl Fixture {
 
     /// How many views and images of a buffer there are.
     fn views(&self, buffer: BufferId) -> usize {
-        super::read(&self.context().shared.buffers).get(buffer).unwrap().objects()
+        read(&self.context().shared.buffers).get(buffer).unwrap().objects()
     }
 
     /// A mapped buffer of these elements, flushed.
