@@ -72,8 +72,8 @@ impl World {
     fn admit(&mut self, start: u64, bytes: u64) -> Result<ByteRange, DeviceError> {
         let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
         self.alive()?;
-        self.usage.imports += 1;
-        if self.config.faults.refuse_at_import == Some(self.usage.imports) {
+        self.imports_asked += 1;
+        if self.config.faults.refuse_at_import == Some(self.imports_asked) {
             return Err(refused);
         }
         let pages = ByteRange::from_offset(start, bytes).filter(|pages| !pages.is_empty());
@@ -126,6 +126,7 @@ impl World {
         let id = self.buffers.insert(());
         self.bodies.insert(id, body);
         self.usage.imported += bytes;
+        self.usage.imports += 1;
         Ok(id)
     }
 }

@@ -5,7 +5,6 @@ mod cache;
 mod driver;
 #[cfg(not(without_glslang))]
 mod images;
-mod imports;
 mod kernels;
 mod mapping;
 mod queues;
@@ -15,8 +14,8 @@ use std::sync::Arc;
 use super::OpenClDriver;
 use super::context::Context;
 use crate::backend::*;
-use crate::kernel::{KernelId, KernelSource, NativeKernel, grid_1d, id, params};
-use crate::memory::coherency::{Access, Barrier};
+use crate::kernel::{KernelSource, NativeKernel, grid_1d, params};
+use crate::memory::coherency::Access;
 use crate::memory::model::{ImportTypes, MemoryModel};
 use crate::recording::*;
 
@@ -89,10 +88,6 @@ impl Fixture {
         self.create(&own_source(OWN), &[]).unwrap()
     }
 
-    fn kernel(&self, id: KernelId) -> DeviceKernelId {
-        self.create(&KernelSource::shipped(id), &[]).unwrap()
-    }
-
     fn create(&self, source: &KernelSource, spec: &[(u32, u32)]) -> Result<DeviceKernelId, DeviceError> {
         self.context.create_kernel(&KernelDesc { source, spec })
     }
@@ -117,10 +112,6 @@ fn own_source(text: &'static str) -> KernelSource {
 
 fn part(buffer: BufferId, offset: u64, bytes: u64) -> BufferRange {
     BufferRange { buffer, offset, bytes }
-}
-
-fn barrier(src: Access, dst: Access) -> Command {
-    Command::Barrier(Barrier { src, dst })
 }
 
 fn recording(commands: Vec<Command>) -> Recording {

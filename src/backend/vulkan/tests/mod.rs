@@ -2,10 +2,8 @@
 //! synchronization checks; a message fails the test. Only where the user says that Wine runs the tests, which shows no
 //! layers (`wine`), do they run without one.
 
-mod buffers;
 mod cache;
 mod driver;
-mod imports;
 mod kernels;
 mod queues;
 mod validation;
