@@ -147,6 +147,7 @@ pub mod kernel;
 pub mod limits;
 pub mod loader;
 pub mod memory;
+pub mod operator;
 pub mod ops;
 pub mod plan;
 pub mod recording;

@@ -6,42 +6,46 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which layer a path of modules belongs to (docs/ARCHITECTURE.md); the longest match counts.
+/// How high a path of modules stands (docs/ARCHITECTURE.md); the longest match counts. Where the numbers
+/// differ, only the larger one knows the other.
 const LAYERS: &[(&str, u8)] = &[
-    ("error", 0),
     ("dtype", 0),
-    ("shape", 0),
-    ("limits", 0),
-    ("files", 1),
-    ("memory", 1),
-    ("simd", 1),
-    ("expr", 1),
-    ("tensor", 2),
-    ("spirv", 2),
-    ("kernel", 2),
-    ("dot", 2),
-    ("recording", 2),
-    ("backend", 2),
-    ("device", 2),
-    ("backend::vulkan", 3),
-    ("backend::cpu", 3),
-    ("backend::sim", 3),
-    ("backend::opencl", 3),
-    ("registry", 3),
-    ("graph", 4),
-    ("ops", 4),
-    ("loader", 5),
-    ("plan", 5),
-    ("session", 5),
-    ("cli", 6),
-    ("bin", 6),
+    ("limits", 1),
+    ("shape", 2),
+    ("files", 3),
+    ("simd", 4),
+    ("expr", 5),
+    ("memory", 6),
+    ("tensor", 7),
+    ("spirv", 8),
+    ("kernel", 8),
+    ("dot", 4),
+    ("recording", 10),
+    ("backend", 11),
+    ("device", 12),
+    ("backend::vulkan", 13),
+    ("backend::cpu", 13),
+    ("backend::sim", 13),
+    ("backend::opencl", 13),
+    ("registry", 14),
+    ("operator", 15),
+    ("graph", 16),
+    ("ops", 17),
+    ("loader", 18),
+    ("plan", 19),
+    ("session", 20),
+    ("cli", 21),
+    ("bin", 22),
 ];
 
 /// Backends that only the registry names.
 const BACKENDS: &[&str] = &["backend::vulkan", "backend::cpu", "backend::sim", "backend::opencl"];
 
 /// Files that may use a higher layer: (file, path, reason).
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("src/operator/control.rs", "graph::Graph", "operators of control flow hold graphs"),
+    ("src/operator/attr.rs", "graph::Graph", "an attribute of control flow is a graph"),
+];
 
 /// The page whose table says where `unsafe` may be: a file, or a folder that ends in a slash.
 const ISLANDS: &str = "docs/SAFETY.md";
@@ -617,8 +621,8 @@ fn the_reader_tells_code_from_comments_literals_and_tests() {
         "session::plan",
     ];
     assert_eq!(found, expected);
-    assert_eq!(layer(&["backend".to_owned(), "cpu".to_owned(), "queue".to_owned()]), Some(3));
-    assert_eq!(layer(&["backend".to_owned(), "cpus".to_owned()]), Some(2));
+    assert_eq!(layer(&["backend".to_owned(), "cpu".to_owned(), "queue".to_owned()]), Some(13));
+    assert_eq!(layer(&["backend".to_owned(), "cpus".to_owned()]), Some(11));
     let page = "text\n| island | what |\n|---|---|\n| `a/b.rs`, `c/` (tests) | does `x` |\n| `d.rs` | y |\n\n| `e` | |\n";
     assert_eq!(islands(page), ["a/b.rs", "c/", "d.rs"]);
     let source = Source::read("// SAFETY: yes\nlet a =\n    unsafe { b };\nlet c = unsafe { d };\n");
