@@ -178,7 +178,16 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         let _ = (cx, output, image, device);
         false
     }
+}
 
-    /// For downcasts by the planner's rewrites.
-    fn as_any(&self) -> &dyn Any;
+impl dyn Operator {
+    /// The operator as `T`, where it is one.
+    pub fn downcast_ref<T: Operator>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+
+    /// Whether the operator is a `T`.
+    pub fn is<T: Operator>(&self) -> bool {
+        (self as &dyn Any).is::<T>()
+    }
 }

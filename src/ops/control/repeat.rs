@@ -1,6 +1,5 @@
 //! Loop: a graph repeated, for a number of times or while a condition holds.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::{Control, Loop};
@@ -50,10 +49,6 @@ impl Operator for Loop {
 
     fn control(&self) -> Option<Control<'_>> {
         Some(Control::Loop(self))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

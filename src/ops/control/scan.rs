@@ -1,6 +1,5 @@
 //! Scan: a graph for every slice of its inputs.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::{Control, Scan, ScanAxis};
@@ -66,10 +65,6 @@ impl Operator for Scan {
 
     fn control(&self) -> Option<Control<'_>> {
         Some(Control::Scan(self))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

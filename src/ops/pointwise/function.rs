@@ -1,6 +1,5 @@
 //! The operators of one input that map each element by a function of the table.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::function_cpu;
@@ -144,10 +143,6 @@ impl Operator for Pointwise {
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
         is_f32(cx).then(|| self.function.build(desc, *args.first()?, self.params).ok())?
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
