@@ -137,6 +137,7 @@ mod dot;
 pub mod graph;
 pub mod kernel;
 pub mod loader;
+pub mod operator;
 pub mod ops;
 pub mod plan;
 pub mod session;
@@ -144,7 +145,8 @@ pub mod session;
 pub use onepool_core::{DType, Dim, Element, HostRegion, Shape, SharedRegion, SymShape, Tensor, TensorInfo};
 pub use onepool_core::{dtype, limits, memory, shape, tensor};
 pub use onepool_hal::{backend, device, recording, registry};
-pub use {onepool_expr as expr, onepool_spirv as spirv};
+pub use onepool_expr as expr;
+pub use onepool_spirv as spirv;
 
 pub use graph::{Graph, GraphBuilder};
 pub use session::{Binding, Error, Memory, Session, tvm};

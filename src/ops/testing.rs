@@ -211,7 +211,7 @@ impl<'a> Check<'a> {
         commands.push(Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ }));
         let recording = Recording { commands, ..Recording::default() };
         if !lowered.steps.is_empty() {
-            kernel::submit(&context.queue().unwrap(), recording).unwrap().wait().unwrap();
+            kernel::submit(context.queue().unwrap(), recording).unwrap().wait().unwrap();
         }
         let messages = context.validation_messages();
         assert!(messages.is_empty(), "{}: {messages:#?}", self.op.name());

@@ -205,12 +205,12 @@ fn the_barrier_before_a_recording_cannot_be_left_out() {
     let queue = &trial.binding.inner.devices[0].queue;
     let recording = trial.recording(0).unwrap();
     for _ in 0..2 {
-        kernel::submit(&queue, recording.clone()).unwrap();
+        kernel::submit(queue, recording.clone()).unwrap();
     }
     queue.finish().unwrap();
     check_messages(&trial.session);
-    kernel::submit(&queue, recording.clone()).unwrap();
-    kernel::submit_unordered(&queue, recording).unwrap().wait().unwrap();
+    kernel::submit(queue, recording.clone()).unwrap();
+    kernel::submit_unordered(queue, recording).unwrap().wait().unwrap();
     let messages = trial.session.context(0).unwrap().validation_messages();
     assert!(messages.iter().any(|message| message.contains("hazard")), "{messages:?}");
 }

@@ -31,7 +31,6 @@ impl Descriptor {
     }
 
     /// Its number, to whoever closes it from now on.
-
     pub fn into_number(self) -> i32 {
         self.0.into_raw_fd()
     }
@@ -40,7 +39,6 @@ impl Descriptor {
     ///
     /// # Errors
     /// The process has too many.
-
     pub fn duplicate(&self) -> Result<Descriptor, OsError> {
         rustix::io::fcntl_dupfd_cloexec(&self.0, 0).map(Descriptor).map_err(failed("fcntl F_DUPFD_CLOEXEC"))
     }

@@ -16,7 +16,6 @@ impl Descriptor {
     }
 
     /// Its number, to whoever closes it from now on.
-
     pub fn into_number(self) -> i32 {
         match self {}
     }
@@ -25,7 +24,6 @@ impl Descriptor {
     ///
     /// # Errors
     /// None.
-
     pub fn duplicate(&self) -> Result<Descriptor, OsError> {
         match *self {}
     }

@@ -1,10 +1,10 @@
-//! What an operator knows of its inputs and outputs.
+//! What an operator knows of its inputs and outputs, and what it says of itself.
 
 use super::OpError;
 use crate::dtype::DType;
-use crate::graph::{Tensor, TensorInfo};
 use crate::memory::image::ImageDesc;
 use crate::shape::Shape;
+use crate::tensor::{Tensor, TensorInfo};
 
 /// What is known of one input.
 #[derive(Clone, Debug)]
@@ -220,4 +220,41 @@ impl OpCx {
         check("inputs", self.inputs.len(), inputs)?;
         check("outputs", self.output_count, outputs)
     }
+}
+
+/// What one execution of an operator costs, for placement, the roofline and benchmarks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Cost {
+    /// Arithmetic operations; a multiply-add counts two.
+    pub flops: u64,
+    /// Bytes read and written at least once.
+    pub bytes: u64,
+}
+
+impl Cost {
+    /// The product of counts, or the largest number: a tensor that has no memory yet may be of any size.
+    pub(crate) fn product(counts: &[usize]) -> u64 {
+        counts.iter().fold(1, |n, count| n.saturating_mul(*count as u64))
+    }
+
+    /// How often about the operator reads its elements: once, unless it does so much arithmetic with each that it
+    /// must read them again.
+    pub fn passes(self) -> u32 {
+        let passes = self.flops.div_ceil(self.bytes.saturating_mul(4).max(1));
+        u32::try_from(passes).unwrap_or(u32::MAX).clamp(1, 1 << 16)
+    }
+}
+
+/// How an operator takes part where a graph of `float32` computes in `float16`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HalfRule {
+    /// It computes in `float16` where its kernels can.
+    #[default]
+    Half,
+    /// As [`HalfRule::Half`]; masks are made and added with it, so that of a number beyond the range it matters only that
+    /// it is large.
+    Mask,
+    /// It stays in `float32`: its results or sums leave the range of `float16` (6e-8 to 65504) where its inputs are well
+    /// inside, or it converts and would round integers.
+    Full,
 }

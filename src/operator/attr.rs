@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dtype::DType;
-use crate::graph::{Graph, Tensor};
+use crate::graph::Graph;
+use crate::tensor::Tensor;
 
 /// An attribute that is missing or wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
