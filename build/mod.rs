@@ -2,13 +2,14 @@
 //!
 //! `expr` prints the functions of one element for shaders to include, `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
 //! `convention` holds a kernel to the rules every backend relies on, `check` lets spirv-reflect contradict
-//! our own reflection, `table` writes the Rust side.
+//! our own reflection, `table` writes the Rust side, and `select` in it the choice of a variant by its types.
 
 mod cache;
 mod check;
 mod compile;
 mod convention;
 pub mod expr;
+mod select;
 mod source;
 pub mod spirv;
 mod table;

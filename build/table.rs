@@ -1,14 +1,14 @@
-//! Writes the Rust side: the table, one id per kernel, one params struct and one set of specialization
-//! ids per source file, and the blob of SPIR-V words.
+//! Writes the Rust side: the table, one id per kernel, one params struct, one set of specialization ids and one choice of
+//! variants per source file, and the blob of SPIR-V words.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::Kernel;
 use super::cache::write_atomic;
 use super::spirv::reflect::{BindingInfo, ParamInfo, SpecInfo};
 use super::spirv::types::{ScalarType, ValueType};
+use super::{Kernel, select};
 
 /// Writes `kernels.rs`, `kernels.spv` and `reflect_skipped.txt` into `out`.
 ///
@@ -43,6 +43,7 @@ pub(super) fn write(out: &Path, kernels: &[Kernel<'_>], skipped: &[&String]) -> 
     line(&mut text, 0, "}\n");
     text.push_str(&params_module(kernels)?);
     text.push_str(&spec_module(kernels)?);
+    text.push_str(&select::module(kernels)?);
     write_changed(&out.join("kernels.spv"), bytemuck::cast_slice(&in_target_order(words)))?;
     write_changed(&out.join("kernels.rs"), text.as_bytes())?;
     let skipped: String = skipped.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
@@ -211,16 +212,16 @@ fn rust_type(ty: ValueType) -> String {
 }
 
 /// A name as a Rust identifier.
-fn field(name: &str) -> String {
+pub(super) fn field(name: &str) -> String {
     const KEYWORDS: &[&str] = &[
-        "as", "async", "await", "box", "dyn", "enum", "extern", "fn", "gen", "impl", "let", "loop", "match",
+        "as", "async", "await", "box", "dyn", "enum", "extern", "fn", "gen", "impl", "in", "let", "loop", "match",
         "mod", "move", "mut", "priv", "pub", "ref", "static", "trait", "try", "type", "unsafe", "use",
         "where", "yield",
     ];
     if KEYWORDS.contains(&name) { format!("r#{name}") } else { name.to_owned() }
 }
 
-fn camel(stem: &str) -> String {
+pub(super) fn camel(stem: &str) -> String {
     let capital = |part: &str| {
         let mut chars = part.chars();
         chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect::<String>())
@@ -237,7 +238,7 @@ fn in_target_order(mut words: Vec<u32>) -> Vec<u32> {
     words
 }
 
-fn line(text: &mut String, indent: usize, line: &str) {
+pub(super) fn line(text: &mut String, indent: usize, line: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{:1$}{line}", "", indent * 4);
 }

@@ -1,9 +1,9 @@
 // Attention: an invocation does ROWS neighbouring queries of one head and TEXELS texels of the values, KEYS keys at a
 // time, whole texels of queries, keys and values at once. For devices whose work-groups share nothing fast.
-// variant: f32        T=float VEC=vec4
-// variant: f32_bool   T=float VEC=vec4 BOOL_MASK EXT_INT8
-// variant: half       T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES
-// variant: half_bool  T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES BOOL_MASK EXT_INT8
+// variant: f32        T=f32 VEC=vec4
+// variant: f32_bool   T=f32 VEC=vec4 BOOL_MASK EXT_INT8
+// variant: half       T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES
+// variant: half_bool  T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES BOOL_MASK EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

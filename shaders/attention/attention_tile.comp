@@ -1,13 +1,13 @@
 // Attention for devices with fast workgroup memory: a work-group does 32 or 16 queries of one head, 64 keys at a
 // time, and keeps no scores but those; each of its outputs has at most 128 elements of a value.
-// variant: f32             T=float
-// variant: f32_bool        T=float BOOL_MASK EXT_INT8
-// variant: f32_small       T=float SMALL
-// variant: f32_bool_small  T=float BOOL_MASK EXT_INT8 SMALL
-// variant: f16             T=float16_t EXT_STORAGE16
-// variant: f16_bool        T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8
-// variant: f16_small       T=float16_t EXT_STORAGE16 SMALL
-// variant: f16_bool_small  T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8 SMALL
+// variant: f32             T=f32
+// variant: f32_bool        T=f32 BOOL_MASK EXT_INT8
+// variant: f32_small       T=f32 SMALL
+// variant: f32_bool_small  T=f32 BOOL_MASK EXT_INT8 SMALL
+// variant: f16             T=f16 EXT_STORAGE16
+// variant: f16_bool        T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_small       T=f16 EXT_STORAGE16 SMALL
+// variant: f16_bool_small  T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8 SMALL
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -1,8 +1,8 @@
 // Attention of few queries, as in decoding: a work-group does one query of one head, 256 keys at a time.
-// variant: f32       T=float
-// variant: f32_bool  T=float BOOL_MASK EXT_INT8
-// variant: f16       T=float16_t EXT_STORAGE16
-// variant: f16_bool  T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f32       T=f32
+// variant: f32_bool  T=f32 BOOL_MASK EXT_INT8
+// variant: f16       T=f16 EXT_STORAGE16
+// variant: f16_bool  T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -1,8 +1,8 @@
 // Linear attention: a work-group keeps 32 columns of the state of one head in registers, 8 invocations for
 // each column, and walks the sequence.
-// variant: f32      T=float S=float
-// variant: f16      T=float16_t S=float16_t EXT_STORAGE16
-// variant: f16_f32  T=float16_t S=float EXT_STORAGE16
+// variant: f32      T=f32 S=f32
+// variant: f16      T=f16 S=f16 EXT_STORAGE16
+// variant: f16_f32  T=f16 S=f32 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

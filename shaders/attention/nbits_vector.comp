@@ -1,6 +1,6 @@
 // Few rows times weights of few bits: a work-group computes 8 columns, 32 invocations sum for each.
-// variant: f32  T=float EXT_INT8
-// variant: f16  T=float16_t EXT_STORAGE16 EXT_INT8
+// variant: f32  T=f32 EXT_INT8
+// variant: f16  T=f16 EXT_STORAGE16 EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -1,7 +1,7 @@
 // Rotates pairs of elements of every vector by the angle of its position, or none; elements behind the
 // rotated ones are copied. The vectors may go to the rows of a cache that their positions tell.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

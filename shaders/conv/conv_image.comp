@@ -1,8 +1,8 @@
 // Convolution over two dimensions, the input read through an image of planes one below another: an invocation
 // computes four output channels of PX neighbouring elements of a row. Weights are packed as
 // [group][channel / 4][ic][kh][kw][4].
-// variant: f32  T=float VEC=vec4
-// variant: f16  T=float16_t VEC=f16vec4 EXT_STORAGE16
+// variant: f32  T=f32 VEC=vec4
+// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -2,8 +2,8 @@
 // subgroups: 128 output channels of 128 elements, a subgroup 64 x 64, or (small) 32 of 64, a subgroup 16 x 32.
 // Channels are summed within a tap. Weights are packed as [group][kd][kh][kw][ic][channels], channels rounded up to
 // fours.
-// variant: f16        EXT_FLOAT16
-// variant: f16_small  EXT_FLOAT16 SMALL
+// variant: f16        T=f16 EXT_FLOAT16
+// variant: f16_small  T=f16 EXT_FLOAT16 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require

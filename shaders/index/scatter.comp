@@ -1,14 +1,14 @@
 // y[line + index * step] = reduced with the updates of the line that name it; y holds the data before.
 // Updates with an index out of range are left out.
-// variant: b8    T=uint8_t    EXT_INT8=1
-// variant: b16   T=uint16_t   EXT_INT16=1
-// variant: b32   T=uint
-// variant: b64   T=uvec2
-// variant: b128  T=uvec4
-// variant: f32   T=float      ACC=float    FLOAT=1
-// variant: f16   T=float16_t  ACC=float    FLOAT=1  EXT_FLOAT16=1
-// variant: i32   T=int        ACC=int
-// variant: i64   T=int64_t    ACC=int64_t  EXT_INT64=1
+// variant: b8    T=b8    EXT_INT8=1
+// variant: b16   T=b16   EXT_INT16=1
+// variant: b32   T=b32
+// variant: b64   T=b64
+// variant: b128  T=b128
+// variant: f32   T=f32      ACC=float    FLOAT=1
+// variant: f16   T=f16  ACC=float    FLOAT=1  EXT_FLOAT16=1
+// variant: i32   T=i32        ACC=int
+// variant: i64   T=i64    ACC=int64_t  EXT_INT64=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

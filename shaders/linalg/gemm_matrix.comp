@@ -1,10 +1,10 @@
 // Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of four
 // subgroups: 128 x 128 elements each, a subgroup 64 x 64, or (small) 32 x 64 elements, a subgroup 16 x 32. Read in
 // groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all distances are multiples of that.
-// variant: f16x8        EXT_FLOAT16 QUAD=uvec4 EACH=8
-// variant: f16x4        EXT_FLOAT16 QUAD=uvec2 EACH=4
-// variant: f16x8_small  EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
-// variant: f16x4_small  EXT_FLOAT16 QUAD=uvec2 EACH=4 SMALL
+// variant: f16x8        T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8
+// variant: f16x4        T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4
+// variant: f16x8_small  T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
+// variant: f16x4_small  T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require

@@ -1,7 +1,7 @@
 // Vector times matrix, y[n] = sum over k of a[k] * b[k][n], for a few rows of A: a work-group sums in parts.
 // With B_COLUMNS, columns of B are contiguous and a work-group computes 8 elements, else 32.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

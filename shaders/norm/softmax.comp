@@ -1,9 +1,9 @@
 // Softmax and its relatives along one axis: an invocation, or with GROUPED a work-group, does one vector.
 // Element k of vector r lies at r / inner * len * inner + r % inner + k * inner.
-// variant: f32          T=float
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f32_grouped  T=float GROUPED
-// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+// variant: f32          T=f32
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f32_grouped  T=f32 GROUPED
+// variant: f16_grouped  T=f16 EXT_STORAGE16 GROUPED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

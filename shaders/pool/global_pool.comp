@@ -1,9 +1,9 @@
 // One element for every channel: the largest, the mean or the norm of its elements. An invocation, or with
 // GROUPED a work-group, does one channel.
-// variant: f32          T=float
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f32_grouped  T=float GROUPED
-// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+// variant: f32          T=f32
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f32_grouped  T=f32 GROUPED
+// variant: f16_grouped  T=f16 EXT_STORAGE16 GROUPED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,10 +1,10 @@
 // Pools over windows: y = the largest, the mean or the norm of the elements under a window.
-// variant: f32      T=float C=float
-// variant: f16      T=float16_t C=float EXT_STORAGE16
-// variant: i8       T=int8_t C=int LOWEST=-128.0 EXT_STORAGE8
-// variant: u8       T=uint8_t C=uint LOWEST=0.0 EXT_STORAGE8
-// variant: f32_at   T=float C=float PLACES
-// variant: f16_at   T=float16_t C=float EXT_STORAGE16 PLACES
+// variant: f32      T=f32 C=float
+// variant: f16      T=f16 C=float EXT_STORAGE16
+// variant: i8       T=i8 C=int LOWEST=-128.0 EXT_STORAGE8
+// variant: u8       T=u8 C=uint LOWEST=0.0 EXT_STORAGE8
+// variant: f32_at   T=f32 C=float PLACES
+// variant: f16_at   T=f16 C=float EXT_STORAGE16 PLACES
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,13 +1,13 @@
 // Products of matrices of bytes less their zero points: `sum (a - za) (b - zb)` by `sum a b`, the sums of the
 // rows and the zero points. An invocation computes ROWS x 4 elements; 16 bytes of a row are one load.
-// variant: i32_r4      T=int ROWS=4
-// variant: i32_r1      T=int ROWS=1
-// variant: b8_r4       T=uint8_t ROWS=4 BYTES EXT_STORAGE8
-// variant: b8_r1       T=uint8_t ROWS=1 BYTES EXT_STORAGE8
-// variant: i32_r4_dot  T=int ROWS=4 DOT
-// variant: i32_r1_dot  T=int ROWS=1 DOT
-// variant: b8_r4_dot   T=uint8_t ROWS=4 DOT BYTES EXT_STORAGE8
-// variant: b8_r1_dot   T=uint8_t ROWS=1 DOT BYTES EXT_STORAGE8
+// variant: i32_r4      T=i32 ROWS=4
+// variant: i32_r1      T=i32 ROWS=1
+// variant: b8_r4       T=u8 ROWS=4 BYTES EXT_STORAGE8
+// variant: b8_r1       T=u8 ROWS=1 BYTES EXT_STORAGE8
+// variant: i32_r4_dot  T=i32 ROWS=4 DOT
+// variant: i32_r1_dot  T=i32 ROWS=1 DOT
+// variant: b8_r4_dot   T=u8 ROWS=4 DOT BYTES EXT_STORAGE8
+// variant: b8_r1_dot   T=u8 ROWS=1 DOT BYTES EXT_STORAGE8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #ifdef DOT

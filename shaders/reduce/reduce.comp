@@ -1,11 +1,11 @@
 // Reduces blocks of elements to one each: y[i] = finish(combine over r of map(x[base(i) + r])).
 // Parts of halves are kept in float.
-// variant: f32       TX=float      TY=float      ACC=float    FLOAT=1
-// variant: f16       TX=float16_t  TY=float16_t  ACC=float    FLOAT=1  EXT_STORAGE16
-// variant: f16_parts TX=float16_t  TY=float      ACC=float    FLOAT=1  EXT_STORAGE16
-// variant: f16_total TX=float      TY=float16_t  ACC=float    FLOAT=1  EXT_STORAGE16
-// variant: i32       TX=int        TY=int        ACC=int
-// variant: i64       TX=int64_t    TY=int64_t    ACC=int64_t  EXT_INT64=1
+// variant: f32       TX=f32      TY=f32      ACC=float    FLOAT=1
+// variant: f16       TX=f16  TY=f16  ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: f16_parts TX=f16  TY=f32      ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: f16_total TX=f32      TY=f16  ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: i32       TX=i32        TY=i32        ACC=int
+// variant: i64       TX=i64    TY=i64    ACC=int64_t  EXT_INT64=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

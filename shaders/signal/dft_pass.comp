@@ -1,8 +1,8 @@
 // One pass of discrete Fourier transforms (Stockham's autosort form for any factors): an invocation computes
 // one element. Before a pass, row r holds `done` transforms, element k of that of every n / done-th sample
 // from j on at k * (n / done) + j; the pass multiplies `done` by `radix`.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,7 +1,7 @@
 // An image read at the places that a grid names; an invocation samples CHANNELS channels at one place.
-// variant: f32      T=float G=float
-// variant: f16      T=float16_t G=float16_t EXT_STORAGE16
-// variant: f16_f32  T=float16_t G=float EXT_STORAGE16
+// variant: f32      T=f32 G=f32
+// variant: f16      T=f16 G=f16 EXT_STORAGE16
+// variant: f16_f32  T=f16 G=f32 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -2,6 +2,7 @@
 
 pub mod native;
 mod requires;
+mod select;
 mod source;
 pub mod table;
 
@@ -11,8 +12,9 @@ use rspirv::spirv::Capability;
 
 pub use self::native::{KernelError, NativeArg, NativeArgs, NativeFn, NativeKernel};
 pub use self::requires::Requires;
+pub use self::select::{NoKernel, Unit};
 pub use self::source::{KernelSource, touch};
-pub use self::table::{id, params, spec};
+pub use self::table::{id, params, spec, variants};
 use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
 /// A shipped kernel; the constants are in [`id`].
