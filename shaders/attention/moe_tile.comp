@@ -1,11 +1,11 @@
 // Products of many pairs with the weights of their experts: a work-group computes 64 elements of 32 pairs of one
 // expert, which moe_sort.comp put together.
-// variant: f32         T=f32 IN=f32 EXT_INT8
-// variant: f16         T=f16 IN=f16 EXT_STORAGE16 EXT_INT8
-// variant: f16_wide    T=f16 IN=f32 EXT_STORAGE16 EXT_INT8
-// variant: coded_f32       T=f32 IN=f32 EXT_INT8 CODED
-// variant: coded_f16       T=f16 IN=f16 EXT_STORAGE16 EXT_INT8 CODED
-// variant: coded_f16_wide  T=f16 IN=f32 EXT_STORAGE16 EXT_INT8 CODED
+// variant: f32         T=f32 S=f32 EXT_INT8
+// variant: f16         T=f16 S=f16 EXT_STORAGE16 EXT_INT8
+// variant: f16_wide    T=f16 S=f32 EXT_STORAGE16 EXT_INT8
+// variant: coded_f32       T=f32 S=f32 EXT_INT8 CODED
+// variant: coded_f16       T=f16 S=f16 EXT_STORAGE16 EXT_INT8 CODED
+// variant: coded_f16_wide  T=f16 S=f32 EXT_STORAGE16 EXT_INT8 CODED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

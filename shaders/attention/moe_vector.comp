@@ -1,11 +1,11 @@
 // Products of few pairs with the weights of their experts: a work-group computes 8 elements of one pair, 32
 // invocations sum for each.
-// variant: f32         T=f32 IN=f32 EXT_INT8
-// variant: f16         T=f16 IN=f16 EXT_STORAGE16 EXT_INT8
-// variant: f16_wide    T=f16 IN=f32 EXT_STORAGE16 EXT_INT8
-// variant: coded_f32       T=f32 IN=f32 EXT_INT8 CODED
-// variant: coded_f16       T=f16 IN=f16 EXT_STORAGE16 EXT_INT8 CODED
-// variant: coded_f16_wide  T=f16 IN=f32 EXT_STORAGE16 EXT_INT8 CODED
+// variant: f32         T=f32 S=f32 EXT_INT8
+// variant: f16         T=f16 S=f16 EXT_STORAGE16 EXT_INT8
+// variant: f16_wide    T=f16 S=f32 EXT_STORAGE16 EXT_INT8
+// variant: coded_f32       T=f32 S=f32 EXT_INT8 CODED
+// variant: coded_f16       T=f16 S=f16 EXT_STORAGE16 EXT_INT8 CODED
+// variant: coded_f16_wide  T=f16 S=f32 EXT_STORAGE16 EXT_INT8 CODED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -66,7 +66,7 @@ use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::expr::{ExprId, PointwiseDesc};
 use crate::graph::{Tensor, TensorError, TensorInfo};
-use crate::kernel::NativeKernel;
+use crate::kernel::{NativeKernel, NoKernel};
 use crate::memory::image::ImageDesc;
 use crate::shape::ShapeError;
 
@@ -145,6 +145,12 @@ impl OpError {
     /// An [`OpError::Unsupported`] that says `what`.
     pub fn unsupported(what: impl Into<String>) -> Self {
         OpError::Unsupported { what: what.into() }
+    }
+}
+
+impl From<NoKernel> for OpError {
+    fn from(none: NoKernel) -> Self {
+        OpError::unsupported(none.to_string())
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::scaled::{MaskSteps, Scaled, Sink, Stage};
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelId, grid_1d};
+use crate::kernel::grid_1d;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// At most so many queries are done one work-group each rather than in tiles.
@@ -106,7 +106,6 @@ pub(super) fn lower_scaled(
         Some(t) if t == places.dtype => false,
         Some(t) => return Err(OpError::unsupported(format!("a mask of {t} for {}", places.dtype))),
     };
-    let pick = |plain: KernelId, with_bool: KernelId| if bool_mask { with_bool } else { plain };
     let largest = [
         rows * s.head.max(s.v_head),
         s.batch * s.kv_heads * s.kv_len * s.head.max(s.v_head),
@@ -124,11 +123,8 @@ pub(super) fn lower_scaled(
         Sink::Heads(sinks) => (2, sinks),
     };
     let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1, sinks];
-    let row = match places.dtype {
-        DType::F32 => Some(pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL)),
-        DType::F16 => Some(pick(id::ATTENTION_ROW_HALF, id::ATTENTION_ROW_HALF_BOOL)),
-        _ => None,
-    };
+    let t = places.dtype;
+    let row = variants::AttentionRow { t, bool_mask }.id().ok();
     let row = row.filter(|kernel| lower.device().prefers_texels && lower.can_run(*kernel));
     if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
         let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
@@ -151,11 +147,7 @@ pub(super) fn lower_scaled(
     let max_x = lower.device().limits.max_groups[0];
     let vector = s.q_len <= VECTOR_ROWS && s.head <= VECTOR_HEAD && s.v_head <= VECTOR_COLS;
     if vector && places.scores.is_none() {
-        let kernel = match places.dtype {
-            DType::F32 => pick(id::ATTENTION_VECTOR_F32, id::ATTENTION_VECTOR_F32_BOOL),
-            DType::F16 => pick(id::ATTENTION_VECTOR_F16, id::ATTENTION_VECTOR_F16_BOOL),
-            other => return Err(no_kernel(other)),
-        };
+        let kernel = variants::AttentionVector { t, bool_mask }.id()?;
         let spec = [
             (spec::attention_vector::CAUSAL, c.causal),
             (spec::attention_vector::MASKED, c.masked),
@@ -171,13 +163,7 @@ pub(super) fn lower_scaled(
     let groups =
         |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(TILE_COLS);
     let small = groups(TILE[0]) < MIN_TILES;
-    let kernel = match (places.dtype, small) {
-        (DType::F32, false) => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),
-        (DType::F32, true) => pick(id::ATTENTION_TILE_F32_SMALL, id::ATTENTION_TILE_F32_BOOL_SMALL),
-        (DType::F16, false) => pick(id::ATTENTION_TILE_F16, id::ATTENTION_TILE_F16_BOOL),
-        (DType::F16, true) => pick(id::ATTENTION_TILE_F16_SMALL, id::ATTENTION_TILE_F16_BOOL_SMALL),
-        (other, _) => return Err(no_kernel(other)),
-    };
+    let kernel = variants::AttentionTile { t, bool_mask, small }.id()?;
     let spec = [
         (spec::attention_tile::CAUSAL, c.causal),
         (spec::attention_tile::MASKED, c.masked),
@@ -189,10 +175,6 @@ pub(super) fn lower_scaled(
     let groups = groups(TILE[usize::from(small)]);
     let params = fill!(AttentionTile, s, groups);
     lower.dispatch(kernel, &spec, &all, &params, grid_1d(groups as u64, 1, max_x))
-}
-
-fn no_kernel(dtype: DType) -> OpError {
-    OpError::unsupported(format!("no device kernel for attention of {dtype}"))
 }
 
 /// Whether every vector is whole texels, and views of them are long enough.

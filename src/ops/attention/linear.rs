@@ -6,9 +6,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::{FLOATS_TO_32, count};
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
@@ -167,15 +166,7 @@ impl Operator for LinearAttention {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let s = self.resolve(cx)?;
-        let kernel = match (cx.dtype(Q)?, cx.output(1)?.dtype) {
-            (DType::F32, DType::F32) => id::LINEAR_ATTENTION_F32,
-            (DType::F16, DType::F16) => id::LINEAR_ATTENTION_F16,
-            (DType::F16, DType::F32) => id::LINEAR_ATTENTION_F16_F32,
-            (t, state) => {
-                let what = format!("no device kernel for linear attention of {t} with a state of {state}");
-                return Err(OpError::unsupported(what));
-            }
-        };
+        let kernel = variants::LinearAttention { t: cx.dtype(Q)?, s: cx.output(1)?.dtype }.id()?;
         if s.head > MAX_HEAD {
             return Err(OpError::unsupported(format!("keys of {} elements", s.head)));
         }

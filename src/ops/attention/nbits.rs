@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::movement::region::word;
@@ -172,13 +172,9 @@ impl Operator for MatMulNBits {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { m, zeros, .. } = self.resolve(cx)?;
         let vector = m <= VECTOR[0];
-        let kernel = match (cx.dtype(A)?, vector) {
-            (DType::F32, true) => id::NBITS_VECTOR_F32,
-            (DType::F16, true) => id::NBITS_VECTOR_F16,
-            (DType::F32, false) => id::NBITS_TILE_F32,
-            (DType::F16, false) => id::NBITS_TILE_F16,
-            (other, _) => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let t = cx.dtype(A)?;
+        let kernel =
+            if vector { variants::NbitsVector { t }.id()? } else { variants::NbitsTile { t }.id()? };
         word(m.saturating_mul(self.k.max(self.n)))?;
         word(self.n * self.bytes())?;
         let bias = u32::from(cx.has(BIAS));

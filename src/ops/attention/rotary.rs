@@ -11,7 +11,7 @@ use super::attention_op::operand;
 use super::scaled::Steps;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
@@ -223,11 +223,7 @@ impl Rotation {
         if n == 0 {
             return Ok(());
         }
-        let kernel = match dtype {
-            DType::F32 => id::ROTARY_F32,
-            DType::F16 => id::ROTARY_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for rotation of {other}"))),
-        };
+        let kernel = variants::Rotary { t: dtype }.id()?;
         let spec = [
             (spec::rotary::INTERLEAVED, u32::from(self.interleaved)),
             (spec::rotary::POSITIONS, self.positions as u32),

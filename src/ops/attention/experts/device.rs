@@ -3,7 +3,7 @@
 use super::{ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, SPARSE, X};
 use crate::dtype::DType;
 use crate::kernel::grid_1d;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
@@ -31,11 +31,8 @@ impl Resolved {
     /// [`OpError::Unsupported`] for types without kernels and tensors too large for them.
     pub(super) fn lower(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dtype = cx.dtype(X)?;
-        let (route, combine) = match dtype {
-            DType::F32 => (id::MOE_ROUTE_F32, id::MOE_COMBINE_F32),
-            DType::F16 => (id::MOE_ROUTE_F16, id::MOE_COMBINE_F16),
-            other => return Err(OpError::unsupported(format!("no device kernel for experts of {other}"))),
-        };
+        let (route, combine) =
+            (variants::MoeRoute { t: dtype }.id()?, variants::MoeCombine { t: dtype }.id()?);
         let (pairs, top) = (self.pairs(), self.op.top);
         if pairs == 0 || self.width == 0 || self.inner == 0 {
             return Err(OpError::unsupported("experts of nothing"));
@@ -98,14 +95,10 @@ impl Resolved {
         let pairs = self.pairs();
         let by_token = x == Operand::Input(X);
         let dtype = cx.dtype(X)?;
-        // Kernels whose weights are numbers, then those of codes.
-        let kernels = match (dtype, by_token, of.tiles.is_some()) {
-            (DType::F32, _, false) => [id::MOE_VECTOR_F32, id::MOE_VECTOR_CODED_F32],
-            (DType::F32, _, true) => [id::MOE_TILE_F32, id::MOE_TILE_CODED_F32],
-            (_, true, false) => [id::MOE_VECTOR_F16, id::MOE_VECTOR_CODED_F16],
-            (_, true, true) => [id::MOE_TILE_F16, id::MOE_TILE_CODED_F16],
-            (_, false, false) => [id::MOE_VECTOR_F16_WIDE, id::MOE_VECTOR_CODED_F16_WIDE],
-            (_, false, true) => [id::MOE_TILE_F16_WIDE, id::MOE_TILE_CODED_F16_WIDE],
+        let (t, s, coded) = (dtype, if by_token { dtype } else { DType::F32 }, p.coded.is_some());
+        let kernel = match of.tiles {
+            None => variants::MoeVector { t, s, coded }.id()?,
+            Some(_) => variants::MoeTile { t, s, coded }.id()?,
         };
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
         let y = lower.scratch(pairs.saturating_mul(p.n).saturating_mul(4));
@@ -154,7 +147,6 @@ impl Resolved {
             };
         }
         let args = [x, Operand::Input(p.weights), scales, zeros, pick(p.bias), of.experts, y];
-        let kernel = kernels[usize::from(p.coded.is_some())];
         let max_x = lower.device().limits.max_groups[0];
         let biased = u32::from(cx.has(p.bias));
         match of.tiles {
