@@ -2,9 +2,8 @@
 //! there are any.
 
 use super::{Product, Source};
-use crate::dtype::DType;
 use crate::kernel::KernelId;
-use crate::kernel::table::{id, spec};
+use crate::kernel::table::{spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Rows and columns of a wide tile.
@@ -49,18 +48,16 @@ impl Product {
         }
         let groups = self.m.div_ceil(TILE[0]) * self.n.div_ceil(TILE[1]) * self.pairs.len();
         let least = self.m.min(self.n);
-        if self.dtype == DType::F16 && least >= MIN_MATRIX {
-            let (kernel, tile) = match (groups >= MIN_GROUPS, groups_of(8)) {
-                (true, true) => (id::GEMM_MATRIX_F16X8, TILE),
-                (true, false) => (id::GEMM_MATRIX_F16X4, TILE),
-                (false, true) => (id::GEMM_MATRIX_F16X8_SMALL, SMALL_TILE),
-                (false, false) => (id::GEMM_MATRIX_F16X4_SMALL, SMALL_TILE),
-            };
-            if let Some(threads) = lower.matrix_threads(kernel) {
-                return Some(Wide { kernel, local: Some(threads), tile });
-            }
+        let (t, small) = (self.dtype, groups < MIN_GROUPS);
+        let each = if groups_of(8) { 8 } else { 4 };
+        if let Ok(kernel) = (variants::GemmMatrix { t, each, small }).id()
+            && least >= MIN_MATRIX
+            && let Some(threads) = lower.matrix_threads(kernel)
+        {
+            let tile = if small { SMALL_TILE } else { TILE };
+            return Some(Wide { kernel, local: Some(threads), tile });
         }
-        let kernel = if self.dtype == DType::F16 { id::GEMM_WIDE_F16 } else { id::GEMM_WIDE_F32 };
+        let kernel = variants::GemmWide { t }.id().ok()?;
         let fits = least >= MIN_WIDE && groups >= MIN_GROUPS && lower.can_run(kernel);
         fits.then_some(Wide { kernel, local: None, tile: TILE })
     }
