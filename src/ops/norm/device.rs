@@ -3,12 +3,8 @@
 use super::Along;
 use super::rows::RowNorm;
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand};
-
-fn no_kernel(dtype: DType) -> OpError {
-    OpError::unsupported(format!("no device kernel for normalization of {dtype}"))
-}
 
 /// Kernels index with 32 bits.
 pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
@@ -53,14 +49,10 @@ pub(super) fn rows(
         return Ok(());
     }
     let grouped = lower.grouped(norm.len);
-    let kernel = match (dtype, grouped) {
-        _ if !same || !plain => return Err(OpError::unsupported("no device kernel for mixed types")),
-        (DType::F32, false) => id::ROW_NORM_F32,
-        (DType::F32, true) => id::ROW_NORM_F32_GROUPED,
-        (DType::F16, false) => id::ROW_NORM_F16,
-        (DType::F16, true) => id::ROW_NORM_F16_GROUPED,
-        (other, _) => return Err(no_kernel(other)),
-    };
+    if !same || !plain {
+        return Err(OpError::unsupported("no device kernel for mixed types"));
+    }
+    let kernel = variants::RowNorm { t: dtype, grouped }.id()?;
     let spec = [
         (spec::row_norm::CENTER, u32::from(norm.center)),
         (spec::row_norm::SCALED, u32::from(cx.has(1))),
@@ -154,13 +146,7 @@ pub(super) fn vectors(
     }
     // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
     let grouped = along.inner == 1 && lower.grouped(along.len);
-    let kernel = match (cx.dtype(0)?, grouped) {
-        (DType::F32, false) => id::SOFTMAX_F32,
-        (DType::F32, true) => id::SOFTMAX_F32_GROUPED,
-        (DType::F16, false) => id::SOFTMAX_F16,
-        (DType::F16, true) => id::SOFTMAX_F16_GROUPED,
-        (other, _) => return Err(no_kernel(other)),
-    };
+    let kernel = variants::Softmax { t: cx.dtype(0)?, grouped }.id()?;
     let params =
         params::Softmax { vectors: vectors as u32, len: along.len as u32, inner: along.inner as u32 };
     let args = [Operand::Input(0), to];
