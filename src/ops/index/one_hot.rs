@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::positions::position;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -102,12 +102,7 @@ impl Operator for OneHot {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(2)?.bytes() {
-            1 => id::ONE_HOT_B8,
-            2 => id::ONE_HOT_B16,
-            4 => id::ONE_HOT_B32,
-            _ => id::ONE_HOT_B64,
-        };
+        let kernel = variants::OneHot { t: Unit::Bytes(cx.dtype(2)?.bytes()) }.id()?;
         let kind = match cx.dtype(0)? {
             DType::I32 => 0,
             DType::I64 => 1,
