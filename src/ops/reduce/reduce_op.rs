@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
@@ -207,15 +207,10 @@ impl Operator for Reduce {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::REDUCE_F32,
-            DType::F16 => id::REDUCE_F16,
-            DType::I32 => id::REDUCE_I32,
-            DType::I64 => id::REDUCE_I64,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let dtype = cx.dtype(0)?;
+        let kernel = variants::Reduce { tx: dtype, ty: dtype }.id()?;
         let (map, combine, finish) = self.kind.codes();
-        if !cx.dtype(0)?.is_float() && (combine == 4 || finish > 1) {
+        if !dtype.is_float() && (combine == 4 || finish > 1) {
             return Err(OpError::unsupported("no device kernel for roots and logarithms of integers"));
         }
         let Blocks { kept, reduced, count } = self.blocks(cx)?;
@@ -243,11 +238,10 @@ impl Operator for Reduce {
             );
         }
         // First every row in parts, then the parts of each result.
-        let (first_kernel, total_kernel, bytes) = match cx.dtype(0)? {
-            DType::F16 => (id::REDUCE_F16_PARTS, id::REDUCE_F16_TOTAL, 4),
-            dtype => (kernel, kernel, dtype.bytes()),
-        };
-        let partial = lower.scratch(n * parts * bytes);
+        let between = if dtype == DType::F16 { DType::F32 } else { dtype };
+        let first_kernel = variants::Reduce { tx: dtype, ty: between }.id()?;
+        let total_kernel = variants::Reduce { tx: between, ty: dtype }.id()?;
+        let partial = lower.scratch(n * parts * between.bytes());
         let step = reduced.inner_stride(0);
         let mut dims = kept.sizes().to_vec();
         let mut strides = kept.strides(0).to_vec();
