@@ -2,8 +2,7 @@
 
 use super::layer::{Dims, Kind, Recurrent};
 use crate::dtype::DType;
-use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::pointwise::Pointwise;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
@@ -300,12 +299,7 @@ impl<'a> Layer<'a> {
         (to, to_steps): (&State, [usize; 2]),
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
-        let kernel = match (from.dtype, to.dtype) {
-            (DType::F32, DType::F32) => id::STATE_F32,
-            (DType::F16, DType::F32) => id::STATE_F16_F32,
-            (DType::F32, _) => id::STATE_F32_F16,
-            _ => id::STATE_F16,
-        };
+        let kernel = variants::State { s: from.dtype, d: to.dtype }.id()?;
         let n = self.d.dirs * self.d.batch * self.d.hidden;
         let params = params::State {
             n: n as u32,
@@ -391,7 +385,7 @@ impl<'a> Layer<'a> {
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
         let second = if matches!(kind, 1 | 3 | 4) { self.c.operand } else { Operand::Unused };
         let args = [self.projected, self.recurrent, pick(3), pick(7), pick(4), self.h.operand, second, y];
-        let kernel: KernelId = if self.dtype == DType::F16 { id::CELL_F16 } else { id::CELL_F32 };
+        let kernel = variants::Cell { t: self.dtype }.id()?;
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
     }
 }
