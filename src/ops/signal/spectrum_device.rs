@@ -3,9 +3,8 @@
 use std::f64::consts::PI;
 
 use super::spectrum::{Samples, Spectrum};
-use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::vision::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
 
@@ -61,11 +60,7 @@ fn roots(n: usize, inverse: bool) -> Result<Tensor, OpError> {
 
 /// Emits the transforms.
 pub(super) fn transform(d: &Spectrum, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-    let kernel = match cx.dtype(0)? {
-        DType::F32 => id::DFT_PASS_F32,
-        DType::F16 => id::DFT_PASS_F16,
-        other => return Err(OpError::unsupported(format!("no device kernel for transforms of {other}"))),
-    };
+    let kernel = variants::DftPass { t: cx.dtype(0)? }.id()?;
     if cx.output(0)?.elements() == 0 {
         return Ok(());
     }
