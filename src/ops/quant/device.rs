@@ -6,8 +6,7 @@ use super::product::Places;
 use super::scaling::range_of;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::matmul::Dims;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
@@ -41,13 +40,7 @@ fn emit_quantize(
     (to, y): (DType, Operand),
 ) -> Result<(), OpError> {
     let fail = || OpError::unsupported(format!("QuantizeLinear from {from} to {to} on the device"));
-    let kernel = match (from, to) {
-        (DType::F32, DType::I8) => id::QUANTIZE_F32_I8,
-        (DType::F32, DType::U8) => id::QUANTIZE_F32_U8,
-        (DType::F16, DType::I8) => id::QUANTIZE_F16_I8,
-        (DType::F16, DType::U8) => id::QUANTIZE_F16_U8,
-        _ => return Err(fail()),
-    };
+    let kernel = variants::Quantize { t: from, d: to }.id()?;
     let [low, high] = integers(to).ok_or_else(fail)?.map(whole);
     let along = grain.along;
     let params = params::Quantize {
@@ -67,18 +60,10 @@ fn emit_quantize(
 /// Emits DequantizeLinear.
 pub(super) fn dequantize(cx: &OpCx, grain: &Grain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let (from, scale, to) = (cx.dtype(0)?, cx.dtype(1)?, cx.output(0)?.dtype);
-    let kernel = match (from, to) {
-        _ if scale != to => None,
-        (DType::I8, DType::F32) => Some(id::DEQUANTIZE_I8_F32),
-        (DType::U8, DType::F32) => Some(id::DEQUANTIZE_U8_F32),
-        (DType::I32, DType::F32) => Some(id::DEQUANTIZE_I32_F32),
-        (DType::I8, DType::F16) => Some(id::DEQUANTIZE_I8_F16),
-        (DType::U8, DType::F16) => Some(id::DEQUANTIZE_U8_F16),
-        (DType::I32, DType::F16) => Some(id::DEQUANTIZE_I32_F16),
-        _ => None,
-    };
-    let fail =
-        || OpError::unsupported(format!("DequantizeLinear from {from} by {scale} to {to} on the device"));
+    if scale != to {
+        return Err(OpError::unsupported(format!("no device kernel for {to} from {from} by {scale}")));
+    }
+    let kernel = variants::Dequantize { s: from, t: to }.id()?;
     let n = cx.output(0)?.elements();
     let params = params::Dequantize {
         n: word(n, "DequantizeLinear")?,
@@ -90,7 +75,7 @@ pub(super) fn dequantize(cx: &OpCx, grain: &Grain, lower: &mut Lowering<'_>) -> 
     let constants = [(spec::dequantize::ZERO, u32::from(cx.has(2)))];
     let zero = if cx.has(2) { Operand::Input(2) } else { Operand::Unused };
     let args = [Operand::Input(0), Operand::Input(1), zero, Operand::Output(0)];
-    lower.dispatch_1d(kernel.ok_or_else(fail)?, &constants, &args, &params, n)
+    lower.dispatch_1d(kernel, &constants, &args, &params, n)
 }
 
 /// Emits DynamicQuantizeLinear.
@@ -289,15 +274,13 @@ impl Product {
     fn emit(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let bytes = range_of(self.to, self.clamp);
         let tall = self.rows > 1;
-        let [plain, dot] = match (bytes.is_some(), tall) {
-            (false, true) => [id::BYTE_PRODUCT_I32_R4, id::BYTE_PRODUCT_I32_R4_DOT],
-            (false, false) => [id::BYTE_PRODUCT_I32_R1, id::BYTE_PRODUCT_I32_R1_DOT],
-            (true, true) => [id::BYTE_PRODUCT_B8_R4, id::BYTE_PRODUCT_B8_R4_DOT],
-            (true, false) => [id::BYTE_PRODUCT_B8_R1, id::BYTE_PRODUCT_B8_R1_DOT],
-        };
-        let kernel: KernelId = if lower.can_run(dot) { dot } else { plain };
+        let rows = if tall { 4 } else { 1 };
+        let t = if bytes.is_some() { DType::U8 } else { DType::I32 };
+        let plain = variants::ByteProduct { t, rows, dot: false };
+        let dot = variants::ByteProduct { dot: true, ..plain }.id()?;
+        let kernel = if lower.can_run(dot) { dot } else { plain.id()? };
         let [low, high] = bytes.unwrap_or_default().map(whole);
-        let n = self.count * self.rows.div_ceil(if tall { 4 } else { 1 }) * self.cols.div_ceil(4);
+        let n = self.count * self.rows.div_ceil(rows as usize) * self.cols.div_ceil(4);
         word(self.count * self.rows * self.cols, "a product")?;
         let params = params::ByteProduct {
             n: word(n, "a product")?,
