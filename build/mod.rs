@@ -2,7 +2,8 @@
 //!
 //! `expr` prints the functions of one element for shaders to include, `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
 //! `convention` holds a kernel to the rules every backend relies on, `check` lets spirv-reflect contradict
-//! our own reflection, `table` writes the Rust side, and `select` in it the choice of a variant by its types.
+//! our own reflection, `table` writes the Rust side, `select` in it the choice of a variant by its types and
+//! `shared` what shaders define for Rust.
 
 mod cache;
 mod check;
@@ -10,6 +11,7 @@ mod compile;
 mod convention;
 pub mod expr;
 mod select;
+mod shared;
 mod source;
 pub mod spirv;
 mod table;
@@ -63,7 +65,9 @@ pub fn run(root: &Path, out: &Path) -> Result<Summary, String> {
     }
     let checks = all_ok(parallel(&sources, |source| cross_check(&cache, source, &kernels)))?;
     let skipped: Vec<&String> = checks.iter().flatten().collect();
-    table::write(out, &kernels, &skipped)?;
+    let none = source::Files::new();
+    let files = sources.first().map_or(&none, |source| &source.files);
+    table::write(out, files, &kernels, &skipped)?;
     Ok(Summary { kernels: kernels.len(), compiled: cache.finish()?, unchecked: skipped.len() })
 }
 

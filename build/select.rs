@@ -29,7 +29,9 @@ impl Field {
         let named = variant.types.iter().find(|(name, _)| *name == self.name);
         let defined = variant.defines.iter().find(|(name, _)| *name == self.name);
         match (self.kind, named, defined) {
-            (Kind::Unit, Some((_, ty)), _) if ty.rust.starts_with("DType") => format!("Unit::Of({})", ty.rust),
+            (Kind::Unit, Some((_, ty)), _) if ty.rust.starts_with("DType") => {
+                format!("Unit::Of({})", ty.rust)
+            }
             (_, Some((_, ty)), _) => ty.rust.to_owned(),
             (Kind::Flag, _, _) => defined.is_some().to_string(),
             (_, _, Some((_, value))) => value.clone(),
@@ -63,8 +65,7 @@ pub(super) fn module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     for (stem, kernel) in files {
         let source = kernel.source;
         if source.variants.iter().any(|variant| !variant.types.is_empty()) {
-            let fields =
-                fields(&source.variants).map_err(|message| format!("{}: {message}", source.path))?;
+            let fields = fields(&source.variants).map_err(|message| format!("{}: {message}", source.path))?;
             selector(&mut text, stem, &source.path, &source.variants, &fields);
         }
     }
@@ -80,7 +81,8 @@ fn fields(variants: &[Variant]) -> Result<Vec<Field>, String> {
             macros.push(name);
         }
     }
-    let kinds: Vec<(&str, Kind)> = macros.iter().filter_map(|name| Some((*name, kind(variants, name)?))).collect();
+    let kinds: Vec<(&str, Kind)> =
+        macros.iter().filter_map(|name| Some((*name, kind(variants, name)?))).collect();
     let mut found: Vec<Field> = Vec::new();
     let take = |wanted: fn(Kind) -> bool| {
         let kinds = kinds.clone().into_iter().filter(move |(_, kind)| wanted(*kind));
@@ -88,9 +90,10 @@ fn fields(variants: &[Variant]) -> Result<Vec<Field>, String> {
     };
     found.extend(take(|kind| matches!(kind, Kind::DType | Kind::Unit)));
     found.extend(take(|kind| kind == Kind::Number));
-    if let Some((field, variant)) = found.iter().find_map(|field| {
-        Some((field, variants.iter().find(|variant| field.value(variant).is_empty())?))
-    }) {
+    if let Some((field, variant)) = found
+        .iter()
+        .find_map(|field| Some((field, variants.iter().find(|variant| field.value(variant).is_empty())?)))
+    {
         return Err(format!("kernel {} does not say {}", variant.kernel, field.name));
     }
     for flag in take(|kind| kind == Kind::Flag) {
@@ -126,8 +129,11 @@ fn kind(variants: &[Variant], name: &str) -> Option<Kind> {
         let numbers = types.iter().all(|(_, ty)| ty.rust.starts_with("DType"));
         return Some(if numbers { Kind::DType } else { Kind::Unit });
     }
-    let mut values =
-        variants.iter().flat_map(|variant| &variant.defines).filter(|(key, _)| key == name).map(|(_, value)| value);
+    let mut values = variants
+        .iter()
+        .flat_map(|variant| &variant.defines)
+        .filter(|(key, _)| key == name)
+        .map(|(_, value)| value);
     if values.clone().all(|value| value == "1") {
         return Some(Kind::Flag);
     }
@@ -165,8 +171,11 @@ fn selector(text: &mut String, stem: &str, path: &str, variants: &[Variant], fie
         let chosen: Vec<String> = fields.iter().filter(|member| wanted(member.kind)).map(write).collect();
         chosen.join(", ")
     };
-    let types = list(|kind| matches!(kind, Kind::DType | Kind::Unit), &|member| format!("&self.{}", rust_name(member)));
-    let flags = list(|kind| kind == Kind::Flag, &|member| format!("({:?}, self.{})", member.name, rust_name(member)));
+    let types = list(|kind| matches!(kind, Kind::DType | Kind::Unit), &|member| {
+        format!("&self.{}", rust_name(member))
+    });
+    let flags =
+        list(|kind| kind == Kind::Flag, &|member| format!("({:?}, self.{})", member.name, rust_name(member)));
     line(text, 4, &format!("_ => Err(NoKernel::new({stem:?}, &[{types}], &[{flags}])),"));
     line(text, 3, "}");
     line(text, 2, "}");

@@ -185,11 +185,7 @@ pub(super) fn directives(stem: &str, text: &str) -> Result<Directives, (usize, S
         }
     }
     if found.variants.is_empty() {
-        found.variants.push(Variant {
-            kernel: stem.to_owned(),
-            defines: Vec::new(),
-            types: Vec::new(),
-        });
+        found.variants.push(Variant { kernel: stem.to_owned(), defines: Vec::new(), types: Vec::new() });
     }
     Ok(found)
 }

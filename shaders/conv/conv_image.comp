@@ -8,6 +8,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 #include "activation.glsl"
 
 LOCAL_SIZE(0, 64);
@@ -25,11 +26,7 @@ layout(push_constant) uniform Params
     uint ow, oh;        // sizes of the output
     uint oc, groups;    // output channels of a group, groups
     uint ic;            // input channels of a group
-    int ih, iw;         // sizes of the input
-    uint kh, kw;        // taps
-    int sh, sw;         // strides
-    int dh, dw;         // dilations
-    int ph, pw;         // padding at the beginning
+    WINDOW_2D(uint)
     float act_a, act_b;
 } p;
 

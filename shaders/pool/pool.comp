@@ -9,6 +9,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, KIND, 0u);          // 0 largest, 1 mean, 2 sum of |x|, 3 root of squares, 4 any norm
@@ -25,11 +26,7 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint ow, oh, od;    // sizes of the output
-    int id, ih, iw;     // sizes of the input
-    int kd, kh, kw;     // taps
-    int sd, sh, sw;     // strides
-    int dd, dh, dw;     // dilations
-    int pd, ph, pw;     // padding at the beginning
+    WINDOW_3D(int)
     int qd, qh, qw;     // padding at the end
     float power;
 } p;

@@ -5,6 +5,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, MEAN, 0u);          // whether it is the mean, else the largest
@@ -17,11 +18,7 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint ow, oh;    // sizes of the output
-    int ih, iw;     // sizes of the input
-    int kh, kw;     // taps
-    int sh, sw;     // strides
-    int dh, dw;     // dilations
-    int ph, pw;     // padding at the beginning
+    WINDOW_2D(int)
     int qh, qw;     // padding at the end
 } p;
 

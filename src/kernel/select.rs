@@ -33,11 +33,7 @@ pub struct NoKernel {
 }
 
 impl NoKernel {
-    pub(super) fn new(
-        kernel: &'static str,
-        types: &[&dyn fmt::Display],
-        flags: &[(&str, bool)],
-    ) -> NoKernel {
+    pub(super) fn new(kernel: &'static str, types: &[&dyn fmt::Display], flags: &[(&str, bool)]) -> NoKernel {
         let set = flags.iter().filter(|(_, set)| *set).map(|(name, _)| (*name).to_owned());
         let words: Vec<String> = types.iter().map(ToString::to_string).chain(set).collect();
         NoKernel { kernel, asked: words.join(", ") }
