@@ -23,11 +23,13 @@ struct Enum {
     members: Vec<(String, u32, String)>,
 }
 
-/// A line `const uint NAME = 32u;` or `#define NAME 32u` that ends in `// rust: what it is`.
+/// A line `const uint NAME = 32u;`, `const float NAME = 1.5;` or `#define NAME 32u` that ends in `// rust: what it is`, or in
+/// `// rust OTHER: what it is` where it has another name in Rust.
 #[derive(Debug, PartialEq, Eq)]
 struct Number {
     name: String,
-    value: u32,
+    ty: &'static str,
+    value: String,
     what: String,
 }
 
@@ -194,9 +196,9 @@ pub(super) fn module(files: &Files) -> Result<String, String> {
         }
         line(&mut text, 1, &format!("/// Of `{path}`."));
         line(&mut text, 1, &format!("pub mod {stem} {{"));
-        for Number { name, value, what } in &shared.numbers {
+        for Number { name, ty, value, what } in &shared.numbers {
             line(&mut text, 2, &format!("/// {what}"));
-            line(&mut text, 2, &format!("pub const {name}: u32 = {value};"));
+            line(&mut text, 2, &format!("pub const {name}: {ty} = {value};"));
         }
         for Enum { name, members } in &shared.enums {
             line(&mut text, 2, &format!("/// `{name}`, as its number is in kernels."));
@@ -234,16 +236,14 @@ fn shared(text: &str) -> Result<Shared, (usize, String)> {
                 return Err(fail(format!("enum {name} needs lines `{prefix}NAME 0u` of different numbers")));
             }
             found.enums.push(Enum { name, members });
-        } else if let Some((code, what)) = line.split_once("// rust:") {
-            let words = code.replace('=', " ").replace(';', " ");
-            let prefix = ["#define ", "const uint "].into_iter().find(|prefix| words.starts_with(prefix));
-            let number = prefix.and_then(|prefix| definition(&format!("{words}//{what}"), prefix));
-            let (name, value, what) =
-                number.ok_or_else(|| fail("only an unsigned number can be given to Rust".to_owned()))?;
-            if found.numbers.iter().any(|known| known.name == name) {
-                return Err(fail(format!("{name} is given to Rust twice")));
+        } else if let Some((code, what)) = line.split_once("// rust") {
+            let number = number(code, what).ok_or_else(|| {
+                fail("a number for Rust is `const uint NAME = 1u;  // rust: what it is`".to_owned())
+            })?;
+            if found.numbers.iter().any(|known| known.name == number.name) {
+                return Err(fail(format!("{} is given to Rust twice", number.name)));
             }
-            found.numbers.push(Number { name, value, what });
+            found.numbers.push(number);
         }
     }
     Ok(found)
@@ -253,14 +253,36 @@ fn shared(text: &str) -> Result<Shared, (usize, String)> {
 fn definition(line: &str, prefix: &str) -> Option<(String, u32, String)> {
     let (code, what) = line.strip_prefix(prefix)?.split_once("//")?;
     let mut words = code.split_whitespace();
-    let (name, value) = (words.next()?, words.next()?.strip_suffix('u')?);
-    let value =
-        value.strip_prefix("0x").map_or_else(|| value.parse(), |hex| u32::from_str_radix(hex, 16)).ok()?;
+    let (name, value) = (words.next()?, words.next()?.strip_suffix('u')?.parse().ok()?);
+    words.next().is_none().then_some(())?;
+    Some((name.to_owned(), value, sentence(what)?))
+}
+
+/// The number that `code` defines and `what`, after `// rust`, describes.
+fn number(code: &str, what: &str) -> Option<Number> {
+    let (alias, what) = what.split_once(':')?;
+    let code = code.replace(['=', ';'], " ");
+    let words: Vec<&str> = code.split_whitespace().collect();
+    let (name, value) = match words.as_slice() {
+        ["#define", name, value] | ["const", "uint" | "int" | "float", name, value] => (*name, *value),
+        _ => return None,
+    };
+    let whole: Option<usize> = value.strip_suffix('u').unwrap_or(value).parse().ok();
+    let (ty, value) = match whole {
+        Some(whole) => ("usize", whole.to_string()),
+        None => ("f32", value.parse::<f32>().ok().map(|number| format!("{number:?}"))?),
+    };
+    let alias = alias.trim();
+    let name = if alias.is_empty() { name } else { alias };
+    Some(Number { name: name.to_owned(), ty, value, what: sentence(what)? })
+}
+
+/// `what` with a capital and a full stop.
+fn sentence(what: &str) -> Option<String> {
     let what = what.trim();
     let mut letters = what.chars();
     let first = letters.next()?;
-    let sentence = first.to_uppercase().chain(letters).chain((!what.ends_with('.')).then_some('.'));
-    words.next().is_none().then(|| (name.to_owned(), value, sentence.collect()))
+    Some(first.to_uppercase().chain(letters).chain((!what.ends_with('.')).then_some('.')).collect())
 }
 
 fn is_name(c: char) -> bool {

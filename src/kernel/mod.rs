@@ -14,7 +14,7 @@ pub use self::native::{KernelError, NativeArg, NativeArgs, NativeFn, NativeKerne
 pub use self::requires::Requires;
 pub use self::select::{NoKernel, Unit};
 pub use self::source::{KernelSource, touch};
-pub use self::table::{id, params, spec, variants};
+pub use self::table::{codes, id, params, spec, variants};
 use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
 /// A shipped kernel; the constants are in [`id`].
