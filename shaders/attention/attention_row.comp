@@ -92,11 +92,11 @@ void score(uint key)
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
             float s = products[(r * KEYS + n) / 4u][n % 4u] * p.scale;
-            show(1u, r, key + n, s);
+            show(STAGE_PRODUCT, r, key + n, s);
             s = capped(s);
-            show(2u, r, key + n, s);
+            show(STAGE_CAPPED, r, key + n, s);
             s = masked(s, key + n < p.kv_len ? bias(min(row + r, p.q_len - 1u), key + n) : HIDDEN);
-            show(3u, r, key + n, s);
+            show(STAGE_MASKED, r, key + n, s);
             scores[r * KEYS + n] = s;
         }
     }
@@ -163,7 +163,7 @@ void main()
         totals[r] = 0.0;
     }
     ivec2 range = seen(row, min(row + ROWS, p.q_len));
-    if (STAGE != 0u) {
+    if (STAGE != STAGE_NONE) {
         range = ivec2(0, int(p.kv_len));
     }
     for (int first = range.x; first < range.y; first += int(KEYS)) {
@@ -197,14 +197,14 @@ void main()
             EACH_TEXEL(leave(to, r, d, factor))
         }
     }
-    if (STAGE == 4u) {
+    if (STAGE == STAGE_SOFTMAX) {
         // Once more, now that the sums are known.
         for (uint key = 0u; key < p.kv_len; key += KEYS) {
             score(key);
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
                     float w = weight(scores[r * KEYS + n], tops[r]) / totals[r];
-                    show(4u, r, key + n, is_hidden(tops[r]) ? 0.0 : w);
+                    show(STAGE_SOFTMAX, r, key + n, is_hidden(tops[r]) ? 0.0 : w);
                 }
             }
         }

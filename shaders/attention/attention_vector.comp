@@ -19,10 +19,10 @@ layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 SPEC(6, uint, COLS, 256u);    // elements of a value, rounded up to a power of two of 32 to 256
 
-const uint KEYS = 256u;
+const uint KEYS = 256u;       // rust: the largest value
 const uint PARTS = 8u;        // invocations that share the product with one key
 const uint SUBS = KEYS * PARTS / 256u;
-const uint HEAD_MAX = 512u;
+const uint HEAD_MAX = 512u;   // rust: the largest head of queries
 
 shared float query[HEAD_MAX];
 shared float parts[KEYS * PARTS];

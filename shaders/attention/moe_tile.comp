@@ -16,8 +16,8 @@ layout(local_size_x = 256) in;
 
 #include "moe.glsl"
 
-const uint ROWS = 32u;
-const uint COLS = 64u;
+const uint ROWS = 32u;  // rust: pairs of a work-group
+const uint COLS = 64u;  // rust: elements of a work-group
 const uint DEPTH = 16u;
 
 shared float x_tile[DEPTH][ROWS + 2u];

@@ -15,7 +15,7 @@ layout(local_size_x = 256) in;
 
 #include "moe.glsl"
 
-const uint COLS = 8u;
+const uint COLS = 8u;  // rust: elements of a work-group
 const uint PARTS = 32u;
 
 shared float sums[256];

@@ -10,7 +10,7 @@ layout(local_size_x = 16, local_size_y = 16) in;
 
 #include "nbits.glsl"
 
-const uint TILE = 64u;
+const uint TILE = 64u;  // rust: rows and columns of a work-group
 const uint DEPTH = 16u;
 
 shared float a_tile[DEPTH][TILE + 4u];

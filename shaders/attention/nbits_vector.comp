@@ -11,8 +11,8 @@ layout(local_size_x = 256) in;
 
 #include "nbits.glsl"
 
-const uint ROWS = 4u;
-const uint COLS = 8u;
+const uint ROWS = 4u;  // rust: the most rows that are summed in parts
+const uint COLS = 8u;  // rust: columns of a work-group
 const uint PARTS = 32u;
 
 shared float sums[ROWS * 256u];

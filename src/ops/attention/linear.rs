@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::{FLOATS_TO_32, count};
 use crate::graph::TensorInfo;
+use crate::kernel::codes::linear_attention::{COLS, Decay, PARTS};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::movement::region::word;
@@ -15,10 +16,7 @@ use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
-/// Invocations that share a column of the state, and columns of a work-group, in `linear_attention.comp`.
-const PARTS: usize = 8;
-const COLS: usize = 32;
-/// The largest key that its registers hold.
+/// The largest key that the registers of the device kernel hold.
 const MAX_HEAD: usize = 512;
 
 // Positions of the inputs.
@@ -171,13 +169,13 @@ impl Operator for LinearAttention {
             return Err(OpError::unsupported(format!("keys of {} elements", s.head)));
         }
         let decay = match (s.gated, s.decays == s.kv_heads) {
-            (false, _) => 0,
-            (true, true) => 1,
-            (true, false) => 2,
+            (false, _) => Decay::None,
+            (true, true) => Decay::Heads,
+            (true, false) => Decay::Elements,
         };
         let spec = [
             (spec::linear_attention::PER, s.head.div_ceil(PARTS).max(1) as u32),
-            (spec::linear_attention::DECAY, decay),
+            (spec::linear_attention::DECAY, decay as u32),
             (spec::linear_attention::DELTA, u32::from(s.delta)),
             (spec::linear_attention::PAST, u32::from(cx.has(PAST))),
         ];

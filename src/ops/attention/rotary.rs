@@ -11,6 +11,7 @@ use super::attention_op::operand;
 use super::scaled::Steps;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
+pub(super) use crate::kernel::codes::rotary::Positions;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
@@ -58,21 +59,6 @@ fn read_as(attrs: &AttrReader<'_>, contrib: bool) -> Result<Arc<dyn Operator>, O
         heads: count("num_heads")?,
         contrib,
     }))
-}
-
-/// Which row of the tables a vector takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Positions {
-    /// Its own: one row for each element of the batch and place in the sequence.
-    Rows,
-    /// What is given for it.
-    Each,
-    /// The given number and its place.
-    From,
-    /// So that the last of each sequence takes the given number.
-    Last,
-    /// Its place in the sequence.
-    Place,
 }
 
 /// A rotation with everything resolved.
