@@ -37,7 +37,7 @@ layout(push_constant) uniform Params
     float act_a, act_b;
 } p;
 
-const uint RUN = 8u;
+const uint RUN = 8u;  // rust: elements of an invocation
 
 void main()
 {

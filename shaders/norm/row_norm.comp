@@ -8,6 +8,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "stats.glsl"
 
 #ifdef GROUPED
 layout(local_size_x = 256) in;
@@ -17,7 +18,7 @@ LOCAL_SIZE(0, 8);
 SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
 SPEC(2, uint, SCALED, 1u);
 SPEC(3, uint, BIASED, 1u);
-SPEC(4, uint, STATS, 0u);         // which statistics are stored: 1 means, 2 inverses
+SPEC(4, uint, STATS, 0u);
 SPEC(5, uint, OUTER_EPSILON, 0u); // whether epsilon is added to the deviation, not the variance
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
@@ -111,10 +112,10 @@ void main()
         y[at] = T(v);
     }
     if (start == 0u) {
-        if ((STATS & 1u) != 0u) {
+        if ((STATS & STATS_MEANS) != 0u) {
             means[row] = mean;
         }
-        if ((STATS & 2u) != 0u) {
+        if ((STATS & STATS_INVERSES) != 0u) {
             inverses[row] = inverse;
         }
     }

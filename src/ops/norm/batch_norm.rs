@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::device::check_len;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::codes::batch_norm::RUN;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
@@ -92,8 +93,6 @@ impl BatchNormalization {
             return Err(OpError::unsupported("no device kernel for mixed types"));
         }
         let kernel = variants::BatchNorm { t: dtype, s: stats_type, texels }.id()?;
-        /// Elements of one invocation, as in the kernel.
-        const RUN: usize = 8;
         let plane = if texels { plane / 4 } else { plane };
         let n = batch * channels * plane.div_ceil(RUN);
         if n == 0 {
