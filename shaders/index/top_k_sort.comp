@@ -8,7 +8,7 @@
 #include "spec.glsl"
 #include "grid.glsl"
 
-#define TILE 1024u
+#define TILE 1024u  // rust: elements that a work-group sorts
 // What stands behind the end of a line comes after everything.
 #define NOWHERE 0xffffffffu
 

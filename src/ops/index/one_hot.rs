@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::positions::position;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::codes::one_hot::IndexKind;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
 use crate::ops::movement::region::word;
@@ -104,9 +105,9 @@ impl Operator for OneHot {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = variants::OneHot { t: Unit::Bytes(cx.dtype(2)?.bytes()) }.id()?;
         let kind = match cx.dtype(0)? {
-            DType::I32 => 0,
-            DType::I64 => 1,
-            DType::F32 => 2,
+            DType::I32 => IndexKind::I32,
+            DType::I64 => IndexKind::I64,
+            DType::F32 => IndexKind::F32,
             other => return Err(OpError::unsupported(format!("no device kernel for indices of {other}"))),
         };
         let Along { len, inner, .. } = self.along(cx)?;
@@ -116,7 +117,7 @@ impl Operator for OneHot {
         }
         let p = params::OneHot { n: word(n)?, len: word(len)?, inner: word(inner)? };
         let args = [Operand::Input(0), Operand::Input(2), Operand::Output(0)];
-        lower.dispatch_1d(kernel, &[(spec::one_hot::INDEX_KIND, kind)], &args, &p, n)
+        lower.dispatch_1d(kernel, &[(spec::one_hot::INDEX_KIND, kind as u32)], &args, &p, n)
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

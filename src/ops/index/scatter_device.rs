@@ -3,21 +3,11 @@
 use super::scatter::{Lines, Reduction};
 use crate::dtype::DType;
 use crate::kernel::Unit;
+use crate::kernel::codes::scatter::{self, Mode};
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpError, Operand};
-
-/// How the work is cut into invocations, as `scatter.comp` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// One for each update: nothing is reduced.
-    Update = 0,
-    /// One for each line, which takes the line's updates in order.
-    Line = 1,
-    /// One for each element, which takes those of the line's updates that meet it, in order.
-    Element = 2,
-}
 
 /// Lines that fill a device, so that each may be left to one invocation.
 const MANY_LINES: usize = 1024;
@@ -81,11 +71,18 @@ pub(super) fn lower(
         index_step: word(lines.steps[1])?,
         update_step: word(lines.steps[2])?,
     };
+    let code = match reduction {
+        Reduction::None => scatter::Reduction::None,
+        Reduction::Add => scatter::Reduction::Add,
+        Reduction::Mul => scatter::Reduction::Mul,
+        Reduction::Min => scatter::Reduction::Min,
+        Reduction::Max => scatter::Reduction::Max,
+    };
     let constants = [
         (spec::scatter::RANK, lines.nest.rank() as u32),
         (spec::scatter::INDEX_WORDS, words),
         (spec::scatter::MODE, mode as u32),
-        (spec::scatter::REDUCTION, reduction as u32),
+        (spec::scatter::REDUCTION, code as u32),
     ];
     lower.dispatch_1d(kernel, &constants, &args, &p, items)
 }

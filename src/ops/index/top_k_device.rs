@@ -2,14 +2,12 @@
 //! merged, again to `k` elements, until one run is left.
 
 use super::top_k::TopK;
+use crate::kernel::codes::top_k_sort::TILE;
 use crate::kernel::grid_1d;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
-
-/// Elements that a work-group sorts, as in the kernel.
-const TILE: usize = 1024;
 
 pub(super) fn lower(op: &TopK, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let dtype = cx.dtype(0)?;
