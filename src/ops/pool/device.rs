@@ -2,20 +2,23 @@
 
 use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::DType;
+use crate::kernel::codes::pool_kind::Kind;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// The largest number of input elements of one row that a kernel keeps in registers.
 const MAX_SPAN: usize = 40;
 
+/// The number of a kind in kernels, and the power of a norm.
 fn kind_code(kind: PoolKind) -> (u32, f32) {
-    match kind {
-        PoolKind::Max { .. } => (0, 0.0),
-        PoolKind::Average { .. } => (1, 0.0),
-        PoolKind::Lp { p: 1 } => (2, 1.0),
-        PoolKind::Lp { p: 2 } => (3, 2.0),
-        PoolKind::Lp { p } => (4, p as f32),
-    }
+    let (kind, power) = match kind {
+        PoolKind::Max { .. } => (Kind::Max, 0.0),
+        PoolKind::Average { .. } => (Kind::Mean, 0.0),
+        PoolKind::Lp { p: 1 } => (Kind::L1, 1.0),
+        PoolKind::Lp { p: 2 } => (Kind::L2, 2.0),
+        PoolKind::Lp { p } => (Kind::Lp, p as f32),
+    };
+    (kind as u32, power)
 }
 
 /// Kernels index with 32 bits.
