@@ -19,7 +19,13 @@
 #include "quotient.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, BIASED, 0u);  // 1 the rows have a bias, 2 the columns
+// What has a bias.
+// enum: Biased
+#define BIASED_NOTHING 0u  // nothing
+#define BIASED_ROWS 1u     // every row
+#define BIASED_COLUMNS 2u  // every column
+
+SPEC(1, uint, BIASED, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer A { uvec4 a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b[]; };
@@ -113,9 +119,9 @@ void main()
                 int sum = sums[r][c] - zb * int(ta.x) - za * int(tb.x) + int(p.depth) * za * zb;
                 uint at = (product * p.rows + row + r) * p.cols + col + c;
 #ifdef BYTES
-                if (BIASED == 1u) {
+                if (BIASED == BIASED_ROWS) {
                     sum += bias[a_matrix * p.rows + row + r];
-                } else if (BIASED == 2u) {
+                } else if (BIASED == BIASED_COLUMNS) {
                     sum += bias[col + c];
                 }
                 // Rounded after each step, as the host does.

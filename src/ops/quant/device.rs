@@ -6,6 +6,8 @@ use super::product::Places;
 use super::scaling::range_of;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::codes::byte_product::Biased;
+use crate::kernel::codes::row_terms::Output;
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::matmul::Dims;
@@ -229,15 +231,16 @@ fn row_terms(
     let n = matrices * rows;
     let terms = lower.scratch(16 * n);
     let (kind, out_scale, out_zero) = match output {
-        Of::Nothing => (0, Operand::Unused, Operand::Unused),
-        Of::Scale(scale) => (1, scale, Operand::Unused),
-        Of::Zero(zero, dtype) => (if dtype == DType::I8 { 3 } else { 2 }, Operand::Unused, zero),
+        Of::Nothing => (Output::None, Operand::Unused, Operand::Unused),
+        Of::Scale(scale) => (Output::Scale, scale, Operand::Unused),
+        Of::Zero(zero, DType::I8) => (Output::SignedZero, Operand::Unused, zero),
+        Of::Zero(zero, _) => (Output::UnsignedZero, Operand::Unused, zero),
     };
     let constants = [
         (spec::row_terms::SIGNED, u32::from(dtype == DType::I8)),
         (spec::row_terms::ZEROS, zero.len as u32),
         (spec::row_terms::SCALES, scale.len as u32),
-        (spec::row_terms::OUTPUT, kind),
+        (spec::row_terms::OUTPUT, kind as u32),
     ];
     let params =
         params::RowTerms { n: word(n, "rows")?, rows: rows as u32, blocks: depth.div_ceil(BLOCK) as u32 };
@@ -296,11 +299,11 @@ impl Product {
             high,
         };
         let (biased, bias) = match self.bias {
-            Bias::Nothing => (0, Operand::Unused),
-            Bias::OfRows(bias) => (1, bias),
-            Bias::OfColumns(bias) => (2, bias),
+            Bias::Nothing => (Biased::Nothing, Operand::Unused),
+            Bias::OfRows(bias) => (Biased::Rows, bias),
+            Bias::OfColumns(bias) => (Biased::Columns, bias),
         };
-        let constants = [(spec::byte_product::BIASED, biased)];
+        let constants = [(spec::byte_product::BIASED, biased as u32)];
         let args = [self.a[0], self.b[0], self.a[1], self.b[1], bias, Operand::Output(0)];
         lower.dispatch_1d(kernel, &constants, &args, &params, n)
     }
