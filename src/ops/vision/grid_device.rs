@@ -3,6 +3,7 @@
 use super::grid_sample::GridSample;
 use super::index32;
 use super::place::Outside;
+use crate::kernel::codes::grid_sample;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
@@ -19,17 +20,15 @@ pub(super) fn sample(op: &GridSample, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         return Ok(());
     }
     let n = d.batch * d.channels.div_ceil(CHANNELS) * d.plane;
+    let outside = match op.outside {
+        Outside::Zeros => grid_sample::Outside::Zeros,
+        Outside::Border => grid_sample::Outside::Border,
+        Outside::Reflection => grid_sample::Outside::Reflection,
+    };
     let spec = [
         (spec::grid_sample::RANK, d.rank as u32),
         (spec::grid_sample::TAPS, op.mode.taps() as u32),
-        (
-            spec::grid_sample::OUTSIDE,
-            match op.outside {
-                Outside::Zeros => 0,
-                Outside::Border => 1,
-                Outside::Reflection => 2,
-            },
-        ),
+        (spec::grid_sample::OUTSIDE, outside as u32),
         (spec::grid_sample::ALIGN_CORNERS, u32::from(op.align_corners)),
         (spec::grid_sample::CHANNELS, CHANNELS as u32),
     ];
