@@ -30,7 +30,7 @@ layout(push_constant) uniform Params
     float act_a, act_b;
 } p;
 
-const uint PX = 4u;
+const uint PX = 4u;  // rust: neighbouring elements of an invocation
 
 void main()
 {

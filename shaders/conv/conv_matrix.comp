@@ -26,13 +26,13 @@ layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 
 #ifdef SMALL
-const uint ROWS = 32u;
-const uint COLS = 64u;
+const uint ROWS = 32u;  // rust SMALL_ROWS: channels of a small tile
+const uint COLS = 64u;  // rust SMALL_COLS: elements of a small tile
 #define SUB_ROWS 1
 #define SUB_COLS 2
 #else
-const uint ROWS = 128u;
-const uint COLS = 128u;
+const uint ROWS = 128u;  // rust: channels of a tile
+const uint COLS = 128u;  // rust: elements of a tile
 #define SUB_ROWS 4
 #define SUB_COLS 4
 #endif

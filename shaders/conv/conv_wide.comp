@@ -28,7 +28,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 
-const uint TILE = 128u;
+const uint TILE = 128u;  // rust: channels and elements of a tile
 const uint DEPTH = 8u;
 
 // The step behind the one that is summed is written meanwhile.

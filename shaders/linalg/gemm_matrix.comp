@@ -28,14 +28,14 @@ layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { f16vec4 y[]; };
 
 #ifdef SMALL
-const uint ROWS = 32u;
-const uint COLS = 64u;
+const uint ROWS = 32u;  // rust SMALL_ROWS: rows of a small tile
+const uint COLS = 64u;  // rust SMALL_COLS: columns of a small tile
 const uint DEPTH = 64u;
 #define SUB_ROWS 1
 #define SUB_COLS 2
 #else
-const uint ROWS = 128u;
-const uint COLS = 128u;
+const uint ROWS = 128u;  // rust: rows of a tile
+const uint COLS = 128u;  // rust: columns of a tile
 const uint DEPTH = 32u;
 #define SUB_ROWS 4
 #define SUB_COLS 4

@@ -18,7 +18,9 @@ layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
-const uint COLS = B_COLUMNS != 0u ? 8u : 32u;
+#define FEW_COLS 8u    // rust: columns of a work-group, where those of B are contiguous
+#define MANY_COLS 32u  // rust COLS: columns of a work-group, where rows of B are contiguous
+const uint COLS = B_COLUMNS != 0u ? FEW_COLS : MANY_COLS;
 const uint PARTS = 256u / COLS;
 
 shared float sums[256];

@@ -4,12 +4,13 @@ use super::conv_op::ConvDims;
 use super::pack::Pack;
 use crate::backend::DeviceInfo;
 use crate::kernel::KernelId;
+use crate::kernel::codes::conv_image::PX;
 use crate::kernel::table::{params, spec, variants};
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::is_planes;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
 
-/// Output channels and neighbouring elements of an invocation.
+/// Output channels of an invocation.
 const TILE: usize = 4;
 
 fn kernel(cx: &OpCx) -> Result<KernelId, OpError> {
@@ -55,7 +56,7 @@ pub(super) fn conv(
     let biased = cx.has(2);
     let (code, [act_a, act_b]) = activation.code();
     let spec = [(spec::conv_image::BIASED, u32::from(biased)), (spec::conv_image::ACTIVATION, code)];
-    let n = w.output.div_ceil(TILE) * h.output * dims.oc.div_ceil(TILE) * dims.group * dims.batch;
+    let n = w.output.div_ceil(PX) * h.output * dims.oc.div_ceil(TILE) * dims.group * dims.batch;
     let params = params::ConvImage {
         n: n as u32,
         ow: w.output as u32,

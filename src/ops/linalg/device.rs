@@ -6,6 +6,8 @@ use super::matmul::Dims;
 use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::kernel::KernelId;
+use crate::kernel::codes::gemv;
+use crate::kernel::codes::slices::{SMALL_TILE, TILE};
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
 
@@ -20,11 +22,9 @@ pub(crate) fn tile_of(
     [m, n, batch]: [usize; 3],
     [large, small]: [KernelId; 2],
 ) -> (usize, KernelId) {
-    const LARGE: usize = 64;
-    const SMALL: usize = 32;
     const MIN_LARGE: usize = 128;
-    let is_few = m.div_ceil(LARGE) * n.div_ceil(LARGE) * batch < MIN_LARGE;
-    if is_few && lower.can_run(small) { (SMALL, small) } else { (LARGE, large) }
+    let is_few = m.div_ceil(TILE) * n.div_ceil(TILE) * batch < MIN_LARGE;
+    if is_few && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
 }
 
 /// One operand: matrices one behind the other.
@@ -419,7 +419,7 @@ impl Product {
                 act_a,
                 act_b,
             };
-            let cols = if columns { 8 } else { 32 };
+            let cols = if columns { gemv::FEW_COLS } else { gemv::COLS };
             let groups = [self.n.div_ceil(cols), self.m, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {

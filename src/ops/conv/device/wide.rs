@@ -4,14 +4,16 @@
 use super::super::pack::Pack;
 use super::{Plain, Target, product_params};
 use crate::kernel::KernelId;
+use crate::kernel::codes::{conv_matrix, conv_wide};
 use crate::kernel::table::{spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Channels and elements of a wide tile.
-const TILE: [usize; 2] = [128, 128];
-/// Channels and elements of a small tile of cooperative matrices.
-const SMALL_TILE: [usize; 2] = [32, 64];
+const TILE: [usize; 2] = [conv_wide::TILE; 2];
+/// Channels and elements of a tile of cooperative matrices, and of a small one.
+const MATRIX_TILE: [usize; 2] = [conv_matrix::ROWS, conv_matrix::COLS];
+const SMALL_TILE: [usize; 2] = [conv_matrix::SMALL_ROWS, conv_matrix::SMALL_COLS];
 /// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
 const MIN_GROUPS: usize = 64;
 /// The least channels and elements that are worth a wide tile, and one of cooperative matrices.
@@ -105,7 +107,7 @@ impl Target<'_> {
             && least >= MIN_MATRIX
             && let Some(threads) = lower.matrix_threads(kernel)
         {
-            let tile = if small { SMALL_TILE } else { TILE };
+            let tile = if small { SMALL_TILE } else { MATRIX_TILE };
             return Some(Wide { kernel, local: Some(threads), tile });
         }
         if least < MIN_TILE || c.ic < MIN_CHANNELS[0] || groups < MIN_GROUPS {

@@ -3,12 +3,12 @@
 
 use super::{Plain, Target};
 use crate::dtype::DType;
+use crate::kernel::codes::winograd::POINTS;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::{Activation, Lowering, OpError, Operand, WindowAxis};
 
-/// Elements of a transformed tile, and outputs of a tile along an axis.
-const POINTS: usize = 36;
+/// Outputs of a tile along an axis.
 const OUT: usize = 4;
 /// Multiply-adds that take as long as reading or writing an element of a transformed tile: more where memory is slower.
 const TOUCH: usize = 32;

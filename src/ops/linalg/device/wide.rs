@@ -3,13 +3,15 @@
 
 use super::{Product, Source};
 use crate::kernel::KernelId;
+use crate::kernel::codes::{gemm_matrix, gemm_wide};
 use crate::kernel::table::{spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Rows and columns of a wide tile.
-const TILE: [usize; 2] = [128, 128];
-/// Rows and columns of a small tile of cooperative matrices.
-const SMALL_TILE: [usize; 2] = [32, 64];
+const TILE: [usize; 2] = [gemm_wide::TILE; 2];
+/// Rows and columns of a tile of cooperative matrices, and of a small one.
+const MATRIX_TILE: [usize; 2] = [gemm_matrix::ROWS, gemm_matrix::COLS];
+const SMALL_TILE: [usize; 2] = [gemm_matrix::SMALL_ROWS, gemm_matrix::SMALL_COLS];
 /// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
 const MIN_GROUPS: usize = 64;
 /// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
@@ -54,7 +56,7 @@ impl Product {
             && least >= MIN_MATRIX
             && let Some(threads) = lower.matrix_threads(kernel)
         {
-            let tile = if small { SMALL_TILE } else { TILE };
+            let tile = if small { SMALL_TILE } else { MATRIX_TILE };
             return Some(Wide { kernel, local: Some(threads), tile });
         }
         let kernel = variants::GemmWide { t }.id().ok()?;
