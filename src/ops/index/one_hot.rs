@@ -71,7 +71,7 @@ impl Operator for OneHot {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(3..=3, 1..=1)?;
-        cx.dtype_of(0, super::NUMBERS)?;
+        cx.dtype_of(0, DType::NUMBERS)?;
         if cx.shape(2)?.dims() != [2] {
             return Err(cx.shape_error(2, "[2]"));
         }

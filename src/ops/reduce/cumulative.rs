@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::index::NUMBERS;
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -117,7 +117,7 @@ impl Operator for Cumulative {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
-        cx.dtype_of(0, NUMBERS)?;
+        cx.dtype_of(0, DType::NUMBERS)?;
         self.along(cx)?;
         Ok(vec![cx.input(0)?.clone()])
     }
