@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use onepool_spirv::reflect::ParamInfo;
+use onepool_spirv::types::{ScalarType, ValueType};
+
 use super::source::{Files, Source};
-use super::spirv::reflect::ParamInfo;
-use super::spirv::types::{ScalarType, ValueType};
 use super::table::{camel, line};
 
 /// What one file shares.

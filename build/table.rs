@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use onepool_spirv::reflect::{BindingInfo, ParamInfo, SpecInfo};
+use onepool_spirv::types::{ScalarType, ValueType};
+
 use super::cache::write_atomic;
 use super::shared::{Group, Member};
 use super::source::Files;
-use super::spirv::reflect::{BindingInfo, ParamInfo, SpecInfo};
-use super::spirv::types::{ScalarType, ValueType};
 use super::{Kernel, select, shared};
 
 /// Writes `kernels.rs`, `kernels.spv` and `reflect_skipped.txt` into `out`.

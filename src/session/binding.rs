@@ -17,6 +17,7 @@ use super::stage::{Held, HeldMemory, Rest, owned};
 use super::visibility::HostRanges;
 use crate::device::{Buffer, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
+use crate::kernel;
 use crate::memory::host::SharedRegion;
 use crate::memory::image::ImageView;
 use crate::memory::import::Verdict;
@@ -173,7 +174,7 @@ impl<'e> Binding<'e> {
                     shown.entry((device, range.buffer)).or_default().set(bytes(range), s as u32);
                 }
                 let starts = made.as_ref().map_or(&[][..], |cut| &cut.starts);
-                let prepared = self.device(segment.device).queue.prepare_own(recording, starts)?;
+                let prepared = kernel::prepare(&self.device(segment.device).queue, recording, starts)?;
                 cut = made.map(Arc::new);
                 LegWork::Commands(prepared)
             };

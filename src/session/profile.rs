@@ -8,6 +8,7 @@ use super::cancel::{CancelToken, Watch};
 use super::error::Error;
 use super::pieces::time_nodes;
 use super::route::{Begun, drive};
+use crate::kernel;
 use crate::ops::Cost;
 
 /// The time of one operator in one run.
@@ -106,7 +107,7 @@ impl Binding<'_> {
             let mut cut = self.cut(&mut script, &plan, s).unwrap_or_default();
             nodes[s] = time_nodes(&mut script, &mut cut);
             let queue = &devices[segment.device as usize].queue;
-            recordings.push(Some(queue.prepare_own(script.recording, &cut.starts)?));
+            recordings.push(Some(kernel::prepare(queue, script.recording, &cut.starts)?));
         }
         let start = Instant::now();
         let pass = self.inner.traffic.announce(&self.segments);

@@ -42,7 +42,7 @@ impl Sources {
     /// The source of a shipped kernel; the same one at every call.
     pub(super) fn shipped(&self, id: KernelId) -> Arc<KernelSource> {
         let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(KernelSource::shipped(id))))
+        Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(id.source())))
     }
 
     /// Notes that entry `device` of the table did not build `source`, if plans can do without the features that it

@@ -1,6 +1,5 @@
 //! Graphs whose sizes the run decides, on every kind of device.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::tests::{check_messages, desc};
@@ -37,10 +36,6 @@ impl Operator for Positive {
 
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
         Err(OpError::unsupported("a kernel"))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

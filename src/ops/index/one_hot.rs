@@ -119,8 +119,4 @@ impl Operator for OneHot {
         let args = [Operand::Input(0), Operand::Input(2), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[(spec::one_hot::INDEX_KIND, kind as u32)], &args, &p, n)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

@@ -1,6 +1,5 @@
 //! LpNormalization: vectors along one axis divided by their norm.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -61,10 +60,6 @@ impl Operator for LpNormalization {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kind = if self.p == 1 { Kind::L1 } else { Kind::L2 };
         super::device::vectors(cx, self.resolve(cx)?, kind, Operand::Output(0), lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

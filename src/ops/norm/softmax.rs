@@ -1,6 +1,5 @@
 //! Softmax, LogSoftmax and Hardmax along one axis (or, before opset 13, over all axes from one on).
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::Along;
@@ -106,10 +105,6 @@ impl Operator for Softmax {
             SoftmaxKind::Hard => Kind::Hard,
         };
         super::device::vectors(cx, self.resolve(cx)?, kind, Operand::Output(0), lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
