@@ -1,9 +1,9 @@
 // Attention: an invocation does ROWS neighbouring queries of one head and TEXELS texels of the values, KEYS keys at a
 // time, whole texels of queries, keys and values at once. For devices whose work-groups share nothing fast.
-// variant: f32        T=float VEC=vec4
-// variant: f32_bool   T=float VEC=vec4 BOOL_MASK EXT_INT8
-// variant: half       T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES
-// variant: half_bool  T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES BOOL_MASK EXT_INT8
+// variant: f32        T=f32 VEC=vec4
+// variant: f32_bool   T=f32 VEC=vec4 BOOL_MASK EXT_INT8
+// variant: half       T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES
+// variant: half_bool  T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES BOOL_MASK EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -92,11 +92,11 @@ void score(uint key)
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
             float s = products[(r * KEYS + n) / 4u][n % 4u] * p.scale;
-            show(1u, r, key + n, s);
+            show(STAGE_PRODUCT, r, key + n, s);
             s = capped(s);
-            show(2u, r, key + n, s);
+            show(STAGE_CAPPED, r, key + n, s);
             s = masked(s, key + n < p.kv_len ? bias(min(row + r, p.q_len - 1u), key + n) : HIDDEN);
-            show(3u, r, key + n, s);
+            show(STAGE_MASKED, r, key + n, s);
             scores[r * KEYS + n] = s;
         }
     }
@@ -163,7 +163,7 @@ void main()
         totals[r] = 0.0;
     }
     ivec2 range = seen(row, min(row + ROWS, p.q_len));
-    if (STAGE != 0u) {
+    if (STAGE != STAGE_NONE) {
         range = ivec2(0, int(p.kv_len));
     }
     for (int first = range.x; first < range.y; first += int(KEYS)) {
@@ -197,14 +197,14 @@ void main()
             EACH_TEXEL(leave(to, r, d, factor))
         }
     }
-    if (STAGE == 4u) {
+    if (STAGE == STAGE_SOFTMAX) {
         // Once more, now that the sums are known.
         for (uint key = 0u; key < p.kv_len; key += KEYS) {
             score(key);
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
                     float w = weight(scores[r * KEYS + n], tops[r]) / totals[r];
-                    show(4u, r, key + n, is_hidden(tops[r]) ? 0.0 : w);
+                    show(STAGE_SOFTMAX, r, key + n, is_hidden(tops[r]) ? 0.0 : w);
                 }
             }
         }

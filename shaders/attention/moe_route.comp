@@ -1,7 +1,7 @@
 // Experts for tokens: the largest of the router's numbers for each, the first one of equal numbers, and the factors
 // of what the experts will answer.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -2,8 +2,8 @@
 // subgroups: 128 output channels of 128 elements, a subgroup 64 x 64, or (small) 32 of 64, a subgroup 16 x 32.
 // Channels are summed within a tap. Weights are packed as [group][kd][kh][kw][ic][channels], channels rounded up to
 // fours.
-// variant: f16        EXT_FLOAT16
-// variant: f16_small  EXT_FLOAT16 SMALL
+// variant: f16        T=f16 EXT_FLOAT16
+// variant: f16_small  T=f16 EXT_FLOAT16 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -26,13 +26,13 @@ layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 
 #ifdef SMALL
-const uint ROWS = 32u;
-const uint COLS = 64u;
+const uint ROWS = 32u;  // rust SMALL_ROWS: channels of a small tile
+const uint COLS = 64u;  // rust SMALL_COLS: elements of a small tile
 #define SUB_ROWS 1
 #define SUB_COLS 2
 #else
-const uint ROWS = 128u;
-const uint COLS = 128u;
+const uint ROWS = 128u;  // rust: channels of a tile
+const uint COLS = 128u;  // rust: elements of a tile
 #define SUB_ROWS 4
 #define SUB_COLS 4
 #endif

@@ -1,12 +1,12 @@
 // Convolution, plain NCHW in and out: an invocation computes 8 output channels of PX neighbouring elements
 // of one row. Weights are packed as [group][channel / 8][ic][kd][kh][kw][8], zeros behind the last channel; those of
 // one tap are read as models have them where rows of input channels are whole texels: PLAIN.
-// variant: tex    T=float VEC=vec4 TEXELS
-// variant: tex4   T=float VEC=vec4 TEXELS OUT4
-// variant: buf    T=float VEC=vec4
-// variant: buf4   T=float VEC=vec4 OUT4
-// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
-// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
+// variant: tex    T=f32 VEC=vec4 TEXELS
+// variant: tex4   T=f32 VEC=vec4 TEXELS OUT4
+// variant: buf    T=f32 VEC=vec4
+// variant: buf4   T=f32 VEC=vec4 OUT4
+// variant: half   T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -1,12 +1,12 @@
 // Matrix product: an invocation computes ROWS x COLS neighbouring elements. A is read four elements of a row
 // at a time, B four columns at a time, each in a layout where those lie in one texel; with B_COLUMNS four elements
 // of a column of B lie in one, and k is a multiple of 4.
-// variant: tex    T=float VEC=vec4 TEXELS
-// variant: tex4   T=float VEC=vec4 TEXELS OUT4
-// variant: buf    T=float VEC=vec4
-// variant: buf4   T=float VEC=vec4 OUT4
-// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
-// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
+// variant: tex    T=f32 VEC=vec4 TEXELS
+// variant: tex4   T=f32 VEC=vec4 TEXELS OUT4
+// variant: buf    T=f32 VEC=vec4
+// variant: buf4   T=f32 VEC=vec4 OUT4
+// variant: half   T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
