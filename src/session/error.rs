@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::cancel::Progress;
 use crate::backend::DeviceError;
 use crate::device;
 use crate::dtype::DType;
@@ -11,6 +10,7 @@ use crate::loader::LoadError;
 use crate::memory::host::HostError;
 use crate::plan::PlanError;
 use crate::registry::OpenError;
+use crate::session::core::cancel::Progress;
 use crate::shape::ShapeError;
 
 /// Any failure of the library, by layer.
@@ -59,7 +59,7 @@ impl From<crate::backend::DeviceError> for Error {
 }
 
 impl Error {
-    /// Whether a device stopped: [`Session::recover`](super::Session::recover) goes on on a new one.
+    /// Whether a device stopped: [`Session::recover`](crate::session::Session::recover) goes on on a new one.
     pub fn is_lost(&self) -> bool {
         matches!(self, Error::Device(device::Error::Device(DeviceError::Lost { .. })))
     }
@@ -186,7 +186,7 @@ pub enum SessionError {
         /// How far it came.
         at: Progress,
     },
-    /// A run took longer than it was given ([`RunOptions::time_limit`](super::RunOptions::time_limit)). Its outputs are
+    /// A run took longer than it was given ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its outputs are
     /// undefined; the session can run again.
     #[error("the time limit of {} ms was up after {at}", limit.as_millis())]
     TimeLimit {
@@ -238,9 +238,9 @@ pub enum SessionError {
         /// How many devices there are.
         devices: usize,
     },
-    /// The environment variable [`LIMIT_VARIABLE`](super::LIMIT_VARIABLE) is no limit.
+    /// The environment variable [`LIMIT_VARIABLE`](crate::session::LIMIT_VARIABLE) is no limit.
     #[error("ONEPOOL_SUBMISSION_LIMIT: {0}")]
-    Limit(#[from] super::NoLimit),
+    Limit(#[from] crate::session::NoLimit),
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,

@@ -5,66 +5,42 @@
 //! [`Binding::verdicts`] says of every tensor what was done and why. [`Session::set_input`],
 //! [`Session::run`] and [`Session::get_output`] are the by-value way: they copy.
 
-mod arena;
 mod bind;
-mod binding;
-mod cancel;
-mod compiled;
-mod control;
-mod device;
+mod binding_builder;
+mod builder;
+mod core;
 mod error;
-mod flight;
-mod launch;
-mod options;
 mod overrides;
-mod params;
-mod pieces;
 mod placement;
-mod profile;
-mod rebind;
 mod recover;
-mod route;
-mod slot;
-mod sources;
-mod stage;
-mod traffic;
+mod run;
+mod stages;
 pub mod tvm;
-mod unify;
-mod visibility;
-
-pub use arena::{ArenaUsage, SharedArena};
-pub use bind::{BindingBuilder, Memory, SessionScope};
-pub use binding::{Binding, HostView};
-pub use cancel::{CancelToken, Progress, RunOptions};
-pub use error::{Error, SessionError};
-pub use launch::Pending;
-pub use options::SessionBuilder;
-pub use params::{ParamStore, ParamUsage};
-pub use pieces::{LIMIT_VARIABLE, NoLimit, SubmissionLimit};
-pub use placement::{Placement, PlacementCache};
-pub use profile::{NodeTime, Profile, SegmentTime};
-pub use unify::Unified;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use self::binding::check_info;
-use self::compiled::Compiled;
-use self::device::Device;
-use self::options::Options;
+use self::bind::binding::check_info;
+pub use self::bind::binding::{Binding, HostView};
+pub use self::binding_builder::{BindingBuilder, Memory, SessionScope};
+pub use self::builder::SessionBuilder;
+use self::core::SessionCore;
+pub use self::core::arena::{ArenaUsage, SharedArena};
+pub use self::core::cancel::{CancelToken, Progress, RunOptions};
+pub use self::core::params::{ParamStore, ParamUsage};
+pub use self::core::pieces::{LIMIT_VARIABLE, NoLimit, SubmissionLimit};
+pub use self::core::unify::Unified;
+pub use self::error::{Error, SessionError};
 use self::placement::Copied;
+pub use self::placement::{Placement, PlacementCache};
 use self::recover::Origins;
-use self::sources::Sources;
-use self::stage::Stage;
-use self::traffic::Traffic;
+pub use self::run::pending::Pending;
+pub use self::run::profile::{NodeTime, Profile, SegmentTime};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
-use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
-use crate::shape::{Shape, SymShape};
-
-/// How many plans a session keeps; the one unused for longest goes first.
-const CACHED_PLANS: usize = 16;
+use crate::plan::Plan;
+use crate::shape::SymShape;
 
 /// An input or output as the model declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,17 +59,6 @@ impl From<&TensorDecl> for IoInfo {
     }
 }
 
-#[derive(Debug)]
-struct Inner {
-    graph: Arc<Graph>,
-    devices: Vec<Device>,
-    options: Options,
-    params: Arc<ParamStore>,
-    sources: Arc<Sources>,
-    plans: Mutex<Vec<(Signature, Copied, Arc<Compiled>)>>,
-    traffic: Arc<Traffic>,
-}
-
 /// A graph made ready on devices.
 ///
 /// ```
@@ -110,7 +75,7 @@ struct Inner {
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    inner: Arc<Inner>,
+    inner: Arc<SessionCore>,
     values: BTreeMap<usize, Tensor>,
     /// The binding of `run` and the inputs whose values it does not hold yet.
     current: Option<(Binding<'static>, Vec<usize>)>,
@@ -262,237 +227,5 @@ impl Session {
     }
 }
 
-impl Inner {
-    /// Copies from or to memory that the caller bound. Where runs of the session that are in flight still use it, they
-    /// are waited for.
-    fn past_runs(&self, copy: impl Fn(&[Device]) -> Result<(), Error>) -> Result<(), Error> {
-        match copy(&self.devices) {
-            Err(error) if error.is_busy() => {
-                self.traffic.settle();
-                // What goes wrong in a run is for whoever waits for it.
-                self.devices.iter().for_each(|device| drop(device.queue.finish()));
-                copy(&self.devices)
-            }
-            result => result,
-        }
-    }
-
-    /// Gives back what nobody uses now: plans without a binding, with their kernels and parameters.
-    fn relieve(&self) {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let (used, idle) = std::mem::take(&mut *plans)
-            .into_iter()
-            .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);
-        *plans = used;
-        drop(plans);
-        let idle: Vec<(Signature, Copied, Arc<Compiled>)> = idle;
-        tracing::info!(target: "onepool::session", plans = idle.len(), "memory ran out: idle plans are given back");
-    }
-
-    fn input_position(&self, name: &str) -> Result<usize, SessionError> {
-        let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
-        names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {
-            what: "input",
-            name: name.to_owned(),
-            known: names().cloned().collect(),
-        })
-    }
-
-    fn output_position(&self, name: &str) -> Result<usize, SessionError> {
-        self.graph.output(name).ok_or_else(|| SessionError::Unknown {
-            what: "output",
-            name: name.to_owned(),
-            known: self.graph.outputs().iter().map(|(n, _)| n.clone()).collect(),
-        })
-    }
-
-    /// Checks type and shape of an input against the model's declaration.
-    fn check_declared(&self, i: usize, got: &TensorInfo) -> Result<(), SessionError> {
-        check_declared(self.graph.tensor(self.graph.inputs()[i]), got)
-    }
-
-    /// Checks all inputs together: symbols have one size.
-    fn check_symbols(&self, infos: &[TensorInfo]) -> Result<(), SessionError> {
-        let mut symbols = BTreeMap::new();
-        for (&id, info) in self.graph.inputs().iter().zip(infos) {
-            let t = self.graph.tensor(id);
-            if let Some(declared) = &t.shape {
-                declared
-                    .unify(&info.shape, &mut symbols)
-                    .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The type and shape of input `i`, where the model fixes them.
-    fn fixed_info(&self, i: usize) -> Option<TensorInfo> {
-        let t = self.graph.tensor(self.graph.inputs()[i]);
-        Some(TensorInfo::new(t.dtype?, t.shape.as_ref()?.concrete()?))
-    }
-
-    /// The plan of a signature with its device objects, from the cache or made now.
-    ///
-    /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan. What is
-    /// `copied` in every run counts where the placement is automatic.
-    fn compiled(
-        &self,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-        copied: Copied,
-    ) -> Result<Arc<Compiled>, Error> {
-        let copied = if self.options.placer.is_some() { copied } else { Copied::default() };
-        let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
-        let mut signature = Signature { inputs, values: BTreeMap::new() };
-        let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
-        let mut graph = Arc::clone(&self.graph);
-        loop {
-            // A plan made before for these shapes tells which values it depends on.
-            if let Some(found) = self.cached(&signature, copied) {
-                return Ok(found);
-            }
-            let remarks = self.sources.remarks().len();
-            // At most once for every device: what it refused is not planned again.
-            let refused = || self.sources.remarks().len() > remarks;
-            let outcome = match self.compile(&graph, infos, &known, copied) {
-                Err(_) if refused() => continue,
-                outcome => outcome?,
-            };
-            let compiled = match outcome {
-                PlanOutcome::Plan(compiled) => compiled,
-                PlanOutcome::Choose { node, then } => {
-                    graph = Arc::new(plan::choose(&graph, node, then)?);
-                    continue;
-                }
-                PlanOutcome::NeedsValues { inputs, .. }
-                    if inputs.iter().all(|i| values.contains_key(i))
-                        && inputs.iter().any(|i| !known.contains_key(i)) =>
-                {
-                    for i in inputs {
-                        let Some(value) = values.get(&i) else { continue };
-                        signature.values.insert(i, value.bytes().to_vec());
-                        known.insert(i, value.clone());
-                    }
-                    continue;
-                }
-                PlanOutcome::NeedsValues { .. } | PlanOutcome::Dynamic { .. } => {
-                    let split = match plan::split(&graph, infos, &known)? {
-                        PlanOutcome::Choose { node, then } => {
-                            graph = Arc::new(plan::choose(&graph, node, then)?);
-                            continue;
-                        }
-                        split => split.plan()?,
-                    };
-                    // What it hands on stays where it is.
-                    let copied = Copied { outputs: false, ..copied };
-                    let head = match self.compile(&split.head, infos, &known, copied) {
-                        Err(_) if refused() => continue,
-                        head => head?.plan()?,
-                    };
-                    Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
-                }
-            };
-            return Ok(self.keep(signature, copied, compiled));
-        }
-    }
-
-    /// The plan of `graph` with its device objects.
-    fn compile(
-        &self,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        known: &BTreeMap<usize, Tensor>,
-        copied: Copied,
-    ) -> Result<PlanOutcome<Compiled>, Error> {
-        if let Some(placer) = &self.options.placer {
-            return placer.compile(self, graph, infos, known, copied);
-        }
-        let usable = self.sources.usable(&self.devices);
-        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&self.options.plan, self.sources.cache(&self.devices));
-        let compiler =
-            Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache };
-        compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
-    }
-
-    /// A plan with its device objects; its report has what the session knows of it.
-    fn ready(&self, mut plan: Plan) -> Result<Compiled, Error> {
-        plan.report.remarks = self.sources.remarks();
-        plan.report.foreign = self.options.foreign.to_vec();
-        plan.report.add_prepared(&self.options.prepared);
-        Compiled::new(plan, &self.devices, &self.params, &self.sources)
-    }
-
-    /// Keeps a plan, in the place of the one that was not used for longest where there are many.
-    fn keep(&self, signature: Signature, copied: Copied, compiled: Compiled) -> Arc<Compiled> {
-        let compiled = Arc::new(compiled);
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if plans.len() >= CACHED_PLANS {
-            plans.remove(0);
-        }
-        plans.push((signature, copied, Arc::clone(&compiled)));
-        compiled
-    }
-
-    /// The same devices, options and parameters for another graph.
-    fn child(&self, graph: Arc<Graph>) -> Arc<Inner> {
-        Arc::new(Inner {
-            graph,
-            devices: self.devices.clone(),
-            options: self.options.clone(),
-            params: Arc::clone(&self.params),
-            sources: Arc::clone(&self.sources),
-            plans: Mutex::default(),
-            traffic: Arc::default(),
-        })
-    }
-
-    /// As [`Inner::child`], for a graph inside a node, which no pass of this graph's own report is about.
-    fn body(&self, graph: &Arc<Graph>) -> Arc<Inner> {
-        let mut body = self.child(Arc::clone(graph));
-        if let Some(body) = Arc::get_mut(&mut body) {
-            body.options.prepared = Arc::default();
-        }
-        body
-    }
-
-    fn cached(&self, signature: &Signature, copied: Copied) -> Option<Arc<Compiled>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = plans.iter().position(|(s, c, _)| s == signature && *c == copied)?;
-        let found = plans.remove(at);
-        let compiled = Arc::clone(&found.2);
-        plans.push(found);
-        Some(compiled)
-    }
-}
-
-/// Checks type and shape of an input against its declaration.
-fn check_declared(t: &TensorDecl, got: &TensorInfo) -> Result<(), SessionError> {
-    if let Some(expected) = t.dtype
-        && expected != got.dtype
-    {
-        return Err(SessionError::DType { name: t.name.clone(), expected, got: got.dtype });
-    }
-    if let Some(declared) = &t.shape {
-        declared
-            .unify(&got.shape, &mut BTreeMap::new())
-            .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
-    }
-    Ok(())
-}
-
-/// The shape that a caller gives or the model fixes.
-fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Shape> {
-    given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
-}
-
-#[cfg(test)]
-mod cancel_tests;
-#[cfg(test)]
-mod recover_tests;
-#[cfg(test)]
-mod removal_tests;
-#[cfg(test)]
-mod stage_tests;
 #[cfg(test)]
 mod tests;

@@ -2,14 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::device::Device;
-use super::error::{Error, SessionError};
-use super::{Inner, Session};
 use crate::backend::ContextDesc;
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::ops::control::Control;
 use crate::registry::Registry;
+use crate::session::Session;
+use crate::session::core::SessionCore;
+use crate::session::core::device::Device;
+use crate::session::error::{Error, SessionError};
 
 /// How the device table of a session was opened.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +76,7 @@ impl Session {
         if let Some(arena) = &self.inner.options.arena {
             self.inner.devices.iter().for_each(|old| arena.forget(old.context.id()));
         }
-        self.inner = Arc::new(Inner {
+        self.inner = Arc::new(SessionCore {
             graph: Arc::clone(&self.inner.graph),
             devices,
             options: self.inner.options.clone(),

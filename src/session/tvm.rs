@@ -16,15 +16,6 @@ use std::sync::Arc;
 
 pub use self::bench::{Benchmark, BenchmarkDesc};
 
-use super::arena::SharedArena;
-use super::bind::{BindingBuilder, Memory};
-use super::binding::{Binding, HostView, check_info};
-use super::error::{Error, SessionError};
-use super::launch::Pending;
-use super::params::ParamStore;
-use super::slot::Source;
-use super::stage::{Held, HeldMemory};
-use super::{IoInfo, Session};
 use crate::device::{Buffer, Context};
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorInfo};
@@ -34,6 +25,15 @@ use crate::loader::{FunctionTable, load_tvm_bytes};
 use crate::memory::host::SharedRegion;
 use crate::memory::import::Verdict;
 use crate::memory::range::ByteRange;
+use crate::session::bind::binding::{Binding, HostView, check_info};
+use crate::session::bind::slot::Source;
+use crate::session::binding_builder::{BindingBuilder, Memory};
+use crate::session::core::arena::SharedArena;
+use crate::session::core::params::ParamStore;
+use crate::session::error::{Error, SessionError};
+use crate::session::run::pending::Pending;
+use crate::session::stages::continuation::{Held, HeldMemory};
+use crate::session::{IoInfo, Session};
 use crate::shape::Shape;
 
 /// An input or output, by its name or by its number in [`GraphModule::inputs`] or [`GraphModule::outputs`].
@@ -678,7 +678,7 @@ impl GraphModule {
 
     fn check_declared(&self, name: &str, got: &TensorInfo) -> Result<(), SessionError> {
         let Some(id) = self.graph.input(name) else { return Ok(()) };
-        super::check_declared(self.graph.tensor(id), got)
+        crate::session::core::check_declared(self.graph.tensor(id), got)
     }
 }
 

@@ -11,14 +11,14 @@ use crate::ops::linalg::MatMul;
 use crate::ops::{self, Operator};
 use crate::plan::place::Roofline;
 use crate::plan::{Flow, PlanOptions};
-use crate::session::Inner;
-use crate::session::binding::Binding;
-use crate::session::compiled::Compiled;
-use crate::session::device::Device;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::slot::{BindPolicy, Source};
+use crate::session::builder::Options;
+use crate::session::core::SessionCore;
+use crate::session::core::compiled::Compiled;
+use crate::session::core::device::Device;
 use crate::session::error::Error;
-use crate::session::options::Options;
-use crate::session::slot::{BindPolicy, Source};
-use crate::session::stage::owned;
+use crate::session::stages::continuation::owned;
 use crate::shape::Shape;
 
 /// Operators in a row that tell what one more costs.
@@ -76,7 +76,7 @@ pub(super) fn once(binding: &mut Binding<'_>) -> Result<u64, Error> {
 ///
 /// # Errors
 /// What the device says.
-pub(super) fn roofline(inner: &Inner, device: &Device) -> Result<Roofline, Error> {
+pub(super) fn roofline(inner: &SessionCore, device: &Device) -> Result<Roofline, Error> {
     let time = |graph: Graph, most: usize| -> Result<f64, Error> {
         let mut binding = alone(inner, device, graph)?;
         // The first run touches pages and wakes what sleeps.
@@ -127,7 +127,7 @@ fn product() -> Result<Graph, GraphError> {
 /// # Errors
 /// What its function or the device says.
 pub(super) fn operator(
-    inner: &Inner,
+    inner: &SessionCore,
     device: &Device,
     (flow, n): (&Flow, usize),
     submit_ns: f64,
@@ -167,9 +167,9 @@ fn node_graph(flow: &Flow, n: usize) -> Result<Graph, GraphError> {
 }
 
 /// A graph whose inputs have fixed types and shapes on one device alone, not fused, bound to memory of zeros.
-fn alone(inner: &Inner, device: &Device, graph: Graph) -> Result<Binding<'static>, Error> {
+fn alone(inner: &SessionCore, device: &Device, graph: Graph) -> Result<Binding<'static>, Error> {
     let plan = PlanOptions { fuse: false, fallback: false, ..PlanOptions::default() };
-    let inner = Arc::new(Inner {
+    let inner = Arc::new(SessionCore {
         graph: Arc::new(graph),
         devices: vec![device.clone()],
         options: measuring(plan, &inner.options),
@@ -194,7 +194,7 @@ pub(super) fn measuring(plan: PlanOptions, of: &Options) -> Options {
 /// A plan bound to memory of zeros that devices may import, as a caller's would be, and to memory of the session's own
 /// for what is `copied`.
 pub(super) fn bound(
-    inner: &Arc<Inner>,
+    inner: &Arc<SessionCore>,
     compiled: Arc<Compiled>,
     copied: Copied,
 ) -> Result<Binding<'static>, Error> {

@@ -14,9 +14,6 @@ pub use cache::PlacementCache;
 
 use self::cache::Choice;
 use self::race::{Candidate, choose};
-use super::Inner;
-use super::compiled::Compiled;
-use super::error::Error;
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::place::{Problem, Roofline};
@@ -24,6 +21,9 @@ use crate::plan::{
     Assignment, CandidateReport, Compiler, NodeEstimate, PlacementReport, Plan, PlanError, PlanOutcome,
     UnplacedPlan,
 };
+use crate::session::core::SessionCore;
+use crate::session::core::compiled::Compiled;
+use crate::session::error::Error;
 
 /// How nodes get their devices that neither the caller nor the graph places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Placement {
     ///
     /// A plan is then made with runs on inputs of zeros, by value or on bound memory as it is made for, unless it holds a kernel of the caller's
     /// ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among what is run, so no choice is
-    /// slower than that as far as runs within the time allowed ([`super::SessionBuilder::placement_budget`]) can
+    /// slower than that as far as runs within the time allowed ([`crate::session::SessionBuilder::placement_budget`]) can
     /// tell; beyond that time estimates decide.
     Auto,
 }
@@ -81,7 +81,7 @@ impl Placer {
     /// As [`Compiler::compile`], and what devices say when their speeds are measured.
     pub(super) fn compile(
         &self,
-        inner: &Inner,
+        inner: &SessionCore,
         graph: &Graph,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
@@ -152,7 +152,7 @@ struct Known {
 /// One graph being placed.
 struct Work<'a> {
     placer: &'a Placer,
-    inner: &'a Inner,
+    inner: &'a SessionCore,
     graph: &'a Graph,
     infos: &'a [TensorInfo],
     values: &'a BTreeMap<usize, Tensor>,

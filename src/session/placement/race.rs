@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::measure::{bound, measuring, once_with_copies};
 use super::{MAX_MEASURED_BYTES, Work, is_callers};
 use crate::plan::{Assignment, CandidateReport, UnplacedPlan};
-use crate::session::Inner;
-use crate::session::binding::Binding;
-use crate::session::compiled::Compiled;
+use crate::session::bind::binding::Binding;
+use crate::session::core::SessionCore;
+use crate::session::core::compiled::Compiled;
 use crate::session::error::Error;
 
 /// Runs of each candidate, and of short ones.
@@ -96,9 +96,9 @@ impl Work<'_> {
     }
 
     /// The session's devices and parameters for runs that no one sees.
-    fn racing(&self) -> Arc<Inner> {
+    fn racing(&self) -> Arc<SessionCore> {
         let options = &self.inner.options;
-        Arc::new(Inner {
+        Arc::new(SessionCore {
             graph: Arc::new(self.graph.clone()),
             devices: self.inner.devices.clone(),
             options: measuring(options.plan.clone(), options),
@@ -112,7 +112,7 @@ impl Work<'_> {
     /// Makes a candidate ready and runs it once; `None` where it refuses zeros.
     fn start(
         &self,
-        inner: &Arc<Inner>,
+        inner: &Arc<SessionCore>,
         candidate: &mut Candidate,
     ) -> Result<Option<Binding<'static>>, Error> {
         let compiled = Arc::new(self.ready(&candidate.assignment)?);

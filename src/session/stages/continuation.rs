@@ -3,33 +3,34 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::binding::Binding;
-use super::cancel::{Progress, Watch};
-use super::compiled::shared;
+use super::control;
 use super::control::Repeat;
-use super::device::Device;
-use super::error::Error;
-use super::placement::Copied;
-use super::slot::{BindPolicy, Source};
-use super::{Inner, control};
 use crate::graph::{GraphError, Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::range::ByteRange;
 use crate::ops::control::Control;
 use crate::ops::{Fact, OpCx, OpError};
 use crate::plan::{Feed, HostStep, PlanError, Split, StepInput};
+use crate::session::bind::binding::Binding;
+use crate::session::bind::slot::{BindPolicy, Source};
+use crate::session::core::SessionCore;
+use crate::session::core::cancel::{Progress, Watch};
+use crate::session::core::compiled::shared;
+use crate::session::core::device::Device;
+use crate::session::error::Error;
+use crate::session::placement::Copied;
 
 /// What comes after the plan of a head.
 #[derive(Debug)]
-pub(super) struct Stage {
-    steps: Vec<(HostStep, Option<Arc<Inner>>)>,
+pub(in crate::session) struct Stage {
+    steps: Vec<(HostStep, Option<Arc<SessionCore>>)>,
     feeds: Vec<Feed>,
     needed: Vec<usize>,
-    tail: Arc<Inner>,
+    tail: Arc<SessionCore>,
 }
 
 impl Stage {
-    pub(super) fn new(inner: &Inner, split: Split) -> Self {
+    pub(in crate::session) fn new(inner: &SessionCore, split: Split) -> Self {
         let body = |step: &HostStep| match step.op.control() {
             Some(Control::Loop(l)) => Some(inner.body(&l.body)),
             Some(Control::Scan(s)) => Some(inner.body(&s.body)),
@@ -44,7 +45,7 @@ impl Stage {
     }
 
     /// Everything that is read after the head.
-    pub(super) fn feeds(&self) -> impl Iterator<Item = Feed> {
+    pub(in crate::session) fn feeds(&self) -> impl Iterator<Item = Feed> {
         let read = self.steps.iter().flat_map(|(step, _)| step.inputs.iter().flatten());
         let read = read.filter_map(|input| match input {
             StepInput::Feed(feed) => Some(*feed),
@@ -56,13 +57,13 @@ impl Stage {
 
 /// A tensor between stages.
 #[derive(Clone, Debug)]
-pub(super) struct Held<'e> {
-    pub(super) info: TensorInfo,
-    pub(super) memory: HeldMemory<'e>,
+pub(in crate::session) struct Held<'e> {
+    pub(in crate::session) info: TensorInfo,
+    pub(in crate::session) memory: HeldMemory<'e>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum HeldMemory<'e> {
+pub(in crate::session) enum HeldMemory<'e> {
     /// A value on the host.
     Value(Tensor),
     /// Memory that a device may have.
@@ -70,12 +71,12 @@ pub(super) enum HeldMemory<'e> {
 }
 
 impl<'e> Held<'e> {
-    pub(super) fn value(tensor: Tensor) -> Self {
+    pub(in crate::session) fn value(tensor: Tensor) -> Self {
         Held { info: tensor.info().clone(), memory: HeldMemory::Value(tensor) }
     }
 
     /// Its elements on the host: the value, or a copy.
-    pub(super) fn tensor(&self, devices: &[Device]) -> Result<Tensor, Error> {
+    pub(in crate::session) fn tensor(&self, devices: &[Device]) -> Result<Tensor, Error> {
         let source = match &self.memory {
             HeldMemory::Value(tensor) => return Ok(tensor.clone()),
             HeldMemory::Placed(source) => source,
@@ -98,7 +99,7 @@ impl<'e> Held<'e> {
     }
 
     /// Memory to bind, and the value that has to be written to it.
-    pub(super) fn source(&self) -> (Source<'e>, Option<&Tensor>) {
+    pub(in crate::session) fn source(&self) -> (Source<'e>, Option<&Tensor>) {
         match &self.memory {
             HeldMemory::Value(tensor) => (Source::Value, Some(tensor)),
             HeldMemory::Placed(source) => (source.clone(), None),
@@ -108,7 +109,7 @@ impl<'e> Held<'e> {
 
 /// What a binding runs after the commands of its plan.
 #[derive(Debug)]
-pub(super) struct Rest<'e> {
+pub(in crate::session) struct Rest<'e> {
     stage: Arc<Stage>,
     /// Memory of the whole graph's inputs and of the head's outputs that are read later.
     fed: BTreeMap<Feed, Held<'e>>,
@@ -120,7 +121,7 @@ pub(super) struct Rest<'e> {
 }
 
 impl<'e> Rest<'e> {
-    pub(super) fn new(
+    pub(in crate::session) fn new(
         stage: &Arc<Stage>,
         fed: BTreeMap<Feed, Held<'e>>,
         outputs: BTreeMap<String, Source<'e>>,
@@ -131,19 +132,19 @@ impl<'e> Rest<'e> {
     }
 
     /// The binding of the tail, once it has run.
-    pub(super) fn child(&self) -> Option<&Binding<'e>> {
+    pub(in crate::session) fn child(&self) -> Option<&Binding<'e>> {
         self.child.as_deref()
     }
 
     /// Other memory for an input of the whole graph or an output of the head.
-    pub(super) fn refeed(&mut self, feed: Feed, source: &Source<'e>) {
+    pub(in crate::session) fn refeed(&mut self, feed: Feed, source: &Source<'e>) {
         if let Some(held) = self.fed.get_mut(&feed) {
             held.memory = HeldMemory::Placed(source.clone());
         }
     }
 
     /// Other memory for an output of the tail. Says whether there is such an output.
-    pub(super) fn rebind_output(&mut self, name: &str, source: Source<'e>) -> bool {
+    pub(in crate::session) fn rebind_output(&mut self, name: &str, source: Source<'e>) -> bool {
         if self.stage.tail.graph.output(name).is_none() {
             return false;
         }
@@ -153,7 +154,7 @@ impl<'e> Rest<'e> {
     }
 
     /// Runs the steps and the tail. The head has run.
-    pub(super) fn run(&mut self, watch: &Watch) -> Result<(), Error> {
+    pub(in crate::session) fn run(&mut self, watch: &Watch) -> Result<(), Error> {
         let stage = Arc::clone(&self.stage);
         let mut results: Vec<Vec<Held<'e>>> = Vec::with_capacity(stage.steps.len());
         for (s, (step, body)) in stage.steps.iter().enumerate() {
@@ -238,13 +239,13 @@ fn host<'e>(
 }
 
 /// An error about a step.
-pub(super) fn node_error(step: &HostStep, source: OpError) -> Error {
+pub(in crate::session) fn node_error(step: &HostStep, source: OpError) -> Error {
     let (node, op) = (step.name.clone(), step.op.name().to_owned());
     PlanError::Graph(GraphError::Node { node, op, source }).into()
 }
 
 /// Memory for a tensor that later stages read.
-pub(super) fn owned<'e>(info: &TensorInfo) -> Result<(Arc<SharedRegion>, Source<'e>), Error> {
+pub(in crate::session) fn owned<'e>(info: &TensorInfo) -> Result<(Arc<SharedRegion>, Source<'e>), Error> {
     let region = shared((info.bytes() as u64).max(16), &[])?;
     let range = ByteRange::up_to(info.bytes() as u64);
     Ok((Arc::clone(&region), Source::Region(region, range)))

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::tests::{check_messages, desc};
-use super::*;
 use crate::device::Context;
 use crate::graph::{Graph, GraphBuilder};
 use crate::kernel::NativeKernel;
@@ -13,6 +11,9 @@ use crate::ops::control::Loop;
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::{self, Operator};
 use crate::registry::Registry;
+use crate::session::tests::{check_messages, desc};
+use crate::session::*;
+use crate::shape::Shape;
 
 const N: usize = 4096;
 const DEVICES: [&str; 5] = ["cpu", "sim:coherent", "sim:noncoherent", "sim:discrete", "vulkan"];
@@ -164,7 +165,9 @@ fn every_device_obeys_where_a_run_may_be_ended() {
         let mut binding = session.bind().input("x", Memory::region(&region(1.0))).build().unwrap();
         assert!(binding.segments.iter().all(|leg| leg.cut.is_none()));
         binding.run_with(&RunOptions::new().cancel(&CancelToken::new())).unwrap();
-        let commands = |leg: &&super::route::Leg| matches!(leg.work, super::route::LegWork::Commands(_));
+        let commands = |leg: &&crate::session::run::segments::Leg| {
+            matches!(leg.work, crate::session::run::segments::LegWork::Commands(_))
+        };
         assert!(binding.segments.iter().filter(commands).all(|leg| leg.cut.is_some()), "{device}");
     }
 }

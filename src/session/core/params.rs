@@ -5,7 +5,6 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::device::{Device, part};
-use super::error::Error;
 use super::unify::Known;
 use crate::backend::Placement;
 use crate::device::{self, Buffer};
@@ -15,6 +14,7 @@ use crate::memory::image::ImageDesc;
 use crate::ops::{PackKey, Packed};
 use crate::plan::{PlanError, PlannedConstant};
 use crate::recording::Recording;
+use crate::session::error::Error;
 
 /// Holds each parameter once for each device and layout, however many sessions read it.
 ///
@@ -29,7 +29,7 @@ pub struct ParamStore {
     held: Mutex<Living<Key, Param>>,
     /// Regions that parameters are read in, by context and address.
     regions: Mutex<Living<(usize, usize), Buffer>>,
-    pub(super) known: Mutex<Known>,
+    pub(in crate::session) known: Mutex<Known>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,12 +42,12 @@ struct Key {
 
 /// A parameter on a device.
 #[derive(Debug)]
-pub(super) struct Param {
+pub(in crate::session) struct Param {
     /// Keeps the identity from being used again.
     _tensor: Tensor,
     /// The import of the whole region that it is a part of.
     _region: Option<Arc<Buffer>>,
-    pub(super) buffer: Buffer,
+    pub(in crate::session) buffer: Buffer,
 }
 
 /// Values that others hold. The places of dead ones are given up whenever as many again have come.
@@ -102,7 +102,11 @@ impl ParamStore {
     }
 
     /// The buffer that holds `constant` on `device`, made at its first use.
-    pub(super) fn param(&self, device: &Device, constant: &PlannedConstant) -> Result<Arc<Param>, Error> {
+    pub(in crate::session) fn param(
+        &self,
+        device: &Device,
+        constant: &PlannedConstant,
+    ) -> Result<Arc<Param>, Error> {
         let image = own_image(device, constant);
         let key = Key {
             context: device.context.id(),

@@ -10,15 +10,15 @@ use crate::recording::{BufferId, BufferRange};
 
 /// What one segment's recording names.
 #[derive(Clone, Debug, Default)]
-pub(super) struct HostRanges {
-    pub(super) flush: Vec<BufferRange>,
-    pub(super) invalidate: Vec<BufferRange>,
+pub(in crate::session) struct HostRanges {
+    pub(in crate::session) flush: Vec<BufferRange>,
+    pub(in crate::session) invalidate: Vec<BufferRange>,
 }
 
 impl Binding<'_> {
     /// For each segment of `plan`, in order, what [`Sight`] says that it flushes and invalidates. Memory that the session
     /// copies through is flushed and invalidated by those copies.
-    pub(super) fn host_ranges(&self, plan: &Plan) -> Vec<HostRanges> {
+    pub(in crate::session) fn host_ranges(&self, plan: &Plan) -> Vec<HostRanges> {
         let imports =
             self.arenas.buffers().chain(self.inputs.iter().chain(&self.outputs).flat_map(Slot::buffers));
         if !imports.into_iter().any(|buffer| buffer.info().is_split()) {
@@ -51,7 +51,7 @@ impl Binding<'_> {
 }
 
 /// All of `buffer`, in whole atoms of `atom` bytes; nothing where host and device see the same.
-pub(super) fn all_of(buffer: &Buffer, atom: u64) -> Vec<BufferRange> {
+pub(in crate::session) fn all_of(buffer: &Buffer, atom: u64) -> Vec<BufferRange> {
     if !buffer.info().is_split() {
         return Vec::new();
     }
@@ -128,8 +128,6 @@ impl Passing<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check_messages, desc};
-    use super::super::{Memory, Session};
     use super::{BufferRange, HostRanges};
     use crate::backend::sim::{SimConfig, SimDriver};
     use crate::dtype::DType;
@@ -137,6 +135,8 @@ mod tests {
     use crate::memory::host::HostRegion;
     use crate::ops;
     use crate::registry::Registry;
+    use crate::session::tests::{check_messages, desc};
+    use crate::session::{Memory, Session};
 
     const N: usize = 1024;
 

@@ -3,11 +3,6 @@
 
 use std::sync::Arc;
 
-use super::binding::Binding;
-use super::route::LegWork;
-use super::tests::{check_messages, desc};
-use super::visibility::HostRanges;
-use super::{Memory, Session};
 use crate::backend::sim::{SimConfig, SimDriver};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, NodeId};
@@ -18,6 +13,11 @@ use crate::ops::movement::{Concat, Transpose};
 use crate::plan::Plan;
 use crate::recording::{Command, Recording};
 use crate::registry::Registry;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::host_ranges::HostRanges;
+use crate::session::run::segments::LegWork;
+use crate::session::tests::{check_messages, desc};
+use crate::session::{Memory, Session};
 use crate::shape::Shape;
 
 /// What the host leaves in an output.

@@ -2,18 +2,18 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::Inner;
+use super::SessionCore;
 use super::cancel::Watch;
 use super::compiled::Compiled;
-use super::error::Error;
-use super::route::{Begun, Leg, drive};
-use super::traffic::Pass;
+use super::queue::Pass;
 use crate::backend::DeviceError;
 use crate::device::Event;
+use crate::session::error::Error;
+use crate::session::run::segments::{Begun, Leg, drive};
 
 /// What a run was submitted as.
 #[derive(Clone, Debug)]
-pub(super) enum Underway {
+pub(in crate::session) enum Underway {
     /// One submission.
     One(Event),
     /// Several, each made when those that it waits for are over.
@@ -25,7 +25,7 @@ impl Underway {
     ///
     /// # Errors
     /// Its own: of several submissions the first call tells.
-    pub(super) fn wait(&self) -> Result<(), Error> {
+    pub(in crate::session) fn wait(&self) -> Result<(), Error> {
         match self {
             Underway::One(event) => Ok(event.wait()?),
             Underway::Several(flight) => flight.wait().error.take().map_or(Ok(()), Err),
@@ -33,7 +33,7 @@ impl Underway {
     }
 
     /// Waits until it is over. Its errors are for whoever submitted it.
-    pub(super) fn settle(&self) {
+    pub(in crate::session) fn settle(&self) {
         match self {
             Underway::One(event) => drop(event.wait()),
             Underway::Several(flight) => drop(flight.wait()),
@@ -41,7 +41,7 @@ impl Underway {
     }
 
     /// Whether it is over.
-    pub(super) fn is_done(&self) -> Result<bool, Error> {
+    pub(in crate::session) fn is_done(&self) -> Result<bool, Error> {
         match self {
             Underway::One(event) => Ok(event.is_done()?),
             Underway::Several(flight) => Ok(flight.lock().over),
@@ -51,7 +51,7 @@ impl Underway {
 
 /// A run of several submissions.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(in crate::session) struct Flight {
     state: Mutex<State>,
     landed: Condvar,
 }
@@ -84,11 +84,11 @@ impl Flight {
 
 /// The last run of a binding; whoever lets go of it waits for it first.
 #[derive(Debug)]
-pub(super) struct LastRun(pub(super) Arc<Flight>);
+pub(in crate::session) struct LastRun(pub(in crate::session) Arc<Flight>);
 
 impl LastRun {
     /// Waits until the run is over. Its errors are for whoever submitted it.
-    pub(super) fn settle(&self) {
+    pub(in crate::session) fn settle(&self) {
         drop(self.0.wait());
     }
 }
@@ -112,8 +112,8 @@ impl Drop for Landing {
 
 /// A run that has its place among those of its session and was not begun.
 #[derive(Debug)]
-pub(super) struct Departure {
-    inner: Arc<Inner>,
+pub(in crate::session) struct Departure {
+    inner: Arc<SessionCore>,
     compiled: Arc<Compiled>,
     legs: Arc<[Leg]>,
     pass: Pass,
@@ -128,8 +128,8 @@ impl Departure {
     ///
     /// # Errors
     /// As [`Leg::begin`], of the only one.
-    pub(super) fn new(
-        inner: &Arc<Inner>,
+    pub(in crate::session) fn new(
+        inner: &Arc<SessionCore>,
         compiled: &Arc<Compiled>,
         legs: &Arc<[Leg]>,
         watch: &Watch,
@@ -146,12 +146,12 @@ impl Departure {
     }
 
     /// The run.
-    pub(super) fn flight(&self) -> &Arc<Flight> {
+    pub(in crate::session) fn flight(&self) -> &Arc<Flight> {
         &self.landing.0
     }
 
     /// Runs it, on this thread.
-    pub(super) fn here(self) {
+    pub(in crate::session) fn here(self) {
         let Departure { inner, compiled, legs, pass, watch, mut begun, landing } = self;
         let result = drive(&legs, &pass, &watch, &|| inner.relieve(), |s| match begun.take() {
             Some(begun) => Ok(begun),
@@ -170,7 +170,7 @@ impl Departure {
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub(super) fn aside(self) -> Result<(), Error> {
+    pub(in crate::session) fn aside(self) -> Result<(), Error> {
         let spawned = std::thread::Builder::new().name("onepool-run".to_owned()).spawn(move || self.here());
         let failed = |e: std::io::Error| {
             let code = e.raw_os_error().unwrap_or(0);

@@ -1,22 +1,22 @@
 //! Other memory for a binding: what was bound before stays imported and recorded.
 
-use super::bind::Memory;
 use super::binding::{Binding, check_info, position};
-use super::error::Error;
 use super::slot::{Side, Slot, Source};
-use super::stage::{Held, owned};
 use crate::graph::TensorInfo;
 use crate::plan::{Feed, PlannedIo};
 use crate::recording::BufferRange;
+use crate::session::binding_builder::Memory;
+use crate::session::error::Error;
+use crate::session::stages::continuation::{Held, owned};
 
 /// How many sets of memory a binding keeps imported and recorded in addition to the one in use.
 const KEPT: usize = 8;
 
 /// Other memory for one input or output.
-pub(super) struct Change<'e> {
-    pub(super) side: Side,
-    pub(super) at: usize,
-    pub(super) source: Source<'e>,
+pub(in crate::session) struct Change<'e> {
+    pub(in crate::session) side: Side,
+    pub(in crate::session) at: usize,
+    pub(in crate::session) source: Source<'e>,
 }
 
 impl<'e> Binding<'e> {
@@ -24,7 +24,7 @@ impl<'e> Binding<'e> {
     /// imported and its commands still recorded, so going back to it costs next to nothing.
     ///
     /// # Errors
-    /// As [`super::BindingBuilder::build`]; after an error the memory is as it was.
+    /// As [`crate::session::BindingBuilder::build`]; after an error the memory is as it was.
     pub fn rebind_input(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
         let i = position(&self.compiled.plan.inputs, "input", name)?;
         self.rebind_one(Side::Input, i, memory)
@@ -73,7 +73,11 @@ impl<'e> Binding<'e> {
     }
 
     /// Gives inputs the tensors of other runs, and outputs other memory, all at once.
-    pub(super) fn refill(&mut self, fed: &[Held<'e>], outputs: &[(usize, Source<'e>)]) -> Result<(), Error> {
+    pub(in crate::session) fn refill(
+        &mut self,
+        fed: &[Held<'e>],
+        outputs: &[(usize, Source<'e>)],
+    ) -> Result<(), Error> {
         let mut changes = Vec::new();
         for (at, held) in fed.iter().enumerate() {
             let current = &self.inputs[at].source;
@@ -99,7 +103,7 @@ impl<'e> Binding<'e> {
     }
 
     /// Writes the inputs that are given by value.
-    pub(super) fn fill(&self, fed: &[Held<'e>]) -> Result<(), Error> {
+    pub(in crate::session) fn fill(&self, fed: &[Held<'e>]) -> Result<(), Error> {
         for (i, held) in fed.iter().enumerate() {
             if let (_, Some(value)) = held.source() {
                 self.write_input(i, value.bytes())?;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::arena::{Arenas, Turn};
-use super::binding::Binding;
-use super::cancel::{CancelToken, Progress, RunOptions, Watch};
-use super::error::Error;
-use super::flight::{Departure, LastRun, Underway};
-use super::pieces::nanos;
-use super::route::{Begun, Course, Leg};
-use super::slot::{BindPolicy, Side, Slot};
+use super::segments::{Begun, Course, Leg};
 use crate::device::Event;
 use crate::plan::PlannedIo;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::slot::{BindPolicy, Side, Slot};
+use crate::session::core::arena::{Arenas, Turn};
+use crate::session::core::cancel::{CancelToken, Progress, RunOptions, Watch};
+use crate::session::core::in_flight::{Departure, LastRun, Underway};
+use crate::session::core::pieces::nanos;
+use crate::session::error::Error;
 
 /// A run that was submitted. The host must not touch bound memory before [`Pending::wait`] returned: borrowed memory
 /// is out of reach, an owned region refuses guards while a device uses it, and a device that finds a guard in
@@ -36,15 +36,15 @@ impl<'e> Binding<'e> {
     /// As [`Binding::run`], with other options than the session's.
     ///
     /// # Errors
-    /// As there, [`SessionError::Cancelled`](super::SessionError::Cancelled),
-    /// [`SessionError::TimeLimit`](super::SessionError::TimeLimit).
+    /// As there, [`SessionError::Cancelled`](crate::session::SessionError::Cancelled),
+    /// [`SessionError::TimeLimit`](crate::session::SessionError::TimeLimit).
     pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
         let watch = self.watch(options);
         self.start(false, watch)?.wait()
     }
 
     /// Runs once as part of a run that `watch` watches.
-    pub(super) fn run_within(&mut self, watch: &Watch) -> Result<(), Error> {
+    pub(in crate::session) fn run_within(&mut self, watch: &Watch) -> Result<(), Error> {
         self.start(false, watch.clone())?.wait()
     }
 
@@ -201,14 +201,14 @@ impl<'e> Binding<'e> {
     }
 
     /// Waits for a run that no one waited for, where its devices may not have been given all of it.
-    pub(super) fn settle(&self) {
+    pub(in crate::session) fn settle(&self) {
         if let Some(last) = &self.last {
             last.settle();
         }
     }
 
     /// Makes sure that the commands name the memory that a shared arena has now.
-    pub(super) fn enter<'a>(&mut self, mut turn: Turn<'a>) -> Result<Turn<'a>, Error> {
+    pub(in crate::session) fn enter<'a>(&mut self, mut turn: Turn<'a>) -> Result<Turn<'a>, Error> {
         if !turn.is_current(&self.arenas) {
             self.recorded.clear();
             self.segments = Arc::default();
@@ -233,10 +233,10 @@ impl Pending<'_, '_> {
     }
 
     /// Ends the run before its next submission to a device; what was submitted goes on. [`Pending::wait`] waits for that
-    /// and returns [`SessionError::Cancelled`](super::SessionError::Cancelled), unless all was submitted. Outputs are undefined then.
+    /// and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless all was submitted. Outputs are undefined then.
     ///
     /// Devices that may drive a display are given submissions of about 100 ms
-    /// ([`SubmissionLimit`](super::SubmissionLimit)), others all of a segment unless the run has a [`CancelToken`] or a
+    /// ([`SubmissionLimit`](crate::session::SubmissionLimit)), others all of a segment unless the run has a [`CancelToken`] or a
     /// time limit from the start ([`RunOptions`]).
     pub fn cancel(&self) {
         self.watch.token().cancel();

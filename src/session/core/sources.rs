@@ -15,7 +15,7 @@ const OPTIONAL: Requires = Requires::COOPERATIVE_MATRIX.union(Requires::MATRIX_F
 
 /// Kernel sources, so that one context compiles each once for all plans of a session.
 #[derive(Debug, Default)]
-pub(super) struct Sources {
+pub(in crate::session) struct Sources {
     shipped: Mutex<HashMap<KernelId, Arc<KernelSource>>>,
     cache: PlanCache,
     refused: Mutex<Vec<Refused>>,
@@ -32,7 +32,7 @@ struct Refused {
 impl Sources {
     /// What plans for `devices` share: chains of pointwise operators, constants in `float16`, what imports cost where
     /// tensors may cross from one to another.
-    pub(super) fn cache(&self, devices: &[Device]) -> &PlanCache {
+    pub(in crate::session) fn cache(&self, devices: &[Device]) -> &PlanCache {
         if devices.len() > 1 {
             self.cache.know_costs(|| devices.iter().map(|d| d.context.import_costs()).collect());
         }
@@ -40,14 +40,14 @@ impl Sources {
     }
 
     /// The source of a shipped kernel; the same one at every call.
-    pub(super) fn shipped(&self, id: KernelId) -> Arc<KernelSource> {
+    pub(in crate::session) fn shipped(&self, id: KernelId) -> Arc<KernelSource> {
         let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(KernelSource::shipped(id))))
     }
 
     /// Notes that entry `device` of the table did not build `source`, if plans can do without the features that it
     /// needs: one made now does.
-    pub(super) fn refuse(&self, device: usize, source: &KernelSource, error: &device::Error) {
+    pub(in crate::session) fn refuse(&self, device: usize, source: &KernelSource, error: &device::Error) {
         let device::Error::Device(DeviceError::Program { .. } | DeviceError::Unsupported { .. }) = error
         else {
             return;
@@ -64,13 +64,13 @@ impl Sources {
     }
 
     /// What drivers said that plans had to take into account.
-    pub(super) fn remarks(&self) -> Vec<String> {
+    pub(in crate::session) fn remarks(&self) -> Vec<String> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.iter().map(|r| r.remark.clone()).collect()
     }
 
     /// The devices as plans see them: without the features that kernels were refused for.
-    pub(super) fn usable<'d>(&self, devices: &'d [Device]) -> Vec<Cow<'d, DeviceInfo>> {
+    pub(in crate::session) fn usable<'d>(&self, devices: &'d [Device]) -> Vec<Cow<'d, DeviceInfo>> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let usable = devices.iter().enumerate().map(|(at, device)| {
             let info = device.context.info();

@@ -1,7 +1,13 @@
+//! Sessions as a caller uses them.
+
+mod cancel;
+mod recover;
+mod removal;
+mod stages;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::*;
 use crate::backend::ContextDesc;
 use crate::graph::GraphBuilder;
 use crate::memory::host::HostRegion;
@@ -10,6 +16,7 @@ use crate::ops::movement::{Concat, Transpose};
 use crate::ops::reduce::{Reduce, ReduceKind};
 use crate::plan::{Assignment, Compiler, PlanCache, PlanError, PlanOptions, Precision};
 use crate::registry::Registry;
+use crate::session::*;
 use crate::shape::Shape;
 
 pub(super) fn desc() -> ContextDesc {

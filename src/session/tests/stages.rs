@@ -3,14 +3,15 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::tests::{check_messages, desc};
-use super::*;
 use crate::graph::{Graph, GraphBuilder, TensorId};
 use crate::kernel::NativeKernel;
 use crate::memory::host::HostRegion;
 use crate::ops::control::{If, Loop, Scan, ScanAxis};
 use crate::ops::{self, OpCx, OpError, Operator};
 use crate::registry::Registry;
+use crate::session::tests::{check_messages, desc};
+use crate::session::*;
+use crate::shape::Shape;
 
 const DEVICES: [&str; 3] = ["cpu", "sim", "vulkan"];
 

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, PoisonError};
 
-use super::error::Error;
 use super::params::ParamStore;
 use crate::graph::{Graph, Origin, Tensor, TensorIdentity, WeakTensor};
 use crate::loader::pack::pack;
+use crate::session::error::Error;
 
 /// Smaller constants (shapes, axes, biases) are not worth a look.
 const MIN_BYTES: usize = 4096;
 
 /// The parameters that graphs of a store have.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(in crate::session) struct Known {
     by_identity: HashMap<TensorIdentity, WeakTensor>,
     by_content: HashMap<u64, Vec<WeakTensor>>,
 }
@@ -35,7 +35,7 @@ impl ParamStore {
     /// only their hash. What is left of a file's memory moves together, so that the copies' memory is given back
     /// where nothing else uses it. Constants below 4 KiB and those of the graphs inside nodes stay as they are.
     ///
-    /// [`super::SessionBuilder::params`] does this for the graph of its session.
+    /// [`crate::session::SessionBuilder::params`] does this for the graph of its session.
     ///
     /// # Errors
     /// [`Error::Load`] where there is no memory for what is left of a file.

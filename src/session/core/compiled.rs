@@ -4,34 +4,34 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::device::Device;
-use super::error::{Error, SessionError};
 use super::params::{Param, ParamStore};
 use super::pieces::Schedule;
 use super::sources::Sources;
-use super::stage::Stage;
 use crate::backend::Placement;
 use crate::device::{Buffer, Kernel};
 use crate::kernel::KernelSource;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::ops::StepKernel;
 use crate::plan::{KernelCode, Plan, PlannedKernel};
+use crate::session::error::{Error, SessionError};
+use crate::session::stages::continuation::Stage;
 
 /// A plan made ready on the session's devices.
 #[derive(Debug)]
-pub(super) struct Compiled {
-    pub(super) plan: Plan,
-    pub(super) kernels: Vec<Kernel>,
-    pub(super) constants: Vec<Arc<Param>>,
+pub(in crate::session) struct Compiled {
+    pub(in crate::session) plan: Plan,
+    pub(in crate::session) kernels: Vec<Kernel>,
+    pub(in crate::session) constants: Vec<Arc<Param>>,
     /// A few bytes on each device for arguments that are not used.
-    pub(super) unused: Vec<Buffer>,
+    pub(in crate::session) unused: Vec<Buffer>,
     /// What comes after the plan, where it is the head of a split graph.
-    pub(super) stage: Option<Arc<Stage>>,
+    pub(in crate::session) stage: Option<Arc<Stage>>,
     /// What its segments were found to take.
-    pub(super) schedule: Schedule,
+    pub(in crate::session) schedule: Schedule,
 }
 
 impl Compiled {
-    pub(super) fn new(
+    pub(in crate::session) fn new(
         plan: Plan,
         devices: &[Device],
         params: &ParamStore,
@@ -74,7 +74,7 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &Sources) -> Result<V
 }
 
 /// Host memory that every device of a table imports that can import any.
-pub(super) fn shared(bytes: u64, devices: &[Device]) -> Result<Arc<SharedRegion>, Error> {
+pub(in crate::session) fn shared(bytes: u64, devices: &[Device]) -> Result<Arc<SharedRegion>, Error> {
     let bytes = usize::try_from(bytes.next_multiple_of(16)).unwrap_or(usize::MAX);
     let rules = devices.iter().filter_map(|device| device.context.info().import.as_ref());
     let unit = rules.map(|rules| rules.alignment.max(rules.size_multiple)).max().unwrap_or(1);
@@ -82,7 +82,7 @@ pub(super) fn shared(bytes: u64, devices: &[Device]) -> Result<Arc<SharedRegion>
 }
 
 /// Host memory of our own as every device has it that can import any.
-pub(super) fn import_where_possible(
+pub(in crate::session) fn import_where_possible(
     devices: &[Device],
     region: &Arc<SharedRegion>,
 ) -> Result<BTreeMap<u32, Buffer>, Error> {
@@ -90,7 +90,10 @@ pub(super) fn import_where_possible(
     can.map(|(d, device)| Ok((d as u32, import_shared(device, region)?))).collect()
 }
 
-pub(super) fn import_shared(device: &Device, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {
+pub(in crate::session) fn import_shared(
+    device: &Device,
+    region: &Arc<SharedRegion>,
+) -> Result<Buffer, Error> {
     device.context.import(region).map_err(|e| match e {
         crate::device::Error::Import(_) => {
             SessionError::NoSharing { device: device.context.info().name.clone() }.into()

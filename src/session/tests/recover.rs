@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Binding, Error, Memory, Session};
 use crate::device::Context;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor};
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::ops::{self, linalg::MatMul, movement::Transpose};
+use crate::session::{Binding, Error, Memory, Session};
 
 const N: usize = 64;
 /// More calls than any run makes.
@@ -342,7 +342,7 @@ mod opencl {
     #[test]
     fn every_call_of_a_run_fails() {
         let run = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "session::recover_tests::opencl::alone", "--ignored", "--nocapture"])
+            .args(["--exact", "session::tests::recover::opencl::alone", "--ignored", "--nocapture"])
             .output()
             .unwrap();
         let said = [run.stdout, run.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());

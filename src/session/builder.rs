@@ -5,16 +5,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::arena::SharedArena;
-use super::cancel::RunOptions;
-use super::device::Device;
-use super::error::{Error, SessionError};
-use super::params::ParamStore;
-use super::pieces::SubmissionLimit;
-use super::placement::{BUDGET, Placement, PlacementCache, Placer};
-use super::recover::Origins;
-use super::slot::BindPolicy;
-use super::{Inner, Session, overrides};
 use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
 use crate::device::Context;
 use crate::graph::Graph;
@@ -22,23 +12,34 @@ use crate::loader::{self, LoadOptions};
 use crate::plan::passes::{GraphCx, prepare, prepare_and_share};
 use crate::plan::{Integers, PassLog, PassSelection, PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
+use crate::session::bind::slot::BindPolicy;
+use crate::session::core::SessionCore;
+use crate::session::core::arena::SharedArena;
+use crate::session::core::cancel::RunOptions;
+use crate::session::core::device::Device;
+use crate::session::core::params::ParamStore;
+use crate::session::core::pieces::SubmissionLimit;
+use crate::session::error::{Error, SessionError};
+use crate::session::placement::{BUDGET, Placement, PlacementCache, Placer};
+use crate::session::recover::Origins;
+use crate::session::{Session, overrides};
 
 /// What holds for a whole session.
 #[derive(Clone, Debug)]
-pub(super) struct Options {
-    pub(super) plan: PlanOptions,
+pub(in crate::session) struct Options {
+    pub(in crate::session) plan: PlanOptions,
     /// What the passes over the graph did.
-    pub(super) prepared: Arc<PassLog>,
+    pub(in crate::session) prepared: Arc<PassLog>,
     /// Names of nodes that the graph places on devices which the table does not have, and which run on entry 0.
-    pub(super) foreign: Arc<[String]>,
-    pub(super) bind: BindPolicy,
-    pub(super) arena: Option<Arc<SharedArena>>,
+    pub(in crate::session) foreign: Arc<[String]>,
+    pub(in crate::session) bind: BindPolicy,
+    pub(in crate::session) arena: Option<Arc<SharedArena>>,
     /// Chooses devices, where that is automatic.
-    pub(super) placer: Option<Arc<Placer>>,
+    pub(in crate::session) placer: Option<Arc<Placer>>,
     /// How long one submission may keep a device busy.
-    pub(super) limit: SubmissionLimit,
+    pub(in crate::session) limit: SubmissionLimit,
     /// What may end runs that say nothing else.
-    pub(super) run: RunOptions,
+    pub(in crate::session) run: RunOptions,
 }
 
 #[derive(Debug)]
@@ -341,7 +342,7 @@ impl SessionBuilder {
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();
             Arc::new(Placer::new(cache, self.placement_budget))
         });
-        let inner = Inner {
+        let inner = SessionCore {
             graph: Arc::new(graph),
             devices,
             options: Options {

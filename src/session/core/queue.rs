@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::route::Leg;
 use crate::device::Event;
 use crate::memory::range::ByteRange;
+use crate::session::run::segments::Leg;
 
 /// Runs of one session over several devices that may be unfinished, by what they touch, in the order in which they
 /// were submitted: each device orders what is given to it, and no one else orders two devices.
 #[derive(Debug, Default)]
-pub(super) struct Traffic {
+pub(in crate::session) struct Traffic {
     state: Mutex<State>,
     moved: Condvar,
 }
@@ -45,14 +45,14 @@ impl Flying {
 
 /// One run's place in the order, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Pass {
+pub(in crate::session) struct Pass {
     traffic: Arc<Traffic>,
     run: u64,
 }
 
 impl Traffic {
     /// Puts a run after all that were announced before.
-    pub(super) fn announce(self: &Arc<Self>, legs: &[Leg]) -> Pass {
+    pub(in crate::session) fn announce(self: &Arc<Self>, legs: &[Leg]) -> Pass {
         let mut state = self.lock();
         state.runs += 1;
         let run = state.runs;
@@ -68,7 +68,7 @@ impl Traffic {
     }
 
     /// Waits until every leg that touches bound memory, of the runs announced before, is submitted or over.
-    pub(super) fn settle(&self) {
+    pub(in crate::session) fn settle(&self) {
         let mut state = self.lock();
         let runs = state.runs;
         while state.flying.iter().any(|f| f.run <= runs && f.event.is_none()) {
@@ -83,7 +83,7 @@ impl Traffic {
 
 impl Pass {
     /// Waits for what earlier runs do with the memory that `leg` touches too.
-    pub(super) fn clear_way(&self, leg: &Leg) {
+    pub(in crate::session) fn clear_way(&self, leg: &Leg) {
         let mut state = self.traffic.lock();
         loop {
             let rival = state.flying.iter().find(|f| f.run < self.run && f.is_before(leg));
@@ -104,7 +104,7 @@ impl Pass {
     }
 
     /// Notes that leg `at` was submitted as `event`, or is over where there is none.
-    pub(super) fn started(&self, at: usize, event: Option<&Event>) {
+    pub(in crate::session) fn started(&self, at: usize, event: Option<&Event>) {
         let mut state = self.traffic.lock();
         match event {
             Some(event) => {

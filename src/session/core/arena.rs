@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Session;
 use super::compiled::{import_where_possible, shared};
 use super::device::Device;
-use super::error::Error;
-use super::flight::Underway;
-use super::placement::Copied;
-use super::visibility::all_of;
+use super::in_flight::Underway;
 use crate::backend::Placement;
 use crate::device::Buffer;
 use crate::graph::TensorInfo;
 use crate::memory::host::SharedRegion;
 use crate::plan::{Domain, Plan};
+use crate::session::Session;
+use crate::session::bind::host_ranges::all_of;
+use crate::session::error::Error;
+use crate::session::placement::Copied;
 
 /// The arenas of one binding: for each arena its buffer on each device that touches it.
 #[derive(Debug, Default)]
-pub(super) struct Arenas {
+pub(in crate::session) struct Arenas {
     buffers: Vec<BTreeMap<u32, Buffer>>,
     /// Keeps the host arenas' pages.
     _regions: Vec<Arc<SharedRegion>>,
@@ -30,7 +30,7 @@ pub(super) struct Arenas {
 
 impl Arenas {
     /// Arenas that one binding has for itself.
-    pub(super) fn new(plan: &Plan, devices: &[Device]) -> Result<Self, Error> {
+    pub(in crate::session) fn new(plan: &Plan, devices: &[Device]) -> Result<Self, Error> {
         let mut arenas = Arenas::default();
         for arena in &plan.arenas {
             let mut buffers = BTreeMap::new();
@@ -55,17 +55,17 @@ impl Arenas {
         Ok(arenas)
     }
 
-    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+    pub(in crate::session) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.buffers.iter().flat_map(BTreeMap::values)
     }
 
-    pub(super) fn buffer(&self, arena: u32, device: u32) -> Option<&Buffer> {
+    pub(in crate::session) fn buffer(&self, arena: u32, device: u32) -> Option<&Buffer> {
         self.buffers.get(arena as usize)?.get(&device)
     }
 }
 
 /// One pool for the intermediate tensors of several sessions, as large as the largest of them needs: builds of
-/// one model for several batch sizes, say. Given to [`super::SessionBuilder::shared_arena`].
+/// one model for several batch sizes, say. Given to [`crate::session::SessionBuilder::shared_arena`].
 ///
 /// It is used by one run at a time. A run waits until the run before it, of whichever session, has finished on
 /// its devices; inputs, outputs and parameters are not in the pool, so results stay until the session's own
@@ -158,12 +158,12 @@ impl SharedArena {
     }
 
     /// Arenas for a binding of `plan`.
-    pub(super) fn fit(&self, plan: &Plan, devices: &[Device]) -> Result<Arenas, Error> {
+    pub(in crate::session) fn fit(&self, plan: &Plan, devices: &[Device]) -> Result<Arenas, Error> {
         self.lock().fit(plan, devices)
     }
 
     /// Waits until the run before has finished; no one else runs before [`Turn::leave`].
-    pub(super) fn turn(&self) -> Turn<'_> {
+    pub(in crate::session) fn turn(&self) -> Turn<'_> {
         let mut state = self.lock();
         if let Some(last) = state.last.take() {
             last.settle();
@@ -172,7 +172,7 @@ impl SharedArena {
     }
 
     /// Gives the pool of a context back that is used no more.
-    pub(super) fn forget(&self, context: usize) {
+    pub(in crate::session) fn forget(&self, context: usize) {
         let mut state = self.lock();
         state.pools.retain(|(key, _)| !matches!(key, Key::Context(of, _) if *of == context));
         state.version += 1;
@@ -185,23 +185,23 @@ impl SharedArena {
 
 /// The right to use a shared arena.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(in crate::session) struct Turn<'a> {
     state: MutexGuard<'a, State>,
 }
 
 impl Turn<'_> {
     /// Whether `arenas` are of the memory there is now.
-    pub(super) fn is_current(&self, arenas: &Arenas) -> bool {
+    pub(in crate::session) fn is_current(&self, arenas: &Arenas) -> bool {
         arenas.version == self.state.version
     }
 
     /// As [`SharedArena::fit`].
-    pub(super) fn fit(&mut self, plan: &Plan, devices: &[Device]) -> Result<Arenas, Error> {
+    pub(in crate::session) fn fit(&mut self, plan: &Plan, devices: &[Device]) -> Result<Arenas, Error> {
         self.state.fit(plan, devices)
     }
 
     /// Ends the turn: the next one waits for `last`.
-    pub(super) fn leave(mut self, last: Option<Underway>) {
+    pub(in crate::session) fn leave(mut self, last: Option<Underway>) {
         self.state.last = last;
     }
 }

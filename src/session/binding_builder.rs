@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::binding::Binding;
-use super::error::{Error, SessionError};
-use super::placement::Copied;
-use super::slot::Source;
-use super::{Inner, chosen_shape};
 use crate::device::{Buffer, Scope};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
 use crate::memory::range::ByteRange;
 use crate::plan::Plan;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::slot::Source;
+use crate::session::core::{SessionCore, chosen_shape};
+use crate::session::error::{Error, SessionError};
+use crate::session::placement::Copied;
 use crate::shape::Shape;
 
 /// Memory for one input or output, with the shape of its tensor where the model leaves it open.
@@ -62,32 +62,32 @@ impl<'e> Memory<'e> {
         self
     }
 
-    pub(super) fn given_shape(&self) -> Option<&Shape> {
+    pub(in crate::session) fn given_shape(&self) -> Option<&Shape> {
         self.shape.as_ref()
     }
 
     /// The memory, and the value to write into it where it is the session's own.
-    pub(super) fn into_source(self) -> (Source<'e>, Option<Tensor>) {
+    pub(in crate::session) fn into_source(self) -> (Source<'e>, Option<Tensor>) {
         match self.source {
             MemorySource::Value(value) => (Source::Value, value),
             MemorySource::Placed(source) => (source, None),
         }
     }
 
-    pub(super) fn placed(source: Source<'e>) -> Self {
+    pub(in crate::session) fn placed(source: Source<'e>) -> Self {
         Memory { source: MemorySource::Placed(source), shape: None }
     }
 }
 
-/// Where borrowed memory can be bound; made by [`super::Session::scope`].
+/// Where borrowed memory can be bound; made by [`crate::session::Session::scope`].
 #[derive(Clone, Debug)]
 pub struct SessionScope<'s, 'env> {
-    inner: Arc<Inner>,
+    inner: Arc<SessionCore>,
     scope: &'s Scope<'s, 'env>,
 }
 
 impl<'s, 'env> SessionScope<'s, 'env> {
-    pub(super) fn new(inner: &Arc<Inner>, scope: &'s Scope<'s, 'env>) -> Self {
+    pub(in crate::session) fn new(inner: &Arc<SessionCore>, scope: &'s Scope<'s, 'env>) -> Self {
         SessionScope { inner: Arc::clone(inner), scope }
     }
 
@@ -114,7 +114,7 @@ impl<'s, 'env> SessionScope<'s, 'env> {
 const MAX_DECIDING_BYTES: usize = 64 << 10;
 
 /// The values that may decide shapes and become part of a plan. Larger ones decide in the run.
-pub(super) fn deciding(values: &BTreeMap<usize, Tensor>) -> BTreeMap<usize, Tensor> {
+pub(in crate::session) fn deciding(values: &BTreeMap<usize, Tensor>) -> BTreeMap<usize, Tensor> {
     let small = values.iter().filter(|(_, t)| t.bytes().len() <= MAX_DECIDING_BYTES);
     small.map(|(i, t)| (*i, t.clone())).collect()
 }
@@ -123,14 +123,14 @@ pub(super) fn deciding(values: &BTreeMap<usize, Tensor>) -> BTreeMap<usize, Tens
 /// session's own.
 #[derive(Debug)]
 pub struct BindingBuilder<'e> {
-    inner: Arc<Inner>,
+    inner: Arc<SessionCore>,
     inputs: BTreeMap<String, Memory<'e>>,
     outputs: BTreeMap<String, Memory<'e>>,
     strict: Option<bool>,
 }
 
 impl<'e> BindingBuilder<'e> {
-    pub(super) fn new(inner: &Arc<Inner>) -> Self {
+    pub(in crate::session) fn new(inner: &Arc<SessionCore>) -> Self {
         BindingBuilder {
             inner: Arc::clone(inner),
             inputs: BTreeMap::new(),

@@ -8,24 +8,24 @@ use crate::recording::BufferRange;
 
 /// One entry of the device table.
 #[derive(Clone, Debug)]
-pub(super) struct Device {
-    pub(super) context: Context,
-    pub(super) queue: Queue,
+pub(in crate::session) struct Device {
+    pub(in crate::session) context: Context,
+    pub(in crate::session) queue: Queue,
 }
 
 impl Device {
-    pub(super) fn new(context: Context) -> Result<Self, Error> {
+    pub(in crate::session) fn new(context: Context) -> Result<Self, Error> {
         let queue = context.create_queue()?;
         Ok(Device { context, queue })
     }
 
     /// Whether host and device work in one memory.
-    pub(super) fn shares_host_memory(&self) -> bool {
+    pub(in crate::session) fn shares_host_memory(&self) -> bool {
         self.context.info().memory.shares_host_memory()
     }
 
     /// Whether kernels are given the application's pages themselves however often they read them.
-    pub(super) fn reads_imports_in_place(&self) -> bool {
+    pub(in crate::session) fn reads_imports_in_place(&self) -> bool {
         let info = self.context.info();
         let model = &info.memory;
         let coherent = model.import_type().is_some_and(|ty| model.flags(ty).has(TypeFlags::HOST_COHERENT));
@@ -36,7 +36,7 @@ impl Device {
     }
 
     /// How memory of the application is best given to the device.
-    pub(super) fn policy(&self, copy_threshold: Option<u64>, strict: bool) -> DevicePolicy {
+    pub(in crate::session) fn policy(&self, copy_threshold: Option<u64>, strict: bool) -> DevicePolicy {
         let info = self.context.info();
         // Where a pointer needs no pages, the device works on pointers themselves.
         let on_pointers = info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
@@ -57,7 +57,7 @@ impl Device {
         }
     }
 
-    pub(super) fn buffer(
+    pub(in crate::session) fn buffer(
         &self,
         bytes: u64,
         placement: Placement,
@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// Writes `bytes` to the start of `buffer`, by way of an upload buffer where it is not mapped.
-    pub(super) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), Error> {
+    pub(in crate::session) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), Error> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl Device {
     }
 
     /// Reads the start of `buffer` into `bytes`.
-    pub(super) fn read(&self, buffer: &Buffer, bytes: &mut [u8]) -> Result<(), Error> {
+    pub(in crate::session) fn read(&self, buffer: &Buffer, bytes: &mut [u8]) -> Result<(), Error> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -105,6 +105,6 @@ impl Device {
 }
 
 /// The first `bytes` of a buffer as a recording names them.
-pub(super) fn part(buffer: &Buffer, bytes: u64) -> BufferRange {
+pub(in crate::session) fn part(buffer: &Buffer, bytes: u64) -> BufferRange {
     BufferRange { bytes, ..buffer.range() }
 }

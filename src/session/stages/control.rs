@@ -3,13 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Inner;
-use super::binding::Binding;
-use super::cancel::{Watch, in_turn};
-use super::error::Error;
-use super::placement::Copied;
-use super::slot::{BindPolicy, Source};
-use super::stage::{Held, HeldMemory, node_error, owned};
+use super::continuation::{Held, HeldMemory, node_error, owned};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
@@ -17,18 +11,24 @@ use crate::ops::OpError;
 use crate::ops::control::{Control, Loop, Scan, ScanAxis};
 use crate::ops::sequence::{COLUMNS, MAX_ELEMENTS, row};
 use crate::plan::HostStep;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::slot::{BindPolicy, Source};
+use crate::session::core::SessionCore;
+use crate::session::core::cancel::{Watch, in_turn};
+use crate::session::error::Error;
+use crate::session::placement::Copied;
 use crate::shape::Shape;
 
 /// A graph that is run again and again, with what it keeps between its runs.
 #[derive(Debug)]
-pub(super) struct Repeat<'e> {
-    body: Arc<Inner>,
+pub(in crate::session) struct Repeat<'e> {
+    body: Arc<SessionCore>,
     policy: BindPolicy,
     binding: Option<Binding<'e>>,
 }
 
 impl<'e> Repeat<'e> {
-    pub(super) fn new(body: &Arc<Inner>, policy: BindPolicy) -> Self {
+    pub(in crate::session) fn new(body: &Arc<SessionCore>, policy: BindPolicy) -> Self {
         // What runs write is the session's own.
         Repeat { body: Arc::clone(body), policy: BindPolicy { strict: false, ..policy }, binding: None }
     }
@@ -109,7 +109,7 @@ impl<'e> Places<'e> {
 }
 
 /// Runs a node of control flow.
-pub(super) fn run<'e>(
+pub(in crate::session) fn run<'e>(
     flow: Control<'_>,
     step: &HostStep,
     inputs: &[Option<Held<'e>>],

@@ -3,9 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::compiled::{import_shared, shared};
-use super::device::{Device, part};
-use super::error::{Error, SessionError};
 use crate::backend::Placement;
 use crate::device::{self, Buffer, Lent};
 use crate::memory::dma_buf::DmaBuf;
@@ -17,10 +14,13 @@ use crate::memory::range::ByteRange;
 use crate::memory::window_of;
 use crate::plan::PlannedIo;
 use crate::recording::{BufferId, BufferRange, Command};
+use crate::session::core::compiled::{import_shared, shared};
+use crate::session::core::device::{Device, part};
+use crate::session::error::{Error, SessionError};
 
 /// What a tensor of a binding is made of.
 #[derive(Clone, Debug)]
-pub(super) enum Source<'e> {
+pub(in crate::session) enum Source<'e> {
     /// The session's own memory, which `set_input` and `get_output` copy to and from.
     Value,
     /// Part of an owned region.
@@ -33,7 +33,7 @@ pub(super) enum Source<'e> {
 
 /// Names the memory of a source while the source is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SourceKey {
+pub(in crate::session) enum SourceKey {
     /// Bytes of the process: address and length.
     Host(u64, u64),
     /// Bytes of a device.
@@ -42,7 +42,7 @@ pub(super) enum SourceKey {
 
 impl Source<'_> {
     /// The memory, unless it is the session's own.
-    pub(super) fn key(&self) -> Option<SourceKey> {
+    pub(in crate::session) fn key(&self) -> Option<SourceKey> {
         match self {
             Source::Value => None,
             Source::Region(region, range) => {
@@ -57,12 +57,12 @@ impl Source<'_> {
 
 /// What the caller decided about bindings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BindPolicy {
-    pub(super) strict: bool,
+pub(in crate::session) struct BindPolicy {
+    pub(in crate::session) strict: bool,
     /// Bytes below which a tensor is copied; the device's own where there is none.
-    pub(super) copy_threshold: Option<u64>,
+    pub(in crate::session) copy_threshold: Option<u64>,
     /// Nothing is imported: the device ran out of memory with imports.
-    pub(super) copies: bool,
+    pub(in crate::session) copies: bool,
 }
 
 impl BindPolicy {
@@ -81,26 +81,26 @@ impl BindPolicy {
 
 /// The memory of one input or output.
 #[derive(Debug)]
-pub(super) struct Slot<'e> {
-    pub(super) source: Source<'e>,
+pub(in crate::session) struct Slot<'e> {
+    pub(in crate::session) source: Source<'e>,
     /// What the kernels of each device are given.
     compute: BTreeMap<u32, Buffer>,
     /// Host-visible memory that a device copies from before the run, or to after it.
     transfer: BTreeMap<u32, Buffer>,
     /// Where the CPU copies to before the run, or from after it.
     stage: Option<(u32, Buffer)>,
-    pub(super) verdicts: Vec<Verdict>,
+    pub(in crate::session) verdicts: Vec<Verdict>,
 }
 
 /// Whether a slot is an input or an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in crate::session) enum Side {
     Input,
     Output,
 }
 
 impl<'e> Slot<'e> {
-    pub(super) fn new(
+    pub(in crate::session) fn new(
         source: Source<'e>,
         io: &PlannedIo,
         side: Side,
@@ -315,25 +315,25 @@ impl<'e> Slot<'e> {
     }
 
     /// Whether copies could take the place of an import of it.
-    pub(super) fn could_copy(&self) -> bool {
+    pub(in crate::session) fn could_copy(&self) -> bool {
         let imports = |verdict: &Verdict| verdict.path.imports() || verdict.path == Path::DmaBuf;
         // What a scope lent is out of the host's reach once it was imported.
         matches!(self.source, Source::Region(..)) && self.verdicts.iter().any(imports)
     }
 
     /// The memory that the kernels of device `d` are given.
-    pub(super) fn buffer(&self, d: u32) -> Option<&Buffer> {
+    pub(in crate::session) fn buffer(&self, d: u32) -> Option<&Buffer> {
         self.compute.get(&d)
     }
 
     /// What the kernels of device `d` are given.
-    pub(super) fn range(&self, d: u32) -> Option<BufferRange> {
+    pub(in crate::session) fn range(&self, d: u32) -> Option<BufferRange> {
         self.compute.get(&d).map(Buffer::range)
     }
 
     /// The memory that the slot stands for, for telling whether two slots share it: bytes of the process where it
     /// is mapped (a device may import one pointer several times), else those of a buffer.
-    pub(super) fn memory(&self, d: u32) -> Option<(Option<BufferId>, ByteRange)> {
+    pub(in crate::session) fn memory(&self, d: u32) -> Option<(Option<BufferId>, ByteRange)> {
         let buffer = self.transfer.get(&d).or(self.compute.get(&d))?;
         let range = buffer.range();
         let (base, start) = match buffer.host_address() {
@@ -344,12 +344,12 @@ impl<'e> Slot<'e> {
     }
 
     /// Their ranges: two slots of equal ones record equally.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = BufferRange> {
+    pub(in crate::session) fn ranges(&self) -> impl Iterator<Item = BufferRange> {
         self.buffers().map(Buffer::range)
     }
 
     /// The copy that device `d` makes before the run of an input, or after the run of an output.
-    pub(super) fn transfer_command(&self, d: u32, bytes: u64, side: Side) -> Option<Command> {
+    pub(in crate::session) fn transfer_command(&self, d: u32, bytes: u64, side: Side) -> Option<Command> {
         let (host, own) = (self.transfer.get(&d)?, self.compute.get(&d)?);
         let (host, own) = (part(host, bytes), part(own, bytes));
         Some(match side {
@@ -359,17 +359,17 @@ impl<'e> Slot<'e> {
     }
 
     /// Host-visible memory that device `d` copies from or to.
-    pub(super) fn transfer(&self, d: u32) -> Option<&Buffer> {
+    pub(in crate::session) fn transfer(&self, d: u32) -> Option<&Buffer> {
         self.transfer.get(&d)
     }
 
     /// Every buffer that commands name for the slot.
-    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+    pub(in crate::session) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.compute.values().chain(self.transfer.values())
     }
 
     /// Copies the caller's bytes to where the device finds them, if the CPU has to.
-    pub(super) fn stage_in(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
+    pub(in crate::session) fn stage_in(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
         let Some((d, buffer)) = &self.stage else { return Ok(()) };
         let device = &devices[*d as usize];
         match &self.source {
@@ -386,7 +386,7 @@ impl<'e> Slot<'e> {
     }
 
     /// Copies results to the caller's memory, if the CPU has to.
-    pub(super) fn stage_out(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
+    pub(in crate::session) fn stage_out(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
         let Some((d, buffer)) = &self.stage else { return Ok(()) };
         let device = &devices[*d as usize];
         match &self.source {
@@ -402,7 +402,7 @@ impl<'e> Slot<'e> {
     }
 
     /// Writes a value (an input of the session's own memory).
-    pub(super) fn write(&self, devices: &[Device], bytes: &[u8]) -> Result<(), Error> {
+    pub(in crate::session) fn write(&self, devices: &[Device], bytes: &[u8]) -> Result<(), Error> {
         match &self.stage {
             Some((d, buffer)) => Ok(devices[*d as usize].write(buffer, bytes)?),
             None => Ok(()),
@@ -410,7 +410,7 @@ impl<'e> Slot<'e> {
     }
 
     /// Reads the bytes of a slot, wherever they are.
-    pub(super) fn read(&self, devices: &[Device], bytes: &mut [u8]) -> Result<(), Error> {
+    pub(in crate::session) fn read(&self, devices: &[Device], bytes: &mut [u8]) -> Result<(), Error> {
         let own = || self.compute.first_key_value().map(|(d, b)| (*d, b.clone()));
         match self.stage.clone().or_else(own) {
             Some((d, buffer)) => Ok(devices[d as usize].read(&buffer, bytes)?),
@@ -419,7 +419,7 @@ impl<'e> Slot<'e> {
     }
 
     /// The mapped memory that holds the tensor, if the host can view it in place.
-    pub(super) fn view(&self, bytes: u64) -> Option<Buffer> {
+    pub(in crate::session) fn view(&self, bytes: u64) -> Option<Buffer> {
         let own = || self.compute.first_key_value().map(|(_, b)| b.clone());
         let buffer = self.stage.as_ref().map(|(_, b)| b.clone()).or_else(own)?;
         buffer.host_address()?;

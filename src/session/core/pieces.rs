@@ -85,7 +85,7 @@ impl SubmissionLimit {
     ///
     /// # Errors
     /// The variable [`LIMIT_VARIABLE`] is no limit.
-    pub(super) fn of_environment() -> Result<Self, NoLimit> {
+    pub(in crate::session) fn of_environment() -> Result<Self, NoLimit> {
         match std::env::var(LIMIT_VARIABLE) {
             Ok(text) => text.trim().parse(),
             Err(_) => Ok(SubmissionLimit::Auto),
@@ -94,7 +94,7 @@ impl SubmissionLimit {
 
     /// The limit on a device, in nanoseconds. Runs that may be ended early have one on every device, because they end
     /// between submissions.
-    pub(super) fn on(self, info: &DeviceInfo, may_end: bool) -> Option<u64> {
+    pub(in crate::session) fn on(self, info: &DeviceInfo, may_end: bool) -> Option<u64> {
         let limit = match self {
             SubmissionLimit::AtMost(limit) => Some(limit),
             SubmissionLimit::Auto if info.may_show() => Some(LIMIT),
@@ -104,12 +104,12 @@ impl SubmissionLimit {
     }
 }
 
-pub(super) fn nanos(time: Duration) -> u64 {
+pub(in crate::session) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The speeds of entry `device` of the table: as placement measured them, or slow ones.
-pub(super) fn speeds(plan: &Plan, device: u32, info: &DeviceInfo) -> Roofline {
+pub(in crate::session) fn speeds(plan: &Plan, device: u32, info: &DeviceInfo) -> Roofline {
     let measured = plan.report.placement.as_ref().and_then(|placed| placed.devices.get(device as usize));
     let assumed = if info.native || info.kind == DeviceKind::Cpu { PROCESSOR } else { GPU };
     measured.copied().filter(Roofline::is_sound).unwrap_or(assumed)
@@ -117,7 +117,7 @@ pub(super) fn speeds(plan: &Plan, device: u32, info: &DeviceInfo) -> Roofline {
 
 /// What the segments of a plan were found to take, shared by all bindings of the plan.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(in crate::session) struct Schedule {
     /// Grows where recordings should be cut anew.
     version: AtomicU64,
     /// Runs since then whose times changed nothing.
@@ -137,28 +137,28 @@ struct Known {
 
 /// A recording with the node that each command belongs to, `u32::MAX` for none.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Script {
-    pub(super) recording: Recording,
-    pub(super) nodes: Vec<u32>,
+pub(in crate::session) struct Script {
+    pub(in crate::session) recording: Recording,
+    pub(in crate::session) nodes: Vec<u32>,
 }
 
 /// How a segment was cut.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cut {
+pub(in crate::session) struct Cut {
     /// The first command of each piece but the first.
-    pub(super) starts: Vec<usize>,
-    pub(super) pieces: Vec<Piece>,
+    pub(in crate::session) starts: Vec<usize>,
+    pub(in crate::session) pieces: Vec<Piece>,
     segment: usize,
     /// Nanoseconds that a piece may take.
     limit: u64,
-    pub(super) version: u64,
+    pub(in crate::session) version: u64,
     /// Each piece ends with the second of two timestamps.
-    pub(super) timed: bool,
+    pub(in crate::session) timed: bool,
 }
 
 /// One piece.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Piece {
+pub(in crate::session) struct Piece {
     /// The dispatches in it, counted in the segment.
     dispatches: std::ops::Range<usize>,
     /// Commands that do something.
@@ -166,16 +166,16 @@ pub(super) struct Piece {
     /// What its copies and fills are estimated to take, in nanoseconds.
     copies: u64,
     /// Nodes that are over with it, since the segment's start.
-    pub(super) nodes_done: usize,
+    pub(in crate::session) nodes_done: usize,
 }
 
 impl Schedule {
-    pub(super) fn version(&self) -> u64 {
+    pub(in crate::session) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
     /// Whether times of another run may tell something; `longest` is how long the host waited for one of its pieces.
-    pub(super) fn is_curious(&self, cut: &Cut, longest: u64) -> bool {
+    pub(in crate::session) fn is_curious(&self, cut: &Cut, longest: u64) -> bool {
         longest > cut.limit || self.calm.fetch_add(1, Ordering::Relaxed) < CALM
     }
 
@@ -190,7 +190,7 @@ impl Schedule {
 
     /// Cuts segment `segment` of a plan with these nodes so that no piece takes longer than `limit` nanoseconds, as far as is known, on a
     /// device of these speeds; `clock`: it tells the time.
-    pub(super) fn cut(
+    pub(in crate::session) fn cut(
         &self,
         script: &mut Script,
         nodes: &[NodeReport],
@@ -215,7 +215,7 @@ impl Schedule {
     }
 
     /// Takes in how long the pieces of one run took, in nanoseconds, as far as is known.
-    pub(super) fn took(&self, cut: &Cut, times: &[Option<u64>]) {
+    pub(in crate::session) fn took(&self, cut: &Cut, times: &[Option<u64>]) {
         let mut segments = self.lock();
         let Some(known) = segments.get_mut(cut.segment).filter(|_| cut.version == self.version()) else {
             return;
@@ -246,7 +246,7 @@ impl Schedule {
 
     /// Takes in how long a whole segment seems to have taken, waits for others included: where that is too long, the
     /// device is asked.
-    pub(super) fn seemed(&self, cut: &Cut, time: Duration, clock: bool) {
+    pub(in crate::session) fn seemed(&self, cut: &Cut, time: Duration, clock: bool) {
         let [piece] = &cut.pieces[..] else { return };
         if nanos(time) <= cut.limit || piece.commands <= 1 || cut.timed {
             return;
@@ -405,7 +405,7 @@ impl Timed {
 }
 
 /// Puts a timestamp at both ends of each piece.
-pub(super) fn time_pieces(script: &mut Script, cut: &mut Cut) {
+pub(in crate::session) fn time_pieces(script: &mut Script, cut: &mut Cut) {
     let first = |timed: &mut Timed, _: u32, starts: bool| {
         if starts {
             timed.stamp(u32::MAX);
@@ -416,7 +416,7 @@ pub(super) fn time_pieces(script: &mut Script, cut: &mut Cut) {
 
 /// Puts a timestamp before every node and after the last of each piece; gives the node that each is before,
 /// `u32::MAX` for none.
-pub(super) fn time_nodes(script: &mut Script, cut: &mut Cut) -> Vec<u32> {
+pub(in crate::session) fn time_nodes(script: &mut Script, cut: &mut Cut) -> Vec<u32> {
     let open = std::cell::Cell::new(u32::MAX);
     let next = |timed: &mut Timed, node: u32, _: bool| {
         if open.replace(node) != node {

@@ -3,18 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Inner;
-use super::arena::Arenas;
-use super::cancel::CancelToken;
-use super::compiled::Compiled;
-use super::device::Device;
-use super::error::{Error, SessionError};
-use super::flight::LastRun;
-use super::pieces::{self, Script};
-use super::route::{Leg, LegWork, Move};
+use super::host_ranges::HostRanges;
 use super::slot::{BindPolicy, Side, Slot, Source, SourceKey};
-use super::stage::{Held, HeldMemory, Rest, owned};
-use super::visibility::HostRanges;
 use crate::device::{Buffer, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
@@ -25,39 +15,49 @@ use crate::plan::{
     Bound, Feed, Location, Plan, PlannedIo, Segment, Space, Work, insert_barriers, order_segments,
 };
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
+use crate::session::core::SessionCore;
+use crate::session::core::arena::Arenas;
+use crate::session::core::cancel::CancelToken;
+use crate::session::core::compiled::Compiled;
+use crate::session::core::device::Device;
+use crate::session::core::in_flight::LastRun;
+use crate::session::core::pieces::{self, Script};
+use crate::session::error::{Error, SessionError};
+use crate::session::run::segments::{Leg, LegWork, Move};
+use crate::session::stages::continuation::{Held, HeldMemory, Rest, owned};
 
 /// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
 /// submission for each segment of the plan (one, on one device), as soon as those it waits for are over.
 #[derive(Debug)]
 pub struct Binding<'e> {
-    pub(super) inner: Arc<Inner>,
-    pub(super) compiled: Arc<Compiled>,
-    pub(super) inputs: Vec<Slot<'e>>,
-    pub(super) outputs: Vec<Slot<'e>>,
-    pub(super) segments: Arc<[Leg]>,
+    pub(in crate::session) inner: Arc<SessionCore>,
+    pub(in crate::session) compiled: Arc<Compiled>,
+    pub(in crate::session) inputs: Vec<Slot<'e>>,
+    pub(in crate::session) outputs: Vec<Slot<'e>>,
+    pub(in crate::session) segments: Arc<[Leg]>,
     /// The last run, where several devices take part.
-    pub(super) last: Option<LastRun>,
-    pub(super) arenas: Arenas,
-    pub(super) has_run: bool,
-    pub(super) policy: BindPolicy,
+    pub(in crate::session) last: Option<LastRun>,
+    pub(in crate::session) arenas: Arenas,
+    pub(in crate::session) has_run: bool,
+    pub(in crate::session) policy: BindPolicy,
     /// Memory that was bound before and stays imported, newest last.
-    pub(super) spare: Vec<(Side, usize, Slot<'e>)>,
+    pub(in crate::session) spare: Vec<(Side, usize, Slot<'e>)>,
     /// Commands recorded for other memory, newest last.
-    pub(super) recorded: Vec<(Vec<BufferRange>, Arc<[Leg]>)>,
+    pub(in crate::session) recorded: Vec<(Vec<BufferRange>, Arc<[Leg]>)>,
     /// Inputs of the session's own memory that later stages read.
-    pub(super) fed: BTreeMap<usize, Arc<SharedRegion>>,
+    pub(in crate::session) fed: BTreeMap<usize, Arc<SharedRegion>>,
     /// What runs after the plan, where sizes are known only then.
-    pub(super) rest: Option<Rest<'e>>,
+    pub(in crate::session) rest: Option<Rest<'e>>,
     /// Of the latest run.
-    pub(super) cancel: CancelToken,
+    pub(in crate::session) cancel: CancelToken,
     /// Runs may be ended early, so that every device is given its work in pieces.
-    pub(super) may_end: bool,
+    pub(in crate::session) may_end: bool,
 }
 
 impl<'e> Binding<'e> {
     /// Binds the memory `inputs` and `outputs` to the inputs and outputs of the graph of `inner`, in order.
-    pub(super) fn assemble(
-        inner: &Arc<Inner>,
+    pub(in crate::session) fn assemble(
+        inner: &Arc<SessionCore>,
         compiled: Arc<Compiled>,
         mut inputs: Vec<Source<'e>>,
         outputs: Vec<Source<'e>>,
@@ -135,12 +135,12 @@ impl<'e> Binding<'e> {
     }
 
     /// Whether a value written to input `i` is seen by the next run: some are part of the plan.
-    pub(super) fn takes_value(&self, i: usize) -> bool {
+    pub(in crate::session) fn takes_value(&self, i: usize) -> bool {
         self.fed.contains_key(&i) || self.compiled.plan.inputs.get(i).is_some_and(|io| !io.devices.is_empty())
     }
 
     /// Writes a value to input `i` of the session's own memory.
-    pub(super) fn write_input(&self, i: usize, bytes: &[u8]) -> Result<(), Error> {
+    pub(in crate::session) fn write_input(&self, i: usize, bytes: &[u8]) -> Result<(), Error> {
         self.settle();
         match (self.fed.get(&i), self.inputs.get(i)) {
             (Some(region), _) => {
@@ -152,7 +152,7 @@ impl<'e> Binding<'e> {
         }
     }
 
-    pub(super) fn prepare(&self) -> Result<Arc<[Leg]>, Error> {
+    pub(in crate::session) fn prepare(&self) -> Result<Arc<[Leg]>, Error> {
         let plan = self.ordered_plan()?;
         let host = self.host_ranges(&plan);
         // By device and buffer the segment that shows bytes to the host last: it is over after those before it.
@@ -248,7 +248,7 @@ impl<'e> Binding<'e> {
     }
 
     /// The plan with barriers that know which bound tensors share memory and which are copied.
-    pub(super) fn ordered_plan(&self) -> Result<Plan, Error> {
+    pub(in crate::session) fn ordered_plan(&self) -> Result<Plan, Error> {
         let mut plan = self.compiled.plan.clone();
         let mut shared: BTreeMap<Space, (Space, u64)> = BTreeMap::new();
         let mut seen = Vec::new();
@@ -336,7 +336,7 @@ impl<'e> Binding<'e> {
     }
 
     /// Cuts the commands of segment `s`, where its device has a limit.
-    pub(super) fn cut(&self, script: &mut Script, plan: &Plan, s: usize) -> Option<pieces::Cut> {
+    pub(in crate::session) fn cut(&self, script: &mut Script, plan: &Plan, s: usize) -> Option<pieces::Cut> {
         let device = plan.segments[s].device;
         let info = self.device(device).context.info();
         let limit = self.inner.options.limit.on(info, self.may_end)?;
@@ -346,7 +346,12 @@ impl<'e> Binding<'e> {
     }
 
     /// The commands of segment `s`, which flush and invalidate `host`.
-    pub(super) fn record(&self, plan: &Plan, s: usize, host: &HostRanges) -> Result<Script, Error> {
+    pub(in crate::session) fn record(
+        &self,
+        plan: &Plan,
+        s: usize,
+        host: &HostRanges,
+    ) -> Result<Script, Error> {
         let segment = &plan.segments[s];
         let d = segment.device;
         // Copies that the session makes to the device are no recordings of its own.
@@ -379,7 +384,7 @@ impl<'e> Binding<'e> {
     }
 
     /// The size in bytes of what a flush or an invalidate names on device `d`.
-    pub(super) fn non_coherent_atom(&self, d: u32) -> u64 {
+    pub(in crate::session) fn non_coherent_atom(&self, d: u32) -> u64 {
         self.device(d).context.info().limits.non_coherent_atom.max(1)
     }
 
@@ -479,7 +484,7 @@ impl<'e> Binding<'e> {
     }
 
     /// Type and shape of input `name`, and whether a value written to it is seen by the next run.
-    pub(super) fn input_info(&self, name: &str) -> Option<(&TensorInfo, bool)> {
+    pub(in crate::session) fn input_info(&self, name: &str) -> Option<(&TensorInfo, bool)> {
         let i = self.compiled.plan.inputs.iter().position(|io| io.name == name)?;
         Some((&self.compiled.plan.inputs[i].info, self.takes_value(i)))
     }
@@ -600,7 +605,7 @@ fn nodes(segment: &Segment) -> usize {
     nodes.len()
 }
 
-pub(super) fn position(
+pub(in crate::session) fn position(
     ios: &[crate::plan::PlannedIo],
     what: &'static str,
     name: &str,
@@ -612,7 +617,10 @@ pub(super) fn position(
     })
 }
 
-pub(super) fn check_info(io: &crate::plan::PlannedIo, got: &TensorInfo) -> Result<(), SessionError> {
+pub(in crate::session) fn check_info(
+    io: &crate::plan::PlannedIo,
+    got: &TensorInfo,
+) -> Result<(), SessionError> {
     if io.info.dtype != got.dtype {
         let (name, expected, got) = (io.name.clone(), io.info.dtype, got.dtype);
         return Err(SessionError::DType { name, expected, got });

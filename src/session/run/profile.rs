@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::binding::Binding;
-use super::cancel::{CancelToken, Watch};
-use super::error::Error;
-use super::pieces::time_nodes;
-use super::route::{Begun, drive};
+use super::segments::{Begun, drive};
 use crate::ops::Cost;
+use crate::session::bind::binding::Binding;
+use crate::session::core::cancel::{CancelToken, Watch};
+use crate::session::core::pieces::time_nodes;
+use crate::session::error::Error;
 
 /// The time of one operator in one run.
 #[derive(Clone, Debug, serde::Serialize)]

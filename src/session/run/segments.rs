@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cancel::{Progress, Watch};
-use super::device::Device;
-use super::error::Error;
-use super::pieces::{Cut, Schedule, nanos};
-use super::traffic::Pass;
 use crate::backend::DeviceError;
 use crate::device::{self, Buffer, Event, Prepared, Submission};
 use crate::memory::range::ByteRange;
+use crate::session::core::cancel::{Progress, Watch};
+use crate::session::core::device::Device;
+use crate::session::core::pieces::{Cut, Schedule, nanos};
+use crate::session::core::queue::Pass;
+use crate::session::error::Error;
 
 /// How long one of several events is waited for before the others are looked at.
 const SHORTEST_LOOK: Duration = Duration::from_micros(20);
@@ -23,24 +23,24 @@ const AHEAD: usize = 2;
 
 /// One segment made ready.
 #[derive(Clone, Debug)]
-pub(super) struct Leg {
+pub(in crate::session) struct Leg {
     /// The device it runs on.
-    pub(super) device: u32,
+    pub(in crate::session) device: u32,
     /// Legs of other lanes that must be over before.
-    pub(super) waits: Vec<u32>,
+    pub(in crate::session) waits: Vec<u32>,
     /// What it does.
-    pub(super) work: LegWork,
+    pub(in crate::session) work: LegWork,
     /// Bytes of the process in bound memory that it touches, and whether it writes them.
-    pub(super) spans: Vec<(ByteRange, bool)>,
+    pub(in crate::session) spans: Vec<(ByteRange, bool)>,
     /// How many nodes it has.
-    pub(super) nodes: usize,
+    pub(in crate::session) nodes: usize,
     /// Its pieces, where the device's submissions have a limit.
-    pub(super) cut: Option<Arc<Cut>>,
+    pub(in crate::session) cut: Option<Arc<Cut>>,
 }
 
 /// What a leg does.
 #[derive(Clone, Debug)]
-pub(super) enum LegWork {
+pub(in crate::session) enum LegWork {
     /// Commands on the device's queue.
     Commands(Prepared),
     /// Copies that the session makes.
@@ -49,7 +49,7 @@ pub(super) enum LegWork {
 
 /// A leg that was begun.
 #[derive(Debug)]
-pub(super) enum Begun {
+pub(in crate::session) enum Begun {
     /// It is over already.
     Over,
     /// Pieces that are to be submitted.
@@ -58,11 +58,11 @@ pub(super) enum Begun {
 
 /// A copy from memory of one device to memory of another that cannot use it in place.
 #[derive(Clone, Debug)]
-pub(super) struct Move {
-    pub(super) from: u32,
-    pub(super) src: Buffer,
-    pub(super) to: u32,
-    pub(super) dst: Buffer,
+pub(in crate::session) struct Move {
+    pub(in crate::session) from: u32,
+    pub(in crate::session) src: Buffer,
+    pub(in crate::session) to: u32,
+    pub(in crate::session) dst: Buffer,
 }
 
 impl Move {
@@ -85,12 +85,12 @@ impl Leg {
     }
 
     /// Whether it is one submission, or none.
-    pub(super) fn is_single(&self) -> bool {
+    pub(in crate::session) fn is_single(&self) -> bool {
         self.cut.as_ref().is_none_or(|cut| cut.pieces.len() <= 1)
     }
 
     /// Begins it, and waits where it is no submission.
-    pub(super) fn begin(&self, devices: &[Device]) -> Result<Begun, Error> {
+    pub(in crate::session) fn begin(&self, devices: &[Device]) -> Result<Begun, Error> {
         match &self.work {
             LegWork::Commands(prepared) => {
                 Ok(Begun::Pieces(devices[self.device as usize].queue.begin(prepared)?))
@@ -109,7 +109,7 @@ impl Leg {
     }
 
     /// Takes in how long it took.
-    pub(super) fn learn(&self, course: &Course, schedule: &Schedule, devices: &[Device]) {
+    pub(in crate::session) fn learn(&self, course: &Course, schedule: &Schedule, devices: &[Device]) {
         let Some(cut) = self.cut.as_deref() else { return };
         let longest = course.walls.iter().copied().max().unwrap_or(0);
         if course.events.len() != cut.pieces.len() || !schedule.is_curious(cut, longest) {
@@ -134,13 +134,13 @@ impl Leg {
 
 /// How one leg of a run went.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Course {
+pub(in crate::session) struct Course {
     /// When it was begun, and when it was known to be over.
-    pub(super) times: Option<(Instant, Instant)>,
+    pub(in crate::session) times: Option<(Instant, Instant)>,
     /// One for each piece.
-    pub(super) events: Vec<Event>,
+    pub(in crate::session) events: Vec<Event>,
     /// Nanoseconds of each piece by the host's clock, from the end of the one before or its own submission.
-    pub(super) walls: Vec<u64>,
+    pub(in crate::session) walls: Vec<u64>,
 }
 
 /// Starts all `legs`, each by `begin` as soon as those that it waits for are over and `pass` lets it, and waits for all
@@ -148,7 +148,7 @@ pub(super) struct Course {
 ///
 /// # Errors
 /// The first one, and that of `watch`.
-pub(super) fn drive(
+pub(in crate::session) fn drive(
     legs: &[Leg],
     pass: &Pass,
     watch: &Watch,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::error::{Error, SessionError};
+use crate::session::error::{Error, SessionError};
 
 /// Cancels runs: those that were given it ([`RunOptions::cancel`]), or the one that it came from
-/// ([`Pending::canceller`](super::Pending::canceller)). A clone is another handle of it; any thread may use one.
+/// ([`Pending::canceller`](crate::session::Pending::canceller)). A clone is another handle of it; any thread may use one.
 #[derive(Clone, Debug)]
 pub struct CancelToken {
     /// The latest run that was cancelled, of those that share it.
@@ -39,7 +39,7 @@ impl CancelToken {
     }
 
     /// The token of the run after this one's.
-    pub(super) fn next(&self) -> CancelToken {
+    pub(in crate::session) fn next(&self) -> CancelToken {
         CancelToken { cancelled: Arc::clone(&self.cancelled), run: self.run + 1 }
     }
 }
@@ -75,7 +75,7 @@ impl RunOptions {
     }
 
     /// Whether anything may end the run.
-    pub(super) fn may_end(&self) -> bool {
+    pub(in crate::session) fn may_end(&self) -> bool {
         self.time_limit.is_some() || self.cancel.is_some()
     }
 }
@@ -100,34 +100,34 @@ impl fmt::Display for Progress {
 
 /// Watches one run.
 #[derive(Clone, Debug)]
-pub(super) struct Watch {
+pub(in crate::session) struct Watch {
     began: Instant,
     options: RunOptions,
     own: CancelToken,
 }
 
 impl Watch {
-    pub(super) fn new(options: RunOptions, own: CancelToken) -> Self {
+    pub(in crate::session) fn new(options: RunOptions, own: CancelToken) -> Self {
         Watch { began: Instant::now(), options, own }
     }
 
-    /// Whether anything but [`Pending::cancel`](super::Pending::cancel) may end the run.
-    pub(super) fn may_end(&self) -> bool {
+    /// Whether anything but [`Pending::cancel`](crate::session::Pending::cancel) may end the run.
+    pub(in crate::session) fn may_end(&self) -> bool {
         self.options.may_end()
     }
 
     /// How long the run has been going.
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(in crate::session) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    pub(super) fn token(&self) -> &CancelToken {
+    pub(in crate::session) fn token(&self) -> &CancelToken {
         &self.own
     }
 
     /// # Errors
     /// The run is to end.
-    pub(super) fn check(&self, at: impl FnOnce() -> Progress) -> Result<(), Error> {
+    pub(in crate::session) fn check(&self, at: impl FnOnce() -> Progress) -> Result<(), Error> {
         if self.own.is_cancelled() || self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(SessionError::Cancelled { at: at() }.into());
         }
@@ -141,7 +141,7 @@ impl Watch {
 }
 
 /// The error of a turn of a loop, where it ended early with the turn.
-pub(super) fn in_turn(mut error: Error, node: &str, turn: u64) -> Error {
+pub(in crate::session) fn in_turn(mut error: Error, node: &str, turn: u64) -> Error {
     if let Error::Session(SessionError::Cancelled { at } | SessionError::TimeLimit { at, .. }) = &mut error {
         at.turns.insert(0, (node.to_owned(), turn));
     }

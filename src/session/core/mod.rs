@@ -1,0 +1,142 @@
+//! What the bindings of one session have in common: graph, devices, options, parameters and plans.
+
+pub(in crate::session) mod arena;
+pub(in crate::session) mod cancel;
+pub(in crate::session) mod compiled;
+pub(in crate::session) mod device;
+pub(in crate::session) mod in_flight;
+pub(in crate::session) mod params;
+pub(in crate::session) mod pieces;
+mod plan_cache;
+pub(in crate::session) mod queue;
+pub(in crate::session) mod sources;
+pub(in crate::session) mod unify;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use self::compiled::Compiled;
+use self::device::Device;
+use self::params::ParamStore;
+use self::queue::Traffic;
+use self::sources::Sources;
+use crate::graph::{Graph, TensorDecl, TensorInfo};
+use crate::plan::Signature;
+use crate::session::builder::Options;
+use crate::session::error::{Error, SessionError};
+use crate::session::placement::Copied;
+use crate::shape::Shape;
+
+#[derive(Debug)]
+pub(in crate::session) struct SessionCore {
+    pub(in crate::session) graph: Arc<Graph>,
+    pub(in crate::session) devices: Vec<Device>,
+    pub(in crate::session) options: Options,
+    pub(in crate::session) params: Arc<ParamStore>,
+    pub(in crate::session) sources: Arc<Sources>,
+    pub(in crate::session) plans: Mutex<Vec<(Signature, Copied, Arc<Compiled>)>>,
+    pub(in crate::session) traffic: Arc<Traffic>,
+}
+
+impl SessionCore {
+    /// Copies from or to memory that the caller bound. Where runs of the session that are in flight still use it, they
+    /// are waited for.
+    pub(in crate::session) fn past_runs(
+        &self,
+        copy: impl Fn(&[Device]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match copy(&self.devices) {
+            Err(error) if error.is_busy() => {
+                self.traffic.settle();
+                // What goes wrong in a run is for whoever waits for it.
+                self.devices.iter().for_each(|device| drop(device.queue.finish()));
+                copy(&self.devices)
+            }
+            result => result,
+        }
+    }
+
+    pub(in crate::session) fn input_position(&self, name: &str) -> Result<usize, SessionError> {
+        let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
+        names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {
+            what: "input",
+            name: name.to_owned(),
+            known: names().cloned().collect(),
+        })
+    }
+
+    pub(in crate::session) fn output_position(&self, name: &str) -> Result<usize, SessionError> {
+        self.graph.output(name).ok_or_else(|| SessionError::Unknown {
+            what: "output",
+            name: name.to_owned(),
+            known: self.graph.outputs().iter().map(|(n, _)| n.clone()).collect(),
+        })
+    }
+
+    /// Checks type and shape of an input against the model's declaration.
+    pub(in crate::session) fn check_declared(&self, i: usize, got: &TensorInfo) -> Result<(), SessionError> {
+        check_declared(self.graph.tensor(self.graph.inputs()[i]), got)
+    }
+
+    /// Checks all inputs together: symbols have one size.
+    pub(in crate::session) fn check_symbols(&self, infos: &[TensorInfo]) -> Result<(), SessionError> {
+        let mut symbols = BTreeMap::new();
+        for (&id, info) in self.graph.inputs().iter().zip(infos) {
+            let t = self.graph.tensor(id);
+            if let Some(declared) = &t.shape {
+                declared
+                    .unify(&info.shape, &mut symbols)
+                    .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The type and shape of input `i`, where the model fixes them.
+    pub(in crate::session) fn fixed_info(&self, i: usize) -> Option<TensorInfo> {
+        let t = self.graph.tensor(self.graph.inputs()[i]);
+        Some(TensorInfo::new(t.dtype?, t.shape.as_ref()?.concrete()?))
+    }
+
+    /// The same devices, options and parameters for another graph.
+    pub(in crate::session) fn child(&self, graph: Arc<Graph>) -> Arc<SessionCore> {
+        Arc::new(SessionCore {
+            graph,
+            devices: self.devices.clone(),
+            options: self.options.clone(),
+            params: Arc::clone(&self.params),
+            sources: Arc::clone(&self.sources),
+            plans: Mutex::default(),
+            traffic: Arc::default(),
+        })
+    }
+
+    /// As [`SessionCore::child`], for a graph inside a node, which no pass of this graph's own report is about.
+    pub(in crate::session) fn body(&self, graph: &Arc<Graph>) -> Arc<SessionCore> {
+        let mut body = self.child(Arc::clone(graph));
+        if let Some(body) = Arc::get_mut(&mut body) {
+            body.options.prepared = Arc::default();
+        }
+        body
+    }
+}
+
+/// Checks type and shape of an input against its declaration.
+pub(in crate::session) fn check_declared(t: &TensorDecl, got: &TensorInfo) -> Result<(), SessionError> {
+    if let Some(expected) = t.dtype
+        && expected != got.dtype
+    {
+        return Err(SessionError::DType { name: t.name.clone(), expected, got: got.dtype });
+    }
+    if let Some(declared) = &t.shape {
+        declared
+            .unify(&got.shape, &mut BTreeMap::new())
+            .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// The shape that a caller gives or the model fixes.
+pub(in crate::session) fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Shape> {
+    given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
+}

@@ -1,0 +1,5 @@
+//! Runs of a binding.
+
+pub(in crate::session) mod pending;
+pub(in crate::session) mod profile;
+pub(in crate::session) mod segments;
