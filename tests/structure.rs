@@ -37,6 +37,18 @@ const LAYERS: &[(&str, u8)] = &[
     ("bin", 6),
 ];
 
+/// The rooms of `src/session`, lowest first; a file uses its own room and lower ones. The longest match counts, so the
+/// last row is what lies in no room.
+const ROOMS: &[&str] = &[
+    "session::error",
+    "session::core",
+    "session::bind",
+    "session::run",
+    "session::stages",
+    "session::placement",
+    "session",
+];
+
 /// Backends that only the registry names.
 const BACKENDS: &[&str] = &["backend::vulkan", "backend::cpu", "backend::sim", "backend::opencl"];
 
@@ -372,10 +384,22 @@ fn module_of(file: &str) -> Vec<String> {
     if path == "lib" { Vec::new() } else { path.split('/').map(str::to_owned).collect() }
 }
 
+/// Whether the module path `path` is `name` or lies in it.
+fn is_in(path: &str, name: &str) -> bool {
+    path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"))
+}
+
 fn layer(path: &[String]) -> Option<u8> {
     let joined = path.join("::");
-    let fits = |name: &str| joined == name || joined.strip_prefix(name).is_some_and(|r| r.starts_with("::"));
-    LAYERS.iter().filter(|(name, _)| fits(name)).max_by_key(|(name, _)| name.len()).map(|(_, layer)| *layer)
+    let rows = LAYERS.iter().filter(|(name, _)| is_in(&joined, name));
+    rows.max_by_key(|(name, _)| name.len()).map(|(_, layer)| *layer)
+}
+
+/// The number of the session's room that a path lies in.
+fn room(path: &[String]) -> Option<usize> {
+    let joined = path.join("::");
+    let rows = ROOMS.iter().enumerate().filter(|(_, name)| is_in(&joined, name));
+    rows.max_by_key(|(_, name)| name.len()).map(|(at, _)| at)
 }
 
 /// What the crate's root re-exports: (name, path).
@@ -445,6 +469,25 @@ fn no_file_uses_a_higher_layer() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(used_exceptions.len(), EXCEPTIONS.len(), "an exception is no longer needed");
+}
+
+#[test]
+fn no_room_of_the_session_uses_a_higher_one() {
+    let mut wrong = Vec::new();
+    let mut between = BTreeSet::new();
+    for (file, line, here, path) in uses() {
+        let (Some(own), Some(theirs)) = (room(&here), room(&path)) else { continue };
+        // The visibility `pub(in crate::session)`.
+        if path == ["session"] {
+            continue;
+        }
+        between.insert((own, theirs));
+        if theirs > own {
+            wrong.push(format!("{file}:{line}: {} uses {}", ROOMS[own], path.join("::")));
+        }
+    }
+    assert!(between.len() > ROOMS.len(), "only {between:?} were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -619,6 +662,11 @@ fn the_reader_tells_code_from_comments_literals_and_tests() {
     assert_eq!(found, expected);
     assert_eq!(layer(&["backend".to_owned(), "cpu".to_owned(), "queue".to_owned()]), Some(3));
     assert_eq!(layer(&["backend".to_owned(), "cpus".to_owned()]), Some(2));
+    let of = |path: &str| room(&path.split("::").map(str::to_owned).collect::<Vec<_>>());
+    assert_eq!(
+        ["session::core::x", "session::cores", "plan"].map(of),
+        [Some(1), Some(ROOMS.len() - 1), None]
+    );
     let page = "text\n| island | what |\n|---|---|\n| `a/b.rs`, `c/` (tests) | does `x` |\n| `d.rs` | y |\n\n| `e` | |\n";
     assert_eq!(islands(page), ["a/b.rs", "c/", "d.rs"]);
     let source = Source::read("// SAFETY: yes\nlet a =\n    unsafe { b };\nlet c = unsafe { d };\n");

@@ -1,99 +1,35 @@
-//! Says which memory a binding is made of.
+//! How a binding is built.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::device::{Buffer, Scope};
+use crate::device::Scope;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::memory::host::SharedRegion;
 use crate::memory::range::ByteRange;
 use crate::plan::Plan;
 use crate::session::bind::binding::Binding;
-use crate::session::bind::slot::Source;
+use crate::session::bind::memory::{Memory, Source};
+use crate::session::core::options::CopiedPerRun;
 use crate::session::core::{SessionCore, chosen_shape};
 use crate::session::error::{Error, SessionError};
-use crate::session::placement::Copied;
-use crate::shape::Shape;
-
-/// Memory for one input or output, with the shape of its tensor where the model leaves it open.
-#[derive(Debug)]
-pub struct Memory<'e> {
-    source: MemorySource<'e>,
-    shape: Option<Shape>,
-}
-
-#[derive(Debug)]
-enum MemorySource<'e> {
-    Value(Option<Tensor>),
-    Placed(Source<'e>),
-}
-
-impl<'e> Memory<'e> {
-    /// An owned region, from its start.
-    pub fn region(region: &Arc<SharedRegion>) -> Self {
-        Memory::region_range(region, region.whole())
-    }
-
-    /// Bytes of an owned region. They may start at any byte.
-    pub fn region_range(region: &Arc<SharedRegion>, range: ByteRange) -> Self {
-        Memory::placed(Source::Region(Arc::clone(region), range))
-    }
-
-    /// Memory of a device: a buffer of the context that the session runs on.
-    pub fn buffer(buffer: &Buffer) -> Self {
-        Memory::placed(Source::Buffer(buffer.clone()))
-    }
-
-    /// A value that is copied into memory of the session's own.
-    pub fn value(value: Tensor) -> Self {
-        let shape = Some(value.shape().clone());
-        Memory { source: MemorySource::Value(Some(value)), shape }
-    }
-
-    /// Memory of the session's own, set and read by copy.
-    pub fn own() -> Self {
-        Memory { source: MemorySource::Value(None), shape: None }
-    }
-
-    /// The shape of the tensor in it.
-    pub fn shape(mut self, shape: Shape) -> Self {
-        self.shape = Some(shape);
-        self
-    }
-
-    pub(in crate::session) fn given_shape(&self) -> Option<&Shape> {
-        self.shape.as_ref()
-    }
-
-    /// The memory, and the value to write into it where it is the session's own.
-    pub(in crate::session) fn into_source(self) -> (Source<'e>, Option<Tensor>) {
-        match self.source {
-            MemorySource::Value(value) => (Source::Value, value),
-            MemorySource::Placed(source) => (source, None),
-        }
-    }
-
-    pub(in crate::session) fn placed(source: Source<'e>) -> Self {
-        Memory { source: MemorySource::Placed(source), shape: None }
-    }
-}
+use crate::session::stages::continuation::bind;
 
 /// Where borrowed memory can be bound; made by [`crate::session::Session::scope`].
 #[derive(Clone, Debug)]
 pub struct SessionScope<'s, 'env> {
-    inner: Arc<SessionCore>,
+    core: Arc<SessionCore>,
     scope: &'s Scope<'s, 'env>,
 }
 
 impl<'s, 'env> SessionScope<'s, 'env> {
-    pub(in crate::session) fn new(inner: &Arc<SessionCore>, scope: &'s Scope<'s, 'env>) -> Self {
-        SessionScope { inner: Arc::clone(inner), scope }
+    pub(in crate::session) fn new(core: &Arc<SessionCore>, scope: &'s Scope<'s, 'env>) -> Self {
+        SessionScope { core: Arc::clone(core), scope }
     }
 
     /// Begins to bind memory to inputs and outputs.
     pub fn bind(&self) -> BindingBuilder<'s> {
-        BindingBuilder::new(&self.inner)
+        BindingBuilder::new(&self.core)
     }
 
     /// A borrowed slice to read from.
@@ -123,16 +59,16 @@ pub(in crate::session) fn deciding(values: &BTreeMap<usize, Tensor>) -> BTreeMap
 /// session's own.
 #[derive(Debug)]
 pub struct BindingBuilder<'e> {
-    inner: Arc<SessionCore>,
+    core: Arc<SessionCore>,
     inputs: BTreeMap<String, Memory<'e>>,
     outputs: BTreeMap<String, Memory<'e>>,
     strict: Option<bool>,
 }
 
 impl<'e> BindingBuilder<'e> {
-    pub(in crate::session) fn new(inner: &Arc<SessionCore>) -> Self {
+    pub(in crate::session) fn new(core: &Arc<SessionCore>) -> Self {
         BindingBuilder {
-            inner: Arc::clone(inner),
+            core: Arc::clone(core),
             inputs: BTreeMap::new(),
             outputs: BTreeMap::new(),
             strict: None,
@@ -164,7 +100,7 @@ impl<'e> BindingBuilder<'e> {
     /// As [`BindingBuilder::build`], those about memory excepted.
     pub fn plan(&self) -> Result<Plan, Error> {
         let (infos, values) = self.signature()?;
-        Ok(self.inner.compiled(&infos, &deciding(&values), self.copied())?.plan.clone())
+        Ok(self.core.compiled(&infos, &deciding(&values), self.copied())?.plan.clone())
     }
 
     /// Plans for the shapes given, imports the memory, records the commands.
@@ -173,25 +109,27 @@ impl<'e> BindingBuilder<'e> {
     /// [`SessionError`] for names, shapes, capacity, shared memory and strict mode; [`Error::Plan`];
     /// [`Error::Device`].
     pub fn build(mut self) -> Result<Binding<'e>, Error> {
-        let inner = Arc::clone(&self.inner);
+        let core = Arc::clone(&self.core);
         let (infos, values) = self.signature()?;
-        let compiled = inner.compiled(&infos, &deciding(&values), self.copied())?;
-        let mut policy = inner.options.bind;
+        let compiled = core.compiled(&infos, &deciding(&values), self.copied())?;
+        let mut policy = core.options.bind;
         policy.strict = self.strict.unwrap_or(policy.strict);
         let sources = |names: Vec<&String>, map: &mut BTreeMap<String, Memory<'e>>| -> Vec<Source<'e>> {
-            names.into_iter().map(|n| map.remove(n).map_or(Source::Value, |m| m.into_source().0)).collect()
+            names
+                .into_iter()
+                .map(|n| map.remove(n).map_or(Source::OWN, |m| m.into_source().split().0))
+                .collect()
         };
-        let graph = &inner.graph;
+        let graph = &core.graph;
         let names = graph.inputs().iter().map(|&id| &graph.tensor(id).name).collect();
         let inputs: Vec<Source<'e>> = sources(names, &mut self.inputs);
         let outputs: Vec<Source<'e>> =
             sources(graph.outputs().iter().map(|(name, _)| name).collect(), &mut self.outputs);
-        let assembled =
-            Binding::assemble(&inner, Arc::clone(&compiled), inputs.clone(), outputs.clone(), policy);
+        let assembled = bind(&core, Arc::clone(&compiled), inputs.clone(), outputs.clone(), policy);
         let binding = match assembled {
             Err(e) if e.is_out_of_memory() => {
-                inner.relieve();
-                Binding::assemble(&inner, compiled, inputs, outputs, policy)?
+                core.drop_idle_plans();
+                bind(&core, compiled, inputs, outputs, policy)?
             }
             assembled => assembled?,
         };
@@ -202,52 +140,50 @@ impl<'e> BindingBuilder<'e> {
     }
 
     /// What each run will copy: all inputs, or outputs, unless memory is given for one of them.
-    fn copied(&self) -> Copied {
-        let own = |memory: &BTreeMap<String, Memory<'e>>| {
-            memory.values().all(|m| matches!(m.source, MemorySource::Value(_)))
-        };
-        Copied { inputs: own(&self.inputs), outputs: own(&self.outputs) }
+    fn copied(&self) -> CopiedPerRun {
+        let own = |memory: &BTreeMap<String, Memory<'e>>| memory.values().all(|m| m.source().is_own());
+        CopiedPerRun { inputs: own(&self.inputs), outputs: own(&self.outputs) }
     }
 
     /// Types and shapes of all inputs, and the values of those that were given by value.
     fn signature(&self) -> Result<(Vec<TensorInfo>, BTreeMap<usize, Tensor>), Error> {
-        let inner = &self.inner;
+        let core = &self.core;
         for name in self.inputs.keys() {
-            inner.input_position(name)?;
+            core.input_position(name)?;
         }
         for name in self.outputs.keys() {
-            inner.output_position(name)?;
+            core.output_position(name)?;
         }
         let mut infos = Vec::new();
         let mut values = BTreeMap::new();
         let mut open = Vec::new();
-        for (i, &id) in inner.graph.inputs().iter().enumerate() {
-            let decl = inner.graph.tensor(id);
+        for (i, &id) in core.graph.inputs().iter().enumerate() {
+            let decl = core.graph.tensor(id);
             let memory = self.inputs.get(&decl.name);
-            let fixed = inner.fixed_info(i);
-            if memory.is_none() && inner.graph.is_lazy(id) {
+            let fixed = core.fixed_info(i);
+            if memory.is_none() && core.graph.is_lazy(id) {
                 open.push(decl.name.clone());
                 continue;
             }
-            let value = match memory.map(|m| &m.source) {
-                Some(MemorySource::Value(Some(value))) => Some(value.clone()),
+            let value = match memory.map(Memory::source) {
+                Some(Source::Own(Some(value))) => Some(value.clone()),
                 _ => None,
             };
             let dtype = value.as_ref().map(Tensor::dtype).or(decl.dtype).unwrap_or(DType::F32);
-            let shape = chosen_shape(memory.and_then(|m| m.shape.as_ref()), fixed.as_ref());
+            let shape = chosen_shape(memory.and_then(Memory::given_shape), fixed.as_ref());
             let shape = shape.ok_or_else(|| SessionError::OpenShape {
                 name: decl.name.clone(),
                 declared: decl.shape.as_ref().map_or("unknown".to_owned(), ToString::to_string),
             })?;
             let info = TensorInfo::new(dtype, shape);
-            inner.check_declared(i, &info)?;
+            core.check_declared(i, &info)?;
             infos.push(info);
             values.extend(value.map(|v| (i, v)));
         }
         if !open.is_empty() {
             return Err(SessionError::Unbound { names: open }.into());
         }
-        inner.check_symbols(&infos)?;
+        core.check_symbols(&infos)?;
         Ok((infos, values))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
@@ -10,37 +10,19 @@ use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
 use crate::plan::passes::{GraphCx, prepare, prepare_and_share};
-use crate::plan::{Integers, PassLog, PassSelection, PlanOptions, Precision};
+use crate::plan::{Integers, PassSelection, PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
-use crate::session::bind::slot::BindPolicy;
 use crate::session::core::SessionCore;
 use crate::session::core::arena::SharedArena;
 use crate::session::core::cancel::RunOptions;
 use crate::session::core::device::Device;
+use crate::session::core::options::{BindPolicy, Options, Place};
 use crate::session::core::params::ParamStore;
 use crate::session::core::pieces::SubmissionLimit;
 use crate::session::error::{Error, SessionError};
 use crate::session::placement::{BUDGET, Placement, PlacementCache, Placer};
 use crate::session::recover::Origins;
 use crate::session::{Session, overrides};
-
-/// What holds for a whole session.
-#[derive(Clone, Debug)]
-pub(in crate::session) struct Options {
-    pub(in crate::session) plan: PlanOptions,
-    /// What the passes over the graph did.
-    pub(in crate::session) prepared: Arc<PassLog>,
-    /// Names of nodes that the graph places on devices which the table does not have, and which run on entry 0.
-    pub(in crate::session) foreign: Arc<[String]>,
-    pub(in crate::session) bind: BindPolicy,
-    pub(in crate::session) arena: Option<Arc<SharedArena>>,
-    /// Chooses devices, where that is automatic.
-    pub(in crate::session) placer: Option<Arc<Placer>>,
-    /// How long one submission may keep a device busy.
-    pub(in crate::session) limit: SubmissionLimit,
-    /// What may end runs that say nothing else.
-    pub(in crate::session) run: RunOptions,
-}
 
 #[derive(Debug)]
 enum Choice {
@@ -249,19 +231,19 @@ impl SessionBuilder {
         self
     }
 
-    /// Places every node named `name` on entry `device` of the table.
+    /// OutputBuffers every node named `name` on entry `device` of the table.
     pub fn place_node(mut self, name: impl Into<String>, device: u32) -> Self {
         self.plan.place_nodes.insert(name.into(), device);
         self
     }
 
-    /// Places every node of operator `op` on entry `device` of the table.
+    /// OutputBuffers every node of operator `op` on entry `device` of the table.
     pub fn place_op(mut self, op: impl Into<String>, device: u32) -> Self {
         self.plan.place_ops.insert(op.into(), device);
         self
     }
 
-    /// Places every node on entry `device` of the table that nothing else places: neither the graph nor
+    /// OutputBuffers every node on entry `device` of the table that nothing else places: neither the graph nor
     /// [`SessionBuilder::place_node`] nor [`SessionBuilder::place_op`]. It beats [`Placement::Auto`].
     pub fn place_rest(mut self, device: u32) -> Self {
         self.plan.place_rest = Some(device);
@@ -340,26 +322,20 @@ impl SessionBuilder {
         let placer = (self.placement == Placement::Auto).then(|| {
             let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();
-            Arc::new(Placer::new(cache, self.placement_budget))
+            Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn Place>
         });
-        let inner = SessionCore {
-            graph: Arc::new(graph),
-            devices,
-            options: Options {
-                plan,
-                prepared: Arc::new(prepared),
-                foreign: foreign.into_iter().collect(),
-                bind: self.bind,
-                arena: self.arena,
-                placer,
-                limit,
-                run: self.run,
-            },
-            params: self.params.unwrap_or_default(),
-            sources: Arc::default(),
-            plans: Mutex::default(),
-            traffic: Default::default(),
+        let options = Options {
+            plan,
+            prepared: Arc::new(prepared),
+            foreign: foreign.into_iter().collect(),
+            bind: self.bind,
+            arena: self.arena,
+            placer,
+            limit,
+            run: self.run,
         };
-        Ok(Session { inner: Arc::new(inner), values: Default::default(), current: None, origins })
+        let params = self.params.unwrap_or_default();
+        let core = SessionCore::new(Arc::new(graph), devices, options, params, Arc::default());
+        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins })
     }
 }

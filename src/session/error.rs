@@ -1,5 +1,6 @@
 //! Everything that can go wrong, and what can go wrong with a session.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::backend::DeviceError;
@@ -10,8 +11,35 @@ use crate::loader::LoadError;
 use crate::memory::host::HostError;
 use crate::plan::PlanError;
 use crate::registry::OpenError;
-use crate::session::core::cancel::Progress;
 use crate::shape::ShapeError;
+
+/// A text that is no [`SubmissionLimit`](crate::session::SubmissionLimit).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no limit of a submission: expected `auto`, `off` or a number of milliseconds up to 3600000"
+)]
+pub struct NoLimit {
+    /// The text.
+    pub text: String,
+}
+
+/// How far a run came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Operators that were over.
+    pub done: usize,
+    /// Of so many. Where sizes are known only in the run, and in a loop, those of the part that was running.
+    pub of: usize,
+    /// The turns that were running, outermost first: the node's name, and the turn counted from 0.
+    pub turns: Vec<(String, u64)>,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} operators", self.done, self.of)?;
+        self.turns.iter().rev().try_for_each(|(node, turn)| write!(f, " in turn {turn} of {node:?}"))
+    }
+}
 
 /// Any failure of the library, by layer.
 #[derive(Debug, thiserror::Error)]
@@ -240,7 +268,7 @@ pub enum SessionError {
     },
     /// The environment variable [`LIMIT_VARIABLE`](crate::session::LIMIT_VARIABLE) is no limit.
     #[error("ONEPOOL_SUBMISSION_LIMIT: {0}")]
-    Limit(#[from] crate::session::NoLimit),
+    Limit(#[from] NoLimit),
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,

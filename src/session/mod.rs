@@ -22,16 +22,17 @@ use std::sync::Arc;
 
 use self::bind::binding::check_info;
 pub use self::bind::binding::{Binding, HostView};
-pub use self::binding_builder::{BindingBuilder, Memory, SessionScope};
+pub use self::bind::memory::Memory;
+pub use self::binding_builder::{BindingBuilder, SessionScope};
 pub use self::builder::SessionBuilder;
 use self::core::SessionCore;
 pub use self::core::arena::{ArenaUsage, SharedArena};
-pub use self::core::cancel::{CancelToken, Progress, RunOptions};
+pub use self::core::cancel::{CancelToken, RunOptions};
+use self::core::options::CopiedPerRun;
 pub use self::core::params::{ParamStore, ParamUsage};
-pub use self::core::pieces::{LIMIT_VARIABLE, NoLimit, SubmissionLimit};
+pub use self::core::pieces::{LIMIT_VARIABLE, SubmissionLimit};
 pub use self::core::unify::Unified;
-pub use self::error::{Error, SessionError};
-use self::placement::Copied;
+pub use self::error::{Error, NoLimit, Progress, SessionError};
 pub use self::placement::{Placement, PlacementCache};
 use self::recover::Origins;
 pub use self::run::pending::Pending;
@@ -75,7 +76,7 @@ impl From<&TensorDecl> for IoInfo {
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    inner: Arc<SessionCore>,
+    core: Arc<SessionCore>,
     values: BTreeMap<usize, Tensor>,
     /// The binding of `run` and the inputs whose values it does not hold yet.
     current: Option<(Binding<'static>, Vec<usize>)>,
@@ -91,33 +92,33 @@ impl Session {
 
     /// The graph.
     pub fn graph(&self) -> &Graph {
-        &self.inner.graph
+        &self.core.graph
     }
 
     /// The devices, in the order of the table.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceInfo> {
-        self.inner.devices.iter().map(|d| d.context.info())
+        self.core.devices.iter().map(|d| d.context.info())
     }
 
     /// The opened device of entry `index`.
     pub fn context(&self, index: usize) -> Option<&crate::device::Context> {
-        self.inner.devices.get(index).map(|d| &d.context)
+        self.core.devices.get(index).map(|d| &d.context)
     }
 
     /// The parameters that the session reads.
     pub fn params(&self) -> &Arc<ParamStore> {
-        &self.inner.params
+        &self.core.params
     }
 
     /// The inputs that the caller gives.
     pub fn inputs(&self) -> Vec<IoInfo> {
-        let graph = &self.inner.graph;
+        let graph = &self.core.graph;
         graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect()
     }
 
     /// The outputs.
     pub fn outputs(&self) -> Vec<IoInfo> {
-        let graph = &self.inner.graph;
+        let graph = &self.core.graph;
         let named = |(name, id): &(String, _)| IoInfo { name: name.clone(), ..graph.tensor(*id).into() };
         graph.outputs().iter().map(named).collect()
     }
@@ -127,20 +128,20 @@ impl Session {
     /// # Errors
     /// [`Error::Plan`].
     pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
-        Ok(self.inner.compiled(infos, &BTreeMap::new(), Copied::ALL)?.plan.clone())
+        Ok(self.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?.plan.clone())
     }
 
     /// Begins to bind memory to inputs and outputs.
     pub fn bind(&self) -> BindingBuilder<'static> {
-        BindingBuilder::new(&self.inner)
+        BindingBuilder::new(&self.core)
     }
 
     /// Calls `f` with a scope in which borrowed memory can be bound. Returns once every device has finished
     /// with it, also when `f` panics.
     pub fn scope<'env, R>(&self, f: impl for<'s> FnOnce(SessionScope<'s, 'env>) -> R) -> R {
         let contexts: Vec<crate::device::Context> =
-            self.inner.devices.iter().map(|d| d.context.clone()).collect();
-        crate::device::scope(&contexts, |scope| f(SessionScope::new(&self.inner, scope)))
+            self.core.devices.iter().map(|d| d.context.clone()).collect();
+        crate::device::scope(&contexts, |scope| f(SessionScope::new(&self.core, scope)))
     }
 
     /// Gives input `name` a value, by copy.
@@ -148,8 +149,8 @@ impl Session {
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
     pub fn set_input(&mut self, name: &str, value: &Tensor) -> Result<(), Error> {
-        let i = self.inner.input_position(name)?;
-        self.inner.check_declared(i, value.info())?;
+        let i = self.core.input_position(name)?;
+        self.core.check_declared(i, value.info())?;
         // A value that decides shapes is part of the plan, so another one may need another plan.
         let fits = self.current.as_ref().is_some_and(|(binding, _)| {
             check_info(&binding.plan().inputs[i], value.info()).is_ok() && binding.takes_value(i)
@@ -171,7 +172,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::Unbound`] names the inputs without a value; [`Error::Plan`], [`Error::Device`].
     pub fn run(&mut self) -> Result<(), Error> {
-        self.run_with(&self.inner.options.run.clone())
+        self.run_with(&self.core.options.run.clone())
     }
 
     /// As [`Session::run`], with other options than the session's.
@@ -181,7 +182,7 @@ impl Session {
     pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
         if self.current.is_none() {
             let binding = self.bind_values()?;
-            self.current = Some((binding, (0..self.inner.graph.inputs().len()).collect()));
+            self.current = Some((binding, (0..self.core.graph.inputs().len()).collect()));
         }
         let Some((binding, missing)) = &mut self.current else { return Err(SessionError::NotRun.into()) };
         while let Some(&i) = missing.last() {
@@ -210,7 +211,7 @@ impl Session {
     }
 
     fn bind_values(&self) -> Result<Binding<'static>, Error> {
-        let graph = &self.inner.graph;
+        let graph = &self.core.graph;
         let missing: Vec<String> = (graph.inputs().iter().enumerate())
             .filter(|(i, _)| !self.values.contains_key(i))
             .map(|(_, &id)| graph.tensor(id).name.clone())
@@ -224,6 +225,18 @@ impl Session {
             builder = builder.input(name, Memory::value(value.clone()));
         }
         builder.build()
+    }
+}
+
+impl SharedArena {
+    /// Makes the pool large enough for `session` with inputs of these types and shapes, in the order of
+    /// [`Session::inputs`]. Where sizes are known only in the run, only what is known before it counts.
+    ///
+    /// # Errors
+    /// [`Error::Plan`], [`Error::Device`].
+    pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
+        let compiled = session.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?;
+        self.grow_for(&compiled.plan, &session.core.devices)
     }
 }
 

@@ -1,14 +1,15 @@
-//! What is flushed before and invalidated after each segment, in memory that is not coherent.
+//! Flush and invalidate ranges per segment for non-coherent memory.
 
 use super::binding::Binding;
 use super::slot::Slot;
 use crate::device::Buffer;
-use crate::memory::coherency::{Access, Exchanged, Sight, atoms};
+use crate::memory::coherency::{Access, Exchanged, Sight};
 use crate::memory::range::ByteRange;
 use crate::plan::{Location, Plan, Segment, Space};
 use crate::recording::{BufferId, BufferRange};
+use crate::session::core::host_memory::within;
 
-/// What one segment's recording names.
+/// Ranges of one segment.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct HostRanges {
     pub(in crate::session) flush: Vec<BufferRange>,
@@ -24,70 +25,55 @@ impl Binding<'_> {
         if !imports.into_iter().any(|buffer| buffer.info().is_split()) {
             return vec![HostRanges::default(); plan.segments.len()];
         }
-        let atom = (0..self.inner.devices.len() as u32).map(|d| self.non_coherent_atom(d)).max();
-        let mut passing = Passing { binding: self, plan, sight: Sight::new(atom.unwrap_or(1)) };
-        // A run finds its own arenas as the run before left them, and everything else as the host may have.
-        if self.inner.options.arena.is_none() {
+        let atom = (0..self.core.devices.len() as u32).map(|d| self.non_coherent_atom(d)).max();
+        let mut passing = HostVisibility { binding: self, plan, sight: Sight::new(atom.unwrap_or(1)) };
+        // A run finds its arenas as the previous run left them; the host may have written everything else.
+        if self.core.options.arena.is_none() {
             (0..plan.segments.len()).for_each(|s| drop(passing.segment(s)));
-            passing.sight.keep(|memory| matches!(memory, Spot::Own(Space::Arena(_))));
+            passing.sight.keep(|memory| matches!(memory, RunMemory::Own(Space::Arena(_))));
         }
         (0..plan.segments.len()).map(|s| passing.segment(s)).collect()
     }
 
-    /// The memory at `spot` as device `d` has it, where that is one of two views.
-    fn view(&self, spot: Spot, d: u32) -> Option<&Buffer> {
+    /// The non-coherent memory at `spot` on device `d`.
+    fn view(&self, spot: RunMemory, d: u32) -> Option<&Buffer> {
         let slot = |space| match space {
             Space::Input(i) => self.inputs.get(i as usize),
             Space::Output(o) => self.outputs.get(o as usize),
             Space::Constant(_) | Space::Arena(_) | Space::Common | Space::Unused => None,
         };
         let buffer = match spot {
-            Spot::Own(Space::Arena(a)) => self.arenas.buffer(a, d),
-            Spot::Own(space) => slot(space)?.buffer(d),
-            Spot::Copied(space) => slot(space)?.transfer(d),
+            RunMemory::Own(Space::Arena(a)) => self.arenas.buffer(a, d),
+            RunMemory::Own(space) => slot(space)?.buffer(d),
+            RunMemory::CopiedPerRun(space) => slot(space)?.transfer(d),
         };
         buffer.filter(|buffer| buffer.info().is_split())
     }
 }
 
-/// All of `buffer`, in whole atoms of `atom` bytes; nothing where host and device see the same.
-pub(in crate::session) fn all_of(buffer: &Buffer, atom: u64) -> Vec<BufferRange> {
-    if !buffer.info().is_split() {
-        return Vec::new();
-    }
-    let whole = within(buffer, ByteRange::up_to(buffer.bytes()), atom);
-    vec![BufferRange { buffer: buffer.range().buffer, offset: whole.start, bytes: whole.bytes() }]
-}
-
-/// Bytes of `view` as whole atoms of the memory that it is part of.
-fn within(view: &Buffer, bytes: ByteRange, atom: u64) -> ByteRange {
-    let start = view.range().offset.saturating_add(bytes.start);
-    atoms(ByteRange::new(start, start.saturating_add(bytes.bytes())), atom, view.info().bytes)
-}
-
 /// Memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Spot {
-    /// What kernels work on.
+enum RunMemory {
+    /// Memory that kernels access.
     Own(Space),
     /// Bound memory that the device copies from or to.
-    Copied(Space),
+    CopiedPerRun(Space),
 }
 
-/// What each device knows of the memory that it shares with the host, as segments pass by.
-struct Passing<'a, 'e> {
+/// The visibility of host memory to each device, segment by segment.
+struct HostVisibility<'a, 'e> {
     binding: &'a Binding<'e>,
     plan: &'a Plan,
-    sight: Sight<Spot>,
+    sight: Sight<RunMemory>,
 }
 
-impl Passing<'_, '_> {
+impl HostVisibility<'_, '_> {
     fn segment(&mut self, s: usize) -> HostRanges {
         let segment = &self.plan.segments[s];
         let (d, own) = (segment.device, !segment.by_session);
         let atom = self.binding.non_coherent_atom(d);
         let mut exchanged: Exchanged<BufferId> = Exchanged::new();
-        let mut access = |spot: Spot, bytes: ByteRange, access: Access| {
+        let mut access = |spot: RunMemory, bytes: ByteRange, access: Access| {
             let view = self.binding.view(spot, d).filter(|_| own);
             let exchange = self.sight.access(spot, view.map(|_| d), bytes, access);
             if let Some(view) = view {
@@ -99,19 +85,19 @@ impl Passing<'_, '_> {
         if own && !self.plan.segments[..s].iter().any(on) {
             for (i, io) in self.plan.inputs.iter().enumerate() {
                 let bytes = ByteRange::up_to(io.info.bytes() as u64);
-                access(Spot::Copied(Space::Input(i as u32)), bytes, Access::TRANSFER_READ);
+                access(RunMemory::CopiedPerRun(Space::Input(i as u32)), bytes, Access::TRANSFER_READ);
             }
         }
         for command in &segment.commands {
             command.work.for_each_touch(&mut |loc: Location, kinds| {
                 let bytes = ByteRange::new(loc.offset, loc.offset.saturating_add(loc.bytes));
-                access(Spot::Own(loc.space), bytes, kinds);
+                access(RunMemory::Own(loc.space), bytes, kinds);
             });
         }
         if own && !self.plan.segments[s + 1..].iter().any(on) {
             for (o, io) in self.plan.outputs.iter().enumerate() {
                 let bytes = ByteRange::up_to(io.info.bytes() as u64);
-                access(Spot::Copied(Space::Output(o as u32)), bytes, Access::TRANSFER_WRITE);
+                access(RunMemory::CopiedPerRun(Space::Output(o as u32)), bytes, Access::TRANSFER_WRITE);
             }
         }
         let named = |(buffer, range): (BufferId, ByteRange)| BufferRange {

@@ -1,19 +1,18 @@
-//! Other memory for a binding: what was bound before stays imported and recorded.
+//! Rebinding: earlier memory stays imported and recorded.
 
 use super::binding::{Binding, check_info, position};
-use super::slot::{Side, Slot, Source};
+use super::memory::{Memory, Source, StageValue, owned};
+use super::slot::{Side, Slot};
 use crate::graph::TensorInfo;
-use crate::plan::{Feed, PlannedIo};
+use crate::plan::{PlannedIo, StageInput};
 use crate::recording::BufferRange;
-use crate::session::binding_builder::Memory;
 use crate::session::error::Error;
-use crate::session::stages::continuation::{Held, owned};
 
-/// How many sets of memory a binding keeps imported and recorded in addition to the one in use.
+/// Sets of memory that a binding keeps imported and recorded, besides the current one.
 const KEPT: usize = 8;
 
-/// Other memory for one input or output.
-pub(in crate::session) struct Change<'e> {
+/// New memory for one input or output.
+pub(in crate::session) struct MemoryChange<'e> {
     pub(in crate::session) side: Side,
     pub(in crate::session) at: usize,
     pub(in crate::session) source: Source<'e>,
@@ -21,7 +20,7 @@ pub(in crate::session) struct Change<'e> {
 
 impl<'e> Binding<'e> {
     /// Binds input `name` to other memory of the same shape. Memory that this binding had before is still
-    /// imported and its commands still recorded, so going back to it costs next to nothing.
+    /// imported and its commands still recorded, so going back to it is cheap.
     ///
     /// # Errors
     /// As [`crate::session::BindingBuilder::build`]; after an error the memory is as it was.
@@ -36,8 +35,10 @@ impl<'e> Binding<'e> {
     /// As there.
     pub fn rebind_output(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
         let planned = self.compiled.plan.outputs.iter().any(|io| io.name == name);
-        if let (false, Some(rest), Some(_)) = (planned, &mut self.rest, self.inner.graph.output(name)) {
-            rest.rebind_output(name, memory.into_source().0);
+        if let (false, Some(continuation), Some(_)) =
+            (planned, &mut self.continuation, self.core.graph.output(name))
+        {
+            continuation.rebind_output(name, memory.into_source().split().0);
             self.has_run = false;
             return Ok(());
         }
@@ -61,62 +62,62 @@ impl<'e> Binding<'e> {
         {
             check_info(io, &TensorInfo::new(io.info.dtype, shape.clone()))?;
         }
-        let (source, value) = memory.into_source();
+        let (source, value) = memory.into_source().split();
         if let Some(value) = &value {
             check_info(io, value.info())?;
         }
-        self.rebind(vec![Change { side, at, source }])?;
+        self.rebind(vec![MemoryChange { side, at, source }])?;
         match (side, value) {
             (Side::Input, Some(value)) => self.write_input(at, value.bytes()),
             _ => Ok(()),
         }
     }
 
-    /// Gives inputs the tensors of other runs, and outputs other memory, all at once.
-    pub(in crate::session) fn refill(
+    /// Binds inputs to tensors of other runs, and outputs to other memory, in one step.
+    pub(in crate::session) fn rebind_values(
         &mut self,
-        fed: &[Held<'e>],
+        values: &[StageValue<'e>],
         outputs: &[(usize, Source<'e>)],
     ) -> Result<(), Error> {
         let mut changes = Vec::new();
-        for (at, held) in fed.iter().enumerate() {
+        for (at, value) in values.iter().enumerate() {
             let current = &self.inputs[at].source;
-            let (source, value) = held.source();
+            let (source, value) = value.source.clone().split();
             let fits = match value {
-                // A value goes to memory of the session's own, never to memory that was lent.
-                Some(_) => matches!(current, Source::Value) || self.fed.contains_key(&at),
+                // A value is written to memory of the session's own, never to borrowed memory.
+                Some(_) => current.is_own() || self.stage_inputs.contains_key(&at),
                 None => source.key() == current.key() && source.key().is_some(),
             };
             if !fits {
-                changes.push(Change { side: Side::Input, at, source });
+                changes.push(MemoryChange { side: Side::Input, at, source });
             }
         }
         for (at, source) in outputs {
             if source.key() != self.outputs[*at].source.key() {
-                changes.push(Change { side: Side::Output, at: *at, source: source.clone() });
+                changes.push(MemoryChange { side: Side::Output, at: *at, source: source.clone() });
             }
         }
         if !changes.is_empty() {
             self.rebind(changes)?;
         }
-        self.fill(fed)
+        self.write_values(values)
     }
 
-    /// Writes the inputs that are given by value.
-    pub(in crate::session) fn fill(&self, fed: &[Held<'e>]) -> Result<(), Error> {
-        for (i, held) in fed.iter().enumerate() {
-            if let (_, Some(value)) = held.source() {
+    /// Writes inputs that are values.
+    pub(in crate::session) fn write_values(&self, values: &[StageValue<'e>]) -> Result<(), Error> {
+        for (i, stage_value) in values.iter().enumerate() {
+            if let Source::Own(Some(value)) = &stage_value.source {
                 self.write_input(i, value.bytes())?;
             }
         }
         Ok(())
     }
 
-    fn rebind(&mut self, changes: Vec<Change<'e>>) -> Result<(), Error> {
+    fn rebind(&mut self, changes: Vec<MemoryChange<'e>>) -> Result<(), Error> {
         let current = self.ranges();
         let mut old: Vec<(Side, usize, Slot<'e>)> = Vec::with_capacity(changes.len());
-        let mut fed = Vec::new();
-        let result = self.exchange(changes, &mut old, &mut fed).and_then(|()| {
+        let mut stage_inputs = Vec::new();
+        let result = self.exchange(changes, &mut old, &mut stage_inputs).and_then(|()| {
             let wanted = self.ranges();
             match self.recorded.iter().position(|(ranges, _)| *ranges == wanted) {
                 Some(k) => Ok(self.recorded.remove(k).1),
@@ -137,37 +138,37 @@ impl<'e> Binding<'e> {
         let places = self.inputs.len() + self.outputs.len();
         for (side, at, slot) in old {
             if side == Side::Input {
-                self.fed.remove(&at);
+                self.stage_inputs.remove(&at);
             }
             keep(&mut self.spare, (side, at, slot), KEPT.max(2 * places));
         }
-        for (feed, source, own) in fed {
-            if let (Feed::Input(i), Some(region)) = (feed, own) {
-                self.fed.insert(i, region);
+        for (input, source, own) in stage_inputs {
+            if let (StageInput::Input(i), Some(region)) = (input, own) {
+                self.stage_inputs.insert(i, region);
             }
-            if let Some(rest) = &mut self.rest {
-                rest.refeed(feed, &source);
+            if let Some(continuation) = &mut self.continuation {
+                continuation.set_stage_input(input, &source);
             }
         }
         Ok(())
     }
 
-    /// Puts slots for other memory in place; what they replace goes to `old`, what later stages read to `fed`.
+    /// Puts slots for other memory in place; what they replace goes to `old`, what later stages read to `stage_inputs`.
     fn exchange(
         &mut self,
-        changes: Vec<Change<'e>>,
+        changes: Vec<MemoryChange<'e>>,
         old: &mut Vec<(Side, usize, Slot<'e>)>,
-        fed: &mut Vec<Refed<'e>>,
+        stage_inputs: &mut Vec<StageInputChange<'e>>,
     ) -> Result<(), Error> {
-        for Change { side, at, mut source } in changes {
-            let feed = if side == Side::Input { Feed::Input(at) } else { Feed::Head(at) };
-            if self.compiled.stage.as_ref().is_some_and(|s| s.feeds().any(|f| f == feed)) {
+        for MemoryChange { side, at, mut source } in changes {
+            let input = if side == Side::Input { StageInput::Input(at) } else { StageInput::Head(at) };
+            if self.compiled.stage.as_ref().is_some_and(|s| s.stage_inputs().any(|i| i == input)) {
                 let mut own = None;
-                if matches!(source, Source::Value) {
+                if source.is_own() {
                     let (region, placed) = owned(&self.planned(side, at).info)?;
                     (source, own) = (placed, Some(region));
                 }
-                fed.push((feed, source.clone(), own));
+                stage_inputs.push((input, source.clone(), own));
             }
             let key = source.key();
             let known = self
@@ -176,7 +177,7 @@ impl<'e> Binding<'e> {
                 .position(|(s, i, slot)| (*s, *i) == (side, at) && key.is_some() && slot.source.key() == key);
             let slot = match known {
                 Some(k) => self.spare.remove(k).2,
-                None => Slot::new(source, self.planned(side, at), side, &self.inner.devices, self.policy)?,
+                None => Slot::new(source, self.planned(side, at), side, &self.core.devices, self.policy)?,
             };
             old.push((side, at, std::mem::replace(self.slot_mut(side, at), slot)));
         }
@@ -195,8 +196,9 @@ impl<'e> Binding<'e> {
     }
 }
 
-/// Memory that later stages read: the session's own where it is.
-type Refed<'e> = (Feed, Source<'e>, Option<std::sync::Arc<crate::memory::host::SharedRegion>>);
+/// New memory that later stages read, and its region where the session allocated it.
+type StageInputChange<'e> =
+    (StageInput, Source<'e>, Option<std::sync::Arc<crate::memory::host::SharedRegion>>);
 
 fn keep<T>(kept: &mut Vec<T>, item: T, most: usize) {
     if kept.len() >= most {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::memory::Source;
 use crate::backend::Placement;
-use crate::device::{self, Buffer, Lent};
+use crate::device::{self, Buffer};
 use crate::memory::dma_buf::DmaBuf;
-use crate::memory::host::SharedRegion;
 use crate::memory::import::{
     Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
 };
@@ -14,80 +14,20 @@ use crate::memory::range::ByteRange;
 use crate::memory::window_of;
 use crate::plan::PlannedIo;
 use crate::recording::{BufferId, BufferRange, Command};
-use crate::session::core::compiled::{import_shared, shared};
 use crate::session::core::device::{Device, part};
+use crate::session::core::host_memory::{import_shared, shared};
+use crate::session::core::options::BindPolicy;
 use crate::session::error::{Error, SessionError};
-
-/// What a tensor of a binding is made of.
-#[derive(Clone, Debug)]
-pub(in crate::session) enum Source<'e> {
-    /// The session's own memory, which `set_input` and `get_output` copy to and from.
-    Value,
-    /// Part of an owned region.
-    Region(Arc<SharedRegion>, ByteRange),
-    /// Borrowed memory.
-    Lent(Arc<Lent<'e>>, ByteRange),
-    /// Memory of a device.
-    Buffer(Buffer),
-}
-
-/// Names the memory of a source while the source is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::session) enum SourceKey {
-    /// Bytes of the process: address and length.
-    Host(u64, u64),
-    /// Bytes of a device.
-    Device(BufferRange),
-}
-
-impl Source<'_> {
-    /// The memory, unless it is the session's own.
-    pub(in crate::session) fn key(&self) -> Option<SourceKey> {
-        match self {
-            Source::Value => None,
-            Source::Region(region, range) => {
-                let base = region.as_ptr().as_ptr().addr() as u64;
-                Some(SourceKey::Host(base + range.start, range.bytes()))
-            }
-            Source::Lent(lent, range) => Some(SourceKey::Host(lent.address() + range.start, range.bytes())),
-            Source::Buffer(buffer) => Some(SourceKey::Device(buffer.range())),
-        }
-    }
-}
-
-/// What the caller decided about bindings.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::session) struct BindPolicy {
-    pub(in crate::session) strict: bool,
-    /// Bytes below which a tensor is copied; the device's own where there is none.
-    pub(in crate::session) copy_threshold: Option<u64>,
-    /// Nothing is imported: the device ran out of memory with imports.
-    pub(in crate::session) copies: bool,
-}
-
-impl BindPolicy {
-    fn on(self, device: &Device) -> DevicePolicy {
-        let ladder = device.policy(self.copy_threshold, self.strict);
-        match self.copies && !ladder.on_pointers {
-            true => DevicePolicy {
-                import_refusal: Some(Refusal::OutOfMemory),
-                dma_buf_supported: false,
-                ..ladder
-            },
-            false => ladder,
-        }
-    }
-}
 
 /// The memory of one input or output.
 #[derive(Debug)]
 pub(in crate::session) struct Slot<'e> {
     pub(in crate::session) source: Source<'e>,
-    /// What the kernels of each device are given.
+    /// Memory that kernels of each device access.
     compute: BTreeMap<u32, Buffer>,
-    /// Host-visible memory that a device copies from before the run, or to after it.
+    /// Host-visible memory that a device copies from before a run, or to after it.
     transfer: BTreeMap<u32, Buffer>,
-    /// Where the CPU copies to before the run, or from after it.
+    /// Memory that the CPU copies to before a run, or from after it.
     stage: Option<(u32, Buffer)>,
     pub(in crate::session) verdicts: Vec<Verdict>,
 }
@@ -117,8 +57,8 @@ impl<'e> Slot<'e> {
         if io.info.bytes() == 0 || io.devices.is_empty() {
             return Ok(slot);
         }
-        if matches!(slot.source, Source::Value) && io.devices.len() > 1 {
-            // Several devices meet in host memory of our own.
+        if slot.source.is_own() && io.devices.len() > 1 {
+            // Several devices share host memory of the session's own.
             let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 slot.compute.insert(d, import_shared(&devices[d as usize], &region)?);
@@ -141,8 +81,8 @@ impl<'e> Slot<'e> {
         Ok(slot)
     }
 
-    /// Where several devices touch the tensor and one of them could not use the caller's memory in place,
-    /// all of them use host memory of our own, which the CPU copies from or to. Says whether it is so.
+    /// Where one of several devices cannot use the caller's memory in place, all of them share host memory of the
+    /// session's own, which the CPU copies from or to. Returns whether they do.
     fn meet_in_host_memory(
         &mut self,
         io: &PlannedIo,
@@ -180,7 +120,7 @@ impl<'e> Slot<'e> {
     /// Address and length of the caller's memory, where it is the process's.
     fn host_bytes(&self) -> Option<(u64, u64)> {
         match &self.source {
-            Source::Value | Source::Buffer(_) => None,
+            Source::Own(_) | Source::Buffer(_) => None,
             Source::Region(region, range) => {
                 Some((region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes()))
             }
@@ -199,12 +139,12 @@ impl<'e> Slot<'e> {
         let bytes = io.info.bytes() as u64;
         let access = access(io, side);
         match &self.source {
-            Source::Value => {
+            Source::Own(_) => {
                 self.stage(d, device, bytes, side)?;
                 return Ok(());
             }
             Source::Buffer(buffer) => {
-                // Contexts number their buffers alike, so a foreign one would name some other buffer here.
+                // Buffer numbers are per context: a foreign buffer would name another one here.
                 if buffer.context_id() != device.context.id() {
                     let (name, device) = (io.name.clone(), device.context.info().name.clone());
                     return Err(SessionError::OtherContext { name, device }.into());
@@ -222,7 +162,7 @@ impl<'e> Slot<'e> {
         check_capacity(io, given)?;
         let ladder = policy.on(device);
         let mut request = request(device, io, &self.source, address, access);
-        // Kept until the import keeps it.
+        // Alive until the import holds it.
         let mut _offered = self.offer_dma_buf(&mut request, &ladder);
         let mut choice = decide(io, &request, &ladder)?;
         let imported = loop {
@@ -265,7 +205,7 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
-    /// Where the pages themselves are refused and they are a memory file's: its dma-buf, or why there is none.
+    /// The dma-buf of a memory file whose pages are refused, or the refusal of that.
     fn offer_dma_buf(&self, request: &mut Request, ladder: &DevicePolicy) -> Option<Arc<DmaBuf>> {
         let Source::Region(region, range) = &self.source else { return None };
         let wanted = ladder.dma_buf_supported && (request.window.is_err() || ladder.import_refusal.is_some());
@@ -294,11 +234,11 @@ impl<'e> Slot<'e> {
                 let whole = lent.import(&device.context)?;
                 Ok(whole.sub_buffer(range.start, range.bytes())?)
             }
-            Source::Value | Source::Buffer(_) => Err(Refusal::NotSupported.into()),
+            Source::Own(_) | Source::Buffer(_) => Err(Refusal::NotSupported.into()),
         }
     }
 
-    /// Gives the device memory of its own that the CPU copies to or from.
+    /// Allocates device memory that the CPU copies to or from.
     fn stage(&mut self, d: u32, device: &Device, bytes: u64, side: Side) -> Result<(), Error> {
         if device.shares_host_memory() {
             let buffer = device.buffer(bytes, Placement::Shared, "staged tensor")?;
@@ -314,19 +254,19 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
-    /// Whether copies could take the place of an import of it.
+    /// Whether it is imported and could be copied instead.
     pub(in crate::session) fn could_copy(&self) -> bool {
         let imports = |verdict: &Verdict| verdict.path.imports() || verdict.path == Path::DmaBuf;
-        // What a scope lent is out of the host's reach once it was imported.
+        // Borrowed memory is out of the host's reach once it is imported.
         matches!(self.source, Source::Region(..)) && self.verdicts.iter().any(imports)
     }
 
-    /// The memory that the kernels of device `d` are given.
+    /// Memory that kernels of device `d` access.
     pub(in crate::session) fn buffer(&self, d: u32) -> Option<&Buffer> {
         self.compute.get(&d)
     }
 
-    /// What the kernels of device `d` are given.
+    /// The range that kernels of device `d` access.
     pub(in crate::session) fn range(&self, d: u32) -> Option<BufferRange> {
         self.compute.get(&d).map(Buffer::range)
     }
@@ -343,7 +283,7 @@ impl<'e> Slot<'e> {
         Some((base, ByteRange::new(start, start.saturating_add(range.bytes))))
     }
 
-    /// Their ranges: two slots of equal ones record equally.
+    /// Ranges of its buffers; equal ranges give equal recordings.
     pub(in crate::session) fn ranges(&self) -> impl Iterator<Item = BufferRange> {
         self.buffers().map(Buffer::range)
     }
@@ -363,12 +303,12 @@ impl<'e> Slot<'e> {
         self.transfer.get(&d)
     }
 
-    /// Every buffer that commands name for the slot.
+    /// Every buffer of the slot that commands name.
     pub(in crate::session) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.compute.values().chain(self.transfer.values())
     }
 
-    /// Copies the caller's bytes to where the device finds them, if the CPU has to.
+    /// Copies the caller's bytes to staging memory, if the tensor is staged.
     pub(in crate::session) fn stage_in(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
         let Some((d, buffer)) = &self.stage else { return Ok(()) };
         let device = &devices[*d as usize];
@@ -381,11 +321,11 @@ impl<'e> Slot<'e> {
                 let part = buffer.sub_buffer(0, bytes as u64)?;
                 Ok(lent.read_into(range.start, &mut part.map_write()?)?)
             }
-            Source::Value | Source::Buffer(_) => Ok(()),
+            Source::Own(_) | Source::Buffer(_) => Ok(()),
         }
     }
 
-    /// Copies results to the caller's memory, if the CPU has to.
+    /// Copies results to the caller's memory, if the tensor is staged.
     pub(in crate::session) fn stage_out(&self, devices: &[Device], bytes: usize) -> Result<(), Error> {
         let Some((d, buffer)) = &self.stage else { return Ok(()) };
         let device = &devices[*d as usize];
@@ -397,7 +337,7 @@ impl<'e> Slot<'e> {
             Source::Lent(lent, range) => {
                 Ok(lent.write_with(range.start, bytes, |to| device.read(buffer, to))?)
             }
-            Source::Value | Source::Buffer(_) => Ok(()),
+            Source::Own(_) | Source::Buffer(_) => Ok(()),
         }
     }
 
@@ -409,7 +349,7 @@ impl<'e> Slot<'e> {
         }
     }
 
-    /// Reads the bytes of a slot, wherever they are.
+    /// Reads the bytes of the slot.
     pub(in crate::session) fn read(&self, devices: &[Device], bytes: &mut [u8]) -> Result<(), Error> {
         let own = || self.compute.first_key_value().map(|(d, b)| (*d, b.clone()));
         match self.stage.clone().or_else(own) {
@@ -427,7 +367,7 @@ impl<'e> Slot<'e> {
     }
 }
 
-/// What the graph does with the tensor.
+/// The graph's access to the tensor.
 fn access(io: &PlannedIo, side: Side) -> ReadWrite {
     match side {
         Side::Input => ReadWrite::Read,
@@ -462,7 +402,7 @@ fn decide(io: &PlannedIo, request: &Request, ladder: &DevicePolicy) -> Result<Ch
     })
 }
 
-/// The pages around the tensor, as the device's rules judge them.
+/// The pages around the tensor, checked against the import rules of the device.
 fn window(
     device: &Device,
     source: &Source<'_>,

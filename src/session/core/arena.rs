@@ -1,35 +1,31 @@
-//! Memory of intermediate tensors: of one binding, or of several sessions in turn.
+//! Memory of intermediate tensors: private to a binding, or shared by several sessions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::compiled::{import_where_possible, shared};
 use super::device::Device;
-use super::in_flight::Underway;
+use super::host_memory::{all_of, import_where_possible, shared};
+use super::in_flight::InFlight;
 use crate::backend::Placement;
 use crate::device::Buffer;
-use crate::graph::TensorInfo;
 use crate::memory::host::SharedRegion;
 use crate::plan::{Domain, Plan};
-use crate::session::Session;
-use crate::session::bind::host_ranges::all_of;
 use crate::session::error::Error;
-use crate::session::placement::Copied;
 
-/// The arenas of one binding: for each arena its buffer on each device that touches it.
+/// The arenas of one binding: a buffer for each arena and each device that touches it.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Arenas {
     buffers: Vec<BTreeMap<u32, Buffer>>,
     /// Keeps the host arenas' pages.
     _regions: Vec<Arc<SharedRegion>>,
-    /// The state of the shared arena that the buffers are of.
+    /// The version of the shared arena that the buffers belong to.
     version: u64,
-    /// Counts the binding among those of a shared arena.
+    /// Registers the binding with a shared arena.
     _member: Option<Arc<Member>>,
 }
 
 impl Arenas {
-    /// Arenas that one binding has for itself.
+    /// Arenas private to one binding.
     pub(in crate::session) fn new(plan: &Plan, devices: &[Device]) -> Result<Self, Error> {
         let mut arenas = Arenas::default();
         for arena in &plan.arenas {
@@ -69,7 +65,7 @@ impl Arenas {
 ///
 /// It is used by one run at a time. A run waits until the run before it, of whichever session, has finished on
 /// its devices; inputs, outputs and parameters are not in the pool, so results stay until the session's own
-/// next run. Whoever submits from several threads gets them one after the other, in no order.
+/// next run. Submissions of several threads run one at a time, in no particular order.
 ///
 /// Each context has a pool of its own, because devices have no memory in common; one more lies in host memory
 /// for tensors that several devices of a session touch.
@@ -86,20 +82,20 @@ pub struct SharedArena {
 pub struct ArenaUsage {
     /// Bytes of the pools.
     pub bytes: u64,
-    /// Bytes that the bindings alive now would hold with arenas of their own.
+    /// Bytes that the live bindings would hold with private arenas.
     pub separate_bytes: u64,
-    /// How many bindings are alive.
+    /// Number of live bindings.
     pub bindings: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     pools: Vec<(Key, Pool)>,
-    /// Grows with every pool.
+    /// Increases whenever a pool changes.
     version: u64,
     members: Vec<Weak<Member>>,
     /// The run that used the pools last.
-    last: Option<Underway>,
+    last: Option<InFlight>,
 }
 
 /// Whose memory a pool is. A context that is in a session's table several times has a pool for each.
@@ -147,14 +143,9 @@ impl SharedArena {
         }
     }
 
-    /// Makes the pool large enough for `session` with inputs of these types and shapes, in the order of
-    /// [`Session::inputs`]. Where sizes are known only in the run, only what is known before it counts.
-    ///
-    /// # Errors
-    /// [`Error::Plan`], [`Error::Device`].
-    pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
-        let compiled = session.inner.compiled(infos, &BTreeMap::new(), Copied::ALL)?;
-        self.lock().pools_for(&compiled.plan, &session.inner.devices).map(|_| ())
+    /// Makes the pools large enough for `plan`.
+    pub(in crate::session) fn grow_for(&self, plan: &Plan, devices: &[Device]) -> Result<(), Error> {
+        self.lock().pools_for(plan, devices).map(|_| ())
     }
 
     /// Arenas for a binding of `plan`.
@@ -162,16 +153,16 @@ impl SharedArena {
         self.lock().fit(plan, devices)
     }
 
-    /// Waits until the run before has finished; no one else runs before [`Turn::leave`].
-    pub(in crate::session) fn turn(&self) -> Turn<'_> {
+    /// Waits for the previous run; no other run starts before [`ArenaTurn::leave`].
+    pub(in crate::session) fn turn(&self) -> ArenaTurn<'_> {
         let mut state = self.lock();
         if let Some(last) = state.last.take() {
-            last.settle();
+            last.wait_quietly();
         }
-        Turn { state }
+        ArenaTurn { state }
     }
 
-    /// Gives the pool of a context back that is used no more.
+    /// Frees the pools of a context.
     pub(in crate::session) fn forget(&self, context: usize) {
         let mut state = self.lock();
         state.pools.retain(|(key, _)| !matches!(key, Key::Context(of, _) if *of == context));
@@ -183,14 +174,14 @@ impl SharedArena {
     }
 }
 
-/// The right to use a shared arena.
+/// Exclusive use of a shared arena.
 #[derive(Debug)]
-pub(in crate::session) struct Turn<'a> {
+pub(in crate::session) struct ArenaTurn<'a> {
     state: MutexGuard<'a, State>,
 }
 
-impl Turn<'_> {
-    /// Whether `arenas` are of the memory there is now.
+impl ArenaTurn<'_> {
+    /// Whether `arenas` name the current pools.
     pub(in crate::session) fn is_current(&self, arenas: &Arenas) -> bool {
         arenas.version == self.state.version
     }
@@ -201,7 +192,7 @@ impl Turn<'_> {
     }
 
     /// Ends the turn: the next one waits for `last`.
-    pub(in crate::session) fn leave(mut self, last: Option<Underway>) {
+    pub(in crate::session) fn leave(mut self, last: Option<InFlight>) {
         self.state.last = last;
     }
 }
@@ -231,7 +222,7 @@ impl State {
         Ok(arenas)
     }
 
-    /// For each arena of `plan` its pool, grown if it is too small.
+    /// The pool of each arena of `plan`; pools that are too small grow.
     fn pools_for(&mut self, plan: &Plan, devices: &[Device]) -> Result<Vec<Option<usize>>, Error> {
         let mut used: BTreeMap<usize, usize> = BTreeMap::new();
         let mut pools = Vec::with_capacity(plan.arenas.len());
@@ -254,7 +245,7 @@ impl State {
                 pools.push(Some(at));
                 continue;
             }
-            // A larger pool serves every arena before; all have to look again.
+            // Bindings of the smaller pool record again.
             self.version += 1;
             let pool = match arena.domain {
                 Domain::Device(d) => Pool::Device(devices[d as usize].buffer(

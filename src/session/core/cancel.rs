@@ -1,17 +1,16 @@
-//! Runs that end before they are over: someone cancels them, or their time is up.
+//! Cancellation and time limits of runs.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::session::error::{Error, SessionError};
+use crate::session::error::{Error, Progress, SessionError};
 
 /// Cancels runs: those that were given it ([`RunOptions::cancel`]), or the one that it came from
 /// ([`Pending::canceller`](crate::session::Pending::canceller)). A clone is another handle of it; any thread may use one.
 #[derive(Clone, Debug)]
 pub struct CancelToken {
-    /// The latest run that was cancelled, of those that share it.
+    /// The latest cancelled run of those that share it.
     cancelled: Arc<AtomicU64>,
     run: u64,
 }
@@ -28,7 +27,7 @@ impl CancelToken {
         CancelToken::default()
     }
 
-    /// Ends what has the token before its next submission to a device. Cannot be taken back.
+    /// Ends runs with this token before their next submission to a device. It cannot be undone.
     pub fn cancel(&self) {
         self.cancelled.fetch_max(self.run, Ordering::AcqRel);
     }
@@ -62,7 +61,7 @@ impl RunOptions {
         RunOptions::default()
     }
 
-    /// Ends the run so long after it was begun. A run that is over by then is not touched.
+    /// Ends the run `limit` after its start. A run that is over by then is unaffected.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
         self
@@ -80,25 +79,7 @@ impl RunOptions {
     }
 }
 
-/// How far a run came.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Operators that were over.
-    pub done: usize,
-    /// Of so many. Where sizes are known only in the run, and in a loop, those of the part that was running.
-    pub of: usize,
-    /// The turns that were running, outermost first: the node's name, and the turn counted from 0.
-    pub turns: Vec<(String, u64)>,
-}
-
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} operators", self.done, self.of)?;
-        self.turns.iter().rev().try_for_each(|(node, turn)| write!(f, " in turn {turn} of {node:?}"))
-    }
-}
-
-/// Watches one run.
+/// Checks whether one run is to end early.
 #[derive(Clone, Debug)]
 pub(in crate::session) struct Watch {
     began: Instant,
@@ -116,7 +97,7 @@ impl Watch {
         self.options.may_end()
     }
 
-    /// How long the run has been going.
+    /// Time since the start of the run.
     pub(in crate::session) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
@@ -126,7 +107,7 @@ impl Watch {
     }
 
     /// # Errors
-    /// The run is to end.
+    /// [`SessionError::Cancelled`], [`SessionError::TimeLimit`]; `at` gives the progress.
     pub(in crate::session) fn check(&self, at: impl FnOnce() -> Progress) -> Result<(), Error> {
         if self.own.is_cancelled() || self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(SessionError::Cancelled { at: at() }.into());
@@ -140,7 +121,7 @@ impl Watch {
     }
 }
 
-/// The error of a turn of a loop, where it ended early with the turn.
+/// Adds the iteration of a loop to an error that ended it early.
 pub(in crate::session) fn in_turn(mut error: Error, node: &str, turn: u64) -> Error {
     if let Error::Session(SessionError::Cancelled { at } | SessionError::TimeLimit { at, .. }) = &mut error {
         at.turns.insert(0, (node.to_owned(), turn));

@@ -1,4 +1,4 @@
-//! A device of a session's table: its context, its queue, and byte transfers with it.
+//! An entry of the device table: context, queue and byte transfers.
 
 use crate::backend::{BufferDesc, Placement};
 use crate::device::{Buffer, Context, Error, Queue};
@@ -19,12 +19,12 @@ impl Device {
         Ok(Device { context, queue })
     }
 
-    /// Whether host and device work in one memory.
+    /// Whether host and device share one memory.
     pub(in crate::session) fn shares_host_memory(&self) -> bool {
         self.context.info().memory.shares_host_memory()
     }
 
-    /// Whether kernels are given the application's pages themselves however often they read them.
+    /// Whether kernels read imported pages in place, however many times they read them.
     pub(in crate::session) fn reads_imports_in_place(&self) -> bool {
         let info = self.context.info();
         let model = &info.memory;
@@ -35,10 +35,10 @@ impl Device {
             && self.context.import_costs().direct_reads == u32::MAX
     }
 
-    /// How memory of the application is best given to the device.
+    /// How the device gets memory of the application.
     pub(in crate::session) fn policy(&self, copy_threshold: Option<u64>, strict: bool) -> DevicePolicy {
         let info = self.context.info();
-        // Where a pointer needs no pages, the device works on pointers themselves.
+        // Without an alignment rule the device works on the pointer itself.
         let on_pointers = info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
         if on_pointers {
             return DevicePolicy { strict, ..DevicePolicy::host() };
@@ -63,12 +63,12 @@ impl Device {
         placement: Placement,
         label: &'static str,
     ) -> Result<Buffer, Error> {
-        // A buffer is never empty, and a texel view or a fill may round its end up.
+        // A buffer has at least 16 bytes, and a texel view or a fill may round its end up.
         let bytes = bytes.max(16).next_multiple_of(16);
         self.context.create_buffer(&BufferDesc { bytes, placement, label })
     }
 
-    /// Writes `bytes` to the start of `buffer`, by way of an upload buffer where it is not mapped.
+    /// Writes `bytes` to the start of `buffer`, through an upload buffer where it is not mapped.
     pub(in crate::session) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), Error> {
         if bytes.is_empty() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Device {
             return Ok(());
         }
         let len = bytes.len() as u64;
-        // A copy elsewhere helps only where the host reads that through its caches.
+        // A readback buffer helps only where the host reads it through its caches.
         let cached =
             buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
         if buffer.info().host.is_some() && cached {

@@ -4,12 +4,15 @@ pub(in crate::session) mod arena;
 pub(in crate::session) mod cancel;
 pub(in crate::session) mod compiled;
 pub(in crate::session) mod device;
+pub(in crate::session) mod host_memory;
 pub(in crate::session) mod in_flight;
+pub(in crate::session) mod options;
 pub(in crate::session) mod params;
 pub(in crate::session) mod pieces;
 mod plan_cache;
 pub(in crate::session) mod queue;
 pub(in crate::session) mod sources;
+pub(in crate::session) mod staged;
 pub(in crate::session) mod unify;
 
 use std::collections::BTreeMap;
@@ -17,14 +20,14 @@ use std::sync::{Arc, Mutex};
 
 use self::compiled::Compiled;
 use self::device::Device;
+use self::options::{CopiedPerRun, Options};
 use self::params::ParamStore;
-use self::queue::Traffic;
-use self::sources::Sources;
+use self::queue::RunQueue;
+use self::sources::KernelSources;
 use crate::graph::{Graph, TensorDecl, TensorInfo};
 use crate::plan::Signature;
-use crate::session::builder::Options;
 use crate::session::error::{Error, SessionError};
-use crate::session::placement::Copied;
+
 use crate::shape::Shape;
 
 #[derive(Debug)]
@@ -33,22 +36,32 @@ pub(in crate::session) struct SessionCore {
     pub(in crate::session) devices: Vec<Device>,
     pub(in crate::session) options: Options,
     pub(in crate::session) params: Arc<ParamStore>,
-    pub(in crate::session) sources: Arc<Sources>,
-    pub(in crate::session) plans: Mutex<Vec<(Signature, Copied, Arc<Compiled>)>>,
-    pub(in crate::session) traffic: Arc<Traffic>,
+    pub(in crate::session) sources: Arc<KernelSources>,
+    plans: Mutex<Vec<(Signature, CopiedPerRun, Arc<Compiled>)>>,
+    pub(in crate::session) queue: Arc<RunQueue>,
 }
 
 impl SessionCore {
-    /// Copies from or to memory that the caller bound. Where runs of the session that are in flight still use it, they
-    /// are waited for.
-    pub(in crate::session) fn past_runs(
+    pub(in crate::session) fn new(
+        graph: Arc<Graph>,
+        devices: Vec<Device>,
+        options: Options,
+        params: Arc<ParamStore>,
+        sources: Arc<KernelSources>,
+    ) -> Self {
+        let (plans, queue) = (Mutex::default(), Arc::default());
+        SessionCore { graph, devices, options, params, sources, plans, queue }
+    }
+
+    /// Copies from or to bound memory. Where in-flight runs of the session use it, waits for them and copies again.
+    pub(in crate::session) fn after_runs(
         &self,
         copy: impl Fn(&[Device]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         match copy(&self.devices) {
             Err(error) if error.is_busy() => {
-                self.traffic.settle();
-                // What goes wrong in a run is for whoever waits for it.
+                self.queue.wait_until_submitted();
+                // The submitter of a run gets its errors.
                 self.devices.iter().for_each(|device| drop(device.queue.finish()));
                 copy(&self.devices)
             }
@@ -78,7 +91,7 @@ impl SessionCore {
         check_declared(self.graph.tensor(self.graph.inputs()[i]), got)
     }
 
-    /// Checks all inputs together: symbols have one size.
+    /// Checks that each symbol has one size in all inputs.
     pub(in crate::session) fn check_symbols(&self, infos: &[TensorInfo]) -> Result<(), SessionError> {
         let mut symbols = BTreeMap::new();
         for (&id, info) in self.graph.inputs().iter().zip(infos) {
@@ -100,18 +113,12 @@ impl SessionCore {
 
     /// The same devices, options and parameters for another graph.
     pub(in crate::session) fn child(&self, graph: Arc<Graph>) -> Arc<SessionCore> {
-        Arc::new(SessionCore {
-            graph,
-            devices: self.devices.clone(),
-            options: self.options.clone(),
-            params: Arc::clone(&self.params),
-            sources: Arc::clone(&self.sources),
-            plans: Mutex::default(),
-            traffic: Arc::default(),
-        })
+        let sources = Arc::clone(&self.sources);
+        let (devices, params) = (self.devices.clone(), Arc::clone(&self.params));
+        Arc::new(SessionCore::new(graph, devices, self.options.clone(), params, sources))
     }
 
-    /// As [`SessionCore::child`], for a graph inside a node, which no pass of this graph's own report is about.
+    /// As [`SessionCore::child`], for the graph of a node: the log of this graph's passes does not apply to it.
     pub(in crate::session) fn body(&self, graph: &Arc<Graph>) -> Arc<SessionCore> {
         let mut body = self.child(Arc::clone(graph));
         if let Some(body) = Arc::get_mut(&mut body) {

@@ -5,10 +5,9 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::device::{Device, part};
-use super::unify::Known;
 use crate::backend::Placement;
 use crate::device::{self, Buffer};
-use crate::graph::{GraphError, Tensor, TensorIdentity, WeightStore};
+use crate::graph::{GraphError, Tensor, TensorIdentity, WeakTensor, WeightStore};
 use crate::memory::host::{HostError, HostRegion};
 use crate::memory::image::ImageDesc;
 use crate::ops::{PackKey, Packed};
@@ -26,10 +25,17 @@ use crate::session::error::Error;
 /// were loaded apart. A parameter is held as long as a plan of a session reads it.
 #[derive(Debug, Default)]
 pub struct ParamStore {
-    held: Mutex<Living<Key, Param>>,
+    held: Mutex<WeakMap<Key, Param>>,
     /// Regions that parameters are read in, by context and address.
-    regions: Mutex<Living<(usize, usize), Buffer>>,
-    pub(in crate::session) known: Mutex<Known>,
+    regions: Mutex<WeakMap<(usize, usize), Buffer>>,
+    pub(in crate::session) known: Mutex<KnownConstants>,
+}
+
+/// Constants of graphs that a store has seen.
+#[derive(Debug, Default)]
+pub(in crate::session) struct KnownConstants {
+    pub(in crate::session) by_identity: HashMap<TensorIdentity, WeakTensor>,
+    pub(in crate::session) by_content: HashMap<u64, Vec<WeakTensor>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,27 +49,27 @@ struct Key {
 /// A parameter on a device.
 #[derive(Debug)]
 pub(in crate::session) struct Param {
-    /// Keeps the identity from being used again.
+    /// Keeps the identity unique.
     _tensor: Tensor,
-    /// The import of the whole region that it is a part of.
+    /// The import of the whole region that holds it.
     _region: Option<Arc<Buffer>>,
     pub(in crate::session) buffer: Buffer,
 }
 
-/// Values that others hold. The places of dead ones are given up whenever as many again have come.
+/// Weak references by key. Dead entries are removed whenever the map has doubled.
 #[derive(Debug)]
-struct Living<K, V> {
+struct WeakMap<K, V> {
     map: HashMap<K, Weak<V>>,
     most: usize,
 }
 
-impl<K, V> Default for Living<K, V> {
+impl<K, V> Default for WeakMap<K, V> {
     fn default() -> Self {
-        Living { map: HashMap::new(), most: 0 }
+        WeakMap { map: HashMap::new(), most: 0 }
     }
 }
 
-impl<K: Eq + Hash, V> Living<K, V> {
+impl<K: Eq + Hash, V> WeakMap<K, V> {
     const FEW: usize = 16;
 
     fn get(&self, key: &K) -> Option<Arc<V>> {
@@ -82,7 +88,7 @@ impl<K: Eq + Hash, V> Living<K, V> {
 /// What a store holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ParamUsage {
-    /// How many parameters, each device and layout counted.
+    /// Number of parameters; each device and layout counts.
     pub count: usize,
     /// Their bytes on devices.
     pub bytes: u64,
@@ -134,7 +140,7 @@ impl ParamStore {
         }
         let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: import, buffer });
         held.insert(key, &param);
-        // The device reads it: what no one reads is given back.
+        // The device reads this form; the host's copies are released.
         if let Some(place) = place {
             match &constant.packed {
                 None => constant.tensor.keep_plain(&place.region),
@@ -170,7 +176,7 @@ impl ParamStore {
         if !aligned || offset as u64 + bytes > region.bytes() as u64 {
             return Ok(None);
         }
-        // Where it is refused a copy is as good, only larger.
+        // Where the import is refused, the parameter is copied.
         let Some(import) = self.import(device, &region).filter(|whole| whole.info().coherent) else {
             return Ok(None);
         };
@@ -178,7 +184,7 @@ impl ParamStore {
         Ok(part.map(|part| InPlace { region, import, part }))
     }
 
-    /// A region as a device has it, imported once.
+    /// The import of a region on a device, made once.
     fn import(&self, device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
         let key = (device.context.id(), Arc::as_ptr(region).addr());
         let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +197,7 @@ impl ParamStore {
     }
 }
 
-/// Memory of a device as a place where a parameter is kept.
+/// A parameter kept in device memory alone.
 struct InDevice(Buffer);
 
 impl WeightStore for InDevice {
@@ -230,14 +236,14 @@ fn move_to_device(device: &Device, constant: &PlannedConstant) -> Result<Option<
     Ok(Some(buffer))
 }
 
-/// A parameter that a device reads in the host's memory.
+/// A parameter that a device reads from host memory.
 struct InPlace {
     region: Arc<HostRegion>,
     import: Arc<Buffer>,
     part: Buffer,
 }
 
-/// Bytes that a device may reach of a parameter of so many: a texel view rounds the end up.
+/// Size in bytes with padding: a texel view rounds the end up.
 fn padded(bytes: u64) -> u64 {
     bytes.max(16).next_multiple_of(16)
 }
@@ -262,7 +268,7 @@ fn pack(constant: &PlannedConstant, packed: &Packed, to: &mut [u8]) -> Result<()
     })
 }
 
-/// The image that a parameter lies in, unless its own bytes are one.
+/// The image that holds a parameter, unless its bytes already have the layout of one.
 fn own_image(device: &Device, constant: &PlannedConstant) -> Option<(ImageDesc, u64)> {
     let (image, bytes) = constant.image?;
     let rules = device.context.info().images.as_ref();
@@ -271,7 +277,7 @@ fn own_image(device: &Device, constant: &PlannedConstant) -> Option<(ImageDesc, 
     if same { None } else { Some((image, bytes)) }
 }
 
-/// A buffer that holds a parameter in the rows of an image: that comes into being first, because its bytes are lost then.
+/// A buffer with a parameter in the rows of an image. The image is created first, because that discards the bytes.
 fn upload_image(
     device: &Device,
     constant: &PlannedConstant,
@@ -299,7 +305,7 @@ fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> 
     Ok(buffer)
 }
 
-/// Writes a parameter in the form that it is read in.
+/// Writes a parameter in the form that its kernel reads.
 fn fill(device: &Device, constant: &PlannedConstant, buffer: &Buffer) -> Result<(), Error> {
     match &constant.packed {
         None => device.write(buffer, constant.tensor.unkept()?.bytes())?,
@@ -318,12 +324,12 @@ mod tests {
 
     #[test]
     fn dead_values_are_given_up() {
-        let mut living = Living::default();
+        let mut living = WeakMap::default();
         let first = Arc::new(0);
         living.insert(0, &first);
         for key in 1..1000 {
             living.insert(key, &Arc::new(key));
-            assert!(living.map.len() <= Living::<i32, i32>::FEW);
+            assert!(living.map.len() <= WeakMap::<i32, i32>::FEW);
         }
         assert_eq!((living.get(&0), living.get(&999)), (Some(first), None));
         let all: Vec<Arc<i32>> = (0..100).map(Arc::new).collect();

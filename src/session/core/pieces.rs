@@ -1,4 +1,4 @@
-//! Segments in pieces: submissions that a display that shares the device need not wait for long.
+//! Segments in pieces: short submissions, so that a display on the same device stays responsive.
 //!
 //! A recording is cut between commands, first by what they are estimated to take, then by what earlier runs took. One
 //! command that takes longer than the limit is a piece of its own: kernels have no base of their work-groups, so one
@@ -13,9 +13,10 @@ use crate::backend::{DeviceInfo, DeviceKind};
 use crate::plan::place::Roofline;
 use crate::plan::{NodeReport, Plan};
 use crate::recording::{BufferRange, Command, Recording};
+use crate::session::error::NoLimit;
 
-/// What [`SubmissionLimit::Auto`] allows where a device may drive a display, and how far apart runs that may be ended
-/// early look whether they are to end. A tenth of a second is where people notice.
+/// The limit of [`SubmissionLimit::Auto`] on devices that may drive a display, and the longest time between checks of
+/// runs that may end early. People notice a tenth of a second.
 const LIMIT: Duration = Duration::from_millis(100);
 
 /// Estimates are no measurements: pieces are planned for this part of the limit.
@@ -24,13 +25,13 @@ const PART: (u64, u64) = (3, 4);
 /// Bytes below which a copy stays whole, whatever it is estimated to take.
 const LEAST_COPY: u64 = 16 << 20;
 
-/// A piece whose time is known, and too long, is cut anew at most so often: times of a busy machine say little.
+/// A segment is cut again at most this many times, because times of a busy machine vary.
 const MOST_CUTS: u32 = 24;
 
-/// Runs after a cut whose times are looked at, unless one seems too long.
+/// Runs after a cut whose times are recorded, unless one seems too long.
 const CALM: u32 = 8;
 
-/// Speeds where nothing was measured: slow ones, so that nothing runs for longer than thought.
+/// Speeds of an unmeasured device: slow, so that estimates are too long rather than too short.
 const PROCESSOR: Roofline =
     Roofline { submit_ns: 20_000.0, launch_ns: 5_000.0, flops: 10.0, bytes: 4.0, bus_ns: 0.0 };
 const GPU: Roofline =
@@ -52,16 +53,6 @@ pub enum SubmissionLimit {
 /// The environment variable that says, as [`SubmissionLimit`] is written, how long a submission may be where a program
 /// does not.
 pub const LIMIT_VARIABLE: &str = "ONEPOOL_SUBMISSION_LIMIT";
-
-/// No text of a [`SubmissionLimit`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} is no limit of a submission: expected `auto`, `off` or a number of milliseconds up to 3600000"
-)]
-pub struct NoLimit {
-    /// The text.
-    pub text: String,
-}
 
 impl FromStr for SubmissionLimit {
     type Err = NoLimit;
@@ -108,43 +99,43 @@ pub(in crate::session) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The speeds of entry `device` of the table: as placement measured them, or slow ones.
+/// The speeds of entry `device` of the table: measured by placement, or slow defaults.
 pub(in crate::session) fn speeds(plan: &Plan, device: u32, info: &DeviceInfo) -> Roofline {
     let measured = plan.report.placement.as_ref().and_then(|placed| placed.devices.get(device as usize));
     let assumed = if info.native || info.kind == DeviceKind::Cpu { PROCESSOR } else { GPU };
     measured.copied().filter(Roofline::is_sound).unwrap_or(assumed)
 }
 
-/// What the segments of a plan were found to take, shared by all bindings of the plan.
+/// Measured times of the segments of a plan, shared by all its bindings.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Schedule {
-    /// Grows where recordings should be cut anew.
+pub(in crate::session) struct PieceSchedule {
+    /// Increases when recordings have to be cut again.
     version: AtomicU64,
-    /// Runs since then whose times changed nothing.
+    /// Runs since the last change.
     calm: AtomicU32,
-    segments: Mutex<Vec<Known>>,
+    segments: Mutex<Vec<SegmentTimes>>,
 }
 
 /// One segment.
 #[derive(Clone, Debug, Default)]
-struct Known {
-    /// Nanoseconds of each dispatch; none before it was cut for the first time.
+struct SegmentTimes {
+    /// Nanoseconds of each dispatch; empty before the first cut.
     dispatches: Vec<u64>,
-    /// Pieces take the device's time at both ends.
+    /// Pieces have timestamps at both ends.
     timed: bool,
     cuts: u32,
 }
 
-/// A recording with the node that each command belongs to, `u32::MAX` for none.
+/// A recording with the node of the plan that each command belongs to, where it belongs to one.
 #[derive(Clone, Debug, Default)]
-pub(in crate::session) struct Script {
+pub(in crate::session) struct LabelledRecording {
     pub(in crate::session) recording: Recording,
-    pub(in crate::session) nodes: Vec<u32>,
+    pub(in crate::session) nodes: Vec<Option<u32>>,
 }
 
-/// How a segment was cut.
+/// The pieces of a segment.
 #[derive(Clone, Debug, Default)]
-pub(in crate::session) struct Cut {
+pub(in crate::session) struct PieceCuts {
     /// The first command of each piece but the first.
     pub(in crate::session) starts: Vec<usize>,
     pub(in crate::session) pieces: Vec<Piece>,
@@ -152,30 +143,30 @@ pub(in crate::session) struct Cut {
     /// Nanoseconds that a piece may take.
     limit: u64,
     pub(in crate::session) version: u64,
-    /// Each piece ends with the second of two timestamps.
+    /// Pieces have timestamps at both ends.
     pub(in crate::session) timed: bool,
 }
 
 /// One piece.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct Piece {
-    /// The dispatches in it, counted in the segment.
+    /// Indices of its dispatches in the segment.
     dispatches: std::ops::Range<usize>,
-    /// Commands that do something.
+    /// Dispatches, copies and fills.
     commands: usize,
-    /// What its copies and fills are estimated to take, in nanoseconds.
+    /// Estimated nanoseconds of its copies and fills.
     copies: u64,
-    /// Nodes that are over with it, since the segment's start.
+    /// Nodes finished at its end, counted from the start of the segment.
     pub(in crate::session) nodes_done: usize,
 }
 
-impl Schedule {
+impl PieceSchedule {
     pub(in crate::session) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Whether times of another run may tell something; `longest` is how long the host waited for one of its pieces.
-    pub(in crate::session) fn is_curious(&self, cut: &Cut, longest: u64) -> bool {
+    /// Whether to record the times of another run; `longest` is the longest wait for one of its pieces, in nanoseconds.
+    pub(in crate::session) fn wants_times(&self, cut: &PieceCuts, longest: u64) -> bool {
         longest > cut.limit || self.calm.fetch_add(1, Ordering::Relaxed) < CALM
     }
 
@@ -184,38 +175,38 @@ impl Schedule {
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<SegmentTimes>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts segment `segment` of a plan with these nodes so that no piece takes longer than `limit` nanoseconds, as far as is known, on a
-    /// device of these speeds; `clock`: it tells the time.
+    /// Cuts segment `segment` of a plan with `nodes` into pieces of at most `limit` nanoseconds by measured times, or by
+    /// estimates for `speeds`. `clock`: the device has timestamps.
     pub(in crate::session) fn cut(
         &self,
-        script: &mut Script,
+        labelled: &mut LabelledRecording,
         nodes: &[NodeReport],
         segment: usize,
         limit: u64,
         speeds: &Roofline,
         clock: bool,
-    ) -> Cut {
+    ) -> PieceCuts {
         let version = self.version();
-        split_copies(script, limit, speeds);
+        split_copies(labelled, limit, speeds);
         let mut segments = self.lock();
         if segments.len() <= segment {
-            segments.resize(segment + 1, Known::default());
+            segments.resize(segment + 1, SegmentTimes::default());
         }
         let known = &mut segments[segment];
         if known.dispatches.is_empty() {
-            known.dispatches = estimates(script, nodes, speeds);
+            known.dispatches = estimates(labelled, nodes, speeds);
         }
-        let (starts, pieces) = pieces(script, &known.dispatches, limit / PART.1 * PART.0, speeds);
+        let (starts, pieces) = pieces(labelled, &known.dispatches, limit / PART.1 * PART.0, speeds);
         known.timed = clock && (known.timed || pieces.len() > 1);
-        Cut { starts, pieces, segment, limit, version, timed: known.timed }
+        PieceCuts { starts, pieces, segment, limit, version, timed: known.timed }
     }
 
-    /// Takes in how long the pieces of one run took, in nanoseconds, as far as is known.
-    pub(in crate::session) fn took(&self, cut: &Cut, times: &[Option<u64>]) {
+    /// Records the nanoseconds of the pieces of one run, where they are known.
+    pub(in crate::session) fn record_times(&self, cut: &PieceCuts, times: &[Option<u64>]) {
         let mut segments = self.lock();
         let Some(known) = segments.get_mut(cut.segment).filter(|_| cut.version == self.version()) else {
             return;
@@ -227,7 +218,7 @@ impl Schedule {
             sum = sum.saturating_add(time);
             too_long |= time > cut.limit && piece.commands > 1;
         }
-        // Half as many would do.
+        // Half as many pieces suffice.
         let wasteful = sum.div_ceil((cut.limit / PART.1 * PART.0).max(1)) as usize * 2 <= cut.pieces.len()
             && cut.pieces.len() > 1;
         if !(too_long || wasteful) || known.cuts >= MOST_CUTS {
@@ -244,15 +235,14 @@ impl Schedule {
         self.changed();
     }
 
-    /// Takes in how long a whole segment seems to have taken, waits for others included: where that is too long, the
-    /// device is asked.
-    pub(in crate::session) fn seemed(&self, cut: &Cut, time: Duration, clock: bool) {
+    /// Records the host's time of an uncut segment, waits included. If it is too long, later runs have timestamps.
+    pub(in crate::session) fn record_wall_time(&self, cut: &PieceCuts, time: Duration, clock: bool) {
         let [piece] = &cut.pieces[..] else { return };
         if nanos(time) <= cut.limit || piece.commands <= 1 || cut.timed {
             return;
         }
         if !clock {
-            return self.took(cut, &[Some(nanos(time))]);
+            return self.record_times(cut, &[Some(nanos(time))]);
         }
         let mut segments = self.lock();
         if let Some(known) = segments.get_mut(cut.segment).filter(|known| !known.timed) {
@@ -262,24 +252,24 @@ impl Schedule {
     }
 }
 
-/// What the dispatches take by the costs of their nodes, which the node's dispatches have in equal parts.
-fn estimates(script: &Script, nodes: &[NodeReport], speeds: &Roofline) -> Vec<u64> {
-    let of = |node: u32| nodes.get(node as usize);
-    let dispatches = script.recording.commands.iter().zip(&script.nodes);
+/// Estimated nanoseconds of each dispatch: the dispatches of a node share its cost equally.
+fn estimates(labelled: &LabelledRecording, nodes: &[NodeReport], speeds: &Roofline) -> Vec<u64> {
+    let report = |node: Option<u32>| nodes.get(node? as usize);
+    let dispatches = labelled.recording.commands.iter().zip(&labelled.nodes);
     let dispatches = dispatches.filter(|(command, _)| matches!(command, Command::Dispatch(_)));
-    let nanos = |node: u32| {
-        of(node).map_or(0, |n| speeds.estimate(n.cost, n.commands) / u64::from(n.commands.max(1))).max(1)
+    let nanos = |node: Option<u32>| {
+        report(node).map_or(0, |n| speeds.estimate(n.cost, n.commands) / u64::from(n.commands.max(1))).max(1)
     };
     dispatches.map(|(_, node)| nanos(*node)).collect()
 }
 
 fn copy_nanos(bytes: u64, speeds: &Roofline) -> u64 {
-    // Read here and written there; over a bus where one side is the host's.
+    // A copy reads and writes; a bus between host and device adds its time.
     (speeds.launch_ns + bytes as f64 * (2.0 / speeds.bytes + speeds.bus_ns)) as u64
 }
 
-/// Makes copies and fills that are too long several.
-fn split_copies(script: &mut Script, limit: u64, speeds: &Roofline) {
+/// Splits copies and fills that are too long.
+fn split_copies(labelled: &mut LabelledRecording, limit: u64, speeds: &Roofline) {
     let room = ((limit / 2) as f64 / (copy_nanos(1 << 20, speeds).max(1)) as f64) as u64;
     let most = room.saturating_mul(1 << 20).max(LEAST_COPY).next_multiple_of(16);
     let long = |command: &Command| match command {
@@ -287,11 +277,11 @@ fn split_copies(script: &mut Script, limit: u64, speeds: &Roofline) {
         Command::Fill { dst, .. } => dst.bytes > most,
         _ => false,
     };
-    if !script.recording.commands.iter().any(long) {
+    if !labelled.recording.commands.iter().any(long) {
         return;
     }
-    let commands = std::mem::take(&mut script.recording.commands);
-    let nodes = std::mem::take(&mut script.nodes);
+    let commands = std::mem::take(&mut labelled.recording.commands);
+    let nodes = std::mem::take(&mut labelled.nodes);
     for (command, node) in commands.into_iter().zip(nodes) {
         let parts: Vec<Command> = match &command {
             Command::Copy { src, dst } if src.bytes > most => {
@@ -302,8 +292,8 @@ fn split_copies(script: &mut Script, limit: u64, speeds: &Roofline) {
             }
             _ => vec![command],
         };
-        script.nodes.extend(std::iter::repeat_n(node, parts.len()));
-        script.recording.commands.extend(parts);
+        labelled.nodes.extend(std::iter::repeat_n(node, parts.len()));
+        labelled.recording.commands.extend(parts);
     }
 }
 
@@ -317,12 +307,17 @@ fn parts(range: &BufferRange, most: u64) -> impl Iterator<Item = BufferRange> + 
     })
 }
 
-/// As many commands in each piece as fit in `most` nanoseconds, one at least.
-fn pieces(script: &Script, dispatches: &[u64], most: u64, speeds: &Roofline) -> (Vec<usize>, Vec<Piece>) {
-    let commands = &script.recording.commands;
+/// Fills each piece with commands up to `most` nanoseconds, at least one.
+fn pieces(
+    labelled: &LabelledRecording,
+    dispatches: &[u64],
+    most: u64,
+    speeds: &Roofline,
+) -> (Vec<usize>, Vec<Piece>) {
+    let commands = &labelled.recording.commands;
     let (mut starts, mut pieces) = (Vec::new(), Vec::new());
     let (mut piece, mut nanos, mut dispatch) = (Piece::default(), 0u64, 0);
-    let (mut node, mut nodes) = (u32::MAX, 0);
+    let (mut node, mut nodes) = (None, 0);
     for (at, command) in commands.iter().enumerate() {
         let (time, copies) = match command {
             Command::Dispatch(_) => (dispatches.get(dispatch).copied().unwrap_or(1), 0),
@@ -335,17 +330,17 @@ fn pieces(script: &Script, dispatches: &[u64], most: u64, speeds: &Roofline) -> 
             let before = commands[..at].iter().rev();
             let barriers = before.take_while(|command| matches!(command, Command::Barrier(_))).count();
             starts.push(at - barriers);
-            // The node that goes on in the next piece is not over.
+            // A node that continues in the next piece is unfinished.
             let over =
-                nodes - usize::from(script.nodes.get(at).is_some_and(|next| *next == node && nodes > 0));
+                nodes - usize::from(labelled.nodes.get(at).is_some_and(|next| *next == node && nodes > 0));
             piece.nodes_done = over;
             let first = piece.dispatches.end;
             pieces.push(std::mem::take(&mut piece));
             piece.dispatches = first..first;
             nanos = 0;
         }
-        if let Some(&of) = script.nodes.get(at).filter(|of| **of != node && **of != u32::MAX) {
-            (node, nodes) = (of, nodes + 1);
+        if let Some(&next @ Some(_)) = labelled.nodes.get(at).filter(|next| **next != node) {
+            (node, nodes) = (next, nodes + 1);
         }
         dispatch += usize::from(matches!(command, Command::Dispatch(_)));
         piece.dispatches.end = dispatch;
@@ -358,77 +353,80 @@ fn pieces(script: &Script, dispatches: &[u64], most: u64, speeds: &Roofline) -> 
     (starts, pieces)
 }
 
-/// A script that is written anew with timestamps in it.
-struct Timed {
-    script: Script,
+/// Writes a recording again with timestamps.
+struct TimestampWriter {
+    labelled: LabelledRecording,
     starts: Vec<usize>,
     /// The node that each timestamp is before.
-    slots: Vec<u32>,
+    slots: Vec<Option<u32>>,
 }
 
-impl Timed {
-    fn stamp(&mut self, node: u32) {
-        self.script.recording.commands.push(Command::Timestamp { slot: self.slots.len() as u32 });
-        self.script.nodes.push(u32::MAX);
+impl TimestampWriter {
+    fn stamp(&mut self, node: Option<u32>) {
+        self.labelled.recording.commands.push(Command::Timestamp { slot: self.slots.len() as u32 });
+        self.labelled.nodes.push(None);
         self.slots.push(node);
     }
 
-    /// Writes `script` anew: `next` comes before each command, with its node and whether it begins a piece, `end` after
+    /// Writes `labelled` anew: `next` comes before each command, with its node and whether it begins a piece, `end` after
     /// the last one of each piece.
     fn write(
-        script: &mut Script,
-        cut: &mut Cut,
-        mut next: impl FnMut(&mut Timed, u32, bool),
-        mut end: impl FnMut(&mut Timed),
-    ) -> Vec<u32> {
-        let Script { mut recording, nodes } = std::mem::take(script);
+        labelled: &mut LabelledRecording,
+        cut: &mut PieceCuts,
+        mut next: impl FnMut(&mut TimestampWriter, Option<u32>, bool),
+        mut end: impl FnMut(&mut TimestampWriter),
+    ) -> Vec<Option<u32>> {
+        let LabelledRecording { mut recording, nodes } = std::mem::take(labelled);
         let commands = std::mem::take(&mut recording.commands);
-        let script_of = Script { recording, nodes: Vec::with_capacity(nodes.len()) };
-        let mut timed = Timed { script: script_of, starts: Vec::new(), slots: Vec::new() };
+        let empty = LabelledRecording { recording, nodes: Vec::with_capacity(nodes.len()) };
+        let mut timed = TimestampWriter { labelled: empty, starts: Vec::new(), slots: Vec::new() };
         let count = commands.len();
         for (at, (command, node)) in commands.into_iter().zip(nodes).enumerate() {
             let starts = cut.starts.binary_search(&at).is_ok();
             if starts {
-                timed.starts.push(timed.script.recording.commands.len());
+                timed.starts.push(timed.labelled.recording.commands.len());
             }
             next(&mut timed, node, starts || at == 0);
-            timed.script.recording.commands.push(command);
-            timed.script.nodes.push(node);
+            timed.labelled.recording.commands.push(command);
+            timed.labelled.nodes.push(node);
             if at + 1 == count || cut.starts.binary_search(&(at + 1)).is_ok() {
                 end(&mut timed);
             }
         }
-        timed.script.recording.timestamps = timed.slots.len() as u32;
-        (*script, cut.starts) = (timed.script, timed.starts);
+        timed.labelled.recording.timestamps = timed.slots.len() as u32;
+        (*labelled, cut.starts) = (timed.labelled, timed.starts);
         timed.slots
     }
 }
 
 /// Puts a timestamp at both ends of each piece.
-pub(in crate::session) fn time_pieces(script: &mut Script, cut: &mut Cut) {
-    let first = |timed: &mut Timed, _: u32, starts: bool| {
+pub(in crate::session) fn time_pieces(labelled: &mut LabelledRecording, cut: &mut PieceCuts) {
+    let first = |timed: &mut TimestampWriter, _: Option<u32>, starts: bool| {
         if starts {
-            timed.stamp(u32::MAX);
+            timed.stamp(None);
         }
     };
-    Timed::write(script, cut, first, |timed| timed.stamp(u32::MAX));
+    TimestampWriter::write(labelled, cut, first, |timed| timed.stamp(None));
 }
 
-/// Puts a timestamp before every node and after the last of each piece; gives the node that each is before,
-/// `u32::MAX` for none.
-pub(in crate::session) fn time_nodes(script: &mut Script, cut: &mut Cut) -> Vec<u32> {
-    let open = std::cell::Cell::new(u32::MAX);
-    let next = |timed: &mut Timed, node: u32, _: bool| {
+/// Puts a timestamp before every node and after the last one of each piece. Returns the node that each timestamp is
+/// before; a timestamp at the end of a piece is before none.
+pub(in crate::session) fn time_nodes(
+    labelled: &mut LabelledRecording,
+    cut: &mut PieceCuts,
+) -> Vec<Option<u32>> {
+    let open = std::cell::Cell::new(None);
+    let next = |timed: &mut TimestampWriter, node: Option<u32>, _: bool| {
         if open.replace(node) != node {
             timed.stamp(node);
         }
     };
-    let end = |timed: &mut Timed| {
-        if open.replace(u32::MAX) != u32::MAX {
-            timed.stamp(u32::MAX);
+    let end = |timed: &mut TimestampWriter| {
+        if open.take().is_some() {
+            timed.stamp(None);
         }
     };
-    Timed::write(script, cut, next, end)
+    TimestampWriter::write(labelled, cut, next, end)
 }
 
 #[cfg(test)]
@@ -449,26 +447,26 @@ mod tests {
         Command::Copy { src: range(0), dst: range(1) }
     }
 
-    fn script(commands: Vec<(Command, u32)>) -> Script {
+    fn labelled(commands: Vec<(Command, Option<u32>)>) -> LabelledRecording {
         let (commands, nodes) = commands.into_iter().unzip();
-        Script { recording: Recording { commands, ..Recording::default() }, nodes }
+        LabelledRecording { recording: Recording { commands, ..Recording::default() }, nodes }
     }
 
     /// Four dispatches of three nodes with barriers between them.
-    fn four() -> Script {
-        script(vec![
-            (dispatch(), 0),
-            (BARRIER, 1),
-            (dispatch(), 1),
-            (dispatch(), 1),
-            (BARRIER, 2),
-            (dispatch(), 2),
-            (BARRIER, u32::MAX),
+    fn four() -> LabelledRecording {
+        labelled(vec![
+            (dispatch(), Some(0)),
+            (BARRIER, Some(1)),
+            (dispatch(), Some(1)),
+            (dispatch(), Some(1)),
+            (BARRIER, Some(2)),
+            (dispatch(), Some(2)),
+            (BARRIER, None),
         ])
     }
 
-    fn cut(starts: Vec<usize>, pieces: Vec<Piece>, limit: u64) -> Cut {
-        Cut { starts, pieces, limit, ..Cut::default() }
+    fn cut(starts: Vec<usize>, pieces: Vec<Piece>, limit: u64) -> PieceCuts {
+        PieceCuts { starts, pieces, limit, ..PieceCuts::default() }
     }
 
     #[test]
@@ -487,29 +485,29 @@ mod tests {
     #[test]
     fn nodes_are_timed_in_every_piece() {
         let mut whole = four();
-        let slots = time_nodes(&mut whole, &mut Cut::default());
-        assert_eq!(slots, [0, 1, 2, u32::MAX]);
-        let mut script = four();
+        let slots = time_nodes(&mut whole, &mut PieceCuts::default());
+        assert_eq!(slots, [Some(0), Some(1), Some(2), None]);
+        let mut labelled = four();
         let mut cut = cut(vec![3], Vec::new(), 0);
-        let slots = time_nodes(&mut script, &mut cut);
-        assert_eq!(slots, [0, 1, u32::MAX, 1, 2, u32::MAX]);
-        let at = |k: usize| matches!(script.recording.commands[k], Command::Timestamp { .. });
-        assert!(at(0) && at(cut.starts[0]) && at(cut.starts[0] - 1), "{script:?}");
-        let mut script = four();
+        let slots = time_nodes(&mut labelled, &mut cut);
+        assert_eq!(slots, [Some(0), Some(1), None, Some(1), Some(2), None]);
+        let at = |k: usize| matches!(labelled.recording.commands[k], Command::Timestamp { .. });
+        assert!(at(0) && at(cut.starts[0]) && at(cut.starts[0] - 1), "{labelled:?}");
+        let mut labelled = four();
         cut.starts = vec![3];
-        time_pieces(&mut script, &mut cut);
-        assert_eq!(script.recording.timestamps, 4);
-        assert!(matches!(script.recording.commands.last(), Some(Command::Timestamp { slot: 3 })));
+        time_pieces(&mut labelled, &mut cut);
+        assert_eq!(labelled.recording.timestamps, 4);
+        assert!(matches!(labelled.recording.commands.last(), Some(Command::Timestamp { slot: 3 })));
     }
 
     #[test]
     fn long_copies_become_several_that_cover_the_same_bytes() {
         let bytes = (100 << 20) + 48;
-        let mut script = script(vec![(copy(bytes), 7), (BARRIER, 7)]);
-        split_copies(&mut script, 1, &GPU);
-        assert_eq!(script.nodes.len(), script.recording.commands.len());
+        let mut labelled = labelled(vec![(copy(bytes), Some(7)), (BARRIER, Some(7))]);
+        split_copies(&mut labelled, 1, &GPU);
+        assert_eq!(labelled.nodes.len(), labelled.recording.commands.len());
         let mut end = 64;
-        for command in &script.recording.commands {
+        for command in &labelled.recording.commands {
             if let Command::Copy { src, dst } = command {
                 assert_eq!((src.offset, src.bytes), (dst.offset, dst.bytes));
                 assert_eq!(src.offset, end);
@@ -521,13 +519,13 @@ mod tests {
     }
 
     /// As a session does: cut, run, learn.
-    fn turns(schedule: &Schedule, truth: &[u64], limit: u64) -> Vec<usize> {
+    fn turns(schedule: &PieceSchedule, truth: &[u64], limit: u64) -> Vec<usize> {
         let mut counts = Vec::new();
         for _ in 0..MOST_CUTS {
             let cut = schedule.cut(&mut four(), &[], 0, limit, &GPU, true);
             counts.push(cut.pieces.len());
             let time = |p: &Piece| Some(truth[p.dispatches.clone()].iter().sum());
-            schedule.took(&cut, &cut.pieces.iter().map(time).collect::<Vec<_>>());
+            schedule.record_times(&cut, &cut.pieces.iter().map(time).collect::<Vec<_>>());
             if schedule.version() == cut.version {
                 break;
             }
@@ -538,7 +536,7 @@ mod tests {
     #[test]
     fn what_takes_longer_than_thought_is_cut_until_it_fits() {
         // Nothing is known of the nodes, so everything is thought to be short.
-        let schedule = Schedule::default();
+        let schedule = PieceSchedule::default();
         let counts = turns(&schedule, &[10, 10, 5000, 10], 100);
         assert_eq!(counts.first(), Some(&1));
         let cut = schedule.cut(&mut four(), &[], 0, 100, &GPU, true);
@@ -549,28 +547,28 @@ mod tests {
 
     #[test]
     fn pieces_that_are_far_too_short_become_fewer() {
-        let schedule = Schedule::default();
-        schedule.lock().push(Known { dispatches: vec![90; 4], ..Known::default() });
+        let schedule = PieceSchedule::default();
+        schedule.lock().push(SegmentTimes { dispatches: vec![90; 4], ..SegmentTimes::default() });
         assert_eq!(turns(&schedule, &[1, 1, 1, 1], 100), [4, 1]);
     }
 
     #[test]
     fn a_segment_that_seems_long_is_timed_before_it_is_cut() {
-        let schedule = Schedule::default();
+        let schedule = PieceSchedule::default();
         let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, true);
         assert!(!cut.timed && cut.pieces.len() == 1);
-        schedule.seemed(&cut, Duration::from_nanos(999), true);
+        schedule.record_wall_time(&cut, Duration::from_nanos(999), true);
         assert_eq!(schedule.version(), cut.version);
-        schedule.seemed(&cut, Duration::from_micros(9), true);
+        schedule.record_wall_time(&cut, Duration::from_micros(9), true);
         let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, true);
         assert!(cut.timed && cut.pieces.len() == 1);
         // The device says that it waited for others.
-        schedule.took(&cut, &[Some(400)]);
+        schedule.record_times(&cut, &[Some(400)]);
         assert_eq!(schedule.version(), cut.version);
         // Without a clock the host's has to do.
-        let schedule = Schedule::default();
+        let schedule = PieceSchedule::default();
         let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
-        schedule.seemed(&cut, Duration::from_micros(4), false);
+        schedule.record_wall_time(&cut, Duration::from_micros(4), false);
         let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
         assert!(cut.pieces.len() > 1 && !cut.timed);
     }

@@ -5,14 +5,14 @@ use std::sync::{Arc, PoisonError};
 
 use super::SessionCore;
 use super::compiled::Compiled;
+use super::options::CopiedPerRun;
+use super::staged::StagedRest;
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
 use crate::session::error::Error;
-use crate::session::placement::Copied;
-use crate::session::stages::continuation::Stage;
 
-/// How many plans a session keeps; the one unused for longest goes first.
+/// Plans that a session keeps; the least recently used one is dropped first.
 const CACHED_PLANS: usize = 16;
 
 impl SessionCore {
@@ -24,20 +24,20 @@ impl SessionCore {
         &self,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
-        copied: Copied,
+        copied: CopiedPerRun,
     ) -> Result<Arc<Compiled>, Error> {
-        let copied = if self.options.placer.is_some() { copied } else { Copied::default() };
+        let copied = if self.options.placer.is_some() { copied } else { CopiedPerRun::default() };
         let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
         let mut signature = Signature { inputs, values: BTreeMap::new() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
         let mut graph = Arc::clone(&self.graph);
         loop {
-            // A plan made before for these shapes tells which values it depends on.
+            // A cached plan for these shapes tells which values it depends on.
             if let Some(found) = self.cached(&signature, copied) {
                 return Ok(found);
             }
             let remarks = self.sources.remarks().len();
-            // At most once for every device: what it refused is not planned again.
+            // At most once for each device, because plans avoid what it refused.
             let refused = || self.sources.remarks().len() > remarks;
             let outcome = match self.compile(&graph, infos, &known, copied) {
                 Err(_) if refused() => continue,
@@ -68,13 +68,13 @@ impl SessionCore {
                         }
                         split => split.plan()?,
                     };
-                    // What it hands on stays where it is.
-                    let copied = Copied { outputs: false, ..copied };
+                    // Outputs of the head stay on their device.
+                    let copied = CopiedPerRun { outputs: false, ..copied };
                     let head = match self.compile(&split.head, infos, &known, copied) {
                         Err(_) if refused() => continue,
                         head => head?.plan()?,
                     };
-                    Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
+                    Compiled { stage: Some(Arc::new(StagedRest::new(self, split))), ..head }
                 }
             };
             return Ok(self.keep(signature, copied, compiled));
@@ -87,7 +87,7 @@ impl SessionCore {
         graph: &Graph,
         infos: &[TensorInfo],
         known: &BTreeMap<usize, Tensor>,
-        copied: Copied,
+        copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error> {
         if let Some(placer) = &self.options.placer {
             return placer.compile(self, graph, infos, known, copied);
@@ -100,7 +100,7 @@ impl SessionCore {
         compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
     }
 
-    /// A plan with its device objects; its report has what the session knows of it.
+    /// A plan with its device objects; its report gets what the session knows.
     pub(in crate::session) fn ready(&self, mut plan: Plan) -> Result<Compiled, Error> {
         plan.report.remarks = self.sources.remarks();
         plan.report.foreign = self.options.foreign.to_vec();
@@ -108,11 +108,11 @@ impl SessionCore {
         Compiled::new(plan, &self.devices, &self.params, &self.sources)
     }
 
-    /// Keeps a plan, in the place of the one that was not used for longest where there are many.
+    /// Caches a plan, in place of the least recently used one if the cache is full.
     pub(in crate::session) fn keep(
         &self,
         signature: Signature,
-        copied: Copied,
+        copied: CopiedPerRun,
         compiled: Compiled,
     ) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
@@ -124,7 +124,11 @@ impl SessionCore {
         compiled
     }
 
-    pub(in crate::session) fn cached(&self, signature: &Signature, copied: Copied) -> Option<Arc<Compiled>> {
+    pub(in crate::session) fn cached(
+        &self,
+        signature: &Signature,
+        copied: CopiedPerRun,
+    ) -> Option<Arc<Compiled>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let at = plans.iter().position(|(s, c, _)| s == signature && *c == copied)?;
         let found = plans.remove(at);
@@ -133,15 +137,15 @@ impl SessionCore {
         Some(compiled)
     }
 
-    /// Gives back what nobody uses now: plans without a binding, with their kernels and parameters.
-    pub(in crate::session) fn relieve(&self) {
+    /// Drops plans without a binding, with their kernels and parameters.
+    pub(in crate::session) fn drop_idle_plans(&self) {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let (used, idle) = std::mem::take(&mut *plans)
             .into_iter()
             .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);
         *plans = used;
         drop(plans);
-        let idle: Vec<(Signature, Copied, Arc<Compiled>)> = idle;
+        let idle: Vec<(Signature, CopiedPerRun, Arc<Compiled>)> = idle;
         tracing::info!(target: "onepool::session", plans = idle.len(), "memory ran out: idle plans are given back");
     }
 }

@@ -1,78 +1,87 @@
-//! What runs of one session over several devices wait for among one another.
+//! Order among the runs of one session that span several devices.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::device::Event;
 use crate::memory::range::ByteRange;
-use crate::session::run::segments::Leg;
 
-/// Runs of one session over several devices that may be unfinished, by what they touch, in the order in which they
-/// were submitted: each device orders what is given to it, and no one else orders two devices.
+/// The bound memory that one submission touches, and the device that touches it.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct Footprint {
+    pub(in crate::session) device: u32,
+    /// Bytes of the process, and whether they are written.
+    pub(in crate::session) spans: Vec<(ByteRange, bool)>,
+}
+
+/// Unfinished runs over several devices, in the order of their submission. A device orders its own work; this queue
+/// orders work of different devices on the same memory.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Traffic {
+pub(in crate::session) struct RunQueue {
     state: Mutex<State>,
-    moved: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many runs there were.
+    /// Runs enqueued so far.
     runs: u64,
-    flying: Vec<Flying>,
+    in_flight: Vec<QueuedLaunch>,
 }
 
-/// A leg that touches bound memory and may not be over.
+/// An unfinished launch that touches bound memory.
 #[derive(Debug)]
-struct Flying {
+struct QueuedLaunch {
     run: u64,
-    leg: usize,
-    device: u32,
-    spans: Vec<(ByteRange, bool)>,
-    /// What it was submitted as; none before.
+    launch: usize,
+    footprint: Footprint,
+    /// `None` until it is submitted.
     event: Option<Event>,
 }
 
-impl Flying {
-    /// Whether `leg`, of a later run, must not start yet: another device is to touch what it touches, and one of the
-    /// two writes; or the same one, and was not given it yet.
-    fn is_before(&self, leg: &Leg) -> bool {
-        let clash = |(range, write): &(ByteRange, bool)| {
-            self.spans.iter().any(|(other, writes)| (*write || *writes) && other.overlaps(*range))
+impl QueuedLaunch {
+    /// Whether `later`, of a later run, must wait: both touch the same bytes, one of the two writes, and they run on
+    /// different devices or this one is not submitted.
+    fn blocks(&self, later: &Footprint) -> bool {
+        let own = &self.footprint;
+        let conflicts = |(range, write): &(ByteRange, bool)| {
+            own.spans.iter().any(|(other, writes)| (*write || *writes) && other.overlaps(*range))
         };
-        (self.event.is_none() || self.device != leg.device) && leg.spans.iter().any(clash)
+        (self.event.is_none() || own.device != later.device) && later.spans.iter().any(conflicts)
     }
 }
 
-/// One run's place in the order, until it is dropped.
+/// One run's place in the queue; dropping it gives the place up.
 #[derive(Debug)]
-pub(in crate::session) struct Pass {
-    traffic: Arc<Traffic>,
+pub(in crate::session) struct Ticket {
+    queue: Arc<RunQueue>,
     run: u64,
 }
 
-impl Traffic {
-    /// Puts a run after all that were announced before.
-    pub(in crate::session) fn announce(self: &Arc<Self>, legs: &[Leg]) -> Pass {
+impl RunQueue {
+    /// Puts a run of launches with these footprints after all earlier ones.
+    pub(in crate::session) fn enqueue<'f>(
+        self: &Arc<Self>,
+        footprints: impl Iterator<Item = &'f Footprint>,
+    ) -> Ticket {
         let mut state = self.lock();
         state.runs += 1;
         let run = state.runs;
-        let touching = legs.iter().enumerate().filter(|(_, leg)| !leg.spans.is_empty());
-        state.flying.extend(touching.map(|(at, leg)| Flying {
+        let touching = footprints.enumerate().filter(|(_, footprint)| !footprint.spans.is_empty());
+        state.in_flight.extend(touching.map(|(launch, footprint)| QueuedLaunch {
             run,
-            leg: at,
-            device: leg.device,
-            spans: leg.spans.clone(),
+            launch,
+            footprint: footprint.clone(),
             event: None,
         }));
-        Pass { traffic: Arc::clone(self), run }
+        Ticket { queue: Arc::clone(self), run }
     }
 
-    /// Waits until every leg that touches bound memory, of the runs announced before, is submitted or over.
-    pub(in crate::session) fn settle(&self) {
+    /// Waits until every enqueued launch is submitted or finished.
+    pub(in crate::session) fn wait_until_submitted(&self) {
         let mut state = self.lock();
         let runs = state.runs;
-        while state.flying.iter().any(|f| f.run <= runs && f.event.is_none()) {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while state.in_flight.iter().any(|f| f.run <= runs && f.event.is_none()) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -81,46 +90,46 @@ impl Traffic {
     }
 }
 
-impl Pass {
-    /// Waits for what earlier runs do with the memory that `leg` touches too.
-    pub(in crate::session) fn clear_way(&self, leg: &Leg) {
-        let mut state = self.traffic.lock();
+impl Ticket {
+    /// Waits for launches of earlier runs that conflict with `footprint`.
+    pub(in crate::session) fn wait_for_conflicts(&self, footprint: &Footprint) {
+        let mut state = self.queue.lock();
         loop {
-            let rival = state.flying.iter().find(|f| f.run < self.run && f.is_before(leg));
-            match rival.map(|f| (f.run, f.leg, f.event.clone())) {
+            let conflict = state.in_flight.iter().find(|f| f.run < self.run && f.blocks(footprint));
+            match conflict.map(|f| (f.run, f.launch, f.event.clone())) {
                 None => return,
                 Some((_, _, None)) => {
-                    state = self.traffic.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
                 Some((run, at, Some(event))) => {
                     drop(state);
-                    // Its errors are for whoever submitted it.
+                    // The run that submitted it reports its errors.
                     let _ = event.wait();
-                    state = self.traffic.lock();
-                    state.flying.retain(|f| (f.run, f.leg) != (run, at));
+                    state = self.queue.lock();
+                    state.in_flight.retain(|f| (f.run, f.launch) != (run, at));
                 }
             }
         }
     }
 
-    /// Notes that leg `at` was submitted as `event`, or is over where there is none.
+    /// Records that launch `at` is submitted as `event`, or finished where there is none.
     pub(in crate::session) fn started(&self, at: usize, event: Option<&Event>) {
-        let mut state = self.traffic.lock();
+        let mut state = self.queue.lock();
         match event {
             Some(event) => {
-                let own = state.flying.iter_mut().filter(|f| (f.run, f.leg) == (self.run, at));
+                let own = state.in_flight.iter_mut().filter(|f| (f.run, f.launch) == (self.run, at));
                 own.for_each(|f| f.event = Some(event.clone()));
             }
-            None => state.flying.retain(|f| (f.run, f.leg) != (self.run, at)),
+            None => state.in_flight.retain(|f| (f.run, f.launch) != (self.run, at)),
         }
         drop(state);
-        self.traffic.moved.notify_all();
+        self.queue.changed.notify_all();
     }
 }
 
-impl Drop for Pass {
+impl Drop for Ticket {
     fn drop(&mut self) {
-        self.traffic.lock().flying.retain(|f| f.run != self.run);
-        self.traffic.moved.notify_all();
+        self.queue.lock().in_flight.retain(|f| f.run != self.run);
+        self.queue.changed.notify_all();
     }
 }

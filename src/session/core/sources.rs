@@ -1,4 +1,4 @@
-//! Kernel sources of a session, and what drivers said to them.
+//! Kernel sources of a session, and the kernels that drivers rejected.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,28 +10,27 @@ use crate::device;
 use crate::kernel::{KernelId, KernelSource, Requires};
 use crate::plan::PlanCache;
 
-/// Features that kernels use for their speed: there is another kernel for every one of them.
+/// Features that kernels use for speed; each such kernel has an alternative without them.
 const OPTIONAL: Requires = Requires::COOPERATIVE_MATRIX.union(Requires::MATRIX_F16);
 
-/// Kernel sources, so that one context compiles each once for all plans of a session.
+/// Kernel sources, so that a context compiles each once for all plans of a session.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Sources {
+pub(in crate::session) struct KernelSources {
     shipped: Mutex<HashMap<KernelId, Arc<KernelSource>>>,
     cache: PlanCache,
-    refused: Mutex<Vec<Refused>>,
+    refused: Mutex<Vec<RefusedKernel>>,
 }
 
-/// A kernel that a device reported the features for, and did not build.
+/// A kernel that a device rejected although it reports its features.
 #[derive(Clone, Debug)]
-struct Refused {
+struct RefusedKernel {
     device: usize,
     features: Requires,
     remark: String,
 }
 
-impl Sources {
-    /// What plans for `devices` share: chains of pointwise operators, constants in `float16`, what imports cost where
-    /// tensors may cross from one to another.
+impl KernelSources {
+    /// The cache of all plans for `devices`, with import costs where tensors may cross between devices.
     pub(in crate::session) fn cache(&self, devices: &[Device]) -> &PlanCache {
         if devices.len() > 1 {
             self.cache.know_costs(|| devices.iter().map(|d| d.context.import_costs()).collect());
@@ -45,8 +44,7 @@ impl Sources {
         Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(KernelSource::shipped(id))))
     }
 
-    /// Notes that entry `device` of the table did not build `source`, if plans can do without the features that it
-    /// needs: one made now does.
+    /// Records that `device` rejected `source`; later plans avoid its optional features.
     pub(in crate::session) fn refuse(&self, device: usize, source: &KernelSource, error: &device::Error) {
         let device::Error::Device(DeviceError::Program { .. } | DeviceError::Unsupported { .. }) = error
         else {
@@ -59,17 +57,17 @@ impl Sources {
         if !refused.iter().any(|r| r.device == device) {
             let remark = format!("planned without {OPTIONAL}: {error}");
             tracing::warn!(target: "onepool::session", device, remark);
-            refused.push(Refused { device, features: OPTIONAL, remark });
+            refused.push(RefusedKernel { device, features: OPTIONAL, remark });
         }
     }
 
-    /// What drivers said that plans had to take into account.
+    /// Rejections that later plans take into account.
     pub(in crate::session) fn remarks(&self) -> Vec<String> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.iter().map(|r| r.remark.clone()).collect()
     }
 
-    /// The devices as plans see them: without the features that kernels were refused for.
+    /// The devices without the features of rejected kernels.
     pub(in crate::session) fn usable<'d>(&self, devices: &'d [Device]) -> Vec<Cow<'d, DeviceInfo>> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let usable = devices.iter().enumerate().map(|(at, device)| {

@@ -12,13 +12,6 @@ use crate::session::error::Error;
 /// Smaller constants (shapes, axes, biases) are not worth a look.
 const MIN_BYTES: usize = 4096;
 
-/// The parameters that graphs of a store have.
-#[derive(Debug, Default)]
-pub(in crate::session) struct Known {
-    by_identity: HashMap<TensorIdentity, WeakTensor>,
-    by_content: HashMap<u64, Vec<WeakTensor>>,
-}
-
 /// What [`ParamStore::unify`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Unified {

@@ -1,26 +1,28 @@
-//! Runs of a binding: begun, ended early, waited for.
+//! Runs of a binding: submitted, cancelled, waited for.
 
 use std::sync::Arc;
 
-use super::segments::{Begun, Course, Leg};
+use super::pending_run::PendingRun;
 use crate::device::Event;
 use crate::plan::PlannedIo;
 use crate::session::bind::binding::Binding;
-use crate::session::bind::slot::{BindPolicy, Side, Slot};
-use crate::session::core::arena::{Arenas, Turn};
-use crate::session::core::cancel::{CancelToken, Progress, RunOptions, Watch};
-use crate::session::core::in_flight::{Departure, LastRun, Underway};
+use crate::session::bind::launch::{SegmentLaunch, SegmentTrace, Started};
+use crate::session::bind::slot::{Side, Slot};
+use crate::session::core::arena::{ArenaTurn, Arenas};
+use crate::session::core::cancel::{CancelToken, RunOptions, Watch};
+use crate::session::core::in_flight::{InFlight, LastRun};
+use crate::session::core::options::BindPolicy;
 use crate::session::core::pieces::nanos;
-use crate::session::error::Error;
+use crate::session::error::{Error, Progress};
 
-/// A run that was submitted. The host must not touch bound memory before [`Pending::wait`] returned: borrowed memory
+/// A submitted run. The host must not touch bound memory before [`Pending::wait`] has returned: borrowed memory
 /// is out of reach, an owned region refuses guards while a device uses it, and a device that finds a guard in
 /// its way is an error of the run.
 #[derive(Debug)]
 #[must_use = "results are complete only after `wait`"]
 pub struct Pending<'b, 'e> {
     binding: &'b mut Binding<'e>,
-    underway: Option<Underway>,
+    in_flight: Option<InFlight>,
     watch: Watch,
 }
 
@@ -30,7 +32,7 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// [`Error::Device`]; memory that the host holds through a guard, a kernel that failed, a lost device.
     pub fn run(&mut self) -> Result<(), Error> {
-        self.run_with(&self.inner.options.run.clone())
+        self.run_with(&self.core.options.run.clone())
     }
 
     /// As [`Binding::run`], with other options than the session's.
@@ -43,15 +45,14 @@ impl<'e> Binding<'e> {
         self.start(false, watch)?.wait()
     }
 
-    /// Runs once as part of a run that `watch` watches.
+    /// Runs once as part of a run that `watch` may end.
     pub(in crate::session) fn run_within(&mut self, watch: &Watch) -> Result<(), Error> {
         self.start(false, watch.clone())?.wait()
     }
 
     /// Submits a run.
-    ///
-    /// What it waits for, before it returns: the run before of this binding, where it had several submissions; the run
-    /// before in a shared arena; and the run itself, where sizes are known only in the run. A run of several submissions,
+    /// Before it returns, it waits for the previous run of this binding, where that has several submissions; for the
+    /// previous run in a shared arena; and for the run itself, where sizes are known only in the run. A run of several submissions,
     /// over several devices or because one would be too long, is submitted by a thread of its own, each once those that it
     /// waits for are over, after those of earlier runs of the session that touch the same memory; an error in that is
     /// [`Pending::wait`]'s. A run that no one waits for is over before the next one of its binding begins, and before
@@ -60,7 +61,7 @@ impl<'e> Binding<'e> {
     /// # Errors
     /// As [`Binding::run`].
     pub fn submit(&mut self) -> Result<Pending<'_, 'e>, Error> {
-        self.submit_with(&self.inner.options.run.clone())
+        self.submit_with(&self.core.options.run.clone())
     }
 
     /// As [`Binding::submit`], with other options than the session's.
@@ -69,7 +70,7 @@ impl<'e> Binding<'e> {
     /// As [`Binding::run_with`].
     pub fn submit_with(&mut self, options: &RunOptions) -> Result<Pending<'_, 'e>, Error> {
         let watch = self.watch(options);
-        self.start(self.rest.is_none(), watch)
+        self.start(self.continuation.is_none(), watch)
     }
 
     fn watch(&mut self, options: &RunOptions) -> Watch {
@@ -77,61 +78,60 @@ impl<'e> Binding<'e> {
         Watch::new(options.clone(), self.cancel.clone())
     }
 
-    /// Submits a run, several submissions by a thread `aside` or before it returns.
-    fn start(&mut self, aside: bool, watch: Watch) -> Result<Pending<'_, 'e>, Error> {
+    /// Submits a run, several submissions by a new thread if `on_thread`, else before it returns.
+    fn start(&mut self, on_thread: bool, watch: Watch) -> Result<Pending<'_, 'e>, Error> {
         self.last = None;
         watch.check(|| Progress {
-            of: self.segments.iter().map(|leg| leg.nodes).sum(),
+            of: self.segments.iter().map(|launch| launch.nodes).sum(),
             ..Progress::default()
         })?;
-        let shared = self.inner.options.arena.clone();
+        let shared = self.core.options.arena.clone();
         let turn = shared.as_deref().map(|arena| arena.turn());
-        let turn = turn.map(|turn| self.enter(turn)).transpose()?;
-        self.cut_anew(&watch)?;
+        let turn = turn.map(|turn| self.enter_arena(turn)).transpose()?;
+        self.cut_again(&watch)?;
         let plan = &self.compiled.plan;
         for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
-            self.inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
+            self.core.after_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
-        let mut departure = None;
-        let single = matches!(&self.segments[..], [leg] if leg.is_single());
-        let underway = match single {
+        let mut pending_run = None;
+        let single = matches!(&self.segments[..], [launch] if launch.is_single());
+        let in_flight = match single {
             _ if self.segments.is_empty() => None,
-            true => self.submit_one()?.map(Underway::One),
+            true => self.submit_one()?.map(InFlight::One),
             false => {
-                let made = Departure::new(&self.inner, &self.compiled, &self.segments, &watch)?;
-                let made = departure.insert(made);
-                Some(Underway::Several(Arc::clone(made.flight())))
+                let run = PendingRun::new(&self.core, &self.compiled, &self.segments, &watch)?;
+                Some(InFlight::Several(Arc::clone(pending_run.insert(run).state())))
             }
         };
         if let Some(turn) = turn {
-            turn.leave(underway.clone());
+            turn.leave(in_flight.clone());
         }
-        if let Some(departure) = departure {
-            self.last = Some(LastRun(Arc::clone(departure.flight())));
-            if aside {
-                departure.aside()?;
+        if let Some(run) = pending_run {
+            self.last = Some(LastRun(Arc::clone(run.state())));
+            if on_thread {
+                run.spawn()?;
             } else {
-                departure.here();
+                run.run();
             }
         }
         self.has_run = true;
-        let mut pending = Pending { binding: self, underway, watch };
-        if pending.binding.rest.is_some() {
+        let mut pending = Pending { binding: self, in_flight, watch };
+        if pending.binding.continuation.is_some() {
             pending.finish()?;
-            if let Some(rest) = &mut pending.binding.rest {
-                rest.run(&pending.watch)?;
+            if let Some(continuation) = &mut pending.binding.continuation {
+                continuation.run(&pending.watch)?;
             }
         }
         Ok(pending)
     }
 
-    /// Submits the only segment. Where memory runs out, what can be freed is, and imports become copies.
+    /// Submits the only segment. Where memory runs out, frees caches and tries again, then replaces imports by copies.
     fn submit_one(&mut self) -> Result<Option<Event>, Error> {
         let submit = |binding: &Self| match binding.segments.first() {
             None => Ok(None),
-            Some(leg) => match leg.begin(&binding.inner.devices)? {
-                Begun::Over => Ok(None),
-                Begun::Pieces(mut submission) => Ok(Some(submission.submit_next()?)),
+            Some(launch) => match launch.begin(&binding.core.devices)? {
+                Started::Done => Ok(None),
+                Started::Pieces(mut submission) => Ok(Some(submission.submit_next()?)),
             },
         };
         let is_short = |result: &Result<_, Error>| matches!(result, Err(e) if e.is_out_of_memory());
@@ -139,7 +139,7 @@ impl<'e> Binding<'e> {
         if is_short(&result) {
             self.spare.clear();
             self.recorded.clear();
-            self.inner.relieve();
+            self.core.drop_idle_plans();
             result = submit(self);
         }
         if is_short(&result) && self.copy_instead()? {
@@ -148,19 +148,19 @@ impl<'e> Binding<'e> {
         result
     }
 
-    /// Gives devices copies of what they import. Says whether there was anything.
+    /// Replaces imports by copies. Returns whether there are any.
     fn copy_instead(&mut self) -> Result<bool, Error> {
         let policy = BindPolicy { copies: true, ..self.policy };
         let could = |slots: &[Slot<'_>]| slots.iter().any(Slot::could_copy);
         if policy.strict || !(could(&self.inputs) || could(&self.outputs)) {
             return Ok(false);
         }
-        let (compiled, inner) = (Arc::clone(&self.compiled), Arc::clone(&self.inner));
+        let (compiled, core) = (Arc::clone(&self.compiled), Arc::clone(&self.core));
         let copied = |slots: &[Slot<'e>], ios: &[PlannedIo], side| -> Result<Vec<(usize, Slot<'e>)>, Error> {
             let could = slots.iter().zip(ios).enumerate().filter(|(_, (slot, _))| slot.could_copy());
             could
                 .map(|(at, (slot, io))| {
-                    Ok((at, Slot::new(slot.source.clone(), io, side, &inner.devices, policy)?))
+                    Ok((at, Slot::new(slot.source.clone(), io, side, &core.devices, policy)?))
                 })
                 .collect()
         };
@@ -180,17 +180,17 @@ impl<'e> Binding<'e> {
         }
         self.policy = policy;
         for (slot, io) in self.inputs.iter().zip(&compiled.plan.inputs) {
-            inner.past_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
+            core.after_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         Ok(true)
     }
 
-    /// Records again where earlier runs told that submissions are too long or too short, or where this is the first run
-    /// that may be ended early.
-    fn cut_anew(&mut self, watch: &Watch) -> Result<(), Error> {
+    /// Records again where the times of earlier runs call for other pieces, or where this is the first run that may end
+    /// early.
+    fn cut_again(&mut self, watch: &Watch) -> Result<(), Error> {
         let ends_now = watch.may_end() && !self.may_end;
         let version = self.compiled.schedule.version();
-        let stale = |leg: &Leg| leg.cut.as_ref().is_some_and(|cut| cut.version != version);
+        let stale = |launch: &SegmentLaunch| launch.cut.as_ref().is_some_and(|cut| cut.version != version);
         if !ends_now && !self.segments.iter().any(stale) {
             return Ok(());
         }
@@ -200,20 +200,16 @@ impl<'e> Binding<'e> {
         Ok(())
     }
 
-    /// Waits for a run that no one waited for, where its devices may not have been given all of it.
-    pub(in crate::session) fn settle(&self) {
-        if let Some(last) = &self.last {
-            last.settle();
-        }
-    }
-
-    /// Makes sure that the commands name the memory that a shared arena has now.
-    pub(in crate::session) fn enter<'a>(&mut self, mut turn: Turn<'a>) -> Result<Turn<'a>, Error> {
+    /// Records again where a shared arena has new memory.
+    pub(in crate::session) fn enter_arena<'a>(
+        &mut self,
+        mut turn: ArenaTurn<'a>,
+    ) -> Result<ArenaTurn<'a>, Error> {
         if !turn.is_current(&self.arenas) {
             self.recorded.clear();
             self.segments = Arc::default();
             self.arenas = Arenas::default();
-            self.arenas = turn.fit(&self.compiled.plan, &self.inner.devices)?;
+            self.arenas = turn.fit(&self.compiled.plan, &self.core.devices)?;
             self.segments = self.prepare()?;
         }
         Ok(turn)
@@ -226,14 +222,15 @@ impl Pending<'_, '_> {
     /// # Errors
     /// As [`Binding::run`].
     pub fn wait(mut self) -> Result<(), Error> {
-        match self.binding.rest {
+        match self.binding.continuation {
             Some(_) => Ok(()),
             None => self.finish(),
         }
     }
 
-    /// Ends the run before its next submission to a device; what was submitted goes on. [`Pending::wait`] waits for that
-    /// and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless all was submitted. Outputs are undefined then.
+    /// Ends the run before its next submission to a device; submitted work continues. [`Pending::wait`] waits for that
+    /// and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless everything is submitted.
+    /// Outputs are then undefined.
     ///
     /// Devices that may drive a display are given submissions of about 100 ms
     /// ([`SubmissionLimit`](crate::session::SubmissionLimit)), others all of a segment unless the run has a [`CancelToken`] or a
@@ -247,30 +244,30 @@ impl Pending<'_, '_> {
         self.watch.token().clone()
     }
 
-    /// Waits for the one submission there was, and takes in how long it took.
+    /// Waits for the only submission and records its time.
     fn wait_for_one(&self, event: &Event) -> Result<(), Error> {
         let binding = &*self.binding;
-        let Some(leg) = binding.segments.first().filter(|leg| leg.cut.is_some()) else {
+        let Some(launch) = binding.segments.first().filter(|launch| launch.cut.is_some()) else {
             return Ok(event.wait()?);
         };
-        // How long ago it ended is not known where it is over.
+        // If it is already over, the time of its end is unknown.
         let was_over = event.is_done()?;
         event.wait()?;
         let wall = if was_over { 0 } else { nanos(self.watch.elapsed()) };
-        let course = Course { events: vec![event.clone()], walls: vec![wall], times: None };
-        leg.learn(&course, &binding.compiled.schedule, &binding.inner.devices);
+        let trace = SegmentTrace { events: vec![event.clone()], walls: vec![wall], times: None };
+        launch.record_times(&trace, &binding.compiled.schedule, &binding.core.devices);
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        match self.underway.take() {
-            Some(Underway::One(event)) => self.wait_for_one(&event)?,
+        match self.in_flight.take() {
+            Some(InFlight::One(event)) => self.wait_for_one(&event)?,
             Some(several) => several.wait()?,
             None => {}
         }
         let plan = &self.binding.compiled.plan;
         for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {
-            self.binding.inner.past_runs(|devices| slot.stage_out(devices, io.info.bytes()))?;
+            self.binding.core.after_runs(|devices| slot.stage_out(devices, io.info.bytes()))?;
         }
         Ok(())
     }
@@ -280,6 +277,6 @@ impl Pending<'_, '_> {
     /// # Errors
     /// [`Error::Device`].
     pub fn is_done(&self) -> Result<bool, Error> {
-        self.underway.as_ref().map_or(Ok(true), Underway::is_done)
+        self.in_flight.as_ref().map_or(Ok(true), InFlight::is_done)
     }
 }

@@ -1,11 +1,12 @@
-//! Times of single operators on their devices.
+//! Profiles: the times of single operators on their devices.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::segments::{Begun, drive};
+use super::segments::run_segments;
 use crate::ops::Cost;
 use crate::session::bind::binding::Binding;
+use crate::session::bind::launch::Started;
 use crate::session::core::cancel::{CancelToken, Watch};
 use crate::session::core::pieces::time_nodes;
 use crate::session::error::Error;
@@ -13,25 +14,25 @@ use crate::session::error::Error;
 /// The time of one operator in one run.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct NodeTime {
-    /// The node's name.
+    /// Name of the node.
     pub name: String,
-    /// Its operator.
+    /// Name of the operator.
     pub op: &'static str,
-    /// The device it ran on.
+    /// Entry of the device table that ran it.
     pub device: u32,
     /// When it began, in nanoseconds from the run's start. Exact among the operators of one segment; the host's
     /// clock places the segments.
     pub begin_nanos: u64,
     /// Device time in nanoseconds.
     pub nanos: u64,
-    /// What it costs.
+    /// Cost of the operator.
     pub cost: Cost,
 }
 
 /// When one segment of the plan ran, by the host's clock in nanoseconds from the run's start.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct SegmentTime {
-    /// The device.
+    /// Entry of the device table.
     pub device: u32,
     /// When it was submitted.
     pub begin_nanos: u64,
@@ -40,7 +41,7 @@ pub struct SegmentTime {
 }
 
 impl SegmentTime {
-    /// Whether both were under way at one time.
+    /// Whether the two ran in parallel for some time.
     pub fn overlaps(&self, other: &SegmentTime) -> bool {
         self.begin_nanos < other.end_nanos && other.begin_nanos < self.end_nanos
     }
@@ -79,60 +80,61 @@ impl Profile {
 }
 
 impl Binding<'_> {
-    /// Runs once with a timestamp around every operator. Timestamps wait for what came before, so operators of one
-    /// device that would overlap run one after the other; devices work at the same time as in any run.
+    /// Runs once with a timestamp around every operator. A timestamp waits for earlier commands, so operators of one device run in sequence; devices work in parallel as in
+    /// any run.
     ///
     /// # Errors
     /// As [`Binding::run`].
     pub fn profile(&mut self) -> Result<Profile, Error> {
-        // What the run leaves in the caller's memory is that of an ordinary run.
+        // The caller's memory gets the results of an ordinary run.
         self.run()?;
-        let shared = self.inner.options.arena.clone();
+        let shared = self.core.options.arena.clone();
         let turn = shared.as_deref().map(|arena| arena.turn());
-        let _turn = turn.map(|turn| self.enter(turn)).transpose()?;
+        let _turn = turn.map(|turn| self.enter_arena(turn)).transpose()?;
         let mut profile = Profile::default();
         (profile.bytes_moved, profile.bytes_not_moved) = self.bytes_moved();
         let plan = self.ordered_plan()?;
         let host = self.host_ranges(&plan);
-        let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); plan.segments.len()];
-        let devices = &self.inner.devices;
+        let mut nodes: Vec<Vec<Option<u32>>> = vec![Vec::new(); plan.segments.len()];
+        let devices = &self.core.devices;
         let mut recordings = Vec::new();
         for (s, segment) in plan.segments.iter().enumerate() {
             if segment.by_session {
                 recordings.push(None);
                 continue;
             }
-            let mut script = self.record(&plan, s, &host[s])?;
-            let mut cut = self.cut(&mut script, &plan, s).unwrap_or_default();
-            nodes[s] = time_nodes(&mut script, &mut cut);
+            let mut labelled = self.record(&plan, s, &host[s])?;
+            let mut cut = self.cut(&mut labelled, &plan, s).unwrap_or_default();
+            nodes[s] = time_nodes(&mut labelled, &mut cut);
             let queue = &devices[segment.device as usize].queue;
-            recordings.push(Some(queue.prepare_own(script.recording, &cut.starts)?));
+            recordings.push(Some(queue.prepare_own(labelled.recording, &cut.starts)?));
         }
         let start = Instant::now();
-        let pass = self.inner.traffic.announce(&self.segments);
-        let watch = Watch::new(self.inner.options.run.clone(), CancelToken::new());
-        let courses =
-            drive(&self.segments, &pass, &watch, &|| self.inner.relieve(), |s| match &recordings[s] {
+        let ticket = self.core.queue.enqueue(self.segments.iter().map(|launch| &launch.footprint));
+        let watch = Watch::new(self.core.options.run.clone(), CancelToken::new());
+        let traces = run_segments(&self.segments, &ticket, &watch, &|| self.core.drop_idle_plans(), |s| {
+            match &recordings[s] {
                 Some(recording) => {
-                    Ok(Begun::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))
+                    Ok(Started::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))
                 }
                 None => self.segments[s].begin(devices),
-            })?;
+            }
+        })?;
         profile.host_nanos = start.elapsed().as_nanos() as u64;
         let since = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
-        let times: Vec<(u64, u64)> = (courses.iter())
-            .map(|course| course.times.map_or((0, 0), |(begin, end)| (since(begin), since(end))))
+        let times: Vec<(u64, u64)> = (traces.iter())
+            .map(|trace| trace.times.map_or((0, 0), |(begin, end)| (since(begin), since(end))))
             .collect();
-        // One piece after the other; none where the device has no clock.
-        let mut ticks: Vec<Vec<u64>> = Vec::with_capacity(courses.len());
-        for course in &courses {
+        // The timestamps of all pieces in order; empty where the device has no clock.
+        let mut ticks: Vec<Vec<u64>> = Vec::with_capacity(traces.len());
+        for trace in &traces {
             let mut all = Vec::new();
-            for event in &course.events {
+            for event in &trace.events {
                 all.extend(event.timestamps()?);
             }
             ticks.push(all);
         }
-        // From a device's clock to the host's: no work ends later than it was known to be over, which may be long after.
+        // Offset from each device's clock to the host's: no work ends later than the host knows of its end.
         let mut ahead: BTreeMap<u32, i128> = BTreeMap::new();
         for ((segment, ticks), (_, end)) in plan.segments.iter().zip(&ticks).zip(&times) {
             let Some(last) = ticks.last() else { continue };
@@ -146,12 +148,14 @@ impl Binding<'_> {
             let Some((&first, &last)) = ticks[s].first().zip(ticks[s].last()) else { continue };
             profile.device_nanos += last.saturating_sub(first);
             let by = ahead.get(&device).copied().unwrap_or(0);
-            // It may have waited in the queue after others.
+            // The segment may have waited in the queue.
             let began = u64::try_from(i128::from(first) + by).unwrap_or(0).max(begin_nanos);
             for (pair, node) in ticks[s].windows(2).zip(&nodes[s]) {
-                let Some(report) = plan.report.nodes.get(*node as usize) else { continue };
+                let Some(report) = node.and_then(|node| plan.report.nodes.get(node as usize)) else {
+                    continue;
+                };
                 let nanos = pair[1].saturating_sub(pair[0]);
-                // A node that goes on in the next piece.
+                // A node that continues in the next piece.
                 if let Some(time) = profile.nodes.last_mut().filter(|_| last_node == Some((s, *node))) {
                     time.nanos += nanos;
                     continue;

@@ -1,9 +1,9 @@
-//! Runs of a graph again and again: Loop and Scan.
+//! Control flow on the host: Loop and Scan.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::continuation::{Held, HeldMemory, node_error, owned};
+use super::continuation::{bind, node_error};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
@@ -12,70 +12,69 @@ use crate::ops::control::{Control, Loop, Scan, ScanAxis};
 use crate::ops::sequence::{COLUMNS, MAX_ELEMENTS, row};
 use crate::plan::HostStep;
 use crate::session::bind::binding::Binding;
-use crate::session::bind::slot::{BindPolicy, Source};
+use crate::session::bind::memory::{Source, StageValue, owned};
 use crate::session::core::SessionCore;
 use crate::session::core::cancel::{Watch, in_turn};
+use crate::session::core::options::{BindPolicy, CopiedPerRun};
 use crate::session::error::Error;
-use crate::session::placement::Copied;
 use crate::shape::Shape;
 
-/// A graph that is run again and again, with what it keeps between its runs.
+/// The body of a Loop or Scan, with the binding that its iterations share.
 #[derive(Debug)]
-pub(in crate::session) struct Repeat<'e> {
-    body: Arc<SessionCore>,
+pub(in crate::session) struct LoopBody<'e> {
+    core: Arc<SessionCore>,
     policy: BindPolicy,
     binding: Option<Binding<'e>>,
 }
 
-impl<'e> Repeat<'e> {
-    pub(in crate::session) fn new(body: &Arc<SessionCore>, policy: BindPolicy) -> Self {
-        // What runs write is the session's own.
-        Repeat { body: Arc::clone(body), policy: BindPolicy { strict: false, ..policy }, binding: None }
+impl<'e> LoopBody<'e> {
+    pub(in crate::session) fn new(core: &Arc<SessionCore>, policy: BindPolicy) -> Self {
+        // Its outputs are in memory of the session's own.
+        LoopBody { core: Arc::clone(core), policy: BindPolicy { strict: false, ..policy }, binding: None }
     }
 
-    /// Runs the body once. `places` keeps memory for its outputs from one turn to the next but one.
+    /// Runs the body once, with `buffers` as memory for its outputs.
     fn turn(
         &mut self,
-        inputs: &[Held<'e>],
-        places: &mut Places<'e>,
+        inputs: &[StageValue<'e>],
+        buffers: &mut OutputBuffers<'e>,
         watch: &Watch,
-    ) -> Result<Vec<Held<'e>>, Error> {
+    ) -> Result<Vec<StageValue<'e>>, Error> {
         let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
-        let compiled = self.body.compiled(&infos, &BTreeMap::new(), Copied::default())?;
+        let compiled = self.core.compiled(&infos, &BTreeMap::new(), CopiedPerRun::default())?;
         let planned: BTreeMap<&str, &TensorInfo> =
             compiled.plan.outputs.iter().map(|io| (io.name.as_str(), &io.info)).collect();
         let mut outputs = Vec::new();
-        for (o, (name, _)) in self.body.graph.outputs().iter().enumerate() {
+        for (o, (name, _)) in self.core.graph.outputs().iter().enumerate() {
             outputs.push(match planned.get(name.as_str()) {
-                Some(info) => places.get(o, info)?,
-                None => Source::Value,
+                Some(info) => buffers.get(o, info)?,
+                None => Source::OWN,
             });
         }
         let reused = self.binding.take().filter(|b| Arc::ptr_eq(&b.compiled, &compiled));
         let mut binding = match reused {
             Some(mut binding) => {
-                let placed = self.body.graph.outputs().iter().map(|(name, _)| name).zip(&outputs);
+                let placed = self.core.graph.outputs().iter().map(|(name, _)| name).zip(&outputs);
                 let placed = placed.filter_map(|(name, source)| {
                     let o = compiled.plan.outputs.iter().position(|io| io.name == *name)?;
                     Some((o, source.clone()))
                 });
-                binding.refill(inputs, &placed.collect::<Vec<_>>())?;
+                binding.rebind_values(inputs, &placed.collect::<Vec<_>>())?;
                 binding
             }
             None => {
-                let sources = inputs.iter().map(|h| h.source().0).collect();
-                let body = &self.body;
-                let made =
-                    Binding::assemble(body, Arc::clone(&compiled), sources, outputs.clone(), self.policy)?;
-                made.fill(inputs)?;
-                made
+                let sources = inputs.iter().map(|h| h.source.clone().split().0).collect();
+                let core = &self.core;
+                let binding = bind(core, Arc::clone(&compiled), sources, outputs.clone(), self.policy)?;
+                binding.write_values(inputs)?;
+                binding
             }
         };
         binding.run_within(watch)?;
-        let results = (self.body.graph.outputs().iter().zip(outputs))
+        let results = (self.core.graph.outputs().iter().zip(outputs))
             .map(|((name, _), source)| match planned.get(name.as_str()) {
-                Some(&info) => Ok(Held { info: info.clone(), memory: HeldMemory::Placed(source) }),
-                None => binding.get_output(name).map(Held::value),
+                Some(&info) => Ok(StageValue { info: info.clone(), source }),
+                None => binding.get_output(name).map(StageValue::value),
             })
             .collect::<Result<_, Error>>()?;
         self.binding = Some(binding);
@@ -83,23 +82,23 @@ impl<'e> Repeat<'e> {
     }
 }
 
-/// Memory of two turns: one is read while the other is written.
+/// Double-buffered memory of outputs: one iteration reads what the one before wrote.
 #[derive(Default)]
-struct Places<'e> {
+struct OutputBuffers<'e> {
     odd: bool,
-    held: [HashMap<(usize, TensorInfo), Source<'e>>; 2],
+    sets: [HashMap<(usize, TensorInfo), Source<'e>>; 2],
 }
 
-impl<'e> Places<'e> {
+impl<'e> OutputBuffers<'e> {
     fn get(&mut self, output: usize, info: &TensorInfo) -> Result<Source<'e>, Error> {
-        let held = &mut self.held[usize::from(self.odd)];
+        let set = &mut self.sets[usize::from(self.odd)];
         let key = (output, info.clone());
-        if let Some(source) = held.get(&key) {
+        if let Some(source) = set.get(&key) {
             return Ok(source.clone());
         }
-        held.retain(|(o, _), _| *o != output);
+        set.retain(|(o, _), _| *o != output);
         let source = owned(info)?.1;
-        held.insert(key, source.clone());
+        set.insert(key, source.clone());
         Ok(source)
     }
 
@@ -112,31 +111,31 @@ impl<'e> Places<'e> {
 pub(in crate::session) fn run<'e>(
     flow: Control<'_>,
     step: &HostStep,
-    inputs: &[Option<Held<'e>>],
-    repeat: &mut Repeat<'e>,
+    inputs: &[Option<StageValue<'e>>],
+    body: &mut LoopBody<'e>,
     watch: &Watch,
-) -> Result<Vec<Held<'e>>, Error> {
+) -> Result<Vec<StageValue<'e>>, Error> {
     match flow {
-        Control::Loop(l) => run_loop(l, step, inputs, repeat, watch),
-        Control::Scan(s) if s.batched => batched(s, step, inputs, repeat, watch),
-        Control::Scan(s) => run_scan(s, step, inputs, None, repeat, watch),
+        Control::Loop(l) => run_loop(l, step, inputs, body, watch),
+        Control::Scan(s) if s.batched => batched(s, step, inputs, body, watch),
+        Control::Scan(s) => run_scan(s, step, inputs, None, body, watch),
         Control::If { .. } => Ok(Vec::new()),
     }
 }
 
 fn given<'h, 'e>(
     step: &HostStep,
-    inputs: &'h [Option<Held<'e>>],
+    inputs: &'h [Option<StageValue<'e>>],
     input: usize,
-) -> Result<&'h Held<'e>, Error> {
+) -> Result<&'h StageValue<'e>, Error> {
     inputs
         .get(input)
         .and_then(Option::as_ref)
         .ok_or_else(|| node_error(step, OpError::MissingInput { input }))
 }
 
-fn scalar(step: &HostStep, input: usize, held: &Held<'_>, repeat: &Repeat<'_>) -> Result<i64, Error> {
-    let tensor = held.tensor(&repeat.body.devices)?;
+fn scalar(step: &HostStep, input: usize, value: &StageValue<'_>, body: &LoopBody<'_>) -> Result<i64, Error> {
+    let tensor = value.tensor(&body.core.devices)?;
     let value = tensor.to_i64s().map_err(|e| node_error(step, e.into()))?;
     let wrong = || OpError::Value { input, problem: format!("has {} elements, expected one", value.len()) };
     value.first().copied().ok_or_else(|| node_error(step, wrong()))
@@ -145,12 +144,12 @@ fn scalar(step: &HostStep, input: usize, held: &Held<'_>, repeat: &Repeat<'_>) -
 fn run_loop<'e>(
     op: &Loop,
     step: &HostStep,
-    inputs: &[Option<Held<'e>>],
-    repeat: &mut Repeat<'e>,
+    inputs: &[Option<StageValue<'e>>],
+    body: &mut LoopBody<'e>,
     watch: &Watch,
-) -> Result<Vec<Held<'e>>, Error> {
-    let trips = inputs.first().and_then(Option::as_ref).map(|h| scalar(step, 0, h, repeat)).transpose()?;
-    let condition = inputs.get(1).and_then(Option::as_ref).map(|h| scalar(step, 1, h, repeat)).transpose()?;
+) -> Result<Vec<StageValue<'e>>, Error> {
+    let trips = inputs.first().and_then(Option::as_ref).map(|h| scalar(step, 0, h, body)).transpose()?;
+    let condition = inputs.get(1).and_then(Option::as_ref).map(|h| scalar(step, 1, h, body)).transpose()?;
     let mut goes_on = condition.is_none_or(|c| c != 0);
     let end = inputs.len().min(2 + op.states);
     let mut states = (2..end).map(|i| given(step, inputs, i).cloned()).collect::<Result<Vec<_>, _>>()?;
@@ -158,79 +157,79 @@ fn run_loop<'e>(
     let captured = captured.collect::<Result<Vec<_>, _>>()?;
     let stacked = op.body.outputs().len().saturating_sub(1 + op.states);
     let mut stacks: Vec<Stack> = (0..stacked).map(|_| Stack::default()).collect();
-    let mut places = Places::default();
+    let mut buffers = OutputBuffers::default();
     let mut turn = 0i64;
     while goes_on && trips.is_none_or(|t| turn < t) {
         if turn >= limits::MAX_ITERATIONS {
             let what = format!("a loop of more than {} iterations", limits::MAX_ITERATIONS);
             return Err(node_error(step, OpError::unsupported(what)));
         }
-        let mut all = vec![Held::value(Tensor::scalar(turn)), truth(true)];
+        let mut all = vec![StageValue::value(Tensor::scalar(turn)), truth(true)];
         all.extend(states.iter().cloned());
         all.extend(captured.iter().cloned());
-        let results = repeat.turn(&all, &mut places, watch);
+        let results = body.turn(&all, &mut buffers, watch);
         let mut results = results.map_err(|e| in_turn(e, &step.name, turn as u64))?.into_iter();
         let next = results.next();
         states = results.by_ref().take(op.states).collect();
-        for (k, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
-            let tensor = held.tensor(&repeat.body.devices)?;
+        for (k, (stack, value)) in stacks.iter_mut().zip(results).enumerate() {
+            let tensor = value.tensor(&body.core.devices)?;
             if op.lists.contains(&k) { stack.append(step, &tensor)? } else { stack.push(step, tensor)? }
         }
         goes_on = match &next {
-            Some(next) => scalar(step, 1, next, repeat)? != 0,
+            Some(next) => scalar(step, 1, next, body)? != 0,
             None => false,
         };
-        places.next();
+        buffers.next();
         turn += 1;
     }
     let mut shapes = Vec::new();
     if turn == 0 && stacked > 0 {
-        let mut all = vec![Held::value(Tensor::scalar(0i64)), truth(true)];
+        let mut all = vec![StageValue::value(Tensor::scalar(0i64)), truth(true)];
         all.extend(states.iter().chain(&captured).cloned());
-        shapes = planned(&all, repeat, 1 + op.states);
+        shapes = planned(&all, body, 1 + op.states);
     }
     for (k, stack) in stacks.into_iter().enumerate() {
         let one = shapes.get(k).and_then(Option::as_ref);
         match op.lists.contains(&k) {
-            true => states.extend(stack.list(step, one)?.map(Held::value)),
-            false => states.push(Held::value(stack.finish(step, ScanAxis::default(), one)?)),
+            true => states.extend(stack.list(step, one)?.map(StageValue::value)),
+            false => states.push(StageValue::value(stack.finish(step, ScanAxis::default(), one)?)),
         }
     }
     Ok(states)
 }
 
-fn truth<'e>(value: bool) -> Held<'e> {
+fn truth<'e>(value: bool) -> StageValue<'e> {
     let info = TensorInfo::new(DType::Bool, Shape::scalar());
     let built = Tensor::build::<std::convert::Infallible>(info, |bytes| {
         bytes.fill(u8::from(value));
         Ok(())
     });
     match built {
-        Ok(tensor) => Held::value(tensor),
+        Ok(tensor) => StageValue::value(tensor),
         Err(never) => match never {},
     }
 }
 
-/// Types and shapes of the body's outputs from `skip` on, where they can be told without running it.
-fn planned(inputs: &[Held<'_>], repeat: &Repeat<'_>, skip: usize) -> Vec<Option<TensorInfo>> {
+/// Types and shapes of the body's outputs from `skip` on, where the plan has them.
+fn planned(inputs: &[StageValue<'_>], body: &LoopBody<'_>, skip: usize) -> Vec<Option<TensorInfo>> {
     let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
-    let Ok(compiled) = repeat.body.compiled(&infos, &BTreeMap::new(), Copied::default()) else {
+    let Ok(compiled) = body.core.compiled(&infos, &BTreeMap::new(), CopiedPerRun::default()) else {
         return Vec::new();
     };
     let info_of =
         |name: &String| compiled.plan.outputs.iter().find(|io| io.name == *name).map(|io| io.info.clone());
-    repeat.body.graph.outputs().iter().skip(skip).map(|(name, _)| info_of(name)).collect()
+    body.core.graph.outputs().iter().skip(skip).map(|(name, _)| info_of(name)).collect()
 }
 
 /// Runs a body for every slice, or for the first `count` ones.
 fn run_scan<'e>(
     op: &Scan,
     step: &HostStep,
-    inputs: &[Option<Held<'e>>],
+    inputs: &[Option<StageValue<'e>>],
     count: Option<usize>,
-    repeat: &mut Repeat<'e>,
+    body: &mut LoopBody<'e>,
     watch: &Watch,
-) -> Result<Vec<Held<'e>>, Error> {
+) -> Result<Vec<StageValue<'e>>, Error> {
     let end = op.states + op.inputs.len();
     let mut states =
         (0..op.states).map(|i| given(step, inputs, i).cloned()).collect::<Result<Vec<_>, _>>()?;
@@ -239,7 +238,7 @@ fn run_scan<'e>(
     let mut sliced = Vec::new();
     for (k, axis) in op.inputs.iter().enumerate() {
         let input = op.states + k;
-        let tensor = given(step, inputs, input)?.tensor(&repeat.body.devices)?;
+        let tensor = given(step, inputs, input)?.tensor(&body.core.devices)?;
         let at = tensor.shape().axis(axis.axis).map_err(|e| node_error(step, e.into()))?;
         sliced.push((input, tensor, at, axis.reverse));
     }
@@ -251,22 +250,22 @@ fn run_scan<'e>(
     }
     let turns = count.unwrap_or(turns).min(turns);
     let mut stacks: Vec<Stack> = op.outputs.iter().map(|_| Stack::default()).collect();
-    let mut places = Places::default();
+    let mut buffers = OutputBuffers::default();
     for turn in 0..turns {
         let slices = sliced.iter().map(|(_, tensor, at, reverse)| {
             let k = if *reverse { turns - 1 - turn } else { turn };
-            slice(tensor, *at, k).map(Held::value).map_err(|e| node_error(step, e))
+            slice(tensor, *at, k).map(StageValue::value).map_err(|e| node_error(step, e))
         });
         let slices = slices.collect::<Result<Vec<_>, _>>()?;
-        let all: Vec<Held<'e>> =
+        let all: Vec<StageValue<'e>> =
             states.iter().cloned().chain(slices).chain(captured.iter().cloned()).collect();
-        let results = repeat.turn(&all, &mut places, watch);
+        let results = body.turn(&all, &mut buffers, watch);
         let mut results = results.map_err(|e| in_turn(e, &step.name, turn as u64))?.into_iter();
         states = results.by_ref().take(op.states).collect();
-        for (stack, held) in stacks.iter_mut().zip(results) {
-            stack.push(step, held.tensor(&repeat.body.devices)?)?;
+        for (stack, value) in stacks.iter_mut().zip(results) {
+            stack.push(step, value.tensor(&body.core.devices)?)?;
         }
-        places.next();
+        buffers.next();
     }
     let mut shapes = Vec::new();
     if turns == 0 && !stacks.is_empty() {
@@ -274,30 +273,29 @@ fn run_scan<'e>(
             let mut dims = tensor.shape().to_vec();
             dims.remove(*at);
             let info = TensorInfo::new(tensor.dtype(), Shape::new(dims).map_err(OpError::from)?);
-            Ok(Held::value(Tensor::build::<OpError>(info, |_| Ok(()))?))
+            Ok(StageValue::value(Tensor::build::<OpError>(info, |_| Ok(()))?))
         });
         let empty = empty.collect::<Result<Vec<_>, OpError>>().map_err(|e| node_error(step, e))?;
-        let all: Vec<Held<'e>> = states.iter().cloned().chain(empty).chain(captured).collect();
-        shapes = planned(&all, repeat, op.states);
+        let all: Vec<StageValue<'e>> = states.iter().cloned().chain(empty).chain(captured).collect();
+        shapes = planned(&all, body, op.states);
     }
     for (k, (stack, axis)) in stacks.into_iter().zip(&op.outputs).enumerate() {
         let one = shapes.get(k).and_then(Option::as_ref);
-        states.push(Held::value(stack.finish(step, *axis, one)?));
+        states.push(StageValue::value(stack.finish(step, *axis, one)?));
     }
     Ok(states)
 }
 
-/// Opset 8: everything has a batch on axis 0, and each sequence of it may have a length of its own, after which
-/// results are 0.
+/// Scan of opset 8: axis 0 of every tensor is a batch; each sequence may have its own length, after which results are 0.
 fn batched<'e>(
     op: &Scan,
     step: &HostStep,
-    inputs: &[Option<Held<'e>>],
-    repeat: &mut Repeat<'e>,
+    inputs: &[Option<StageValue<'e>>],
+    body: &mut LoopBody<'e>,
     watch: &Watch,
-) -> Result<Vec<Held<'e>>, Error> {
+) -> Result<Vec<StageValue<'e>>, Error> {
     let fail = |e: OpError| node_error(step, e);
-    let devices = Arc::clone(&repeat.body);
+    let devices = Arc::clone(&body.core);
     let end = (1 + op.states + op.inputs.len()).min(inputs.len());
     let whole =
         (1..end).map(|i| given(step, inputs, i)?.tensor(&devices.devices)).collect::<Result<Vec<_>, _>>()?;
@@ -306,8 +304,8 @@ fn batched<'e>(
     let longest = whole.get(op.states).map_or(0, |t| first(t, 1));
     let lengths = match inputs.first().and_then(Option::as_ref) {
         None => vec![longest; batch],
-        Some(held) => {
-            let given = held.tensor(&devices.devices)?.to_i64s().map_err(|e| fail(e.into()))?;
+        Some(value) => {
+            let given = value.tensor(&devices.devices)?.to_i64s().map_err(|e| fail(e.into()))?;
             let fits = |n: &i64| usize::try_from(*n).ok().filter(|n| *n <= longest);
             let lengths = given.iter().map(fits).collect::<Option<Vec<usize>>>();
             lengths.filter(|l| l.len() == batch).ok_or_else(|| {
@@ -319,19 +317,19 @@ fn batched<'e>(
     let single = Scan { batched: false, ..op.clone() };
     let mut stacks: Vec<Stack> = vec![Stack::default(); op.body.outputs().len()];
     for (b, length) in lengths.into_iter().enumerate() {
-        let mut one: Vec<Option<Held<'e>>> = Vec::new();
+        let mut one: Vec<Option<StageValue<'e>>> = Vec::new();
         for tensor in &whole {
-            one.push(Some(Held::value(slice(tensor, 0, b).map_err(fail)?)));
+            one.push(Some(StageValue::value(slice(tensor, 0, b).map_err(fail)?)));
         }
         one.extend(inputs[end..].iter().cloned());
-        let results = run_scan(&single, step, &one, Some(length), repeat, watch)?;
-        for (o, (stack, held)) in stacks.iter_mut().zip(results).enumerate() {
-            let tensor = held.tensor(&devices.devices)?;
+        let results = run_scan(&single, step, &one, Some(length), body, watch)?;
+        for (o, (stack, value)) in stacks.iter_mut().zip(results).enumerate() {
+            let tensor = value.tensor(&devices.devices)?;
             let tensor = if o < op.states { tensor } else { longer(&tensor, longest).map_err(fail)? };
             stack.push(step, tensor)?;
         }
     }
-    let finish = |stack: Stack| stack.finish(step, ScanAxis::default(), None).map(Held::value);
+    let finish = |stack: Stack| stack.finish(step, ScanAxis::default(), None).map(StageValue::value);
     stacks.into_iter().map(finish).collect()
 }
 
@@ -369,13 +367,13 @@ fn slice(tensor: &Tensor, axis: usize, k: usize) -> Result<Tensor, OpError> {
     })
 }
 
-/// Tensors of one shape that become one with an axis more, or of several shapes that become a list.
+/// Concatenates tensors: those of one shape along a new axis, those of several shapes into a list.
 #[derive(Clone, Default)]
 struct Stack {
     info: Option<TensorInfo>,
     bytes: Vec<u8>,
     count: usize,
-    /// A list's table.
+    /// The table of a list: one row for each element.
     rows: Vec<i64>,
 }
 
@@ -394,7 +392,7 @@ impl Stack {
         Ok(())
     }
 
-    /// One more element of a list.
+    /// Appends an element of a list.
     fn append(&mut self, step: &HostStep, tensor: &Tensor) -> Result<(), Error> {
         let first = self.info.get_or_insert_with(|| tensor.info().clone());
         if first.dtype != tensor.dtype() || self.count >= MAX_ELEMENTS {
@@ -408,7 +406,7 @@ impl Stack {
         Ok(())
     }
 
-    /// The list as its elements and their table; `one` says of what type they would be if there are none.
+    /// The elements of the list and their table; `one` gives the type of an empty list.
     fn list(self, step: &HostStep, one: Option<&TensorInfo>) -> Result<[Tensor; 2], Error> {
         let fail = |e: OpError| node_error(step, e);
         let dtype = self.info.as_ref().or(one).map_or(DType::F32, |info| info.dtype);
@@ -419,7 +417,7 @@ impl Stack {
         Ok([values.map_err(|e| fail(e.into()))?, table.map_err(|e| fail(e.into()))?])
     }
 
-    /// The stack; `one` says what its slices would be if there are none.
+    /// The stacked tensor; `one` gives type and shape of the slices if there are none.
     fn finish(self, step: &HostStep, axis: ScanAxis, one: Option<&TensorInfo>) -> Result<Tensor, Error> {
         let fail = |e: OpError| node_error(step, e);
         let info = self.info.as_ref().or(one);

@@ -163,12 +163,12 @@ fn every_device_obeys_where_a_run_may_be_ended() {
     for device in DEVICES {
         let session = session(device, chain(|| {}), SubmissionLimit::Off);
         let mut binding = session.bind().input("x", Memory::region(&region(1.0))).build().unwrap();
-        assert!(binding.segments.iter().all(|leg| leg.cut.is_none()));
+        assert!(binding.segments.iter().all(|launch| launch.cut.is_none()));
         binding.run_with(&RunOptions::new().cancel(&CancelToken::new())).unwrap();
-        let commands = |leg: &&crate::session::run::segments::Leg| {
-            matches!(leg.work, crate::session::run::segments::LegWork::Commands(_))
+        let commands = |launch: &&crate::session::bind::launch::SegmentLaunch| {
+            matches!(launch.work, crate::session::bind::launch::LaunchWork::Commands(_))
         };
-        assert!(binding.segments.iter().filter(commands).all(|leg| leg.cut.is_some()), "{device}");
+        assert!(binding.segments.iter().filter(commands).all(|launch| launch.cut.is_some()), "{device}");
     }
 }
 

@@ -15,7 +15,7 @@ use crate::recording::{Command, Recording};
 use crate::registry::Registry;
 use crate::session::bind::binding::Binding;
 use crate::session::bind::host_ranges::HostRanges;
-use crate::session::run::segments::LegWork;
+use crate::session::bind::launch::LaunchWork;
 use crate::session::tests::{check_messages, desc};
 use crate::session::{Memory, Session};
 use crate::shape::Shape;
@@ -87,10 +87,10 @@ impl Trial {
             x.as_mut_slice_of::<f32>().unwrap().iter_mut().enumerate().for_each(|(i, x)| *x = value(i));
             drop(x);
             self.y.write().unwrap().as_mut_slice_of::<f32>().unwrap().fill(JUNK);
-            for (s, leg) in self.binding.segments.iter().enumerate() {
-                let devices = &self.binding.inner.devices;
-                match (&leg.work, self.recording(s)) {
-                    (LegWork::Commands(_), Some(mut recording)) => {
+            for (s, launch) in self.binding.segments.iter().enumerate() {
+                let devices = &self.binding.core.devices;
+                match (&launch.work, self.recording(s)) {
+                    (LaunchWork::Commands(_), Some(mut recording)) => {
                         match without {
                             Some(Part::Barrier(of, at)) if of == s => drop(recording.commands.remove(at)),
                             Some(Part::Flush(of, at)) if of == s => {
@@ -101,9 +101,14 @@ impl Trial {
                             }
                             _ => {}
                         }
-                        devices[leg.device as usize].queue.submit_own(recording).unwrap().wait().unwrap();
+                        devices[launch.device() as usize]
+                            .queue
+                            .submit_own(recording)
+                            .unwrap()
+                            .wait()
+                            .unwrap();
                     }
-                    _ => drop(leg.begin(devices).unwrap()),
+                    _ => drop(launch.begin(devices).unwrap()),
                 }
             }
             results.push(self.y.read().unwrap().as_slice_of::<f32>().unwrap().to_vec());
@@ -198,7 +203,7 @@ fn nothing_of_copies_in_and_out_can_be_left_out() {
 #[test]
 fn the_barrier_before_a_recording_cannot_be_left_out() {
     let trial = Trial::new(denoiser(0..0, 0), &[1, 3, 8, 8], &["sim:0"], SimConfig::coherent());
-    let queue = &trial.binding.inner.devices[0].queue;
+    let queue = &trial.binding.core.devices[0].queue;
     let recording = trial.recording(0).unwrap();
     for _ in 0..2 {
         queue.submit_own(recording.clone()).unwrap();
