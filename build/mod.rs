@@ -1,6 +1,6 @@
 //! The shader build: `shaders/<family>/<file>.comp` to one typed, sorted kernel table.
 //!
-//! `expr` prints the functions of one element for shaders to include, `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
+//! `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
 //! `convention` holds a kernel to the rules every backend relies on, `check` lets spirv-reflect contradict
 //! our own reflection, `table` writes the Rust side.
 
@@ -8,9 +8,7 @@ mod cache;
 mod check;
 mod compile;
 mod convention;
-pub mod expr;
 mod source;
-pub mod spirv;
 mod table;
 
 use std::path::Path;
@@ -19,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cache::Cache;
 use compile::Form;
+use onepool_spirv::reflect::Reflection;
 use source::Source;
-use spirv::reflect::Reflection;
 
 /// One compiled kernel.
 pub struct Kernel<'s> {
@@ -46,7 +44,8 @@ pub struct Summary {
 /// # Errors
 /// The messages of every shader that failed, one per line, each with its file.
 pub fn run(root: &Path, out: &Path) -> Result<Summary, String> {
-    let functions = expr::glsl::include_file().map_err(|error| format!("the table of functions: {error}"))?;
+    let functions =
+        onepool_expr::glsl::include_file().map_err(|error| format!("the table of functions: {error}"))?;
     let sources = source::collect(root, functions)?;
     let cache = Cache::open(out)?;
     let jobs: Vec<(&Source, usize)> =
@@ -70,7 +69,7 @@ fn kernel<'s>(cache: &Cache, source: &'s Source, at: usize) -> Result<Kernel<'s>
     let variant = &source.variants[at];
     let words = cache.compile(source, variant, Form::Kernel)?;
     let in_kernel = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", source.path, variant.kernel);
-    let reflection = spirv::reflect::reflect(&words).map_err(|error| in_kernel(&error))?;
+    let reflection = onepool_spirv::reflect(&words).map_err(|error| in_kernel(&error))?;
     convention::check(&reflection).map_err(|error| in_kernel(&error))?;
     Ok(Kernel { name: variant.kernel.clone(), source, words, reflection })
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::Kernel;
 use super::cache::write_atomic;
-use super::spirv::reflect::{BindingInfo, ParamInfo, SpecInfo};
-use super::spirv::types::{ScalarType, ValueType};
+use onepool_spirv::reflect::{BindingInfo, ParamInfo, SpecInfo};
+use onepool_spirv::types::{ScalarType, ValueType};
 
 /// Writes `kernels.rs`, `kernels.spv` and `reflect_skipped.txt` into `out`.
 ///

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::dtype::DType;
-use crate::ops::{OpError, Operator};
+use crate::operator::{OpError, Operator};
 use crate::shape::SymShape;
 
 /// A tensor of one graph.

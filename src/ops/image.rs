@@ -1,6 +1,5 @@
 //! What operators and planner share about tensors that lie in images.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::{Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -71,10 +70,6 @@ impl Operator for ImageCopy {
             to: (to / element) as u32,
         };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &params, info.elements())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

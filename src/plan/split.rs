@@ -8,6 +8,7 @@ use super::{PlanError, PlanOutcome};
 use crate::graph::{Graph, NodeId, Origin, Tensor, TensorId, TensorInfo, free_name};
 use crate::ops::Operator;
 use crate::ops::control::Control;
+use crate::ops::pointwise::Identity;
 
 /// Where a tensor between the parts of a split graph comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,7 +74,8 @@ pub fn choose(graph: &Graph, node: NodeId, then: bool) -> Result<Graph, PlanErro
     match decl.op.control() {
         Some(Control::If { then: yes, other: no }) => {
             let inputs = decl.inputs.get(1..).unwrap_or(&[]);
-            Ok(graph.inlined(node, if then { yes } else { no }, inputs)?)
+            let identity: Arc<dyn Operator> = Arc::new(Identity);
+            Ok(graph.inlined(node, if then { yes } else { no }, inputs, &identity)?)
         }
         _ => Ok(graph.clone()),
     }

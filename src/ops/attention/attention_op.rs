@@ -1,6 +1,5 @@
 //! Attention: scaled dot product attention with masks, windows, a soft cap and a cache of keys and values.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::device::{Places, lower_scaled};
@@ -331,10 +330,6 @@ impl Operator for Attention {
             sink: Sink::None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

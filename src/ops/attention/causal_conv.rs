@@ -1,6 +1,5 @@
 //! CausalConvWithState: a depthwise convolution along a sequence that continues from a state.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -138,10 +137,6 @@ impl Operator for CausalConv {
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(CausalConv { activation: *activation }) as Arc<dyn Operator>)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

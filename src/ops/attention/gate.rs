@@ -1,6 +1,5 @@
 //! Activations of two operands: SwiGLU, and com.microsoft's BiasGelu and FastGelu with a bias.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -102,10 +101,6 @@ impl Operator for Gate {
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         let constants = [(spec::gate::GATED, gated.into()), (spec::gate::ACTIVATION, code)];
         lower.dispatch_1d(kernel, &constants, &args, &params, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! LinearAttention: a recurrent state that is read by queries instead of scores, with decay and delta rules.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -218,10 +217,6 @@ impl Operator for LinearAttention {
         }
         let grid = grid_1d(groups as u64, 1, lower.device().limits.max_groups[0]);
         lower.dispatch(kernel, &spec, &args, &params, grid)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

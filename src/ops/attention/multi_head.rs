@@ -1,7 +1,6 @@
 //! com.microsoft's MultiHeadAttention: attention with the bias of the projections before it, packed operands,
 //! a padding mask and a cache.
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -397,10 +396,6 @@ impl Operator for MultiHeadAttention {
             sink: Sink::None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! com.microsoft's MatMulNBits: a product with weights of 4 or 8 bits in blocks that share a scale.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -217,10 +216,6 @@ impl Operator for MatMulNBits {
         let params = params::NbitsTile { m, n, k, block, blocks, words, zero_bytes };
         let groups = [n.div_ceil(TILE as u32), m.div_ceil(TILE as u32), 1];
         lower.dispatch(kernel, &spec, &args, &params, groups)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,7 +1,6 @@
 //! RotaryEmbedding, of ONNX and of com.microsoft: pairs of elements rotated by the angle of their position
 //! (RoFormer, arXiv 2104.09864).
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -363,10 +362,6 @@ impl Operator for RotaryEmbedding {
         let ids = if cx.has(ids) { Operand::Input(ids) } else { Operand::Unused };
         let args = [Operand::Input(0), Operand::Input(cos), Operand::Input(sin), ids, Operand::Output(0)];
         self.resolve(cx)?.lower(cx.dtype(0)?, 2, args, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,7 +1,6 @@
 //! com.microsoft's SkipLayerNormalization and SkipSimplifiedLayerNormalization: the sum of two operands and a
 //! bias, normalized over its last axis.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -144,10 +143,6 @@ impl Operator for SkipNorm {
             out(2),
         ];
         lower.dispatch_rows(kernel, &spec, &args, &params, rows, grouped)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

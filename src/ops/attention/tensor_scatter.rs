@@ -1,6 +1,5 @@
 //! TensorScatter: a cache with an update laid over it, each element of the batch at its own place.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -144,10 +143,6 @@ impl Operator for TensorScatter {
             (spec::tensor_scatter::CIRCULAR, u32::from(self.circular)),
         ];
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

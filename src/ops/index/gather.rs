@@ -146,8 +146,4 @@ impl Operator for Gather {
         let (bytes, words) = (cx.dtype(0)?.bytes(), index_words(cx.dtype(1)?));
         sizes.lower(lower, bytes, [Operand::Input(0), Operand::Input(1), Operand::Output(0)], words)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

@@ -123,8 +123,4 @@ impl Operator for OneHot {
         let args = [Operand::Input(0), Operand::Input(2), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[(spec::one_hot::INDEX_KIND, kind)], &args, &p, n)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

@@ -126,8 +126,4 @@ impl Operator for ReverseSequence {
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(kernel, &words, &args, &p, n)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

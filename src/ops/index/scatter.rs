@@ -259,8 +259,4 @@ impl Operator for Scatter {
         let args = [at, Operand::Input(2), Operand::Output(0)];
         scatter_device::lower(lower, &lines, self.reduction, x.dtype, args, words)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

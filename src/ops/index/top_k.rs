@@ -246,8 +246,4 @@ impl Operator for TopK {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         top_k_device::lower(self, cx, lower)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

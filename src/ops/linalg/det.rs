@@ -1,6 +1,5 @@
 //! Det: determinants of square matrices.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -99,10 +98,6 @@ impl Operator for Det {
         let p = params::Det { n: word(batch)?, rows: word(n)? };
         word(batch * n * n)?;
         lower.dispatch_1d(kernel, &[], &[Operand::Input(0), work, Operand::Output(0)], &p, batch)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

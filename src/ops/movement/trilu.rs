@@ -91,10 +91,6 @@ impl Operator for Trilu {
         let args = [Operand::Input(0), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[(spec::trilu::UPPER, u32::from(self.upper))], &args, &params, n)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 #[cfg(test)]

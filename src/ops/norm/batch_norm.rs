@@ -1,6 +1,5 @@
 //! BatchNormalization, for inference: every channel scaled and shifted.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -154,10 +153,6 @@ impl Operator for BatchNormalization {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         self.normalize(cx, [3, 4].map(Operand::Input), cx.dtype(0)?, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! BatchNormalization in training: the statistics are those of the batch.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -73,10 +72,6 @@ impl Operator for BatchNormTraining {
         let groups = crate::kernel::grid_1d(channels as u64, 1, lower.device().limits.max_groups[0]);
         lower.dispatch(kernel, &constants, &args, &p, groups)?;
         self.norm.normalize(cx, stats, DType::F32, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! LpNormalization: vectors along one axis divided by their norm.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -65,10 +64,6 @@ impl Operator for LpNormalization {
             Operand::Output(0),
             lower,
         )
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

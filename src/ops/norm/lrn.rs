@@ -1,6 +1,5 @@
 //! LRN: every element divided by what its neighbours in other channels sum up to.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -99,10 +98,6 @@ impl Operator for Lrn {
             exponent: -self.beta,
         };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &params, n as usize)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

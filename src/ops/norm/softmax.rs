@@ -1,6 +1,5 @@
 //! Softmax, LogSoftmax and Hardmax along one axis (or, before opset 13, over all axes from one on).
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::Along;
@@ -105,10 +104,6 @@ impl Operator for Softmax {
             SoftmaxKind::Hard => 2,
         };
         super::device::vectors(cx, self.resolve(cx)?, kind, Operand::Output(0), lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -5,7 +5,6 @@
 //! becomes true; floats round to the nearest, ties to even. What narrow floats do with numbers beyond their
 //! range is in ONNX's operator description of Cast, its two tables of float 8 types and that of FLOAT8E8M0.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -145,10 +144,6 @@ impl Operator for Cast {
         let (x, y) = (cx.input(0)?, cx.output(0)?);
         let args = [Operand::Input(0), Operand::Output(0)];
         dispatch_as(lower, [x.dtype, y.dtype], x.elements(), args, self.bounded)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

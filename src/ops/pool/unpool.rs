@@ -1,6 +1,5 @@
 //! MaxUnpool: the maxima of a pool back at their places.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -162,10 +161,6 @@ impl Operator for MaxUnpool {
         let rank = [(spec::unpool::RANK, nest.rank() as u32)];
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(kernel, &rank, &args, &p, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,7 +1,5 @@
 //! QLinearAdd and QLinearMul: sums and products of numbers that bytes stand for, as bytes.
 
-use std::any::Any;
-
 use super::scaling::{Scaling, range_of, rounded_byte};
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
@@ -96,10 +94,6 @@ impl Operator for QuantizedBinary {
         ];
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(id::BYTE_BINARY_B8, &constants, &args, &params, nest.elements())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

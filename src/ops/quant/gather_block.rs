@@ -1,6 +1,5 @@
 //! com.microsoft's GatherBlockQuantized: slices of a table of codes as the numbers they stand for.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -200,10 +199,6 @@ impl Operator for GatherBlockQuantized {
         let zeros = if cx.has(ZEROS) { Operand::Input(ZEROS) } else { Operand::Unused };
         let [data, indices, scales] = [DATA, INDICES, SCALES].map(Operand::Input);
         lower.dispatch_1d(kernel, &constants, &[data, indices, scales, zeros, Operand::Output(0)], &p, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -89,8 +89,4 @@ impl Operator for Bernoulli {
         let args = [Operand::Input(0), Operand::Output(0), Operand::Unused];
         lower.dispatch_1d(kernel, &constants, &args, &p, y.elements().div_ceil(4))
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

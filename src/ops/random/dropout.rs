@@ -147,8 +147,4 @@ impl Operator for Dropout {
         let args = [Operand::Input(0), Operand::Output(0), mask];
         lower.dispatch_1d(kernel, &constants, &args, &p, y.elements().div_ceil(4))
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

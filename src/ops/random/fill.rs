@@ -153,8 +153,4 @@ impl Operator for RandomFill {
         let blocks = y.elements().div_ceil(4);
         lower.dispatch_1d(kernel, &[(spec::random_fill::NORMAL, normal)], &[Operand::Output(0)], &p, blocks)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

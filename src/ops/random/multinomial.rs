@@ -125,8 +125,4 @@ impl Operator for Multinomial {
         let words = [(spec::multinomial::WORDS, 1 + u32::from(self.wide))];
         lower.dispatch_1d(kernel, &words, &[Operand::Input(0), Operand::Output(0)], &p, n)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

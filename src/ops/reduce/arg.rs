@@ -178,10 +178,6 @@ impl Operator for ArgReduce {
         ];
         lower.dispatch_1d(kernel, &constants, &[Operand::Input(0), Operand::Output(0)], &p, outer * inner)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 #[cfg(test)]

@@ -162,10 +162,6 @@ impl Operator for Cumulative {
         let args = [Operand::Input(0), Operand::Output(0)];
         lower.dispatch_rows(kernel, &constants, &args, &p, lines, grouped)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 #[cfg(test)]

@@ -269,10 +269,6 @@ impl Operator for Reduce {
         let codes = stage((0, combine, finish));
         dispatch(lower, total_kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 fn dispatch(

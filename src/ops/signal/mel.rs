@@ -1,6 +1,5 @@
 //! MelWeightMatrix: triangular filters of equal width on the mel scale.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::{NUMBERS, constant};
@@ -119,10 +118,6 @@ impl Operator for MelWeightMatrix {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let bank = Bank::of(cx)?;
         constant::gpu("mel", cx, || bank.values(), lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! HannWindow, HammingWindow and BlackmanWindow.
 
-use std::any::Any;
 use std::f64::consts::PI;
 use std::sync::Arc;
 
@@ -103,10 +102,6 @@ impl Operator for WindowFunction {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let n = cx.output(0)?.elements();
         constant::gpu("window", cx, || self.values(n), lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

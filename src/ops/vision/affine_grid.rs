@@ -1,6 +1,5 @@
 //! AffineGrid: the places that an affine map gives the elements of an image.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::index32;
@@ -116,10 +115,6 @@ impl Operator for AffineGrid {
         };
         let args = [Operand::Input(0), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[(spec::affine_grid::RANK, dims.rank as u32)], &args, &params, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! Col2Im: images summed up from columns of their blocks.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -154,10 +153,6 @@ impl Operator for Col2Im {
             blocks: all(|a| a.output as i32),
         };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &params, n as usize)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

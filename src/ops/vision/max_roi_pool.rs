@@ -1,6 +1,5 @@
 //! MaxRoiPool: the largest elements of the bins of regions of images.
 
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -121,10 +120,6 @@ impl Operator for MaxRoiPool {
         };
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[], &args, &params, n as usize)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! RoiAlign: regions of images resampled to one size.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -158,10 +157,6 @@ impl Operator for RoiAlign {
         };
         let args = [Operand::Input(0), Operand::Input(1), Operand::Input(2), Operand::Output(0)];
         lower.dispatch_1d(kernel, &spec, &args, &params, n as usize)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

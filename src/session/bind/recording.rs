@@ -9,6 +9,7 @@ use super::launch::{LaunchWork, Move, SegmentLaunch};
 use super::memory::SourceKey;
 use super::slot::{Side, Slot};
 use crate::device::Buffer;
+use crate::kernel;
 use crate::memory::image::ImageView;
 use crate::memory::range::{ByteRange, RangeMap};
 use crate::plan::{Bound, Location, Plan, PlannedIo, Segment, Space, Work, insert_barriers, order_segments};
@@ -40,7 +41,7 @@ impl Binding<'_> {
                     shown.entry((device, range.buffer)).or_default().set(bytes(range), s as u32);
                 }
                 let starts = pieces.as_ref().map_or(&[][..], |cut| &cut.starts);
-                let prepared = self.device(segment.device).queue.prepare_own(recording, starts)?;
+                let prepared = kernel::prepare(&self.device(segment.device).queue, recording, starts)?;
                 cut = pieces.map(Arc::new);
                 LaunchWork::Commands(prepared)
             };

@@ -41,7 +41,7 @@ impl KernelSources {
     /// The source of a shipped kernel; the same one at every call.
     pub(in crate::session) fn shipped(&self, id: KernelId) -> Arc<KernelSource> {
         let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(KernelSource::shipped(id))))
+        Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(id.source())))
     }
 
     /// Records that `device` rejected `source`; later plans avoid its optional features.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::segments::run_segments;
+use crate::kernel;
 use crate::ops::Cost;
 use crate::session::bind::binding::Binding;
 use crate::session::bind::launch::Started;
@@ -107,7 +108,7 @@ impl Binding<'_> {
             let mut cut = self.cut(&mut labelled, &plan, s).unwrap_or_default();
             nodes[s] = time_nodes(&mut labelled, &mut cut);
             let queue = &devices[segment.device as usize].queue;
-            recordings.push(Some(queue.prepare_own(labelled.recording, &cut.starts)?));
+            recordings.push(Some(kernel::prepare(queue, labelled.recording, &cut.starts)?));
         }
         let start = Instant::now();
         let ticket = self.core.queue.enqueue(self.segments.iter().map(|launch| &launch.footprint));

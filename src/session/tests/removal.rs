@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::backend::sim::{SimConfig, SimDriver};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, NodeId};
+use crate::kernel;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::model::TypeFlags;
 use crate::ops::Operator;
@@ -101,9 +102,7 @@ impl Trial {
                             }
                             _ => {}
                         }
-                        devices[launch.device() as usize]
-                            .queue
-                            .submit_own(recording)
+                        kernel::submit(&devices[launch.device() as usize].queue, recording)
                             .unwrap()
                             .wait()
                             .unwrap();
@@ -206,12 +205,12 @@ fn the_barrier_before_a_recording_cannot_be_left_out() {
     let queue = &trial.binding.core.devices[0].queue;
     let recording = trial.recording(0).unwrap();
     for _ in 0..2 {
-        queue.submit_own(recording.clone()).unwrap();
+        kernel::submit(queue, recording.clone()).unwrap();
     }
     queue.finish().unwrap();
     check_messages(&trial.session);
-    queue.submit_own(recording.clone()).unwrap();
-    queue.submit_unordered(recording).unwrap().wait().unwrap();
+    kernel::submit(queue, recording.clone()).unwrap();
+    kernel::submit_unordered(queue, recording).unwrap().wait().unwrap();
     let messages = trial.session.context(0).unwrap().validation_messages();
     assert!(messages.iter().any(|message| message.contains("hazard")), "{messages:?}");
 }

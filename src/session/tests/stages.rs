@@ -1,6 +1,5 @@
 //! Graphs whose sizes the run decides, on every kind of device.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::graph::{Graph, GraphBuilder, TensorId};
@@ -38,10 +37,6 @@ impl Operator for Positive {
 
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
         Err(OpError::unsupported("a kernel"))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

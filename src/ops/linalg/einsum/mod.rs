@@ -7,7 +7,6 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::graph::TensorInfo;
@@ -96,9 +95,5 @@ impl Operator for Einsum {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         device::lower(&self.steps(cx)?.0, cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
