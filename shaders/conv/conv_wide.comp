@@ -14,7 +14,7 @@
 #include "unfold.glsl"
 
 layout(local_size_x = 256) in;
-SPEC(1, uint, PLAIN, 0u);         // whether the output's elements lie one behind the other
+SPEC(1, uint, PLAIN, 0u);         // whether the output's elements are contiguous
 SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, ACTIVATION, 0u);
 
@@ -31,7 +31,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 const uint TILE = 128u;  // rust: channels and elements of a tile
 const uint DEPTH = 8u;
 
-// The step behind the one that is summed is written meanwhile.
+// The step after the one that is summed is written meanwhile.
 shared vec4 w_tile[2][DEPTH][TILE / 4u];
 shared vec4 x_tile[2][DEPTH][TILE / 4u];
 
