@@ -1,6 +1,5 @@
 //! Binarizer of `ai.onnx.ml`: whether elements are above a threshold, in their own type.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{input, map, output};
@@ -55,10 +54,6 @@ impl Operator for Binarizer {
         };
         let p = params::Binarize { n: u32::try_from(n).map_err(|_| fail())?, threshold: self.threshold };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &p, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! Operators of two inputs that broadcast: arithmetic, bits, logic and comparison.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::function::is_f32;
@@ -204,10 +203,6 @@ impl Operator for Binary {
             return if same { power(desc, *args.first()?, *exponent) } else { None };
         }
         expression(self.op, desc, args)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! The planner makes it from the members' expressions ([`Operator::pointwise_expr`]); no model has it.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::program::{Dispatch, Program, Programs, unsupported};
@@ -119,10 +118,6 @@ impl Operator for Chain {
             terms: &self.terms,
         };
         dispatch.emit_with(|layout| self.program.source(layout), &args, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! IsNaN and IsInf.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -95,9 +94,5 @@ impl Operator for Classify {
         };
         let params = params::Classify { n: u32::try_from(n).map_err(|_| fail())?, nan, positive, negative };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &params, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

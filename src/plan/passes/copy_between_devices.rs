@@ -4,7 +4,6 @@
 //! two sides. A device that reads a tensor more often than it costs to copy it gets a copy that it makes itself. Where one
 //! side can import nothing, the session carries the bytes over.
 
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -297,9 +296,5 @@ impl Operator for Carry {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), cx.output(0)?.bytes() as u64);
         Ok(())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

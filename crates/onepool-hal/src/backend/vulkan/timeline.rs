@@ -1,0 +1,276 @@
+//! Points in a queue's time: by a timeline semaphore, or by counted fences where there is none.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ash::vk;
+
+use super::device::{Device, TimelineFunctions};
+use crate::backend::pace::Pace;
+use crate::backend::{DeviceError, WaitPolicy};
+use onepool_core::sync::lock;
+
+/// The longest sleep in one turn at the validation layer.
+const TURN_NANOS: u64 = 1_000_000;
+
+/// The points of one queue.
+pub(super) struct Timeline {
+    semaphore: Option<(vk::Semaphore, TimelineFunctions)>,
+    // Without a semaphore; and in addition to it under validation, because layers before 1.4 do not take a host's
+    // wait for a timeline semaphore as the end of the work and report hazards that are none.
+    fences: Option<Mutex<Fences>>,
+    // The latest point submitted; written under the lock of the VkQueue.
+    submitted: AtomicU64,
+    // The latest point known to be reached.
+    reached: AtomicU64,
+    pace: Pace,
+}
+
+#[derive(Default)]
+struct Fences {
+    // In order of their points.
+    pending: VecDeque<(u64, Arc<vk::Fence>)>,
+    // Signaled; one that a waiter still holds is not used again yet.
+    spare: Vec<Arc<vk::Fence>>,
+}
+
+impl Timeline {
+    pub(super) fn new(device: &Device) -> Result<Self, DeviceError> {
+        let semaphore = match device.timeline {
+            Some(functions) => {
+                let mut kind =
+                    vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+                let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+                // SAFETY: the feature is on, VUID-VkSemaphoreTypeCreateInfo-timelineSemaphore-03252.
+                let semaphore = unsafe { device.raw().create_semaphore(&info, None) }
+                    .map_err(|code| device.error("vkCreateSemaphore", code, 0))?;
+                Some((semaphore, functions))
+            }
+            None => None,
+        };
+        let has_fences = semaphore.is_none() || device.instance.messages().is_some();
+        Ok(Timeline {
+            semaphore,
+            fences: has_fences.then(Mutex::default),
+            submitted: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+            pace: Pace::default(),
+        })
+    }
+
+    /// Submits command buffers to queue `lane` and gives the point that is reached when they are done.
+    ///
+    /// # Safety
+    /// The command buffers are executable, of the device, and may be pending now.
+    pub(super) unsafe fn submit(
+        &self,
+        device: &Device,
+        lane: usize,
+        commands: &[vk::CommandBuffer],
+    ) -> Result<u64, DeviceError> {
+        device.with_queue(lane, |queue| {
+            let point = self.submitted.load(Ordering::Relaxed) + 1;
+            let mut fences = self.fences.as_ref().map(lock);
+            let fence = fences.as_mut().map(|fences| fences.take(device)).transpose()?;
+            let raw_fence = fence.as_deref().copied().unwrap_or_default();
+            let (semaphores, values) =
+                ([self.semaphore.map_or(vk::Semaphore::null(), |(raw, _)| raw)], [point]);
+            let mut signals = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+            let mut info = vk::SubmitInfo::default().command_buffers(commands);
+            if self.semaphore.is_some() {
+                info = info.signal_semaphores(&semaphores).push_next(&mut signals);
+            }
+            // SAFETY: the queue is locked; the value is above every earlier one
+            // (VUID-VkSubmitInfo-pSignalSemaphores-03242); the fence is unsignaled and not in use
+            // (VUID-vkQueueSubmit-fence-00063, -00064); the buffers are as the caller promises.
+            let result = unsafe { device.raw().queue_submit(queue, &[info], raw_fence) };
+            if let (Some(fences), Some(fence)) = (&mut fences, fence) {
+                match result {
+                    Ok(()) => fences.pending.push_back((point, fence)),
+                    Err(_) => fences.spare.push(fence),
+                }
+            }
+            result.map_err(|code| device.error("vkQueueSubmit", code, 0))?;
+            self.submitted.store(point, Ordering::Release);
+            Ok(point)
+        })
+    }
+
+    /// The latest point submitted.
+    pub(super) fn submitted(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    /// Whether `point` is known to be reached, without asking the driver.
+    pub(super) fn is_known(&self, point: u64) -> bool {
+        self.reached.load(Ordering::Acquire) >= point
+    }
+
+    /// The latest point reached.
+    pub(super) fn poll(&self, device: &Device) -> Result<u64, DeviceError> {
+        let now = match (&self.semaphore, &self.fences) {
+            (Some((semaphore, functions)), fences) => {
+                let mut value = 0;
+                // SAFETY: the semaphore is a timeline of this device, VUID-vkGetSemaphoreCounterValue-semaphore-03255.
+                let result = unsafe { (functions.counter)(device.raw().handle(), *semaphore, &mut value) };
+                if result != vk::Result::SUCCESS {
+                    return Err(device.error("vkGetSemaphoreCounterValue", result, 0));
+                }
+                if let Some(fences) = fences
+                    && !self.is_known(value)
+                {
+                    wait_for_fence(device, fences, value, u64::MAX)?;
+                }
+                value
+            }
+            (None, Some(fences)) => lock(fences).poll(device)?,
+            (None, None) => 0,
+        };
+        Ok(self.reached.fetch_max(now, Ordering::AcqRel).max(now))
+    }
+
+    /// Waits until `point` is reached.
+    pub(super) fn wait(
+        &self,
+        device: &Device,
+        point: u64,
+        policy: WaitPolicy,
+        timeout: Option<Duration>,
+    ) -> Result<(), DeviceError> {
+        if self.is_known(point) {
+            return Ok(());
+        }
+        device.alive()?;
+        if point > self.submitted() {
+            // Nothing would ever reach it.
+            return Err(DeviceError::Stale { object: "timepoint" });
+        }
+        let is_over = || Ok(self.poll(device)? >= point);
+        self.pace.wait(&device.waiters, policy, timeout, is_over, |left| {
+            let nanos = left.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+            let reached = self.block(device, point, nanos)?;
+            if reached {
+                self.reached.fetch_max(point, Ordering::AcqRel);
+            }
+            Ok(reached)
+        })
+    }
+
+    /// Sleeps in the driver for at most `nanos`; whether the point was reached.
+    fn block(&self, device: &Device, point: u64, nanos: u64) -> Result<bool, DeviceError> {
+        if let Some((semaphore, functions)) = &self.semaphore {
+            let (semaphores, values) = ([*semaphore], [point]);
+            let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+            // SAFETY: a timeline of this device, VUID-VkSemaphoreWaitInfo-pSemaphores-03256.
+            let wait = |nanos| unsafe { (functions.wait)(device.raw().handle(), &info, nanos) };
+            match in_turns(device, nanos, wait) {
+                vk::Result::SUCCESS => {}
+                vk::Result::TIMEOUT => return Ok(false),
+                code => return Err(device.error("vkWaitSemaphores", code, 0)),
+            }
+        }
+        match &self.fences {
+            Some(fences) => wait_for_fence(device, fences, point, nanos),
+            None => Ok(true),
+        }
+    }
+
+    /// Destroys the semaphore or the fences.
+    ///
+    /// # Safety
+    /// Everything submitted has finished, and no one waits.
+    pub(super) unsafe fn destroy(&self, device: &Device) {
+        if let Some((semaphore, _)) = self.semaphore {
+            // SAFETY: as the caller promises, VUID-vkDestroySemaphore-semaphore-05149.
+            unsafe { device.raw().destroy_semaphore(semaphore, None) };
+        }
+        if let Some(fences) = &self.fences {
+            let mut fences = lock(fences);
+            let Fences { pending, spare } = &mut *fences;
+            for fence in pending.drain(..).map(|(_, fence)| fence).chain(spare.drain(..)) {
+                // SAFETY: as the caller promises, VUID-vkDestroyFence-fence-01120.
+                unsafe { device.raw().destroy_fence(*fence, None) };
+            }
+        }
+    }
+}
+
+/// Sleeps in the driver for at most `nanos`, and with the validation layer not for long in one turn, which whoever
+/// opens or closes a device waits for.
+fn in_turns(device: &Device, mut nanos: u64, wait: impl Fn(u64) -> vk::Result) -> vk::Result {
+    let most = if device.instance.layer().is_on { TURN_NANOS } else { u64::MAX };
+    loop {
+        let now = nanos.min(most);
+        let code = wait(now);
+        if code != vk::Result::TIMEOUT || now == nanos {
+            return code;
+        }
+        // The longest time there is does not end.
+        if nanos != u64::MAX {
+            nanos -= now;
+        }
+    }
+}
+
+/// Sleeps until the first fence at or after `point` is signaled, at most `nanos`; whether it was.
+fn wait_for_fence(
+    device: &Device,
+    fences: &Mutex<Fences>,
+    point: u64,
+    nanos: u64,
+) -> Result<bool, DeviceError> {
+    let fence = lock(fences).pending.iter().find(|(at, _)| *at >= point).map(|(_, fence)| fence.clone());
+    // Someone else saw it signaled.
+    let Some(fence) = fence else { return Ok(true) };
+    // SAFETY: a fence that was submitted; held here, so that it is not reset meanwhile.
+    let wait = |nanos| unsafe { device.raw().wait_for_fences(&[*fence], true, nanos) };
+    match in_turns(device, nanos, |nanos| wait(nanos).err().unwrap_or(vk::Result::SUCCESS)) {
+        vk::Result::SUCCESS => {}
+        vk::Result::TIMEOUT => return Ok(false),
+        code => return Err(device.error("vkWaitForFences", code, 0)),
+    }
+    drop(fence);
+    lock(fences).poll(device)?;
+    Ok(true)
+}
+
+impl Fences {
+    /// An unsignaled fence that no one uses.
+    fn take(&mut self, device: &Device) -> Result<Arc<vk::Fence>, DeviceError> {
+        if let Some(at) = self.spare.iter_mut().position(|fence| Arc::get_mut(fence).is_some()) {
+            let fence = self.spare.swap_remove(at);
+            // SAFETY: signaled or never submitted, and no one waits for it, VUID-vkResetFences-pFences-01123.
+            return match unsafe { device.raw().reset_fences(&[*fence]) } {
+                Ok(()) => Ok(fence),
+                Err(code) => {
+                    self.spare.push(fence);
+                    Err(device.error("vkResetFences", code, 0))
+                }
+            };
+        }
+        // SAFETY: no precondition.
+        unsafe { device.raw().create_fence(&vk::FenceCreateInfo::default(), None) }
+            .map(Arc::new)
+            .map_err(|code| device.error("vkCreateFence", code, 0))
+    }
+
+    /// The latest point of a run of signaled fences, oldest first; 0 where none was signaled since.
+    fn poll(&mut self, device: &Device) -> Result<u64, DeviceError> {
+        let mut reached = 0;
+        while let Some((point, fence)) = self.pending.front() {
+            // SAFETY: the fence was submitted and lives.
+            let signaled = unsafe { device.raw().get_fence_status(**fence) }
+                .map_err(|code| device.error("vkGetFenceStatus", code, 0))?;
+            if !signaled {
+                break;
+            }
+            reached = *point;
+            if let Some((_, fence)) = self.pending.pop_front() {
+                self.spare.push(fence);
+            }
+        }
+        Ok(reached)
+    }
+}
