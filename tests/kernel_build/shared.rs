@@ -70,7 +70,7 @@ fn what_is_no_definition_is_refused() {
 #[test]
 fn files_of_one_name_cannot_both_give_numbers() {
     let text = "#define TILE 4u  // rust: rows\n";
-    let comp = format!("{text}{}", shader(DST, "dst[0] = TILE;"));
+    let comp = shader(&format!("{DST}\n{text}"), "dst[0] = TILE;");
     let error = Project::new(&[("copy/k.comp", &comp), ("copy/k.glsl", text)]).error();
     assert!(error.contains("another file of that name shares something with Rust too"), "{error}");
 }
