@@ -200,7 +200,7 @@ fn string(chars: &[char], mut i: usize, hashes: Option<usize>) -> usize {
     i
 }
 
-/// The end of the item that starts at `i`: behind its `;` or its closing brace.
+/// The end of the item that starts at `i`: after its `;` or its closing brace.
 fn item_end(tokens: &[Token], mut i: usize) -> usize {
     let mut depth = 0usize;
     while i < tokens.len() {

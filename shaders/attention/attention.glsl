@@ -45,10 +45,10 @@ layout(push_constant) uniform Params
     uint v_first, v_batch, v_head_step, v_row;
     uint y_batch, y_head, y_row;
     uint mask_batch, mask_head, mask_row, mask_key;
-    uint mask_len;                              // keys that the mask covers; those behind are hidden
+    uint mask_len;                              // keys that the mask covers; those after are hidden
     float scale, softcap;
     int offset;                                 // position of the first query
-    int left, right;                            // keys seen before and behind the own position, -1 is all
+    int left, right;                            // keys seen before and after the own position, -1 is all
 } p;
 
 #define HIDDEN uintBitsToFloat(0xff800000u)
@@ -77,7 +77,7 @@ void begin(uint b, uint h)
     }
 }
 
-// The first key that queries from row `i` on see, and behind the last that queries before row `to` see.
+// The first key that queries from row `i` on see, and after the last that queries before row `to` see.
 ivec2 seen(uint i, uint to)
 {
     int low = 0;

@@ -56,7 +56,7 @@ float tops[ROWS];
 float totals[ROWS];
 float factors[ROWS];
 int v_at[KEYS];
-bool is_last;                 // whether some of the keys are behind the valid ones
+bool is_last;                 // whether some of the keys are after the valid ones
 
 void show(uint stage, uint r, uint j, float s)
 {
@@ -74,7 +74,7 @@ void score(uint key)
     }
     int k_at[KEYS];
     [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-        // Keys behind the last are computed as the last, and hidden.
+        // Keys after the last are computed as the last, and hidden.
         k_at[n] = k_first + int(min(key + n, p.kv_len - 1u)) * int(p.k_row / 4u);
     }
     for (int d = 0; d < int(p.head / 4u); ++d) {
@@ -116,9 +116,9 @@ void add(uint d, uint key)
         sums[r * TEXELS + d] *= factors[r];
     }
     [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-        // Texels behind the last are computed as the last, and not stored.
+        // Texels after the last are computed as the last, and not stored.
         vec4 right = TEXEL(v, v_at[n] + int(min(d, texels - 1u)));
-        // Values behind the valid ones may be no numbers.
+        // Values after the valid ones may be no numbers.
         right = is_last && int(key + n) >= valid ? vec4(0.0) : right;
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             sums[r * TEXELS + d] = fma(vec4(scores[r * KEYS + n]), right, sums[r * TEXELS + d]);
@@ -151,7 +151,7 @@ void main()
     k_first = int((p.k_first + batch * p.k_batch + kv * p.k_head) / 4u);
     int v_first = int((p.v_first + batch * p.v_batch + kv * p.v_head_step) / 4u);
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        // Queries behind the last are computed as the last, and not stored.
+        // Queries after the last are computed as the last, and not stored.
         uint i = min(row + r, p.q_len - 1u);
         q_at[r] = int((p.q_first + batch * p.q_batch + head * p.q_head + i * p.q_row) / 4u);
     }

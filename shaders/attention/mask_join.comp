@@ -17,7 +17,7 @@ layout(push_constant) uniform Params
     uint n;
     uint heads, rows, keys;
     uint added_batch, added_head, added_row, added_key;
-    uint added_len;                  // keys that are covered; those behind are hidden
+    uint added_len;                  // keys that are covered; those after are hidden
     uint padding_batch, padding_row;
 } p;
 

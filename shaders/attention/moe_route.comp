@@ -40,7 +40,7 @@ void main()
     float last = 0.0;
     uint expert = 0u;
     for (uint s = 0u; s < TOP; ++s) {
-        // The largest behind the one before it in the order of numbers and experts.
+        // The largest after the one before it in the order of numbers and experts.
         float most = 0.0;
         uint found = p.experts;
         for (uint e = 0u; e < p.experts; ++e) {

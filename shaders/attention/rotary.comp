@@ -1,4 +1,4 @@
-// Rotates pairs of elements of every vector by the angle of its position, or none; elements behind the
+// Rotates pairs of elements of every vector by the angle of its position, or none; elements after the
 // rotated ones are copied. The vectors may go to the rows of a cache that their positions tell.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16

@@ -49,7 +49,7 @@ const uint X_SIZE = COLS * X_LINE;
 // Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
 const uint LINE = 10u;
 
-// Tiles of weights and of the input; behind the last step, a block of sums for every subgroup.
+// Tiles of weights and of the input; after the last step, a block of sums for every subgroup.
 shared uvec2 tile[max(W_SIZE + X_SIZE, 4u * 16u * LINE)];
 
 // What one step loads, before it is put into the tiles: quads as words, as a compiler may give each half a register.
@@ -61,7 +61,7 @@ uvec2 words(f16vec4 v)
     return uvec2(packFloat2x16(v.xy), packFloat2x16(v.zw));
 }
 
-// Loads the quads of `channel` and those behind it: of the weights at `w_at`, and of the elements at `x_at` if the
+// Loads the quads of `channel` and those after it: of the weights at `w_at`, and of the elements at `x_at` if the
 // tap is `inside` the input.
 void load(uint channel, uint w_at, uint w_quad, bool inside, uint x_depth, int x_at, int in_plane)
 {

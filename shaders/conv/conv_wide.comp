@@ -29,7 +29,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 const uint TILE = 128u;  // rust: channels and elements of a tile
 const uint DEPTH = 8u;
 
-// The step behind the one that is summed is written meanwhile.
+// The step after the one that is summed is written meanwhile.
 shared vec4 w_tile[2][DEPTH][TILE / 4u];
 shared vec4 x_tile[2][DEPTH][TILE / 4u];
 

@@ -1,5 +1,5 @@
 // Packs weights that are not known before the run, as ops/conv/pack.rs packs those that are:
-// dst[group][channel / tile][ic][kd][kh][kw][tile], zeros behind the last channel.
+// dst[group][channel / tile][ic][kd][kh][kw][tile], zeros after the last channel.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450

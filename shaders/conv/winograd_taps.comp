@@ -1,4 +1,4 @@
-// Taps of 3 by 3, transformed: dst[point][oc][row], zeros behind the last input channel.
+// Taps of 3 by 3, transformed: dst[point][oc][row], zeros after the last input channel.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450

@@ -9,7 +9,7 @@
 #include "grid.glsl"
 
 #define TILE 1024u  // rust: elements that a work-group sorts
-// What stands behind the end of a line comes after everything.
+// What stands after the end of a line comes after everything.
 #define NOWHERE 0xffffffffu
 
 LOCAL_SIZE(0, 128);

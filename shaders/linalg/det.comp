@@ -25,7 +25,7 @@ void main()
         return;
     }
     uint size = p.rows * p.rows;
-    // Element e of every matrix lies beside that of the others, so that neighbours read neighbours.
+    // Element e of every matrix lies next to that of the others, so that neighbours read neighbours.
 #define AT(r, c) a[((r) * p.rows + (c)) * p.n + i]
     for (uint e = 0u; e < size; ++e) {
         a[e * p.n + i] = float(x[i * size + e]);

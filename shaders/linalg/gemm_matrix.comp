@@ -50,7 +50,7 @@ const uint B_SIZE = max(COLS * ALONG_K, DEPTH * B_ACROSS);
 // Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
 const uint LINE = 40u / EACH;
 
-// Tiles of A and of B; behind the last step, a block of sums for every subgroup.
+// Tiles of A and of B; after the last step, a block of sums for every subgroup.
 shared QUAD tile[max(A_SIZE + B_SIZE, 4u * 16u * LINE)];
 
 // Group number `i` of those of a tile that this invocation loads: (place across, place along k). Lines have a number

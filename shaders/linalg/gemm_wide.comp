@@ -25,7 +25,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 const uint TILE = 128u;  // rust: rows and columns of a tile
 const uint DEPTH = 8u;
 
-// [k][row / 4], and the same of columns; the step behind the one that is summed is written meanwhile.
+// [k][row / 4], and the same of columns; the step after the one that is summed is written meanwhile.
 shared vec4 a_tile[2][DEPTH][TILE / 4u + 1u];
 shared vec4 b_tile[2][DEPTH][TILE / 4u + 1u];
 

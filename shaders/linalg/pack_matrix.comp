@@ -1,5 +1,5 @@
 // Lays matrices out for gemm_row: dst[batch][column / tile][row][tile] from src[first + batch .. + row .. + column ..],
-// zeros behind the last column. With a tile of all columns rounded up to fours: rows of whole texels.
+// zeros after the last column. With a tile of all columns rounded up to fours: rows of whole texels.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450

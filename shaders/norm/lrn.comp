@@ -16,7 +16,7 @@ layout(push_constant) uniform Params
     uint n;
     uint channels;
     uint plane;             // elements of a channel
-    uint before, behind;    // channels summed over beside the element's own
+    uint before, behind;    // channels summed over in addition to the element's own
     float factor, bias, exponent;
 } p;
 

@@ -23,7 +23,7 @@ layout(push_constant) uniform Params
     uint n;         // invocations
     uint ow, oh;    // sizes of the output
     int iw, ih;     // sizes of the input
-    uint inner;     // elements behind the second axis
+    uint inner;     // elements after the second axis
     float outside;  // the extrapolation value
 } p;
 

@@ -22,7 +22,7 @@ layout(push_constant) uniform Params
     uint n;             // invocations
     uint ow, oh;        // sizes of the output
     int iw, ih;         // sizes of the input
-    uint inner;         // elements behind the second axis
+    uint inner;         // elements after the second axis
     uint outside_low;   // the extrapolation value's bits
     uint outside_high;
 } p;

@@ -75,7 +75,7 @@ void main()
     for (uint k = 0u; k < p.blocks; ++k) {
         uvec4 left[ROWS];
         uvec4 right[4];
-        // What is read twice behind the end is not written.
+        // What is read twice after the end is not written.
         [[unroll]] for (uint r = 0u; r < uint(ROWS); ++r) {
             left[r] = a[a_at + min(row + r, p.rows - 1u)];
         }

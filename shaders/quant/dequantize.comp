@@ -22,8 +22,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;
-    uint len, inner, block;  // the axis, what lies behind it, places with one scale
-    uint steps[3];           // distances of scales: before the axis, along it, behind it
+    uint len, inner, block;  // the axis, what lies after it, places with one scale
+    uint steps[3];           // strides of scales: before the axis, along it, after it
 } p;
 
 void main()

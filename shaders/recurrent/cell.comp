@@ -1,4 +1,4 @@
-// One time step of a recurrent layer behind its matrix products: an invocation computes one element of the state.
+// One time step of a recurrent layer after its matrix products: an invocation computes one element of the state.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450
@@ -74,7 +74,7 @@ void main()
     uint at = row * p.state_row + j;
     uint y_at = time * p.y_step + b * p.y_batch + dir * p.y_dir + j;
     if (!running) {
-        // What was written behind the end of a sequence is zero, and the state stays.
+        // What was written after the end of a sequence is zero, and the state stays.
         if (KIND != KIND_GRU_BEFORE) {
             y[y_at] = T(0.0);
         }

@@ -156,7 +156,7 @@ void main()
         }
         barrier();
     }
-    // What was written behind the end of a sequence is zero.
+    // What was written after the end of a sequence is zero.
     for (uint time = len; time < p.steps; ++time) {
         for (uint j = lane; j < p.hidden; j += gl_WorkGroupSize.x) {
             y[dir * p.y_dir + time * p.y_step + b * p.y_batch + j] = 0.0;
