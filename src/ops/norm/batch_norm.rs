@@ -10,7 +10,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure};
 
 /// `(x - mean) / sqrt(var + epsilon) * scale + bias` for every channel of X `[n, c, ...]`.
 /// Inputs: X, scale, bias, mean, var, each of the last four `[c]`.
@@ -122,6 +122,10 @@ impl BatchNormalization {
 impl Operator for BatchNormalization {
     fn name(&self) -> &'static str {
         "BatchNormalization"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::BatchNormalization { epsilon: self.epsilon, activation: self.activation })
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -7,7 +7,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::normalize_axis;
 use crate::simd::wide;
 
@@ -80,6 +80,11 @@ impl Operator for Softmax {
             SoftmaxKind::Log => "LogSoftmax",
             SoftmaxKind::Hard => "Hardmax",
         }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        let &Softmax { kind, axis, flatten } = self;
+        matches!(kind, SoftmaxKind::Soft).then_some(Structure::Softmax { axis, flatten })
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -330,7 +330,7 @@ impl Work<'_> {
 
 /// Whether a node runs a function of the caller's, which is called for results alone.
 fn is_callers(draft: &UnplacedPlan, n: usize) -> bool {
-    draft.flow.nodes[n].op.is::<crate::ops::custom::CustomKernel>()
+    draft.flow.nodes[n].op.structure() == Some(crate::operator::Structure::Custom)
 }
 
 fn report(
