@@ -1,9 +1,9 @@
 // Merges pairs of sorted runs of each line and keeps the first `keep` elements: every element counts those of
 // the other run that come before it.
-// variant: f32  T=float      FLOAT=1
-// variant: f16  T=float16_t  FLOAT=1  EXT_FLOAT16=1
-// variant: i32  T=int
-// variant: i64  T=int64_t    EXT_INT64=1
+// variant: f32  T=f32      FLOAT=1
+// variant: f16  T=f16  FLOAT=1  EXT_FLOAT16=1
+// variant: i32  T=i32
+// variant: i64  T=i64    EXT_INT64=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -37,7 +37,7 @@ pub use passes::{
 };
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use segments::order_segments;
-pub use split::{Feed, HostStep, Split, StepInput, choose, split};
+pub use split::{HostStep, Split, StageInput, StepInput, choose, split};
 pub use unplaced::{BoundaryCost, UnplacedNode, UnplacedPlan};
 
 use std::collections::BTreeSet;

@@ -12,7 +12,7 @@ use crate::ops::pointwise::Identity;
 
 /// Where a tensor between the parts of a split graph comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Feed {
+pub enum StageInput {
     /// An input of the whole graph.
     Input(usize),
     /// An output of the head.
@@ -32,7 +32,7 @@ pub enum StepInput {
     /// A value that is known.
     Constant(Tensor),
     /// A tensor of the run.
-    Feed(Feed),
+    Stage(StageInput),
 }
 
 /// A node that the session itself runs, on the host or as runs of a graph.
@@ -60,7 +60,7 @@ pub struct Split {
     /// What remains. Its outputs are the other outputs of the whole graph.
     pub tail: Graph,
     /// Where each input of the tail comes from.
-    pub feeds: Vec<Feed>,
+    pub tail_inputs: Vec<StageInput>,
     /// Inputs of the tail whose values its plan needs.
     pub needed: Vec<usize>,
 }
@@ -142,12 +142,12 @@ impl Parts<'_> {
         let input_of: HashMap<TensorId, usize> =
             graph.inputs.iter().enumerate().map(|(i, id)| (*id, i)).collect();
         let step_of: HashMap<NodeId, usize> = self.steps.iter().enumerate().map(|(i, n)| (*n, i)).collect();
-        let mut feed_of = |id: TensorId| -> Option<Feed> {
+        let mut stage_input_of = |id: TensorId| -> Option<StageInput> {
             match graph.tensor(id).origin {
-                Origin::Input => input_of.get(&id).copied().map(Feed::Input),
+                Origin::Input => input_of.get(&id).copied().map(StageInput::Input),
                 Origin::Constant(_) | Origin::Unmade => None,
                 Origin::Node { node, output } => match step_of.get(&node).copied() {
-                    Some(step) => Some(Feed::Step { step, output: output as usize }),
+                    Some(step) => Some(StageInput::Step { step, output: output as usize }),
                     None if self.waits.contains(&node) => None,
                     None => {
                         let next = head.outputs.len();
@@ -156,7 +156,7 @@ impl Parts<'_> {
                             let name = free_name(&mut names, format!("{}:next", graph.tensor(id).name));
                             head.outputs.push((name, id));
                         }
-                        Some(Feed::Head(o))
+                        Some(StageInput::Head(o))
                     }
                 },
             }
@@ -169,7 +169,7 @@ impl Parts<'_> {
                 let node = graph.node(n);
                 let mut read = |id: TensorId| match constant(id) {
                     Some(value) => Some(StepInput::Constant(value)),
-                    None => feed_of(id).map(StepInput::Feed),
+                    None => stage_input_of(id).map(StepInput::Stage),
                 };
                 HostStep {
                     name: node.name.clone(),
@@ -184,7 +184,7 @@ impl Parts<'_> {
         tail.lazy_inputs.clear();
         tail.captured = 0;
         let stays = |n: NodeId| self.waits.contains(&n) && !step_of.contains_key(&n);
-        let mut feeds = Vec::new();
+        let mut tail_inputs = Vec::new();
         let kept: Vec<TensorId> = {
             let nodes = graph.nodes.iter().enumerate().filter(|(n, _)| stays(NodeId(*n as u32)));
             let read = nodes.flat_map(|(_, node)| node.inputs.iter().flatten().copied());
@@ -199,10 +199,10 @@ impl Parts<'_> {
             let decl = &mut tail.tensors[id.index()];
             if let Some(value) = constant(id) {
                 decl.origin = Origin::Constant(value);
-            } else if let Some(feed) = feed_of(id) {
+            } else if let Some(feed) = stage_input_of(id) {
                 (decl.origin, decl.dtype, decl.shape) = (Origin::Input, None, None);
                 tail.inputs.push(id);
-                feeds.push(feed);
+                tail_inputs.push(feed);
             }
         }
         tail.outputs.retain(|(_, id)| self.walk.value_of[id.index()].is_none());
@@ -210,7 +210,7 @@ impl Parts<'_> {
             (tail.inputs.iter().enumerate()).filter(|(_, id)| needed.contains(id)).map(|(i, _)| i).collect();
         keep_nodes(&mut tail, stays);
         keep_nodes(&mut head, |n| !self.waits.contains(&n));
-        Split { head, steps, tail, feeds, needed }
+        Split { head, steps, tail, tail_inputs, needed }
     }
 }
 

@@ -1,23 +1,17 @@
 //! Scaled dot product attention on devices: which kernel, and its parameters.
 
-use super::scaled::{MaskSteps, Scaled, Sink, Stage};
+use super::scaled::{MaskSteps, Scaled, Sink};
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelId, grid_1d};
+use crate::kernel::codes::attention::{self, Stage};
+use crate::kernel::codes::{attention_tile, attention_vector};
+use crate::kernel::grid_1d;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// At most so many queries are done one work-group each rather than in tiles.
 const VECTOR_ROWS: usize = 4;
-/// The largest head of queries that `attention_vector.comp` keeps.
-const VECTOR_HEAD: usize = 512;
-/// The largest head of values that it does.
-const VECTOR_COLS: usize = 256;
-/// Queries of one work-group of `attention_tile.comp`, and of its small variant, which keeps a large device busier
-/// where the others would be fewer than [`MIN_TILES`].
-const TILE: [usize; 2] = [32, 16];
+/// With fewer work-groups than so many, small ones keep a large device busier.
 const MIN_TILES: usize = 512;
-/// Elements of a value in one work-group.
-const TILE_COLS: usize = 128;
 /// Queries of one invocation of `attention_row.comp`.
 const ROWS: usize = 4;
 /// The most texels of a value that an invocation of it does.
@@ -106,7 +100,6 @@ pub(super) fn lower_scaled(
         Some(t) if t == places.dtype => false,
         Some(t) => return Err(OpError::unsupported(format!("a mask of {t} for {}", places.dtype))),
     };
-    let pick = |plain: KernelId, with_bool: KernelId| if bool_mask { with_bool } else { plain };
     let largest = [
         rows * s.head.max(s.v_head),
         s.batch * s.kv_heads * s.kv_len * s.head.max(s.v_head),
@@ -117,18 +110,16 @@ pub(super) fn lower_scaled(
         return Err(OpError::unsupported("attention of more elements than a kernel can index"));
     }
     let args = [places.q, places.k, places.v, places.mask, places.lens, places.y];
-    let stage = places.scores.map_or((0, Operand::Unused), |(stage, to)| (1 + stage as u32, to));
+    let (stage, scores) = places.scores.unwrap_or((Stage::None, Operand::Unused));
     let (sink, sinks) = match places.sink {
-        Sink::None => (0, Operand::Unused),
-        Sink::Zero => (1, Operand::Unused),
-        Sink::Heads(sinks) => (2, sinks),
+        Sink::None => (attention::Sink::None, Operand::Unused),
+        Sink::Zero => (attention::Sink::Zero, Operand::Unused),
+        Sink::Heads(sinks) => (attention::Sink::Heads, sinks),
     };
-    let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1, sinks];
-    let row = match places.dtype {
-        DType::F32 => Some(pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL)),
-        DType::F16 => Some(pick(id::ATTENTION_ROW_HALF, id::ATTENTION_ROW_HALF_BOOL)),
-        _ => None,
-    };
+    let (stage, sink) = (stage as u32, sink as u32);
+    let all = [args[0], args[1], args[2], args[3], args[4], args[5], scores, sinks];
+    let t = places.dtype;
+    let row = variants::AttentionRow { t, bool_mask }.id().ok();
     let row = row.filter(|kernel| lower.device().prefers_texels && lower.can_run(*kernel));
     if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
         let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
@@ -139,7 +130,7 @@ pub(super) fn lower_scaled(
             (spec::attention_row::MASKED, c.masked),
             (spec::attention_row::LEN_WORDS, c.len_words),
             (spec::attention_row::LEN_ADD, c.len_add),
-            (spec::attention_row::STAGE, stage.0),
+            (spec::attention_row::STAGE, stage),
             (spec::attention_row::SINK, sink),
             (spec::attention_row::ROWS, ROWS as u32),
             (spec::attention_row::TEXELS, (s.v_head / 4).div_ceil(parts) as u32),
@@ -149,13 +140,10 @@ pub(super) fn lower_scaled(
     }
     let c = Constants::of(s, places);
     let max_x = lower.device().limits.max_groups[0];
-    let vector = s.q_len <= VECTOR_ROWS && s.head <= VECTOR_HEAD && s.v_head <= VECTOR_COLS;
+    let vector =
+        s.q_len <= VECTOR_ROWS && s.head <= attention_vector::HEAD_MAX && s.v_head <= attention_vector::KEYS;
     if vector && places.scores.is_none() {
-        let kernel = match places.dtype {
-            DType::F32 => pick(id::ATTENTION_VECTOR_F32, id::ATTENTION_VECTOR_F32_BOOL),
-            DType::F16 => pick(id::ATTENTION_VECTOR_F16, id::ATTENTION_VECTOR_F16_BOOL),
-            other => return Err(no_kernel(other)),
-        };
+        let kernel = variants::AttentionVector { t, bool_mask }.id()?;
         let spec = [
             (spec::attention_vector::CAUSAL, c.causal),
             (spec::attention_vector::MASKED, c.masked),
@@ -168,31 +156,22 @@ pub(super) fn lower_scaled(
         let args = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
     }
-    let groups =
-        |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(TILE_COLS);
-    let small = groups(TILE[0]) < MIN_TILES;
-    let kernel = match (places.dtype, small) {
-        (DType::F32, false) => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),
-        (DType::F32, true) => pick(id::ATTENTION_TILE_F32_SMALL, id::ATTENTION_TILE_F32_BOOL_SMALL),
-        (DType::F16, false) => pick(id::ATTENTION_TILE_F16, id::ATTENTION_TILE_F16_BOOL),
-        (DType::F16, true) => pick(id::ATTENTION_TILE_F16_SMALL, id::ATTENTION_TILE_F16_BOOL_SMALL),
-        (other, _) => return Err(no_kernel(other)),
+    let groups = |queries: usize| {
+        s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(attention_tile::COLS)
     };
+    let small = groups(attention_tile::ROWS) < MIN_TILES;
+    let kernel = variants::AttentionTile { t, bool_mask, small }.id()?;
     let spec = [
         (spec::attention_tile::CAUSAL, c.causal),
         (spec::attention_tile::MASKED, c.masked),
         (spec::attention_tile::LEN_WORDS, c.len_words),
         (spec::attention_tile::LEN_ADD, c.len_add),
-        (spec::attention_tile::STAGE, stage.0),
+        (spec::attention_tile::STAGE, stage),
         (spec::attention_tile::SINK, sink),
     ];
-    let groups = groups(TILE[usize::from(small)]);
+    let groups = groups(if small { attention_tile::SMALL_ROWS } else { attention_tile::ROWS });
     let params = fill!(AttentionTile, s, groups);
     lower.dispatch(kernel, &spec, &all, &params, grid_1d(groups as u64, 1, max_x))
-}
-
-fn no_kernel(dtype: DType) -> OpError {
-    OpError::unsupported(format!("no device kernel for attention of {dtype}"))
 }
 
 /// Whether every vector is whole texels, and views of them are long enough.

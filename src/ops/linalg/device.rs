@@ -6,7 +6,9 @@ use super::matmul::Dims;
 use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::gemv;
+use crate::kernel::codes::slices::{SMALL_TILE, TILE};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
 
 /// Products of at most so many rows are better summed in parts than computed in tiles.
@@ -20,11 +22,9 @@ pub(crate) fn tile_of(
     [m, n, batch]: [usize; 3],
     [large, small]: [KernelId; 2],
 ) -> (usize, KernelId) {
-    const LARGE: usize = 64;
-    const SMALL: usize = 32;
     const MIN_LARGE: usize = 128;
-    let is_few = m.div_ceil(LARGE) * n.div_ceil(LARGE) * batch < MIN_LARGE;
-    if is_few && lower.can_run(small) { (SMALL, small) } else { (LARGE, large) }
+    let is_few = m.div_ceil(TILE) * n.div_ceil(TILE) * batch < MIN_LARGE;
+    if is_few && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
 }
 
 /// One operand: matrices one behind the other.
@@ -276,14 +276,7 @@ impl Product {
         };
         let whole = self.n.is_multiple_of(4);
         let short = self.texels(cols) <= lower.device().limits.max_texels;
-        let kernel = match (self.dtype, short, whole) {
-            (DType::F16, _, true) => id::GEMM_ROW_HALF4,
-            (DType::F16, _, false) => id::GEMM_ROW_HALF,
-            (_, true, true) => id::GEMM_ROW_TEX4,
-            (_, true, false) => id::GEMM_ROW_TEX,
-            (_, false, true) => id::GEMM_ROW_BUF4,
-            (_, false, false) => id::GEMM_ROW_BUF,
-        };
+        let kernel = variants::GemmRow { t: self.dtype, texels: short, out4: whole }.id()?;
         let (code, _) = self.activation.code();
         let spec = [
             (spec::gemm_row::ROWS, rows as u32),
@@ -390,7 +383,7 @@ impl Product {
 
     /// Sums in parts, for few rows.
     fn vectors(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = if self.dtype == DType::F16 { id::GEMV_F16 } else { id::GEMV_F32 };
+        let kernel = variants::Gemv { t: self.dtype }.id()?;
         let columns = self.b.col != 1;
         let (code, [act_a, act_b]) = self.activation.code();
         let spec = [
@@ -426,7 +419,7 @@ impl Product {
                 act_a,
                 act_b,
             };
-            let cols = if columns { 8 } else { 32 };
+            let cols = if columns { gemv::FEW_COLS } else { gemv::COLS };
             let groups = [self.n.div_ceil(cols), self.m, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
@@ -468,12 +461,8 @@ impl Product {
     /// Tiles in workgroup memory.
     fn tiles(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         // Whole quads of a row: a bus to the host's memory carries single elements slowly.
-        let kernels = match (self.dtype, self.n.is_multiple_of(4)) {
-            (DType::F16, false) => [id::GEMM_TILE_F16, id::GEMM_TILE_F16_SMALL],
-            (DType::F16, true) => [id::GEMM_TILE_F16X4, id::GEMM_TILE_F16X4_SMALL],
-            (_, false) => [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL],
-            (_, true) => [id::GEMM_TILE_F32X4, id::GEMM_TILE_F32X4_SMALL],
-        };
+        let variant = variants::GemmTile { t: self.dtype, out4: self.n.is_multiple_of(4), small: false };
+        let kernels = [variant.id()?, variants::GemmTile { small: true, ..variant }.id()?];
         let (tile, kernel) = tile_of(lower, [self.m, self.n, self.pairs.len()], kernels);
         let (code, _) = self.activation.code();
         let spec = [
@@ -543,7 +532,7 @@ impl Pack<'_> {
             }
             return Ok(packed);
         }
-        let kernel = if self.dtype == DType::F16 { id::PACK_MATRIX_F16 } else { id::PACK_MATRIX_F32 };
+        let kernel = variants::PackMatrix { t: self.dtype }.id()?;
         let packed = lower.scratch(bytes);
         let params = params::PackMatrix {
             n: self.len() as u32,

@@ -230,7 +230,7 @@ fn runs_are_measured_as_the_caller_makes_them() {
     let cache = PlacementCache::in_memory();
     let session = || builder(&graph, &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache)).build().unwrap();
     let info = TensorInfo::new(DType::F32, Shape::new([ROWS, 2]).unwrap());
-    let memory = || crate::session::stage::owned(&info).unwrap().0;
+    let memory = || crate::session::bind::memory::owned(&info).unwrap().0;
     let value = Tensor::new([ROWS, 2], &vec![1.5f32; 2 * ROWS]).unwrap();
     let placement = |binding: &crate::Binding<'_>| binding.plan().report.placement.clone().unwrap();
     let mut by_value = session();
