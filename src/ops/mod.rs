@@ -8,6 +8,8 @@ mod halves;
 mod par;
 mod planes;
 mod real;
+#[cfg(test)]
+mod row_tests;
 pub mod strided;
 #[cfg(test)]
 pub(crate) mod test_util;
