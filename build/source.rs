@@ -96,6 +96,16 @@ impl Source {
         self.files.get(&self.path).map_or("", String::as_str)
     }
 
+    /// The file among this one and its includes with a line that begins with `text`, without folder and ending.
+    pub(super) fn declaring(&self, text: &str) -> &str {
+        let has = |source: &str| source.lines().any(|line| line.trim_start().starts_with(text));
+        if has(self.text()) {
+            return &self.stem;
+        }
+        let include = self.includes().into_iter().find(|(_, source)| has(source));
+        include.and_then(|(path, _)| path.rsplit('/').next()?.strip_suffix(".glsl")).unwrap_or(&self.stem)
+    }
+
     /// The files that this one may include, directly or not, in the order of their paths. Conditions are
     /// not evaluated, so this may name more than a compilation reads.
     pub(super) fn includes(&self) -> Vec<(&str, &str)> {

@@ -1,7 +1,7 @@
 //! Writes the Rust side: the table, one id per kernel; one params struct, one set of specialization ids, one choice of
 //! variants and the shared codes per source file; and the blob of SPIR-V words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -132,26 +132,23 @@ fn spec_row(constant: &SpecInfo) -> String {
 
 fn params_module(kernels: &[Kernel<'_>], groups: &[Group]) -> Result<String, String> {
     let mut files: BTreeMap<&str, &Kernel<'_>> = BTreeMap::new();
-    for kernel in kernels {
-        let first = files.entry(&kernel.source.stem).or_insert(kernel);
+    for kernel in kernels.iter().filter(|kernel| !kernel.reflection.params.is_empty()) {
+        let first = files.entry(kernel.source.declaring("layout(push_constant)")).or_insert(kernel);
         if first.reflection.params != kernel.reflection.params {
             return Err(format!(
-                "{}: kernels {} and {} have different Params; all variants of a file share one block",
+                "{}: kernels {} and {} have different Params; all that a file declares them for share one block",
                 kernel.source.path, first.name, kernel.name
             ));
         }
     }
     let mut text = String::new();
-    line(&mut text, 0, "/// The push constants of each source file, laid out as its shader declares them.");
+    line(&mut text, 0, "/// The push constants that each source file declares, laid out as they are there.");
     line(&mut text, 0, "pub mod params {");
     shared::group_structs(&mut text, groups);
     for (stem, kernel) in files {
         let params = &kernel.reflection.params;
-        if params.is_empty() {
-            continue;
-        }
         let name = camel(stem);
-        line(&mut text, 1, &format!("/// Push constants of `{}`.", kernel.source.path));
+        line(&mut text, 1, &format!("/// Push constants that file `{stem}` declares."));
         line(&mut text, 1, "#[repr(C)]");
         line(&mut text, 1, "#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]");
         line(&mut text, 1, &format!("pub struct {name} {{"));
@@ -182,19 +179,27 @@ fn params_module(kernels: &[Kernel<'_>], groups: &[Group]) -> Result<String, Str
 fn spec_module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     let mut files: BTreeMap<&str, BTreeMap<u32, (&str, &Kernel<'_>)>> = BTreeMap::new();
     for kernel in kernels {
-        let constants = files.entry(&kernel.source.stem).or_default();
         for constant in &kernel.reflection.spec {
-            let (name, first) = *constants.entry(constant.id).or_insert((&constant.name, kernel));
-            if name != constant.name {
-                return Err(format!(
-                    "{}: specialization constant {} is {name} in kernel {} and {} in kernel {}",
-                    kernel.source.path, constant.id, first.name, constant.name, kernel.name
-                ));
+            // What an included file declares is under the names of both.
+            let declared = kernel.source.declaring(&format!("SPEC({},", constant.id));
+            for stem in BTreeSet::from([kernel.source.stem.as_str(), declared]) {
+                let constants = files.entry(stem).or_default();
+                let (name, first) = *constants.entry(constant.id).or_insert((&constant.name, kernel));
+                if name != constant.name {
+                    return Err(format!(
+                        "{}: specialization constant {} is {name} in kernel {} and {} in kernel {}",
+                        kernel.source.path, constant.id, first.name, constant.name, kernel.name
+                    ));
+                }
             }
         }
     }
     let mut text = String::new();
-    line(&mut text, 0, "/// The ids of the specialization constants of each source file.");
+    line(
+        &mut text,
+        0,
+        "/// The ids of the specialization constants of each source file, and of those that included files declare.",
+    );
     line(&mut text, 0, "pub mod spec {");
     for (stem, constants) in files.iter().filter(|(_, constants)| !constants.is_empty()) {
         line(&mut text, 1, &format!("/// Specialization constants of `{stem}`."));

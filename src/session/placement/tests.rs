@@ -20,7 +20,7 @@ fn open(name: &str) -> Context {
 }
 
 fn builder(graph: &Graph, table: &[&str]) -> super::super::SessionBuilder {
-    let builder = Session::builder().graph(graph.clone()).placement(Placement::Auto);
+    let builder = Session::builder().graph(graph.clone()).placement(NodePlacement::Auto);
     table.iter().fold(builder, |b, name| b.context(open(name)))
 }
 
@@ -136,7 +136,7 @@ fn what_is_placed_stays_there() {
     }
     // All that is not placed otherwise.
     for d in 0..2 {
-        for auto in [Placement::Auto, Placement::Manual] {
+        for auto in [NodePlacement::Auto, NodePlacement::Manual] {
             let builder = builder(&graph(), &["vulkan", "cpu"]).placement(auto);
             let mut session = builder.place_rest(d).place_op("Softmax", 1 - d).build().unwrap();
             assert_close(&outputs(&mut session, &x), &expected);
@@ -165,7 +165,7 @@ fn places_that_are_not_there_are_errors_that_name_what_is() {
         Err(Error::Session(e)) => e,
         other => panic!("{other:?}"),
     };
-    for auto in [Placement::Auto, Placement::Manual] {
+    for auto in [NodePlacement::Auto, NodePlacement::Manual] {
         let b = || builder(&graph(), &["cpu", "vulkan"]).placement(auto);
         let e = refused(b().place_node("prodigy", 0));
         assert!(

@@ -228,13 +228,13 @@ impl Pending<'_, '_> {
         }
     }
 
-    /// Ends the run before its next submission to a device; submitted work continues. [`Pending::wait`] waits for that
-    /// and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless everything is submitted.
-    /// Outputs are then undefined.
+    /// Ends the run before its next submission to a device; submitted work continues. [`Pending::wait`] waits for
+    /// that and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless everything is
+    /// submitted. Outputs are then undefined.
     ///
     /// Devices that may drive a display are given submissions of about 100 ms
-    /// ([`SubmissionLimit`](crate::session::SubmissionLimit)), others all of a segment unless the run has a [`CancelToken`] or a
-    /// time limit from the start ([`RunOptions`]).
+    /// ([`SubmissionLimit`](crate::session::SubmissionLimit)), others all of a segment unless the run has a
+    /// [`CancelToken`] or a time limit from the start ([`RunOptions`]).
     pub fn cancel(&self) {
         self.watch.token().cancel();
     }

@@ -311,8 +311,8 @@ fn parameters_are_read_in_place() {
         assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap()[n - 1], n as f32 - 0.5);
         let after = context.usage();
         assert_eq!(session.params().usage().bytes, (n * 4) as u64);
-        // The output alone is memory of the device. A card has a copy of the parameter too, and so has a device that the
-        // host's writes must be flushed for.
+        // The output alone is memory of the device. A card has a copy of the parameter too, and so has a device that
+        // the host's writes must be flushed for.
         let copied = device == "sim:1" || !context.info().memory.shares_host_memory();
         let least = (n * if copied { 8 } else { 4 }) as u64;
         let grown = after.allocated - before.allocated;
