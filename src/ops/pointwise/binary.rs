@@ -9,7 +9,10 @@ use crate::dtype::DType;
 use crate::expr::{self, CompareOp, ExprId, PointwiseDesc, UnaryOp};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::quant::QuantizedBinary;
+use crate::ops::{
+    AttrReader, Elementwise, HalfRule, Lowering, OpCx, OpError, Operand, Operator, Quantized, Structure,
+};
 
 /// Which function of two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,6 +139,25 @@ pub(super) fn read_shift(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn O
 impl Operator for Binary {
     fn name(&self) -> &'static str {
         self.op.name()
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Elementwise(match self.op {
+            BinaryOp::Add => Elementwise::Add,
+            BinaryOp::Mul => Elementwise::Mul,
+            BinaryOp::Div => Elementwise::Div,
+            _ => Elementwise::Other,
+        }))
+    }
+
+    fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
+        let product = match self.op {
+            BinaryOp::Add => false,
+            BinaryOp::Mul => true,
+            _ => return None,
+        };
+        let &[a, b] = to.inputs else { return None };
+        Some(Arc::new(QuantizedBinary { product, scalings: [a, b, to.output], clamp: to.clamp }))
     }
 
     fn half_rule(&self) -> HalfRule {

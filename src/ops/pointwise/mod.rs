@@ -89,7 +89,7 @@ const OWN: &[OpDef] = &[
     binary_row!("Less", 1, NUMBERS, Less),
     binary_row!("LessOrEqual", 12, NUMBERS, LessOrEqual),
     nary_row!("Max", Max),
-    nary_row!("Mean", Mean),
+    OpDef { types: FLOATS, ..nary_row!("Mean", Mean) },
     nary_row!("Min", Min),
     row("Mod", 10, NUMBERS, binary::read_mod),
     binary_row!("Mul", 1, NUMBERS, Mul),

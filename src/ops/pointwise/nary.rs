@@ -10,7 +10,7 @@ use crate::expr::{BinaryOp, ExprId, PointwiseDesc};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::strided::Nest;
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Cost, Elementwise, Lowering, OpCx, OpError, Operand, Operator, Structure};
 use crate::shape::Shape;
 
 /// What is made of the elements at one place.
@@ -46,6 +46,10 @@ impl Operator for Nary {
             NaryOp::Min => "Min",
             NaryOp::Max => "Max",
         }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Elementwise(Elementwise::Other))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
