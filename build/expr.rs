@@ -8,12 +8,16 @@ pub mod functions;
 pub mod glsl;
 #[path = "../src/expr/pointwise.rs"]
 pub mod pointwise;
+#[path = "../src/expr/row.rs"]
+pub mod row;
+#[path = "../src/expr/text.rs"]
+pub mod text;
 #[path = "../src/expr/value.rs"]
 pub mod value;
 
 /// Stands for the loops of the CPU, which a build does not run.
 pub mod loops {
-    use super::functions::{FloatFormula, NumberFormula};
+    use super::functions::{FloatFormula, NumberFormula, TestFormula};
 
     /// None.
     #[derive(Clone, Copy, Debug)]
@@ -26,6 +30,16 @@ pub mod loops {
 
         pub(super) const fn numbers<F: NumberFormula>() -> Self {
             Loops
+        }
+    }
+
+    /// None.
+    #[derive(Clone, Copy, Debug)]
+    pub struct TestLoops;
+
+    impl TestLoops {
+        pub(super) const fn of<F: TestFormula>() -> Self {
+            TestLoops
         }
     }
 }

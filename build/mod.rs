@@ -1,6 +1,6 @@
 //! The shader build: `shaders/<family>/<file>.comp` to one typed, sorted kernel table.
 //!
-//! `expr` prints the functions of one element for shaders to include, `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
+//! `expr` prints the functions of one and two elements for shaders to include, `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
 //! `convention` holds a kernel to the rules every backend relies on, `check` lets spirv-reflect contradict
 //! our own reflection, `table` writes the Rust side.
 
@@ -47,7 +47,8 @@ pub struct Summary {
 /// The messages of every shader that failed, one per line, each with its file.
 pub fn run(root: &Path, out: &Path) -> Result<Summary, String> {
     let functions = expr::glsl::include_file().map_err(|error| format!("the table of functions: {error}"))?;
-    let sources = source::collect(root, functions)?;
+    let printed = [("functions", functions), ("binary", expr::text::include_file())];
+    let sources = source::collect(root, &printed)?;
     let cache = Cache::open(out)?;
     let jobs: Vec<(&Source, usize)> =
         sources.iter().flat_map(|source| (0..source.variants.len()).map(move |at| (source, at))).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::conv::fold::{BatchNorm, WeightLayout, fold_batch_norm};
 use super::norm::BatchNormalization;
-use super::pointwise::{Binary, BinaryOp};
+use super::pointwise::{Binary, BinaryFunction};
 use super::{Absorbed, AbsorbedInput, Activation, OpCx, Operator};
 use crate::graph::Tensor;
 
@@ -58,7 +58,7 @@ pub(super) fn normalized(
 /// The constant that `next` adds, where it adds one and does not widen the shape.
 pub(super) fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Option<&'a Tensor> {
     let binary = next.as_any().downcast_ref::<Binary>()?;
-    if binary.op != BinaryOp::Add || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
+    if binary.op != BinaryFunction::Add || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
         return None;
     }
     next_cx.value(1 - at.min(1))

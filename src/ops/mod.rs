@@ -45,6 +45,7 @@ pub mod tvm;
 pub mod vision;
 
 pub use crate::expr::Function;
+pub use crate::expr::HalfRule;
 pub use activation::Activation;
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use cx::{Fact, OpCx};
@@ -54,7 +55,7 @@ pub use lower::{
 };
 pub use native::Native;
 pub use pointwise::{
-    BinaryOp, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
+    BinaryFunction, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
 };
 pub use window::{AutoPad, Window, WindowAxis};
 
@@ -191,20 +192,6 @@ pub enum AbsorbedInput {
     New(Tensor),
     /// None.
     Absent,
-}
-
-/// How an operator takes part where a graph of `float32` computes in `float16`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HalfRule {
-    /// It computes in `float16` where its kernels can.
-    #[default]
-    Half,
-    /// As [`HalfRule::Half`]; masks are made and added with it, so that of a number beyond the range it matters only that
-    /// it is large.
-    Mask,
-    /// It stays in `float32`: its results or sums leave the range of `float16` (6e-8 to 65504) where its inputs are well
-    /// inside, or it converts and would round integers.
-    Full,
 }
 
 /// One operator with its attributes resolved.

@@ -2,9 +2,11 @@
 //!
 //! The whole function has kernels of its own, and convolutions and matrix products take it as their activation.
 
-use super::binary::{Binary, BinaryOp};
+use super::binary::Binary;
 use super::function::Pointwise;
-use crate::expr::{BinaryOp as Two, Expr, ExprId, Function, Indexing, PointwiseDesc, UnaryOp as One};
+use crate::expr::{
+    BinaryFunction, BinaryOp as Two, Expr, ExprId, Function, Indexing, PointwiseDesc, UnaryOp as One,
+};
 use crate::ops::Operator;
 
 /// Relative difference of constants that models round differently.
@@ -13,7 +15,7 @@ const ROUNDED: f64 = 1e-5;
 /// Whether `op` can be the last operator of something [`whole_function`] finds.
 pub fn may_end_function(op: &dyn Operator) -> bool {
     let op = op.as_any().downcast_ref::<Binary>().map(|binary| binary.op);
-    matches!(op, Some(BinaryOp::Mul | BinaryOp::Div))
+    matches!(op, Some(BinaryFunction::Mul | BinaryFunction::Div))
 }
 
 /// The function of one element that `desc` spells out, where it has one input and one output and is Swish, HardSwish

@@ -7,7 +7,7 @@ use crate::ops::attention::Attention;
 use crate::ops::linalg::MatMul;
 use crate::ops::movement::Transpose;
 use crate::ops::norm::{Softmax, SoftmaxKind};
-use crate::ops::pointwise::{Binary, BinaryOp, Cast, Where};
+use crate::ops::pointwise::{Binary, BinaryFunction, Cast, Where};
 use crate::ops::{Activation, OpCx, Operator};
 use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
@@ -150,8 +150,8 @@ impl<'a> Search<'a> {
         let op = op.as_any().downcast_ref::<Binary>()?.op;
         let [a, b] = self.inputs(n)?;
         let (inner, factor) = match op {
-            BinaryOp::Mul => self.number(b).map(|f| (a, f)).or_else(|| Some((b, self.number(a)?)))?,
-            BinaryOp::Div => (a, 1.0 / self.number(b)?),
+            BinaryFunction::Mul => self.number(b).map(|f| (a, f)).or_else(|| Some((b, self.number(a)?)))?,
+            BinaryFunction::Div => (a, 1.0 / self.number(b)?),
             _ => return None,
         };
         (self.shape(inner) == self.shape(v) && factor.is_finite()).then_some((inner, factor))
@@ -173,7 +173,7 @@ impl<'a> Search<'a> {
     fn unmasked(&self, v: ValueId) -> Option<(ValueId, Option<ValueId>)> {
         let v = self.through(v);
         let (n, op) = self.maker(v)?;
-        let added = op.as_any().downcast_ref::<Binary>().is_some_and(|b| b.op == BinaryOp::Add);
+        let added = op.as_any().downcast_ref::<Binary>().is_some_and(|b| b.op == BinaryFunction::Add);
         if !added {
             return Some((v, None));
         }

@@ -8,7 +8,7 @@ use crate::graph::{NodeId, Tensor, TensorId};
 use crate::ops::conv::Conv;
 use crate::ops::linalg::{Gemm, MatMul};
 use crate::ops::movement::{Concat, Transpose};
-use crate::ops::pointwise::{Binary, BinaryOp};
+use crate::ops::pointwise::{Binary, BinaryFunction};
 use crate::ops::quant::{
     ByteTable, DequantizeLinear, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling,
 };
@@ -138,10 +138,10 @@ impl Walk<'_> {
         Some((Arc::new(op), inputs))
     }
 
-    fn binary(&mut self, n: usize, op: BinaryOp, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+    fn binary(&mut self, n: usize, op: BinaryFunction, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
         let product = match op {
-            BinaryOp::Add => false,
-            BinaryOp::Mul => true,
+            BinaryFunction::Add => false,
+            BinaryFunction::Mul => true,
             _ => return None,
         };
         let node = &self.old[n];
