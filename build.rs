@@ -1,10 +1,7 @@
-//! Compiles `shaders/` to the kernel table that `src/kernel/table.rs` includes (the work is in `build/`), and lists the
-//! recorded drivers that `src/backend/sim/profile/mod.rs` includes.
+//! Compiles `shaders/` to the kernel table that `src/kernel/table.rs` includes (the work is in `build/`).
 
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::{fs, io};
 
 #[path = "build/mod.rs"]
 pub mod shader_build;
@@ -12,38 +9,16 @@ pub mod shader_build;
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=shaders");
     println!("cargo::rerun-if-changed=build");
-    println!("cargo::rerun-if-changed=src/expr");
     let (Some(root), Some(out)) = (std::env::var_os("CARGO_MANIFEST_DIR"), std::env::var_os("OUT_DIR"))
     else {
         eprintln!("CARGO_MANIFEST_DIR and OUT_DIR must be set; run this through cargo");
         return ExitCode::FAILURE;
     };
-    let (root, out) = (PathBuf::from(root), PathBuf::from(out));
-    let listed = profiles(&root, &out).map_err(|e| format!("{PROFILES}: {e}"));
-    match listed.and_then(|()| shader_build::run(&root, &out).map(drop)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match shader_build::run(Path::new(&root), Path::new(&out)) {
+        Ok(_) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("{message}");
             ExitCode::FAILURE
         }
     }
-}
-
-const PROFILES: &str = "src/backend/sim/profiles";
-
-/// Writes the table of the files in [`PROFILES`]: name and text.
-fn profiles(root: &Path, out: &Path) -> io::Result<()> {
-    println!("cargo::rerun-if-changed={PROFILES}");
-    let mut files = fs::read_dir(root.join(PROFILES))?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<io::Result<Vec<PathBuf>>>()?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-    files.sort_by(|a, b| a.file_stem().cmp(&b.file_stem()));
-    let mut table = String::from("static FILES: &[(&str, &str)] = &[\n");
-    for file in &files {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        let _ = writeln!(table, "    ({name:?}, include_str!({:?})),", file.display().to_string());
-    }
-    table.push_str("];\n");
-    fs::write(out.join("profiles.rs"), table)
 }

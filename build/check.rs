@@ -12,7 +12,7 @@ use rspirv::spirv::Capability;
 use spirv_reflect::convert::result_to_string;
 use spirv_reflect::ffi;
 
-use super::spirv::reflect::{BindingKind, Reflection, reflect};
+use onepool_spirv::reflect::{BindingKind, Reflection, reflect};
 
 /// Why spirv-reflect cannot read this kernel, if it cannot.
 pub(super) fn unreadable(kernel: &Reflection) -> Option<String> {

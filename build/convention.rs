@@ -1,7 +1,7 @@
 //! The rules that every shipped kernel keeps, so that no backend has to handle anything else.
 
-use super::spirv::reflect::Reflection;
-use super::spirv::types::ScalarType;
+use onepool_spirv::reflect::Reflection;
+use onepool_spirv::types::ScalarType;
 
 /// Push-constant bytes that every device has.
 const MAX_PARAMS_BYTES: u32 = 128;

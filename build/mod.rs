@@ -1,16 +1,17 @@
 //! The shader build: `shaders/<family>/<file>.comp` to one typed, sorted kernel table.
 //!
-//! `expr` prints the functions of one and two elements for shaders to include, `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
+//! `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
 //! `convention` holds a kernel to the rules every backend relies on, `check` lets spirv-reflect contradict
-//! our own reflection, `table` writes the Rust side.
+//! our own reflection, `table` writes the Rust side, `select` in it the choice of a variant by its types and
+//! `shared` what shaders define for Rust.
 
 mod cache;
 mod check;
 mod compile;
 mod convention;
-pub mod expr;
+mod select;
+mod shared;
 mod source;
-pub mod spirv;
 mod table;
 
 use std::path::Path;
@@ -19,8 +20,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cache::Cache;
 use compile::Form;
+use onepool_spirv::reflect::Reflection;
 use source::Source;
-use spirv::reflect::Reflection;
 
 /// One compiled kernel.
 pub struct Kernel<'s> {
@@ -46,8 +47,9 @@ pub struct Summary {
 /// # Errors
 /// The messages of every shader that failed, one per line, each with its file.
 pub fn run(root: &Path, out: &Path) -> Result<Summary, String> {
-    let functions = expr::glsl::include_file().map_err(|error| format!("the table of functions: {error}"))?;
-    let printed = [("functions", functions), ("binary", expr::text::include_file())];
+    let functions =
+        onepool_expr::glsl::include_file().map_err(|error| format!("the table of functions: {error}"))?;
+    let printed = [("functions", functions), ("binary", onepool_expr::text::include_file())];
     let sources = source::collect(root, &printed)?;
     let cache = Cache::open(out)?;
     let jobs: Vec<(&Source, usize)> =
@@ -63,7 +65,9 @@ pub fn run(root: &Path, out: &Path) -> Result<Summary, String> {
     }
     let checks = all_ok(parallel(&sources, |source| cross_check(&cache, source, &kernels)))?;
     let skipped: Vec<&String> = checks.iter().flatten().collect();
-    table::write(out, &kernels, &skipped)?;
+    let none = source::Files::new();
+    let files = sources.first().map_or(&none, |source| &source.files);
+    table::write(out, files, &kernels, &skipped)?;
     Ok(Summary { kernels: kernels.len(), compiled: cache.finish()?, unchecked: skipped.len() })
 }
 
@@ -71,7 +75,7 @@ fn kernel<'s>(cache: &Cache, source: &'s Source, at: usize) -> Result<Kernel<'s>
     let variant = &source.variants[at];
     let words = cache.compile(source, variant, Form::Kernel)?;
     let in_kernel = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", source.path, variant.kernel);
-    let reflection = spirv::reflect::reflect(&words).map_err(|error| in_kernel(&error))?;
+    let reflection = onepool_spirv::reflect(&words).map_err(|error| in_kernel(&error))?;
     convention::check(&reflection).map_err(|error| in_kernel(&error))?;
     Ok(Kernel { name: variant.kernel.clone(), source, words, reflection })
 }

@@ -130,39 +130,29 @@
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `cli` | yes | the `onepool` program |
 //! | `vulkan` | yes | the Vulkan backend |
 //! | `opencl` | yes | the OpenCL backend |
 
-pub mod backend;
-#[cfg(feature = "cli")]
-pub mod cli;
-pub mod device;
 mod dot;
-pub mod dtype;
-pub mod expr;
-mod files;
 pub mod graph;
 pub mod kernel;
-pub mod limits;
 pub mod loader;
-pub mod memory;
+pub mod operator;
 pub mod ops;
 pub mod plan;
-pub mod recording;
-pub mod registry;
 pub mod session;
-pub mod shape;
-mod simd;
-pub mod spirv;
-pub mod tensor;
 
-pub use dtype::{DType, Element};
+pub use onepool_core::{DType, Dim, Element, HostRegion, Shape, SharedRegion, SymShape, Tensor, TensorInfo};
+pub use onepool_core::{dtype, limits, memory, shape, tensor};
+pub use onepool_expr as expr;
+pub use onepool_hal::{backend, device, recording, registry};
+pub use onepool_spirv as spirv;
+
 pub use graph::{Graph, GraphBuilder};
-pub use memory::host::{HostRegion, SharedRegion};
 pub use session::{Binding, Error, Memory, Session, tvm};
-pub use shape::{Dim, Shape, SymShape};
-pub use tensor::{Tensor, TensorInfo};
+
+use onepool_core::files;
+use onepool_expr::simd;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -6,49 +6,75 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which layer a path of modules belongs to (docs/ARCHITECTURE.md); the longest match counts.
-const LAYERS: &[(&str, u8)] = &[
-    ("error", 0),
-    ("dtype", 0),
-    ("shape", 0),
-    ("limits", 0),
-    ("files", 1),
-    ("memory", 1),
-    ("simd", 1),
-    ("expr", 1),
-    ("tensor", 2),
-    ("spirv", 2),
-    ("kernel", 2),
-    ("dot", 2),
-    ("recording", 2),
-    ("backend", 2),
-    ("device", 2),
-    ("backend::vulkan", 3),
-    ("backend::cpu", 3),
-    ("backend::sim", 3),
-    ("backend::opencl", 3),
-    ("registry", 3),
-    ("graph", 4),
-    ("ops", 4),
-    ("loader", 5),
-    ("plan", 5),
-    ("session", 5),
-    ("cli", 6),
-    ("bin", 6),
+/// How high each module of a crate stands (docs/ARCHITECTURE.md); the longest match counts. Where the numbers differ, only
+/// the larger one knows the other. What lies in another crate is the compiler's to keep. Crates that are not here are
+/// one floor.
+const LAYERS: &[(&str, &[(&str, u8)])] = &[
+    (
+        "crates/onepool-core/",
+        &[("dtype", 0), ("limits", 1), ("shape", 2), ("files", 3), ("memory", 4), ("tensor", 5)],
+    ),
+    (
+        "crates/onepool-hal/",
+        &[
+            ("kernel", 0),
+            ("recording", 1),
+            ("backend", 2),
+            ("device", 3),
+            ("backend::vulkan", 4),
+            ("backend::cpu", 4),
+            ("backend::sim", 4),
+            ("backend::opencl", 4),
+            ("registry", 5),
+        ],
+    ),
+    (
+        "",
+        &[
+            ("dot", 0),
+            ("kernel", 1),
+            ("operator", 2),
+            ("graph", 3),
+            ("ops", 4),
+            ("loader", 5),
+            ("plan", 6),
+            ("session", 7),
+        ],
+    ),
 ];
+
+/// The rooms of `src/session`, lowest first; a file uses its own room and lower ones. The longest match counts, so the
+/// last row is what lies in no room.
+const ROOMS: &[&str] = &[
+    "session::error",
+    "session::core",
+    "session::bind",
+    "session::run",
+    "session::stages",
+    "session::placement",
+    "session",
+];
+
+/// Crates without a line of `unsafe`.
+const FORBIDDING: &[&str] = &["onepool-cli", "onepool-expr", "onepool-spirv"];
 
 /// Backends that only the registry names.
 const BACKENDS: &[&str] = &["backend::vulkan", "backend::cpu", "backend::sim", "backend::opencl"];
 
 /// Files that may use a higher layer: (file, path, reason).
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("src/operator/control.rs", "graph::Graph", "operators of control flow hold graphs"),
+    ("src/operator/attr.rs", "graph::Graph", "an attribute of control flow is a graph"),
+];
 
 /// The page whose table says where `unsafe` may be: a file, or a folder that ends in a slash.
 const ISLANDS: &str = "docs/SAFETY.md";
 
 /// Unsafe functions that a trait declares; what their callers owe is said there: (name, file of the trait).
-const TRAIT_FUNCTIONS: &[(&str, &str)] =
-    &[("import_host", "src/backend/mod.rs"), ("import_dma_buf", "src/backend/mod.rs")];
+const TRAIT_FUNCTIONS: &[(&str, &str)] = &[
+    ("import_host", "crates/onepool-hal/src/backend/mod.rs"),
+    ("import_dma_buf", "crates/onepool-hal/src/backend/mod.rs"),
+];
 
 const MAX_LINES: usize = 800;
 
@@ -174,7 +200,7 @@ fn string(chars: &[char], mut i: usize, hashes: Option<usize>) -> usize {
     i
 }
 
-/// The end of the item that starts at `i`: behind its `;` or its closing brace.
+/// The end of the item that starts at `i`: after its `;` or its closing brace.
 fn item_end(tokens: &[Token], mut i: usize) -> usize {
     let mut depth = 0usize;
     while i < tokens.len() {
@@ -366,39 +392,60 @@ fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap()
 }
 
-/// The modules of a file below `src/`.
-fn module_of(file: &str) -> Vec<String> {
-    let path = file.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
-    if path == "lib" { Vec::new() } else { path.split('/').map(str::to_owned).collect() }
+/// The folder of the crate that a file is of, and its modules in it.
+fn module_of(file: &str) -> (&str, Vec<String>) {
+    let (dir, path) = file.split_at(file.find("src/").unwrap());
+    let path = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    (dir, if path == "lib" { Vec::new() } else { path.split('/').map(str::to_owned).collect() })
 }
 
-fn layer(path: &[String]) -> Option<u8> {
+/// Whether the module path `path` is `name` or lies in it.
+fn is_in(path: &str, name: &str) -> bool {
+    path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"))
+}
+
+/// The floor of a module of a crate; nothing for a name that the crate has of another one.
+fn layer(layers: &[(&str, u8)], path: &[String]) -> Option<u8> {
     let joined = path.join("::");
-    let fits = |name: &str| joined == name || joined.strip_prefix(name).is_some_and(|r| r.starts_with("::"));
-    LAYERS.iter().filter(|(name, _)| fits(name)).max_by_key(|(name, _)| name.len()).map(|(_, layer)| *layer)
+    let rows = layers.iter().filter(|(name, _)| is_in(&joined, name));
+    rows.max_by_key(|(name, _)| name.len()).map(|(_, layer)| *layer)
 }
 
-/// What the crate's root re-exports: (name, path).
-fn exports() -> Vec<(String, Vec<String>)> {
-    let source = Source::read(&text("src/lib.rs"));
+/// The number of the session's room that a path lies in.
+fn room(path: &[String]) -> Option<usize> {
+    let joined = path.join("::");
+    let rows = ROOMS.iter().enumerate().filter(|(_, name)| is_in(&joined, name));
+    rows.max_by_key(|(_, name)| name.len()).map(|(at, _)| at)
+}
+
+/// What the root of a crate re-exports: (name, path).
+fn exports(dir: &str) -> Vec<(String, Vec<String>)> {
+    let source = Source::read(&text(&format!("{dir}src/lib.rs")));
     let mut found = Vec::new();
     for (i, token) in source.tokens.iter().enumerate() {
         if token.is("use") {
             let mut paths = Vec::new();
-            tree(&source.tokens, i + 1, Vec::new(), &mut paths);
+            let end = tree(&source.tokens, i + 1, Vec::new(), &mut paths);
+            if let [renamed, name, ..] = &source.tokens[end.min(source.tokens.len())..]
+                && let (true, Kind::Word(name)) = (renamed.is("as"), &name.kind)
+            {
+                found.extend(paths.into_iter().map(|(_, path)| (name.clone(), path)));
+                continue;
+            }
             found.extend(paths.into_iter().filter_map(|(_, path)| Some((path.last()?.clone(), path))));
         }
     }
     found
 }
 
-/// Every use of a module from a file that is no test: (file, line, module of the file, path).
-fn uses() -> Vec<(String, usize, Vec<String>, Vec<String>)> {
+/// Every use of a module of its own crate from a file of the crate in `dir` that is no test: (file, line, module of the file, path).
+fn uses(dir: &str) -> Vec<(String, usize, Vec<String>, Vec<String>)> {
     let mut sources = Vec::new();
     let mut test_modules: BTreeSet<String> = BTreeSet::new();
-    for file in rust_files(&["src"]) {
+    let root = format!("{dir}src");
+    for file in rust_files(&[&root]) {
         let (tokens, tests) = without_tests(&Source::read(&text(&file)).tokens);
-        let here = module_of(&file);
+        let (_, here) = module_of(&file);
         for name in tests {
             let mut module = here.clone();
             module.push(name);
@@ -406,17 +453,19 @@ fn uses() -> Vec<(String, usize, Vec<String>, Vec<String>)> {
         }
         sources.push((file, here, tokens));
     }
-    let exports = exports();
+    let exports = exports(dir);
     let mut found = Vec::new();
     for (file, here, tokens) in sources {
         let is_test = (1..=here.len()).any(|n| test_modules.contains(&here[..n].join("::")));
-        if is_test || file == "src/lib.rs" {
+        if is_test || here.is_empty() {
             continue;
         }
         for (line, path) in paths(&tokens, &here) {
             let exported = exports.iter().find(|(name, _)| path.first() == Some(name));
             let path = exported.map_or(path, |(_, real)| real.clone());
-            found.push((file.clone(), line + 1, here.clone(), path));
+            if !path.first().is_some_and(|name| name.starts_with("onepool_")) {
+                found.push((file.clone(), line + 1, here.clone(), path));
+            }
         }
     }
     found
@@ -426,39 +475,75 @@ fn uses() -> Vec<(String, usize, Vec<String>, Vec<String>)> {
 fn no_file_uses_a_higher_layer() {
     let mut wrong = Vec::new();
     let mut used_exceptions = BTreeSet::new();
-    let uses = uses();
-    assert!(uses.len() > 500, "only {} paths were found", uses.len());
-    for (file, line, here, path) in uses {
-        let joined = path.join("::");
-        let own = layer(&here);
-        let theirs = if path.is_empty() { own } else { layer(&path) };
-        let (Some(own), Some(theirs)) = (own, theirs) else {
-            wrong.push(format!("{file}:{line}: no layer is known for {joined:?} or for the file itself"));
-            continue;
-        };
-        if theirs > own {
-            match EXCEPTIONS.iter().position(|(f, p, _)| *f == file && joined.starts_with(p)) {
-                Some(exception) => drop(used_exceptions.insert(exception)),
-                None => wrong.push(format!("{file}:{line}: L{own} uses {joined} of L{theirs}")),
+    let mut count = 0;
+    for (dir, layers) in LAYERS {
+        for (file, line, here, path) in uses(dir) {
+            count += 1;
+            let joined = path.join("::");
+            let own = layer(layers, &here);
+            let theirs = if path.is_empty() { own } else { layer(layers, &path) };
+            let (Some(own), Some(theirs)) = (own, theirs) else {
+                wrong.push(format!("{file}:{line}: no layer is known for {joined:?} or for the file itself"));
+                continue;
+            };
+            if theirs > own {
+                match EXCEPTIONS.iter().position(|(f, p, _)| *f == file && joined.starts_with(p)) {
+                    Some(exception) => drop(used_exceptions.insert(exception)),
+                    None => wrong.push(format!("{file}:{line}: L{own} uses {joined} of L{theirs}")),
+                }
             }
         }
     }
+    assert!(count > 500, "only {count} paths were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(used_exceptions.len(), EXCEPTIONS.len(), "an exception is no longer needed");
+}
+
+#[test]
+fn no_room_of_the_session_uses_a_higher_one() {
+    let mut wrong = Vec::new();
+    let mut between = BTreeSet::new();
+    for (file, line, here, path) in uses("") {
+        let (Some(own), Some(theirs)) = (room(&here), room(&path)) else { continue };
+        // The visibility `pub(in crate::session)`.
+        if path == ["session"] {
+            continue;
+        }
+        between.insert((own, theirs));
+        if theirs > own {
+            wrong.push(format!("{file}:{line}: {} uses {}", ROOMS[own], path.join("::")));
+        }
+    }
+    assert!(between.len() > ROOMS.len(), "only {between:?} were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_without_unsafe_forbid_it() {
+    for name in FORBIDDING {
+        let file = ["lib", "main"].map(|root| format!("crates/{name}/src/{root}.rs"));
+        let root = file.iter().find(|file| root().join(file).is_file()).unwrap();
+        assert!(text(root).contains("#![forbid(unsafe_code)]"), "{root}");
+    }
 }
 
 #[test]
 fn only_the_registry_names_backends() {
     let mut wrong = Vec::new();
     let mut named = 0;
-    for (file, line, here, path) in uses() {
-        let joined = path.join("::");
-        let backend = BACKENDS.iter().find(|b| joined == **b || joined.starts_with(&format!("{b}::")));
-        let Some(backend) = backend else { continue };
-        named += 1;
-        let own = here.join("::");
-        if file != "src/registry.rs" && own != *backend && !own.starts_with(&format!("{backend}::")) {
-            wrong.push(format!("{file}:{line}: {joined}"));
+    for (dir, _) in LAYERS {
+        for (file, line, here, path) in uses(dir) {
+            let joined = path.join("::");
+            let is_backend = |b: &&&str| joined == **b || joined.starts_with(&format!("{b}::"));
+            let Some(backend) = BACKENDS.iter().find(is_backend) else { continue };
+            named += 1;
+            let own = here.join("::");
+            if !file.ends_with("/src/registry.rs")
+                && own != *backend
+                && !own.starts_with(&format!("{backend}::"))
+            {
+                wrong.push(format!("{file}:{line}: {joined}"));
+            }
         }
     }
     assert!(named > 10, "only {named} uses of backends were found");
@@ -486,7 +571,7 @@ fn unsafe_is_in_the_islands_alone_and_says_why() {
     assert_eq!(islands.iter().collect::<BTreeSet<_>>().len(), islands.len(), "an island has two rows");
     let mut blocks = 0;
     let mut used: BTreeSet<&String> = BTreeSet::new();
-    for file in rust_files(&["src", "build", "tests", "examples", "benches", "fuzz"]) {
+    for file in rust_files(&["src", "crates", "build", "tests", "examples", "benches", "fuzz"]) {
         let source = Source::read(&text(&file));
         for (i, token) in source.tokens.iter().enumerate().filter(|(_, t)| t.is("unsafe")) {
             let island = islands.iter().find(|island| match island.strip_suffix('/') {
@@ -537,7 +622,7 @@ fn explained(source: &Source, at: usize) -> bool {
 
 #[test]
 fn no_source_file_is_too_long() {
-    let dirs = ["src", "build", "tests", "examples", "benches", "fuzz", "shaders", "scripts"];
+    let dirs = ["src", "crates", "build", "tests", "examples", "benches", "fuzz", "shaders", "scripts"];
     let mut long = Vec::new();
     let mut seen = 0;
     for file in dirs.iter().flat_map(|dir| files(dir)) {
@@ -617,8 +702,22 @@ fn the_reader_tells_code_from_comments_literals_and_tests() {
         "session::plan",
     ];
     assert_eq!(found, expected);
-    assert_eq!(layer(&["backend".to_owned(), "cpu".to_owned(), "queue".to_owned()]), Some(3));
-    assert_eq!(layer(&["backend".to_owned(), "cpus".to_owned()]), Some(2));
+    let floor = |path: &[&str]| {
+        layer(
+            &[("backend", 1), ("backend::cpu", 3)],
+            &path.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(floor(&["backend", "cpu", "queue"]), Some(3));
+    assert_eq!(floor(&["backend", "cpus"]), Some(1));
+    assert_eq!(floor(&["graph"]), None);
+    assert_eq!(module_of("crates/a/src/b/mod.rs"), ("crates/a/", vec!["b".to_owned()]));
+    assert_eq!(module_of("src/lib.rs"), ("", vec![]));
+    let of = |path: &str| room(&path.split("::").map(str::to_owned).collect::<Vec<_>>());
+    assert_eq!(
+        ["session::core::x", "session::cores", "plan"].map(of),
+        [Some(1), Some(ROOMS.len() - 1), None]
+    );
     let page = "text\n| island | what |\n|---|---|\n| `a/b.rs`, `c/` (tests) | does `x` |\n| `d.rs` | y |\n\n| `e` | |\n";
     assert_eq!(islands(page), ["a/b.rs", "c/", "d.rs"]);
     let source = Source::read("// SAFETY: yes\nlet a =\n    unsafe { b };\nlet c = unsafe { d };\n");

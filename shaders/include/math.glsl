@@ -1,5 +1,5 @@
 // What GLSL lacks around NaN. Functions of one float are in functions.glsl, which the build makes from the table in
-// src/expr/functions.rs.
+// crates/onepool-expr/src/functions.rs.
 #ifndef ONEPOOL_MATH_GLSL
 #define ONEPOOL_MATH_GLSL
 

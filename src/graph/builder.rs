@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Graph, GraphError, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId};
 use crate::dtype::DType;
 use crate::limits;
-use crate::ops::Operator;
+use crate::operator::Operator;
 use crate::shape::{Dim, SymShape};
 
 /// Makes a [`Graph`]. Nodes may be added in any order; [`GraphBuilder::build`] sorts them.

@@ -1,14 +1,15 @@
 //! Puts a graph in the place of a node.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::{Graph, GraphError, Node, NodeId, Origin, TensorDecl, TensorId, validate};
 use crate::limits;
-use crate::ops::pointwise::Identity;
+use crate::operator::Operator;
 
 impl Graph {
     /// This graph with the nodes of `body` in place of node `at`: `inputs` are the tensors that stand for the
-    /// inputs of `body`, and its outputs become the node's.
+    /// inputs of `body`, and its outputs become the node's. `identity` passes on what no node of `body` makes.
     ///
     /// # Errors
     /// [`GraphError::Unknown`] for a node that does not exist, [`GraphError::Limit`]; [`GraphError::Dangling`]
@@ -18,6 +19,7 @@ impl Graph {
         at: NodeId,
         body: &Graph,
         inputs: &[Option<TensorId>],
+        identity: &Arc<dyn Operator>,
     ) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
         let node = self.nodes.get(at.index()).ok_or(GraphError::Unknown { what: "node", index: at.0 })?;
@@ -85,7 +87,7 @@ impl Graph {
             graph.tensors[id.index()].origin = Origin::Node { node: made, output: 0 };
             graph.nodes.push(Node {
                 name: format!("{}/identity", node.name),
-                op: std::sync::Arc::new(Identity),
+                op: identity.clone(),
                 inputs: vec![from],
                 outputs: vec![Some(id)],
                 device: node.device,
@@ -101,7 +103,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Removes node `at`, which nobody reads any more.
+    /// Removes node `at`, which no one reads any more.
     fn remove_node(&mut self, at: NodeId) {
         let moved = |id: NodeId| if id > at { NodeId(id.0 - 1) } else { id };
         self.nodes.remove(at.index());

@@ -1,18 +1,25 @@
 //! Compute kernels: the table of those that ship, and what a backend gets to create one from.
 
-pub mod native;
-mod requires;
-mod source;
+mod own;
+mod select;
 pub mod table;
+#[cfg(test)]
+mod translate_tests;
 
 use std::borrow::Cow;
 
 use rspirv::spirv::Capability;
 
-pub use self::native::{KernelError, NativeArg, NativeArgs, NativeFn, NativeKernel};
-pub use self::requires::Requires;
-pub use self::source::{KernelSource, touch};
-pub use self::table::{id, params, spec};
+pub use onepool_hal::kernel::{
+    KernelError, KernelSource, NativeArg, NativeArgs, NativeFn, NativeKernel, native, touch,
+};
+pub use onepool_spirv::Requires;
+
+pub(crate) use self::own::{generated, prepare};
+#[cfg(test)]
+pub(crate) use self::own::{submit, submit_unordered};
+pub use self::select::{NoKernel, Unit};
+pub use self::table::{codes, id, params, spec, variants};
 use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
 /// A shipped kernel; the constants are in [`id`].
@@ -160,10 +167,10 @@ mod tests {
     #[test]
     fn a_users_module_is_checked() {
         let info = id::FILL.info();
-        let source = KernelSource::generated("mine", info.spirv().to_vec()).unwrap();
-        assert_eq!(source.spirv().unwrap().1, KernelSource::shipped(id::FILL).spirv().unwrap().1);
+        let source = generated("mine".to_owned(), info.spirv().to_vec()).unwrap();
+        assert_eq!(source.spirv().unwrap().1, id::FILL.source().spirv().unwrap().1);
         assert_eq!(source.requires(), Requires::NONE);
-        let error = KernelSource::generated("mine", vec![1, 2, 3]).unwrap_err();
+        let error = generated("mine".to_owned(), vec![1, 2, 3]).unwrap_err();
         assert_eq!(error.kind, SpirvErrorKind::HeaderIncomplete { words: 3 });
     }
 }

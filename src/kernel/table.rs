@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use rspirv::spirv::Capability;
 
-use super::{KernelId, KernelInfo, Requires};
+use super::{KernelId, KernelInfo, NoKernel, Requires, Unit};
+use crate::dtype::DType;
 use crate::spirv::{Access, BindingInfo, BindingKind, Element, ParamInfo, ScalarType, SpecInfo, ValueType};
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
@@ -27,7 +28,7 @@ mod tests {
     use rspirv::spirv::{Decoration, Op};
 
     use super::*;
-    use crate::spirv::reflect;
+    use crate::spirv::{check_module, reflect};
 
     #[test]
     fn names_are_sorted_and_unique() {
@@ -70,9 +71,18 @@ mod tests {
     fn every_kernel_reflects_to_its_row() {
         for info in KERNELS {
             assert_eq!(reflect(info.spirv()), Ok(info.reflection()), "{}", info.name);
+            assert_eq!(check_module(info.spirv()), Ok(info.reflection()), "{}", info.name);
             let requires = Requires::of(info.version, info.local_size_id, info.capabilities);
             assert_eq!(info.requires, requires, "{}", info.name);
             assert!(!info.requires.contains(Requires::UNKNOWN), "{}: {}", info.name, info.requires);
+        }
+    }
+
+    #[test]
+    fn truncated_modules_are_refused() {
+        for info in KERNELS.iter().take(8) {
+            let words = info.spirv();
+            assert!((0..words.len()).all(|len| check_module(&words[..len]).is_err()), "{}", info.name);
         }
     }
 

@@ -1,6 +1,5 @@
 //! Operators for the tests of the readers, which know nothing of real ones.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -30,10 +29,6 @@ impl Operator for Fake {
 
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
         Err(OpError::unsupported("a fake"))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -77,7 +72,7 @@ pub(super) fn find(domain: &str, name: &str) -> Option<&'static OpDef> {
 
 /// The attributes of a fake.
 pub(super) fn fake(op: &Arc<dyn Operator>) -> &Fake {
-    op.as_any().downcast_ref().unwrap()
+    op.downcast_ref().unwrap()
 }
 
 /// The integer attribute `name` of a fake.

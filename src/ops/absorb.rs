@@ -40,7 +40,7 @@ pub(super) fn normalized(
     layout: WeightLayout,
     activation: Activation,
 ) -> Option<(Tensor, Tensor, Activation)> {
-    let norm = next.as_any().downcast_ref::<BatchNormalization>()?;
+    let norm = next.downcast_ref::<BatchNormalization>()?;
     if at != 0 || activation != Activation::None || (cx.has(2) && cx.value(2).is_none()) {
         return None;
     }
@@ -57,7 +57,7 @@ pub(super) fn normalized(
 
 /// The constant that `next` adds, where it adds one and does not widen the shape.
 pub(super) fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Option<&'a Tensor> {
-    let binary = next.as_any().downcast_ref::<Binary>()?;
+    let binary = next.downcast_ref::<Binary>()?;
     if binary.op != BinaryFunction::Add || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
         return None;
     }
@@ -136,7 +136,7 @@ mod tests {
         let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
         assert_eq!(recognize_activations(&mut flow), 1);
         assert_eq!(fuse(&mut flow).unwrap(), 1);
-        let conv = flow.nodes[0].op.as_any().downcast_ref::<Conv>().unwrap();
+        let conv = flow.nodes[0].op.downcast_ref::<Conv>().unwrap();
         assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::of(Function::Swish)));
     }
 }

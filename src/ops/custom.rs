@@ -1,6 +1,5 @@
 //! An operator whose kernel the caller brings.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -233,10 +232,6 @@ impl Operator for CustomKernel {
 
     fn writes_image(&self, cx: &OpCx, output: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
         self.declares_image(cx.input_count() + output, image, device)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

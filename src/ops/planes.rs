@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use pulp::{Simd, WithSimd};
 
-use super::activation::Activation;
+use super::Activation;
 use super::linalg::tile::clamp;
 use super::window::WindowAxis;
 

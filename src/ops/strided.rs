@@ -178,6 +178,21 @@ impl Nest {
     }
 }
 
+/// Whether sums of `count` steps of each distance, from 0 steps on, reach each of `elements` places once.
+pub(crate) fn reaches_all(steps: &[(usize, i64)], elements: usize) -> bool {
+    let mut steps: Vec<(i64, usize)> = steps.iter().map(|&(count, distance)| (distance, count)).collect();
+    steps.retain(|(_, count)| *count != 1);
+    steps.sort_unstable();
+    let mut next = 1usize;
+    for (distance, count) in steps {
+        if usize::try_from(distance) != Ok(next) {
+            return false;
+        }
+        next = next.saturating_mul(count);
+    }
+    next == elements
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use crate::backend::{BufferDesc, ContextDesc, DeviceInfo, Driver, Placement};
 use crate::device::{Buffer, Context};
 use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::kernel::KernelSource;
+use crate::kernel;
 use crate::memory::coherency::{Access, Barrier};
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 use std::sync::Arc;
@@ -182,7 +182,7 @@ impl<'a> Check<'a> {
             commands.push(match step {
                 Step::Dispatch { kernel, spec, args, params, groups } => {
                     let source = match kernel {
-                        StepKernel::Table(id) => Arc::new(KernelSource::shipped(*id)),
+                        StepKernel::Table(id) => Arc::new(id.source()),
                         StepKernel::Module(source) => source.clone(),
                     };
                     let accesses = source.accesses();
@@ -211,7 +211,7 @@ impl<'a> Check<'a> {
         commands.push(Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ }));
         let recording = Recording { commands, ..Recording::default() };
         if !lowered.steps.is_empty() {
-            context.queue().unwrap().submit_own(recording).unwrap().wait().unwrap();
+            kernel::submit(context.queue().unwrap(), recording).unwrap().wait().unwrap();
         }
         let messages = context.validation_messages();
         assert!(messages.is_empty(), "{}: {messages:#?}", self.op.name());

@@ -1,7 +1,5 @@
 //! What TVM's graphs have beside operators: views and copies of a tensor.
 
-use std::any::Any;
-
 use super::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -70,10 +68,6 @@ impl Operator for TvmView {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), cx.output(0)?.bytes() as u64);
         Ok(())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -152,7 +152,7 @@ const HEAD: &str = "# Recorded drivers
 
 Written by `ONEPOOL_WRITE_DOCS=1 cargo test --test drivers`; that test fails where this page is not current.
 
-Each row is a driver whose memory was recorded (`src/backend/sim/profiles`, with the sources). The simulated device plays it: heaps, memory types, limits, what its kernel takes for import, and its error codes. `sim:NAME` names it wherever a device is named, `sim:FILE.json` any other profile. The kernels are native functions, so no time is measured here.
+Each row is a driver whose memory was recorded (`crates/onepool-hal/src/backend/sim/profiles`, with the sources). The simulated device plays it: heaps, memory types, limits, what its kernel takes for import, and its error codes. `sim:NAME` names it wherever a device is named, `sim:FILE.json` any other profile. The kernels are native functions, so no time is measured here.
 
 A cell is the path, then KiB that the CPU and the device copy in each run, then the bytes in memory, in multiples of the tensor's own. Tensors have 128 KiB; the parameter in a layout has 162 KiB, the image 8 KiB.
 

@@ -1,4 +1,4 @@
-//! Recorded drivers that the suites run on, of those in `src/backend/sim/profiles`.
+//! Recorded drivers that the suites run on, of those in `crates/onepool-hal/src/backend/sim/profiles`.
 
 /// An APU under RADV, the same with one unified heap, one under Windows; Intel with and without a cache in common;
 /// types that are cached and not coherent; a card with a small mapped window.

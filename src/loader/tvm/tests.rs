@@ -90,7 +90,7 @@ fn input_names(g: &Graph, node: usize) -> Vec<&str> {
 }
 
 fn view(g: &Graph, node: usize) -> &TvmView {
-    g.nodes()[node].op.as_any().downcast_ref().unwrap()
+    g.nodes()[node].op.downcast_ref().unwrap()
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn registered_kernels_come_first_and_by_device() {
     let kernel = |name: &str| {
         let node =
             g.graph().nodes().iter().find(|n| n.name == name && n.op.name() == "CustomKernel").unwrap();
-        let op: &CustomKernel = node.op.as_any().downcast_ref().unwrap();
+        let op: &CustomKernel = node.op.downcast_ref().unwrap();
         op.call("vulkan").unwrap().source.name().to_owned()
     };
     assert_eq!(kernel("elemwise_add"), "add_vulkan");

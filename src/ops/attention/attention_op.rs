@@ -1,12 +1,12 @@
 //! Attention: scaled dot product attention with masks, windows, a soft cap and a cache of keys and values.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::device::{Places, lower_scaled};
-use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Stage, Steps, check_sizes};
+use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::codes::attention::Stage;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
@@ -331,10 +331,6 @@ impl Operator for Attention {
             sink: Sink::None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,7 +1,6 @@
 //! FlexAttention: attention whose scores and probabilities graphs may change. Without graphs it is
 //! [`Attention`]; with them the loader puts the graphs between its parts ([`flex_parts`]).
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -150,10 +149,6 @@ impl Operator for HeadProduct {
             prepared: None,
         };
         product.lower(lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

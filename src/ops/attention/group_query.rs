@@ -1,7 +1,6 @@
 //! com.microsoft's GroupQueryAttention: attention that rotates queries and keys and keeps a cache whose
 //! sequences have lengths of their own.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::attention_op::mask_steps;
@@ -426,10 +425,6 @@ impl Operator for GroupQueryAttention {
             },
         };
         lower_scaled(s, &places, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

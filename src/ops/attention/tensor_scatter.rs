@@ -1,12 +1,11 @@
 //! TensorScatter: a cache with an update laid over it, each element of the batch at its own place.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeKernel, Unit};
 use crate::ops::movement::region::word;
 use crate::ops::real::check_len;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -119,13 +118,7 @@ impl Operator for TensorScatter {
             inner /= 2;
             bytes *= 2;
         }
-        let kernel = match bytes {
-            1 => id::TENSOR_SCATTER_B8,
-            2 => id::TENSOR_SCATTER_B16,
-            4 => id::TENSOR_SCATTER_B32,
-            8 => id::TENSOR_SCATTER_B64,
-            _ => id::TENSOR_SCATTER_B128,
-        };
+        let kernel = variants::TensorScatter { t: Unit::Bytes(bytes) }.id()?;
         let n = batch * prefixes * size * inner;
         if n == 0 {
             return Ok(());
@@ -144,10 +137,6 @@ impl Operator for TensorScatter {
             (spec::tensor_scatter::CIRCULAR, u32::from(self.circular)),
         ];
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! If: one of two graphs.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::Control;
@@ -42,9 +41,5 @@ impl Operator for If {
 
     fn control(&self) -> Option<Control<'_>> {
         Some(Control::If { then: &self.then, other: &self.other })
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -7,29 +7,12 @@ mod scan;
 use std::sync::Arc;
 
 pub use choice::If;
-pub use repeat::{COLLECTED, Loop};
-pub use scan::{Scan, ScanAxis};
+pub use repeat::COLLECTED;
 
 use super::{Family, OpDef, Operator};
 use crate::dtype::DType;
 use crate::graph::Graph;
-
-/// What a session does in place of a node of control flow.
-#[derive(Clone, Copy, Debug)]
-pub enum Control<'a> {
-    /// Puts one of two graphs in the node's place, `then` where input 0 is true. Their inputs are the node's
-    /// other inputs.
-    If {
-        /// The graph for true.
-        then: &'a Arc<Graph>,
-        /// The graph for false.
-        other: &'a Arc<Graph>,
-    },
-    /// Runs a graph again and again.
-    Loop(&'a Loop),
-    /// Runs a graph for every slice of its inputs.
-    Scan(&'a Scan),
-}
+pub use crate::operator::control::{Control, Loop, Scan, ScanAxis};
 
 /// The operator with each of its graphs changed by `change`; `None` where it has none.
 pub fn with_graphs(op: &dyn Operator, change: &mut dyn FnMut(&mut Graph)) -> Option<Arc<dyn Operator>> {

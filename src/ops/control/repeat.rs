@@ -1,29 +1,14 @@
 //! Loop: a graph repeated, for a number of times or while a condition holds.
 
-use std::any::Any;
 use std::sync::Arc;
 
-use super::Control;
-use crate::graph::{Graph, TensorInfo};
+use super::{Control, Loop};
+use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, OpCx, OpError, Operator};
 
 /// The attribute with the numbers of the stacks that are collected as lists; loaders write it, no file has it.
 pub const COLLECTED: &str = "onepool.collected";
-
-/// Repeats a graph. Inputs of the node: the number of times, the condition, the states, what the graph
-/// captures; of the graph: the iteration, the condition, the states, what it captures. Outputs of the graph:
-/// the condition, the states, values that are stacked; of the node: the states, the stacks. A stack that is a
-/// list is two outputs of the node ([`crate::ops::sequence`]), and may be of tensors of several shapes.
-#[derive(Clone, Debug)]
-pub struct Loop {
-    /// The graph.
-    pub body: Arc<Graph>,
-    /// How many states are carried from one iteration to the next.
-    pub states: usize,
-    /// Which of the stacks are lists.
-    pub lists: Vec<usize>,
-}
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     let body = attrs.graph("body")?;
@@ -64,10 +49,6 @@ impl Operator for Loop {
 
     fn control(&self) -> Option<Control<'_>> {
         Some(Control::Loop(self))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,38 +1,11 @@
 //! Scan: a graph for every slice of its inputs.
 
-use std::any::Any;
 use std::sync::Arc;
 
-use super::Control;
-use crate::graph::{Graph, TensorInfo};
+use super::{Control, Scan, ScanAxis};
+use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, OpCx, OpError, Operator};
-
-/// Along which axis a tensor is sliced or stacked, and from which end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScanAxis {
-    /// The axis, negative ones counted from the end.
-    pub axis: i64,
-    /// From the end to the start.
-    pub reverse: bool,
-}
-
-/// Runs a graph for every slice of its inputs. Inputs of the node: the states, the tensors that are sliced,
-/// what the graph captures; of the graph: the states, the slices, what it captures. Outputs of the graph: the
-/// states, values that are stacked; of the node: the states, the stacks.
-#[derive(Clone, Debug)]
-pub struct Scan {
-    /// The graph.
-    pub body: Arc<Graph>,
-    /// How many states are carried from one slice to the next.
-    pub states: usize,
-    /// The inputs that are sliced.
-    pub inputs: Vec<ScanAxis>,
-    /// The outputs that are stacked.
-    pub outputs: Vec<ScanAxis>,
-    /// Opset 8: the node's inputs begin with the lengths of the sequences, axis 0 of everything is the batch.
-    pub batched: bool,
-}
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let body = attrs.graph("body")?;
@@ -92,10 +65,6 @@ impl Operator for Scan {
 
     fn control(&self) -> Option<Control<'_>> {
         Some(Control::Scan(self))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! Conv: groups, strides, dilations and padding; devices compute it over one to three spatial dimensions.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::fold::{WeightLayout, channel_bias};
@@ -215,9 +214,5 @@ impl Operator for Conv {
         }
         let bias = channel_bias(absorb::added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
         Some(absorb::with_bias(Arc::new(self.clone()), bias))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -1,6 +1,5 @@
 //! ConvTranspose: the gradient of Conv with respect to its input, as an operator of its own.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::conv_op::{check_types, read_group};
@@ -265,10 +264,6 @@ impl Operator for ConvTranspose {
         let bias = channel_bias(absorb::added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
         Some(absorb::with_bias(Arc::new(self.clone()), bias))
     }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
 }
 
 #[cfg(test)]
@@ -360,7 +355,7 @@ mod tests {
         let infer = |list: &[(&str, AttrValue)]| {
             let op = read_op("ConvTranspose", 11, &attrs(list)).unwrap();
             let cx = facts(&*op, &[Some(tensor(&[1, 1, 3, 3], 1)), Some(tensor(&[1, 2, 3, 3], 2))], 1)?;
-            let op = op.as_any().downcast_ref::<ConvTranspose>().unwrap().clone();
+            let op = op.downcast_ref::<ConvTranspose>().unwrap().clone();
             let (dims, shape) = op.resolve(&cx)?;
             Ok::<_, OpError>((shape.to_vec(), [dims.axes[1].pads, dims.axes[2].pads]))
         };

@@ -138,8 +138,4 @@ impl Operator for Compress {
         let sizes = Sizes { outer, size: len, inner, indices };
         sizes.lower(lower, cx.dtype(0)?.bytes(), [Operand::Input(0), at, Operand::Output(0)], 2)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

@@ -60,8 +60,4 @@ impl Operator for ArrayFeatureExtractor {
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         sizes(cx)?.lower(lower, cx.dtype(0)?.bytes(), args, 2)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

@@ -99,8 +99,4 @@ impl Operator for GatherNd {
         let sizes = Sizes { outer: 1, size: tuples.slices(), inner: tuples.inner, indices: tuples.count };
         sizes.lower(lower, cx.dtype(0)?.bytes(), [Operand::Input(0), at, Operand::Output(0)], 1)
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }

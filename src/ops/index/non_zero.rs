@@ -54,10 +54,6 @@ impl Operator for NonZero {
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
         Err(OpError::unsupported("NonZero in a recorded run: its output's size depends on elements"))
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 #[cfg(test)]

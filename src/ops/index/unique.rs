@@ -137,10 +137,6 @@ impl Operator for Unique {
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
         Err(OpError::unsupported("Unique in a recorded run: its outputs' sizes depend on elements"))
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! com.microsoft's FusedMatMul and FusedGemm: products with transposed operands, a factor and an activation.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -169,10 +168,6 @@ impl Operator for FusedMatMul {
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(FusedMatMul { activation: *activation, ..*self }) as Arc<dyn Operator>)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

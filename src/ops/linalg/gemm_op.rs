@@ -1,6 +1,5 @@
 //! Gemm: `alpha * A' * B' + beta * C` of two matrices.
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -157,10 +156,6 @@ impl Operator for Gemm {
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(Gemm { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

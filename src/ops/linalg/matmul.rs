@@ -1,6 +1,5 @@
 //! MatMul: NumPy's `matmul`, with an optional bias of the last axis and an activation.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::TYPES;
@@ -246,10 +245,6 @@ impl Operator for MatMul {
         }
         let bias = added.reshaped(Shape::new([columns]).ok()?).ok()?;
         Some(absorb::with_bias(Arc::new(product), bias))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,8 +1,11 @@
-//! Matrix products over slices: the one place that calls the `gemm` crate.
+//! Matrix products over slices: the one place that calls the `gemm` crates.
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
+use gemm_f32::gemm::f32 as gemm_f32;
+use gemm_f64::gemm::f64 as gemm_f64;
 
 use super::tile;
+use crate::dtype::DType;
 use crate::kernel::KernelError;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::ops::{Activation, par};
@@ -186,34 +189,87 @@ pub(crate) fn product<T: Real>(
         Threads::One => Parallelism::None,
         Threads::All => Parallelism::Rayon(0),
     };
-    // SAFETY: `covers` and `span` proved that every element (r, c) of the three matrices lies in its slice,
-    // that offsets fit `isize`, and `c_row >= n` that the elements of `c` are distinct; `c` is borrowed
-    // mutably, so it overlaps neither operand. `T` is `f32` or `f64`, which the crate implements.
+    // SAFETY: `fits` proved that every element (r, c) of the three matrices lies in its slice and that offsets fit
+    // `isize`, and `c_row >= n` that the elements of `c` are distinct; `c` is borrowed mutably, so it overlaps neither
+    // operand.
     #[allow(unsafe_code, reason = "the crate's interface is raw pointers")]
     unsafe {
-        gemm::gemm(
-            m,
+        match T::DTYPE {
+            DType::F32 => {
+                general(gemm_f32::get_gemm_fn(), [m, n, k], a, b, c, c_row, accumulate, parallelism)
+            }
+            _ => general(gemm_f64::get_gemm_fn(), [m, n, k], a, b, c, c_row, accumulate, parallelism),
+        }
+    }
+    Ok(())
+}
+
+/// What the `gemm` crates export for one type: `dst = alpha * dst + beta * lhs * rhs`, each matrix with the strides of its
+/// columns and rows, and three flags that are of complex numbers.
+type General<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+/// Calls it for operands of that type. It prefers columns that are contiguous, so it computes the transpose.
+///
+/// # Safety
+/// Every element of the three matrices lies in its slice, and those of `c` are distinct.
+#[allow(unsafe_code, reason = "the crate's interface is raw pointers")]
+#[allow(clippy::too_many_arguments, reason = "the sizes and operands of a product")]
+unsafe fn general<T: Real, U: Real>(
+    gemm: General<U>,
+    [m, n, k]: [usize; 3],
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    c_row: usize,
+    accumulate: bool,
+    parallelism: Parallelism,
+) {
+    let (c, a_data, b_data): (&mut [U], &[U], &[U]) =
+        (bytemuck::cast_slice_mut(c), bytemuck::cast_slice(a.data), bytemuck::cast_slice(b.data));
+    // SAFETY: as the caller of this function says; the sizes and strides are those of the transposed product.
+    unsafe {
+        gemm(
             n,
+            m,
             k,
             c.as_mut_ptr(),
-            1,
             c_row as isize,
+            1,
             accumulate,
-            a.data.as_ptr(),
-            a.col as isize,
-            a.row as isize,
-            b.data.as_ptr(),
-            b.col as isize,
+            b_data.as_ptr(),
             b.row as isize,
-            T::ONE,
-            T::ONE,
+            b.col as isize,
+            a_data.as_ptr(),
+            a.row as isize,
+            a.col as isize,
+            U::ONE,
+            U::ONE,
             false,
             false,
             false,
             parallelism,
         );
     }
-    Ok(())
 }
 
 /// Elements that one task of a matrix-vector product reads at least.

@@ -1,6 +1,5 @@
 //! TreeEnsembleClassifier.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::forest::{Aggregate, Forest};
@@ -96,9 +95,5 @@ impl Operator for TreeEnsembleClassifier {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
         classify("TreeEnsembleClassifier", cx, self.labels.len(), move |x, scores| op.row(x, scores))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

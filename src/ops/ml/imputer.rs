@@ -1,6 +1,5 @@
 //! Imputer: values put in place of missing ones.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::FEATURES;
@@ -98,10 +97,6 @@ impl Operator for Imputer {
                 _ => fill(args, len, features, ints, |v: i64| v == int),
             }
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

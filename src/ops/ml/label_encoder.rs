@@ -1,6 +1,5 @@
 //! LabelEncoder: numbers looked up in a table of other numbers.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -142,10 +141,6 @@ impl Operator for LabelEncoder {
             DType::I32 => op.look_up(args, len, |v: i32| i64::from(v)),
             _ => op.look_up(args, len, |v: i64| v),
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

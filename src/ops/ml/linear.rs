@@ -1,6 +1,5 @@
 //! LinearClassifier and LinearRegressor.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::post::PostTransform;
@@ -92,10 +91,6 @@ impl Operator for LinearRegressor {
             op.post.apply(scores);
         })
     }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
 }
 
 /// The labels `[n]` of the best classes of rows `[n, features]`, and the scores `[n, classes]`.
@@ -167,9 +162,5 @@ impl Operator for LinearClassifier {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
         classify("LinearClassifier", cx, self.labels.len(), move |x, scores| op.row(x, scores))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

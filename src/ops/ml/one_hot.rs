@@ -1,6 +1,5 @@
 //! OneHotEncoder: a column for every category.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -69,10 +68,6 @@ impl Operator for OneHotEncoder {
             }
             Ok(())
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! TreeEnsembleRegressor.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::forest::{Aggregate, Forest};
@@ -77,9 +76,5 @@ impl Operator for TreeEnsembleRegressor {
             scores.iter_mut().zip(&op.base).for_each(|(s, b)| *s += b);
             op.post.apply(scores);
         })
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -1,6 +1,5 @@
 //! Scaler and Normalizer: features brought to comparable sizes.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::{FEATURES, features, rows};
@@ -55,10 +54,6 @@ impl Operator for Scaler {
             });
             Ok(())
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -115,10 +110,6 @@ impl Operator for Normalizer {
             }
             Ok(())
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

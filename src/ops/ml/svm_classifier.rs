@@ -1,6 +1,5 @@
 //! SVMClassifier.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::post::PostTransform;
@@ -244,10 +243,6 @@ impl Operator for SvmClassifier {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
         classify("SVMClassifier", cx, self.columns(), move |x, scores| op.row(x, scores))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

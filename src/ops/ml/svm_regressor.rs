@@ -1,6 +1,5 @@
 //! SVMRegressor.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::svm::{SvmKernel, features_of};
@@ -90,10 +89,6 @@ impl Operator for SvmRegressor {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
         regress::<f32>("SVMRegressor", cx, 1, move |x, y| y.fill(op.row(x)))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! TreeEnsemble: the form of ONNX-ML 5, in which nodes and leaves are numbered.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::forest::{Aggregate, Child, Compare, Forest, ForestNode};
@@ -155,9 +154,5 @@ impl Operator for TreeEnsemble {
         };
         with_number!(cx.dtype(0)?, T => regress::<T>("TreeEnsemble", cx, self.forest.targets, row),
             else Err(OpError::unsupported("trees over bool")))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -1,6 +1,5 @@
 //! FeatureVectorizer: columns of several inputs side by side.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::FEATURES;
@@ -98,10 +97,6 @@ impl Operator for FeatureVectorizer {
             }
             Ok(())
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

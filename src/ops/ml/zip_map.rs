@@ -1,6 +1,5 @@
 //! ZipMap: what a classifier's scores belong to.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -50,10 +49,6 @@ impl Operator for ZipMap {
 
     fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
         Ok(NativeKernel::copy("ZipMap"))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -62,10 +62,6 @@ macro_rules! moves {
         fn cost(&self, cx: &OpCx) -> Cost {
             Cost { flops: 0, bytes: 2 * cx.outputs().iter().map(|o| o.bytes() as u64).sum::<u64>() }
         }
-
-        fn as_any(&self) -> &dyn std::any::Any {
-            self
-        }
     };
 }
 pub(crate) use moves;

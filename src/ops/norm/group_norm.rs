@@ -1,6 +1,5 @@
 //! GroupNormalization and InstanceNormalization: over the channels of a group of one image.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::device::{self, Places};
@@ -128,10 +127,6 @@ impl Operator for GroupNormalization {
         let norm = self.resolve(cx)?;
         device::rows(cx, &norm, &Places::dense(norm.len), false, lower)
     }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
 }
 
 impl Operator for InstanceNormalization {
@@ -154,10 +149,6 @@ impl Operator for InstanceNormalization {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let norm = self.resolve(cx)?;
         device::rows(cx, &norm, &Places::dense(norm.len), false, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

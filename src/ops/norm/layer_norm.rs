@@ -1,6 +1,5 @@
 //! LayerNormalization and RMSNormalization: over all axes from one on.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::device::{self, Places};
@@ -125,10 +124,6 @@ impl Operator for LayerNormalization {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let norm = self.resolve(cx)?.1;
         device::rows(cx, &norm, &Places::dense(norm.len), false, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! MeanVarianceNormalization: mean 0 and variance 1 over any axes.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -120,10 +119,6 @@ impl Operator for MeanVarianceNormalization {
         let shape = cx.shape(0)?;
         let (norm, places) = self.rows(shape)?;
         device::rows(cx, &norm, &places, true, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

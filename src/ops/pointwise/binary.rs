@@ -1,6 +1,5 @@
 //! Operators of two inputs that broadcast: arithmetic, bits, logic and comparison.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::function::{NUMBERS, dtypes, is_f32};
@@ -97,10 +96,6 @@ impl Operator for Binary {
         }
         let &[a, b] = args else { return None };
         self.op.build(desc, a, b).ok()?
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

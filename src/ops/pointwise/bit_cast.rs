@@ -1,6 +1,5 @@
 //! BitCast: the bits of the input under another type.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{input, map, output};
@@ -69,9 +68,5 @@ impl Operator for BitCast {
             }
             Ok(())
         }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! The planner makes it from the members' expressions ([`Operator::pointwise_expr`]); no model has it.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::program::{Dispatch, Program, Programs, unsupported};
@@ -120,10 +119,6 @@ impl Operator for Chain {
             tests: false,
         };
         dispatch.emit_with(|layout| self.program.source(layout), &args, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

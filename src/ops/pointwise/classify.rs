@@ -1,6 +1,5 @@
 //! The operators that ask something about each element: IsInf and IsNaN.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -62,10 +61,6 @@ impl Operator for Classify {
         let element = element(dtype).ok_or_else(fail)?;
         let dispatch = Dispatch { desc: &desc, element, len, terms: &[Vec::new()], tests: true };
         dispatch.emit(self.name(), &[Operand::Input(0), Operand::Output(0)], lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

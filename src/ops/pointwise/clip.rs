@@ -1,6 +1,5 @@
 //! Clip: elements kept within bounds, which are attributes (to opset 10) or inputs.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{input, map, output};
@@ -126,10 +125,6 @@ impl Operator for Clip {
         }
         let Pointwise { function, params } = self.known(cx)?;
         function.build(desc, *args.first()?, params).ok()
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

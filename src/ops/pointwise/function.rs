@@ -1,6 +1,5 @@
 //! The operators of one input that map each element by a function of the table.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::function_cpu;
@@ -9,23 +8,11 @@ use crate::dtype::DType;
 use crate::expr::{ExprId, Function, HalfRule, Indexing, PointwiseDesc, PointwiseError, Types, Use};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
+pub use crate::operator::Pointwise;
 use crate::ops::real::FLOATS;
 use crate::ops::{Activation, AttrReader, Lowering, OpCx, OpError, Operand, Operator};
 
-pub(super) const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::F64,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-];
+pub(super) const NUMBERS: &[DType] = DType::NUMBERS;
 const SIGNED: &[DType] =
     &[DType::F32, DType::F16, DType::BF16, DType::F64, DType::I8, DType::I16, DType::I32, DType::I64];
 pub(super) const INTEGERS: &[DType] =
@@ -53,21 +40,7 @@ pub(super) fn is_f32(cx: &OpCx) -> bool {
     (0..cx.input_count()).all(|i| is_f32_at(cx, i)) && cx.outputs().iter().all(|y| y.dtype == DType::F32)
 }
 
-/// A function of one element with its parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pointwise {
-    /// The function.
-    pub function: Function,
-    /// Its parameters, in the order of its row; those that it does not have are 0.
-    pub params: [f32; 2],
-}
-
 impl Pointwise {
-    /// `function` with the parameters that ONNX gives it by default.
-    pub const fn new(function: Function) -> Self {
-        Pointwise { function, params: function.defaults() }
-    }
-
     /// Reads the parameters by the names they have; `self` has those by default.
     pub(super) fn read(mut self, attrs: &AttrReader<'_>) -> Result<Self, OpError> {
         for (param, row) in self.params.iter_mut().zip(self.function.row().parameters) {
@@ -158,10 +131,6 @@ impl Operator for Pointwise {
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
         is_f32(cx).then(|| self.function.build(desc, *args.first()?, self.params).ok())?
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

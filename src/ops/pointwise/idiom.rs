@@ -14,7 +14,7 @@ const ROUNDED: f64 = 1e-5;
 
 /// Whether `op` can be the last operator of something [`whole_function`] finds.
 pub fn may_end_function(op: &dyn Operator) -> bool {
-    let op = op.as_any().downcast_ref::<Binary>().map(|binary| binary.op);
+    let op = op.downcast_ref::<Binary>().map(|binary| binary.op);
     matches!(op, Some(BinaryFunction::Mul | BinaryFunction::Div))
 }
 

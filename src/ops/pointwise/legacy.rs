@@ -1,6 +1,5 @@
 //! Broadcasting as it was before opset 7: the second input beside some dimensions of the first.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::binary::{Binary, binary};
@@ -79,9 +78,5 @@ impl Operator for BinaryBeside {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         self.op.gpu(&self.aligned(cx)?, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

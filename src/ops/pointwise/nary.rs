@@ -1,6 +1,5 @@
 //! Sum, Mean, Min and Max of any number of inputs that broadcast.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{fold, input, output};
@@ -113,10 +112,6 @@ impl Operator for Nary {
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
         if is_f32(cx) { expression(self.op, desc, args) } else { None }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

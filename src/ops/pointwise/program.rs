@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use crate::dtype::DType;
 use crate::expr::eval::Evaluator;
 use crate::expr::{PointwiseDesc, PointwiseError, PointwiseKey, Term};
-use crate::kernel::{KernelSource, grid_1d};
+use crate::kernel::{self, KernelSource, grid_1d};
 use crate::ops::{Lowering, OpError, Operand};
 use crate::spirv::{KernelLayout, ScalarType, build_pointwise};
 
@@ -80,7 +80,7 @@ fn built(
     layout: &KernelLayout,
 ) -> Result<Arc<KernelSource>, OpError> {
     let words = build_pointwise(desc, layout).map_err(unsupported)?;
-    let source = KernelSource::generated(name, words)
+    let source = kernel::generated(name.to_owned(), words)
         .map_err(|e| OpError::unsupported(format!("the kernel {name}: {e}")))?;
     Ok(Arc::new(source))
 }

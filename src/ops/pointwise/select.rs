@@ -1,6 +1,5 @@
 //! Where: elements of one of two tensors, chosen by a third.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::apply::{input, output, select};
@@ -71,10 +70,6 @@ impl Operator for Where {
             (Operand::Output(0), &y.shape),
         ];
         binary_gpu::select(lower, y.dtype.bytes(), io)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

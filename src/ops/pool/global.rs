@@ -1,6 +1,5 @@
 //! GlobalAveragePool, GlobalMaxPool and GlobalLpPool: one element for every channel.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::pool_op::{PoolKind, read_p};
@@ -71,10 +70,6 @@ impl Operator for GlobalPool {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         super::device::global(cx, channels(cx)?, self.kind, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

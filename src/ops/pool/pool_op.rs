@@ -1,6 +1,5 @@
 //! MaxPool, AveragePool and LpPool over one to three spatial dimensions.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -169,9 +168,5 @@ impl Operator for Pool {
     fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
         let dims = self.resolve(cx).ok().filter(|_| input == 0);
         dims.is_some_and(|(dims, _)| super::image::pool_reads(cx, &dims, self.kind, image, device))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -1,6 +1,5 @@
 //! Resize and Upsample: nearest, linear and cubic resampling along any axes.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::resample;
@@ -405,9 +404,5 @@ impl Operator for Resize {
 
     fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
         input == 0 && super::image::resize_reads(self, cx, image, device)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

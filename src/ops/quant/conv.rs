@@ -1,6 +1,5 @@
 //! ConvInteger and QLinearConv: convolutions of bytes.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::conv_cpu::Call;
@@ -102,9 +101,5 @@ impl Operator for QuantizedConv {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         device::conv(cx, &self.places(), &self.resolve(cx)?.0, self.clamp, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

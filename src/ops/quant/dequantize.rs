@@ -1,6 +1,5 @@
 //! DequantizeLinear: `(x - zero point) * scale`.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -67,9 +66,5 @@ impl Operator for DequantizeLinear {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         device::dequantize(cx, &Grain::resolve(cx, self.axis, self.block_size)?, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

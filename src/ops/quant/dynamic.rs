@@ -1,7 +1,5 @@
 //! DynamicQuantizeLinear: bytes with the scale and zero point that the numbers themselves ask for.
 
-use std::any::Any;
-
 use rayon::prelude::*;
 
 use super::device;
@@ -48,10 +46,6 @@ impl Operator for DynamicQuantizeLinear {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         device::dynamic(cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

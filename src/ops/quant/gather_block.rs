@@ -1,6 +1,5 @@
 //! com.microsoft's GatherBlockQuantized: slices of a table of codes as the numbers they stand for.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -11,7 +10,7 @@ use super::elements::Numbers;
 use super::grain::Grain;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::index::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::ops::movement::region::word;
@@ -168,11 +167,7 @@ impl Operator for GatherBlockQuantized {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let s = self.resolve(cx)?;
-        let kernel = match cx.dtype(SCALES)? {
-            DType::F32 => id::GATHER_BLOCK_F32,
-            DType::F16 => id::GATHER_BLOCK_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for scales of {other}"))),
-        };
+        let kernel = variants::GatherBlock { t: cx.dtype(SCALES)? }.id()?;
         let n = s.result.elements();
         if n == 0 {
             return Ok(());
@@ -200,10 +195,6 @@ impl Operator for GatherBlockQuantized {
         let zeros = if cx.has(ZEROS) { Operand::Input(ZEROS) } else { Operand::Unused };
         let [data, indices, scales] = [DATA, INDICES, SCALES].map(Operand::Input);
         lower.dispatch_1d(kernel, &constants, &[data, indices, scales, zeros, Operand::Output(0)], &p, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! MatMulInteger and QLinearMatMul: products of matrices of bytes.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -148,10 +147,6 @@ impl Operator for QuantizedMatMul {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         device::matmul(cx, &self.places(), &self.dims(cx)?, self.clamp, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

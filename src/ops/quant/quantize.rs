@@ -1,6 +1,5 @@
 //! QuantizeLinear: `saturate(round(x / scale) + zero point)`.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -120,10 +119,6 @@ impl Operator for QuantizeLinear {
             return Err(OpError::unsupported("QuantizeLinear of mixed types on the device"));
         }
         device::quantize(cx, &Grain::resolve(cx, self.axis, self.block_size)?, to, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

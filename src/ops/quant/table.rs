@@ -1,7 +1,5 @@
 //! A function of each byte, by what it makes of all 256.
 
-use std::any::Any;
-
 use super::BYTES;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params};
@@ -55,10 +53,6 @@ impl Operator for ByteTable {
             .map_err(|_| OpError::unsupported(format!("a table for {len} elements on the device")))?;
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(id::BYTE_TABLE_B8, &[], &args, &params::ByteTable { n }, len)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

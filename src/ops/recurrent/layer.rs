@@ -1,6 +1,5 @@
 //! RNN, GRU and LSTM: attributes, checks and shapes.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::cell::Run;
@@ -262,9 +261,5 @@ impl Operator for Recurrent {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         device::lower(self, &self.resolve(cx)?, cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

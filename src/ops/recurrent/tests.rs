@@ -228,7 +228,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn layer(op: &dyn Operator) -> &Recurrent {
-    op.as_any().downcast_ref().unwrap()
+    op.downcast_ref().unwrap()
 }
 
 #[test]

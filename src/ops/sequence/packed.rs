@@ -177,10 +177,6 @@ macro_rules! part {
         fn cost(&self, cx: &OpCx) -> Cost {
             Cost { flops: 0, bytes: 2 * cx.outputs().iter().map(|o| o.bytes() as u64).sum::<u64>() }
         }
-
-        fn as_any(&self) -> &dyn std::any::Any {
-            self
-        }
     };
 }
 

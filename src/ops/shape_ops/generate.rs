@@ -1,6 +1,5 @@
 //! ConstantOfShape, EyeLike and Range: tensors made from a rule.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -251,9 +250,5 @@ impl Operator for Range {
         });
         lower.copy((packed, 0), (Operand::Output(0), 0), y.bytes() as u64);
         Ok(())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

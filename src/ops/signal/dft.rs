@@ -1,6 +1,5 @@
 //! DFT: discrete Fourier transforms along one axis.
 
-use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use super::spectrum::{Rows, Run, Samples, Spectrum};
@@ -126,10 +125,6 @@ impl Operator for Dft {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         spectrum_device::transform(&self.resolve(cx)?.0, cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

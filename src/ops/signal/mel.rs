@@ -1,9 +1,8 @@
 //! MelWeightMatrix: triangular filters of equal width on the mel scale.
 
-use std::any::Any;
 use std::sync::Arc;
 
-use super::{NUMBERS, constant};
+use super::constant;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -20,7 +19,7 @@ pub struct MelWeightMatrix {
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     let dtype = attrs.dtype_opt("output_datatype")?.unwrap_or(DType::F32);
-    if !NUMBERS.contains(&dtype) {
+    if !DType::NUMBERS.contains(&dtype) {
         return Err(OpError::unsupported(format!("a filter bank of {dtype}")));
     }
     Ok(Arc::new(MelWeightMatrix { dtype }))
@@ -119,10 +118,6 @@ impl Operator for MelWeightMatrix {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let bank = Bank::of(cx)?;
         constant::gpu("mel", cx, || bank.values(), lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

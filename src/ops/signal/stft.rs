@@ -1,6 +1,5 @@
 //! STFT: Fourier transforms of the frames of a signal.
 
-use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use super::dft::one_integer;
@@ -101,10 +100,6 @@ impl Operator for Stft {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         spectrum_device::transform(&self.resolve(cx)?.0, cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

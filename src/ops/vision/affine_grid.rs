@@ -1,12 +1,10 @@
 //! AffineGrid: the places that an affine map gives the elements of an image.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::index32;
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
@@ -91,11 +89,7 @@ impl Operator for AffineGrid {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::AFFINE_GRID_F32,
-            DType::F16 => id::AFFINE_GRID_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for AffineGrid of {other}"))),
-        };
+        let kernel = variants::AffineGrid { t: cx.dtype(0)? }.id()?;
         let (dims, shape) = self.dims(cx)?;
         if index32(shape.elements())? == 0 {
             return Ok(());
@@ -116,10 +110,6 @@ impl Operator for AffineGrid {
         };
         let args = [Operand::Input(0), Operand::Output(0)];
         lower.dispatch_1d(kernel, &[(spec::affine_grid::RANK, dims.rank as u32)], &args, &params, n)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

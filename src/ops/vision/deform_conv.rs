@@ -1,6 +1,5 @@
 //! DeformConv: a convolution whose taps lie where offsets move them.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -148,10 +147,6 @@ impl Operator for DeformConv {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         super::deform_device::deform(self, cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -1,6 +1,5 @@
 //! GridSample: an image read at the places that a grid names.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -115,10 +114,6 @@ impl Operator for GridSample {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         super::grid_device::sample(self, cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

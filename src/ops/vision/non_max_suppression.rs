@@ -1,6 +1,5 @@
 //! NonMaxSuppression: the best boxes of every class that do not overlap better ones.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -143,10 +142,6 @@ impl Operator for NonMaxSuppression {
 
     fn host(&self, cx: &OpCx) -> Option<Result<Vec<Tensor>, OpError>> {
         Some(self.compute(cx).map(|t| vec![t]))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

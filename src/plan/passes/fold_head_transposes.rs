@@ -49,13 +49,13 @@ pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
 
 /// Attention over four dimensions.
 fn attention(node: &FlowNode) -> Option<&Attention> {
-    node.op.as_any().downcast_ref::<Attention>().filter(|op| op.heads.is_none())
+    node.op.downcast_ref::<Attention>().filter(|op| op.heads.is_none())
 }
 
 /// What node `t` transposes, if it does nothing but move heads, where node `n` runs, in plain memory.
 fn turned(flow: &Flow, t: usize, n: usize) -> Option<ValueId> {
     let node = &flow.nodes[t];
-    let perm = node.op.as_any().downcast_ref::<Transpose>()?.perm.as_deref()?;
+    let perm = node.op.downcast_ref::<Transpose>()?.perm.as_deref()?;
     let (source, result) = (node.inputs.first().copied().flatten()?, *node.outputs.first()?);
     let plain = [source, result].iter().all(|&v| flow.values[v].scope == StorageScope::default());
     (perm == HEADS && plain && node.device == flow.nodes[n].device).then_some(source)

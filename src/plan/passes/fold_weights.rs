@@ -127,7 +127,7 @@ impl<'a> Folder<'a> {
         let between = self.between(n)?;
         let next = self.index.only_user(between.index())?;
         let (a, b) = (&self.graph.nodes[n], &self.graph.nodes[next]);
-        b.op.as_any().downcast_ref::<BatchNormalization>()?;
+        b.op.downcast_ref::<BatchNormalization>()?;
         let output = b.outputs.first().copied().flatten()?;
         let alone = b.outputs.iter().skip(1).all(Option::is_none);
         // Of what the caller places by name the plan knows more.

@@ -46,7 +46,7 @@ pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
 }
 
 fn is<T: Operator>(op: &dyn Operator) -> bool {
-    op.as_any().is::<T>()
+    op.is::<T>()
 }
 
 /// What takes the place of node `last`.
@@ -147,7 +147,7 @@ impl<'a> Search<'a> {
 
     fn factor(&self, v: ValueId) -> Option<(ValueId, f32)> {
         let (n, op) = self.maker(v)?;
-        let op = op.as_any().downcast_ref::<Binary>()?.op;
+        let op = op.downcast_ref::<Binary>()?.op;
         let [a, b] = self.inputs(n)?;
         let (inner, factor) = match op {
             BinaryFunction::Mul => self.number(b).map(|f| (a, f)).or_else(|| Some((b, self.number(a)?)))?,
@@ -164,7 +164,7 @@ impl<'a> Search<'a> {
     /// The product that makes `v`, if it is nothing but a product.
     fn product(&self, v: ValueId) -> Option<(usize, [ValueId; 2])> {
         let (n, op) = self.maker(v)?;
-        let op = op.as_any().downcast_ref::<MatMul>()?;
+        let op = op.downcast_ref::<MatMul>()?;
         (!op.biased && op.activation == Activation::None && !self.taken[n]).then_some(())?;
         Some((n, self.inputs(n)?))
     }
@@ -173,7 +173,7 @@ impl<'a> Search<'a> {
     fn unmasked(&self, v: ValueId) -> Option<(ValueId, Option<ValueId>)> {
         let v = self.through(v);
         let (n, op) = self.maker(v)?;
-        let added = op.as_any().downcast_ref::<Binary>().is_some_and(|b| b.op == BinaryFunction::Add);
+        let added = op.downcast_ref::<Binary>().is_some_and(|b| b.op == BinaryFunction::Add);
         if !added {
             return Some((v, None));
         }
@@ -189,14 +189,14 @@ impl<'a> Search<'a> {
     fn attention(&self, last: usize) -> Option<Found> {
         let flow = self.flow;
         let node = &flow.nodes[last];
-        let op = node.op.as_any().downcast_ref::<MatMul>()?;
+        let op = node.op.downcast_ref::<MatMul>()?;
         let [probabilities, v] = self.inputs(last)?;
         let output = &flow.values[node.outputs[0]].info;
         if op.biased || op.activation != Activation::None || output.shape.rank() != 4 {
             return None;
         }
         let (softmax, op) = self.maker(self.through(probabilities))?;
-        let op = op.as_any().downcast_ref::<Softmax>()?;
+        let op = op.downcast_ref::<Softmax>()?;
         let axis = normalize_axis(op.axis, 4).ok()?;
         if !matches!(op.kind, SoftmaxKind::Soft) || axis != 3 {
             return None;
@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
         let (q, q_scale) = self.unscaled(q);
         let (columns, k_scale) = self.unscaled(k);
         let (turned, op) = self.maker(columns)?;
-        let perm = op.as_any().downcast_ref::<Transpose>()?.perm.as_deref()?;
+        let perm = op.downcast_ref::<Transpose>()?.perm.as_deref()?;
         let [from] = self.inputs(turned)?;
         let (k, turn) = match perm {
             [0, 1, 3, 2] => (from, None),
@@ -289,7 +289,7 @@ mod tests {
         let mut plain = flow([0, 1, 3, 2], [2, 3, 7, 8], false);
         assert_eq!(recognize_attention(&mut plain), 1);
         let [node] = &plain.nodes[..] else { panic!("{} nodes", plain.nodes.len()) };
-        let op = node.op.as_any().downcast_ref::<Attention>().unwrap();
+        let op = node.op.downcast_ref::<Attention>().unwrap();
         assert_eq!((op.scale, op.causal), (Some(0.125), false));
         let names: Vec<&str> = node.inputs.iter().flatten().map(|&v| plain.values[v].name.as_str()).collect();
         assert_eq!(names, ["q", "k", "v", "mask"]);

@@ -5,7 +5,6 @@ mod native;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::{FLOATS_TO_32, count};
@@ -62,7 +61,7 @@ impl ExpertActivation {
     }
 }
 
-/// Where the gated part is. The numbers are those of `SECOND` in `moe_gate.comp`.
+/// Where the gated part is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gated {
     /// There is none.
@@ -361,9 +360,5 @@ impl Operator for MixtureOfExperts {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         self.resolve(cx)?.lower(cx, lower)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

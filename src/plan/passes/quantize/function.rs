@@ -76,7 +76,7 @@ impl Walk<'_> {
                 return None;
             }
             // Of other operators constants are parameters.
-            let any = node.op.as_any();
+            let any = node.op.as_ref();
             if any.is::<Binary>() || any.is::<Nary>() {
                 let constants = node.inputs.iter().flatten().filter_map(|id| self.constant(*id));
                 found.rank = constants.map(|t| t.shape().rank()).fold(found.rank, usize::max);

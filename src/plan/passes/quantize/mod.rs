@@ -62,7 +62,7 @@ fn quantizes(graph: &Graph) -> bool {
         Some(Control::If { then, other }) => quantizes(then) || quantizes(other),
         Some(Control::Loop(own)) => quantizes(&own.body),
         Some(Control::Scan(own)) => quantizes(&own.body),
-        None => node.op.as_any().is::<QuantizeLinear>(),
+        None => node.op.is::<QuantizeLinear>(),
     })
 }
 
@@ -101,7 +101,7 @@ fn rewrite(graph: &mut Graph, wanted: &Where<'_>) -> usize {
             node.op = op;
         }
     }
-    if !graph.nodes.iter().any(|node| node.op.as_any().is::<QuantizeLinear>()) {
+    if !graph.nodes.iter().any(|node| node.op.is::<QuantizeLinear>()) {
         return made;
     }
     let index = FlowIndex::of_graph(graph);
@@ -227,7 +227,7 @@ impl<'a> Walk<'a> {
         if !self.is_free(n) {
             return;
         }
-        if let Some(op) = node.op.as_any().downcast_ref::<DequantizeLinear>() {
+        if let Some(op) = node.op.downcast_ref::<DequantizeLinear>() {
             let (Some(x), Some(scale), Some(y)) = (input(node, 0), input(node, 1), output(node)) else {
                 return;
             };
@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
     /// stand before.
     fn quantized(&mut self, n: usize) -> Option<()> {
         let node = &self.old[n];
-        let op = node.op.as_any().downcast_ref::<QuantizeLinear>()?;
+        let op = node.op.downcast_ref::<QuantizeLinear>()?;
         let (x, scale, y) = (input(node, 0)?, input(node, 1)?, output(node)?);
         let plain = op.block_size == 0 && op.precision.is_none_or(|p| p == DType::F32);
         if !plain || !self.is_free(n) {
@@ -402,7 +402,7 @@ fn output(node: &Node) -> Option<TensorId> {
 
 /// The type that `node` quantizes to.
 fn quantized_type(walk: &Walk<'_>, node: &Node) -> Option<DType> {
-    let op = node.op.as_any().downcast_ref::<QuantizeLinear>()?;
+    let op = node.op.downcast_ref::<QuantizeLinear>()?;
     match input(node, 2) {
         Some(zero) => walk.constant(zero).map(Tensor::dtype),
         None => Some(op.dtype.unwrap_or(DType::U8)),

@@ -59,7 +59,7 @@ impl Walk<'_> {
         view: &View,
         inputs: &mut Vec<Option<TensorId>>,
     ) -> Option<Arc<dyn Operator>> {
-        let Some(pad) = node.op.as_any().downcast_ref::<Pad>().filter(|p| p.mode == PadMode::Constant) else {
+        let Some(pad) = node.op.downcast_ref::<Pad>().filter(|p| p.mode == PadMode::Constant) else {
             return Some(node.op.clone());
         };
         if let Some((pads, _)) = &pad.fixed {

@@ -35,7 +35,7 @@ impl Walk<'_> {
     pub(super) fn operator(&mut self, n: usize, y: TensorId, to: &View) -> Option<()> {
         let (maker, clamp) = self.unclamped(y, to)?;
         let op = self.old[maker].op.clone();
-        let any = op.as_any();
+        let any = op.as_ref();
         let (op, inputs): (Arc<dyn Operator>, _) = if let Some(conv) = any.downcast_ref::<Conv>() {
             self.conv(maker, conv, to, clamp)?
         } else if any.is::<MatMul>() || any.is::<Gemm>() {
@@ -98,7 +98,7 @@ impl Walk<'_> {
         let node = &self.old[n];
         let (a, b) = (input(node, 0)?, input(node, 1)?);
         let view = self.views.get(&a).copied()?;
-        let any = node.op.as_any();
+        let any = node.op.as_ref();
         let mut turned = false;
         if let Some(gemm) = any.downcast_ref::<Gemm>() {
             let scaled = gemm.alpha != 1.0 || (gemm.beta != 1.0 && input(node, 2).is_some());
@@ -192,7 +192,7 @@ impl Walk<'_> {
     /// The constant bytes that `id` is made of.
     fn weight(&self, id: TensorId) -> Option<&Tensor> {
         let node = &self.old[self.index.producer(id.index())?];
-        node.op.as_any().downcast_ref::<DequantizeLinear>()?;
+        node.op.downcast_ref::<DequantizeLinear>()?;
         self.constant(input(node, 0)?).filter(|t| matches!(t.dtype(), DType::I8 | DType::U8))
     }
 
@@ -200,7 +200,7 @@ impl Walk<'_> {
     fn weights(&mut self, id: TensorId, axis: i64, channels: usize) -> Option<Weights> {
         let maker = self.index.producer(id.index())?;
         let node = &self.old[maker];
-        let op = node.op.as_any().downcast_ref::<DequantizeLinear>()?;
+        let op = node.op.downcast_ref::<DequantizeLinear>()?;
         if !self.is_free(maker) {
             return None;
         }
@@ -271,7 +271,7 @@ impl Walk<'_> {
         }
         let maker = self.index.producer(id.index())?;
         let node = &self.old[maker];
-        let op = node.op.as_any().downcast_ref::<DequantizeLinear>()?;
+        let op = node.op.downcast_ref::<DequantizeLinear>()?;
         let whole =
             self.constant(input(node, 0)?).filter(|t| t.dtype() == DType::I32 && t.shape().rank() == 1)?;
         let scales = self.constant(input(node, 1)?).filter(|t| t.dtype() == DType::F32)?;

@@ -1,0 +1,367 @@
+//! `onepool inspect`: what a model is made of, and what running it takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::error::{CliError, chain};
+use super::explain::{self, Planned};
+use super::open::{CacheArgs, load_on, open_table, selector};
+use super::output::Output;
+use super::passes::{self, PassArgs};
+use super::place::{self, PlaceArgs};
+use super::table::{Table, bytes};
+use super::{assign, error};
+use onepool::backend::DeviceInfo;
+use onepool::dtype::DType;
+use onepool::graph::{Graph, StorageScope, TensorInfo};
+use onepool::loader::{self, ModelSummary, SummaryIo};
+use onepool::plan::{
+    Assignment, Compiler, GraphCx, PassReport, Plan, PlanCache, PlanOptions, PlanOutcome, choose, prepare,
+};
+use onepool::registry::{Registry, default_selector};
+use onepool::session::{Error, IoInfo, Session};
+use onepool::shape::{Dim, Shape, SymShape};
+
+/// Arguments of `onepool inspect`.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
+    model: PathBuf,
+    /// The parameters of a TVM graph, where they are not beside it.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
+    /// The shape of an input that the model leaves open: NAME=1,3,224,224, or only the sizes where there
+    /// is one input.
+    #[arg(long, value_name = "NAME=SIZES")]
+    shape: Vec<String>,
+    /// The size of a dimension that the model only names: batch=1.
+    #[arg(long, value_name = "SYMBOL=SIZE")]
+    dim: Vec<String>,
+    /// The device that memory and cost are planned for; several make a table. Devices are opened only for `--place` and
+    /// for tensors that lie in images.
+    #[arg(short, long)]
+    device: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
+    passes: PassArgs,
+    /// List every node.
+    #[arg(long)]
+    nodes: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    model: String,
+    #[serde(flatten)]
+    summary: &'a ModelSummary,
+    /// Operators that cannot be loaded.
+    unsupported: Vec<String>,
+    /// The plan, or why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<Planned<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_planned: Option<String>,
+    /// What each pass did, where that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    passes: Option<&'a [PassReport]>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError::Library`] for a file that is no model, [`CliError::Usage`] for shapes that do not fit. What
+/// is not supported is shown and no error.
+pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let options = PlanOptions { passes: args.passes.selection()?, ..PlanOptions::default() };
+    let summary = loader::summarize(&args.model, args.params.as_deref())?;
+    let unsupported: Vec<String> =
+        summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
+    let table = table(args)?;
+    let apis: Vec<&str> = table.iter().map(|d| d.api).collect();
+    let (plan, not_planned, devices) = match load_on(&args.model, args.params.as_deref(), &apis, true, out) {
+        Ok((graph, moved)) => planned(args, graph, moved, table, &options)?,
+        // The file is a model, and something in it is wrong or not supported.
+        Err(e) => (None, Some(chain(&e)), Vec::new()),
+    };
+    if out.is_json() {
+        out.json(&Report {
+            model: args.model.display().to_string(),
+            summary: &summary,
+            unsupported,
+            planned: plan.as_ref().map(|p| Planned::new(p, devices)),
+            not_planned,
+            passes: plan.as_ref().filter(|_| args.passes.passes).map(|p| p.report.passes.as_slice()),
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    describe(args, &summary, out)?;
+    if !unsupported.is_empty() {
+        out.line(format_args!("\nnot supported: {}", unsupported.join(", ")))?;
+    }
+    if let Some(plan) = &plan {
+        if args.nodes {
+            explain::plan(plan, &devices, out.verbose() > 0, out)?;
+        } else {
+            explain::summary(plan, &devices, out)?;
+        }
+        place::explain(&plan.report, &devices, None, out.verbose() > 0, out)?;
+        fallbacks(plan, out)?;
+        if args.passes.passes {
+            passes::print(&plan.report.passes, out)?;
+        }
+    }
+    if let Some(reason) = not_planned {
+        out.line(format_args!("\nnot planned: {reason}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn qualified(domain: &str, name: &str) -> String {
+    if domain.is_empty() { name.to_owned() } else { format!("{domain}.{name}") }
+}
+
+fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(), CliError> {
+    out.line(format_args!("{}", args.model.display()))?;
+    let opsets: Vec<String> = summary
+        .opsets
+        .iter()
+        .map(|(d, v)| format!("{} {v}", if d.is_empty() { "ai.onnx" } else { d }))
+        .collect();
+    out.line(format_args!("  graph     {:?}, {} nodes", summary.graph, summary.nodes))?;
+    if opsets.is_empty() {
+        out.line(format_args!("  format    {}", summary.format))?;
+    } else {
+        let (format, version) = (summary.format, summary.ir_version);
+        out.line(format_args!("  opset     {}; file format {format} {version}", opsets.join(", ")))?;
+    }
+    if !summary.producer.is_empty() {
+        out.line(format_args!("  written   by {}", summary.producer))?;
+    }
+    if !summary.functions.is_empty() {
+        out.line(format_args!("  functions {}", summary.functions.join(", ")))?;
+    }
+    let ios = |what: &str, ios: &[SummaryIo], out: &mut Output| -> Result<(), CliError> {
+        let mut table = Table::new([what, "type", "shape"]);
+        ios.iter().for_each(|io| table.row([&io.name, &io.kind, &io.shape]));
+        out.line("")?;
+        out.table(&table)
+    };
+    ios("input", &summary.inputs, out)?;
+    ios("output", &summary.outputs, out)?;
+    for io in summary.outputs.iter().filter(|io| !io.classes.is_empty()) {
+        let shown: Vec<&str> = io.classes.iter().map(String::as_str).take(20).collect();
+        let more = if io.classes.len() > shown.len() { ", ..." } else { "" };
+        out.line(format_args!("  the columns of {:?} are classes {}{more}", io.name, shown.join(", ")))?;
+    }
+    let mut table = Table::new(["operator", "nodes", "family", "runs on"]);
+    for o in &summary.operators {
+        let runs = match (o.is_known(), o.function, o.device_kernels) {
+            (false, ..) => "NOT SUPPORTED",
+            (true, true, _) => "a function of the model",
+            (true, false, true) => "device, cpu",
+            (true, false, false) if matches!(o.family, Some("constant" | "sequence")) => "-",
+            (true, false, false) => "cpu",
+        };
+        table.row([&qualified(&o.domain, &o.name), &o.count.to_string(), o.family.unwrap_or("-"), runs]);
+    }
+    out.line("")?;
+    out.table(&table)?;
+    let mut table = Table::new(["parameters", "tensors", "elements", "bytes"]);
+    for p in &summary.parameters {
+        let size = if p.bytes == 0 && p.elements > 0 { "not supported".to_owned() } else { bytes(p.bytes) };
+        table.row([&p.dtype, &p.tensors.to_string(), &p.elements.to_string(), &size]);
+    }
+    out.line("")?;
+    out.table(&table)
+}
+
+fn fallbacks(plan: &Plan, out: &mut Output) -> Result<(), CliError> {
+    let mut reasons: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for n in &plan.report.nodes {
+        if let Some(reason) = &n.fallback {
+            *reasons.entry((n.op, reason)).or_default() += 1;
+        }
+    }
+    if !reasons.is_empty() {
+        out.line("\nruns on the CPU instead")?;
+    }
+    for ((op, reason), count) in reasons {
+        out.line(format_args!("  {count} {op}: {reason}"))?;
+    }
+    Ok(())
+}
+
+/// The devices that are planned for.
+fn table(args: &Args) -> Result<Vec<DeviceInfo>, CliError> {
+    let registry = Registry::with_defaults();
+    let mut selectors = args.device.clone();
+    if selectors.is_empty() {
+        selectors.push(default_selector());
+    }
+    let mut table: Vec<DeviceInfo> = selectors.iter().map(|s| registry.find(s)).collect::<Result<_, _>>()?;
+    if !table.iter().any(|d| d.native) {
+        table.push(registry.find("cpu")?);
+    }
+    Ok(table)
+}
+
+type PlanOrReason = (Option<Plan>, Option<String>, Vec<String>);
+
+fn planned(
+    args: &Args,
+    graph: Graph,
+    moved: Vec<String>,
+    table: Vec<DeviceInfo>,
+    options: &PlanOptions,
+) -> Result<PlanOrReason, CliError> {
+    let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
+    let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
+    let sizes = dims(&args.dim, &ios)?;
+    let mut infos = Vec::new();
+    let mut open = Vec::new();
+    for (i, io) in ios.iter().enumerate() {
+        let shape = match given.get(&i) {
+            Some(text) => Some(fitting(io, assign::shape(text)?)?),
+            None => io.shape.as_ref().map(|s| named(s, &sizes)).and_then(|s| s.concrete()),
+        };
+        match shape {
+            Some(shape) => infos.push(TensorInfo::new(io.dtype.unwrap_or(DType::F32), shape)),
+            None => open.push(assign::described(io)),
+        }
+    }
+    if !open.is_empty() {
+        let reason = format!("the shapes of inputs are open: {}; give --shape or --dim", open.join(", "));
+        return Ok((None, Some(reason), Vec::new()));
+    }
+    // How a driver lays out images is known only once its device is open.
+    let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
+    let (devices, plan) = if args.place.is_empty() && !images {
+        let plan = closed(graph, &infos, &table, options, moved);
+        (table, plan)
+    } else {
+        opened(args, graph, &infos, options, moved)?
+    };
+    let names = devices.iter().map(selector).collect();
+    match plan {
+        Ok(outcome) => match outcome.plan() {
+            Ok(plan) => Ok((Some(plan), None, names)),
+            // It runs in stages, or with values that are not given here.
+            Err(e) => Ok((None, Some(chain(&e)), names)),
+        },
+        Err(e) if error::is_unsupported(&e) => Ok((None, Some(chain(&e)), names)),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The plan for devices that are only looked at, as a session would make it.
+fn closed(
+    mut graph: Graph,
+    infos: &[TensorInfo],
+    devices: &[DeviceInfo],
+    options: &PlanOptions,
+    foreign: Vec<String>,
+) -> Result<PlanOutcome, Error> {
+    let (devices, cache): (Vec<&DeviceInfo>, _) = (devices.iter().collect(), PlanCache::default());
+    let prepared = prepare(&mut graph, &GraphCx { options, devices: &devices, free: false });
+    loop {
+        let assignment = Assignment::default();
+        let compiler = Compiler { graph: &graph, devices: &devices, options, assignment, cache: &cache };
+        match compiler.compile(infos, &BTreeMap::new())? {
+            PlanOutcome::Choose { node, then } => graph = choose(&graph, node, then)?,
+            outcome => {
+                return outcome.try_map(|mut plan| {
+                    plan.report.foreign = foreign;
+                    plan.report.add_prepared(&prepared);
+                    Ok(plan)
+                });
+            }
+        }
+    }
+}
+
+/// The plan of a session on opened devices, which places nodes as asked.
+fn opened(
+    args: &Args,
+    graph: Graph,
+    infos: &[TensorInfo],
+    options: &PlanOptions,
+    moved: Vec<String>,
+) -> Result<(Vec<DeviceInfo>, Result<PlanOutcome, Error>), CliError> {
+    let desc = args.cache.desc()?;
+    let table = open_table(&args.device, true, &desc)?;
+    let builder = Session::builder().graph(graph).passes(options.passes.clone()).foreign_nodes(moved);
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
+    let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
+    Ok((session.devices().cloned().collect(), session.plan(infos).map(PlanOutcome::Plan)))
+}
+
+/// Sizes of symbols of the inputs `ios`, as arguments give them.
+///
+/// # Errors
+/// [`CliError::Usage`].
+pub(super) fn dims(texts: &[String], ios: &[IoInfo]) -> Result<BTreeMap<String, usize>, CliError> {
+    let dims = ios.iter().flat_map(|io| io.shape.iter().flat_map(|shape| &shape.0));
+    let symbols = dims.filter_map(|dim| if let Dim::Symbol(s) = dim { Some(&**s) } else { None });
+    let known: BTreeSet<&str> = symbols.collect();
+    let mut sizes = BTreeMap::new();
+    for text in texts {
+        let bad = |problem: String| CliError::usage(format!("--dim {text:?}: {problem}"));
+        let pair = text.split_once('=').and_then(|(name, size)| Some((name, size.trim().parse().ok()?)));
+        let (name, size) = pair.ok_or_else(|| bad("expected SYMBOL=SIZE".to_owned()))?;
+        if !known.contains(name) {
+            return Err(bad(format!("no input has such a dimension; there are {known:?}")));
+        }
+        if sizes.insert(name.to_owned(), size).is_some() {
+            return Err(bad("it is given twice".to_owned()));
+        }
+    }
+    Ok(sizes)
+}
+
+/// A declared shape with the sizes of its symbols.
+pub(super) fn named(shape: &SymShape, sizes: &BTreeMap<String, usize>) -> SymShape {
+    let size = |d: &Dim| match d {
+        Dim::Symbol(s) => sizes.get(&**s).map_or_else(|| d.clone(), |n| Dim::Known(*n)),
+        d => d.clone(),
+    };
+    SymShape(shape.0.iter().map(size).collect())
+}
+
+/// `shape`, if it fits what the model declares.
+///
+/// # Errors
+/// [`onepool::session::SessionError::Shape`].
+pub(super) fn fitting(io: &IoInfo, shape: Shape) -> Result<Shape, CliError> {
+    if let Some(declared) = &io.shape {
+        declared
+            .unify(&shape, &mut BTreeMap::new())
+            .map_err(|source| onepool::session::SessionError::Shape { name: io.name.clone(), source })?;
+    }
+    Ok(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_get_sizes() {
+        let shape = SymShape(vec!["n".into(), "m".into(), 3.into()]);
+        let ios = [IoInfo { name: "x".into(), dtype: None, shape: Some(shape.clone()) }];
+        let dims = |texts: &[&str]| dims(&texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>(), &ios);
+        assert!(dims(&["n=4", "m= 2"]).is_ok());
+        let sizes = dims(&["n=4"]).unwrap();
+        assert_eq!(named(&shape, &sizes).to_string(), "[4, m, 3]");
+        let e = dims(&["h=4"]).unwrap_err().to_string();
+        assert!(e.contains("there are {\"m\", \"n\"}"), "{e}");
+        for bad in [&["n"][..], &["n=-1"], &["n=99999999999999999999"], &["n=1", "n=1"]] {
+            assert!(dims(bad).is_err(), "{bad:?}");
+        }
+    }
+}

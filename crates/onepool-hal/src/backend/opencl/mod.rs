@@ -1,0 +1,109 @@
+//! The OpenCL backend: any device of any installable driver of OpenCL 1.2 and up, through `cl3`, which loads
+//! the library at run time.
+//!
+//! * `handle`: the API's objects, released when they go, and the calls on them.
+//! * `platform`: what there is; `info`: what a device says of itself; `probe`: what is found by trying it.
+//! * `device`: a device opened, and the memory of its loss; `context`: its tables.
+//! * `memory`: buffers, parts of them, mapped memory and its copies; `image`: images over them.
+//! * `program`: OpenCL C, compiled once in the process; `cache`: binaries on disk; `kernel`: kernels.
+//! * `command`: a recording as calls; `queue`: submission; `timeline`: waiting and times.
+//!
+//! docs/OPENCL_MAPPING.md has the table of objects and calls.
+//!
+//! Invariants: whether memory is shared is found by trying, never believed; a kernel object's arguments are
+//! set by whoever took it; a command's buffers are in the table, which is locked while it is enqueued.
+
+#![allow(unsafe_code, reason = "calls of a C interface; each block names what makes it valid")]
+
+mod cache;
+mod command;
+mod context;
+mod device;
+mod handle;
+mod image;
+mod info;
+mod kernel;
+mod memory;
+mod platform;
+mod probe;
+mod program;
+mod queue;
+mod timeline;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod shim;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use cl3::error_codes as codes;
+
+use self::context::Context;
+use self::device::Device;
+use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
+
+const NAME: &str = "opencl";
+
+/// Lists and opens OpenCL devices.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenClDriver;
+
+impl OpenClDriver {
+    /// A driver that opens nothing before it is asked to.
+    pub const fn new() -> Self {
+        OpenClDriver
+    }
+
+    fn open(self, index: usize, desc: &ContextDesc) -> Result<Arc<Context>, DeviceError> {
+        let found = platform::devices()?.into_iter().nth(index).ok_or_else(|| DeviceError::Unsupported {
+            what: format!("index {index}: there is no such OpenCL device"),
+        })?;
+        if let Some(reason) = found.info.unusable {
+            return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
+        }
+        Ok(Arc::new(Context::new(Device::open(found)?, desc)))
+    }
+}
+
+impl Driver for OpenClDriver {
+    fn api(&self) -> &'static str {
+        NAME
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
+        Ok(platform::devices()?.into_iter().map(|found| found.info).collect())
+    }
+
+    fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
+        Ok(OpenClDriver::open(*self, index, desc)?)
+    }
+}
+
+/// A failed call as the error that a caller can tell apart; `bytes` is what an allocation asked for.
+fn error(call: &'static str, code: i32, bytes: u64) -> DeviceError {
+    let lost = || DeviceError::Lost { detail: format!("{call}: {}", codes::ClError(code)) };
+    match code {
+        codes::CL_DEVICE_NOT_AVAILABLE | codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST => lost(),
+        // What NVIDIA's driver says of a kernel that touched memory it has not.
+        -9999 => lost(),
+        codes::CL_MEM_OBJECT_ALLOCATION_FAILURE => DeviceError::OutOfDeviceMemory { bytes },
+        codes::CL_OUT_OF_RESOURCES if bytes > 0 => DeviceError::OutOfDeviceMemory { bytes },
+        codes::CL_OUT_OF_HOST_MEMORY => DeviceError::OutOfHostMemory { bytes },
+        code => DeviceError::Backend { api: "OpenCL", call, code },
+    }
+}
+
+// A panic while a lock was held leaves the tables as they were: each change is one step.
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,190 @@
+//! Kernels and their arguments.
+
+use super::*;
+use onepool::kernel::spec;
+
+#[test]
+fn a_chain_of_dispatches_computes_in_order() {
+    for fixture in [Fixture::new(), Fixture::discrete()] {
+        let queue = fixture.queue();
+        for kernel in [fixture.own(), fixture.kernel(id::AXPB_F32)] {
+            for n in [1u32, 63, 64, 65, 1009] {
+                let x: Vec<f32> = (0..n).map(|at| at as f32).collect();
+                let bytes = u64::from(n) * 4;
+                let (a, b, c) = (
+                    fixture.upload(&x),
+                    fixture.buffer(bytes, Placement::Device),
+                    fixture.buffer(bytes, Placement::Readback),
+                );
+                let run = recording(vec![
+                    axpb(kernel, fixture.all(a), fixture.all(b), n, 2.0, 1.0),
+                    axpb(kernel, fixture.all(b), fixture.all(c), n, 3.0, -1.0),
+                ]);
+                fixture.run(&queue, &run);
+                let expected: Vec<f32> = x.iter().map(|x| (x * 2.0 + 1.0) * 3.0 - 1.0).collect();
+                assert_eq!(fixture.download::<f32>(c), expected, "{n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_work_group_size_can_be_chosen() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let x = fixture.upload(&[1.0f32; 100]);
+    let y = fixture.buffer(400, Placement::Readback);
+    let source = shipped(id::AXPB_F32);
+    let kernel = fixture.create(&source, &[(spec::axpb::LOCAL_SIZE_X, 8)]).unwrap();
+    let mut command = axpb(kernel, fixture.all(x), fixture.all(y), 100, 5.0, 0.0);
+    // Too few groups of 8 for 100 elements: the rest stays as it was filled.
+    if let Command::Dispatch(dispatch) = &mut command {
+        dispatch.groups = [2, 1, 1];
+    }
+    let fill = Command::Fill { dst: fixture.all(y), value: 0 };
+    fixture.run(&queue, &recording(vec![fill, command]));
+    let got = fixture.download::<f32>(y);
+    assert_eq!((&got[..16], &got[16..]), (&[5.0; 16][..], &[0.0; 84][..]));
+}
+
+#[test]
+fn constants_reach_somebodys_own_kernel_as_macros() {
+    const TEXT: &str = "__kernel void fill(__global uint *y) { y[get_global_id(0)] = SPEC_3; }";
+    let fixture = Fixture::new();
+    let y = fixture.upload(&[0u32; 4]);
+    let kernel = fixture.create(&own_source(TEXT), &[(3, 77)]).unwrap();
+    let args = vec![Arg::Buffer(fixture.all(y), WRITE)];
+    let dispatch = Dispatch { kernel, args, params: vec![], groups: [4, 1, 1] };
+    fixture.run(&fixture.queue(), &recording(vec![Command::Dispatch(dispatch)]));
+    assert_eq!(fixture.download::<u32>(y), [77; 4]);
+}
+
+#[test]
+fn one_object_may_be_read_and_written_and_parts_may_not_cross() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let x = fixture.upload(&[1.0f32; 512]);
+    let kernel = fixture.own();
+    let same = part(x, 512, 512);
+    fixture.run(&queue, &recording(vec![axpb(kernel, same, same, 128, 2.0, 1.0)]));
+    let got = fixture.download::<f32>(x);
+    assert!(got[128..256].iter().all(|x| *x == 3.0) && got[..128].iter().all(|x| *x == 1.0));
+    let crossing = axpb(kernel, part(x, 0, 1024), part(x, 512, 512), 128, 1.0, 0.0);
+    let error = queue.submit(&recording(vec![crossing])).unwrap_err();
+    assert!(error.to_string().contains("overlap in part"), "{error}");
+}
+
+/// Ranges of one buffer as an arena has them, of kernels of someone's own in one recording.
+#[test]
+fn ranges_that_overlap_from_dispatch_to_dispatch_have_no_sub_buffers_that_do() {
+    for fixture in [Fixture::new(), Fixture::discrete()] {
+        let queue = fixture.queue();
+        let start: Vec<f32> = (0..2048).map(|i| i as f32).collect();
+        let arena = fixture.upload(&start);
+        let kernel = fixture.own();
+        // (from, to, elements), each after those before it.
+        let steps = [(0, 512, 256), (640, 1152, 384), (384, 1024, 512), (1024, 1536, 256), (640, 128, 128)];
+        let at = |from: u64, len: u64| part(arena, 4 * from, 4 * len);
+        let call =
+            |(from, to, len): (u64, u64, u64)| axpb(kernel, at(from, len), at(to, len), len as u32, 0.5, 1.0);
+        let recording = recording(steps.map(call).to_vec());
+        let mut expected = start.clone();
+        let mut step = || {
+            for (from, to, len) in steps.map(|(from, to, len)| (from as usize, to as usize, len as usize)) {
+                let read = expected[from..from + len].to_vec();
+                for (y, x) in expected[to..to + len].iter_mut().zip(read) {
+                    *y = 0.5 * x + 1.0;
+                }
+            }
+        };
+        let prepared = queue.prepare(&recording).unwrap();
+        let objects = || {
+            let buffers = super::super::read(&fixture.context.tables.buffers);
+            buffers.get(arena).unwrap().objects()
+        };
+        let disjoint = |parts: &[(usize, usize)]| {
+            parts
+                .iter()
+                .enumerate()
+                .all(|(i, a)| parts[..i].iter().all(|b| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0))
+        };
+        let (parts, copies) = objects();
+        assert!(disjoint(&parts) && parts.len() > 2 && copies > 2, "{parts:?} {copies}");
+        for _ in 0..2 {
+            let point = queue.submit_prepared(prepared).unwrap();
+            queue.wait(point, None).unwrap();
+            step();
+        }
+        fixture.run(&queue, &recording);
+        step();
+        assert_eq!(fixture.download::<f32>(arena), expected);
+        queue.release_prepared(prepared);
+        // Once nothing uses the others a range is a sub-buffer again; and there are never many.
+        let before = objects().1;
+        for from in 0..1000 {
+            let step = axpb(kernel, at(128 * (from % 12), 16), at(1920, 16), 16, 1.0, 0.0);
+            fixture.run(&queue, &recording_of(step));
+        }
+        let (parts, copies) = objects();
+        assert!(disjoint(&parts) && parts.len() <= 64 && copies == before, "{parts:?} {copies}");
+        assert!(parts.contains(&(7680, 64)), "{parts:?}");
+    }
+}
+
+fn recording_of(command: Command) -> Recording {
+    recording(vec![command])
+}
+
+#[test]
+fn an_empty_argument_is_bound_to_nothing_in_particular() {
+    let fixture = Fixture::new();
+    let (x, y) = (fixture.upload(&[1.0f32; 1024]), fixture.upload(&[9.0f32; 4]));
+    let offset = fixture.context.info().limits.argument_alignment;
+    let nothing = axpb(fixture.own(), part(x, offset, 0), part(y, 0, 16), 0, 2.0, 0.0);
+    fixture.run(&fixture.queue(), &recording(vec![nothing]));
+    assert_eq!(fixture.download::<f32>(y), [9.0; 4]);
+}
+
+#[test]
+fn a_dispatch_that_does_not_fit_its_kernel_is_an_error() {
+    let fixture = Fixture::new();
+    let queue = fixture.queue();
+    let x = fixture.upload(&[1.0f32; 1024]);
+    for (kernel, given) in [(fixture.kernel(id::AXPB_F32), "2 arguments"), (fixture.own(), "3 arguments")] {
+        let sound = |edit: &dyn Fn(&mut Dispatch)| {
+            let command = axpb(kernel, part(x, 0, 1024), part(x, 2048, 1024), 256, 1.0, 0.0);
+            let Command::Dispatch(mut dispatch) = command else { unreachable!() };
+            edit(&mut dispatch);
+            queue.submit(&recording(vec![Command::Dispatch(dispatch)]))
+        };
+        let log = |edit: &dyn Fn(&mut Dispatch)| sound(edit).unwrap_err().to_string();
+        assert!(log(&|d| d.args.truncate(1)).contains(given));
+        assert!(log(&|d| d.args[0] = Arg::Absent).contains("absent"));
+        assert!(log(&|d| d.args[0] = Arg::Buffer(part(x, 2, 1024), READ)).contains("byte 2"));
+        assert!(log(&|d| d.args[0] = Arg::Buffer(part(x, 3968, 256), READ)).contains("end"));
+        assert!(log(&|d| d.groups = [u32::MAX, 1, 1]).contains("work-groups"));
+        assert!(log(&|d| d.params.clear()).contains("and was given"));
+        // A grid without groups runs nothing.
+        assert!(sound(&|d| d.groups = [0, 1, 1]).is_ok());
+        assert!(sound(&|_| ()).is_ok());
+    }
+}
+
+#[test]
+fn a_kernel_beyond_the_device_is_refused() {
+    let fixture = Fixture::new();
+    let source = shipped(id::AXPB_F32);
+    let refused = |source: &KernelSource, spec: &[(u32, u32)]| {
+        let error = fixture.create(source, spec).unwrap_err();
+        assert!(matches!(error, DeviceError::Program { .. }), "{spec:?} {error}");
+        error.to_string()
+    };
+    assert!(refused(&source, &[(77, 1)]).contains("no specialization constant 77"));
+    refused(&source, &[(spec::axpb::LOCAL_SIZE_X, 1 << 20)]);
+    refused(&source, &[(spec::axpb::LOCAL_SIZE_X, 0)]);
+    let native = KernelSource::from_native(NativeKernel::new("twice", |_| Ok(())));
+    assert!(refused(&native, &[]).contains("neither an OpenCL C nor a SPIR-V form"));
+    let log = refused(&own_source("__kernel void own(__global float *x) { x[0] = nonsense; }"), &[]);
+    assert!(log.contains("own") && log.contains("nonsense"), "{log}");
+    assert!(refused(&own_source("float f(void) { return 1.0f; }"), &[]).contains("no kernel"));
+}

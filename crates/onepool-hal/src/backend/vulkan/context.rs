@@ -1,0 +1,239 @@
+//! A device opened: its tables of buffers and kernels.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use ash::vk;
+
+use super::cache::PipelineCache;
+use super::device::Device;
+use super::dma_buf;
+use super::import::import;
+use super::kernel::Kernel;
+use super::memory::{Buffer, Pool};
+use super::queue::Queue;
+use super::{lock, read, write};
+use crate::backend::slots::SlotTable;
+use crate::backend::{
+    BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
+    MemoryUsage, QueueBackend, WaitPolicy,
+};
+use crate::recording::{BufferId, BufferRange, DeviceKernelId};
+use onepool_core::memory::budget::HeapBudget;
+use onepool_core::memory::dma_buf::DmaBuf;
+
+/// The context that callers hold; its queues share what is in it and may outlive it.
+pub(super) struct Context {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What a context and its queues have in common.
+pub(super) struct Shared {
+    pub(super) buffers: RwLock<SlotTable<BufferId, Buffer>>,
+    pub(super) kernels: RwLock<SlotTable<DeviceKernelId, Kernel>>,
+    pub(super) wait: WaitPolicy,
+    usage: Mutex<MemoryUsage>,
+    // Counts destroyed buffers and kernels, so that a prepared recording knows when to look whether
+    // its own are still there.
+    destroyed: AtomicU64,
+    cache: PipelineCache,
+    // Frees its blocks before the device goes.
+    pool: Pool,
+    pub(super) device: Device,
+}
+
+impl Context {
+    pub(super) fn new(device: Device, desc: &ContextDesc) -> Result<Self, DeviceError> {
+        let shared = Shared {
+            buffers: RwLock::default(),
+            kernels: RwLock::default(),
+            wait: desc.wait,
+            usage: Mutex::default(),
+            destroyed: AtomicU64::new(0),
+            pool: Pool::new(&device)?,
+            cache: PipelineCache::open(&device, desc.cache_dir.as_deref()),
+            device,
+        };
+        Ok(Context { shared: Arc::new(shared) })
+    }
+
+    fn mapped(&self, ranges: &[BufferRange]) -> Result<Vec<vk::MappedMemoryRange<'static>>, DeviceError> {
+        let buffers = read(&self.shared.buffers);
+        let atom = self.shared.device.info.limits.non_coherent_atom;
+        let mut mapped = Vec::new();
+        for range in ranges {
+            let buffer = buffers.get(range.buffer)?;
+            buffer.check(range)?;
+            if !buffer.info.coherent && buffer.info.host.is_some() && range.bytes > 0 {
+                mapped.extend(buffer.mapped_range(atom, range.offset, range.bytes));
+            }
+        }
+        Ok(mapped)
+    }
+
+    #[cfg(test)]
+    pub(super) fn loaded_cache_bytes(&self) -> usize {
+        self.shared.cache.loaded()
+    }
+}
+
+impl ContextBackend for Context {
+    fn info(&self) -> &DeviceInfo {
+        &self.shared.device.info
+    }
+
+    fn create_buffer(&self, desc: &BufferDesc) -> Result<BufferId, DeviceError> {
+        let shared = &*self.shared;
+        shared.device.alive()?;
+        let buffer = shared.pool.create(&shared.device, desc)?;
+        let mut usage = lock(&shared.usage);
+        usage.allocated += desc.bytes;
+        usage.allocations += 1;
+        drop(usage);
+        Ok(write(&shared.buffers).insert(buffer))
+    }
+
+    unsafe fn import_host(&self, address: HostAddress, bytes: u64) -> Result<BufferId, DeviceError> {
+        let shared = &*self.shared;
+        shared.device.alive()?;
+        // SAFETY: what this function asks of its caller.
+        let buffer = unsafe { import(&shared.device, address, bytes)? };
+        let mut usage = lock(&shared.usage);
+        usage.imported += bytes;
+        usage.imports += 1;
+        drop(usage);
+        Ok(write(&shared.buffers).insert(buffer))
+    }
+
+    fn imports_dma_bufs(&self) -> bool {
+        self.shared.device.dma_bufs.is_some()
+    }
+
+    unsafe fn import_dma_buf(&self, pages: &DmaBuf, address: HostAddress) -> Result<BufferId, DeviceError> {
+        let shared = &*self.shared;
+        shared.device.alive()?;
+        let buffer = dma_buf::import(&shared.device, pages, address)?;
+        let mut usage = lock(&shared.usage);
+        usage.imported += pages.bytes();
+        usage.imports += 1;
+        drop(usage);
+        Ok(write(&shared.buffers).insert(buffer))
+    }
+
+    fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {
+        read(&self.shared.buffers).get(buffer).map(|buffer| buffer.info)
+    }
+
+    fn flush(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        let device = &self.shared.device;
+        device.alive()?;
+        let mapped = self.mapped(ranges)?;
+        if mapped.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: whole atoms of mapped memory (VUID-VkMappedMemoryRange-memory-00684, -size-01389,
+        // -size-01390, -offset-00687).
+        unsafe { device.raw().flush_mapped_memory_ranges(&mapped) }
+            .map_err(|code| device.error("vkFlushMappedMemoryRanges", code, 0))
+    }
+
+    fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), DeviceError> {
+        let device = &self.shared.device;
+        device.alive()?;
+        let mapped = self.mapped(ranges)?;
+        if mapped.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: as in `flush`.
+        unsafe { device.raw().invalidate_mapped_memory_ranges(&mapped) }
+            .map_err(|code| device.error("vkInvalidateMappedMemoryRanges", code, 0))
+    }
+
+    fn destroy_buffer(&self, buffer: BufferId) {
+        let shared = &*self.shared;
+        let Ok(buffer) = write(&shared.buffers).remove(buffer) else { return };
+        shared.destroyed.fetch_add(1, Ordering::Release);
+        let mut usage = lock(&shared.usage);
+        let counter = if buffer.info.imported { &mut usage.imported } else { &mut usage.allocated };
+        *counter = counter.saturating_sub(buffer.info.bytes);
+        drop(usage);
+        // SAFETY: the caller's duty is that no unfinished submission uses it; it left the table.
+        unsafe { shared.pool.destroy(&shared.device, buffer) };
+    }
+
+    fn create_kernel(&self, desc: &KernelDesc<'_>) -> Result<DeviceKernelId, DeviceError> {
+        let shared = &*self.shared;
+        shared.device.alive()?;
+        // No lock meanwhile: pipelines are made by several threads at once.
+        let kernel = Kernel::new(&shared.device, &shared.cache, desc)?;
+        Ok(write(&shared.kernels).insert(kernel))
+    }
+
+    fn destroy_kernel(&self, kernel: DeviceKernelId) {
+        let shared = &*self.shared;
+        let Ok(kernel) = write(&shared.kernels).remove(kernel) else { return };
+        shared.destroyed.fetch_add(1, Ordering::Release);
+        // SAFETY: as for buffers.
+        unsafe { kernel.destroy(&shared.device) };
+    }
+
+    fn create_queue(&self) -> Result<Arc<dyn QueueBackend>, DeviceError> {
+        self.shared.device.alive()?;
+        Ok(Arc::new(Queue::new(self.shared.clone())?))
+    }
+
+    fn usage(&self) -> MemoryUsage {
+        *lock(&self.shared.usage)
+    }
+
+    fn shared_device(&self) -> Option<&str> {
+        Some(&self.info().uuid)
+    }
+
+    fn heap_budgets(&self) -> Vec<HeapBudget> {
+        self.shared.device.heap_budgets()
+    }
+
+    fn validation_messages(&self) -> Vec<String> {
+        match self.shared.device.instance.messages() {
+            Some(messages) => std::mem::take(&mut *lock(messages)),
+            None => Vec::new(),
+        }
+    }
+}
+
+impl Shared {
+    /// How many buffers and kernels were destroyed so far.
+    pub(super) fn destroyed(&self) -> u64 {
+        self.destroyed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Queues hold the context and are gone; a submission of theirs may be unfinished only if waiting failed.
+        self.device.wait_idle();
+        for kernel in write(&self.kernels).drain() {
+            // SAFETY: the device is idle.
+            unsafe { kernel.destroy(&self.device) };
+        }
+        for buffer in write(&self.buffers).drain() {
+            // SAFETY: the device is idle.
+            unsafe { self.pool.destroy(&self.device, buffer) };
+        }
+        // SAFETY: no one else has the context, so no one is making a pipeline.
+        unsafe { self.cache.close(&self.device) };
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (buffers, kernels) = (read(&self.shared.buffers).len(), read(&self.shared.kernels).len());
+        f.debug_struct("Context")
+            .field("device", &self.shared.device.info.name)
+            .field("buffers", &buffers)
+            .field("kernels", &kernels)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,165 @@
+//! The Vulkan backend: any driver of Vulkan 1.1 and up, through `ash`, with memory from `gpu-allocator`.
+//!
+//! * `instance`: the loader, the instance, why there is none.
+//! * `probe`: physical devices, their limits and what may be imported; `features`: features.
+//! * `device`: the logical device, its queues, and the memory of its loss.
+//! * `memory`: buffers; `import`: buffers over the application's pages; `types`: choosing memory types.
+//! * `kernel`: pipelines; `cache`: the pipeline cache on disk; `compiler`: what pipelines became.
+//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
+//! * `bare`: the submission that ours is measured against.
+//! * `debug`: messages of the validation layer; `layer`: turns at it.
+//!
+//! Invariants: granted memory flags are recorded, never requested ones; a `VkQueue` is used under its lock;
+//! memory is freed after the device is done with it and before the host's pages may go.
+
+#![allow(unsafe_code, reason = "calls of a C interface; each block names what makes it valid")]
+
+mod bare;
+mod cache;
+mod command;
+mod compiler;
+mod context;
+mod debug;
+mod device;
+mod dma_buf;
+mod features;
+mod image;
+mod import;
+mod instance;
+mod kernel;
+mod layer;
+mod memory;
+mod probe;
+mod queue;
+mod timeline;
+mod types;
+mod wine;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod shim;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use ash::vk;
+
+use self::bare::Bare;
+use self::compiler::Compiler;
+use self::context::Context;
+use self::device::Device;
+use self::instance::Instance;
+use self::probe::{Probe, probe_all};
+use super::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver, KernelCompiler};
+
+const NAME: &str = "vulkan";
+
+/// The newest version that is used; a device is used up to its own.
+const API: u32 = vk::API_VERSION_1_3;
+
+/// Lists and opens Vulkan devices.
+#[derive(Default)]
+pub struct VulkanDriver {
+    // Kept so that listing and opening load the drivers once; contexts with validation have their own.
+    instance: Mutex<Option<Arc<Instance>>>,
+}
+
+/// Parts of a device that are left unused although it has them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Without {
+    timeline: bool,
+    synchronization2: bool,
+}
+
+impl VulkanDriver {
+    /// A driver that opens nothing before it is asked to.
+    pub const fn new() -> Self {
+        VulkanDriver { instance: Mutex::new(None) }
+    }
+
+    fn instance(&self) -> Result<Arc<Instance>, DeviceError> {
+        let mut kept = lock(&self.instance);
+        match &*kept {
+            Some(instance) => Ok(instance.clone()),
+            None => Ok(kept.insert(Instance::new(false)?).clone()),
+        }
+    }
+
+    fn open_without(
+        &self,
+        index: usize,
+        desc: &ContextDesc,
+        without: Without,
+    ) -> Result<Arc<Context>, DeviceError> {
+        let (instance, mut probe) = self.probe(index, desc)?;
+        if let Some(reason) = probe.info.unusable {
+            return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
+        }
+        probe.features = probe.features.without_executables();
+        Ok(Arc::new(Context::new(Device::open(instance, probe, desc, without)?, desc)?))
+    }
+
+    fn probe(&self, index: usize, desc: &ContextDesc) -> Result<(Arc<Instance>, Probe), DeviceError> {
+        let validation = desc.validation && !wine::is_said();
+        let instance = if validation { Instance::new(true)? } else { self.instance()? };
+        let probe = probe_all(&instance)?.into_iter().nth(index).ok_or_else(|| DeviceError::Unsupported {
+            what: format!("index {index}: there is no such Vulkan device"),
+        })?;
+        Ok((instance, probe))
+    }
+}
+
+impl Driver for VulkanDriver {
+    fn api(&self) -> &'static str {
+        NAME
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
+        let instance = self.instance()?;
+        Ok(probe_all(&instance)?.into_iter().map(|probe| probe.info).collect())
+    }
+
+    fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
+        Ok(self.open_without(index, desc, Without::default())?)
+    }
+
+    fn bare_submit(&self, index: usize) -> Option<Result<BareSubmit, DeviceError>> {
+        let context = self.open_without(index, &ContextDesc::default(), Without::default());
+        Some(context.and_then(Bare::new).map(|mut bare| Box::new(move || bare.run()) as BareSubmit))
+    }
+
+    fn open_compiler(
+        &self,
+        index: usize,
+        desc: &ContextDesc,
+    ) -> Result<Box<dyn KernelCompiler>, DeviceError> {
+        let (instance, probe) = self.probe(index, desc)?;
+        Ok(Box::new(Compiler::open(instance, probe, desc)?))
+    }
+}
+
+/// A failed call as the error that a caller can tell apart; `bytes` is what an allocation asked for.
+fn error(call: &'static str, code: vk::Result, bytes: u64) -> DeviceError {
+    match code {
+        vk::Result::ERROR_DEVICE_LOST => {
+            DeviceError::Lost { detail: format!("{call}: VK_ERROR_DEVICE_LOST") }
+        }
+        vk::Result::ERROR_OUT_OF_HOST_MEMORY => DeviceError::OutOfHostMemory { bytes },
+        vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => DeviceError::OutOfDeviceMemory { bytes },
+        code => DeviceError::Backend { api: "Vulkan", call, code: code.as_raw() },
+    }
+}
+
+// A panic while a lock was held leaves the tables as they were: each change is one step.
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,281 @@
+//! The context: one device, opened.
+
+#![allow(unsafe_code, reason = "import_raw passes its caller's promise on")]
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+use super::buffer::{Buffer, Memory, Pin};
+use super::check::Checker;
+use super::core::Core;
+use super::error::{Error, Problem, UsageError};
+use super::import::{Source, import};
+use super::kernel::Kernel;
+use super::queue::Queue;
+use super::traffic::Traffic;
+use crate::backend::{BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, MemoryUsage};
+use crate::kernel::{KernelSource, NativeKernel};
+use crate::recording::{BufferId, BufferRange};
+use onepool_core::memory::budget::{Budget, BudgetKind};
+use onepool_core::memory::host::{HostRegion, SharedRegion};
+use onepool_core::memory::import::{CostSource, ReadWrite, Refusal};
+use onepool_core::memory::range::ByteRange;
+
+/// An opened device. A clone is another handle of it.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<ContextInner>,
+}
+
+struct ContextInner {
+    core: Arc<Core>,
+    queue: OnceLock<Queue>,
+}
+
+impl Context {
+    /// The safe interface over an opened backend, with the costs of imports that are taken where none are measured.
+    pub fn new(backend: Arc<dyn ContextBackend>) -> Context {
+        let desc = ContextDesc { costs: CostSource::Preset, ..ContextDesc::default() };
+        Context::opened(backend, &desc)
+    }
+
+    /// The safe interface over a backend that was opened by `desc`.
+    pub fn opened(backend: Arc<dyn ContextBackend>, desc: &ContextDesc) -> Context {
+        let core = Arc::new(Core::new(backend, desc));
+        Context { inner: Arc::new(ContextInner { core, queue: OnceLock::new() }) }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.inner.core
+    }
+
+    /// A number that no other living context has.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.inner.core).addr()
+    }
+
+    /// What the device is and can do.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.inner.core.info
+    }
+
+    /// Bytes allocated and imported now.
+    pub fn usage(&self) -> MemoryUsage {
+        self.inner.core.backend.usage()
+    }
+
+    /// Bytes that were copied by commands and lent to the host since the context was opened.
+    pub fn traffic(&self) -> Traffic {
+        self.inner.core.traffic.get()
+    }
+
+    /// What live imports and allocations are counted against.
+    pub fn budget(&self) -> &Budget {
+        &self.inner.core.budget
+    }
+
+    /// What the API's validation said since the last call.
+    pub fn validation_messages(&self) -> Vec<String> {
+        self.inner.core.backend.validation_messages()
+    }
+
+    /// Allocates a buffer. Its contents are undefined.
+    ///
+    /// # Errors
+    /// [`UsageError`] for no bytes, [`DeviceError::Limit`], out of memory.
+    pub fn create_buffer(&self, desc: &BufferDesc) -> Result<Buffer, Error> {
+        let core = self.core();
+        let bytes = desc.bytes;
+        if bytes == 0 {
+            return Err(UsageError::new("create_buffer", Problem::Empty).into());
+        }
+        let limit = core.info.limits.max_buffer_bytes;
+        if bytes > limit {
+            return Err(DeviceError::Limit { what: "a buffer", asked: bytes, limit }.into());
+        }
+        let heaps = core.info.memory.heaps_for(desc.placement);
+        if !heaps.iter().any(|heap| core.budget.available(*heap) >= bytes) {
+            return Err(DeviceError::OutOfDeviceMemory { bytes }.into());
+        }
+        let id = core.backend.create_buffer(desc)?;
+        let info = match core.backend.buffer_info(id) {
+            Ok(info) => info,
+            Err(error) => {
+                core.backend.destroy_buffer(id);
+                return Err(error.into());
+            }
+        };
+        let reservation = core.budget.count(BudgetKind::Allocation, info.heap, bytes);
+        let memory = Memory::new(core, id, info, None, reservation, None);
+        // The allocation may be larger than what was asked for; the rest is no one's.
+        Ok(Buffer::whole(memory.lease(ByteRange::up_to(bytes), ReadWrite::ReadWrite, None, None)))
+    }
+
+    /// Imports an owned region in place. The region lives at least as long as the import; its bytes are
+    /// reached through its own guards, which are refused while a submission uses them, or through the
+    /// buffer's.
+    ///
+    /// ```
+    /// use onepool::HostRegion;
+    /// use onepool::backend::ContextDesc;
+    /// use onepool::registry::Registry;
+    ///
+    /// let context = Registry::with_defaults().open("sim", &ContextDesc::default())?;
+    /// let region = HostRegion::new(1 << 16)?.into_shared();
+    /// let buffer = context.import(&region)?;
+    /// buffer.map_write()?.as_mut_slice_of::<u32>()?.fill(3);
+    /// assert_eq!(region.read()?.as_slice_of::<u32>()?[0], 3);
+    /// # Ok::<(), onepool::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An [`ImportError`](onepool_core::memory::import::ImportError) with the reason, or the device's.
+    pub fn import(&self, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {
+        import(self.core(), &mut Source::region(region))
+    }
+
+    /// Whether the device may take memory files as dma-bufs ([`Context::import_dma_buf`]).
+    pub fn imports_dma_bufs(&self) -> bool {
+        self.core().backend.imports_dma_bufs()
+    }
+
+    /// Imports an owned region in a memory file ([`HostRegion::in_memory_file`]) as a dma-buf, for drivers that take
+    /// no pointer to such memory. As [`Context::import`] else; the memory is not coherent.
+    ///
+    /// # Errors
+    /// [`Refusal::Memfd`] for a region in no file, [`Refusal::NoDmaBuf`], a driver's refusal.
+    pub fn import_dma_buf(&self, region: &Arc<SharedRegion>) -> Result<Buffer, Error> {
+        if !self.imports_dma_bufs() {
+            return Err(Refusal::NotSupported.into());
+        }
+        let pages = region.memory_file().ok_or(Refusal::Memfd)?.dma_buf()?;
+        import(self.core(), &mut Source { dma_buf: Some(pages), ..Source::region(region) })
+    }
+
+    /// Imports pages that no one writes any more, for reading: the parameters of a model.
+    ///
+    /// # Errors
+    /// As [`Context::import`].
+    pub fn import_constant(&self, region: &Arc<HostRegion>) -> Result<Buffer, Error> {
+        let source = Source::new(region.as_ptr(), region.bytes() as u64, ReadWrite::Read);
+        import(self.core(), &mut Source { pin: Some(Pin::Constant(Arc::clone(region))), ..source })
+    }
+
+    /// Imports memory that a foreign caller answers for; `release` is called once the device let go of the
+    /// pages, which may be later than the last buffer when imports share them, or at once on an error.
+    ///
+    /// # Safety
+    /// Until `release` is called, the bytes stay mapped, readable and (for writing access) writable, and
+    /// no one touches them while a submission or a guard that uses them is under way, except for reads
+    /// in parallel with reads.
+    ///
+    /// # Errors
+    /// As [`Context::import`].
+    pub unsafe fn import_raw(
+        &self,
+        address: NonNull<u8>,
+        bytes: u64,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        let pin = Some(Pin::Release(release));
+        let mut source = Source { pin, ..Source::new(address, bytes, access) };
+        import(self.core(), &mut source).inspect_err(|_| {
+            if let Some(Pin::Release(release)) = source.pin.take() {
+                release();
+            }
+        })
+    }
+
+    /// Where the device sees the byte at `address`, with the bytes that are open from there on.
+    pub fn device_ptr_from_host(&self, address: *const u8) -> Option<BufferRange> {
+        let wanted = address.addr();
+        let last = BufferId { index: u32::MAX, generation: u32::MAX };
+        let state = self.core().state();
+        // Mappings may nest where a device imports one pointer several times, so all below are asked.
+        let below = state.mapped.range(..=(wanted, last)).rev();
+        let memories: Vec<_> = below.filter_map(|(_, memory)| memory.upgrade()).collect();
+        drop(state);
+        memories.iter().find_map(|memory| {
+            let base = memory.info.host?.0.as_ptr().addr();
+            let offset = (wanted - base) as u64;
+            let lease = memory.open(ByteRange::from_offset(offset, 1)?, false, false).ok()?;
+            Some(memory.buffer_range(ByteRange::new(offset, lease.range.end)))
+        })
+    }
+
+    /// The address in the process of a buffer's first byte, where its memory is mapped.
+    pub fn host_ptr_from_device(&self, buffer: &Buffer) -> Option<*mut u8> {
+        Some(buffer.host_address()?.0.as_ptr())
+    }
+
+    /// A kernel of a source with specialization constants; one that lives already is shared.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`], [`DeviceError::Unsupported`].
+    pub fn create_kernel(&self, source: &Arc<KernelSource>, spec: &[(u32, u32)]) -> Result<Kernel, Error> {
+        Kernel::of(self.core(), source, spec)
+    }
+
+    /// A kernel that is a native function; only native devices run it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    pub fn create_native_kernel(&self, native: NativeKernel) -> Result<Kernel, Error> {
+        Kernel::native(self.core(), native)
+    }
+
+    /// The context's own queue, made on first use.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn queue(&self) -> Result<&Queue, Error> {
+        if let Some(queue) = self.inner.queue.get() {
+            return Ok(queue);
+        }
+        let queue = self.create_queue()?;
+        Ok(self.inner.queue.get_or_init(|| queue))
+    }
+
+    /// Another in-order queue.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn create_queue(&self) -> Result<Queue, Error> {
+        Ok(Queue::create(self.core())?)
+    }
+
+    /// Makes host writes to non-coherent memory visible to later submissions, for memory that the
+    /// application writes through its own pointer.
+    ///
+    /// # Errors
+    /// [`UsageError`] for a range that is not mapped, outside, or no multiple of the device's atom, and
+    /// the device's.
+    pub fn flush(&self, ranges: &[BufferRange]) -> Result<(), Error> {
+        self.check_host_ranges("flush", ranges)?;
+        Ok(self.core().flush(ranges)?)
+    }
+
+    /// Makes device writes to non-coherent memory visible to the application's own pointer, after the
+    /// submission that wrote them has finished.
+    ///
+    /// # Errors
+    /// As [`Context::flush`].
+    pub fn invalidate(&self, ranges: &[BufferRange]) -> Result<(), Error> {
+        self.check_host_ranges("invalidate", ranges)?;
+        Ok(self.core().invalidate(ranges)?)
+    }
+
+    fn check_host_ranges(&self, context: &'static str, ranges: &[BufferRange]) -> Result<(), UsageError> {
+        let mut checker = Checker::new(self.core(), context, 0);
+        ranges.iter().try_for_each(|range| checker.host_range(range))
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = self.info();
+        f.debug_struct("Context").field("api", &info.api).field("device", &info.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,378 @@
+//! Queues: submissions in order.
+
+#![allow(
+    unsafe_code,
+    reason = "two signatures: recordings with kernels that take from their parameters what they touch"
+)]
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use super::batch::Batch;
+use super::check::Checker;
+use super::core::{Core, Flight, Lane, Payload, State, Work, lock};
+use super::error::{Error, Problem, UsageError};
+use super::event::Event;
+use super::pieces::{self, Submission};
+use crate::backend::{DeviceError, QueueBackend, Timepoint};
+use crate::recording::{Command, PreparedId, Recording};
+use onepool_core::memory::coherency::{Access, Origin, Tracker};
+
+/// Flights beyond which a submission looks for finished ones to let go of.
+const CROWDED: usize = 16;
+
+/// An in-order queue. A clone is another handle of it; the last one to go waits for the device.
+#[derive(Clone)]
+pub struct Queue {
+    pub(super) inner: Arc<QueueInner>,
+}
+
+pub(super) struct QueueInner {
+    pub(super) core: Arc<Core>,
+    pub(super) backend: Arc<dyn QueueBackend>,
+    pub(super) index: usize,
+    pub(super) batch: Mutex<Batch>,
+}
+
+/// A recording translated once for many submissions. A clone is another handle of it.
+#[derive(Clone)]
+pub struct Prepared {
+    pub(super) inner: Arc<PreparedInner>,
+    pub(super) queue: Arc<QueueInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct PreparedInner {
+    pub(super) work: Work,
+    /// Its pieces in order, at least one.
+    pub(super) pieces: Vec<PreparedId>,
+    backend: Arc<dyn QueueBackend>,
+}
+
+impl Drop for PreparedInner {
+    fn drop(&mut self) {
+        self.pieces.iter().for_each(|piece| self.backend.release_prepared(*piece));
+    }
+}
+
+impl Queue {
+    pub(super) fn create(core: &Arc<Core>) -> Result<Queue, DeviceError> {
+        let backend = core.backend.create_queue()?;
+        let inner = Arc::new_cyclic(|queue| {
+            let lane =
+                Lane { backend: Arc::clone(&backend), queue: queue.clone(), flights: Default::default() };
+            let mut state = core.state();
+            let free = state.queues.iter().position(Option::is_none);
+            let index = free.unwrap_or(state.queues.len());
+            match state.queues.get_mut(index) {
+                Some(slot) => *slot = Some(lane),
+                None => state.queues.push(Some(lane)),
+            }
+            drop(state);
+            QueueInner { core: Arc::clone(core), backend, index, batch: Mutex::default() }
+        });
+        Ok(Queue { inner })
+    }
+
+    /// Checks a recording and translates it for many submissions. Buffers and kernels it names live as
+    /// long as it does.
+    ///
+    /// The barriers between the commands, the host barrier at the end and the ranges to flush and to
+    /// invalidate are the recording's own; a barrier that orders it after earlier submissions is put
+    /// before it unless it begins with one, or touches nothing, or the device runs its commands in order.
+    ///
+    /// # Errors
+    /// [`UsageError`] for a command that breaks a rule, and the device's.
+    pub fn prepare(&self, recording: Recording) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, &[], false)
+    }
+
+    /// As [`Queue::prepare`], in pieces that are submissions of their own: one begins at each command of `cuts`, in
+    /// ascending order, and one at the start. What comes later is ordered after whole pieces; timestamp slots are
+    /// counted in each piece.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_cut(&self, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, cuts, false)
+    }
+
+    /// As [`Queue::prepare_cut`], for a recording that may hold kernels of [`KernelSource::own`](crate::kernel::KernelSource::own).
+    ///
+    /// # Safety
+    /// With their parameters, specialization constants and grids those kernels do in this recording what
+    /// [`KernelSource::from_spirv`](crate::kernel::KernelSource::from_spirv) asks of kernels.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn prepare_own(&self, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
+        self.prepare_checked(recording, cuts, true)
+    }
+
+    pub(super) fn prepare_checked(
+        &self,
+        recording: Recording,
+        cuts: &[usize],
+        own: bool,
+    ) -> Result<Prepared, Error> {
+        let work = Checker::recording(&self.inner.core, "prepare", &recording, own)?;
+        let backend = Arc::clone(&self.inner.backend);
+        // Given back where a later one fails.
+        let mut prepared = PreparedInner { work, pieces: Vec::with_capacity(cuts.len() + 1), backend };
+        for mut piece in pieces::cut(recording, cuts) {
+            self.inner.open(&mut piece, &prepared.work);
+            let id = prepared.backend.prepare(&piece)?;
+            prepared.pieces.push(id);
+        }
+        Ok(Prepared { inner: Arc::new(prepared), queue: Arc::clone(&self.inner) })
+    }
+
+    /// Begins to submit a prepared recording piece by piece, after everything submitted before. Until its last piece is
+    /// submitted, or the result is dropped, everyone else finds what it touches in use; one thread submits all pieces.
+    ///
+    /// # Errors
+    /// As [`Queue::submit_prepared`].
+    pub fn begin(&self, prepared: &Prepared) -> Result<Submission, Error> {
+        self.check_own("begin", prepared)?;
+        self.inner.flush();
+        Submission::begin(prepared)
+    }
+
+    fn check_own(&self, context: &'static str, prepared: &Prepared) -> Result<(), UsageError> {
+        match Arc::ptr_eq(&self.inner, &prepared.queue) {
+            true => Ok(()),
+            false => Err(UsageError::new(context, Problem::Foreign { object: "prepared recording" })),
+        }
+    }
+
+    /// Submits a prepared recording after everything submitted before.
+    ///
+    /// # Errors
+    /// [`UsageError`] where the host holds its bytes or its memory was given back, and the device's;
+    /// after an error nothing of it runs.
+    pub fn submit_prepared(&self, prepared: &Prepared) -> Result<Event, Error> {
+        const CONTEXT: &str = "submit_prepared";
+        self.check_own(CONTEXT, prepared)?;
+        let inner = &self.inner;
+        inner.flush();
+        let [piece] = prepared.inner.pieces[..] else {
+            let mut submission = Submission::begin(prepared)?;
+            let mut last = submission.submit_next()?;
+            while !submission.is_whole() {
+                last = submission.submit_next()?;
+            }
+            return Ok(last);
+        };
+        let payload = Payload::Prepared(Arc::clone(&prepared.inner));
+        let point = inner.launch(CONTEXT, &payload, || inner.backend.submit_prepared(piece))?;
+        Ok(Event::submitted(inner, point))
+    }
+
+    /// Submits a recording once; otherwise as [`Queue::prepare`] and [`Queue::submit_prepared`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn submit(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, false)
+    }
+
+    /// As [`Queue::submit`], for a recording that may hold kernels of [`KernelSource::own`](crate::kernel::KernelSource::own).
+    ///
+    /// # Safety
+    /// As [`Queue::prepare_own`].
+    ///
+    /// # Errors
+    /// As [`Queue::submit`].
+    pub unsafe fn submit_own(&self, recording: Recording) -> Result<Event, Error> {
+        self.submit_checked(recording, true)
+    }
+
+    pub(super) fn submit_checked(&self, mut recording: Recording, own: bool) -> Result<Event, Error> {
+        self.inner.flush();
+        let work = Checker::recording(&self.inner.core, "submit", &recording, own)?;
+        self.inner.open(&mut recording, &work);
+        let payload = Payload::Once(Arc::new(work));
+        let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
+        Ok(Event::submitted(&self.inner, point))
+    }
+
+    /// As [`Queue::submit_own`], with no barrier before the recording.
+    ///
+    /// # Safety
+    /// As [`Queue::prepare_own`].
+    ///
+    /// # Errors
+    /// As [`Queue::submit`].
+    #[cfg(any(test, feature = "testing"))]
+    pub unsafe fn submit_unordered(&self, recording: Recording) -> Result<Event, Error> {
+        let work = Checker::recording(&self.inner.core, "submit", &recording, true)?;
+        let payload = Payload::Once(Arc::new(work));
+        let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
+        Ok(Event::submitted(&self.inner, point))
+    }
+
+    /// Submits the commands enqueued so far.
+    ///
+    /// # Errors
+    /// As [`Queue::submit`]; the events of the commands tell the same.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.inner.flush().map_or(Ok(()), |fate| fate.map(drop))
+    }
+
+    /// Submits the commands enqueued so far and waits until everything submitted has finished.
+    ///
+    /// # Errors
+    /// The device's, and those of kernels that failed and of commands that could not be submitted.
+    pub fn finish(&self) -> Result<(), Error> {
+        let flushed = self.inner.flush();
+        let core = &self.inner.core;
+        core.settle_reserved(self.inner.index);
+        let state = core.state();
+        let lane = state.queues.get(self.inner.index).and_then(Option::as_ref);
+        let last = lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point);
+        drop(state);
+        if let Some(point) = last {
+            core.wait(self.inner.index, &*self.inner.backend, point, None)?;
+        }
+        flushed.map_or(Ok(()), |fate| fate.map(drop))
+    }
+}
+
+impl QueueInner {
+    /// Submits the open batch, if there is one, and gives its fate.
+    pub(super) fn flush(self: &Arc<Self>) -> Option<Result<Timepoint, Error>> {
+        let mut batch = lock(&self.batch);
+        if batch.is_empty() {
+            return None;
+        }
+        let taken = std::mem::take(&mut *batch);
+        // Submitted under the batch's lock: a later batch must not overtake it.
+        Some(taken.submit(self))
+    }
+
+    /// Puts the barrier before a recording that orders it after whatever was submitted before.
+    fn open(&self, recording: &mut Recording, work: &Work) {
+        let opens = matches!(recording.commands.first(),
+            Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
+        if !opens && !self.core.info.in_order {
+            let barrier = Tracker::behind_others().command(&work.touches);
+            recording.commands.splice(0..0, barrier.map(Command::Barrier));
+        }
+    }
+
+    /// Submits work once all that stands in its way is over, and keeps what it needs.
+    pub(super) fn launch(
+        self: &Arc<Self>,
+        context: &'static str,
+        payload: &Payload,
+        submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
+    ) -> Result<Timepoint, Error> {
+        let (core, work) = (&self.core, payload.work());
+        let other = |index: usize, flight: &Flight| is_before(self.index, work, index, flight);
+        let launched = core.when_free(other, |state| -> Result<_, Error> {
+            // Under the lock, as revoking is: a scope that ends waits for every submission before it.
+            if work.scoped.iter().any(|lease| lease.is_revoked()) {
+                return Err(UsageError::new(context, Problem::Revoked).into());
+            }
+            state.check_holds(context, &work.touches)?;
+            let regions = work.lease_regions(context)?;
+            let claim = Some(work.claim(context, core)?);
+            core.flush_kept()?;
+            if !work.flush.is_empty() {
+                core.flush(&work.flush)?;
+            }
+            let payload = payload.clone();
+            let flight = Flight { point: Timepoint(0), payload, regions, claim, ends: true };
+            self.take_off(state, flight, submit)
+        });
+        let (point, flights) = launched??;
+        self.thin_out(flights)?;
+        Ok(point)
+    }
+
+    /// Submits, with nothing in the way, and keeps what the flight needs. Gives the point and how many flights there are.
+    pub(super) fn take_off(
+        &self,
+        state: &mut State,
+        flight: Flight,
+        submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
+    ) -> Result<(Timepoint, usize), Error> {
+        let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
+        let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
+        let point = submit()?;
+        if flight.ends {
+            self.core.traffic.copied(flight.work().copied);
+        }
+        state.submissions += 1;
+        let by = Origin { queue: self.index, submission: state.submissions };
+        for (memory, left) in flight.work().left.iter().filter(|_| flight.ends) {
+            lock(&memory.host).submitted(left, by);
+        }
+        lane.flights.push_back(Flight { point, ..flight });
+        Ok((point, lane.flights.len()))
+    }
+
+    /// Lets go of finished flights where there are many.
+    pub(super) fn thin_out(&self, flights: usize) -> Result<(), DeviceError> {
+        match flights > CROWDED {
+            true => self.core.retire(self.index, self.backend.completed()?),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // What was enqueued and not submitted yet is not lost; whose event no one kept has no one to tell.
+        let _ = self.inner.flush();
+    }
+}
+
+impl Drop for QueueInner {
+    fn drop(&mut self) {
+        let last = |core: &Core| {
+            let state = core.state();
+            let lane = state.queues.get(self.index).and_then(Option::as_ref);
+            lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point)
+        };
+        if let Some(point) = last(&self.core) {
+            // An error of a kernel has no one to go to; any other leaves flights, seen below.
+            let _ = self.core.wait(self.index, &*self.backend, point, None);
+        }
+        let mut state = self.core.state();
+        let lane = state.queues.get_mut(self.index).and_then(Option::take);
+        drop(state);
+        if let Some(lane) = lane {
+            // The device may still work on them: leaked memory is safe, freed memory is not.
+            lane.flights.into_iter().for_each(std::mem::forget);
+        }
+    }
+}
+
+impl fmt::Debug for QueueInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = &self.core.info.name;
+        f.debug_struct("Queue").field("device", device).field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared").field("pieces", &self.inner.pieces).field("queue", &self.queue).finish()
+    }
+}
+
+/// Whether `work`, submitted to queue `own`, waits for a flight of queue `of`: one queue runs in order by itself, also
+/// after a recording of which some pieces are not submitted yet.
+pub(super) fn is_before(own: usize, work: &Work, of: usize, flight: &Flight) -> bool {
+    match of == own {
+        true => flight.is_reserved(),
+        false => flight.work().conflicts_with(work),
+    }
+}

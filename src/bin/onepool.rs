@@ -1,7 +1,0 @@
-//! The `onepool` command line tool.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    onepool::cli::main()
-}

@@ -1,0 +1,343 @@
+//! What an operator's device lowering is made of: dispatches as plain data.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::OpError;
+use crate::backend::DeviceInfo;
+use crate::kernel::{KernelId, KernelInfo, KernelSource, Requires, grid_1d};
+use crate::memory::image::Filter;
+pub use crate::tensor::{PackKey, PackLines, PackLinesFn, UnpackFn};
+use crate::tensor::{PackedForm, Tensor};
+
+/// A tensor or scratch range that a step reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// An input of the operator.
+    Input(usize),
+    /// An output of the operator.
+    Output(usize),
+    /// Scratch range made by [`Lowering::scratch`].
+    Scratch(usize),
+    /// A constant in a packed layout, made by [`Lowering::packed`].
+    Packed(usize),
+    /// An input that lies in an image ([`super::OpCx::image`]), through the image.
+    Image(usize, Filter),
+    /// An output that lies in an image, through the image.
+    ImageOutput(usize),
+    /// An argument that the kernel variant declares but does not touch; any small range is bound.
+    Unused,
+}
+
+/// Writes a constant in a packed layout.
+pub type PackFn = dyn Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync;
+
+/// A constant in a packed layout.
+#[derive(Clone)]
+pub struct Packed {
+    /// What was packed; with [`Packed::key`] it identifies the result.
+    pub source: Tensor,
+    /// The layout.
+    pub key: PackKey,
+    /// Bytes of the result.
+    pub bytes: usize,
+    /// Writes the packed bytes.
+    pub pack: Arc<PackFn>,
+    /// As `pack`, line by line, where the layout allows that.
+    pub lines: Option<PackLines>,
+    /// What undoes that, where the layout has every element of the constant: the constant need not be kept then.
+    pub unpack: Option<Arc<UnpackFn>>,
+}
+
+impl Packed {
+    /// The layout, and what undoes it.
+    pub(crate) fn form(&self) -> PackedForm<'_> {
+        let (key, bytes, lines) = (self.key, self.bytes, self.lines.as_ref());
+        PackedForm { key, bytes, lines, unpack: self.unpack.as_ref() }
+    }
+}
+
+impl std::fmt::Debug for Packed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Packed({:?}, {:?})", self.source, self.key)
+    }
+}
+
+/// Which kernel a dispatch runs.
+#[derive(Clone, Debug)]
+pub enum StepKernel {
+    /// One of ours.
+    Table(KernelId),
+    /// A module built at load or given by the caller.
+    Module(Arc<KernelSource>),
+}
+
+/// One step of a lowering; steps run in order, and the planner puts barriers where they overlap.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Runs a kernel.
+    Dispatch {
+        /// Which.
+        kernel: StepKernel,
+        /// Specialization constants, (id, value as 32 bits).
+        spec: Vec<(u32, u32)>,
+        /// Arguments in binding order.
+        args: Vec<Operand>,
+        /// Parameter bytes.
+        params: Vec<u8>,
+        /// Work-groups.
+        groups: [u32; 3],
+    },
+    /// Copies bytes.
+    Copy {
+        /// Where from, and the offset in bytes.
+        src: (Operand, u64),
+        /// Where to, and the offset in bytes.
+        dst: (Operand, u64),
+        /// How many.
+        bytes: u64,
+    },
+    /// Fills with a word; offset and length are multiples of four.
+    Fill {
+        /// What.
+        dst: Operand,
+        /// The word.
+        value: u32,
+    },
+}
+
+/// The lowering of one operator.
+#[derive(Clone, Debug, Default)]
+pub struct Lowered {
+    /// Its steps.
+    pub steps: Vec<Step>,
+    /// Bytes of each scratch range.
+    pub scratch: Vec<usize>,
+    /// Packed constants.
+    pub packed: Vec<Packed>,
+    /// Steps that need no order behind the step before them ([`Lowering::join`]).
+    pub joined: BTreeSet<usize>,
+}
+
+/// Collects the lowering of one operator for one device.
+#[derive(Debug)]
+pub struct Lowering<'a> {
+    device: &'a DeviceInfo,
+    coarse_filter: bool,
+    out: Lowered,
+}
+
+impl<'a> Lowering<'a> {
+    /// An empty lowering for `device`.
+    pub fn new(device: &'a DeviceInfo) -> Self {
+        Lowering { device, coarse_filter: false, out: Lowered::default() }
+    }
+
+    /// Lets the hardware interpolate between texels even where its weights of a few bits are not exact.
+    pub fn with_coarse_filter(self, coarse_filter: bool) -> Self {
+        Lowering { coarse_filter, ..self }
+    }
+
+    /// Whether [`Lowering::with_coarse_filter`] was asked for.
+    pub fn coarse_filter(&self) -> bool {
+        self.coarse_filter
+    }
+
+    /// The device: its limits and features.
+    pub fn device(&self) -> &'a DeviceInfo {
+        self.device
+    }
+
+    /// Whether the device has the features and the local memory for kernel `id` with the defaults of its constants.
+    pub fn can_run(&self, id: KernelId) -> bool {
+        let info = id.info();
+        self.device.features.contains(info.requires)
+            && info.shared_bytes <= self.device.limits.max_local_bytes
+    }
+
+    /// Invocations of the four subgroups that a work-group of `kernel` has, where it can use cooperative matrices of
+    /// `float16`.
+    pub fn matrix_threads(&self, kernel: KernelId) -> Option<u32> {
+        let device = self.device;
+        let threads = device.subgroup.checked_mul(4)?;
+        // Both sizes divide what the kernels load in a step.
+        let fits = matches!(device.subgroup, 32 | 64)
+            && threads <= device.limits.max_group_items.min(device.limits.max_group_size[0]);
+        let has = device.features.contains(Requires::MATRIX_F16) && self.can_run(kernel);
+        (fits && has).then_some(threads)
+    }
+
+    /// Makes a scratch range of `bytes`, valid for this operator's steps.
+    pub fn scratch(&mut self, bytes: usize) -> Operand {
+        self.out.scratch.push(bytes.max(4));
+        Operand::Scratch(self.out.scratch.len() - 1)
+    }
+
+    /// Asks for constant `source` in a packed layout of `bytes`, packed once at load.
+    pub fn packed(
+        &mut self,
+        source: &Tensor,
+        key: PackKey,
+        bytes: usize,
+        pack: impl Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync + 'static,
+    ) -> Operand {
+        let pack = Arc::new(pack);
+        let packed =
+            Packed { source: source.clone(), key, bytes: bytes.max(4), pack, lines: None, unpack: None };
+        self.out.packed.push(packed);
+        Operand::Packed(self.out.packed.len() - 1)
+    }
+
+    /// Says what turns the layout that was asked for last into all bytes of its constant again.
+    pub fn unpacked_by(&mut self, unpack: impl Fn(&[u8], &mut [u8]) + Send + Sync + 'static) {
+        if let Some(packed) = self.out.packed.last_mut() {
+            packed.unpack = Some(Arc::new(unpack));
+        }
+    }
+
+    /// Says how the constant that was asked for last is packed line by line.
+    pub fn packed_by_lines(&mut self, lines: PackLines) {
+        if let Some(packed) = self.out.packed.last_mut() {
+            packed.lines = Some(lines);
+        }
+    }
+
+    /// Adds a dispatch of one of our kernels.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] where the device lacks a feature the kernel needs, where the number of
+    /// arguments or the parameter struct is not the kernel's, or where the grid is beyond the device's.
+    pub fn dispatch<P: bytemuck::Pod>(
+        &mut self,
+        kernel: KernelId,
+        spec: &[(u32, u32)],
+        args: &[Operand],
+        params: &P,
+        groups: [u32; 3],
+    ) -> Result<(), OpError> {
+        let info = kernel.info();
+        let params = bytemuck::bytes_of(params);
+        self.check(info, args.len(), params.len(), groups)?;
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        self.out.steps.push(Step::Dispatch {
+            kernel: StepKernel::Table(kernel),
+            spec: spec.to_vec(),
+            args: args.to_vec(),
+            params: params.to_vec(),
+            groups,
+        });
+        Ok(())
+    }
+
+    /// Adds a dispatch over a one-dimensional problem of `items` work-items (`shaders/include/grid.glsl`).
+    ///
+    /// # Errors
+    /// As [`Lowering::dispatch`].
+    pub fn dispatch_1d<P: bytemuck::Pod>(
+        &mut self,
+        kernel: KernelId,
+        spec: &[(u32, u32)],
+        args: &[Operand],
+        params: &P,
+        items: usize,
+    ) -> Result<(), OpError> {
+        let local = kernel.info().local_size[0];
+        let groups = grid_1d(items as u64, local, self.device.limits.max_groups[0]);
+        self.dispatch(kernel, spec, args, params, groups)
+    }
+
+    /// Adds a dispatch of a module that is not in our table, with its specialization constants.
+    pub fn dispatch_module(
+        &mut self,
+        source: Arc<KernelSource>,
+        spec: Vec<(u32, u32)>,
+        args: &[Operand],
+        params: Vec<u8>,
+        groups: [u32; 3],
+    ) {
+        let args = args.to_vec();
+        self.out.steps.push(Step::Dispatch {
+            kernel: StepKernel::Module(source),
+            spec,
+            args,
+            params,
+            groups,
+        });
+    }
+
+    /// Whether `f32` operands of at most `elements` elements are better read as rows of `len` elements in
+    /// whole texels, and can be.
+    pub fn texels(&self, len: usize, elements: usize) -> bool {
+        let texels = elements.div_ceil(4) as u64;
+        self.device.prefers_texels && len.is_multiple_of(4) && texels <= self.device.limits.max_texels
+    }
+
+    /// Whether rows of `len` elements are better done by a work-group each than by an invocation each.
+    pub fn grouped(&self, len: usize) -> bool {
+        // lavapipe runs the invocations of a work-group one after another, between barriers.
+        !self.device.prefers_texels && len >= 32
+    }
+
+    /// Adds a dispatch of `rows` work-items, or of as many work-groups where `grouped`.
+    ///
+    /// # Errors
+    /// As [`Lowering::dispatch`].
+    pub fn dispatch_rows<P: bytemuck::Pod>(
+        &mut self,
+        kernel: KernelId,
+        spec: &[(u32, u32)],
+        args: &[Operand],
+        params: &P,
+        rows: usize,
+        grouped: bool,
+    ) -> Result<(), OpError> {
+        if !grouped {
+            return self.dispatch_1d(kernel, spec, args, params, rows);
+        }
+        let groups = grid_1d(rows as u64, 1, self.device.limits.max_groups[0]);
+        self.dispatch(kernel, spec, args, params, groups)
+    }
+
+    /// Says that the last step needs no order behind the one before it although both write one operand:
+    /// they write different elements.
+    pub fn join(&mut self) {
+        self.out.joined.extend(self.out.steps.len().checked_sub(1));
+    }
+
+    /// Adds a copy of bytes.
+    pub fn copy(&mut self, src: (Operand, u64), dst: (Operand, u64), bytes: u64) {
+        if bytes > 0 {
+            self.out.steps.push(Step::Copy { src, dst, bytes });
+        }
+    }
+
+    /// Fills an operand with a word.
+    pub fn fill(&mut self, dst: Operand, value: u32) {
+        self.out.steps.push(Step::Fill { dst, value });
+    }
+
+    /// What was collected.
+    pub fn finish(self) -> Lowered {
+        self.out
+    }
+
+    fn check(&self, info: &KernelInfo, args: usize, params: usize, groups: [u32; 3]) -> Result<(), OpError> {
+        let limits = &self.device.limits;
+        let fail = |problem: String| Err(OpError::unsupported(format!("kernel {}: {problem}", info.name)));
+        if !self.device.features.contains(info.requires) {
+            return fail(format!("the device lacks {:?}", info.requires));
+        }
+        if args != info.bindings.len() {
+            return fail(format!("{args} arguments for {} bindings", info.bindings.len()));
+        }
+        if params != info.params_bytes as usize {
+            return fail(format!("{params} parameter bytes, the kernel takes {}", info.params_bytes));
+        }
+        if groups.iter().zip(&limits.max_groups).any(|(g, max)| g > max) {
+            return fail(format!("grid {groups:?} is beyond the device's {:?}", limits.max_groups));
+        }
+        Ok(())
+    }
+}

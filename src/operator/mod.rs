@@ -1,0 +1,194 @@
+//! What an operator is to everything else: a contract that [`crate::ops`] implements and the planner asks.
+//!
+//! An operator's `infer` is where every check of its inputs lives; `cpu` gives a native function, `gpu` emits
+//! dispatches. Both get the same resolved facts (types, shapes and, where they are known, values), so neither checks
+//! again.
+
+mod absorb;
+mod activation;
+mod attr;
+pub mod control;
+mod error;
+mod facts;
+mod lowering;
+mod native;
+mod row;
+
+pub use crate::expr::HalfRule;
+pub use absorb::{Absorbed, AbsorbedInput};
+pub use activation::{Activation, Pointwise};
+pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
+pub use control::Control;
+pub use error::OpError;
+pub use facts::{Cost, Fact, OpCx};
+pub use lowering::{
+    Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
+};
+pub use native::Native;
+pub use row::{Family, OpDef};
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::backend::DeviceInfo;
+use crate::expr::{ExprId, PointwiseDesc};
+use crate::kernel::NativeKernel;
+use crate::memory::image::ImageDesc;
+use crate::tensor::{Tensor, TensorInfo};
+
+/// One operator with its attributes resolved.
+pub trait Operator: fmt::Debug + Send + Sync + Any {
+    /// ONNX's name of the operator.
+    fn name(&self) -> &'static str;
+
+    /// Inputs whose values (not only shapes) decide shapes or the computation; they are read
+    /// before the run and given in [`Fact::value`], and are not passed to the kernels.
+    fn value_inputs(&self) -> &'static [usize] {
+        &[]
+    }
+
+    /// Types and shapes of the outputs, after checking everything about the inputs.
+    /// `cx.outputs()` is empty here; `cx.output_count()` tells how many outputs are wanted.
+    ///
+    /// # Errors
+    /// [`OpError`]; [`OpError::NeedsValue`] where a value is needed that is not known yet.
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError>;
+
+    /// What it costs. The default counts every tensor once and one operation for each output element.
+    fn cost(&self, cx: &OpCx) -> Cost {
+        Cost { flops: cx.outputs().iter().map(|o| o.elements() as u64).sum(), bytes: cx.bytes_touched() }
+    }
+
+    /// The input whose bytes are the output's bytes unchanged (reshapes), so that no kernel runs.
+    fn alias(&self, cx: &OpCx) -> Option<usize> {
+        let _ = cx;
+        None
+    }
+
+    /// Inputs that output 0 may overwrite in place, where the planner finds them dead afterwards:
+    /// the GPU kernel reads element i of that input only to write element i of the output.
+    fn in_place(&self, cx: &OpCx) -> Option<usize> {
+        let _ = cx;
+        None
+    }
+
+    /// The native function: arguments are all inputs in order (absent ones and value inputs
+    /// [`crate::kernel::NativeArg::Absent`]), then all outputs. It may use rayon, allocates only
+    /// scratch memory, and writes every byte of its outputs.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] where there is none for these types.
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError>;
+
+    /// As [`Operator::cpu`], where the function depends on the device that it is for, or reads constants in a
+    /// layout of its own: those are packed once, at load, and not kept as they are where nobody else reads them.
+    ///
+    /// # Errors
+    /// As there.
+    fn cpu_on(&self, cx: &OpCx, device: &DeviceInfo) -> Result<Native, OpError> {
+        let _ = device;
+        self.cpu(cx).map(Native::from)
+    }
+
+    /// Emits the dispatches that compute it with SPIR-V kernels.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] where there is none for these types or this device.
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let _ = (cx, lower);
+        Err(OpError::unsupported(format!("{} has no device kernel", self.name())))
+    }
+
+    /// The outputs computed on the host from the values of its inputs, for an operator whose outputs' sizes
+    /// depend on elements of its inputs (NonZero, Unique, NonMaxSuppression): nothing else of it is then
+    /// called, [`Operator::infer`] gives the same outputs' types and shapes. Others return `None`.
+    ///
+    /// # Errors
+    /// As [`Operator::infer`]; [`OpError::NeedsValue`] where the value of an input is not known yet.
+    fn host(&self, cx: &OpCx) -> Option<Result<Vec<Tensor>, OpError>> {
+        let _ = cx;
+        None
+    }
+
+    /// What the session does in its place, for control flow: nothing else of it is called then.
+    fn control(&self) -> Option<Control<'_>> {
+        None
+    }
+
+    /// Whether its outputs depend on its inputs' shapes only, never on their elements (Shape, Size).
+    fn shape_only(&self) -> bool {
+        false
+    }
+
+    /// Whether its outputs differ between runs on equal inputs (random numbers without a seed), so that they
+    /// are never computed once for all runs.
+    fn varies(&self) -> bool {
+        false
+    }
+
+    /// How it takes part where a graph of `float32` computes in `float16`.
+    fn half_rule(&self) -> HalfRule {
+        HalfRule::Half
+    }
+
+    /// Whether its outputs are elements of input 0 in other places and nothing else, so that it does to bytes what it does to
+    /// the numbers that these stand for by one positive scale. `cx` has what is known of the numbers.
+    fn quantized_move(&self, cx: &OpCx) -> bool {
+        let _ = cx;
+        false
+    }
+
+    /// The same operator with `activation` applied to its output, where its kernels can.
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        let _ = activation;
+        None
+    }
+
+    /// This operator and `next`, the only reader of output 0 (as its input `at`), as one operator.
+    /// The default absorbs activations; operators that take constant biases and normalizations say so themselves.
+    fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        let _ = at;
+        let op = self.with_activation(&next.as_activation(next_cx)?)?;
+        Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+    }
+
+    /// The activation this operator is, where it is one of a single data input.
+    fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
+        let _ = cx;
+        None
+    }
+
+    /// Its output as an expression of the values `args` of its inputs, where it maps the elements at one
+    /// place (broadcast by NumPy's rule) and all its tensors are `float32`. Chains of such operators become
+    /// one kernel. Values that are known may be built in, and the input is then not needed.
+    fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
+        let _ = (cx, desc, args);
+        None
+    }
+
+    /// Whether its kernels for `device` read input `input` through `image`, where the graph wants that tensor in
+    /// one; the planner then puts it there. Where it says so, `gpu` lowers for [`OpCx::image`].
+    fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        let _ = (cx, input, image, device);
+        false
+    }
+
+    /// Whether its kernels for `device` write output `output` through `image`.
+    fn writes_image(&self, cx: &OpCx, output: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
+        let _ = (cx, output, image, device);
+        false
+    }
+}
+
+impl dyn Operator {
+    /// The operator as `T`, where it is one.
+    pub fn downcast_ref<T: Operator>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+
+    /// Whether the operator is a `T`.
+    pub fn is<T: Operator>(&self) -> bool {
+        (self as &dyn Any).is::<T>()
+    }
+}

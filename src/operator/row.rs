@@ -1,0 +1,42 @@
+//! How operators are made from files: one row for every name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{AttrReader, OpError, Operator};
+use crate::dtype::DType;
+
+/// How ONNX operators are made: one row for every operator name.
+#[derive(Clone, Copy)]
+pub struct OpDef {
+    /// The operator's name.
+    pub name: &'static str,
+    /// Its domain; "" is ONNX's own.
+    pub domain: &'static str,
+    /// The first opset it is read from.
+    pub since: i64,
+    /// Element types of its data inputs, for the table of operators.
+    pub types: &'static [DType],
+    /// Whether it has device kernels.
+    pub gpu: bool,
+    /// Makes the operator from its attributes as opset `opset` defines them.
+    pub read: fn(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError>,
+}
+
+impl fmt::Debug for OpDef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpDef")
+            .field("name", &self.name)
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A family of operators: a name for reports and its rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Its name; kernels are in `shaders/<name>/`.
+    pub name: &'static str,
+    /// Its rows.
+    pub ops: &'static [OpDef],
+}
