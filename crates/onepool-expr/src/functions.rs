@@ -219,7 +219,7 @@ functions_of_two! {
     LessOrEqual(a, b) [12], NUMBERS test => a.is_at_most(b);
     Max(a, b) [], NUMBERS fused => a.greater(b);
     Min(a, b) [], NUMBERS fused => a.lesser(b);
-    Mod(a, b) [], NUMBERS alone => with_sign_of(a.remainder(b), b);
+    Mod(a, b) [], NUMBERS alone => a.modulo(b);
     Mul(a, b) [1] mask, NUMBERS fused => a * b;
     Or(a, b) [1], BOOL bits => a.or(b);
     // The slope broadcasts to the element, not the other way.
@@ -235,14 +235,6 @@ tests_of_one! {
     IsInf(x, detect_positive = 1.0, detect_negative = 1.0) [10]
         => x.if_equal(f64::INFINITY, detect_positive, x.if_equal(f64::NEG_INFINITY, detect_negative, 0.0)).is_greater(x.number(0.0));
     IsNaN(x) [9] => x.is_nan();
-}
-
-/// Remainder `r` moved to the sign of the divisor `b`.
-#[inline(always)]
-fn with_sign_of<V: Plain>(r: V, b: V) -> V {
-    let zero = b.if_less(0.0, -0.0, 0.0);
-    let moved = r.if_less(0.0, b.if_less(0.0, r, r + b), b.if_less(0.0, r + b, r));
-    r.if_equal(0.0, zero, moved)
 }
 
 /// An operator that is a function of the table with other parameters, or in another domain.

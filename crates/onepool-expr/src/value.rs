@@ -163,6 +163,15 @@ pub trait Arithmetic: Plain {
     fn remainder(self, b: Self) -> Self;
     /// The power; of integers the bits that the type holds, and the quotient of 1 for a negative exponent.
     fn power(self, b: Self) -> Self;
+
+    /// The remainder with the sign of the divisor; 0 where an integer is divided by 0.
+    #[inline(always)]
+    fn modulo(self, b: Self) -> Self {
+        let r = self.remainder(b);
+        let zero = b.if_less(0.0, -0.0, 0.0);
+        let moved = r.if_less(0.0, b.if_less(0.0, r, r + b), b.if_less(0.0, r + b, r));
+        r.if_equal(0.0, zero, moved)
+    }
 }
 
 /// Integers as bits.
