@@ -16,12 +16,13 @@ mod quantized;
 mod row;
 mod structure;
 
+pub use crate::expr::HalfRule;
 pub use absorb::{Absorbed, AbsorbedInput};
 pub use activation::{Activation, Pointwise};
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use control::Control;
 pub use error::OpError;
-pub use facts::{Cost, Fact, HalfRule, OpCx};
+pub use facts::{Cost, Fact, OpCx};
 pub use lowering::{
     Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
 };

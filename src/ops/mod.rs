@@ -48,7 +48,7 @@ pub use crate::operator::{
     ZeroFill,
 };
 pub use pointwise::{
-    BinaryOp, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
+    BinaryFunction, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
 };
 pub(crate) use strided::reaches_all;
 pub use window::{AutoPad, Window, WindowAxis};
