@@ -26,16 +26,13 @@ enum Kind {
 impl Field {
     /// The Rust pattern of its value in `variant`.
     fn value(&self, variant: &Variant) -> String {
-        let named = variant.types.iter().find(|(name, _)| *name == self.name);
-        let defined = variant.defines.iter().find(|(name, _)| *name == self.name);
-        match (self.kind, named, defined) {
-            (Kind::Unit, Some((_, ty)), _) if ty.rust.starts_with("DType") => {
-                format!("Unit::Of({})", ty.rust)
-            }
-            (_, Some((_, ty)), _) => ty.rust.to_owned(),
-            (Kind::Flag, _, _) => defined.is_some().to_string(),
-            (_, _, Some((_, value))) => value.clone(),
-            (_, _, None) => String::new(),
+        let defined = variant.defines.iter().find(|(name, _)| *name == self.name).map(|(_, value)| value);
+        let named = variant.types.iter().find(|(name, _)| *name == self.name).map(|(_, ty)| ty.rust);
+        match (self.kind, named) {
+            (Kind::Flag, _) => defined.is_some().to_string(),
+            (Kind::Number, _) => defined.cloned().unwrap_or_default(),
+            (Kind::Unit, Some(ty)) if ty.starts_with("DType") => format!("Unit::Of({ty})"),
+            (Kind::DType | Kind::Unit, ty) => ty.unwrap_or_default().to_owned(),
         }
     }
 

@@ -89,8 +89,8 @@ pub(super) fn members<'p>(
     let mut begins = BTreeMap::new();
     for group in groups {
         let spelled = texts.iter().flat_map(|text| text.lines()).any(|line| {
-            !line.trim_start().starts_with('#')
-                && line.split(|c: char| !is_name(c)).any(|w| w == group.spelling)
+            let code = line.split("//").next().unwrap_or_default().trim_start();
+            !code.starts_with('#') && code.split(|c: char| !is_name(c)).any(|word| word == group.spelling)
         });
         if spelled {
             let place = group.place(params).ok_or_else(|| {

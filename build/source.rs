@@ -96,6 +96,16 @@ impl Source {
         self.files.get(&self.path).map_or("", String::as_str)
     }
 
+    /// The file among this one and its includes with a line that begins with `text`, without folder and ending.
+    pub(super) fn declaring(&self, text: &str) -> &str {
+        let has = |source: &str| source.lines().any(|line| line.trim_start().starts_with(text));
+        if has(self.text()) {
+            return &self.stem;
+        }
+        let include = self.includes().into_iter().find(|(_, source)| has(source));
+        include.and_then(|(path, _)| path.rsplit('/').next()?.strip_suffix(".glsl")).unwrap_or(&self.stem)
+    }
+
     /// The files that this one may include, directly or not, in the order of their paths. Conditions are
     /// not evaluated, so this may name more than a compilation reads.
     pub(super) fn includes(&self) -> Vec<(&str, &str)> {
@@ -115,17 +125,16 @@ impl Source {
     }
 }
 
-/// The path by which shaders include the functions that the build prints.
-const FUNCTIONS: &str = "shaders/include/functions.glsl";
-
-/// Reads all shaders under `root/shaders`, sorted by path; `functions` is the text of [`FUNCTIONS`].
+/// Reads all shaders under `root/shaders`, sorted by path; `printed` are include files that the build makes, by their names.
 ///
 /// # Errors
 /// A file cannot be read, lies outside a family folder, or has a malformed directive.
-pub(super) fn collect(root: &Path, functions: String) -> Result<Vec<Source>, String> {
+pub(super) fn collect(root: &Path, printed: &[(&str, String)]) -> Result<Vec<Source>, String> {
     let mut files = Files::new();
     read_tree(root, "shaders", &mut files)?;
-    files.insert(FUNCTIONS.to_owned(), functions);
+    for (name, text) in printed {
+        files.insert(format!("shaders/include/{name}.glsl"), text.clone());
+    }
     let files = Arc::new(files);
     let mut sources = Vec::new();
     for (path, text) in files.iter() {

@@ -16,9 +16,7 @@
 #include "unfold.glsl"
 
 LOCAL_SIZE(0, 128);               // four subgroups
-SPEC(1, uint, PLAIN, 0u);         // whether the output's elements are contiguous
-SPEC(2, uint, BIASED, 0u);
-SPEC(3, uint, ACTIVATION, 0u);
+#include "large_tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };

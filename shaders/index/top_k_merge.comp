@@ -10,8 +10,7 @@
 #include "grid.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, LARGEST, 1u);
-SPEC(2, uint, LAST, 0u);      // writes the outputs: positions are int64, lines lie as those of the input
+#include "top_k.glsl"
 
 #include "order.glsl"
 

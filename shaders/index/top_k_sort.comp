@@ -13,8 +13,7 @@
 #define NOWHERE 0xffffffffu
 
 LOCAL_SIZE(0, 128);
-SPEC(1, uint, LARGEST, 1u);
-SPEC(2, uint, LAST, 0u);      // writes the outputs: positions are int64, lines lie as those of the input
+#include "top_k.glsl"
 
 #include "order.glsl"
 

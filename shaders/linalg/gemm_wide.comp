@@ -11,10 +11,7 @@
 #include "product.glsl"
 
 layout(local_size_x = 256) in;
-SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
-SPEC(2, uint, B_COLUMNS, 0u);     // whether columns of B are contiguous, not rows
-SPEC(3, uint, BIASED, 0u);
-SPEC(4, uint, ACTIVATION, 0u);
+#include "tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { VEC b[]; };

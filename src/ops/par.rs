@@ -1,10 +1,11 @@
 //! Loops of native functions cut into parts for the thread pool.
 
-use crate::sync::{into_inner, lock};
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::sync::{into_inner, lock};
 
 /// Elements of one part.
 const PART: usize = 16 << 10;
@@ -32,7 +33,7 @@ where
     }
 }
 
-/// As [`share`], for functions that may fail: items that nobody has taken yet are left then.
+/// As [`share`], for functions that may fail: items that no one has taken yet are left then.
 ///
 /// # Errors
 /// One of those that `f` returned.
@@ -70,7 +71,13 @@ where
             running.fetch_sub(1, Ordering::Release);
         }
     };
-    let work = &work;
+    on_all_threads(threads, &work, &running);
+    into_inner(shared).failed.map_or(Ok(()), Err)
+}
+
+/// Runs `work` on this and on `threads - 1` threads of the pool, told whether to begin at the end, and polls for a while
+/// until `running` is zero. Not generic, so that the pool's code is compiled once.
+fn on_all_threads(threads: usize, work: &(dyn Fn(bool) + Sync), running: &AtomicUsize) {
     rayon::in_place_scope(|scope| {
         (1..threads).for_each(|thread| scope.spawn(move |_| work(thread % 2 == 1)));
         work(false);
@@ -84,7 +91,6 @@ where
             }
         }
     });
-    into_inner(shared).failed.map_or(Ok(()), Err)
 }
 
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.

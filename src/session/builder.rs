@@ -20,7 +20,7 @@ use crate::session::core::options::{BindPolicy, Options, Place};
 use crate::session::core::params::ParamStore;
 use crate::session::core::pieces::SubmissionLimit;
 use crate::session::error::{Error, SessionError};
-use crate::session::placement::{BUDGET, Placement, PlacementCache, Placer};
+use crate::session::placement::{BUDGET, NodePlacement, PlacementCache, Placer};
 use crate::session::recover::Origins;
 use crate::session::{Session, overrides};
 
@@ -43,7 +43,7 @@ pub struct SessionBuilder {
     bind: BindPolicy,
     params: Option<Arc<ParamStore>>,
     arena: Option<Arc<SharedArena>>,
-    placement: Placement,
+    placement: NodePlacement,
     placement_cache: Option<Arc<PlacementCache>>,
     placement_budget: Duration,
     limit: Option<SubmissionLimit>,
@@ -63,7 +63,7 @@ impl Default for SessionBuilder {
             bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
             params: None,
             arena: None,
-            placement: Placement::Manual,
+            placement: NodePlacement::Manual,
             placement_cache: None,
             placement_budget: BUDGET,
             limit: None,
@@ -73,7 +73,7 @@ impl Default for SessionBuilder {
 }
 
 impl SessionBuilder {
-    /// The model file: ONNX, or the graph JSON of TVM's graph executor beside its `.params`. The nodes of a graph
+    /// The model file: ONNX, or the graph JSON of TVM's graph executor next to its `.params`. The nodes of a graph
     /// JSON run where its column `device_index` says ([`crate::loader::tvm::TvmGraph::place`]).
     pub fn model(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = Some(path.into());
@@ -101,7 +101,7 @@ impl SessionBuilder {
     }
 
     /// Adds a device by name ("auto", "cpu", "vulkan", "vulkan:1", "sim", ...; see [`Registry::open`]). The
-    /// first one added is entry 0: where nodes go that nobody places. Without any, the device is taken that the
+    /// first one added is entry 0: the device of nodes that nothing else places. Without any, the device is taken that the
     /// environment variable `ONEPOOL_DEVICE` names, else "auto".
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.devices.push(Choice::Named(name.into()));
@@ -146,17 +146,18 @@ impl SessionBuilder {
         self
     }
 
-    /// What a `float32` model computes in. Its inputs and outputs stay as they are; a device without 16-bit
-    /// storage refuses half precision when the plan is made. With [`Precision::F16`] large weights are kept in `float16`
+    /// What a `float32` model computes in. Its inputs and outputs stay as they are; a device without 16-bit storage
+    /// refuses half precision when the plan is made. With [`Precision::F16`] large weights are kept in `float16`
     /// alone; an operator that a device has no such kernel for reads them widened.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.plan.precision = precision;
         self
     }
 
-    /// Whether operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves, as onnxruntime's
-    /// do, instead of in `float32`; what each makes of equal bytes differs by one unit at most. Unless told, those do
-    /// that run on a CPU whose vectors multiply bytes; with [`Placement::Auto`] where all devices of the table are such.
+    /// Whether operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves, as
+    /// onnxruntime's do, instead of in `float32`; what each makes of equal bytes differs by one unit at most. Unless
+    /// told, those do that run on a CPU whose vectors multiply bytes; with [`NodePlacement::Auto`] where all devices
+    /// of the table are such.
     pub fn integers(mut self, integers: Integers) -> Self {
         self.plan.integers = integers;
         self
@@ -191,7 +192,7 @@ impl SessionBuilder {
 
     /// How nodes get their devices that neither the graph nor [`SessionBuilder::place_node`],
     /// [`SessionBuilder::place_op`] or [`SessionBuilder::place_rest`] places.
-    pub fn placement(mut self, placement: Placement) -> Self {
+    pub fn placement(mut self, placement: NodePlacement) -> Self {
         self.placement = placement;
         self
     }
@@ -211,8 +212,8 @@ impl SessionBuilder {
         self
     }
 
-    /// How long one submission may keep a device busy: a display on the same device waits for so long. Unless told, what
-    /// the environment variable `ONEPOOL_SUBMISSION_LIMIT` says, else [`SubmissionLimit::Auto`].
+    /// How long one submission may keep a device busy: a display on the same device waits for so long. Unless told,
+    /// what the environment variable `ONEPOOL_SUBMISSION_LIMIT` says, else [`SubmissionLimit::Auto`].
     pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
         self.limit = Some(limit);
         self
@@ -244,7 +245,7 @@ impl SessionBuilder {
     }
 
     /// OutputBuffers every node on entry `device` of the table that nothing else places: neither the graph nor
-    /// [`SessionBuilder::place_node`] nor [`SessionBuilder::place_op`]. It beats [`Placement::Auto`].
+    /// [`SessionBuilder::place_node`] nor [`SessionBuilder::place_op`]. It beats [`NodePlacement::Auto`].
     pub fn place_rest(mut self, device: u32) -> Self {
         self.plan.place_rest = Some(device);
         self
@@ -312,14 +313,14 @@ impl SessionBuilder {
         };
         overrides::check(&plan, &graph, devices.len())?;
         let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
-        let free = self.placement == Placement::Auto && plan.place_rest.is_none();
+        let free = self.placement == NodePlacement::Auto && plan.place_rest.is_none();
         let cx = GraphCx { options: &plan, devices: &infos, free };
         let unify = |store: &ParamStore, graph: &mut Graph| Ok::<_, Error>(store.unify(graph)?.tensors);
         let prepared = match &self.params {
             Some(store) => prepare_and_share(&mut graph, &cx, Some(&|graph| unify(store, graph)))?,
             None => prepare(&mut graph, &cx),
         };
-        let placer = (self.placement == Placement::Auto).then(|| {
+        let placer = (self.placement == NodePlacement::Auto).then(|| {
             let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();
             Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn Place>

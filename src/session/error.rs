@@ -214,8 +214,8 @@ pub enum SessionError {
         /// How far it came.
         at: Progress,
     },
-    /// A run took longer than it was given ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its outputs are
-    /// undefined; the session can run again.
+    /// A run took longer than it was given ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its
+    /// outputs are undefined; the session can run again.
     #[error("the time limit of {} ms was up after {at}", limit.as_millis())]
     TimeLimit {
         /// The limit.
@@ -263,7 +263,7 @@ pub enum SessionError {
         name: String,
         /// The entry.
         device: u32,
-        /// How many devices there are.
+        /// Number of devices.
         devices: usize,
     },
     /// The environment variable [`LIMIT_VARIABLE`](crate::session::LIMIT_VARIABLE) is no limit.

@@ -33,7 +33,7 @@ pub use self::core::params::{ParamStore, ParamUsage};
 pub use self::core::pieces::{LIMIT_VARIABLE, SubmissionLimit};
 pub use self::core::unify::Unified;
 pub use self::error::{Error, NoLimit, Progress, SessionError};
-pub use self::placement::{Placement, PlacementCache};
+pub use self::placement::{NodePlacement, PlacementCache};
 use self::recover::Origins;
 pub use self::run::pending::Pending;
 pub use self::run::profile::{NodeTime, Profile, SegmentTime};

@@ -41,7 +41,7 @@ impl Session {
     }
 
     /// As [`Session::recover`], with contexts of the caller's for the first entries of the device table; the others are
-    /// opened again. A context may be of another device: plans are made anew.
+    /// opened again. A context may be of another device: plans are made again.
     ///
     /// # Errors
     /// As there, and [`SessionError::NoEntry`] for more contexts than the table has entries.

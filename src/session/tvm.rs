@@ -280,12 +280,12 @@ impl GraphModule {
         Ok(plan.outputs.into_iter().map(info).collect())
     }
 
-    /// How many inputs there are, parameters included.
+    /// Number of inputs, parameters included.
     pub fn get_num_inputs(&self) -> usize {
         self.graph.inputs().len()
     }
 
-    /// How many outputs there are.
+    /// Number of outputs.
     pub fn get_num_outputs(&self) -> usize {
         self.graph.outputs().len()
     }

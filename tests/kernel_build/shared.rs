@@ -70,7 +70,7 @@ fn what_is_no_definition_is_refused() {
 #[test]
 fn files_of_one_name_cannot_both_give_numbers() {
     let text = "#define TILE 4u  // rust: rows\n";
-    let comp = format!("{text}{}", shader(DST, "dst[0] = TILE;"));
+    let comp = shader(&format!("{DST}\n{text}"), "dst[0] = TILE;");
     let error = Project::new(&[("copy/k.comp", &comp), ("copy/k.glsl", text)]).error();
     assert!(error.contains("another file of that name shares something with Rust too"), "{error}");
 }
@@ -116,4 +116,29 @@ fn a_group_must_be_declared_whole_and_found() {
     ]);
     let error = broken.error();
     assert!(error.starts_with("shaders/include/pair.glsl:1: a group is"), "{error}");
+}
+
+#[test]
+fn what_an_included_file_declares_is_under_its_name() {
+    let both = format!(
+        "#ifndef BOTH\n#define BOTH\nSPEC(3, uint, WIDE, 0u);\n\
+         layout(push_constant) uniform Params {{ uint n; }} p;\n{DST}\n#endif\n"
+    );
+    let with = |own: &str| shader(&format!("#include \"both.glsl\"\n{own}"), "dst[0] = p.n + WIDE;");
+    let project = Project::new(&[
+        ("copy/both.glsl", &both),
+        ("copy/one.comp", &with("SPEC(4, uint, OWN, 0u);")),
+        ("copy/two.comp", &with("")),
+    ]);
+    project.build().unwrap();
+    let table = project.output("kernels.rs");
+    assert!(table.contains("pub struct Both {") && !table.contains("pub struct One {"), "{table}");
+    let constants = |file: &str| {
+        let module = table.split("pub mod spec {").nth(1).unwrap();
+        let module = module.split(&format!("pub mod {file} {{")).nth(1).unwrap().split('}').next().unwrap();
+        module.lines().filter_map(|line| line.trim().strip_prefix("pub const ")).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(constants("both"), "WIDE: u32 = 3;");
+    assert_eq!(constants("one"), "WIDE: u32 = 3; OWN: u32 = 4;");
+    assert_eq!(constants("two"), "WIDE: u32 = 3;");
 }

@@ -17,46 +17,44 @@ const ROWS: usize = 4;
 /// The most texels of a value that an invocation of it does.
 const ROW_TEXELS: usize = 64;
 
-/// The parameter struct of a kernel, all of which have the same members.
-macro_rules! fill {
-    ($name:ident, $s:ident, $count:ident) => {{
-        let none = MaskSteps { batch: 0, head: 0, row: 0, key: 0, len: 0, elements: 0 };
-        let mask = $s.mask.unwrap_or(none);
-        params::$name {
-            count: $count as u32,
-            q_len: $s.q_len as u32,
-            kv_len: $s.kv_len as u32,
-            q_heads: $s.q_heads as u32,
-            share: $s.share() as u32,
-            head: $s.head as u32,
-            v_head: $s.v_head as u32,
-            q_first: $s.q.first as u32,
-            q_batch: $s.q.batch as u32,
-            q_head: $s.q.head as u32,
-            q_row: $s.q.row as u32,
-            k_first: $s.k.first as u32,
-            k_batch: $s.k.batch as u32,
-            k_head: $s.k.head as u32,
-            k_row: $s.k.row as u32,
-            v_first: $s.v.first as u32,
-            v_batch: $s.v.batch as u32,
-            v_head_step: $s.v.head as u32,
-            v_row: $s.v.row as u32,
-            y_batch: $s.y.batch as u32,
-            y_head: $s.y.head as u32,
-            y_row: $s.y.row as u32,
-            mask_batch: mask.batch as u32,
-            mask_head: mask.head as u32,
-            mask_row: mask.row as u32,
-            mask_key: mask.key as u32,
-            mask_len: mask.len as u32,
-            scale: $s.scale,
-            softcap: $s.softcap,
-            offset: $s.offset.min(1 << 28) as i32,
-            left: side($s.left),
-            right: side($s.right),
-        }
-    }};
+/// The parameters of all kernels, for so many work-groups or invocations.
+fn params(s: &Scaled, count: usize) -> params::Attention {
+    let none = MaskSteps { batch: 0, head: 0, row: 0, key: 0, len: 0, elements: 0 };
+    let mask = s.mask.unwrap_or(none);
+    params::Attention {
+        count: count as u32,
+        q_len: s.q_len as u32,
+        kv_len: s.kv_len as u32,
+        q_heads: s.q_heads as u32,
+        share: s.share() as u32,
+        head: s.head as u32,
+        v_head: s.v_head as u32,
+        q_first: s.q.first as u32,
+        q_batch: s.q.batch as u32,
+        q_head: s.q.head as u32,
+        q_row: s.q.row as u32,
+        k_first: s.k.first as u32,
+        k_batch: s.k.batch as u32,
+        k_head: s.k.head as u32,
+        k_row: s.k.row as u32,
+        v_first: s.v.first as u32,
+        v_batch: s.v.batch as u32,
+        v_head_step: s.v.head as u32,
+        v_row: s.v.row as u32,
+        y_batch: s.y.batch as u32,
+        y_head: s.y.head as u32,
+        y_row: s.y.row as u32,
+        mask_batch: mask.batch as u32,
+        mask_head: mask.head as u32,
+        mask_row: mask.row as u32,
+        mask_key: mask.key as u32,
+        mask_len: mask.len as u32,
+        scale: s.scale,
+        softcap: s.softcap,
+        offset: s.offset.min(1 << 28) as i32,
+        left: side(s.left),
+        right: side(s.right),
+    }
 }
 
 /// Where the operands of an attention lie.
@@ -116,7 +114,14 @@ pub(super) fn lower_scaled(
         Sink::Zero => (attention::Sink::Zero, Operand::Unused),
         Sink::Heads(sinks) => (attention::Sink::Heads, sinks),
     };
-    let (stage, sink) = (stage as u32, sink as u32);
+    let constants = [
+        (spec::attention::CAUSAL, u32::from(s.causal)),
+        (spec::attention::MASKED, u32::from(s.mask.is_some())),
+        (spec::attention::LEN_WORDS, places.lens_words),
+        (spec::attention::LEN_ADD, s.lens_add as i32 as u32),
+        (spec::attention::STAGE, stage as u32),
+        (spec::attention::SINK, sink as u32),
+    ];
     let all = [args[0], args[1], args[2], args[3], args[4], args[5], scores, sinks];
     let t = places.dtype;
     let row = variants::AttentionRow { t, bool_mask }.id().ok();
@@ -124,35 +129,22 @@ pub(super) fn lower_scaled(
     if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
         let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
         let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS) * parts;
-        let c = Constants::of(s, places);
-        let spec = [
-            (spec::attention_row::CAUSAL, c.causal),
-            (spec::attention_row::MASKED, c.masked),
-            (spec::attention_row::LEN_WORDS, c.len_words),
-            (spec::attention_row::LEN_ADD, c.len_add),
-            (spec::attention_row::STAGE, stage),
-            (spec::attention_row::SINK, sink),
+        let own = [
             (spec::attention_row::ROWS, ROWS as u32),
             (spec::attention_row::TEXELS, (s.v_head / 4).div_ceil(parts) as u32),
         ];
-        let params = fill!(AttentionRow, s, items);
+        let spec = [&constants[..], &own].concat();
+        let params = params(s, items);
         return lower.dispatch_1d(kernel, &spec, &all, &params, items);
     }
-    let c = Constants::of(s, places);
     let max_x = lower.device().limits.max_groups[0];
     let vector =
         s.q_len <= VECTOR_ROWS && s.head <= attention_vector::HEAD_MAX && s.v_head <= attention_vector::KEYS;
     if vector && places.scores.is_none() {
         let kernel = variants::AttentionVector { t, bool_mask }.id()?;
-        let spec = [
-            (spec::attention_vector::CAUSAL, c.causal),
-            (spec::attention_vector::MASKED, c.masked),
-            (spec::attention_vector::LEN_WORDS, c.len_words),
-            (spec::attention_vector::LEN_ADD, c.len_add),
-            (spec::attention_vector::SINK, sink),
-            (spec::attention_vector::COLS, s.v_head.next_power_of_two().max(32) as u32),
-        ];
-        let params = fill!(AttentionVector, s, rows);
+        let cols = s.v_head.next_power_of_two().max(32) as u32;
+        let spec = [&constants[..], &[(spec::attention_vector::COLS, cols)]].concat();
+        let params = params(s, rows);
         let args = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
     }
@@ -161,17 +153,9 @@ pub(super) fn lower_scaled(
     };
     let small = groups(attention_tile::ROWS) < MIN_TILES;
     let kernel = variants::AttentionTile { t, bool_mask, small }.id()?;
-    let spec = [
-        (spec::attention_tile::CAUSAL, c.causal),
-        (spec::attention_tile::MASKED, c.masked),
-        (spec::attention_tile::LEN_WORDS, c.len_words),
-        (spec::attention_tile::LEN_ADD, c.len_add),
-        (spec::attention_tile::STAGE, stage),
-        (spec::attention_tile::SINK, sink),
-    ];
     let groups = groups(if small { attention_tile::SMALL_ROWS } else { attention_tile::ROWS });
-    let params = fill!(AttentionTile, s, groups);
-    lower.dispatch(kernel, &spec, &all, &params, grid_1d(groups as u64, 1, max_x))
+    let params = params(s, groups);
+    lower.dispatch(kernel, &constants, &all, &params, grid_1d(groups as u64, 1, max_x))
 }
 
 /// Whether every vector is whole texels, and views of them are long enough.
@@ -187,25 +171,6 @@ fn whole_texels(s: &Scaled, lower: &Lowering<'_>) -> bool {
         .max(reach(&s.v, s.kv_heads, s.kv_len))
         + s.head.max(s.v_head);
     whole && lower.texels(s.head, elements) && lower.texels(s.v_head, elements)
-}
-
-/// Values of the specialization constants that all kernels have.
-struct Constants {
-    causal: u32,
-    masked: u32,
-    len_words: u32,
-    len_add: u32,
-}
-
-impl Constants {
-    fn of(s: &Scaled, places: &Places) -> Constants {
-        Constants {
-            causal: u32::from(s.causal),
-            masked: u32::from(s.mask.is_some()),
-            len_words: places.lens_words,
-            len_add: s.lens_add as i32 as u32,
-        }
-    }
 }
 
 /// The bound of a window as kernels take it.

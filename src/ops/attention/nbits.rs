@@ -184,23 +184,17 @@ impl Operator for MatMulNBits {
         if m == 0 {
             return Ok(());
         }
+        let spec = [
+            (spec::nbits::BITS, self.bits as u32),
+            (spec::nbits::ZEROS, zeros as u32),
+            (spec::nbits::BIASED, bias),
+        ];
+        let params = params::Nbits { m, n, k, block, blocks, words, zero_bytes };
         if vector {
-            let spec = [
-                (spec::nbits_vector::BITS, self.bits as u32),
-                (spec::nbits_vector::ZEROS, zeros as u32),
-                (spec::nbits_vector::BIASED, bias),
-            ];
-            let params = params::NbitsVector { m, n, k, block, blocks, words, zero_bytes };
             let groups = self.n.div_ceil(nbits_vector::COLS) as u64;
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
             return lower.dispatch(kernel, &spec, &args, &params, grid);
         }
-        let spec = [
-            (spec::nbits_tile::BITS, self.bits as u32),
-            (spec::nbits_tile::ZEROS, zeros as u32),
-            (spec::nbits_tile::BIASED, bias),
-        ];
-        let params = params::NbitsTile { m, n, k, block, blocks, words, zero_bytes };
         let groups = [n.div_ceil(TILE as u32), m.div_ceil(TILE as u32), 1];
         lower.dispatch(kernel, &spec, &args, &params, groups)
     }

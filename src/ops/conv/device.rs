@@ -371,10 +371,10 @@ impl<'c> Target<'c> {
 }
 
 /// Sizes and distances as kernels over plain buffers take them.
-fn product_params(c: &Plain, activation: Activation) -> params::ConvTile {
+fn product_params(c: &Plain, activation: Activation) -> params::Unfold {
     let (_, [act_a, act_b]) = activation.code();
     let [d, h, w] = c.axes;
-    params::ConvTile {
+    params::Unfold {
         ow: w.output as u32,
         oh: h.output as u32,
         od: d.output as u32,

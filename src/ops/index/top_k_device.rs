@@ -20,10 +20,8 @@ pub(super) fn lower(op: &TopK, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<()
     if lines.saturating_mul(len) > i32::MAX as usize {
         return Err(OpError::unsupported("TopK of more elements than a kernel can index"));
     }
-    // The same numbers in both kernels.
-    let constants = |last: bool| {
-        [(spec::top_k_sort::LARGEST, u32::from(op.largest)), (spec::top_k_sort::LAST, u32::from(last))]
-    };
+    let constants =
+        |last: bool| [(spec::top_k::LARGEST, u32::from(op.largest)), (spec::top_k::LAST, u32::from(last))];
     let outputs = [Operand::Output(0), Operand::Output(1)];
     let scratch = |lower: &mut Lowering<'_>, run: usize, runs: usize| {
         let n = lines * run * runs;

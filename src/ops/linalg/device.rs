@@ -385,7 +385,7 @@ impl Product {
     fn vectors(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = variants::Gemv { t: self.dtype }.id()?;
         let columns = self.b.col != 1;
-        let (code, [act_a, act_b]) = self.activation.code();
+        let (code, _) = self.activation.code();
         let spec = [
             (spec::gemv::B_COLUMNS, u32::from(columns)),
             (spec::gemv::BIASED, u32::from(self.c.is_some())),
@@ -395,30 +395,7 @@ impl Product {
         let args = [self.a.operand, self.b.operand, c, self.y];
         let mut joined = false;
         self.batches(|batch, y_first| {
-            let d = self.distances(batch, y_first, c_strides);
-            let params = params::Gemv {
-                m: d.m,
-                n: d.n,
-                k: d.k,
-                a_first: d.a_first,
-                b_first: d.b_first,
-                a_row: d.a_row,
-                a_col: d.a_col,
-                b_row: d.b_row,
-                b_col: d.b_col,
-                a_outer: d.a_outer,
-                a_inner: d.a_inner,
-                b_outer: d.b_outer,
-                b_inner: d.b_inner,
-                inner: d.inner,
-                y_first: d.y_first,
-                c_row: d.c_row,
-                c_col: d.c_col,
-                alpha: self.alpha,
-                beta: self.beta,
-                act_a,
-                act_b,
-            };
+            let params = self.distances(batch, y_first, c_strides);
             let cols = if columns { gemv::FEW_COLS } else { gemv::COLS };
             let groups = [self.n.div_ceil(cols), self.m, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
@@ -430,10 +407,10 @@ impl Product {
     }
 
     /// Sizes and distances in elements, as kernels over plain buffers take them.
-    fn distances(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::GemmTile {
+    fn distances(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::Product {
         let (a_matrix, b_matrix) = (self.m * self.k, self.k * self.n);
         let (_, [act_a, act_b]) = self.activation.code();
-        params::GemmTile {
+        params::Product {
             m: self.m as u32,
             n: self.n as u32,
             k: self.k as u32,
@@ -466,10 +443,10 @@ impl Product {
         let (tile, kernel) = tile_of(lower, [self.m, self.n, self.pairs.len()], kernels);
         let (code, _) = self.activation.code();
         let spec = [
-            (spec::gemm_tile::A_COLUMNS, u32::from(self.a.col != 1)),
-            (spec::gemm_tile::B_COLUMNS, u32::from(self.b.col != 1)),
-            (spec::gemm_tile::BIASED, u32::from(self.c.is_some())),
-            (spec::gemm_tile::ACTIVATION, code),
+            (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
+            (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
+            (spec::tiles::BIASED, u32::from(self.c.is_some())),
+            (spec::tiles::ACTIVATION, code),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;

@@ -124,7 +124,7 @@ fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         Kind::Gru { linear_before_reset: true } => CellKind::Gru,
         Kind::Gru { linear_before_reset: false } => CellKind::GruBefore,
     };
-    let states = |h: bool, c: bool| (usize::from(h) * STATE_H | usize::from(c) * STATE_C) as u32;
+    let states = |h: bool, c: bool| ((usize::from(h) * STATE_H) | (usize::from(c) * STATE_C)) as u32;
     let spec = [
         (spec::sequence::KIND, kind as u32),
         (spec::sequence::BIASED, u32::from(cx.has(3))),

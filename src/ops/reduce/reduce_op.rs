@@ -519,8 +519,8 @@ struct Folds<'a, T> {
 
 impl<T: Number> Folds<'_, T> {
     /// Calls `f(base, results)` for results whose blocks begin one stride after one another, at most [`SIDE`]
-    /// where they are neighbours.
-    fn parts(&self, y: &mut [T], f: impl Fn(isize, &mut [T]) + Sync) {
+    /// where they are neighbours. Called by pointer, so that it is compiled once for each type.
+    fn parts(&self, y: &mut [T], f: &(dyn Fn(isize, &mut [T]) + Sync)) {
         let least = if self.columns() { SIDE } else { 1 };
         let chunk = (4096 / self.count).max(least);
         let step = self.kept.inner_stride(0);
@@ -565,7 +565,7 @@ impl<T: Number> Folds<'_, T> {
     ) {
         let Lines { starts, len, step } = self.lines;
         if self.columns() {
-            self.parts(y, |base, out| {
+            self.parts(y, &|base, out| {
                 wide(
                     #[inline(always)]
                     || {
@@ -583,7 +583,7 @@ impl<T: Number> Folds<'_, T> {
             return;
         }
         let next = self.kept.inner_stride(0);
-        self.parts(y, |base, out| {
+        self.parts(y, &|base, out| {
             wide(
                 #[inline(always)]
                 || {
@@ -630,7 +630,7 @@ impl<T: Number> Folds<'_, T> {
     fn log_sums(&self, y: &mut [T]) {
         let step = self.kept.inner_stride(0);
         let max = |a: f64, v: f64| if v > a || v.is_nan() { v } else { a };
-        self.parts(y, |base, out| {
+        self.parts(y, &|base, out| {
             for (k, out) in out.iter_mut().enumerate() {
                 let base = base + step * k as isize;
                 let mut top = f64::NEG_INFINITY;

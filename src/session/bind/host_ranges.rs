@@ -17,8 +17,8 @@ pub(in crate::session) struct HostRanges {
 }
 
 impl Binding<'_> {
-    /// For each segment of `plan`, in order, what [`Sight`] says that it flushes and invalidates. Memory that the session
-    /// copies through is flushed and invalidated by those copies.
+    /// For each segment of `plan`, in order, what [`Sight`] says that it flushes and invalidates. Memory that the
+    /// session copies through is flushed and invalidated by those copies.
     pub(in crate::session) fn host_ranges(&self, plan: &Plan) -> Vec<HostRanges> {
         let imports =
             self.arenas.buffers().chain(self.inputs.iter().chain(&self.outputs).flat_map(Slot::buffers));

@@ -8,7 +8,7 @@ use crate::plan::{PlannedIo, StageInput};
 use crate::recording::BufferRange;
 use crate::session::error::Error;
 
-/// Sets of memory that a binding keeps imported and recorded, in addition to the current one.
+/// Sets of memory that a binding keeps imported and recorded in addition to the current one.
 const KEPT: usize = 8;
 
 /// New memory for one input or output.

@@ -54,8 +54,8 @@ impl Binding<'_> {
         plan.segments.iter().enumerate().map(launch).collect()
     }
 
-    /// Copies by the session. Of a tensor that a device copies in or out, the session uses the host's side: the device's
-    /// side is valid only between its first and its last segment.
+    /// Copies by the session. Of a tensor that a device copies in or out, the session uses the host's side: the
+    /// device's side is valid only between its first and its last segment.
     fn moves(&self, segment: &Segment) -> Result<Vec<Move>, Error> {
         let base = |space: Space, d: u32| match space {
             Space::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.buffer(d)),
@@ -156,8 +156,8 @@ impl Binding<'_> {
         Ok(plan)
     }
 
-    /// Checks two bound tensors that overlap: both are read, or every read of the input is before the first write of the
-    /// output.
+    /// Checks two bound tensors that overlap: both are read, or every read of the input is before the first write of
+    /// the output.
     fn check_shared(&self, plan: &Plan, a: Space, b: Space) -> Result<(), Error> {
         let fine = match (a, b) {
             (Space::Input(_), Space::Input(_)) => true,

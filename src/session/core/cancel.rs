@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::session::error::{Error, Progress, SessionError};
 
 /// Cancels runs: those that were given it ([`RunOptions::cancel`]), or the one that it came from
-/// ([`Pending::canceller`](crate::session::Pending::canceller)). A clone is another handle of it; any thread may use one.
+/// ([`Pending::canceller`](crate::session::Pending::canceller)). A clone is another handle of it; any thread may use
+/// one.
 #[derive(Clone, Debug)]
 pub struct CancelToken {
     /// The latest cancelled run of those that share it.
@@ -44,11 +45,11 @@ impl CancelToken {
 }
 
 /// What may end a run before it is over. The run looks before each submission to a device and before each turn of a
-/// Loop or Scan; what was submitted is waited for. Where nothing else limits submissions, runs with one of these are cut
-/// into submissions of about 100 ms.
+/// Loop or Scan; what was submitted is waited for. Where nothing else limits submissions, runs with one of these are
+/// cut into submissions of about 100 ms.
 ///
-/// A run that was ended returns [`SessionError::Cancelled`] or [`SessionError::TimeLimit`]. Its outputs are undefined,
-/// its inputs as they were, and the session can run again.
+/// A run that was ended returns [`SessionError::Cancelled`] or [`SessionError::TimeLimit`]. Its outputs are
+/// undefined, its inputs as they were, and the session can run again.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     time_limit: Option<Duration>,

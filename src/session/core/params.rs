@@ -18,11 +18,12 @@ use crate::session::error::Error;
 /// Holds each parameter once for each device and layout, however many sessions read it.
 ///
 /// A device that shares the host's memory reads parameters where they are; a large one that only a packed layout of
-/// is read is kept in that layout alone, once for all such devices and stores, and its bytes are made again for whoever asks.
+/// is read is kept in that layout alone, once for all such devices and stores, and its bytes are made again for
+/// its readers.
 ///
-/// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs
-/// made from one loaded file, or given one tensor, do, and [`ParamStore::unify`] makes those share them that
-/// were loaded apart. A parameter is held as long as a plan of a session reads it.
+/// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs made from one
+/// loaded file, or given one tensor, do, and [`ParamStore::unify`] makes those share them that were loaded apart. A
+/// parameter is held as long as a plan of a session reads it.
 #[derive(Debug, Default)]
 pub struct ParamStore {
     held: Mutex<WeakMap<Key, Param>>,
@@ -153,8 +154,8 @@ impl ParamStore {
         Ok(param)
     }
 
-    /// Parameters that lie in pages of their own are read where they are, if the device works in that memory and was not
-    /// measured to read it slower than its own; those that are packed lie there in their layout.
+    /// Parameters that lie in pages of their own are read where they are, if the device works in that memory and was
+    /// not measured to read it slower than its own; those that are packed lie there in their layout.
     fn in_place(&self, device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
         if !device.reads_imports_in_place() {
             return Ok(None);

@@ -179,8 +179,8 @@ impl PieceSchedule {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts segment `segment` of a plan with `nodes` into pieces of at most `limit` nanoseconds by measured times, or by
-    /// estimates for `speeds`. `clock`: the device has timestamps.
+    /// Cuts segment `segment` of a plan with `nodes` into pieces of at most `limit` nanoseconds by measured times, or
+    /// by estimates for `speeds`. `clock`: the device has timestamps.
     pub(in crate::session) fn cut(
         &self,
         labelled: &mut LabelledRecording,
@@ -368,8 +368,8 @@ impl TimestampWriter {
         self.slots.push(node);
     }
 
-    /// Writes `labelled` anew: `next` comes before each command, with its node and whether it begins a piece, `end` after
-    /// the last one of each piece.
+    /// Writes `labelled` again: `next` comes before each command, with its node and whether it begins a piece, `end`
+    /// after the last one of each piece.
     fn write(
         labelled: &mut LabelledRecording,
         cut: &mut PieceCuts,

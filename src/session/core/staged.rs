@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use super::SessionCore;
 use crate::ops::control::Control;
-use crate::plan::{HostStep, Split, StageInput, StepInput};
+use crate::plan::{SplitGraph, StageInput, StageStep, StepInput};
 
 /// What comes after the plan of a head: steps on the host and loops, then the tail.
 #[derive(Debug)]
 pub(in crate::session) struct StagedRest {
-    pub(in crate::session) steps: Vec<(HostStep, Option<Arc<SessionCore>>)>,
+    pub(in crate::session) steps: Vec<(StageStep, Option<Arc<SessionCore>>)>,
     pub(in crate::session) tail_inputs: Vec<StageInput>,
     pub(in crate::session) needed: Vec<usize>,
     pub(in crate::session) tail: Arc<SessionCore>,
 }
 
 impl StagedRest {
-    pub(in crate::session) fn new(core: &SessionCore, split: Split) -> Self {
-        let body = |step: &HostStep| match step.op.control() {
+    pub(in crate::session) fn new(core: &SessionCore, split: SplitGraph) -> Self {
+        let body = |step: &StageStep| match step.op.control() {
             Some(Control::Loop(l)) => Some(core.body(&l.body)),
             Some(Control::Scan(s)) => Some(core.body(&s.body)),
             Some(Control::If { .. }) | None => None,

@@ -15,7 +15,7 @@ const MIN_BYTES: usize = 4096;
 /// What [`ParamStore::unify`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Unified {
-    /// How many constants share the bytes of an earlier one now.
+    /// Constants that share the bytes of an earlier one.
     pub tensors: usize,
     /// Their bytes, which are not held a second time.
     pub bytes: u64,

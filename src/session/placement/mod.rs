@@ -28,16 +28,16 @@ use crate::session::error::Error;
 
 /// The placement of nodes that neither the caller nor the graph places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
+pub enum NodePlacement {
     /// Entry 0 of the device table.
     #[default]
     Manual,
     /// The fastest placement by measurements, boundaries between devices included.
     ///
-    /// A plan is then made with runs on inputs of zeros, by value or on bound memory as it is made for, unless it holds a kernel of the caller's
-    /// ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among what is run, so no choice is
-    /// slower than that as far as runs within the time allowed ([`crate::session::SessionBuilder::placement_budget`]) can
-    /// tell; beyond that time estimates decide.
+    /// A plan is then made with runs on inputs of zeros, by value or on bound memory as it is made for, unless it
+    /// holds a kernel of the caller's ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among
+    /// what is run, so no choice is slower than that as far as runs within the time allowed
+    /// ([`crate::session::SessionBuilder::placement_budget`]) can tell; beyond that time estimates decide.
     Auto,
 }
 
@@ -322,7 +322,7 @@ impl PlacementTask<'_> {
 
 /// Whether a node runs a function of the caller's, which measurements must not call.
 fn is_callers(draft: &UnplacedPlan, n: usize) -> bool {
-    draft.flow.nodes[n].op.is::<crate::ops::custom::CustomKernel>()
+    draft.flow.nodes[n].op.structure() == Some(crate::operator::Structure::Custom)
 }
 
 fn report(

@@ -8,7 +8,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::linalg::MatMul;
 use crate::ops::norm::{Softmax, SoftmaxKind};
-use crate::ops::{self, AttrMap, AttrReader, BinaryOp, Function, Operator};
+use crate::ops::{self, AttrMap, AttrReader, BinaryFunction, Function, Operator};
 use crate::plan::{PlanCache, PlanOptions};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
@@ -20,7 +20,7 @@ fn open(name: &str) -> Context {
 }
 
 fn builder(graph: &Graph, table: &[&str]) -> super::super::SessionBuilder {
-    let builder = Session::builder().graph(graph.clone()).placement(Placement::Auto);
+    let builder = Session::builder().graph(graph.clone()).placement(NodePlacement::Auto);
     table.iter().fold(builder, |b, name| b.context(open(name)))
 }
 
@@ -38,7 +38,7 @@ fn graph() -> Graph {
         1,
     );
     let (_, s) = g.node("sum", ops::add(), &[Some(y[0]), Some(x)], 1);
-    let (_, z) = g.node("scaled", ops::binary(BinaryOp::Mul), &[Some(s[0]), Some(x)], 1);
+    let (_, z) = g.node("scaled", ops::binary(BinaryFunction::Mul), &[Some(s[0]), Some(x)], 1);
     g.output("y", y[0]);
     g.output("z", z[0]);
     g.build().unwrap()
@@ -136,7 +136,7 @@ fn what_is_placed_stays_there() {
     }
     // All that is not placed otherwise.
     for d in 0..2 {
-        for auto in [Placement::Auto, Placement::Manual] {
+        for auto in [NodePlacement::Auto, NodePlacement::Manual] {
             let builder = builder(&graph(), &["vulkan", "cpu"]).placement(auto);
             let mut session = builder.place_rest(d).place_op("Softmax", 1 - d).build().unwrap();
             assert_close(&outputs(&mut session, &x), &expected);
@@ -165,7 +165,7 @@ fn places_that_are_not_there_are_errors_that_name_what_is() {
         Err(Error::Session(e)) => e,
         other => panic!("{other:?}"),
     };
-    for auto in [Placement::Auto, Placement::Manual] {
+    for auto in [NodePlacement::Auto, NodePlacement::Manual] {
         let b = || builder(&graph(), &["cpu", "vulkan"]).placement(auto);
         let e = refused(b().place_node("prodigy", 0));
         assert!(

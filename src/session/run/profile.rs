@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::segments::run_segments;
 use crate::kernel;
 use crate::ops::Cost;
+use crate::plan::Plan;
 use crate::session::bind::binding::Binding;
 use crate::session::bind::launch::Started;
 use crate::session::core::cancel::{CancelToken, Watch};
@@ -78,11 +79,62 @@ impl Profile {
         rows.sort_by_key(|r| (std::cmp::Reverse(r.2), r.0));
         rows
     }
+
+    /// Adds the segments of `plan` and their nodes.
+    fn add_segments(&mut self, plan: &Plan, measured: &[MeasuredSegment]) {
+        // Offset from each device's clock to the host's: no work ends later than the host knows of its end.
+        let mut ahead: BTreeMap<u32, i128> = BTreeMap::new();
+        for (segment, measured) in plan.segments.iter().zip(measured) {
+            let Some(last) = measured.ticks.last() else { continue };
+            let by = i128::from(measured.end) - i128::from(*last);
+            ahead.entry(segment.device).and_modify(|least| *least = by.min(*least)).or_insert(by);
+        }
+        for (segment, measured) in plan.segments.iter().zip(measured) {
+            let (device, begin_nanos, ticks) = (segment.device, measured.begin, &measured.ticks);
+            self.segments.push(SegmentTime { device, begin_nanos, end_nanos: measured.end });
+            let Some((&first, &last)) = ticks.first().zip(ticks.last()) else { continue };
+            self.device_nanos += last.saturating_sub(first);
+            let by = ahead.get(&device).copied().unwrap_or(0);
+            // The segment may have waited in the queue.
+            let began = u64::try_from(i128::from(first) + by).unwrap_or(0).max(begin_nanos);
+            let mut last_node = None;
+            for (pair, node) in ticks.windows(2).zip(&measured.nodes) {
+                let Some(report) = node.and_then(|node| plan.report.nodes.get(node as usize)) else {
+                    continue;
+                };
+                let nanos = pair[1].saturating_sub(pair[0]);
+                // A node that continues in the next piece.
+                if let Some(time) = self.nodes.last_mut().filter(|_| last_node == Some(*node)) {
+                    time.nanos += nanos;
+                    continue;
+                }
+                last_node = Some(*node);
+                self.nodes.push(NodeTime {
+                    name: report.name.clone(),
+                    op: report.op,
+                    device,
+                    begin_nanos: began + pair[0].saturating_sub(first),
+                    nanos,
+                    cost: report.cost,
+                });
+            }
+        }
+    }
+}
+
+/// Times of one segment: begin and end by the host's clock, in nanoseconds from the start of the run.
+struct MeasuredSegment {
+    begin: u64,
+    end: u64,
+    /// Timestamps of the device in nanoseconds; empty where it has no clock.
+    ticks: Vec<u64>,
+    /// The node that each timestamp is before.
+    nodes: Vec<Option<u32>>,
 }
 
 impl Binding<'_> {
-    /// Runs once with a timestamp around every operator. A timestamp waits for earlier commands, so operators of one device run in sequence; devices work in parallel as in
-    /// any run.
+    /// Runs once with a timestamp around every operator. A timestamp waits for earlier commands, so operators of one
+    /// device run in sequence; devices work in parallel as in any run.
     ///
     /// # Errors
     /// As [`Binding::run`].
@@ -135,43 +187,11 @@ impl Binding<'_> {
             }
             ticks.push(all);
         }
-        // Offset from each device's clock to the host's: no work ends later than the host knows of its end.
-        let mut ahead: BTreeMap<u32, i128> = BTreeMap::new();
-        for ((segment, ticks), (_, end)) in plan.segments.iter().zip(&ticks).zip(&times) {
-            let Some(last) = ticks.last() else { continue };
-            let by = i128::from(*end) - i128::from(*last);
-            ahead.entry(segment.device).and_modify(|least| *least = by.min(*least)).or_insert(by);
-        }
-        let mut last_node = None;
-        for (s, segment) in plan.segments.iter().enumerate() {
-            let (device, (begin_nanos, end_nanos)) = (segment.device, times[s]);
-            profile.segments.push(SegmentTime { device, begin_nanos, end_nanos });
-            let Some((&first, &last)) = ticks[s].first().zip(ticks[s].last()) else { continue };
-            profile.device_nanos += last.saturating_sub(first);
-            let by = ahead.get(&device).copied().unwrap_or(0);
-            // The segment may have waited in the queue.
-            let began = u64::try_from(i128::from(first) + by).unwrap_or(0).max(begin_nanos);
-            for (pair, node) in ticks[s].windows(2).zip(&nodes[s]) {
-                let Some(report) = node.and_then(|node| plan.report.nodes.get(node as usize)) else {
-                    continue;
-                };
-                let nanos = pair[1].saturating_sub(pair[0]);
-                // A node that continues in the next piece.
-                if let Some(time) = profile.nodes.last_mut().filter(|_| last_node == Some((s, *node))) {
-                    time.nanos += nanos;
-                    continue;
-                }
-                last_node = Some((s, *node));
-                profile.nodes.push(NodeTime {
-                    name: report.name.clone(),
-                    op: report.op,
-                    device: segment.device,
-                    begin_nanos: began + pair[0].saturating_sub(first),
-                    nanos,
-                    cost: report.cost,
-                });
-            }
-        }
+        let measured = times.into_iter().zip(ticks).zip(nodes);
+        let measured: Vec<MeasuredSegment> = measured
+            .map(|(((begin, end), ticks), nodes)| MeasuredSegment { begin, end, ticks, nodes })
+            .collect();
+        profile.add_segments(&plan, &measured);
         Ok(profile)
     }
 

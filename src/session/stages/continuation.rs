@@ -7,7 +7,7 @@ use super::control;
 use super::control::LoopBody;
 use crate::graph::{GraphError, TensorInfo};
 use crate::ops::{Fact, OpCx, OpError};
-use crate::plan::{HostStep, PlanError, StageInput, StepInput};
+use crate::plan::{PlanError, StageInput, StageStep, StepInput};
 use crate::session::bind::binding::{Binding, BoundSources, Continue};
 use crate::session::bind::memory::{Source, StageValue, owned};
 use crate::session::bind::slot::Side;
@@ -183,7 +183,7 @@ impl<'e> Continue<'e> for Continuation<'e> {
 
 /// Runs an operator on the host.
 fn host<'e>(
-    step: &HostStep,
+    step: &StageStep,
     inputs: &[Option<StageValue<'e>>],
     devices: &[Device],
 ) -> Result<Vec<StageValue<'e>>, Error> {
@@ -198,7 +198,7 @@ fn host<'e>(
 }
 
 /// An error about a step.
-pub(in crate::session) fn node_error(step: &HostStep, source: OpError) -> Error {
+pub(in crate::session) fn node_error(step: &StageStep, source: OpError) -> Error {
     let (node, op) = (step.name.clone(), step.op.name().to_owned());
     PlanError::Graph(GraphError::Node { node, op, source }).into()
 }

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::ops::OpError;
 use crate::ops::control::{Control, Loop, Scan, ScanAxis};
 use crate::ops::sequence::{COLUMNS, MAX_ELEMENTS, row};
-use crate::plan::HostStep;
+use crate::plan::StageStep;
 use crate::session::bind::binding::Binding;
 use crate::session::bind::memory::{Source, StageValue, owned};
 use crate::session::core::SessionCore;
@@ -110,7 +110,7 @@ impl<'e> OutputBuffers<'e> {
 /// Runs a node of control flow.
 pub(in crate::session) fn run<'e>(
     flow: Control<'_>,
-    step: &HostStep,
+    step: &StageStep,
     inputs: &[Option<StageValue<'e>>],
     body: &mut LoopBody<'e>,
     watch: &Watch,
@@ -124,7 +124,7 @@ pub(in crate::session) fn run<'e>(
 }
 
 fn given<'h, 'e>(
-    step: &HostStep,
+    step: &StageStep,
     inputs: &'h [Option<StageValue<'e>>],
     input: usize,
 ) -> Result<&'h StageValue<'e>, Error> {
@@ -134,7 +134,7 @@ fn given<'h, 'e>(
         .ok_or_else(|| node_error(step, OpError::MissingInput { input }))
 }
 
-fn scalar(step: &HostStep, input: usize, value: &StageValue<'_>, body: &LoopBody<'_>) -> Result<i64, Error> {
+fn scalar(step: &StageStep, input: usize, value: &StageValue<'_>, body: &LoopBody<'_>) -> Result<i64, Error> {
     let tensor = value.tensor(&body.core.devices)?;
     let value = tensor.to_i64s().map_err(|e| node_error(step, e.into()))?;
     let wrong = || OpError::Value { input, problem: format!("has {} elements, expected one", value.len()) };
@@ -143,7 +143,7 @@ fn scalar(step: &HostStep, input: usize, value: &StageValue<'_>, body: &LoopBody
 
 fn run_loop<'e>(
     op: &Loop,
-    step: &HostStep,
+    step: &StageStep,
     inputs: &[Option<StageValue<'e>>],
     body: &mut LoopBody<'e>,
     watch: &Watch,
@@ -224,7 +224,7 @@ fn planned(inputs: &[StageValue<'_>], body: &LoopBody<'_>, skip: usize) -> Vec<O
 /// Runs a body for every slice, or for the first `count` ones.
 fn run_scan<'e>(
     op: &Scan,
-    step: &HostStep,
+    step: &StageStep,
     inputs: &[Option<StageValue<'e>>],
     count: Option<usize>,
     body: &mut LoopBody<'e>,
@@ -286,10 +286,11 @@ fn run_scan<'e>(
     Ok(states)
 }
 
-/// Scan of opset 8: axis 0 of every tensor is a batch; each sequence may have its own length, after which results are 0.
+/// Scan of opset 8: axis 0 of every tensor is a batch; each sequence may have its own length, after which results are
+/// 0.
 fn batched<'e>(
     op: &Scan,
-    step: &HostStep,
+    step: &StageStep,
     inputs: &[Option<StageValue<'e>>],
     body: &mut LoopBody<'e>,
     watch: &Watch,
@@ -378,7 +379,7 @@ struct Stack {
 }
 
 impl Stack {
-    fn push(&mut self, step: &HostStep, tensor: Tensor) -> Result<(), Error> {
+    fn push(&mut self, step: &StageStep, tensor: Tensor) -> Result<(), Error> {
         match &self.info {
             Some(info) if info != tensor.info() => {
                 let what = format!("iterations that give {} and {}", info, tensor.info());
@@ -393,7 +394,7 @@ impl Stack {
     }
 
     /// Appends an element of a list.
-    fn append(&mut self, step: &HostStep, tensor: &Tensor) -> Result<(), Error> {
+    fn append(&mut self, step: &StageStep, tensor: &Tensor) -> Result<(), Error> {
         let first = self.info.get_or_insert_with(|| tensor.info().clone());
         if first.dtype != tensor.dtype() || self.count >= MAX_ELEMENTS {
             let found = tensor.info();
@@ -407,7 +408,7 @@ impl Stack {
     }
 
     /// The elements of the list and their table; `one` gives the type of an empty list.
-    fn list(self, step: &HostStep, one: Option<&TensorInfo>) -> Result<[Tensor; 2], Error> {
+    fn list(self, step: &StageStep, one: Option<&TensorInfo>) -> Result<[Tensor; 2], Error> {
         let fail = |e: OpError| node_error(step, e);
         let dtype = self.info.as_ref().or(one).map_or(DType::F32, |info| info.dtype);
         let len = self.bytes.len() / dtype.bytes();
@@ -418,7 +419,7 @@ impl Stack {
     }
 
     /// The stacked tensor; `one` gives type and shape of the slices if there are none.
-    fn finish(self, step: &HostStep, axis: ScanAxis, one: Option<&TensorInfo>) -> Result<Tensor, Error> {
+    fn finish(self, step: &StageStep, axis: ScanAxis, one: Option<&TensorInfo>) -> Result<Tensor, Error> {
         let fail = |e: OpError| node_error(step, e);
         let info = self.info.as_ref().or(one);
         let info = info

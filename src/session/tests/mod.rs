@@ -144,7 +144,7 @@ fn shared_output(first: &str, second: &str, n: usize) {
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, [n.into()]);
     let a = g.op(crate::ops::add(), &[x, x]);
-    let b = g.op(crate::ops::binary(crate::ops::pointwise::BinaryOp::Mul), &[a, a]);
+    let b = g.op(crate::ops::binary(crate::ops::pointwise::BinaryFunction::Mul), &[a, a]);
     g.output("a", a);
     g.output("b", b);
     let open = |name| Registry::with_defaults().open(name, &desc()).unwrap();
@@ -311,8 +311,8 @@ fn parameters_are_read_in_place() {
         assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap()[n - 1], n as f32 - 0.5);
         let after = context.usage();
         assert_eq!(session.params().usage().bytes, (n * 4) as u64);
-        // The output alone is memory of the device. A card has a copy of the parameter too, and so has a device that the
-        // host's writes must be flushed for.
+        // The output alone is memory of the device. A card has a copy of the parameter too, and so has a device that
+        // the host's writes must be flushed for.
         let copied = device == "sim:1" || !context.info().memory.shares_host_memory();
         let least = (n * if copied { 8 } else { 4 }) as u64;
         let grown = after.allocated - before.allocated;

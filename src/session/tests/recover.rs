@@ -1,5 +1,5 @@
-//! Each call of a whole run of a model fails in turn: a typed error, the caller's bytes as they were, a session that goes
-//! on on a new device, and nothing left over.
+//! Each call of a whole run of a model fails in turn: a typed error, the caller's bytes as they were, a session that
+//! goes on on a new device, and nothing left over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

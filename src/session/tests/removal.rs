@@ -1,5 +1,5 @@
-//! Each barrier, flush and invalidate of what the product records is removed in turn, and the simulated device shows what
-//! it was for.
+//! Each barrier, flush and invalidate of what the product records is removed in turn, and the simulated device shows
+//! what it was for.
 
 use std::sync::Arc;
 

@@ -125,48 +125,30 @@ impl Resolved {
         let (zero_rows, zero_bytes) = (word(zero_rows)?, word(zero_bytes)?);
         let tiles = word(of.tiles.unwrap_or(0))?;
         word(pairs.saturating_mul(p.n.max(p.k)))?;
-        // The parameter struct of a kernel, both of which have the same members.
-        macro_rules! fill {
-            ($name:ident) => {
-                params::$name {
-                    pairs: pairs_word,
-                    n,
-                    k,
-                    share,
-                    words,
-                    block,
-                    blocks,
-                    zero_rows,
-                    zero_bytes,
-                    tiles,
-                }
-            };
-        }
+        let params = params::Moe {
+            pairs: pairs_word,
+            n,
+            k,
+            share,
+            words,
+            block,
+            blocks,
+            zero_rows,
+            zero_bytes,
+            tiles,
+        };
         let args = [x, Operand::Input(p.weights), scales, zeros, pick(p.bias), of.experts, y];
         let max_x = lower.device().limits.max_groups[0];
-        let biased = u32::from(cx.has(p.bias));
-        match of.tiles {
-            None => {
-                let constants = [
-                    (spec::moe_vector::BIASED, biased),
-                    (spec::moe_vector::BITS, bits as u32),
-                    (spec::moe_vector::ZEROS, u32::from(with_zeros)),
-                ];
-                let groups = pairs * p.n.div_ceil(moe_vector::COLS);
-                let params = fill!(MoeVector);
-                lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
-            }
-            Some(count) => {
-                let constants = [
-                    (spec::moe_tile::BIASED, biased),
-                    (spec::moe_tile::BITS, bits as u32),
-                    (spec::moe_tile::ZEROS, u32::from(with_zeros)),
-                ];
-                let groups = count * p.n.div_ceil(moe_tile::COLS);
-                let params = fill!(MoeTile);
-                lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
-            }
-        }
+        let constants = [
+            (spec::moe::BIASED, u32::from(cx.has(p.bias))),
+            (spec::moe::BITS, bits as u32),
+            (spec::moe::ZEROS, u32::from(with_zeros)),
+        ];
+        let groups = match of.tiles {
+            None => pairs * p.n.div_ceil(moe_vector::COLS),
+            Some(count) => count * p.n.div_ceil(moe_tile::COLS),
+        };
+        lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
         Ok(y)
     }
 

@@ -132,11 +132,10 @@ impl Target<'_> {
         };
         let weights = pack.emit(self.cx, lower)?;
         let (code, _) = self.activation.code();
-        // One numbering of constants for both.
         let mut spec = vec![
-            (spec::conv_wide::PLAIN, u32::from(c.is_plain())),
-            (spec::conv_wide::BIASED, u32::from(self.biased)),
-            (spec::conv_wide::ACTIVATION, code),
+            (spec::large_tiles::PLAIN, u32::from(c.is_plain())),
+            (spec::large_tiles::BIASED, u32::from(self.biased)),
+            (spec::large_tiles::ACTIVATION, code),
         ];
         spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
         let params = product_params(c, self.activation);

@@ -73,12 +73,11 @@ impl Product {
     /// Emits it.
     fn wide_tiles(&self, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (code, _) = self.activation.code();
-        // One numbering of constants for both.
         let mut spec = vec![
-            (spec::gemm_wide::A_COLUMNS, u32::from(self.a.col != 1)),
-            (spec::gemm_wide::B_COLUMNS, u32::from(self.b.col != 1)),
-            (spec::gemm_wide::BIASED, u32::from(self.c.is_some())),
-            (spec::gemm_wide::ACTIVATION, code),
+            (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
+            (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
+            (spec::tiles::BIASED, u32::from(self.c.is_some())),
+            (spec::tiles::ACTIVATION, code),
         ];
         spec.extend(wide.local.map(|threads| (spec::gemm_matrix::LOCAL_SIZE_X, threads)));
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));

@@ -49,8 +49,11 @@ fn the_times_of_an_earlier_run_of_a_prepared_recording_are_gone() {
     let queue = fixture.queue();
     let timed = Recording { timestamps: 1, ..recording(vec![Command::Timestamp { slot: 0 }]) };
     let prepared = queue.prepare(&timed).unwrap();
-    let points = [0; 2].map(|_| queue.submit_prepared(prepared).unwrap());
-    queue.wait(points[1], None).unwrap();
+    let points = [0; 2].map(|_| {
+        let point = queue.submit_prepared(prepared).unwrap();
+        queue.wait(point, None).unwrap();
+        point
+    });
     assert_eq!(points.map(|point| queue.timestamps(point).unwrap().len()), [0, 1]);
 }
 
