@@ -8,7 +8,7 @@ use super::error::{Error, SessionError};
 use super::placement::Copied;
 use super::slot::Source;
 use super::{Inner, chosen_shape};
-use crate::device::{Buffer, Scope};
+use crate::device::{Buffer, Lent, Scope};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::host::SharedRegion;
@@ -43,6 +43,13 @@ impl<'e> Memory<'e> {
     /// Memory of a device: a buffer of the context that the session runs on.
     pub fn buffer(buffer: &Buffer) -> Self {
         Memory::placed(Source::Buffer(buffer.clone()))
+    }
+
+    /// Memory that was lent to all devices of the session: in a scope of its own, or by a foreign caller
+    /// ([`Lent::raw`]).
+    pub fn lent(lent: Lent<'e>) -> Self {
+        let whole = ByteRange::up_to(lent.bytes());
+        Memory::placed(Source::Lent(Arc::new(lent), whole))
     }
 
     /// A value that is copied into memory of the session's own.

@@ -195,7 +195,9 @@ pub(crate) fn product<T: Real>(
     #[allow(unsafe_code, reason = "the crate's interface is raw pointers")]
     unsafe {
         match T::DTYPE {
-            DType::F32 => general(gemm_f32::get_gemm_fn(), [m, n, k], a, b, c, c_row, accumulate, parallelism),
+            DType::F32 => {
+                general(gemm_f32::get_gemm_fn(), [m, n, k], a, b, c, c_row, accumulate, parallelism)
+            }
             _ => general(gemm_f64::get_gemm_fn(), [m, n, k], a, b, c, c_row, accumulate, parallelism),
         }
     }
