@@ -2,12 +2,15 @@
 //!
 //! `source` reads files and their variants, `compile` runs glslang, `cache` keeps what did not change,
 //! `convention` holds a kernel to the rules every backend relies on, `check` lets spirv-reflect contradict
-//! our own reflection, `table` writes the Rust side.
+//! our own reflection, `table` writes the Rust side, `select` in it the choice of a variant by its types and
+//! `shared` what shaders define for Rust.
 
 mod cache;
 mod check;
 mod compile;
 mod convention;
+mod select;
+mod shared;
 mod source;
 mod table;
 
@@ -61,7 +64,9 @@ pub fn run(root: &Path, out: &Path) -> Result<Summary, String> {
     }
     let checks = all_ok(parallel(&sources, |source| cross_check(&cache, source, &kernels)))?;
     let skipped: Vec<&String> = checks.iter().flatten().collect();
-    table::write(out, &kernels, &skipped)?;
+    let none = source::Files::new();
+    let files = sources.first().map_or(&none, |source| &source.files);
+    table::write(out, files, &kernels, &skipped)?;
     Ok(Summary { kernels: kernels.len(), compiled: cache.finish()?, unchecked: skipped.len() })
 }
 

@@ -20,7 +20,46 @@ pub(super) struct Variant {
     pub(super) kernel: String,
     /// Macros, in the order of the line.
     pub(super) defines: Vec<(String, String)>,
+    /// The macros among them that name a type of elements, with that type.
+    pub(super) types: Vec<(String, &'static Type)>,
 }
+
+/// A type of elements that a variant names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Type {
+    /// The word in a `variant:` line.
+    pub(super) word: &'static str,
+    /// What the macro becomes.
+    glsl: &'static str,
+    /// The Rust expression that stands for it: a `DType`, or bytes of an element that is only moved.
+    pub(super) rust: &'static str,
+}
+
+const fn number(word: &'static str, glsl: &'static str, rust: &'static str) -> Type {
+    Type { word, glsl, rust }
+}
+
+/// Every type that a `variant:` line may name.
+const TYPES: &[Type] = &[
+    number("f32", "float", "DType::F32"),
+    number("f16", "float16_t", "DType::F16"),
+    number("bf16", "uint16_t", "DType::BF16"),
+    number("f64", "double", "DType::F64"),
+    number("i8", "int8_t", "DType::I8"),
+    number("i16", "int16_t", "DType::I16"),
+    number("i32", "int", "DType::I32"),
+    number("i64", "int64_t", "DType::I64"),
+    number("u8", "uint8_t", "DType::U8"),
+    number("u16", "uint16_t", "DType::U16"),
+    number("u32", "uint", "DType::U32"),
+    number("u64", "uint64_t", "DType::U64"),
+    number("bool", "uint8_t", "DType::Bool"),
+    number("b8", "uint8_t", "Unit::Bytes(1)"),
+    number("b16", "uint16_t", "Unit::Bytes(2)"),
+    number("b32", "uint", "Unit::Bytes(4)"),
+    number("b64", "uvec2", "Unit::Bytes(8)"),
+    number("b128", "uvec4", "Unit::Bytes(16)"),
+];
 
 /// What the leading comment lines of a source say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +94,16 @@ impl Source {
     /// The source text.
     pub(super) fn text(&self) -> &str {
         self.files.get(&self.path).map_or("", String::as_str)
+    }
+
+    /// The file among this one and its includes with a line that begins with `text`, without folder and ending.
+    pub(super) fn declaring(&self, text: &str) -> &str {
+        let has = |source: &str| source.lines().any(|line| line.trim_start().starts_with(text));
+        if has(self.text()) {
+            return &self.stem;
+        }
+        let include = self.includes().into_iter().find(|(_, source)| has(source));
+        include.and_then(|(path, _)| path.rsplit('/').next()?.strip_suffix(".glsl")).unwrap_or(&self.stem)
     }
 
     /// The files that this one may include, directly or not, in the order of their paths. Conditions are
@@ -146,7 +195,7 @@ pub(super) fn directives(stem: &str, text: &str) -> Result<Directives, (usize, S
         }
     }
     if found.variants.is_empty() {
-        found.variants.push(Variant { kernel: stem.to_owned(), defines: Vec::new() });
+        found.variants.push(Variant { kernel: stem.to_owned(), defines: Vec::new(), types: Vec::new() });
     }
     Ok(found)
 }
@@ -158,6 +207,7 @@ fn variant(stem: &str, rest: &str) -> Result<Variant, String> {
         return Err(format!("variant name {name} is not made of a-z, 0-9 and _"));
     }
     let mut defines = vec![(format!("VARIANT_{name}"), "1".to_owned())];
+    let mut types = Vec::new();
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, "1"));
         let identifier = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -167,9 +217,18 @@ fn variant(stem: &str, rest: &str) -> Result<Variant, String> {
         if defines.iter().any(|(known, _)| known == key) {
             return Err(format!("macro {key} is defined twice"));
         }
-        defines.push((key.to_owned(), value.to_owned()));
+        // `f16:uint16_t` is held as other than its own type of GLSL.
+        let (named, held) = value.split_once(':').map_or((value, None), |(named, held)| (named, Some(held)));
+        match (TYPES.iter().find(|ty| ty.word == named), held) {
+            (None, Some(_)) => return Err(format!("{named} is no type of elements")),
+            (None, None) => defines.push((key.to_owned(), value.to_owned())),
+            (Some(ty), held) => {
+                defines.push((key.to_owned(), held.unwrap_or(ty.glsl).to_owned()));
+                types.push((key.to_owned(), ty));
+            }
+        }
     }
-    Ok(Variant { kernel: format!("{stem}_{name}"), defines })
+    Ok(Variant { kernel: format!("{stem}_{name}"), defines, types })
 }
 
 /// Finds `name` next to the including file, then in `shaders/include/`.

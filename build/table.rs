@@ -1,20 +1,28 @@
-//! Writes the Rust side: the table, one id per kernel, one params struct and one set of specialization
-//! ids per source file, and the blob of SPIR-V words.
+//! Writes the Rust side: the table, one id per kernel; one params struct, one set of specialization ids, one choice of
+//! variants and the shared codes per source file; and the blob of SPIR-V words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::Kernel;
-use super::cache::write_atomic;
 use onepool_spirv::reflect::{BindingInfo, ParamInfo, SpecInfo};
 use onepool_spirv::types::{ScalarType, ValueType};
+
+use super::cache::write_atomic;
+use super::shared::{Group, Member};
+use super::source::Files;
+use super::{Kernel, select, shared};
 
 /// Writes `kernels.rs`, `kernels.spv` and `reflect_skipped.txt` into `out`.
 ///
 /// # Errors
 /// Variants of one file disagree about `Params` or a specialization constant, or a file cannot be written.
-pub(super) fn write(out: &Path, kernels: &[Kernel<'_>], skipped: &[&String]) -> Result<(), String> {
+pub(super) fn write(
+    out: &Path,
+    files: &Files,
+    kernels: &[Kernel<'_>],
+    skipped: &[&String],
+) -> Result<(), String> {
     let mut words: Vec<u32> = Vec::new();
     let mut rows = String::new();
     let mut ids = String::new();
@@ -41,8 +49,10 @@ pub(super) fn write(out: &Path, kernels: &[Kernel<'_>], skipped: &[&String]) -> 
     line(&mut text, 1, "use super::KernelId;\n");
     text.push_str(&ids);
     line(&mut text, 0, "}\n");
-    text.push_str(&params_module(kernels)?);
+    text.push_str(&params_module(kernels, &shared::groups(files)?)?);
     text.push_str(&spec_module(kernels)?);
+    text.push_str(&select::module(kernels)?);
+    text.push_str(&shared::module(files)?);
     write_changed(&out.join("kernels.spv"), bytemuck::cast_slice(&in_target_order(words)))?;
     write_changed(&out.join("kernels.rs"), text.as_bytes())?;
     let skipped: String = skipped.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
@@ -120,45 +130,45 @@ fn spec_row(constant: &SpecInfo) -> String {
     )
 }
 
-fn params_module(kernels: &[Kernel<'_>]) -> Result<String, String> {
+fn params_module(kernels: &[Kernel<'_>], groups: &[Group]) -> Result<String, String> {
     let mut files: BTreeMap<&str, &Kernel<'_>> = BTreeMap::new();
-    for kernel in kernels {
-        let first = files.entry(&kernel.source.stem).or_insert(kernel);
+    for kernel in kernels.iter().filter(|kernel| !kernel.reflection.params.is_empty()) {
+        let first = files.entry(kernel.source.declaring("layout(push_constant)")).or_insert(kernel);
         if first.reflection.params != kernel.reflection.params {
             return Err(format!(
-                "{}: kernels {} and {} have different Params; all variants of a file share one block",
+                "{}: kernels {} and {} have different Params; all that a file declares them for share one block",
                 kernel.source.path, first.name, kernel.name
             ));
         }
     }
     let mut text = String::new();
-    line(&mut text, 0, "/// The push constants of each source file, laid out as its shader declares them.");
+    line(&mut text, 0, "/// The push constants that each source file declares, laid out as they are there.");
     line(&mut text, 0, "pub mod params {");
+    shared::group_structs(&mut text, groups);
     for (stem, kernel) in files {
         let params = &kernel.reflection.params;
-        if params.is_empty() {
-            continue;
-        }
         let name = camel(stem);
-        line(&mut text, 1, &format!("/// Push constants of `{}`.", kernel.source.path));
+        line(&mut text, 1, &format!("/// Push constants that file `{stem}` declares."));
         line(&mut text, 1, "#[repr(C)]");
         line(&mut text, 1, "#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]");
         line(&mut text, 1, &format!("pub struct {name} {{"));
-        for param in params {
-            line(&mut text, 2, &format!("/// `{}`, at byte {}.", param.name, param.offset_bytes));
-            line(&mut text, 2, &format!("pub {}: {},", field(&param.name), rust_type(param.ty)));
+        let members: Vec<(String, String, u32)> = shared::members(kernel.source, params, groups)?
+            .into_iter()
+            .map(|member| match member {
+                Member::Param(param) => (field(&param.name), rust_type(param.ty), param.offset_bytes),
+                Member::Group(member, name, offset) => (field(member), name.to_owned(), offset),
+            })
+            .collect();
+        for (member, ty, offset) in &members {
+            line(&mut text, 2, &format!("/// `{}`, at byte {offset}.", member.trim_start_matches("r#")));
+            line(&mut text, 2, &format!("pub {member}: {ty},"));
         }
         line(&mut text, 1, "}");
         line(&mut text, 1, "const _: () = {");
         let bytes = kernel.reflection.params_bytes;
         line(&mut text, 2, &format!("assert!(size_of::<{name}>() == {bytes});"));
-        for param in params {
-            let at = param.offset_bytes;
-            line(
-                &mut text,
-                2,
-                &format!("assert!(core::mem::offset_of!({name}, {}) == {at});", field(&param.name)),
-            );
+        for (member, _, offset) in &members {
+            line(&mut text, 2, &format!("assert!(core::mem::offset_of!({name}, {member}) == {offset});"));
         }
         line(&mut text, 1, "};");
     }
@@ -169,19 +179,27 @@ fn params_module(kernels: &[Kernel<'_>]) -> Result<String, String> {
 fn spec_module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     let mut files: BTreeMap<&str, BTreeMap<u32, (&str, &Kernel<'_>)>> = BTreeMap::new();
     for kernel in kernels {
-        let constants = files.entry(&kernel.source.stem).or_default();
         for constant in &kernel.reflection.spec {
-            let (name, first) = *constants.entry(constant.id).or_insert((&constant.name, kernel));
-            if name != constant.name {
-                return Err(format!(
-                    "{}: specialization constant {} is {name} in kernel {} and {} in kernel {}",
-                    kernel.source.path, constant.id, first.name, constant.name, kernel.name
-                ));
+            // What an included file declares is under the names of both.
+            let declared = kernel.source.declaring(&format!("SPEC({},", constant.id));
+            for stem in BTreeSet::from([kernel.source.stem.as_str(), declared]) {
+                let constants = files.entry(stem).or_default();
+                let (name, first) = *constants.entry(constant.id).or_insert((&constant.name, kernel));
+                if name != constant.name {
+                    return Err(format!(
+                        "{}: specialization constant {} is {name} in kernel {} and {} in kernel {}",
+                        kernel.source.path, constant.id, first.name, constant.name, kernel.name
+                    ));
+                }
             }
         }
     }
     let mut text = String::new();
-    line(&mut text, 0, "/// The ids of the specialization constants of each source file.");
+    line(
+        &mut text,
+        0,
+        "/// The ids of the specialization constants of each source file, and of those that included files declare.",
+    );
     line(&mut text, 0, "pub mod spec {");
     for (stem, constants) in files.iter().filter(|(_, constants)| !constants.is_empty()) {
         line(&mut text, 1, &format!("/// Specialization constants of `{stem}`."));
@@ -196,7 +214,7 @@ fn spec_module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     Ok(text)
 }
 
-fn rust_type(ty: ValueType) -> String {
+pub(super) fn rust_type(ty: ValueType) -> String {
     let scalar = match ty.scalar {
         ScalarType::I32 => "i32",
         ScalarType::F32 => "f32",
@@ -211,16 +229,16 @@ fn rust_type(ty: ValueType) -> String {
 }
 
 /// A name as a Rust identifier.
-fn field(name: &str) -> String {
+pub(super) fn field(name: &str) -> String {
     const KEYWORDS: &[&str] = &[
-        "as", "async", "await", "box", "dyn", "enum", "extern", "fn", "gen", "impl", "let", "loop", "match",
-        "mod", "move", "mut", "priv", "pub", "ref", "static", "trait", "try", "type", "unsafe", "use",
-        "where", "yield",
+        "as", "async", "await", "box", "dyn", "enum", "extern", "fn", "gen", "impl", "in", "let", "loop",
+        "match", "mod", "move", "mut", "priv", "pub", "ref", "static", "trait", "try", "type", "unsafe",
+        "use", "where", "yield",
     ];
     if KEYWORDS.contains(&name) { format!("r#{name}") } else { name.to_owned() }
 }
 
-fn camel(stem: &str) -> String {
+pub(super) fn camel(stem: &str) -> String {
     let capital = |part: &str| {
         let mut chars = part.chars();
         chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect::<String>())
@@ -237,7 +255,7 @@ fn in_target_order(mut words: Vec<u32>) -> Vec<u32> {
     words
 }
 
-fn line(text: &mut String, indent: usize, line: &str) {
+pub(super) fn line(text: &mut String, indent: usize, line: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{:1$}{line}", "", indent * 4);
 }

@@ -43,6 +43,18 @@ const LAYERS: &[(&str, &[(&str, u8)])] = &[
     ),
 ];
 
+/// The rooms of `src/session`, lowest first; a file uses its own room and lower ones. The longest match counts, so the
+/// last row is what lies in no room.
+const ROOMS: &[&str] = &[
+    "session::error",
+    "session::core",
+    "session::bind",
+    "session::run",
+    "session::stages",
+    "session::placement",
+    "session",
+];
+
 /// Crates without a line of `unsafe`.
 const FORBIDDING: &[&str] = &["onepool-cli", "onepool-expr", "onepool-spirv"];
 
@@ -188,7 +200,7 @@ fn string(chars: &[char], mut i: usize, hashes: Option<usize>) -> usize {
     i
 }
 
-/// The end of the item that starts at `i`: behind its `;` or its closing brace.
+/// The end of the item that starts at `i`: after its `;` or its closing brace.
 fn item_end(tokens: &[Token], mut i: usize) -> usize {
     let mut depth = 0usize;
     while i < tokens.len() {
@@ -387,11 +399,23 @@ fn module_of(file: &str) -> (&str, Vec<String>) {
     (dir, if path == "lib" { Vec::new() } else { path.split('/').map(str::to_owned).collect() })
 }
 
+/// Whether the module path `path` is `name` or lies in it.
+fn is_in(path: &str, name: &str) -> bool {
+    path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"))
+}
+
 /// The floor of a module of a crate; nothing for a name that the crate has of another one.
 fn layer(layers: &[(&str, u8)], path: &[String]) -> Option<u8> {
     let joined = path.join("::");
-    let fits = |name: &str| joined == name || joined.strip_prefix(name).is_some_and(|r| r.starts_with("::"));
-    layers.iter().filter(|(name, _)| fits(name)).max_by_key(|(name, _)| name.len()).map(|(_, layer)| *layer)
+    let rows = layers.iter().filter(|(name, _)| is_in(&joined, name));
+    rows.max_by_key(|(name, _)| name.len()).map(|(_, layer)| *layer)
+}
+
+/// The number of the session's room that a path lies in.
+fn room(path: &[String]) -> Option<usize> {
+    let joined = path.join("::");
+    let rows = ROOMS.iter().enumerate().filter(|(_, name)| is_in(&joined, name));
+    rows.max_by_key(|(_, name)| name.len()).map(|(at, _)| at)
 }
 
 /// What the root of a crate re-exports: (name, path).
@@ -473,6 +497,25 @@ fn no_file_uses_a_higher_layer() {
     assert!(count > 500, "only {count} paths were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(used_exceptions.len(), EXCEPTIONS.len(), "an exception is no longer needed");
+}
+
+#[test]
+fn no_room_of_the_session_uses_a_higher_one() {
+    let mut wrong = Vec::new();
+    let mut between = BTreeSet::new();
+    for (file, line, here, path) in uses("") {
+        let (Some(own), Some(theirs)) = (room(&here), room(&path)) else { continue };
+        // The visibility `pub(in crate::session)`.
+        if path == ["session"] {
+            continue;
+        }
+        between.insert((own, theirs));
+        if theirs > own {
+            wrong.push(format!("{file}:{line}: {} uses {}", ROOMS[own], path.join("::")));
+        }
+    }
+    assert!(between.len() > ROOMS.len(), "only {between:?} were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -670,6 +713,11 @@ fn the_reader_tells_code_from_comments_literals_and_tests() {
     assert_eq!(floor(&["graph"]), None);
     assert_eq!(module_of("crates/a/src/b/mod.rs"), ("crates/a/", vec!["b".to_owned()]));
     assert_eq!(module_of("src/lib.rs"), ("", vec![]));
+    let of = |path: &str| room(&path.split("::").map(str::to_owned).collect::<Vec<_>>());
+    assert_eq!(
+        ["session::core::x", "session::cores", "plan"].map(of),
+        [Some(1), Some(ROOMS.len() - 1), None]
+    );
     let page = "text\n| island | what |\n|---|---|\n| `a/b.rs`, `c/` (tests) | does `x` |\n| `d.rs` | y |\n\n| `e` | |\n";
     assert_eq!(islands(page), ["a/b.rs", "c/", "d.rs"]);
     let source = Source::read("// SAFETY: yes\nlet a =\n    unsafe { b };\nlet c = unsafe { d };\n");

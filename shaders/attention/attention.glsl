@@ -5,12 +5,26 @@
 
 #include "functions.glsl"
 
+// The scores to store.
+// enum: Stage
+#define STAGE_NONE 0u     // none
+#define STAGE_PRODUCT 1u  // the scaled products
+#define STAGE_CAPPED 2u   // those with the soft cap
+#define STAGE_MASKED 3u   // those with the mask added
+#define STAGE_SOFTMAX 4u  // the probabilities
+
+// A score that takes part in the softmax with no value.
+// enum: Sink
+#define SINK_NONE 0u   // none
+#define SINK_ZERO 1u   // zero
+#define SINK_HEADS 2u  // one for each head
+
 SPEC(1, uint, CAUSAL, 0u);
 SPEC(2, uint, MASKED, 0u);
 SPEC(3, uint, LEN_WORDS, 0u);  // words of one number of valid keys; 0 is none given
 SPEC(4, int, LEN_ADD, 0);      // added to it
-SPEC(5, uint, STAGE, 0u);      // the scores to store: 1 products, 2 capped, 3 masked, 4 probabilities
-SPEC(8, uint, SINK, 0u);       // a score that takes part in the softmax with no value: 1 zero, 2 one of each head
+SPEC(5, uint, STAGE, 0u);
+SPEC(8, uint, SINK, 0u);
 
 #ifdef BOOL_MASK
 layout(set = 0, binding = 3, std430) readonly buffer Mask { uint8_t mask[]; };
@@ -31,10 +45,10 @@ layout(push_constant) uniform Params
     uint v_first, v_batch, v_head_step, v_row;
     uint y_batch, y_head, y_row;
     uint mask_batch, mask_head, mask_row, mask_key;
-    uint mask_len;                              // keys that the mask covers; those behind are hidden
+    uint mask_len;                              // keys that the mask covers; those after are hidden
     float scale, softcap;
     int offset;                                 // position of the first query
-    int left, right;                            // keys seen before and behind the own position, -1 is all
+    int left, right;                            // keys seen before and after the own position, -1 is all
 } p;
 
 #define HIDDEN uintBitsToFloat(0xff800000u)
@@ -63,7 +77,7 @@ void begin(uint b, uint h)
     }
 }
 
-// The first key that queries from row `i` on see, and behind the last that queries before row `to` see.
+// The first key that queries from row `i` on see, and after the last that queries before row `to` see.
 ivec2 seen(uint i, uint to)
 {
     int low = 0;
@@ -122,10 +136,10 @@ float weight(float s, float top)
 // Lets the sink take part in sums of weights relative to `top`: the factor of all that was summed so far.
 float sink_into(inout float top, inout float total)
 {
-    if (SINK == 0u) {
+    if (SINK == SINK_NONE) {
         return 1.0;
     }
-    float s = SINK == 2u ? float(sinks[head]) : 0.0;
+    float s = SINK == SINK_HEADS ? float(sinks[head]) : 0.0;
     float most = max(top, s);
     float factor = is_hidden(top) ? 0.0 : exp(top - most);
     total = total * factor + weight(s, most);

@@ -1,9 +1,9 @@
 // Attention: an invocation does ROWS neighbouring queries of one head and TEXELS texels of the values, KEYS keys at a
 // time, whole texels of queries, keys and values at once. For devices whose work-groups share nothing fast.
-// variant: f32        T=float VEC=vec4
-// variant: f32_bool   T=float VEC=vec4 BOOL_MASK EXT_INT8
-// variant: half       T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES
-// variant: half_bool  T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES BOOL_MASK EXT_INT8
+// variant: f32        T=f32 VEC=vec4
+// variant: f32_bool   T=f32 VEC=vec4 BOOL_MASK EXT_INT8
+// variant: half       T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES
+// variant: half_bool  T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES BOOL_MASK EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -56,7 +56,7 @@ float tops[ROWS];
 float totals[ROWS];
 float factors[ROWS];
 int v_at[KEYS];
-bool is_last;                 // whether some of the keys are behind the valid ones
+bool is_last;                 // whether some of the keys are after the valid ones
 
 void show(uint stage, uint r, uint j, float s)
 {
@@ -74,7 +74,7 @@ void score(uint key)
     }
     int k_at[KEYS];
     [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-        // Keys behind the last are computed as the last, and hidden.
+        // Keys after the last are computed as the last, and hidden.
         k_at[n] = k_first + int(min(key + n, p.kv_len - 1u)) * int(p.k_row / 4u);
     }
     for (int d = 0; d < int(p.head / 4u); ++d) {
@@ -92,11 +92,11 @@ void score(uint key)
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
             float s = products[(r * KEYS + n) / 4u][n % 4u] * p.scale;
-            show(1u, r, key + n, s);
+            show(STAGE_PRODUCT, r, key + n, s);
             s = capped(s);
-            show(2u, r, key + n, s);
+            show(STAGE_CAPPED, r, key + n, s);
             s = masked(s, key + n < p.kv_len ? bias(min(row + r, p.q_len - 1u), key + n) : HIDDEN);
-            show(3u, r, key + n, s);
+            show(STAGE_MASKED, r, key + n, s);
             scores[r * KEYS + n] = s;
         }
     }
@@ -116,9 +116,9 @@ void add(uint d, uint key)
         sums[r * TEXELS + d] *= factors[r];
     }
     [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
-        // Texels behind the last are computed as the last, and not stored.
+        // Texels after the last are computed as the last, and not stored.
         vec4 right = TEXEL(v, v_at[n] + int(min(d, texels - 1u)));
-        // Values behind the valid ones may be no numbers.
+        // Values after the valid ones may be no numbers.
         right = is_last && int(key + n) >= valid ? vec4(0.0) : right;
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             sums[r * TEXELS + d] = fma(vec4(scores[r * KEYS + n]), right, sums[r * TEXELS + d]);
@@ -151,7 +151,7 @@ void main()
     k_first = int((p.k_first + batch * p.k_batch + kv * p.k_head) / 4u);
     int v_first = int((p.v_first + batch * p.v_batch + kv * p.v_head_step) / 4u);
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        // Queries behind the last are computed as the last, and not stored.
+        // Queries after the last are computed as the last, and not stored.
         uint i = min(row + r, p.q_len - 1u);
         q_at[r] = int((p.q_first + batch * p.q_batch + head * p.q_head + i * p.q_row) / 4u);
     }
@@ -163,7 +163,7 @@ void main()
         totals[r] = 0.0;
     }
     ivec2 range = seen(row, min(row + ROWS, p.q_len));
-    if (STAGE != 0u) {
+    if (STAGE != STAGE_NONE) {
         range = ivec2(0, int(p.kv_len));
     }
     for (int first = range.x; first < range.y; first += int(KEYS)) {
@@ -197,14 +197,14 @@ void main()
             EACH_TEXEL(leave(to, r, d, factor))
         }
     }
-    if (STAGE == 4u) {
+    if (STAGE == STAGE_SOFTMAX) {
         // Once more, now that the sums are known.
         for (uint key = 0u; key < p.kv_len; key += KEYS) {
             score(key);
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 [[unroll]] for (uint n = 0u; n < KEYS; ++n) {
                     float w = weight(scores[r * KEYS + n], tops[r]) / totals[r];
-                    show(4u, r, key + n, is_hidden(tops[r]) ? 0.0 : w);
+                    show(STAGE_SOFTMAX, r, key + n, is_hidden(tops[r]) ? 0.0 : w);
                 }
             }
         }

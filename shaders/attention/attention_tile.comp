@@ -1,13 +1,13 @@
 // Attention for devices with fast workgroup memory: a work-group does 32 or 16 queries of one head, 64 keys at a
 // time, and keeps no scores but those; each of its outputs has at most 128 elements of a value.
-// variant: f32             T=float
-// variant: f32_bool        T=float BOOL_MASK EXT_INT8
-// variant: f32_small       T=float SMALL
-// variant: f32_bool_small  T=float BOOL_MASK EXT_INT8 SMALL
-// variant: f16             T=float16_t EXT_STORAGE16
-// variant: f16_bool        T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8
-// variant: f16_small       T=float16_t EXT_STORAGE16 SMALL
-// variant: f16_bool_small  T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8 SMALL
+// variant: f32             T=f32
+// variant: f32_bool        T=f32 BOOL_MASK EXT_INT8
+// variant: f32_small       T=f32 SMALL
+// variant: f32_bool_small  T=f32 BOOL_MASK EXT_INT8 SMALL
+// variant: f16             T=f16 EXT_STORAGE16
+// variant: f16_bool        T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_small       T=f16 EXT_STORAGE16 SMALL
+// variant: f16_bool_small  T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8 SMALL
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -26,17 +26,17 @@ layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
 
 // An invocation does OWN queries and 4 keys, or 4 elements of a value; ACROSS of them lie side by side.
 #ifdef SMALL
-const uint OWN = 2u;
+const uint ROWS = 16u;            // rust SMALL_ROWS: queries of a small work-group
 const uint LOADED = 32u;          // keys of which values are loaded at once
 #else
-const uint OWN = 4u;
+const uint ROWS = 32u;            // rust: queries of a work-group
 const uint LOADED = 16u;
 #endif
 const uint ACROSS = 16u;
-const uint ROWS = OWN * (128u / ACROSS);
+const uint OWN = ROWS / (128u / ACROSS);
 const uint KEYS = 4u * ACROSS;
 const uint DEPTH = 16u;
-const uint COLS = 128u;
+const uint COLS = 128u;           // rust: elements of a value in one work-group
 const uint CHUNK = 4u * ACROSS;   // columns of values loaded at once
 const uint LANES = 128u / ROWS;   // invocations that share the softmax of a query
 
@@ -124,11 +124,11 @@ void score(uint key)
     uint n = t % KEYS;
     for (uint r = t / KEYS; r < ROWS; r += 128u / KEYS) {
         float s = probs[r * P_PITCH + n];
-        show(1u, row + r, key + n, s);
+        show(STAGE_PRODUCT, row + r, key + n, s);
         s = capped(s);
-        show(2u, row + r, key + n, s);
+        show(STAGE_CAPPED, row + r, key + n, s);
         s = masked(s, row + r < p.q_len && key + n < p.kv_len ? bias(row + r, key + n) : HIDDEN);
-        show(3u, row + r, key + n, s);
+        show(STAGE_MASKED, row + r, key + n, s);
         probs[r * P_PITCH + n] = s;
     }
     barrier();
@@ -206,7 +206,7 @@ void main()
         totals[t] = 0.0;
     }
     ivec2 range = seen(row, min(row + ROWS, p.q_len));
-    if (STAGE != 0u) {
+    if (STAGE != STAGE_NONE) {
         range = ivec2(0, int(p.kv_len));
     }
     for (int first = range.x; first < range.y; first += int(KEYS)) {
@@ -270,14 +270,14 @@ void main()
             }
         }
     }
-    if (STAGE == 4u && shows) {
+    if (STAGE == STAGE_SOFTMAX && shows) {
         // Once more, now that the sums are known.
         for (uint key = 0u; key < p.kv_len; key += KEYS) {
             score(key);
             uint n = t % KEYS;
             for (uint r = t / KEYS; r < ROWS; r += 128u / KEYS) {
                 float w = weight(probs[r * P_PITCH + n], tops[r]) / totals[r];
-                show(4u, row + r, key + n, is_hidden(tops[r]) ? 0.0 : w);
+                show(STAGE_SOFTMAX, row + r, key + n, is_hidden(tops[r]) ? 0.0 : w);
             }
             barrier();
         }

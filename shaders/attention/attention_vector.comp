@@ -1,8 +1,8 @@
 // Attention of few queries, as in decoding: a work-group does one query of one head, 256 keys at a time.
-// variant: f32       T=float
-// variant: f32_bool  T=float BOOL_MASK EXT_INT8
-// variant: f16       T=float16_t EXT_STORAGE16
-// variant: f16_bool  T=float16_t EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f32       T=f32
+// variant: f32_bool  T=f32 BOOL_MASK EXT_INT8
+// variant: f16       T=f16 EXT_STORAGE16
+// variant: f16_bool  T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -19,10 +19,10 @@ layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 SPEC(6, uint, COLS, 256u);    // elements of a value, rounded up to a power of two of 32 to 256
 
-const uint KEYS = 256u;
+const uint KEYS = 256u;       // rust: the largest value
 const uint PARTS = 8u;        // invocations that share the product with one key
 const uint SUBS = KEYS * PARTS / 256u;
-const uint HEAD_MAX = 512u;
+const uint HEAD_MAX = 512u;   // rust: the largest head of queries
 
 shared float query[HEAD_MAX];
 shared float parts[KEYS * PARTS];

@@ -1,6 +1,6 @@
 // A cache of keys or values as codes: past codes to numbers, or numbers to codes and what they stand for.
-// variant: f32  T=float EXT_STORAGE8
-// variant: f16  T=float16_t EXT_STORAGE16 EXT_STORAGE8
+// variant: f32  T=f32 EXT_STORAGE8
+// variant: f16  T=f16 EXT_STORAGE16 EXT_STORAGE8
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,6 +1,6 @@
 // Activations of two operands: a gate times a value, or a function of the sum with a bias, or the sum.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,17 +1,23 @@
 // Linear attention: a work-group keeps 32 columns of the state of one head in registers, 8 invocations for
 // each column, and walks the sequence.
-// variant: f32      T=float S=float
-// variant: f16      T=float16_t S=float16_t EXT_STORAGE16
-// variant: f16_f32  T=float16_t S=float EXT_STORAGE16
+// variant: f32      T=f32 S=f32
+// variant: f16      T=f16 S=f16 EXT_STORAGE16
+// variant: f16_f32  T=f16 S=f32 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
+// How the state fades.
+// enum: Decay
+#define DECAY_NONE 0u      // not at all
+#define DECAY_HEADS 1u     // by one number for each head
+#define DECAY_ELEMENTS 2u  // by one for each element of a key
+
 layout(local_size_x = 256) in;
 SPEC(1, uint, PER, 16u);     // elements of a key for each invocation
-SPEC(2, uint, DECAY, 0u);    // 1 one for each head, 2 one for each element of a key
+SPEC(2, uint, DECAY, 0u);
 SPEC(3, uint, DELTA, 0u);    // whether what the state holds of the key is taken out of the value
 SPEC(4, uint, PAST, 0u);     // whether there is a state to begin with
 
@@ -34,8 +40,8 @@ layout(push_constant) uniform Params
     float scale;
 } p;
 
-const uint COLS = 32u;
-const uint PARTS = 8u;
+const uint COLS = 32u;  // rust: columns of a work-group
+const uint PARTS = 8u;  // rust: invocations that share a column of the state
 
 shared float parts[PARTS * COLS];
 
@@ -78,12 +84,12 @@ void main()
         uint k_at = (row * p.heads + h) * p.head;
         float value = inside ? float(v[(row * p.heads + h) * p.v_head + m]) : 0.0;
         float held = 0.0;
-        float fade = DECAY == 1u ? exp(float(decay[row * p.heads + h])) : 1.0;
+        float fade = DECAY == DECAY_HEADS ? exp(float(decay[row * p.heads + h])) : 1.0;
         [[unroll]] for (uint j = 0u; j < PER; ++j) {
             uint d = part + j * PARTS;
             if (d < p.head) {
-                if (DECAY != 0u) {
-                    state[j] *= DECAY == 2u ? exp(float(decay[k_at + d])) : fade;
+                if (DECAY != DECAY_NONE) {
+                    state[j] *= DECAY == DECAY_ELEMENTS ? exp(float(decay[k_at + d])) : fade;
                 }
                 held = fma(state[j], float(k[k_at + d]), held);
             }

@@ -1,6 +1,6 @@
 // What is added to scores, with keys hidden that a padding mask hides: [batch, heads, rows, keys].
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -17,7 +17,7 @@ layout(push_constant) uniform Params
     uint n;
     uint heads, rows, keys;
     uint added_batch, added_head, added_row, added_key;
-    uint added_len;                  // keys that are covered; those behind are hidden
+    uint added_len;                  // keys that are covered; those after are hidden
     uint padding_batch, padding_row;
 } p;
 

@@ -7,7 +7,7 @@ SPEC(1, uint, BIASED, 0u);
 SPEC(2, uint, BITS, 4u);    // 2, 4 or 8
 SPEC(3, uint, ZEROS, 0u);   // whether zero points are given, else it is the middle code
 
-layout(set = 0, binding = 0, std430) readonly buffer X { IN x[]; };
+layout(set = 0, binding = 0, std430) readonly buffer X { S x[]; };
 #ifdef CODED
 layout(set = 0, binding = 1, std430) readonly buffer W { uint w[]; };
 #else

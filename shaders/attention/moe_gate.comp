@@ -5,9 +5,16 @@
 #include "grid.glsl"
 #include "functions.glsl"
 
+// The second part.
+// enum: Second
+#define SECOND_NONE 0u         // none
+#define SECOND_INTERLEAVED 1u  // every other element
+#define SECOND_HALVES 2u       // the second half
+#define SECOND_THIRD 3u        // another tensor
+
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, ACTIVATION, 0u);
-SPEC(2, uint, SECOND, 0u);   // the second part: 0 none, 1 every other element, 2 the second half, 3 another tensor
+SPEC(2, uint, SECOND, 0u);
 SPEC(3, uint, LIMITED, 0u);  // whether both parts are bounded, as those of swiglu
 
 layout(set = 0, binding = 0, std430) readonly buffer A { float a[]; };
@@ -30,18 +37,18 @@ void main()
     }
     uint row = i / p.len;
     uint at = i;
-    if (SECOND == 1u) {
+    if (SECOND == SECOND_INTERLEAVED) {
         at = 2u * i;
-    } else if (SECOND == 2u) {
+    } else if (SECOND == SECOND_HALVES) {
         at = row * 2u * p.len + i % p.len;
     }
     float u = a[at];
     float v = 1.0;
-    if (SECOND == 1u) {
+    if (SECOND == SECOND_INTERLEAVED) {
         v = a[at + 1u];
-    } else if (SECOND == 2u) {
+    } else if (SECOND == SECOND_HALVES) {
         v = a[at + p.len];
-    } else if (SECOND == 3u) {
+    } else if (SECOND == SECOND_THIRD) {
         v = b[i];
     }
     if (LIMITED != 0u) {

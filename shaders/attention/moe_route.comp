@@ -1,7 +1,7 @@
 // Experts for tokens: the largest of the router's numbers for each, the first one of equal numbers, and the factors
 // of what the experts will answer.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -40,7 +40,7 @@ void main()
     float last = 0.0;
     uint expert = 0u;
     for (uint s = 0u; s < TOP; ++s) {
-        // The largest behind the one before it in the order of numbers and experts.
+        // The largest after the one before it in the order of numbers and experts.
         float most = 0.0;
         uint found = p.experts;
         for (uint e = 0u; e < p.experts; ++e) {

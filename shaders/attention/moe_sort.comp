@@ -11,7 +11,7 @@ layout(set = 0, binding = 1, std430) writeonly buffer Order { uint sorted[]; };
 
 layout(push_constant) uniform Params { uint pairs, experts, tiles; } p;
 
-const uint EXPERTS = 1024u;
+const uint EXPERTS = 1024u;  // rust: the most experts that are counted
 
 shared uint counts[EXPERTS];
 

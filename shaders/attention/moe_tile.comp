@@ -1,11 +1,11 @@
 // Products of many pairs with the weights of their experts: a work-group computes 64 elements of 32 pairs of one
 // expert, which moe_sort.comp put together.
-// variant: f32         T=float IN=float EXT_INT8
-// variant: f16         T=float16_t IN=float16_t EXT_STORAGE16 EXT_INT8
-// variant: f16_wide    T=float16_t IN=float EXT_STORAGE16 EXT_INT8
-// variant: coded_f32       T=float IN=float EXT_INT8 CODED
-// variant: coded_f16       T=float16_t IN=float16_t EXT_STORAGE16 EXT_INT8 CODED
-// variant: coded_f16_wide  T=float16_t IN=float EXT_STORAGE16 EXT_INT8 CODED
+// variant: f32         T=f32 S=f32 EXT_INT8
+// variant: f16         T=f16 S=f16 EXT_STORAGE16 EXT_INT8
+// variant: f16_wide    T=f16 S=f32 EXT_STORAGE16 EXT_INT8
+// variant: coded_f32       T=f32 S=f32 EXT_INT8 CODED
+// variant: coded_f16       T=f16 S=f16 EXT_STORAGE16 EXT_INT8 CODED
+// variant: coded_f16_wide  T=f16 S=f32 EXT_STORAGE16 EXT_INT8 CODED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -16,8 +16,8 @@ layout(local_size_x = 256) in;
 
 #include "moe.glsl"
 
-const uint ROWS = 32u;
-const uint COLS = 64u;
+const uint ROWS = 32u;  // rust: pairs of a work-group
+const uint COLS = 64u;  // rust: elements of a work-group
 const uint DEPTH = 16u;
 
 shared float x_tile[DEPTH][ROWS + 2u];

@@ -1,11 +1,11 @@
 // Products of few pairs with the weights of their experts: a work-group computes 8 elements of one pair, 32
 // invocations sum for each.
-// variant: f32         T=float IN=float EXT_INT8
-// variant: f16         T=float16_t IN=float16_t EXT_STORAGE16 EXT_INT8
-// variant: f16_wide    T=float16_t IN=float EXT_STORAGE16 EXT_INT8
-// variant: coded_f32       T=float IN=float EXT_INT8 CODED
-// variant: coded_f16       T=float16_t IN=float16_t EXT_STORAGE16 EXT_INT8 CODED
-// variant: coded_f16_wide  T=float16_t IN=float EXT_STORAGE16 EXT_INT8 CODED
+// variant: f32         T=f32 S=f32 EXT_INT8
+// variant: f16         T=f16 S=f16 EXT_STORAGE16 EXT_INT8
+// variant: f16_wide    T=f16 S=f32 EXT_STORAGE16 EXT_INT8
+// variant: coded_f32       T=f32 S=f32 EXT_INT8 CODED
+// variant: coded_f16       T=f16 S=f16 EXT_STORAGE16 EXT_INT8 CODED
+// variant: coded_f16_wide  T=f16 S=f32 EXT_STORAGE16 EXT_INT8 CODED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -15,7 +15,7 @@ layout(local_size_x = 256) in;
 
 #include "moe.glsl"
 
-const uint COLS = 8u;
+const uint COLS = 8u;  // rust: elements of a work-group
 const uint PARTS = 32u;
 
 shared float sums[256];

@@ -2,8 +2,14 @@
 #ifndef ONEPOOL_NBITS_GLSL
 #define ONEPOOL_NBITS_GLSL
 
+// How zero points are given.
+// enum: Zeros
+#define ZEROS_MIDDLE 0u   // the middle code
+#define ZEROS_CODES 1u    // packed codes
+#define ZEROS_NUMBERS 2u  // numbers
+
 SPEC(1, uint, BITS, 4u);     // 4 or 8
-SPEC(2, uint, ZEROS, 0u);    // zero points: 0 the middle code, 1 packed codes, 2 numbers
+SPEC(2, uint, ZEROS, 0u);
 SPEC(3, uint, BIASED, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
@@ -31,10 +37,10 @@ vec2 block_of(uint column, uint k)
 {
     uint block = k / p.block;
     float zero = float(1u << (BITS - 1u));
-    if (ZEROS == 1u) {
+    if (ZEROS == ZEROS_CODES) {
         uint bits = uint(zero_codes[column * p.zero_bytes + block * BITS / 8u]);
         zero = float((bits >> (block * BITS & 7u)) & MASK);
-    } else if (ZEROS == 2u) {
+    } else if (ZEROS == ZEROS_NUMBERS) {
         zero = float(zeros[column * p.blocks + block]);
     }
     return vec2(float(scales[column * p.blocks + block]), zero);

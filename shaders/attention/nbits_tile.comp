@@ -1,6 +1,6 @@
 // Rows times weights of few bits: a work-group computes 64 x 64 elements, weights are made in its memory.
-// variant: f32  T=float EXT_INT8
-// variant: f16  T=float16_t EXT_STORAGE16 EXT_INT8
+// variant: f32  T=f32 EXT_INT8
+// variant: f16  T=f16 EXT_STORAGE16 EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -10,7 +10,7 @@ layout(local_size_x = 16, local_size_y = 16) in;
 
 #include "nbits.glsl"
 
-const uint TILE = 64u;
+const uint TILE = 64u;  // rust: rows and columns of a work-group
 const uint DEPTH = 16u;
 
 shared float a_tile[DEPTH][TILE + 4u];

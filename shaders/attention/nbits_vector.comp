@@ -1,6 +1,6 @@
 // Few rows times weights of few bits: a work-group computes 8 columns, 32 invocations sum for each.
-// variant: f32  T=float EXT_INT8
-// variant: f16  T=float16_t EXT_STORAGE16 EXT_INT8
+// variant: f32  T=f32 EXT_INT8
+// variant: f16  T=f16 EXT_STORAGE16 EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -11,8 +11,8 @@ layout(local_size_x = 256) in;
 
 #include "nbits.glsl"
 
-const uint ROWS = 4u;
-const uint COLS = 8u;
+const uint ROWS = 4u;  // rust: the most rows that are summed in parts
+const uint COLS = 8u;  // rust: columns of a work-group
 const uint PARTS = 32u;
 
 shared float sums[ROWS * 256u];

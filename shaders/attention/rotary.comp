@@ -1,16 +1,23 @@
-// Rotates pairs of elements of every vector by the angle of its position, or none; elements behind the
+// Rotates pairs of elements of every vector by the angle of its position, or none; elements after the
 // rotated ones are copied. The vectors may go to the rows of a cache that their positions tell.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
+// Which row of the tables a vector takes.
+// enum: Positions
+#define POSITIONS_ROWS 0u   // its own: one row for each element of the batch and place in the sequence
+#define POSITIONS_EACH 1u   // what is given for it
+#define POSITIONS_FROM 2u   // the given number and its place
+#define POSITIONS_LAST 3u   // so that the last of each sequence takes the given number
+#define POSITIONS_PLACE 4u  // its place in the sequence
+
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, INTERLEAVED, 0u);  // whether a pair is two neighbours, not one of each half
-SPEC(2, uint, POSITIONS, 0u);    // 0 a row of the tables for each vector, 1 one position each, 2 the first of
-                                 // all sequences, 3 the last of each sequence, 4 the place in the sequence
+SPEC(2, uint, POSITIONS, 0u);
 SPEC(3, uint, WORDS, 2u);        // words of one position
 SPEC(4, uint, APPEND, 0u);       // whether positions tell the row that is written
 
@@ -45,13 +52,13 @@ void main()
     uint b = rest / p.len;
     uint from = p.x_first + b * p.x_batch + h * p.x_head + i * p.x_row;
     int at = int(b * p.len + i);
-    if (POSITIONS == 1u) {
+    if (POSITIONS == POSITIONS_EACH) {
         at = ids[(b * p.len + i) * WORDS];
-    } else if (POSITIONS == 2u) {
+    } else if (POSITIONS == POSITIONS_FROM) {
         at = ids[0] + int(i);
-    } else if (POSITIONS == 3u) {
+    } else if (POSITIONS == POSITIONS_LAST) {
         at = ids[b * WORDS] - int(p.len - 1u) + int(i);
-    } else if (POSITIONS == 4u) {
+    } else if (POSITIONS == POSITIONS_PLACE) {
         at = int(i);
     }
     uint to = APPEND != 0u ? uint(at) : i;

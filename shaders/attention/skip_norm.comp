@@ -1,9 +1,9 @@
 // Rows of the sum of two operands and a bias, normalized and scaled: an invocation, or with GROUPED a
 // work-group, does one row.
-// variant: f32          T=float
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f32_grouped  T=float GROUPED
-// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+// variant: f32          T=f32
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f32_grouped  T=f32 GROUPED
+// variant: f16_grouped  T=f16 EXT_STORAGE16 GROUPED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,13 +1,14 @@
 // Convolution over two dimensions, the input read through an image of planes one below another: an invocation
 // computes four output channels of PX neighbouring elements of a row. Weights are packed as
 // [group][channel / 4][ic][kh][kw][4].
-// variant: f32  T=float VEC=vec4
-// variant: f16  T=float16_t VEC=f16vec4 EXT_STORAGE16
+// variant: f32  T=f32 VEC=vec4
+// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 #include "activation.glsl"
 
 LOCAL_SIZE(0, 64);
@@ -25,15 +26,11 @@ layout(push_constant) uniform Params
     uint ow, oh;        // sizes of the output
     uint oc, groups;    // output channels of a group, groups
     uint ic;            // input channels of a group
-    int ih, iw;         // sizes of the input
-    uint kh, kw;        // taps
-    int sh, sw;         // strides
-    int dh, dw;         // dilations
-    int ph, pw;         // padding at the beginning
+    WINDOW_2D(uint)
     float act_a, act_b;
 } p;
 
-const uint PX = 4u;
+const uint PX = 4u;  // rust: neighbouring elements of an invocation
 
 void main()
 {

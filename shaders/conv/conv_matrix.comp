@@ -2,8 +2,8 @@
 // subgroups: 128 output channels of 128 elements, a subgroup 64 x 64, or (small) 32 of 64, a subgroup 16 x 32.
 // Channels are summed within a tap. Weights are packed as [group][kd][kh][kw][ic][channels], channels rounded up to
 // fours.
-// variant: f16        EXT_FLOAT16
-// variant: f16_small  EXT_FLOAT16 SMALL
+// variant: f16        T=f16 EXT_FLOAT16
+// variant: f16_small  T=f16 EXT_FLOAT16 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -16,9 +16,7 @@
 #include "unfold.glsl"
 
 LOCAL_SIZE(0, 128);               // four subgroups
-SPEC(1, uint, PLAIN, 0u);         // whether the output's elements lie one behind the other
-SPEC(2, uint, BIASED, 0u);
-SPEC(3, uint, ACTIVATION, 0u);
+#include "large_tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
@@ -26,13 +24,13 @@ layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 
 #ifdef SMALL
-const uint ROWS = 32u;
-const uint COLS = 64u;
+const uint ROWS = 32u;  // rust SMALL_ROWS: channels of a small tile
+const uint COLS = 64u;  // rust SMALL_COLS: elements of a small tile
 #define SUB_ROWS 1
 #define SUB_COLS 2
 #else
-const uint ROWS = 128u;
-const uint COLS = 128u;
+const uint ROWS = 128u;  // rust: channels of a tile
+const uint COLS = 128u;  // rust: elements of a tile
 #define SUB_ROWS 4
 #define SUB_COLS 4
 #endif
@@ -51,7 +49,7 @@ const uint X_SIZE = COLS * X_LINE;
 // Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
 const uint LINE = 10u;
 
-// Tiles of weights and of the input; behind the last step, a block of sums for every subgroup.
+// Tiles of weights and of the input; after the last step, a block of sums for every subgroup.
 shared uvec2 tile[max(W_SIZE + X_SIZE, 4u * 16u * LINE)];
 
 // What one step loads, before it is put into the tiles: quads as words, as a compiler may give each half a register.
@@ -63,7 +61,7 @@ uvec2 words(f16vec4 v)
     return uvec2(packFloat2x16(v.xy), packFloat2x16(v.zw));
 }
 
-// Loads the quads of `channel` and those behind it: of the weights at `w_at`, and of the elements at `x_at` if the
+// Loads the quads of `channel` and those after it: of the weights at `w_at`, and of the elements at `x_at` if the
 // tap is `inside` the input.
 void load(uint channel, uint w_at, uint w_quad, bool inside, uint x_depth, int x_at, int in_plane)
 {

@@ -1,12 +1,12 @@
 // Convolution, plain NCHW in and out: an invocation computes 8 output channels of PX neighbouring elements
-// of one row. Weights are packed as [group][channel / 8][ic][kd][kh][kw][8], zeros behind the last channel; those of
+// of one row. Weights are packed as [group][channel / 8][ic][kd][kh][kw][8], zeros after the last channel; those of
 // one tap are read as models have them where rows of input channels are whole texels: PLAIN.
-// variant: tex    T=float VEC=vec4 TEXELS
-// variant: tex4   T=float VEC=vec4 TEXELS OUT4
-// variant: buf    T=float VEC=vec4
-// variant: buf4   T=float VEC=vec4 OUT4
-// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
-// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
+// variant: tex    T=f32 VEC=vec4 TEXELS
+// variant: tex4   T=f32 VEC=vec4 TEXELS OUT4
+// variant: buf    T=f32 VEC=vec4
+// variant: buf4   T=f32 VEC=vec4 OUT4
+// variant: half   T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -166,7 +166,7 @@ void main()
     int plain_at[8];
     if (PLAIN != 0u) {
         [[unroll]] for (uint c = 0u; c < 8u; ++c) {
-            // Channels behind the last are computed as the last, and not stored.
+            // Channels after the last are computed as the last, and not stored.
             plain_at[c] = int((group * p.oc + min(tile * 8u + c, p.oc - 1u)) * p.ic / 4u);
         }
     }
@@ -187,7 +187,7 @@ void main()
             int v = first_h + int(kh) * p.dh;
             bool inside = uint(z) < uint(p.id) && uint(v) < uint(p.ih) && s + int(u) < steps;
             load(x_channel + (z * p.ih + v) * p.iw, first_w + int(kx * KW * DX), inside);
-            // Behind the last step the sums take zeros.
+            // After the last step the sums take zeros.
             int w_step = min(w_at, w_last);
             [[unroll]] for (uint k = 0u; k < KW; ++k) {
                 vec4 a;

@@ -1,14 +1,14 @@
 // Convolution as a product, for devices with fast workgroup memory: a work-group computes 64 output channels of 64
 // elements, or (small) 32 of 32 in four slices of the depth, unfolding the input on the way. Weights are
 // [group][channel][ic][kd][kh][kw], as models have them: no packed copy is made.
-// variant: f32          T=float
-// variant: f32x4        T=float VEC=vec4 OUT4
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f16x4        T=float16_t VEC=f16vec4 EXT_STORAGE16 OUT4
-// variant: f32_small    T=float SMALL
-// variant: f32x4_small  T=float VEC=vec4 SMALL OUT4
-// variant: f16_small    T=float16_t EXT_STORAGE16 SMALL
-// variant: f16x4_small  T=float16_t VEC=f16vec4 EXT_STORAGE16 SMALL OUT4
+// variant: f32          T=f32
+// variant: f32x4        T=f32 VEC=vec4 OUT4
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f16x4        T=f16 VEC=f16vec4 EXT_STORAGE16 OUT4
+// variant: f32_small    T=f32 SMALL
+// variant: f32x4_small  T=f32 VEC=vec4 SMALL OUT4
+// variant: f16_small    T=f16 EXT_STORAGE16 SMALL
+// variant: f16x4_small  T=f16 VEC=f16vec4 EXT_STORAGE16 SMALL OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -2,10 +2,10 @@
 // output channels of 128 elements, an invocation 8 x 8. Channels are summed within a tap, so that a tap's place in
 // the input is found once for a run of channels. Weights are packed as [group][kd][kh][kw][ic][channels], channels
 // rounded up to fours.
-// variant: f32   T=float VEC=vec4
-// variant: f32x4 T=float VEC=vec4 OUT4
-// variant: f16   T=float16_t VEC=f16vec4 EXT_STORAGE16
-// variant: f16x4 T=float16_t VEC=f16vec4 EXT_STORAGE16 OUT4
+// variant: f32   T=f32 VEC=vec4
+// variant: f32x4 T=f32 VEC=vec4 OUT4
+// variant: f16   T=f16 VEC=f16vec4 EXT_STORAGE16
+// variant: f16x4 T=f16 VEC=f16vec4 EXT_STORAGE16 OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -14,9 +14,7 @@
 #include "unfold.glsl"
 
 layout(local_size_x = 256) in;
-SPEC(1, uint, PLAIN, 0u);         // whether the output's elements lie one behind the other
-SPEC(2, uint, BIASED, 0u);
-SPEC(3, uint, ACTIVATION, 0u);
+#include "large_tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
@@ -28,10 +26,10 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 
-const uint TILE = 128u;
+const uint TILE = 128u;  // rust: channels and elements of a tile
 const uint DEPTH = 8u;
 
-// The step behind the one that is summed is written meanwhile.
+// The step after the one that is summed is written meanwhile.
 shared vec4 w_tile[2][DEPTH][TILE / 4u];
 shared vec4 x_tile[2][DEPTH][TILE / 4u];
 

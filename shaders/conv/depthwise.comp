@@ -1,12 +1,12 @@
 // Convolution of one input channel per group: an invocation computes ROWS x PX neighbouring elements of one
 // output channel. Weights are packed as [channel][kh][kw rounded up to fours].
-// variant: tex    T=float VEC=vec4 TEXELS
-// variant: tex4   T=float VEC=vec4 TEXELS OUT4
-// variant: buf    T=float VEC=vec4
-// variant: buf4   T=float VEC=vec4 OUT4
-// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
-// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
-// variant: f16    T=float16_t VEC=f16vec4 EXT_STORAGE16
+// variant: tex    T=f32 VEC=vec4 TEXELS
+// variant: tex4   T=f32 VEC=vec4 TEXELS OUT4
+// variant: buf    T=f32 VEC=vec4
+// variant: buf4   T=f32 VEC=vec4 OUT4
+// variant: half   T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
+// variant: f16    T=f16 VEC=f16vec4 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

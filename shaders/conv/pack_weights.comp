@@ -1,7 +1,7 @@
 // Packs weights that are not known before the run, as ops/conv/pack.rs packs those that are:
-// dst[group][channel / tile][ic][kd][kh][kw][tile], zeros behind the last channel.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// dst[group][channel / tile][ic][kd][kh][kw][tile], zeros after the last channel.
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

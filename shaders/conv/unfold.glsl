@@ -2,16 +2,14 @@
 #ifndef ONEPOOL_UNFOLD_GLSL
 #define ONEPOOL_UNFOLD_GLSL
 
+#include "window.glsl"
+
 layout(push_constant) uniform Params
 {
     uint ow, oh, od;    // sizes of the output
     uint oc, groups;    // output channels of a group, groups
     uint ic;            // input channels of a group
-    int id, ih, iw;     // sizes of the input
-    uint kd, kh, kw;    // taps
-    int sd, sh, sw;     // strides
-    int dd, dh, dw;     // dilations
-    int pd, ph, pw;     // padding at the beginning
+    WINDOW_3D(uint)
     uint yc, yd, yh, yw;  // distances in the output of channels, planes, rows, elements
     uint y_first;       // where the output begins
     float act_a, act_b;

@@ -1,12 +1,11 @@
-// Winograd's F(4x4, 3x3) with the points 0, A, -A, B, -B and infinity, as ops/conv/winograd.rs has it.
+// Winograd's F(4x4, 3x3) with the points 0, A, -A, B, -B and infinity.
 #ifndef ONEPOOL_WINOGRAD_GLSL
 #define ONEPOOL_WINOGRAD_GLSL
 
-// Elements of a transformed tile.
-#define POINTS 36u
+#define POINTS 36u  // rust: elements of a transformed tile
 
-const float A = 0.6875;
-const float B = 1.5;
+const float A = 0.6875;  // rust: a point of interpolation, exact in few bits
+const float B = 1.5;     // rust: another one
 const float A2 = A * A;
 const float B2 = B * B;
 

@@ -1,7 +1,7 @@
 // Tiles of 6 by 6 elements of the input that begin 4 apart, transformed: dst[point][channel][tile], from tile `first` of all
 // images on, and zeros for channels that the input does not have.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -1,6 +1,6 @@
 // Products of transformed tiles and taps, src[point][channel][tile], as tiles of 4 by 4 elements of the output.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

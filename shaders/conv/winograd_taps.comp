@@ -1,6 +1,6 @@
-// Taps of 3 by 3, transformed: dst[point][oc][row], zeros behind the last input channel.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// Taps of 3 by 3, transformed: dst[point][oc][row], zeros after the last input channel.
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

@@ -1,6 +1,6 @@
-// Copies rows of elements from one distance of rows to another: a tensor into an image's memory, and back.
-// variant: b16  T=uint16_t EXT_INT16
-// variant: b32  T=uint
+// Copies rows of elements from one stride of rows to another: a tensor into an image's memory, and back.
+// variant: b16  T=b16 EXT_INT16
+// variant: b32  T=b32
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

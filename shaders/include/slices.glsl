@@ -5,10 +5,10 @@
 #define ONEPOOL_SLICES_GLSL
 
 #ifdef SMALL
-const uint TILE = 32u;
+const uint TILE = 32u;   // rust SMALL_TILE: rows and columns of a small tile
 const uint DEPTH = 32u;
 #else
-const uint TILE = 64u;
+const uint TILE = 64u;   // rust: rows and columns of a tile
 const uint DEPTH = 16u;
 #endif
 const uint THREADS = 256u;

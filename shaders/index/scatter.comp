@@ -1,14 +1,14 @@
 // y[line + index * step] = reduced with the updates of the line that name it; y holds the data before.
 // Updates with an index out of range are left out.
-// variant: b8    T=uint8_t    EXT_INT8=1
-// variant: b16   T=uint16_t   EXT_INT16=1
-// variant: b32   T=uint
-// variant: b64   T=uvec2
-// variant: b128  T=uvec4
-// variant: f32   T=float      ACC=float    FLOAT=1
-// variant: f16   T=float16_t  ACC=float    FLOAT=1  EXT_FLOAT16=1
-// variant: i32   T=int        ACC=int
-// variant: i64   T=int64_t    ACC=int64_t  EXT_INT64=1
+// variant: b8    T=b8    EXT_INT8=1
+// variant: b16   T=b16   EXT_INT16=1
+// variant: b32   T=b32
+// variant: b64   T=b64
+// variant: b128  T=b128
+// variant: f32   T=f32      ACC=float    FLOAT=1
+// variant: f16   T=f16  ACC=float    FLOAT=1  EXT_FLOAT16=1
+// variant: i32   T=i32        ACC=int
+// variant: i64   T=i64    ACC=int64_t  EXT_INT64=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -16,12 +16,26 @@
 #include "nest.glsl"
 #include "math.glsl"
 
+// How the work is cut into invocations.
+// enum: Mode
+#define MODE_UPDATE 0u   // one for each update: nothing is reduced
+#define MODE_LINE 1u     // one for each line, which takes the line's updates in order
+#define MODE_ELEMENT 2u  // one for each element, which takes those of the line's updates that meet it, in order
+
+// What an update does to the element that it meets.
+// enum: Reduction
+#define REDUCTION_NONE 0u  // replaces it
+#define REDUCTION_ADD 1u   // is added
+#define REDUCTION_MUL 2u   // is multiplied with it
+#define REDUCTION_MIN 3u   // the smaller one stays
+#define REDUCTION_MAX 4u   // the larger one stays
+
 LOCAL_SIZE(0, 64);
 SPEC(1, int, RANK, 6);
 // Words of one index: 2 for int64, of which the lower one counts.
 SPEC(2, uint, INDEX_WORDS, 2u);
-SPEC(3, uint, MODE, 0u);       // an invocation for each 0 update, 1 line, 2 element
-SPEC(4, uint, REDUCTION, 0u);  // 0 replace, 1 add, 2 multiply, 3 minimum, 4 maximum
+SPEC(3, uint, MODE, 0u);
+SPEC(4, uint, REDUCTION, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer Index { int index[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Updates { T updates[]; };
@@ -52,10 +66,10 @@ int position(uint at)
 #ifdef ACC
 ACC reduced(ACC a, ACC u)
 {
-    if (REDUCTION == 1u) {
+    if (REDUCTION == REDUCTION_ADD) {
         return a + u;
     }
-    if (REDUCTION == 2u) {
+    if (REDUCTION == REDUCTION_MUL) {
         return a * u;
     }
 #ifdef FLOAT
@@ -64,7 +78,7 @@ ACC reduced(ACC a, ACC u)
         return a + u;
     }
 #endif
-    if (REDUCTION == 3u) {
+    if (REDUCTION == REDUCTION_MIN) {
         return u < a ? u : a;
     }
     return u > a ? u : a;
@@ -87,7 +101,7 @@ void main()
     indices += c * p.index_strides[d]; \
     update += c * p.update_strides[d];
     FOR_EACH_COORDINATE(RANK, line, ADD)
-    if (MODE == 0u) {
+    if (MODE == MODE_UPDATE) {
         int at = position(uint(indices) + which * p.index_step);
         if (at >= 0) {
             y[uint(data) + uint(at) * p.data_step] = updates[uint(update) + which * p.update_step];
@@ -95,7 +109,7 @@ void main()
         return;
     }
 #ifdef ACC
-    if (MODE == 1u) {
+    if (MODE == MODE_LINE) {
         for (uint u = 0u; u < p.updates; ++u) {
             int at = position(uint(indices) + u * p.index_step);
             if (at >= 0) {

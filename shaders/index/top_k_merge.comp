@@ -1,17 +1,16 @@
 // Merges pairs of sorted runs of each line and keeps the first `keep` elements: every element counts those of
 // the other run that come before it.
-// variant: f32  T=float      FLOAT=1
-// variant: f16  T=float16_t  FLOAT=1  EXT_FLOAT16=1
-// variant: i32  T=int
-// variant: i64  T=int64_t    EXT_INT64=1
+// variant: f32  T=f32      FLOAT=1
+// variant: f16  T=f16  FLOAT=1  EXT_FLOAT16=1
+// variant: i32  T=i32
+// variant: i64  T=i64    EXT_INT64=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, LARGEST, 1u);
-SPEC(2, uint, LAST, 0u);      // writes the outputs: positions are int64, lines lie as those of the input
+#include "top_k.glsl"
 
 #include "order.glsl"
 

@@ -1,6 +1,6 @@
 // Determinants by Gaussian elimination with the largest pivot of each column, a matrix to an invocation.
-// variant: f32  T=float
-// variant: f16  T=float16_t  EXT_FLOAT16=1
+// variant: f32  T=f32
+// variant: f16  T=f16  EXT_FLOAT16=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -25,7 +25,7 @@ void main()
         return;
     }
     uint size = p.rows * p.rows;
-    // Element e of every matrix lies beside that of the others, so that neighbours read neighbours.
+    // Element e of every matrix lies next to that of the others, so that neighbours read neighbours.
 #define AT(r, c) a[((r) * p.rows + (c)) * p.n + i]
     for (uint e = 0u; e < size; ++e) {
         a[e * p.n + i] = float(x[i * size + e]);

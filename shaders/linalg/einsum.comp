@@ -1,14 +1,14 @@
 // y[kept] = sum over the other axes of a * b (or of a): an invocation for each element, or a work-group.
-// variant: f32          T=float      ACC=float
-// variant: f16          T=float16_t  ACC=float    EXT_FLOAT16=1
-// variant: f64          T=double     ACC=double   EXT_FLOAT64=1
-// variant: i32          T=int        ACC=int
-// variant: i64          T=int64_t    ACC=int64_t  EXT_INT64=1
-// variant: f32_grouped  T=float      ACC=float    GROUPED=1
-// variant: f16_grouped  T=float16_t  ACC=float    EXT_FLOAT16=1  GROUPED=1
-// variant: f64_grouped  T=double     ACC=double   EXT_FLOAT64=1  GROUPED=1
-// variant: i32_grouped  T=int        ACC=int      GROUPED=1
-// variant: i64_grouped  T=int64_t    ACC=int64_t  EXT_INT64=1    GROUPED=1
+// variant: f32          T=f32      ACC=float
+// variant: f16          T=f16  ACC=float    EXT_FLOAT16=1
+// variant: f64          T=f64     ACC=double   EXT_FLOAT64=1
+// variant: i32          T=i32        ACC=int
+// variant: i64          T=i64    ACC=int64_t  EXT_INT64=1
+// variant: f32_grouped  T=f32      ACC=float    GROUPED=1
+// variant: f16_grouped  T=f16  ACC=float    EXT_FLOAT16=1  GROUPED=1
+// variant: f64_grouped  T=f64     ACC=double   EXT_FLOAT64=1  GROUPED=1
+// variant: i32_grouped  T=i32        ACC=int      GROUPED=1
+// variant: i64_grouped  T=i64    ACC=int64_t  EXT_INT64=1    GROUPED=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,10 +1,10 @@
 // Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of four
 // subgroups: 128 x 128 elements each, a subgroup 64 x 64, or (small) 32 x 64 elements, a subgroup 16 x 32. Read in
 // groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all distances are multiples of that.
-// variant: f16x8        EXT_FLOAT16 QUAD=uvec4 EACH=8
-// variant: f16x4        EXT_FLOAT16 QUAD=uvec2 EACH=4
-// variant: f16x8_small  EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
-// variant: f16x4_small  EXT_FLOAT16 QUAD=uvec2 EACH=4 SMALL
+// variant: f16x8        T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8
+// variant: f16x4        T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4
+// variant: f16x8_small  T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
+// variant: f16x4_small  T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4 SMALL
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -17,10 +17,7 @@
 #include "product.glsl"
 
 LOCAL_SIZE(0, 128);               // four subgroups
-SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
-SPEC(2, uint, B_COLUMNS, 0u);     // whether columns of B are contiguous, not rows
-SPEC(3, uint, BIASED, 0u);
-SPEC(4, uint, ACTIVATION, 0u);
+#include "tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer A { QUAD a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { QUAD b[]; };
@@ -28,14 +25,14 @@ layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { f16vec4 y[]; };
 
 #ifdef SMALL
-const uint ROWS = 32u;
-const uint COLS = 64u;
+const uint ROWS = 32u;  // rust SMALL_ROWS: rows of a small tile
+const uint COLS = 64u;  // rust SMALL_COLS: columns of a small tile
 const uint DEPTH = 64u;
 #define SUB_ROWS 1
 #define SUB_COLS 2
 #else
-const uint ROWS = 128u;
-const uint COLS = 128u;
+const uint ROWS = 128u;  // rust: rows of a tile
+const uint COLS = 128u;  // rust: columns of a tile
 const uint DEPTH = 32u;
 #define SUB_ROWS 4
 #define SUB_COLS 4
@@ -53,7 +50,7 @@ const uint B_SIZE = max(COLS * ALONG_K, DEPTH * B_ACROSS);
 // Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
 const uint LINE = 40u / EACH;
 
-// Tiles of A and of B; behind the last step, a block of sums for every subgroup.
+// Tiles of A and of B; after the last step, a block of sums for every subgroup.
 shared QUAD tile[max(A_SIZE + B_SIZE, 4u * 16u * LINE)];
 
 // Group number `i` of those of a tile that this invocation loads: (place across, place along k). Lines have a number

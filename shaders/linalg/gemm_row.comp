@@ -1,12 +1,12 @@
 // Matrix product: an invocation computes ROWS x COLS neighbouring elements. A is read four elements of a row
 // at a time, B four columns at a time, each in a layout where those lie in one texel; with B_COLUMNS four elements
 // of a column of B lie in one, and k is a multiple of 4.
-// variant: tex    T=float VEC=vec4 TEXELS
-// variant: tex4   T=float VEC=vec4 TEXELS OUT4
-// variant: buf    T=float VEC=vec4
-// variant: buf4   T=float VEC=vec4 OUT4
-// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
-// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
+// variant: tex    T=f32 VEC=vec4 TEXELS
+// variant: tex4   T=f32 VEC=vec4 TEXELS OUT4
+// variant: buf    T=f32 VEC=vec4
+// variant: buf4   T=f32 VEC=vec4 OUT4
+// variant: half   T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES
+// variant: half4  T=f16 VEC=f16vec4 EXT_STORAGE16 TEXELS HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -56,7 +56,7 @@ layout(push_constant) uniform Params
     int b_outer, b_inner;
     uint inner;             // size of the inner batch axis
     uint y_first;           // where the output begins
-    uint c_row, c_col;      // distances of rows and columns of the summand
+    uint c_row, c_col;      // strides of rows and columns of the summand
     float alpha, beta;
     float act_a, act_b;
 } p;
@@ -115,7 +115,7 @@ void main()
 
     int a_first = p.a_first + int(batch / p.inner) * p.a_outer + int(batch % p.inner) * p.a_inner;
     int b_first = p.b_first + int(batch / p.inner) * p.b_outer + int(batch % p.inner) * p.b_inner + int(tile) * p.b_tile;
-    // Columns behind the last are read as the last, and not stored.
+    // Columns after the last are read as the last, and not stored.
     int b_at[COLS];
     if (B_COLUMNS != 0u) {
         [[unroll]] for (uint s = 0u; s < COLS; ++s) {
@@ -130,7 +130,7 @@ void main()
     int b_row = 0;
     int a_at[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        // Rows behind the last are computed as the last, and not stored.
+        // Rows after the last are computed as the last, and not stored.
         a_at[r] = a_first + int(min(row + r, p.m - 1u)) * p.a_row;
     }
     [[unroll]] for (uint s = 0u; s < ROWS * QUADS; ++s) {

@@ -1,13 +1,13 @@
 // Product of matrices in tiles, for devices with fast workgroup memory: a work-group computes 64 x 64 elements, or
 // (small) 32 x 32 in four slices of k; an invocation 4 x 4.
-// variant: f32          T=float
-// variant: f32x4        T=float VEC=vec4 OUT4
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f16x4        T=float16_t VEC=f16vec4 EXT_STORAGE16 OUT4
-// variant: f32_small    T=float SMALL
-// variant: f32x4_small  T=float VEC=vec4 SMALL OUT4
-// variant: f16_small    T=float16_t EXT_STORAGE16 SMALL
-// variant: f16x4_small  T=float16_t VEC=f16vec4 EXT_STORAGE16 SMALL OUT4
+// variant: f32          T=f32
+// variant: f32x4        T=f32 VEC=vec4 OUT4
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f16x4        T=f16 VEC=f16vec4 EXT_STORAGE16 OUT4
+// variant: f32_small    T=f32 SMALL
+// variant: f32x4_small  T=f32 VEC=vec4 SMALL OUT4
+// variant: f16_small    T=f16 EXT_STORAGE16 SMALL
+// variant: f16x4_small  T=f16 VEC=f16vec4 EXT_STORAGE16 SMALL OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -16,10 +16,7 @@
 #include "product.glsl"
 
 layout(local_size_x = 256) in;
-SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
-SPEC(2, uint, B_COLUMNS, 0u);     // whether columns of B are contiguous, not rows
-SPEC(3, uint, BIASED, 0u);
-SPEC(4, uint, ACTIVATION, 0u);
+#include "tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };

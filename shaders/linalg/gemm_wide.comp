@@ -1,8 +1,8 @@
 // Product of large matrices for devices with fast workgroup memory: a work-group computes 128 x 128 elements, an
 // invocation 8 x 8. Everything is read and written four elements at a time: sizes along contiguous axes and all
 // distances are multiples of four.
-// variant: f32  VEC=vec4
-// variant: f16  VEC=f16vec4 EXT_STORAGE16
+// variant: f32  T=f32 VEC=vec4
+// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -11,10 +11,7 @@
 #include "product.glsl"
 
 layout(local_size_x = 256) in;
-SPEC(1, uint, A_COLUMNS, 0u);     // whether columns of A are contiguous, not rows
-SPEC(2, uint, B_COLUMNS, 0u);     // whether columns of B are contiguous, not rows
-SPEC(3, uint, BIASED, 0u);
-SPEC(4, uint, ACTIVATION, 0u);
+#include "tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { VEC b[]; };
@@ -25,10 +22,10 @@ layout(set = 0, binding = 2, std430) readonly buffer C { float c[]; };
 #endif
 layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 
-const uint TILE = 128u;
+const uint TILE = 128u;  // rust: rows and columns of a tile
 const uint DEPTH = 8u;
 
-// [k][row / 4], and the same of columns; the step behind the one that is summed is written meanwhile.
+// [k][row / 4], and the same of columns; the step after the one that is summed is written meanwhile.
 shared vec4 a_tile[2][DEPTH][TILE / 4u + 1u];
 shared vec4 b_tile[2][DEPTH][TILE / 4u + 1u];
 

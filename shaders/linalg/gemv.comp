@@ -1,7 +1,7 @@
 // Vector times matrix, y[n] = sum over k of a[k] * b[k][n], for a few rows of A: a work-group sums in parts.
 // With B_COLUMNS, columns of B are contiguous and a work-group computes 8 elements, else 32.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -18,7 +18,9 @@ layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
-const uint COLS = B_COLUMNS != 0u ? 8u : 32u;
+#define FEW_COLS 8u    // rust: columns of a work-group, where those of B are contiguous
+#define MANY_COLS 32u  // rust COLS: columns of a work-group, where rows of B are contiguous
+const uint COLS = B_COLUMNS != 0u ? FEW_COLS : MANY_COLS;
 const uint PARTS = 256u / COLS;
 
 shared float sums[256];

@@ -1,7 +1,7 @@
 // Lays matrices out for gemm_row: dst[batch][column / tile][row][tile] from src[first + batch .. + row .. + column ..],
-// zeros behind the last column. With a tile of all columns rounded up to fours: rows of whole texels.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// zeros after the last column. With a tile of all columns rounded up to fours: rows of whole texels.
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,6 +1,6 @@
 // The sum of sums of losses, over the sum of their weights where it is the mean; one work-group.
-// variant: f32  T=float
-// variant: f16  T=float16_t  EXT_FLOAT16=1
+// variant: f32  T=f32
+// variant: f16  T=f16  EXT_FLOAT16=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,7 +1,7 @@
 // The loss -weight[c] * logs[n, c, i] of each place (n, i) with label c, or sums of losses and weights for each
 // work-group. Labels that are no class count as ones to ignore.
-// variant: f32  T=float
-// variant: f16  T=float16_t  EXT_FLOAT16=1
+// variant: f32  T=f32
+// variant: f16  T=f16  EXT_FLOAT16=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,8 +1,8 @@
 // The triangle of matrices above or below a diagonal; zero elsewhere.
-// variant: b8    T=uint8_t   EXT_INT8=1
-// variant: b16   T=uint16_t  EXT_INT16=1
-// variant: b32   T=uint
-// variant: b64   T=uvec2
+// variant: b8    T=b8   EXT_INT8=1
+// variant: b16   T=b16  EXT_INT16=1
+// variant: b32   T=b32
+// variant: b64   T=b64
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

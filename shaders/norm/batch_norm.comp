@@ -1,9 +1,9 @@
 // Every channel scaled and shifted: y = (x - mean) / sqrt(var + epsilon) * scale + bias. An invocation does
 // RUN neighbouring elements, or texels where channels are whole texels.
-// variant: f32        T=float S=float
-// variant: f16        T=float16_t S=float16_t EXT_STORAGE16
-// variant: f16_stats  T=float16_t S=float EXT_STORAGE16
-// variant: tex        T=float S=float TEXELS
+// variant: f32        T=f32 S=f32
+// variant: f16        T=f16 S=f16 EXT_STORAGE16
+// variant: f16_stats  T=f16 S=f32 EXT_STORAGE16
+// variant: tex        T=f32 S=f32 TEXELS
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -37,7 +37,7 @@ layout(push_constant) uniform Params
     float act_a, act_b;
 } p;
 
-const uint RUN = 8u;
+const uint RUN = 8u;  // rust: elements of an invocation
 
 void main()
 {

@@ -1,6 +1,6 @@
 // Every element divided by what its neighbours in other channels sum up to.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -16,7 +16,7 @@ layout(push_constant) uniform Params
     uint n;
     uint channels;
     uint plane;             // elements of a channel
-    uint before, behind;    // channels summed over beside the element's own
+    uint before, behind;    // channels summed over in addition to the element's own
     float factor, bias, exponent;
 } p;
 

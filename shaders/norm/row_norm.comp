@@ -1,13 +1,14 @@
 // Rows brought to mean 0 and variance 1, then scaled: an invocation, or with GROUPED a work-group, does one.
 // Element t of row r lies at r / inner_rows * outer_step + r % inner_rows * row_step + t / run * jump + t % run.
-// variant: f32          T=float
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f32_grouped  T=float GROUPED
-// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+// variant: f32          T=f32
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f32_grouped  T=f32 GROUPED
+// variant: f16_grouped  T=f16 EXT_STORAGE16 GROUPED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "stats.glsl"
 
 #ifdef GROUPED
 layout(local_size_x = 256) in;
@@ -17,7 +18,7 @@ LOCAL_SIZE(0, 8);
 SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
 SPEC(2, uint, SCALED, 1u);
 SPEC(3, uint, BIASED, 1u);
-SPEC(4, uint, STATS, 0u);         // which statistics are stored: 1 means, 2 inverses
+SPEC(4, uint, STATS, 0u);
 SPEC(5, uint, OUTER_EPSILON, 0u); // whether epsilon is added to the deviation, not the variance
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
@@ -111,10 +112,10 @@ void main()
         y[at] = T(v);
     }
     if (start == 0u) {
-        if ((STATS & 1u) != 0u) {
+        if ((STATS & STATS_MEANS) != 0u) {
             means[row] = mean;
         }
-        if ((STATS & 2u) != 0u) {
+        if ((STATS & STATS_INVERSES) != 0u) {
             inverses[row] = inverse;
         }
     }

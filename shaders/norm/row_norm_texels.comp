@@ -1,14 +1,20 @@
 // Rows of whole texels brought to mean 0 and variance 1, then scaled: an invocation does one row.
-// With AFFINE 1 every element has its own scale and bias, with 2 runs of whole texels share one.
 #version 450
 #include "spec.glsl"
 #include "grid.glsl"
+#include "stats.glsl"
+
+// Which elements have a scale and a bias.
+// enum: Affine
+#define AFFINE_NONE 0u      // none
+#define AFFINE_ELEMENTS 1u  // each its own
+#define AFFINE_RUNS 2u      // runs of whole texels share one
 
 LOCAL_SIZE(0, 8);
 SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
-SPEC(2, uint, AFFINE, 1u);        // 0 none
+SPEC(2, uint, AFFINE, 1u);
 SPEC(3, uint, BIASED, 1u);
-SPEC(4, uint, STATS, 0u);         // which statistics are stored: 1 means, 2 inverses
+SPEC(4, uint, STATS, 0u);
 
 layout(set = 0, binding = 0) uniform samplerBuffer x;
 layout(set = 0, binding = 1) uniform samplerBuffer scale;
@@ -60,10 +66,10 @@ void main()
         squares = fma(v, v, squares);
     }
     float inverse = 1.0 / sqrt(sum_of(squares) / count + p.epsilon);
-    if (AFFINE != 2u) {
+    if (AFFINE != AFFINE_RUNS) {
         for (int t = 0; t < p.texels; ++t) {
             vec4 v = (texelFetch(x, first + t) - mean) * inverse;
-            if (AFFINE == 1u) {
+            if (AFFINE == AFFINE_ELEMENTS) {
                 v *= texelFetch(scale, t);
             }
             if (BIASED != 0u) {
@@ -85,10 +91,10 @@ void main()
             ++param;
         }
     }
-    if ((STATS & 1u) != 0u) {
+    if ((STATS & STATS_MEANS) != 0u) {
         means[row] = mean;
     }
-    if ((STATS & 2u) != 0u) {
+    if ((STATS & STATS_INVERSES) != 0u) {
         inverses[row] = inverse;
     }
 }

@@ -1,21 +1,28 @@
 // Softmax and its relatives along one axis: an invocation, or with GROUPED a work-group, does one vector.
 // Element k of vector r lies at r / inner * len * inner + r % inner + k * inner.
-// variant: f32          T=float
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f32_grouped  T=float GROUPED
-// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+// variant: f32          T=f32
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f32_grouped  T=f32 GROUPED
+// variant: f16_grouped  T=f16 EXT_STORAGE16 GROUPED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 #include "math.glsl"
 
+// enum: Kind
+#define KIND_SOFT 0u  // the softmax
+#define KIND_LOG 1u   // its logarithm
+#define KIND_HARD 2u  // one for the first of the largest, else zero
+#define KIND_L1 3u    // x / sum |x|
+#define KIND_L2 4u    // x / norm
+
 #ifdef GROUPED
 layout(local_size_x = 256) in;
 #else
 LOCAL_SIZE(0, 8);
 #endif
-SPEC(1, uint, KIND, 0u);   // 0 softmax, 1 its logarithm, 2 one for the first of the largest, 3 x / sum |x|, 4 x / norm
+SPEC(1, uint, KIND, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
@@ -97,14 +104,14 @@ void main()
         return;
     }
     uint first = row / p.inner * p.len * p.inner + row % p.inner;
-    if (KIND >= 3u) {
+    if (KIND >= KIND_L1) {
         float sum = 0.0;
         for (uint k = start; k < p.len; k += STEP) {
             float v = float(x[first + k * p.inner]);
-            sum += KIND == 3u ? abs(v) : v * v;
+            sum += KIND == KIND_L1 ? abs(v) : v * v;
         }
         sum = total(sum);
-        float norm = KIND == 3u ? sum : sqrt(sum);
+        float norm = KIND == KIND_L1 ? sum : sqrt(sum);
         // A vector of zeros stays.
         norm = norm == 0.0 ? 1.0 : norm;
         for (uint k = start; k < p.len; k += STEP) {
@@ -123,7 +130,7 @@ void main()
         }
     }
     largest(top, place);
-    if (KIND == 2u) {
+    if (KIND == KIND_HARD) {
         for (uint k = start; k < p.len; k += STEP) {
             y[first + k * p.inner] = T(k == place ? 1.0 : 0.0);
         }
@@ -138,6 +145,6 @@ void main()
     for (uint k = start; k < p.len; k += STEP) {
         uint at = first + k * p.inner;
         float v = float(x[at]) - top;
-        y[at] = T(KIND == 1u ? v - log_sum : exp(v) / sum);
+        y[at] = T(KIND == KIND_LOG ? v - log_sum : exp(v) / sum);
     }
 }

@@ -1,95 +1,95 @@
 // y = x in another element type: numbers to integers are cut off and kept within the type's range, integers to
 // narrower ones lose their upper bits, everything but zero is true.
-// variant: f32_f16  S=float D=uint16_t C=float FROM_f32 TO_f16 EXT_STORAGE16
-// variant: f32_bf16  S=float D=uint16_t C=float FROM_f32 TO_bf16 EXT_STORAGE16
-// variant: f32_f64  S=float D=double C=float FROM_f32 TO_f64
-// variant: f32_i8  S=float D=int8_t C=float FROM_f32 TO_i8 EXT_STORAGE8
-// variant: f32_u8  S=float D=uint8_t C=float FROM_f32 TO_u8 EXT_STORAGE8
-// variant: f32_bool  S=float D=uint8_t C=float FROM_f32 TO_bool EXT_STORAGE8
-// variant: f32_i32  S=float D=int C=float FROM_f32 TO_i32
-// variant: f32_u32  S=float D=uint C=float FROM_f32 TO_u32
-// variant: f32_i64  S=float D=int64_t C=float FROM_f32 TO_i64 EXT_INT64
-// variant: f16_f32  S=uint16_t D=float C=float FROM_f16 TO_f32 EXT_STORAGE16
-// variant: f16_bf16  S=uint16_t D=uint16_t C=float FROM_f16 TO_bf16 EXT_STORAGE16
-// variant: f16_f64  S=uint16_t D=double C=float FROM_f16 TO_f64 EXT_STORAGE16
-// variant: f16_i8  S=uint16_t D=int8_t C=float FROM_f16 TO_i8 EXT_STORAGE16 EXT_STORAGE8
-// variant: f16_u8  S=uint16_t D=uint8_t C=float FROM_f16 TO_u8 EXT_STORAGE16 EXT_STORAGE8
-// variant: f16_bool  S=uint16_t D=uint8_t C=float FROM_f16 TO_bool EXT_STORAGE16 EXT_STORAGE8
-// variant: f16_i32  S=uint16_t D=int C=float FROM_f16 TO_i32 EXT_STORAGE16
-// variant: f16_u32  S=uint16_t D=uint C=float FROM_f16 TO_u32 EXT_STORAGE16
-// variant: f16_i64  S=uint16_t D=int64_t C=float FROM_f16 TO_i64 EXT_INT64 EXT_STORAGE16
-// variant: bf16_f32  S=uint16_t D=float C=float FROM_bf16 TO_f32 EXT_STORAGE16
-// variant: bf16_f16  S=uint16_t D=uint16_t C=float FROM_bf16 TO_f16 EXT_STORAGE16
-// variant: bf16_f64  S=uint16_t D=double C=float FROM_bf16 TO_f64 EXT_STORAGE16
-// variant: bf16_i8  S=uint16_t D=int8_t C=float FROM_bf16 TO_i8 EXT_STORAGE16 EXT_STORAGE8
-// variant: bf16_u8  S=uint16_t D=uint8_t C=float FROM_bf16 TO_u8 EXT_STORAGE16 EXT_STORAGE8
-// variant: bf16_bool  S=uint16_t D=uint8_t C=float FROM_bf16 TO_bool EXT_STORAGE16 EXT_STORAGE8
-// variant: bf16_i32  S=uint16_t D=int C=float FROM_bf16 TO_i32 EXT_STORAGE16
-// variant: bf16_u32  S=uint16_t D=uint C=float FROM_bf16 TO_u32 EXT_STORAGE16
-// variant: bf16_i64  S=uint16_t D=int64_t C=float FROM_bf16 TO_i64 EXT_INT64 EXT_STORAGE16
-// variant: f64_f32  S=double D=float C=double FROM_f64 TO_f32
-// variant: f64_f16  S=double D=uint16_t C=double FROM_f64 TO_f16 EXT_STORAGE16
-// variant: f64_bf16  S=double D=uint16_t C=double FROM_f64 TO_bf16 EXT_STORAGE16
-// variant: f64_i8  S=double D=int8_t C=double FROM_f64 TO_i8 EXT_STORAGE8
-// variant: f64_u8  S=double D=uint8_t C=double FROM_f64 TO_u8 EXT_STORAGE8
-// variant: f64_bool  S=double D=uint8_t C=double FROM_f64 TO_bool EXT_STORAGE8
-// variant: f64_i32  S=double D=int C=double FROM_f64 TO_i32
-// variant: f64_u32  S=double D=uint C=double FROM_f64 TO_u32
-// variant: f64_i64  S=double D=int64_t C=double FROM_f64 TO_i64 EXT_INT64
-// variant: i8_f32  S=int8_t D=float C=int FROM_i8 TO_f32 EXT_STORAGE8
-// variant: i8_f16  S=int8_t D=uint16_t C=int FROM_i8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
-// variant: i8_bf16  S=int8_t D=uint16_t C=int FROM_i8 TO_bf16 EXT_STORAGE16 EXT_STORAGE8
-// variant: i8_f64  S=int8_t D=double C=int FROM_i8 TO_f64 EXT_STORAGE8
-// variant: i8_u8  S=int8_t D=uint8_t C=int FROM_i8 TO_u8 EXT_STORAGE8
-// variant: i8_bool  S=int8_t D=uint8_t C=int FROM_i8 TO_bool EXT_STORAGE8
-// variant: i8_i32  S=int8_t D=int C=int FROM_i8 TO_i32 EXT_STORAGE8
-// variant: i8_u32  S=int8_t D=uint C=int FROM_i8 TO_u32 EXT_STORAGE8
-// variant: i8_i64  S=int8_t D=int64_t C=int FROM_i8 TO_i64 EXT_INT64 EXT_STORAGE8
-// variant: u8_f32  S=uint8_t D=float C=uint FROM_u8 TO_f32 EXT_STORAGE8
-// variant: u8_f16  S=uint8_t D=uint16_t C=uint FROM_u8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
-// variant: u8_bf16  S=uint8_t D=uint16_t C=uint FROM_u8 TO_bf16 EXT_STORAGE16 EXT_STORAGE8
-// variant: u8_f64  S=uint8_t D=double C=uint FROM_u8 TO_f64 EXT_STORAGE8
-// variant: u8_i8  S=uint8_t D=int8_t C=uint FROM_u8 TO_i8 EXT_STORAGE8
-// variant: u8_bool  S=uint8_t D=uint8_t C=uint FROM_u8 TO_bool EXT_STORAGE8
-// variant: u8_i32  S=uint8_t D=int C=uint FROM_u8 TO_i32 EXT_STORAGE8
-// variant: u8_u32  S=uint8_t D=uint C=uint FROM_u8 TO_u32 EXT_STORAGE8
-// variant: u8_i64  S=uint8_t D=int64_t C=uint FROM_u8 TO_i64 EXT_INT64 EXT_STORAGE8
-// variant: bool_f32  S=uint8_t D=float C=uint FROM_bool TO_f32 EXT_STORAGE8
-// variant: bool_f16  S=uint8_t D=uint16_t C=uint FROM_bool TO_f16 EXT_STORAGE16 EXT_STORAGE8
-// variant: bool_bf16  S=uint8_t D=uint16_t C=uint FROM_bool TO_bf16 EXT_STORAGE16 EXT_STORAGE8
-// variant: bool_f64  S=uint8_t D=double C=uint FROM_bool TO_f64 EXT_STORAGE8
-// variant: bool_i8  S=uint8_t D=int8_t C=uint FROM_bool TO_i8 EXT_STORAGE8
-// variant: bool_u8  S=uint8_t D=uint8_t C=uint FROM_bool TO_u8 EXT_STORAGE8
-// variant: bool_i32  S=uint8_t D=int C=uint FROM_bool TO_i32 EXT_STORAGE8
-// variant: bool_u32  S=uint8_t D=uint C=uint FROM_bool TO_u32 EXT_STORAGE8
-// variant: bool_i64  S=uint8_t D=int64_t C=uint FROM_bool TO_i64 EXT_INT64 EXT_STORAGE8
-// variant: i32_f32  S=int D=float C=int FROM_i32 TO_f32
-// variant: i32_f16  S=int D=uint16_t C=int FROM_i32 TO_f16 EXT_STORAGE16
-// variant: i32_bf16  S=int D=uint16_t C=int FROM_i32 TO_bf16 EXT_STORAGE16
-// variant: i32_f64  S=int D=double C=int FROM_i32 TO_f64
-// variant: i32_i8  S=int D=int8_t C=int FROM_i32 TO_i8 EXT_STORAGE8
-// variant: i32_u8  S=int D=uint8_t C=int FROM_i32 TO_u8 EXT_STORAGE8
-// variant: i32_bool  S=int D=uint8_t C=int FROM_i32 TO_bool EXT_STORAGE8
-// variant: i32_u32  S=int D=uint C=int FROM_i32 TO_u32
-// variant: i32_i64  S=int D=int64_t C=int FROM_i32 TO_i64 EXT_INT64
-// variant: u32_f32  S=uint D=float C=uint FROM_u32 TO_f32
-// variant: u32_f16  S=uint D=uint16_t C=uint FROM_u32 TO_f16 EXT_STORAGE16
-// variant: u32_bf16  S=uint D=uint16_t C=uint FROM_u32 TO_bf16 EXT_STORAGE16
-// variant: u32_f64  S=uint D=double C=uint FROM_u32 TO_f64
-// variant: u32_i8  S=uint D=int8_t C=uint FROM_u32 TO_i8 EXT_STORAGE8
-// variant: u32_u8  S=uint D=uint8_t C=uint FROM_u32 TO_u8 EXT_STORAGE8
-// variant: u32_bool  S=uint D=uint8_t C=uint FROM_u32 TO_bool EXT_STORAGE8
-// variant: u32_i32  S=uint D=int C=uint FROM_u32 TO_i32
-// variant: u32_i64  S=uint D=int64_t C=uint FROM_u32 TO_i64 EXT_INT64
-// variant: i64_f32  S=int64_t D=float C=int64_t FROM_i64 TO_f32 EXT_INT64
-// variant: i64_f16  S=int64_t D=uint16_t C=int64_t FROM_i64 TO_f16 EXT_INT64 EXT_STORAGE16
-// variant: i64_bf16  S=int64_t D=uint16_t C=int64_t FROM_i64 TO_bf16 EXT_INT64 EXT_STORAGE16
-// variant: i64_f64  S=int64_t D=double C=int64_t FROM_i64 TO_f64 EXT_INT64
-// variant: i64_i8  S=int64_t D=int8_t C=int64_t FROM_i64 TO_i8 EXT_INT64 EXT_STORAGE8
-// variant: i64_u8  S=int64_t D=uint8_t C=int64_t FROM_i64 TO_u8 EXT_INT64 EXT_STORAGE8
-// variant: i64_bool  S=int64_t D=uint8_t C=int64_t FROM_i64 TO_bool EXT_INT64 EXT_STORAGE8
-// variant: i64_i32  S=int64_t D=int C=int64_t FROM_i64 TO_i32 EXT_INT64
-// variant: i64_u32  S=int64_t D=uint C=int64_t FROM_i64 TO_u32 EXT_INT64
+// variant: f32_f16  S=f32 D=f16:uint16_t C=float FROM_f32 TO_f16 EXT_STORAGE16
+// variant: f32_bf16  S=f32 D=bf16 C=float FROM_f32 TO_bf16 EXT_STORAGE16
+// variant: f32_f64  S=f32 D=f64 C=float FROM_f32 TO_f64
+// variant: f32_i8  S=f32 D=i8 C=float FROM_f32 TO_i8 EXT_STORAGE8
+// variant: f32_u8  S=f32 D=u8 C=float FROM_f32 TO_u8 EXT_STORAGE8
+// variant: f32_bool  S=f32 D=bool C=float FROM_f32 TO_bool EXT_STORAGE8
+// variant: f32_i32  S=f32 D=i32 C=float FROM_f32 TO_i32
+// variant: f32_u32  S=f32 D=u32 C=float FROM_f32 TO_u32
+// variant: f32_i64  S=f32 D=i64 C=float FROM_f32 TO_i64 EXT_INT64
+// variant: f16_f32  S=f16:uint16_t D=f32 C=float FROM_f16 TO_f32 EXT_STORAGE16
+// variant: f16_bf16  S=f16:uint16_t D=bf16 C=float FROM_f16 TO_bf16 EXT_STORAGE16
+// variant: f16_f64  S=f16:uint16_t D=f64 C=float FROM_f16 TO_f64 EXT_STORAGE16
+// variant: f16_i8  S=f16:uint16_t D=i8 C=float FROM_f16 TO_i8 EXT_STORAGE16 EXT_STORAGE8
+// variant: f16_u8  S=f16:uint16_t D=u8 C=float FROM_f16 TO_u8 EXT_STORAGE16 EXT_STORAGE8
+// variant: f16_bool  S=f16:uint16_t D=bool C=float FROM_f16 TO_bool EXT_STORAGE16 EXT_STORAGE8
+// variant: f16_i32  S=f16:uint16_t D=i32 C=float FROM_f16 TO_i32 EXT_STORAGE16
+// variant: f16_u32  S=f16:uint16_t D=u32 C=float FROM_f16 TO_u32 EXT_STORAGE16
+// variant: f16_i64  S=f16:uint16_t D=i64 C=float FROM_f16 TO_i64 EXT_INT64 EXT_STORAGE16
+// variant: bf16_f32  S=bf16 D=f32 C=float FROM_bf16 TO_f32 EXT_STORAGE16
+// variant: bf16_f16  S=bf16 D=f16:uint16_t C=float FROM_bf16 TO_f16 EXT_STORAGE16
+// variant: bf16_f64  S=bf16 D=f64 C=float FROM_bf16 TO_f64 EXT_STORAGE16
+// variant: bf16_i8  S=bf16 D=i8 C=float FROM_bf16 TO_i8 EXT_STORAGE16 EXT_STORAGE8
+// variant: bf16_u8  S=bf16 D=u8 C=float FROM_bf16 TO_u8 EXT_STORAGE16 EXT_STORAGE8
+// variant: bf16_bool  S=bf16 D=bool C=float FROM_bf16 TO_bool EXT_STORAGE16 EXT_STORAGE8
+// variant: bf16_i32  S=bf16 D=i32 C=float FROM_bf16 TO_i32 EXT_STORAGE16
+// variant: bf16_u32  S=bf16 D=u32 C=float FROM_bf16 TO_u32 EXT_STORAGE16
+// variant: bf16_i64  S=bf16 D=i64 C=float FROM_bf16 TO_i64 EXT_INT64 EXT_STORAGE16
+// variant: f64_f32  S=f64 D=f32 C=double FROM_f64 TO_f32
+// variant: f64_f16  S=f64 D=f16:uint16_t C=double FROM_f64 TO_f16 EXT_STORAGE16
+// variant: f64_bf16  S=f64 D=bf16 C=double FROM_f64 TO_bf16 EXT_STORAGE16
+// variant: f64_i8  S=f64 D=i8 C=double FROM_f64 TO_i8 EXT_STORAGE8
+// variant: f64_u8  S=f64 D=u8 C=double FROM_f64 TO_u8 EXT_STORAGE8
+// variant: f64_bool  S=f64 D=bool C=double FROM_f64 TO_bool EXT_STORAGE8
+// variant: f64_i32  S=f64 D=i32 C=double FROM_f64 TO_i32
+// variant: f64_u32  S=f64 D=u32 C=double FROM_f64 TO_u32
+// variant: f64_i64  S=f64 D=i64 C=double FROM_f64 TO_i64 EXT_INT64
+// variant: i8_f32  S=i8 D=f32 C=int FROM_i8 TO_f32 EXT_STORAGE8
+// variant: i8_f16  S=i8 D=f16:uint16_t C=int FROM_i8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: i8_bf16  S=i8 D=bf16 C=int FROM_i8 TO_bf16 EXT_STORAGE16 EXT_STORAGE8
+// variant: i8_f64  S=i8 D=f64 C=int FROM_i8 TO_f64 EXT_STORAGE8
+// variant: i8_u8  S=i8 D=u8 C=int FROM_i8 TO_u8 EXT_STORAGE8
+// variant: i8_bool  S=i8 D=bool C=int FROM_i8 TO_bool EXT_STORAGE8
+// variant: i8_i32  S=i8 D=i32 C=int FROM_i8 TO_i32 EXT_STORAGE8
+// variant: i8_u32  S=i8 D=u32 C=int FROM_i8 TO_u32 EXT_STORAGE8
+// variant: i8_i64  S=i8 D=i64 C=int FROM_i8 TO_i64 EXT_INT64 EXT_STORAGE8
+// variant: u8_f32  S=u8 D=f32 C=uint FROM_u8 TO_f32 EXT_STORAGE8
+// variant: u8_f16  S=u8 D=f16:uint16_t C=uint FROM_u8 TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: u8_bf16  S=u8 D=bf16 C=uint FROM_u8 TO_bf16 EXT_STORAGE16 EXT_STORAGE8
+// variant: u8_f64  S=u8 D=f64 C=uint FROM_u8 TO_f64 EXT_STORAGE8
+// variant: u8_i8  S=u8 D=i8 C=uint FROM_u8 TO_i8 EXT_STORAGE8
+// variant: u8_bool  S=u8 D=bool C=uint FROM_u8 TO_bool EXT_STORAGE8
+// variant: u8_i32  S=u8 D=i32 C=uint FROM_u8 TO_i32 EXT_STORAGE8
+// variant: u8_u32  S=u8 D=u32 C=uint FROM_u8 TO_u32 EXT_STORAGE8
+// variant: u8_i64  S=u8 D=i64 C=uint FROM_u8 TO_i64 EXT_INT64 EXT_STORAGE8
+// variant: bool_f32  S=bool D=f32 C=uint FROM_bool TO_f32 EXT_STORAGE8
+// variant: bool_f16  S=bool D=f16:uint16_t C=uint FROM_bool TO_f16 EXT_STORAGE16 EXT_STORAGE8
+// variant: bool_bf16  S=bool D=bf16 C=uint FROM_bool TO_bf16 EXT_STORAGE16 EXT_STORAGE8
+// variant: bool_f64  S=bool D=f64 C=uint FROM_bool TO_f64 EXT_STORAGE8
+// variant: bool_i8  S=bool D=i8 C=uint FROM_bool TO_i8 EXT_STORAGE8
+// variant: bool_u8  S=bool D=u8 C=uint FROM_bool TO_u8 EXT_STORAGE8
+// variant: bool_i32  S=bool D=i32 C=uint FROM_bool TO_i32 EXT_STORAGE8
+// variant: bool_u32  S=bool D=u32 C=uint FROM_bool TO_u32 EXT_STORAGE8
+// variant: bool_i64  S=bool D=i64 C=uint FROM_bool TO_i64 EXT_INT64 EXT_STORAGE8
+// variant: i32_f32  S=i32 D=f32 C=int FROM_i32 TO_f32
+// variant: i32_f16  S=i32 D=f16:uint16_t C=int FROM_i32 TO_f16 EXT_STORAGE16
+// variant: i32_bf16  S=i32 D=bf16 C=int FROM_i32 TO_bf16 EXT_STORAGE16
+// variant: i32_f64  S=i32 D=f64 C=int FROM_i32 TO_f64
+// variant: i32_i8  S=i32 D=i8 C=int FROM_i32 TO_i8 EXT_STORAGE8
+// variant: i32_u8  S=i32 D=u8 C=int FROM_i32 TO_u8 EXT_STORAGE8
+// variant: i32_bool  S=i32 D=bool C=int FROM_i32 TO_bool EXT_STORAGE8
+// variant: i32_u32  S=i32 D=u32 C=int FROM_i32 TO_u32
+// variant: i32_i64  S=i32 D=i64 C=int FROM_i32 TO_i64 EXT_INT64
+// variant: u32_f32  S=u32 D=f32 C=uint FROM_u32 TO_f32
+// variant: u32_f16  S=u32 D=f16:uint16_t C=uint FROM_u32 TO_f16 EXT_STORAGE16
+// variant: u32_bf16  S=u32 D=bf16 C=uint FROM_u32 TO_bf16 EXT_STORAGE16
+// variant: u32_f64  S=u32 D=f64 C=uint FROM_u32 TO_f64
+// variant: u32_i8  S=u32 D=i8 C=uint FROM_u32 TO_i8 EXT_STORAGE8
+// variant: u32_u8  S=u32 D=u8 C=uint FROM_u32 TO_u8 EXT_STORAGE8
+// variant: u32_bool  S=u32 D=bool C=uint FROM_u32 TO_bool EXT_STORAGE8
+// variant: u32_i32  S=u32 D=i32 C=uint FROM_u32 TO_i32
+// variant: u32_i64  S=u32 D=i64 C=uint FROM_u32 TO_i64 EXT_INT64
+// variant: i64_f32  S=i64 D=f32 C=int64_t FROM_i64 TO_f32 EXT_INT64
+// variant: i64_f16  S=i64 D=f16:uint16_t C=int64_t FROM_i64 TO_f16 EXT_INT64 EXT_STORAGE16
+// variant: i64_bf16  S=i64 D=bf16 C=int64_t FROM_i64 TO_bf16 EXT_INT64 EXT_STORAGE16
+// variant: i64_f64  S=i64 D=f64 C=int64_t FROM_i64 TO_f64 EXT_INT64
+// variant: i64_i8  S=i64 D=i8 C=int64_t FROM_i64 TO_i8 EXT_INT64 EXT_STORAGE8
+// variant: i64_u8  S=i64 D=u8 C=int64_t FROM_i64 TO_u8 EXT_INT64 EXT_STORAGE8
+// variant: i64_bool  S=i64 D=bool C=int64_t FROM_i64 TO_bool EXT_INT64 EXT_STORAGE8
+// variant: i64_i32  S=i64 D=i32 C=int64_t FROM_i64 TO_i32 EXT_INT64
+// variant: i64_u32  S=i64 D=u32 C=int64_t FROM_i64 TO_u32 EXT_INT64
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,9 +1,9 @@
 // y = condition ? a : b over n elements of one size, with broadcasting; b64 moves words, so that it needs no
 // 64-bit integers.
-// variant: b8   T=uint8_t
-// variant: b16  T=uint16_t EXT_STORAGE16
-// variant: b32  T=uint
-// variant: b64  T=uvec2
+// variant: b8   T=b8
+// variant: b16  T=b16 EXT_STORAGE16
+// variant: b32  T=b32
+// variant: b64  T=b64
 #version 450
 #define EXT_STORAGE8
 #include "types.glsl"

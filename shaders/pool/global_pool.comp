@@ -1,20 +1,21 @@
 // One element for every channel: the largest, the mean or the norm of its elements. An invocation, or with
 // GROUPED a work-group, does one channel.
-// variant: f32          T=float
-// variant: f16          T=float16_t EXT_STORAGE16
-// variant: f32_grouped  T=float GROUPED
-// variant: f16_grouped  T=float16_t EXT_STORAGE16 GROUPED
+// variant: f32          T=f32
+// variant: f16          T=f16 EXT_STORAGE16
+// variant: f32_grouped  T=f32 GROUPED
+// variant: f16_grouped  T=f16 EXT_STORAGE16 GROUPED
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "pool_kind.glsl"
 
 #ifdef GROUPED
 layout(local_size_x = 256) in;
 #else
 LOCAL_SIZE(0, 8);
 #endif
-SPEC(1, uint, KIND, 0u);   // 0 largest, 1 mean, 2 sum of |x|, 3 root of squares, 4 any norm
+SPEC(1, uint, KIND, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
@@ -27,18 +28,18 @@ layout(push_constant) uniform Params
 
 float combined(float a, float b)
 {
-    return KIND == 0u ? (b > a ? b : a) : a + b;
+    return KIND == KIND_MAX ? (b > a ? b : a) : a + b;
 }
 
 float mapped(float v)
 {
-    if (KIND == 2u) {
+    if (KIND == KIND_L1) {
         return abs(v);
     }
-    if (KIND == 3u) {
+    if (KIND == KIND_L2) {
         return v * v;
     }
-    if (KIND == 4u) {
+    if (KIND == KIND_LP) {
         return v == 0.0 ? 0.0 : pow(abs(v), p.power);
     }
     return v;
@@ -83,7 +84,7 @@ void main()
         return;
     }
     uint first = channel * p.plane;
-    float neutral = KIND == 0u ? uintBitsToFloat(0xff800000u) : 0.0;
+    float neutral = KIND == KIND_MAX ? uintBitsToFloat(0xff800000u) : 0.0;
     // In several parts, which loses less precision.
     vec4 acc = vec4(neutral);
     for (uint t = start; t < p.plane; t += 4u * STEP) {
@@ -96,11 +97,11 @@ void main()
     }
     float v = total(combined(combined(acc.x, acc.y), combined(acc.z, acc.w)));
     if (start == 0u) {
-        if (KIND == 1u) {
+        if (KIND == KIND_MEAN) {
             v /= float(p.plane);
-        } else if (KIND == 3u) {
+        } else if (KIND == KIND_L2) {
             v = sqrt(v);
-        } else if (KIND == 4u) {
+        } else if (KIND == KIND_LP) {
             v = v == 0.0 ? 0.0 : pow(v, 1.0 / p.power);
         }
         y[channel] = T(v);

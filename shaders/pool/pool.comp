@@ -1,17 +1,19 @@
 // Pools over windows: y = the largest, the mean or the norm of the elements under a window.
-// variant: f32      T=float C=float
-// variant: f16      T=float16_t C=float EXT_STORAGE16
-// variant: i8       T=int8_t C=int LOWEST=-128.0 EXT_STORAGE8
-// variant: u8       T=uint8_t C=uint LOWEST=0.0 EXT_STORAGE8
-// variant: f32_at   T=float C=float PLACES
-// variant: f16_at   T=float16_t C=float EXT_STORAGE16 PLACES
+// variant: f32      T=f32 C=float
+// variant: f16      T=f16 C=float EXT_STORAGE16
+// variant: i8       T=i8 C=int LOWEST=-128.0 EXT_STORAGE8
+// variant: u8       T=u8 C=uint LOWEST=0.0 EXT_STORAGE8
+// variant: f32_at   T=f32 C=float PLACES
+// variant: f16_at   T=f16 C=float EXT_STORAGE16 PLACES
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "pool_kind.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, KIND, 0u);          // 0 largest, 1 mean, 2 sum of |x|, 3 root of squares, 4 any norm
+SPEC(1, uint, KIND, 0u);
 SPEC(2, uint, INCLUDE_PAD, 0u);
 SPEC(3, uint, COLUMN_MAJOR, 0u);
 
@@ -25,11 +27,7 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint ow, oh, od;    // sizes of the output
-    int id, ih, iw;     // sizes of the input
-    int kd, kh, kw;     // taps
-    int sd, sh, sw;     // strides
-    int dd, dh, dw;     // dilations
-    int pd, ph, pw;     // padding at the beginning
+    WINDOW_3D(int)
     int qd, qh, qw;     // padding at the end
     float power;
 } p;
@@ -74,17 +72,17 @@ void main()
             for (int kw = w0; kw < w1; ++kw) {
                 int from = row + u + kw * p.dw;
                 float e = float(C(x[plane + from]));
-                if (KIND == 0u) {
+                if (KIND == KIND_MAX) {
                     if (!any || e > acc) {
                         acc = e;
                         place = from;
                     }
                     any = true;
-                } else if (KIND == 1u) {
+                } else if (KIND == KIND_MEAN) {
                     acc += e;
-                } else if (KIND == 2u) {
+                } else if (KIND == KIND_L1) {
                     acc += abs(e);
-                } else if (KIND == 3u) {
+                } else if (KIND == KIND_L2) {
                     acc += e * e;
                 } else {
                     acc += e == 0.0 ? 0.0 : pow(abs(e), p.power);
@@ -92,23 +90,23 @@ void main()
             }
         }
     }
-    if (KIND == 0u) {
+    if (KIND == KIND_MAX) {
         // The lowest value of the type.
 #if defined(EXT_STORAGE8)
         acc = any ? acc : LOWEST;
 #else
         acc = any ? acc : uintBitsToFloat(0xff800000u);
 #endif
-    } else if (KIND == 1u) {
+    } else if (KIND == KIND_MEAN) {
         int count = max(d1 - d0, 0) * max(h1 - h0, 0) * max(w1 - w0, 0);
         if (INCLUDE_PAD != 0u) {
             count = max(end_tap(z, p.dd, p.id + p.qd, p.kd), 0) * max(end_tap(v, p.dh, p.ih + p.qh, p.kh), 0) *
                     max(end_tap(u, p.dw, p.iw + p.qw, p.kw), 0);
         }
         acc = count > 0 ? acc / float(count) : 0.0;
-    } else if (KIND == 3u) {
+    } else if (KIND == KIND_L2) {
         acc = sqrt(acc);
-    } else if (KIND == 4u) {
+    } else if (KIND == KIND_LP) {
         acc = acc == 0.0 ? 0.0 : pow(acc, 1.0 / p.power);
     }
         y[i] = T(C(acc));

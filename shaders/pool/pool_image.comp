@@ -1,10 +1,11 @@
 // MaxPool and AveragePool over two dimensions, read through an image of planes one below another.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, MEAN, 0u);          // whether it is the mean, else the largest
@@ -17,11 +18,7 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint ow, oh;    // sizes of the output
-    int ih, iw;     // sizes of the input
-    int kh, kw;     // taps
-    int sh, sw;     // strides
-    int dh, dw;     // dilations
-    int ph, pw;     // padding at the beginning
+    WINDOW_2D(int)
     int qh, qw;     // padding at the end
 } p;
 

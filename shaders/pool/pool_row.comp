@@ -1,9 +1,9 @@
 // MaxPool and AveragePool over two dimensions: an invocation computes PX neighbouring elements of a row from
 // whole texels.
-// variant: tex    T=float VEC=vec4
-// variant: tex4   T=float VEC=vec4 OUT4
-// variant: half   T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES
-// variant: half4  T=float16_t VEC=f16vec4 EXT_STORAGE16 HALVES OUT4
+// variant: tex    T=f32 VEC=vec4
+// variant: tex4   T=f32 VEC=vec4 OUT4
+// variant: half   T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES
+// variant: half4  T=f16 VEC=f16vec4 EXT_STORAGE16 HALVES OUT4
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"

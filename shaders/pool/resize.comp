@@ -1,8 +1,8 @@
 // Resamples two axes, between which nothing lies, by tables: for every output element of an axis its taps'
 // input elements and weights. Tables are [size][taps]; an input element of -1 asks for the extrapolation
 // value. An invocation computes RUN neighbouring elements of a row.
-// variant: f32    T=float
-// variant: f16    T=float16_t EXT_STORAGE16
+// variant: f32    T=f32
+// variant: f16    T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -23,7 +23,7 @@ layout(push_constant) uniform Params
     uint n;         // invocations
     uint ow, oh;    // sizes of the output
     int iw, ih;     // sizes of the input
-    uint inner;     // elements behind the second axis
+    uint inner;     // elements after the second axis
     float outside;  // the extrapolation value
 } p;
 

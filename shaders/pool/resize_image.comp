@@ -1,6 +1,6 @@
 // Resize of the last two axes, read through an image of planes one below another: sums of taps, by tables.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,9 +1,9 @@
 // Picks elements of two axes, between which nothing lies, by tables of input elements; -1 asks for the
 // extrapolation value. An invocation picks RUN neighbouring elements of a row.
-// variant: b8    T=uint8_t  EXT_INT8
-// variant: b16   T=uint16_t EXT_INT16
-// variant: b32   T=uint
-// variant: b64   T=uvec2 WIDE
+// variant: b8    T=b8  EXT_INT8
+// variant: b16   T=b16 EXT_INT16
+// variant: b32   T=b32
+// variant: b64   T=b64 WIDE
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -22,7 +22,7 @@ layout(push_constant) uniform Params
     uint n;             // invocations
     uint ow, oh;        // sizes of the output
     int iw, ih;         // sizes of the input
-    uint inner;         // elements behind the second axis
+    uint inner;         // elements after the second axis
     uint outside_low;   // the extrapolation value's bits
     uint outside_high;
 } p;

@@ -1,7 +1,7 @@
 // y[place that index i names] = x[i]; y holds zeros before. Indices out of range are left out.
-// variant: b16  T=uint16_t  EXT_INT16=1
-// variant: b32  T=uint
-// variant: b64  T=uvec2
+// variant: b16  T=b16  EXT_INT16=1
+// variant: b32  T=b32
+// variant: b64  T=b64
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

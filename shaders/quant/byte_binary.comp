@@ -1,11 +1,16 @@
 // Sums or products of the numbers that bytes stand for, as bytes, with broadcasting.
-// A_KIND and B_KIND say how an operand is read: 0 element i, 1 always element 0, 2 through its strides.
 // variant: b8 EXT_STORAGE8
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 #include "nest.glsl"
+
+// How an operand is read.
+// enum: Kind
+#define KIND_DENSE 0u    // element i
+#define KIND_SCALAR 1u   // always element 0
+#define KIND_STRIDED 2u  // through its strides
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, PRODUCT, 0);
@@ -36,15 +41,15 @@ void main()
     if (i >= p.n) {
         return;
     }
-    int at_a = A_KIND == 0u ? int(i) : 0;
-    int at_b = B_KIND == 0u ? int(i) : 0;
-    if (A_KIND == 2u || B_KIND == 2u) {
+    int at_a = A_KIND == KIND_DENSE ? int(i) : 0;
+    int at_b = B_KIND == KIND_DENSE ? int(i) : 0;
+    if (A_KIND == KIND_STRIDED || B_KIND == KIND_STRIDED) {
         int sa = 0;
         int sb = 0;
 #define ADVANCE(d, c) sa += c * p.a_strides[d]; sb += c * p.b_strides[d];
         FOR_EACH_COORDINATE(RANK, i, ADVANCE)
-        at_a = A_KIND == 2u ? sa : at_a;
-        at_b = B_KIND == 2u ? sb : at_b;
+        at_a = A_KIND == KIND_STRIDED ? sa : at_a;
+        at_b = B_KIND == KIND_STRIDED ? sb : at_b;
     }
     // Rounded after each step, as the host does.
     precise float left = (float(uint(a[at_a]) ^ A_FLIP) - p.zeros[0]) * p.factors[0];

@@ -1,13 +1,13 @@
 // Products of matrices of bytes less their zero points: `sum (a - za) (b - zb)` by `sum a b`, the sums of the
 // rows and the zero points. An invocation computes ROWS x 4 elements; 16 bytes of a row are one load.
-// variant: i32_r4      T=int ROWS=4
-// variant: i32_r1      T=int ROWS=1
-// variant: b8_r4       T=uint8_t ROWS=4 BYTES EXT_STORAGE8
-// variant: b8_r1       T=uint8_t ROWS=1 BYTES EXT_STORAGE8
-// variant: i32_r4_dot  T=int ROWS=4 DOT
-// variant: i32_r1_dot  T=int ROWS=1 DOT
-// variant: b8_r4_dot   T=uint8_t ROWS=4 DOT BYTES EXT_STORAGE8
-// variant: b8_r1_dot   T=uint8_t ROWS=1 DOT BYTES EXT_STORAGE8
+// variant: i32_r4      T=i32 ROWS=4
+// variant: i32_r1      T=i32 ROWS=1
+// variant: b8_r4       T=u8 ROWS=4 BYTES EXT_STORAGE8
+// variant: b8_r1       T=u8 ROWS=1 BYTES EXT_STORAGE8
+// variant: i32_r4_dot  T=i32 ROWS=4 DOT
+// variant: i32_r1_dot  T=i32 ROWS=1 DOT
+// variant: b8_r4_dot   T=u8 ROWS=4 DOT BYTES EXT_STORAGE8
+// variant: b8_r1_dot   T=u8 ROWS=1 DOT BYTES EXT_STORAGE8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #ifdef DOT
@@ -19,7 +19,13 @@
 #include "quotient.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, BIASED, 0u);  // 1 the rows have a bias, 2 the columns
+// What has a bias.
+// enum: Biased
+#define BIASED_NOTHING 0u  // nothing
+#define BIASED_ROWS 1u     // every row
+#define BIASED_COLUMNS 2u  // every column
+
+SPEC(1, uint, BIASED, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer A { uvec4 a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b[]; };
@@ -69,7 +75,7 @@ void main()
     for (uint k = 0u; k < p.blocks; ++k) {
         uvec4 left[ROWS];
         uvec4 right[4];
-        // What is read twice behind the end is not written.
+        // What is read twice after the end is not written.
         [[unroll]] for (uint r = 0u; r < uint(ROWS); ++r) {
             left[r] = a[a_at + min(row + r, p.rows - 1u)];
         }
@@ -113,9 +119,9 @@ void main()
                 int sum = sums[r][c] - zb * int(ta.x) - za * int(tb.x) + int(p.depth) * za * zb;
                 uint at = (product * p.rows + row + r) * p.cols + col + c;
 #ifdef BYTES
-                if (BIASED == 1u) {
+                if (BIASED == BIASED_ROWS) {
                     sum += bias[a_matrix * p.rows + row + r];
-                } else if (BIASED == 2u) {
+                } else if (BIASED == BIASED_COLUMNS) {
                     sum += bias[col + c];
                 }
                 // Rounded after each step, as the host does.

@@ -1,10 +1,10 @@
 // y = (x - zero) * scale, where the scale and the zero point are those of the element's place along an axis.
-// variant: i8_f32   S=int8_t T=float EXT_STORAGE8
-// variant: u8_f32   S=uint8_t T=float EXT_STORAGE8
-// variant: i32_f32  S=int T=float
-// variant: i8_f16   S=int8_t T=uint16_t HALF EXT_STORAGE8 EXT_STORAGE16
-// variant: u8_f16   S=uint8_t T=uint16_t HALF EXT_STORAGE8 EXT_STORAGE16
-// variant: i32_f16  S=int T=uint16_t HALF EXT_STORAGE16
+// variant: i8_f32   S=i8 T=f32 EXT_STORAGE8
+// variant: u8_f32   S=u8 T=f32 EXT_STORAGE8
+// variant: i32_f32  S=i32 T=f32
+// variant: i8_f16   S=i8 T=f16:uint16_t HALF EXT_STORAGE8 EXT_STORAGE16
+// variant: u8_f16   S=u8 T=f16:uint16_t HALF EXT_STORAGE8 EXT_STORAGE16
+// variant: i32_f16  S=i32 T=f16:uint16_t HALF EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -22,8 +22,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;
-    uint len, inner, block;  // the axis, what lies behind it, places with one scale
-    uint steps[3];           // distances of scales: before the axis, along it, behind it
+    uint len, inner, block;  // the axis, what lies after it, places with one scale
+    uint steps[3];           // strides of scales: before the axis, along it, after it
 } p;
 
 void main()

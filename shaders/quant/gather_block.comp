@@ -1,7 +1,7 @@
 // y[o, k, i] = (x[o, index[k], i] - zero) * scale, where blocks along an axis have one scale and zero point; an
 // index out of range reads the nearest element. Codes of less than 8 bits lie in bytes, the first in the lowest bits.
-// variant: f32  T=float      EXT_STORAGE8
-// variant: f16  T=float16_t  EXT_STORAGE8 EXT_STORAGE16
+// variant: f32  T=f32      EXT_STORAGE8
+// variant: f16  T=f16  EXT_STORAGE8 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

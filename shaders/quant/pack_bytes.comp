@@ -1,4 +1,4 @@
-// Rows of bytes as a product reads them: 16 of each row together, the rows beside one another, zeros behind
+// Rows of bytes as a product reads them: 16 of each row together, the rows next to one another, zeros after
 // the last byte. Unsigned bytes are made signed ones by taking 128 off.
 // variant: b8  EXT_STORAGE8
 #version 450
@@ -16,7 +16,7 @@ layout(push_constant) uniform Params
 {
     uint n;                           // words
     uint rows, blocks, depth;         // of one matrix; a block is 16 bytes of a row
-    uint matrix, row_step, byte_step; // distances of matrices, rows and bytes of a row
+    uint matrix, row_step, byte_step; // strides of matrices, rows and bytes of a row
 } p;
 
 void main()

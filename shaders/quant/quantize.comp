@@ -1,9 +1,9 @@
 // y = saturate(round(x / scale) + zero) of bytes, where the scale and the zero point are those of the element's
 // place along an axis.
-// variant: f32_i8  T=float D=int8_t EXT_STORAGE8
-// variant: f32_u8  T=float D=uint8_t EXT_STORAGE8
-// variant: f16_i8  T=uint16_t D=int8_t HALF EXT_STORAGE8 EXT_STORAGE16
-// variant: f16_u8  T=uint16_t D=uint8_t HALF EXT_STORAGE8 EXT_STORAGE16
+// variant: f32_i8  T=f32 D=i8 EXT_STORAGE8
+// variant: f32_u8  T=f32 D=u8 EXT_STORAGE8
+// variant: f16_i8  T=f16:uint16_t D=i8 HALF EXT_STORAGE8 EXT_STORAGE16
+// variant: f16_u8  T=f16:uint16_t D=u8 HALF EXT_STORAGE8 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -22,8 +22,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { D y[]; };
 layout(push_constant) uniform Params
 {
     uint n;
-    uint len, inner, block;  // the axis, what lies behind it, places with one scale
-    uint steps[3];           // distances of scales: before the axis, along it, behind it
+    uint len, inner, block;  // the axis, what lies after it, places with one scale
+    uint steps[3];           // strides of scales: before the axis, along it, after it
     int low, high;
 } p;
 

@@ -6,11 +6,18 @@
 #include "spec.glsl"
 #include "grid.glsl"
 
+// What of the output each row takes along.
+// enum: Output
+#define OUTPUT_NONE 0u           // nothing
+#define OUTPUT_SCALE 1u          // its scale
+#define OUTPUT_UNSIGNED_ZERO 2u  // its zero point
+#define OUTPUT_SIGNED_ZERO 3u    // its zero point, a signed byte
+
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, SIGNED, 0u);      // whether the operand's bytes are signed
 SPEC(2, uint, ZEROS, 0u);       // how many zero points there are
 SPEC(3, uint, SCALES, 0u);      // how many scales there are
-SPEC(4, uint, OUTPUT, 0u);      // 1: the output's scale, 2: its zero point, unsigned, 3: the same, signed
+SPEC(4, uint, OUTPUT, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Z { uint8_t zeros[]; };
@@ -48,9 +55,9 @@ void main()
         zero -= 128;
     }
     float scale = SCALES != 0u ? scales[i % max(SCALES, 1u)] : 1.0;
-    uint last = OUTPUT == 1u ? floatBitsToUint(out_scale[0]) : 0u;
-    if (OUTPUT > 1u) {
-        last = uint(byte(uint(out_zero[0]), OUTPUT == 3u));
+    uint last = OUTPUT == OUTPUT_SCALE ? floatBitsToUint(out_scale[0]) : 0u;
+    if (OUTPUT > OUTPUT_SCALE) {
+        last = uint(byte(uint(out_zero[0]), OUTPUT == OUTPUT_SIGNED_ZERO));
     }
     y[i] = uvec4(uint(sums.x + sums.y + sums.z + sums.w), uint(zero), floatBitsToUint(scale), last);
 }

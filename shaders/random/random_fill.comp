@@ -1,6 +1,6 @@
 // n random numbers, four to an invocation.
-// variant: f32  T=float
-// variant: f16  T=float16_t  EXT_FLOAT16=1
+// variant: f32  T=f32
+// variant: f16  T=f16  EXT_FLOAT16=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,15 +1,15 @@
-// One time step of a recurrent layer behind its matrix products: an invocation computes one element of the state.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// One time step of a recurrent layer after its matrix products: an invocation computes one element of the state.
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
+#include "cell_kind.glsl"
 #include "grid.glsl"
 #define FUNCTIONS_OF_GATES
 #include "functions.glsl"
 
 LOCAL_SIZE(0, 64);
-// 0 RNN, 1 LSTM, 2 GRU that resets behind the product, 3 and 4 the reset and the rest of one that does it before.
 SPEC(1, uint, KIND, 0u);
 SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, PEEPHOLES, 0u);
@@ -30,7 +30,7 @@ layout(set = 0, binding = 3, std430) readonly buffer Peepholes { T peepholes[]; 
 layout(set = 0, binding = 4, std430) readonly buffer Lengths { int lengths[]; };
 layout(set = 0, binding = 5, std430) buffer State { T state[]; };
 layout(set = 0, binding = 6, std430) buffer Second { float second[]; };     // an LSTM's c, a GRU's z
-layout(set = 0, binding = 7, std430) writeonly buffer Y { T y[]; };         // a GRU's scaled state where KIND is 3
+layout(set = 0, binding = 7, std430) writeonly buffer Y { T y[]; };         // a GRU's scaled state of KIND_GRU_BEFORE
 
 layout(push_constant) uniform Params
 {
@@ -74,14 +74,14 @@ void main()
     uint at = row * p.state_row + j;
     uint y_at = time * p.y_step + b * p.y_batch + dir * p.y_dir + j;
     if (!running) {
-        // What was written behind the end of a sequence is zero, and the state stays.
-        if (KIND != 3u) {
+        // What was written after the end of a sequence is zero, and the state stays.
+        if (KIND != KIND_GRU_BEFORE) {
             y[y_at] = T(0.0);
         }
         // A sequence without steps has zeros for its last state.
         if (len == 0u) {
             state[at] = T(0.0);
-            if (KIND == 1u) {
+            if (KIND == KIND_LSTM) {
                 second[i] = 0.0;
             }
         }
@@ -89,7 +89,7 @@ void main()
     }
     uint x_at = dir * p.x_dir + time * p.x_step + b * p.x_batch + j;
     uint r_at = dir * p.r_dir + b * p.r_batch + j;
-    const uint GATES = KIND == 0u ? 1u : (KIND == 1u ? 4u : 3u);
+    const uint GATES = KIND == KIND_RNN ? 1u : (KIND == KIND_LSTM ? 4u : 3u);
     uint bias_at = dir * 2u * GATES * p.hidden + j;
 
     float own[4];
@@ -97,11 +97,11 @@ void main()
     for (uint g = 0u; g < GATES; ++g) {
         own[g] = float(xw[x_at + g * p.hidden]);
         back[g] = 0.0;
-        if (KIND == 4u) {
+        if (KIND == KIND_GRU_COMBINED) {
             if (g == 2u) {
                 back[g] = float(hr[r_at]);
             }
-        } else if (KIND != 3u || g < 2u) {
+        } else if (KIND != KIND_GRU_BEFORE || g < 2u) {
             back[g] = float(hr[r_at + g * p.r_gate]);
         }
         if (BIASED != 0u) {
@@ -111,9 +111,9 @@ void main()
     }
 
     float h;
-    if (KIND == 0u) {
+    if (KIND == KIND_RNN) {
         h = finish(own[0] + back[0], 0u);
-    } else if (KIND == 1u) {
+    } else if (KIND == KIND_LSTM) {
         vec3 weights = vec3(0.0);
         if (PEEPHOLES != 0u) {
             uint p_at = dir * 3u * p.hidden + j;
@@ -123,14 +123,14 @@ void main()
         float c = second[i];
         h = lstm(sums, weights, c);
         second[i] = c;
-    } else if (KIND == 3u) {
+    } else if (KIND == KIND_GRU_BEFORE) {
         second[i] = finish(own[0] + back[0], 0u);
         y[at] = T(finish(own[1] + back[1], 0u) * float(state[at]));
         return;
     } else {
-        float z = KIND == 4u ? second[i] : finish(own[0] + back[0], 0u);
+        float z = KIND == KIND_GRU_COMBINED ? second[i] : finish(own[0] + back[0], 0u);
         float sum = own[2] + back[2];
-        if (KIND == 2u) {
+        if (KIND == KIND_GRU) {
             sum = own[2] + finish(own[1] + back[1], 0u) * back[2];
         }
         h = (1.0 - z) * finish(sum, 1u) + z * float(state[at]);

@@ -1,12 +1,15 @@
 // All time steps of a recurrent layer: a work-group does one sequence in one direction, its state in local memory.
 #version 450
 #include "spec.glsl"
+#include "cell_kind.glsl"
 #include "grid.glsl"
 #define FUNCTIONS_OF_GATES
 #include "functions.glsl"
 
 layout(local_size_x = 256) in;
-// 0 RNN, 1 LSTM, 2 GRU that resets behind the product, 3 GRU that does it before.
+#define STATE_H 1u  // rust: state h, where states are wanted
+#define STATE_C 2u  // rust: state c, where states are wanted
+
 SPEC(1, uint, KIND, 0u);
 SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, PEEPHOLES, 0u);
@@ -19,7 +22,7 @@ SPEC(9, uint, H0, FN_TANH);
 SPEC(10, uint, F1, FN_SIGMOID);
 SPEC(11, uint, G1, FN_TANH);
 SPEC(12, uint, H1, FN_TANH);
-SPEC(13, uint, INITIAL, 0u); // which initial states are given: 1 h, 2 c
+SPEC(13, uint, INITIAL, 0u); // which initial states are given
 SPEC(14, uint, LAST, 0u);    // which last states are stored
 
 layout(set = 0, binding = 0, std430) readonly buffer XW { float xw[]; };      // [direction][row of X][gate][element]
@@ -47,8 +50,8 @@ layout(push_constant) uniform Params
     float beta[6];
 } p;
 
-const uint MAX_HIDDEN = 256u;
-const uint GATES = KIND == 0u ? 1u : (KIND == 1u ? 4u : 3u);
+const uint MAX_HIDDEN = 256u;  // rust: the most elements of a state in local memory
+const uint GATES = KIND == KIND_RNN ? 1u : (KIND == KIND_LSTM ? 4u : 3u);
 
 uint dir;
 
@@ -112,16 +115,16 @@ void main()
     uint s_at = dir * p.s_dir + b * p.s_batch;
     for (uint j = lane; j < p.hidden; j += gl_WorkGroupSize.x) {
         // A sequence without steps has zeros for its last state.
-        h[j] = len > 0u && (INITIAL & 1u) != 0u ? first_h[s_at + j] : 0.0;
-        c[j] = len > 0u && (INITIAL & 2u) != 0u ? first_c[s_at + j] : 0.0;
+        h[j] = len > 0u && (INITIAL & STATE_H) != 0u ? first_h[s_at + j] : 0.0;
+        c[j] = len > 0u && (INITIAL & STATE_C) != 0u ? first_c[s_at + j] : 0.0;
     }
     barrier();
     for (uint step = 0u; step < len; ++step) {
         uint time = (p.reversed >> dir & 1u) != 0u ? len - 1u - step : step;
         uint x_at = dir * p.x_dir + time * p.x_step + b * p.x_batch;
         uint y_at = dir * p.y_dir + time * p.y_step + b * p.y_batch;
-        multiply(0u, (KIND == 3u ? 2u : GATES) * p.hidden, false);
-        if (KIND == 3u) {
+        multiply(0u, (KIND == KIND_GRU_BEFORE ? 2u : GATES) * p.hidden, false);
+        if (KIND == KIND_GRU_BEFORE) {
             for (uint j = lane; j < p.hidden; j += gl_WorkGroupSize.x) {
                 c[j] = finish(own(x_at, 1u, j) + back(1u, j), 0u) * h[j];
             }
@@ -130,9 +133,9 @@ void main()
         }
         for (uint j = lane; j < p.hidden; j += gl_WorkGroupSize.x) {
             float next;
-            if (KIND == 0u) {
+            if (KIND == KIND_RNN) {
                 next = finish(own(x_at, 0u, j) + back(0u, j), 0u);
-            } else if (KIND == 1u) {
+            } else if (KIND == KIND_LSTM) {
                 vec3 weights = vec3(0.0);
                 if (PEEPHOLES != 0u) {
                     uint p_at = dir * 3u * p.hidden + j;
@@ -144,7 +147,7 @@ void main()
                 next = lstm(gates, weights, state);
                 c[j] = state;
             } else {
-                float reset = KIND == 2u ? finish(own(x_at, 1u, j) + back(1u, j), 0u) : 1.0;
+                float reset = KIND == KIND_GRU ? finish(own(x_at, 1u, j) + back(1u, j), 0u) : 1.0;
                 float z = finish(own(x_at, 0u, j) + back(0u, j), 0u);
                 next = (1.0 - z) * finish(own(x_at, 2u, j) + reset * back(2u, j), 1u) + z * h[j];
             }
@@ -153,17 +156,17 @@ void main()
         }
         barrier();
     }
-    // What was written behind the end of a sequence is zero.
+    // What was written after the end of a sequence is zero.
     for (uint time = len; time < p.steps; ++time) {
         for (uint j = lane; j < p.hidden; j += gl_WorkGroupSize.x) {
             y[dir * p.y_dir + time * p.y_step + b * p.y_batch + j] = 0.0;
         }
     }
     for (uint j = lane; j < p.hidden; j += gl_WorkGroupSize.x) {
-        if ((LAST & 1u) != 0u) {
+        if ((LAST & STATE_H) != 0u) {
             last_h[s_at + j] = h[j];
         }
-        if ((LAST & 2u) != 0u) {
+        if ((LAST & STATE_C) != 0u) {
             last_c[s_at + j] = c[j];
         }
     }

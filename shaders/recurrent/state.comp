@@ -1,8 +1,8 @@
 // Copies the states of a recurrent layer between two layouts of [direction][batch][element].
-// variant: f32       S=float      D=float
-// variant: f16       S=float16_t  D=float16_t EXT_STORAGE16
-// variant: f16_f32   S=float16_t  D=float     EXT_STORAGE16
-// variant: f32_f16   S=float      D=float16_t EXT_STORAGE16
+// variant: f32       S=f32      D=f32
+// variant: f16       S=f16  D=f16 EXT_STORAGE16
+// variant: f16_f32   S=f16  D=f32     EXT_STORAGE16
+// variant: f32_f16   S=f32      D=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,7 +1,7 @@
 // The position of the largest or smallest element along one axis, as int64.
-// variant: f32  T=float      ACC=float  FLOAT=1
-// variant: f16  T=float16_t  ACC=float  FLOAT=1  EXT_STORAGE16
-// variant: i32  T=int        ACC=int
+// variant: f32  T=f32      ACC=float  FLOAT=1
+// variant: f16  T=f16  ACC=float  FLOAT=1  EXT_STORAGE16
+// variant: i32  T=i32        ACC=int
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

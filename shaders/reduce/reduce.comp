@@ -1,22 +1,43 @@
 // Reduces blocks of elements to one each: y[i] = finish(combine over r of map(x[base(i) + r])).
 // Parts of halves are kept in float.
-// variant: f32       TX=float      TY=float      ACC=float    FLOAT=1
-// variant: f16       TX=float16_t  TY=float16_t  ACC=float    FLOAT=1  EXT_STORAGE16
-// variant: f16_parts TX=float16_t  TY=float      ACC=float    FLOAT=1  EXT_STORAGE16
-// variant: f16_total TX=float      TY=float16_t  ACC=float    FLOAT=1  EXT_STORAGE16
-// variant: i32       TX=int        TY=int        ACC=int
-// variant: i64       TX=int64_t    TY=int64_t    ACC=int64_t  EXT_INT64=1
+// variant: f32       TX=f32      TY=f32      ACC=float    FLOAT=1
+// variant: f16       TX=f16  TY=f16  ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: f16_parts TX=f16  TY=f32      ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: f16_total TX=f32      TY=f16  ACC=float    FLOAT=1  EXT_STORAGE16
+// variant: i32       TX=i32        TY=i32        ACC=int
+// variant: i64       TX=i64    TY=i64    ACC=int64_t  EXT_INT64=1
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
+// What is done to each element.
+// enum: Map
+#define MAP_NONE 0u    // nothing
+#define MAP_ABS 1u     // |x|
+#define MAP_SQUARE 2u  // x * x
+
+// How elements become one.
+// enum: Combine
+#define COMBINE_SUM 0u          // their sum
+#define COMBINE_MAX 1u          // the largest
+#define COMBINE_MIN 2u          // the smallest
+#define COMBINE_PRODUCT 3u      // their product
+#define COMBINE_LOG_SUM_EXP 4u  // the logarithm of the sum of their exponentials
+
+// What is done to the result y.
+// enum: Finish
+#define FINISH_NONE 0u  // nothing
+#define FINISH_MEAN 1u  // y / count
+#define FINISH_ROOT 2u  // sqrt(y)
+#define FINISH_LOG 3u   // log(y)
+
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, KEPT, 4u);      // dimensions kept
 SPEC(2, uint, REDUCED, 4u);   // dimensions reduced
-SPEC(3, uint, MAP, 0u);       // 0 x, 1 |x|, 2 x * x
-SPEC(4, uint, COMBINE, 0u);   // 0 sum, 1 max, 2 min, 3 product, 4 log of the sum of exponentials
-SPEC(5, uint, FINISH, 0u);    // 0 y, 1 y / count, 2 sqrt(y), 3 log(y)
+SPEC(3, uint, MAP, 0u);
+SPEC(4, uint, COMBINE, 0u);
+SPEC(5, uint, FINISH, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { TX x[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Y { TY y[]; };
@@ -57,15 +78,15 @@ int row_of(uint r)
 
 ACC mapped(ACC v)
 {
-    if (MAP == 1u) {
+    if (MAP == MAP_ABS) {
         return v < ACC(0) ? -v : v;
     }
-    return MAP == 2u ? v * v : v;
+    return MAP == MAP_SQUARE ? v * v : v;
 }
 
 ACC combined(ACC a, ACC v)
 {
-    if (COMBINE == 1u) {
+    if (COMBINE == COMBINE_MAX) {
 #ifdef FLOAT
         // A NaN stays.
         return (v > a || isnan(v)) ? v : a;
@@ -73,26 +94,26 @@ ACC combined(ACC a, ACC v)
         return v > a ? v : a;
 #endif
     }
-    if (COMBINE == 2u) {
+    if (COMBINE == COMBINE_MIN) {
 #ifdef FLOAT
         return (v < a || isnan(v)) ? v : a;
 #else
         return v < a ? v : a;
 #endif
     }
-    return COMBINE == 3u ? a * v : a + v;
+    return COMBINE == COMBINE_PRODUCT ? a * v : a + v;
 }
 
 ACC finished(ACC v)
 {
-    if (FINISH == 1u) {
+    if (FINISH == FINISH_MEAN) {
         return v / ACC(p.count);
     }
 #ifdef FLOAT
-    if (FINISH == 2u) {
+    if (FINISH == FINISH_ROOT) {
         return sqrt(v);
     }
-    if (FINISH == 3u) {
+    if (FINISH == FINISH_LOG) {
         return log(v);
     }
 #endif
@@ -108,10 +129,10 @@ void main()
     int base = base_of(i);
     int step = p.reduced_strides[REDUCED - 1u];
     // Maxima and minima begin with an element, sums and products with the neutral one.
-    bool picks = COMBINE == 1u || COMBINE == 2u || COMBINE == 4u;
-    ACC acc = picks ? mapped(ACC(x[base])) : ACC(COMBINE == 3u ? 1 : 0);
+    bool picks = COMBINE == COMBINE_MAX || COMBINE == COMBINE_MIN || COMBINE == COMBINE_LOG_SUM_EXP;
+    ACC acc = picks ? mapped(ACC(x[base])) : ACC(COMBINE == COMBINE_PRODUCT ? 1 : 0);
 #ifdef FLOAT
-    if (COMBINE == 4u) {
+    if (COMBINE == COMBINE_LOG_SUM_EXP) {
         for (uint o = 0u; o < p.outer; ++o) {
             int row = base + row_of(o);
             for (uint k = 0u; k < p.inner; ++k) {
@@ -132,7 +153,7 @@ void main()
 #endif
     for (uint o = 0u; o < p.outer; ++o) {
         int row = base + row_of(o);
-        ACC part = picks ? mapped(ACC(x[row])) : ACC(COMBINE == 3u ? 1 : 0);
+        ACC part = picks ? mapped(ACC(x[row])) : ACC(COMBINE == COMBINE_PRODUCT ? 1 : 0);
         for (uint k = 0u; k < p.inner; ++k) {
             part = combined(part, mapped(ACC(x[row + int(k) * step])));
         }

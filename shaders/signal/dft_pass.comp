@@ -1,17 +1,22 @@
 // One pass of discrete Fourier transforms (Stockham's autosort form for any factors): an invocation computes
 // one element. Before a pass, row r holds `done` transforms, element k of that of every n / done-th sample
 // from j on at k * (n / done) + j; the pass multiplies `done` by `radix`.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
+// enum: Samples
+#define SAMPLES_REAL 0u           // real ones
+#define SAMPLES_COMPLEX 1u        // complex ones
+#define SAMPLES_HALF_SPECTRUM 2u  // half of a spectrum that mirrors itself
+
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, FIRST, 1u);       // reads x, else From
 SPEC(2, uint, LAST, 1u);        // writes y, else To
-SPEC(3, uint, SAMPLES, 0u);     // 0 real, 1 complex, 2 half of a spectrum that mirrors itself
+SPEC(3, uint, SAMPLES, 0u);
 SPEC(4, uint, WINDOWED, 0u);
 SPEC(5, uint, TO_REAL, 0u);
 
@@ -38,13 +43,13 @@ layout(push_constant) uniform Params
 
 vec2 sample_of(uint first, uint t)
 {
-    bool mirrored = SAMPLES == 2u && t > p.n / 2u;
+    bool mirrored = SAMPLES == SAMPLES_HALF_SPECTRUM && t > p.n / 2u;
     t = mirrored ? p.n - t : t;
     if (t >= p.used) {
         return vec2(0.0);
     }
     uint at = first + t * p.x_step;
-    vec2 v = SAMPLES == 0u ? vec2(float(x[at]), 0.0) : vec2(float(x[2u * at]), float(x[2u * at + 1u]));
+    vec2 v = SAMPLES == SAMPLES_REAL ? vec2(float(x[at]), 0.0) : vec2(float(x[2u * at]), float(x[2u * at + 1u]));
     v.y = mirrored ? -v.y : v.y;
     return WINDOWED != 0u ? v * float(window[t]) : v;
 }

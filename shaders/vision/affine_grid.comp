@@ -1,6 +1,6 @@
 // The places that affine maps give the elements of images; an invocation computes one place.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

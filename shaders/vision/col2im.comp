@@ -1,7 +1,7 @@
 // Images summed up from columns of their blocks: an invocation adds what falls on one element.
-// variant: f32  T=float A=float
-// variant: f16  T=float16_t A=float EXT_STORAGE16
-// variant: i32  T=int A=int
+// variant: f32  T=f32 A=float
+// variant: f16  T=f16 A=float EXT_STORAGE16
+// variant: i32  T=i32 A=int
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,7 +1,7 @@
 // Columns of a deformable convolution: row (image, channel, tap) has for every output the value at the place
 // that the tap is moved to. An invocation reads up to CHANNELS channels at one place.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,16 +1,22 @@
 // An image read at the places that a grid names; an invocation samples CHANNELS channels at one place.
-// variant: f32      T=float G=float
-// variant: f16      T=float16_t G=float16_t EXT_STORAGE16
-// variant: f16_f32  T=float16_t G=float EXT_STORAGE16
+// variant: f32      T=f32 G=f32
+// variant: f16      T=f16 G=f16 EXT_STORAGE16
+// variant: f16_f32  T=f16 G=f32 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
+// What lies outside an image.
+// enum: Outside
+#define OUTSIDE_ZEROS 0u       // zeros
+#define OUTSIDE_BORDER 1u      // the elements of the border
+#define OUTSIDE_REFLECTION 2u  // the image mirrored
+
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, RANK, 2u);
 SPEC(2, int, TAPS, 2);            // along one axis: 1 nearest, 2 linear, 4 cubic
-SPEC(3, uint, OUTSIDE, 0u);       // 0 zeros, 1 border, 2 reflection
+SPEC(3, uint, OUTSIDE, 0u);
 SPEC(4, uint, ALIGN_CORNERS, 0u);
 SPEC(5, uint, CHANNELS, 8u);
 
@@ -53,10 +59,10 @@ int element(int i, int size)
     if (i >= 0 && i < size) {
         return i;
     }
-    if (OUTSIDE == 0u) {
+    if (OUTSIDE == OUTSIDE_ZEROS) {
         return -1;
     }
-    if (OUTSIDE == 2u) {
+    if (OUTSIDE == OUTSIDE_REFLECTION) {
         i = int(reflect_place(float(i), float(size)));
     }
     return clamp(i, 0, size - 1);
@@ -69,9 +75,9 @@ void resolve(float g, int size, out int index[4], out float weight[4])
     if (TAPS == 1) {
         v = roundEven(v);
     }
-    if (OUTSIDE == 0u) {
+    if (OUTSIDE == OUTSIDE_ZEROS) {
         v = v >= -3.0 && v <= len + 2.0 ? v : -3.0;
-    } else if (OUTSIDE == 1u) {
+    } else if (OUTSIDE == OUTSIDE_BORDER) {
         // Of a cubic every tap is brought inside by itself.
         float low = TAPS == 4 ? -3.0 : 0.0;
         float high = TAPS == 4 ? len + 2.0 : len - 1.0;

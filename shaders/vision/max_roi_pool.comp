@@ -1,6 +1,6 @@
 // The largest elements of the bins of regions of images: an invocation computes one bin of one channel.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -1,6 +1,6 @@
 // Regions of images resampled to one size: an invocation computes the mean or the largest of one bin.
-// variant: f32  T=float
-// variant: f16  T=float16_t EXT_STORAGE16
+// variant: f32  T=f32
+// variant: f16  T=f16 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"

@@ -103,7 +103,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Removes node `at`, which nobody reads any more.
+    /// Removes node `at`, which no one reads any more.
     fn remove_node(&mut self, at: NodeId) {
         let moved = |id: NodeId| if id > at { NodeId(id.0 - 1) } else { id };
         self.nodes.remove(at.index());

@@ -166,11 +166,11 @@ pub struct Node {
     pub op: Arc<dyn Operator>,
     /// What it reads; `None` where an optional input is left out.
     pub inputs: Vec<Option<TensorId>>,
-    /// What it writes; `None` where nobody wants an output.
+    /// What it writes; `None` where no one wants an output.
     pub outputs: Vec<Option<TensorId>>,
     /// The entry of the session's device table it is placed on; `None` leaves it to placement.
     pub device: Option<u32>,
-    /// Nodes that must have finished before it starts, beside the producers of its inputs.
+    /// Nodes that must have finished before it starts, in addition to the producers of its inputs.
     pub control_deps: Vec<NodeId>,
 }
 

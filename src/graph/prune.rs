@@ -1,9 +1,9 @@
-//! Removes nodes that are computed already, and constants that nobody reads any more.
+//! Removes nodes that are computed already, and constants that no one reads any more.
 
 use super::{Graph, NodeId, Origin, TensorId};
 
 impl Graph {
-    /// Removes the nodes that `gone` marks, whose outputs nobody reads or are constants by now, and the tensors that
+    /// Removes the nodes that `gone` marks, whose outputs no one reads or are constants by now, and the tensors that
     /// `unread` marks. The others keep their order.
     pub(crate) fn prune(&mut self, gone: &[bool], unread: &[bool]) {
         let node = positions(gone).map(|n| n.map(NodeId)).collect::<Vec<_>>();

@@ -1,6 +1,7 @@
 //! Compute kernels: the table of those that ship, and what a backend gets to create one from.
 
 mod own;
+mod select;
 pub mod table;
 #[cfg(test)]
 mod translate_tests;
@@ -17,7 +18,8 @@ pub use onepool_spirv::Requires;
 pub(crate) use self::own::{generated, prepare};
 #[cfg(test)]
 pub(crate) use self::own::{submit, submit_unordered};
-pub use self::table::{id, params, spec};
+pub use self::select::{NoKernel, Unit};
+pub use self::table::{codes, id, params, spec, variants};
 use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
 /// A shipped kernel; the constants are in [`id`].

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use rspirv::spirv::Capability;
 
-use super::{KernelId, KernelInfo, Requires};
+use super::{KernelId, KernelInfo, NoKernel, Requires, Unit};
+use crate::dtype::DType;
 use crate::spirv::{Access, BindingInfo, BindingKind, Element, ParamInfo, ScalarType, SpecInfo, ValueType};
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));

@@ -2,6 +2,7 @@
 
 use super::AttrError;
 use crate::dtype::DType;
+use crate::kernel::NoKernel;
 use crate::shape::ShapeError;
 use crate::tensor::TensorError;
 
@@ -80,5 +81,11 @@ impl OpError {
     /// An [`OpError::Unsupported`] that says `what`.
     pub fn unsupported(what: impl Into<String>) -> Self {
         OpError::Unsupported { what: what.into() }
+    }
+}
+
+impl From<NoKernel> for OpError {
+    fn from(none: NoKernel) -> Self {
+        OpError::unsupported(none.to_string())
     }
 }

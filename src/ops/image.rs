@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params};
-use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
+use crate::kernel::table::{params, variants};
+use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel, Unit};
 use crate::memory::image::ImageDesc;
 
 /// Whether `image` holds `info` as planes one below another: a row for the last dimension, and all others
@@ -54,11 +54,7 @@ impl Operator for ImageCopy {
             lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), info.bytes() as u64);
             return Ok(());
         }
-        let kernel = match element {
-            2 => id::IMAGE_ROWS_B16,
-            4 => id::IMAGE_ROWS_B32,
-            _ => return Err(OpError::unsupported(format!("no device kernel for images of {}", info.dtype))),
-        };
+        let kernel = variants::ImageRows { t: Unit::Bytes(info.dtype.bytes()) }.id()?;
         let most = from.max(to).saturating_mul(any.height.into()) / element;
         if most > i32::MAX as u64 {
             return Err(OpError::unsupported("an image of more elements than a kernel can index"));

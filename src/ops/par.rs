@@ -31,7 +31,7 @@ where
     }
 }
 
-/// As [`share`], for functions that may fail: items that nobody has taken yet are left then.
+/// As [`share`], for functions that may fail: items that no one has taken yet are left then.
 ///
 /// # Errors
 /// One of those that `f` returned.
@@ -72,7 +72,13 @@ where
             running.fetch_sub(1, Ordering::Release);
         }
     };
-    let work = &work;
+    on_all_threads(threads, &work, &running);
+    shared.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err)
+}
+
+/// Runs `work` on this and on `threads - 1` threads of the pool, told whether to begin at the end, and polls for a while
+/// until `running` is zero. Not generic, so that the pool's code is compiled once.
+fn on_all_threads(threads: usize, work: &(dyn Fn(bool) + Sync), running: &AtomicUsize) {
     rayon::in_place_scope(|scope| {
         (1..threads).for_each(|thread| scope.spawn(move |_| work(thread % 2 == 1)));
         work(false);
@@ -86,7 +92,6 @@ where
             }
         }
     });
-    shared.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err)
 }
 
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.

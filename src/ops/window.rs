@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{AttrReader, OpError};
+use crate::kernel::params;
 
 /// The most a kernel size, stride, dilation or padding may be: products of two of them fit `i64`.
 const MAX_STEP: i64 = i32::MAX as i64;
@@ -263,6 +264,30 @@ impl WindowAxis {
         match self.output.checked_sub(1) {
             None => 0..0,
             Some(last) => self.taps(last).start..self.taps(0).end,
+        }
+    }
+}
+
+impl From<[WindowAxis; 3]> for params::Window3d {
+    fn from(axes: [WindowAxis; 3]) -> Self {
+        params::Window3d {
+            input: axes.map(|a| a.input as i32),
+            taps: axes.map(|a| a.kernel as u32),
+            strides: axes.map(|a| a.stride as i32),
+            dilations: axes.map(|a| a.dilation as i32),
+            begins: axes.map(|a| a.pads[0] as i32),
+        }
+    }
+}
+
+impl From<[WindowAxis; 2]> for params::Window2d {
+    fn from(axes: [WindowAxis; 2]) -> Self {
+        params::Window2d {
+            input: axes.map(|a| a.input as i32),
+            taps: axes.map(|a| a.kernel as u32),
+            strides: axes.map(|a| a.stride as i32),
+            dilations: axes.map(|a| a.dilation as i32),
+            begins: axes.map(|a| a.pads[0] as i32),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::flow::{Flow, ValueId};
 
-/// What backs a class of values that share their bytes.
+/// The memory of a class of values that share their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backing {
     /// Memory bound to an input.
@@ -62,7 +62,7 @@ impl AliasClasses {
         s
     }
 
-    /// The value that stands for the class of `v`.
+    /// The representative of the class of `v`.
     pub(super) fn root(&self, mut v: ValueId) -> ValueId {
         while self.parent[v] != v {
             v = self.parent[v];
@@ -70,7 +70,7 @@ impl AliasClasses {
         v
     }
 
-    /// What backs `v`.
+    /// The memory of `v`.
     pub(super) fn backing(&self, v: ValueId) -> Backing {
         self.backing[self.root(v)]
     }
@@ -84,7 +84,7 @@ impl AliasClasses {
     }
 }
 
-/// First and last step that touches a class, and the devices that do.
+/// First and last step that touch a class, and their devices.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lifetime {
     /// The first and the last step, where any touches it.
@@ -94,7 +94,7 @@ pub(super) struct Lifetime {
 }
 
 impl Lifetime {
-    /// Step `step` on `device` touches it.
+    /// Adds an access by step `step` on `device`.
     pub(super) fn touch(&mut self, step: u32, device: u32) {
         let (first, last) = self.steps.unwrap_or((step, step));
         self.steps = Some((first.min(step), last.max(step)));

@@ -12,21 +12,20 @@ use crate::memory::range::ByteRange;
 /// Says which memory backs a space: places with one name share bytes, at the offsets given.
 pub type ResourceMap<'a> = dyn Fn(Space) -> (Space, u64) + 'a;
 
-/// What is known of the memory bound to inputs and outputs when barriers are decided.
+/// Facts about bound memory that barriers depend on.
 #[allow(missing_debug_implementations, reason = "two functions")]
 pub struct Bound<'a> {
-    /// Which of them are the same memory.
+    /// Which spaces share memory.
     pub resolve: &'a ResourceMap<'a>,
-    /// Whether a device works on a copy of its own: it copies an input in before its first segment's commands, an output
-    /// out after its last one's.
+    /// Whether a device works on a copy of its own: it copies an input in before its first segment's commands, an
+    /// output out after its last one's.
     pub is_copied: &'a dyn Fn(Space, u32) -> bool,
 }
 
 /// Decides every barrier of `plan` on the memory of `bound`.
 ///
 /// Constants are never written, so they are not tracked. A run is ordered after earlier ones by the
-/// device layer, so a plan begins with none. Devices that run their commands one after the
-/// other on memory that everybody sees need none.
+/// device layer, so a plan begins with none. Devices that run commands in order on coherent memory need none.
 pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'_>) {
     let shared: Vec<bool> = plan.arenas.iter().map(|a| a.domain == Domain::Host).collect();
     let all = |ios: &[PlannedIo], space: fn(u32) -> Space| -> Vec<Location> {
@@ -59,8 +58,8 @@ pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'
     }
 }
 
-/// Decides the barriers of a segment before which the places `before` are copied in, and after which `after` are
-/// copied out. A copy counts as one access to both its sides.
+/// Decides the barriers of a segment: the spaces `before` are copied in before it, `after` are copied out after it. A
+/// copy counts as one access to both its sides.
 fn order_segment(
     segment: &mut Segment,
     shared: &[bool],
@@ -87,7 +86,7 @@ fn order_segment(
         let known = of.iter().filter_map(&mut resource);
         known.map(|(resource, range)| Touch { resource, range, access: COPY }).collect()
     };
-    // After nothing, so without a barrier.
+    // No earlier access, so no barrier.
     tracker.command(&copies(before));
     let copied_out = copies(after);
     for group in segment.commands.chunk_by_mut(|_, next| next.no_barrier_before) {
@@ -138,7 +137,7 @@ impl Segment {
         }
     }
 
-    /// All barriers, for counting.
+    /// All barriers.
     pub fn barriers(&self) -> impl Iterator<Item = &Barrier> {
         let between = self.commands.iter().filter_map(|c| c.barrier.as_ref());
         between.chain(&self.collecting).chain(&self.closing)
@@ -146,7 +145,7 @@ impl Segment {
 }
 
 impl Work {
-    /// Calls `f` with every range it touches and how.
+    /// Calls `f` with every range that it accesses and the access.
     pub fn for_each_touch(&self, f: &mut dyn FnMut(Location, Access)) {
         match self {
             Work::Dispatch { args, .. } => args.iter().flatten().for_each(|(loc, access)| f(*loc, *access)),

@@ -22,9 +22,9 @@ pub struct Compiler<'a> {
     pub devices: &'a [&'a DeviceInfo],
     /// The caller's wishes.
     pub options: &'a PlanOptions,
-    /// Where nodes go that nothing else places.
+    /// Devices of nodes that nothing else places.
     pub assignment: Assignment,
-    /// What plans share.
+    /// State shared by plans.
     pub cache: &'a PlanCache,
 }
 

@@ -7,7 +7,7 @@ use crate::kernel::KernelError;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The graph or one of its operators refuses.
+    /// The graph or one of its operators is invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// There is no plan before more is known ([`PlanOutcome::plan`](super::PlanOutcome::plan)).
@@ -29,7 +29,7 @@ pub enum PlanError {
         node: String,
         /// Its operator.
         op: &'static str,
-        /// What its function said.
+        /// Error of its function.
         source: KernelError,
     },
     /// A node asks for a device that is not in the table.
@@ -40,19 +40,19 @@ pub enum PlanError {
     UnknownDevice {
         /// The node.
         node: String,
-        /// What it asks for.
+        /// The requested device.
         device: u32,
-        /// How many devices there are.
+        /// Number of devices.
         devices: usize,
     },
-    /// Devices were assigned to the nodes of another draft.
+    /// Devices are assigned to a different number of nodes.
     #[error(
         "devices are assigned to {assigned} nodes, the graph has {nodes} once it is specialized and fused"
     )]
     Assignment {
-        /// How many nodes have a device.
+        /// Nodes with a device.
         assigned: usize,
-        /// How many nodes there are.
+        /// Nodes in all.
         nodes: usize,
     },
     /// Control dependencies, looked through nodes that do nothing, are too many.
@@ -60,10 +60,10 @@ pub enum PlanError {
         "control dependencies put nodes behind one another more than {limit} times; leave out those that follow from others"
     )]
     TooManyDependencies {
-        /// How many a plan may have.
+        /// Limit of a plan.
         limit: usize,
     },
-    /// Half precision was asked for and a device has no storage for it.
+    /// Half precision is requested and a device has no storage for it.
     #[error("device {device:?} has no 16-bit storage, which half precision needs; use float32")]
     NoHalf {
         /// The device.
@@ -76,7 +76,7 @@ pub enum PlanError {
         node: String,
         /// Its operator.
         op: &'static str,
-        /// What each device said.
+        /// Error of each device.
         reason: String,
     },
 }

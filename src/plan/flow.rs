@@ -28,7 +28,7 @@ pub struct Value {
     pub info: TensorInfo,
     /// Its elements, where they are known.
     pub constant: Option<Tensor>,
-    /// How the graph wants it stored.
+    /// The storage that the graph requests.
     pub scope: StorageScope,
 }
 
@@ -43,7 +43,7 @@ pub struct FlowNode {
     pub inputs: Vec<Option<ValueId>>,
     /// What it writes. Outputs that nothing reads are values too: kernels write them.
     pub outputs: Vec<ValueId>,
-    /// The device that the graph asks for.
+    /// The device that the graph requests.
     pub device: Option<u32>,
     /// Nodes of this flow that must come first.
     pub control_deps: Vec<usize>,
@@ -62,27 +62,27 @@ pub struct Flow {
     pub outputs: Vec<(String, ValueId)>,
     /// Values that lie in images.
     pub images: BTreeMap<ValueId, ImageDesc>,
-    /// What became of values that the graph wants in images.
+    /// Reports on values that the graph requests in images.
     pub image_reports: Vec<ImageReport>,
-    /// Bytes of constants, and of those that were computed, and the operations that took.
-    pub known: Known,
-    /// Control dependencies were more than [`limits::MAX_DEPENDENCIES`]: some are missing, and there is no plan of it.
+    /// Cost of the constants folded so far.
+    pub known: FoldedConstants,
+    /// There are more control dependencies than [`limits::MAX_DEPENDENCIES`]: some are missing, and there is no plan.
     pub overgrown: bool,
 }
 
-/// What computing constants took. It is in proportion to the constants that were there.
+/// Cost of constant folding, which is bounded in proportion to the model's constants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct FoldedConstants {
     /// Bytes of the model's constants.
     pub given: u64,
-    /// Bytes of those that were computed.
+    /// Bytes of folded constants.
     pub made: u64,
-    /// Operations.
+    /// Operations of folding.
     pub work: u64,
 }
 
-impl Known {
-    /// Counts a constant of so many bytes and operations; whether it may be computed.
+impl FoldedConstants {
+    /// Adds a constant of `bytes` and `work` operations. Returns whether it is within the bounds.
     fn add(&mut self, bytes: u64, work: u64) -> bool {
         let made = self.made.saturating_add(bytes);
         let work = self.work.saturating_add(work);
@@ -96,7 +96,7 @@ impl Known {
     }
 }
 
-/// What is known of the graph's inputs in one specialization.
+/// The inputs of one specialization.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signature {
     /// Types and shapes, in the order of the graph's inputs.
@@ -142,7 +142,7 @@ impl Flow {
         self.retain(&keep);
     }
 
-    /// Keeps the nodes marked in `keep`. Who waited for another one waits for what that one waited for.
+    /// Keeps the nodes marked in `keep`. Control dependencies on a removed node become dependencies on its own.
     pub fn retain(&mut self, keep: &[bool]) {
         let mut stands_for: Vec<BTreeSet<usize>> = Vec::with_capacity(self.nodes.len());
         let (mut next, mut sum) = (0, 0usize);
@@ -160,7 +160,7 @@ impl Flow {
         self.nodes = nodes.into_iter().zip(keep).filter(|(_, k)| **k).map(|(n, _)| n).collect();
     }
 
-    /// Puts the nodes in an order in which those before them come first; of several that may come next the first one does.
+    /// Sorts the nodes topologically; of several ready nodes the first comes next.
     pub(super) fn sort(&mut self) {
         let order = FlowIndex::new(self).in_order(self);
         let mut position = vec![0; self.nodes.len()];
@@ -224,7 +224,7 @@ pub fn evaluate(
     kernel: &crate::kernel::NativeKernel,
 ) -> Result<Vec<Tensor>, KernelError> {
     let by_value = op.value_inputs();
-    // A large parameter may be kept only as a device reads it, and need not stay as it is.
+    // A large parameter may be kept only in the layout that a device reads.
     let inputs: Vec<Option<Tensor>> = (0..cx.input_count())
         .map(|i| cx.value(i).filter(|_| !by_value.contains(&i)).map(Tensor::unkept).transpose())
         .collect::<Result<_, _>>()
@@ -241,7 +241,7 @@ pub fn evaluate(
     buffers.into_iter().zip(cx.outputs()).map(|(buffer, info)| buffer.into_tensor(info)).collect()
 }
 
-/// What an operator writes: large results in pages of their own, where they stay.
+/// Memory for results of an operator: large results get pages of their own.
 enum Buffer {
     Small(Vec<u128>),
     Pages(HostRegion),
@@ -305,7 +305,7 @@ pub fn specialize(
     Ok(PlanOutcome::Plan(walk.finish()?))
 }
 
-/// What became of a node.
+/// The result of specializing a node.
 pub(super) enum Step {
     /// It is part of the flow.
     Done,
@@ -322,7 +322,7 @@ pub(super) enum Step {
 pub(super) struct Walk<'g> {
     graph: &'g Graph,
     pub(super) flow: Flow,
-    /// The value that stands for each tensor that is known so far.
+    /// The value of each tensor specialized so far.
     pub(super) value_of: Vec<Option<ValueId>>,
     flow_node: Vec<Option<usize>>,
     /// Of each tensor, how many live nodes and outputs still read it, or do when the graph runs.
@@ -453,7 +453,7 @@ impl<'g> Walk<'g> {
         Ok(Step::Done)
     }
 
-    /// Node `n` was computed: results of other nodes that nothing else reads are given back.
+    /// Frees the folded inputs of node `n` that nothing else reads.
     fn release(&mut self, n: NodeId) {
         for id in self.graph.node(n).inputs.iter().flatten() {
             let reads = &mut self.reads[id.index()];
@@ -481,7 +481,7 @@ impl<'g> Walk<'g> {
     }
 }
 
-/// Nodes all of whose outputs are known compute nothing any more.
+/// Removes nodes whose outputs are all constant.
 pub(super) fn drop_folded(flow: &mut Flow) {
     let keep: Vec<bool> =
         flow.nodes.iter().map(|n| n.outputs.iter().any(|&v| flow.values[v].constant.is_none())).collect();

@@ -12,18 +12,18 @@ use crate::memory::image::{ImageDesc, ImageRules};
 pub struct PlannedImage {
     /// The device it is on.
     pub device: u32,
-    /// The memory it takes.
+    /// Its memory.
     pub loc: Location,
     /// Its size and rows.
     pub image: ImageDesc,
 }
 
-/// What became of a tensor that the graph wants in an image.
+/// Report on a tensor that the graph requests in an image.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ImageReport {
     /// The tensor's name.
     pub name: String,
-    /// What the graph says.
+    /// The scope that the graph requests.
     pub scope: &'static str,
     /// The device.
     pub device: u32,

@@ -1,4 +1,4 @@
-//! Who makes and who reads each value: one index for all passes, and the one topological sort.
+//! Producers and users of values, shared by all passes, and the topological sort.
 
 use std::collections::BTreeSet;
 
@@ -70,7 +70,7 @@ impl FlowIndex {
         }
     }
 
-    /// The node that makes `v`; `None` for inputs and constants.
+    /// The producer of `v`; `None` for inputs and constants.
     pub fn producer(&self, v: ValueId) -> Option<usize> {
         self.producer.get(v).copied().flatten()
     }
@@ -80,7 +80,7 @@ impl FlowIndex {
         self.users.get(v).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the caller asks for `v`.
+    /// Whether `v` is an output of the graph.
     pub fn is_output(&self, v: ValueId) -> bool {
         self.is_output.get(v).copied().unwrap_or(false)
     }
@@ -175,8 +175,8 @@ impl ReadyNodes for BTreeSet<usize> {
     }
 }
 
-/// An order in which the nodes `before[n]` come before each node n; `ready` decides between those that may come next. Nodes of
-/// a cycle, and those after them, are left out.
+/// An order in which the nodes `before[n]` come before each node n; `ready` decides between those that may come next.
+/// Nodes of a cycle, and those after them, are left out.
 pub(super) fn topological(before: &[BTreeSet<usize>], ready: &mut dyn ReadyNodes) -> Vec<usize> {
     let mut after: Vec<Vec<usize>> = vec![Vec::new(); before.len()];
     let mut left: Vec<usize> = before.iter().map(BTreeSet::len).collect();

@@ -1,4 +1,4 @@
-//! What nodes become on their devices: commands, calls of native functions, copies by the session, or nothing.
+//! Lowering of nodes to commands, native calls, copies by the session, or nothing.
 
 use super::flow::{Flow, FlowNode, node_error};
 use super::operands::{check_limits, check_native_limits};
@@ -10,20 +10,20 @@ use crate::backend::DeviceInfo;
 use crate::ops::image::compact;
 use crate::ops::{Cost, Lowered, Lowering, Native, OpCx, OpError};
 
-/// What is known wherever a flow becomes a plan.
+/// Context of all passes over a flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanCx<'a> {
     /// The session's devices.
     pub(super) devices: &'a [&'a DeviceInfo],
     /// The caller's wishes.
     pub(super) options: &'a PlanOptions,
-    /// Where nodes go that nothing else places.
+    /// Devices of nodes that nothing else places.
     pub(super) assignment: &'a Assignment,
-    /// What plans share.
+    /// State shared by plans.
     pub(super) cache: &'a PlanCache,
 }
 
-/// What runs for a node.
+/// The work of a lowered node.
 pub(super) enum NodeWork {
     /// Nothing: its output is an input's bytes.
     Alias,
@@ -42,14 +42,14 @@ pub(super) enum NodeWork {
 pub(super) struct LoweredNode {
     /// The device.
     pub(super) device: u32,
-    /// Why it is not the one that was wanted.
+    /// Why it is not the requested device.
     pub(super) fallback: Option<String>,
     /// What runs there.
     pub(super) work: NodeWork,
 }
 
 impl LoweredNode {
-    /// Whether nothing runs for it.
+    /// Whether it has no work.
     pub(super) fn is_alias(&self) -> bool {
         matches!(self.work, NodeWork::Alias)
     }
@@ -76,9 +76,9 @@ impl LoweredNode {
 pub(super) struct LoweredFlow {
     /// The flow.
     pub(super) flow: Flow,
-    /// For each of its nodes what it became.
+    /// Its nodes, lowered.
     pub(super) nodes: Vec<LoweredNode>,
-    /// Tensors that one device makes and another reads.
+    /// Tensors that cross between devices.
     pub(super) crossings: Vec<CrossingReport>,
 }
 
@@ -147,7 +147,7 @@ impl PlanCx<'_> {
         Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason: reasons.join("; ") })
     }
 
-    /// How many commands a node becomes on `device`.
+    /// Number of commands of a node on `device`.
     ///
     /// # Errors
     /// As [`PlanCx::lower_on`].

@@ -1,9 +1,9 @@
-//! Where values live: which share bytes, how long, and where in which arena.
+//! Memory of values: alias classes, lifetimes, arenas and offsets.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::alias_classes::{AliasClasses, Backing, Lifetime};
-use super::arena::{Request, pack, tvm_rule};
+use super::arena::{ArenaRequest, pack, tvm_rule};
 use super::flow::{Flow, ValueId};
 use super::images::image_needs;
 use super::in_place::merge_in_place;
@@ -12,13 +12,13 @@ use super::lowering::{LoweredFlow, NodeWork, PlanCx};
 use super::schedule::Schedule;
 use super::{Domain, PlannedArena};
 
-/// Where every value and every scratch range lies.
+/// The location of every value and scratch range.
 pub(super) struct MemoryPlan {
     /// Which values share bytes.
     pub(super) classes: AliasClasses,
     /// The device of each of the copies of `classes`.
     pub(super) copied_on: Vec<u32>,
-    /// When classes are touched.
+    /// Lifetimes of classes.
     pub(super) lifetimes: HashMap<ValueId, Lifetime>,
     /// Arena and offset of every class that lies in one.
     pub(super) placed: HashMap<ValueId, (u32, u64)>,
@@ -28,14 +28,14 @@ pub(super) struct MemoryPlan {
     pub(super) arenas: Vec<PlannedArena>,
 }
 
-/// What asks for a range of an arena.
+/// The owner of a range of an arena.
 enum Owner {
     Class(ValueId),
     /// Scratch range `1` of node `0`.
     Scratch(usize, usize),
 }
 
-type Requests = BTreeMap<Domain, Vec<(Owner, Request)>>;
+type Requests = BTreeMap<Domain, Vec<(Owner, ArenaRequest)>>;
 
 impl MemoryPlan {
     /// Decides for the steps of `schedule`.
@@ -65,7 +65,7 @@ impl MemoryPlan {
         memory
     }
 
-    /// Asks for the memory of all classes that lie in arenas.
+    /// Requests the memory of all classes that lie in arenas.
     fn request_classes(
         &self,
         cx: &PlanCx<'_>,
@@ -104,15 +104,15 @@ impl MemoryPlan {
             {
                 (first, last) = (first.min(span.0), last.max(span.1));
             }
-            let request = Request { bytes, alignment, first, last };
+            let request = ArenaRequest { bytes, alignment, first, last };
             requests.entry(domain).or_default().push((Owner::Class(root), request));
         }
     }
 
     /// Packs the requests of one domain into an arena.
-    fn pack(&mut self, domain: Domain, owned: &[(Owner, Request)]) {
+    fn pack(&mut self, domain: Domain, owned: &[(Owner, ArenaRequest)]) {
         let arena = self.arenas.len() as u32;
-        let raw: Vec<Request> = owned.iter().map(|(_, r)| *r).collect();
+        let raw: Vec<ArenaRequest> = owned.iter().map(|(_, r)| *r).collect();
         let packing = pack(&raw);
         for ((owner, _), offset) in owned.iter().zip(&packing.offsets) {
             match owner {
@@ -135,13 +135,13 @@ impl MemoryPlan {
     }
 }
 
-/// Asks for the scratch memory of all nodes.
+/// Requests the scratch memory of all nodes.
 fn request_scratch(lowered: &LoweredFlow, order: &[usize], alignment: u64, requests: &mut Requests) {
     for (step, &n) in order.iter().enumerate() {
         let NodeWork::Device(work) = &lowered.nodes[n].work else { continue };
         let (first, last) = (step as u32, step as u32);
         for (i, &bytes) in work.scratch.iter().enumerate() {
-            let request = Request { bytes: (bytes as u64).next_multiple_of(16), alignment, first, last };
+            let request = ArenaRequest { bytes: (bytes as u64).next_multiple_of(16), alignment, first, last };
             let domain = Domain::Device(lowered.nodes[n].device);
             requests.entry(domain).or_default().push((Owner::Scratch(n, i), request));
         }

@@ -1,4 +1,4 @@
-//! From a graph and concrete shapes to a plan: what runs where, in which order, on which bytes. Pure.
+//! From a graph and concrete shapes to a plan: devices, order, memory and barriers. It calls no driver.
 
 mod alias_classes;
 pub mod arena;
@@ -37,7 +37,7 @@ pub use passes::{
 };
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use segments::order_segments;
-pub use split::{Feed, HostStep, Split, StepInput, choose, split};
+pub use split::{SplitGraph, StageInput, StageStep, StepInput, choose, split};
 pub use unplaced::{BoundaryCost, UnplacedNode, UnplacedPlan};
 
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ use crate::memory::coherency::{Access, Barrier};
 use crate::memory::image::{ImageDesc, ImageView};
 use crate::ops::{Packed, StepKernel};
 
-/// Which memory a location is in.
+/// The memory of a location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
     /// The memory bound to graph input `0`..
@@ -61,7 +61,7 @@ pub enum Space {
     Arena(u32),
     /// Memory that several inputs and outputs have in common. Offsets count from where that memory begins.
     Common,
-    /// A few bytes of the session's for an argument that a kernel declares and does not touch.
+    /// A small buffer for arguments that a kernel declares and does not access.
     Unused,
 }
 
@@ -76,12 +76,12 @@ pub struct Location {
     pub bytes: u64,
 }
 
-/// What one planned command does.
+/// The work of one planned command.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Runs kernel `kernel` of [`Plan::kernels`].
     Dispatch {
-        /// Which kernel.
+        /// Index of the kernel.
         kernel: u32,
         /// Arguments in binding order.
         args: Vec<Option<(Location, Access)>>,
@@ -126,14 +126,14 @@ pub struct PlannedCommand {
     pub work: Work,
     /// The node it belongs to: index into [`PlanReport::nodes`].
     pub node: u32,
-    /// It runs in parallel with the command before it: both write different elements.
+    /// It may run in parallel with the previous command: the two write different elements.
     pub no_barrier_before: bool,
-    /// It waits for all commands before it, whatever they touch: the graph says so.
+    /// It waits for all earlier commands, because of a control dependency.
     pub full_barrier_before: bool,
 }
 
-/// Commands that run on one device in one submission. Segments of one device run one after the other; others run
-/// in parallel with it unless it waits for them.
+/// Commands that run on one device in one submission. Segments of one device run in order; those of other devices run
+/// in parallel unless a segment waits for them.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// Entry of the session's device table.
@@ -198,7 +198,7 @@ impl PlannedConstant {
     }
 }
 
-/// Which devices share an arena.
+/// The devices that access an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub enum Domain {
     /// One device alone touches it.
@@ -210,17 +210,17 @@ pub enum Domain {
 /// One range of memory that holds intermediate tensors.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct PlannedArena {
-    /// Who touches it.
+    /// The devices that access it.
     pub domain: Domain,
     /// Its size in bytes.
     pub bytes: u64,
-    /// The largest sum of bytes alive at once.
+    /// Largest sum of live bytes at one step.
     pub lower_bound: u64,
-    /// What TVM's rule would have used.
+    /// Bytes by TVM's rule.
     pub tvm_bytes: u64,
-    /// What all tensors together would have used.
+    /// Bytes of all tensors without sharing.
     pub naive_bytes: u64,
-    /// How many ranges lie in it.
+    /// Number of ranges in it.
     pub ranges: usize,
 }
 
@@ -233,9 +233,10 @@ pub struct PlannedIo {
     pub info: TensorInfo,
     /// Devices whose commands touch it, ascending.
     pub devices: Vec<u32>,
-    /// How often commands read it: one that computes much with each element counts several times ([`Cost::passes`](crate::ops::Cost::passes)).
+    /// How often commands read it: one that computes much with each element counts several times
+    /// ([`Cost::passes`](crate::ops::Cost::passes)).
     pub reads: u32,
-    /// How many commands write it.
+    /// Number of commands that write it.
     pub writes: u32,
     /// Position (segment, command) of the first command that touches it, if one does.
     pub first: Option<(u32, u32)>,
@@ -243,7 +244,7 @@ pub struct PlannedIo {
     pub last: Option<(u32, u32)>,
 }
 
-/// What runs, in which order, on which bytes.
+/// The commands of a graph: devices, order, memory and barriers.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The graph's inputs; one whose value is part of the specialization is touched by no command.
@@ -260,6 +261,6 @@ pub struct Plan {
     pub images: Vec<PlannedImage>,
     /// Segments in order.
     pub segments: Vec<Segment>,
-    /// What was decided, for people.
+    /// Report for people.
     pub report: PlanReport,
 }

@@ -1,4 +1,4 @@
-//! What plans are made with: the caller's wishes, where placement puts nodes, and what plans of one session share.
+//! Options of plans, the assignment of nodes to devices, and the cache that plans of one session share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use crate::backend::DeviceInfo;
 use crate::memory::import::ImportCosts;
 use crate::ops::pointwise::Programs;
 
-/// What the caller decides about plans.
+/// Options of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
     /// Lets operators absorb their bias, normalization and activation, and makes one operator of chains of
@@ -20,7 +20,7 @@ pub struct PlanOptions {
     pub in_place: bool,
     /// Lets an operator without a kernel on its device run on the first native device of the table.
     pub fallback: bool,
-    /// What a `float32` graph computes in.
+    /// Precision of a `float32` graph.
     pub precision: Precision,
     /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
     pub integers: Integers,
@@ -30,7 +30,7 @@ pub struct PlanOptions {
     pub place_nodes: BTreeMap<String, u32>,
     /// Devices by operator name; beats the graph.
     pub place_ops: BTreeMap<String, u32>,
-    /// The device of all nodes that neither these nor the graph place; what is decided by measurements does not beat it.
+    /// The device of all nodes that neither these nor the graph place; it beats automatic placement.
     pub place_rest: Option<u32>,
     /// Lets devices use tensors between them in place, where they can; else the session copies them.
     pub share: bool,
@@ -64,8 +64,8 @@ pub enum Assignment {
     All(u32),
     /// Nothing is decided: no plan is made, but an [`UnplacedPlan`](super::UnplacedPlan).
     Open,
-    /// The device of each node of the [`UnplacedPlan`](super::UnplacedPlan) that was made with the same options. Those of nodes
-    /// that the caller or the graph places are not read.
+    /// The device of each node of the [`UnplacedPlan`](super::UnplacedPlan) that was made with the same options.
+    /// Those of nodes that the caller or the graph places are not read.
     Each(Arc<[u32]>),
 }
 
@@ -76,7 +76,7 @@ impl Default for Assignment {
 }
 
 impl Assignment {
-    /// Where what is no node of the unplaced plan goes: copies into outputs, conversions.
+    /// The device of nodes that passes add: copies into outputs, conversions.
     pub(super) fn rest(&self) -> u32 {
         match self {
             Assignment::All(device) => *device,
@@ -86,7 +86,7 @@ impl Assignment {
     }
 }
 
-/// What plans that are made with it share, so that it is made once.
+/// Intermediate results shared by plans.
 #[derive(Debug, Default)]
 pub struct PlanCache {
     pub(super) programs: Programs,
@@ -95,12 +95,12 @@ pub struct PlanCache {
 }
 
 impl PlanCache {
-    /// Tells what imports cost on each entry of the device table. The first call counts; without one it is the preset.
+    /// Sets the import costs of each entry of the device table, once; without them the presets apply.
     pub fn know_costs(&self, costs: impl FnOnce() -> Vec<ImportCosts>) {
         self.costs.get_or_init(costs);
     }
 
-    /// What imports cost on entry `device` of the table, which is `info`.
+    /// Import costs of entry `device` of the table, which is `info`.
     pub(super) fn costs(&self, device: u32, info: &DeviceInfo) -> ImportCosts {
         let known = self.costs.get().and_then(|costs| costs.get(device as usize)).copied();
         known.unwrap_or_else(|| ImportCosts::preset(info.memory.shares_host_memory()))

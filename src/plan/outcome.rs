@@ -1,12 +1,12 @@
-//! What comes of asking for a plan.
+//! Outcomes of planning.
 
 use super::{Plan, PlanError};
 use crate::graph::NodeId;
 
-/// What came of asking for a plan, or for a flow on the way to one.
+/// The outcome of planning, or of a pass on the way to a plan.
 #[derive(Clone, Debug)]
 pub enum PlanOutcome<T = Plan> {
-    /// It is there.
+    /// It is complete.
     Plan(T),
     /// A node is one of two graphs, and which one is known now: put it in the node's place
     /// ([`choose`](super::choose)) and ask again.
@@ -16,7 +16,8 @@ pub enum PlanOutcome<T = Plan> {
         /// Whether it is the graph for true.
         then: bool,
     },
-    /// Shapes depend on the values of inputs: ask again with their values, or run the graph in parts ([`split`](super::split())).
+    /// Shapes depend on the values of inputs: ask again with their values, or run the graph in parts
+    /// ([`split`](super::split())).
     NeedsValues {
         /// The node.
         node: String,
@@ -39,10 +40,10 @@ pub enum PlanOutcome<T = Plan> {
 }
 
 impl<T> PlanOutcome<T> {
-    /// The same outcome with what `f` makes of the plan.
+    /// Applies `f` to the plan, if there is one.
     ///
     /// # Errors
-    /// What `f` says.
+    /// Errors of `f`.
     pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<PlanOutcome<U>, E> {
         Ok(match self {
             PlanOutcome::Plan(plan) => PlanOutcome::Plan(f(plan)?),

@@ -18,7 +18,7 @@ pub struct NodeReport {
     pub fallback: Option<String>,
     /// What it costs.
     pub cost: Cost,
-    /// How many commands it became.
+    /// Number of its commands.
     pub commands: u32,
     /// Type and shape of its first output.
     pub output: String,
@@ -72,8 +72,8 @@ impl PlanReport {
         self.passes.extend(log.passes);
     }
 
-    /// Counts what the passes over the graph did ([`prepare`](super::prepare)): the report is then about the graph as it was
-    /// before them.
+    /// Counts what the passes over the graph did ([`prepare`](super::prepare)): the report is then about the graph as
+    /// it was before them.
     pub fn add_prepared(&mut self, log: &PassLog) {
         let own = std::mem::take(&mut self.passes);
         self.graph_nodes += log.removed();

@@ -50,7 +50,7 @@ impl SegmentAssignment {
         }
         let left = work_left(order, steps);
         let mut of = vec![0u32; order.len()];
-        let mut current = Open::default();
+        let mut current = OpenSegment::default();
         let mut next = 0u32;
         for (step, &n) in order.iter().enumerate().filter(|(_, n)| !steps[**n].alias) {
             let waits: BTreeSet<usize> =
@@ -65,7 +65,7 @@ impl SegmentAssignment {
             if is_new {
                 let first = current.lane != Some(steps[n].lane);
                 next += u32::from(current.lane.is_some());
-                current = Open { lane: Some(steps[n].lane), first, ..Open::default() };
+                current = OpenSegment { lane: Some(steps[n].lane), first, ..OpenSegment::default() };
             }
             current.waits.extend(waits);
             current.work = current.work.saturating_add(steps[n].work);
@@ -93,19 +93,19 @@ impl SegmentAssignment {
     }
 }
 
-/// A segment that is being filled.
+/// The segment under construction.
 #[derive(Default)]
-struct Open {
+struct OpenSegment {
     lane: Option<Lane>,
-    /// It is the first one since the lane changed.
+    /// It is the first since the lane changed.
     first: bool,
     waits: BTreeSet<usize>,
     work: u64,
-    /// The next step begins a new one.
+    /// The next step starts a new segment.
     cut: bool,
 }
 
-/// For each step the work after it until the lane changes.
+/// For each step, the work after it until the lane changes.
 fn work_left(order: &[usize], steps: &[Step]) -> Vec<u64> {
     let mut left = vec![0u64; order.len()];
     let (mut lane, mut sum) = (None, 0u64);
@@ -190,19 +190,19 @@ impl Reach {
     }
 }
 
-/// The segments that a later one that touches the same bytes must come after: others come before these.
+/// The last writer of some bytes, and the readers since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct LastAccesses {
     writer: Option<usize>,
-    /// Those that have read since, the last one of each lane.
+    /// The last reader of each lane since then.
     readers: BTreeMap<Lane, usize>,
 }
 
-/// Decides for every segment which earlier ones must be over before it starts: those of other devices, and what the
-/// session does itself, that touch the same bytes where one of them writes. `resolve` tells which bound places are
-/// the same memory. Waits that follow from others are left out, unless there are very many segments.
+/// Decides the waits of every segment: earlier segments of other lanes that touch the same bytes, where one of the two
+/// writes. `resolve` tells which bound spaces share memory. Transitive waits are omitted, unless there are very many
+/// segments.
 pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
-    let mut seen: HashMap<Space, RangeMap<Seen>> = HashMap::new();
+    let mut seen: HashMap<Space, RangeMap<LastAccesses>> = HashMap::new();
     let count = plan.segments.len();
     let mut reach = Reach::empty(count);
     let mut last_of: HashMap<Lane, usize> = HashMap::new();
@@ -230,7 +230,7 @@ pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
         for (space, range, writes) in own {
             seen.entry(space).or_default().update(range, |before| {
                 if writes {
-                    return Some(Seen { writer: Some(s), ..Seen::default() });
+                    return Some(LastAccesses { writer: Some(s), ..LastAccesses::default() });
                 }
                 let mut now = before.cloned().unwrap_or_default();
                 now.readers.insert(lanes[s], s);

@@ -10,9 +10,9 @@ use crate::ops::Operator;
 use crate::ops::control::Control;
 use crate::ops::pointwise::Identity;
 
-/// Where a tensor between the parts of a split graph comes from.
+/// The source of a tensor between the parts of a split graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Feed {
+pub enum StageInput {
     /// An input of the whole graph.
     Input(usize),
     /// An output of the head.
@@ -26,41 +26,41 @@ pub enum Feed {
     },
 }
 
-/// What a step reads.
+/// An input of a step.
 #[derive(Clone, Debug)]
 pub enum StepInput {
-    /// A value that is known.
+    /// A constant.
     Constant(Tensor),
-    /// A tensor of the run.
-    Feed(Feed),
+    /// A tensor that the run computes.
+    Stage(StageInput),
 }
 
 /// A node that the session itself runs, on the host or as runs of a graph.
 #[derive(Clone, Debug)]
-pub struct HostStep {
+pub struct StageStep {
     /// The node's name.
     pub name: String,
     /// What it computes.
     pub op: Arc<dyn Operator>,
     /// What it reads.
     pub inputs: Vec<Option<StepInput>>,
-    /// How many outputs are wanted.
+    /// Number of outputs.
     pub outputs: usize,
 }
 
 /// A graph in parts: the head can be planned, then come the steps, and the tail can be planned once their
 /// results are known.
 #[derive(Clone, Debug)]
-pub struct Split {
+pub struct SplitGraph {
     /// What can be planned now. Its inputs are those of the whole graph, its first outputs are outputs of the
     /// whole graph under their names.
     pub head: Graph,
     /// What the session runs after it.
-    pub steps: Vec<HostStep>,
+    pub steps: Vec<StageStep>,
     /// What remains. Its outputs are the other outputs of the whole graph.
     pub tail: Graph,
     /// Where each input of the tail comes from.
-    pub feeds: Vec<Feed>,
+    pub tail_inputs: Vec<StageInput>,
     /// Inputs of the tail whose values its plan needs.
     pub needed: Vec<usize>,
 }
@@ -90,7 +90,7 @@ pub fn split(
     graph: &Graph,
     infos: &[TensorInfo],
     values: &BTreeMap<usize, Tensor>,
-) -> Result<PlanOutcome<Split>, PlanError> {
+) -> Result<PlanOutcome<SplitGraph>, PlanError> {
     let mut walk = Walk::begin(graph, infos, values)?;
     let live = walk.live_nodes();
     let mut waits: BTreeSet<NodeId> = BTreeSet::new();
@@ -129,7 +129,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn make(&self, needed: &BTreeSet<TensorId>) -> Split {
+    fn make(&self, needed: &BTreeSet<TensorId>) -> SplitGraph {
         let graph = self.graph;
         let mut head = graph.clone();
         // Outputs of the whole graph that the head makes keep their names and come first.
@@ -142,12 +142,12 @@ impl Parts<'_> {
         let input_of: HashMap<TensorId, usize> =
             graph.inputs.iter().enumerate().map(|(i, id)| (*id, i)).collect();
         let step_of: HashMap<NodeId, usize> = self.steps.iter().enumerate().map(|(i, n)| (*n, i)).collect();
-        let mut feed_of = |id: TensorId| -> Option<Feed> {
+        let mut stage_input_of = |id: TensorId| -> Option<StageInput> {
             match graph.tensor(id).origin {
-                Origin::Input => input_of.get(&id).copied().map(Feed::Input),
+                Origin::Input => input_of.get(&id).copied().map(StageInput::Input),
                 Origin::Constant(_) | Origin::Unmade => None,
                 Origin::Node { node, output } => match step_of.get(&node).copied() {
-                    Some(step) => Some(Feed::Step { step, output: output as usize }),
+                    Some(step) => Some(StageInput::Step { step, output: output as usize }),
                     None if self.waits.contains(&node) => None,
                     None => {
                         let next = head.outputs.len();
@@ -156,7 +156,7 @@ impl Parts<'_> {
                             let name = free_name(&mut names, format!("{}:next", graph.tensor(id).name));
                             head.outputs.push((name, id));
                         }
-                        Some(Feed::Head(o))
+                        Some(StageInput::Head(o))
                     }
                 },
             }
@@ -169,9 +169,9 @@ impl Parts<'_> {
                 let node = graph.node(n);
                 let mut read = |id: TensorId| match constant(id) {
                     Some(value) => Some(StepInput::Constant(value)),
-                    None => feed_of(id).map(StepInput::Feed),
+                    None => stage_input_of(id).map(StepInput::Stage),
                 };
-                HostStep {
+                StageStep {
                     name: node.name.clone(),
                     op: node.op.clone(),
                     inputs: node.inputs.iter().map(|i| i.and_then(&mut read)).collect::<Vec<_>>(),
@@ -184,25 +184,19 @@ impl Parts<'_> {
         tail.lazy_inputs.clear();
         tail.captured = 0;
         let stays = |n: NodeId| self.waits.contains(&n) && !step_of.contains_key(&n);
-        let mut feeds = Vec::new();
-        let kept: Vec<TensorId> = {
-            let nodes = graph.nodes.iter().enumerate().filter(|(n, _)| stays(NodeId(*n as u32)));
-            let read = nodes.flat_map(|(_, node)| node.inputs.iter().flatten().copied());
-            let outputs = graph.outputs.iter().map(|(_, id)| *id);
-            read.chain(outputs.filter(|id| self.walk.value_of[id.index()].is_none())).collect()
-        };
+        let mut tail_inputs = Vec::new();
         let mut seen: BTreeSet<TensorId> = BTreeSet::new();
-        for id in kept {
+        for id in self.tail_reads(&stays) {
             if !seen.insert(id) {
                 continue;
             }
             let decl = &mut tail.tensors[id.index()];
             if let Some(value) = constant(id) {
                 decl.origin = Origin::Constant(value);
-            } else if let Some(feed) = feed_of(id) {
+            } else if let Some(input) = stage_input_of(id) {
                 (decl.origin, decl.dtype, decl.shape) = (Origin::Input, None, None);
                 tail.inputs.push(id);
-                feeds.push(feed);
+                tail_inputs.push(input);
             }
         }
         tail.outputs.retain(|(_, id)| self.walk.value_of[id.index()].is_none());
@@ -210,7 +204,15 @@ impl Parts<'_> {
             (tail.inputs.iter().enumerate()).filter(|(_, id)| needed.contains(id)).map(|(i, _)| i).collect();
         keep_nodes(&mut tail, stays);
         keep_nodes(&mut head, |n| !self.waits.contains(&n));
-        Split { head, steps, tail, feeds, needed }
+        SplitGraph { head, steps, tail, tail_inputs, needed }
+    }
+
+    /// Tensors that the nodes of the tail, which `stays` tells, and its outputs read.
+    fn tail_reads(&self, stays: &dyn Fn(NodeId) -> bool) -> Vec<TensorId> {
+        let nodes = self.graph.nodes.iter().enumerate().filter(|(n, _)| stays(NodeId(*n as u32)));
+        let read = nodes.flat_map(|(_, node)| node.inputs.iter().flatten().copied());
+        let outputs = self.graph.outputs.iter().map(|(_, id)| *id);
+        read.chain(outputs.filter(|id| self.walk.value_of[id.index()].is_none())).collect()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Everything that can go wrong, and what can go wrong with a session.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::cancel::Progress;
 use crate::backend::DeviceError;
 use crate::device;
 use crate::dtype::DType;
@@ -12,6 +12,34 @@ use crate::memory::host::HostError;
 use crate::plan::PlanError;
 use crate::registry::OpenError;
 use crate::shape::ShapeError;
+
+/// A text that is no [`SubmissionLimit`](crate::session::SubmissionLimit).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no limit of a submission: expected `auto`, `off` or a number of milliseconds up to 3600000"
+)]
+pub struct NoLimit {
+    /// The text.
+    pub text: String,
+}
+
+/// How far a run came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Operators that were over.
+    pub done: usize,
+    /// Of so many. Where sizes are known only in the run, and in a loop, those of the part that was running.
+    pub of: usize,
+    /// The turns that were running, outermost first: the node's name, and the turn counted from 0.
+    pub turns: Vec<(String, u64)>,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} operators", self.done, self.of)?;
+        self.turns.iter().rev().try_for_each(|(node, turn)| write!(f, " in turn {turn} of {node:?}"))
+    }
+}
 
 /// Any failure of the library, by layer.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +87,7 @@ impl From<crate::backend::DeviceError> for Error {
 }
 
 impl Error {
-    /// Whether a device stopped: [`Session::recover`](super::Session::recover) goes on on a new one.
+    /// Whether a device stopped: [`Session::recover`](crate::session::Session::recover) goes on on a new one.
     pub fn is_lost(&self) -> bool {
         matches!(self, Error::Device(device::Error::Device(DeviceError::Lost { .. })))
     }
@@ -186,8 +214,8 @@ pub enum SessionError {
         /// How far it came.
         at: Progress,
     },
-    /// A run took longer than it was given ([`RunOptions::time_limit`](super::RunOptions::time_limit)). Its outputs are
-    /// undefined; the session can run again.
+    /// A run took longer than it was given ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its
+    /// outputs are undefined; the session can run again.
     #[error("the time limit of {} ms was up after {at}", limit.as_millis())]
     TimeLimit {
         /// The limit.
@@ -235,12 +263,12 @@ pub enum SessionError {
         name: String,
         /// The entry.
         device: u32,
-        /// How many devices there are.
+        /// Number of devices.
         devices: usize,
     },
-    /// The environment variable [`LIMIT_VARIABLE`](super::LIMIT_VARIABLE) is no limit.
+    /// The environment variable [`LIMIT_VARIABLE`](crate::session::LIMIT_VARIABLE) is no limit.
     #[error("ONEPOOL_SUBMISSION_LIMIT: {0}")]
-    Limit(#[from] super::NoLimit),
+    Limit(#[from] NoLimit),
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,

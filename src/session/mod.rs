@@ -5,66 +5,43 @@
 //! [`Binding::verdicts`] says of every tensor what was done and why. [`Session::set_input`],
 //! [`Session::run`] and [`Session::get_output`] are the by-value way: they copy.
 
-mod arena;
 mod bind;
-mod binding;
-mod cancel;
-mod compiled;
-mod control;
-mod device;
+mod binding_builder;
+mod builder;
+mod core;
 mod error;
-mod flight;
-mod launch;
-mod options;
 mod overrides;
-mod params;
-mod pieces;
 mod placement;
-mod profile;
-mod rebind;
 mod recover;
-mod route;
-mod slot;
-mod sources;
-mod stage;
-mod traffic;
+mod run;
+mod stages;
 pub mod tvm;
-mod unify;
-mod visibility;
-
-pub use arena::{ArenaUsage, SharedArena};
-pub use bind::{BindingBuilder, Memory, SessionScope};
-pub use binding::{Binding, HostView};
-pub use cancel::{CancelToken, Progress, RunOptions};
-pub use error::{Error, SessionError};
-pub use launch::Pending;
-pub use options::SessionBuilder;
-pub use params::{ParamStore, ParamUsage};
-pub use pieces::{LIMIT_VARIABLE, NoLimit, SubmissionLimit};
-pub use placement::{Placement, PlacementCache};
-pub use profile::{NodeTime, Profile, SegmentTime};
-pub use unify::Unified;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use self::binding::check_info;
-use self::compiled::Compiled;
-use self::device::Device;
-use self::options::Options;
-use self::placement::Copied;
+use self::bind::binding::check_info;
+pub use self::bind::binding::{Binding, HostView};
+pub use self::bind::memory::Memory;
+pub use self::binding_builder::{BindingBuilder, SessionScope};
+pub use self::builder::SessionBuilder;
+use self::core::SessionCore;
+pub use self::core::arena::{ArenaUsage, SharedArena};
+pub use self::core::cancel::{CancelToken, RunOptions};
+use self::core::options::CopiedPerRun;
+pub use self::core::params::{ParamStore, ParamUsage};
+pub use self::core::pieces::{LIMIT_VARIABLE, SubmissionLimit};
+pub use self::core::unify::Unified;
+pub use self::error::{Error, NoLimit, Progress, SessionError};
+pub use self::placement::{NodePlacement, PlacementCache};
 use self::recover::Origins;
-use self::sources::Sources;
-use self::stage::Stage;
-use self::traffic::Traffic;
+pub use self::run::pending::Pending;
+pub use self::run::profile::{NodeTime, Profile, SegmentTime};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
-use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
-use crate::shape::{Shape, SymShape};
-
-/// How many plans a session keeps; the one unused for longest goes first.
-const CACHED_PLANS: usize = 16;
+use crate::plan::Plan;
+use crate::shape::SymShape;
 
 /// An input or output as the model declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,17 +60,6 @@ impl From<&TensorDecl> for IoInfo {
     }
 }
 
-#[derive(Debug)]
-struct Inner {
-    graph: Arc<Graph>,
-    devices: Vec<Device>,
-    options: Options,
-    params: Arc<ParamStore>,
-    sources: Arc<Sources>,
-    plans: Mutex<Vec<(Signature, Copied, Arc<Compiled>)>>,
-    traffic: Arc<Traffic>,
-}
-
 /// A graph made ready on devices.
 ///
 /// ```
@@ -110,7 +76,7 @@ struct Inner {
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    inner: Arc<Inner>,
+    core: Arc<SessionCore>,
     values: BTreeMap<usize, Tensor>,
     /// The binding of `run` and the inputs whose values it does not hold yet.
     current: Option<(Binding<'static>, Vec<usize>)>,
@@ -126,33 +92,33 @@ impl Session {
 
     /// The graph.
     pub fn graph(&self) -> &Graph {
-        &self.inner.graph
+        &self.core.graph
     }
 
     /// The devices, in the order of the table.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceInfo> {
-        self.inner.devices.iter().map(|d| d.context.info())
+        self.core.devices.iter().map(|d| d.context.info())
     }
 
     /// The opened device of entry `index`.
     pub fn context(&self, index: usize) -> Option<&crate::device::Context> {
-        self.inner.devices.get(index).map(|d| &d.context)
+        self.core.devices.get(index).map(|d| &d.context)
     }
 
     /// The parameters that the session reads.
     pub fn params(&self) -> &Arc<ParamStore> {
-        &self.inner.params
+        &self.core.params
     }
 
     /// The inputs that the caller gives.
     pub fn inputs(&self) -> Vec<IoInfo> {
-        let graph = &self.inner.graph;
+        let graph = &self.core.graph;
         graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect()
     }
 
     /// The outputs.
     pub fn outputs(&self) -> Vec<IoInfo> {
-        let graph = &self.inner.graph;
+        let graph = &self.core.graph;
         let named = |(name, id): &(String, _)| IoInfo { name: name.clone(), ..graph.tensor(*id).into() };
         graph.outputs().iter().map(named).collect()
     }
@@ -162,20 +128,20 @@ impl Session {
     /// # Errors
     /// [`Error::Plan`].
     pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
-        Ok(self.inner.compiled(infos, &BTreeMap::new(), Copied::ALL)?.plan.clone())
+        Ok(self.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?.plan.clone())
     }
 
     /// Begins to bind memory to inputs and outputs.
     pub fn bind(&self) -> BindingBuilder<'static> {
-        BindingBuilder::new(&self.inner)
+        BindingBuilder::new(&self.core)
     }
 
     /// Calls `f` with a scope in which borrowed memory can be bound. Returns once every device has finished
     /// with it, also when `f` panics.
     pub fn scope<'env, R>(&self, f: impl for<'s> FnOnce(SessionScope<'s, 'env>) -> R) -> R {
         let contexts: Vec<crate::device::Context> =
-            self.inner.devices.iter().map(|d| d.context.clone()).collect();
-        crate::device::scope(&contexts, |scope| f(SessionScope::new(&self.inner, scope)))
+            self.core.devices.iter().map(|d| d.context.clone()).collect();
+        crate::device::scope(&contexts, |scope| f(SessionScope::new(&self.core, scope)))
     }
 
     /// Gives input `name` a value, by copy.
@@ -183,8 +149,8 @@ impl Session {
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
     pub fn set_input(&mut self, name: &str, value: &Tensor) -> Result<(), Error> {
-        let i = self.inner.input_position(name)?;
-        self.inner.check_declared(i, value.info())?;
+        let i = self.core.input_position(name)?;
+        self.core.check_declared(i, value.info())?;
         // A value that decides shapes is part of the plan, so another one may need another plan.
         let fits = self.current.as_ref().is_some_and(|(binding, _)| {
             check_info(&binding.plan().inputs[i], value.info()).is_ok() && binding.takes_value(i)
@@ -206,7 +172,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::Unbound`] names the inputs without a value; [`Error::Plan`], [`Error::Device`].
     pub fn run(&mut self) -> Result<(), Error> {
-        self.run_with(&self.inner.options.run.clone())
+        self.run_with(&self.core.options.run.clone())
     }
 
     /// As [`Session::run`], with other options than the session's.
@@ -216,7 +182,7 @@ impl Session {
     pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
         if self.current.is_none() {
             let binding = self.bind_values()?;
-            self.current = Some((binding, (0..self.inner.graph.inputs().len()).collect()));
+            self.current = Some((binding, (0..self.core.graph.inputs().len()).collect()));
         }
         let Some((binding, missing)) = &mut self.current else { return Err(SessionError::NotRun.into()) };
         while let Some(&i) = missing.last() {
@@ -245,7 +211,7 @@ impl Session {
     }
 
     fn bind_values(&self) -> Result<Binding<'static>, Error> {
-        let graph = &self.inner.graph;
+        let graph = &self.core.graph;
         let missing: Vec<String> = (graph.inputs().iter().enumerate())
             .filter(|(i, _)| !self.values.contains_key(i))
             .map(|(_, &id)| graph.tensor(id).name.clone())
@@ -262,237 +228,17 @@ impl Session {
     }
 }
 
-impl Inner {
-    /// Copies from or to memory that the caller bound. Where runs of the session that are in flight still use it, they
-    /// are waited for.
-    fn past_runs(&self, copy: impl Fn(&[Device]) -> Result<(), Error>) -> Result<(), Error> {
-        match copy(&self.devices) {
-            Err(error) if error.is_busy() => {
-                self.traffic.settle();
-                // What goes wrong in a run is for whoever waits for it.
-                self.devices.iter().for_each(|device| drop(device.queue.finish()));
-                copy(&self.devices)
-            }
-            result => result,
-        }
-    }
-
-    /// Gives back what nobody uses now: plans without a binding, with their kernels and parameters.
-    fn relieve(&self) {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let (used, idle) = std::mem::take(&mut *plans)
-            .into_iter()
-            .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);
-        *plans = used;
-        drop(plans);
-        let idle: Vec<(Signature, Copied, Arc<Compiled>)> = idle;
-        tracing::info!(target: "onepool::session", plans = idle.len(), "memory ran out: idle plans are given back");
-    }
-
-    fn input_position(&self, name: &str) -> Result<usize, SessionError> {
-        let names = || self.graph.inputs().iter().map(|&id| &self.graph.tensor(id).name);
-        names().position(|n| n == name).ok_or_else(|| SessionError::Unknown {
-            what: "input",
-            name: name.to_owned(),
-            known: names().cloned().collect(),
-        })
-    }
-
-    fn output_position(&self, name: &str) -> Result<usize, SessionError> {
-        self.graph.output(name).ok_or_else(|| SessionError::Unknown {
-            what: "output",
-            name: name.to_owned(),
-            known: self.graph.outputs().iter().map(|(n, _)| n.clone()).collect(),
-        })
-    }
-
-    /// Checks type and shape of an input against the model's declaration.
-    fn check_declared(&self, i: usize, got: &TensorInfo) -> Result<(), SessionError> {
-        check_declared(self.graph.tensor(self.graph.inputs()[i]), got)
-    }
-
-    /// Checks all inputs together: symbols have one size.
-    fn check_symbols(&self, infos: &[TensorInfo]) -> Result<(), SessionError> {
-        let mut symbols = BTreeMap::new();
-        for (&id, info) in self.graph.inputs().iter().zip(infos) {
-            let t = self.graph.tensor(id);
-            if let Some(declared) = &t.shape {
-                declared
-                    .unify(&info.shape, &mut symbols)
-                    .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The type and shape of input `i`, where the model fixes them.
-    fn fixed_info(&self, i: usize) -> Option<TensorInfo> {
-        let t = self.graph.tensor(self.graph.inputs()[i]);
-        Some(TensorInfo::new(t.dtype?, t.shape.as_ref()?.concrete()?))
-    }
-
-    /// The plan of a signature with its device objects, from the cache or made now.
+impl SharedArena {
+    /// Makes the pool large enough for `session` with inputs of these types and shapes, in the order of
+    /// [`Session::inputs`]. Where sizes are known only in the run, only what is known before it counts.
     ///
-    /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan. What is
-    /// `copied` in every run counts where the placement is automatic.
-    fn compiled(
-        &self,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-        copied: Copied,
-    ) -> Result<Arc<Compiled>, Error> {
-        let copied = if self.options.placer.is_some() { copied } else { Copied::default() };
-        let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
-        let mut signature = Signature { inputs, values: BTreeMap::new() };
-        let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
-        let mut graph = Arc::clone(&self.graph);
-        loop {
-            // A plan made before for these shapes tells which values it depends on.
-            if let Some(found) = self.cached(&signature, copied) {
-                return Ok(found);
-            }
-            let remarks = self.sources.remarks().len();
-            // At most once for every device: what it refused is not planned again.
-            let refused = || self.sources.remarks().len() > remarks;
-            let outcome = match self.compile(&graph, infos, &known, copied) {
-                Err(_) if refused() => continue,
-                outcome => outcome?,
-            };
-            let compiled = match outcome {
-                PlanOutcome::Plan(compiled) => compiled,
-                PlanOutcome::Choose { node, then } => {
-                    graph = Arc::new(plan::choose(&graph, node, then)?);
-                    continue;
-                }
-                PlanOutcome::NeedsValues { inputs, .. }
-                    if inputs.iter().all(|i| values.contains_key(i))
-                        && inputs.iter().any(|i| !known.contains_key(i)) =>
-                {
-                    for i in inputs {
-                        let Some(value) = values.get(&i) else { continue };
-                        signature.values.insert(i, value.bytes().to_vec());
-                        known.insert(i, value.clone());
-                    }
-                    continue;
-                }
-                PlanOutcome::NeedsValues { .. } | PlanOutcome::Dynamic { .. } => {
-                    let split = match plan::split(&graph, infos, &known)? {
-                        PlanOutcome::Choose { node, then } => {
-                            graph = Arc::new(plan::choose(&graph, node, then)?);
-                            continue;
-                        }
-                        split => split.plan()?,
-                    };
-                    // What it hands on stays where it is.
-                    let copied = Copied { outputs: false, ..copied };
-                    let head = match self.compile(&split.head, infos, &known, copied) {
-                        Err(_) if refused() => continue,
-                        head => head?.plan()?,
-                    };
-                    Compiled { stage: Some(Arc::new(Stage::new(self, split))), ..head }
-                }
-            };
-            return Ok(self.keep(signature, copied, compiled));
-        }
-    }
-
-    /// The plan of `graph` with its device objects.
-    fn compile(
-        &self,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        known: &BTreeMap<usize, Tensor>,
-        copied: Copied,
-    ) -> Result<PlanOutcome<Compiled>, Error> {
-        if let Some(placer) = &self.options.placer {
-            return placer.compile(self, graph, infos, known, copied);
-        }
-        let usable = self.sources.usable(&self.devices);
-        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&self.options.plan, self.sources.cache(&self.devices));
-        let compiler =
-            Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache };
-        compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
-    }
-
-    /// A plan with its device objects; its report has what the session knows of it.
-    fn ready(&self, mut plan: Plan) -> Result<Compiled, Error> {
-        plan.report.remarks = self.sources.remarks();
-        plan.report.foreign = self.options.foreign.to_vec();
-        plan.report.add_prepared(&self.options.prepared);
-        Compiled::new(plan, &self.devices, &self.params, &self.sources)
-    }
-
-    /// Keeps a plan, in the place of the one that was not used for longest where there are many.
-    fn keep(&self, signature: Signature, copied: Copied, compiled: Compiled) -> Arc<Compiled> {
-        let compiled = Arc::new(compiled);
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if plans.len() >= CACHED_PLANS {
-            plans.remove(0);
-        }
-        plans.push((signature, copied, Arc::clone(&compiled)));
-        compiled
-    }
-
-    /// The same devices, options and parameters for another graph.
-    fn child(&self, graph: Arc<Graph>) -> Arc<Inner> {
-        Arc::new(Inner {
-            graph,
-            devices: self.devices.clone(),
-            options: self.options.clone(),
-            params: Arc::clone(&self.params),
-            sources: Arc::clone(&self.sources),
-            plans: Mutex::default(),
-            traffic: Arc::default(),
-        })
-    }
-
-    /// As [`Inner::child`], for a graph inside a node, which no pass of this graph's own report is about.
-    fn body(&self, graph: &Arc<Graph>) -> Arc<Inner> {
-        let mut body = self.child(Arc::clone(graph));
-        if let Some(body) = Arc::get_mut(&mut body) {
-            body.options.prepared = Arc::default();
-        }
-        body
-    }
-
-    fn cached(&self, signature: &Signature, copied: Copied) -> Option<Arc<Compiled>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = plans.iter().position(|(s, c, _)| s == signature && *c == copied)?;
-        let found = plans.remove(at);
-        let compiled = Arc::clone(&found.2);
-        plans.push(found);
-        Some(compiled)
+    /// # Errors
+    /// [`Error::Plan`], [`Error::Device`].
+    pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
+        let compiled = session.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?;
+        self.grow_for(&compiled.plan, &session.core.devices)
     }
 }
 
-/// Checks type and shape of an input against its declaration.
-fn check_declared(t: &TensorDecl, got: &TensorInfo) -> Result<(), SessionError> {
-    if let Some(expected) = t.dtype
-        && expected != got.dtype
-    {
-        return Err(SessionError::DType { name: t.name.clone(), expected, got: got.dtype });
-    }
-    if let Some(declared) = &t.shape {
-        declared
-            .unify(&got.shape, &mut BTreeMap::new())
-            .map_err(|source| SessionError::Shape { name: t.name.clone(), source })?;
-    }
-    Ok(())
-}
-
-/// The shape that a caller gives or the model fixes.
-fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Shape> {
-    given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
-}
-
-#[cfg(test)]
-mod cancel_tests;
-#[cfg(test)]
-mod recover_tests;
-#[cfg(test)]
-mod removal_tests;
-#[cfg(test)]
-mod stage_tests;
 #[cfg(test)]
 mod tests;

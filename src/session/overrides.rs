@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::error::SessionError;
 use crate::graph::Graph;
 use crate::ops::control::Control;
 use crate::plan::PlanOptions;
+use crate::session::error::SessionError;
 
 /// Names that an error quotes.
 const QUOTED: usize = 8;

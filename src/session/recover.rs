@@ -1,15 +1,16 @@
 //! Sessions that go on after a device was lost or memory ran out.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::device::Device;
-use super::error::{Error, SessionError};
-use super::{Inner, Session};
 use crate::backend::ContextDesc;
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::ops::control::Control;
 use crate::registry::Registry;
+use crate::session::Session;
+use crate::session::core::SessionCore;
+use crate::session::core::device::Device;
+use crate::session::error::{Error, SessionError};
 
 /// How the device table of a session was opened.
 #[derive(Clone, Debug, Default)]
@@ -40,12 +41,12 @@ impl Session {
     }
 
     /// As [`Session::recover`], with contexts of the caller's for the first entries of the device table; the others are
-    /// opened again. A context may be of another device: plans are made anew.
+    /// opened again. A context may be of another device: plans are made again.
     ///
     /// # Errors
     /// As there, and [`SessionError::NoEntry`] for more contexts than the table has entries.
     pub fn recover_on(&mut self, contexts: Vec<Context>) -> Result<(), Error> {
-        let entries = self.inner.devices.len();
+        let entries = self.core.devices.len();
         if contexts.len() > entries {
             let (what, name) = ("context", format!("number {}", contexts.len()));
             let device = contexts.len() as u32 - 1;
@@ -56,7 +57,7 @@ impl Session {
         let mut contexts = contexts.into_iter();
         let registry = Registry::with_defaults();
         let mut devices = Vec::with_capacity(entries);
-        for (entry, old) in self.inner.devices.iter().enumerate() {
+        for (entry, old) in self.core.devices.iter().enumerate() {
             let info = old.context.info();
             let context = match (contexts.next(), self.origins.selectors.get(entry).cloned().flatten()) {
                 (Some(context), _) => context,
@@ -71,20 +72,14 @@ impl Session {
             };
             devices.push(Device::new(context)?);
         }
-        recall(&self.inner.graph)?;
-        if let Some(arena) = &self.inner.options.arena {
-            self.inner.devices.iter().for_each(|old| arena.forget(old.context.id()));
+        recall(&self.core.graph)?;
+        if let Some(arena) = &self.core.options.arena {
+            self.core.devices.iter().for_each(|old| arena.forget(old.context.id()));
         }
-        self.inner = Arc::new(Inner {
-            graph: Arc::clone(&self.inner.graph),
-            devices,
-            options: self.inner.options.clone(),
-            params: Arc::clone(&self.inner.params),
-            // What drivers refused is asked again.
-            sources: Arc::default(),
-            plans: Mutex::default(),
-            traffic: Arc::default(),
-        });
+        let (graph, params) = (Arc::clone(&self.core.graph), Arc::clone(&self.core.params));
+        // Drivers are asked again for kernels that they refused.
+        let sources = Arc::default();
+        self.core = Arc::new(SessionCore::new(graph, devices, self.core.options.clone(), params, sources));
         Ok(())
     }
 }

@@ -16,15 +16,6 @@ use std::sync::Arc;
 
 pub use self::bench::{Benchmark, BenchmarkDesc};
 
-use super::arena::SharedArena;
-use super::bind::{BindingBuilder, Memory};
-use super::binding::{Binding, HostView, check_info};
-use super::error::{Error, SessionError};
-use super::launch::Pending;
-use super::params::ParamStore;
-use super::slot::Source;
-use super::stage::{Held, HeldMemory};
-use super::{IoInfo, Session};
 use crate::device::{Buffer, Context};
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorInfo};
@@ -34,6 +25,14 @@ use crate::loader::{FunctionTable, load_tvm_bytes};
 use crate::memory::host::SharedRegion;
 use crate::memory::import::Verdict;
 use crate::memory::range::ByteRange;
+use crate::session::bind::binding::{Binding, HostView, check_info};
+use crate::session::bind::memory::{Memory, Source, StageValue};
+use crate::session::binding_builder::BindingBuilder;
+use crate::session::core::arena::SharedArena;
+use crate::session::core::params::ParamStore;
+use crate::session::error::{Error, SessionError};
+use crate::session::run::pending::Pending;
+use crate::session::{IoInfo, Session};
 use crate::shape::Shape;
 
 /// An input or output, by its name or by its number in [`GraphModule::inputs`] or [`GraphModule::outputs`].
@@ -281,12 +280,12 @@ impl GraphModule {
         Ok(plan.outputs.into_iter().map(info).collect())
     }
 
-    /// How many inputs there are, parameters included.
+    /// Number of inputs, parameters included.
     pub fn get_num_inputs(&self) -> usize {
         self.graph.inputs().len()
     }
 
-    /// How many outputs there are.
+    /// Number of outputs.
     pub fn get_num_outputs(&self) -> usize {
         self.graph.outputs().len()
     }
@@ -424,11 +423,11 @@ impl GraphModule {
             module.arena = Some(Arc::clone(&arena));
             module.rebuild();
             let mut infos = Vec::new();
-            let inner = Arc::clone(&module.ready()?.inner);
-            for (i, &id) in inner.graph.inputs().iter().enumerate() {
-                let decl = inner.graph.tensor(id);
+            let core = Arc::clone(&module.ready()?.core);
+            for (i, &id) in core.graph.inputs().iter().enumerate() {
+                let decl = core.graph.tensor(id);
                 let given = module.inputs.get(&decl.name).map(|given| given.info().clone());
-                let info = given.or_else(|| inner.fixed_info(i));
+                let info = given.or_else(|| core.fixed_info(i));
                 infos.push(info.ok_or_else(|| SessionError::OpenShape {
                     name: decl.name.clone(),
                     declared: decl.shape.as_ref().map_or("unknown".to_owned(), ToString::to_string),
@@ -500,8 +499,8 @@ impl GraphModule {
             None => Err(SessionError::Unbound { names: vec![name] }.into()),
             Some(Given::Value(value)) => Ok(value),
             Some(Given::Placed(tensor)) => {
-                let memory = HeldMemory::Placed(tensor.source()?);
-                Held { info: tensor.info, memory }.tensor(&self.ready()?.inner.devices)
+                let source = tensor.source()?;
+                StageValue { info: tensor.info, source }.tensor(&self.ready()?.core.devices)
             }
         }
     }
@@ -678,7 +677,7 @@ impl GraphModule {
 
     fn check_declared(&self, name: &str, got: &TensorInfo) -> Result<(), SessionError> {
         let Some(id) = self.graph.input(name) else { return Ok(()) };
-        super::check_declared(self.graph.tensor(id), got)
+        crate::session::core::check_declared(self.graph.tensor(id), got)
     }
 }
 

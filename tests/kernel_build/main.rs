@@ -6,6 +6,8 @@ mod behaviour;
 mod reflection;
 #[path = "../../build/mod.rs"]
 pub mod shader_build;
+mod shared;
+mod variants;
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! The plots of docs/BENCHMARKS.md, as SVG.
 
-use onepool::plan::arena::{Request, pack};
+use onepool::plan::arena::{ArenaRequest, pack};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -121,7 +121,8 @@ pub(crate) fn arena() -> String {
     /// First step, last step, KiB.
     const LIVES: [(u32, u32, u64); 8] =
         [(0, 2, 64), (1, 3, 96), (2, 6, 32), (3, 4, 128), (4, 5, 96), (5, 7, 64), (6, 8, 96), (7, 9, 32)];
-    let requests = LIVES.map(|(first, last, kib)| Request { bytes: kib * KIB, alignment: 256, first, last });
+    let requests =
+        LIVES.map(|(first, last, kib)| ArenaRequest { bytes: kib * KIB, alignment: 256, first, last });
     let packing = pack(&requests);
     let (left, right, bottom, height) = (90, 840, 360, 300);
     let x = |step: u32| left + (right - left) * step as i32 / 10;

@@ -6,7 +6,7 @@ use std::slice;
 
 use onepool::backend::ContextDesc;
 use onepool::plan::Precision;
-use onepool::session::{Placement, SessionBuilder};
+use onepool::session::{NodePlacement, SessionBuilder};
 use onepool::{Session, loader};
 
 use crate::arg::{In, Out, Text, flag, null};
@@ -70,8 +70,8 @@ fn options(options: In<SessionOptions>) -> Result<SessionBuilder, Failure> {
         other => return Err(unknown("options.precision", other)),
     });
     builder = builder.placement(match options.placement {
-        0 => Placement::Manual,
-        1 => Placement::Auto,
+        0 => NodePlacement::Manual,
+        1 => NodePlacement::Auto,
         other => return Err(unknown("options.placement", other)),
     });
     if options.reserved != 0 {

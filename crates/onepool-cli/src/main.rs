@@ -113,17 +113,19 @@ fn main() -> ExitCode {
 }
 
 fn log_to_stderr(verbose: u8, quiet: bool) {
-    use tracing_subscriber::EnvFilter;
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::prelude::*;
     let level = match verbose {
-        0 | 1 if quiet => "error",
-        0 | 1 => "warn",
-        2 => "info",
-        3 => "debug",
-        _ => "trace",
+        0 | 1 if quiet => LevelFilter::ERROR,
+        0 | 1 => LevelFilter::WARN,
+        2 => LevelFilter::INFO,
+        3 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let named = std::env::var("RUST_LOG").ok().and_then(|named| named.parse::<Targets>().ok());
+    let filter = named.unwrap_or_else(|| Targets::new().with_default(level));
     // A second subscriber in one process is refused; the first one stays. Where no one reads the log, that is
     // nothing to log about.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let _ = log.log_internal_errors(false).try_init();
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let _ = tracing_subscriber::registry().with(log).with(filter).try_init();
 }

@@ -11,7 +11,7 @@ use super::table::{Table, count, time};
 use onepool::device::Context;
 use onepool::graph::Graph;
 use onepool::plan::{NodeReport, PlacementReport, PlanReport};
-use onepool::session::{Placement, PlacementCache, SessionBuilder};
+use onepool::session::{NodePlacement, PlacementCache, SessionBuilder};
 
 /// Arguments that place nodes.
 #[derive(Clone, Debug, clap::Args)]
@@ -90,7 +90,7 @@ impl Places {
 
     fn apply_where(&self, mut builder: SessionBuilder, wanted: &dyn Fn(&Place) -> bool) -> SessionBuilder {
         if let Some((cache, budget)) = &self.auto {
-            builder = builder.placement(Placement::Auto);
+            builder = builder.placement(NodePlacement::Auto);
             builder = builder.placement_cache(Arc::clone(cache)).placement_budget(*budget);
         }
         self.given.iter().filter(|place| wanted(place)).fold(builder, |builder, place| match place {

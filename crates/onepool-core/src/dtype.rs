@@ -108,6 +108,9 @@ impl DType {
         DType::Bool,
     ];
 
+    /// Those of [`DType::COMPUTE`] that are numbers: all but the last, `Bool`.
+    pub const NUMBERS: &'static [DType] = DType::COMPUTE.split_at(DType::COMPUTE.len() - 1).0;
+
     /// Bytes of one element in memory.
     pub const fn bytes(self) -> usize {
         match self {

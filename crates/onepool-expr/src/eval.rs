@@ -4,7 +4,7 @@ use super::lanes::{Value, binary, gather, mul_add, positive_binary, select, unar
 use super::pointwise::{BinaryOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term};
 use crate::simd::wide;
 
-/// Elements of intermediate values that stay in a first-level cache beside what is read and written.
+/// Elements of intermediate values that stay in a first-level cache together with what is read and written.
 const CACHED: usize = 4096;
 
 /// An input while it is evaluated.

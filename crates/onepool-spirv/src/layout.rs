@@ -60,7 +60,7 @@ pub struct Walk {
     pub wraps: bool,
 }
 
-/// The form of a built kernel beside its arithmetic. Equal layouts of equal descriptions give equal words.
+/// The form of a built kernel apart from its arithmetic. Equal layouts of equal descriptions give equal words.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelLayout {
     /// The elements' type, that of all operands.

@@ -74,7 +74,7 @@ pub struct GraphJson {
     pub lazy_init_input: Vec<String>,
     /// Columns that are not known, kept to be written again.
     pub other_columns: BTreeMap<String, Value>,
-    /// What TVM keeps besides the graph.
+    /// What TVM keeps in addition to the graph.
     pub metadata: Option<Value>,
 }
 

@@ -130,8 +130,8 @@ impl<'a> Resolver<'a> {
                 return Err(at(LoadErrorKind::Duplicate { what: "inputs", name: node.name.clone() }));
             }
             self.names.insert(node.name.clone());
-            let entry = self.entry_id(Entry { node: arg, index: 0, version: 0 });
-            let Some(info) = self.infos.get(entry).cloned() else { continue };
+            let entry = self.json.entry_id(Entry { node: arg, index: 0, version: 0 });
+            let Some(info) = entry.and_then(|entry| self.infos.get(entry).cloned()) else { continue };
             let id = match params.remove(&node.name) {
                 Some(value) if *value.info() == info => {
                     used.push(node.name.clone());
@@ -215,8 +215,9 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    fn entry_id(&self, entry: Entry) -> usize {
-        self.json.entry_id(entry).unwrap_or(usize::MAX)
+    fn entry_id(&self, entry: Entry) -> Result<usize, LoadErrorKind> {
+        let missing = || LoadErrorKind::missing(format!("entry {} of node {}", entry.index, entry.node));
+        self.json.entry_id(entry).ok_or_else(missing)
     }
 
     fn tensor(&self, entry: usize) -> Result<(TensorId, TensorInfo), LoadErrorKind> {
@@ -229,8 +230,8 @@ impl<'a> Resolver<'a> {
     /// Adds what `call` computes.
     fn call(&mut self, n: usize, node: &JsonNode, call: &Call) -> Result<(), Failure> {
         let first = Entry { node: u32::try_from(n).unwrap_or(u32::MAX), index: 0, version: 0 };
-        let entry = self.entry_id(first);
-        let inputs = node.inputs.iter().map(|e| self.tensor(self.entry_id(*e)));
+        let entry = self.entry_id(first)?;
+        let inputs = node.inputs.iter().map(|e| self.tensor(self.entry_id(*e)?));
         let inputs: Vec<(TensorId, TensorInfo)> = inputs.collect::<Result<_, _>>()?;
         let last = entry.saturating_add(call.num_outputs as usize);
         let outputs: Vec<(TensorId, TensorInfo)> =
@@ -457,7 +458,8 @@ impl<'a> Resolver<'a> {
             let name = name_of(head);
             let unique = count.get(name) == Some(&1);
             let name = if unique { name.to_owned() } else { format!("{name}:{i}") };
-            if let Some(&id) = self.entries.get(self.entry_id(*head)) {
+            let entry = self.json.entry_id(*head).and_then(|entry| self.entries.get(entry));
+            if let Some(&id) = entry {
                 self.builder.output(name, id);
             }
         }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::device::{Places, lower_scaled};
-use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Stage, Steps, check_sizes};
+use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::codes::attention::Stage;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};

@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::kernel::grid_1d;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::real::Real;
 use crate::ops::{Lowering, OpError, Operand};
@@ -92,11 +92,7 @@ impl CacheCodes {
         [scales, cache, codes]: [Operand; 3],
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
-        let kernel = match dtype {
-            DType::F32 => id::CACHE_CODES_F32,
-            DType::F16 => id::CACHE_CODES_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for a cache of {other}"))),
-        };
+        let kernel = variants::CacheCodes { t: dtype }.id()?;
         let n = self.bytes();
         if n == 0 {
             return Ok(());

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::FLOATS_TO_32;
-use crate::dtype::DType;
 use crate::expr::Function;
 use crate::graph::{Tensor, TensorInfo};
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source, word};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
@@ -112,11 +111,7 @@ impl Operator for CausalConv {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let [batch, channels, len, taps] = sizes(cx)?;
-        let kernel = match cx.dtype(X)? {
-            DType::F32 => id::CAUSAL_CONV_F32,
-            DType::F16 => id::CAUSAL_CONV_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = variants::CausalConv { t: cx.dtype(X)? }.id()?;
         let n = batch * channels * len;
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
         let (code, [act_a, act_b]) = self.activation.code();

@@ -1,68 +1,60 @@
 //! Scaled dot product attention on devices: which kernel, and its parameters.
 
-use super::scaled::{MaskSteps, Scaled, Sink, Stage};
+use super::scaled::{MaskSteps, Scaled, Sink};
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelId, grid_1d};
+use crate::kernel::codes::attention::{self, Stage};
+use crate::kernel::codes::{attention_tile, attention_vector};
+use crate::kernel::grid_1d;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// At most so many queries are done one work-group each rather than in tiles.
 const VECTOR_ROWS: usize = 4;
-/// The largest head of queries that `attention_vector.comp` keeps.
-const VECTOR_HEAD: usize = 512;
-/// The largest head of values that it does.
-const VECTOR_COLS: usize = 256;
-/// Queries of one work-group of `attention_tile.comp`, and of its small variant, which keeps a large device busier
-/// where the others would be fewer than [`MIN_TILES`].
-const TILE: [usize; 2] = [32, 16];
+/// With fewer work-groups than so many, small ones keep a large device busier.
 const MIN_TILES: usize = 512;
-/// Elements of a value in one work-group.
-const TILE_COLS: usize = 128;
 /// Queries of one invocation of `attention_row.comp`.
 const ROWS: usize = 4;
 /// The most texels of a value that an invocation of it does.
 const ROW_TEXELS: usize = 64;
 
-/// The parameter struct of a kernel, all of which have the same members.
-macro_rules! fill {
-    ($name:ident, $s:ident, $count:ident) => {{
-        let none = MaskSteps { batch: 0, head: 0, row: 0, key: 0, len: 0, elements: 0 };
-        let mask = $s.mask.unwrap_or(none);
-        params::$name {
-            count: $count as u32,
-            q_len: $s.q_len as u32,
-            kv_len: $s.kv_len as u32,
-            q_heads: $s.q_heads as u32,
-            share: $s.share() as u32,
-            head: $s.head as u32,
-            v_head: $s.v_head as u32,
-            q_first: $s.q.first as u32,
-            q_batch: $s.q.batch as u32,
-            q_head: $s.q.head as u32,
-            q_row: $s.q.row as u32,
-            k_first: $s.k.first as u32,
-            k_batch: $s.k.batch as u32,
-            k_head: $s.k.head as u32,
-            k_row: $s.k.row as u32,
-            v_first: $s.v.first as u32,
-            v_batch: $s.v.batch as u32,
-            v_head_step: $s.v.head as u32,
-            v_row: $s.v.row as u32,
-            y_batch: $s.y.batch as u32,
-            y_head: $s.y.head as u32,
-            y_row: $s.y.row as u32,
-            mask_batch: mask.batch as u32,
-            mask_head: mask.head as u32,
-            mask_row: mask.row as u32,
-            mask_key: mask.key as u32,
-            mask_len: mask.len as u32,
-            scale: $s.scale,
-            softcap: $s.softcap,
-            offset: $s.offset.min(1 << 28) as i32,
-            left: side($s.left),
-            right: side($s.right),
-        }
-    }};
+/// The parameters of all kernels, for so many work-groups or invocations.
+fn params(s: &Scaled, count: usize) -> params::Attention {
+    let none = MaskSteps { batch: 0, head: 0, row: 0, key: 0, len: 0, elements: 0 };
+    let mask = s.mask.unwrap_or(none);
+    params::Attention {
+        count: count as u32,
+        q_len: s.q_len as u32,
+        kv_len: s.kv_len as u32,
+        q_heads: s.q_heads as u32,
+        share: s.share() as u32,
+        head: s.head as u32,
+        v_head: s.v_head as u32,
+        q_first: s.q.first as u32,
+        q_batch: s.q.batch as u32,
+        q_head: s.q.head as u32,
+        q_row: s.q.row as u32,
+        k_first: s.k.first as u32,
+        k_batch: s.k.batch as u32,
+        k_head: s.k.head as u32,
+        k_row: s.k.row as u32,
+        v_first: s.v.first as u32,
+        v_batch: s.v.batch as u32,
+        v_head_step: s.v.head as u32,
+        v_row: s.v.row as u32,
+        y_batch: s.y.batch as u32,
+        y_head: s.y.head as u32,
+        y_row: s.y.row as u32,
+        mask_batch: mask.batch as u32,
+        mask_head: mask.head as u32,
+        mask_row: mask.row as u32,
+        mask_key: mask.key as u32,
+        mask_len: mask.len as u32,
+        scale: s.scale,
+        softcap: s.softcap,
+        offset: s.offset.min(1 << 28) as i32,
+        left: side(s.left),
+        right: side(s.right),
+    }
 }
 
 /// Where the operands of an attention lie.
@@ -106,7 +98,6 @@ pub(super) fn lower_scaled(
         Some(t) if t == places.dtype => false,
         Some(t) => return Err(OpError::unsupported(format!("a mask of {t} for {}", places.dtype))),
     };
-    let pick = |plain: KernelId, with_bool: KernelId| if bool_mask { with_bool } else { plain };
     let largest = [
         rows * s.head.max(s.v_head),
         s.batch * s.kv_heads * s.kv_len * s.head.max(s.v_head),
@@ -117,82 +108,54 @@ pub(super) fn lower_scaled(
         return Err(OpError::unsupported("attention of more elements than a kernel can index"));
     }
     let args = [places.q, places.k, places.v, places.mask, places.lens, places.y];
-    let stage = places.scores.map_or((0, Operand::Unused), |(stage, to)| (1 + stage as u32, to));
+    let (stage, scores) = places.scores.unwrap_or((Stage::None, Operand::Unused));
     let (sink, sinks) = match places.sink {
-        Sink::None => (0, Operand::Unused),
-        Sink::Zero => (1, Operand::Unused),
-        Sink::Heads(sinks) => (2, sinks),
+        Sink::None => (attention::Sink::None, Operand::Unused),
+        Sink::Zero => (attention::Sink::Zero, Operand::Unused),
+        Sink::Heads(sinks) => (attention::Sink::Heads, sinks),
     };
-    let all = [args[0], args[1], args[2], args[3], args[4], args[5], stage.1, sinks];
-    let row = match places.dtype {
-        DType::F32 => Some(pick(id::ATTENTION_ROW_F32, id::ATTENTION_ROW_F32_BOOL)),
-        DType::F16 => Some(pick(id::ATTENTION_ROW_HALF, id::ATTENTION_ROW_HALF_BOOL)),
-        _ => None,
-    };
+    let constants = [
+        (spec::attention::CAUSAL, u32::from(s.causal)),
+        (spec::attention::MASKED, u32::from(s.mask.is_some())),
+        (spec::attention::LEN_WORDS, places.lens_words),
+        (spec::attention::LEN_ADD, s.lens_add as i32 as u32),
+        (spec::attention::STAGE, stage as u32),
+        (spec::attention::SINK, sink as u32),
+    ];
+    let all = [args[0], args[1], args[2], args[3], args[4], args[5], scores, sinks];
+    let t = places.dtype;
+    let row = variants::AttentionRow { t, bool_mask }.id().ok();
     let row = row.filter(|kernel| lower.device().prefers_texels && lower.can_run(*kernel));
     if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
         let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
         let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS) * parts;
-        let c = Constants::of(s, places);
-        let spec = [
-            (spec::attention_row::CAUSAL, c.causal),
-            (spec::attention_row::MASKED, c.masked),
-            (spec::attention_row::LEN_WORDS, c.len_words),
-            (spec::attention_row::LEN_ADD, c.len_add),
-            (spec::attention_row::STAGE, stage.0),
-            (spec::attention_row::SINK, sink),
+        let own = [
             (spec::attention_row::ROWS, ROWS as u32),
             (spec::attention_row::TEXELS, (s.v_head / 4).div_ceil(parts) as u32),
         ];
-        let params = fill!(AttentionRow, s, items);
+        let spec = [&constants[..], &own].concat();
+        let params = params(s, items);
         return lower.dispatch_1d(kernel, &spec, &all, &params, items);
     }
-    let c = Constants::of(s, places);
     let max_x = lower.device().limits.max_groups[0];
-    let vector = s.q_len <= VECTOR_ROWS && s.head <= VECTOR_HEAD && s.v_head <= VECTOR_COLS;
+    let vector =
+        s.q_len <= VECTOR_ROWS && s.head <= attention_vector::HEAD_MAX && s.v_head <= attention_vector::KEYS;
     if vector && places.scores.is_none() {
-        let kernel = match places.dtype {
-            DType::F32 => pick(id::ATTENTION_VECTOR_F32, id::ATTENTION_VECTOR_F32_BOOL),
-            DType::F16 => pick(id::ATTENTION_VECTOR_F16, id::ATTENTION_VECTOR_F16_BOOL),
-            other => return Err(no_kernel(other)),
-        };
-        let spec = [
-            (spec::attention_vector::CAUSAL, c.causal),
-            (spec::attention_vector::MASKED, c.masked),
-            (spec::attention_vector::LEN_WORDS, c.len_words),
-            (spec::attention_vector::LEN_ADD, c.len_add),
-            (spec::attention_vector::SINK, sink),
-            (spec::attention_vector::COLS, s.v_head.next_power_of_two().max(32) as u32),
-        ];
-        let params = fill!(AttentionVector, s, rows);
+        let kernel = variants::AttentionVector { t, bool_mask }.id()?;
+        let cols = s.v_head.next_power_of_two().max(32) as u32;
+        let spec = [&constants[..], &[(spec::attention_vector::COLS, cols)]].concat();
+        let params = params(s, rows);
         let args = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
     }
-    let groups =
-        |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(TILE_COLS);
-    let small = groups(TILE[0]) < MIN_TILES;
-    let kernel = match (places.dtype, small) {
-        (DType::F32, false) => pick(id::ATTENTION_TILE_F32, id::ATTENTION_TILE_F32_BOOL),
-        (DType::F32, true) => pick(id::ATTENTION_TILE_F32_SMALL, id::ATTENTION_TILE_F32_BOOL_SMALL),
-        (DType::F16, false) => pick(id::ATTENTION_TILE_F16, id::ATTENTION_TILE_F16_BOOL),
-        (DType::F16, true) => pick(id::ATTENTION_TILE_F16_SMALL, id::ATTENTION_TILE_F16_BOOL_SMALL),
-        (other, _) => return Err(no_kernel(other)),
+    let groups = |queries: usize| {
+        s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(attention_tile::COLS)
     };
-    let spec = [
-        (spec::attention_tile::CAUSAL, c.causal),
-        (spec::attention_tile::MASKED, c.masked),
-        (spec::attention_tile::LEN_WORDS, c.len_words),
-        (spec::attention_tile::LEN_ADD, c.len_add),
-        (spec::attention_tile::STAGE, stage.0),
-        (spec::attention_tile::SINK, sink),
-    ];
-    let groups = groups(TILE[usize::from(small)]);
-    let params = fill!(AttentionTile, s, groups);
-    lower.dispatch(kernel, &spec, &all, &params, grid_1d(groups as u64, 1, max_x))
-}
-
-fn no_kernel(dtype: DType) -> OpError {
-    OpError::unsupported(format!("no device kernel for attention of {dtype}"))
+    let small = groups(attention_tile::ROWS) < MIN_TILES;
+    let kernel = variants::AttentionTile { t, bool_mask, small }.id()?;
+    let groups = groups(if small { attention_tile::SMALL_ROWS } else { attention_tile::ROWS });
+    let params = params(s, groups);
+    lower.dispatch(kernel, &constants, &all, &params, grid_1d(groups as u64, 1, max_x))
 }
 
 /// Whether every vector is whole texels, and views of them are long enough.
@@ -208,25 +171,6 @@ fn whole_texels(s: &Scaled, lower: &Lowering<'_>) -> bool {
         .max(reach(&s.v, s.kv_heads, s.kv_len))
         + s.head.max(s.v_head);
     whole && lower.texels(s.head, elements) && lower.texels(s.v_head, elements)
-}
-
-/// Values of the specialization constants that all kernels have.
-struct Constants {
-    causal: u32,
-    masked: u32,
-    len_words: u32,
-    len_add: u32,
-}
-
-impl Constants {
-    fn of(s: &Scaled, places: &Places) -> Constants {
-        Constants {
-            causal: u32::from(s.causal),
-            masked: u32::from(s.mask.is_some()),
-            len_words: places.lens_words,
-            len_add: s.lens_add as i32 as u32,
-        }
-    }
 }
 
 /// The bound of a window as kernels take it.

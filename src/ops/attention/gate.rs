@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::dtype::DType;
 use crate::expr::Function;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, KernelId, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::par;
 use crate::ops::pointwise::Pointwise;
@@ -93,7 +93,7 @@ impl Operator for Gate {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = kernel_for(cx.dtype(0)?)?;
+        let kernel = variants::Gate { t: cx.dtype(0)? }.id()?;
         let (code, [alpha, _]) = Activation::Of(self.function()).code();
         let gated = matches!(self, Gate::SwiGlu { .. });
         let (n, len) = (cx.input(0)?.elements(), cx.input(1)?.elements());
@@ -116,15 +116,7 @@ pub(super) fn add_bias(
     y: Operand,
 ) -> Result<(), OpError> {
     let params = params::Gate { n: word(n)?, len: word(len)?, first: word(first)?, alpha: 0.0 };
-    lower.dispatch_1d(kernel_for(dtype)?, &[], &[x, bias, y], &params, n)
-}
-
-fn kernel_for(dtype: DType) -> Result<KernelId, OpError> {
-    match dtype {
-        DType::F32 => Ok(id::GATE_F32),
-        DType::F16 => Ok(id::GATE_F16),
-        other => Err(OpError::unsupported(format!("no device kernel for {other}"))),
-    }
+    lower.dispatch_1d(variants::Gate { t: dtype }.id()?, &[], &[x, bias, y], &params, n)
 }
 
 struct Run {

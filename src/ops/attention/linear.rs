@@ -5,9 +5,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::{FLOATS_TO_32, count};
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::linear_attention::{COLS, Decay, PARTS};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
@@ -15,10 +15,7 @@ use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
-/// Invocations that share a column of the state, and columns of a work-group, in `linear_attention.comp`.
-const PARTS: usize = 8;
-const COLS: usize = 32;
-/// The largest key that its registers hold.
+/// The largest key that the registers of the device kernel hold.
 const MAX_HEAD: usize = 512;
 
 // Positions of the inputs.
@@ -166,26 +163,18 @@ impl Operator for LinearAttention {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let s = self.resolve(cx)?;
-        let kernel = match (cx.dtype(Q)?, cx.output(1)?.dtype) {
-            (DType::F32, DType::F32) => id::LINEAR_ATTENTION_F32,
-            (DType::F16, DType::F16) => id::LINEAR_ATTENTION_F16,
-            (DType::F16, DType::F32) => id::LINEAR_ATTENTION_F16_F32,
-            (t, state) => {
-                let what = format!("no device kernel for linear attention of {t} with a state of {state}");
-                return Err(OpError::unsupported(what));
-            }
-        };
+        let kernel = variants::LinearAttention { t: cx.dtype(Q)?, s: cx.output(1)?.dtype }.id()?;
         if s.head > MAX_HEAD {
             return Err(OpError::unsupported(format!("keys of {} elements", s.head)));
         }
         let decay = match (s.gated, s.decays == s.kv_heads) {
-            (false, _) => 0,
-            (true, true) => 1,
-            (true, false) => 2,
+            (false, _) => Decay::None,
+            (true, true) => Decay::Heads,
+            (true, false) => Decay::Elements,
         };
         let spec = [
             (spec::linear_attention::PER, s.head.div_ceil(PARTS).max(1) as u32),
-            (spec::linear_attention::DECAY, decay),
+            (spec::linear_attention::DECAY, decay as u32),
             (spec::linear_attention::DELTA, u32::from(s.delta)),
             (spec::linear_attention::PAST, u32::from(cx.has(PAST))),
         ];

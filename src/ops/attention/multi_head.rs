@@ -12,7 +12,7 @@ use super::rotary::{Positions, Rotation};
 use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params};
+use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
@@ -133,11 +133,7 @@ impl Joined {
     }
 
     fn lower(&self, dtype: DType, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
-        let kernel = match dtype {
-            DType::F32 => id::MASK_JOIN_F32,
-            DType::F16 => id::MASK_JOIN_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for masks of {other}"))),
-        };
+        let kernel = variants::MaskJoin { t: dtype }.id()?;
         let ([_, heads, rows, keys], a, n) = (self.sizes, &self.added, self.steps().elements);
         let params = params::MaskJoin {
             n: word(n)?,

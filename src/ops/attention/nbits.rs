@@ -7,7 +7,10 @@ use rayon::prelude::*;
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::nbits::Zeros;
+use crate::kernel::codes::nbits_tile::TILE;
+use crate::kernel::codes::nbits_vector;
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::movement::region::word;
@@ -17,10 +20,6 @@ use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, p
 use crate::shape::Shape;
 use crate::simd::wide;
 
-/// At most so many rows are summed in parts, and columns of one work-group that does.
-const VECTOR: [usize; 2] = [4, 8];
-/// Rows and columns of one work-group that computes a tile.
-const TILE: usize = 64;
 /// Columns that a task of the native function makes at once.
 const COLUMNS: usize = 32;
 /// With at most so many rows the native function takes codes as they are, instead of making columns of them.
@@ -70,14 +69,6 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         bits: bits as usize,
         block,
     }))
-}
-
-/// How zero points are given. The numbers are those of `ZEROS` in `nbits.glsl`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Zeros {
-    Middle,
-    Codes,
-    Numbers,
 }
 
 /// A [`MatMulNBits`] for given inputs.
@@ -170,14 +161,10 @@ impl Operator for MatMulNBits {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { m, zeros, .. } = self.resolve(cx)?;
-        let vector = m <= VECTOR[0];
-        let kernel = match (cx.dtype(A)?, vector) {
-            (DType::F32, true) => id::NBITS_VECTOR_F32,
-            (DType::F16, true) => id::NBITS_VECTOR_F16,
-            (DType::F32, false) => id::NBITS_TILE_F32,
-            (DType::F16, false) => id::NBITS_TILE_F16,
-            (other, _) => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let vector = m <= nbits_vector::ROWS;
+        let t = cx.dtype(A)?;
+        let kernel =
+            if vector { variants::NbitsVector { t }.id()? } else { variants::NbitsTile { t }.id()? };
         word(m.saturating_mul(self.k.max(self.n)))?;
         word(self.n * self.bytes())?;
         let bias = u32::from(cx.has(BIAS));
@@ -197,23 +184,17 @@ impl Operator for MatMulNBits {
         if m == 0 {
             return Ok(());
         }
+        let spec = [
+            (spec::nbits::BITS, self.bits as u32),
+            (spec::nbits::ZEROS, zeros as u32),
+            (spec::nbits::BIASED, bias),
+        ];
+        let params = params::Nbits { m, n, k, block, blocks, words, zero_bytes };
         if vector {
-            let spec = [
-                (spec::nbits_vector::BITS, self.bits as u32),
-                (spec::nbits_vector::ZEROS, zeros as u32),
-                (spec::nbits_vector::BIASED, bias),
-            ];
-            let params = params::NbitsVector { m, n, k, block, blocks, words, zero_bytes };
-            let groups = self.n.div_ceil(VECTOR[1]) as u64;
+            let groups = self.n.div_ceil(nbits_vector::COLS) as u64;
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
             return lower.dispatch(kernel, &spec, &args, &params, grid);
         }
-        let spec = [
-            (spec::nbits_tile::BITS, self.bits as u32),
-            (spec::nbits_tile::ZEROS, zeros as u32),
-            (spec::nbits_tile::BIASED, bias),
-        ];
-        let params = params::NbitsTile { m, n, k, block, blocks, words, zero_bytes };
         let groups = [n.div_ceil(TILE as u32), m.div_ceil(TILE as u32), 1];
         lower.dispatch(kernel, &spec, &args, &params, groups)
     }

@@ -10,7 +10,8 @@ use super::attention_op::operand;
 use super::scaled::Steps;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+pub(super) use crate::kernel::codes::rotary::Positions;
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
@@ -57,21 +58,6 @@ fn read_as(attrs: &AttrReader<'_>, contrib: bool) -> Result<Arc<dyn Operator>, O
         heads: count("num_heads")?,
         contrib,
     }))
-}
-
-/// Which row of the tables a vector takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Positions {
-    /// Its own: one row for each element of the batch and place in the sequence.
-    Rows,
-    /// What is given for it.
-    Each,
-    /// The given number and its place.
-    From,
-    /// So that the last of each sequence takes the given number.
-    Last,
-    /// Its place in the sequence.
-    Place,
 }
 
 /// A rotation with everything resolved.
@@ -222,11 +208,7 @@ impl Rotation {
         if n == 0 {
             return Ok(());
         }
-        let kernel = match dtype {
-            DType::F32 => id::ROTARY_F32,
-            DType::F16 => id::ROTARY_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for rotation of {other}"))),
-        };
+        let kernel = variants::Rotary { t: dtype }.id()?;
         let spec = [
             (spec::rotary::INTERLEAVED, u32::from(self.interleaved)),
             (spec::rotary::POSITIONS, self.positions as u32),

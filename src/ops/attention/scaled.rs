@@ -2,6 +2,7 @@
 //! family that attend have in common, and its native function.
 
 use crate::kernel::KernelError;
+use crate::kernel::codes::attention::Stage;
 use crate::ops::linalg::product::{Mat, Threads, product, sum_of};
 use crate::ops::norm::largest;
 use crate::ops::real::Real;
@@ -48,19 +49,6 @@ pub(super) struct MaskSteps {
     pub len: usize,
     /// How many elements it has.
     pub elements: usize,
-}
-
-/// The stage of the scores that an output shows, as ONNX's `qk_matmul_output_mode` counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// The scaled products.
-    Product,
-    /// Those with the soft cap.
-    Capped,
-    /// Those with the mask added.
-    Masked,
-    /// The probabilities.
-    Softmax,
 }
 
 /// `softmax(cap(scale * q k') + mask) v` for every head of every element of a batch.

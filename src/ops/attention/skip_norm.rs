@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::norm::statistics;
@@ -103,13 +103,7 @@ impl Operator for SkipNorm {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { rows, len, skips, .. } = self.resolve(cx)?;
         let grouped = lower.grouped(len);
-        let kernel = match (cx.dtype(0)?, grouped) {
-            (DType::F32, false) => id::SKIP_NORM_F32,
-            (DType::F32, true) => id::SKIP_NORM_F32_GROUPED,
-            (DType::F16, false) => id::SKIP_NORM_F16,
-            (DType::F16, true) => id::SKIP_NORM_F16_GROUPED,
-            (other, _) => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = variants::SkipNorm { t: cx.dtype(0)?, grouped }.id()?;
         word(rows * len)?;
         if rows * len == 0 {
             return Ok(());

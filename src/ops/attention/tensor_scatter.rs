@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeKernel, Unit};
 use crate::ops::movement::region::word;
 use crate::ops::real::check_len;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -118,13 +118,7 @@ impl Operator for TensorScatter {
             inner /= 2;
             bytes *= 2;
         }
-        let kernel = match bytes {
-            1 => id::TENSOR_SCATTER_B8,
-            2 => id::TENSOR_SCATTER_B16,
-            4 => id::TENSOR_SCATTER_B32,
-            8 => id::TENSOR_SCATTER_B64,
-            _ => id::TENSOR_SCATTER_B128,
-        };
+        let kernel = variants::TensorScatter { t: Unit::Bytes(bytes) }.id()?;
         let n = batch * prefixes * size * inner;
         if n == 0 {
             return Ok(());

@@ -7,9 +7,8 @@ use super::conv_op::ConvDims;
 use super::pack::Pack;
 use super::transpose::TransposeDims;
 use crate::dtype::DType;
-use crate::kernel::KernelId;
 use crate::kernel::grid_1d;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::linalg::device::tile_of;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
 
@@ -296,18 +295,8 @@ impl<'c> Target<'c> {
         let weights = if plain { Operand::Input(1) } else { pack.emit(self.cx, lower)? };
         let elements = c.in_len();
         let whole = c.y[3] == 1 && [c.y[0], c.y[1], c.y[2], c.y_first, w.output].iter().all(|s| s % 4 == 0);
-        let (kernel, last) = texel_kernel(
-            lower,
-            elements,
-            pack.len(),
-            whole,
-            [id::CONV_ROW_TEX, id::CONV_ROW_TEX4, id::CONV_ROW_BUF, id::CONV_ROW_BUF4],
-        );
-        let kernel = match (self.dtype, whole) {
-            (DType::F16, true) => id::CONV_ROW_HALF4,
-            (DType::F16, false) => id::CONV_ROW_HALF,
-            _ => kernel,
-        };
+        let (texels, last) = texels(lower, elements, pack.len());
+        let kernel = variants::ConvRow { t: self.dtype, texels, out4: whole }.id()?;
         let (code, [act_a, act_b]) = self.activation.code();
         let local = if lower.device().prefers_texels { 8 } else { 64 };
         let spec = [
@@ -363,12 +352,8 @@ impl<'c> Target<'c> {
     /// Tiles in workgroup memory.
     fn tiles(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (plane, batch) = (c.plane(), c.batch * c.groups);
-        let kernels = match (self.dtype, c.has_whole_quads()) {
-            (DType::F16, false) => [id::CONV_TILE_F16, id::CONV_TILE_F16_SMALL],
-            (DType::F16, true) => [id::CONV_TILE_F16X4, id::CONV_TILE_F16X4_SMALL],
-            (_, false) => [id::CONV_TILE_F32, id::CONV_TILE_F32_SMALL],
-            (_, true) => [id::CONV_TILE_F32X4, id::CONV_TILE_F32X4_SMALL],
-        };
+        let variant = variants::ConvTile { t: self.dtype, out4: c.has_whole_quads(), small: false };
+        let kernels = [variant.id()?, variants::ConvTile { small: true, ..variant }.id()?];
         let (tile, kernel) = tile_of(lower, [c.oc, plane, batch], kernels);
         let weights =
             if c.has_plain_weights() { Operand::Input(1) } else { self.pack(c, 1).emit(self.cx, lower)? };
@@ -386,31 +371,17 @@ impl<'c> Target<'c> {
 }
 
 /// Sizes and distances as kernels over plain buffers take them.
-fn product_params(c: &Plain, activation: Activation) -> params::ConvTile {
+fn product_params(c: &Plain, activation: Activation) -> params::Unfold {
     let (_, [act_a, act_b]) = activation.code();
     let [d, h, w] = c.axes;
-    params::ConvTile {
+    params::Unfold {
         ow: w.output as u32,
         oh: h.output as u32,
         od: d.output as u32,
         oc: c.oc as u32,
         groups: c.groups as u32,
         ic: c.ic as u32,
-        id: d.input as i32,
-        ih: h.input as i32,
-        iw: w.input as i32,
-        kd: d.kernel as u32,
-        kh: h.kernel as u32,
-        kw: w.kernel as u32,
-        sd: d.stride as i32,
-        sh: h.stride as i32,
-        sw: w.stride as i32,
-        dd: d.dilation as i32,
-        dh: h.dilation as i32,
-        dw: w.dilation as i32,
-        pd: d.pads[0] as i32,
-        ph: h.pads[0] as i32,
-        pw: w.pads[0] as i32,
+        window: c.axes.into(),
         yc: c.y[0] as u32,
         yd: c.y[1] as u32,
         yh: c.y[2] as u32,
@@ -421,25 +392,12 @@ fn product_params(c: &Plain, activation: Activation) -> params::ConvTile {
     }
 }
 
-/// The variant for an input and packed weights of so many elements, of those that read (texels, texels with
-/// whole texels of output, elements, elements with whole texels of output), and the last index into the input.
-fn texel_kernel(
-    lower: &Lowering<'_>,
-    input: usize,
-    weights: usize,
-    whole: bool,
-    [tex, tex4, buf, buf4]: [KernelId; 4],
-) -> (KernelId, i32) {
+/// Whether an input and packed weights of so many elements are read by texels, and the last index into the input.
+fn texels(lower: &Lowering<'_>, input: usize, weights: usize) -> (bool, i32) {
     let device = lower.device();
     let texels = input.max(weights).div_ceil(4) as u64;
     let by_texels = device.prefers_texels && texels <= device.limits.max_texels;
-    let last = if by_texels { input.div_ceil(4) } else { input } as i32 - 1;
-    match (by_texels, whole) {
-        (true, false) => (tex, last),
-        (true, true) => (tex4, last),
-        (false, false) => (buf, last),
-        (false, true) => (buf4, last),
-    }
+    (by_texels, if by_texels { input.div_ceil(4) } else { input } as i32 - 1)
 }
 
 /// Emits a convolution of one input channel per group, unless its window is too large for the kernel.
@@ -475,21 +433,12 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
     let weights = pack.emit(target.cx, lower)?;
     let elements = c.batch * c.groups * h.input * w.input;
     let whole = w.output.is_multiple_of(4);
-    let (mut kernel, last) = texel_kernel(
-        lower,
-        elements,
-        pack.len(),
-        whole,
-        [id::DEPTHWISE_TEX, id::DEPTHWISE_TEX4, id::DEPTHWISE_BUF, id::DEPTHWISE_BUF4],
-    );
-    let mut last = last;
-    if target.dtype == DType::F16 {
-        (kernel, last) = match (kernel, lower.can_run(id::DEPTHWISE_HALF)) {
-            (id::DEPTHWISE_TEX, true) => (id::DEPTHWISE_HALF, last),
-            (id::DEPTHWISE_TEX4, true) => (id::DEPTHWISE_HALF4, last),
-            _ => (id::DEPTHWISE_F16, elements as i32 - 1),
-        };
+    let (mut texels, mut last) = texels(lower, elements, pack.len());
+    let mut out4 = whole;
+    if target.dtype == DType::F16 && !(texels && lower.can_run(id::DEPTHWISE_HALF)) {
+        (texels, out4, last) = (false, false, elements as i32 - 1);
     }
+    let kernel = variants::Depthwise { t: target.dtype, texels, out4 }.id()?;
     let shift = if w.input.is_multiple_of(4) { (-w.pads[0]).rem_euclid(4) as u32 } else { 4 };
     let (code, [act_a, act_b]) = target.activation.code();
     let local = if lower.device().prefers_texels { 8 } else { 64 };

@@ -3,27 +3,23 @@
 use super::conv_op::ConvDims;
 use super::pack::Pack;
 use crate::backend::DeviceInfo;
-use crate::dtype::DType;
 use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::conv_image::PX;
+use crate::kernel::table::{params, spec, variants};
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::is_planes;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
 
-/// Output channels and neighbouring elements of an invocation.
+/// Output channels of an invocation.
 const TILE: usize = 4;
 
-fn kernel(cx: &OpCx) -> Option<KernelId> {
-    match cx.dtype(0).ok()? {
-        DType::F32 => Some(id::CONV_IMAGE_F32),
-        DType::F16 => Some(id::CONV_IMAGE_F16),
-        _ => None,
-    }
+fn kernel(cx: &OpCx) -> Result<KernelId, OpError> {
+    Ok(variants::ConvImage { t: cx.dtype(0)? }.id()?)
 }
 
 /// Whether a convolution reads its input through `image`.
 pub(super) fn reads(cx: &OpCx, dims: &ConvDims, image: &ImageDesc, device: &DeviceInfo) -> bool {
-    let Some(kernel) = kernel(cx) else { return false };
+    let Ok(kernel) = kernel(cx) else { return false };
     let sampled = device.images.as_ref().is_some_and(|rules| rules.sampled.contains(image.texel));
     let runs = device.native || device.features.contains(kernel.info().requires);
     let flat = dims.axes[0] == WindowAxis::UNIT && dims.ic > 0;
@@ -41,8 +37,7 @@ pub(super) fn conv(
         return Ok(());
     }
     super::device::check_sizes(dims.in_len(), dims.out_len(), dims.weights_len())?;
-    let kernel = kernel(cx)
-        .ok_or_else(|| OpError::unsupported("no device kernel for convolutions of images of this type"))?;
+    let kernel = kernel(cx)?;
     let [_, h, w] = dims.axes;
     let of_oc = (dims.ic * dims.taps()) as i64;
     let pack = Pack {
@@ -61,7 +56,7 @@ pub(super) fn conv(
     let biased = cx.has(2);
     let (code, [act_a, act_b]) = activation.code();
     let spec = [(spec::conv_image::BIASED, u32::from(biased)), (spec::conv_image::ACTIVATION, code)];
-    let n = w.output.div_ceil(TILE) * h.output * dims.oc.div_ceil(TILE) * dims.group * dims.batch;
+    let n = w.output.div_ceil(PX) * h.output * dims.oc.div_ceil(TILE) * dims.group * dims.batch;
     let params = params::ConvImage {
         n: n as u32,
         ow: w.output as u32,
@@ -69,16 +64,7 @@ pub(super) fn conv(
         oc: dims.oc as u32,
         groups: dims.group as u32,
         ic: dims.ic as u32,
-        ih: h.input as i32,
-        iw: w.input as i32,
-        kh: h.kernel as u32,
-        kw: w.kernel as u32,
-        sh: h.stride as i32,
-        sw: w.stride as i32,
-        dh: h.dilation as i32,
-        dw: w.dilation as i32,
-        ph: h.pads[0] as i32,
-        pw: w.pads[0] as i32,
+        window: [h, w].into(),
         act_a,
         act_b,
     };

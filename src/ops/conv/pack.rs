@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::dtype::{DType, Element};
 use crate::files::hash::Hash;
 use crate::graph::Tensor;
-use crate::kernel::table::{id, params};
+use crate::kernel::table::{params, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, PackLines, reaches_all};
 
 /// `[group][channel / tile][ic][kd][kh][kw][tile]`, zeros behind the last channel, read from weights at
@@ -187,7 +187,7 @@ impl Pack {
             }
             return Ok(packed);
         }
-        let kernel = if dtype == DType::F16 { id::PACK_WEIGHTS_F16 } else { id::PACK_WEIGHTS_F32 };
+        let kernel = variants::PackWeights { t: dtype }.id()?;
         let packed = lower.scratch(bytes);
         let [kd_stride, kh_stride, kw_stride] = self.tap_strides.map(|s| s as i32);
         let [kd, kh, kw] = self.taps.map(|t| t as u32);

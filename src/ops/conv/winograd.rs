@@ -10,13 +10,11 @@ use std::cell::Cell;
 
 use pulp::{Simd, WithSimd};
 
+use crate::kernel::codes::winograd::{A, B};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::tile::clamp;
 use crate::ops::{Activation, WindowAxis};
 
-/// The points of interpolation, exact in few bits.
-const A: f32 = 11.0 / 16.0;
-const B: f32 = 3.0 / 2.0;
 const A2: f32 = A * A;
 const B2: f32 = B * B;
 

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use super::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::NativeKernel;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{NativeKernel, Unit};
 use crate::ops::movement::region::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
@@ -78,13 +78,7 @@ impl Sizes {
             inner /= 2;
             bytes *= 2;
         }
-        let kernel = match bytes {
-            1 => id::GATHER_B8,
-            2 => id::GATHER_B16,
-            4 => id::GATHER_B32,
-            8 => id::GATHER_B64,
-            _ => id::GATHER_B128,
-        };
+        let kernel = variants::Gather { t: Unit::Bytes(bytes) }.id()?;
         let n = outer * indices * inner;
         if n == 0 {
             return Ok(());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
 use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
@@ -108,12 +108,7 @@ impl Operator for GatherElements {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)?.bytes() {
-            1 => id::GATHER_ELEMENTS_B8,
-            2 => id::GATHER_ELEMENTS_B16,
-            4 => id::GATHER_ELEMENTS_B32,
-            _ => id::GATHER_ELEMENTS_B64,
-        };
+        let kernel = variants::GatherElements { t: Unit::Bytes(cx.dtype(0)?.bytes()) }.id()?;
         let Lines { nest, size, step } = self.lines(cx)?;
         let n = nest.elements();
         if n == 0 {

@@ -35,22 +35,6 @@ use std::sync::Arc;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
 
-/// Every type that is computed with but `bool`.
-pub(crate) const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::F64,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-];
-
 type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
 
 const fn row(name: &'static str, since: i64, gpu: bool, read: Reader) -> OpDef {
@@ -72,7 +56,7 @@ pub const FAMILY: Family = Family {
         row("Scatter", 9, true, scatter::read_elements),
         row("ScatterElements", 11, true, scatter::read_elements),
         row("ScatterND", 11, true, scatter::read_nd),
-        OpDef { name: "TopK", domain: "", since: 1, types: NUMBERS, gpu: true, read: top_k::read },
+        OpDef { name: "TopK", domain: "", since: 1, types: DType::NUMBERS, gpu: true, read: top_k::read },
         OpDef { types: &DType::COMPUTE, ..row("Unique", 11, false, unique::read) },
     ],
 };

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::positions::position;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::kernel::codes::one_hot::IndexKind;
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -70,7 +71,7 @@ impl Operator for OneHot {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(3..=3, 1..=1)?;
-        cx.dtype_of(0, super::NUMBERS)?;
+        cx.dtype_of(0, DType::NUMBERS)?;
         if cx.shape(2)?.dims() != [2] {
             return Err(cx.shape_error(2, "[2]"));
         }
@@ -102,16 +103,11 @@ impl Operator for OneHot {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(2)?.bytes() {
-            1 => id::ONE_HOT_B8,
-            2 => id::ONE_HOT_B16,
-            4 => id::ONE_HOT_B32,
-            _ => id::ONE_HOT_B64,
-        };
+        let kernel = variants::OneHot { t: Unit::Bytes(cx.dtype(2)?.bytes()) }.id()?;
         let kind = match cx.dtype(0)? {
-            DType::I32 => 0,
-            DType::I64 => 1,
-            DType::F32 => 2,
+            DType::I32 => IndexKind::I32,
+            DType::I64 => IndexKind::I64,
+            DType::F32 => IndexKind::F32,
             other => return Err(OpError::unsupported(format!("no device kernel for indices of {other}"))),
         };
         let Along { len, inner, .. } = self.along(cx)?;
@@ -121,6 +117,6 @@ impl Operator for OneHot {
         }
         let p = params::OneHot { n: word(n)?, len: word(len)?, inner: word(inner)? };
         let args = [Operand::Input(0), Operand::Input(2), Operand::Output(0)];
-        lower.dispatch_1d(kernel, &[(spec::one_hot::INDEX_KIND, kind)], &args, &p, n)
+        lower.dispatch_1d(kernel, &[(spec::one_hot::INDEX_KIND, kind as u32)], &args, &p, n)
     }
 }

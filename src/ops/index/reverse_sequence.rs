@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::positions::{INDEX_TYPES, index_words, mapped};
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeKernel, Unit};
 use crate::ops::movement::region::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
@@ -102,13 +102,7 @@ impl Operator for ReverseSequence {
             inner /= 2;
             bytes *= 2;
         }
-        let kernel = match bytes {
-            1 => id::REVERSE_SEQUENCE_B8,
-            2 => id::REVERSE_SEQUENCE_B16,
-            4 => id::REVERSE_SEQUENCE_B32,
-            8 => id::REVERSE_SEQUENCE_B64,
-            _ => id::REVERSE_SEQUENCE_B128,
-        };
+        let kernel = variants::ReverseSequence { t: Unit::Bytes(bytes) }.id()?;
         let n = batch * times * inner;
         if n == 0 {
             return Ok(());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::gather_elements::check_lines;
 use super::positions::{INDEX_TYPES, Tuples, index_words, mapped, position};
 use super::scatter_device;
+use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::signed_strides;
@@ -217,7 +218,7 @@ impl Operator for Scatter {
             return Err(cx.shape_error(2, format!("{updates:?}")));
         }
         if self.reduction != Reduction::None {
-            cx.dtype_of(0, super::NUMBERS)?;
+            cx.dtype_of(0, DType::NUMBERS)?;
         }
         Ok(vec![x.clone()])
     }

@@ -2,21 +2,12 @@
 
 use super::scatter::{Lines, Reduction};
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::Unit;
+use crate::kernel::codes::scatter::{self, Mode};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpError, Operand};
-
-/// How the work is cut into invocations, as `scatter.comp` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// One for each update: nothing is reduced.
-    Update = 0,
-    /// One for each line, which takes the line's updates in order.
-    Line = 1,
-    /// One for each element, which takes those of the line's updates that meet it, in order.
-    Element = 2,
-}
 
 /// Lines that fill a device, so that each may be left to one invocation.
 const MANY_LINES: usize = 1024;
@@ -54,27 +45,16 @@ pub(super) fn lower(
     words: u32,
 ) -> Result<(), OpError> {
     let mode = mode(lower, lines, reduction)?;
-    let (lines, bytes) = match reduction {
+    let (lines, unit) = match reduction {
         Reduction::None => widened(lines, dtype.bytes()),
-        _ => (lines.clone(), 0),
+        _ => (lines.clone(), Unit::Of(dtype)),
     };
+    let kernel = variants::Scatter { t: unit }.id()?;
     let count = lines.nest.elements();
     let items = match mode {
         Mode::Update => count * lines.updates,
         Mode::Line => count,
         Mode::Element => count * lines.size,
-    };
-    let kernel = match (bytes, dtype) {
-        (1, _) => id::SCATTER_B8,
-        (2, _) => id::SCATTER_B16,
-        (4, _) => id::SCATTER_B32,
-        (8, _) => id::SCATTER_B64,
-        (16, _) => id::SCATTER_B128,
-        (_, DType::F32) => id::SCATTER_F32,
-        (_, DType::F16) => id::SCATTER_F16,
-        (_, DType::I32) => id::SCATTER_I32,
-        (_, DType::I64) => id::SCATTER_I64,
-        (_, other) => return Err(OpError::unsupported(format!("no device kernel reduces {other}"))),
     };
     let many = || OpError::unsupported("a scatter of more than 6 dimensions or 2^31 elements");
     let strides = |k: usize| lines.nest.kernel_strides::<6>(k).ok_or_else(many);
@@ -91,17 +71,24 @@ pub(super) fn lower(
         index_step: word(lines.steps[1])?,
         update_step: word(lines.steps[2])?,
     };
+    let code = match reduction {
+        Reduction::None => scatter::Reduction::None,
+        Reduction::Add => scatter::Reduction::Add,
+        Reduction::Mul => scatter::Reduction::Mul,
+        Reduction::Min => scatter::Reduction::Min,
+        Reduction::Max => scatter::Reduction::Max,
+    };
     let constants = [
         (spec::scatter::RANK, lines.nest.rank() as u32),
         (spec::scatter::INDEX_WORDS, words),
         (spec::scatter::MODE, mode as u32),
-        (spec::scatter::REDUCTION, reduction as u32),
+        (spec::scatter::REDUCTION, code as u32),
     ];
     lower.dispatch_1d(kernel, &constants, &args, &p, items)
 }
 
-/// The same lines over wider elements where whole runs of them are moved, and their bytes.
-fn widened(lines: &Lines, mut bytes: usize) -> (Lines, usize) {
+/// The same lines over wider elements where whole runs of them are moved.
+fn widened(lines: &Lines, mut bytes: usize) -> (Lines, Unit) {
     let mut lines = lines.clone();
     let slices = lines.nest.rank() == 1
         && [0, 2].iter().all(|&k| lines.nest.inner_stride(k) == 1)
@@ -116,5 +103,5 @@ fn widened(lines: &Lines, mut bytes: usize) -> (Lines, usize) {
         lines.nest = Nest::new(&[inner], &[vec![1], vec![0], vec![1]]);
         lines.steps = [inner, lines.steps[1], inner];
     }
-    (lines, bytes)
+    (lines, Unit::Bytes(bytes))
 }

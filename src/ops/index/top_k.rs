@@ -218,7 +218,7 @@ impl Operator for TopK {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let inputs = if self.k.is_some() { 1 } else { 2 };
         cx.expect_counts(inputs..=inputs, 1..=2)?;
-        let dtype = cx.dtype_of(0, super::NUMBERS)?;
+        let dtype = cx.dtype_of(0, DType::NUMBERS)?;
         let x = cx.shape(0)?;
         let axis = x.axis(self.axis)?;
         if u32::try_from(x[axis]).is_err() {

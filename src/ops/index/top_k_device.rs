@@ -2,25 +2,16 @@
 //! merged, again to `k` elements, until one run is left.
 
 use super::top_k::TopK;
-use crate::dtype::DType;
+use crate::kernel::codes::top_k_sort::TILE;
 use crate::kernel::grid_1d;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
-/// Elements that a work-group sorts, as in the kernel.
-const TILE: usize = 1024;
-
 pub(super) fn lower(op: &TopK, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let dtype = cx.dtype(0)?;
-    let (sort, merge) = match dtype {
-        DType::F32 => (id::TOP_K_SORT_F32, id::TOP_K_MERGE_F32),
-        DType::F16 => (id::TOP_K_SORT_F16, id::TOP_K_MERGE_F16),
-        DType::I32 => (id::TOP_K_SORT_I32, id::TOP_K_MERGE_I32),
-        DType::I64 => (id::TOP_K_SORT_I64, id::TOP_K_MERGE_I64),
-        other => return Err(OpError::unsupported(format!("no device kernel for TopK of {other}"))),
-    };
+    let (sort, merge) = (variants::TopKSort { t: dtype }.id()?, variants::TopKMerge { t: dtype }.id()?);
     let (Along { outer, len, inner }, k) = (op.along(cx)?, op.count(cx)?);
     let lines = outer * inner;
     if lines == 0 || k == 0 {
@@ -29,10 +20,8 @@ pub(super) fn lower(op: &TopK, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<()
     if lines.saturating_mul(len) > i32::MAX as usize {
         return Err(OpError::unsupported("TopK of more elements than a kernel can index"));
     }
-    // The same numbers in both kernels.
-    let constants = |last: bool| {
-        [(spec::top_k_sort::LARGEST, u32::from(op.largest)), (spec::top_k_sort::LAST, u32::from(last))]
-    };
+    let constants =
+        |last: bool| [(spec::top_k::LARGEST, u32::from(op.largest)), (spec::top_k::LAST, u32::from(last))];
     let outputs = [Operand::Output(0), Operand::Output(1)];
     let scratch = |lower: &mut Lowering<'_>, run: usize, runs: usize| {
         let n = lines * run * runs;

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params};
+use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
@@ -83,11 +82,7 @@ impl Operator for Det {
         /// An invocation takes a whole matrix, so larger ones are better off on the CPU.
         const MAX_ROWS: usize = 64;
         let [batch, n] = sizes(cx)?;
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::DET_F32,
-            DType::F16 => id::DET_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = variants::Det { t: cx.dtype(0)? }.id()?;
         if n > MAX_ROWS {
             return Err(OpError::unsupported(format!("determinants of more than {MAX_ROWS} rows")));
         }

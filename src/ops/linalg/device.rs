@@ -6,7 +6,9 @@ use super::matmul::Dims;
 use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::gemv;
+use crate::kernel::codes::slices::{SMALL_TILE, TILE};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
 
 /// Products of at most so many rows are better summed in parts than computed in tiles.
@@ -20,11 +22,9 @@ pub(crate) fn tile_of(
     [m, n, batch]: [usize; 3],
     [large, small]: [KernelId; 2],
 ) -> (usize, KernelId) {
-    const LARGE: usize = 64;
-    const SMALL: usize = 32;
     const MIN_LARGE: usize = 128;
-    let is_few = m.div_ceil(LARGE) * n.div_ceil(LARGE) * batch < MIN_LARGE;
-    if is_few && lower.can_run(small) { (SMALL, small) } else { (LARGE, large) }
+    let is_few = m.div_ceil(TILE) * n.div_ceil(TILE) * batch < MIN_LARGE;
+    if is_few && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
 }
 
 /// One operand: matrices one behind the other.
@@ -276,14 +276,7 @@ impl Product {
         };
         let whole = self.n.is_multiple_of(4);
         let short = self.texels(cols) <= lower.device().limits.max_texels;
-        let kernel = match (self.dtype, short, whole) {
-            (DType::F16, _, true) => id::GEMM_ROW_HALF4,
-            (DType::F16, _, false) => id::GEMM_ROW_HALF,
-            (_, true, true) => id::GEMM_ROW_TEX4,
-            (_, true, false) => id::GEMM_ROW_TEX,
-            (_, false, true) => id::GEMM_ROW_BUF4,
-            (_, false, false) => id::GEMM_ROW_BUF,
-        };
+        let kernel = variants::GemmRow { t: self.dtype, texels: short, out4: whole }.id()?;
         let (code, _) = self.activation.code();
         let spec = [
             (spec::gemm_row::ROWS, rows as u32),
@@ -390,9 +383,9 @@ impl Product {
 
     /// Sums in parts, for few rows.
     fn vectors(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = if self.dtype == DType::F16 { id::GEMV_F16 } else { id::GEMV_F32 };
+        let kernel = variants::Gemv { t: self.dtype }.id()?;
         let columns = self.b.col != 1;
-        let (code, [act_a, act_b]) = self.activation.code();
+        let (code, _) = self.activation.code();
         let spec = [
             (spec::gemv::B_COLUMNS, u32::from(columns)),
             (spec::gemv::BIASED, u32::from(self.c.is_some())),
@@ -402,31 +395,8 @@ impl Product {
         let args = [self.a.operand, self.b.operand, c, self.y];
         let mut joined = false;
         self.batches(|batch, y_first| {
-            let d = self.distances(batch, y_first, c_strides);
-            let params = params::Gemv {
-                m: d.m,
-                n: d.n,
-                k: d.k,
-                a_first: d.a_first,
-                b_first: d.b_first,
-                a_row: d.a_row,
-                a_col: d.a_col,
-                b_row: d.b_row,
-                b_col: d.b_col,
-                a_outer: d.a_outer,
-                a_inner: d.a_inner,
-                b_outer: d.b_outer,
-                b_inner: d.b_inner,
-                inner: d.inner,
-                y_first: d.y_first,
-                c_row: d.c_row,
-                c_col: d.c_col,
-                alpha: self.alpha,
-                beta: self.beta,
-                act_a,
-                act_b,
-            };
-            let cols = if columns { 8 } else { 32 };
+            let params = self.distances(batch, y_first, c_strides);
+            let cols = if columns { gemv::FEW_COLS } else { gemv::COLS };
             let groups = [self.n.div_ceil(cols), self.m, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
@@ -437,10 +407,10 @@ impl Product {
     }
 
     /// Sizes and distances in elements, as kernels over plain buffers take them.
-    fn distances(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::GemmTile {
+    fn distances(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::Product {
         let (a_matrix, b_matrix) = (self.m * self.k, self.k * self.n);
         let (_, [act_a, act_b]) = self.activation.code();
-        params::GemmTile {
+        params::Product {
             m: self.m as u32,
             n: self.n as u32,
             k: self.k as u32,
@@ -468,19 +438,15 @@ impl Product {
     /// Tiles in workgroup memory.
     fn tiles(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         // Whole quads of a row: a bus to the host's memory carries single elements slowly.
-        let kernels = match (self.dtype, self.n.is_multiple_of(4)) {
-            (DType::F16, false) => [id::GEMM_TILE_F16, id::GEMM_TILE_F16_SMALL],
-            (DType::F16, true) => [id::GEMM_TILE_F16X4, id::GEMM_TILE_F16X4_SMALL],
-            (_, false) => [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL],
-            (_, true) => [id::GEMM_TILE_F32X4, id::GEMM_TILE_F32X4_SMALL],
-        };
+        let variant = variants::GemmTile { t: self.dtype, out4: self.n.is_multiple_of(4), small: false };
+        let kernels = [variant.id()?, variants::GemmTile { small: true, ..variant }.id()?];
         let (tile, kernel) = tile_of(lower, [self.m, self.n, self.pairs.len()], kernels);
         let (code, _) = self.activation.code();
         let spec = [
-            (spec::gemm_tile::A_COLUMNS, u32::from(self.a.col != 1)),
-            (spec::gemm_tile::B_COLUMNS, u32::from(self.b.col != 1)),
-            (spec::gemm_tile::BIASED, u32::from(self.c.is_some())),
-            (spec::gemm_tile::ACTIVATION, code),
+            (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
+            (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
+            (spec::tiles::BIASED, u32::from(self.c.is_some())),
+            (spec::tiles::ACTIVATION, code),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;
@@ -543,7 +509,7 @@ impl Pack<'_> {
             }
             return Ok(packed);
         }
-        let kernel = if self.dtype == DType::F16 { id::PACK_MATRIX_F16 } else { id::PACK_MATRIX_F32 };
+        let kernel = variants::PackMatrix { t: self.dtype }.id()?;
         let packed = lower.scratch(bytes);
         let params = params::PackMatrix {
             n: self.len() as u32,

@@ -19,7 +19,6 @@ pub use fused::FusedMatMul;
 pub use gemm_op::Gemm;
 pub use matmul::MatMul;
 
-use super::index::NUMBERS;
 use super::real::FLOATS;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
@@ -40,7 +39,7 @@ pub const FAMILY: Family = Family {
     name: "linalg",
     ops: &[
         OpDef { name: "Det", domain: "", since: 11, types: FLOATS, gpu: true, read: det::read },
-        OpDef { name: "Einsum", domain: "", since: 12, types: NUMBERS, gpu: true, read: einsum::read },
+        OpDef { name: "Einsum", domain: "", since: 12, types: DType::NUMBERS, gpu: true, read: einsum::read },
         contrib("FusedGemm", fused::read_gemm),
         contrib("FusedMatMul", fused::read_matmul),
         OpDef { name: "Gemm", domain: "", since: 1, types: TYPES, gpu: true, read: gemm_op::read },

@@ -1,8 +1,7 @@
 //! Losses on devices: one loss for each place, or sums of them by work-groups and then of their sums by one.
 
 use super::nll::{NllLoss, Reduction};
-use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::index::positions::index_words;
 use crate::ops::movement::region::word;
 use crate::ops::norm::log_softmax_to;
@@ -14,12 +13,8 @@ const MAX_GROUPS: usize = 256;
 const GROUP_PLACES: usize = 256;
 
 pub(super) fn lower(op: &NllLoss, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-    let dtype = cx.dtype(0)?;
-    let (kernel, finish) = match dtype {
-        DType::F32 => (id::NLL_LOSS_F32, id::LOSS_SUM_F32),
-        DType::F16 => (id::NLL_LOSS_F16, id::LOSS_SUM_F16),
-        other => return Err(OpError::unsupported(format!("no device kernel for losses of {other}"))),
-    };
+    let t = cx.dtype(0)?;
+    let (kernel, finish) = (variants::NllLoss { t }.id()?, variants::LossSum { t }.id()?);
     let along = NllLoss::along(cx)?;
     let logs = if !op.scores {
         Operand::Input(0)

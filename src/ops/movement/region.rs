@@ -1,8 +1,8 @@
 //! Strided blocks of elements moved from inputs to outputs: what every data movement lowers to.
 
 use crate::graph::{Tensor, TensorInfo};
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit};
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, par};
 use crate::shape::Shape;
@@ -262,13 +262,7 @@ fn dispatch(
             dims.len()
         )));
     }
-    let kernel: KernelId = match bytes {
-        1 => id::STRIDED_COPY_B8,
-        2 => id::STRIDED_COPY_B16,
-        4 => id::STRIDED_COPY_B32,
-        8 => id::STRIDED_COPY_B64,
-        _ => id::STRIDED_COPY_B128,
-    };
+    let kernel: KernelId = variants::StridedCopy { t: Unit::Bytes(bytes) }.id()?;
     let n: usize = dims.iter().product();
     let mut p = params::StridedCopy {
         dims: [1; 8],

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::region::word;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::NativeKernel;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{NativeKernel, Unit};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Keeps the elements on one side of diagonal k (input 1) of matrices, zero elsewhere.
@@ -80,12 +80,7 @@ impl Operator for Trilu {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (rows, cols, k) = resolve(cx)?;
         let info = cx.input(0)?;
-        let kernel = match info.dtype.bytes() {
-            1 => id::TRILU_B8,
-            2 => id::TRILU_B16,
-            4 => id::TRILU_B32,
-            _ => id::TRILU_B64,
-        };
+        let kernel = variants::Trilu { t: Unit::Bytes(info.dtype.bytes()) }.id()?;
         let n = info.elements();
         let params = params::Trilu { n: word(n)?, rows: word(rows)?, cols: word(cols)?, k: k as i32 };
         let args = [Operand::Input(0), Operand::Output(0)];

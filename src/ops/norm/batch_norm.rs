@@ -7,7 +7,8 @@ use rayon::prelude::*;
 use super::device::check_len;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::batch_norm::RUN;
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -87,18 +88,10 @@ impl BatchNormalization {
         let [batch, channels, plane] = self.resolve(cx)?;
         check_len(batch * channels * plane)?;
         let texels = dtype == DType::F32 && lower.texels(plane, batch * channels * plane);
-        let kernel = match dtype {
-            _ if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) => {
-                return Err(OpError::unsupported("no device kernel for mixed types"));
-            }
-            DType::F32 if texels => id::BATCH_NORM_TEX,
-            DType::F32 => id::BATCH_NORM_F32,
-            DType::F16 if stats_type == DType::F32 => id::BATCH_NORM_F16_STATS,
-            DType::F16 => id::BATCH_NORM_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
-        /// Elements of one invocation, as in the kernel.
-        const RUN: usize = 8;
+        if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) {
+            return Err(OpError::unsupported("no device kernel for mixed types"));
+        }
+        let kernel = variants::BatchNorm { t: dtype, s: stats_type, texels }.id()?;
         let plane = if texels { plane / 4 } else { plane };
         let n = batch * channels * plane.div_ceil(RUN);
         if n == 0 {

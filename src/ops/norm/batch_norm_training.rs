@@ -8,7 +8,7 @@ use super::batch_norm::BatchNormalization;
 use super::device::check_len;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -49,14 +49,10 @@ impl Operator for BatchNormTraining {
         let dtype = cx.dtype(0)?;
         let [batch, channels, plane] = self.norm.resolve(cx)?;
         check_len(batch * channels * plane)?;
-        let kernel = match dtype {
-            _ if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) => {
-                return Err(OpError::unsupported("no device kernel for mixed types"));
-            }
-            DType::F32 => id::BATCH_STATS_F32,
-            DType::F16 => id::BATCH_STATS_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) {
+            return Err(OpError::unsupported("no device kernel for mixed types"));
+        }
+        let kernel = variants::BatchStats { t: dtype }.id()?;
         // A variance of halves may be beyond their largest.
         let stats = [0, 1].map(|_| lower.scratch(channels * DType::F32.bytes()));
         let running = |i: usize| if cx.outputs().len() > i { Operand::Output(i) } else { Operand::Unused };

@@ -3,12 +3,10 @@
 use super::Along;
 use super::rows::RowNorm;
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::row_norm_texels::Affine;
+use crate::kernel::codes::{softmax, stats};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand};
-
-fn no_kernel(dtype: DType) -> OpError {
-    OpError::unsupported(format!("no device kernel for normalization of {dtype}"))
-}
 
 /// Kernels index with 32 bits.
 pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
@@ -18,7 +16,7 @@ pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
     }
 }
 
-/// Where the elements of rows lie, as `row_norm.comp` has it.
+/// Where the elements of rows lie: the members of `params::RowNorm` of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) inner_rows: usize,
@@ -53,14 +51,10 @@ pub(super) fn rows(
         return Ok(());
     }
     let grouped = lower.grouped(norm.len);
-    let kernel = match (dtype, grouped) {
-        _ if !same || !plain => return Err(OpError::unsupported("no device kernel for mixed types")),
-        (DType::F32, false) => id::ROW_NORM_F32,
-        (DType::F32, true) => id::ROW_NORM_F32_GROUPED,
-        (DType::F16, false) => id::ROW_NORM_F16,
-        (DType::F16, true) => id::ROW_NORM_F16_GROUPED,
-        (other, _) => return Err(no_kernel(other)),
-    };
+    if !same || !plain {
+        return Err(OpError::unsupported("no device kernel for mixed types"));
+    }
+    let kernel = variants::RowNorm { t: dtype, grouped }.id()?;
     let spec = [
         (spec::row_norm::CENTER, u32::from(norm.center)),
         (spec::row_norm::SCALED, u32::from(cx.has(1))),
@@ -100,7 +94,8 @@ fn row_args(cx: &OpCx) -> [Operand; 6] {
 
 /// Which statistics are wanted, as kernels have it.
 fn stats_code(cx: &OpCx) -> u32 {
-    [0, 1, 3][cx.outputs().len().clamp(1, 3) - 1]
+    let wanted = |output: usize, bit: usize| if cx.outputs().len() > output { bit } else { 0 };
+    (wanted(1, stats::MEANS) | wanted(2, stats::INVERSES)) as u32
 }
 
 /// Emits the normalization of rows of whole texels, where the device gains by that.
@@ -111,13 +106,13 @@ fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'
         return Ok(false);
     }
     let affine = match (cx.has(1), by_element) {
-        (false, _) => 0,
-        (true, true) => 1,
-        (true, false) => 2,
+        (false, _) => Affine::None,
+        (true, true) => Affine::Elements,
+        (true, false) => Affine::Runs,
     };
     let spec = [
         (spec::row_norm_texels::CENTER, u32::from(norm.center)),
-        (spec::row_norm_texels::AFFINE, affine),
+        (spec::row_norm_texels::AFFINE, affine as u32),
         (spec::row_norm_texels::BIASED, u32::from(cx.has(2))),
         (spec::row_norm_texels::STATS, stats_code(cx)),
     ];
@@ -133,11 +128,11 @@ fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'
     Ok(true)
 }
 
-/// Emits a function of vectors along an axis; `kind` as `softmax.comp` has it.
+/// Emits a function of vectors along an axis.
 pub(super) fn vectors(
     cx: &OpCx,
     along: Along,
-    kind: u32,
+    kind: softmax::Kind,
     to: Operand,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
@@ -145,26 +140,20 @@ pub(super) fn vectors(
         return Ok(());
     }
     let vectors = along.outer * along.inner;
-    if along.inner == 1 && kind < 2 && cx.dtype(0)? == DType::F32 && lower.texels(along.len, along.elements())
-    {
+    let soft = matches!(kind, softmax::Kind::Soft | softmax::Kind::Log);
+    if along.inner == 1 && soft && cx.dtype(0)? == DType::F32 && lower.texels(along.len, along.elements()) {
         let params = params::SoftmaxTexels { rows: along.outer as u32, texels: (along.len / 4) as i32 };
         let args = [Operand::Input(0), to];
-        let spec = [(spec::softmax_texels::LOGARITHM, kind)];
+        let spec = [(spec::softmax_texels::LOGARITHM, u32::from(kind == softmax::Kind::Log))];
         return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
     }
     // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
     let grouped = along.inner == 1 && lower.grouped(along.len);
-    let kernel = match (cx.dtype(0)?, grouped) {
-        (DType::F32, false) => id::SOFTMAX_F32,
-        (DType::F32, true) => id::SOFTMAX_F32_GROUPED,
-        (DType::F16, false) => id::SOFTMAX_F16,
-        (DType::F16, true) => id::SOFTMAX_F16_GROUPED,
-        (other, _) => return Err(no_kernel(other)),
-    };
+    let kernel = variants::Softmax { t: cx.dtype(0)?, grouped }.id()?;
     let params =
         params::Softmax { vectors: vectors as u32, len: along.len as u32, inner: along.inner as u32 };
     let args = [Operand::Input(0), to];
-    lower.dispatch_rows(kernel, &[(spec::softmax::KIND, kind)], &args, &params, vectors, grouped)
+    lower.dispatch_rows(kernel, &[(spec::softmax::KIND, kind as u32)], &args, &params, vectors, grouped)
 }
 
 #[cfg(all(test, feature = "vulkan"))]

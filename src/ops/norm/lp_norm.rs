@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::Along;
 use crate::graph::TensorInfo;
+use crate::kernel::codes::softmax::Kind;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
@@ -57,13 +58,8 @@ impl Operator for LpNormalization {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        super::device::vectors(
-            cx,
-            self.resolve(cx)?,
-            if self.p == 1 { 3 } else { 4 },
-            Operand::Output(0),
-            lower,
-        )
+        let kind = if self.p == 1 { Kind::L1 } else { Kind::L2 };
+        super::device::vectors(cx, self.resolve(cx)?, kind, Operand::Output(0), lower)
     }
 }
 

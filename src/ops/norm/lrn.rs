@@ -5,9 +5,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::device::check_len;
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params};
+use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
@@ -76,11 +75,7 @@ impl Operator for Lrn {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::LRN_F32,
-            DType::F16 => id::LRN_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for LRN of {other}"))),
-        };
+        let kernel = variants::Lrn { t: cx.dtype(0)? }.id()?;
         let [batch, channels, plane] = self.resolve(cx)?;
         let n = check_len(batch * channels * plane)?;
         if n == 0 {

@@ -74,7 +74,7 @@ pub(crate) fn log_softmax_to(
     to: Operand,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    device::vectors(cx, along, 1, to, lower)
+    device::vectors(cx, along, crate::kernel::codes::softmax::Kind::Log, to, lower)
 }
 
 impl Along {

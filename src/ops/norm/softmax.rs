@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Along;
 use crate::graph::TensorInfo;
+use crate::kernel::codes::softmax::Kind;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
@@ -99,9 +100,9 @@ impl Operator for Softmax {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kind = match self.kind {
-            SoftmaxKind::Soft => 0,
-            SoftmaxKind::Log => 1,
-            SoftmaxKind::Hard => 2,
+            SoftmaxKind::Soft => Kind::Soft,
+            SoftmaxKind::Log => Kind::Log,
+            SoftmaxKind::Hard => Kind::Hard,
         };
         super::device::vectors(cx, self.resolve(cx)?, kind, Operand::Output(0), lower)
     }

@@ -12,8 +12,8 @@ use half::{bf16, f16};
 use super::apply::{input, map, output};
 use crate::dtype::{DType, Element, Format, Overflow, Rounding};
 use crate::graph::TensorInfo;
-use crate::kernel::table::{params, spec};
-use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::halves::{self, Half};
 use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 
@@ -147,23 +147,6 @@ impl Operator for Cast {
     }
 }
 
-/// The part of a kernel's name that stands for `dtype`.
-fn word(dtype: DType) -> Option<&'static str> {
-    Some(match dtype {
-        DType::F32 => "f32",
-        DType::F16 => "f16",
-        DType::BF16 => "bf16",
-        DType::F64 => "f64",
-        DType::I8 => "i8",
-        DType::I32 => "i32",
-        DType::I64 => "i64",
-        DType::U8 => "u8",
-        DType::U32 => "u32",
-        DType::Bool => "bool",
-        _ => return None,
-    })
-}
-
 /// Emits the conversion of `n` elements.
 ///
 /// # Errors
@@ -191,8 +174,7 @@ fn dispatch_as(
         return Ok(());
     }
     let fail = || OpError::unsupported(format!("Cast from {from} to {to} on the device"));
-    let name = word(from).zip(word(to)).map(|(from, to)| format!("cast_{from}_{to}"));
-    let kernel = name.and_then(|name| KernelId::by_name(&name)).ok_or_else(fail)?;
+    let kernel = variants::Cast { s: from, d: to }.id()?;
     let params = params::Cast { n: u32::try_from(n).map_err(|_| fail())? };
     let constants = [(spec::cast::BOUNDED, u32::from(bounded))];
     lower.dispatch_1d(kernel, &constants, &[x, y], &params, n)

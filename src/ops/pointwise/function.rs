@@ -12,20 +12,7 @@ pub use crate::operator::Pointwise;
 use crate::ops::real::FLOATS;
 use crate::ops::{Activation, AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
 
-pub(super) const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::F64,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-];
+pub(super) const NUMBERS: &[DType] = DType::NUMBERS;
 const SIGNED: &[DType] =
     &[DType::F32, DType::F16, DType::BF16, DType::F64, DType::I8, DType::I16, DType::I32, DType::I64];
 pub(super) const INTEGERS: &[DType] =

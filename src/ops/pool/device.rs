@@ -2,24 +2,23 @@
 
 use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::pool_kind::Kind;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// The largest number of input elements of one row that a kernel keeps in registers.
 const MAX_SPAN: usize = 40;
 
+/// The number of a kind in kernels, and the power of a norm.
 fn kind_code(kind: PoolKind) -> (u32, f32) {
-    match kind {
-        PoolKind::Max { .. } => (0, 0.0),
-        PoolKind::Average { .. } => (1, 0.0),
-        PoolKind::Lp { p: 1 } => (2, 1.0),
-        PoolKind::Lp { p: 2 } => (3, 2.0),
-        PoolKind::Lp { p } => (4, p as f32),
-    }
-}
-
-fn no_kernel(name: &str, dtype: DType) -> OpError {
-    OpError::unsupported(format!("no device kernel for {name} of {dtype}"))
+    let (kind, power) = match kind {
+        PoolKind::Max { .. } => (Kind::Max, 0.0),
+        PoolKind::Average { .. } => (Kind::Mean, 0.0),
+        PoolKind::Lp { p: 1 } => (Kind::L1, 1.0),
+        PoolKind::Lp { p: 2 } => (Kind::L2, 2.0),
+        PoolKind::Lp { p } => (Kind::Lp, p as f32),
+    };
+    (kind as u32, power)
 }
 
 /// Kernels index with 32 bits.
@@ -47,16 +46,10 @@ pub(super) fn pool(
     if !places && rows(dims, kind, dtype, lower)? {
         return Ok(());
     }
-    let is_max = matches!(kind, PoolKind::Max { .. });
-    let kernel = match (dtype, places) {
-        (DType::F32, false) => id::POOL_F32,
-        (DType::F16, false) => id::POOL_F16,
-        (DType::F32, true) => id::POOL_F32_AT,
-        (DType::F16, true) => id::POOL_F16_AT,
-        (DType::I8, false) if is_max => id::POOL_I8,
-        (DType::U8, false) if is_max => id::POOL_U8,
-        (other, _) => return Err(no_kernel("pools", other)),
-    };
+    let kernel = variants::Pool { t: dtype, places }.id()?;
+    if !dtype.is_float() && !matches!(kind, PoolKind::Max { .. }) {
+        return Err(OpError::unsupported(format!("no device kernel for averages of {dtype}")));
+    }
     let (code, power) = kind_code(kind);
     let spec = [
         (spec::pool::KIND, code),
@@ -69,21 +62,7 @@ pub(super) fn pool(
         ow: w.output as u32,
         oh: h.output as u32,
         od: d.output as u32,
-        id: d.input as i32,
-        ih: h.input as i32,
-        iw: w.input as i32,
-        kd: d.kernel as i32,
-        kh: h.kernel as i32,
-        kw: w.kernel as i32,
-        sd: d.stride as i32,
-        sh: h.stride as i32,
-        sw: w.stride as i32,
-        dd: d.dilation as i32,
-        dh: h.dilation as i32,
-        dw: w.dilation as i32,
-        pd: d.pads[0] as i32,
-        ph: h.pads[0] as i32,
-        pw: w.pads[0] as i32,
+        window: dims.axes.into(),
         qd: d.pads[1] as i32,
         qh: h.pads[1] as i32,
         qw: w.pads[1] as i32,
@@ -109,13 +88,8 @@ fn rows(dims: &PoolDims, kind: PoolKind, dtype: DType, lower: &mut Lowering<'_>)
     {
         return Ok(false);
     }
-    let kernel = match (dtype, w.output.is_multiple_of(4)) {
-        (DType::F32, true) => id::POOL_ROW_TEX4,
-        (DType::F32, false) => id::POOL_ROW_TEX,
-        (DType::F16, true) if lower.can_run(id::POOL_ROW_HALF4) => id::POOL_ROW_HALF4,
-        (DType::F16, false) if lower.can_run(id::POOL_ROW_HALF) => id::POOL_ROW_HALF,
-        _ => return Ok(false),
-    };
+    let kernel = variants::PoolRow { t: dtype, out4: w.output.is_multiple_of(4) }.id().ok();
+    let Some(kernel) = kernel.filter(|kernel| lower.can_run(*kernel)) else { return Ok(false) };
     let shift = if w.input.is_multiple_of(4) { (-w.pads[0]).rem_euclid(4) as u32 } else { 4 };
     let spec = [
         (spec::pool_row::PX, PX as u32),
@@ -155,13 +129,7 @@ pub(super) fn global(
 ) -> Result<(), OpError> {
     check_len(channels * plane)?;
     let grouped = lower.grouped(plane);
-    let kernel = match (cx.dtype(0)?, grouped) {
-        (DType::F32, false) => id::GLOBAL_POOL_F32,
-        (DType::F32, true) => id::GLOBAL_POOL_F32_GROUPED,
-        (DType::F16, false) => id::GLOBAL_POOL_F16,
-        (DType::F16, true) => id::GLOBAL_POOL_F16_GROUPED,
-        (other, _) => return Err(no_kernel("pools", other)),
-    };
+    let kernel = variants::GlobalPool { t: cx.dtype(0)?, grouped }.id()?;
     let (code, power) = kind_code(kind);
     let params = params::GlobalPool { channels: channels as u32, plane: plane as u32, power };
     let args = [Operand::Input(0), Operand::Output(0)];

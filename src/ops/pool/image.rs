@@ -6,25 +6,23 @@ use super::resize::{Interpolation, Resize};
 use super::resize_device::constant;
 use super::table::AxisTable;
 use crate::backend::DeviceInfo;
-use crate::dtype::DType;
 use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::is_planes;
 use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
-/// The kernel for the element type of the input.
-fn kernel(cx: &OpCx, [single, half]: [KernelId; 2]) -> Option<KernelId> {
-    match cx.dtype(0).ok()? {
-        DType::F32 => Some(single),
-        DType::F16 => Some(half),
-        _ => None,
-    }
+fn pool_kernel(cx: &OpCx) -> Result<KernelId, OpError> {
+    Ok(variants::PoolImage { t: cx.dtype(0)? }.id()?)
 }
 
-/// Whether input 0 lies in `image` as planes that a kernel of `kernels` reads on `device`.
-fn reads(cx: &OpCx, image: &ImageDesc, device: &DeviceInfo, kernels: [KernelId; 2]) -> bool {
-    let Some(kernel) = kernel(cx, kernels) else { return false };
+fn resize_kernel(cx: &OpCx) -> Result<KernelId, OpError> {
+    Ok(variants::ResizeImage { t: cx.dtype(0)? }.id()?)
+}
+
+/// Whether input 0 lies in `image` as planes that `kernel` reads on `device`.
+fn reads(cx: &OpCx, image: &ImageDesc, device: &DeviceInfo, kernel: Result<KernelId, OpError>) -> bool {
+    let Ok(kernel) = kernel else { return false };
     let sampled = device.images.as_ref().is_some_and(|rules| rules.sampled.contains(image.texel));
     let runs = device.native || device.features.contains(kernel.info().requires);
     sampled && runs && cx.input(0).is_ok_and(|info| is_planes(info, image))
@@ -40,7 +38,7 @@ pub(super) fn pool_reads(
 ) -> bool {
     let flat = dims.axes[0] == WindowAxis::UNIT && cx.output_count() == 1;
     let simple = !matches!(kind, PoolKind::Lp { .. });
-    flat && simple && reads(cx, image, device, [id::POOL_IMAGE_F32, id::POOL_IMAGE_F16])
+    flat && simple && reads(cx, image, device, pool_kernel(cx))
 }
 
 /// Emits MaxPool or AveragePool over two dimensions.
@@ -54,8 +52,7 @@ pub(super) fn pool(
     if n == 0 {
         return Ok(());
     }
-    let kernel = kernel(cx, [id::POOL_IMAGE_F32, id::POOL_IMAGE_F16])
-        .ok_or_else(|| OpError::unsupported("no device kernel for pools of images of this type"))?;
+    let kernel = pool_kernel(cx)?;
     let spec = [
         (spec::pool_image::MEAN, u32::from(matches!(kind, PoolKind::Average { .. }))),
         (spec::pool_image::INCLUDE_PAD, u32::from(kind == PoolKind::Average { include_pad: true })),
@@ -65,16 +62,7 @@ pub(super) fn pool(
         n,
         ow: w.output as u32,
         oh: h.output as u32,
-        ih: h.input as i32,
-        iw: w.input as i32,
-        kh: h.kernel as i32,
-        kw: w.kernel as i32,
-        sh: h.stride as i32,
-        sw: w.stride as i32,
-        dh: h.dilation as i32,
-        dw: w.dilation as i32,
-        ph: h.pads[0] as i32,
-        pw: w.pads[0] as i32,
+        window: [h, w].into(),
         qh: h.pads[1] as i32,
         qw: w.pads[1] as i32,
     };
@@ -86,8 +74,7 @@ pub(super) fn pool(
 pub(super) fn resize_reads(op: &Resize, cx: &OpCx, image: &ImageDesc, device: &DeviceInfo) -> bool {
     let Ok(tables) = op.tables(cx) else { return false };
     let Some((outer, _)) = tables.split_last_chunk::<2>() else { return false };
-    outer.iter().all(AxisTable::is_identity)
-        && reads(cx, image, device, [id::RESIZE_IMAGE_F32, id::RESIZE_IMAGE_F16])
+    outer.iter().all(AxisTable::is_identity) && reads(cx, image, device, resize_kernel(cx))
 }
 
 /// Emits Resize of the last two axes.
@@ -103,8 +90,7 @@ pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result
     if filtered(op, cx, [rows, cols], n, lower)? {
         return Ok(());
     }
-    let kernel = kernel(cx, [id::RESIZE_IMAGE_F32, id::RESIZE_IMAGE_F16])
-        .ok_or_else(|| OpError::unsupported("no device kernel for Resize of images of this type"))?;
+    let kernel = resize_kernel(cx)?;
     let words = |t: &AxisTable| -> Vec<i32> {
         t.index.iter().zip(&t.weight).flat_map(|(i, w)| [*i, (*w as f32).to_bits() as i32]).collect()
     };
@@ -136,9 +122,7 @@ fn filtered(
     }
     let bits = if lower.coarse_filter() { None } else { Some(rules.filter_bits) };
     let [Some(rows), Some(cols)] = tables.map(|table| places(table, bits)) else { return Ok(false) };
-    let Some(kernel) = kernel(cx, [id::RESIZE_FILTERED_F32, id::RESIZE_FILTERED_F16]) else {
-        return Ok(false);
-    };
+    let Ok(kernel) = (variants::ResizeFiltered { t: cx.dtype(0)? }).id() else { return Ok(false) };
     let [ih, oh, ow] = [tables[0].input, tables[0].output(), tables[1].output()].map(|n| n as u32);
     let params = params::ResizeFiltered { n, ow, oh, ih };
     let floats = |v: Vec<f32>| v.into_iter().map(|v| v.to_bits() as i32).collect::<Vec<_>>();

@@ -6,7 +6,8 @@ use super::resize::{Interpolation, Resize};
 use super::table::AxisTable;
 use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::Unit;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
 
 /// One dispatch: the axes before, one or two that are resampled, those behind.
@@ -105,12 +106,7 @@ fn pick(
     [from, to]: [Operand; 2],
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let kernel = match dtype.bytes() {
-        1 => id::RESIZE_NEAREST_B8,
-        2 => id::RESIZE_NEAREST_B16,
-        4 => id::RESIZE_NEAREST_B32,
-        _ => id::RESIZE_NEAREST_B64,
-    };
+    let kernel = variants::ResizeNearest { t: Unit::Bytes(dtype.bytes()) }.id()?;
     let rows = constant(pass.rows.index.clone(), lower)?;
     let cols = constant(pass.cols.index.clone(), lower)?;
     let (n, run) = pass.runs(lower);
@@ -135,7 +131,7 @@ fn weighted(
     [from, to]: [Operand; 2],
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let kernel = if dtype == DType::F16 { id::RESIZE_F16 } else { id::RESIZE_F32 };
+    let kernel = variants::Resize { t: dtype }.id()?;
     let words = |t: &AxisTable| {
         t.index
             .iter()

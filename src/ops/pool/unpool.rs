@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
-use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
 use crate::ops::index::positions::position;
 use crate::ops::movement::region::{self, signed_strides, word};
 use crate::ops::real::FLOATS;
@@ -139,11 +139,7 @@ impl Operator for MaxUnpool {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)?.bytes() {
-            2 => id::UNPOOL_B16,
-            4 => id::UNPOOL_B32,
-            _ => id::UNPOOL_B64,
-        };
+        let kernel = variants::Unpool { t: Unit::Bytes(cx.dtype(0)?.bytes()) }.id()?;
         let [pooled, output] = self.shapes(cx)?;
         region::zeros(lower, cx, 0)?;
         let n = cx.input(0)?.elements();

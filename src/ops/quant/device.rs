@@ -6,8 +6,9 @@ use super::product::Places;
 use super::scaling::range_of;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::byte_product::Biased;
+use crate::kernel::codes::row_terms::Output;
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::conv::conv_op::ConvDims;
 use crate::ops::linalg::matmul::Dims;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
@@ -41,13 +42,7 @@ fn emit_quantize(
     (to, y): (DType, Operand),
 ) -> Result<(), OpError> {
     let fail = || OpError::unsupported(format!("QuantizeLinear from {from} to {to} on the device"));
-    let kernel = match (from, to) {
-        (DType::F32, DType::I8) => id::QUANTIZE_F32_I8,
-        (DType::F32, DType::U8) => id::QUANTIZE_F32_U8,
-        (DType::F16, DType::I8) => id::QUANTIZE_F16_I8,
-        (DType::F16, DType::U8) => id::QUANTIZE_F16_U8,
-        _ => return Err(fail()),
-    };
+    let kernel = variants::Quantize { t: from, d: to }.id()?;
     let [low, high] = integers(to).ok_or_else(fail)?.map(whole);
     let along = grain.along;
     let params = params::Quantize {
@@ -67,18 +62,10 @@ fn emit_quantize(
 /// Emits DequantizeLinear.
 pub(super) fn dequantize(cx: &OpCx, grain: &Grain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let (from, scale, to) = (cx.dtype(0)?, cx.dtype(1)?, cx.output(0)?.dtype);
-    let kernel = match (from, to) {
-        _ if scale != to => None,
-        (DType::I8, DType::F32) => Some(id::DEQUANTIZE_I8_F32),
-        (DType::U8, DType::F32) => Some(id::DEQUANTIZE_U8_F32),
-        (DType::I32, DType::F32) => Some(id::DEQUANTIZE_I32_F32),
-        (DType::I8, DType::F16) => Some(id::DEQUANTIZE_I8_F16),
-        (DType::U8, DType::F16) => Some(id::DEQUANTIZE_U8_F16),
-        (DType::I32, DType::F16) => Some(id::DEQUANTIZE_I32_F16),
-        _ => None,
-    };
-    let fail =
-        || OpError::unsupported(format!("DequantizeLinear from {from} by {scale} to {to} on the device"));
+    if scale != to {
+        return Err(OpError::unsupported(format!("no device kernel for {to} from {from} by {scale}")));
+    }
+    let kernel = variants::Dequantize { s: from, t: to }.id()?;
     let n = cx.output(0)?.elements();
     let params = params::Dequantize {
         n: word(n, "DequantizeLinear")?,
@@ -90,7 +77,7 @@ pub(super) fn dequantize(cx: &OpCx, grain: &Grain, lower: &mut Lowering<'_>) -> 
     let constants = [(spec::dequantize::ZERO, u32::from(cx.has(2)))];
     let zero = if cx.has(2) { Operand::Input(2) } else { Operand::Unused };
     let args = [Operand::Input(0), Operand::Input(1), zero, Operand::Output(0)];
-    lower.dispatch_1d(kernel.ok_or_else(fail)?, &constants, &args, &params, n)
+    lower.dispatch_1d(kernel, &constants, &args, &params, n)
 }
 
 /// Emits DynamicQuantizeLinear.
@@ -244,15 +231,16 @@ fn row_terms(
     let n = matrices * rows;
     let terms = lower.scratch(16 * n);
     let (kind, out_scale, out_zero) = match output {
-        Of::Nothing => (0, Operand::Unused, Operand::Unused),
-        Of::Scale(scale) => (1, scale, Operand::Unused),
-        Of::Zero(zero, dtype) => (if dtype == DType::I8 { 3 } else { 2 }, Operand::Unused, zero),
+        Of::Nothing => (Output::None, Operand::Unused, Operand::Unused),
+        Of::Scale(scale) => (Output::Scale, scale, Operand::Unused),
+        Of::Zero(zero, DType::I8) => (Output::SignedZero, Operand::Unused, zero),
+        Of::Zero(zero, _) => (Output::UnsignedZero, Operand::Unused, zero),
     };
     let constants = [
         (spec::row_terms::SIGNED, u32::from(dtype == DType::I8)),
         (spec::row_terms::ZEROS, zero.len as u32),
         (spec::row_terms::SCALES, scale.len as u32),
-        (spec::row_terms::OUTPUT, kind),
+        (spec::row_terms::OUTPUT, kind as u32),
     ];
     let params =
         params::RowTerms { n: word(n, "rows")?, rows: rows as u32, blocks: depth.div_ceil(BLOCK) as u32 };
@@ -289,15 +277,13 @@ impl Product {
     fn emit(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let bytes = range_of(self.to, self.clamp);
         let tall = self.rows > 1;
-        let [plain, dot] = match (bytes.is_some(), tall) {
-            (false, true) => [id::BYTE_PRODUCT_I32_R4, id::BYTE_PRODUCT_I32_R4_DOT],
-            (false, false) => [id::BYTE_PRODUCT_I32_R1, id::BYTE_PRODUCT_I32_R1_DOT],
-            (true, true) => [id::BYTE_PRODUCT_B8_R4, id::BYTE_PRODUCT_B8_R4_DOT],
-            (true, false) => [id::BYTE_PRODUCT_B8_R1, id::BYTE_PRODUCT_B8_R1_DOT],
-        };
-        let kernel: KernelId = if lower.can_run(dot) { dot } else { plain };
+        let rows = if tall { 4 } else { 1 };
+        let t = if bytes.is_some() { DType::U8 } else { DType::I32 };
+        let plain = variants::ByteProduct { t, rows, dot: false };
+        let dot = variants::ByteProduct { dot: true, ..plain }.id()?;
+        let kernel = if lower.can_run(dot) { dot } else { plain.id()? };
         let [low, high] = bytes.unwrap_or_default().map(whole);
-        let n = self.count * self.rows.div_ceil(if tall { 4 } else { 1 }) * self.cols.div_ceil(4);
+        let n = self.count * self.rows.div_ceil(rows as usize) * self.cols.div_ceil(4);
         word(self.count * self.rows * self.cols, "a product")?;
         let params = params::ByteProduct {
             n: word(n, "a product")?,
@@ -313,11 +299,11 @@ impl Product {
             high,
         };
         let (biased, bias) = match self.bias {
-            Bias::Nothing => (0, Operand::Unused),
-            Bias::OfRows(bias) => (1, bias),
-            Bias::OfColumns(bias) => (2, bias),
+            Bias::Nothing => (Biased::Nothing, Operand::Unused),
+            Bias::OfRows(bias) => (Biased::Rows, bias),
+            Bias::OfColumns(bias) => (Biased::Columns, bias),
         };
-        let constants = [(spec::byte_product::BIASED, biased)];
+        let constants = [(spec::byte_product::BIASED, biased as u32)];
         let args = [self.a[0], self.b[0], self.a[1], self.b[1], bias, Operand::Output(0)];
         lower.dispatch_1d(kernel, &constants, &args, &params, n)
     }

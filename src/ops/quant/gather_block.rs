@@ -10,7 +10,7 @@ use super::elements::Numbers;
 use super::grain::Grain;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::index::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::ops::movement::region::word;
@@ -167,11 +167,7 @@ impl Operator for GatherBlockQuantized {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let s = self.resolve(cx)?;
-        let kernel = match cx.dtype(SCALES)? {
-            DType::F32 => id::GATHER_BLOCK_F32,
-            DType::F16 => id::GATHER_BLOCK_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for scales of {other}"))),
-        };
+        let kernel = variants::GatherBlock { t: cx.dtype(SCALES)? }.id()?;
         let n = s.result.elements();
         if n == 0 {
             return Ok(());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::philox::Seed;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -73,13 +73,10 @@ impl Operator for Bernoulli {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (from, y) = (cx.dtype(0)?, cx.output(0)?);
-        let kernel = match (from, y.dtype) {
-            (DType::F32, DType::F32) => id::RANDOM_MASK_F32,
-            (DType::F16, DType::F16) => id::RANDOM_MASK_F16,
-            (from, to) => {
-                return Err(OpError::unsupported(format!("no device kernel for {to} from {from}")));
-            }
-        };
+        if from != y.dtype {
+            return Err(OpError::unsupported(format!("no device kernel for {} from {from}", y.dtype)));
+        }
+        let kernel = variants::RandomMask { t: from }.id()?;
         let key = self.seed.for_device()?.key;
         if y.elements() == 0 {
             return Ok(());

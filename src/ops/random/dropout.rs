@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::philox::{Philox, Seed};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::{self, Piece, word};
 use crate::ops::pointwise::identity::copy_of;
@@ -131,11 +131,7 @@ impl Operator for Dropout {
             return region::gpu(lower, cx, &self.pieces(cx)?);
         }
         let y = cx.output(0)?;
-        let kernel = match y.dtype {
-            DType::F32 => id::RANDOM_MASK_F32,
-            DType::F16 => id::RANDOM_MASK_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for Dropout of {other}"))),
-        };
+        let kernel = variants::RandomMask { t: y.dtype }.id()?;
         let key = self.seed.for_device()?.key;
         if y.elements() == 0 {
             return Ok(());

@@ -6,7 +6,7 @@ use super::philox::{Philox, Seed};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::FLOATS;
@@ -136,11 +136,7 @@ impl Operator for RandomFill {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let y = cx.output(0)?;
-        let kernel = match y.dtype {
-            DType::F32 => id::RANDOM_FILL_F32,
-            DType::F16 => id::RANDOM_FILL_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = variants::RandomFill { t: y.dtype }.id()?;
         let key = self.seed.for_device()?.key;
         let (normal, a, b) = match self.distribution {
             Distribution::Uniform { low, high } => (0, low, high - low),

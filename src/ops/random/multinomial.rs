@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::philox::Seed;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -106,11 +106,7 @@ impl Operator for Multinomial {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::MULTINOMIAL_F32,
-            DType::F16 => id::MULTINOMIAL_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = variants::Multinomial { t: cx.dtype(0)? }.id()?;
         let key = self.seed.for_device()?.key;
         let n = cx.output(0)?.elements();
         if n == 0 {

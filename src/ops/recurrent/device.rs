@@ -2,8 +2,9 @@
 
 use super::layer::{Dims, Kind, Recurrent};
 use crate::dtype::DType;
-use crate::kernel::KernelId;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::cell_kind::Kind as CellKind;
+use crate::kernel::codes::sequence::{MAX_HIDDEN, STATE_C, STATE_H};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::pointwise::Pointwise;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
@@ -34,9 +35,7 @@ pub(super) fn lower(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_
     layer.finish(lower)
 }
 
-/// The most elements of a state that `sequence.comp` holds in local memory.
-const MAX_HIDDEN: usize = 256;
-/// Its arguments.
+/// The arguments of the kernel of whole sequences.
 const SEQUENCE_ARGUMENTS: u32 = 10;
 /// Fewer time steps are not worth laying out the matrix for.
 const MIN_STEPS: usize = 3;
@@ -120,13 +119,14 @@ fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
     let (functions, at) = (functions(op), Distances::of(d));
     let codes = functions.map(|f| Activation::Of(f).code().0);
     let kind = match op.kind {
-        Kind::Rnn => 0,
-        Kind::Lstm => 1,
-        Kind::Gru { linear_before_reset: true } => 2,
-        Kind::Gru { linear_before_reset: false } => 3,
+        Kind::Rnn => CellKind::Rnn,
+        Kind::Lstm => CellKind::Lstm,
+        Kind::Gru { linear_before_reset: true } => CellKind::Gru,
+        Kind::Gru { linear_before_reset: false } => CellKind::GruBefore,
     };
+    let states = |h: bool, c: bool| ((usize::from(h) * STATE_H) | (usize::from(c) * STATE_C)) as u32;
     let spec = [
-        (spec::sequence::KIND, kind),
+        (spec::sequence::KIND, kind as u32),
         (spec::sequence::BIASED, u32::from(cx.has(3))),
         (spec::sequence::PEEPHOLES, u32::from(cx.has(7))),
         (spec::sequence::LENGTHS, u32::from(cx.has(4))),
@@ -138,8 +138,8 @@ fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         (spec::sequence::F1, codes[3]),
         (spec::sequence::G1, codes[4]),
         (spec::sequence::H1, codes[5]),
-        (spec::sequence::INITIAL, u32::from(cx.has(5)) | u32::from(cx.has(6)) << 1),
-        (spec::sequence::LAST, [0, 0, 1, 3][cx.outputs().len().min(3)]),
+        (spec::sequence::INITIAL, states(cx.has(5), cx.has(6))),
+        (spec::sequence::LAST, states(cx.outputs().len() > 1, cx.outputs().len() > 2)),
     ];
     let params = params::Sequence {
         rows: (d.dirs * d.batch) as u32,
@@ -300,12 +300,7 @@ impl<'a> Layer<'a> {
         (to, to_steps): (&State, [usize; 2]),
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
-        let kernel = match (from.dtype, to.dtype) {
-            (DType::F32, DType::F32) => id::STATE_F32,
-            (DType::F16, DType::F32) => id::STATE_F16_F32,
-            (DType::F32, _) => id::STATE_F32_F16,
-            _ => id::STATE_F16,
-        };
+        let kernel = variants::State { s: from.dtype, d: to.dtype }.id()?;
         let n = self.d.dirs * self.d.batch * self.d.hidden;
         let params = params::State {
             n: n as u32,
@@ -325,13 +320,14 @@ impl<'a> Layer<'a> {
         let dense = [batch * width, hidden, width];
         // The products of single gates lie one behind the other.
         let single = |gates: usize| [gates * batch * hidden, batch * hidden, hidden];
-        let codes: &[(u32, [usize; 3], Operand)] = match self.op.kind {
-            Kind::Rnn => &[(0, dense, Operand::Output(0))],
-            Kind::Lstm => &[(1, dense, Operand::Output(0))],
-            Kind::Gru { linear_before_reset: true } => &[(2, dense, Operand::Output(0))],
-            Kind::Gru { linear_before_reset: false } => {
-                &[(3, single(2), self.scaled.operand), (4, single(1), Operand::Output(0))]
-            }
+        let codes: &[(CellKind, [usize; 3], Operand)] = match self.op.kind {
+            Kind::Rnn => &[(CellKind::Rnn, dense, Operand::Output(0))],
+            Kind::Lstm => &[(CellKind::Lstm, dense, Operand::Output(0))],
+            Kind::Gru { linear_before_reset: true } => &[(CellKind::Gru, dense, Operand::Output(0))],
+            Kind::Gru { linear_before_reset: false } => &[
+                (CellKind::GruBefore, single(2), self.scaled.operand),
+                (CellKind::GruCombined, single(1), Operand::Output(0)),
+            ],
         };
         for (product, &(kind, distances, y)) in self.products.iter().zip(codes) {
             product.lower(lower)?;
@@ -343,7 +339,7 @@ impl<'a> Layer<'a> {
     fn cell(
         &self,
         step: usize,
-        kind: u32,
+        kind: CellKind,
         [r_dir, r_gate, r_batch]: [usize; 3],
         y: Operand,
         lower: &mut Lowering<'_>,
@@ -353,7 +349,7 @@ impl<'a> Layer<'a> {
         let (functions, at) = (functions(op), Distances::of(d));
         let codes = functions.map(|f| Activation::Of(f).code().0);
         let spec = [
-            (spec::cell::KIND, kind),
+            (spec::cell::KIND, kind as u32),
             (spec::cell::BIASED, u32::from(cx.has(3))),
             (spec::cell::PEEPHOLES, u32::from(cx.has(7))),
             (spec::cell::LENGTHS, u32::from(lengths)),
@@ -389,9 +385,12 @@ impl<'a> Layer<'a> {
             beta: functions.map(|f| f.params[1]),
         };
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
-        let second = if matches!(kind, 1 | 3 | 4) { self.c.operand } else { Operand::Unused };
+        let second = match kind {
+            CellKind::Rnn | CellKind::Gru => Operand::Unused,
+            CellKind::Lstm | CellKind::GruBefore | CellKind::GruCombined => self.c.operand,
+        };
         let args = [self.projected, self.recurrent, pick(3), pick(7), pick(4), self.h.operand, second, y];
-        let kernel: KernelId = if self.dtype == DType::F16 { id::CELL_F16 } else { id::CELL_F32 };
+        let kernel = variants::Cell { t: self.dtype }.id()?;
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
     }
 }

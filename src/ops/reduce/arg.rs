@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
@@ -164,12 +164,7 @@ impl Operator for ArgReduce {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::ARG_F32,
-            DType::F16 => id::ARG_F16,
-            DType::I32 => id::ARG_I32,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = variants::Arg { t: cx.dtype(0)? }.id()?;
         let [outer, size, inner] = self.sizes(cx)?;
         let p = params::Arg { n: word(outer * inner)?, size: word(size)?, inner: word(inner)? };
         let constants = [

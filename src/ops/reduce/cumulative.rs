@@ -6,9 +6,8 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::index::NUMBERS;
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
@@ -118,7 +117,7 @@ impl Operator for Cumulative {
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=2, 1..=1)?;
-        cx.dtype_of(0, NUMBERS)?;
+        cx.dtype_of(0, DType::NUMBERS)?;
         self.along(cx)?;
         Ok(vec![cx.input(0)?.clone()])
     }
@@ -136,19 +135,7 @@ impl Operator for Cumulative {
         let Along { outer, len, inner } = self.along(cx)?;
         let lines = outer * inner;
         let grouped = lines < MANY_LINES && lower.grouped(len);
-        let kernel = match (cx.dtype(0)?, grouped) {
-            (DType::F32, false) => id::CUMULATIVE_F32,
-            (DType::F16, false) => id::CUMULATIVE_F16,
-            (DType::F64, false) => id::CUMULATIVE_F64,
-            (DType::I32, false) => id::CUMULATIVE_I32,
-            (DType::I64, false) => id::CUMULATIVE_I64,
-            (DType::F32, true) => id::CUMULATIVE_F32_GROUPED,
-            (DType::F16, true) => id::CUMULATIVE_F16_GROUPED,
-            (DType::F64, true) => id::CUMULATIVE_F64_GROUPED,
-            (DType::I32, true) => id::CUMULATIVE_I32_GROUPED,
-            (DType::I64, true) => id::CUMULATIVE_I64_GROUPED,
-            (other, _) => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
+        let kernel = variants::Cumulative { t: cx.dtype(0)?, grouped }.id()?;
         if lines * len == 0 {
             return Ok(());
         }

@@ -8,7 +8,6 @@ pub use arg::{ArgReduce, Pick};
 pub use cumulative::Cumulative;
 pub use reduce_op::{Reduce, ReduceKind};
 
-use super::index::NUMBERS;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
 
@@ -18,8 +17,8 @@ pub const FAMILY: Family = Family {
     ops: &[
         OpDef { types: ARG_TYPES, ..row("ArgMax", |a, _| arg::read(a, Pick::Largest)) },
         OpDef { types: ARG_TYPES, ..row("ArgMin", |a, _| arg::read(a, Pick::Smallest)) },
-        OpDef { since: 26, types: NUMBERS, ..row("CumProd", |a, _| cumulative::read(a, true)) },
-        OpDef { since: 11, types: NUMBERS, ..row("CumSum", |a, _| cumulative::read(a, false)) },
+        OpDef { since: 26, types: DType::NUMBERS, ..row("CumProd", |a, _| cumulative::read(a, true)) },
+        OpDef { since: 11, types: DType::NUMBERS, ..row("CumSum", |a, _| cumulative::read(a, false)) },
         row("ReduceL1", |a, o| reduce_op::read(a, o, ReduceKind::L1)),
         row("ReduceL2", |a, o| reduce_op::read(a, o, ReduceKind::L2)),
         row("ReduceLogSum", |a, o| reduce_op::read(a, o, ReduceKind::LogSum)),

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::reduce::{Combine, Finish, Map};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
@@ -48,19 +49,19 @@ pub enum ReduceKind {
 }
 
 impl ReduceKind {
-    /// The kernel's MAP, COMBINE and FINISH.
-    fn codes(self) -> (u32, u32, u32) {
+    /// The steps of the device kernel.
+    fn steps(self) -> (Map, Combine, Finish) {
         match self {
-            ReduceKind::L1 => (1, 0, 0),
-            ReduceKind::L2 => (2, 0, 2),
-            ReduceKind::LogSum => (0, 0, 3),
-            ReduceKind::LogSumExp => (0, 4, 0),
-            ReduceKind::Max => (0, 1, 0),
-            ReduceKind::Mean => (0, 0, 1),
-            ReduceKind::Min => (0, 2, 0),
-            ReduceKind::Prod => (0, 3, 0),
-            ReduceKind::Sum => (0, 0, 0),
-            ReduceKind::SumSquare => (2, 0, 0),
+            ReduceKind::L1 => (Map::Abs, Combine::Sum, Finish::None),
+            ReduceKind::L2 => (Map::Square, Combine::Sum, Finish::Root),
+            ReduceKind::LogSum => (Map::None, Combine::Sum, Finish::Log),
+            ReduceKind::LogSumExp => (Map::None, Combine::LogSumExp, Finish::None),
+            ReduceKind::Max => (Map::None, Combine::Max, Finish::None),
+            ReduceKind::Mean => (Map::None, Combine::Sum, Finish::Mean),
+            ReduceKind::Min => (Map::None, Combine::Min, Finish::None),
+            ReduceKind::Prod => (Map::None, Combine::Product, Finish::None),
+            ReduceKind::Sum => (Map::None, Combine::Sum, Finish::None),
+            ReduceKind::SumSquare => (Map::Square, Combine::Sum, Finish::None),
         }
     }
 
@@ -207,15 +208,11 @@ impl Operator for Reduce {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::REDUCE_F32,
-            DType::F16 => id::REDUCE_F16,
-            DType::I32 => id::REDUCE_I32,
-            DType::I64 => id::REDUCE_I64,
-            other => return Err(OpError::unsupported(format!("no device kernel for {other}"))),
-        };
-        let (map, combine, finish) = self.kind.codes();
-        if !cx.dtype(0)?.is_float() && (combine == 4 || finish > 1) {
+        let dtype = cx.dtype(0)?;
+        let kernel = variants::Reduce { tx: dtype, ty: dtype }.id()?;
+        let (map, combine, finish) = self.kind.steps();
+        let exponentials = combine == Combine::LogSumExp;
+        if !dtype.is_float() && (exponentials || matches!(finish, Finish::Root | Finish::Log)) {
             return Err(OpError::unsupported("no device kernel for roots and logarithms of integers"));
         }
         let Blocks { kept, reduced, count } = self.blocks(cx)?;
@@ -226,12 +223,16 @@ impl Operator for Reduce {
         let row = reduced.sizes().last().copied().unwrap_or(1);
         let parts = (2..=256).rev().find(|p| row % p == 0).unwrap_or(1);
         let cut =
-            n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && combine != 4 && kept.rank() < MAX_KERNEL_RANK;
-        let stage = |codes: (u32, u32, u32)| {
-            [(spec::reduce::MAP, codes.0), (spec::reduce::COMBINE, codes.1), (spec::reduce::FINISH, codes.2)]
+            n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && !exponentials && kept.rank() < MAX_KERNEL_RANK;
+        let stage = |map: Map, finish: Finish| {
+            [
+                (spec::reduce::MAP, map as u32),
+                (spec::reduce::COMBINE, combine as u32),
+                (spec::reduce::FINISH, finish as u32),
+            ]
         };
         if !cut {
-            let codes = stage((map, combine, finish));
+            let codes = stage(map, finish);
             return dispatch(
                 lower,
                 kernel,
@@ -243,11 +244,10 @@ impl Operator for Reduce {
             );
         }
         // First every row in parts, then the parts of each result.
-        let (first_kernel, total_kernel, bytes) = match cx.dtype(0)? {
-            DType::F16 => (id::REDUCE_F16_PARTS, id::REDUCE_F16_TOTAL, 4),
-            dtype => (kernel, kernel, dtype.bytes()),
-        };
-        let partial = lower.scratch(n * parts * bytes);
+        let between = if dtype == DType::F16 { DType::F32 } else { dtype };
+        let first_kernel = variants::Reduce { tx: dtype, ty: between }.id()?;
+        let total_kernel = variants::Reduce { tx: between, ty: dtype }.id()?;
+        let partial = lower.scratch(n * parts * between.bytes());
         let step = reduced.inner_stride(0);
         let mut dims = kept.sizes().to_vec();
         let mut strides = kept.strides(0).to_vec();
@@ -262,11 +262,11 @@ impl Operator for Reduce {
         if first.rank() > MAX_KERNEL_RANK || inner.rank() > MAX_KERNEL_RANK {
             return Err(OpError::unsupported("a reduction over more dimensions than the kernel walks"));
         }
-        let codes = stage((map, combine, 0));
+        let codes = stage(map, Finish::None);
         dispatch(lower, first_kernel, &codes, (Operand::Input(0), partial), &first, &inner, 1)?;
         let outer = Nest::new(&[n], &[vec![parts as isize]]);
         let rest = Nest::new(&[parts], &[vec![1]]);
-        let codes = stage((0, combine, finish));
+        let codes = stage(Map::None, finish);
         dispatch(lower, total_kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
     }
 }
@@ -519,8 +519,8 @@ struct Folds<'a, T> {
 
 impl<T: Number> Folds<'_, T> {
     /// Calls `f(base, results)` for results whose blocks begin one stride after one another, at most [`SIDE`]
-    /// where they are neighbours.
-    fn parts(&self, y: &mut [T], f: impl Fn(isize, &mut [T]) + Sync) {
+    /// where they are neighbours. Called by pointer, so that it is compiled once for each type.
+    fn parts(&self, y: &mut [T], f: &(dyn Fn(isize, &mut [T]) + Sync)) {
         let least = if self.columns() { SIDE } else { 1 };
         let chunk = (4096 / self.count).max(least);
         let step = self.kept.inner_stride(0);
@@ -565,7 +565,7 @@ impl<T: Number> Folds<'_, T> {
     ) {
         let Lines { starts, len, step } = self.lines;
         if self.columns() {
-            self.parts(y, |base, out| {
+            self.parts(y, &|base, out| {
                 wide(
                     #[inline(always)]
                     || {
@@ -583,7 +583,7 @@ impl<T: Number> Folds<'_, T> {
             return;
         }
         let next = self.kept.inner_stride(0);
-        self.parts(y, |base, out| {
+        self.parts(y, &|base, out| {
             wide(
                 #[inline(always)]
                 || {
@@ -630,7 +630,7 @@ impl<T: Number> Folds<'_, T> {
     fn log_sums(&self, y: &mut [T]) {
         let step = self.kept.inner_stride(0);
         let max = |a: f64, v: f64| if v > a || v.is_nan() { v } else { a };
-        self.parts(y, |base, out| {
+        self.parts(y, &|base, out| {
             for (k, out) in out.iter_mut().enumerate() {
                 let base = base + step * k as isize;
                 let mut top = f64::NEG_INFINITY;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{NUMBERS, constant};
+use super::constant;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -19,7 +19,7 @@ pub struct MelWeightMatrix {
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     let dtype = attrs.dtype_opt("output_datatype")?.unwrap_or(DType::F32);
-    if !NUMBERS.contains(&dtype) {
+    if !DType::NUMBERS.contains(&dtype) {
         return Err(OpError::unsupported(format!("a filter bank of {dtype}")));
     }
     Ok(Arc::new(MelWeightMatrix { dtype }))

@@ -20,22 +20,6 @@ use std::sync::Arc;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
 
-/// Element types of windows and filter banks.
-const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::F64,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-];
-
 const fn row(name: &'static str, types: &'static [DType], read: Read) -> OpDef {
     OpDef { name, domain: "", since: 17, types, gpu: true, read }
 }
@@ -44,11 +28,11 @@ const fn row(name: &'static str, types: &'static [DType], read: Read) -> OpDef {
 pub const FAMILY: Family = Family {
     name: "signal",
     ops: &[
-        row("BlackmanWindow", NUMBERS, window::blackman),
+        row("BlackmanWindow", DType::NUMBERS, window::blackman),
         row("DFT", FLOATS, dft::read),
-        row("HammingWindow", NUMBERS, window::hamming),
-        row("HannWindow", NUMBERS, window::hann),
-        row("MelWeightMatrix", NUMBERS, mel::read),
+        row("HammingWindow", DType::NUMBERS, window::hamming),
+        row("HannWindow", DType::NUMBERS, window::hann),
+        row("MelWeightMatrix", DType::NUMBERS, mel::read),
         row("STFT", FLOATS, stft::read),
     ],
 };

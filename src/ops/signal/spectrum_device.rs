@@ -3,9 +3,9 @@
 use std::f64::consts::PI;
 
 use super::spectrum::{Samples, Spectrum};
-use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::dft_pass;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::vision::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
 
@@ -61,11 +61,7 @@ fn roots(n: usize, inverse: bool) -> Result<Tensor, OpError> {
 
 /// Emits the transforms.
 pub(super) fn transform(d: &Spectrum, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-    let kernel = match cx.dtype(0)? {
-        DType::F32 => id::DFT_PASS_F32,
-        DType::F16 => id::DFT_PASS_F16,
-        other => return Err(OpError::unsupported(format!("no device kernel for transforms of {other}"))),
-    };
+    let kernel = variants::DftPass { t: cx.dtype(0)? }.id()?;
     if cx.output(0)?.elements() == 0 {
         return Ok(());
     }
@@ -84,6 +80,11 @@ pub(super) fn transform(d: &Spectrum, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         out.copy_from_slice(t.bytes());
         Ok(())
     });
+    let samples = match d.samples {
+        Samples::Real => dft_pass::Samples::Real,
+        Samples::Complex => dft_pass::Samples::Complex,
+        Samples::HalfSpectrum => dft_pass::Samples::HalfSpectrum,
+    };
     let window = if d.window.is_some() { Operand::Input(2) } else { Operand::Unused };
     let (mut from, mut done) = (Operand::Unused, 1);
     let last = radices.len() - 1;
@@ -95,14 +96,7 @@ pub(super) fn transform(d: &Spectrum, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         let spec = [
             (spec::dft_pass::FIRST, u32::from(pass == 0)),
             (spec::dft_pass::LAST, u32::from(pass == last)),
-            (
-                spec::dft_pass::SAMPLES,
-                match d.samples {
-                    Samples::Real => 0,
-                    Samples::Complex => 1,
-                    Samples::HalfSpectrum => 2,
-                },
-            ),
+            (spec::dft_pass::SAMPLES, samples as u32),
             (spec::dft_pass::WINDOWED, u32::from(d.window.is_some())),
             (spec::dft_pass::TO_REAL, u32::from(d.real)),
         ];

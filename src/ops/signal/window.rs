@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use super::{NUMBERS, constant};
+use super::constant;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
@@ -34,7 +34,7 @@ pub struct WindowFunction {
 
 fn read(shape: WindowShape, attrs: &AttrReader<'_>) -> Result<Arc<dyn Operator>, OpError> {
     let dtype = attrs.dtype_opt("output_datatype")?.unwrap_or(DType::F32);
-    if !NUMBERS.contains(&dtype) {
+    if !DType::NUMBERS.contains(&dtype) {
         return Err(OpError::unsupported(format!("a window of {dtype}")));
     }
     Ok(Arc::new(WindowFunction { shape, periodic: attrs.flag("periodic", true)?, dtype }))

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::index32;
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
@@ -90,11 +89,7 @@ impl Operator for AffineGrid {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::AFFINE_GRID_F32,
-            DType::F16 => id::AFFINE_GRID_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for AffineGrid of {other}"))),
-        };
+        let kernel = variants::AffineGrid { t: cx.dtype(0)? }.id()?;
         let (dims, shape) = self.dims(cx)?;
         if index32(shape.elements())? == 0 {
             return Ok(());

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::index32;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params};
+use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
@@ -126,12 +126,9 @@ impl Operator for Col2Im {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::COL2IM_F32,
-            DType::F16 => id::COL2IM_F16,
-            DType::I32 | DType::U32 => id::COL2IM_I32,
-            other => return Err(OpError::unsupported(format!("no device kernel for Col2Im of {other}"))),
-        };
+        // Sums of integers wrap alike, signed or not.
+        let t = if cx.dtype(0)? == DType::U32 { DType::I32 } else { cx.dtype(0)? };
+        let kernel = variants::Col2im { t }.id()?;
         let (dims, shape) = self.dims(cx)?;
         let axes = three("a device kernel for Col2Im", &dims.axes)?;
         index32(cx.input(0)?.elements())?;

@@ -2,8 +2,7 @@
 
 use super::deform_conv::DeformConv;
 use super::index32;
-use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 
@@ -13,11 +12,8 @@ const CHANNELS: usize = 8;
 /// Emits DeformConv.
 pub(super) fn deform(op: &DeformConv, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let dtype = cx.dtype(0)?;
-    let (columns, add_bias) = match dtype {
-        DType::F32 => (id::DEFORM_COLUMNS_F32, id::ADD_BIAS_F32),
-        DType::F16 => (id::DEFORM_COLUMNS_F16, id::ADD_BIAS_F16),
-        other => return Err(OpError::unsupported(format!("no device kernel for DeformConv of {other}"))),
-    };
+    let columns = variants::DeformColumns { t: dtype }.id()?;
+    let add_bias = variants::AddBias { t: dtype }.id()?;
     let (d, shape) = op.dims(cx)?;
     index32(cx.input(0)?.elements())?;
     index32(cx.input(2)?.elements())?;

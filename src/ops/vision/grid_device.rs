@@ -3,8 +3,8 @@
 use super::grid_sample::GridSample;
 use super::index32;
 use super::place::Outside;
-use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::grid_sample;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// Channels that an invocation samples at one place.
@@ -12,14 +12,7 @@ const CHANNELS: usize = 8;
 
 /// Emits GridSample.
 pub(super) fn sample(op: &GridSample, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-    let kernel = match (cx.dtype(0)?, cx.dtype(1)?) {
-        (DType::F32, DType::F32) => id::GRID_SAMPLE_F32,
-        (DType::F16, DType::F16) => id::GRID_SAMPLE_F16,
-        (DType::F16, DType::F32) => id::GRID_SAMPLE_F16_F32,
-        (x, grid) => {
-            return Err(OpError::unsupported(format!("no device kernel for {x} at places of {grid}")));
-        }
-    };
+    let kernel = variants::GridSample { t: cx.dtype(0)?, g: cx.dtype(1)? }.id()?;
     let (d, shape) = op.dims(cx)?;
     index32(cx.input(0)?.elements())?;
     index32(cx.input(1)?.elements())?;
@@ -27,17 +20,15 @@ pub(super) fn sample(op: &GridSample, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         return Ok(());
     }
     let n = d.batch * d.channels.div_ceil(CHANNELS) * d.plane;
+    let outside = match op.outside {
+        Outside::Zeros => grid_sample::Outside::Zeros,
+        Outside::Border => grid_sample::Outside::Border,
+        Outside::Reflection => grid_sample::Outside::Reflection,
+    };
     let spec = [
         (spec::grid_sample::RANK, d.rank as u32),
         (spec::grid_sample::TAPS, op.mode.taps() as u32),
-        (
-            spec::grid_sample::OUTSIDE,
-            match op.outside {
-                Outside::Zeros => 0,
-                Outside::Border => 1,
-                Outside::Reflection => 2,
-            },
-        ),
+        (spec::grid_sample::OUTSIDE, outside as u32),
         (spec::grid_sample::ALIGN_CORNERS, u32::from(op.align_corners)),
         (spec::grid_sample::CHANNELS, CHANNELS as u32),
     ];

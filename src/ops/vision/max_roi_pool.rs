@@ -6,9 +6,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::index32;
-use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params};
+use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -97,11 +96,7 @@ impl Operator for MaxRoiPool {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::MAX_ROI_POOL_F32,
-            DType::F16 => id::MAX_ROI_POOL_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for MaxRoiPool of {other}"))),
-        };
+        let kernel = variants::MaxRoiPool { t: cx.dtype(0)? }.id()?;
         let (d, shape) = self.dims(cx)?;
         index32(cx.input(0)?.elements())?;
         let n = index32(shape.elements())?;

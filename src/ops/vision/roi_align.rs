@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::index32;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel_with};
 use crate::ops::window::bad;
@@ -129,11 +129,7 @@ impl Operator for RoiAlign {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let kernel = match cx.dtype(0)? {
-            DType::F32 => id::ROI_ALIGN_F32,
-            DType::F16 => id::ROI_ALIGN_F16,
-            other => return Err(OpError::unsupported(format!("no device kernel for RoiAlign of {other}"))),
-        };
+        let kernel = variants::RoiAlign { t: cx.dtype(0)? }.id()?;
         let (d, shape) = self.dims(cx)?;
         index32(cx.input(0)?.elements())?;
         let n = index32(shape.elements())?;

@@ -16,10 +16,10 @@ use sweep::sweep;
 
 /// One request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Bytes; 0 needs no room.
+pub struct ArenaRequest {
+    /// Size in bytes; 0 takes no memory.
     pub bytes: u64,
-    /// What the offset is a multiple of; a power of two.
+    /// Alignment of the offset, a power of two.
     pub alignment: u64,
     /// The first step that touches it.
     pub first: u32,
@@ -27,25 +27,25 @@ pub struct Request {
     pub last: u32,
 }
 
-impl Request {
-    /// How many steps it lives.
+impl ArenaRequest {
+    /// Number of steps from the first to the last.
     fn life(&self) -> u32 {
         self.last.saturating_sub(self.first).saturating_add(1)
     }
 
-    fn lives_with(&self, other: &Request) -> bool {
+    fn lives_with(&self, other: &ArenaRequest) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
-/// Where every request lies.
+/// The offsets of all requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     /// Offset of each request, in their order.
     pub offsets: Vec<u64>,
     /// Bytes of the whole range.
     pub peak: u64,
-    /// The largest sum of bytes alive at one step: no packing is smaller.
+    /// Largest sum of live bytes at one step, a lower bound of every packing.
     pub lower_bound: u64,
 }
 
@@ -54,16 +54,17 @@ const VISITS: u64 = 1 << 24;
 /// Visits of one order beyond which one pass over the steps is tried before it.
 const CHEAP: u64 = 1 << 20;
 
-/// Packs `requests`: those alive at one step never overlap. The peak is never above the blocks of [`tvm_rule`]
-/// laid contiguously.
+/// Packs `requests`: those alive at one step never overlap. The peak is never above the blocks of [`tvm_rule`] laid
+/// contiguously.
 ///
-/// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by the room that a
-/// request takes over its life, by length of life, and by the steps with most bytes alive (the "greedy by breadth" of
-/// Pisarchyk and Lee). Then the best one is improved for a bounded time, by moving what lies on top and what is in its way.
+/// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by the room that
+/// a request takes over its life, by length of life, and by the steps with most bytes alive (the "greedy by breadth"
+/// of Pisarchyk and Lee). Then the best one is improved for a bounded time, by moving what lies on top and what is in
+/// its way.
 ///
 /// An order takes time for every two requests that live at the same time. Where those are too many, one pass over the
 /// steps decides instead, in n log n.
-pub fn pack(requests: &[Request]) -> Packing {
+pub fn pack(requests: &[ArenaRequest]) -> Packing {
     let lower_bound = lower_bound(requests);
     let packing = |placed: Placed| Packing { offsets: placed.offsets, peak: placed.peak, lower_bound };
     let placer = Placer::new(requests);
@@ -92,7 +93,7 @@ pub fn pack(requests: &[Request]) -> Packing {
         }
     }
     let ordered = found.map(|(order, placed)| improve(&placer, order, placed, lower_bound));
-    // Filling gaps is nearly always the smaller of both, but not by any law.
+    // Filling gaps is nearly always smaller, but not always.
     for other in ordered.into_iter().chain([in_blocks(requests)]) {
         if best.as_ref().is_none_or(|best| other.peak < best.peak) {
             best = Some(other);
@@ -137,7 +138,7 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
         let top = |&at: &usize| offsets[order[at]].saturating_add(requests[order[at]].bytes) == current;
         let on_top: Vec<usize> = (0..order.len()).filter(top).collect();
         let Some(&highest) = on_top.get(below(on_top.len())) else { break };
-        // What lies on top is too late, or something in its way is.
+        // The topmost request, or one that overlaps it in time, moves to another place in the order.
         let alive_with = |&at: &usize| requests[order[at]].lives_with(&requests[order[highest]]);
         let in_its_way: Vec<usize> = (0..order.len()).filter(alive_with).collect();
         let other = in_its_way.get(below(in_its_way.len())).copied();
@@ -147,7 +148,7 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
         let moved = tried.remove(from);
         tried.insert(to, moved);
         let placed = placer.place(&tried);
-        // An equal peak is as good a place to go on from.
+        // An equal peak is accepted too.
         if placed.peak <= current {
             (order, current) = (tried, placed.peak);
             offsets.clone_from(&placed.offsets);
@@ -160,7 +161,7 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
 }
 
 /// The blocks of [`tvm_rule`], contiguous.
-fn in_blocks(requests: &[Request]) -> Placed {
+fn in_blocks(requests: &[ArenaRequest]) -> Placed {
     let rule = tvm_rule(requests);
     let alignments = rule.alignments(requests);
     // The strictest first: after it every other alignment holds with less padding.
@@ -181,13 +182,13 @@ fn align_up(n: u64, alignment: u64) -> u64 {
 }
 
 /// The largest sum of bytes that are alive at one step.
-pub fn lower_bound(requests: &[Request]) -> u64 {
+pub fn lower_bound(requests: &[ArenaRequest]) -> u64 {
     let mut events: Vec<(u32, bool, u64)> = Vec::with_capacity(requests.len() * 2);
     for r in requests.iter().filter(|r| r.bytes > 0) {
         events.push((r.first, true, r.bytes));
         events.push((r.last.saturating_add(1), false, r.bytes));
     }
-    // At one step, what ends before it is gone before what begins at it arrives.
+    // Requests that end before a step are removed before those that begin at it are added.
     events.sort_unstable();
     let (mut live, mut most) = (0u64, 0u64);
     for (_, begins, bytes) in events {
@@ -206,13 +207,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn r(bytes: u64, first: u32, last: u32) -> Request {
-        Request { bytes, alignment: 1, first, last }
+    fn r(bytes: u64, first: u32, last: u32) -> ArenaRequest {
+        ArenaRequest { bytes, alignment: 1, first, last }
     }
 
     #[test]
     fn a_chain_needs_two_buffers() {
-        let chain: Vec<Request> = (0..6).map(|i| r(40, i, i + 1)).collect();
+        let chain: Vec<ArenaRequest> = (0..6).map(|i| r(40, i, i + 1)).collect();
         let p = pack(&chain);
         assert_eq!(p.peak, 80);
         assert_eq!(p.lower_bound, 80);
@@ -246,7 +247,7 @@ mod tests {
             (4 * S, 10, 11),
             (S, 11, 12),
         ];
-        let requests: Vec<Request> = (0..4)
+        let requests: Vec<ArenaRequest> = (0..4)
             .flat_map(|l| layer.map(|(bytes, first, last)| r(bytes, 12 * l + first, 12 * l + last)))
             .collect();
         let packing = pack(&requests);
@@ -260,7 +261,7 @@ mod tests {
     }
 
     /// As `order.rs` says it, by comparing everything with everything.
-    fn plain_breadth(requests: &[Request]) -> Vec<usize> {
+    fn plain_breadth(requests: &[ArenaRequest]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
         let mut steps: Vec<u32> = order.iter().map(|&i| requests[i].first).collect();
         steps.sort_unstable();
@@ -271,13 +272,13 @@ mod tests {
         };
         let mut ranked: Vec<_> = steps.iter().map(|&s| (std::cmp::Reverse(alive(s)), s)).collect();
         ranked.sort_unstable();
-        let rank = |r: &Request| ranked.iter().position(|&(_, s)| r.first <= s && s <= r.last);
+        let rank = |r: &ArenaRequest| ranked.iter().position(|&(_, s)| r.first <= s && s <= r.last);
         let ranks: Vec<_> = requests.iter().map(|r| rank(r).unwrap_or(usize::MAX)).collect();
         order.sort_by_key(|&i| (ranks[i], std::cmp::Reverse(requests[i].bytes), i));
         order
     }
 
-    fn apart(requests: &[Request], p: &Packing) -> bool {
+    fn apart(requests: &[ArenaRequest], p: &Packing) -> bool {
         let mut by_step: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
         by_step.sort_by_key(|&i| requests[i].first);
         // The end of each range in use, and the step from which it is free, by its start.
@@ -308,10 +309,10 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) % n
         };
-        let chain: Vec<Request> = (0..N).map(|i| r(64, i, i + 1)).collect();
-        let fan: Vec<Request> = (0..N).map(|i| r(64, i, N)).collect();
-        let nested: Vec<Request> = (0..N).map(|i| r(64 * u64::from(1 + i % 5), i, 2 * N - i)).collect();
-        let mixed: Vec<Request> =
+        let chain: Vec<ArenaRequest> = (0..N).map(|i| r(64, i, i + 1)).collect();
+        let fan: Vec<ArenaRequest> = (0..N).map(|i| r(64, i, N)).collect();
+        let nested: Vec<ArenaRequest> = (0..N).map(|i| r(64 * u64::from(1 + i % 5), i, 2 * N - i)).collect();
+        let mixed: Vec<ArenaRequest> =
             (0..N).map(|i| r(64 * u64::from(1 + below(300)), i, i + 1 + below(2000))).collect();
         for (requests, most) in [(chain, 1.0), (fan, 1.0), (nested, 1.0), (mixed, 1.1)] {
             let p = pack(&requests);
@@ -324,9 +325,9 @@ mod tests {
     #[test]
     fn empty_requests_and_alignment() {
         let p = pack(&[
-            Request { bytes: 0, alignment: 64, first: 0, last: 5 },
-            Request { bytes: 3, alignment: 64, first: 0, last: 5 },
-            Request { bytes: 2, alignment: 64, first: 0, last: 5 },
+            ArenaRequest { bytes: 0, alignment: 64, first: 0, last: 5 },
+            ArenaRequest { bytes: 3, alignment: 64, first: 0, last: 5 },
+            ArenaRequest { bytes: 2, alignment: 64, first: 0, last: 5 },
         ]);
         assert_eq!(p.offsets, [0, 0, 64]);
         assert_eq!(p.peak, 66);
@@ -346,7 +347,7 @@ mod tests {
     /// Values that nodes pass on: (bytes, the node that makes it, the last node that reads it). What TVM calls a
     /// storage id is a block here; inputs keep theirs to the end.
     fn case(values: &[(u64, u32, u32)]) -> (Vec<u64>, Packing) {
-        let requests: Vec<Request> =
+        let requests: Vec<ArenaRequest> =
             values.iter().map(|&(bytes, first, last)| r(bytes, first, last)).collect();
         let (rule, packing) = (tvm_rule(&requests), pack(&requests));
         assert!(packing.peak <= rule.total(), "{} above the {} of TVM's rule", packing.peak, rule.total());
@@ -413,7 +414,7 @@ mod tests {
         fn the_peak_is_never_above_tvms_rule(
             raw in prop::collection::vec((0u64..5000, 0u32..30, 0u32..8), 0..60), shift in 0u32..9,
         ) {
-            let mut requests: Vec<Request> = raw.iter().map(|&(bytes, first, len)| r(bytes, first, first + len)).collect();
+            let mut requests: Vec<ArenaRequest> = raw.iter().map(|&(bytes, first, len)| r(bytes, first, first + len)).collect();
             let (packing, rule) = (pack(&requests), tvm_rule(&requests).total());
             prop_assert!(packing.peak <= rule, "{} above {}", packing.peak, rule);
             // Some of them are images.
@@ -426,9 +427,9 @@ mod tests {
         fn nothing_alive_at_once_overlaps(
             raw in prop::collection::vec((0u64..200, 0u32..6, 0u32..20, 0u32..8), 0..40)
         ) {
-            let requests: Vec<Request> = raw
+            let requests: Vec<ArenaRequest> = raw
                 .iter()
-                .map(|&(bytes, a, first, len)| Request { bytes, alignment: 1 << a, first, last: first + len })
+                .map(|&(bytes, a, first, len)| ArenaRequest { bytes, alignment: 1 << a, first, last: first + len })
                 .collect();
             let p = pack(&requests);
             for (i, a) in requests.iter().enumerate() {

@@ -2,34 +2,34 @@
 
 use std::cmp::Reverse;
 
-use super::Request;
+use super::ArenaRequest;
 
-/// Those that need room.
-pub(super) fn some(requests: &[Request]) -> Vec<usize> {
+/// Requests of nonzero size.
+pub(super) fn some(requests: &[ArenaRequest]) -> Vec<usize> {
     (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect()
 }
 
-pub(super) fn by_size(requests: &[Request]) -> Vec<usize> {
+pub(super) fn by_size(requests: &[ArenaRequest]) -> Vec<usize> {
     let mut order = some(requests);
     order.sort_by_key(|&i| (Reverse(requests[i].bytes), requests[i].first, i));
     order
 }
 
-pub(super) fn by_room(requests: &[Request]) -> Vec<usize> {
+pub(super) fn by_room(requests: &[ArenaRequest]) -> Vec<usize> {
     let mut order = some(requests);
-    let room = |r: &Request| u128::from(r.bytes) * u128::from(r.life());
+    let room = |r: &ArenaRequest| u128::from(r.bytes) * u128::from(r.life());
     order.sort_by_key(|&i| (Reverse(room(&requests[i])), requests[i].first, i));
     order
 }
 
-pub(super) fn by_life(requests: &[Request]) -> Vec<usize> {
+pub(super) fn by_life(requests: &[ArenaRequest]) -> Vec<usize> {
     let mut order = some(requests);
     order.sort_by_key(|&i| (Reverse(requests[i].life()), Reverse(requests[i].bytes), i));
     order
 }
 
-/// All that is alive at the fullest step, then at the next fullest, and so on; the largest first.
-pub(super) fn by_breadth(requests: &[Request]) -> Vec<usize> {
+/// Requests that are live at the fullest step, then at the next fullest, and so on; the largest first.
+pub(super) fn by_breadth(requests: &[ArenaRequest]) -> Vec<usize> {
     let mut order = some(requests);
     // A set of requests is fullest where one begins.
     let mut steps: Vec<u32> = order.iter().map(|&i| requests[i].first).collect();
@@ -42,19 +42,19 @@ pub(super) fn by_breadth(requests: &[Request]) -> Vec<usize> {
     ranked.iter().enumerate().for_each(|(r, &s)| rank[s] = r);
     let least = Least::new(rank);
     // The rank of the fullest step that a request lives through.
-    let ranks: Vec<usize> = requests
+    let ranks: Vec<Option<usize>> = requests
         .iter()
         .map(|r| {
             let from = steps.partition_point(|&s| s < r.first);
             least.of(from, steps.partition_point(|&s| s <= r.last))
         })
         .collect();
-    order.sort_by_key(|&i| (ranks[i], Reverse(requests[i].bytes), i));
+    order.sort_by_key(|&i| (ranks[i].is_none(), ranks[i], Reverse(requests[i].bytes), i));
     order
 }
 
-/// The bytes alive at each of `steps`, which ascend.
-fn alive(requests: &[Request], some: &[usize], steps: &[u32]) -> Vec<u64> {
+/// Live bytes at each of `steps`, which ascend.
+fn alive(requests: &[ArenaRequest], some: &[usize], steps: &[u32]) -> Vec<u64> {
     let mut change = vec![(0u128, 0u128); steps.len() + 1];
     for r in some.iter().map(|&i| &requests[i]) {
         change[steps.partition_point(|&s| s < r.first)].0 += u128::from(r.bytes);
@@ -68,7 +68,7 @@ fn alive(requests: &[Request], some: &[usize], steps: &[u32]) -> Vec<u64> {
     sums.collect()
 }
 
-/// The least of any range of numbers: row `k` has those of every range of 2 to the power of `k`.
+/// Sparse table for range minima: row `k` has the minimum of every range of length 2^k.
 struct Least(Vec<Vec<usize>>);
 
 impl Least {
@@ -83,13 +83,10 @@ impl Least {
         Least(rows)
     }
 
-    /// The least of those in `from..to`.
-    fn of(&self, from: usize, to: usize) -> usize {
-        let Some(k) = to.checked_sub(from).and_then(usize::checked_ilog2) else { return usize::MAX };
-        let Some(row) = self.0.get(k as usize) else { return usize::MAX };
-        match (row.get(from), row.get(to - (1 << k))) {
-            (Some(a), Some(b)) => *a.min(b),
-            _ => usize::MAX,
-        }
+    /// The minimum of `from..to`; `None` for an empty range.
+    fn of(&self, from: usize, to: usize) -> Option<usize> {
+        let k = to.checked_sub(from)?.checked_ilog2()?;
+        let row = self.0.get(k as usize)?;
+        Some(*row.get(from)?.min(row.get(to - (1 << k))?))
     }
 }

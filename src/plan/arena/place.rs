@@ -1,10 +1,10 @@
-//! Placing requests one after the other, each into the smallest gap.
+//! Places requests in a given order, each into the smallest gap.
 
-use super::{Placed, Request, align_up};
+use super::{ArenaRequest, Placed, align_up};
 
 /// Places requests in given orders.
 pub(super) struct Placer<'a> {
-    pub(super) requests: &'a [Request],
+    pub(super) requests: &'a [ArenaRequest],
     /// Requests that need room, by their first step.
     sorted: Vec<usize>,
     /// The position in `sorted` of each of them.
@@ -14,7 +14,7 @@ pub(super) struct Placer<'a> {
 }
 
 impl<'a> Placer<'a> {
-    pub(super) fn new(requests: &'a [Request]) -> Self {
+    pub(super) fn new(requests: &'a [ArenaRequest]) -> Self {
         let mut sorted = super::order::some(requests);
         sorted.sort_by_key(|&i| requests[i].first);
         let mut leaf = vec![0; requests.len()];
@@ -23,7 +23,7 @@ impl<'a> Placer<'a> {
         Placer { requests, sorted, leaf, leaves }
     }
 
-    /// How often placing them all, in any order, visits one that lives with the one to be placed: once for every two.
+    /// Visits of placed requests when all are placed, in any order: one for every two that are live at the same time.
     pub(super) fn visits(&self) -> u64 {
         let mut ends: Vec<u32> = self.sorted.iter().map(|&i| self.requests[i].last).collect();
         ends.sort_unstable();
@@ -34,8 +34,8 @@ impl<'a> Placer<'a> {
         self.sorted.iter().enumerate().map(with).map(|n| n as u64).sum()
     }
 
-    /// Puts the requests of `order` one after the other into the smallest gap that the ones before leave, the lowest of
-    /// equal ones, or on top.
+    /// Places the requests of `order`, each into the smallest gap that the earlier ones leave, the lowest of equal
+    /// ones, or on top.
     pub(super) fn place(&self, order: &[usize]) -> Placed {
         let requests = self.requests;
         let mut offsets = vec![0u64; requests.len()];
@@ -90,7 +90,7 @@ impl<'a> Alive<'a> {
     }
 
     /// Calls `f` with every placed request that lives at the same time as `r`.
-    fn visit(&self, r: &Request, f: &mut impl FnMut(usize)) {
+    fn visit(&self, r: &ArenaRequest, f: &mut impl FnMut(usize)) {
         let (placer, first) = (self.placer, u64::from(r.first));
         let begun = placer.sorted.partition_point(|&i| placer.requests[i].first <= r.last);
         // Nodes with the first leaf below them and how many there are.
@@ -120,9 +120,9 @@ mod tests {
         fn those_that_live_at_the_same_time_are_visited_once(
             raw in prop::collection::vec((0u64..3, 0u32..40, 0u32..12), 1..60)
         ) {
-            let requests: Vec<Request> = raw
+            let requests: Vec<ArenaRequest> = raw
                 .iter()
-                .map(|&(bytes, first, len)| Request { bytes, alignment: 1, first, last: first + len })
+                .map(|&(bytes, first, len)| ArenaRequest { bytes, alignment: 1, first, last: first + len })
                 .collect();
             let placer = Placer::new(&requests);
             let mut alive = Alive::new(&placer);
@@ -145,8 +145,8 @@ mod tests {
     /// In a chain a request is looked at by its neighbours alone.
     #[test]
     fn the_work_for_a_chain_grows_with_its_length() {
-        let chain = |n: u32| -> Vec<Request> {
-            (0..n).map(|i| Request { bytes: 64, alignment: 64, first: i, last: i + 1 }).collect()
+        let chain = |n: u32| -> Vec<ArenaRequest> {
+            (0..n).map(|i| ArenaRequest { bytes: 64, alignment: 64, first: i, last: i + 1 }).collect()
         };
         assert_eq!(Placer::new(&chain(1000)).visits(), 999);
         assert_eq!(Placer::new(&chain(50_000)).visits(), 49_999);

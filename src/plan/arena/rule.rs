@@ -1,15 +1,15 @@
-//! The memory that TVM's graph planner would use.
+//! The memory that TVM's graph planner uses.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::{Request, align_up};
+use super::{ArenaRequest, align_up};
 
 /// What TVM's graph planner would use for the same requests: whole blocks, handed on when free,
 /// searched within a factor of 16 (smallest that fits, else the largest smaller one, grown).
 ///
 /// Requests are visited by their first step; a block is free from the step after its last use.
-pub fn tvm_rule(requests: &[Request]) -> TvmBlocks {
+pub fn tvm_rule(requests: &[ArenaRequest]) -> TvmBlocks {
     const RANGE: u64 = 16;
     let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
     order.sort_by_key(|&i| (requests[i].first, i));
@@ -72,12 +72,12 @@ impl TvmBlocks {
 
     /// Bytes of all blocks of `requests`, each up to the next that the alignment of what lies in it allows (TVM
     /// allocates every block by itself, in whole pages).
-    pub fn aligned_total(&self, requests: &[Request]) -> u64 {
+    pub fn aligned_total(&self, requests: &[ArenaRequest]) -> u64 {
         let ends = self.blocks.iter().zip(self.alignments(requests)).map(|(bytes, a)| align_up(*bytes, a));
         ends.fold(0, u64::saturating_add)
     }
 
-    pub(super) fn alignments(&self, requests: &[Request]) -> Vec<u64> {
+    pub(super) fn alignments(&self, requests: &[ArenaRequest]) -> Vec<u64> {
         let mut alignments = vec![1; self.blocks.len()];
         for (r, block) in requests.iter().zip(&self.block_of) {
             if let Some(block) = block {

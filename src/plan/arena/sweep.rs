@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use super::{Placed, Request, align_up};
+use super::{ArenaRequest, Placed, align_up};
 
 /// Hands out memory step by step as an allocator would: what begins gets the smallest free range that is large enough,
 /// the lowest of equal ones, the largest of a step first; what has ended goes back. Takes n log n.
-pub(super) fn sweep(requests: &[Request]) -> Placed {
+pub(super) fn sweep(requests: &[ArenaRequest]) -> Placed {
     let alignment = requests.iter().map(|r| r.alignment).max().unwrap_or(1);
     let mut order = super::order::some(requests);
     order.sort_by_key(|&i| (requests[i].first, Reverse(requests[i].bytes), i));

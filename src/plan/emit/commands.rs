@@ -1,4 +1,4 @@
-//! The commands of one node, and where its operands lie.
+//! The commands of one node, and the locations of its operands.
 
 use super::Emitter;
 use crate::kernel::touch;
@@ -15,7 +15,7 @@ use crate::plan::{Location, PlanError, Space, Work};
 type Arg = Option<(Location, Access)>;
 
 impl Emitter<'_> {
-    /// What node `n` runs.
+    /// The commands of node `n`.
     pub(super) fn works(&mut self, n: usize) -> Result<Vec<Work>, PlanError> {
         let lowered = self.lowered;
         let device = lowered.nodes[n].device;
@@ -179,11 +179,11 @@ impl Emitter<'_> {
         Location { space: Space::Constant(index), offset: 0, bytes: packed.bytes as u64 }
     }
 
-    /// Where value `v` lies for `device`.
+    /// The location of value `v` on `device`.
     pub(super) fn loc(&mut self, v: ValueId, device: u32) -> Result<Location, PlanError> {
         let (flow, memory) = (&self.lowered.flow, self.memory);
         let value = &flow.values[v];
-        // Rows with gaps between them are more bytes than the tensor.
+        // Padded rows take more bytes than the tensor.
         let image = flow.images.get(&v).map_or(0, ImageDesc::bytes);
         let bytes = (value.info.bytes() as u64).max(image);
         let root = memory.classes.root(v);

@@ -48,7 +48,7 @@ impl Emitter<'_> {
         Some(loc)
     }
 
-    /// The image of value `v`, which is a constant, and the memory that it has all to itself.
+    /// The image of constant `v` and its memory, which nothing else shares.
     fn constant_image(&mut self, v: ValueId, device: u32) -> Option<(Location, ImageDesc)> {
         let flow = &self.lowered.flow;
         let image = *flow.images.get(&v)?;

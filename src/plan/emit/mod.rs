@@ -18,7 +18,7 @@ use super::{
 use crate::ops::Cost;
 use tables::{Constants, Kernels};
 
-/// The plan of what was lowered, ordered and placed. Barriers and waits between segments are not decided yet.
+/// The plan of lowered, ordered and placed nodes, without barriers and waits between segments.
 ///
 /// # Errors
 /// [`PlanError::Graph`] where a node's commands are out of its operands.
@@ -64,7 +64,7 @@ struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
-    /// Adds the commands of node `n`, in a new segment where `opens` says so; whether there are any.
+    /// Adds the commands of node `n`, in a new segment if `opens`. Returns whether there are any.
     fn node(&mut self, n: usize, opens: bool) -> Result<bool, PlanError> {
         let lowered = self.lowered;
         let (at, node) = (&lowered.nodes[n], &lowered.flow.nodes[n]);
@@ -135,7 +135,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Puts the commands of node `n`, the last ones there are, after what control dependencies name.
+    /// Orders the commands of node `n`, the last ones so far, after its control dependencies.
     fn order_by_control(&mut self, n: usize) {
         let (Some(at), Some(segment)) = (self.segment_of[n], self.segments.last_mut()) else { return };
         let node = segment.commands.last().map_or(0, |c| c.node);

@@ -1,8 +1,8 @@
-//! What happens to tensors that cross from one device to another. Pure.
+//! Tensors that cross from one device to another. It calls no driver.
 //!
-//! Devices that import host memory see the same bytes there: nothing is copied, a barrier and an event order the
-//! two sides. A device that reads a tensor more often than it costs to copy it gets a copy that it makes itself. Where one
-//! side can import nothing, the session carries the bytes over.
+//! Devices that import host memory see the same bytes there: nothing is copied, a barrier and an event order the two
+//! sides. A device that reads a tensor more often than it costs to copy it gets a copy that it makes itself. Where
+//! one side can import nothing, the session carries the bytes over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub enum Crossing {
     Staged,
 }
 
-/// A tensor that one device makes and another reads.
+/// A tensor that one device writes and another reads.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct CrossingReport {
     /// The tensor.
     pub tensor: String,
-    /// The device that makes it, or reads it first where it is an input.
+    /// The device that writes it, or reads it first where it is an input.
     pub from: u32,
     /// The device that reads it.
     pub to: u32,

@@ -1,7 +1,7 @@
 //! Chains of pointwise operators become one node each.
 //!
-//! A group is a connected set of nodes with outputs of one shape on one device. Its values that others read
-//! become outputs of the one node; the rest is never stored. Two groups are joined only where no path leads from one to the
+//! A group is a connected set of nodes with outputs of one shape on one device. Its values that others read become
+//! outputs of the one node; the rest is never stored. Two groups are joined only where no path leads from one to the
 //! other through a third node, which would then have to run both before and after them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -63,7 +63,7 @@ fn fuse_within(flow: &mut Flow, devices: &[Option<u32>], limits: ChainLimits, pr
             }
         }
     }
-    let mut made: Vec<Made> = Vec::new();
+    let mut made: Vec<FusedGroup> = Vec::new();
     for nodes in groups.of.values().filter(|nodes| nodes.len() > 1) {
         made.extend(groups.build(nodes, programs));
     }
@@ -112,8 +112,8 @@ struct Groups<'a> {
     left: usize,
 }
 
-/// One group as a node.
-struct Made {
+/// A group fused into one node.
+struct FusedGroup {
     nodes: Vec<usize>,
     node: FlowNode,
 }
@@ -273,7 +273,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The group of `nodes` as one node; `None` where its kernel cannot be made.
-    fn build(&self, nodes: &[usize], programs: &Programs) -> Option<Made> {
+    fn build(&self, nodes: &[usize], programs: &Programs) -> Option<FusedGroup> {
         let (flow, last) = (self.flow, *nodes.last()?);
         let output = &flow.values[flow.nodes[last].outputs[0]].info;
         let (reads, writes) = self.ends(nodes);
@@ -322,7 +322,7 @@ impl<'a> Groups<'a> {
             device: self.devices[last],
             control_deps,
         };
-        Some(Made { nodes: nodes.to_vec(), node })
+        Some(FusedGroup { nodes: nodes.to_vec(), node })
     }
 }
 
@@ -366,15 +366,15 @@ fn member(flow: &Flow, n: usize, limits: ChainLimits) -> Option<Member> {
     Some(Member { reads, exprs: desc.exprs().len() })
 }
 
-/// Puts the made nodes in the place of their members, in an order in which producers come first.
-fn replace(flow: &mut Flow, made: Vec<Made>) {
+/// Replaces members by fused nodes, sorted topologically.
+fn replace(flow: &mut Flow, made: Vec<FusedGroup>) {
     let mut stands_for: Vec<usize> = (0..flow.nodes.len()).collect();
-    for Made { nodes, node } in made {
+    for FusedGroup { nodes, node } in made {
         let Some(&last) = nodes.last() else { continue };
         nodes.iter().for_each(|&n| stands_for[n] = last);
         flow.nodes[last] = node;
     }
-    // What a made node stands for goes, the rest moves together.
+    // Members of a fused node are removed; the rest is compacted.
     let mut position = Vec::with_capacity(stands_for.len());
     let mut kept = 0;
     for (n, stands_for) in stands_for.iter().enumerate() {

@@ -30,13 +30,13 @@ pub enum Precision {
 
 /// The smallest number with all bits of `float16`'s mantissa.
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
-/// Constants of at most so many elements are looked at: epsilons and the like.
+/// Largest number of elements of a constant that is checked for tiny values, such as epsilons.
 const FEW: usize = 16;
 /// Operations for each element of the output from which a node is worth conversions of its inputs.
 const WORTHWHILE: u64 = 16;
 
-/// Constants in `float16`, made once for all plans of a session. Large ones of the graph are in `float16` before any plan
-/// is made; these are others.
+/// Constants in `float16`, made once for all plans of a session. Large ones of the graph are in `float16` before any
+/// plan is made; these are others.
 #[derive(Debug, Default)]
 pub struct HalfConstants(Mutex<HashMap<(TensorIdentity, bool), (Tensor, Tensor)>>);
 
@@ -125,13 +125,13 @@ fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode
     count
 }
 
-/// A flow that is being rewritten.
+/// Rewrites a flow.
 struct Halves<'a> {
     flow: &'a mut Flow,
     constants: &'a HalfConstants,
     /// Whether only masks are made of a value.
     masks: Vec<bool>,
-    /// Whether a value is there as it was.
+    /// Whether a value exists in its own type.
     full: Vec<bool>,
     /// The `float16` twins of values.
     half: HashMap<ValueId, ValueId>,

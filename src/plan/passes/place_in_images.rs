@@ -1,6 +1,6 @@
 //! Tensors that the graph wants in images: which get one, where, and what must be copied for it.
 //!
-//! An image is a view of a range of an arena, so a tensor whose rows have the driver's distance by themselves is an
+//! An image is a view of a range of an arena, so a tensor whose row stride is the driver's already is an
 //! image at no cost. One whose rows must be padded, or whose memory is the caller's, is copied into one by an
 //! [`ImageCopy`] in front of the operators that read images; all others read the tensor itself. A constant is placed in an
 //! image once, where parameters are placed on devices.
@@ -20,8 +20,8 @@ use crate::plan::images::ImageReport;
 use crate::plan::index::FlowIndex;
 use crate::plan::lowering::PlanCx;
 
-/// Puts tensors into the images that the graph asks for, unless that would tear one apart because a node falls back to another
-/// device; how many images there are.
+/// Puts tensors into the images that the graph asks for, unless that would tear one apart because a node falls back
+/// to another device; how many images there are.
 ///
 /// # Errors
 /// As lowering a node that touches an image.

@@ -1,4 +1,4 @@
-//! What passes did.
+//! Reports of passes.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,15 @@ use crate::plan::PlanOptions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PassStatus {
-    /// It did.
+    /// It ran.
     Ran,
-    /// The options do not ask for it, or there is nothing that it needs.
+    /// The options do not request it, or its input is missing.
     NotAskedFor,
     /// [`PassSelection`](super::PassSelection) leaves it out.
     LeftOut,
 }
 
-/// What one pass did.
+/// Report of one pass.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct PassReport {
     /// Its name in [`PIPELINE`].
@@ -30,20 +30,20 @@ pub struct PassReport {
     pub nodes_after: usize,
     /// What it changed, in its own unit: nodes, tensors, copies.
     pub changes: usize,
-    /// How long it took, in nanoseconds.
+    /// Duration in nanoseconds.
     pub nanos: u64,
 }
 
-/// What passes did, in their order.
+/// Reports of passes, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PassLog {
-    /// One for each pass that there was an occasion for.
+    /// One report for each pass that could run.
     pub passes: Vec<PassReport>,
 }
 
 impl PassLog {
-    /// Runs `run` on `work` as what `pass` does, where the options ask for it, and notes what became of it; `nodes` counts the
-    /// nodes of `work`, `run` returns its changes.
+    /// Runs `run` on `work` as what `pass` does, where the options ask for it, and notes what became of it; `nodes`
+    /// counts the nodes of `work`, `run` returns its changes.
     pub(super) fn run<W, E>(
         &mut self,
         pass: &Pass,

@@ -12,7 +12,7 @@ use crate::plan::flow::{Flow, specialize};
 use crate::plan::lowering::{LoweredFlow, PlanCx};
 use crate::plan::{PlanError, PlanOptions, PlanOutcome};
 
-/// What passes over a graph know.
+/// Context of passes over a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct GraphCx<'a> {
     /// The caller's wishes.
@@ -37,7 +37,7 @@ pub type Share<'a, E> = dyn Fn(&mut Graph) -> Result<usize, E> + 'a;
 /// As [`prepare`], for a graph that shares its parameters by `share`.
 ///
 /// # Errors
-/// What `share` says.
+/// Errors of `share`.
 pub fn prepare_and_share<E>(
     graph: &mut Graph,
     cx: &GraphCx<'_>,

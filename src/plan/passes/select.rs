@@ -1,10 +1,10 @@
-//! Leaving passes out, to find the one that a difference comes from.
+//! Omitting passes, to find the one that causes a difference.
 
 use std::collections::BTreeSet;
 
 use super::{PIPELINE, Pass};
 
-/// Which passes are left out. By default none is.
+/// Omitted passes; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PassSelection {
     without: BTreeSet<&'static str>,

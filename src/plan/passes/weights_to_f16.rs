@@ -8,9 +8,9 @@ use crate::ops::HalfRule;
 use crate::ops::control::with_graphs;
 use crate::ops::pointwise::cast::LARGEST;
 
-/// Keeps large `float32` constants of `graph`, and of the graphs inside its nodes, in `float16`,
-/// unless a reader needs `float32`; how many. What plans still read in `float32`, because a device has no other kernel, is
-/// widened for them. Constants beyond the range of `float16` stay as they are, and so does what other graphs have of them.
+/// Keeps large `float32` constants of `graph`, and of the graphs inside its nodes, in `float16`, unless a reader
+/// needs `float32`; how many. What plans still read in `float32`, because a device has no other kernel, is widened
+/// for them. Constants beyond the range of `float16` stay as they are, and so does what other graphs have of them.
 pub(super) fn weights_to_f16(graph: &mut Graph) -> usize {
     narrow_in(graph, &mut HashMap::new())
 }

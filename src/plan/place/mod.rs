@@ -24,7 +24,7 @@ pub struct Net {
 /// Nodes with their times on each device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problem {
-    /// How many devices there are.
+    /// Number of devices.
     pub devices: usize,
     /// For each node its nanoseconds on each device; `None` where it must not run.
     pub times: Vec<Vec<Option<u64>>>,

@@ -1,4 +1,4 @@
-//! Measured times and the choices made by them, kept on disk.
+//! Measured times and the choices based on them, kept on disk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,31 +11,31 @@ use crate::files::hash::Digest;
 use crate::plan::CandidateReport;
 use crate::plan::place::Roofline;
 
-/// Names the layout of the file; files of other layouts and of other versions of the library are not read.
+/// Version of the file's layout; files of other layouts or library versions are ignored.
 const FORMAT: &str = concat!("onepool placement 1 ", env!("CARGO_PKG_VERSION"));
 /// The name of the file.
 const NAME: &str = "placement";
-/// The most that is written, in bytes.
+/// Largest size of the file, in bytes.
 const MAX_BYTES: usize = 8 << 20;
-/// How much is kept; what was not used for longest goes first.
+/// Most entries; the least recently used ones are dropped first.
 const MAX_DEVICES: usize = 64;
 const MAX_TIMES: usize = 1 << 14;
 const MAX_CHOICES: usize = 1 << 10;
 
-/// Times of operators on devices and what was chosen by them; shared by any number of sessions.
+/// Measured times of operators on devices and the choices based on them; any number of sessions may share one.
 ///
 /// In a folder it is the file `placement.onepool`. Several processes may use one folder: a file is replaced whole,
-/// and one that is damaged or of another version is passed over and replaced. A folder that others may write to is not
+/// and a damaged file or one of another version is ignored and replaced. A folder that others may write to is not
 /// used, with a warning.
 #[derive(Debug, Default)]
 pub struct PlacementCache {
     folder: Option<CacheFolder>,
-    known: Mutex<Known>,
-    /// Held while something is measured: two measurements at one time would disturb each other.
+    known: Mutex<NodeTimes>,
+    /// Held during a measurement, because parallel measurements disturb each other.
     turn: Mutex<()>,
 }
 
-/// Something known, with the time of its last use.
+/// A value with the number of its last use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry<T> {
     used: u64,
@@ -43,8 +43,8 @@ struct Entry<T> {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Known {
-    /// Counts uses.
+struct NodeTimes {
+    /// Number of uses so far.
     clock: u64,
     devices: BTreeMap<String, Entry<Roofline>>,
     /// Nanoseconds by device and operator.
@@ -54,43 +54,43 @@ struct Known {
     changed: bool,
 }
 
-/// What was chosen for a graph.
+/// The choice for a graph.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Choice {
     pub(super) candidates: Vec<CandidateReport>,
     pub(super) chosen: usize,
-    /// For the cheapest placement by estimates the device of each node: runs of (how many, device).
+    /// The cheapest placement by estimates, run-length encoded: (number of nodes, device).
     pub(super) places: Vec<(u32, u32)>,
 }
 
 impl Choice {
-    /// The devices of all nodes; `None` where they are not `nodes` many.
+    /// The device of each node; `None` where the number of nodes is not `nodes`.
     pub(super) fn places(&self, nodes: usize) -> Option<Vec<u32>> {
         let count = self.places.iter().try_fold(0usize, |sum, (n, _)| sum.checked_add(*n as usize))?;
         let runs = self.places.iter().flat_map(|&(n, d)| std::iter::repeat_n(d, n as usize));
         (count == nodes).then(|| runs.collect())
     }
 
-    /// Writes the devices of all nodes down in runs.
+    /// Run-length encodes the devices of all nodes.
     pub(super) fn runs(places: &[u32]) -> Vec<(u32, u32)> {
         places.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0])).collect()
     }
 }
 
 impl PlacementCache {
-    /// One that is kept only in memory.
+    /// A cache in memory alone.
     pub fn in_memory() -> Arc<Self> {
         Arc::default()
     }
 
-    /// One in a folder, which is made once there is something to keep.
+    /// A cache in a folder, which is created with the first entry.
     pub fn in_folder(folder: impl AsRef<Path>) -> Arc<Self> {
         let folder = CacheFolder::new(folder.as_ref());
         let known = load(&folder).unwrap_or_default();
         Arc::new(PlacementCache { folder: Some(folder), known: Mutex::new(known), turn: Mutex::default() })
     }
 
-    /// How many times of operators are known.
+    /// Number of known operator times.
     pub fn len(&self) -> usize {
         self.known().times.len()
     }
@@ -100,11 +100,11 @@ impl PlacementCache {
         self.len() == 0
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, NodeTimes> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nothing is measured.
+    /// Waits for other measurements to end.
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,14 +142,14 @@ impl PlacementCache {
         keep(&mut known.choices, &mut known.clock, graph.to_owned(), choice, MAX_CHOICES);
     }
 
-    /// Writes what is new to disk, with what others wrote meanwhile. That it cannot be written is no failure.
+    /// Merges new entries into the file. A failed write is ignored.
     pub(super) fn save(&self) {
         let Some(folder) = &self.folder else { return };
         let known = &mut *self.known();
         if !std::mem::take(&mut known.changed) {
             return;
         }
-        // What another one writes between this look and our file would be lost.
+        // A write of another process between this read and our write is lost.
         let _alone = folder.lock(NAME);
         if let Some(theirs) = load(folder) {
             known.clock = known.clock.max(theirs.clock);
@@ -181,7 +181,7 @@ fn keep<T>(map: &mut BTreeMap<String, Entry<T>>, clock: &mut u64, key: String, v
     bound(map, most);
 }
 
-/// Takes what is not known yet.
+/// Adds unknown entries.
 fn adopt<T>(ours: &mut BTreeMap<String, Entry<T>>, theirs: BTreeMap<String, Entry<T>>, most: usize) {
     for (key, entry) in theirs {
         ours.entry(key).or_insert(entry);
@@ -189,7 +189,7 @@ fn adopt<T>(ours: &mut BTreeMap<String, Entry<T>>, theirs: BTreeMap<String, Entr
     bound(ours, most);
 }
 
-/// Drops what was not used for longest, an eighth more than must go, so that it seldom has to.
+/// Drops the least recently used entries, an eighth more than necessary.
 fn bound<T>(map: &mut BTreeMap<String, Entry<T>>, most: usize) {
     if map.len() <= most {
         return;
@@ -204,13 +204,13 @@ fn key() -> Digest {
     Digest::of(FORMAT.as_bytes())
 }
 
-fn load(folder: &CacheFolder) -> Option<Known> {
-    let known: Known = serde_json::from_slice(&folder.load(NAME, key())?).ok()?;
+fn load(folder: &CacheFolder) -> Option<NodeTimes> {
+    let known: NodeTimes = serde_json::from_slice(&folder.load(NAME, key())?).ok()?;
     known.devices.values().all(|e| e.value.is_sound()).then_some(known)
 }
 
-/// What is written, short enough to be read again.
-fn text(known: &mut Known) -> serde_json::Result<String> {
+/// The text of the file, within its largest size.
+fn text(known: &mut NodeTimes) -> serde_json::Result<String> {
     let mut body = serde_json::to_string(known)?;
     // Choices for large graphs are long.
     while body.len() > MAX_BYTES && !known.choices.is_empty() {

@@ -1,18 +1,18 @@
-//! Names of what was measured, equal for what takes the same time.
+//! Keys of measurements: equal for work that takes the same time.
 
-use super::Copied;
 use crate::backend::DeviceInfo;
 use crate::files::hash::Hash;
 use crate::graph::TensorInfo;
 use crate::ops::OpCx;
 use crate::plan::{Flow, UnplacedPlan};
+use crate::session::core::options::CopiedPerRun;
 
 /// A device with its driver and this build of the library.
 pub(super) fn device(info: &DeviceInfo) -> String {
     let mut hash = Hash::new();
     hash.put((info.api, &info.name, &info.driver, &info.api_version, &info.uuid, info.features));
     hash.put((env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)));
-    // Devices that compute on the processor's cores are as fast as there are cores.
+    // The number of cores decides the speed of devices that compute on the CPU.
     hash.put(std::thread::available_parallelism().map_or(0, |n| n.get()));
     hash.digest().short_hex()
 }
@@ -39,7 +39,7 @@ pub(super) fn operator(flow: &Flow, n: usize, exact: bool) -> u64 {
 fn put_info(hash: &mut Hash, info: Option<&TensorInfo>, exact: bool) {
     let sizes = |info: &TensorInfo| -> Vec<(u64, bool)> {
         let sizes = info.shape.dims().iter().map(|&d| d as u64);
-        // Kernels read whole vectors of four where they can.
+        // Kernels read vectors of four where the size allows.
         sizes.map(|d| (if exact { d } else { class(d) }, d.is_multiple_of(4))).collect()
     };
     hash.put(info.map(|info| (info.dtype, sizes(info))));
@@ -53,14 +53,14 @@ fn put_value(hash: &mut Hash, cx: &OpCx, i: usize, decides: bool) {
     }
 }
 
-/// A size by its four leading binary digits: what differs by less than an eighth is thought alike.
+/// A size by its four leading binary digits: sizes within an eighth are equal.
 fn class(size: u64) -> u64 {
     let shift = (u64::BITS - size.leading_zeros()).saturating_sub(4);
     (size >> shift) << shift
 }
 
-/// A graph with the devices it may run on and what its runs copy: what was chosen for it once holds for its equals.
-pub(super) fn graph(draft: &UnplacedPlan, devices: &[String], copied: Copied) -> String {
+/// A graph with the devices it may run on and the copies of its runs.
+pub(super) fn graph(draft: &UnplacedPlan, devices: &[String], copied: CopiedPerRun) -> String {
     let mut hash = Hash::new();
     hash.put((devices, copied));
     for (n, (node, known)) in draft.flow.nodes.iter().zip(&draft.nodes).enumerate() {

@@ -1,33 +1,32 @@
-//! Times of graphs on devices: of small ones that tell a device's speeds, of single operators, of whole plans.
+//! Times of graphs on devices: small ones for a device's speeds, single operators, whole plans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Copied;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, GraphError, TensorId, TensorInfo};
 use crate::ops::linalg::MatMul;
 use crate::ops::{self, Operator};
 use crate::plan::place::Roofline;
 use crate::plan::{Flow, PlanOptions};
-use crate::session::Inner;
-use crate::session::binding::Binding;
-use crate::session::compiled::Compiled;
-use crate::session::device::Device;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::memory::{Source, owned};
+use crate::session::core::SessionCore;
+use crate::session::core::compiled::Compiled;
+use crate::session::core::device::Device;
+use crate::session::core::options::{BindPolicy, CopiedPerRun, Options};
 use crate::session::error::Error;
-use crate::session::options::Options;
-use crate::session::slot::{BindPolicy, Source};
-use crate::session::stage::owned;
+use crate::session::stages::continuation::bind;
 use crate::shape::Shape;
 
-/// Operators in a row that tell what one more costs.
+/// Operators in a row that measure the cost of one more.
 const ROW: usize = 16;
-/// Elements of the tensors that tell how fast memory is: 8 MiB each, beyond most caches of one core.
+/// Elements of the tensors that measure memory bandwidth: 8 MiB each, beyond most caches of one core.
 const LONG: usize = 2 << 20;
-/// Rows and columns of the matrices that tell how fast arithmetic is.
+/// Rows and columns of the matrices that measure arithmetic.
 const SQUARE: usize = 256;
-/// Nothing is faster than this, in nanoseconds: a difference of two times may come out at nothing.
+/// The smallest time in nanoseconds, because a difference of two times may be 0.
 const LEAST_NS: f64 = 1.0;
 
 /// Runs a binding until it has run `most` times or `limit` is over, at least once; the fastest run in nanoseconds.
@@ -46,7 +45,7 @@ pub(super) fn fastest(binding: &mut Binding<'_>, most: usize, limit: Duration) -
 /// Nanoseconds of one run with what is `copied`: zeros to the inputs, the results to new tensors.
 pub(super) fn once_with_copies(
     binding: &mut Binding<'_>,
-    copied: Copied,
+    copied: CopiedPerRun,
     zeros: &[u8],
 ) -> Result<u64, Error> {
     let compiled = Arc::clone(&binding.compiled);
@@ -75,11 +74,11 @@ pub(super) fn once(binding: &mut Binding<'_>) -> Result<u64, Error> {
 /// The speeds of a device.
 ///
 /// # Errors
-/// What the device says.
-pub(super) fn roofline(inner: &Inner, device: &Device) -> Result<Roofline, Error> {
+/// Errors of the device.
+pub(super) fn roofline(core: &SessionCore, device: &Device) -> Result<Roofline, Error> {
     let time = |graph: Graph, most: usize| -> Result<f64, Error> {
-        let mut binding = alone(inner, device, graph)?;
-        // The first run touches pages and wakes what sleeps.
+        let mut binding = alone(core, device, graph)?;
+        // The first run faults pages in and wakes the device.
         binding.run()?;
         Ok(fastest(&mut binding, most, Duration::from_millis(40))? as f64)
     };
@@ -90,7 +89,7 @@ pub(super) fn roofline(inner: &Inner, device: &Device) -> Result<Roofline, Error
     let outside = time(sums(LONG, 1)?, 8)?;
     let inside = (time(sums(LONG, 3)?, 8)? - outside) / 2.0;
     let moved = 2.0 * 4.0 * LONG as f64;
-    // Where noise makes three passes as fast as one, the one tells.
+    // Where noise makes three passes as fast as one, the single pass counts.
     let pass = if inside > launch_ns { inside } else { outside - submit_ns };
     let bytes = moved / (pass - launch_ns).max(LEAST_NS);
     let bus_ns = match device.shares_host_memory() {
@@ -125,21 +124,21 @@ fn product() -> Result<Graph, GraphError> {
 /// does not count, because drivers compile in it; `limit` is the time for others, of which there is always one.
 ///
 /// # Errors
-/// What its function or the device says.
+/// Errors of its function or of the device.
 pub(super) fn operator(
-    inner: &Inner,
+    core: &SessionCore,
     device: &Device,
     (flow, n): (&Flow, usize),
     submit_ns: f64,
     limit: Duration,
 ) -> Result<u64, Error> {
-    let mut binding = alone(inner, device, node_graph(flow, n)?)?;
+    let mut binding = alone(core, device, node_graph(flow, n)?)?;
     binding.run()?;
     let best = fastest(&mut binding, 8, limit)?;
     Ok((best as f64 - submit_ns).max(LEAST_NS) as u64)
 }
 
-/// Node `n` alone: what is known of its inputs is known, the rest are inputs of the graph.
+/// Node `n` alone: its constant inputs stay constant, the others are inputs of the graph.
 fn node_graph(flow: &Flow, n: usize) -> Result<Graph, GraphError> {
     let node = &flow.nodes[n];
     let mut g = GraphBuilder::new("node");
@@ -167,25 +166,19 @@ fn node_graph(flow: &Flow, n: usize) -> Result<Graph, GraphError> {
 }
 
 /// A graph whose inputs have fixed types and shapes on one device alone, not fused, bound to memory of zeros.
-fn alone(inner: &Inner, device: &Device, graph: Graph) -> Result<Binding<'static>, Error> {
+fn alone(core: &SessionCore, device: &Device, graph: Graph) -> Result<Binding<'static>, Error> {
     let plan = PlanOptions { fuse: false, fallback: false, ..PlanOptions::default() };
-    let inner = Arc::new(Inner {
-        graph: Arc::new(graph),
-        devices: vec![device.clone()],
-        options: measuring(plan, &inner.options),
-        params: Arc::default(),
-        sources: Arc::clone(&inner.sources),
-        plans: Default::default(),
-        traffic: Default::default(),
-    });
+    let (devices, sources) = (vec![device.clone()], Arc::clone(&core.sources));
+    let options = measuring(plan, &core.options);
+    let core = Arc::new(SessionCore::new(Arc::new(graph), devices, options, Arc::default(), sources));
     let scalar = || TensorInfo::new(DType::F32, Shape::scalar());
     let infos: Vec<TensorInfo> =
-        (0..inner.graph.inputs().len()).map(|i| inner.fixed_info(i).unwrap_or_else(scalar)).collect();
-    let compiled = inner.compiled(&infos, &BTreeMap::new(), Copied::default())?;
-    bound(&inner, compiled, Copied::default())
+        (0..core.graph.inputs().len()).map(|i| core.fixed_info(i).unwrap_or_else(scalar)).collect();
+    let compiled = core.compiled(&infos, &BTreeMap::new(), CopiedPerRun::default())?;
+    bound(&core, compiled, CopiedPerRun::default())
 }
 
-/// How what is only measured is planned and bound.
+/// Options of sessions for measurements.
 pub(super) fn measuring(plan: PlanOptions, of: &Options) -> Options {
     let bind = BindPolicy { strict: false, ..of.bind };
     Options { plan, bind, arena: None, placer: None, ..of.clone() }
@@ -194,16 +187,16 @@ pub(super) fn measuring(plan: PlanOptions, of: &Options) -> Options {
 /// A plan bound to memory of zeros that devices may import, as a caller's would be, and to memory of the session's own
 /// for what is `copied`.
 pub(super) fn bound(
-    inner: &Arc<Inner>,
+    core: &Arc<SessionCore>,
     compiled: Arc<Compiled>,
-    copied: Copied,
+    copied: CopiedPerRun,
 ) -> Result<Binding<'static>, Error> {
     let place = |info: &TensorInfo, copied: bool| -> Result<Source<'static>, Error> {
-        Ok(if copied { Source::Value } else { owned(info)?.1 })
+        Ok(if copied { Source::OWN } else { owned(info)?.1 })
     };
     let plan = &compiled.plan;
     let inputs = plan.inputs.iter().map(|io| place(&io.info, copied.inputs)).collect::<Result<_, _>>()?;
     let outputs = plan.outputs.iter().map(|io| place(&io.info, copied.outputs)).collect::<Result<_, _>>()?;
-    let policy = inner.options.bind;
-    Binding::assemble(inner, compiled, inputs, outputs, policy)
+    let policy = core.options.bind;
+    bind(core, compiled, inputs, outputs, policy)
 }

@@ -1,5 +1,5 @@
-//! Automatic placement: measures devices and operators, decides which device runs each node, checks the decision by
-//! running it against the placements on one device.
+//! Automatic placement: measures devices and operators, chooses a device for each node, and runs the choice against
+//! the placements on one device.
 
 mod cache;
 mod key;
@@ -14,9 +14,6 @@ pub use cache::PlacementCache;
 
 use self::cache::Choice;
 use self::race::{Candidate, choose};
-use super::Inner;
-use super::compiled::Compiled;
-use super::error::Error;
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::place::{Problem, Roofline};
@@ -24,46 +21,38 @@ use crate::plan::{
     Assignment, CandidateReport, Compiler, NodeEstimate, PlacementReport, Plan, PlanError, PlanOutcome,
     UnplacedPlan,
 };
+use crate::session::core::SessionCore;
+use crate::session::core::compiled::Compiled;
+use crate::session::core::options::{CopiedPerRun, Place};
+use crate::session::error::Error;
 
-/// How nodes get their devices that neither the caller nor the graph places.
+/// The placement of nodes that neither the caller nor the graph places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// They go to entry 0 of the device table.
+pub enum NodePlacement {
+    /// Entry 0 of the device table.
     #[default]
     Manual,
-    /// They go where a run takes least time by measurements, boundaries between devices counted.
+    /// The fastest placement by measurements, boundaries between devices included.
     ///
-    /// A plan is then made with runs on inputs of zeros, by value or on bound memory as it is made for, unless it holds a kernel of the caller's
-    /// ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among what is run, so no choice is
-    /// slower than that as far as runs within the time allowed ([`super::SessionBuilder::placement_budget`]) can
-    /// tell; beyond that time estimates decide.
+    /// A plan is then made with runs on inputs of zeros, by value or on bound memory as it is made for, unless it
+    /// holds a kernel of the caller's ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among
+    /// what is run, so no choice is slower than that as far as runs within the time allowed
+    /// ([`crate::session::SessionBuilder::placement_budget`]) can tell; beyond that time estimates decide.
     Auto,
 }
 
-/// What every run copies: the values of inputs into the session's memory, those of outputs out of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Copied {
-    pub(super) inputs: bool,
-    pub(super) outputs: bool,
-}
-
-impl Copied {
-    /// Runs by value.
-    pub(super) const ALL: Copied = Copied { inputs: true, outputs: true };
-}
-
-/// The time that a session takes for measurements where its caller says nothing. The speeds of a device, measured
-/// once for all sessions, are not counted.
+/// The default time for the measurements of a session. The speeds of a device, measured once for all sessions, are not
+/// counted.
 pub(super) const BUDGET: Duration = Duration::from_secs(2);
 
-/// Operators that take less than this part of a run are not timed but estimated.
+/// Operators below this fraction of a run are estimated, not timed.
 const LIGHT: u64 = 50;
 /// The longest that runs of one operator on one device take, after the first.
 const OPERATOR_LIMIT: Duration = Duration::from_millis(20);
 /// Bytes of an operator's tensors, or of a graph's inputs and outputs, beyond which it is not run for a measurement.
 const MAX_MEASURED_BYTES: u64 = 1 << 30;
 
-/// Decides devices for a session and for what its plans are split into.
+/// Places the nodes of a session and of its stages.
 #[derive(Debug)]
 pub(super) struct Placer {
     cache: Arc<PlacementCache>,
@@ -75,26 +64,13 @@ impl Placer {
         Placer { cache, left: Mutex::new(budget) }
     }
 
-    /// The plan of `graph` on the devices that suit it, with its device objects.
-    ///
-    /// # Errors
-    /// As [`Compiler::compile`], and what devices say when their speeds are measured.
-    pub(super) fn compile(
+    /// Places the nodes of `draft` and plans them.
+    fn place(
         &self,
-        inner: &Inner,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-        copied: Copied,
-    ) -> Result<PlanOutcome<Compiled>, Error> {
-        let began = Instant::now();
-        let devices: Vec<String> = inner.devices.iter().map(|d| key::device(d.context.info())).collect();
-        let work = Work { placer: self, inner, graph, infos, values, devices, copied };
-        work.draft()?.try_map(|draft| self.place(&work, draft, began))
-    }
-
-    /// The plan of a draft on the devices that suit it.
-    fn place(&self, work: &Work<'_>, draft: UnplacedPlan, began: Instant) -> Result<Compiled, Error> {
+        work: &PlacementTask<'_>,
+        draft: UnplacedPlan,
+        began: Instant,
+    ) -> Result<Compiled, Error> {
         if !draft.is_open() {
             let only = |n: &crate::plan::UnplacedNode| {
                 n.commands.iter().position(Option::is_some).unwrap_or_default() as u32
@@ -121,7 +97,7 @@ impl Placer {
         let places = Choice::runs(mixed.map_or(&[], |c| &c.places));
         self.cache.set_choice(&graph_key, Choice { candidates: reports.clone(), chosen, places });
         self.cache.save();
-        // What is not chosen gives its memory back before anything else is allocated.
+        // Free the memory of the losers before the next allocation.
         let winner = candidates.swap_remove(chosen);
         drop(candidates);
         let compiled = match winner.compiled.and_then(Arc::into_inner) {
@@ -141,31 +117,47 @@ impl Placer {
     }
 }
 
-/// What is known of the nodes of a draft.
-struct Known {
+impl Place for Placer {
+    fn compile(
+        &self,
+        core: &SessionCore,
+        graph: &Graph,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+        copied: CopiedPerRun,
+    ) -> Result<PlanOutcome<Compiled>, Error> {
+        let began = Instant::now();
+        let devices: Vec<String> = core.devices.iter().map(|d| key::device(d.context.info())).collect();
+        let work = PlacementTask { placer: self, core, graph, infos, values, devices, copied };
+        work.draft()?.try_map(|draft| self.place(&work, draft, began))
+    }
+}
+
+/// Times of the nodes of a plan without places.
+struct NodeTimes {
     problem: Problem,
     timed: Vec<bool>,
-    /// Operators timed now.
+    /// Operators timed by this call.
     count: usize,
 }
 
 /// One graph being placed.
-struct Work<'a> {
+struct PlacementTask<'a> {
     placer: &'a Placer,
-    inner: &'a Inner,
+    core: &'a SessionCore,
     graph: &'a Graph,
     infos: &'a [TensorInfo],
     values: &'a BTreeMap<usize, Tensor>,
     /// Names of the devices in the cache.
     devices: Vec<String>,
-    copied: Copied,
+    copied: CopiedPerRun,
 }
 
-impl Work<'_> {
+impl PlacementTask<'_> {
     fn with_compiler<R>(&self, assignment: &Assignment, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
-        let usable = self.inner.sources.usable(&self.inner.devices);
+        let usable = self.core.sources.usable(&self.core.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&self.inner.options.plan, self.inner.sources.cache(&self.inner.devices));
+        let (options, cache) = (&self.core.options.plan, self.core.sources.cache(&self.core.devices));
         let (graph, assignment) = (self.graph, assignment.clone());
         f(&Compiler { graph, devices: &devices, options, assignment, cache })
     }
@@ -179,26 +171,26 @@ impl Work<'_> {
     }
 
     fn ready(&self, assignment: &Assignment) -> Result<Compiled, Error> {
-        self.inner.ready(self.plan(assignment)?)
+        self.core.ready(self.plan(assignment)?)
     }
 
     /// Puts all nodes on `device` that can run there.
     fn uniform(&self, problem: &Problem, device: u32) -> Assignment {
-        if self.inner.options.plan.fallback {
+        if self.core.options.plan.fallback {
             return Assignment::All(device);
         }
-        // A node without a kernel there is not asked to run there.
+        // A node without a kernel there stays elsewhere.
         Assignment::Each(problem.uniform(device).into())
     }
 
     fn rooflines(&self) -> Result<Vec<Roofline>, Error> {
         let cache = &self.placer.cache;
         let mut rooflines = Vec::with_capacity(self.devices.len());
-        for (key, device) in self.devices.iter().zip(&self.inner.devices) {
+        for (key, device) in self.devices.iter().zip(&self.core.devices) {
             rooflines.push(match cache.roofline(key) {
                 Some(known) => known,
                 None => {
-                    let measured = measure::roofline(self.inner, device)?;
+                    let measured = measure::roofline(self.core, device)?;
                     cache.set_roofline(key, measured);
                     measured
                 }
@@ -207,7 +199,7 @@ impl Work<'_> {
         Ok(rooflines)
     }
 
-    /// What was chosen before, where it still makes sense.
+    /// The plan of a cached choice, where it is still valid.
     fn kept(&self, problem: &Problem, choice: &Choice) -> Option<Compiled> {
         let assignment = match choice.candidates.get(choice.chosen)?.device {
             Some(device) => self.uniform(problem, device),
@@ -217,7 +209,7 @@ impl Work<'_> {
     }
 
     /// Times of all nodes: those measured before, those measured now within `budget`, the rest by estimate.
-    fn known(&self, draft: &UnplacedPlan, rooflines: &[Roofline], budget: Duration) -> Known {
+    fn known(&self, draft: &UnplacedPlan, rooflines: &[Roofline], budget: Duration) -> NodeTimes {
         let estimate = |node: &crate::plan::UnplacedNode| -> Vec<Option<u64>> {
             let on = |(r, commands): (&Roofline, &Option<u32>)| commands.map(|c| r.estimate(node.cost, c));
             rooflines.iter().zip(&node.commands).map(on).collect()
@@ -262,7 +254,7 @@ impl Work<'_> {
         // A driver that compiles for longer than that leaves the time for whole runs as it is.
         self.placer.spend(began.elapsed().min(budget));
         let boundaries: Vec<_> = rooflines.iter().map(Roofline::boundary).collect();
-        Known { problem: draft.problem(times, &boundaries), timed, count }
+        NodeTimes { problem: draft.problem(times, &boundaries), timed, count }
     }
 
     /// The times of an operator on all devices where it may run, if all are known.
@@ -290,7 +282,7 @@ impl Work<'_> {
             return None;
         }
         let mut found = Vec::with_capacity(expected.len());
-        for (d, device) in self.inner.devices.iter().enumerate() {
+        for (d, device) in self.core.devices.iter().enumerate() {
             if expected.get(d).copied().flatten().is_none() {
                 found.push(None);
                 continue;
@@ -298,7 +290,7 @@ impl Work<'_> {
             let submit = rooflines.get(d)?.submit_ns;
             let limit = OPERATOR_LIMIT.min(left);
             // An operator may refuse zeros, which is no failure of the session's.
-            let nanos = measure::operator(self.inner, device, (&draft.flow, n), submit, limit).ok()?;
+            let nanos = measure::operator(self.core, device, (&draft.flow, n), submit, limit).ok()?;
             self.placer.cache.set_time(self.devices.get(d)?, key, nanos);
             found.push(Some(nanos));
         }
@@ -307,7 +299,7 @@ impl Work<'_> {
 
     /// All nodes on each of the devices, and the cheapest placement where it is none of these.
     fn candidates(&self, problem: &Problem, rooflines: &[Roofline]) -> Vec<Candidate> {
-        // Whatever the placement, the last segment is submitted and waited for.
+        // Every placement submits the last segment and waits for it.
         let estimate = |places: &[u32]| {
             let last = places.last().and_then(|d| rooflines.get(*d as usize)).map_or(0.0, |r| r.submit_ns);
             problem.total(places).unwrap_or(u64::MAX).saturating_add(last as u64)
@@ -328,7 +320,7 @@ impl Work<'_> {
     }
 }
 
-/// Whether a node runs a function of the caller's, which is called for results alone.
+/// Whether a node runs a function of the caller's, which measurements must not call.
 fn is_callers(draft: &UnplacedPlan, n: usize) -> bool {
     draft.flow.nodes[n].op.is::<crate::ops::custom::CustomKernel>()
 }
@@ -337,7 +329,7 @@ fn report(
     candidates: Vec<CandidateReport>,
     chosen: usize,
     devices: Vec<Roofline>,
-    copied: Copied,
+    copied: CopiedPerRun,
     cached: bool,
 ) -> PlacementReport {
     let (copied_in, copied_out) = (copied.inputs, copied.outputs);
@@ -356,7 +348,7 @@ fn report(
 fn explained(
     mut compiled: Compiled,
     draft: &UnplacedPlan,
-    known: &Known,
+    known: &NodeTimes,
     mut report: PlacementReport,
     began: Instant,
 ) -> Compiled {

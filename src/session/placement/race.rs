@@ -1,14 +1,14 @@
-//! Runs placements against one another.
+//! Runs candidate placements and picks the fastest.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::measure::{bound, measuring, once_with_copies};
-use super::{MAX_MEASURED_BYTES, Work, is_callers};
+use super::{MAX_MEASURED_BYTES, PlacementTask, is_callers};
 use crate::plan::{Assignment, CandidateReport, UnplacedPlan};
-use crate::session::Inner;
-use crate::session::binding::Binding;
-use crate::session::compiled::Compiled;
+use crate::session::bind::binding::Binding;
+use crate::session::core::SessionCore;
+use crate::session::core::compiled::Compiled;
 use crate::session::error::Error;
 
 /// Runs of each candidate, and of short ones.
@@ -24,7 +24,7 @@ const DOUBT: u64 = 5;
 /// A candidate that takes this many times as long as the best one is not run again.
 const BEATEN: u64 = 2;
 
-/// One placement that could be chosen.
+/// A candidate placement.
 pub(super) struct Candidate {
     pub(super) assignment: Assignment,
     /// The device of each node of the draft.
@@ -32,11 +32,11 @@ pub(super) struct Candidate {
     pub(super) report: CandidateReport,
     /// Its plan with device objects, once it was run.
     pub(super) compiled: Option<Arc<Compiled>>,
-    /// It cannot be planned, or its memory cannot be had.
+    /// Planning or allocation failed.
     pub(super) failed: bool,
 }
 
-impl Work<'_> {
+impl PlacementTask<'_> {
     /// Runs the candidates in turn on inputs of zeros as the caller will, with what that copies, as far as the time of
     /// the session allows, those first that are thought fastest.
     pub(super) fn race(&self, draft: &UnplacedPlan, candidates: &mut [Candidate]) {
@@ -52,17 +52,17 @@ impl Work<'_> {
         }
         let mut order: Vec<usize> = (0..candidates.len()).collect();
         order.sort_by_key(|&c| candidates[c].report.estimate_ns);
-        let inner = self.racing();
+        let core = self.racing();
         let largest = draft.flow.inputs.iter().map(|&v| draft.flow.values[v].info.bytes()).max();
         let zeros = vec![0; if self.copied.inputs { largest.unwrap_or(0) } else { 0 }];
         let mut running: Vec<(usize, Binding<'static>)> = Vec::new();
         for c in order {
-            // A first run and one that counts.
+            // A warm-up run and one that counts.
             let expected = Duration::from_nanos(candidates[c].report.estimate_ns).saturating_mul(2);
             if expected > left() {
                 continue;
             }
-            match self.start(&inner, &mut candidates[c]) {
+            match self.start(&core, &mut candidates[c]) {
                 Ok(Some(binding)) => running.push((c, binding)),
                 Ok(None) => {}
                 Err(cause) => {
@@ -95,29 +95,23 @@ impl Work<'_> {
         self.placer.spend(began.elapsed());
     }
 
-    /// The session's devices and parameters for runs that no one sees.
-    fn racing(&self) -> Arc<Inner> {
-        let options = &self.inner.options;
-        Arc::new(Inner {
-            graph: Arc::new(self.graph.clone()),
-            devices: self.inner.devices.clone(),
-            options: measuring(options.plan.clone(), options),
-            params: Arc::clone(&self.inner.params),
-            sources: Arc::clone(&self.inner.sources),
-            plans: Default::default(),
-            traffic: Default::default(),
-        })
+    /// The session's devices and parameters, for measurement runs.
+    fn racing(&self) -> Arc<SessionCore> {
+        let options = &self.core.options;
+        let (params, sources) = (Arc::clone(&self.core.params), Arc::clone(&self.core.sources));
+        let (graph, devices) = (Arc::new(self.graph.clone()), self.core.devices.clone());
+        Arc::new(SessionCore::new(graph, devices, measuring(options.plan.clone(), options), params, sources))
     }
 
-    /// Makes a candidate ready and runs it once; `None` where it refuses zeros.
+    /// Compiles a candidate and runs it once; `None` where an operator rejects zeros.
     fn start(
         &self,
-        inner: &Arc<Inner>,
+        core: &Arc<SessionCore>,
         candidate: &mut Candidate,
     ) -> Result<Option<Binding<'static>>, Error> {
         let compiled = Arc::new(self.ready(&candidate.assignment)?);
         candidate.compiled = Some(Arc::clone(&compiled));
-        let mut binding = bound(inner, compiled, self.copied)?;
+        let mut binding = bound(core, compiled, self.copied)?;
         Ok(binding.run().is_ok().then_some(binding))
     }
 }

@@ -20,7 +20,7 @@ fn open(name: &str) -> Context {
 }
 
 fn builder(graph: &Graph, table: &[&str]) -> super::super::SessionBuilder {
-    let builder = Session::builder().graph(graph.clone()).placement(Placement::Auto);
+    let builder = Session::builder().graph(graph.clone()).placement(NodePlacement::Auto);
     table.iter().fold(builder, |b, name| b.context(open(name)))
 }
 
@@ -136,7 +136,7 @@ fn what_is_placed_stays_there() {
     }
     // All that is not placed otherwise.
     for d in 0..2 {
-        for auto in [Placement::Auto, Placement::Manual] {
+        for auto in [NodePlacement::Auto, NodePlacement::Manual] {
             let builder = builder(&graph(), &["vulkan", "cpu"]).placement(auto);
             let mut session = builder.place_rest(d).place_op("Softmax", 1 - d).build().unwrap();
             assert_close(&outputs(&mut session, &x), &expected);
@@ -165,7 +165,7 @@ fn places_that_are_not_there_are_errors_that_name_what_is() {
         Err(Error::Session(e)) => e,
         other => panic!("{other:?}"),
     };
-    for auto in [Placement::Auto, Placement::Manual] {
+    for auto in [NodePlacement::Auto, NodePlacement::Manual] {
         let b = || builder(&graph(), &["cpu", "vulkan"]).placement(auto);
         let e = refused(b().place_node("prodigy", 0));
         assert!(
@@ -230,7 +230,7 @@ fn runs_are_measured_as_the_caller_makes_them() {
     let cache = PlacementCache::in_memory();
     let session = || builder(&graph, &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache)).build().unwrap();
     let info = TensorInfo::new(DType::F32, Shape::new([ROWS, 2]).unwrap());
-    let memory = || crate::session::stage::owned(&info).unwrap().0;
+    let memory = || crate::session::bind::memory::owned(&info).unwrap().0;
     let value = Tensor::new([ROWS, 2], &vec![1.5f32; 2 * ROWS]).unwrap();
     let placement = |binding: &crate::Binding<'_>| binding.plan().report.placement.clone().unwrap();
     let mut by_value = session();

@@ -9,7 +9,7 @@ use crate::session::{Error, Profile};
 /// How [`GraphModule::benchmark`] measures, by TVM's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchmarkDesc {
-    /// How many times are taken.
+    /// Number of measurements.
     pub repeat: usize,
     /// Runs of each, of which the time is the mean; at least one.
     pub number: usize,

@@ -5,26 +5,27 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub const CFLAGS: &[&str] =
+pub(crate) const CFLAGS: &[&str] =
     &["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"];
-pub const CXXFLAGS: &[&str] = &["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-g"];
-pub const SANITIZE: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+pub(crate) const CXXFLAGS: &[&str] =
+    &["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-g"];
+pub(crate) const SANITIZE: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// The folder of this crate.
-pub fn folder() -> &'static Path {
+pub(crate) fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-pub fn include() -> PathBuf {
+pub(crate) fn include() -> PathBuf {
     folder().join("../../include")
 }
 
-pub fn model() -> PathBuf {
+pub(crate) fn model() -> PathBuf {
     folder().join("../../models/denoise.onnx")
 }
 
 /// A file of the library, which cargo builds before these tests.
-pub fn library(name: &str) -> PathBuf {
+pub(crate) fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let found = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|file| file.is_file());
     found.unwrap_or_else(|| panic!("there is no {name} near {}", test.display()))
@@ -32,18 +33,18 @@ pub fn library(name: &str) -> PathBuf {
 
 /// How a program is built.
 #[derive(Clone, Copy, Debug)]
-pub struct Build<'a> {
-    pub compiler: &'a str,
-    pub flags: &'a [&'a str],
+pub(crate) struct Build<'a> {
+    pub(crate) compiler: &'a str,
+    pub(crate) flags: &'a [&'a str],
     /// With AddressSanitizer and UndefinedBehaviorSanitizer.
-    pub sanitize: bool,
+    pub(crate) sanitize: bool,
     /// To the shared library, else to the static one.
-    pub linked: bool,
+    pub(crate) linked: bool,
 }
 
 impl Build<'_> {
     /// Builds the program of one file in `dir`.
-    pub fn program(self, file: &Path, dir: &Path) -> PathBuf {
+    pub(crate) fn program(self, file: &Path, dir: &Path) -> PathBuf {
         let name =
             format!("{}-{}", file.file_name().unwrap().to_str().unwrap().replace('.', "-"), self.compiler);
         let program = dir.join(name);
@@ -67,7 +68,7 @@ impl Build<'_> {
 }
 
 /// Runs a program that must succeed; what it wrote to its output.
-pub fn run(words: &[&str]) -> String {
+pub(crate) fn run(words: &[&str]) -> String {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).env("ASAN_OPTIONS", "detect_leaks=1");
     let output = command.output().unwrap_or_else(|e| panic!("{}: {e}; scripts/setup installs it", words[0]));

@@ -1,6 +1,6 @@
 //! Images that lie in buffers: what a device prescribes, and where the texels are. Pure.
 //!
-//! An image is a view of a range of a buffer: rows of texels at a distance of [`ImageDesc::row_pitch`] bytes, so
+//! An image is a view of a range of a buffer: rows of texels at a stride of [`ImageDesc::row_pitch`] bytes, so
 //! its bytes can be read and written as a buffer too. Numbers come from the driver; nothing here knows one.
 
 use crate::dtype::DType;
@@ -103,7 +103,7 @@ impl Grain {
 /// What a device prescribes for images that lie in its buffers.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ImageRules {
-    /// What the distance of rows is a multiple of.
+    /// What the stride of rows is a multiple of.
     pub pitch: Grain,
     /// What the place of the first texel in the memory is a multiple of.
     pub base: Grain,

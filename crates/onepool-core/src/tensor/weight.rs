@@ -1,6 +1,6 @@
 //! Large constants: on the host with their bytes as they are, or only in a layout that devices read.
 //!
-//! A device that shares the host's memory reads a packed layout where it was packed, and often nobody reads the
+//! A device that shares the host's memory reads a packed layout where it was packed, and often no one reads the
 //! bytes as they are any more. Where the layout has every element, the bytes follow from it: they are given back, and
 //! made again for whoever asks. Nothing here needs the file that they came from.
 
@@ -242,7 +242,7 @@ fn drain(mut rest: HostRegion, bytes: usize, line: usize, mut pack: impl FnMut(R
 }
 
 impl Forms {
-    /// The bytes as they are, where they are kept so and nobody else holds them.
+    /// The bytes as they are, where they are kept so and no one else holds them.
     fn take(&mut self) -> Result<Option<HostRegion>, HostError> {
         let Kept::Plain(region) = &mut self.kept else { return Ok(None) };
         let nothing = Arc::new(HostRegion::new(0)?);
@@ -393,7 +393,7 @@ mod tests {
         let gone = Arc::downgrade(&plain);
         drop(plain);
         assert!(gone.upgrade().is_none());
-        // Now nobody reads the packed form.
+        // Now no one reads the packed form.
         let held = Arc::downgrade(&packed);
         drop(packed);
         weight.keep_plain(&weight.plain().unwrap());

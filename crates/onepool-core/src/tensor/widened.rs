@@ -73,7 +73,7 @@ mod tests {
         assert_eq!((wide.dtype(), wide.shape()), (DType::F32, half.shape()));
         assert_eq!(wide.narrowed().unwrap().identity(), half.identity());
         assert!(half.narrowed().is_none() && wide.region().is_none());
-        // What one holds the other shares, and nobody keeps it.
+        // What one holds the other shares, and no one keeps it.
         let (first, second) = (wide.unkept().unwrap(), wide.unkept().unwrap());
         assert_eq!(first.identity(), second.identity());
         assert_eq!(first.to_f32s().unwrap(), half.to_f32s().unwrap());

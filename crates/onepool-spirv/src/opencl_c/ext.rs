@@ -38,7 +38,7 @@ impl Body<'_, '_> {
         self.set(inst, &value)
     }
 
-    /// A fraction, and a whole part or exponent behind a pointer or in a structure of both.
+    /// A fraction, and a whole part or exponent after a pointer or in a structure of both.
     fn two_results(&mut self, inst: &Inst, op: GlslStd450Op) -> Result<(), OpenClError> {
         let (value, num) = self.typed(inst, FIRST)?;
         let name = match op {

@@ -26,13 +26,13 @@ pub(super) struct Exit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Behind an `if`.
+    /// After an `if`.
     Selection,
-    /// Behind a `switch`.
+    /// After a `switch`.
     Switch,
     /// Another case of a switch.
     Case,
-    /// Behind a loop.
+    /// After a loop.
     Loop,
     /// The part of a loop that leads back to its head.
     Continue,

@@ -131,7 +131,7 @@ pub struct OpenClImages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpenClForm {
     /// A `__global` pointer, a `ulong` with the bytes bound if `bytes_follow`, and a `ulong` with the place of the
-    /// binding's first byte behind the pointer: a multiple of 16.
+    /// binding's first byte after the pointer: a multiple of 16.
     Pointer {
         /// Whether the bytes bound are told.
         bytes_follow: bool,

@@ -1,7 +1,7 @@
 //! Where a kernel with barriers is left.
 //!
 //! A whole work-group may leave before a barrier (`if (group >= groups) return;`). PoCL, which runs the items
-//! of a group in loops between barriers, then runs the part behind the last barrier wrongly: its loops go on
+//! of a group in loops between barriers, then runs the part after the last barrier wrongly: its loops go on
 //! with the state of the first item. A barrier at the very end of the kernel gives that part an end of its own.
 
 /// What happens at a place of a function's text.
@@ -14,7 +14,7 @@ pub(super) enum Mark {
 }
 
 /// Whether a barrier before the last return of a kernel is reached by all items of a group or by none, and is
-/// of use: items leave before a barrier, and none leaves behind the last one. Between leaving and the end must
+/// of use: items leave before a barrier, and none leaves after the last one. Between leaving and the end must
 /// be a barrier that all others come by, so that those who leave are whole groups.
 pub(super) fn needs_closing_barrier(marks: &[Mark]) -> bool {
     let Some((Mark::Return, marks)) = marks.split_last() else { return false };
@@ -33,9 +33,9 @@ mod tests {
         let left = Mark::Return;
         assert!(needs_closing_barrier(&[left, always, left]));
         assert!(needs_closing_barrier(&[left, nested, always, nested, left]));
-        // Nobody leaves early.
+        // No one leaves early.
         assert!(!needs_closing_barrier(&[always, left]));
-        // Single items may leave: behind the last barrier, or past one that not all come by.
+        // Single items may leave: after the last barrier, or past one that not all come by.
         assert!(!needs_closing_barrier(&[left, always, left, left]));
         assert!(!needs_closing_barrier(&[left, nested, left]));
         assert!(!needs_closing_barrier(&[left, left]));

@@ -5,7 +5,7 @@
 //!
 //! # Calling convention
 //! - The kernel is called [`OpenClKernel::name`]. Its arguments are first those of [`OpenClKernel::args`] in
-//!   order: each is what [`OpenClArg::form`] says, a `__global` pointer with a place behind it or an image. Two
+//!   order: each is what [`OpenClArg::form`] says, a `__global` pointer with a place after it or an image. Two
 //!   bindings may overlap. Sub-buffers would do without the place, but drivers differ in how well they keep
 //!   many of them that overlap.
 //! - Then, if [`OpenClKernel::memory_follows`], a `__global` pointer that the kernel does not use.
@@ -86,7 +86,7 @@ pub struct OpenClKernel {
     pub args: Vec<OpenClArg>,
     /// Whether a pointer to memory of the bindings follows, because each of them is an image.
     pub memory_follows: bool,
-    /// Bytes of the push constants' structure, the argument behind those; 0 if there is none.
+    /// Bytes of the push constants' structure, the argument after those; 0 if there is none.
     pub params_bytes: u32,
     /// Bytes of each workgroup variable in OpenCL C (a vector of three is as large as one of four): the last
     /// arguments, in order.

@@ -35,7 +35,7 @@ pub(super) enum Space {
 }
 
 impl Space {
-    /// The qualifier, with a space behind it.
+    /// The qualifier, with a space after it.
     pub(super) const fn c(self) -> &'static str {
         match self {
             Self::Private => "",

@@ -2,19 +2,15 @@
 
 use super::{ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, SPARSE, X};
 use crate::dtype::DType;
+use crate::kernel::codes::moe_gate::Second;
+use crate::kernel::codes::{moe_sort, moe_tile, moe_vector};
 use crate::kernel::grid_1d;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
-/// Elements that a work-group of `moe_vector.comp` computes.
-const VECTOR_COLS: usize = 8;
-/// Pairs and elements of a work-group of `moe_tile.comp`.
-const TILE: [usize; 2] = [32, 64];
 /// With fewer pairs for each expert than so many, each is done alone.
 const FEW: usize = 4;
-/// The most experts that `moe_sort.comp` counts.
-const MAX_EXPERTS: usize = 1024;
 
 /// Which pairs a product is of.
 struct Pairs {
@@ -31,11 +27,8 @@ impl Resolved {
     /// [`OpError::Unsupported`] for types without kernels and tensors too large for them.
     pub(super) fn lower(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dtype = cx.dtype(X)?;
-        let (route, combine) = match dtype {
-            DType::F32 => (id::MOE_ROUTE_F32, id::MOE_COMBINE_F32),
-            DType::F16 => (id::MOE_ROUTE_F16, id::MOE_COMBINE_F16),
-            other => return Err(OpError::unsupported(format!("no device kernel for experts of {other}"))),
-        };
+        let (route, combine) =
+            (variants::MoeRoute { t: dtype }.id()?, variants::MoeCombine { t: dtype }.id()?);
         let (pairs, top) = (self.pairs(), self.op.top);
         if pairs == 0 || self.width == 0 || self.inner == 0 {
             return Err(OpError::unsupported("experts of nothing"));
@@ -59,11 +52,11 @@ impl Resolved {
             self.tokens,
         )?;
         let mut of = Pairs { experts: chosen, tiles: None };
-        if pairs >= FEW * self.experts && self.experts <= MAX_EXPERTS {
+        if pairs >= FEW * self.experts && self.experts <= moe_sort::EXPERTS {
             // No expert has more than one tile that is not full.
-            let tiles = pairs / TILE[0] + self.experts;
+            let tiles = pairs / moe_tile::ROWS + self.experts;
             let sorted = lower.scratch((pairs + 3 * tiles) * 4);
-            let constants = [(spec::moe_sort::ROWS, TILE[0] as u32)];
+            let constants = [(spec::moe_sort::ROWS, moe_tile::ROWS as u32)];
             let params = params::MoeSort { pairs: word(pairs)?, experts, tiles: word(tiles)? };
             lower.dispatch(id::MOE_SORT, &constants, &[chosen, sorted], &params, [1, 1, 1])?;
             of = Pairs { experts: sorted, tiles: Some(tiles) };
@@ -98,14 +91,10 @@ impl Resolved {
         let pairs = self.pairs();
         let by_token = x == Operand::Input(X);
         let dtype = cx.dtype(X)?;
-        // Kernels whose weights are numbers, then those of codes.
-        let kernels = match (dtype, by_token, of.tiles.is_some()) {
-            (DType::F32, _, false) => [id::MOE_VECTOR_F32, id::MOE_VECTOR_CODED_F32],
-            (DType::F32, _, true) => [id::MOE_TILE_F32, id::MOE_TILE_CODED_F32],
-            (_, true, false) => [id::MOE_VECTOR_F16, id::MOE_VECTOR_CODED_F16],
-            (_, true, true) => [id::MOE_TILE_F16, id::MOE_TILE_CODED_F16],
-            (_, false, false) => [id::MOE_VECTOR_F16_WIDE, id::MOE_VECTOR_CODED_F16_WIDE],
-            (_, false, true) => [id::MOE_TILE_F16_WIDE, id::MOE_TILE_CODED_F16_WIDE],
+        let (t, s, coded) = (dtype, if by_token { dtype } else { DType::F32 }, p.coded.is_some());
+        let kernel = match of.tiles {
+            None => variants::MoeVector { t, s, coded }.id()?,
+            Some(_) => variants::MoeTile { t, s, coded }.id()?,
         };
         let pick = |i: usize| if cx.has(i) { Operand::Input(i) } else { Operand::Unused };
         let y = lower.scratch(pairs.saturating_mul(p.n).saturating_mul(4));
@@ -136,49 +125,30 @@ impl Resolved {
         let (zero_rows, zero_bytes) = (word(zero_rows)?, word(zero_bytes)?);
         let tiles = word(of.tiles.unwrap_or(0))?;
         word(pairs.saturating_mul(p.n.max(p.k)))?;
-        // The parameter struct of a kernel, both of which have the same members.
-        macro_rules! fill {
-            ($name:ident) => {
-                params::$name {
-                    pairs: pairs_word,
-                    n,
-                    k,
-                    share,
-                    words,
-                    block,
-                    blocks,
-                    zero_rows,
-                    zero_bytes,
-                    tiles,
-                }
-            };
-        }
+        let params = params::Moe {
+            pairs: pairs_word,
+            n,
+            k,
+            share,
+            words,
+            block,
+            blocks,
+            zero_rows,
+            zero_bytes,
+            tiles,
+        };
         let args = [x, Operand::Input(p.weights), scales, zeros, pick(p.bias), of.experts, y];
-        let kernel = kernels[usize::from(p.coded.is_some())];
         let max_x = lower.device().limits.max_groups[0];
-        let biased = u32::from(cx.has(p.bias));
-        match of.tiles {
-            None => {
-                let constants = [
-                    (spec::moe_vector::BIASED, biased),
-                    (spec::moe_vector::BITS, bits as u32),
-                    (spec::moe_vector::ZEROS, u32::from(with_zeros)),
-                ];
-                let groups = pairs * p.n.div_ceil(VECTOR_COLS);
-                let params = fill!(MoeVector);
-                lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
-            }
-            Some(count) => {
-                let constants = [
-                    (spec::moe_tile::BIASED, biased),
-                    (spec::moe_tile::BITS, bits as u32),
-                    (spec::moe_tile::ZEROS, u32::from(with_zeros)),
-                ];
-                let groups = count * p.n.div_ceil(TILE[1]);
-                let params = fill!(MoeTile);
-                lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
-            }
-        }
+        let constants = [
+            (spec::moe::BIASED, u32::from(cx.has(p.bias))),
+            (spec::moe::BITS, bits as u32),
+            (spec::moe::ZEROS, u32::from(with_zeros)),
+        ];
+        let groups = match of.tiles {
+            None => pairs * p.n.div_ceil(moe_vector::COLS),
+            Some(count) => count * p.n.div_ceil(moe_tile::COLS),
+        };
+        lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
         Ok(y)
     }
 
@@ -196,16 +166,16 @@ impl Resolved {
         };
         let limited = matches!(self.op.activation, ExpertActivation::SwiGlu { .. });
         let second = match self.gated {
-            Gated::No => 0,
-            Gated::Interleaved => 1,
-            Gated::Halves => 2,
-            Gated::Third => 3,
+            Gated::No => Second::None,
+            Gated::Interleaved => Second::Interleaved,
+            Gated::Halves => Second::Halves,
+            Gated::Third => Second::Third,
         };
         let n = self.pairs() * self.inner;
-        let b = if second == 3 { b } else { Operand::Unused };
+        let b = if second == Second::Third { b } else { Operand::Unused };
         let constants = [
             (spec::moe_gate::ACTIVATION, code),
-            (spec::moe_gate::SECOND, second),
+            (spec::moe_gate::SECOND, second as u32),
             (spec::moe_gate::LIMITED, limited.into()),
         ];
         let params = params::MoeGate { n: word(2 * n)? / 2, len: word(self.inner)?, alpha, beta, limit };

@@ -61,7 +61,7 @@ impl ExpertActivation {
     }
 }
 
-/// Where the gated part is. The numbers are those of `SECOND` in `moe_gate.comp`.
+/// Where the gated part is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gated {
     /// There is none.

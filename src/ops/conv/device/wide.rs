@@ -3,16 +3,17 @@
 
 use super::super::pack::Pack;
 use super::{Plain, Target, product_params};
-use crate::dtype::DType;
 use crate::kernel::KernelId;
-use crate::kernel::table::{id, spec};
+use crate::kernel::codes::{conv_matrix, conv_wide};
+use crate::kernel::table::{spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Channels and elements of a wide tile.
-const TILE: [usize; 2] = [128, 128];
-/// Channels and elements of a small tile of cooperative matrices.
-const SMALL_TILE: [usize; 2] = [32, 64];
+const TILE: [usize; 2] = [conv_wide::TILE; 2];
+/// Channels and elements of a tile of cooperative matrices, and of a small one.
+const MATRIX_TILE: [usize; 2] = [conv_matrix::ROWS, conv_matrix::COLS];
+const SMALL_TILE: [usize; 2] = [conv_matrix::SMALL_ROWS, conv_matrix::SMALL_COLS];
 /// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
 const MIN_GROUPS: usize = 64;
 /// The least channels and elements that are worth a wide tile, and one of cooperative matrices.
@@ -100,25 +101,19 @@ impl Target<'_> {
         }
         let groups = plane.div_ceil(TILE[1]) * c.oc.div_ceil(TILE[0]) * c.batch * c.groups;
         let least = c.oc.min(plane);
-        if self.dtype == DType::F16 && c.ic >= MIN_CHANNELS[1] && least >= MIN_MATRIX {
-            let (kernel, tile) = if groups >= MIN_GROUPS {
-                (id::CONV_MATRIX_F16, TILE)
-            } else {
-                (id::CONV_MATRIX_F16_SMALL, SMALL_TILE)
-            };
-            if let Some(threads) = lower.matrix_threads(kernel) {
-                return Some(Wide { kernel, local: Some(threads), tile });
-            }
+        let small = groups < MIN_GROUPS;
+        if let Ok(kernel) = (variants::ConvMatrix { t: self.dtype, small }).id()
+            && c.ic >= MIN_CHANNELS[1]
+            && least >= MIN_MATRIX
+            && let Some(threads) = lower.matrix_threads(kernel)
+        {
+            let tile = if small { SMALL_TILE } else { MATRIX_TILE };
+            return Some(Wide { kernel, local: Some(threads), tile });
         }
         if least < MIN_TILE || c.ic < MIN_CHANNELS[0] || groups < MIN_GROUPS {
             return None;
         }
-        let kernel = match (self.dtype, c.has_whole_quads()) {
-            (DType::F16, false) => id::CONV_WIDE_F16,
-            (DType::F16, true) => id::CONV_WIDE_F16X4,
-            (_, false) => id::CONV_WIDE_F32,
-            (_, true) => id::CONV_WIDE_F32X4,
-        };
+        let kernel = variants::ConvWide { t: self.dtype, out4: c.has_whole_quads() }.id().ok()?;
         lower.can_run(kernel).then_some(Wide { kernel, local: None, tile: TILE })
     }
 
@@ -137,11 +132,10 @@ impl Target<'_> {
         };
         let weights = pack.emit(self.cx, lower)?;
         let (code, _) = self.activation.code();
-        // One numbering of constants for both.
         let mut spec = vec![
-            (spec::conv_wide::PLAIN, u32::from(c.is_plain())),
-            (spec::conv_wide::BIASED, u32::from(self.biased)),
-            (spec::conv_wide::ACTIVATION, code),
+            (spec::large_tiles::PLAIN, u32::from(c.is_plain())),
+            (spec::large_tiles::BIASED, u32::from(self.biased)),
+            (spec::large_tiles::ACTIVATION, code),
         ];
         spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
         let params = product_params(c, self.activation);

@@ -3,12 +3,12 @@
 
 use super::{Plain, Target};
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::codes::winograd::POINTS;
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::{Activation, Lowering, OpError, Operand, WindowAxis};
 
-/// Elements of a transformed tile, and outputs of a tile along an axis.
-const POINTS: usize = 36;
+/// Outputs of a tile along an axis.
 const OUT: usize = 4;
 /// Multiply-adds that take as long as reading or writing an element of a transformed tile: more where memory is slower.
 const TOUCH: usize = 32;
@@ -53,9 +53,9 @@ impl Plain {
 impl Target<'_> {
     /// Emits `c` by transformed tiles where that is faster, else nothing.
     pub(super) fn lower_winograd(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
-        let half = self.dtype == DType::F16;
         // Cooperative matrices sum faster than the transforms take.
-        if half && lower.matrix_threads(id::CONV_MATRIX_F16).is_some() {
+        let matrix = variants::ConvMatrix { t: self.dtype, small: false }.id();
+        if matrix.is_ok_and(|kernel| lower.matrix_threads(kernel).is_some()) {
             return Ok(false);
         }
         let Some(tiles) = c.tiles() else { return Ok(false) };
@@ -64,7 +64,8 @@ impl Target<'_> {
         // Products read channels four at a time.
         let row = ic.next_multiple_of(4);
         let taps = lower.scratch(POINTS * oc * row * 4);
-        let kernel = if half { id::WINOGRAD_TAPS_F16 } else { id::WINOGRAD_TAPS_F32 };
+        let t = self.dtype;
+        let kernel = variants::WinogradTaps { t }.id()?;
         let params = params::WinogradTaps { n: (oc * row) as u32, ic: ic as u32, row: row as u32 };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(1), taps], &params, oc * row)?;
 
@@ -73,10 +74,7 @@ impl Target<'_> {
         let each = tiles.count.div_ceil(tiles.count.div_ceil(most)).next_multiple_of(4);
         let input = lower.scratch(POINTS * row * each * 4);
         let products = lower.scratch(POINTS * oc * each * 4);
-        let (read, write) = match half {
-            true => (id::WINOGRAD_INPUT_F16, id::WINOGRAD_OUTPUT_F16),
-            false => (id::WINOGRAD_INPUT_F32, id::WINOGRAD_OUTPUT_F32),
-        };
+        let (read, write) = (variants::WinogradInput { t }.id()?, variants::WinogradOutput { t }.id()?);
         let (code, [act_a, act_b]) = self.activation.code();
         for first in (0..tiles.count).step_by(each) {
             let count = each.min(tiles.count - first);

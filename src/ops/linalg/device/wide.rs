@@ -2,15 +2,16 @@
 //! there are any.
 
 use super::{Product, Source};
-use crate::dtype::DType;
 use crate::kernel::KernelId;
-use crate::kernel::table::{id, spec};
+use crate::kernel::codes::{gemm_matrix, gemm_wide};
+use crate::kernel::table::{spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Rows and columns of a wide tile.
-const TILE: [usize; 2] = [128, 128];
-/// Rows and columns of a small tile of cooperative matrices.
-const SMALL_TILE: [usize; 2] = [32, 64];
+const TILE: [usize; 2] = [gemm_wide::TILE; 2];
+/// Rows and columns of a tile of cooperative matrices, and of a small one.
+const MATRIX_TILE: [usize; 2] = [gemm_matrix::ROWS, gemm_matrix::COLS];
+const SMALL_TILE: [usize; 2] = [gemm_matrix::SMALL_ROWS, gemm_matrix::SMALL_COLS];
 /// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
 const MIN_GROUPS: usize = 64;
 /// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
@@ -49,18 +50,16 @@ impl Product {
         }
         let groups = self.m.div_ceil(TILE[0]) * self.n.div_ceil(TILE[1]) * self.pairs.len();
         let least = self.m.min(self.n);
-        if self.dtype == DType::F16 && least >= MIN_MATRIX {
-            let (kernel, tile) = match (groups >= MIN_GROUPS, groups_of(8)) {
-                (true, true) => (id::GEMM_MATRIX_F16X8, TILE),
-                (true, false) => (id::GEMM_MATRIX_F16X4, TILE),
-                (false, true) => (id::GEMM_MATRIX_F16X8_SMALL, SMALL_TILE),
-                (false, false) => (id::GEMM_MATRIX_F16X4_SMALL, SMALL_TILE),
-            };
-            if let Some(threads) = lower.matrix_threads(kernel) {
-                return Some(Wide { kernel, local: Some(threads), tile });
-            }
+        let (t, small) = (self.dtype, groups < MIN_GROUPS);
+        let each = if groups_of(8) { 8 } else { 4 };
+        if let Ok(kernel) = (variants::GemmMatrix { t, each, small }).id()
+            && least >= MIN_MATRIX
+            && let Some(threads) = lower.matrix_threads(kernel)
+        {
+            let tile = if small { SMALL_TILE } else { MATRIX_TILE };
+            return Some(Wide { kernel, local: Some(threads), tile });
         }
-        let kernel = if self.dtype == DType::F16 { id::GEMM_WIDE_F16 } else { id::GEMM_WIDE_F32 };
+        let kernel = variants::GemmWide { t }.id().ok()?;
         let fits = least >= MIN_WIDE && groups >= MIN_GROUPS && lower.can_run(kernel);
         fits.then_some(Wide { kernel, local: None, tile: TILE })
     }
@@ -74,12 +73,11 @@ impl Product {
     /// Emits it.
     fn wide_tiles(&self, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (code, _) = self.activation.code();
-        // One numbering of constants for both.
         let mut spec = vec![
-            (spec::gemm_wide::A_COLUMNS, u32::from(self.a.col != 1)),
-            (spec::gemm_wide::B_COLUMNS, u32::from(self.b.col != 1)),
-            (spec::gemm_wide::BIASED, u32::from(self.c.is_some())),
-            (spec::gemm_wide::ACTIVATION, code),
+            (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
+            (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
+            (spec::tiles::BIASED, u32::from(self.c.is_some())),
+            (spec::tiles::ACTIVATION, code),
         ];
         spec.extend(wide.local.map(|threads| (spec::gemm_matrix::LOCAL_SIZE_X, threads)));
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));

@@ -2,7 +2,7 @@
 
 use super::contraction::{Contraction, Layout, Matrices, Origin, Step};
 use crate::dtype::DType;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::movement::region::{Block, copy_block, word};
 use crate::ops::strided::Nest;
@@ -109,19 +109,7 @@ fn sums(
         return Ok(());
     }
     let grouped = n < MANY_ELEMENTS && lower.grouped(sums);
-    let kernel = match (dtype, grouped) {
-        (DType::F32, false) => id::EINSUM_F32,
-        (DType::F16, false) => id::EINSUM_F16,
-        (DType::F64, false) => id::EINSUM_F64,
-        (DType::I32, false) => id::EINSUM_I32,
-        (DType::I64, false) => id::EINSUM_I64,
-        (DType::F32, true) => id::EINSUM_F32_GROUPED,
-        (DType::F16, true) => id::EINSUM_F16_GROUPED,
-        (DType::F64, true) => id::EINSUM_F64_GROUPED,
-        (DType::I32, true) => id::EINSUM_I32_GROUPED,
-        (DType::I64, true) => id::EINSUM_I64_GROUPED,
-        (other, _) => return Err(OpError::unsupported(format!("no device kernel for Einsum of {other}"))),
-    };
+    let kernel = variants::Einsum { t: dtype, grouped }.id()?;
     let many = || OpError::unsupported("Einsum over more dimensions or elements than the kernel walks");
     let p = params::Einsum {
         kept: kept.kernel_sizes().ok_or_else(many)?,

@@ -9,9 +9,9 @@ mod tests;
 
 use std::sync::Arc;
 
+use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::index::NUMBERS;
 use crate::ops::pointwise::number::with_number;
 use crate::ops::real::real_kernel;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
@@ -63,7 +63,7 @@ impl Operator for Einsum {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let n = self.equation.inputs();
         cx.expect_counts(n..=n, 1..=1)?;
-        let dtype = cx.dtype_of(0, NUMBERS)?;
+        let dtype = cx.dtype_of(0, DType::NUMBERS)?;
         for i in 1..n {
             cx.expect_dtype(i, dtype)?;
         }

@@ -60,7 +60,7 @@ pub fn disarm() -> (Vec<&'static str>, Option<&'static str>) {
     })
 }
 
-/// How many objects of each kind live, besides compiled programs that no one uses.
+/// How many objects of each kind live, except compiled programs that no one uses.
 pub fn live() -> BTreeMap<&'static str, i64> {
     let first = platform::devices().unwrap().swap_remove(0).device;
     share_without_images(first).unwrap().programs.forget();

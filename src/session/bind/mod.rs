@@ -1,0 +1,9 @@
+//! Memory bound to inputs and outputs, and the commands recorded for it.
+
+pub(in crate::session) mod binding;
+pub(in crate::session) mod host_ranges;
+pub(in crate::session) mod launch;
+pub(in crate::session) mod memory;
+pub(in crate::session) mod rebind;
+pub(in crate::session) mod recording;
+pub(in crate::session) mod slot;

@@ -1,0 +1,208 @@
+//! Rebinding: earlier memory stays imported and recorded.
+
+use super::binding::{Binding, check_info, position};
+use super::memory::{Memory, Source, StageValue, owned};
+use super::slot::{Side, Slot};
+use crate::graph::TensorInfo;
+use crate::plan::{PlannedIo, StageInput};
+use crate::recording::BufferRange;
+use crate::session::error::Error;
+
+/// Sets of memory that a binding keeps imported and recorded in addition to the current one.
+const KEPT: usize = 8;
+
+/// New memory for one input or output.
+pub(in crate::session) struct MemoryChange<'e> {
+    pub(in crate::session) side: Side,
+    pub(in crate::session) at: usize,
+    pub(in crate::session) source: Source<'e>,
+}
+
+impl<'e> Binding<'e> {
+    /// Binds input `name` to other memory of the same shape. Memory that this binding had before is still
+    /// imported and its commands still recorded, so going back to it is cheap.
+    ///
+    /// # Errors
+    /// As [`crate::session::BindingBuilder::build`]; after an error the memory is as it was.
+    pub fn rebind_input(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
+        let i = position(&self.compiled.plan.inputs, "input", name)?;
+        self.rebind_one(Side::Input, i, memory)
+    }
+
+    /// As [`Binding::rebind_input`], for output `name`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rebind_output(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
+        let planned = self.compiled.plan.outputs.iter().any(|io| io.name == name);
+        if let (false, Some(continuation), Some(_)) =
+            (planned, &mut self.continuation, self.core.graph.output(name))
+        {
+            continuation.rebind_output(name, memory.into_source().split().0);
+            self.has_run = false;
+            return Ok(());
+        }
+        let o = position(&self.compiled.plan.outputs, "output", name)?;
+        self.rebind_one(Side::Output, o, memory)?;
+        self.has_run = false;
+        Ok(())
+    }
+
+    fn planned(&self, side: Side, at: usize) -> &PlannedIo {
+        match side {
+            Side::Input => &self.compiled.plan.inputs[at],
+            Side::Output => &self.compiled.plan.outputs[at],
+        }
+    }
+
+    fn rebind_one(&mut self, side: Side, at: usize, memory: Memory<'e>) -> Result<(), Error> {
+        let io = self.planned(side, at);
+        if let Some(shape) = memory.given_shape()
+            && *shape != io.info.shape
+        {
+            check_info(io, &TensorInfo::new(io.info.dtype, shape.clone()))?;
+        }
+        let (source, value) = memory.into_source().split();
+        if let Some(value) = &value {
+            check_info(io, value.info())?;
+        }
+        self.rebind(vec![MemoryChange { side, at, source }])?;
+        match (side, value) {
+            (Side::Input, Some(value)) => self.write_input(at, value.bytes()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Binds inputs to tensors of other runs, and outputs to other memory, in one step.
+    pub(in crate::session) fn rebind_values(
+        &mut self,
+        values: &[StageValue<'e>],
+        outputs: &[(usize, Source<'e>)],
+    ) -> Result<(), Error> {
+        let mut changes = Vec::new();
+        for (at, value) in values.iter().enumerate() {
+            let current = &self.inputs[at].source;
+            let (source, value) = value.source.clone().split();
+            let fits = match value {
+                // A value is written to memory of the session's own, never to borrowed memory.
+                Some(_) => current.is_own() || self.stage_inputs.contains_key(&at),
+                None => source.key() == current.key() && source.key().is_some(),
+            };
+            if !fits {
+                changes.push(MemoryChange { side: Side::Input, at, source });
+            }
+        }
+        for (at, source) in outputs {
+            if source.key() != self.outputs[*at].source.key() {
+                changes.push(MemoryChange { side: Side::Output, at: *at, source: source.clone() });
+            }
+        }
+        if !changes.is_empty() {
+            self.rebind(changes)?;
+        }
+        self.write_values(values)
+    }
+
+    /// Writes inputs that are values.
+    pub(in crate::session) fn write_values(&self, values: &[StageValue<'e>]) -> Result<(), Error> {
+        for (i, stage_value) in values.iter().enumerate() {
+            if let Source::Own(Some(value)) = &stage_value.source {
+                self.write_input(i, value.bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rebind(&mut self, changes: Vec<MemoryChange<'e>>) -> Result<(), Error> {
+        let current = self.ranges();
+        let mut old: Vec<(Side, usize, Slot<'e>)> = Vec::with_capacity(changes.len());
+        let mut stage_inputs = Vec::new();
+        let result = self.exchange(changes, &mut old, &mut stage_inputs).and_then(|()| {
+            let wanted = self.ranges();
+            match self.recorded.iter().position(|(ranges, _)| *ranges == wanted) {
+                Some(k) => Ok(self.recorded.remove(k).1),
+                None => self.prepare(),
+            }
+        });
+        let prepared = match result {
+            Ok(prepared) => prepared,
+            Err(e) => {
+                for (side, at, slot) in old.into_iter().rev() {
+                    *self.slot_mut(side, at) = slot;
+                }
+                return Err(e);
+            }
+        };
+        let before = std::mem::replace(&mut self.segments, prepared);
+        keep(&mut self.recorded, (current, before), KEPT);
+        let places = self.inputs.len() + self.outputs.len();
+        for (side, at, slot) in old {
+            if side == Side::Input {
+                self.stage_inputs.remove(&at);
+            }
+            keep(&mut self.spare, (side, at, slot), KEPT.max(2 * places));
+        }
+        for (input, source, own) in stage_inputs {
+            if let (StageInput::Input(i), Some(region)) = (input, own) {
+                self.stage_inputs.insert(i, region);
+            }
+            if let Some(continuation) = &mut self.continuation {
+                continuation.set_stage_input(input, &source);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts slots for other memory in place; what they replace goes to `old`, what later stages read to `stage_inputs`.
+    fn exchange(
+        &mut self,
+        changes: Vec<MemoryChange<'e>>,
+        old: &mut Vec<(Side, usize, Slot<'e>)>,
+        stage_inputs: &mut Vec<StageInputChange<'e>>,
+    ) -> Result<(), Error> {
+        for MemoryChange { side, at, mut source } in changes {
+            let input = if side == Side::Input { StageInput::Input(at) } else { StageInput::Head(at) };
+            if self.compiled.stage.as_ref().is_some_and(|s| s.stage_inputs().any(|i| i == input)) {
+                let mut own = None;
+                if source.is_own() {
+                    let (region, placed) = owned(&self.planned(side, at).info)?;
+                    (source, own) = (placed, Some(region));
+                }
+                stage_inputs.push((input, source.clone(), own));
+            }
+            let key = source.key();
+            let known = self
+                .spare
+                .iter()
+                .position(|(s, i, slot)| (*s, *i) == (side, at) && key.is_some() && slot.source.key() == key);
+            let slot = match known {
+                Some(k) => self.spare.remove(k).2,
+                None => Slot::new(source, self.planned(side, at), side, &self.core.devices, self.policy)?,
+            };
+            old.push((side, at, std::mem::replace(self.slot_mut(side, at), slot)));
+        }
+        Ok(())
+    }
+
+    fn slot_mut(&mut self, side: Side, at: usize) -> &mut Slot<'e> {
+        match side {
+            Side::Input => &mut self.inputs[at],
+            Side::Output => &mut self.outputs[at],
+        }
+    }
+
+    fn ranges(&self) -> Vec<BufferRange> {
+        self.inputs.iter().chain(&self.outputs).flat_map(Slot::ranges).collect()
+    }
+}
+
+/// New memory that later stages read, and its region where the session allocated it.
+type StageInputChange<'e> =
+    (StageInput, Source<'e>, Option<std::sync::Arc<crate::memory::host::SharedRegion>>);
+
+fn keep<T>(kept: &mut Vec<T>, item: T, most: usize) {
+    if kept.len() >= most {
+        kept.remove(0);
+    }
+    kept.push(item);
+}

@@ -1,0 +1,189 @@
+//! How a binding is built.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::device::Scope;
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::memory::range::ByteRange;
+use crate::plan::Plan;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::memory::{Memory, Source};
+use crate::session::core::options::CopiedPerRun;
+use crate::session::core::{SessionCore, chosen_shape};
+use crate::session::error::{Error, SessionError};
+use crate::session::stages::continuation::bind;
+
+/// Where borrowed memory can be bound; made by [`crate::session::Session::scope`].
+#[derive(Clone, Debug)]
+pub struct SessionScope<'s, 'env> {
+    core: Arc<SessionCore>,
+    scope: &'s Scope<'s, 'env>,
+}
+
+impl<'s, 'env> SessionScope<'s, 'env> {
+    pub(in crate::session) fn new(core: &Arc<SessionCore>, scope: &'s Scope<'s, 'env>) -> Self {
+        SessionScope { core: Arc::clone(core), scope }
+    }
+
+    /// Begins to bind memory to inputs and outputs.
+    pub fn bind(&self) -> BindingBuilder<'s> {
+        BindingBuilder::new(&self.core)
+    }
+
+    /// A borrowed slice to read from.
+    pub fn input<T: bytemuck::Pod>(&self, slice: &'env [T]) -> Memory<'s> {
+        let bytes = size_of_val(slice) as u64;
+        Memory::placed(Source::Lent(Arc::new(self.scope.lend(slice)), ByteRange::up_to(bytes)))
+    }
+
+    /// A borrowed slice to write to. What was written is seen once the scope has ended, or before through
+    /// [`Binding::host_view`].
+    pub fn output<T: bytemuck::Pod>(&self, slice: &'env mut [T]) -> Memory<'s> {
+        let bytes = size_of_val(slice) as u64;
+        Memory::placed(Source::Lent(Arc::new(self.scope.lend_mut(slice)), ByteRange::up_to(bytes)))
+    }
+}
+
+/// The largest value of an input, in bytes, that a plan is made for.
+const MAX_DECIDING_BYTES: usize = 64 << 10;
+
+/// The values that may decide shapes and become part of a plan. Larger ones decide in the run.
+pub(in crate::session) fn deciding(values: &BTreeMap<usize, Tensor>) -> BTreeMap<usize, Tensor> {
+    let small = values.iter().filter(|(_, t)| t.bytes().len() <= MAX_DECIDING_BYTES);
+    small.map(|(i, t)| (*i, t.clone())).collect()
+}
+
+/// Ties memory to a session's inputs and outputs. Inputs and outputs that are not named get memory of the
+/// session's own.
+#[derive(Debug)]
+pub struct BindingBuilder<'e> {
+    core: Arc<SessionCore>,
+    inputs: BTreeMap<String, Memory<'e>>,
+    outputs: BTreeMap<String, Memory<'e>>,
+    strict: Option<bool>,
+}
+
+impl<'e> BindingBuilder<'e> {
+    pub(in crate::session) fn new(core: &Arc<SessionCore>) -> Self {
+        BindingBuilder {
+            core: Arc::clone(core),
+            inputs: BTreeMap::new(),
+            outputs: BTreeMap::new(),
+            strict: None,
+        }
+    }
+
+    /// Binds input `name`, which the graph reads and never writes.
+    pub fn input(mut self, name: impl Into<String>, memory: Memory<'e>) -> Self {
+        self.inputs.insert(name.into(), memory);
+        self
+    }
+
+    /// Binds output `name`.
+    pub fn output(mut self, name: impl Into<String>, memory: Memory<'e>) -> Self {
+        self.outputs.insert(name.into(), memory);
+        self
+    }
+
+    /// Makes every copy by the CPU of a bound tensor an error, or not, for this binding.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = Some(strict);
+        self
+    }
+
+    /// What would be planned for the shapes given, with nothing imported and nothing allocated for them: tells
+    /// the types and shapes of the outputs before there is memory for them.
+    ///
+    /// # Errors
+    /// As [`BindingBuilder::build`], those about memory excepted.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        let (infos, values) = self.signature()?;
+        Ok(self.core.compiled(&infos, &deciding(&values), self.copied())?.plan.clone())
+    }
+
+    /// Plans for the shapes given, imports the memory, records the commands.
+    ///
+    /// # Errors
+    /// [`SessionError`] for names, shapes, capacity, shared memory and strict mode; [`Error::Plan`];
+    /// [`Error::Device`].
+    pub fn build(mut self) -> Result<Binding<'e>, Error> {
+        let core = Arc::clone(&self.core);
+        let (infos, values) = self.signature()?;
+        let compiled = core.compiled(&infos, &deciding(&values), self.copied())?;
+        let mut policy = core.options.bind;
+        policy.strict = self.strict.unwrap_or(policy.strict);
+        let sources = |names: Vec<&String>, map: &mut BTreeMap<String, Memory<'e>>| -> Vec<Source<'e>> {
+            names
+                .into_iter()
+                .map(|n| map.remove(n).map_or(Source::OWN, |m| m.into_source().split().0))
+                .collect()
+        };
+        let graph = &core.graph;
+        let names = graph.inputs().iter().map(|&id| &graph.tensor(id).name).collect();
+        let inputs: Vec<Source<'e>> = sources(names, &mut self.inputs);
+        let outputs: Vec<Source<'e>> =
+            sources(graph.outputs().iter().map(|(name, _)| name).collect(), &mut self.outputs);
+        let assembled = bind(&core, Arc::clone(&compiled), inputs.clone(), outputs.clone(), policy);
+        let binding = match assembled {
+            Err(e) if e.is_out_of_memory() => {
+                core.drop_idle_plans();
+                bind(&core, compiled, inputs, outputs, policy)?
+            }
+            assembled => assembled?,
+        };
+        for (i, value) in &values {
+            binding.write_input(*i, value.bytes())?;
+        }
+        Ok(binding)
+    }
+
+    /// What each run will copy: all inputs, or outputs, unless memory is given for one of them.
+    fn copied(&self) -> CopiedPerRun {
+        let own = |memory: &BTreeMap<String, Memory<'e>>| memory.values().all(|m| m.source().is_own());
+        CopiedPerRun { inputs: own(&self.inputs), outputs: own(&self.outputs) }
+    }
+
+    /// Types and shapes of all inputs, and the values of those that were given by value.
+    fn signature(&self) -> Result<(Vec<TensorInfo>, BTreeMap<usize, Tensor>), Error> {
+        let core = &self.core;
+        for name in self.inputs.keys() {
+            core.input_position(name)?;
+        }
+        for name in self.outputs.keys() {
+            core.output_position(name)?;
+        }
+        let mut infos = Vec::new();
+        let mut values = BTreeMap::new();
+        let mut open = Vec::new();
+        for (i, &id) in core.graph.inputs().iter().enumerate() {
+            let decl = core.graph.tensor(id);
+            let memory = self.inputs.get(&decl.name);
+            let fixed = core.fixed_info(i);
+            if memory.is_none() && core.graph.is_lazy(id) {
+                open.push(decl.name.clone());
+                continue;
+            }
+            let value = match memory.map(Memory::source) {
+                Some(Source::Own(Some(value))) => Some(value.clone()),
+                _ => None,
+            };
+            let dtype = value.as_ref().map(Tensor::dtype).or(decl.dtype).unwrap_or(DType::F32);
+            let shape = chosen_shape(memory.and_then(Memory::given_shape), fixed.as_ref());
+            let shape = shape.ok_or_else(|| SessionError::OpenShape {
+                name: decl.name.clone(),
+                declared: decl.shape.as_ref().map_or("unknown".to_owned(), ToString::to_string),
+            })?;
+            let info = TensorInfo::new(dtype, shape);
+            core.check_declared(i, &info)?;
+            infos.push(info);
+            values.extend(value.map(|v| (i, v)));
+        }
+        if !open.is_empty() {
+            return Err(SessionError::Unbound { names: open }.into());
+        }
+        core.check_symbols(&infos)?;
+        Ok((infos, values))
+    }
+}

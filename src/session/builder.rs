@@ -1,0 +1,342 @@
+//! How a session is built.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
+use crate::device::Context;
+use crate::graph::Graph;
+use crate::loader::{self, LoadOptions};
+use crate::plan::passes::{GraphCx, prepare, prepare_and_share};
+use crate::plan::{Integers, PassSelection, PlanOptions, Precision};
+use crate::registry::{Registry, default_selector};
+use crate::session::core::SessionCore;
+use crate::session::core::arena::SharedArena;
+use crate::session::core::cancel::RunOptions;
+use crate::session::core::device::Device;
+use crate::session::core::options::{BindPolicy, Options, Place};
+use crate::session::core::params::ParamStore;
+use crate::session::core::pieces::SubmissionLimit;
+use crate::session::error::{Error, SessionError};
+use crate::session::placement::{BUDGET, NodePlacement, PlacementCache, Placer};
+use crate::session::recover::Origins;
+use crate::session::{Session, overrides};
+
+#[derive(Debug)]
+enum Choice {
+    Named(String),
+    Opened(Context),
+}
+
+/// Builds a [`Session`].
+#[derive(Debug)]
+pub struct SessionBuilder {
+    graph: Option<Graph>,
+    path: Option<PathBuf>,
+    any_device: bool,
+    devices: Vec<Choice>,
+    desc: ContextDesc,
+    plan: PlanOptions,
+    foreign: BTreeSet<String>,
+    bind: BindPolicy,
+    params: Option<Arc<ParamStore>>,
+    arena: Option<Arc<SharedArena>>,
+    placement: NodePlacement,
+    placement_cache: Option<Arc<PlacementCache>>,
+    placement_budget: Duration,
+    limit: Option<SubmissionLimit>,
+    run: RunOptions,
+}
+
+impl Default for SessionBuilder {
+    fn default() -> Self {
+        SessionBuilder {
+            graph: None,
+            path: None,
+            any_device: false,
+            devices: Vec::new(),
+            desc: ContextDesc::default(),
+            plan: PlanOptions::default(),
+            foreign: BTreeSet::new(),
+            bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
+            params: None,
+            arena: None,
+            placement: NodePlacement::Manual,
+            placement_cache: None,
+            placement_budget: BUDGET,
+            limit: None,
+            run: RunOptions::new(),
+        }
+    }
+}
+
+impl SessionBuilder {
+    /// The model file: ONNX, or the graph JSON of TVM's graph executor next to its `.params`. The nodes of a graph
+    /// JSON run where its column `device_index` says ([`crate::loader::tvm::TvmGraph::place`]).
+    pub fn model(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// Whether nodes of a graph JSON whose device is not in the table run on entry 0, which the plan's report then
+    /// says of them, instead of being an error.
+    pub fn any_device(mut self, any: bool) -> Self {
+        self.any_device = any;
+        self
+    }
+
+    /// Names of nodes that were placed on entry 0 because their device is not in the table, as
+    /// [`crate::loader::load_on`] tells them: the plan's report says so.
+    pub fn foreign_nodes(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.foreign.extend(names);
+        self
+    }
+
+    /// A graph, instead of a file.
+    pub fn graph(mut self, graph: Graph) -> Self {
+        self.graph = Some(graph);
+        self
+    }
+
+    /// Adds a device by name ("auto", "cpu", "vulkan", "vulkan:1", "sim", ...; see [`Registry::open`]). The
+    /// first one added is entry 0: the device of nodes that nothing else places. Without any, the device is taken that the
+    /// environment variable `ONEPOOL_DEVICE` names, else "auto".
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.devices.push(Choice::Named(name.into()));
+        self
+    }
+
+    /// Adds a device that is open already; sessions on one context share its memory and kernels.
+    pub fn context(mut self, context: Context) -> Self {
+        self.devices.push(Choice::Opened(context));
+        self
+    }
+
+    /// How devices named by [`SessionBuilder::device`] are opened.
+    pub fn context_desc(mut self, desc: ContextDesc) -> Self {
+        self.desc = desc;
+        self
+    }
+
+    /// How the host waits for devices named by [`SessionBuilder::device`].
+    pub fn wait_policy(mut self, wait: WaitPolicy) -> Self {
+        self.desc.wait = wait;
+        self
+    }
+
+    /// Makes every copy by the CPU of a bound tensor an error, small ones included.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.bind.strict = strict;
+        self
+    }
+
+    /// Bytes below which a bound tensor is copied instead of imported; what was measured on the device
+    /// ([`Context::import_costs`]) unless told.
+    pub fn copy_threshold(mut self, bytes: u64) -> Self {
+        self.bind.copy_threshold = Some(bytes);
+        self
+    }
+
+    /// Whether operators absorb their bias, normalization and activation, and chains of pointwise operators
+    /// become one.
+    pub fn fuse(mut self, fuse: bool) -> Self {
+        self.plan.fuse = fuse;
+        self
+    }
+
+    /// What a `float32` model computes in. Its inputs and outputs stay as they are; a device without 16-bit storage
+    /// refuses half precision when the plan is made. With [`Precision::F16`] large weights are kept in `float16`
+    /// alone; an operator that a device has no such kernel for reads them widened.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.plan.precision = precision;
+        self
+    }
+
+    /// Whether operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves, as
+    /// onnxruntime's do, instead of in `float32`; what each makes of equal bytes differs by one unit at most. Unless
+    /// told, those do that run on a CPU whose vectors multiply bytes; with [`NodePlacement::Auto`] where all devices
+    /// of the table are such.
+    pub fn integers(mut self, integers: Integers) -> Self {
+        self.plan.integers = integers;
+        self
+    }
+
+    /// Whether a Resize that reads an image may leave interpolation to the hardware even where that has weights of
+    /// some 8 bits only, so that results differ by up to 1/256 of the difference of neighbours. Without it
+    /// the hardware interpolates where its weights are exact.
+    pub fn coarse_filter(mut self, coarse_filter: bool) -> Self {
+        self.plan.coarse_filter = coarse_filter;
+        self
+    }
+
+    /// Whether chains of pointwise operators become one, where operators are fused at all.
+    pub fn chains(mut self, chains: bool) -> Self {
+        self.plan.chains = chains;
+        self
+    }
+
+    /// Leaves out passes between the graph and its plans, to find the one that a difference comes from.
+    pub fn passes(mut self, passes: PassSelection) -> Self {
+        self.plan.passes = passes;
+        self
+    }
+
+    /// Whether an operator without a kernel on its device may run on the CPU. A CPU is then added to the
+    /// table if it has none.
+    pub fn fallback(mut self, fallback: bool) -> Self {
+        self.plan.fallback = fallback;
+        self
+    }
+
+    /// How nodes get their devices that neither the graph nor [`SessionBuilder::place_node`],
+    /// [`SessionBuilder::place_op`] or [`SessionBuilder::place_rest`] places.
+    pub fn placement(mut self, placement: NodePlacement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// What automatic placement knows from before, and keeps what it learns in. Without one it is in the folder of
+    /// [`ContextDesc::cache_dir`], or in memory for this session alone.
+    pub fn placement_cache(mut self, cache: Arc<PlacementCache>) -> Self {
+        self.placement_cache = Some(cache);
+        self
+    }
+
+    /// The most time that automatic placement spends on measurements, all plans of the session together; 2 s unless
+    /// told. Measuring the speeds of a device, once for all sessions with one cache, is not counted. With no time
+    /// estimates decide.
+    pub fn placement_budget(mut self, budget: Duration) -> Self {
+        self.placement_budget = budget;
+        self
+    }
+
+    /// How long one submission may keep a device busy: a display on the same device waits for so long. Unless told,
+    /// what the environment variable `ONEPOOL_SUBMISSION_LIMIT` says, else [`SubmissionLimit::Auto`].
+    pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// What may end runs before they are over, where a run is given nothing else.
+    pub fn run_options(mut self, run: RunOptions) -> Self {
+        self.run = run;
+        self
+    }
+
+    /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
+    /// without, the session copies them, and what that costs can be measured.
+    pub fn share_memory(mut self, share: bool) -> Self {
+        self.plan.share = share;
+        self
+    }
+
+    /// OutputBuffers every node named `name` on entry `device` of the table.
+    pub fn place_node(mut self, name: impl Into<String>, device: u32) -> Self {
+        self.plan.place_nodes.insert(name.into(), device);
+        self
+    }
+
+    /// OutputBuffers every node of operator `op` on entry `device` of the table.
+    pub fn place_op(mut self, op: impl Into<String>, device: u32) -> Self {
+        self.plan.place_ops.insert(op.into(), device);
+        self
+    }
+
+    /// OutputBuffers every node on entry `device` of the table that nothing else places: neither the graph nor
+    /// [`SessionBuilder::place_node`] nor [`SessionBuilder::place_op`]. It beats [`NodePlacement::Auto`].
+    pub fn place_rest(mut self, device: u32) -> Self {
+        self.plan.place_rest = Some(device);
+        self
+    }
+
+    /// Parameters that are shared with other sessions: those of equal bytes are held once, wherever they were
+    /// loaded from ([`ParamStore::unify`]).
+    pub fn params(mut self, params: Arc<ParamStore>) -> Self {
+        self.params = Some(params);
+        self
+    }
+
+    /// Puts intermediate tensors in a pool that other sessions use too, one at a time. Only sessions on one
+    /// context ([`SessionBuilder::context`]) have memory of a device in common.
+    pub fn shared_arena(mut self, arena: Arc<SharedArena>) -> Self {
+        self.arena = Some(arena);
+        self
+    }
+
+    /// Loads the model, opens the devices.
+    ///
+    /// # Errors
+    /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::UnknownPlace`] and
+    /// [`SessionError::NoEntry`] for what [`SessionBuilder::place_node`], [`SessionBuilder::place_op`] and
+    /// [`SessionBuilder::place_rest`] say.
+    pub fn build(self) -> Result<Session, Error> {
+        if self.graph.is_none() && self.path.is_none() {
+            return Err(SessionError::NoModel.into());
+        }
+        let limit = match self.limit {
+            Some(limit) => limit,
+            None => SubmissionLimit::of_environment().map_err(SessionError::from)?,
+        };
+        let registry = Registry::with_defaults();
+        let mut chosen = self.devices;
+        if chosen.is_empty() {
+            chosen.push(Choice::Named(default_selector()));
+        }
+        let mut devices = Vec::with_capacity(chosen.len() + 1);
+        let mut selectors = Vec::with_capacity(chosen.len() + 1);
+        for choice in chosen {
+            let (context, selector) = match choice {
+                Choice::Opened(context) => (context, None),
+                Choice::Named(name) => (registry.open(&name, &self.desc)?, Some(name)),
+            };
+            devices.push(Device::new(context)?);
+            selectors.push(selector);
+        }
+        if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
+            devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
+            selectors.push(Some("cpu".to_owned()));
+        }
+        let origins = Origins { selectors, desc: self.desc.clone() };
+        let (plan, mut foreign) = (self.plan, self.foreign);
+        let mut graph = match (self.graph, self.path) {
+            (Some(graph), _) => graph,
+            (None, Some(path)) => {
+                let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
+                let options = LoadOptions::default();
+                let (graph, moved) = loader::load_on(&path, &options, &table, self.any_device)?;
+                foreign.extend(moved);
+                graph
+            }
+            (None, None) => return Err(SessionError::NoModel.into()),
+        };
+        overrides::check(&plan, &graph, devices.len())?;
+        let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
+        let free = self.placement == NodePlacement::Auto && plan.place_rest.is_none();
+        let cx = GraphCx { options: &plan, devices: &infos, free };
+        let unify = |store: &ParamStore, graph: &mut Graph| Ok::<_, Error>(store.unify(graph)?.tensors);
+        let prepared = match &self.params {
+            Some(store) => prepare_and_share(&mut graph, &cx, Some(&|graph| unify(store, graph)))?,
+            None => prepare(&mut graph, &cx),
+        };
+        let placer = (self.placement == NodePlacement::Auto).then(|| {
+            let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
+            let cache = self.placement_cache.or_else(folder).unwrap_or_default();
+            Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn Place>
+        });
+        let options = Options {
+            plan,
+            prepared: Arc::new(prepared),
+            foreign: foreign.into_iter().collect(),
+            bind: self.bind,
+            arena: self.arena,
+            placer,
+            limit,
+            run: self.run,
+        };
+        let params = self.params.unwrap_or_default();
+        let core = SessionCore::new(Arc::new(graph), devices, options, params, Arc::default());
+        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins })
+    }
+}

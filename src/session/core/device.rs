@@ -1,0 +1,110 @@
+//! An entry of the device table: context, queue and byte transfers.
+
+use crate::backend::{BufferDesc, Placement};
+use crate::device::{Buffer, Context, Error, Queue};
+use crate::memory::import::{DevicePolicy, ImportRules};
+use crate::memory::model::TypeFlags;
+use crate::recording::BufferRange;
+
+/// One entry of the device table.
+#[derive(Clone, Debug)]
+pub(in crate::session) struct Device {
+    pub(in crate::session) context: Context,
+    pub(in crate::session) queue: Queue,
+}
+
+impl Device {
+    pub(in crate::session) fn new(context: Context) -> Result<Self, Error> {
+        let queue = context.create_queue()?;
+        Ok(Device { context, queue })
+    }
+
+    /// Whether host and device share one memory.
+    pub(in crate::session) fn shares_host_memory(&self) -> bool {
+        self.context.info().memory.shares_host_memory()
+    }
+
+    /// Whether kernels read imported pages in place, however many times they read them.
+    pub(in crate::session) fn reads_imports_in_place(&self) -> bool {
+        let info = self.context.info();
+        let model = &info.memory;
+        let coherent = model.import_type().is_some_and(|ty| model.flags(ty).has(TypeFlags::HOST_COHERENT));
+        info.import.is_some()
+            && coherent
+            && model.shares_host_memory()
+            && self.context.import_costs().direct_reads == u32::MAX
+    }
+
+    /// How the device gets memory of the application.
+    pub(in crate::session) fn policy(&self, copy_threshold: Option<u64>, strict: bool) -> DevicePolicy {
+        let info = self.context.info();
+        // Without an alignment rule the device works on the pointer itself.
+        let on_pointers = info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
+        if on_pointers {
+            return DevicePolicy { strict, ..DevicePolicy::host() };
+        }
+        let rules = info.import.unwrap_or(ImportRules::strict());
+        let costs = self.context.import_costs();
+        DevicePolicy {
+            import_refusal: info.import_refusal(),
+            dma_buf_supported: self.context.imports_dma_bufs(),
+            copy_threshold: copy_threshold.unwrap_or(costs.copy_threshold),
+            direct_reads: costs.direct_reads,
+            strict,
+            storage_offset_alignment: info.limits.argument_alignment,
+            max_range: info.limits.max_argument_bytes,
+            ..DevicePolicy::importing(self.shares_host_memory(), &rules)
+        }
+    }
+
+    pub(in crate::session) fn buffer(
+        &self,
+        bytes: u64,
+        placement: Placement,
+        label: &'static str,
+    ) -> Result<Buffer, Error> {
+        // A buffer has at least 16 bytes, and a texel view or a fill may round its end up.
+        let bytes = bytes.max(16).next_multiple_of(16);
+        self.context.create_buffer(&BufferDesc { bytes, placement, label })
+    }
+
+    /// Writes `bytes` to the start of `buffer`, through an upload buffer where it is not mapped.
+    pub(in crate::session) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let len = bytes.len() as u64;
+        if buffer.host_address().is_some() {
+            let part = buffer.sub_buffer(0, len)?;
+            part.map_write()?.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let upload = self.buffer(len, Placement::Upload, "upload")?;
+        let from = upload.sub_buffer(0, len)?;
+        from.map_write()?.copy_from_slice(bytes);
+        self.queue.enqueue_copy(&from, &buffer.sub_buffer(0, len)?)?.wait()
+    }
+
+    /// Reads the start of `buffer` into `bytes`.
+    pub(in crate::session) fn read(&self, buffer: &Buffer, bytes: &mut [u8]) -> Result<(), Error> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let len = bytes.len() as u64;
+        // A readback buffer helps only where the host reads it through its caches.
+        let cached =
+            buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
+        if buffer.info().host.is_some() && cached {
+            return Ok(buffer.sub_buffer(0, len)?.map_read()?.copy_to(bytes)?);
+        }
+        let readback = self.buffer(len, Placement::Readback, "readback")?;
+        let to = readback.sub_buffer(0, len)?;
+        self.queue.enqueue_copy(&buffer.sub_buffer(0, len)?, &to)?.wait()?;
+        Ok(to.map_read()?.copy_to(bytes)?)
+    }
+}
+
+/// The first `bytes` of a buffer as a recording names them.
+pub(in crate::session) fn part(buffer: &Buffer, bytes: u64) -> BufferRange {
+    BufferRange { bytes, ..buffer.range() }
+}

@@ -1,0 +1,116 @@
+//! In-flight runs.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::DeviceError;
+use crate::device::Event;
+use crate::session::error::Error;
+
+/// A submitted run.
+#[derive(Clone, Debug)]
+pub(in crate::session) enum InFlight {
+    /// One submission.
+    One(Event),
+    /// Several submissions, each made once those it depends on are over.
+    Several(Arc<RunState>),
+}
+
+impl InFlight {
+    /// Waits for the run.
+    ///
+    /// # Errors
+    /// Those of the run; where it has several submissions, the first call returns them.
+    pub(in crate::session) fn wait(&self) -> Result<(), Error> {
+        match self {
+            InFlight::One(event) => Ok(event.wait()?),
+            InFlight::Several(run) => run.wait().error.take().map_or(Ok(()), Err),
+        }
+    }
+
+    /// Waits for the run; its submitter gets its errors.
+    pub(in crate::session) fn wait_quietly(&self) {
+        match self {
+            InFlight::One(event) => drop(event.wait()),
+            InFlight::Several(run) => drop(run.wait()),
+        }
+    }
+
+    /// Whether the run is over.
+    pub(in crate::session) fn is_done(&self) -> Result<bool, Error> {
+        match self {
+            InFlight::One(event) => Ok(event.is_done()?),
+            InFlight::Several(run) => Ok(run.lock().over),
+        }
+    }
+}
+
+/// Whether a run of several submissions is over.
+#[derive(Debug, Default)]
+pub(in crate::session) struct RunState {
+    state: Mutex<Outcome>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    over: bool,
+    /// Set until [`InFlight::wait`] returns it.
+    error: Option<Error>,
+}
+
+impl RunState {
+    fn lock(&self) -> MutexGuard<'_, Outcome> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self) -> MutexGuard<'_, Outcome> {
+        let waited = self.changed.wait_while(self.lock(), |state| !state.over);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complete(&self, error: Option<Error>) {
+        let mut state = self.lock();
+        if !state.over {
+            *state = Outcome { over: true, error };
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// The last run of a binding; dropping it waits for the run.
+#[derive(Debug)]
+pub(in crate::session) struct LastRun(pub(in crate::session) Arc<RunState>);
+
+impl LastRun {
+    /// Waits for the run; its submitter gets its errors.
+    pub(in crate::session) fn wait_quietly(&self) {
+        drop(self.0.wait());
+    }
+}
+
+impl Drop for LastRun {
+    fn drop(&mut self) {
+        self.wait_quietly();
+    }
+}
+
+/// Completes a run at the latest when it is dropped.
+#[derive(Debug, Default)]
+pub(in crate::session) struct CompletionGuard(Arc<RunState>);
+
+impl CompletionGuard {
+    pub(in crate::session) fn run(&self) -> &Arc<RunState> {
+        &self.0
+    }
+
+    pub(in crate::session) fn complete(self, error: Option<Error>) {
+        self.0.complete(error);
+    }
+}
+
+impl Drop for CompletionGuard {
+    fn drop(&mut self) {
+        let detail = "the thread that ran the segments is gone".to_owned();
+        self.0.complete(Some(DeviceError::Lost { detail }.into()));
+    }
+}

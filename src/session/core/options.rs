@@ -1,0 +1,86 @@
+//! Options of a session.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::SessionCore;
+use super::arena::SharedArena;
+use super::cancel::RunOptions;
+use super::compiled::Compiled;
+use super::device::Device;
+use super::pieces::SubmissionLimit;
+use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::memory::import::{DevicePolicy, Refusal};
+use crate::plan::{PassLog, PlanOptions, PlanOutcome};
+use crate::session::error::Error;
+
+/// Options of a session.
+#[derive(Clone, Debug)]
+pub(in crate::session) struct Options {
+    pub(in crate::session) plan: PlanOptions,
+    /// Log of the passes over the graph.
+    pub(in crate::session) prepared: Arc<PassLog>,
+    /// Nodes whose device is not in the table and that run on entry 0.
+    pub(in crate::session) foreign: Arc<[String]>,
+    pub(in crate::session) bind: BindPolicy,
+    pub(in crate::session) arena: Option<Arc<SharedArena>>,
+    /// Places nodes, where placement is automatic.
+    pub(in crate::session) placer: Option<Arc<dyn Place>>,
+    /// Limit of the duration of one submission.
+    pub(in crate::session) limit: SubmissionLimit,
+    /// Default options of a run.
+    pub(in crate::session) run: RunOptions,
+}
+
+/// Chooses the device of each node of a session's plans.
+pub(in crate::session) trait Place: Debug + Send + Sync {
+    /// The plan of `graph` on the devices that suit it, with its device objects.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`](crate::plan::Compiler::compile), and what devices say when their speeds are measured.
+    fn compile(
+        &self,
+        core: &SessionCore,
+        graph: &Graph,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+        copied: CopiedPerRun,
+    ) -> Result<PlanOutcome<Compiled>, Error>;
+}
+
+/// Whether each run copies values of inputs into the session's memory, and of outputs out of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::session) struct CopiedPerRun {
+    pub(in crate::session) inputs: bool,
+    pub(in crate::session) outputs: bool,
+}
+
+impl CopiedPerRun {
+    /// Inputs and outputs by value.
+    pub(in crate::session) const ALL: CopiedPerRun = CopiedPerRun { inputs: true, outputs: true };
+}
+
+/// How bindings import and copy.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::session) struct BindPolicy {
+    pub(in crate::session) strict: bool,
+    /// Tensors of fewer bytes are copied; `None` for the device's threshold.
+    pub(in crate::session) copy_threshold: Option<u64>,
+    /// Copy everything: the device runs out of memory with imports.
+    pub(in crate::session) copies: bool,
+}
+
+impl BindPolicy {
+    pub(in crate::session) fn on(self, device: &Device) -> DevicePolicy {
+        let ladder = device.policy(self.copy_threshold, self.strict);
+        match self.copies && !ladder.on_pointers {
+            true => DevicePolicy {
+                import_refusal: Some(Refusal::OutOfMemory),
+                dma_buf_supported: false,
+                ..ladder
+            },
+            false => ladder,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Parameters on devices, shared by every session that is given the same store.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::device::{Device, part};
+use crate::backend::Placement;
+use crate::device::{self, Buffer};
+use crate::graph::{GraphError, Tensor, TensorIdentity, WeakTensor, WeightStore};
+use crate::memory::host::{HostError, HostRegion};
+use crate::memory::image::ImageDesc;
+use crate::ops::{PackKey, Packed};
+use crate::plan::{PlanError, PlannedConstant};
+use crate::recording::Recording;
+use crate::session::error::Error;
+
+/// Holds each parameter once for each device and layout, however many sessions read it.
+///
+/// A device that shares the host's memory reads parameters where they are; a large one that only a packed layout of
+/// is read is kept in that layout alone, once for all such devices and stores, and its bytes are made again for
+/// its readers.
+///
+/// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs made from one
+/// loaded file, or given one tensor, do, and [`ParamStore::unify`] makes those share them that were loaded apart. A
+/// parameter is held as long as a plan of a session reads it.
+#[derive(Debug, Default)]
+pub struct ParamStore {
+    held: Mutex<WeakMap<Key, Param>>,
+    /// Regions that parameters are read in, by context and address.
+    regions: Mutex<WeakMap<(usize, usize), Buffer>>,
+    pub(in crate::session) known: Mutex<KnownConstants>,
+}
+
+/// Constants of graphs that a store has seen.
+#[derive(Debug, Default)]
+pub(in crate::session) struct KnownConstants {
+    pub(in crate::session) by_identity: HashMap<TensorIdentity, WeakTensor>,
+    pub(in crate::session) by_content: HashMap<u64, Vec<WeakTensor>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    context: usize,
+    tensor: TensorIdentity,
+    layout: Option<PackKey>,
+    image: Option<ImageDesc>,
+}
+
+/// A parameter on a device.
+#[derive(Debug)]
+pub(in crate::session) struct Param {
+    /// Keeps the identity unique.
+    _tensor: Tensor,
+    /// The import of the whole region that holds it.
+    _region: Option<Arc<Buffer>>,
+    pub(in crate::session) buffer: Buffer,
+}
+
+/// Weak references by key. Dead entries are removed whenever the map has doubled.
+#[derive(Debug)]
+struct WeakMap<K, V> {
+    map: HashMap<K, Weak<V>>,
+    most: usize,
+}
+
+impl<K, V> Default for WeakMap<K, V> {
+    fn default() -> Self {
+        WeakMap { map: HashMap::new(), most: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> WeakMap<K, V> {
+    const FEW: usize = 16;
+
+    fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.map.get(key).and_then(Weak::upgrade)
+    }
+
+    fn insert(&mut self, key: K, value: &Arc<V>) {
+        if self.map.len() >= self.most.max(Self::FEW) {
+            self.map.retain(|_, value| value.strong_count() > 0);
+            self.most = 2 * self.map.len();
+        }
+        self.map.insert(key, Arc::downgrade(value));
+    }
+}
+
+/// What a store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ParamUsage {
+    /// Number of parameters; each device and layout counts.
+    pub count: usize,
+    /// Their bytes on devices.
+    pub bytes: u64,
+}
+
+impl ParamStore {
+    /// An empty store.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// What is held.
+    pub fn usage(&self) -> ParamUsage {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let params: Vec<Arc<Param>> = held.map.values().filter_map(Weak::upgrade).collect();
+        ParamUsage { count: params.len(), bytes: params.iter().map(|p| p.buffer.bytes()).sum() }
+    }
+
+    /// The buffer that holds `constant` on `device`, made at its first use.
+    pub(in crate::session) fn param(
+        &self,
+        device: &Device,
+        constant: &PlannedConstant,
+    ) -> Result<Arc<Param>, Error> {
+        let image = own_image(device, constant);
+        let key = Key {
+            context: device.context.id(),
+            tensor: constant.tensor.identity(),
+            layout: constant.packed.as_ref().map(|p| p.key),
+            image: image.map(|(image, _)| image),
+        };
+        let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = lock().get(&key);
+        if let Some(param) = found {
+            return Ok(param);
+        }
+        let place = if image.is_none() { self.in_place(device, constant)? } else { None };
+        let (import, buffer) = match (&place, image) {
+            (Some(place), _) => (Some(Arc::clone(&place.import)), place.part.clone()),
+            (None, None) => match move_to_device(device, constant)? {
+                Some(buffer) => (None, buffer),
+                None => (None, upload(device, constant)?),
+            },
+            (None, Some((image, bytes))) => (None, upload_image(device, constant, &image, bytes)?),
+        };
+        let mut held = lock();
+        if let Some(param) = held.get(&key) {
+            return Ok(param);
+        }
+        let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: import, buffer });
+        held.insert(key, &param);
+        // The device reads this form; the host's copies are released.
+        if let Some(place) = place {
+            match &constant.packed {
+                None => constant.tensor.keep_plain(&place.region),
+                Some(Packed { key, unpack: Some(unpack), .. }) => {
+                    constant.tensor.keep_packed(*key, &place.region, unpack);
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(param)
+    }
+
+    /// Parameters that lie in pages of their own are read where they are, if the device works in that memory and was
+    /// not measured to read it slower than its own; those that are packed lie there in their layout.
+    fn in_place(&self, device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
+        if !device.reads_imports_in_place() {
+            return Ok(None);
+        }
+        let found = match &constant.packed {
+            None => constant.tensor.unkept()?.region(),
+            Some(packed) if packed.unpack.is_none() || !constant.tensor.is_weight() => None,
+            Some(packed) => match constant.tensor.packed(&packed.key) {
+                Some(region) => Some((region, 0)),
+                None => Some((pack_in_pages(constant, packed)?, 0)),
+            },
+        };
+        let Some((region, offset)) = found else { return Ok(None) };
+        let info = device.context.info();
+        let aligned =
+            (offset as u64).is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
+        // A texel view may round the end up.
+        let bytes = padded(constant.bytes());
+        if !aligned || offset as u64 + bytes > region.bytes() as u64 {
+            return Ok(None);
+        }
+        // Where the import is refused, the parameter is copied.
+        let Some(import) = self.import(device, &region).filter(|whole| whole.info().coherent) else {
+            return Ok(None);
+        };
+        let part = import.sub_buffer(offset as u64, bytes).ok();
+        Ok(part.map(|part| InPlace { region, import, part }))
+    }
+
+    /// The import of a region on a device, made once.
+    fn import(&self, device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
+        let key = (device.context.id(), Arc::as_ptr(region).addr());
+        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(whole) = regions.get(&key) {
+            return Some(whole);
+        }
+        let whole = Arc::new(device.context.import_constant(region).ok()?);
+        regions.insert(key, &whole);
+        Some(whole)
+    }
+}
+
+/// A parameter kept in device memory alone.
+struct InDevice(Buffer);
+
+impl WeightStore for InDevice {
+    fn read(&self, to: &mut [u8]) -> Result<(), HostError> {
+        let copied = |to: &mut [u8]| -> Result<(), device::Error> {
+            Ok(self.0.sub_buffer(0, to.len() as u64)?.map_read()?.copy_to(to)?)
+        };
+        copied(to).map_err(|error| HostError::Unreadable { cause: error.to_string() })
+    }
+}
+
+/// On shared memory that takes no pages of the application's, or reads them slower than its own, a large parameter is
+/// written to memory that the device has and the host maps, and is kept there alone.
+fn move_to_device(device: &Device, constant: &PlannedConstant) -> Result<Option<Buffer>, Error> {
+    let form = constant.packed.as_ref().map(Packed::form);
+    let (tensor, packed) = (&constant.tensor, form.as_ref());
+    let whole = packed.is_none_or(|packed| packed.unpack.is_some());
+    if !device.shares_host_memory() || !tensor.is_weight() || !whole {
+        return Ok(None);
+    }
+    let buffer = device.buffer(constant.bytes(), Placement::Upload, "parameter")?;
+    if buffer.host_address().is_none() {
+        return Ok(None);
+    }
+    let bytes = constant.bytes().max(1);
+    let store: Arc<dyn WeightStore> = Arc::new(InDevice(buffer.clone()));
+    let moved = tensor.move_to(packed, Arc::clone(&store), |fill| -> Result<(), Error> {
+        let part = buffer.sub_buffer(0, bytes).map_err(device::Error::from)?;
+        fill(&mut part.map_write()?);
+        Ok(())
+    })?;
+    if !moved {
+        fill(device, constant, &buffer)?;
+        tensor.keep_stored(packed, store);
+    }
+    Ok(Some(buffer))
+}
+
+/// A parameter that a device reads from host memory.
+struct InPlace {
+    region: Arc<HostRegion>,
+    import: Arc<Buffer>,
+    part: Buffer,
+}
+
+/// Size in bytes with padding: a texel view rounds the end up.
+fn padded(bytes: u64) -> u64 {
+    bytes.max(16).next_multiple_of(16)
+}
+
+fn pack_in_pages(constant: &PlannedConstant, packed: &Packed) -> Result<Arc<HostRegion>, Error> {
+    let bytes = padded(packed.bytes as u64);
+    let bytes = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
+    if let Some(moved) = constant.tensor.move_packed(&packed.form(), bytes)? {
+        return Ok(moved);
+    }
+    let mut region = HostRegion::new(bytes)?;
+    if let Some(to) = region.as_mut_slice().get_mut(..packed.bytes) {
+        pack(constant, packed, to)?;
+    }
+    Ok(Arc::new(region))
+}
+
+fn pack(constant: &PlannedConstant, packed: &Packed, to: &mut [u8]) -> Result<(), Error> {
+    (packed.pack)(&packed.source.unkept()?, to).map_err(|source| {
+        let (node, op) = (constant.name.clone(), packed.key.layout.to_owned());
+        PlanError::Graph(GraphError::Node { node, op, source }).into()
+    })
+}
+
+/// The image that holds a parameter, unless its bytes already have the layout of one.
+fn own_image(device: &Device, constant: &PlannedConstant) -> Option<(ImageDesc, u64)> {
+    let (image, bytes) = constant.image?;
+    let rules = device.context.info().images.as_ref();
+    let anywhere = rules.is_some_and(|rules| rules.over_imports && rules.alignment(&image) <= 16);
+    let same = anywhere && image.is_dense() && bytes <= padded(constant.tensor.info().bytes() as u64);
+    if same { None } else { Some((image, bytes)) }
+}
+
+/// A buffer with a parameter in the rows of an image. The image is created first, because that discards the bytes.
+fn upload_image(
+    device: &Device,
+    constant: &PlannedConstant,
+    image: &ImageDesc,
+    bytes: u64,
+) -> Result<Buffer, Error> {
+    let buffer = device.buffer(bytes, Placement::Device, "parameter in an image")?;
+    let mut begin = Recording::default();
+    begin.images.push((part(&buffer, bytes), *image));
+    device.queue.submit(begin)?.wait()?;
+    let tensor = constant.tensor.unkept()?;
+    let too_large = || HostError::TooLarge { bytes };
+    let mut rows = vec![0u8; usize::try_from(bytes).map_err(|_| too_large())?];
+    let (pitch, row) = (image.row_pitch as usize, image.row_bytes() as usize);
+    for (to, from) in rows.chunks_mut(pitch.max(1)).zip(tensor.bytes().chunks(row.max(1))) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+    device.write(&buffer, &rows)?;
+    Ok(buffer)
+}
+
+fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> {
+    let buffer = device.buffer(constant.bytes(), Placement::Device, "parameter")?;
+    fill(device, constant, &buffer)?;
+    Ok(buffer)
+}
+
+/// Writes a parameter in the form that its kernel reads.
+fn fill(device: &Device, constant: &PlannedConstant, buffer: &Buffer) -> Result<(), Error> {
+    match &constant.packed {
+        None => device.write(buffer, constant.tensor.unkept()?.bytes())?,
+        Some(packed) => {
+            let mut bytes = vec![0u8; packed.bytes];
+            pack(constant, packed, &mut bytes)?;
+            device.write(buffer, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_values_are_given_up() {
+        let mut living = WeakMap::default();
+        let first = Arc::new(0);
+        living.insert(0, &first);
+        for key in 1..1000 {
+            living.insert(key, &Arc::new(key));
+            assert!(living.map.len() <= WeakMap::<i32, i32>::FEW);
+        }
+        assert_eq!((living.get(&0), living.get(&999)), (Some(first), None));
+        let all: Vec<Arc<i32>> = (0..100).map(Arc::new).collect();
+        all.iter().enumerate().for_each(|(key, value)| living.insert(key as i32, value));
+        assert!((0..100).all(|key| living.get(&key).is_some()));
+    }
+}

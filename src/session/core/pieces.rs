@@ -1,0 +1,609 @@
+//! Segments in pieces: short submissions, so that a display on the same device stays responsive.
+//!
+//! A recording is cut between commands, first by what they are estimated to take, then by what earlier runs took. One
+//! command that takes longer than the limit is a piece of its own: kernels have no base of their work-groups, so one
+//! dispatch cannot become several.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::backend::{DeviceInfo, DeviceKind};
+use crate::plan::place::Roofline;
+use crate::plan::{NodeReport, Plan};
+use crate::recording::{BufferRange, Command, Recording};
+use crate::session::error::NoLimit;
+
+/// The limit of [`SubmissionLimit::Auto`] on devices that may drive a display, and the longest time between checks of
+/// runs that may end early. People notice a tenth of a second.
+const LIMIT: Duration = Duration::from_millis(100);
+
+/// Estimates are no measurements: pieces are planned for this part of the limit.
+const PART: (u64, u64) = (3, 4);
+
+/// Bytes below which a copy stays whole, whatever it is estimated to take.
+const LEAST_COPY: u64 = 16 << 20;
+
+/// A segment is cut again at most this many times, because times of a busy machine vary.
+const MOST_CUTS: u32 = 24;
+
+/// Runs after a cut whose times are recorded, unless one seems too long.
+const CALM: u32 = 8;
+
+/// Speeds of an unmeasured device: slow, so that estimates are too long rather than too short.
+const PROCESSOR: Roofline =
+    Roofline { submit_ns: 20_000.0, launch_ns: 5_000.0, flops: 10.0, bytes: 4.0, bus_ns: 0.0 };
+const GPU: Roofline =
+    Roofline { submit_ns: 50_000.0, launch_ns: 5_000.0, flops: 200.0, bytes: 15.0, bus_ns: 0.0 };
+
+/// How long one submission may keep a device busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SubmissionLimit {
+    /// 100 ms on devices that may drive a display: integrated, discrete and virtual GPUs. No limit on processors and
+    /// on devices that run native functions.
+    #[default]
+    Auto,
+    /// No limit.
+    Off,
+    /// This on every device. One command that takes longer is a submission of its own.
+    AtMost(Duration),
+}
+
+/// The environment variable that says, as [`SubmissionLimit`] is written, how long a submission may be where a program
+/// does not.
+pub const LIMIT_VARIABLE: &str = "ONEPOOL_SUBMISSION_LIMIT";
+
+impl FromStr for SubmissionLimit {
+    type Err = NoLimit;
+
+    /// `auto`, `off`, or milliseconds.
+    fn from_str(text: &str) -> Result<Self, NoLimit> {
+        let millis = |text: &str| text.parse::<f64>().ok().filter(|ms| (0.0..=3_600_000.0).contains(ms));
+        match text {
+            "auto" => Ok(SubmissionLimit::Auto),
+            "off" => Ok(SubmissionLimit::Off),
+            text => match millis(text) {
+                Some(ms) => Ok(SubmissionLimit::AtMost(Duration::from_secs_f64(ms / 1e3))),
+                None => Err(NoLimit { text: text.to_owned() }),
+            },
+        }
+    }
+}
+
+impl SubmissionLimit {
+    /// What the environment says, else [`SubmissionLimit::Auto`].
+    ///
+    /// # Errors
+    /// The variable [`LIMIT_VARIABLE`] is no limit.
+    pub(in crate::session) fn of_environment() -> Result<Self, NoLimit> {
+        match std::env::var(LIMIT_VARIABLE) {
+            Ok(text) => text.trim().parse(),
+            Err(_) => Ok(SubmissionLimit::Auto),
+        }
+    }
+
+    /// The limit on a device, in nanoseconds. Runs that may be ended early have one on every device, because they end
+    /// between submissions.
+    pub(in crate::session) fn on(self, info: &DeviceInfo, may_end: bool) -> Option<u64> {
+        let limit = match self {
+            SubmissionLimit::AtMost(limit) => Some(limit),
+            SubmissionLimit::Auto if info.may_show() => Some(LIMIT),
+            SubmissionLimit::Auto | SubmissionLimit::Off => may_end.then_some(LIMIT),
+        };
+        limit.map(nanos)
+    }
+}
+
+pub(in crate::session) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The speeds of entry `device` of the table: measured by placement, or slow defaults.
+pub(in crate::session) fn speeds(plan: &Plan, device: u32, info: &DeviceInfo) -> Roofline {
+    let measured = plan.report.placement.as_ref().and_then(|placed| placed.devices.get(device as usize));
+    let assumed = if info.native || info.kind == DeviceKind::Cpu { PROCESSOR } else { GPU };
+    measured.copied().filter(Roofline::is_sound).unwrap_or(assumed)
+}
+
+/// Measured times of the segments of a plan, shared by all its bindings.
+#[derive(Debug, Default)]
+pub(in crate::session) struct PieceSchedule {
+    /// Increases when recordings have to be cut again.
+    version: AtomicU64,
+    /// Runs since the last change.
+    calm: AtomicU32,
+    segments: Mutex<Vec<SegmentTimes>>,
+}
+
+/// One segment.
+#[derive(Clone, Debug, Default)]
+struct SegmentTimes {
+    /// Nanoseconds of each dispatch; empty before the first cut.
+    dispatches: Vec<u64>,
+    /// Pieces have timestamps at both ends.
+    timed: bool,
+    cuts: u32,
+}
+
+/// A recording with the node of the plan that each command belongs to, where it belongs to one.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct LabelledRecording {
+    pub(in crate::session) recording: Recording,
+    pub(in crate::session) nodes: Vec<Option<u32>>,
+}
+
+/// The pieces of a segment.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct PieceCuts {
+    /// The first command of each piece but the first.
+    pub(in crate::session) starts: Vec<usize>,
+    pub(in crate::session) pieces: Vec<Piece>,
+    segment: usize,
+    /// Nanoseconds that a piece may take.
+    limit: u64,
+    pub(in crate::session) version: u64,
+    /// Pieces have timestamps at both ends.
+    pub(in crate::session) timed: bool,
+}
+
+/// One piece.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct Piece {
+    /// Indices of its dispatches in the segment.
+    dispatches: std::ops::Range<usize>,
+    /// Dispatches, copies and fills.
+    commands: usize,
+    /// Estimated nanoseconds of its copies and fills.
+    copies: u64,
+    /// Nodes finished at its end, counted from the start of the segment.
+    pub(in crate::session) nodes_done: usize,
+}
+
+impl PieceSchedule {
+    pub(in crate::session) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Whether to record the times of another run; `longest` is the longest wait for one of its pieces, in nanoseconds.
+    pub(in crate::session) fn wants_times(&self, cut: &PieceCuts, longest: u64) -> bool {
+        longest > cut.limit || self.calm.fetch_add(1, Ordering::Relaxed) < CALM
+    }
+
+    fn changed(&self) {
+        self.calm.store(0, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<SegmentTimes>> {
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts segment `segment` of a plan with `nodes` into pieces of at most `limit` nanoseconds by measured times, or
+    /// by estimates for `speeds`. `clock`: the device has timestamps.
+    pub(in crate::session) fn cut(
+        &self,
+        labelled: &mut LabelledRecording,
+        nodes: &[NodeReport],
+        segment: usize,
+        limit: u64,
+        speeds: &Roofline,
+        clock: bool,
+    ) -> PieceCuts {
+        let version = self.version();
+        split_copies(labelled, limit, speeds);
+        let mut segments = self.lock();
+        if segments.len() <= segment {
+            segments.resize(segment + 1, SegmentTimes::default());
+        }
+        let known = &mut segments[segment];
+        if known.dispatches.is_empty() {
+            known.dispatches = estimates(labelled, nodes, speeds);
+        }
+        let (starts, pieces) = pieces(labelled, &known.dispatches, limit / PART.1 * PART.0, speeds);
+        known.timed = clock && (known.timed || pieces.len() > 1);
+        PieceCuts { starts, pieces, segment, limit, version, timed: known.timed }
+    }
+
+    /// Records the nanoseconds of the pieces of one run, where they are known.
+    pub(in crate::session) fn record_times(&self, cut: &PieceCuts, times: &[Option<u64>]) {
+        let mut segments = self.lock();
+        let Some(known) = segments.get_mut(cut.segment).filter(|_| cut.version == self.version()) else {
+            return;
+        };
+        let mut too_long = false;
+        let mut sum = 0u64;
+        for (piece, time) in cut.pieces.iter().zip(times) {
+            let Some(time) = *time else { return };
+            sum = sum.saturating_add(time);
+            too_long |= time > cut.limit && piece.commands > 1;
+        }
+        // Half as many pieces suffice.
+        let wasteful = sum.div_ceil((cut.limit / PART.1 * PART.0).max(1)) as usize * 2 <= cut.pieces.len()
+            && cut.pieces.len() > 1;
+        if !(too_long || wasteful) || known.cuts >= MOST_CUTS {
+            return;
+        }
+        for (piece, time) in cut.pieces.iter().zip(times) {
+            let Some(dispatches) = known.dispatches.get_mut(piece.dispatches.clone()) else { continue };
+            let time = time.unwrap_or(0).saturating_sub(piece.copies);
+            let thought: u64 = dispatches.iter().sum();
+            let factor = time as f64 / thought.max(1) as f64;
+            dispatches.iter_mut().for_each(|nanos| *nanos = ((*nanos as f64 * factor) as u64).max(1));
+        }
+        known.cuts += 1;
+        self.changed();
+    }
+
+    /// Records the host's time of an uncut segment, waits included. If it is too long, later runs have timestamps.
+    pub(in crate::session) fn record_wall_time(&self, cut: &PieceCuts, time: Duration, clock: bool) {
+        let [piece] = &cut.pieces[..] else { return };
+        if nanos(time) <= cut.limit || piece.commands <= 1 || cut.timed {
+            return;
+        }
+        if !clock {
+            return self.record_times(cut, &[Some(nanos(time))]);
+        }
+        let mut segments = self.lock();
+        if let Some(known) = segments.get_mut(cut.segment).filter(|known| !known.timed) {
+            known.timed = true;
+            self.changed();
+        }
+    }
+}
+
+/// Estimated nanoseconds of each dispatch: the dispatches of a node share its cost equally.
+fn estimates(labelled: &LabelledRecording, nodes: &[NodeReport], speeds: &Roofline) -> Vec<u64> {
+    let report = |node: Option<u32>| nodes.get(node? as usize);
+    let dispatches = labelled.recording.commands.iter().zip(&labelled.nodes);
+    let dispatches = dispatches.filter(|(command, _)| matches!(command, Command::Dispatch(_)));
+    let nanos = |node: Option<u32>| {
+        report(node).map_or(0, |n| speeds.estimate(n.cost, n.commands) / u64::from(n.commands.max(1))).max(1)
+    };
+    dispatches.map(|(_, node)| nanos(*node)).collect()
+}
+
+fn copy_nanos(bytes: u64, speeds: &Roofline) -> u64 {
+    // A copy reads and writes; a bus between host and device adds its time.
+    (speeds.launch_ns + bytes as f64 * (2.0 / speeds.bytes + speeds.bus_ns)) as u64
+}
+
+/// Splits copies and fills that are too long.
+fn split_copies(labelled: &mut LabelledRecording, limit: u64, speeds: &Roofline) {
+    let room = ((limit / 2) as f64 / (copy_nanos(1 << 20, speeds).max(1)) as f64) as u64;
+    let most = room.saturating_mul(1 << 20).max(LEAST_COPY).next_multiple_of(16);
+    let long = |command: &Command| match command {
+        Command::Copy { src, .. } => src.bytes > most,
+        Command::Fill { dst, .. } => dst.bytes > most,
+        _ => false,
+    };
+    if !labelled.recording.commands.iter().any(long) {
+        return;
+    }
+    let commands = std::mem::take(&mut labelled.recording.commands);
+    let nodes = std::mem::take(&mut labelled.nodes);
+    for (command, node) in commands.into_iter().zip(nodes) {
+        let parts: Vec<Command> = match &command {
+            Command::Copy { src, dst } if src.bytes > most => {
+                parts(src, most).zip(parts(dst, most)).map(|(src, dst)| Command::Copy { src, dst }).collect()
+            }
+            Command::Fill { dst, value } if dst.bytes > most => {
+                parts(dst, most).map(|dst| Command::Fill { dst, value: *value }).collect()
+            }
+            _ => vec![command],
+        };
+        labelled.nodes.extend(std::iter::repeat_n(node, parts.len()));
+        labelled.recording.commands.extend(parts);
+    }
+}
+
+fn parts(range: &BufferRange, most: u64) -> impl Iterator<Item = BufferRange> + use<> {
+    let range = *range;
+    let starts = (0..range.bytes.div_ceil(most)).map(move |k| k * most);
+    starts.map(move |start| BufferRange {
+        offset: range.offset + start,
+        bytes: most.min(range.bytes - start),
+        ..range
+    })
+}
+
+/// Fills each piece with commands up to `most` nanoseconds, at least one.
+fn pieces(
+    labelled: &LabelledRecording,
+    dispatches: &[u64],
+    most: u64,
+    speeds: &Roofline,
+) -> (Vec<usize>, Vec<Piece>) {
+    let commands = &labelled.recording.commands;
+    let (mut starts, mut pieces) = (Vec::new(), Vec::new());
+    let (mut piece, mut nanos, mut dispatch) = (Piece::default(), 0u64, 0);
+    let (mut node, mut nodes) = (None, 0);
+    for (at, command) in commands.iter().enumerate() {
+        let (time, copies) = match command {
+            Command::Dispatch(_) => (dispatches.get(dispatch).copied().unwrap_or(1), 0),
+            Command::Copy { src, .. } => (copy_nanos(src.bytes, speeds), copy_nanos(src.bytes, speeds)),
+            Command::Fill { dst, .. } => (copy_nanos(dst.bytes, speeds), copy_nanos(dst.bytes, speeds)),
+            Command::Barrier(_) | Command::Timestamp { .. } => continue,
+        };
+        if piece.commands > 0 && nanos.saturating_add(time) > most {
+            // With the barriers before it.
+            let before = commands[..at].iter().rev();
+            let barriers = before.take_while(|command| matches!(command, Command::Barrier(_))).count();
+            starts.push(at - barriers);
+            // A node that continues in the next piece is unfinished.
+            let over =
+                nodes - usize::from(labelled.nodes.get(at).is_some_and(|next| *next == node && nodes > 0));
+            piece.nodes_done = over;
+            let first = piece.dispatches.end;
+            pieces.push(std::mem::take(&mut piece));
+            piece.dispatches = first..first;
+            nanos = 0;
+        }
+        if let Some(&next @ Some(_)) = labelled.nodes.get(at).filter(|next| **next != node) {
+            (node, nodes) = (next, nodes + 1);
+        }
+        dispatch += usize::from(matches!(command, Command::Dispatch(_)));
+        piece.dispatches.end = dispatch;
+        piece.commands += 1;
+        piece.copies = piece.copies.saturating_add(copies);
+        nanos = nanos.saturating_add(time);
+    }
+    piece.nodes_done = nodes;
+    pieces.push(piece);
+    (starts, pieces)
+}
+
+/// Writes a recording again with timestamps.
+struct TimestampWriter {
+    labelled: LabelledRecording,
+    starts: Vec<usize>,
+    /// The node that each timestamp is before.
+    slots: Vec<Option<u32>>,
+}
+
+impl TimestampWriter {
+    fn stamp(&mut self, node: Option<u32>) {
+        self.labelled.recording.commands.push(Command::Timestamp { slot: self.slots.len() as u32 });
+        self.labelled.nodes.push(None);
+        self.slots.push(node);
+    }
+
+    /// Writes `labelled` again: `next` comes before each command, with its node and whether it begins a piece, `end`
+    /// after the last one of each piece.
+    fn write(
+        labelled: &mut LabelledRecording,
+        cut: &mut PieceCuts,
+        mut next: impl FnMut(&mut TimestampWriter, Option<u32>, bool),
+        mut end: impl FnMut(&mut TimestampWriter),
+    ) -> Vec<Option<u32>> {
+        let LabelledRecording { mut recording, nodes } = std::mem::take(labelled);
+        let commands = std::mem::take(&mut recording.commands);
+        let empty = LabelledRecording { recording, nodes: Vec::with_capacity(nodes.len()) };
+        let mut timed = TimestampWriter { labelled: empty, starts: Vec::new(), slots: Vec::new() };
+        let count = commands.len();
+        for (at, (command, node)) in commands.into_iter().zip(nodes).enumerate() {
+            let starts = cut.starts.binary_search(&at).is_ok();
+            if starts {
+                timed.starts.push(timed.labelled.recording.commands.len());
+            }
+            next(&mut timed, node, starts || at == 0);
+            timed.labelled.recording.commands.push(command);
+            timed.labelled.nodes.push(node);
+            if at + 1 == count || cut.starts.binary_search(&(at + 1)).is_ok() {
+                end(&mut timed);
+            }
+        }
+        timed.labelled.recording.timestamps = timed.slots.len() as u32;
+        (*labelled, cut.starts) = (timed.labelled, timed.starts);
+        timed.slots
+    }
+}
+
+/// Puts a timestamp at both ends of each piece.
+pub(in crate::session) fn time_pieces(labelled: &mut LabelledRecording, cut: &mut PieceCuts) {
+    let first = |timed: &mut TimestampWriter, _: Option<u32>, starts: bool| {
+        if starts {
+            timed.stamp(None);
+        }
+    };
+    TimestampWriter::write(labelled, cut, first, |timed| timed.stamp(None));
+}
+
+/// Puts a timestamp before every node and after the last one of each piece. Returns the node that each timestamp is
+/// before; a timestamp at the end of a piece is before none.
+pub(in crate::session) fn time_nodes(
+    labelled: &mut LabelledRecording,
+    cut: &mut PieceCuts,
+) -> Vec<Option<u32>> {
+    let open = std::cell::Cell::new(None);
+    let next = |timed: &mut TimestampWriter, node: Option<u32>, _: bool| {
+        if open.replace(node) != node {
+            timed.stamp(node);
+        }
+    };
+    let end = |timed: &mut TimestampWriter| {
+        if open.take().is_some() {
+            timed.stamp(None);
+        }
+    };
+    TimestampWriter::write(labelled, cut, next, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::coherency::{Access, Barrier};
+    use crate::recording::{BufferId, DeviceKernelId, Dispatch};
+
+    const BARRIER: Command = Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::DEVICE });
+
+    fn dispatch() -> Command {
+        let kernel = DeviceKernelId { index: 0, generation: 0 };
+        Command::Dispatch(Dispatch { kernel, args: Vec::new(), params: Vec::new(), groups: [1; 3] })
+    }
+
+    fn copy(bytes: u64) -> Command {
+        let range = |index| BufferRange { buffer: BufferId { index, generation: 0 }, offset: 64, bytes };
+        Command::Copy { src: range(0), dst: range(1) }
+    }
+
+    fn labelled(commands: Vec<(Command, Option<u32>)>) -> LabelledRecording {
+        let (commands, nodes) = commands.into_iter().unzip();
+        LabelledRecording { recording: Recording { commands, ..Recording::default() }, nodes }
+    }
+
+    /// Four dispatches of three nodes with barriers between them.
+    fn four() -> LabelledRecording {
+        labelled(vec![
+            (dispatch(), Some(0)),
+            (BARRIER, Some(1)),
+            (dispatch(), Some(1)),
+            (dispatch(), Some(1)),
+            (BARRIER, Some(2)),
+            (dispatch(), Some(2)),
+            (BARRIER, None),
+        ])
+    }
+
+    fn cut(starts: Vec<usize>, pieces: Vec<Piece>, limit: u64) -> PieceCuts {
+        PieceCuts { starts, pieces, limit, ..PieceCuts::default() }
+    }
+
+    #[test]
+    fn pieces_begin_with_their_barriers_and_hold_what_fits() {
+        let (starts, pieces) = pieces(&four(), &[10, 10, 10, 10], 20, &GPU);
+        assert_eq!(starts, [3]);
+        let done: Vec<_> = pieces.iter().map(|p| (p.dispatches.clone(), p.commands, p.nodes_done)).collect();
+        assert_eq!(done, [(0..2, 2, 1), (2..4, 2, 3)]);
+        let (starts, single) = super::pieces(&four(), &[10, 10, 10, 10], 0, &GPU);
+        assert_eq!(starts, [1, 3, 4]);
+        assert_eq!(single.iter().map(|p| p.nodes_done).collect::<Vec<_>>(), [1, 1, 2, 3]);
+        let (starts, whole) = super::pieces(&four(), &[10, 10, 10, 10], 40, &GPU);
+        assert_eq!((starts.len(), whole.len(), whole[0].commands), (0, 1, 4));
+    }
+
+    #[test]
+    fn nodes_are_timed_in_every_piece() {
+        let mut whole = four();
+        let slots = time_nodes(&mut whole, &mut PieceCuts::default());
+        assert_eq!(slots, [Some(0), Some(1), Some(2), None]);
+        let mut labelled = four();
+        let mut cut = cut(vec![3], Vec::new(), 0);
+        let slots = time_nodes(&mut labelled, &mut cut);
+        assert_eq!(slots, [Some(0), Some(1), None, Some(1), Some(2), None]);
+        let at = |k: usize| matches!(labelled.recording.commands[k], Command::Timestamp { .. });
+        assert!(at(0) && at(cut.starts[0]) && at(cut.starts[0] - 1), "{labelled:?}");
+        let mut labelled = four();
+        cut.starts = vec![3];
+        time_pieces(&mut labelled, &mut cut);
+        assert_eq!(labelled.recording.timestamps, 4);
+        assert!(matches!(labelled.recording.commands.last(), Some(Command::Timestamp { slot: 3 })));
+    }
+
+    #[test]
+    fn long_copies_become_several_that_cover_the_same_bytes() {
+        let bytes = (100 << 20) + 48;
+        let mut labelled = labelled(vec![(copy(bytes), Some(7)), (BARRIER, Some(7))]);
+        split_copies(&mut labelled, 1, &GPU);
+        assert_eq!(labelled.nodes.len(), labelled.recording.commands.len());
+        let mut end = 64;
+        for command in &labelled.recording.commands {
+            if let Command::Copy { src, dst } = command {
+                assert_eq!((src.offset, src.bytes), (dst.offset, dst.bytes));
+                assert_eq!(src.offset, end);
+                assert!(src.bytes <= LEAST_COPY);
+                end += src.bytes;
+            }
+        }
+        assert_eq!(end, 64 + bytes);
+    }
+
+    /// As a session does: cut, run, learn.
+    fn turns(schedule: &PieceSchedule, truth: &[u64], limit: u64) -> Vec<usize> {
+        let mut counts = Vec::new();
+        for _ in 0..MOST_CUTS {
+            let cut = schedule.cut(&mut four(), &[], 0, limit, &GPU, true);
+            counts.push(cut.pieces.len());
+            let time = |p: &Piece| Some(truth[p.dispatches.clone()].iter().sum());
+            schedule.record_times(&cut, &cut.pieces.iter().map(time).collect::<Vec<_>>());
+            if schedule.version() == cut.version {
+                break;
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn what_takes_longer_than_thought_is_cut_until_it_fits() {
+        // Nothing is known of the nodes, so everything is thought to be short.
+        let schedule = PieceSchedule::default();
+        let counts = turns(&schedule, &[10, 10, 5000, 10], 100);
+        assert_eq!(counts.first(), Some(&1));
+        let cut = schedule.cut(&mut four(), &[], 0, 100, &GPU, true);
+        // The long one is alone: it cannot be cut.
+        assert!(cut.pieces.iter().any(|p| p.dispatches == (2..3)), "{cut:?} {counts:?}");
+        assert!(cut.pieces.len() < 4 || counts.len() < 6, "{counts:?}");
+    }
+
+    #[test]
+    fn pieces_that_are_far_too_short_become_fewer() {
+        let schedule = PieceSchedule::default();
+        schedule.lock().push(SegmentTimes { dispatches: vec![90; 4], ..SegmentTimes::default() });
+        assert_eq!(turns(&schedule, &[1, 1, 1, 1], 100), [4, 1]);
+    }
+
+    #[test]
+    fn a_segment_that_seems_long_is_timed_before_it_is_cut() {
+        let schedule = PieceSchedule::default();
+        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, true);
+        assert!(!cut.timed && cut.pieces.len() == 1);
+        schedule.record_wall_time(&cut, Duration::from_nanos(999), true);
+        assert_eq!(schedule.version(), cut.version);
+        schedule.record_wall_time(&cut, Duration::from_micros(9), true);
+        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, true);
+        assert!(cut.timed && cut.pieces.len() == 1);
+        // The device says that it waited for others.
+        schedule.record_times(&cut, &[Some(400)]);
+        assert_eq!(schedule.version(), cut.version);
+        // Without a clock the host's has to do.
+        let schedule = PieceSchedule::default();
+        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
+        schedule.record_wall_time(&cut, Duration::from_micros(4), false);
+        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
+        assert!(cut.pieces.len() > 1 && !cut.timed);
+    }
+
+    #[test]
+    fn limits_are_written_in_milliseconds() {
+        assert_eq!("auto".parse(), Ok(SubmissionLimit::Auto));
+        assert_eq!("off".parse(), Ok(SubmissionLimit::Off));
+        assert_eq!("2.5".parse(), Ok(SubmissionLimit::AtMost(Duration::from_micros(2500))));
+        assert_eq!("0".parse(), Ok(SubmissionLimit::AtMost(Duration::ZERO)));
+        for bad in ["", "-1", "fast", "NaN", "inf", "1e99"] {
+            let said = bad.parse::<SubmissionLimit>().unwrap_err().to_string();
+            assert!(said.contains(bad) && said.contains("milliseconds"), "{said}");
+        }
+    }
+
+    #[test]
+    fn devices_that_may_drive_a_display_have_a_limit() {
+        use crate::backend::Driver;
+        use crate::backend::sim::SimDriver;
+        let mut info = SimDriver::default().devices().unwrap().remove(0);
+        assert_eq!(SubmissionLimit::Auto.on(&info, false), None);
+        assert_eq!(SubmissionLimit::Auto.on(&info, true), Some(100_000_000));
+        info.native = false;
+        for (kind, limit) in [
+            (DeviceKind::Integrated, Some(100_000_000)),
+            (DeviceKind::Discrete, Some(100_000_000)),
+            (DeviceKind::Virtual, Some(100_000_000)),
+            (DeviceKind::Cpu, None),
+            (DeviceKind::Other, None),
+        ] {
+            info.kind = kind;
+            assert_eq!(SubmissionLimit::Auto.on(&info, false), limit, "{kind:?}");
+            assert_eq!(SubmissionLimit::Off.on(&info, false), None);
+            assert_eq!(SubmissionLimit::AtMost(Duration::from_nanos(3)).on(&info, false), Some(3));
+        }
+    }
+}

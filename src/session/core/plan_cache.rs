@@ -1,0 +1,151 @@
+//! The plans of a session: one for each distinct set of input types, shapes and deciding values.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use super::SessionCore;
+use super::compiled::Compiled;
+use super::options::CopiedPerRun;
+use super::staged::StagedRest;
+use crate::backend::DeviceInfo;
+use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
+use crate::session::error::Error;
+
+/// Plans that a session keeps; the least recently used one is dropped first.
+const CACHED_PLANS: usize = 16;
+
+impl SessionCore {
+    /// The plan of a signature with its device objects, from the cache or made now.
+    ///
+    /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan. What is
+    /// `copied` in every run counts where the placement is automatic.
+    pub(in crate::session) fn compiled(
+        &self,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+        copied: CopiedPerRun,
+    ) -> Result<Arc<Compiled>, Error> {
+        let copied = if self.options.placer.is_some() { copied } else { CopiedPerRun::default() };
+        let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
+        let mut signature = Signature { inputs, values: BTreeMap::new() };
+        let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
+        let mut graph = Arc::clone(&self.graph);
+        loop {
+            // A cached plan for these shapes tells which values it depends on.
+            if let Some(found) = self.cached(&signature, copied) {
+                return Ok(found);
+            }
+            let remarks = self.sources.remarks().len();
+            // At most once for each device, because plans avoid what it refused.
+            let refused = || self.sources.remarks().len() > remarks;
+            let outcome = match self.compile(&graph, infos, &known, copied) {
+                Err(_) if refused() => continue,
+                outcome => outcome?,
+            };
+            let compiled = match outcome {
+                PlanOutcome::Plan(compiled) => compiled,
+                PlanOutcome::Choose { node, then } => {
+                    graph = Arc::new(plan::choose(&graph, node, then)?);
+                    continue;
+                }
+                PlanOutcome::NeedsValues { inputs, .. }
+                    if inputs.iter().all(|i| values.contains_key(i))
+                        && inputs.iter().any(|i| !known.contains_key(i)) =>
+                {
+                    for i in inputs {
+                        let Some(value) = values.get(&i) else { continue };
+                        signature.values.insert(i, value.bytes().to_vec());
+                        known.insert(i, value.clone());
+                    }
+                    continue;
+                }
+                PlanOutcome::NeedsValues { .. } | PlanOutcome::Dynamic { .. } => {
+                    let split = match plan::split(&graph, infos, &known)? {
+                        PlanOutcome::Choose { node, then } => {
+                            graph = Arc::new(plan::choose(&graph, node, then)?);
+                            continue;
+                        }
+                        split => split.plan()?,
+                    };
+                    // Outputs of the head stay on their device.
+                    let copied = CopiedPerRun { outputs: false, ..copied };
+                    let head = match self.compile(&split.head, infos, &known, copied) {
+                        Err(_) if refused() => continue,
+                        head => head?.plan()?,
+                    };
+                    Compiled { stage: Some(Arc::new(StagedRest::new(self, split))), ..head }
+                }
+            };
+            return Ok(self.keep(signature, copied, compiled));
+        }
+    }
+
+    /// The plan of `graph` with its device objects.
+    pub(in crate::session) fn compile(
+        &self,
+        graph: &Graph,
+        infos: &[TensorInfo],
+        known: &BTreeMap<usize, Tensor>,
+        copied: CopiedPerRun,
+    ) -> Result<PlanOutcome<Compiled>, Error> {
+        if let Some(placer) = &self.options.placer {
+            return placer.compile(self, graph, infos, known, copied);
+        }
+        let usable = self.sources.usable(&self.devices);
+        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
+        let (options, cache) = (&self.options.plan, self.sources.cache(&self.devices));
+        let compiler =
+            Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache };
+        compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
+    }
+
+    /// A plan with its device objects; its report gets what the session knows.
+    pub(in crate::session) fn ready(&self, mut plan: Plan) -> Result<Compiled, Error> {
+        plan.report.remarks = self.sources.remarks();
+        plan.report.foreign = self.options.foreign.to_vec();
+        plan.report.add_prepared(&self.options.prepared);
+        Compiled::new(plan, &self.devices, &self.params, &self.sources)
+    }
+
+    /// Caches a plan, in place of the least recently used one if the cache is full.
+    pub(in crate::session) fn keep(
+        &self,
+        signature: Signature,
+        copied: CopiedPerRun,
+        compiled: Compiled,
+    ) -> Arc<Compiled> {
+        let compiled = Arc::new(compiled);
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if plans.len() >= CACHED_PLANS {
+            plans.remove(0);
+        }
+        plans.push((signature, copied, Arc::clone(&compiled)));
+        compiled
+    }
+
+    pub(in crate::session) fn cached(
+        &self,
+        signature: &Signature,
+        copied: CopiedPerRun,
+    ) -> Option<Arc<Compiled>> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = plans.iter().position(|(s, c, _)| s == signature && *c == copied)?;
+        let found = plans.remove(at);
+        let compiled = Arc::clone(&found.2);
+        plans.push(found);
+        Some(compiled)
+    }
+
+    /// Drops plans without a binding, with their kernels and parameters.
+    pub(in crate::session) fn drop_idle_plans(&self) {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let (used, idle) = std::mem::take(&mut *plans)
+            .into_iter()
+            .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);
+        *plans = used;
+        drop(plans);
+        let idle: Vec<(Signature, CopiedPerRun, Arc<Compiled>)> = idle;
+        tracing::info!(target: "onepool::session", plans = idle.len(), "memory ran out: idle plans are given back");
+    }
+}

@@ -1,0 +1,6 @@
+//! Runs of a binding.
+
+pub(in crate::session) mod pending;
+pub(in crate::session) mod pending_run;
+pub(in crate::session) mod profile;
+pub(in crate::session) mod segments;

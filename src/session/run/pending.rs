@@ -1,0 +1,282 @@
+//! Runs of a binding: submitted, cancelled, waited for.
+
+use std::sync::Arc;
+
+use super::pending_run::PendingRun;
+use crate::device::Event;
+use crate::plan::PlannedIo;
+use crate::session::bind::binding::Binding;
+use crate::session::bind::launch::{SegmentLaunch, SegmentTrace, Started};
+use crate::session::bind::slot::{Side, Slot};
+use crate::session::core::arena::{ArenaTurn, Arenas};
+use crate::session::core::cancel::{CancelToken, RunOptions, Watch};
+use crate::session::core::in_flight::{InFlight, LastRun};
+use crate::session::core::options::BindPolicy;
+use crate::session::core::pieces::nanos;
+use crate::session::error::{Error, Progress};
+
+/// A submitted run. The host must not touch bound memory before [`Pending::wait`] has returned: borrowed memory
+/// is out of reach, an owned region refuses guards while a device uses it, and a device that finds a guard in
+/// its way is an error of the run.
+#[derive(Debug)]
+#[must_use = "results are complete only after `wait`"]
+pub struct Pending<'b, 'e> {
+    binding: &'b mut Binding<'e>,
+    in_flight: Option<InFlight>,
+    watch: Watch,
+}
+
+impl<'e> Binding<'e> {
+    /// Runs once and waits until the results are where they were bound.
+    ///
+    /// # Errors
+    /// [`Error::Device`]; memory that the host holds through a guard, a kernel that failed, a lost device.
+    pub fn run(&mut self) -> Result<(), Error> {
+        self.run_with(&self.core.options.run.clone())
+    }
+
+    /// As [`Binding::run`], with other options than the session's.
+    ///
+    /// # Errors
+    /// As there, [`SessionError::Cancelled`](crate::session::SessionError::Cancelled),
+    /// [`SessionError::TimeLimit`](crate::session::SessionError::TimeLimit).
+    pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
+        let watch = self.watch(options);
+        self.start(false, watch)?.wait()
+    }
+
+    /// Runs once as part of a run that `watch` may end.
+    pub(in crate::session) fn run_within(&mut self, watch: &Watch) -> Result<(), Error> {
+        self.start(false, watch.clone())?.wait()
+    }
+
+    /// Submits a run.
+    /// Before it returns, it waits for the previous run of this binding, where that has several submissions; for the
+    /// previous run in a shared arena; and for the run itself, where sizes are known only in the run. A run of several submissions,
+    /// over several devices or because one would be too long, is submitted by a thread of its own, each once those that it
+    /// waits for are over, after those of earlier runs of the session that touch the same memory; an error in that is
+    /// [`Pending::wait`]'s. A run that no one waits for is over before the next one of its binding begins, and before
+    /// the binding is gone.
+    ///
+    /// # Errors
+    /// As [`Binding::run`].
+    pub fn submit(&mut self) -> Result<Pending<'_, 'e>, Error> {
+        self.submit_with(&self.core.options.run.clone())
+    }
+
+    /// As [`Binding::submit`], with other options than the session's.
+    ///
+    /// # Errors
+    /// As [`Binding::run_with`].
+    pub fn submit_with(&mut self, options: &RunOptions) -> Result<Pending<'_, 'e>, Error> {
+        let watch = self.watch(options);
+        self.start(self.continuation.is_none(), watch)
+    }
+
+    fn watch(&mut self, options: &RunOptions) -> Watch {
+        self.cancel = self.cancel.next();
+        Watch::new(options.clone(), self.cancel.clone())
+    }
+
+    /// Submits a run, several submissions by a new thread if `on_thread`, else before it returns.
+    fn start(&mut self, on_thread: bool, watch: Watch) -> Result<Pending<'_, 'e>, Error> {
+        self.last = None;
+        watch.check(|| Progress {
+            of: self.segments.iter().map(|launch| launch.nodes).sum(),
+            ..Progress::default()
+        })?;
+        let shared = self.core.options.arena.clone();
+        let turn = shared.as_deref().map(|arena| arena.turn());
+        let turn = turn.map(|turn| self.enter_arena(turn)).transpose()?;
+        self.cut_again(&watch)?;
+        let plan = &self.compiled.plan;
+        for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
+            self.core.after_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
+        }
+        let mut pending_run = None;
+        let single = matches!(&self.segments[..], [launch] if launch.is_single());
+        let in_flight = match single {
+            _ if self.segments.is_empty() => None,
+            true => self.submit_one()?.map(InFlight::One),
+            false => {
+                let run = PendingRun::new(&self.core, &self.compiled, &self.segments, &watch)?;
+                Some(InFlight::Several(Arc::clone(pending_run.insert(run).state())))
+            }
+        };
+        if let Some(turn) = turn {
+            turn.leave(in_flight.clone());
+        }
+        if let Some(run) = pending_run {
+            self.last = Some(LastRun(Arc::clone(run.state())));
+            if on_thread {
+                run.spawn()?;
+            } else {
+                run.run();
+            }
+        }
+        self.has_run = true;
+        let mut pending = Pending { binding: self, in_flight, watch };
+        if pending.binding.continuation.is_some() {
+            pending.finish()?;
+            if let Some(continuation) = &mut pending.binding.continuation {
+                continuation.run(&pending.watch)?;
+            }
+        }
+        Ok(pending)
+    }
+
+    /// Submits the only segment. Where memory runs out, frees caches and tries again, then replaces imports by copies.
+    fn submit_one(&mut self) -> Result<Option<Event>, Error> {
+        let submit = |binding: &Self| match binding.segments.first() {
+            None => Ok(None),
+            Some(launch) => match launch.begin(&binding.core.devices)? {
+                Started::Done => Ok(None),
+                Started::Pieces(mut submission) => Ok(Some(submission.submit_next()?)),
+            },
+        };
+        let is_short = |result: &Result<_, Error>| matches!(result, Err(e) if e.is_out_of_memory());
+        let mut result = submit(self);
+        if is_short(&result) {
+            self.spare.clear();
+            self.recorded.clear();
+            self.core.drop_idle_plans();
+            result = submit(self);
+        }
+        if is_short(&result) && self.copy_instead()? {
+            result = submit(self);
+        }
+        result
+    }
+
+    /// Replaces imports by copies. Returns whether there are any.
+    fn copy_instead(&mut self) -> Result<bool, Error> {
+        let policy = BindPolicy { copies: true, ..self.policy };
+        let could = |slots: &[Slot<'_>]| slots.iter().any(Slot::could_copy);
+        if policy.strict || !(could(&self.inputs) || could(&self.outputs)) {
+            return Ok(false);
+        }
+        let (compiled, core) = (Arc::clone(&self.compiled), Arc::clone(&self.core));
+        let copied = |slots: &[Slot<'e>], ios: &[PlannedIo], side| -> Result<Vec<(usize, Slot<'e>)>, Error> {
+            let could = slots.iter().zip(ios).enumerate().filter(|(_, (slot, _))| slot.could_copy());
+            could
+                .map(|(at, (slot, io))| {
+                    Ok((at, Slot::new(slot.source.clone(), io, side, &core.devices, policy)?))
+                })
+                .collect()
+        };
+        let mut inputs = copied(&self.inputs, &compiled.plan.inputs, Side::Input)?;
+        let mut outputs = copied(&self.outputs, &compiled.plan.outputs, Side::Output)?;
+        let mut exchange = |binding: &mut Self| {
+            inputs.iter_mut().for_each(|(at, slot)| std::mem::swap(&mut binding.inputs[*at], slot));
+            outputs.iter_mut().for_each(|(at, slot)| std::mem::swap(&mut binding.outputs[*at], slot));
+        };
+        exchange(self);
+        match self.prepare() {
+            Ok(segments) => self.segments = segments,
+            Err(e) => {
+                exchange(self);
+                return Err(e);
+            }
+        }
+        self.policy = policy;
+        for (slot, io) in self.inputs.iter().zip(&compiled.plan.inputs) {
+            core.after_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
+        }
+        Ok(true)
+    }
+
+    /// Records again where the times of earlier runs call for other pieces, or where this is the first run that may end
+    /// early.
+    fn cut_again(&mut self, watch: &Watch) -> Result<(), Error> {
+        let ends_now = watch.may_end() && !self.may_end;
+        let version = self.compiled.schedule.version();
+        let stale = |launch: &SegmentLaunch| launch.cut.as_ref().is_some_and(|cut| cut.version != version);
+        if !ends_now && !self.segments.iter().any(stale) {
+            return Ok(());
+        }
+        self.may_end |= ends_now;
+        self.recorded.clear();
+        self.segments = self.prepare()?;
+        Ok(())
+    }
+
+    /// Records again where a shared arena has new memory.
+    pub(in crate::session) fn enter_arena<'a>(
+        &mut self,
+        mut turn: ArenaTurn<'a>,
+    ) -> Result<ArenaTurn<'a>, Error> {
+        if !turn.is_current(&self.arenas) {
+            self.recorded.clear();
+            self.segments = Arc::default();
+            self.arenas = Arenas::default();
+            self.arenas = turn.fit(&self.compiled.plan, &self.core.devices)?;
+            self.segments = self.prepare()?;
+        }
+        Ok(turn)
+    }
+}
+
+impl Pending<'_, '_> {
+    /// Waits until the results are where they were bound.
+    ///
+    /// # Errors
+    /// As [`Binding::run`].
+    pub fn wait(mut self) -> Result<(), Error> {
+        match self.binding.continuation {
+            Some(_) => Ok(()),
+            None => self.finish(),
+        }
+    }
+
+    /// Ends the run before its next submission to a device; submitted work continues. [`Pending::wait`] waits for
+    /// that and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless everything is
+    /// submitted. Outputs are then undefined.
+    ///
+    /// Devices that may drive a display are given submissions of about 100 ms
+    /// ([`SubmissionLimit`](crate::session::SubmissionLimit)), others all of a segment unless the run has a
+    /// [`CancelToken`] or a time limit from the start ([`RunOptions`]).
+    pub fn cancel(&self) {
+        self.watch.token().cancel();
+    }
+
+    /// [`Pending::cancel`] for another thread.
+    pub fn canceller(&self) -> CancelToken {
+        self.watch.token().clone()
+    }
+
+    /// Waits for the only submission and records its time.
+    fn wait_for_one(&self, event: &Event) -> Result<(), Error> {
+        let binding = &*self.binding;
+        let Some(launch) = binding.segments.first().filter(|launch| launch.cut.is_some()) else {
+            return Ok(event.wait()?);
+        };
+        // If it is already over, the time of its end is unknown.
+        let was_over = event.is_done()?;
+        event.wait()?;
+        let wall = if was_over { 0 } else { nanos(self.watch.elapsed()) };
+        let trace = SegmentTrace { events: vec![event.clone()], walls: vec![wall], times: None };
+        launch.record_times(&trace, &binding.compiled.schedule, &binding.core.devices);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        match self.in_flight.take() {
+            Some(InFlight::One(event)) => self.wait_for_one(&event)?,
+            Some(several) => several.wait()?,
+            None => {}
+        }
+        let plan = &self.binding.compiled.plan;
+        for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {
+            self.binding.core.after_runs(|devices| slot.stage_out(devices, io.info.bytes()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the devices have finished.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn is_done(&self) -> Result<bool, Error> {
+        self.in_flight.as_ref().map_or(Ok(true), InFlight::is_done)
+    }
+}
