@@ -58,8 +58,9 @@ fn the_wrapper_for_cpp() {
 #[test]
 fn valgrind_finds_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let build = Build { compiler: "gcc", flags: CFLAGS, sanitize: false, linked: true };
-    for name in ["memory.c", "bad_input.c", "dlpack.c"] {
+    for (name, size) in [("memory.c", "-DEDGE=16"), ("bad_input.c", "-DEDGE=64"), ("dlpack.c", "-DEDGE=16")] {
+        let flags: Vec<&str> = CFLAGS.iter().copied().chain([size]).collect();
+        let build = Build { compiler: "gcc", flags: &flags, sanitize: false, linked: true };
         let program = build.program(&folder().join("tests/c").join(name), dir.path());
         let said = run(&[
             "valgrind",

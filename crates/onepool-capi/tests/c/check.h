@@ -32,8 +32,11 @@
         }                                                                                    \
     } while (0)
 
-/* Sizes of the denoiser's input and output. */
-enum { SIDE = 64, ELEMENTS = 3 * SIDE * SIDE, BYTES = ELEMENTS * 4 };
+/* Sizes of the denoiser's input and output; smaller ones for slow tools. */
+#ifndef EDGE
+#define EDGE 64
+#endif
+enum { SIDE = EDGE, ELEMENTS = 3 * SIDE * SIDE, BYTES = ELEMENTS * 4 };
 static const int64_t DIMS[4] = {1, 3, SIDE, SIDE};
 
 /* Whole pages for `bytes` bytes. */
