@@ -17,7 +17,7 @@ use onepool::graph::TensorId;
 use onepool::ops::linalg::MatMul;
 use onepool::ops::pointwise::{Function, Pointwise};
 use onepool::ops::reduce::{Reduce, ReduceKind};
-use onepool::ops::{self, BinaryOp, Operator};
+use onepool::ops::{self, BinaryFunction, Operator};
 use onepool::plan::{Assignment, Compiler, PlanCache, PlanOptions};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, HostRegion, Memory, Session, Shape, Tensor, TensorInfo};
@@ -157,7 +157,7 @@ fn chain(kind: &str, side: usize) -> Graph {
             let b = g.op(unary(Function::Sigmoid), &[r]);
             let product = g.op(ops::mul(), &[a, b]);
             let by = g.constant("by", Tensor::scalar(0.7f32));
-            let scaled = g.op(ops::binary(BinaryOp::Mul), &[product, by]);
+            let scaled = g.op(ops::binary(BinaryFunction::Mul), &[product, by]);
             g.op(ops::add(), &[scaled, x])
         }
     };

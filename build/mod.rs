@@ -49,7 +49,8 @@ pub struct Summary {
 pub fn run(root: &Path, out: &Path) -> Result<Summary, String> {
     let functions =
         onepool_expr::glsl::include_file().map_err(|error| format!("the table of functions: {error}"))?;
-    let sources = source::collect(root, functions)?;
+    let printed = [("functions", functions), ("binary", onepool_expr::text::include_file())];
+    let sources = source::collect(root, &printed)?;
     let cache = Cache::open(out)?;
     let jobs: Vec<(&Source, usize)> =
         sources.iter().flat_map(|source| (0..source.variants.len()).map(move |at| (source, at))).collect();

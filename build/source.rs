@@ -125,17 +125,16 @@ impl Source {
     }
 }
 
-/// The path by which shaders include the functions that the build prints.
-const FUNCTIONS: &str = "shaders/include/functions.glsl";
-
-/// Reads all shaders under `root/shaders`, sorted by path; `functions` is the text of [`FUNCTIONS`].
+/// Reads all shaders under `root/shaders`, sorted by path; `printed` are include files that the build makes, by their names.
 ///
 /// # Errors
 /// A file cannot be read, lies outside a family folder, or has a malformed directive.
-pub(super) fn collect(root: &Path, functions: String) -> Result<Vec<Source>, String> {
+pub(super) fn collect(root: &Path, printed: &[(&str, String)]) -> Result<Vec<Source>, String> {
     let mut files = Files::new();
     read_tree(root, "shaders", &mut files)?;
-    files.insert(FUNCTIONS.to_owned(), functions);
+    for (name, text) in printed {
+        files.insert(format!("shaders/include/{name}.glsl"), text.clone());
+    }
     let files = Arc::new(files);
     let mut sources = Vec::new();
     for (path, text) in files.iter() {

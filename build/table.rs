@@ -1,5 +1,5 @@
 //! Writes the Rust side: the table, one id per kernel; one params struct, one set of specialization ids, one choice of
-//! variants and the shared codes per source file; and the blob of SPIR-V words.
+//! variants and the shared codes per source file; and the SPIR-V, each kernel deflated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,7 +13,10 @@ use super::shared::{Group, Member};
 use super::source::Files;
 use super::{Kernel, select, shared};
 
-/// Writes `kernels.rs`, `kernels.spv` and `reflect_skipped.txt` into `out`.
+/// How hard the SPIR-V is compressed, of 10.
+const LEVEL: u8 = 8;
+
+/// Writes `kernels.rs`, `kernels.spv.deflate` and `reflect_skipped.txt` into `out`.
 ///
 /// # Errors
 /// Variants of one file disagree about `Params` or a specialization constant, or a file cannot be written.
@@ -23,19 +26,21 @@ pub(super) fn write(
     kernels: &[Kernel<'_>],
     skipped: &[&String],
 ) -> Result<(), String> {
-    let mut words: Vec<u32> = Vec::new();
+    let mut packed: Vec<u8> = Vec::new();
     let mut rows = String::new();
     let mut ids = String::new();
     for (at, kernel) in kernels.iter().enumerate() {
-        row(&mut rows, kernel, words.len());
-        words.extend(&kernel.words);
+        let first = packed.len();
+        let words = in_target_order(kernel.words.clone());
+        packed.extend(miniz_oxide::deflate::compress_to_vec(bytemuck::cast_slice(&words), LEVEL));
+        row(&mut rows, kernel, (first, packed.len() - first));
         line(&mut ids, 1, &format!("/// `{}`, from `{}`.", kernel.name, kernel.source.path));
         let name = kernel.name.to_uppercase();
         line(&mut ids, 1, &format!("pub const {name}: KernelId = KernelId({at});"));
     }
     let mut text = String::from("// Written by build.rs from shaders/.\n\n");
     line(&mut text, 0, "/// Every kernel, sorted by name.");
-    line(&mut text, 0, "pub static KERNELS: &[KernelInfo] = &[");
+    line(&mut text, 0, &format!("pub static KERNELS: [KernelInfo; {}] = [", kernels.len()));
     text.push_str(&rows);
     line(&mut text, 0, "];\n");
     line(&mut text, 0, "/// Source files whose interface spirv-reflect could not cross-check.");
@@ -43,7 +48,7 @@ pub(super) fn write(
     line(
         &mut text,
         0,
-        "static WORDS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!(\"OUT_DIR\"), \"/kernels.spv\")));\n",
+        "static PACKED: &[u8] = include_bytes!(concat!(env!(\"OUT_DIR\"), \"/kernels.spv.deflate\"));\n",
     );
     line(&mut text, 0, "/// The id of each kernel.\npub mod id {");
     line(&mut text, 1, "use super::KernelId;\n");
@@ -53,13 +58,13 @@ pub(super) fn write(
     text.push_str(&spec_module(kernels)?);
     text.push_str(&select::module(kernels)?);
     text.push_str(&shared::module(files)?);
-    write_changed(&out.join("kernels.spv"), bytemuck::cast_slice(&in_target_order(words)))?;
+    write_changed(&out.join("kernels.spv.deflate"), &packed)?;
     write_changed(&out.join("kernels.rs"), text.as_bytes())?;
     let skipped: String = skipped.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
     write_changed(&out.join("reflect_skipped.txt"), skipped.as_bytes())
 }
 
-fn row(rows: &mut String, kernel: &Kernel<'_>, first_word: usize) {
+fn row(rows: &mut String, kernel: &Kernel<'_>, packed: (usize, usize)) {
     let r = &kernel.reflection;
     line(rows, 1, "KernelInfo {");
     line(rows, 2, &format!("name: {:?},", kernel.name));
@@ -98,7 +103,8 @@ fn row(rows: &mut String, kernel: &Kernel<'_>, first_word: usize) {
     );
     line(rows, 2, &format!("capabilities: &[{}],", capabilities.join(", ")));
     line(rows, 2, &format!("local_size_id: {},", r.local_size_id));
-    line(rows, 2, &format!("words: ({first_word}, {}),", kernel.words.len()));
+    line(rows, 2, &format!("packed: {packed:?},"));
+    line(rows, 2, "unpacked: OnceLock::new(),");
     line(rows, 1, "},");
 }
 

@@ -10,7 +10,7 @@ use onepool::graph::{GraphError, TensorId};
 use onepool::ops::norm::{Softmax, SoftmaxKind};
 use onepool::ops::pointwise::{Function, NaryOp, Pointwise};
 use onepool::ops::reduce::{Reduce, ReduceKind};
-use onepool::ops::{self, BinaryOp, Operator};
+use onepool::ops::{self, BinaryFunction, Operator};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
 use proptest::prelude::*;
@@ -31,7 +31,8 @@ const UNARY: [Function; 13] = [
     Function::Swish,
     Function::Softsign,
 ];
-const BINARY: [BinaryOp; 4] = [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::PRelu];
+const BINARY: [BinaryFunction; 4] =
+    [BinaryFunction::Add, BinaryFunction::Sub, BinaryFunction::Mul, BinaryFunction::PRelu];
 const NARY: [NaryOp; 4] = [NaryOp::Sum, NaryOp::Mean, NaryOp::Min, NaryOp::Max];
 
 /// A random graph: what each step computes, from which earlier values, and which values are outputs.
@@ -100,8 +101,11 @@ impl Recipe {
                     // PRelu takes a slope that does not widen its input.
                     let (a, b) = (pick(0), pick(1));
                     let op = BINARY[kind % 4];
-                    let op =
-                        if op == BinaryOp::PRelu && wide(&a.1, &b.1) != a.1 { BinaryOp::Add } else { op };
+                    let op = if op == BinaryFunction::PRelu && wide(&a.1, &b.1) != a.1 {
+                        BinaryFunction::Add
+                    } else {
+                        op
+                    };
                     (ops::binary(op), vec![a, b])
                 }
                 30..37 => (ops::nary(NARY[kind % 4]), vec![pick(0), pick(1), pick(2)]),

@@ -499,6 +499,20 @@ fn no_file_uses_a_higher_layer() {
     assert_eq!(used_exceptions.len(), EXCEPTIONS.len(), "an exception is no longer needed");
 }
 
+/// Passes ask operators what they compute; a new operator takes part by answering.
+#[test]
+fn the_planner_knows_no_operator_by_its_type() {
+    let mut wrong = Vec::new();
+    let planner = rust_files(&["src/plan", "src/session"]);
+    assert!(planner.len() > 40, "only {} files were found", planner.len());
+    for file in planner {
+        let (tokens, _) = without_tests(&Source::read(&text(&file)).tokens);
+        let casts = tokens.iter().filter(|t| t.is("downcast_ref") || t.is("downcast") || t.is("Any"));
+        wrong.extend(casts.map(|t| format!("{file}:{}", t.line + 1)));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn no_room_of_the_session_uses_a_higher_one() {
     let mut wrong = Vec::new();

@@ -1,5 +1,5 @@
-// y = a OP b as bytes 0 or 1, with broadcasting; OP 0: equal, 1: less, 2: less or equal. Operands are read as
-// in binary.comp.
+// y = compare(a, b) as bytes 0 or 1, with broadcasting; OP is the number of a BinaryFunction (src/expr/functions.rs).
+// Operands are read as in binary.comp.
 // variant: f32  T=float C=float
 // variant: f16  T=float16_t C=float EXT_STORAGE16
 // variant: f64  T=double C=double
@@ -13,10 +13,12 @@
 // variant: u64  T=uint64_t C=uint64_t EXT_INT64
 #version 450
 #define EXT_STORAGE8
+#define COMPARES
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 #include "nest.glsl"
+#include "binary.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, OP, 0);
@@ -36,15 +38,6 @@ layout(push_constant) uniform Params
     int b_strides[NEST_MAX];
 } p;
 
-bool op(C v, C w)
-{
-    switch (OP) {
-    case 0: return v == w;
-    case 1: return v < w;
-    default: return v <= w;
-    }
-}
-
 void main()
 {
     uint i = linear_id();
@@ -61,5 +54,5 @@ void main()
         at_a = A_KIND == 2u ? sa : at_a;
         at_b = B_KIND == 2u ? sb : at_b;
     }
-    y[i] = uint8_t(op(C(a[at_a]), C(b[at_b])) ? 1u : 0u);
+    y[i] = uint8_t(compare(C(a[at_a]), C(b[at_b]), OP) ? 1u : 0u);
 }

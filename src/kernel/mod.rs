@@ -7,6 +7,7 @@ pub mod table;
 mod translate_tests;
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use rspirv::spirv::Capability;
 
@@ -75,14 +76,16 @@ pub struct KernelInfo {
     pub local_size_id: bool,
     /// The capabilities the module declares.
     pub capabilities: &'static [Capability],
-    /// First word and count of words in the table's blob.
-    words: (usize, usize),
+    /// First byte and bytes of its SPIR-V, deflated, in the table's blob.
+    packed: (usize, usize),
+    /// The words, once they were asked for.
+    unpacked: OnceLock<Vec<u32>>,
 }
 
 impl KernelInfo {
-    /// The kernel's SPIR-V.
-    pub fn spirv(&self) -> &'static [u32] {
-        table::words(self.words)
+    /// The kernel's SPIR-V. The first call inflates it.
+    pub fn spirv(&self) -> &[u32] {
+        self.unpacked.get_or_init(|| table::words(self.packed))
     }
 
     /// The same facts as the reflection of a user's module gives.

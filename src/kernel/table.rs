@@ -1,6 +1,7 @@
 //! The shipped kernels, written by the build script from `shaders/`.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use rspirv::spirv::Capability;
 
@@ -10,13 +11,18 @@ use crate::spirv::{Access, BindingInfo, BindingKind, Element, ParamInfo, ScalarT
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// Bytes aligned for SPIR-V words.
-#[repr(C, align(4))]
-struct Aligned<T: ?Sized>(T);
-
-/// `count` words of the blob from `first` on.
-pub(super) fn words((first, count): (usize, usize)) -> &'static [u32] {
-    &bytemuck::cast_slice(&WORDS.0)[first..first + count]
+/// The words of a kernel, of `bytes` of the blob from `first` on.
+///
+/// # Panics
+/// The program's own data is damaged.
+pub(super) fn words((first, bytes): (usize, usize)) -> Vec<u32> {
+    match miniz_oxide::inflate::decompress_to_vec(&PACKED[first..first + bytes]) {
+        Ok(words) => words
+            .chunks_exact(4)
+            .map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+            .collect(),
+        Err(error) => panic!("the kernels of this program are damaged: {error}"),
+    }
 }
 
 #[cfg(test)]
@@ -40,7 +46,7 @@ mod tests {
     #[test]
     fn functions_of_the_table_are_not_contracted() {
         let mut functions = BTreeSet::new();
-        for info in KERNELS {
+        for info in &KERNELS {
             let module = rspirv::dr::load_words(info.spirv()).unwrap();
             let exact: BTreeSet<u32> = module
                 .annotations
@@ -69,7 +75,7 @@ mod tests {
 
     #[test]
     fn every_kernel_reflects_to_its_row() {
-        for info in KERNELS {
+        for info in &KERNELS {
             assert_eq!(reflect(info.spirv()), Ok(info.reflection()), "{}", info.name);
             assert_eq!(check_module(info.spirv()), Ok(info.reflection()), "{}", info.name);
             let requires = Requires::of(info.version, info.local_size_id, info.capabilities);
@@ -109,7 +115,7 @@ mod tests {
 
     #[test]
     fn rows_keep_the_conventions() {
-        for info in KERNELS {
+        for info in &KERNELS {
             let name = info.name;
             let stem = info.source.rsplit('/').next().unwrap().strip_suffix(".comp").unwrap();
             let rest = name.strip_prefix(stem).unwrap();

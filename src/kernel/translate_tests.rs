@@ -28,7 +28,7 @@ fn untranslated() -> Requires {
 #[test]
 fn every_kernel_translates_or_is_refused_for_what_it_requires() {
     let (mut translated, mut refused) = (0, Vec::new());
-    for info in KERNELS {
+    for info in &KERNELS {
         let other: Vec<(u32, u32)> =
             info.spec.iter().map(|constant| (constant.id, constant.default_bits as u32 + 1)).collect();
         let none = OpenClImages::default();
@@ -81,7 +81,7 @@ fn every_kernel_translates_or_is_refused_for_what_it_requires() {
 
 #[test]
 fn double_precision_is_asked_for() {
-    for info in KERNELS {
+    for info in &KERNELS {
         let doubles = info.requires.contains(Requires::FLOAT64);
         let found = translate(info.spirv(), &OpenClOptions::default());
         let missing = Requires::FLOAT64;

@@ -244,17 +244,3 @@ impl Cost {
         u32::try_from(passes).unwrap_or(u32::MAX).clamp(1, 1 << 16)
     }
 }
-
-/// How an operator takes part where a graph of `float32` computes in `float16`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HalfRule {
-    /// It computes in `float16` where its kernels can.
-    #[default]
-    Half,
-    /// As [`HalfRule::Half`]; masks are made and added with it, so that of a number beyond the range it matters only that
-    /// it is large.
-    Mask,
-    /// It stays in `float32`: its results or sums leave the range of `float16` (6e-8 to 65504) where its inputs are well
-    /// inside, or it converts and would round integers.
-    Full,
-}

@@ -12,19 +12,24 @@ mod error;
 mod facts;
 mod lowering;
 mod native;
+mod quantized;
 mod row;
+mod structure;
 
+pub use crate::expr::HalfRule;
 pub use absorb::{Absorbed, AbsorbedInput};
 pub use activation::{Activation, Pointwise};
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
 pub use control::Control;
 pub use error::OpError;
-pub use facts::{Cost, Fact, HalfRule, OpCx};
+pub use facts::{Cost, Fact, OpCx};
 pub use lowering::{
     Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
 };
 pub use native::Native;
+pub use quantized::{Quantized, Scaling, ZeroFill};
 pub use row::{Family, OpDef};
+pub use structure::{Elementwise, Port, Structure};
 
 use std::any::Any;
 use std::fmt;
@@ -126,6 +131,27 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         false
     }
 
+    /// What it computes, where passes of the planner look for that.
+    fn structure(&self) -> Option<Structure<'_>> {
+        None
+    }
+
+    /// The same operator with a transpose by `perm` taken in, where its kernels can: it transposes the input `port` as it
+    /// reads it, or the output `port` as it writes it.
+    fn with_transposed(&self, port: Port, perm: &[i64]) -> Option<Arc<dyn Operator>> {
+        let _ = (port, perm);
+        None
+    }
+
+    /// The operator that computes with bytes what this one computes with the numbers that they stand for. The inputs of
+    /// one that is [`Structure::Conv`] or [`Structure::MatMul`] are then those of QLinearConv: bytes, scale and zero
+    /// point of input 0, the same of input 1, scale and zero point of the output, a bias in units of the sums. Those of
+    /// others are the bytes of its inputs.
+    fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
+        let _ = to;
+        None
+    }
+
     /// How it takes part where a graph of `float32` computes in `float16`.
     fn half_rule(&self) -> HalfRule {
         HalfRule::Half
@@ -136,6 +162,12 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     fn quantized_move(&self, cx: &OpCx) -> bool {
         let _ = cx;
         false
+    }
+
+    /// How it puts bytes where it puts zeros between the elements that it moves; `zero` is the byte that stands for 0.
+    fn zero_fill(&self, zero: i32) -> ZeroFill {
+        let _ = zero;
+        ZeroFill::None
     }
 
     /// The same operator with `activation` applied to its output, where its kernels can.
@@ -184,10 +216,5 @@ impl dyn Operator {
     /// The operator as `T`, where it is one.
     pub fn downcast_ref<T: Operator>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
-    }
-
-    /// Whether the operator is a `T`.
-    pub fn is<T: Operator>(&self) -> bool {
-        (self as &dyn Any).is::<T>()
     }
 }

@@ -15,9 +15,9 @@ pub struct OpDef {
     pub domain: &'static str,
     /// The first opset it is read from.
     pub since: i64,
-    /// Element types of its data inputs, for the table of operators.
+    /// Element types of its data inputs on the CPU, for the table of operators; a test asks the operator.
     pub types: &'static [DType],
-    /// Whether it has device kernels.
+    /// Whether it has device kernels; a test asks the operator.
     pub gpu: bool,
     /// Makes the operator from its attributes as opset `opset` defines them.
     pub read: fn(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError>,

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use super::conv::fold::{BatchNorm, WeightLayout, fold_batch_norm};
-use super::norm::BatchNormalization;
-use super::pointwise::{Binary, BinaryOp};
-use super::{Absorbed, AbsorbedInput, Activation, OpCx, Operator};
+use super::{Absorbed, AbsorbedInput, Activation, Elementwise, OpCx, Operator, Structure};
 use crate::graph::Tensor;
 
 /// `op` with the activation that `next` is, where its kernels can.
@@ -40,7 +38,7 @@ pub(super) fn normalized(
     layout: WeightLayout,
     activation: Activation,
 ) -> Option<(Tensor, Tensor, Activation)> {
-    let norm = next.downcast_ref::<BatchNormalization>()?;
+    let Structure::BatchNormalization { epsilon, activation: after } = next.structure()? else { return None };
     if at != 0 || activation != Activation::None || (cx.has(2) && cx.value(2).is_none()) {
         return None;
     }
@@ -49,16 +47,16 @@ pub(super) fn normalized(
         bias: next_cx.value(2)?,
         mean: next_cx.value(3)?,
         var: next_cx.value(4)?,
-        epsilon: norm.epsilon,
+        epsilon,
     };
     let (w, b) = fold_batch_norm(cx.value(1)?, cx.value(2), &parameters, layout).ok()?;
-    Some((w, b, norm.activation))
+    Some((w, b, after))
 }
 
 /// The constant that `next` adds, where it adds one and does not widen the shape.
 pub(super) fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Option<&'a Tensor> {
-    let binary = next.downcast_ref::<Binary>()?;
-    if binary.op != BinaryOp::Add || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
+    let is_sum = next.structure() == Some(Structure::Elementwise(Elementwise::Add));
+    if !is_sum || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
         return None;
     }
     next_cx.value(1 - at.min(1))
@@ -71,6 +69,7 @@ mod tests {
     use crate::expr::Function;
     use crate::graph::{GraphBuilder, TensorInfo};
     use crate::ops::conv::Conv;
+    use crate::ops::norm::BatchNormalization;
     use crate::ops::{self, pointwise};
     use crate::plan::passes::{absorb as fuse, recognize_activations};
     use crate::plan::specialize;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Lowering, Native, OpCx, OpError, Operand, Operator};
+use super::{Lowering, Native, OpCx, OpError, Operand, Operator, Structure};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelSource, NativeKernel, grid_1d};
@@ -143,6 +143,10 @@ impl fmt::Debug for CustomKernel {
 impl Operator for CustomKernel {
     fn name(&self) -> &'static str {
         "CustomKernel"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Custom)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -8,6 +8,8 @@ mod halves;
 mod par;
 mod planes;
 mod real;
+#[cfg(test)]
+mod row_tests;
 pub mod strided;
 #[cfg(test)]
 pub(crate) mod test_util;
@@ -40,12 +42,13 @@ pub mod vision;
 
 pub use crate::expr::Function;
 pub use crate::operator::{
-    Absorbed, AbsorbedInput, Activation, AttrError, AttrMap, AttrReader, AttrValue, Cost, Fact, Family,
-    HalfRule, Lowered, Lowering, Native, OpCx, OpDef, OpError, Operand, Operator, PackFn, PackKey, PackLines,
-    PackLinesFn, Packed, Step, StepKernel, UnpackFn,
+    Absorbed, AbsorbedInput, Activation, AttrError, AttrMap, AttrReader, AttrValue, Cost, Elementwise, Fact,
+    Family, HalfRule, Lowered, Lowering, Native, OpCx, OpDef, OpError, Operand, Operator, PackFn, PackKey,
+    PackLines, PackLinesFn, Packed, Port, Quantized, Scaling, Step, StepKernel, Structure, UnpackFn,
+    ZeroFill,
 };
 pub use pointwise::{
-    BinaryOp, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
+    BinaryFunction, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
 };
 pub(crate) use strided::reaches_all;
 pub use window::{AutoPad, Window, WindowAxis};

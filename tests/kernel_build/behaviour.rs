@@ -154,7 +154,7 @@ fn the_output_depends_on_the_sources_alone() {
     let (a, b) = (Project::new(&files), Project::new(&files));
     a.build().unwrap();
     b.build().unwrap();
-    for file in ["kernels.rs", "kernels.spv", "reflect_skipped.txt"] {
+    for file in ["kernels.rs", "kernels.spv.deflate", "reflect_skipped.txt"] {
         let read = |project: &Project| std::fs::read(project.out.path().join(file)).unwrap();
         assert_eq!(read(&a), read(&b), "{file}");
     }

@@ -175,11 +175,20 @@ const SOURCE: &[&str] = &[
     "session", "simd", "spirv", "tensor",
 ];
 
+/// Whether `path` is there: from the root, or from the sources of a crate, which may be named before it.
 fn is_there(root: &Path, path: &str) -> bool {
     let path = path.trim_end_matches('/');
-    [path.to_owned(), format!("src/{path}"), format!("src/{path}.rs")]
-        .iter()
-        .any(|path| root.join(path).exists())
+    let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
+    let in_sources = |folder: &Path, path: &str| {
+        let src = folder.join("src");
+        src.join(path).exists() || src.join(format!("{path}.rs")).exists()
+    };
+    let in_crate = |folder: PathBuf| {
+        let name = folder.file_name().and_then(|name| name.to_str()?.strip_prefix("onepool-"));
+        let inner = name.and_then(|name| path.strip_prefix(name)?.strip_prefix('/'));
+        in_sources(&folder, path) || inner.is_some_and(|inner| in_sources(&folder, inner))
+    };
+    root.join(path).exists() || in_sources(root, path) || crates.map(|entry| entry.path()).any(in_crate)
 }
 
 #[cfg(test)]

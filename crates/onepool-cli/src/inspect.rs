@@ -166,6 +166,7 @@ fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(),
             (true, true, _) => "a function of the model",
             (true, false, true) => "device, cpu",
             (true, false, false) if matches!(o.family, Some("constant" | "sequence")) => "-",
+            (true, false, false) if o.family == Some("control") => "session",
             (true, false, false) => "cpu",
         };
         table.row([&qualified(&o.domain, &o.name), &o.count.to_string(), o.family.unwrap_or("-"), runs]);

@@ -113,7 +113,8 @@ fn markdown(reports: &[Report]) -> String {
         "# Operators\n\n\
          Written by `onepool operators --markdown`; `scripts/test` fails where it is not current.\n\n\
          {count} operators of ONNX up to opset {NEWEST_OPSET} and of `com.microsoft`. An operator is read from the \
-         opset in its row on. One without a device kernel runs on the CPU inside the same session; \
+         opset in its row on. One without a device kernel runs on the CPU inside the same session, and the session itself runs control \
+         flow; \
          `onepool run --explain` says which do. A row's types are those of its data inputs on the CPU; device \
          kernels exist for the types that a device computes with, mostly `float32`, `float16`, `int32` and `int64`.\n"
     );

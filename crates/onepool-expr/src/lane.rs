@@ -3,12 +3,12 @@
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use super::pointwise::{BinaryOp, CompareOp, UnaryOp};
-use super::value::{Plain, Value};
+use super::value::{Arithmetic, Bits, Plain, Value};
 use crate::simd;
 
 /// A number of an element type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Lane<T>(pub(crate) T);
+pub struct Lane<T>(pub T);
 
 /// The sine, cosine or tangent of any `f32`.
 #[inline(always)]
@@ -123,6 +123,8 @@ macro_rules! float {
         with_numbers!($t: Add add Sub sub Mul mul Div div);
 
         impl Plain for Lane<$t> {
+            type Truth = bool;
+
             #[inline(always)]
             fn number(self, value: f64) -> Self {
                 Lane(value as $t)
@@ -151,7 +153,12 @@ macro_rules! float {
 
             #[inline(always)]
             fn select(self, test: CompareOp, b: Self, then: Self, otherwise: Self) -> Self {
-                if holds!(test, self.0, b.0) { then } else { otherwise }
+                if self.holds(test, b) { then } else { otherwise }
+            }
+
+            #[inline(always)]
+            fn holds(self, test: CompareOp, b: Self) -> bool {
+                holds!(test, self.0, b.0)
             }
         }
 
@@ -159,6 +166,18 @@ macro_rules! float {
             #[inline(always)]
             fn unary(self, op: UnaryOp) -> Self {
                 Lane($of(op, self.0))
+            }
+        }
+
+        impl Arithmetic for Lane<$t> {
+            #[inline(always)]
+            fn remainder(self, b: Self) -> Self {
+                Lane(self.0 % b.0)
+            }
+
+            #[inline(always)]
+            fn power(self, b: Self) -> Self {
+                Lane(self.0.powf(b.0))
             }
         }
     };
@@ -192,6 +211,8 @@ macro_rules! int {
         with_numbers!($t: Add add Sub sub Mul mul);
 
         impl Plain for Lane<$t> {
+            type Truth = bool;
+
             #[inline(always)]
             fn number(self, value: f64) -> Self {
                 Lane(value as $t)
@@ -214,13 +235,92 @@ macro_rules! int {
                     BinaryOp::Div => a.wrapping_div(b),
                     BinaryOp::Min | BinaryOp::AtMost => a.min(b),
                     BinaryOp::Max | BinaryOp::AtLeast => a.max(b),
-                    BinaryOp::Pow => a.wrapping_pow(b as u32),
+                    BinaryOp::Pow => self.power(Lane(b)).0,
                 })
             }
 
             #[inline(always)]
             fn select(self, test: CompareOp, b: Self, then: Self, otherwise: Self) -> Self {
-                if holds!(test, self.0, b.0) { then } else { otherwise }
+                if self.holds(test, b) { then } else { otherwise }
+            }
+
+            #[inline(always)]
+            fn holds(self, test: CompareOp, b: Self) -> bool {
+                holds!(test, self.0, b.0)
+            }
+        }
+
+        impl Arithmetic for Lane<$t> {
+            #[inline(always)]
+            fn remainder(self, b: Self) -> Self {
+                Lane(if b.0 == 0 { 0 } else { self.0.wrapping_rem(b.0) })
+            }
+
+            // With one branch, which is foreseen more often than one for each sign.
+            #[inline(always)]
+            #[allow(unused_comparisons, reason = "signed types have numbers below zero")]
+            fn modulo(self, b: Self) -> Self {
+                let r = self.remainder(b);
+                if r.0 != 0 && (r.0 < 0) != (b.0 < 0) { r + b } else { r }
+            }
+
+            fn power(self, b: Self) -> Self {
+                self.whole_power(i64::try_from(b.0).unwrap_or(i64::MAX))
+            }
+        }
+
+        impl Lane<$t> {
+            /// The power of a whole exponent.
+            #[allow(unused_comparisons, reason = "signed types have numbers below zero")]
+            pub fn whole_power(self, mut e: i64) -> Self {
+                let mut base = self.0;
+                if e < 0 {
+                    // What is left of 1 / power: -1 has an odd or an even one.
+                    let is_minus_one = base < 0 && base.wrapping_add(1) == 0;
+                    return match (base == 1, is_minus_one, e & 1 != 0) {
+                        (true, ..) | (_, true, true) => self,
+                        (_, true, false) => Lane(1),
+                        _ => Lane(0),
+                    };
+                }
+                let mut power: $t = 1;
+                while e != 0 {
+                    if e & 1 != 0 {
+                        power = power.wrapping_mul(base);
+                    }
+                    base = base.wrapping_mul(base);
+                    e >>= 1;
+                }
+                Lane(power)
+            }
+        }
+
+        impl Bits for Lane<$t> {
+            #[inline(always)]
+            fn and(self, b: Self) -> Self {
+                Lane(self.0 & b.0)
+            }
+
+            #[inline(always)]
+            fn or(self, b: Self) -> Self {
+                Lane(self.0 | b.0)
+            }
+
+            #[inline(always)]
+            fn xor(self, b: Self) -> Self {
+                Lane(self.0 ^ b.0)
+            }
+
+            #[inline(always)]
+            fn shift_left(self, b: Self) -> Self {
+                Lane(u32::try_from(b.0).ok().and_then(|n| self.0.checked_shl(n)).unwrap_or(0))
+            }
+
+            #[inline(always)]
+            #[allow(unused_comparisons, reason = "signed types have numbers below zero")]
+            fn shift_right(self, b: Self) -> Self {
+                let sign = if self.0 < 0 { !0 } else { 0 };
+                Lane(u32::try_from(b.0).ok().and_then(|n| self.0.checked_shr(n)).unwrap_or(sign))
             }
         }
     )*};

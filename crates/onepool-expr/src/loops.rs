@@ -1,6 +1,6 @@
 //! The loops that the CPU runs for a function of the table: one for each element type, compiled from its formula.
 
-use super::functions::{FloatFormula, NumberFormula};
+use super::functions::{FloatFormula, NumberFormula, TestFormula};
 use super::lane::Lane;
 use crate::simd::wide;
 
@@ -86,8 +86,27 @@ impl Loops {
     }
 }
 
+/// The loops of a question about floats, with its parameters. Input and output are of one length.
+#[derive(Clone, Copy, Debug)]
+pub struct TestLoops {
+    /// Over `f32`.
+    pub f32: fn(&[f32], &mut [u8], [f32; 2]),
+    /// Over `f64`.
+    pub f64: fn(&[f64], &mut [u8], [f32; 2]),
+}
+
+impl TestLoops {
+    /// Those of `F`.
+    pub(super) const fn of<F: TestFormula>() -> Self {
+        TestLoops {
+            f32: |x, y, p| each(x, y, |x| F::of(Lane(x), p.map(Lane)).into()),
+            f64: |x, y, p| each(x, y, |x| F::of(Lane(x), p.map(|p| Lane(p.into()))).into()),
+        }
+    }
+}
+
 #[inline(always)]
-fn each<T: Copy>(x: &[T], y: &mut [T], f: impl Fn(T) -> T) {
+fn each<X: Copy, Y>(x: &[X], y: &mut [Y], f: impl Fn(X) -> Y) {
     for (y, x) in y.iter_mut().zip(x) {
         *y = f(*x);
     }

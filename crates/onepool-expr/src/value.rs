@@ -1,7 +1,8 @@
 //! What a function of the table computes with: numbers of the CPU, or expressions.
 //!
-//! A formula is written once over [`Plain`] or [`Value`]. With [`Sym`] it makes an expression, with `Lane` it is a loop's
-//! body. Both take the same steps in the same order, so that results are the same bits.
+//! A formula is written once over [`Plain`], or over a trait that adds to it: [`Value`] for floats, [`Arithmetic`] for
+//! what no chain computes, [`Bits`] for integers. With [`Sym`] it makes an expression, with `Lane` it is a loop's body, with
+//! `Text` it is printed for a shader. All take the same steps in the same order, so that results are the same bits.
 
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -9,7 +10,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use super::pointwise::{BinaryOp, CompareOp, Expr, ExprId, PointwiseDesc, UnaryOp};
 
 /// An operand of a formula: a value, or a number that becomes one.
-pub(super) trait Arg<V> {
+pub trait Arg<V> {
     /// The value, of the kind of `like`.
     fn value(self, like: V) -> V;
 }
@@ -29,7 +30,7 @@ impl<V: Plain> Arg<V> for f64 {
 }
 
 /// Arithmetic of every element type. Integers wrap.
-pub(super) trait Plain:
+pub trait Plain:
     Copy
     + Neg<Output = Self>
     + Add<Output = Self>
@@ -39,6 +40,9 @@ pub(super) trait Plain:
     + Mul<Output = Self>
     + Mul<f64, Output = Self>
 {
+    /// Whether a comparison holds.
+    type Truth;
+
     /// A constant of the same kind.
     fn number(self, value: f64) -> Self;
     /// The magnitude.
@@ -47,6 +51,62 @@ pub(super) trait Plain:
     fn binary(self, op: BinaryOp, b: Self) -> Self;
     /// `then` where the comparison with `b` holds, else `otherwise`.
     fn select(self, test: CompareOp, b: Self, then: Self, otherwise: Self) -> Self;
+    /// Whether the comparison with `b` holds.
+    fn holds(self, test: CompareOp, b: Self) -> Self::Truth;
+
+    /// `self == b`
+    #[inline(always)]
+    fn is_equal(self, b: Self) -> Self::Truth {
+        self.holds(CompareOp::Equal, b)
+    }
+
+    /// `self < b`
+    #[inline(always)]
+    fn is_less(self, b: Self) -> Self::Truth {
+        self.holds(CompareOp::Less, b)
+    }
+
+    /// `self <= b`
+    #[inline(always)]
+    fn is_at_most(self, b: Self) -> Self::Truth {
+        self.holds(CompareOp::LessEqual, b)
+    }
+
+    /// `self > b`
+    #[inline(always)]
+    fn is_greater(self, b: Self) -> Self::Truth {
+        self.holds(CompareOp::Greater, b)
+    }
+
+    /// `self >= b`
+    #[inline(always)]
+    fn is_at_least(self, b: Self) -> Self::Truth {
+        self.holds(CompareOp::GreaterEqual, b)
+    }
+
+    /// Whether it is no number.
+    #[inline(always)]
+    fn is_nan(self) -> Self::Truth {
+        self.holds(CompareOp::Unordered, self)
+    }
+
+    /// The quotient; of integers cut off toward zero, 0 where the divisor is 0.
+    #[inline(always)]
+    fn divide(self, b: Self) -> Self {
+        self.binary(BinaryOp::Div, b)
+    }
+
+    /// The smaller one; NaN where either is.
+    #[inline(always)]
+    fn lesser(self, b: Self) -> Self {
+        self.binary(BinaryOp::Min, b)
+    }
+
+    /// The larger one; NaN where either is.
+    #[inline(always)]
+    fn greater(self, b: Self) -> Self {
+        self.binary(BinaryOp::Max, b)
+    }
 
     /// `then` where it is below `b`, else `otherwise`, as for NaN.
     #[inline(always)]
@@ -97,6 +157,37 @@ pub(super) trait Plain:
     }
 }
 
+/// Arithmetic of every element type that chains leave to nodes of their own.
+pub trait Arithmetic: Plain {
+    /// The remainder with the sign of the dividend; 0 where an integer is divided by 0.
+    fn remainder(self, b: Self) -> Self;
+    /// The power; of integers the bits that the type holds, and the quotient of 1 for a negative exponent.
+    fn power(self, b: Self) -> Self;
+
+    /// The remainder with the sign of the divisor; 0 where an integer is divided by 0.
+    #[inline(always)]
+    fn modulo(self, b: Self) -> Self {
+        let r = self.remainder(b);
+        let zero = b.if_less(0.0, -0.0, 0.0);
+        let moved = r.if_less(0.0, b.if_less(0.0, r, r + b), b.if_less(0.0, r + b, r));
+        r.if_equal(0.0, zero, moved)
+    }
+}
+
+/// Integers as bits.
+pub trait Bits: Plain {
+    /// Bits that are in both.
+    fn and(self, b: Self) -> Self;
+    /// Bits that are in either.
+    fn or(self, b: Self) -> Self;
+    /// Bits that are in one.
+    fn xor(self, b: Self) -> Self;
+    /// Bits moved up; nothing is left beyond the width or by a negative number.
+    fn shift_left(self, b: Self) -> Self;
+    /// Bits moved down; beyond the width or by a negative number nothing but copies of the sign.
+    fn shift_right(self, b: Self) -> Self;
+}
+
 /// Methods for functions of one value.
 macro_rules! functions_of_one {
     ($($name:ident $op:ident)*) => {$(
@@ -109,7 +200,7 @@ macro_rules! functions_of_one {
 }
 
 /// Arithmetic and functions of floats.
-pub(super) trait Value: Plain + Div<Output = Self> + Div<f64, Output = Self> {
+pub trait Value: Plain + Div<Output = Self> + Div<f64, Output = Self> {
     /// A function of one value.
     fn unary(self, op: UnaryOp) -> Self;
 
@@ -128,7 +219,7 @@ pub(super) trait Value: Plain + Div<Output = Self> + Div<f64, Output = Self> {
 
 /// A value of an expression that is being written.
 #[derive(Clone, Copy)]
-pub(super) struct Sym<'d> {
+pub(crate) struct Sym<'d> {
     desc: &'d RefCell<PointwiseDesc>,
     id: ExprId,
 }
@@ -152,6 +243,9 @@ impl<'d> Sym<'d> {
 }
 
 impl Plain for Sym<'_> {
+    /// 1 or 0.
+    type Truth = Self;
+
     fn number(self, value: f64) -> Self {
         self.with(Expr::Const(value as f32))
     }
@@ -167,6 +261,10 @@ impl Plain for Sym<'_> {
 
     fn select(self, test: CompareOp, b: Self, then: Self, otherwise: Self) -> Self {
         self.with(Expr::Select { test, a: self.id, b: b.id, then: then.id, otherwise: otherwise.id })
+    }
+
+    fn holds(self, test: CompareOp, b: Self) -> Self {
+        self.select(test, b, self.number(1.0), self.number(0.0))
     }
 }
 

@@ -96,6 +96,9 @@ struct Types {
     value_test: u32,
     buffer_stored: u32,
     buffer_value: u32,
+    /// A byte of outputs, where the layout has those.
+    byte: u32,
+    buffer_byte: u32,
     param_uint: u32,
     image: u32,
     sampled: u32,
@@ -127,6 +130,13 @@ impl Kernel {
             }
             false => (0, 0),
         };
+        let (byte, buffer_byte) = match layout.tests {
+            true => {
+                let byte = byte_type(&mut b, layout.element);
+                (byte, b.type_pointer(None, StorageClass::StorageBuffer, byte))
+            }
+            false => (0, 0),
+        };
         let types = Types {
             void,
             boolean,
@@ -143,6 +153,8 @@ impl Kernel {
                 4 => b.type_pointer(None, StorageClass::StorageBuffer, value),
                 _ => b.type_pointer(None, StorageClass::StorageBuffer, stored),
             },
+            byte,
+            buffer_byte,
             param_uint: b.type_pointer(None, StorageClass::PushConstant, uint),
             image,
             sampled,
@@ -237,20 +249,41 @@ impl Kernel {
                 Expr::Unary(op, a) => self.unary(op, values[a.index()])?,
                 Expr::Binary(op, a, b) => self.binary(op, values[a.index()], values[b.index()])?,
                 Expr::Select { test, a, b, then, otherwise } => {
-                    let holds = self.compare(test, values[a.index()], values[b.index()]);
+                    let holds = match desc.exprs()[b.index()] {
+                        Expr::Const(end) if test == CompareOp::Equal && end.is_infinite() => {
+                            self.is_infinite(values[a.index()], end, values[b.index()])
+                        }
+                        _ => self.compare(test, values[a.index()], values[b.index()]),
+                    };
                     self.choose(holds, values[then.index()], values[otherwise.index()])
                 }
             };
         }
         for (at, output) in desc.outputs().iter().enumerate() {
             if let Binding::Buffer { id, .. } = self.bindings[desc.inputs().len() + at] {
-                let place = self.element(self.types.buffer_value, id, i);
-                let value = self.converted(values[output.index()], self.types.stored);
+                let (pointer, stored) = match layout.tests {
+                    true => (self.types.buffer_byte, self.types.byte),
+                    false => (self.types.buffer_value, self.types.stored),
+                };
+                let place = self.element(pointer, id, i);
+                let value = match layout.tests {
+                    true => self.byte(values[output.index()]),
+                    false => self.converted(values[output.index()], stored),
+                };
                 self.plain(Op::Store, &[place, value]);
             }
         }
         self.plain(Op::Branch, &[self.merge]);
         Ok(())
+    }
+
+    /// 1 where a lane is not 0, as a byte.
+    fn byte(&mut self, value: u32) -> u32 {
+        let zero = self.number(0.0);
+        let holds = self.compare(CompareOp::NotEqual, value, zero);
+        let (one, zero) = (self.uint(1), self.uint(0));
+        let word = self.op(Op::Select, self.types.uint, &[holds, one, zero]);
+        self.op(Op::UConvert, self.types.byte, &[word])
     }
 
     /// A lane as it is stored, or what is stored as a lane.
@@ -430,6 +463,16 @@ impl Kernel {
         self.op(Op::UGreaterThan, self.types.value_test, &[magnitude, infinity])
     }
 
+    /// Whether `x` is the infinity `end`, by the bits, because compilers may assume that floats are finite.
+    fn is_infinite(&mut self, x: u32, end: f32, value: u32) -> u32 {
+        if self.wide || self.number != Number::Float {
+            return self.compare(CompareOp::Equal, x, value);
+        }
+        let end = self.bits(end.to_bits());
+        let bits = self.op(Op::Bitcast, self.types.value_bits, &[x]);
+        self.op(Op::IEqual, self.types.value_test, &[bits, end])
+    }
+
     fn negate(&mut self, x: u32) -> u32 {
         let op = if self.number == Number::Float { Op::FNegate } else { Op::SNegate };
         self.op(op, self.types.value, &[x])
@@ -572,6 +615,7 @@ fn bindings(b: &mut Builder, types: &Types, desc: &PointwiseDesc, layout: &Kerne
         1 => ones,
         lanes => block(b, types.value, bytes * lanes),
     };
+    let bools = if layout.tests { block(b, types.byte, 1) } else { ones };
     let view = match types.sampled {
         0 => 0,
         sampled => b.type_pointer(None, StorageClass::UniformConstant, sampled),
@@ -583,6 +627,7 @@ fn bindings(b: &mut Builder, types: &Types, desc: &PointwiseDesc, layout: &Kerne
         let vectors = layout.lanes == 4 && fetch.is_none_or(Fetch::is_vector);
         let (pointer, class) = match fetch {
             Some(_) if vectors && layout.texels => (view, StorageClass::UniformConstant),
+            None if layout.tests => (bools, StorageClass::StorageBuffer),
             _ if vectors => (values, StorageClass::StorageBuffer),
             _ => (ones, StorageClass::StorageBuffer),
         };
@@ -611,6 +656,15 @@ fn params(b: &mut Builder, uint: u32) -> u32 {
     b.member_name(block, 0, "n");
     let pointer = b.type_pointer(None, StorageClass::PushConstant, block);
     b.variable(pointer, None, StorageClass::PushConstant, None)
+}
+
+/// The type of a byte, with the capabilities that it needs beside those of `element`.
+fn byte_type(b: &mut Builder, element: ScalarType) -> u32 {
+    if element.bytes() != 1 {
+        b.capability(Capability::StorageBuffer8BitAccess);
+        b.extension("SPV_KHR_8bit_storage");
+    }
+    b.type_int(8, 0)
 }
 
 /// What one lane computes with and what is stored, with the capabilities that they need.
@@ -659,6 +713,7 @@ mod tests {
             element: ScalarType::F32,
             lanes,
             texels: false,
+            tests: false,
             inputs: desc.inputs().iter().map(fetch).collect(),
         }
     }
@@ -774,7 +829,13 @@ mod tests {
         desc.output(x).unwrap();
         let expected = PointwiseError::TooManyTerms { terms: 65, limit: 64 };
         assert_eq!(build_pointwise(&desc, &plain(&desc, 1)), Err(expected));
-        let none = KernelLayout { element: ScalarType::F32, lanes: 1, texels: false, inputs: Vec::new() };
+        let none = KernelLayout {
+            element: ScalarType::F32,
+            lanes: 1,
+            texels: false,
+            tests: false,
+            inputs: Vec::new(),
+        };
         let error = build_pointwise(&sample(), &none).unwrap_err();
         assert!(matches!(error, PointwiseError::WrongCount { .. }));
     }

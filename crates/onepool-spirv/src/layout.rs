@@ -69,6 +69,8 @@ pub struct KernelLayout {
     pub lanes: u32,
     /// Whether vectors are read through RGBA32F texel views.
     pub texels: bool,
+    /// Whether outputs are bytes, 1 where the value is not 0; of kernels of one lane.
+    pub tests: bool,
     /// How each input is read.
     pub inputs: Vec<Fetch>,
 }
@@ -126,7 +128,7 @@ impl KernelLayout {
         }
         let spec = words.iter().enumerate().map(|(at, word)| (spec_id(at / 3, at % 3), *word)).collect();
         Ok(Walked {
-            layout: KernelLayout { element, lanes, texels: false, inputs },
+            layout: KernelLayout { element, lanes, texels: false, tests: false, inputs },
             spec,
             items: len / lanes,
         })
@@ -135,6 +137,13 @@ impl KernelLayout {
     /// The same layout with vectors read through texel views.
     pub fn with_texels(self) -> Self {
         KernelLayout { texels: self.lanes == 4, ..self }
+    }
+}
+
+impl Walked {
+    /// The same for outputs that are bytes, of a kernel of `len` elements whose inputs are full.
+    pub fn with_tests(self, len: u32) -> Self {
+        Walked { layout: KernelLayout { lanes: 1, tests: true, ..self.layout }, items: len, ..self }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port};
 use crate::shape::Shape;
 
 /// ONNX's Attention. Inputs: Q, K, V of `[batch, heads, length, size]` or `[batch, length, heads * size]`,
@@ -35,6 +35,9 @@ pub struct Attention {
     /// takes transposes of heads in.
     pub turned: [bool; 4],
 }
+
+/// `[batch, length, heads, size]` to `[batch, heads, length, size]`, and back.
+const HEADS: [i64; 4] = [0, 2, 1, 3];
 
 // Positions of the inputs; `turned` has Y behind the first three.
 const Y: usize = 3;
@@ -265,6 +268,16 @@ impl Attention {
 impl Operator for Attention {
     fn name(&self) -> &'static str {
         "Attention"
+    }
+
+    fn with_transposed(&self, port: Port, perm: &[i64]) -> Option<Arc<dyn Operator>> {
+        let at = match port {
+            Port::Input(i) => Some(i).filter(|i| *i < Y)?,
+            Port::Output(o) => Some(Y).filter(|_| o == 0)?,
+        };
+        let mut op = self.clone();
+        let fits = perm == HEADS && self.heads.is_none() && !std::mem::replace(&mut op.turned[at], true);
+        fits.then(|| Arc::new(op) as Arc<dyn Operator>)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -40,10 +40,6 @@ pub(super) fn read_fast_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<
     Ok(if attrs.input_count() < 2 { unary(Function::GeluTanh) } else { Arc::new(Gate::FastGelu) })
 }
 
-pub(super) fn read_quick_gelu(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(Arc::new(Pointwise { function: Function::Swish, params: [attrs.float("alpha", 1.702)?, 0.0] }))
-}
-
 impl Gate {
     /// The function: of the first operand, which the second is a factor of, or of the sum.
     fn function(self) -> Pointwise {

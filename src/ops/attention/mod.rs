@@ -35,9 +35,8 @@ pub use tensor_scatter::TensorScatter;
 
 use super::real::FLOATS;
 use super::window::bad;
-use super::{AttrReader, Family, OpDef, OpError, Operator, unary};
+use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
-use crate::expr::Function;
 use std::sync::Arc;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
@@ -75,13 +74,11 @@ pub const FAMILY: Family = Family {
         OpDef { types: &DType::ALL, ..row("TensorScatter", 24, tensor_scatter::read) },
         contrib("BiasGelu", gate::read_bias_gelu),
         contrib("FastGelu", gate::read_fast_gelu),
-        contrib("Gelu", |_, _| Ok(unary(Function::Gelu))),
         OpDef { types: FLOATS_TO_32, ..contrib("GroupQueryAttention", group_query::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("MatMulNBits", nbits::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("MoE", experts::read) },
         OpDef { types: multi_head::TYPES, ..contrib("MultiHeadAttention", multi_head::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("QMoE", experts::read_coded) },
-        contrib("QuickGelu", gate::read_quick_gelu),
         OpDef { types: FLOATS_TO_32, ..contrib("RotaryEmbedding", rotary::read_contrib) },
         contrib("SkipLayerNormalization", skip_norm::read_layer),
         contrib("SkipSimplifiedLayerNormalization", skip_norm::read_simplified),

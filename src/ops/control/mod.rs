@@ -32,8 +32,8 @@ pub fn with_graphs(op: &dyn Operator, change: &mut dyn FnMut(&mut Graph)) -> Opt
 pub const FAMILY: Family = Family {
     name: "control",
     ops: &[
-        OpDef { name: "If", domain: "", since: 1, types: &DType::ALL, gpu: true, read: choice::read },
-        OpDef { name: "Loop", domain: "", since: 1, types: &DType::ALL, gpu: true, read: repeat::read },
-        OpDef { name: "Scan", domain: "", since: 8, types: &DType::ALL, gpu: true, read: scan::read },
+        OpDef { name: "If", domain: "", since: 1, types: &DType::ALL, gpu: false, read: choice::read },
+        OpDef { name: "Loop", domain: "", since: 1, types: &DType::ALL, gpu: false, read: repeat::read },
+        OpDef { name: "Scan", domain: "", since: 8, types: &DType::ALL, gpu: false, read: scan::read },
     ],
 };

@@ -9,10 +9,12 @@ use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
+use crate::ops::quant::QuantizedConv;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
 use crate::ops::{
-    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis, absorb,
+    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Quantized, Structure, Window,
+    WindowAxis, absorb,
 };
 use crate::shape::Shape;
 
@@ -165,6 +167,16 @@ pub(super) fn check_types(cx: &OpCx) -> Result<crate::dtype::DType, OpError> {
 impl Operator for Conv {
     fn name(&self) -> &'static str {
         "Conv"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        (self.activation == Activation::None).then_some(Structure::Conv)
+    }
+
+    fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
+        self.structure()?;
+        let (window, group) = (self.window.clone(), self.group);
+        Some(Arc::new(QuantizedConv { window, group, linear: true, clamp: to.clamp }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -11,8 +11,11 @@ use super::product::{Around, Mat, Threads, product, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::quant::QuantizedMatMul;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel, widened};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{
+    Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Quantized, Structure,
+};
 use crate::shape::Shape;
 
 /// `activation(alpha * A' * B' + beta * C)`, where A' and B' may be transposes and C is broadcast.
@@ -95,6 +98,19 @@ impl Gemm {
 impl Operator for Gemm {
     fn name(&self) -> &'static str {
         "Gemm"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        let &Gemm { alpha, beta, trans_a, trans_b, activation } = self;
+        let product = Structure::MatMul { alpha, beta, transposed: [trans_a, trans_b] };
+        (activation == Activation::None).then_some(product)
+    }
+
+    /// B is given as it is multiplied.
+    fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
+        let plain = self.alpha == 1.0 && (self.beta == 1.0 || !to.biased) && !self.trans_a;
+        self.structure().filter(|_| plain)?;
+        Some(Arc::new(QuantizedMatMul { linear: true, biased: to.biased, clamp: to.clamp }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

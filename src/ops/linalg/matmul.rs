@@ -10,9 +10,11 @@ use super::product::{Around, Mat, Threads, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::quant::QuantizedMatMul;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{
-    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, absorb, par,
+    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Quantized, Structure,
+    absorb, par,
 };
 use crate::shape::Shape;
 
@@ -178,6 +180,16 @@ impl Pairs {
 impl Operator for MatMul {
     fn name(&self) -> &'static str {
         "MatMul"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        let product = Structure::MatMul { alpha: 1.0, beta: 1.0, transposed: [false; 2] };
+        (self.activation == Activation::None).then_some(product)
+    }
+
+    fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
+        self.structure()?;
+        Some(Arc::new(QuantizedMatMul { linear: true, biased: to.biased, clamp: to.clamp }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -40,7 +40,7 @@ pub const FAMILY: Family = Family {
     ops: &[
         OpDef { name: "Det", domain: "", since: 11, types: FLOATS, gpu: true, read: det::read },
         OpDef { name: "Einsum", domain: "", since: 12, types: DType::NUMBERS, gpu: true, read: einsum::read },
-        contrib("FusedGemm", fused::read_gemm),
+        OpDef { types: TYPES, ..contrib("FusedGemm", fused::read_gemm) },
         contrib("FusedMatMul", fused::read_matmul),
         OpDef { name: "Gemm", domain: "", since: 1, types: TYPES, gpu: true, read: gemm_op::read },
         OpDef { name: "MatMul", domain: "", since: 1, types: TYPES, gpu: true, read: matmul::read },

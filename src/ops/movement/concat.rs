@@ -6,7 +6,7 @@ use super::moves;
 use super::region::{self, Block, Piece, Source, signed_strides};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Quantized, Structure};
 use crate::shape::Shape;
 
 /// Joins its inputs along `axis`.
@@ -51,6 +51,15 @@ impl Concat {
 impl Operator for Concat {
     fn name(&self) -> &'static str {
         "Concat"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Concat)
+    }
+
+    fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
+        let same = to.clamp.is_none() && to.inputs.iter().all(|of| *of == to.output);
+        same.then(|| Arc::new(*self) as Arc<dyn Operator>)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -7,7 +7,7 @@ use super::region::{self, Block, Piece, Source, signed_strides};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, ZeroFill};
 use crate::shape::{Shape, ShapeError, normalize_axis};
 
 /// What the new elements are.
@@ -209,6 +209,16 @@ impl Pad {
 impl Operator for Pad {
     fn name(&self) -> &'static str {
         "Pad"
+    }
+
+    fn zero_fill(&self, zero: i32) -> ZeroFill {
+        match &self.fixed {
+            _ if self.mode != PadMode::Constant => ZeroFill::None,
+            Some((pads, _)) => {
+                ZeroFill::By(Arc::new(Pad { mode: self.mode, fixed: Some((pads.clone(), zero as f32)) }))
+            }
+            None => ZeroFill::Input(2),
+        }
     }
 
     fn quantized_move(&self, cx: &OpCx) -> bool {

@@ -6,7 +6,7 @@ use super::moves;
 use super::region::{self, Block, Piece, Source, signed_strides};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
 use crate::shape::{Shape, normalize_axis};
 
 /// Dimension `i` of the output is dimension `perm[i]` of the input.
@@ -49,6 +49,10 @@ impl Transpose {
 impl Operator for Transpose {
     fn name(&self) -> &'static str {
         "Transpose"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Transpose { perm: self.perm.as_deref() })
     }
 
     fn quantized_move(&self, _: &OpCx) -> bool {

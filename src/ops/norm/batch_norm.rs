@@ -11,7 +11,7 @@ use crate::kernel::codes::batch_norm::RUN;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure};
 
 /// `(x - mean) / sqrt(var + epsilon) * scale + bias` for every channel of X `[n, c, ...]`.
 /// Inputs: X, scale, bias, mean, var, each of the last four `[c]`.
@@ -115,6 +115,10 @@ impl BatchNormalization {
 impl Operator for BatchNormalization {
     fn name(&self) -> &'static str {
         "BatchNormalization"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::BatchNormalization { epsilon: self.epsilon, activation: self.activation })
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -8,7 +8,7 @@ use crate::kernel::codes::softmax::Kind;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::normalize_axis;
 use crate::simd::wide;
 
@@ -81,6 +81,11 @@ impl Operator for Softmax {
             SoftmaxKind::Log => "LogSoftmax",
             SoftmaxKind::Hard => "Hardmax",
         }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        let &Softmax { kind, axis, flatten } = self;
+        matches!(kind, SoftmaxKind::Soft).then_some(Structure::Softmax { axis, flatten })
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

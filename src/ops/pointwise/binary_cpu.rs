@@ -1,77 +1,99 @@
 //! Native functions of [`super::Binary`].
 
 use super::apply::{input, output, zip};
-use super::binary::BinaryOp;
 use super::number::{Number, with_number};
 use crate::dtype::DType;
+use crate::expr::{BinaryFunction, BitFormula, Lane, PairFormula, PairTest, VisitPair, pairs};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::strided::Nest;
 use crate::ops::{OpCx, OpError};
 
 /// What one call works on.
 struct Call {
-    op: BinaryOp,
     nest: Nest,
     /// Elements of both inputs and the output.
     lens: [usize; 3],
 }
 
+type Run = fn(&Call, &mut NativeArgs<'_, '_>) -> Result<(), KernelError>;
+
 /// The native function of `op` for the types and shapes of `cx`.
 ///
 /// # Errors
 /// [`OpError::Shape`], [`OpError::Unsupported`].
-pub(super) fn kernel(op: BinaryOp, cx: &OpCx) -> Result<NativeKernel, OpError> {
+pub(super) fn kernel(op: BinaryFunction, cx: &OpCx) -> Result<NativeKernel, OpError> {
     let (a, b, y) = (cx.input(0)?, cx.input(1)?, cx.output(0)?);
     let nest = Nest::broadcast(&y.shape, &[&a.shape, &b.shape])?;
-    let call = Call { op, nest, lens: [a.elements(), b.elements(), y.elements()] };
-    let (dtype, exponent) = (a.dtype, b.dtype);
-    let run: fn(&Call, &mut NativeArgs<'_, '_>) -> Result<(), KernelError> = match op {
-        _ if op.is_comparison() => with_number!(dtype, T => compare::<T>, else compare::<u8>),
-        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => bits::<u8>,
-        BinaryOp::ShiftRight if dtype.is_signed_int() => match dtype {
-            DType::I8 => shift_signed::<i8>,
-            DType::I16 => shift_signed::<i16>,
-            DType::I32 => shift_signed::<i32>,
-            _ => shift_signed::<i64>,
-        },
-        BinaryOp::BitwiseAnd
-        | BinaryOp::BitwiseOr
-        | BinaryOp::BitwiseXor
-        | BinaryOp::ShiftLeft
-        | BinaryOp::ShiftRight => match dtype.bytes() {
-            1 => bits::<u8>,
-            2 => bits::<u16>,
-            4 => bits::<u32>,
-            _ => bits::<u64>,
-        },
-        BinaryOp::Pow if dtype == DType::F32 && exponent == DType::F32 => power_f32,
-        BinaryOp::Pow => {
-            let name = op.name();
+    let call = Call { nest, lens: [a.elements(), b.elements(), y.elements()] };
+    let (name, dtype, exponent) = (op.name(), a.dtype, b.dtype);
+    let run = match op {
+        BinaryFunction::Pow if dtype == DType::F32 && exponent == DType::F32 => Some(power_f32 as Run),
+        BinaryFunction::Pow => {
             return with_number!(dtype, T => Ok(NativeKernel::new(name, move |args| {
                 power::<T>(&call, dtype, exponent, args)
-            })), else unsupported());
+            })), else Err(unsupported(name, dtype)));
         }
-        _ => with_number!(dtype, T => arithmetic::<T>, else return unsupported()),
+        _ => op.visit(OfType(dtype)),
     };
-    Ok(NativeKernel::new(op.name(), move |args| run(&call, args)))
+    let run = run.ok_or_else(|| unsupported(name, dtype))?;
+    Ok(NativeKernel::new(name, move |args| run(&call, args)))
 }
 
-fn unsupported() -> Result<NativeKernel, OpError> {
-    Err(OpError::unsupported("arithmetic of bool"))
+fn unsupported(name: &str, dtype: DType) -> OpError {
+    OpError::unsupported(format!("{name} of {dtype}"))
 }
 
-fn arithmetic<T: Number>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-    let (a, b) = (input::<T>(args, 0, call.lens[0])?, input::<T>(args, 1, call.lens[1])?);
-    let y = output::<T>(args, 2, call.lens[2])?;
-    match call.op {
-        BinaryOp::Add => zip(&call.nest, a, b, y, T::add),
-        BinaryOp::Sub => zip(&call.nest, a, b, y, T::sub),
-        BinaryOp::Mul => zip(&call.nest, a, b, y, T::mul),
-        BinaryOp::Div => zip(&call.nest, a, b, y, T::div),
-        BinaryOp::Fmod => zip(&call.nest, a, b, y, T::fmod),
-        BinaryOp::Mod => zip(&call.nest, a, b, y, T::modulo),
-        _ => zip(&call.nest, a, b, y, |x: T, slope: T| if x < T::ZERO { x.mul(slope) } else { x }),
+/// The loop of a function of bits over one type.
+macro_rules! bits {
+    ($t:ty, $formula:ident) => {
+        |call, args| run(call, args, |a: $t, b| $formula::of(Lane(a), Lane(b)).0)
+    };
+}
+/// Chooses the loop for an element type.
+struct OfType(DType);
+
+impl VisitPair for OfType {
+    type Out = Option<Run>;
+
+    fn numbers<F: PairFormula>(self) -> Option<Run> {
+        with_number!(self.0, T => Some(numbers::<T, F>), else None)
     }
+
+    fn bits<F: BitFormula>(self) -> Option<Run> {
+        Some(match self.0 {
+            DType::I8 => bits!(i8, F),
+            DType::I16 => bits!(i16, F),
+            DType::I32 => bits!(i32, F),
+            DType::I64 => bits!(i64, F),
+            DType::U8 | DType::Bool => bits!(u8, F),
+            DType::U16 => bits!(u16, F),
+            DType::U32 => bits!(u32, F),
+            DType::U64 => bits!(u64, F),
+            _ => return None,
+        })
+    }
+
+    fn test<F: PairTest>(self) -> Option<Run> {
+        with_number!(self.0, T => Some(test::<T, F>), else Some(test::<u8, F>))
+    }
+}
+
+fn numbers<T: Number, F: PairFormula>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+    run(call, args, T::pair::<F>)
+}
+
+fn test<T: Number, F: PairTest>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+    run(call, args, |a: T, b| u8::from(a.test::<F>(b)))
+}
+
+/// `y[i] = f(a[..], b[..])`
+fn run<T: bytemuck::Pod + Sync, Y: bytemuck::Pod + Send>(
+    call: &Call,
+    args: &mut NativeArgs<'_, '_>,
+    f: impl Fn(T, T) -> Y + Send + Sync,
+) -> Result<(), KernelError> {
+    let (a, b) = (input::<T>(args, 0, call.lens[0])?, input::<T>(args, 1, call.lens[1])?);
+    zip(&call.nest, a, b, output(args, 2, call.lens[2])?, f);
     Ok(())
 }
 
@@ -86,7 +108,7 @@ fn power_f32(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelErr
             zip(&call.nest, a, b, y, |v: f32, _| if v == f32::NEG_INFINITY { -v } else { v.sqrt() + 0.0 })
         }
         [-1.0] => zip(&call.nest, a, b, y, |v, _| 1.0 / v),
-        _ => zip(&call.nest, a, b, y, f32::powf),
+        _ => zip(&call.nest, a, b, y, f32::pair::<pairs::Pow>),
     }
     Ok(())
 }
@@ -112,76 +134,5 @@ fn power<T: Number>(
         let y = output::<T>(args, 2, call.lens[2])?;
         zip(&call.nest, a, &e, y, |v: T, e: f64| T::from_f64(v.to_f64().powf(e)));
     }
-    Ok(())
-}
-
-fn compare<T: Number>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-    let (a, b) = (input::<T>(args, 0, call.lens[0])?, input::<T>(args, 1, call.lens[1])?);
-    let y = output::<u8>(args, 2, call.lens[2])?;
-    match call.op {
-        BinaryOp::Equal => zip(&call.nest, a, b, y, |a, b| u8::from(a == b)),
-        BinaryOp::Less => zip(&call.nest, a, b, y, |a, b| u8::from(a < b)),
-        BinaryOp::LessOrEqual => zip(&call.nest, a, b, y, |a, b| u8::from(a <= b)),
-        BinaryOp::Greater => zip(&call.nest, a, b, y, |a, b| u8::from(a > b)),
-        _ => zip(&call.nest, a, b, y, |a, b| u8::from(a >= b)),
-    }
-    Ok(())
-}
-
-/// Unsigned integers as bits.
-trait Bits: bytemuck::Pod + Send + Sync {
-    fn and(self, o: Self) -> Self;
-    fn or(self, o: Self) -> Self;
-    fn xor(self, o: Self) -> Self;
-    fn up(self, o: Self) -> Self;
-    fn down(self, o: Self) -> Self;
-}
-
-macro_rules! bits {
-    ($($t:ty)*) => {$(
-        impl Bits for $t {
-            fn and(self, o: Self) -> Self {
-                self & o
-            }
-            fn or(self, o: Self) -> Self {
-                self | o
-            }
-            fn xor(self, o: Self) -> Self {
-                self ^ o
-            }
-            fn up(self, o: Self) -> Self {
-                u32::try_from(o).ok().and_then(|o| self.checked_shl(o)).unwrap_or(0)
-            }
-            fn down(self, o: Self) -> Self {
-                u32::try_from(o).ok().and_then(|o| self.checked_shr(o)).unwrap_or(0)
-            }
-        }
-    )*};
-}
-
-bits!(u8 u16 u32 u64);
-
-fn bits<T: Bits>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-    let (a, b) = (input::<T>(args, 0, call.lens[0])?, input::<T>(args, 1, call.lens[1])?);
-    let y = output::<T>(args, 2, call.lens[2])?;
-    match call.op {
-        BinaryOp::And | BinaryOp::BitwiseAnd => zip(&call.nest, a, b, y, T::and),
-        BinaryOp::Or | BinaryOp::BitwiseOr => zip(&call.nest, a, b, y, T::or),
-        BinaryOp::Xor | BinaryOp::BitwiseXor => zip(&call.nest, a, b, y, T::xor),
-        BinaryOp::ShiftLeft => zip(&call.nest, a, b, y, T::up),
-        _ => zip(&call.nest, a, b, y, T::down),
-    }
-    Ok(())
-}
-
-/// A shift down that leaves copies of the sign; all of them where the distance is no position of a bit.
-fn shift_signed<T: Number + std::ops::Shr<u32, Output = T>>(
-    call: &Call,
-    args: &mut NativeArgs<'_, '_>,
-) -> Result<(), KernelError> {
-    let (a, b) = (input::<T>(args, 0, call.lens[0])?, input::<T>(args, 1, call.lens[1])?);
-    let last = 8 * size_of::<T>() as u32 - 1;
-    let distance = move |n: T| u32::try_from(n.to_i64()).map_or(last, |n| n.min(last));
-    zip(&call.nest, a, b, output::<T>(args, 2, call.lens[2])?, |v, n| v >> distance(n));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Dispatches of the broadcasting kernels.
 
-use super::binary::BinaryOp;
 use crate::dtype::DType;
+use crate::expr::BinaryFunction;
 use crate::kernel::KernelId;
 use crate::kernel::table::{id, params, spec};
 use crate::ops::strided::Nest;
@@ -10,55 +10,6 @@ use crate::shape::Shape;
 
 /// Dimensions that kernels walk (`NEST_MAX` in `shaders/include/nest.glsl`).
 const RANK: usize = 6;
-
-/// `OP` of `shaders/pointwise/binary.comp`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum Code {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Pow,
-    Fmod,
-    Mod,
-    Min,
-    Max,
-    PRelu,
-    /// `(a + b) * scale`
-    ScaledAdd,
-    And,
-    Or,
-    Xor,
-    ShiftLeft,
-    ShiftRight,
-}
-
-impl Code {
-    pub(super) fn of(op: BinaryOp) -> Self {
-        match op {
-            BinaryOp::Sub => Code::Sub,
-            BinaryOp::Mul => Code::Mul,
-            BinaryOp::Div => Code::Div,
-            BinaryOp::Pow => Code::Pow,
-            BinaryOp::Fmod => Code::Fmod,
-            BinaryOp::Mod => Code::Mod,
-            BinaryOp::PRelu => Code::PRelu,
-            BinaryOp::And | BinaryOp::BitwiseAnd => Code::And,
-            BinaryOp::Or | BinaryOp::BitwiseOr => Code::Or,
-            BinaryOp::Xor | BinaryOp::BitwiseXor => Code::Xor,
-            BinaryOp::ShiftLeft => Code::ShiftLeft,
-            BinaryOp::ShiftRight => Code::ShiftRight,
-            // Comparisons have a kernel of their own.
-            BinaryOp::Add
-            | BinaryOp::Equal
-            | BinaryOp::Less
-            | BinaryOp::LessOrEqual
-            | BinaryOp::Greater
-            | BinaryOp::GreaterOrEqual => Code::Add,
-        }
-    }
-}
 
 /// An operand of a kernel and its shape.
 pub(super) type Io<'a> = (Operand, &'a Shape);
@@ -107,16 +58,16 @@ fn walk<const K: usize>(out: &Shape, inputs: [&Shape; K]) -> Result<Option<Walk<
     Ok(Some(Walk { nest, n, sizes, strides }))
 }
 
-/// Emits `y = code(a, b)`.
+/// Emits `y = op(a, b)`, divided by `count` where that is given.
 ///
 /// # Errors
 /// [`OpError::Unsupported`] where the device or the kernels lack the type, or the broadcast is too ragged.
 pub(super) fn arithmetic(
     lower: &mut Lowering<'_>,
-    code: Code,
+    op: BinaryFunction,
     dtype: DType,
     [a, b, y]: [Io<'_>; 3],
-    scale: f32,
+    count: Option<usize>,
 ) -> Result<(), OpError> {
     let Some(walk) = walk(y.1, [a.1, b.1])? else { return Ok(()) };
     let nest = &walk.nest;
@@ -129,7 +80,7 @@ pub(super) fn arithmetic(
         DType::F32 if fours && splat(0) && in_fours(nest, 1) => (id::BINARY_F32X4S, true),
         DType::F32 => (id::BINARY_F32, false),
         DType::F16 => (id::BINARY_F16, false),
-        DType::F64 if !matches!(code, Code::Pow | Code::Fmod | Code::Mod) => (id::BINARY_F64, false),
+        DType::F64 if !op.is_alone() => (id::BINARY_F64, false),
         DType::I8 => (id::BINARY_I8, false),
         DType::I16 => (id::BINARY_I16, false),
         DType::I32 => (id::BINARY_I32, false),
@@ -138,19 +89,20 @@ pub(super) fn arithmetic(
         DType::U16 => (id::BINARY_U16, false),
         DType::U32 => (id::BINARY_U32, false),
         DType::U64 => (id::BINARY_U64, false),
-        _ => return Err(OpError::unsupported(format!("{code:?} of {dtype} on the device"))),
+        _ => return Err(OpError::unsupported(format!("{} of {dtype} on the device", op.name()))),
     };
     let (left, right) = if swap { (1, 0) } else { (0, 1) };
     let n = if [id::BINARY_F32X4, id::BINARY_F32X4S].contains(&kernel) { walk.n / 4 } else { walk.n };
     let constants = [
-        (spec::binary::OP, code as u32),
+        (spec::binary::OP, op as u32),
         (spec::binary::A_KIND, kind(nest, left)),
         (spec::binary::B_KIND, kind(nest, right)),
         (spec::binary::RANK, nest.rank() as u32),
         (spec::binary::SWAP, swap.into()),
+        (spec::binary::MEAN, count.is_some().into()),
     ];
     let (sizes, a_strides, b_strides) = (walk.sizes, walk.strides[left], walk.strides[right]);
-    let params = params::Binary { n, scale, sizes, a_strides, b_strides };
+    let params = params::Binary { n, count: count.unwrap_or(1) as f32, sizes, a_strides, b_strides };
     let operands = [[a, b][left].0, [a, b][right].0, y.0];
     lower.dispatch_1d(kernel, &constants, &operands, &params, n as usize)
 }
@@ -161,23 +113,15 @@ pub(super) fn arithmetic(
 /// As [`arithmetic`].
 pub(super) fn compare(
     lower: &mut Lowering<'_>,
-    op: BinaryOp,
+    op: BinaryFunction,
     dtype: DType,
     [a, b, y]: [Io<'_>; 3],
 ) -> Result<(), OpError> {
-    // a > b is b < a.
-    let (code, a, b) = match op {
-        BinaryOp::Less => (1, a, b),
-        BinaryOp::LessOrEqual => (2, a, b),
-        BinaryOp::Greater => (1, b, a),
-        BinaryOp::GreaterOrEqual => (2, b, a),
-        _ => (0, a, b),
-    };
     let Some(walk) = walk(y.1, [a.1, b.1])? else { return Ok(()) };
     let kernel = compare_kernel(dtype)
         .ok_or_else(|| OpError::unsupported(format!("{} of {dtype} on the device", op.name())))?;
     let constants = [
-        (spec::compare::OP, code),
+        (spec::compare::OP, op as u32),
         (spec::compare::A_KIND, kind(&walk.nest, 0)),
         (spec::compare::B_KIND, kind(&walk.nest, 1)),
         (spec::compare::RANK, walk.nest.rank() as u32),

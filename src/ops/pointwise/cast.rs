@@ -15,7 +15,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::halves::{self, Half};
-use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator, Structure};
 
 /// What narrow floats do that others do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,10 @@ pub fn cast(to: DType) -> Arc<dyn Operator> {
 impl Operator for Cast {
     fn name(&self) -> &'static str {
         if self.to.is_some() { "Cast" } else { "CastLike" }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        (!self.bounded).then_some(Structure::Cast)
     }
 
     fn half_rule(&self) -> HalfRule {

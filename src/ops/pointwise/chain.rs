@@ -116,6 +116,7 @@ impl Operator for Chain {
             element: ScalarType::F32,
             len: self.output.elements(),
             terms: &self.terms,
+            tests: false,
         };
         dispatch.emit_with(|layout| self.program.source(layout), &args, lower)
     }

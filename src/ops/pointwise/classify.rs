@@ -1,66 +1,40 @@
-//! IsNaN and IsInf.
+//! The operators that ask something about each element: IsInf and IsNaN.
 
 use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::apply::{input, map, output};
+use super::apply::{input, output};
+use super::program::{Dispatch, element, unsupported};
 use crate::dtype::{DType, Element};
+use crate::expr::ElementTest;
 use crate::graph::TensorInfo;
-use crate::kernel::table::{id, params};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::halves::Half;
 use crate::ops::real::FLOATS;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 
-/// Whether each element is of a kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Classify {
-    /// IsNaN.
-    Nan,
-    /// IsInf.
-    Inf {
-        /// Whether positive infinity counts.
-        positive: bool,
-        /// Whether negative infinity counts.
-        negative: bool,
-    },
+/// A question about each element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Classify {
+    /// The question.
+    pub test: ElementTest,
+    /// Its parameters, in the order of its row; those that it does not have are 0.
+    pub params: [f32; 2],
 }
 
-pub(super) fn read_nan(_: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(Arc::new(Classify::Nan))
-}
-
-pub(super) fn read_inf(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let positive = attrs.flag("detect_positive", true)?;
-    let negative = attrs.flag("detect_negative", true)?;
-    Ok(Arc::new(Classify::Inf { positive, negative }))
-}
-
-impl Classify {
-    fn test(self, v: f64) -> bool {
-        match self {
-            Classify::Nan => v.is_nan(),
-            Classify::Inf { positive, negative } => {
-                (positive && v == f64::INFINITY) || (negative && v == f64::NEG_INFINITY)
-            }
-        }
+/// Reads `test`; its parameters are flags.
+pub(super) fn read(test: ElementTest, attrs: &AttrReader<'_>) -> Result<Arc<dyn Operator>, OpError> {
+    let mut params = [0.0; 2];
+    for (param, row) in params.iter_mut().zip(test.row().parameters) {
+        *param = f32::from(u8::from(attrs.flag(row.name, row.default != 0.0)?));
     }
-
-    fn run<T: Element>(
-        self,
-        n: usize,
-        args: &mut NativeArgs<'_, '_>,
-        wide: impl Fn(T) -> f64 + Send + Sync,
-    ) -> Result<(), KernelError> {
-        let x = input::<T>(args, 0, n)?;
-        map(x, output(args, 1, n)?, |v| u8::from(self.test(wide(v))));
-        Ok(())
-    }
+    Ok(Arc::new(Classify { test, params }))
 }
 
 impl Operator for Classify {
     fn name(&self) -> &'static str {
-        if *self == Classify::Nan { "IsNaN" } else { "IsInf" }
+        self.test.row().name
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -70,29 +44,42 @@ impl Operator for Classify {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let (dtype, n, kind) = (cx.dtype(0)?, cx.input(0)?.elements(), *self);
+        let (dtype, n, params) = (cx.dtype(0)?, cx.input(0)?.elements(), self.params);
+        let loops = self.test.loops();
         Ok(NativeKernel::new(self.name(), move |args| match dtype {
-            DType::F32 => kind.run::<f32>(n, args, f64::from),
-            DType::F16 => kind.run::<f16>(n, args, f64::from),
-            DType::BF16 => kind.run::<bf16>(n, args, f64::from),
-            _ => kind.run::<f64>(n, args, |v| v),
+            DType::F32 => each::<f32>(n, args, |x, y| (loops.f32)(x, y, params)),
+            DType::F16 => each::<f16>(n, args, |x, y| halves(x, y, |x, y| (loops.f32)(x, y, params))),
+            DType::BF16 => each::<bf16>(n, args, |x, y| halves(x, y, |x, y| (loops.f32)(x, y, params))),
+            _ => each::<f64>(n, args, |x, y| (loops.f64)(x, y, params)),
         }))
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let (dtype, n) = (cx.dtype(0)?, cx.input(0)?.elements());
+        let (dtype, len) = (cx.dtype(0)?, cx.input(0)?.elements());
+        let desc = self.test.desc(self.params).map_err(unsupported)?;
         let fail = || OpError::unsupported(format!("{} of {dtype} on the device", self.name()));
-        let kernel = match dtype {
-            DType::F32 => id::CLASSIFY_F32,
-            DType::F16 => id::CLASSIFY_F16,
-            DType::F64 => id::CLASSIFY_F64,
-            _ => return Err(fail()),
-        };
-        let (nan, positive, negative) = match *self {
-            Classify::Nan => (1, 0, 0),
-            Classify::Inf { positive, negative } => (0, positive.into(), negative.into()),
-        };
-        let params = params::Classify { n: u32::try_from(n).map_err(|_| fail())?, nan, positive, negative };
-        lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &params, n)
+        let element = element(dtype).ok_or_else(fail)?;
+        let dispatch = Dispatch { desc: &desc, element, len, terms: &[Vec::new()], tests: true };
+        dispatch.emit(self.name(), &[Operand::Input(0), Operand::Output(0)], lower)
+    }
+}
+
+/// Asks of all `n` elements, on all threads where they are many.
+fn each<T: Element + Send + Sync>(
+    n: usize,
+    args: &mut NativeArgs<'_, '_>,
+    f: impl Fn(&[T], &mut [u8]) + Send + Sync,
+) -> Result<(), KernelError> {
+    let x = input::<T>(args, 0, n)?;
+    par::parts(output::<u8>(args, 1, n)?, |start, part| f(&x[start..start + part.len()], part));
+    Ok(())
+}
+
+/// Asks of elements that are widened, many at once.
+fn halves<T: Half>(x: &[T], y: &mut [u8], f: impl Fn(&[f32], &mut [u8])) {
+    let mut wide = [0.0; 512];
+    for (x, y) in x.chunks(wide.len()).zip(y.chunks_mut(512)) {
+        T::widen_all(x, &mut wide[..x.len()]);
+        f(&wide[..x.len()], y);
     }
 }

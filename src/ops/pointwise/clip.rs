@@ -112,7 +112,7 @@ impl Operator for Clip {
         let args: Vec<Operand> =
             [x].into_iter().chain(bounds.into_iter().map(Operand::Input)).chain([y]).collect();
         let terms = vec![Vec::new(); desc.inputs().len()];
-        Dispatch { desc: &desc, element, len: n, terms: &terms }.emit("Clip", &args, lower)
+        Dispatch { desc: &desc, element, len: n, terms: &terms, tests: false }.emit("Clip", &args, lower)
     }
 
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
@@ -135,20 +135,9 @@ fn native<T: Number>(own: Clip, given: [bool; 2], n: usize, result: usize) -> Na
             let own = own.map(|v| T::from_f64(v.into()));
             if given[i] { Ok(args.read::<T>(i + 1)?.first().copied()) } else { Ok(own) }
         };
-        let (low, high) = (bound(0, own.low)?, bound(1, own.high)?);
-        let y = output::<T>(args, result, n)?;
-        let (below, above) = (
-            |v: T, low: T| if v < low { low } else { v },
-            |v: T, high: T| {
-                if v > high { high } else { v }
-            },
-        );
-        match (low, high) {
-            (Some(low), Some(high)) => map(x, y, |v| above(below(v, low), high)),
-            (Some(low), None) => map(x, y, |v| below(v, low)),
-            (None, Some(high)) => map(x, y, |v| above(v, high)),
-            (None, None) => y.copy_from_slice(x),
-        }
+        let low = bound(0, own.low)?.unwrap_or(T::LOWEST);
+        let high = bound(1, own.high)?.unwrap_or(T::HIGHEST);
+        map(x, output::<T>(args, result, n)?, |v| v.within(low, high));
         Ok(())
     })
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::function_cpu;
 use super::program::{Dispatch, element};
 use crate::dtype::DType;
-use crate::expr::{ExprId, Function, Indexing, PointwiseDesc, PointwiseError, Types, Use};
+use crate::expr::{ExprId, Function, HalfRule, Indexing, PointwiseDesc, PointwiseError, Types, Use};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 pub use crate::operator::Pointwise;
 use crate::ops::real::FLOATS;
-use crate::ops::{Activation, AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Activation, AttrReader, Lowering, OpCx, OpError, Operand, Operator};
 
 pub(super) const NUMBERS: &[DType] = DType::NUMBERS;
 const SIGNED: &[DType] =
@@ -26,6 +26,7 @@ pub(super) const fn dtypes(types: Types) -> &'static [DType] {
         Types::Signed => SIGNED,
         Types::Integers => INTEGERS,
         Types::Bool => &[DType::Bool],
+        Types::Any => &DType::COMPUTE,
     }
 }
 
@@ -40,13 +41,12 @@ pub(super) fn is_f32(cx: &OpCx) -> bool {
 }
 
 impl Pointwise {
-    /// Reads the parameters by the names they have.
-    pub(super) fn read(function: Function, attrs: &AttrReader<'_>) -> Result<Self, OpError> {
-        let mut params = [0.0; 2];
-        for (param, row) in params.iter_mut().zip(function.row().parameters) {
-            *param = attrs.float(row.name, row.default)?;
+    /// Reads the parameters by the names they have; `self` has those by default.
+    pub(super) fn read(mut self, attrs: &AttrReader<'_>) -> Result<Self, OpError> {
+        for (param, row) in self.params.iter_mut().zip(self.function.row().parameters) {
+            *param = attrs.float(row.name, *param)?;
         }
-        Ok(Pointwise { function, params })
+        Ok(self)
     }
 
     /// Gelu with its attribute.
@@ -88,7 +88,11 @@ impl Pointwise {
         let element =
             element.ok_or_else(|| OpError::unsupported(format!("{} of {dtype} on the device", row.name)))?;
         let desc = self.desc().map_err(super::program::unsupported)?;
-        Dispatch { desc: &desc, element, len: n, terms: &[Vec::new()] }.emit(row.name, &[x, y], lower)
+        Dispatch { desc: &desc, element, len: n, terms: &[Vec::new()], tests: false }.emit(
+            row.name,
+            &[x, y],
+            lower,
+        )
     }
 }
 
@@ -104,10 +108,7 @@ impl Operator for Pointwise {
     }
 
     fn half_rule(&self) -> HalfRule {
-        match self.function {
-            Function::Exp | Function::Log | Function::Reciprocal | Function::Sqrt => HalfRule::Full,
-            _ => HalfRule::Half,
-        }
+        self.function.row().half
     }
 
     fn in_place(&self, _: &OpCx) -> Option<usize> {

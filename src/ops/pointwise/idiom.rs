@@ -2,18 +2,16 @@
 //!
 //! The whole function has kernels of its own, and convolutions and matrix products take it as their activation.
 
-use super::binary::{Binary, BinaryOp};
 use super::function::Pointwise;
 use crate::expr::{BinaryOp as Two, Expr, ExprId, Function, Indexing, PointwiseDesc, UnaryOp as One};
-use crate::ops::Operator;
+use crate::ops::{Elementwise, Operator, Structure};
 
 /// Relative difference of constants that models round differently.
 const ROUNDED: f64 = 1e-5;
 
 /// Whether `op` can be the last operator of something [`whole_function`] finds.
 pub fn may_end_function(op: &dyn Operator) -> bool {
-    let op = op.downcast_ref::<Binary>().map(|binary| binary.op);
-    matches!(op, Some(BinaryOp::Mul | BinaryOp::Div))
+    matches!(op.structure(), Some(Structure::Elementwise(Elementwise::Mul | Elementwise::Div)))
 }
 
 /// The function of one element that `desc` spells out, where it has one input and one output and is Swish, HardSwish

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::binary::{Binary, BinaryOp, binary};
+use super::binary::{Binary, binary};
+use crate::expr::BinaryFunction;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, Fact, Lowering, OpCx, OpError, Operator};
@@ -16,13 +17,17 @@ pub struct BinaryBeside {
 }
 
 /// `op` as opset `opset` broadcasts.
-pub(super) fn read(op: BinaryOp, attrs: &AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+pub(super) fn read(
+    op: BinaryFunction,
+    attrs: &AttrReader<'_>,
+    opset: i64,
+) -> Result<Arc<dyn Operator>, OpError> {
     if opset >= 7 {
         return Ok(binary(op));
     }
     // Optimization hints of opset 1.
     attrs.ints_opt("consumed_inputs")?;
-    if op == BinaryOp::PRelu {
+    if op == BinaryFunction::PRelu {
         // One slope for all, or one for each channel.
         return Ok(Arc::new(BinaryBeside { op: Binary { op }, axis: 1 }));
     }
@@ -38,7 +43,7 @@ impl BinaryBeside {
     /// The facts with dimensions of size 1 added to the second input, so that it broadcasts as it does now.
     fn aligned(&self, cx: &OpCx) -> Result<OpCx, OpError> {
         let (a, b) = (cx.shape(0)?, cx.shape(1)?);
-        let scalar = self.op.op == BinaryOp::PRelu && b.elements() == 1;
+        let scalar = self.op.op == BinaryFunction::PRelu && b.elements() == 1;
         let axis = if scalar { 0 } else { a.axis(self.axis)? };
         let behind = (a.rank() - axis).checked_sub(b.rank());
         let behind =

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::apply::{fold, input, output};
-use super::binary_gpu::{self, Code};
+use super::binary_gpu;
 use super::function::{NUMBERS, is_f32};
 use super::number::{Number, with_number};
-use crate::expr::{BinaryOp, ExprId, PointwiseDesc};
+use crate::expr::{BinaryFunction, ExprId, PointwiseDesc, pairs};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::strided::Nest;
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Cost, Elementwise, Lowering, OpCx, OpError, Operand, Operator, Structure};
 use crate::shape::Shape;
 
 /// What is made of the elements at one place.
@@ -33,6 +33,17 @@ pub struct Nary {
     pub op: NaryOp,
 }
 
+impl NaryOp {
+    /// The function that takes in one input after the other.
+    fn fold(self) -> BinaryFunction {
+        match self {
+            NaryOp::Sum | NaryOp::Mean => BinaryFunction::Add,
+            NaryOp::Min => BinaryFunction::Min,
+            NaryOp::Max => BinaryFunction::Max,
+        }
+    }
+}
+
 /// `op` as an operator of one or more inputs.
 pub fn nary(op: NaryOp) -> Arc<dyn Operator> {
     Arc::new(Nary { op })
@@ -46,6 +57,10 @@ impl Operator for Nary {
             NaryOp::Min => "Min",
             NaryOp::Max => "Max",
         }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Elementwise(Elementwise::Other))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -86,11 +101,6 @@ impl Operator for Nary {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (y, count) = (cx.output(0)?, cx.input_count());
-        let code = match self.op {
-            NaryOp::Sum | NaryOp::Mean => Code::Add,
-            NaryOp::Min => Code::Min,
-            NaryOp::Max => Code::Max,
-        };
         if count == 1 {
             lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), y.bytes() as u64);
         }
@@ -98,9 +108,8 @@ impl Operator for Nary {
             let first =
                 if i == 1 { (Operand::Input(0), cx.shape(0)?) } else { (Operand::Output(0), &y.shape) };
             let last = self.op == NaryOp::Mean && i + 1 == count;
-            let (code, scale) = if last { (Code::ScaledAdd, 1.0 / count as f32) } else { (code, 1.0) };
             let io = [first, (Operand::Input(i), cx.shape(i)?), (Operand::Output(0), &y.shape)];
-            binary_gpu::arithmetic(lower, code, y.dtype, io, scale)?;
+            binary_gpu::arithmetic(lower, self.op.fold(), y.dtype, io, last.then_some(count))?;
         }
         Ok(())
     }
@@ -112,18 +121,13 @@ impl Operator for Nary {
 
 /// The function of `args`.
 fn expression(op: NaryOp, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-    let fold = match op {
-        NaryOp::Sum | NaryOp::Mean => BinaryOp::Add,
-        NaryOp::Min => BinaryOp::Min,
-        NaryOp::Max => BinaryOp::Max,
-    };
     let (&first, rest) = args.split_first()?;
-    let all = rest.iter().try_fold(first, |all, &x| desc.binary(fold, all, x).ok())?;
+    let all = rest.iter().try_fold(first, |all, &x| op.fold().build(desc, all, x).ok()?)?;
     if op != NaryOp::Mean {
         return Some(all);
     }
     let count = desc.constant(args.len() as f32).ok()?;
-    desc.binary(BinaryOp::Div, all, count).ok()
+    BinaryFunction::Div.build(desc, all, count).ok()?
 }
 
 fn native<T: Number>(op: NaryOp, name: &'static str, nest: Nest, lens: Vec<usize>, n: usize) -> NativeKernel {
@@ -135,7 +139,7 @@ fn native<T: Number>(op: NaryOp, name: &'static str, nest: Nest, lens: Vec<usize
             NaryOp::Sum => fold(&nest, &xs, y, T::add, |v| v),
             NaryOp::Mean => {
                 let count = T::from_f64(lens.len() as f64);
-                fold(&nest, &xs, y, T::add, move |v| v.div(count));
+                fold(&nest, &xs, y, T::add, move |v| v.pair::<pairs::Div>(count));
             }
             NaryOp::Min => fold(&nest, &xs, y, T::least, |v| v),
             NaryOp::Max => fold(&nest, &xs, y, T::greatest, |v| v),

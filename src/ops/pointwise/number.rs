@@ -3,28 +3,43 @@
 use half::{bf16, f16};
 
 use crate::dtype::Element;
+use crate::expr::{Lane, PairFormula, PairTest, Plain, pairs};
 use crate::ops::halves::Half;
 
 /// An element type that is a number. Integers wrap; half types compute in `f32`.
 pub(crate) trait Number: Element + PartialOrd {
     /// 0.
     const ZERO: Self;
+    /// A function of two numbers of the table.
+    fn pair<F: PairFormula>(self, o: Self) -> Self;
+    /// A comparison of the table.
+    fn test<F: PairTest>(self, o: Self) -> bool;
+    /// The number within bounds; NaN stays NaN.
+    fn within(self, low: Self, high: Self) -> Self;
+    /// The lowest number.
+    const LOWEST: Self;
+    /// The highest number.
+    const HIGHEST: Self;
     /// Sum.
-    fn add(self, o: Self) -> Self;
-    /// Difference.
-    fn sub(self, o: Self) -> Self;
+    #[inline(always)]
+    fn add(self, o: Self) -> Self {
+        self.pair::<pairs::Add>(o)
+    }
     /// Product.
-    fn mul(self, o: Self) -> Self;
-    /// Quotient; of integers it is cut off toward zero, and 0 where the divisor is 0.
-    fn div(self, o: Self) -> Self;
-    /// Remainder with the sign of the dividend; 0 for an integer divisor of 0.
-    fn fmod(self, o: Self) -> Self;
-    /// Remainder with the sign of the divisor; 0 for an integer divisor of 0.
-    fn modulo(self, o: Self) -> Self;
+    #[inline(always)]
+    fn mul(self, o: Self) -> Self {
+        self.pair::<pairs::Mul>(o)
+    }
     /// The smaller one; NaN where either is.
-    fn least(self, o: Self) -> Self;
+    #[inline(always)]
+    fn least(self, o: Self) -> Self {
+        self.pair::<pairs::Min>(o)
+    }
     /// The larger one; NaN where either is.
-    fn greatest(self, o: Self) -> Self;
+    #[inline(always)]
+    fn greatest(self, o: Self) -> Self {
+        self.pair::<pairs::Max>(o)
+    }
     /// A whole power; of integers for a negative exponent the quotient 1 / power cut off.
     fn powi(self, e: i64) -> Self;
     /// The nearest `f64`.
@@ -41,42 +56,19 @@ macro_rules! float {
     ($t:ty) => {
         impl Number for $t {
             const ZERO: Self = 0.0;
+            const LOWEST: Self = <$t>::NEG_INFINITY;
+            const HIGHEST: Self = <$t>::INFINITY;
             #[inline(always)]
-            fn add(self, o: Self) -> Self {
-                self + o
-            }
-            #[inline(always)]
-            fn sub(self, o: Self) -> Self {
-                self - o
+            fn pair<F: PairFormula>(self, o: Self) -> Self {
+                F::of(Lane(self), Lane(o)).0
             }
             #[inline(always)]
-            fn mul(self, o: Self) -> Self {
-                self * o
+            fn test<F: PairTest>(self, o: Self) -> bool {
+                F::of(Lane(self), Lane(o))
             }
             #[inline(always)]
-            fn div(self, o: Self) -> Self {
-                self / o
-            }
-            fn fmod(self, o: Self) -> Self {
-                self % o
-            }
-            fn modulo(self, o: Self) -> Self {
-                let r = self % o;
-                if r == 0.0 {
-                    (0.0 as $t).copysign(o)
-                } else if (r < 0.0) != (o < 0.0) {
-                    r + o
-                } else {
-                    r
-                }
-            }
-            #[inline(always)]
-            fn least(self, o: Self) -> Self {
-                if self < o || self.is_nan() { self } else { o }
-            }
-            #[inline(always)]
-            fn greatest(self, o: Self) -> Self {
-                if self > o || self.is_nan() { self } else { o }
+            fn within(self, low: Self, high: Self) -> Self {
+                Lane(self).clip(Lane(low), Lane(high)).0
             }
             fn powi(self, e: i64) -> Self {
                 f64::from(self).powf(e as f64) as $t
@@ -103,34 +95,19 @@ macro_rules! half {
     ($t:ty) => {
         impl Number for $t {
             const ZERO: Self = <$t>::ZERO;
+            const LOWEST: Self = <$t>::NEG_INFINITY;
+            const HIGHEST: Self = <$t>::INFINITY;
             #[inline(always)]
-            fn add(self, o: Self) -> Self {
-                Half::nearest(self.widen() + o.widen())
-            }
-            #[inline(always)]
-            fn sub(self, o: Self) -> Self {
-                Half::nearest(self.widen() - o.widen())
+            fn pair<F: PairFormula>(self, o: Self) -> Self {
+                Half::nearest(F::of(Lane(self.widen()), Lane(o.widen())).0)
             }
             #[inline(always)]
-            fn mul(self, o: Self) -> Self {
-                Half::nearest(self.widen() * o.widen())
+            fn test<F: PairTest>(self, o: Self) -> bool {
+                F::of(Lane(self.widen()), Lane(o.widen()))
             }
             #[inline(always)]
-            fn div(self, o: Self) -> Self {
-                Half::nearest(self.widen() / o.widen())
-            }
-            #[inline(always)]
-            fn fmod(self, o: Self) -> Self {
-                Half::nearest(self.widen() % o.widen())
-            }
-            fn modulo(self, o: Self) -> Self {
-                Half::nearest(Number::modulo(self.widen(), o.widen()))
-            }
-            fn least(self, o: Self) -> Self {
-                if self < o || self.is_nan() { self } else { o }
-            }
-            fn greatest(self, o: Self) -> Self {
-                if self > o || self.is_nan() { self } else { o }
+            fn within(self, low: Self, high: Self) -> Self {
+                Half::nearest(self.widen().within(low.widen(), high.widen()))
             }
             fn powi(self, e: i64) -> Self {
                 <$t>::from_f64(self.to_f64().powf(e as f64))
@@ -152,54 +129,25 @@ macro_rules! half {
 }
 
 macro_rules! integer {
-    ($t:ty, |$b:ident, $e:ident| $inverse:expr) => {
+    ($($t:ty)*) => {$(
         impl Number for $t {
             const ZERO: Self = 0;
+            const LOWEST: Self = <$t>::MIN;
+            const HIGHEST: Self = <$t>::MAX;
             #[inline(always)]
-            fn add(self, o: Self) -> Self {
-                self.wrapping_add(o)
-            }
-            #[inline(always)]
-            fn sub(self, o: Self) -> Self {
-                self.wrapping_sub(o)
+            fn pair<F: PairFormula>(self, o: Self) -> Self {
+                F::of(Lane(self), Lane(o)).0
             }
             #[inline(always)]
-            fn mul(self, o: Self) -> Self {
-                self.wrapping_mul(o)
-            }
-            fn div(self, o: Self) -> Self {
-                if o == 0 { 0 } else { self.wrapping_div(o) }
-            }
-            fn fmod(self, o: Self) -> Self {
-                if o == 0 { 0 } else { self.wrapping_rem(o) }
-            }
-            #[allow(unused_comparisons, reason = "one text for signed and unsigned types")]
-            fn modulo(self, o: Self) -> Self {
-                let r = self.fmod(o);
-                if r != 0 && (r < 0) != (o < 0) { r.wrapping_add(o) } else { r }
+            fn test<F: PairTest>(self, o: Self) -> bool {
+                F::of(Lane(self), Lane(o))
             }
             #[inline(always)]
-            fn least(self, o: Self) -> Self {
-                Ord::min(self, o)
-            }
-            #[inline(always)]
-            fn greatest(self, o: Self) -> Self {
-                Ord::max(self, o)
+            fn within(self, low: Self, high: Self) -> Self {
+                Lane(self).clip(Lane(low), Lane(high)).0
             }
             fn powi(self, e: i64) -> Self {
-                if e < 0 {
-                    let ($b, $e) = (self, e);
-                    return $inverse;
-                }
-                let (mut power, mut base, mut e): (Self, Self, i64) = (1, self, e);
-                while e != 0 {
-                    if e & 1 != 0 {
-                        power = power.wrapping_mul(base);
-                    }
-                    base = base.wrapping_mul(base);
-                    e >>= 1;
-                }
-                power
+                Lane(self).whole_power(e).0
             }
             fn to_f64(self) -> f64 {
                 self as f64
@@ -214,32 +162,14 @@ macro_rules! integer {
                 v as $t
             }
         }
-    };
-}
-
-macro_rules! signed {
-    ($($t:ty)*) => {
-        $(integer!($t, |b, e| match b {
-            1 => 1,
-            -1 if e & 1 != 0 => -1,
-            -1 => 1,
-            _ => 0,
-        });)*
-    };
-}
-
-macro_rules! unsigned {
-    ($($t:ty)*) => {
-        $(integer!($t, |b, _e| Self::from(b == 1));)*
-    };
+    )*};
 }
 
 float!(f32);
 float!(f64);
 half!(f16);
 half!(bf16);
-signed!(i8 i16 i32 i64);
-unsigned!(u8 u16 u32 u64);
+integer!(i8 i16 i32 i64 u8 u16 u32 u64);
 
 /// Runs `$body` with `$t` as the Rust type of the number type `$dtype`, `$other` for `Bool` and narrow types.
 macro_rules! with_number {
@@ -273,12 +203,14 @@ mod tests {
 
     #[test]
     fn integers_neither_trap_nor_overflow() {
+        let div = |a: i32, b| a.pair::<pairs::Div>(b);
+        assert_eq!((div(7, 0), div(i32::MIN, -1), div(-7, 2)), (0, i32::MIN, -3));
+        let of_i8 = |a: i8, b| (a.pair::<pairs::Mod>(b), a.pair::<pairs::Fmod>(b));
         assert_eq!(
-            (Number::div(7i32, 0), Number::div(i32::MIN, -1), Number::div(-7i32, 2)),
-            (0, i32::MIN, -3)
+            (of_i8(-7, 3), of_i8(7, -3), of_i8(i8::MIN, -1), of_i8(5, 0)),
+            ((2, -1), (-2, 1), (0, 0), (0, 0))
         );
-        assert_eq!((Number::modulo(-7i8, 3), Number::fmod(-7i8, 3), Number::modulo(7i8, -3)), (2, -1, -2));
-        assert_eq!((Number::modulo(200u8, 7), Number::fmod(5u64, 0)), (4, 0));
+        assert_eq!((200u8.pair::<pairs::Mod>(7), 5u64.pair::<pairs::Fmod>(0)), (4, 0));
         assert_eq!(
             (3i32.powi(4), (-2i64).powi(3), 2i32.powi(-1), (-1i8).powi(-3), 1u8.powi(-9)),
             (81, -8, 0, -1, 1)
@@ -292,7 +224,8 @@ mod tests {
         assert!(
             Number::greatest(f16::NAN, f16::ONE).is_nan() && Number::greatest(f16::ONE, f16::NAN).is_nan()
         );
-        assert_eq!((Number::modulo(-7.5f64, 2.0), Number::fmod(-7.5f64, 2.0)), (0.5, -1.5));
-        assert_eq!(Number::modulo(5.3f32, -2.0), 5.3 % 2.0 - 2.0);
+        assert_eq!(((-7.5f64).pair::<pairs::Mod>(2.0), (-7.5f64).pair::<pairs::Fmod>(2.0)), (0.5, -1.5));
+        assert_eq!(5.3f32.pair::<pairs::Mod>(-2.0), 5.3 % 2.0 - 2.0);
+        assert_eq!(4f32.pair::<pairs::Mod>(-2.0).to_bits(), (-0f32).to_bits());
     }
 }

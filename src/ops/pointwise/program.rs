@@ -140,6 +140,8 @@ pub(super) struct Dispatch<'a> {
     pub(super) element: ScalarType,
     pub(super) len: usize,
     pub(super) terms: &'a [Vec<Term>],
+    /// Whether the outputs are bytes, 1 where the value is not 0.
+    pub(super) tests: bool,
 }
 
 impl Dispatch<'_> {
@@ -169,6 +171,7 @@ impl Dispatch<'_> {
         let len = u32::try_from(self.len)
             .map_err(|_| OpError::unsupported(format!("{} elements on a device", self.len)))?;
         let walked = KernelLayout::of(self.desc, self.element, len, self.terms).map_err(unsupported)?;
+        let walked = if self.tests { walked.with_tests(len) } else { walked };
         let layout = match lower.texels(self.len, self.len) {
             true => walked.layout.with_texels(),
             false => walked.layout,

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::strided::Nest;
-use crate::ops::{HalfRule, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{HalfRule, Lowering, OpCx, OpError, Operand, Operator, Structure};
 
 /// `condition ? a : b`, broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,10 @@ struct Call {
 impl Operator for Where {
     fn name(&self) -> &'static str {
         "Where"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Select)
     }
 
     fn half_rule(&self) -> HalfRule {

@@ -9,7 +9,7 @@ use super::{DEQUANTIZED, NUMBERS, device};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operator, Structure};
 
 /// The numbers that quantized elements stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,11 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
 impl Operator for DequantizeLinear {
     fn name(&self) -> &'static str {
         "DequantizeLinear"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        let &DequantizeLinear { axis, block_size, dtype } = self;
+        Some(Structure::Dequantize { axis, blocks: block_size != 0, dtype })
     }
 
     fn half_rule(&self) -> HalfRule {

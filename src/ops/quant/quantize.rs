@@ -11,7 +11,7 @@ use crate::dtype::{DType, Format, Overflow};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::pointwise::cast::{Code, NarrowRules};
-use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operator, Structure};
 
 /// Numbers as elements of a smaller type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,11 @@ struct Quotients {
 impl Operator for QuantizeLinear {
     fn name(&self) -> &'static str {
         "QuantizeLinear"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        let &QuantizeLinear { block_size, dtype, precision, .. } = self;
+        Some(Structure::Quantize { blocks: block_size != 0, dtype, precision })
     }
 
     fn half_rule(&self) -> HalfRule {

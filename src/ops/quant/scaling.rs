@@ -2,33 +2,10 @@
 
 use super::elements::{integers, low_byte};
 use crate::dtype::DType;
+pub use crate::operator::Scaling;
 use crate::ops::linalg::bytes::FLIP;
 
-/// How all bytes of a tensor stand for numbers: `(byte - zero point) * scale`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scaling {
-    /// `int8` or `uint8`.
-    pub dtype: DType,
-    /// Finite and above 0.
-    pub scale: f32,
-    /// An element of `dtype`.
-    pub zero: i32,
-}
-
 impl Scaling {
-    /// The smallest and the largest element.
-    pub fn range(&self) -> [i32; 2] {
-        if self.dtype == DType::I8 { [-128, 127] } else { [0, 255] }
-    }
-
-    /// The element that stands for `v`, as QuantizeLinear has it.
-    pub fn element(&self, v: f32) -> i32 {
-        let [low, high] = self.range();
-        let whole = (v / self.scale).round_ties_even() + self.zero as f32;
-        // What is no number becomes 0.
-        whole.clamp(low as f32, high as f32) as i32
-    }
-
     /// What makes unsigned bytes of the elements.
     pub(super) fn flip(&self) -> u8 {
         if self.dtype == DType::I8 { FLIP } else { 0 }

@@ -23,11 +23,24 @@ const fn row(name: &'static str, since: i64, types: &'static [DType], read: Read
     OpDef { name, domain: "", since, types, gpu: true, read }
 }
 
+/// Types that sizes are given in; ONNX has `int64` only.
+const SIZES: &[DType] = &[
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::Bool,
+];
+
 /// The family's rows.
 pub const FAMILY: Family = Family {
     name: "shape_ops",
     ops: &[
-        row("ConstantOfShape", 9, &[DType::I64], generate::read_constant),
+        row("ConstantOfShape", 9, SIZES, generate::read_constant),
         row("Expand", 8, &DType::ALL, |_, _| Ok(Arc::new(Expand))),
         row("EyeLike", 9, &DType::COMPUTE, generate::read_eye),
         row("Flatten", 1, &DType::ALL, reshape::read_flatten),

@@ -36,7 +36,7 @@ pub const FAMILY: Family = Family {
     name: "vision",
     ops: &[
         row("AffineGrid", 20, FLOATS, affine_grid::read),
-        row("Col2Im", 18, &DType::ALL, col2im::read),
+        row("Col2Im", 18, DType::NUMBERS, col2im::read),
         row("DeformConv", 19, FLOATS, deform_conv::read),
         row("GridSample", 16, &DType::ALL, grid_sample::read),
         row("MaxRoiPool", 1, FLOATS, max_roi_pool::read),

@@ -3,62 +3,52 @@
 use std::sync::Arc;
 
 use crate::graph::StorageScope;
-use crate::ops::attention::Attention;
-use crate::ops::movement::Transpose;
-use crate::plan::flow::{Flow, FlowNode, ValueId};
+use crate::operator::{Operator, Port, Structure};
+use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
-
-/// `[batch, length, heads, size]` to `[batch, heads, length, size]`, and back.
-const HEADS: [i64; 4] = [0, 2, 1, 3];
 
 /// Lets attention read and write heads where they lie; how many transposes went.
 pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
-    if !flow.nodes.iter().any(|node| attention(node).is_some()) {
+    if !flow.nodes.iter().any(|node| matches!(node.op.structure(), Some(Structure::Transpose { .. }))) {
         return 0;
     }
     let index = FlowIndex::new(flow);
     let before = flow.nodes.len();
     for n in 0..flow.nodes.len() {
-        let Some(mut op) = attention(&flow.nodes[n]).cloned() else { continue };
-        for i in 0..3 {
-            let producer = flow.nodes[n].inputs[i].and_then(|v| index.producer(v));
-            let source = producer.and_then(|t| turned(flow, t, n));
-            if let Some(source) = source.filter(|_| !op.turned[i]) {
-                op.turned[i] = true;
+        for i in 0..flow.nodes[n].inputs.len() {
+            let Some(t) = flow.nodes[n].inputs[i].and_then(|v| index.producer(v)) else { continue };
+            if let Some((source, op)) = taken_in(flow, t, n, Port::Input(i)) {
                 flow.nodes[n].inputs[i] = Some(source);
+                flow.nodes[n].op = op;
             }
         }
-        let y = flow.nodes[n].outputs[0];
+        let Some(&y) = flow.nodes[n].outputs.first() else { continue };
         if let Some(t) = index.only_user(y)
-            && !op.turned[3]
             && !index.is_awaited(t)
             && flow.nodes[t].control_deps.is_empty()
-            && turned(flow, t, n) == Some(y)
+            && let Some((source, op)) = taken_in(flow, t, n, Port::Output(0))
+            && source == y
         {
-            op.turned[3] = true;
             // Nothing reads what the transpose gives now.
             let to = std::mem::replace(&mut flow.nodes[t].outputs[0], y);
             flow.nodes[t].inputs = vec![flow.nodes[n].inputs[0]];
             flow.nodes[n].outputs[0] = to;
+            flow.nodes[n].op = op;
         }
-        flow.nodes[n].op = Arc::new(op);
     }
     flow.drop_dead();
     before - flow.nodes.len()
 }
 
-/// Attention over four dimensions.
-fn attention(node: &FlowNode) -> Option<&Attention> {
-    node.op.downcast_ref::<Attention>().filter(|op| op.heads.is_none())
-}
-
-/// What node `t` transposes, if it does nothing but move heads, where node `n` runs, in plain memory.
-fn turned(flow: &Flow, t: usize, n: usize) -> Option<ValueId> {
+/// What node `t` transposes, if it does that where node `n` runs, in plain memory, and the operator of node `n` with the
+/// transpose taken in at `port`.
+fn taken_in(flow: &Flow, t: usize, n: usize, port: Port) -> Option<(ValueId, Arc<dyn Operator>)> {
     let node = &flow.nodes[t];
-    let perm = node.op.downcast_ref::<Transpose>()?.perm.as_deref()?;
+    let Structure::Transpose { perm: Some(perm) } = node.op.structure()? else { return None };
     let (source, result) = (node.inputs.first().copied().flatten()?, *node.outputs.first()?);
     let plain = [source, result].iter().all(|&v| flow.values[v].scope == StorageScope::default());
-    (perm == HEADS && plain && node.device == flow.nodes[n].device).then_some(source)
+    (plain && node.device == flow.nodes[n].device).then_some(())?;
+    Some((source, flow.nodes[n].op.with_transposed(port, perm)?))
 }
 
 #[cfg(test)]
@@ -66,14 +56,15 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::graph::{GraphBuilder, Tensor, TensorInfo};
-    use crate::ops::Operator;
+    use crate::ops::attention::Attention;
+    use crate::ops::movement::Transpose;
     use crate::plan::specialize;
     use crate::shape::Shape;
 
     const SHAPES: [[usize; 4]; 3] = [[2, 5, 3, 8], [2, 7, 3, 8], [2, 7, 3, 6]];
 
     fn turn() -> Arc<dyn Operator> {
-        Arc::new(Transpose { perm: Some(HEADS.to_vec()) })
+        Arc::new(Transpose { perm: Some(vec![0, 2, 1, 3]) })
     }
 
     /// Attention of turned heads; with `shown` also what it gives before its own turn is an output.
@@ -107,7 +98,7 @@ mod tests {
         let apart = flow(false);
         let mut one = apart.clone();
         assert_eq!(fold_head_transposes(&mut one), 4);
-        assert_eq!(attention(&one.nodes[0]).unwrap().turned, [true; 4]);
+        assert_eq!(one.nodes[0].op.downcast_ref::<Attention>().unwrap().turned, [true; 4]);
         assert_eq!(one.values[one.outputs[0].1].info.shape.dims(), [2, 5, 3, 6]);
         assert_eq!(run(one), run(apart));
     }

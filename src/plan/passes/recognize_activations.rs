@@ -119,7 +119,7 @@ impl Search<'_> {
 mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, Tensor, TensorInfo};
-    use crate::ops::{self, BinaryOp, Function};
+    use crate::ops::{self, BinaryFunction, Function};
     use crate::plan::specialize;
     use crate::shape::Shape;
 
@@ -129,12 +129,12 @@ mod tests {
         let x = g.input("x", DType::F32, [4.into(), 5.into()]);
         let a = g.op(ops::unary(Function::Softplus), &[x]);
         let gate = g.op(ops::unary(Function::Sigmoid), &[a]);
-        let y = g.op(ops::binary(BinaryOp::Mul), &[gate, a]);
+        let y = g.op(ops::binary(BinaryFunction::Mul), &[gate, a]);
         // Spelled with an argument that another operator of one element made.
         let six = g.constant("six", Tensor::scalar(6f32));
-        let by = g.op(ops::binary(BinaryOp::Mul), &[y, six]);
+        let by = g.op(ops::binary(BinaryFunction::Mul), &[y, six]);
         let gate = g.op(ops::unary(Function::Sigmoid), &[by]);
-        let z = g.op(ops::binary(BinaryOp::Mul), &[by, gate]);
+        let z = g.op(ops::binary(BinaryFunction::Mul), &[by, gate]);
         g.output("z", z);
         let info = TensorInfo::new(DType::F32, Shape::new([4, 5]).unwrap());
         let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
@@ -151,7 +151,7 @@ mod tests {
         let mut x = g.input("x", DType::F32, [4.into(), 5.into()]);
         for _ in 0..N {
             let gate = g.op(ops::unary(Function::Sigmoid), &[x]);
-            x = g.op(ops::binary(BinaryOp::Mul), &[gate, x]);
+            x = g.op(ops::binary(BinaryFunction::Mul), &[gate, x]);
         }
         g.output("y", x);
         let info = TensorInfo::new(DType::F32, Shape::new([4, 5]).unwrap());
@@ -166,7 +166,7 @@ mod tests {
         let x = g.input("x", DType::F32, [4.into(), 5.into()]);
         let w = g.input("w", DType::F32, [5.into()]);
         let gate = g.op(ops::unary(Function::Sigmoid), &[w]);
-        let y = g.op(ops::binary(BinaryOp::Mul), &[x, gate]);
+        let y = g.op(ops::binary(BinaryFunction::Mul), &[x, gate]);
         g.output("y", y);
         let infos = [[4, 5].as_slice(), &[5]]
             .map(|dims| TensorInfo::new(DType::F32, Shape::new(dims.to_vec()).unwrap()));

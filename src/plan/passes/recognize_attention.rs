@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use crate::graph::{StorageScope, Tensor};
+use crate::operator::{Elementwise, OpCx, Operator, Structure};
 use crate::ops::attention::Attention;
-use crate::ops::linalg::MatMul;
 use crate::ops::movement::Transpose;
-use crate::ops::norm::{Softmax, SoftmaxKind};
-use crate::ops::pointwise::{Binary, BinaryOp, Cast, Where};
-use crate::ops::{Activation, OpCx, Operator};
 use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
 use crate::shape::{Shape, normalize_axis};
@@ -16,7 +13,7 @@ use crate::shape::{Shape, normalize_axis};
 /// Replaces what is spelled out; how many there were.
 pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
     // Most graphs have none, and then nothing else is looked at.
-    if !flow.nodes.iter().any(|n| is::<Softmax>(n.op.as_ref())) {
+    if !flow.nodes.iter().any(|n| matches!(n.op.structure(), Some(Structure::Softmax { .. }))) {
         return 0;
     }
     let mut search = Search::new(flow);
@@ -43,10 +40,6 @@ pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
         flow.drop_dead();
     }
     count
-}
-
-fn is<T: Operator>(op: &dyn Operator) -> bool {
-    op.is::<T>()
 }
 
 /// What takes the place of node `last`.
@@ -76,7 +69,7 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(flow: &'a Flow) -> Self {
         let mut type_reads = vec![0usize; flow.values.len()];
-        for node in flow.nodes.iter().filter(|n| is::<Cast>(n.op.as_ref())) {
+        for node in flow.nodes.iter().filter(|n| n.op.structure() == Some(Structure::Cast)) {
             node.inputs.iter().skip(1).flatten().for_each(|&v| type_reads[v] += 1);
         }
         Search { flow, index: FlowIndex::new(flow), type_reads, taken: vec![false; flow.nodes.len()] }
@@ -123,14 +116,14 @@ impl<'a> Search<'a> {
 
     fn step(&self, v: ValueId) -> Option<ValueId> {
         let (n, op) = self.maker(v)?;
-        let next = if is::<Cast>(op) {
-            self.flow.nodes[n].inputs.first().copied().flatten()?
-        } else if is::<Where>(op) {
-            let [condition, _, otherwise] = self.inputs(n)?;
-            let never = self.constant(condition)?.bytes().iter().all(|b| *b == 0);
-            Some(otherwise).filter(|_| never)?
-        } else {
-            self.flow.nodes[n].inputs.get(op.alias(&self.flow.cx(n))?).copied().flatten()?
+        let next = match op.structure() {
+            Some(Structure::Cast) => self.flow.nodes[n].inputs.first().copied().flatten()?,
+            Some(Structure::Select) => {
+                let [condition, _, otherwise] = self.inputs(n)?;
+                let never = self.constant(condition)?.bytes().iter().all(|b| *b == 0);
+                Some(otherwise).filter(|_| never)?
+            }
+            _ => self.flow.nodes[n].inputs.get(op.alias(&self.flow.cx(n))?).copied().flatten()?,
         };
         let (from, to) = (&self.flow.values[next].info, &self.flow.values[v].info);
         (from.dtype.is_float() && to.dtype.is_float() && from.shape == to.shape).then_some(next)
@@ -147,11 +140,11 @@ impl<'a> Search<'a> {
 
     fn factor(&self, v: ValueId) -> Option<(ValueId, f32)> {
         let (n, op) = self.maker(v)?;
-        let op = op.downcast_ref::<Binary>()?.op;
+        let Structure::Elementwise(function) = op.structure()? else { return None };
         let [a, b] = self.inputs(n)?;
-        let (inner, factor) = match op {
-            BinaryOp::Mul => self.number(b).map(|f| (a, f)).or_else(|| Some((b, self.number(a)?)))?,
-            BinaryOp::Div => (a, 1.0 / self.number(b)?),
+        let (inner, factor) = match function {
+            Elementwise::Mul => self.number(b).map(|f| (a, f)).or_else(|| Some((b, self.number(a)?)))?,
+            Elementwise::Div => (a, 1.0 / self.number(b)?),
             _ => return None,
         };
         (self.shape(inner) == self.shape(v) && factor.is_finite()).then_some((inner, factor))
@@ -164,8 +157,7 @@ impl<'a> Search<'a> {
     /// The product that makes `v`, if it is nothing but a product.
     fn product(&self, v: ValueId) -> Option<(usize, [ValueId; 2])> {
         let (n, op) = self.maker(v)?;
-        let op = op.downcast_ref::<MatMul>()?;
-        (!op.biased && op.activation == Activation::None && !self.taken[n]).then_some(())?;
+        (is_product(op) && !self.taken[n]).then_some(())?;
         Some((n, self.inputs(n)?))
     }
 
@@ -173,8 +165,7 @@ impl<'a> Search<'a> {
     fn unmasked(&self, v: ValueId) -> Option<(ValueId, Option<ValueId>)> {
         let v = self.through(v);
         let (n, op) = self.maker(v)?;
-        let added = op.downcast_ref::<Binary>().is_some_and(|b| b.op == BinaryOp::Add);
-        if !added {
+        if op.structure() != Some(Structure::Elementwise(Elementwise::Add)) {
             return Some((v, None));
         }
         let [a, b] = self.inputs(n)?;
@@ -189,16 +180,14 @@ impl<'a> Search<'a> {
     fn attention(&self, last: usize) -> Option<Found> {
         let flow = self.flow;
         let node = &flow.nodes[last];
-        let op = node.op.downcast_ref::<MatMul>()?;
         let [probabilities, v] = self.inputs(last)?;
         let output = &flow.values[node.outputs[0]].info;
-        if op.biased || op.activation != Activation::None || output.shape.rank() != 4 {
+        if !is_product(node.op.as_ref()) || output.shape.rank() != 4 {
             return None;
         }
         let (softmax, op) = self.maker(self.through(probabilities))?;
-        let op = op.downcast_ref::<Softmax>()?;
-        let axis = normalize_axis(op.axis, 4).ok()?;
-        if !matches!(op.kind, SoftmaxKind::Soft) || axis != 3 {
+        let Structure::Softmax { axis, .. } = op.structure()? else { return None };
+        if normalize_axis(axis, 4).ok()? != 3 {
             return None;
         }
         let [scores] = self.inputs(softmax)?;
@@ -208,7 +197,7 @@ impl<'a> Search<'a> {
         let (q, q_scale) = self.unscaled(q);
         let (columns, k_scale) = self.unscaled(k);
         let (turned, op) = self.maker(columns)?;
-        let perm = op.downcast_ref::<Transpose>()?.perm.as_deref()?;
+        let Structure::Transpose { perm: Some(perm) } = op.structure()? else { return None };
         let [from] = self.inputs(turned)?;
         let (k, turn) = match perm {
             [0, 1, 3, 2] => (from, None),
@@ -242,12 +231,19 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Whether `op` multiplies matrices and does nothing else.
+fn is_product(op: &dyn Operator) -> bool {
+    op.structure() == Some(Structure::MatMul { alpha: 1.0, beta: 1.0, transposed: [false; 2] })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::graph::{GraphBuilder, TensorInfo};
     use crate::ops;
+    use crate::ops::linalg::MatMul;
+    use crate::ops::norm::{Softmax, SoftmaxKind};
     use crate::plan::specialize;
 
     fn softmax() -> Arc<dyn Operator> {

@@ -322,7 +322,7 @@ impl PlacementTask<'_> {
 
 /// Whether a node runs a function of the caller's, which measurements must not call.
 fn is_callers(draft: &UnplacedPlan, n: usize) -> bool {
-    draft.flow.nodes[n].op.is::<crate::ops::custom::CustomKernel>()
+    draft.flow.nodes[n].op.structure() == Some(crate::operator::Structure::Custom)
 }
 
 fn report(

@@ -8,7 +8,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::linalg::MatMul;
 use crate::ops::norm::{Softmax, SoftmaxKind};
-use crate::ops::{self, AttrMap, AttrReader, BinaryOp, Function, Operator};
+use crate::ops::{self, AttrMap, AttrReader, BinaryFunction, Function, Operator};
 use crate::plan::{PlanCache, PlanOptions};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
@@ -38,7 +38,7 @@ fn graph() -> Graph {
         1,
     );
     let (_, s) = g.node("sum", ops::add(), &[Some(y[0]), Some(x)], 1);
-    let (_, z) = g.node("scaled", ops::binary(BinaryOp::Mul), &[Some(s[0]), Some(x)], 1);
+    let (_, z) = g.node("scaled", ops::binary(BinaryFunction::Mul), &[Some(s[0]), Some(x)], 1);
     g.output("y", y[0]);
     g.output("z", z[0]);
     g.build().unwrap()

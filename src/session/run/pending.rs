@@ -51,12 +51,14 @@ impl<'e> Binding<'e> {
     }
 
     /// Submits a run.
+    ///
     /// Before it returns, it waits for the previous run of this binding, where that has several submissions; for the
-    /// previous run in a shared arena; and for the run itself, where sizes are known only in the run. A run of several submissions,
-    /// over several devices or because one would be too long, is submitted by a thread of its own, each once those that it
-    /// waits for are over, after those of earlier runs of the session that touch the same memory; an error in that is
-    /// [`Pending::wait`]'s. A run that no one waits for is over before the next one of its binding begins, and before
-    /// the binding is gone.
+    /// previous run in a shared arena; and for the run itself, where sizes are known only in the run.
+    ///
+    /// A run has several submissions over several devices, or where one would be too long. Its own thread makes each of
+    /// them once those it depends on are over, and after those of earlier runs of the session on the same memory;
+    /// [`Pending::wait`] returns its errors. A run that no one waits for is over before the next one of its binding
+    /// begins, and before its binding is dropped.
     ///
     /// # Errors
     /// As [`Binding::run`].

@@ -144,7 +144,7 @@ fn shared_output(first: &str, second: &str, n: usize) {
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, [n.into()]);
     let a = g.op(crate::ops::add(), &[x, x]);
-    let b = g.op(crate::ops::binary(crate::ops::pointwise::BinaryOp::Mul), &[a, a]);
+    let b = g.op(crate::ops::binary(crate::ops::pointwise::BinaryFunction::Mul), &[a, a]);
     g.output("a", a);
     g.output("b", b);
     let open = |name| Registry::with_defaults().open(name, &desc()).unwrap();

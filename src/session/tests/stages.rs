@@ -139,7 +139,7 @@ fn choosing() -> Graph {
     let x = g.input("x", DType::F32, ["n".into()]);
     let a = g.input("a", DType::F32, []);
     let b = g.input("b", DType::F32, []);
-    let c = g.op(ops::binary(ops::BinaryOp::Less), &[a, b]);
+    let c = g.op(ops::binary(ops::BinaryFunction::Less), &[a, b]);
     let pick = op(If { then: branch(false), other: branch(true) });
     let y = g.op(pick, &[c, x]);
     let k = one(&mut g);
@@ -195,7 +195,7 @@ fn repeating() -> Graph {
         noop_with_empty_axes: false,
     };
     let most = g.op(op(sum), &[y]);
-    let more = g.op(ops::binary(ops::BinaryOp::Less), &[most, limit]);
+    let more = g.op(ops::binary(ops::BinaryFunction::Less), &[most, limit]);
     g.output("more", more);
     g.output("y", y);
     g.output("all", y);

@@ -170,7 +170,10 @@ pub(crate) fn negation() -> Result<KernelSource, String> {
         let y = desc.unary(UnaryOp::Neg, x)?;
         desc.output(y)?;
         let inputs = vec![Fetch::Full];
-        build_pointwise(&desc, &KernelLayout { element: ScalarType::F32, lanes: 4, texels: false, inputs })
+        build_pointwise(
+            &desc,
+            &KernelLayout { element: ScalarType::F32, lanes: 4, texels: false, tests: false, inputs },
+        )
     };
     let words = build().map_err(|e| e.to_string())?;
     let reflection = check_module(&words).map_err(|e| e.to_string())?;

@@ -7,9 +7,8 @@ use super::{View, Walk, output};
 use crate::dtype::DType;
 use crate::expr::{Indexing, PointwiseDesc};
 use crate::graph::{Tensor, TensorId, TensorInfo};
-use crate::ops::pointwise::{Binary, Nary};
-use crate::ops::quant::{ByteTable, Scaling};
-use crate::ops::{Fact, OpCx, Operator};
+use crate::operator::{Fact, OpCx, Operator, Scaling, Structure};
+use crate::ops::quant::ByteTable;
 use crate::plan::evaluate;
 use crate::shape::Shape;
 
@@ -76,8 +75,7 @@ impl Walk<'_> {
                 return None;
             }
             // Of other operators constants are parameters.
-            let any = node.op.as_ref();
-            if any.is::<Binary>() || any.is::<Nary>() {
+            if let Some(Structure::Elementwise(_)) = node.op.structure() {
                 let constants = node.inputs.iter().flatten().filter_map(|id| self.constant(*id));
                 found.rank = constants.map(|t| t.shape().rank()).fold(found.rank, usize::max);
             }

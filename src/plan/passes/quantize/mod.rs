@@ -21,10 +21,9 @@ use crate::dtype::DType;
 use crate::graph::{
     Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, free_name,
 };
-use crate::ops::control::{Control, with_graphs};
+use crate::operator::{Control, OpCx, Operator, Scaling, Structure};
+use crate::ops::control::with_graphs;
 use crate::ops::pointwise::Identity;
-use crate::ops::quant::{DequantizeLinear, QuantizeLinear, Scaling};
-use crate::ops::{OpCx, Operator};
 use crate::plan::PlanOptions;
 use crate::plan::index::FlowIndex;
 use crate::shape::Shape;
@@ -62,7 +61,7 @@ fn quantizes(graph: &Graph) -> bool {
         Some(Control::If { then, other }) => quantizes(then) || quantizes(other),
         Some(Control::Loop(own)) => quantizes(&own.body),
         Some(Control::Scan(own)) => quantizes(&own.body),
-        None => node.op.is::<QuantizeLinear>(),
+        None => is_quantization(node),
     })
 }
 
@@ -101,7 +100,7 @@ fn rewrite(graph: &mut Graph, wanted: &Where<'_>) -> usize {
             node.op = op;
         }
     }
-    if !graph.nodes.iter().any(|node| node.op.is::<QuantizeLinear>()) {
+    if !graph.nodes.iter().any(is_quantization) {
         return made;
     }
     let index = FlowIndex::of_graph(graph);
@@ -227,7 +226,7 @@ impl<'a> Walk<'a> {
         if !self.is_free(n) {
             return;
         }
-        if let Some(op) = node.op.downcast_ref::<DequantizeLinear>() {
+        if let Some(Structure::Dequantize { blocks, dtype: to, .. }) = node.op.structure() {
             let (Some(x), Some(scale), Some(y)) = (input(node, 0), input(node, 1), output(node)) else {
                 return;
             };
@@ -236,7 +235,7 @@ impl<'a> Walk<'a> {
                 Some(zero) => self.constant(zero).map(Tensor::dtype),
                 None => self.type_of(x),
             };
-            let plain = op.block_size == 0 && op.dtype.is_none_or(|to| to == DType::F32);
+            let plain = !blocks && to.is_none_or(|to| to == DType::F32);
             let view = dtype.filter(|_| plain).and_then(|dtype| self.view(Bytes::In(x), scale, zero, dtype));
             self.views.extend(view.map(|view| (y, view)));
             return;
@@ -277,9 +276,9 @@ impl<'a> Walk<'a> {
     /// stand before.
     fn quantized(&mut self, n: usize) -> Option<()> {
         let node = &self.old[n];
-        let op = node.op.downcast_ref::<QuantizeLinear>()?;
+        let Structure::Quantize { blocks, precision, .. } = node.op.structure()? else { return None };
         let (x, scale, y) = (input(node, 0)?, input(node, 1)?, output(node)?);
-        let plain = op.block_size == 0 && op.precision.is_none_or(|p| p == DType::F32);
+        let plain = !blocks && precision.is_none_or(|p| p == DType::F32);
         if !plain || !self.is_free(n) {
             return None;
         }
@@ -390,6 +389,10 @@ impl<'a> Walk<'a> {
     }
 }
 
+fn is_quantization(node: &Node) -> bool {
+    matches!(node.op.structure(), Some(Structure::Quantize { .. }))
+}
+
 fn input(node: &Node, i: usize) -> Option<TensorId> {
     node.inputs.get(i).copied().flatten()
 }
@@ -402,9 +405,9 @@ fn output(node: &Node) -> Option<TensorId> {
 
 /// The type that `node` quantizes to.
 fn quantized_type(walk: &Walk<'_>, node: &Node) -> Option<DType> {
-    let op = node.op.downcast_ref::<QuantizeLinear>()?;
+    let Structure::Quantize { dtype, .. } = node.op.structure()? else { return None };
     match input(node, 2) {
         Some(zero) => walk.constant(zero).map(Tensor::dtype),
-        None => Some(op.dtype.unwrap_or(DType::U8)),
+        None => Some(dtype.unwrap_or(DType::U8)),
     }
 }

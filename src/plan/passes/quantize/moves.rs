@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::{Bytes, View, Walk, input, known_facts};
 use crate::graph::{Node, Origin, Tensor, TensorId, TensorInfo};
-use crate::ops::Operator;
-use crate::ops::movement::{Pad, PadMode};
+use crate::operator::{Operator, ZeroFill};
 use crate::shape::Shape;
 
 impl Walk<'_> {
@@ -40,7 +39,7 @@ impl Walk<'_> {
             if let Some(first) = inputs.first_mut() {
                 *first = Some(tensor);
             }
-            let op = self.padded(node, &view, &mut inputs)?;
+            let op = self.filled(node, &view, &mut inputs)?;
             let outputs: Vec<Option<TensorId>> =
                 node.outputs.iter().map(|id| id.map(|id| self.add_result(id))).collect();
             let (name, device) = (node.name.clone(), self.wanted.device(node));
@@ -52,27 +51,23 @@ impl Walk<'_> {
         Some(tensor)
     }
 
-    /// The operator of `node` for bytes: what Pad puts around them is the zero point.
-    fn padded(
+    /// The operator of `node` for bytes: where it puts zeros it puts the zero point.
+    fn filled(
         &mut self,
         node: &Node,
         view: &View,
         inputs: &mut Vec<Option<TensorId>>,
     ) -> Option<Arc<dyn Operator>> {
-        let Some(pad) = node.op.downcast_ref::<Pad>().filter(|p| p.mode == PadMode::Constant) else {
-            return Some(node.op.clone());
+        let fill = match node.op.zero_fill(view.scaling.zero) {
+            ZeroFill::None => return Some(node.op.clone()),
+            ZeroFill::By(op) => return Some(op),
+            ZeroFill::Input(fill) => fill,
         };
-        if let Some((pads, _)) = &pad.fixed {
-            return Some(Arc::new(Pad {
-                mode: pad.mode,
-                fixed: Some((pads.clone(), view.scaling.zero as f32)),
-            }));
-        }
-        inputs.resize(inputs.len().max(3), None);
+        inputs.resize(inputs.len().max(fill + 1), None);
         let info = TensorInfo::new(view.scaling.dtype, Shape::scalar());
         let zero = Tensor::from_bytes(info, &[view.scaling.zero as u8]).ok()?;
         let info = zero.info().clone();
-        inputs[2] = Some(self.add(&node.name, Origin::Constant(zero), Some(&info)));
+        inputs[fill] = Some(self.add(&node.name, Origin::Constant(zero), Some(&info)));
         Some(node.op.clone())
     }
 }

@@ -5,14 +5,9 @@ use std::sync::Arc;
 use super::{View, Walk, input, output};
 use crate::dtype::DType;
 use crate::graph::{NodeId, Tensor, TensorId};
-use crate::ops::conv::Conv;
-use crate::ops::linalg::{Gemm, MatMul};
-use crate::ops::movement::{Concat, Transpose};
-use crate::ops::pointwise::{Binary, BinaryOp};
-use crate::ops::quant::{
-    ByteTable, DequantizeLinear, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling,
-};
-use crate::ops::{Activation, Fact, OpCx, Operator};
+use crate::operator::{Fact, OpCx, Operator, Quantized, Scaling, Structure};
+use crate::ops::movement::Transpose;
+use crate::ops::quant::ByteTable;
 use crate::plan::evaluate;
 
 /// Activations in a row that are looked through.
@@ -35,17 +30,14 @@ impl Walk<'_> {
     pub(super) fn operator(&mut self, n: usize, y: TensorId, to: &View) -> Option<()> {
         let (maker, clamp) = self.unclamped(y, to)?;
         let op = self.old[maker].op.clone();
-        let any = op.as_ref();
-        let (op, inputs): (Arc<dyn Operator>, _) = if let Some(conv) = any.downcast_ref::<Conv>() {
-            self.conv(maker, conv, to, clamp)?
-        } else if any.is::<MatMul>() || any.is::<Gemm>() {
-            self.product(maker, to, clamp)?
-        } else if let Some(binary) = any.downcast_ref::<Binary>() {
-            self.binary(maker, binary.op, to, clamp)?
-        } else if let Some(concat) = any.downcast_ref::<Concat>().filter(|_| clamp.is_none()) {
-            self.concat(maker, concat, to)?
-        } else {
-            return None;
+        let (op, inputs) = match op.structure()? {
+            Structure::Conv => self.conv(maker, op.as_ref(), to, clamp)?,
+            Structure::MatMul { transposed: [false, turned], .. } => {
+                self.product(maker, op.as_ref(), turned, to, clamp)?
+            }
+            Structure::Elementwise(_) => self.elementwise(maker, op.as_ref(), to, clamp)?,
+            Structure::Concat => self.concat(maker, op.as_ref(), to, clamp)?,
+            _ => return None,
         };
         let result = output(&self.old[n])?;
         self.position.push(NodeId(self.nodes.len() as u32));
@@ -74,7 +66,7 @@ impl Walk<'_> {
         None
     }
 
-    fn conv(&mut self, n: usize, conv: &Conv, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+    fn conv(&mut self, n: usize, op: &dyn Operator, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
         let node = &self.old[n];
         let x = input(node, 0)?;
         let view = self.views.get(&x).copied()?;
@@ -82,41 +74,40 @@ impl Walk<'_> {
         let channels = *shape.first()?;
         let w = self.weights(input(node, 1)?, 0, channels)?;
         let depth = shape.elements() / channels.max(1);
-        if conv.activation != Activation::None || depth > DEEPEST {
+        if depth > DEEPEST {
             return None;
         }
         let bias = self.bias(input(node, 2), channels, &view, &w, to)?;
+        let inputs = [view.scaling];
+        let form = Quantized { inputs: &inputs, output: to.scaling, clamp, biased: bias.is_some() };
+        let op = op.quantized(&form)?;
         let bytes = self.bytes_of(x, view)?;
-        let op = QuantizedConv { window: conv.window.clone(), group: conv.group, linear: true, clamp };
         let mut inputs = self.parameters([bytes, w.bytes], &view, &w, to)?;
         inputs.extend(bias.map(Some));
-        Some((Arc::new(op), inputs))
+        Some((op, inputs))
     }
 
-    /// MatMul and Gemm.
-    fn product(&mut self, n: usize, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+    /// A product of matrices; `turned` says whether the second is given transposed.
+    fn product(
+        &mut self,
+        n: usize,
+        op: &dyn Operator,
+        turned: bool,
+        to: &View,
+        clamp: Option<[i32; 2]>,
+    ) -> Option<Made> {
         let node = &self.old[n];
         let (a, b) = (input(node, 0)?, input(node, 1)?);
         let view = self.views.get(&a).copied()?;
-        let any = node.op.as_ref();
-        let mut turned = false;
-        if let Some(gemm) = any.downcast_ref::<Gemm>() {
-            let scaled = gemm.alpha != 1.0 || (gemm.beta != 1.0 && input(node, 2).is_some());
-            if gemm.trans_a || scaled || gemm.activation != Activation::None {
-                return None;
-            }
-            turned = gemm.trans_b;
-        } else if any.downcast_ref::<MatMul>()?.activation != Activation::None {
-            return None;
-        }
+        let (scalings, biased) = ([view.scaling], input(node, 2).is_some());
+        let op = op.quantized(&Quantized { inputs: &scalings, output: to.scaling, clamp, biased })?;
         let Some(weight) = self.weight(b) else {
             // A product of two tensors that are computed.
-            let other = self.views.get(&b).copied().filter(|_| !turned && input(node, 2).is_none())?;
+            let other = self.views.get(&b).copied().filter(|_| !turned && !biased)?;
             let bytes = [self.bytes_of(a, view)?, self.bytes_of(b, other)?];
             let zero = self.zero_of(other.zero, &other.scaling)?;
             let w = Weights { bytes: bytes[1], scale: other.scale, zero, scales: Vec::new() };
-            let op = QuantizedMatMul { linear: true, biased: false, clamp };
-            return Some((Arc::new(op), self.parameters(bytes, &view, &w, to)?));
+            return Some((op, self.parameters(bytes, &view, &w, to)?));
         };
         let &[rows, columns] = weight.shape().dims() else { return None };
         let (depth, channels) = if turned { (columns, rows) } else { (rows, columns) };
@@ -132,33 +123,37 @@ impl Walk<'_> {
             weight = self.add_constant(&name, value);
         }
         let bytes = self.bytes_of(a, view)?;
-        let op = QuantizedMatMul { linear: true, biased: bias.is_some(), clamp };
         let mut inputs = self.parameters([bytes, weight], &view, &w, to)?;
         inputs.extend(bias.map(Some));
-        Some((Arc::new(op), inputs))
+        Some((op, inputs))
     }
 
-    fn binary(&mut self, n: usize, op: BinaryOp, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
-        let product = match op {
-            BinaryOp::Add => false,
-            BinaryOp::Mul => true,
-            _ => return None,
-        };
-        let node = &self.old[n];
-        let (a, b) = (input(node, 0)?, input(node, 1)?);
-        let (of_a, of_b) = (self.views.get(&a).copied()?, self.views.get(&b).copied()?);
-        let scalings = [of_a.scaling, of_b.scaling, to.scaling];
-        let inputs = vec![Some(self.bytes_of(a, of_a)?), Some(self.bytes_of(b, of_b)?)];
-        Some((Arc::new(QuantizedBinary { product, scalings, clamp }), inputs))
+    /// The inputs of node `n`, all of which stand for bytes.
+    fn input_views(&self, n: usize) -> Option<Vec<(TensorId, View)>> {
+        self.old[n].inputs.iter().map(|id| Some(((*id)?, self.views.get(&(*id)?).copied()?))).collect()
     }
 
-    fn concat(&mut self, n: usize, concat: &Concat, to: &View) -> Option<Made> {
-        let node = &self.old[n];
-        let views: Vec<(TensorId, View)> = node
-            .inputs
-            .iter()
-            .map(|id| Some(((*id)?, self.views.get(&(*id)?).copied()?)))
-            .collect::<Option<_>>()?;
+    fn elementwise(
+        &mut self,
+        n: usize,
+        op: &dyn Operator,
+        to: &View,
+        clamp: Option<[i32; 2]>,
+    ) -> Option<Made> {
+        let views = self.input_views(n)?;
+        let scalings: Vec<Scaling> = views.iter().map(|(_, view)| view.scaling).collect();
+        let form = Quantized { inputs: &scalings, output: to.scaling, clamp, biased: false };
+        let op = op.quantized(&form)?;
+        let bytes = views.into_iter().map(|(x, view)| self.bytes_of(x, view).map(Some));
+        Some((op, bytes.collect::<Option<_>>()?))
+    }
+
+    fn concat(&mut self, n: usize, op: &dyn Operator, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+        let views = self.input_views(n)?;
+        // All bytes are made those of the output before they are joined.
+        let scalings = vec![to.scaling; views.len()];
+        let form = Quantized { inputs: &scalings, output: to.scaling, clamp, biased: false };
+        let op = op.quantized(&form)?;
         let mut inputs = Vec::with_capacity(views.len());
         for (x, view) in views {
             let mut bytes = self.bytes_of(x, view)?;
@@ -172,7 +167,7 @@ impl Walk<'_> {
             }
             inputs.push(Some(bytes));
         }
-        Some((Arc::new(*concat), inputs))
+        Some((op, inputs))
     }
 
     /// A, its scale and zero point, B, the same, scale and zero point of the output.
@@ -192,7 +187,7 @@ impl Walk<'_> {
     /// The constant bytes that `id` is made of.
     fn weight(&self, id: TensorId) -> Option<&Tensor> {
         let node = &self.old[self.index.producer(id.index())?];
-        node.op.downcast_ref::<DequantizeLinear>()?;
+        matches!(node.op.structure(), Some(Structure::Dequantize { .. })).then_some(())?;
         self.constant(input(node, 0)?).filter(|t| matches!(t.dtype(), DType::I8 | DType::U8))
     }
 
@@ -200,7 +195,9 @@ impl Walk<'_> {
     fn weights(&mut self, id: TensorId, axis: i64, channels: usize) -> Option<Weights> {
         let maker = self.index.producer(id.index())?;
         let node = &self.old[maker];
-        let op = node.op.downcast_ref::<DequantizeLinear>()?;
+        let Structure::Dequantize { axis: of_scales, blocks, dtype: made } = node.op.structure()? else {
+            return None;
+        };
         if !self.is_free(maker) {
             return None;
         }
@@ -211,8 +208,8 @@ impl Walk<'_> {
         }
         let weight = self.constant(bytes)?;
         let rank = weight.shape().rank() as i64;
-        let along = if op.axis < 0 { op.axis + rank } else { op.axis };
-        let plain = op.block_size == 0 && op.dtype.is_none_or(|to| to == DType::F32) && along == axis;
+        let along = if of_scales < 0 { of_scales + rank } else { of_scales };
+        let plain = !blocks && made.is_none_or(|to| to == DType::F32) && along == axis;
         let scales = self.constant(scale).filter(|t| t.dtype() == DType::F32)?;
         if !plain || scales.shape().dims() != [channels] {
             return None;
@@ -271,7 +268,7 @@ impl Walk<'_> {
         }
         let maker = self.index.producer(id.index())?;
         let node = &self.old[maker];
-        let op = node.op.downcast_ref::<DequantizeLinear>()?;
+        let Structure::Dequantize { blocks, dtype, .. } = node.op.structure()? else { return None };
         let whole =
             self.constant(input(node, 0)?).filter(|t| t.dtype() == DType::I32 && t.shape().rank() == 1)?;
         let scales = self.constant(input(node, 1)?).filter(|t| t.dtype() == DType::F32)?;
@@ -281,7 +278,7 @@ impl Walk<'_> {
         };
         let (whole, scales) = (whole.as_slice::<i32>().ok()?, scales.as_slice::<f32>().ok()?);
         let each = |n: usize| n == 1 || n == whole.len();
-        let plain = op.block_size == 0 && op.dtype.is_none_or(|to| to == DType::F32);
+        let plain = !blocks && dtype.is_none_or(|to| to == DType::F32);
         if !plain || !each(scales.len()) || !each(zeros.len()) || zeros.iter().any(|zero| *zero != 0) {
             return None;
         }

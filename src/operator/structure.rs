@@ -1,0 +1,95 @@
+//! What an operator computes, in the terms that passes of the planner look for.
+
+use super::Activation;
+use crate::dtype::DType;
+
+/// What an operator computes ([`super::Operator::structure`]). One that does more than a variant says, such as apply an
+/// activation to a product, is not of that structure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Structure<'a> {
+    /// `alpha * A * B + beta * C`: products of the matrices in the last two dimensions of inputs A and B, optionally
+    /// with C.
+    MatMul {
+        /// Factor of the product.
+        alpha: f32,
+        /// Factor of C.
+        beta: f32,
+        /// Whether A and B are given transposed.
+        transposed: [bool; 2],
+    },
+    /// A convolution of input 0 with weights `[channels, ...]`, input 1, optionally with a bias `[channels]`, input 2.
+    Conv,
+    /// A function of the elements at one place of all inputs, which are broadcast by NumPy's rule.
+    Elementwise(Elementwise),
+    /// The exponents of vectors divided by their sum.
+    Softmax {
+        /// The axis of the vectors, negative ones counted from the end.
+        axis: i64,
+        /// Whether all axes from `axis` on are one vector.
+        flatten: bool,
+    },
+    /// Dimension `i` of the output is dimension `perm[i]` of the input.
+    Transpose {
+        /// The order, where it is written out.
+        perm: Option<&'a [i64]>,
+    },
+    /// The elements of input 0 in another type. Of other inputs the type alone is read.
+    Cast,
+    /// Input 1 where input 0 is true, else input 2.
+    Select,
+    /// The inputs joined along an axis.
+    Concat,
+    /// `activation((x - mean) / sqrt(var + epsilon) * scale + bias)` for every channel of input 0 `[n, c, ...]`; the
+    /// other inputs are scale, bias, mean and var, each `[c]`; of some models each is `[c, ...]`, a number for every element
+    /// of an image.
+    BatchNormalization {
+        /// Added to the variance.
+        epsilon: f32,
+        /// Applied to the output.
+        activation: Activation,
+    },
+    /// Input 0 as elements of a smaller type, by a scale, input 1, and optionally a zero point, input 2.
+    Quantize {
+        /// Whether places of an axis share a scale in blocks.
+        blocks: bool,
+        /// The output's type; `None` takes that of the zero point, without one `uint8`.
+        dtype: Option<DType>,
+        /// The type that is divided in; `None` takes the scale's.
+        precision: Option<DType>,
+    },
+    /// The numbers that the elements of input 0 stand for, by a scale, input 1, and optionally a zero point, input 2.
+    Dequantize {
+        /// The axis of scales, negative ones counted from the end.
+        axis: i64,
+        /// Whether places of the axis share a scale in blocks.
+        blocks: bool,
+        /// The output's type; `None` takes the scale's.
+        dtype: Option<DType>,
+    },
+    /// A function of the application's, which runs for its results alone.
+    Custom,
+}
+
+/// A function of the elements at one place ([`Structure::Elementwise`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Elementwise {
+    /// The sum of two.
+    Add,
+    /// The product of two.
+    Mul,
+    /// The first divided by the second.
+    Div,
+    /// Another function.
+    Other,
+}
+
+/// A tensor of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// The input of this position.
+    Input(usize),
+    /// The output of this position.
+    Output(usize),
+}
