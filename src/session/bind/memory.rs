@@ -88,6 +88,13 @@ impl<'e> Memory<'e> {
         Memory::placed(Source::Buffer(buffer.clone()))
     }
 
+    /// Memory that was lent to all devices of the session: in a scope of its own, or by a foreign caller
+    /// ([`Lent::raw`]).
+    pub fn lent(lent: Lent<'e>) -> Self {
+        let whole = ByteRange::up_to(lent.bytes());
+        Memory::placed(Source::Lent(Arc::new(lent), whole))
+    }
+
     /// A value that is copied into memory of the session's own.
     pub fn value(value: Tensor) -> Self {
         let shape = Some(value.shape().clone());

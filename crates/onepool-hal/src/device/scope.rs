@@ -38,9 +38,9 @@ pub struct ScopedBuffer<'scope, T> {
 }
 
 /// Borrowed memory that several devices may import, and the host may copy while none did; made by
-/// [`Scope::lend`] and [`Scope::lend_mut`].
+/// [`Scope::lend`], [`Scope::lend_mut`] and [`Lent::raw`].
 pub struct Lent<'scope> {
-    ending: &'scope Ending,
+    lender: Lender<'scope>,
     address: NonNull<u8>,
     bytes: u64,
     access: ReadWrite,
@@ -48,11 +48,29 @@ pub struct Lent<'scope> {
     imported: Mutex<bool>,
 }
 
-// SAFETY: it stands for a borrow of plain bytes that outlives it; the host's accesses are under the lock,
-// and a device's accesses exclude them.
+// SAFETY: it stands for a borrow of plain bytes that outlives it, or for a promise as good; the host's accesses are under
+// the lock, and a device's accesses exclude them.
 unsafe impl Send for Lent<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Lent<'_> {}
+
+/// Who answers for lent memory.
+enum Lender<'scope> {
+    Scope(&'scope Ending),
+    /// A foreign caller, who is told when the last share of this is gone.
+    Foreign(Arc<Release>),
+}
+
+/// Calls its function when it is dropped.
+struct Release(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        if let Some(release) = lock(&self.0).take() {
+            release();
+        }
+    }
+}
 
 /// Ends the scope's imports, also when the closure panics.
 struct Ending {
@@ -116,7 +134,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     fn lent(&'scope self, address: NonNull<u8>, bytes: u64, access: ReadWrite) -> Lent<'scope> {
-        Lent { ending: &self.ending, address, bytes, access, imported: Mutex::new(false) }
+        Lent { lender: Lender::Scope(&self.ending), address, bytes, access, imported: Mutex::new(false) }
     }
 
     fn import_first<T>(
@@ -151,6 +169,24 @@ impl Ending {
     }
 }
 
+impl Lent<'static> {
+    /// Memory that a foreign caller answers for. `release` is called once: when the host and every device have let go of
+    /// the pages, which may be later than the last buffer when imports share them.
+    ///
+    /// # Safety
+    /// Until `release` is called, the bytes stay mapped, readable and (for writing access) writable, and no one touches
+    /// them while a submission or a copy that uses them is under way, except for reads in parallel with reads.
+    pub unsafe fn raw(
+        address: NonNull<u8>,
+        bytes: u64,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Lent<'static> {
+        let lender = Lender::Foreign(Arc::new(Release(Mutex::new(Some(release)))));
+        Lent { lender, address, bytes, access, imported: Mutex::new(false) }
+    }
+}
+
 impl Lent<'_> {
     /// The address of its first byte.
     pub fn address(&self) -> u64 {
@@ -162,7 +198,7 @@ impl Lent<'_> {
         self.bytes
     }
 
-    /// Imports it on a device of the scope. From then on the host cannot copy it.
+    /// Imports it on a device, one of the scope if it is of one. From then on the host cannot copy it.
     ///
     /// # Errors
     /// An [`ImportError`](onepool_core::memory::import::ImportError) with the reason, [`UsageError`] for a device
@@ -170,10 +206,21 @@ impl Lent<'_> {
     pub fn import(&self, context: &Context) -> Result<Buffer, Error> {
         let mut imported = lock(&self.imported);
         let core = context.core();
-        if !self.ending.cores.iter().any(|own| Arc::ptr_eq(own, core)) {
-            return Err(foreign("import").into());
-        }
-        let buffer = self.ending.import(core, self.address, self.bytes, self.access)?;
+        let buffer = match &self.lender {
+            Lender::Scope(ending) => {
+                if !ending.cores.iter().any(|own| Arc::ptr_eq(own, core)) {
+                    return Err(foreign("import").into());
+                }
+                ending.import(core, self.address, self.bytes, self.access)?
+            }
+            Lender::Foreign(release) => {
+                let share = Arc::clone(release);
+                let release = Box::new(move || drop(share));
+                // SAFETY: the caller of `Lent::raw` promised this until its own function is called, which is after the
+                // last share of it is gone; this import holds one until it is over.
+                unsafe { context.import_raw(self.address, self.bytes, self.access, release) }?
+            }
+        };
         *imported = true;
         Ok(buffer)
     }

@@ -1,0 +1,22 @@
+//! The C interface of `onepool`; `include/onepool.h` is its documentation.
+//!
+//! Each function translates its arguments, calls the Rust interface and translates the result. A handle is a number that a
+//! table knows ([`mod@handle`]), so one that is null, freed or of another kind is an error. A panic becomes a status.
+//!
+//! The functions are `unsafe` to call from Rust: pointers that the table does not know are what `onepool.h` says of them.
+//! The types of [`arg`] stand for such pointers.
+
+#![allow(unsafe_code, reason = "pointers of C come in here")]
+
+pub mod arg;
+pub mod binding;
+pub mod dlpack;
+pub mod handle;
+mod io;
+pub mod memory;
+pub mod region;
+pub mod run;
+pub mod session;
+pub mod status;
+pub mod types;
+pub mod verdicts;

@@ -1,0 +1,152 @@
+// wrapper MODEL DEVICE: the C++ wrapper: owners, spans, exceptions.
+#define ONEPOOL_DEFINE_DLPACK
+#include "onepool.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+namespace {
+
+int failures = 0;
+
+void check_that(bool holds, const char *what, int line) {
+    if (!holds) {
+        std::cerr << "wrapper.cpp:" << line << ": " << what << "\n  the last error: " << onepool_last_error() << "\n";
+        ++failures;
+    }
+}
+#define CHECK(condition) check_that(condition, #condition, __LINE__)
+
+template <typename F> bool throws(onepool_status status, F call) {
+    try {
+        call();
+    } catch (const onepool::Error &error) {
+        return error.status() == status && std::strlen(error.what()) > 0;
+    }
+    return false;
+}
+
+const std::vector<std::int64_t> dims = {1, 3, 64, 64};
+constexpr std::size_t elements = 3 * 64 * 64;
+
+void test(const std::string &model, const std::string &device) {
+    onepool::Options options;
+    options.devices = {device};
+    const auto session = onepool::Session::open(model, options);
+    const auto inputs = session.inputs();
+    CHECK(inputs.size() == 1 && inputs[0].name == "noisy" && inputs[0].dims->size() == 4);
+    CHECK(inputs[0].symbols[0] == "batch" && session.outputs()[0].name == "clean");
+
+    std::vector<float> noisy(elements), clean(elements);
+    for (std::size_t i = 0; i < elements; ++i) {
+        noisy[i] = static_cast<float>(i % 251) / 251.0f;
+    }
+    const auto in = [&] { return onepool::Memory::span("noisy", onepool::Span<const float>(noisy)).shape(dims); };
+    const auto out = [&] { return onepool::Memory::span("clean", onepool::Span<float>(clean)); };
+
+    // By value and by reference are equal.
+    auto own = session.bind({onepool::Memory::value("noisy", onepool::Span<float>(noisy), dims)}, {});
+    CHECK(throws(ONEPOOL_ERROR_NOT_RUN, [&] { own.get_output<float>("clean"); }));
+    own.run();
+    const auto expected = own.get_output<float>("clean");
+    CHECK(throws(ONEPOOL_ERROR_WRONG_TYPE, [&] { own.get_output<double>("clean"); }));
+    CHECK(session.plan_output({in()}, "clean").dims == dims);
+    auto binding = session.bind({in()}, {out()});
+    binding.run();
+    CHECK(clean == expected && binding.verdicts().size() == 2 && !binding.verdicts()[0].sentence.empty());
+    CHECK(binding.input_info("noisy").bytes == elements * 4 && binding.output_info("clean").dims == dims);
+
+    // An owner that moved.
+    auto moved = std::move(binding);
+    CHECK(throws(ONEPOOL_ERROR_INVALID_HANDLE, [&] { binding.run(); }));
+    std::fill(clean.begin(), clean.end(), 0.0f);
+    moved.run();
+    CHECK(clean == expected);
+
+    // On a thread of its own: a callback that throws does no harm.
+    std::atomic<int> calls{0};
+    auto run = moved.start([&](onepool_status status, const char *) {
+        calls += status == ONEPOOL_OK;
+        throw std::runtime_error("lost");
+    });
+    run.wait();
+    CHECK(calls == 1 && run.wait_for(std::chrono::nanoseconds(0)));
+    const onepool::Cancel cancel;
+    cancel.trigger();
+    CHECK(throws(ONEPOOL_ERROR_CANCELLED, [&] { moved.run({std::chrono::nanoseconds(0), &cancel}); }));
+    CHECK(throws(ONEPOOL_ERROR_TIME_LIMIT, [&] { moved.run({std::chrono::nanoseconds(1), nullptr}); }));
+    auto cancelled = moved.start({}, {std::chrono::nanoseconds(0), &cancel});
+    CHECK(throws(ONEPOOL_ERROR_CANCELLED, [&] { cancelled.wait(); }));
+
+    // Regions, views, other memory.
+    const onepool::Region region(elements * 4), result(elements * 4);
+    {
+        auto view = region.write();
+        std::copy(noisy.begin(), noisy.end(), view.as<float>().begin());
+        moved.rebind_input(onepool::Memory::region("noisy", region).shape(dims));
+        moved.rebind_output(onepool::Memory::region("clean", result));
+        CHECK(throws(ONEPOOL_ERROR_BUSY, [&] { moved.run(); }));
+    }
+    moved.run();
+    {
+        const auto view = result.read();
+        CHECK(std::equal(expected.begin(), expected.end(), view.as<float>().begin()));
+        CHECK(throws(ONEPOOL_ERROR_WRONG_TYPE, [&] { onepool::Region(3).read().as<float>(); }));
+    }
+    own.set_input(onepool::Memory::value("noisy", onepool::Span<float>(noisy), dims));
+    own.run();
+    CHECK(own.map_output("clean").as<float>()[7] == expected[7]);
+    CHECK(own.map_input("noisy").bytes() == elements * 4);
+
+    // DLPack.
+    DLManagedTensorVersioned *tensor = own.output_dlpack("clean", true);
+    CHECK(std::memcmp(tensor->dl_tensor.data, expected.data(), elements * 4) == 0);
+    tensor->flags = 0;
+    moved.rebind_input(onepool::Memory::dlpack("noisy", tensor));
+    moved.run();
+
+    // What is wrong is thrown.
+    CHECK(throws(ONEPOOL_ERROR_MODEL, [] { onepool::Session::open("no/such/file.onnx"); }));
+    onepool::Options none;
+    none.devices = {"abacus"};
+    CHECK(throws(ONEPOOL_ERROR_NO_DEVICE, [&] { onepool::Session::open(model, none); }));
+    std::vector<double> wide(elements);
+    CHECK(throws(ONEPOOL_ERROR_WRONG_TYPE, [&] {
+        session.bind({onepool::Memory::span("noisy", onepool::Span<double>(wide)).shape(dims)}, {});
+    }));
+    CHECK(throws(ONEPOOL_ERROR_WRONG_SHAPE, [&] { session.bind({in().strides({1, 2, 3, 4})}, {}); }));
+    CHECK(throws(ONEPOOL_ERROR_WRONG_SHAPE, [&] { session.bind({in().strides({1})}, {}); }));
+    CHECK(throws(ONEPOOL_ERROR_UNKNOWN_NAME, [&] { session.bind({in(), onepool::Memory::own("loud")}, {}); }));
+
+    // From memory.
+    std::ifstream file(model, std::ios::binary);
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    const auto *data = reinterpret_cast<const unsigned char *>(bytes.data());
+    const auto loaded = onepool::Session::load({data, bytes.size()}, options);
+    CHECK(loaded.inputs()[0].name == "noisy");
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    if (argc != 3) {
+        return 2;
+    }
+    static_assert(onepool::dtype_of<const float>() == ONEPOOL_FLOAT32 && onepool::dtype_of<bool>() == ONEPOOL_BOOL);
+    static_assert(onepool::dtype_of<std::uint16_t>() == ONEPOOL_UINT16 && onepool::dtype_of<long long>() == ONEPOOL_INT64);
+    try {
+        test(argv[1], argv[2]);
+    } catch (const std::exception &error) {
+        std::cerr << "not expected: " << error.what() << "\n";
+        return 1;
+    }
+    std::size_t left = 1;
+    CHECK(onepool_live_handles(&left) == ONEPOOL_OK && left == 0);
+    if (failures == 0) {
+        std::cout << "all of wrapper passed\n";
+    }
+    return failures == 0 ? 0 : 1;
+}

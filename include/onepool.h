@@ -1,0 +1,418 @@
+/* onepool.h: runs ONNX and Apache TVM graphs on the application's own memory.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * Errors. A function returns ONEPOOL_OK or what went wrong. onepool_last_error() then says in words what, which argument, and
+ * what to do. After an error results are not written and nothing has changed, unless the function says otherwise. No panic and
+ * no exception crosses. A function may also return ONEPOOL_ERROR_INVALID_ARGUMENT for an argument that is null, not UTF-8 or
+ * out of range, and ONEPOOL_ERROR_PANIC for a defect of the library; that is not repeated below.
+ *
+ * Handles. An onepool_NAME * is a handle, not an address. One that is null, was freed or is of another kind is
+ * ONEPOOL_ERROR_INVALID_HANDLE. Who gets a handle owns it and frees it with onepool_NAME_free, in any order: what a handle
+ * needs of others it keeps. Freeing null does nothing. Freeing one twice is an error.
+ *
+ * Memory. Every pointer that is no handle is the caller's. It points to what the function says, for as long as the function
+ * says: for the call, unless it says more. Strings are UTF-8 and end in a zero byte. Sizes and offsets are in bytes, strides
+ * in elements, times in nanoseconds. A structure begins with its size, which its INIT macro sets.
+ *
+ * Threads. Every function may be called from any thread. Calls on one binding exclude each other: the second one is
+ * ONEPOOL_ERROR_BUSY, it does not wait. Other handles may be used by several threads at a time.
+ */
+#ifndef ONEPOOL_H
+#define ONEPOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Statuses ------------------------------------------------------------------------------------------------------- */
+
+typedef enum onepool_status {
+    ONEPOOL_OK = 0,
+    ONEPOOL_ERROR_INVALID_ARGUMENT = 1, /* null, out of range, or not what it must be */
+    ONEPOOL_ERROR_INVALID_HANDLE = 2,   /* null, freed, or of another kind */
+    ONEPOOL_ERROR_UNKNOWN_NAME = 3,     /* no input or output has that name */
+    ONEPOOL_ERROR_WRONG_TYPE = 4,       /* another element type than the model's */
+    ONEPOOL_ERROR_WRONG_SHAPE = 5,      /* sizes or strides do not fit the model */
+    ONEPOOL_ERROR_TOO_SMALL = 6,        /* memory has fewer bytes than its tensor */
+    ONEPOOL_ERROR_UNBOUND = 7,          /* an input has neither memory nor a value */
+    ONEPOOL_ERROR_OVERLAP = 8,          /* two tensors share bytes that the graph cannot have shared */
+    ONEPOOL_ERROR_STRICT = 9,           /* strict mode forbids a copy */
+    ONEPOOL_ERROR_BUSY = 10,            /* something else uses the object or the memory now */
+    ONEPOOL_ERROR_CANCELLED = 11,       /* the run was cancelled */
+    ONEPOOL_ERROR_TIME_LIMIT = 12,      /* the run took longer than it was given */
+    ONEPOOL_ERROR_TIMEOUT = 13,         /* what is waited for is not over yet */
+    ONEPOOL_ERROR_NOT_RUN = 14,         /* there is no result yet */
+    ONEPOOL_ERROR_MODEL = 15,           /* the model is no sound one, or holds what is not supported */
+    ONEPOOL_ERROR_NO_DEVICE = 16,       /* no such device, or it cannot be opened */
+    ONEPOOL_ERROR_OUT_OF_MEMORY = 17,   /* of the host or of a device */
+    ONEPOOL_ERROR_DEVICE_LOST = 18,     /* the device stopped; the caller's memory is intact, open the session again */
+    ONEPOOL_ERROR_DEVICE = 19,          /* a device call failed */
+    ONEPOOL_ERROR_PANIC = 20            /* a defect of the library */
+} onepool_status;
+
+/* The version of the library, "MAJOR.MINOR.PATCH". Lives as long as the library. */
+const char *onepool_version(void);
+
+/* What went wrong in this thread's last call that failed; "" if none did. Valid until this thread's next call that fails. */
+const char *onepool_last_error(void);
+
+/* The name of a status as it stands above; null for another number. Lives as long as the library. */
+const char *onepool_status_name(uint32_t status);
+
+/* How many handles are not freed, of all kinds and threads. For tests of an application. */
+onepool_status onepool_live_handles(size_t *count);
+
+/* ---- Element types -------------------------------------------------------------------------------------------------- */
+
+/* Elements are little-endian. Those of less than a byte have a byte each. */
+typedef enum onepool_dtype {
+    ONEPOOL_DTYPE_NONE = 0, /* not declared, or not told */
+    ONEPOOL_FLOAT32 = 1,
+    ONEPOOL_FLOAT16 = 2,
+    ONEPOOL_BFLOAT16 = 3,
+    ONEPOOL_FLOAT64 = 4,
+    ONEPOOL_INT8 = 5,
+    ONEPOOL_INT16 = 6,
+    ONEPOOL_INT32 = 7,
+    ONEPOOL_INT64 = 8,
+    ONEPOOL_UINT8 = 9,
+    ONEPOOL_UINT16 = 10,
+    ONEPOOL_UINT32 = 11,
+    ONEPOOL_UINT64 = 12,
+    ONEPOOL_BOOL = 13, /* a byte, 0 or 1 */
+    ONEPOOL_FLOAT8_E4M3FN = 14,
+    ONEPOOL_FLOAT8_E4M3FNUZ = 15,
+    ONEPOOL_FLOAT8_E5M2 = 16,
+    ONEPOOL_FLOAT8_E5M2FNUZ = 17,
+    ONEPOOL_FLOAT8_E8M0FNU = 18,
+    ONEPOOL_FLOAT4_E2M1FN = 19,
+    ONEPOOL_INT4 = 20,
+    ONEPOOL_UINT4 = 21,
+    ONEPOOL_INT2 = 22,
+    ONEPOOL_UINT2 = 23
+} onepool_dtype;
+
+/* The name of an element type, as "float32"; null for another number. Lives as long as the library. */
+const char *onepool_dtype_name(uint32_t dtype);
+
+/* Bytes of one element; 0 for ONEPOOL_DTYPE_NONE and other numbers. */
+size_t onepool_dtype_bytes(uint32_t dtype);
+
+/* The most dimensions of a tensor. */
+#define ONEPOOL_MAX_RANK 16
+
+/* An input or output as the model declares it. The strings live until the session is freed. */
+typedef struct onepool_io_info {
+    size_t struct_size;
+    const char *name;
+    uint32_t dtype;                        /* ONEPOOL_DTYPE_NONE where the model declares none */
+    uint32_t has_shape;                    /* 0 where the model declares no sizes, else 1 */
+    size_t rank;                           /* how many sizes */
+    int64_t dims[ONEPOOL_MAX_RANK];        /* -1 where a size is open */
+    const char *symbols[ONEPOOL_MAX_RANK]; /* the name of an open size, or null: equal names have equal sizes in one run */
+} onepool_io_info;
+#define ONEPOOL_IO_INFO_INIT { sizeof(onepool_io_info), NULL, 0, 0, 0, { 0 }, { NULL } }
+
+/* A tensor whose sizes are known. */
+typedef struct onepool_tensor_info {
+    size_t struct_size;
+    uint32_t dtype;
+    uint32_t reserved;
+    size_t rank;
+    int64_t dims[ONEPOOL_MAX_RANK];
+    size_t bytes; /* of the compact tensor */
+} onepool_tensor_info;
+#define ONEPOOL_TENSOR_INFO_INIT { sizeof(onepool_tensor_info), 0, 0, 0, { 0 }, 0 }
+
+/* ---- Sessions: a model made ready on devices ------------------------------------------------------------------------ */
+
+typedef struct onepool_session onepool_session;
+
+enum { ONEPOOL_PRECISION_F32 = 0, ONEPOOL_PRECISION_F16 = 1 };
+enum { ONEPOOL_PLACEMENT_MANUAL = 0, ONEPOOL_PLACEMENT_AUTO = 1 };
+
+/* All zeros but the size are the defaults. */
+typedef struct onepool_session_options {
+    size_t struct_size;
+    /* Selectors: "auto", "cpu", "vulkan", "vulkan:1", "opencl", "sim". Nodes that no one places go to the first. Without
+     * any, what the environment variable ONEPOOL_DEVICE says, else "auto". */
+    const char *const *devices;
+    size_t device_count; /* at most 64 */
+    /* A folder for compiled kernels, of this user's and writable for no one else, or null. It holds code. */
+    const char *cache_dir;
+    /* Bound tensors of fewer bytes are copied in place of imported. Null: what was measured on the device. */
+    const uint64_t *copy_threshold;
+    uint32_t precision;   /* ONEPOOL_PRECISION_F16: a float32 model computes in float16, sums in float32 */
+    uint32_t placement;   /* ONEPOOL_PLACEMENT_AUTO: nodes go where measurements say */
+    uint32_t threads;     /* of the CPU backend; 0: as many as the processor has */
+    uint32_t strict;      /* 1: a copy of a bound tensor by the CPU is ONEPOOL_ERROR_STRICT */
+    uint32_t no_fallback; /* 1: an operator that no device of the list has is ONEPOOL_ERROR_MODEL */
+    uint32_t reserved;    /* 0 */
+} onepool_session_options;
+#define ONEPOOL_SESSION_OPTIONS_INIT { sizeof(onepool_session_options), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0 }
+
+/* Opens a model file (ONNX, or the graph JSON of TVM beside its .params) on devices. `options` may be null. Takes seconds.
+ * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
+onepool_status onepool_session_open(const char *path, const onepool_session_options *options, onepool_session **session);
+
+/* The same for an ONNX model in memory, whose `bytes` bytes are read during the call. External data is looked for in the
+ * folder `base_dir`; where that is null, a model that has some is an error. Errors: as above. */
+onepool_status onepool_session_load(const void *data, size_t bytes, const char *base_dir,
+                                    const onepool_session_options *options, onepool_session **session);
+
+/* Frees a session. Bindings of it go on. */
+onepool_status onepool_session_free(onepool_session *session);
+
+/* How many inputs, outputs and devices there are. A CPU that operators fall back to is the last device. */
+onepool_status onepool_session_input_count(onepool_session *session, size_t *count);
+onepool_status onepool_session_output_count(onepool_session *session, size_t *count);
+onepool_status onepool_session_device_count(onepool_session *session, size_t *count);
+
+/* Input or output `index`, from 0. `info` comes with its struct_size. */
+onepool_status onepool_session_input(onepool_session *session, size_t index, onepool_io_info *info);
+onepool_status onepool_session_output(onepool_session *session, size_t index, onepool_io_info *info);
+
+/* The name of device `index`, from 0. Lives until the session is freed. */
+onepool_status onepool_session_device(onepool_session *session, size_t index, const char **name);
+
+/* ---- Regions: pages that every device can import -------------------------------------------------------------------- */
+
+typedef struct onepool_region onepool_region;
+typedef struct onepool_view onepool_view;
+
+/* What is done with bytes. */
+typedef enum onepool_access { ONEPOOL_READ = 0, ONEPOOL_WRITE = 1, ONEPOOL_READ_WRITE = 2 } onepool_access;
+
+/* Makes a region of `bytes` bytes, which are zero. Errors: OUT_OF_MEMORY. */
+onepool_status onepool_region_create(size_t bytes, onepool_region **region);
+
+/* Frees a region. Its pages stay until bindings and views of it are freed too. */
+onepool_status onepool_region_free(onepool_region *region);
+
+/* Its size. */
+onepool_status onepool_region_bytes(onepool_region *region, size_t *bytes);
+
+/* Lends `bytes` bytes from `offset` on: ONEPOOL_READ, to be read, or ONEPOOL_READ_WRITE. While the view is there, runs that
+ * would race with it fail with BUSY. Errors: BUSY while a run or another view has bytes of it. */
+onepool_status onepool_region_map(onepool_region *region, size_t offset, size_t bytes, uint32_t access, onepool_view **view);
+
+/* Where a view's bytes are, and how many. The address is valid until the view is freed; writing through a view for reading
+ * is undefined. One thread at a time writes. */
+onepool_status onepool_view_data(onepool_view *view, void **data, size_t *bytes);
+
+/* Ends a view: what was written is seen by the next run. */
+onepool_status onepool_view_free(onepool_view *view);
+
+/* ---- Memory for one input or output --------------------------------------------------------------------------------- */
+
+enum {
+    ONEPOOL_MEMORY_OWN = 0,     /* the library's own, set and read by copy */
+    ONEPOOL_MEMORY_POINTER = 1, /* `bytes` bytes at `data`, by reference */
+    ONEPOOL_MEMORY_REGION = 2,  /* `bytes` bytes (0: to the end) of `region` from `offset` on, by reference */
+    ONEPOOL_MEMORY_VALUE = 3,   /* inputs: `bytes` bytes at `data`, copied during the call; needs `dims` */
+    ONEPOOL_MEMORY_DLPACK = 4   /* the struct DLManagedTensorVersioned at `data`, by reference; needs no `dims` */
+};
+
+/* By reference: the library imports the pages where the device allows it, and copies in each run where it does not; the
+ * verdicts say which. The caller promises of POINTER and DLPACK, what the library cannot see:
+ *   - The bytes stay mapped, readable and (of an output) writable until `release` was called. Without `release`, until the
+ *     binding is freed, and until all other bindings are that have memory on the same pages: give each pages of its own
+ *     (aligned_alloc(4096, ...) with whole pages) or use `release`.
+ *   - No one writes them while a run or a call of the binding uses them, and no one reads those of an output then. After
+ *     onepool_binding_run, or onepool_run_wait, has returned, they are the caller's until the next run.
+ * A broken promise is undefined: memory that is freed or resized while it is bound may crash the process or the device.
+ *
+ * A DLPack tensor lies in the CPU's memory and is compact. It is taken over by the call that is given it, if that returns
+ * ONEPOOL_OK: its deleter is called as `release` would be. Else it stays the caller's. */
+typedef struct onepool_memory {
+    size_t struct_size;
+    const char *name; /* of the input or output */
+    uint32_t kind;    /* ONEPOOL_MEMORY_... */
+    uint32_t dtype;   /* is checked; ONEPOOL_DTYPE_NONE: the model's */
+    void *data;       /* of an input it is only read */
+    size_t bytes;
+    onepool_region *region;
+    size_t offset;
+    const int64_t *dims;    /* `rank` sizes; null: the model's, or of an output the plan's. A scalar: not null, rank 0 */
+    const int64_t *strides; /* `rank` strides in elements; null: compact. Others than those of a compact tensor are refused */
+    size_t rank;
+    /* Of kind POINTER, may be null: called with `user` once, by any thread, when no device and no binding has the pages any
+     * more. It is not called where the call that was given the memory fails. It must not throw, and not call this library. */
+    void (*release)(void *user);
+    void *user;
+} onepool_memory;
+#define ONEPOOL_MEMORY_INIT { sizeof(onepool_memory), NULL, 0, 0, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, NULL }
+
+/* Type and shape that output `name` would have for inputs of these shapes; nothing is imported, values are read where shapes
+ * depend on them. Errors: as onepool_binding_create; NOT_RUN where only a run can tell. */
+onepool_status onepool_session_plan_output(onepool_session *session, const onepool_memory *inputs, size_t input_count,
+                                           const char *name, onepool_tensor_info *info);
+
+/* ---- Bindings: memory tied to a session's inputs and outputs, imported once, run many times --------------------------- */
+
+typedef struct onepool_binding onepool_binding;
+
+enum { ONEPOOL_STRICT_AS_SESSION = 0, ONEPOOL_STRICT_ON = 1, ONEPOOL_STRICT_OFF = 2 };
+
+/* Binds memory. Inputs and outputs that are not named have memory of the library's own. The lists may be null where they are
+ * empty; all entries of one have the same struct_size. `strict`: ONEPOOL_STRICT_.... Plans and imports, so it may take long.
+ * Errors: UNKNOWN_NAME, WRONG_TYPE, WRONG_SHAPE, TOO_SMALL, UNBOUND, OVERLAP, STRICT, BUSY, MODEL, OUT_OF_MEMORY, DEVICE,
+ * DEVICE_LOST. */
+onepool_status onepool_binding_create(onepool_session *session, const onepool_memory *inputs, size_t input_count,
+                                      const onepool_memory *outputs, size_t output_count, uint32_t strict,
+                                      onepool_binding **binding);
+
+/* Frees a binding, after waiting for a run or call that is under way. Then no device touches its memory. */
+onepool_status onepool_binding_free(onepool_binding *binding);
+
+/* Other memory of the same shape for one input or output. What was bound before stays imported, so that going back to it
+ * costs little: up to 8 sets, until the binding is freed. Errors: as onepool_binding_create. */
+onepool_status onepool_binding_rebind_input(onepool_binding *binding, const onepool_memory *memory);
+onepool_status onepool_binding_rebind_output(onepool_binding *binding, const onepool_memory *memory);
+
+/* Copies a value of kind VALUE into an input of the library's own memory. Its shape is that of the binding.
+ * Errors: UNKNOWN_NAME, WRONG_TYPE, WRONG_SHAPE, BUSY, DEVICE. */
+onepool_status onepool_binding_set_input(onepool_binding *binding, const onepool_memory *value);
+
+/* Type and shape of an input or output. Errors: UNKNOWN_NAME; NOT_RUN where only a run can tell the shape. */
+onepool_status onepool_binding_input_info(onepool_binding *binding, const char *name, onepool_tensor_info *info);
+onepool_status onepool_binding_output_info(onepool_binding *binding, const char *name, onepool_tensor_info *info);
+
+/* Copies an output of the last run to `bytes` bytes at `data`, which are exactly its size.
+ * Errors: UNKNOWN_NAME, NOT_RUN, TOO_SMALL (also where there are more), DEVICE. */
+onepool_status onepool_binding_get_output(onepool_binding *binding, const char *name, void *data, size_t bytes);
+
+/* Lends an input in place for writing, or an output for reading. While the view is there, runs of the binding fail with
+ * BUSY. Errors: UNKNOWN_NAME, BUSY; INVALID_ARGUMENT where the memory is a device's alone. */
+onepool_status onepool_binding_map_input(onepool_binding *binding, const char *name, onepool_view **view);
+onepool_status onepool_binding_map_output(onepool_binding *binding, const char *name, onepool_view **view);
+
+/* ---- Verdicts: how each bound tensor reaches the devices, and why ----------------------------------------------------- */
+
+typedef struct onepool_verdicts onepool_verdicts;
+
+typedef enum onepool_path {
+    ONEPOOL_PATH_HOST = 0,         /* the CPU works on the pointer itself */
+    ONEPOOL_PATH_DIRECT = 1,       /* it lies in device-visible memory already */
+    ONEPOOL_PATH_IMPORTED = 2,     /* the pages are imported and used in place */
+    ONEPOOL_PATH_IMPORTED_DMA = 3, /* the pages are imported, and the device copies from and to them */
+    ONEPOOL_PATH_DMA_BUF = 4,      /* the pages reach the device as a dma-buf */
+    ONEPOOL_PATH_STAGED = 5        /* the CPU copies */
+} onepool_path;
+
+/* Strings live until the list is freed. */
+typedef struct onepool_verdict {
+    size_t struct_size;
+    const char *tensor;
+    uint32_t path;          /* onepool_path */
+    uint32_t access;        /* onepool_access: what the device does with it */
+    uint64_t bytes;         /* of the tensor */
+    uint64_t offset;        /* where in its import it starts */
+    uint64_t cpu_copied;    /* bytes that the CPU copies in each run */
+    uint64_t device_copied; /* bytes that the device copies in each run */
+    const char *reason;     /* why this path */
+    const char *fix;        /* what would make it better, or null */
+    const char *sentence;   /* all of it in words */
+} onepool_verdict;
+#define ONEPOOL_VERDICT_INIT { sizeof(onepool_verdict), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL }
+
+/* The verdicts of a binding as they are now. After a run they include those of parts that were planned in it. */
+onepool_status onepool_binding_verdicts(onepool_binding *binding, onepool_verdicts **verdicts);
+
+/* How many there are: a tensor that several devices use has one for each, one in the library's own memory has none. */
+onepool_status onepool_verdicts_count(onepool_verdicts *verdicts, size_t *count);
+
+/* Verdict `index`, from 0. `verdict` comes with its struct_size. */
+onepool_status onepool_verdicts_get(onepool_verdicts *verdicts, size_t index, onepool_verdict *verdict);
+
+/* Frees the list and its strings. */
+onepool_status onepool_verdicts_free(onepool_verdicts *verdicts);
+
+/* ---- Runs ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct onepool_run onepool_run;
+typedef struct onepool_cancel onepool_cancel;
+
+/* No limit of time, for onepool_run_wait. */
+#define ONEPOOL_FOREVER UINT64_MAX
+
+/* A token cancels every run that was given it, those of later too. It cannot be taken back. */
+onepool_status onepool_cancel_create(onepool_cancel **cancel);
+onepool_status onepool_cancel_trigger(onepool_cancel *cancel);
+onepool_status onepool_cancel_free(onepool_cancel *cancel);
+
+/* What may end a run early: before its next submission to a device, or the next turn of a loop. Then its outputs are
+ * undefined, and the binding can run again. */
+typedef struct onepool_run_options {
+    size_t struct_size;
+    uint64_t time_limit_ns; /* from the beginning; 0: none */
+    onepool_cancel *cancel; /* or null; may be freed once the call has returned */
+} onepool_run_options;
+#define ONEPOOL_RUN_OPTIONS_INIT { sizeof(onepool_run_options), 0, NULL }
+
+/* Runs and waits until the results are where they were bound. `options` may be null.
+ * Errors: BUSY, CANCELLED, TIME_LIMIT, OUT_OF_MEMORY, DEVICE, DEVICE_LOST; MODEL, WRONG_SHAPE and TOO_SMALL where sizes are
+ * known only in the run. */
+onepool_status onepool_binding_run(onepool_binding *binding, const onepool_run_options *options);
+
+/* Called when a run is over: with ONEPOOL_OK and "", or what went wrong; the string lives for the call. It is called by a
+ * thread of the library's. It may use the binding, and free it; it cannot wait for its own run. It must not throw. */
+typedef void (*onepool_callback)(void *user, onepool_status status, const char *message);
+
+/* Begins a run on a thread of its own. The binding is in use until the callback. `options` may be null; so may `callback` or
+ * `run`, but not both. Errors: BUSY, OUT_OF_MEMORY; those of the run are for the callback and onepool_run_wait. */
+onepool_status onepool_binding_start(onepool_binding *binding, const onepool_run_options *options,
+                                     onepool_callback callback, void *user, onepool_run **run);
+
+/* Waits until the run is over and its callback has returned, for at most `time_limit_ns`; 0 only asks. TIMEOUT says that it
+ * is not over, and the run goes on. Else it returns what onepool_binding_run would, each time it is called. */
+onepool_status onepool_run_wait(onepool_run *run, uint64_t time_limit_ns);
+
+/* Cancels a run; its end is waited for as ever. A token that was given to the run is triggered by it. */
+onepool_status onepool_run_cancel(onepool_run *run);
+
+/* Forgets a run, which goes on if it is not over. */
+onepool_status onepool_run_free(onepool_run *run);
+
+/* ---- DLPack --------------------------------------------------------------------------------------------------------- */
+
+#if defined(ONEPOOL_DEFINE_DLPACK) && !defined(DLPACK_DLPACK_H_)
+/* The layout of DLPack 1, for who has no dlpack.h. */
+typedef struct { uint32_t major, minor; } DLPackVersion;
+typedef struct { int32_t device_type, device_id; } DLDevice; /* CPU: 1, 0 */
+typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType; /* int: 0, unsigned: 1, float: 2, bfloat: 4, bool: 6 */
+typedef struct {
+    void *data;
+    DLDevice device;
+    int32_t ndim;
+    DLDataType dtype;
+    int64_t *shape;
+    int64_t *strides;
+    uint64_t byte_offset;
+} DLTensor;
+typedef struct DLManagedTensorVersioned {
+    DLPackVersion version;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensorVersioned *self);
+    uint64_t flags; /* 1: read-only, 2: a copy, 4: elements of less than a byte have a byte each */
+    DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+#endif
+
+struct DLManagedTensorVersioned;
+
+/* An output as a DLPack tensor, to be read. The caller owns it and calls its deleter, in any thread, also after the binding
+ * was freed. `copy` 0: in place; until the deleter is called, runs of the binding fail with BUSY. 1: a copy of the last
+ * run's. Errors: as onepool_binding_map_output, or as onepool_binding_get_output. */
+onepool_status onepool_binding_output_dlpack(onepool_binding *binding, const char *name, uint32_t copy,
+                                             struct DLManagedTensorVersioned **tensor);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ONEPOOL_H */
