@@ -313,14 +313,15 @@ macro_rules! int {
 
             #[inline(always)]
             fn shift_left(self, b: Self) -> Self {
-                Lane(u32::try_from(b.0).ok().and_then(|n| self.0.checked_shl(n)).unwrap_or(0))
+                // Numbers below zero are large ones here.
+                Lane(if (b.0 as u64) < <$t>::BITS.into() { self.0 << b.0 } else { 0 })
             }
 
             #[inline(always)]
             #[allow(unused_comparisons, reason = "signed types have numbers below zero")]
             fn shift_right(self, b: Self) -> Self {
                 let sign = if self.0 < 0 { !0 } else { 0 };
-                Lane(u32::try_from(b.0).ok().and_then(|n| self.0.checked_shr(n)).unwrap_or(sign))
+                Lane(if (b.0 as u64) < <$t>::BITS.into() { self.0 >> b.0 } else { sign })
             }
         }
     )*};

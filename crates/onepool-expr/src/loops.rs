@@ -20,25 +20,26 @@ pub struct Loops {
     pub integers: Option<IntegerLoops>,
 }
 
-/// Loops over each type of integers, of functions without parameters.
+/// Loops over each type of integers. Those of functions with parameters compute in `f64`, since parameters may be
+/// fractions.
 #[derive(Clone, Copy, Debug)]
 pub struct IntegerLoops {
     /// Over `i8`.
-    pub i8: fn(&[i8], &mut [i8]),
+    pub i8: Loop<i8>,
     /// Over `i16`.
-    pub i16: fn(&[i16], &mut [i16]),
+    pub i16: Loop<i16>,
     /// Over `i32`.
-    pub i32: fn(&[i32], &mut [i32]),
+    pub i32: Loop<i32>,
     /// Over `i64`.
-    pub i64: fn(&[i64], &mut [i64]),
+    pub i64: Loop<i64>,
     /// Over `u8`.
-    pub u8: fn(&[u8], &mut [u8]),
+    pub u8: Loop<u8>,
     /// Over `u16`.
-    pub u16: fn(&[u16], &mut [u16]),
+    pub u16: Loop<u16>,
     /// Over `u32`.
-    pub u32: fn(&[u32], &mut [u32]),
+    pub u32: Loop<u32>,
     /// Over `u64`.
-    pub u64: fn(&[u64], &mut [u64]),
+    pub u64: Loop<u64>,
 }
 
 impl Loops {
@@ -50,7 +51,12 @@ impl Loops {
                     #[inline(always)]
                     || {
                         let p = p.map(Lane);
-                        each(x, y, |x| F::of(Lane(x), p).0);
+                        each(
+                            x,
+                            y,
+                            #[inline(always)]
+                            |x| F::of(Lane(x), p).0,
+                        );
                     },
                 );
             },
@@ -59,7 +65,9 @@ impl Loops {
                     #[inline(always)]
                     || {
                         let p = p.map(Lane);
-                        y.iter_mut().for_each(|y| *y = F::of(Lane(*y), p).0);
+                        for y in y {
+                            *y = F::of(Lane(*y), p).0;
+                        }
                     },
                 );
             },
@@ -68,18 +76,50 @@ impl Loops {
         }
     }
 
-    /// Those of a function of numbers.
+    /// Those of a function of numbers without parameters.
     pub(super) const fn numbers<F: NumberFormula>() -> Self {
+        /// The loop over one type.
+        macro_rules! of {
+            ($zero:literal) => {
+                |x, y, _| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane($zero); 2]).0)
+            };
+        }
         Loops {
             integers: Some(IntegerLoops {
-                i8: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
-                i16: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
-                i32: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
-                i64: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
-                u8: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
-                u16: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
-                u32: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
-                u64: |x, y| each(x, y, |x| <F as NumberFormula>::of(Lane(x), [Lane(0); 2]).0),
+                i8: of!(0),
+                i16: of!(0),
+                i32: of!(0),
+                i64: of!(0),
+                u8: of!(0),
+                u16: of!(0),
+                u32: of!(0),
+                u64: of!(0),
+            }),
+            ..Loops::floats::<F>()
+        }
+    }
+
+    /// Those of a function of numbers with parameters.
+    pub(super) const fn numbers_with_parameters<F: NumberFormula>() -> Self {
+        /// The loop over one type.
+        macro_rules! of {
+            ($t:ty) => {
+                |x, y, p| {
+                    let p = p.map(|p| Lane(f64::from(p)));
+                    each(x, y, |x| <F as NumberFormula>::of(Lane(x as f64), p).0 as $t);
+                }
+            };
+        }
+        Loops {
+            integers: Some(IntegerLoops {
+                i8: of!(i8),
+                i16: of!(i16),
+                i32: of!(i32),
+                i64: of!(i64),
+                u8: of!(u8),
+                u16: of!(u16),
+                u32: of!(u32),
+                u64: of!(u64),
             }),
             ..Loops::floats::<F>()
         }

@@ -95,8 +95,9 @@ macro_rules! functions {
             $body
         }
     };
-    (@loops FLOATS $id:ident) => { Loops::floats::<formulas::$id>() };
+    (@loops FLOATS $id:ident $($p:ident)*) => { Loops::floats::<formulas::$id>() };
     (@loops $types:ident $id:ident) => { Loops::numbers::<formulas::$id>() };
+    (@loops $types:ident $id:ident $($p:ident)+) => { Loops::numbers_with_parameters::<formulas::$id>() };
     ($(
         $id:ident $(= $name:literal)? ($x:ident $(, $p:ident = $default:expr)*) [$($operator:literal)*] $($flag:ident)*, $types:ident
             => $body:expr;
@@ -135,7 +136,7 @@ macro_rules! functions {
                 types: column!(@types $types),
                 parameters: &[$(Parameter { name: stringify!($p), default: $default }),*],
                 write: |x, p| <formulas::$id as FloatFormula>::of(x, p),
-                loops: functions!(@loops $types $id),
+                loops: functions!(@loops $types $id $($p)*),
             },
         )*];
     };

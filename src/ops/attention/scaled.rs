@@ -329,14 +329,18 @@ impl Scaled {
             wide(
                 #[inline(always)]
                 || {
-                    part.iter_mut().for_each(|s| *s = (*s - top).exp());
+                    for s in part.iter_mut() {
+                        *s = (*s - top).exp();
+                    }
                     let total = sum_of(
                         part,
                         #[inline(always)]
                         |s| s,
                     );
                     let factor = T::ONE / (total + aside);
-                    part.iter_mut().for_each(|s| *s *= factor);
+                    for s in part.iter_mut() {
+                        *s *= factor;
+                    }
                 },
             );
         }

@@ -6,7 +6,6 @@ use half::{bf16, f16};
 
 use super::apply::{input, output};
 use super::function::Pointwise;
-use super::number::Number;
 use super::program::unsupported;
 use crate::dtype::DType;
 use crate::expr::eval::{Evaluator, Operand, Scratch};
@@ -62,14 +61,12 @@ pub(super) fn kernel(f: Pointwise, dtype: DType, n: usize, result: usize) -> Res
     let name = f.function.name();
     let at = [n, result];
     let loops = f.function.loops();
-    /// A loop over integers, or the one over `f64` where the parameters may be fractions.
+    let no_loops = || OpError::unsupported(format!("{name} of {dtype}"));
     macro_rules! integers {
-        ($t:ident) => {
-            match loops.integers.filter(|_| f.function.row().parameters.is_empty()) {
-                Some(loops) => NativeKernel::new(name, move |args| each::<$t>(at, args, loops.$t)),
-                None => NativeKernel::new(name, move |args| each::<$t>(at, args, |x, y| by_f64(f, x, y))),
-            }
-        };
+        ($t:ident) => {{
+            let integers = loops.integers.ok_or_else(no_loops)?;
+            NativeKernel::new(name, move |args| each::<$t>(at, args, |x, y| (integers.$t)(x, y, f.params)))
+        }};
     }
     Ok(match dtype {
         DType::F32 => {
@@ -89,7 +86,7 @@ pub(super) fn kernel(f: Pointwise, dtype: DType, n: usize, result: usize) -> Res
         DType::U16 => integers!(u16),
         DType::U32 => integers!(u32),
         DType::U64 => integers!(u64),
-        _ => return Err(OpError::unsupported(format!("{name} of {dtype}"))),
+        _ => return Err(no_loops()),
     })
 }
 
@@ -107,16 +104,6 @@ fn halves<T: Half>(f: Pointwise, at: [usize; 2]) -> Result<NativeKernel, OpError
             Ok(())
         })
     }))
-}
-
-/// Integers through the loop over `f64`.
-fn by_f64<T: Number>(f: Pointwise, x: &[T], y: &mut [T]) {
-    let (mut wide, mut out) = ([0.0; WIDENED], [0.0; WIDENED]);
-    for (x, y) in x.chunks(WIDENED).zip(y.chunks_mut(WIDENED)) {
-        wide.iter_mut().zip(x).for_each(|(wide, x)| *wide = x.to_f64());
-        (f.function.loops().f64)(&wide[..x.len()], &mut out[..x.len()], f.params);
-        y.iter_mut().zip(&out).for_each(|(y, out)| *y = T::from_f64(*out));
-    }
 }
 
 /// Runs `f` over parts of the elements, on all threads where they are many.

@@ -2,7 +2,8 @@
 //! oldest CPU of its architecture.
 
 /// Calls `f` in a form compiled for the widest vectors this CPU has. `f` and what it calls must be inlined into
-/// it (`#[inline(always)]`), else they stay in the crate's own form.
+/// it (`#[inline(always)]`), else they stay in the crate's own form. That holds for the standard library too: a `for` loop
+/// is compiled into `f`, `Iterator::for_each` with a long closure is a function of its own.
 #[inline(always)]
 pub fn wide<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(Wide(f))

@@ -1,4 +1,4 @@
-//! What kernels that are built hold.
+//! Built modules against their conventions and the validator.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
