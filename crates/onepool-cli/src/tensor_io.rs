@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use npyz::zip::{CompressionMethod, ZipArchive, ZipWriter, write::FileOptions};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::error::CliError;
 use super::npy::Header;
@@ -149,7 +150,7 @@ fn read_npz(file: &TensorFile, name: &str) -> Result<Loaded, CliError> {
     let bad = |e: &dyn std::error::Error| CliError::content(path, super::error::chain(e));
     let mut archive = ZipArchive::new(BufReader::new(archive)).map_err(|e| bad(&e))?;
     let mut arrays: Vec<String> =
-        archive.file_names().filter_map(|n| n.strip_suffix(".npy")).map(str::to_owned).collect();
+        archive.file_names().flatten().filter_map(|n| n.strip_suffix(".npy").map(str::to_owned)).collect();
     arrays.sort();
     let key = match (&file.key, arrays.as_slice()) {
         (Some(key), _) => key.clone(),
@@ -328,7 +329,7 @@ fn write_npz<'a, 'b: 'a>(
     let bad = |e: &dyn std::error::Error| CliError::content(path, super::error::chain(e));
     for (file, tensor) in parts {
         let key = file.key.as_deref().unwrap_or(tensor.name);
-        let options = FileOptions::default()
+        let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .large_file(tensor.bytes.len() as u64 >= u64::from(u32::MAX));
         zip.start_file(format!("{key}.npy"), options).map_err(|e| bad(&e))?;
