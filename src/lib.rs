@@ -151,7 +151,7 @@ pub use onepool_spirv as spirv;
 pub use graph::{Graph, GraphBuilder};
 pub use session::{Binding, Error, Memory, Session, tvm};
 
-use onepool_core::files;
+use onepool_core::{files, sync};
 use onepool_expr::simd;
 
 #[cfg(doctest)]

@@ -1,9 +1,11 @@
 //! Loops of native functions cut into parts for the thread pool.
 
 use std::convert::Infallible;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::sync::{into_inner, lock};
 
 /// Elements of one part.
 const PART: usize = 16 << 10;
@@ -49,9 +51,6 @@ where
         items: Option<I>,
         failed: Option<E>,
     }
-    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    }
     let shared = Mutex::new(Shared { items: Some(items), failed: None });
     let running = AtomicUsize::new(0);
     let work = |from_end: bool| {
@@ -73,7 +72,7 @@ where
         }
     };
     on_all_threads(threads, &work, &running);
-    shared.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err)
+    into_inner(shared).failed.map_or(Ok(()), Err)
 }
 
 /// Runs `work` on this and on `threads - 1` threads of the pool, told whether to begin at the end, and polls for a while

@@ -7,6 +7,8 @@ pub mod files;
 pub mod limits;
 pub mod memory;
 pub mod shape;
+#[doc(hidden)]
+pub mod sync;
 pub mod tensor;
 
 pub use dtype::{DType, Element};

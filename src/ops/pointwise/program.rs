@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use crate::dtype::DType;
 use crate::expr::eval::Evaluator;
@@ -10,6 +10,7 @@ use crate::expr::{PointwiseDesc, PointwiseError, PointwiseKey, Term};
 use crate::kernel::{self, KernelSource, grid_1d};
 use crate::ops::{Lowering, OpError, Operand};
 use crate::spirv::{KernelLayout, ScalarType, build_pointwise};
+use crate::sync::lock;
 
 /// What was prepared of expressions: equal ones, of all chains that share this, are prepared once.
 #[derive(Debug, Default)]
@@ -28,10 +29,6 @@ impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Program").field(&self.evaluator.desc().exprs()).finish()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Programs {

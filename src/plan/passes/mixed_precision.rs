@@ -5,7 +5,7 @@
 //! where nothing is won; conversions stand at the edges.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
@@ -16,6 +16,7 @@ use crate::ops::{Fact, HalfRule, OpCx, Operator, cast};
 use crate::plan::PlanError;
 use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
 use crate::plan::lowering::PlanCx;
+use crate::sync::lock;
 
 /// What a `float32` model computes in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
@@ -47,7 +48,7 @@ impl HalfConstants {
         if let Some(half) = t.narrowed() {
             return Some(half);
         }
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.0);
         if let Some((_, half)) = made.get(&(t.identity(), masks)) {
             return half.reshaped(t.shape().clone()).ok();
         }

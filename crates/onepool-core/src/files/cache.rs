@@ -8,12 +8,13 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::hash::Digest;
 use super::system;
+use crate::sync::lock;
 
 /// The most that one file may hold, in bytes.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -218,7 +219,7 @@ impl CacheFolder {
 
     /// Removes the oldest files where there are too many, after one of `added` bytes was written.
     fn bound(&self, folder: &system::Folder, added: u64) {
-        let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut contents = lock(&self.contents);
         let now = contents.map(|c| Contents { bytes: c.bytes.saturating_add(added), files: c.files + 1 });
         let fits = |c: &Contents| c.bytes <= self.bounds.bytes && c.files <= self.bounds.files;
         *contents = Some(match now.filter(fits) {

@@ -5,9 +5,10 @@
 //! [`Reservation`] travels with the import or allocation it stands for and gives its bytes back when dropped; leaking
 //! one leaks only the count.
 
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// What a reservation stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -94,7 +95,7 @@ impl Budget {
     /// The budget of a device that other contexts of the process may be open on: they share the counts, and the limits of
     /// whoever was first.
     pub fn of_device(identity: &str, limits: &[u64]) -> Budget {
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = lock(&DEVICES);
         let devices = devices.get_or_insert_default();
         devices.retain(|_, heaps| heaps.strong_count() > 0);
         let known = devices.get(identity).and_then(Weak::upgrade).filter(|known| known.len() == limits.len());

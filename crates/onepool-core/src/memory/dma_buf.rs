@@ -5,10 +5,11 @@
 //! everything around its calls runs against a fake too.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::import::Refusal;
 use super::os::{Descriptor, OsError};
+use crate::sync::lock;
 
 /// The host's turn on the pages of a dma-buf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl MemoryFile {
     /// # Errors
     /// [`Refusal::NoDmaBuf`] with what the system said.
     pub fn dma_buf(&self) -> Result<Arc<DmaBuf>, Refusal> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.made);
         if let Some(buffer) = made.upgrade() {
             return Ok(buffer);
         }

@@ -5,9 +5,10 @@
 //! reads them the host holds no write guard. Device accesses among themselves are ordered by barriers,
 //! not by leases.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::range::ByteRange;
+use crate::sync::lock;
 
 /// A kind of hold on bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl Occupancy {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         // Every change to the table is complete before anything can panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

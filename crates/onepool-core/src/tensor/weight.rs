@@ -6,12 +6,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use crc32fast::Hasher;
 
 use super::packed::{PackKey, PackLines, UnpackFn};
 use crate::memory::host::{HostError, HostRegion};
+use crate::sync::lock;
 
 /// Constants of at least so many bytes are moved to a packed layout part by part.
 const MOVED: usize = 4 * PART;
@@ -215,7 +216,7 @@ impl Weight {
     }
 
     fn lock(&self) -> MutexGuard<'_, Forms> {
-        self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.forms)
     }
 }
 

@@ -1,12 +1,13 @@
 //! `float32` constants that are kept in `float16`.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use half::slice::HalfFloatSliceExt;
 
 use super::Tensor;
 use super::weight::no_memory;
 use crate::memory::host::{HostError, HostRegion};
+use crate::sync::lock;
 
 /// The elements of a `float16` tensor as `float32`, made for whoever asks.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Widened {
     /// # Errors
     /// There is no memory for them, or for the `float16` ones that they are made from.
     pub(super) fn plain(&self) -> Result<Arc<HostRegion>, HostError> {
-        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plain = lock(&self.plain);
         if let Some(region) = plain.upgrade() {
             return Ok(region);
         }

@@ -1,16 +1,18 @@
-//! How long a wait may poll: as long as the runs before it took.
+//! Waiting for a device: polling for as long as the runs before took, then sleeping.
 //!
 //! Being woken by the driver costs up to a hundred microseconds, which short runs feel; polling costs a core.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::backend::WaitPolicy;
+use crate::backend::{DeviceError, WaitPolicy};
 
 /// The longest that a wait polls.
 const MOST: Duration = Duration::from_millis(2);
 /// Polled even where runs are too long to poll for: the end may be near.
 const LEAST: Duration = Duration::from_micros(50);
+/// Polls between two looks at the clock.
+const POLLS: u32 = 16;
 /// Taken for the first run.
 const FIRST: Duration = Duration::from_micros(250);
 
@@ -30,19 +32,19 @@ impl Waiters {
     }
 
     /// Counts one more for as long as the result lives.
-    pub(crate) fn enter(&self) -> Waiting<'_> {
+    fn enter(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
 
     /// Whether a thread may poll: no other waits too.
-    pub(crate) fn may_poll(&self) -> bool {
+    fn may_poll(&self) -> bool {
         self.may_poll && self.waiting.load(Ordering::Relaxed) <= 1
     }
 }
 
 /// One wait.
-pub(crate) struct Waiting<'a>(&'a Waiters);
+struct Waiting<'a>(&'a Waiters);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -63,8 +65,67 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// Polls until `is_over`, then sleeps in `block`, which gets the time that is left, `None` without a limit, and tells
+    /// whether it was over in time.
+    ///
+    /// # Errors
+    /// [`DeviceError::Timeout`], and those of `is_over` and `block`.
+    pub(crate) fn wait(
+        &self,
+        waiters: &Waiters,
+        policy: WaitPolicy,
+        timeout: Option<Duration>,
+        is_over: impl Fn() -> Result<bool, DeviceError>,
+        block: impl FnOnce(Option<Duration>) -> Result<bool, DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        let _waiting = waiters.enter();
+        let left = || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        let over = match self.poll(waiters, policy, start, left, is_over)? {
+            Some(over) => over,
+            None => block(left())?,
+        };
+        self.took(start.elapsed());
+        match timeout {
+            Some(timeout) if !over => {
+                Err(DeviceError::Timeout { millis: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it was over in time; `None` where it is time to sleep.
+    fn poll(
+        &self,
+        waiters: &Waiters,
+        policy: WaitPolicy,
+        start: Instant,
+        left: impl Fn() -> Option<Duration>,
+        is_over: impl Fn() -> Result<bool, DeviceError>,
+    ) -> Result<Option<bool>, DeviceError> {
+        let polling = self.polling(policy, waiters);
+        let polls = if polling == Some(Duration::ZERO) { 1 } else { POLLS };
+        loop {
+            for _ in 0..polls {
+                if is_over()? {
+                    return Ok(Some(true));
+                }
+                std::hint::spin_loop();
+            }
+            if left() == Some(Duration::ZERO) {
+                return Ok(Some(false));
+            }
+            let crowded = policy == WaitPolicy::Adaptive && !waiters.may_poll();
+            if crowded || polling.is_some_and(|polling| start.elapsed() >= polling) {
+                return Ok(None);
+            }
+            // Someone may need the processor that this thread spins on.
+            std::thread::yield_now();
+        }
+    }
+
     /// How long a wait may poll; `None` is without end.
-    pub(crate) fn polling(&self, policy: WaitPolicy, waiters: &Waiters) -> Option<Duration> {
+    fn polling(&self, policy: WaitPolicy, waiters: &Waiters) -> Option<Duration> {
         match policy {
             WaitPolicy::Block => Some(Duration::ZERO),
             WaitPolicy::Spin => None,
@@ -78,7 +139,7 @@ impl Pace {
     }
 
     /// A wait took so long. Longer ones count at once, shorter ones little by little.
-    pub(crate) fn took(&self, time: Duration) {
+    fn took(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let before = self.nanos.load(Ordering::Relaxed);
         self.nanos.store(nanos.max(before - before / 8), Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::buffer::Buffer;
 use super::check::Checker;
-use super::core::{Payload, lock};
+use super::core::Payload;
 use super::error::{Error, Problem, UsageError};
 use super::event::{Event, Ticket};
 use super::kernel::{Kernel, KernelArg};
@@ -12,6 +12,7 @@ use super::queue::{Queue, QueueInner};
 use crate::backend::Timepoint;
 use crate::recording::{Command, Dispatch, Recording};
 use onepool_core::memory::coherency::Tracker;
+use onepool_core::sync::lock;
 
 /// Commands after which a batch is submitted unasked, so that none grows without bound.
 const MAX_COMMANDS: usize = 1024;

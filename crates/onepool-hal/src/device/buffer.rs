@@ -5,7 +5,7 @@ use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::core::{Core, lock};
+use super::core::Core;
 use super::error::{Problem, UsageError};
 use crate::backend::{BufferInfo, HostAddress};
 use crate::recording::{BufferId, BufferRange};
@@ -15,6 +15,7 @@ use onepool_core::memory::dma_buf::DmaBuf;
 use onepool_core::memory::host::{HostRegion, SharedRegion};
 use onepool_core::memory::import::{ImportKey, ReadWrite};
 use onepool_core::memory::range::ByteRange;
+use onepool_core::sync::lock;
 
 /// One buffer of the backend.
 pub(super) struct Memory {

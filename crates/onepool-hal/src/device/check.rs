@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::buffer::{Closed, Lease, Memory};
 use super::claims::Span;
-use super::core::{Core, Work, lock, resource_of};
+use super::core::{Core, Work, resource_of};
 use super::error::{Problem, UsageError};
 use super::kernel::KernelInner;
 use super::traffic::copied_by;
@@ -15,6 +15,7 @@ use onepool_core::memory::host::SharedRegion;
 use onepool_core::memory::image::{ImageDesc, ImageRefusal};
 use onepool_core::memory::import::ReadWrite;
 use onepool_core::memory::range::{ByteRange, RangeMap};
+use onepool_core::sync::lock;
 
 /// How many separate pieces of one import are held each on its own; more are held as one hull.
 const MOST_PIECES: usize = 8;

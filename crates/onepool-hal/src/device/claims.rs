@@ -6,8 +6,8 @@
 
 use std::sync::Mutex;
 
-use super::core::lock;
 use onepool_core::memory::range::ByteRange;
+use onepool_core::sync::lock;
 
 /// Addresses in the process, and whether they are written.
 pub(super) type Span = (ByteRange, bool);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use onepool_core::memory::import::{CostSource, ImportMap};
 use onepool_core::memory::model::Heap;
 use onepool_core::memory::os::{OsError, physical_memory};
 use onepool_core::memory::range::ByteRange;
+use onepool_core::sync::{lock, wait_while};
 
 /// The shared part of a context.
 pub(super) struct Core {
@@ -157,11 +158,6 @@ pub(super) struct HostHold {
 /// The name under which the trackers know a buffer: unique among the live ones.
 pub(super) fn resource_of(buffer: BufferId) -> ResourceId {
     ResourceId(buffer.index)
-}
-
-/// A lock whose data no panic can leave half-changed.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Core {
@@ -320,8 +316,7 @@ impl Core {
         let in_the_way = |state: &mut State| {
             state.reserved.iter().any(|r| r.thread != Some(own) && conflict(r.queue, &r.flight))
         };
-        let passed = self.released.wait_while(self.state(), in_the_way);
-        passed.unwrap_or_else(PoisonError::into_inner)
+        wait_while(&self.released, self.state(), in_the_way)
     }
 
     /// Waits until all pieces of what others submit to a queue are submitted.

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 use super::context::Context;
-use super::core::lock;
 use super::error::Error;
 use super::kernel::Kernel;
 use crate::backend::{BufferDesc, DeviceError, Placement};
@@ -22,6 +21,7 @@ use onepool_core::memory::coherency::{Access, Barrier};
 use onepool_core::memory::host::{HostRegion, SharedRegion};
 use onepool_core::memory::import::costs::ImportTimes;
 use onepool_core::memory::import::{CostSource, ImportCosts};
+use onepool_core::sync::lock;
 
 /// The environment variable that says `preset` where nothing is to be measured.
 pub const COSTS_VARIABLE: &str = "ONEPOOL_IMPORT_COSTS";

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::core::lock;
 use super::error::Error;
 use super::queue::QueueInner;
 use crate::backend::{DeviceError, Timepoint};
+use onepool_core::sync::lock;
 
 /// Reached once a submission has finished. A clone is another handle of it.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::buffer::{Buffer, Memory};
-use super::core::{Flight, HostHold, Payload, State, Work, lock, resource_of};
+use super::core::{Flight, HostHold, Payload, State, Work, resource_of};
 use super::error::{Error, Problem, UsageError, busy};
 use crate::backend::HostAddress;
 use crate::recording::{Command, Recording};
@@ -23,6 +23,7 @@ use onepool_core::memory::coherency::{Access, Barrier, HostStep, Origin};
 use onepool_core::memory::host::{ReadGuard, WriteGuard};
 use onepool_core::memory::range::ByteRange;
 use onepool_core::memory::stream::copy_uncached;
+use onepool_core::sync::lock;
 
 /// Bytes of a buffer that the device has finished with, lent for reading.
 #[derive(Debug)]

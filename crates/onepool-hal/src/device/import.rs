@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, MutexGuard};
 
 use super::buffer::{Buffer, Memory, Pin};
-use super::core::{Core, lock};
+use super::core::Core;
 use super::error::Error;
 use crate::backend::{DeviceError, HostAddress};
 use onepool_core::memory::dma_buf::DmaBuf;
@@ -16,6 +16,7 @@ use onepool_core::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite
 use onepool_core::memory::os::page_size;
 use onepool_core::memory::range::ByteRange;
 use onepool_core::memory::window_of;
+use onepool_core::sync::lock;
 
 /// Memory to import and who answers for it.
 pub(super) struct Source {

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use super::buffer::Buffer;
-use super::core::{Core, lock};
+use super::core::Core;
 use super::error::{Error, Problem, UsageError};
 use crate::backend::{ContextBackend, DeviceError, KernelDesc, Limits};
 use crate::kernel::{KernelSource, NativeKernel, touch};
 use crate::recording::{Arg, DeviceKernelId};
 use onepool_core::memory::coherency::Access;
 use onepool_core::memory::image::Texel;
+use onepool_core::sync::lock;
 use onepool_spirv::{BindingInfo, BindingKind, Element, Reflection, ScalarType};
 
 /// Bytes of one texel of a view: four floats.

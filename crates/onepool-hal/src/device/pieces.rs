@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
-use super::core::{Flight, Payload, Reserved, State, Work, lock, resource_of};
+use super::core::{Flight, Payload, Reserved, State, Work, resource_of};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use super::queue::{Prepared, is_before};
 use crate::backend::Timepoint;
 use crate::recording::{Command, Recording};
 use onepool_core::memory::coherency::{Left, Origin};
+use onepool_core::sync::lock;
 
 /// A prepared recording that is submitted piece by piece ([`Queue::begin`](super::Queue::begin)). Dropping it leaves the
 /// rest out: what the pieces before wrote is undefined then.

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use super::batch::Batch;
 use super::check::Checker;
-use super::core::{Core, Flight, Lane, Payload, State, Work, lock};
+use super::core::{Core, Flight, Lane, Payload, State, Work};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use super::pieces::{self, Submission};
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
 use crate::recording::{Command, PreparedId, Recording};
 use onepool_core::memory::coherency::{Access, Origin, Tracker};
+use onepool_core::sync::lock;
 
 /// Flights beyond which a submission looks for finished ones to let go of.
 const CROWDED: usize = 16;

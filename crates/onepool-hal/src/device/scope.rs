@@ -14,12 +14,13 @@ use bytemuck::Pod;
 
 use super::buffer::{Buffer, Lease};
 use super::context::Context;
-use super::core::{Core, Flight, lock};
+use super::core::{Core, Flight};
 use super::error::{Error, Problem, UsageError};
 use super::import::{Source, import};
 use crate::backend::DeviceError;
 use onepool_core::memory::import::ReadWrite;
 use onepool_core::memory::range::ByteRange;
+use onepool_core::sync::lock;
 
 /// Where borrowed memory may be lent to a device; made by [`scope`].
 pub struct Scope<'scope, 'env: 'scope> {

@@ -95,6 +95,8 @@ impl<'a, 'c> NativeArgs<'a, 'c> {
     /// [`KernelError::Absent`], [`KernelError::View`]; a writable argument cannot be read this way.
     pub fn read<T: bytemuck::Pod>(&self, index: usize) -> Result<&'a [T], KernelError> {
         match self.args.get(index) {
+            // Nothing lies anywhere, so its address fits no type.
+            Some(NativeArg::Read([])) => Ok(&[]),
             Some(NativeArg::Read(bytes)) => {
                 let bytes: &'a [u8] = bytes;
                 bytemuck::try_cast_slice(bytes).map_err(|e| view_error::<T>(index, bytes.len(), &e))
@@ -120,6 +122,7 @@ impl<'a, 'c> NativeArgs<'a, 'c> {
             None | Some(NativeArg::Absent) => Err(KernelError::Absent { index }),
             Some(NativeArg::Read(_)) => Err(KernelError::ReadOnly { index }),
             Some(slot @ NativeArg::Write(_)) => match std::mem::replace(slot, NativeArg::Absent) {
+                NativeArg::Write([]) => Ok(&mut []),
                 NativeArg::Write(bytes) => {
                     let len = bytes.len();
                     bytemuck::try_cast_slice_mut(bytes).map_err(|e| view_error::<T>(index, len, &e))

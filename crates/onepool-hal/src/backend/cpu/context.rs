@@ -1,7 +1,7 @@
 //! The context: tables of blocks and kernels.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::memory::Block;
 use super::queue::CpuQueue;
@@ -12,6 +12,7 @@ use crate::backend::{
 };
 use crate::kernel::NativeKernel;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
+use onepool_core::sync::lock;
 
 /// The CPU device, opened.
 #[derive(Debug)]
@@ -52,11 +53,6 @@ impl Tables {
         ever.fetch_add(1, Ordering::Relaxed);
         self.buffers().insert(Arc::new(block))
     }
-}
-
-/// A lock whose data no panic can leave half-changed.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CpuContext {

@@ -101,7 +101,7 @@ impl Block {
 
     fn span(&self, offset: u64, bytes: u64) -> Result<Span, DeviceError> {
         let outside = DeviceError::Limit {
-            what: "the end of a range",
+            what: "a range's end",
             asked: offset.saturating_add(bytes),
             limit: self.bytes(),
         };

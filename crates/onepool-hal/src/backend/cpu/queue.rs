@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::context::{Tables, lock};
+use super::context::Tables;
 use super::memory::{ArgSource, Program};
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint, WaitPolicy};
 use crate::recording::{Arg, Command, Dispatch, PreparedId, Recording};
 use onepool_core::memory::coherency::Access;
+use onepool_core::sync::{lock, wait, wait_timeout};
 
 /// How many finished submissions keep their error and their times.
 const KEPT: usize = 256;
@@ -267,14 +268,13 @@ impl Lane {
                 break Ok(());
             }
             history = match deadline {
-                None => self.reached.wait(history).unwrap_or_else(std::sync::PoisonError::into_inner),
+                None => wait(&self.reached, history),
                 Some((start, timeout)) => {
                     let Some(left) = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
                     else {
                         break Err(DeviceError::Timeout { millis: timeout.as_millis() as u64 });
                     };
-                    let waited = self.reached.wait_timeout(history, left);
-                    waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+                    wait_timeout(&self.reached, history, left)
                 }
             };
         };
@@ -322,7 +322,7 @@ impl Lane {
             let mut inbox = lock(&self.inbox);
             while !inbox.closed && !self.awake.load(Ordering::SeqCst) {
                 inbox.helpers_asleep += 1;
-                inbox = self.help.wait(inbox).unwrap_or_else(std::sync::PoisonError::into_inner);
+                inbox = wait(&self.help, inbox);
                 inbox.helpers_asleep -= 1;
             }
             if inbox.closed {
@@ -380,7 +380,7 @@ impl Lane {
                 return None;
             }
             inbox.worker_sleeps = true;
-            inbox = self.work.wait(inbox).unwrap_or_else(std::sync::PoisonError::into_inner);
+            inbox = wait(&self.work, inbox);
             inbox.worker_sleeps = false;
         }
     }

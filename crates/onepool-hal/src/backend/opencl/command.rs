@@ -6,13 +6,13 @@ use super::handle::{self, Event, Queue, RawMem};
 use super::image::{format_of, line_of};
 use super::kernel::{Interface, Kernel, Passed, Taken};
 use super::memory::{Buffer, Part};
-use super::read;
 use crate::backend::DeviceError;
 use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 use onepool_core::memory::coherency::Access;
 use onepool_core::memory::image::{Filter, ImageView};
+use onepool_core::sync::read;
 use onepool_spirv::opencl_c::{OpenClForm, Planes};
 
 /// Some drivers leave the tail of larger copies undone.

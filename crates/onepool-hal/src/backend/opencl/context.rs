@@ -9,13 +9,13 @@ use super::device::Device;
 use super::kernel::Kernel;
 use super::memory::Buffer;
 use super::queue::Queue;
-use super::{lock, read, write};
 use crate::backend::slots::SlotTable;
 use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
     MemoryUsage, QueueBackend, WaitPolicy,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
+use onepool_core::sync::{lock, read, write};
 
 /// A device opened; its queues share what is in it and may outlive it.
 pub(super) struct Context {

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::handle::{self, DeviceId};
 use super::image::{Images, try_images};
 use super::info::with_images;
-use super::lock;
 use super::platform::Found;
 use super::program::Programs;
 use crate::backend::pace::Waiters;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
+use onepool_core::sync::lock;
 
 /// What all contexts of one device in this process share: programs are compiled once.
 #[derive(Debug)]

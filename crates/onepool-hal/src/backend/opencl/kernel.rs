@@ -8,9 +8,9 @@ use cl3::error_codes::CL_INVALID_KERNEL_NAME;
 use super::cache::BinaryCache;
 use super::device::Device;
 use super::handle;
-use super::lock;
 use super::program::ProgramText;
 use crate::backend::{DeviceError, KernelDesc, Limits};
+use onepool_core::sync::lock;
 use onepool_spirv::opencl_c::{self, OpenClForm, OpenClOptions, TexelFormat};
 
 /// What a driver aligns a workgroup variable to at most: the largest vector.

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use super::device::Device;
 use super::handle::{Backing, ImageCall, Mem, RawMem, Shape};
 use super::image::{Line, plane_call};
-use super::lock;
 use crate::backend::kept::{Kept, Lease};
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress, Placement};
 use crate::recording::BufferRange;
 use onepool_core::memory::image::ImageDesc;
 use onepool_core::memory::model::TypeFlags;
+use onepool_core::sync::lock;
 use onepool_spirv::opencl_c::TexelFormat;
 
 /// A buffer of the context.

@@ -35,13 +35,14 @@ pub mod shim;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use cl3::error_codes as codes;
 
 use self::context::Context;
 use self::device::Device;
-use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
+use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+use onepool_core::memory::model::{ImportTypes, MemoryModel};
 
 const NAME: &str = "opencl";
 
@@ -56,13 +57,40 @@ impl OpenClDriver {
     }
 
     fn open(self, index: usize, desc: &ContextDesc) -> Result<Arc<Context>, DeviceError> {
-        let found = platform::devices()?.into_iter().nth(index).ok_or_else(|| DeviceError::Unsupported {
-            what: format!("index {index}: there is no such OpenCL device"),
+        self.open_with(index, desc, |_| ())
+    }
+
+    /// Opens a device as `change` has it.
+    fn open_with(
+        self,
+        index: usize,
+        desc: &ContextDesc,
+        change: impl FnOnce(&mut DeviceInfo),
+    ) -> Result<Arc<Context>, DeviceError> {
+        let mut found = platform::devices()?.into_iter().nth(index).ok_or_else(|| {
+            DeviceError::Unsupported { what: format!("index {index}: there is no such OpenCL device") }
         })?;
         if let Some(reason) = found.info.unusable {
             return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
         }
+        change(&mut found.info);
         Ok(Arc::new(Context::new(Device::open(found)?, desc)))
+    }
+
+    /// Opens a device as one that shares no memory with the host and imports nothing, so that tests run what is done there.
+    ///
+    /// # Errors
+    /// As [`Driver::open`].
+    #[doc(hidden)]
+    pub fn open_as_discrete(
+        self,
+        index: usize,
+        desc: &ContextDesc,
+    ) -> Result<Arc<dyn ContextBackend>, DeviceError> {
+        Ok(self.open_with(index, desc, |info| {
+            let apart = MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30);
+            (info.memory, info.import) = (apart.importing(ImportTypes::None), None);
+        })?)
     }
 }
 
@@ -92,18 +120,4 @@ fn error(call: &'static str, code: i32, bytes: u64) -> DeviceError {
         codes::CL_OUT_OF_HOST_MEMORY => DeviceError::OutOfHostMemory { bytes },
         code => DeviceError::Backend { api: "OpenCL", call, code },
     }
-}
-
-// A panic while a lock was held leaves the tables as they were: each change is one step.
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,9 +8,10 @@ use cl3::{device, error_codes, platform};
 use super::handle::DeviceId;
 use super::info::Facts;
 use super::probe::probe;
-use super::{NAME, error, lock};
+use super::{NAME, error};
 use crate::backend::install::{Missing, remedy};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
+use onepool_core::sync::lock;
 
 /// A device with what opening it needs.
 #[derive(Clone, Debug)]

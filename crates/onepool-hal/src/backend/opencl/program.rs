@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::cache::BinaryCache;
 use super::device::Device;
 use super::handle::Program;
-use super::lock;
 use crate::backend::DeviceError;
+use onepool_core::sync::lock;
 
 /// From so many programs on, those that no kernel uses are forgotten.
 const KEPT: usize = 1024;

@@ -9,10 +9,10 @@ use super::command::{Calls, Enqueued};
 use super::context::Tables;
 use super::handle::{self, Event};
 use super::timeline::Timeline;
-use super::{lock, read, write};
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
 use crate::recording::{PreparedId, Recording};
+use onepool_core::sync::{lock, read, write};
 
 /// An in-order queue.
 pub(super) struct Queue {

@@ -12,8 +12,9 @@ use cl3::types::*;
 
 use super::context::Context;
 use super::device::{Device, share_without_images};
-use super::{lock, platform};
+use super::platform;
 use crate::backend::{ContextBackend, ContextDesc};
+use onepool_core::sync::lock;
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

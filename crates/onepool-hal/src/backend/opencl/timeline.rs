@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 use super::command::{Enqueued, Stamp};
 use super::device::Device;
 use super::handle::Event;
-use super::lock;
 use crate::backend::pace::Pace;
 use crate::backend::{DeviceError, WaitPolicy};
+use onepool_core::sync::lock;
 
 /// How many finished submissions keep their times.
 const KEPT: usize = 64;
-/// Polls between two looks at the clock.
-const POLLS: u32 = 16;
 /// The longest sleep between two looks at an event, which cannot be waited for with a limit.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
@@ -111,51 +109,15 @@ impl Timeline {
             // Nothing would ever reach it.
             return Err(DeviceError::Stale { object: "timepoint" });
         }
-        let start = Instant::now();
-        let _waiting = device.waiters.enter();
-        let reached = self.wait_from(device, point, policy, timeout, start)?;
-        self.pace.took(start.elapsed());
-        match (reached, timeout) {
-            (true, _) => Ok(()),
-            (false, timeout) => {
-                let millis = timeout.unwrap_or(Duration::MAX).as_millis();
-                Err(DeviceError::Timeout { millis: u64::try_from(millis).unwrap_or(u64::MAX) })
-            }
-        }
+        let is_over = || Ok(self.poll(device)? >= point);
+        self.pace.wait(&device.waiters, policy, timeout, is_over, |left| match left {
+            Some(left) => self.doze(device, point, left),
+            None => self.block(device, point),
+        })
     }
 
-    /// Polls, then sleeps; whether the point was reached in time.
-    fn wait_from(
-        &self,
-        device: &Device,
-        point: u64,
-        policy: WaitPolicy,
-        timeout: Option<Duration>,
-        start: Instant,
-    ) -> Result<bool, DeviceError> {
-        let polling = self.pace.polling(policy, &device.waiters);
-        let polls = if polling == Some(Duration::ZERO) { 1 } else { POLLS };
-        loop {
-            for _ in 0..polls {
-                if self.poll(device)? >= point {
-                    return Ok(true);
-                }
-                std::hint::spin_loop();
-            }
-            let past = start.elapsed();
-            if timeout.is_some_and(|timeout| past >= timeout) {
-                return Ok(false);
-            }
-            let crowded = policy == WaitPolicy::Adaptive && !device.waiters.may_poll();
-            if crowded || polling.is_some_and(|polling| past >= polling) {
-                break;
-            }
-            // Someone may need the processor that this thread spins on.
-            std::thread::yield_now();
-        }
-        if let Some(timeout) = timeout {
-            return self.doze(device, point, timeout, start);
-        }
+    /// Sleeps in the driver, without a limit.
+    fn block(&self, device: &Device, point: u64) -> Result<bool, DeviceError> {
         while self.poll(device)? < point {
             // The newest at or before the point that has an event: an in-order queue is done with the rest too.
             let event = {
@@ -172,14 +134,9 @@ impl Timeline {
         Ok(true)
     }
 
-    /// Looks again and again, less and less often.
-    fn doze(
-        &self,
-        device: &Device,
-        point: u64,
-        timeout: Duration,
-        start: Instant,
-    ) -> Result<bool, DeviceError> {
+    /// Looks again and again for at most `timeout`, less and less often.
+    fn doze(&self, device: &Device, point: u64, timeout: Duration) -> Result<bool, DeviceError> {
+        let start = Instant::now();
         let mut sleep = Duration::from_micros(20);
         loop {
             if self.poll(device)? >= point {

@@ -1,6 +1,6 @@
 //! The context: allocation, import, and the calls of the host.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::SimConfig;
 use super::host::HostSide;
@@ -18,6 +18,7 @@ use onepool_core::memory::host::HostRegion;
 use onepool_core::memory::model::TypeFlags;
 use onepool_core::memory::os::{self, OsError};
 use onepool_core::memory::range::ByteRange;
+use onepool_core::sync::lock;
 
 /// A simulated device, opened.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct SimContext {
 
 /// The world, whatever panicked in it: kernels' panics are caught, and assertions of tests come later.
 pub(super) fn enter(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(world)
 }
 
 impl SimContext {
@@ -71,8 +72,8 @@ impl World {
     fn admit(&mut self, start: u64, bytes: u64) -> Result<ByteRange, DeviceError> {
         let refused = DeviceError::ImportRefused { code: INVALID_EXTERNAL_HANDLE };
         self.alive()?;
-        self.usage.imports += 1;
-        if self.config.faults.refuse_at_import == Some(self.usage.imports) {
+        self.imports_asked += 1;
+        if self.config.faults.refuse_at_import == Some(self.imports_asked) {
             return Err(refused);
         }
         let pages = ByteRange::from_offset(start, bytes).filter(|pages| !pages.is_empty());
@@ -125,6 +126,7 @@ impl World {
         let id = self.buffers.insert(());
         self.bodies.insert(id, body);
         self.usage.imported += bytes;
+        self.usage.imports += 1;
         Ok(id)
     }
 }

@@ -49,13 +49,14 @@ mod world;
 mod tests;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use self::context::SimContext;
 pub use self::faults::{SimFault, SimFaults};
 pub use self::profile::{Codes, HostImport, Profile, Takes};
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
 use onepool_core::memory::image::{Grain, ImageRules, TexelSet};
+use onepool_core::sync::lock;
 use onepool_spirv::Requires;
 
 /// How a simulated device behaves.
@@ -173,7 +174,7 @@ impl SimDriver {
 
     /// The device of a profile that was asked for by name: the same index each time.
     fn keep(&self, config: SimConfig) -> DeviceInfo {
-        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = lock(&self.named);
         let at = named.iter().position(|known| known.profile == config.profile).unwrap_or_else(|| {
             named.push(config.clone());
             named.len() - 1
@@ -207,7 +208,7 @@ impl Driver for SimDriver {
 
     fn open(&self, index: usize, _: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
         let config = self.devices.get(index).cloned().or_else(|| {
-            let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+            let named = lock(&self.named);
             named.get(index.checked_sub(self.devices.len())?).cloned()
         });
         match config {

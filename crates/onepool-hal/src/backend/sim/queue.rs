@@ -8,6 +8,7 @@ use super::world::World;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
 use crate::recording::{PreparedId, Recording};
+use onepool_core::sync::lock;
 
 /// An in-order queue of a simulated device.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl SimQueue {
     }
 
     fn prepared(&self) -> std::sync::MutexGuard<'_, SlotTable<PreparedId, Arc<Recording>>> {
-        self.prepared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.prepared)
     }
 }
 
@@ -72,7 +73,7 @@ impl QueueBackend for SimQueue {
     }
 
     fn completed(&self) -> Result<Timepoint, DeviceError> {
-        let mut announced = self.announced.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut announced = lock(&self.announced);
         let mut world = enter(&self.world);
         world.alive()?;
         let Some(queue) = world.queues.get(self.index as usize) else { return Ok(Timepoint(0)) };

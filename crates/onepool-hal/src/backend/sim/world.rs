@@ -36,6 +36,8 @@ pub(super) struct World {
     pub(super) kernels: SlotTable<DeviceKernelId, NativeKernel>,
     pub(super) queues: Vec<SimQueueState>,
     pub(super) usage: MemoryUsage,
+    /// Imports that were asked for, refused ones included.
+    pub(super) imports_asked: u64,
     pub(super) messages: Vec<String>,
     pub(super) lost: bool,
     submissions: u64,
@@ -100,6 +102,7 @@ impl World {
             kernels: SlotTable::new(),
             queues: Vec::new(),
             usage: MemoryUsage::default(),
+            imports_asked: 0,
             messages: Vec::new(),
             lost: false,
             submissions: 0,
@@ -305,7 +308,7 @@ impl World {
             let size = self.body(range.buffer)?.device.bytes();
             if range.offset.checked_add(range.bytes).is_none_or(|end| end > size) {
                 let asked = range.offset.saturating_add(range.bytes);
-                return Err(DeviceError::Limit { what: "the end of a range", asked, limit: size });
+                return Err(DeviceError::Limit { what: "a range's end", asked, limit: size });
             }
         }
         Ok(ranges)

@@ -6,12 +6,12 @@ use super::context::Shared;
 use super::device::Device;
 use super::kernel::{Binding, Kernel};
 use super::memory::Buffer;
-use super::read;
 use crate::backend::DeviceError;
 use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 use onepool_core::memory::coherency::{Access, Barrier};
+use onepool_core::sync::read;
 
 /// Some drivers leave the tail of larger copies undone.
 const MAX_COPY: u64 = 256 << 20;

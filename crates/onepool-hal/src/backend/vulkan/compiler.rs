@@ -11,11 +11,11 @@ use super::Without;
 use super::device::Device;
 use super::instance::Instance;
 use super::kernel::{Compiling, Kernel};
-use super::lock;
 use super::probe::Probe;
 use crate::backend::{
     ContextDesc, DeviceError, DeviceInfo, Executable, KernelCompiler, KernelDesc, StatisticValue,
 };
+use onepool_core::sync::lock;
 
 /// A device that makes pipelines, looks at them and destroys them.
 pub(super) struct Compiler {

@@ -13,7 +13,6 @@ use super::import::import;
 use super::kernel::Kernel;
 use super::memory::{Buffer, Pool};
 use super::queue::Queue;
-use super::{lock, read, write};
 use crate::backend::slots::SlotTable;
 use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
@@ -22,6 +21,7 @@ use crate::backend::{
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 use onepool_core::memory::budget::HeapBudget;
 use onepool_core::memory::dma_buf::DmaBuf;
+use onepool_core::sync::{lock, read, write};
 
 /// The context that callers hold; its queues share what is in it and may outlive it.
 pub(super) struct Context {

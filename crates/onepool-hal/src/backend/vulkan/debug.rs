@@ -4,8 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex};
 
 use ash::vk;
-
-use super::lock;
+use onepool_core::sync::lock;
 
 /// Messages of one instance, oldest first.
 pub(super) type Messages = Arc<Mutex<Vec<String>>>;

@@ -10,11 +10,12 @@ use super::import::import_types;
 use super::instance::Instance;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
-use super::{Without, error, image, lock};
+use super::{Without, error, image};
 use crate::backend::pace::Waiters;
 use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
 use onepool_core::memory::budget::HeapBudget;
 use onepool_core::memory::image::Filter;
+use onepool_core::sync::lock;
 
 /// A `VkDevice` with its queues and the functions beyond Vulkan 1.1 that it has.
 pub(super) struct Device {

@@ -6,11 +6,10 @@
 //! table for these four calls themselves (KhronosGroup/Vulkan-Loader issue 2018). The specification asks callers for no
 //! order here, so this module makes one: [`alone`] for the four, a [`Turn`] for every call that goes through the layer.
 
+use onepool_core::sync::{read, write};
 use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-use super::{read, write};
 
 static TABLE: RwLock<()> = RwLock::new(());
 

@@ -11,12 +11,12 @@ use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, Me
 use super::device::Device;
 use super::image::Image;
 use super::layer::Layer;
-use super::lock;
 use super::types::BUFFER_USAGE;
 use crate::backend::kept::{Kept, Lease};
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, HostAddress, Placement};
 use crate::recording::BufferRange;
 use onepool_core::memory::image::{ImageDesc, ImageView, Texel};
+use onepool_core::sync::lock;
 
 const MIB: u64 = 1 << 20;
 

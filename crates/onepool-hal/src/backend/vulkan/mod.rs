@@ -40,7 +40,7 @@ pub mod shim;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex};
 
 use ash::vk;
 
@@ -51,6 +51,7 @@ use self::device::Device;
 use self::instance::Instance;
 use self::probe::{Probe, probe_all};
 use super::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver, KernelCompiler};
+use onepool_core::sync::lock;
 
 const NAME: &str = "vulkan";
 
@@ -64,12 +65,19 @@ pub struct VulkanDriver {
     instance: Mutex<Option<Arc<Instance>>>,
 }
 
-/// Parts of a device that are left unused although it has them.
+/// Parts of a device that are left unused although it has them, so that tests run what stands in for them.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Without {
-    timeline: bool,
-    synchronization2: bool,
+pub struct Without {
+    /// Timeline semaphores: fences stand in for them.
+    pub timeline: bool,
+    /// `synchronization2`: the barriers of Vulkan 1.0 stand in for it.
+    pub synchronization2: bool,
 }
+
+/// A context, and the messages of its validation layer, where it has one.
+#[doc(hidden)]
+pub type Validated = (Arc<dyn ContextBackend>, Option<Arc<Mutex<Vec<String>>>>);
 
 impl VulkanDriver {
     /// A driver that opens nothing before it is asked to.
@@ -83,6 +91,23 @@ impl VulkanDriver {
             Some(instance) => Ok(instance.clone()),
             None => Ok(kept.insert(Instance::new(false)?).clone()),
         }
+    }
+
+    /// Opens a device with some of its parts left unused. The messages that it gives are added to until the context and
+    /// its queues are closed.
+    ///
+    /// # Errors
+    /// As [`Driver::open`].
+    #[doc(hidden)]
+    pub fn open_validated(
+        &self,
+        index: usize,
+        desc: &ContextDesc,
+        without: Without,
+    ) -> Result<Validated, DeviceError> {
+        let context = self.open_without(index, desc, without)?;
+        let messages = context.shared.device.instance.messages().cloned();
+        Ok((context, messages))
     }
 
     fn open_without(
@@ -148,18 +173,4 @@ fn error(call: &'static str, code: vk::Result, bytes: u64) -> DeviceError {
         vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => DeviceError::OutOfDeviceMemory { bytes },
         code => DeviceError::Backend { api: "Vulkan", call, code: code.as_raw() },
     }
-}
-
-// A panic while a lock was held leaves the tables as they were: each change is one step.
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

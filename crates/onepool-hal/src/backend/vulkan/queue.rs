@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::command::Recorded;
 use super::context::Shared;
 use super::timeline::Timeline;
-use super::{lock, read, write};
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
 use crate::recording::{PreparedId, Recording};
+use onepool_core::sync::{lock, read, write};
 
 /// Finished one-shot recordings whose times stay readable before their pools are used again.
 const KEPT: usize = 4;

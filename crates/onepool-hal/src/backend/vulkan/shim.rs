@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use ash::vk::{self, Handle as _};
 
+use super::Without;
 use super::context::Context;
 use super::device::Device;
 use super::instance::Instance;
 use super::probe::probe_all;
-use super::{Without, lock};
 use crate::backend::{ContextBackend, ContextDesc};
+use onepool_core::sync::lock;
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,17 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ash::vk;
 
 use super::device::{Device, TimelineFunctions};
-use super::lock;
 use crate::backend::pace::Pace;
 use crate::backend::{DeviceError, WaitPolicy};
-
-/// Polls between two looks at the clock.
-const POLLS: u32 = 16;
+use onepool_core::sync::lock;
 
 /// The longest sleep in one turn at the validation layer.
 const TURN_NANOS: u64 = 1_000_000;
@@ -150,53 +147,15 @@ impl Timeline {
             // Nothing would ever reach it.
             return Err(DeviceError::Stale { object: "timepoint" });
         }
-        let start = Instant::now();
-        let _waiting = device.waiters.enter();
-        let reached = self.wait_from(device, point, policy, timeout, start)?;
-        self.pace.took(start.elapsed());
-        match reached {
-            true => Ok(()),
-            false => Err(timed_out(timeout.unwrap_or(Duration::MAX))),
-        }
-    }
-
-    /// Polls, then sleeps; whether the point was reached in time.
-    fn wait_from(
-        &self,
-        device: &Device,
-        point: u64,
-        policy: WaitPolicy,
-        timeout: Option<Duration>,
-        start: Instant,
-    ) -> Result<bool, DeviceError> {
-        let polling = self.pace.polling(policy, &device.waiters);
-        let polls = if polling == Some(Duration::ZERO) { 1 } else { POLLS };
-        loop {
-            for _ in 0..polls {
-                if self.poll(device)? >= point {
-                    return Ok(true);
-                }
-                std::hint::spin_loop();
+        let is_over = || Ok(self.poll(device)? >= point);
+        self.pace.wait(&device.waiters, policy, timeout, is_over, |left| {
+            let nanos = left.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+            let reached = self.block(device, point, nanos)?;
+            if reached {
+                self.reached.fetch_max(point, Ordering::AcqRel);
             }
-            let past = start.elapsed();
-            if timeout.is_some_and(|timeout| past >= timeout) {
-                return Ok(false);
-            }
-            let crowded = policy == WaitPolicy::Adaptive && !device.waiters.may_poll();
-            if crowded || polling.is_some_and(|polling| past >= polling) {
-                break;
-            }
-            // Someone may need the processor that this thread spins on.
-            std::thread::yield_now();
-        }
-        let left = timeout.map_or(u64::MAX, |timeout| {
-            u64::try_from(timeout.saturating_sub(start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
-        });
-        let reached = self.block(device, point, left)?;
-        if reached {
-            self.reached.fetch_max(point, Ordering::AcqRel);
-        }
-        Ok(reached)
+            Ok(reached)
+        })
     }
 
     /// Sleeps in the driver for at most `nanos`; whether the point was reached.
@@ -314,8 +273,4 @@ impl Fences {
         }
         Ok(reached)
     }
-}
-
-fn timed_out(timeout: Duration) -> DeviceError {
-    DeviceError::Timeout { millis: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX) }
 }

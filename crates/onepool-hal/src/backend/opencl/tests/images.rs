@@ -3,12 +3,12 @@
 use super::*;
 use crate::backend::opencl::handle::{ImageCall, Mem, RawMem, Shape};
 use crate::backend::opencl::program::ProgramText;
-use crate::backend::opencl::read;
 use onepool_core::memory::image::{Filter, ImageDesc, ImageView, Texel, TexelSet};
 use onepool_spirv::opencl_c::{self, OpenClImages, OpenClOptions, Planes, TexelFormat, TexelFormats};
 
 #[path = "../../../../../../tests/support/glsl.rs"]
 mod glsl;
+use onepool_core::sync::read;
 
 fn compile(head: &str, body: &str) -> Vec<u32> {
     glsl::compile(&format!(

@@ -5,7 +5,6 @@ mod cache;
 mod driver;
 #[cfg(not(without_glslang))]
 mod images;
-mod imports;
 mod kernels;
 mod mapping;
 mod queues;
@@ -15,10 +14,10 @@ use std::sync::Arc;
 use super::OpenClDriver;
 use super::context::Context;
 use crate::backend::*;
-use crate::kernel::{KernelSource, NativeKernel, shipped};
+use crate::kernel::{KernelSource, NativeKernel};
 use crate::recording::*;
-use onepool::kernel::{KernelId, grid_1d, id, params};
-use onepool_core::memory::coherency::{Access, Barrier};
+use onepool::kernel::{grid_1d, params};
+use onepool_core::memory::coherency::Access;
 use onepool_core::memory::model::{ImportTypes, MemoryModel};
 
 const READ: Access = Access::KERNEL_READ;
@@ -50,12 +49,11 @@ impl Fixture {
 
     /// A context that believes its device shares no memory with the host.
     fn discrete() -> Self {
-        let mut found = super::platform::devices().unwrap().swap_remove(0);
-        found.info.memory =
-            MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30).importing(ImportTypes::None);
-        found.info.import = None;
-        let device = super::Device::open(found).unwrap();
-        Fixture { context: Arc::new(Context::new(device, &ContextDesc::default())) }
+        let apart = MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30);
+        let context = OpenClDriver.open_with(0, &ContextDesc::default(), |info| {
+            (info.memory, info.import) = (apart.importing(ImportTypes::None), None);
+        });
+        Fixture { context: context.unwrap() }
     }
 
     fn queue(&self) -> Arc<dyn QueueBackend> {
@@ -91,10 +89,6 @@ impl Fixture {
         self.create(&own_source(OWN), &[]).unwrap()
     }
 
-    fn kernel(&self, id: KernelId) -> DeviceKernelId {
-        self.create(&shipped(id), &[]).unwrap()
-    }
-
     fn create(&self, source: &KernelSource, spec: &[(u32, u32)]) -> Result<DeviceKernelId, DeviceError> {
         self.context.create_kernel(&KernelDesc { source, spec })
     }
@@ -119,10 +113,6 @@ fn own_source(text: &'static str) -> KernelSource {
 
 fn part(buffer: BufferId, offset: u64, bytes: u64) -> BufferRange {
     BufferRange { buffer, offset, bytes }
-}
-
-fn barrier(src: Access, dst: Access) -> Command {
-    Command::Barrier(Barrier { src, dst })
 }
 
 fn recording(commands: Vec<Command>) -> Recording {

@@ -2,10 +2,8 @@
 //! synchronization checks; a message fails the test. Only where the user says that Wine runs the tests, which shows no
 //! layers (`wine`), do they run without one.
 
-mod buffers;
 mod cache;
 mod driver;
-mod imports;
 mod kernels;
 mod queues;
 mod validation;
@@ -14,12 +12,13 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::debug::Messages;
-use super::{VulkanDriver, Without, lock, wine};
+use super::{VulkanDriver, Without, wine};
 use crate::backend::*;
 use crate::kernel::shipped;
 use crate::recording::*;
 use onepool::kernel::{KernelId, grid_1d, id, params};
 use onepool_core::memory::coherency::{Access, Barrier};
+use onepool_core::sync::{lock, read};
 
 const READ: Access = Access::KERNEL_READ;
 const WRITE: Access = Access::KERNEL_WRITE;
@@ -58,7 +57,7 @@ impl Fixture {
 
     /// How many views and images of a buffer there are.
     fn views(&self, buffer: BufferId) -> usize {
-        super::read(&self.context().shared.buffers).get(buffer).unwrap().objects()
+        read(&self.context().shared.buffers).get(buffer).unwrap().objects()
     }
 
     /// A mapped buffer of these elements, flushed.
