@@ -1,4 +1,4 @@
-//! Built modules against their conventions and the validator.
+//! What kernels that are built hold.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
