@@ -219,13 +219,13 @@ impl Pages {
 /// forked child, where copy-on-write would move its pages from under a device.
 ///
 /// ```
-/// use onepool::HostRegion;
+/// use onepool_core::HostRegion;
 ///
 /// let mut frame = HostRegion::new(1920 * 1080 * 4)?;
 /// frame.as_mut_slice_of::<f32>()?[0] = 0.5;
 /// let shared = frame.into_shared(); // open to devices; bytes are reached through guards
 /// assert_eq!(shared.read()?.as_slice_of::<f32>()?[0], 0.5);
-/// # Ok::<(), onepool::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct HostRegion {
