@@ -92,7 +92,8 @@ fn reads_of_write_combined_memory_are_counted_and_only_where_there_is_no_other()
 #[test]
 fn any_profile_can_be_named_by_its_path() {
     let folder = tempfile::tempdir().unwrap();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/onepool-hal/src/backend/sim/profiles/anv-xe-llc.json");
+    let source =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/crates/onepool-hal/src/backend/sim/profiles/anv-xe-llc.json");
     let text = fs::read_to_string(source).unwrap().replace("\"anv-xe-llc\"", "\"my-own\"");
     let path = folder.path().join("mine.json");
     fs::write(&path, &text).unwrap();

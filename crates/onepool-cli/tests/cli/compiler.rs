@@ -16,7 +16,10 @@ fn on_phoenix(args: &[&str]) -> Output {
     // What newer versions call it is no family of older ones.
     let run = |family: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
-        command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).args(args).env("RADV_FORCE_FAMILY", family);
+        command
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .args(args)
+            .env("RADV_FORCE_FAMILY", family);
         command.env("VK_ICD_FILENAMES", &driver).env("VK_DRIVER_FILES", &driver);
         command
             .env_remove("ONEPOOL_DEVICE")
