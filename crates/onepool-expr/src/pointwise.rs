@@ -20,7 +20,7 @@ impl ExprId {
     }
 }
 
-/// One step of the arithmetic: in 32-bit floats, but for kernels of integers ([`crate::spirv::KernelLayout`]).
+/// One step of the arithmetic: in 32-bit floats, but for kernels of integers (`onepool_spirv::KernelLayout`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Expr {
     /// The value of an input.

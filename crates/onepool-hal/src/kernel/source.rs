@@ -47,7 +47,7 @@ impl KernelSource {
     /// [`Queue::submit_own`](crate::device::Queue::submit_own); all others are refused.
     ///
     /// # Safety
-    /// The words are valid SPIR-V by Vulkan's rules, and `reflection` is what [`onepool_spirv::reflect`] says of them.
+    /// The words are valid SPIR-V by Vulkan's rules, and `reflection` is what [`reflect`](fn@onepool_spirv::reflect) says of them.
     pub unsafe fn own(
         name: impl Into<Cow<'static, str>>,
         words: Cow<'static, [u32]>,
