@@ -86,7 +86,7 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError>;
 
     /// As [`Operator::cpu`], where the function depends on the device that it is for, or reads constants in a
-    /// layout of its own: those are packed once, at load, and not kept as they are where nobody else reads them.
+    /// layout of its own: those are packed once, at load, and not kept as they are where no one else reads them.
     ///
     /// # Errors
     /// As there.

@@ -178,7 +178,7 @@ impl Nest {
     }
 }
 
-/// Whether sums of `count` steps of each distance, from 0 steps on, reach each of `elements` places once.
+/// Whether sums of `count` steps of each stride, from 0 steps on, reach each of `elements` places once.
 pub(crate) fn reaches_all(steps: &[(usize, i64)], elements: usize) -> bool {
     let mut steps: Vec<(i64, usize)> = steps.iter().map(|&(count, distance)| (distance, count)).collect();
     steps.retain(|(_, count)| *count != 1);

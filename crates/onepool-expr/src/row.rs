@@ -1,4 +1,4 @@
-//! What a row of the table says beside its formula, and how rows are read.
+//! What a row of the table says in addition to its formula, and how rows are read.
 
 /// Which element types a function takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -658,7 +658,7 @@ fn params(b: &mut Builder, uint: u32) -> u32 {
     b.variable(pointer, None, StorageClass::PushConstant, None)
 }
 
-/// The type of a byte, with the capabilities that it needs beside those of `element`.
+/// The type of a byte, with the capabilities that it needs in addition to those of `element`.
 fn byte_type(b: &mut Builder, element: ScalarType) -> u32 {
     if element.bytes() != 1 {
         b.capability(Capability::StorageBuffer8BitAccess);
