@@ -129,7 +129,7 @@ impl Session {
     /// # Errors
     /// [`Error::Plan`].
     pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
-        Ok(self.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?.plan.clone())
+        Ok(self.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?.plan.clone())
     }
 
     /// How many plans were made so far. A run that finds its plan makes none.
@@ -241,7 +241,7 @@ impl SharedArena {
     /// # Errors
     /// [`Error::Plan`], [`Error::Device`].
     pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
-        let compiled = session.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?;
+        let compiled = session.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?;
         self.grow_for(&compiled.plan, &session.core.devices)
     }
 }
