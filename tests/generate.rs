@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use onepool::Session;
@@ -71,7 +72,11 @@ fn exactly(tokens: usize) -> GenerateOptions {
 
 fn generate(generator: &mut Generator, prompt: &str, options: &GenerateOptions) -> Generated {
     let mut told = String::new();
-    let made = generator.generate(Prompt::Text(prompt), options, |piece| told.push_str(piece)).unwrap();
+    let made = generator.generate(Prompt::Text(prompt), options, |piece| {
+        told.push_str(piece);
+        ControlFlow::Continue(())
+    });
+    let made = made.unwrap();
     assert_eq!(made.text, told);
     made
 }
@@ -126,7 +131,7 @@ fn prompts_in_pieces_give_the_tokens_of_whole_ones() {
     let mut roomy = fixed();
     let prompt = roomy.folder().tokens(Prompt::Text(text)).unwrap();
     let make = |generator: &mut Generator, prompt: &[u32], most: usize| {
-        generator.generate(Prompt::Tokens(prompt), &exactly(most), |_| ()).unwrap().tokens
+        generator.generate(Prompt::Tokens(prompt), &exactly(most), |_| ControlFlow::Continue(())).unwrap().tokens
     };
     let whole = make(&mut roomy, &prompt, 24);
     // Without room for a filled up run the prompt runs in pieces of a power of two.
@@ -192,12 +197,16 @@ fn texts_end_where_they_are_told_to() {
         if pieces == 5 {
             cancel.cancel();
         }
+        ControlFlow::Continue(())
     });
     let made = made.unwrap();
     assert!(made.finish == Finish::Cancelled && made.tokens.len() < 100, "{made:?}");
     assert_eq!(made.tokens, case.tokens[..made.tokens.len()]);
     let made = generate(&mut generator, "Hello", &options);
     assert_eq!((made.finish, made.tokens.len()), (Finish::Cancelled, 0));
+    // No one who listens.
+    let made = generator.generate(Prompt::Text("Hello"), &exactly(100), |_| ControlFlow::Break(())).unwrap();
+    assert!(made.finish == Finish::Cancelled && !made.text.is_empty() && made.tokens.len() <= 4, "{made:?}");
     // The cache is whole after it.
     assert_eq!(generate(&mut generator, "Hello", &exactly(200)).tokens, case.tokens);
 }
@@ -211,8 +220,8 @@ fn chats_are_given_in_the_models_own_form() {
     let written = generator.folder().tokens(Prompt::Text(text)).unwrap();
     assert_eq!(tokens, written[1..], "a text gets its begin mark from the tokenizer");
     assert_eq!((tokens[0], tokens[1]), (1, 3));
-    let chat = generator.generate(Prompt::Chat(&messages), &exactly(8), |_| ()).unwrap();
-    let same = generator.generate(Prompt::Tokens(&tokens), &exactly(8), |_| ()).unwrap();
+    let chat = generator.generate(Prompt::Chat(&messages), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
+    let same = generator.generate(Prompt::Tokens(&tokens), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(chat.tokens, same.tokens);
 }
 
@@ -258,7 +267,7 @@ fn folders_that_do_not_fit_their_graph_say_why() {
     let dir = copy("fixed");
     std::fs::remove_file(dir.path().join("tokenizer_config.json")).unwrap();
     let mut silent = open(dir.path(), &cpu(), None).unwrap();
-    let chat = silent.generate(Prompt::Chat(&[Message::new("user", "x")]), &exactly(1), |_| ());
+    let chat = silent.generate(Prompt::Chat(&[Message::new("user", "x")]), &exactly(1), |_| ControlFlow::Continue(()));
     assert!(matches!(chat, Err(GenerateError::NoTemplate)));
 }
 
@@ -266,7 +275,7 @@ fn folders_that_do_not_fit_their_graph_say_why() {
 fn prompts_and_options_that_make_no_sense_are_errors() {
     let mut generator = fixed();
     let mut fails = |prompt: Prompt<'_>, options: GenerateOptions| {
-        generator.generate(prompt, &options, |_| ()).unwrap_err()
+        generator.generate(prompt, &options, |_| ControlFlow::Continue(())).unwrap_err()
     };
     assert!(matches!(fails(Prompt::Tokens(&[]), exactly(1)), GenerateError::EmptyPrompt));
     let long = fails(Prompt::Tokens(&[7; 512]), exactly(1)).to_string();
@@ -298,6 +307,6 @@ fn logits_that_are_no_numbers_are_an_error() {
     }
     std::fs::write(&path, bytes).unwrap();
     let mut generator = open(dir.path(), &cpu(), None).unwrap();
-    let e = generator.generate(Prompt::Text("Hello"), &exactly(4), |_| ()).unwrap_err().to_string();
+    let e = generator.generate(Prompt::Text("Hello"), &exactly(4), |_| ControlFlow::Continue(())).unwrap_err().to_string();
     assert!(e.starts_with("the logits after 6 tokens have NaN"), "{e}");
 }

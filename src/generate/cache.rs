@@ -58,30 +58,44 @@ impl CacheMemory {
     }
 }
 
-/// A cache of a fixed length: a run reads one set of memory and writes the other.
+/// A cache of a fixed length.
 #[derive(Debug)]
 pub(super) struct KeyValueCache {
     tensors: Vec<CacheTensor>,
-    sets: [Vec<CacheMemory>; SETS],
+    /// One set of memory that runs update, or two of which a run reads one and writes the other.
+    sets: Vec<Vec<CacheMemory>>,
     /// The set that the next run reads.
     current: usize,
 }
 
-/// Sets of memory, and so ways to bind a run.
-pub(super) const SETS: usize = 2;
-
 impl KeyValueCache {
+    /// A cache that runs update `in_place`, or copy from one memory to another.
+    ///
     /// # Errors
     /// Memory ran out.
-    pub(super) fn new(session: &Session, tensors: Vec<CacheTensor>) -> Result<Self, GenerateError> {
-        let set = || tensors.iter().map(|t| CacheMemory::new(session, t)).collect::<Result<Vec<_>, _>>();
-        let sets = [set()?, set()?];
+    pub(super) fn new(
+        session: &Session,
+        tensors: Vec<CacheTensor>,
+        in_place: bool,
+    ) -> Result<Self, GenerateError> {
+        let set = |_| tensors.iter().map(|t| CacheMemory::new(session, t)).collect::<Result<Vec<_>, _>>();
+        let sets = (0..if in_place { 1 } else { 2 }).map(set).collect::<Result<Vec<_>, _>>()?;
         Ok(KeyValueCache { tensors, sets, current: 0 })
+    }
+
+    /// Whether runs write rows where they belong and move nothing else.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.sets.len() == 1
     }
 
     /// Bytes of all sets.
     pub(super) fn bytes(&self) -> u64 {
-        self.tensors.iter().map(|t| t.info.bytes() as u64).sum::<u64>() * SETS as u64
+        self.tensors.iter().map(|t| t.info.bytes() as u64).sum::<u64>() * self.sets.len() as u64
+    }
+
+    /// Ways to bind a run.
+    pub(super) fn ways(&self) -> usize {
+        self.sets.len()
     }
 
     /// The way of the next run.
@@ -89,17 +103,26 @@ impl KeyValueCache {
         self.current
     }
 
+    /// The way of the run after, or before, one of `way`.
+    pub(super) fn other(&self, way: usize) -> usize {
+        (way + 1) % self.sets.len()
+    }
+
     /// After a run: what it wrote is what the next one reads.
     pub(super) fn advance(&mut self) {
-        self.current = (self.current + 1) % SETS;
+        self.current = self.other(self.current);
     }
 
     /// Binds the cache to a run of `way`.
     pub(super) fn bind(&self, builder: BindingBuilder<'static>, way: usize) -> BindingBuilder<'static> {
-        let (past, present) = (&self.sets[way], &self.sets[(way + 1) % SETS]);
+        let (past, present) = (&self.sets[way], &self.sets[self.other(way)]);
         self.tensors.iter().zip(past.iter().zip(present)).fold(builder, |b, (tensor, (past, present))| {
-            let shape = tensor.info.shape.clone();
-            b.input(&tensor.past, past.memory().shape(shape)).output(&tensor.present, present.memory())
+            let read = past.memory().shape(tensor.info.shape.clone());
+            if self.is_in_place() {
+                b.update(&tensor.past, &tensor.present, read)
+            } else {
+                b.input(&tensor.past, read).output(&tensor.present, present.memory())
+            }
         })
     }
 }

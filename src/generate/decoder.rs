@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cache::{CacheMemory, CacheTensor, KeyValueCache, SETS};
+use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
 use super::config::{Config, Names};
 use super::error::GenerateError;
 use crate::backend::BufferDesc;
@@ -199,8 +199,8 @@ impl Decoder {
         let mut tensors = std::mem::take(tensors);
         let fixed = if self.mask.is_some() { self.fixed_plan(&mut tensors).ok() } else { None };
         let plan = match fixed {
-            Some(Some(plan)) => {
-                let cache = KeyValueCache::new(&self.session, tensors)?;
+            Some(Some((plan, in_place))) => {
+                let cache = KeyValueCache::new(&self.session, tensors, in_place)?;
                 self.form = Form::Fixed { cache, steps: BTreeMap::new() };
                 plan
             }
@@ -232,19 +232,21 @@ impl Decoder {
         {
             self.largest_chunk /= 2;
         }
-        let ways = if matches!(self.form, Form::Fixed { .. }) { SETS } else { 0 };
+        let ways = if let Form::Fixed { cache, .. } = &self.form { cache.ways() } else { 0 };
         (0..ways).try_for_each(|way| self.step(1, way).map(drop))
     }
 
-    /// The plan of one token with caches of the whole length, if they keep it.
-    fn fixed_plan(&self, tensors: &mut [CacheTensor]) -> Result<Option<Plan>, GenerateError> {
+    /// The plan of one token with caches of the whole length, if they keep it, and whether it updates them in place.
+    fn fixed_plan(&self, tensors: &mut [CacheTensor]) -> Result<Option<(Plan, bool)>, GenerateError> {
         for tensor in tensors.iter_mut() {
             tensor.info.shape = of_length(&tensor.info, self.capacity)?;
         }
         let builder = tensors.iter().fold(self.fixed_inputs(1)?, |b, tensor| {
-            b.input(&tensor.past, Memory::own().shape(tensor.info.shape.clone()))
+            let memory = Memory::own().shape(tensor.info.shape.clone());
+            b.update(&tensor.past, &tensor.present, memory)
         });
         let plan = builder.plan()?;
+        let mut in_place = true;
         let planned = |ios: &[PlannedIo], name: &str| ios.iter().find(|io| io.name == name).cloned();
         for tensor in tensors.iter_mut() {
             let past = planned(&plan.inputs, &tensor.past);
@@ -252,12 +254,13 @@ impl Decoder {
             if present.info != tensor.info {
                 return Ok(None);
             }
+            in_place &= present.updated.is_some();
             let mut devices: Vec<u32> = past.map_or(Vec::new(), |io| io.devices);
             devices.extend(present.devices);
             devices.dedup();
             tensor.device = if let [device] = devices[..] { Some(device) } else { None };
         }
-        Ok(Some(plan))
+        Ok(Some((plan, in_place)))
     }
 
     fn fixed_inputs(&self, tokens: usize) -> Result<BindingBuilder<'static>, GenerateError> {
@@ -310,10 +313,10 @@ impl Decoder {
         &self.session
     }
 
-    /// Bytes of keys and values, where the cache has a fixed length.
-    pub(super) fn cache_bytes(&self) -> Option<u64> {
+    /// The cache, where it has a fixed length.
+    pub(super) fn cache(&self) -> Option<&KeyValueCache> {
         match &self.form {
-            Form::Fixed { cache, .. } => Some(cache.bytes()),
+            Form::Fixed { cache, .. } => Some(cache),
             Form::Growing { .. } => None,
         }
     }
@@ -342,7 +345,8 @@ impl Decoder {
         while rest > 0 && len < self.capacity {
             let size = self.chunk(rest, len, way)?;
             let real = size.min(rest);
-            (rest, len, way) = (rest - real, len + real, (way + 1) % SETS);
+            (rest, len) = (rest - real, len + real);
+            way = self.cache().map_or(way, |cache| cache.other(way));
         }
         Ok(())
     }
@@ -487,7 +491,7 @@ impl Decoder {
     /// Reads the logits of token `row` of the run before.
     fn read_row(&mut self, size: usize, row: usize) -> Result<(), GenerateError> {
         let Form::Fixed { cache, steps } = &self.form else { return Ok(()) };
-        let Some(step) = steps.get(&(size, (cache.way() + SETS - 1) % SETS)) else { return Ok(()) };
+        let Some(step) = steps.get(&(size, cache.other(cache.way()))) else { return Ok(()) };
         let info = TensorInfo::new(step.logits.dtype, Shape::new([self.vocabulary])?);
         let start = row.min(step.logits.shape[1] - 1) * info.bytes();
         let row = Tensor::build(info.clone(), |bytes| match &step.rows {

@@ -4,6 +4,8 @@
 //! export with a decoder's graph. A [`Generator`] runs the graph on a [`Session`] and gives text as it comes.
 //!
 //! ```no_run
+//! use std::ops::ControlFlow;
+//!
 //! use onepool::Session;
 //! use onepool::generate::{GenerateOptions, Generator, ModelFolder, Prompt};
 //!
@@ -11,7 +13,10 @@
 //! let session = Session::builder().model(folder.graph()).device("auto").build()?;
 //! let mut generator = Generator::new(folder, session, None)?;
 //! let options = GenerateOptions { max_tokens: Some(100), ..GenerateOptions::default() };
-//! let made = generator.generate(Prompt::Text("Once upon a time"), &options, |piece| print!("{piece}"))?;
+//! let made = generator.generate(Prompt::Text("Once upon a time"), &options, |piece| {
+//!     print!("{piece}");
+//!     ControlFlow::Continue(())
+//! })?;
 //! println!("\n{:.1} tokens/s", made.tokens_per_s());
 //! # Ok::<(), onepool::generate::GenerateError>(())
 //! ```
@@ -30,9 +35,11 @@ mod sampling;
 mod template;
 mod text;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use self::cache::KeyValueCache;
 use self::config::Config;
 use self::decoder::Decoder;
 pub use self::error::GenerateError;
@@ -135,7 +142,7 @@ pub enum Finish {
     Length,
     /// The cache is full.
     Context,
-    /// The token of [`GenerateOptions::cancel`] or of the session was cancelled.
+    /// The token of [`GenerateOptions::cancel`] or of the session was cancelled, or who is told the text wanted no more.
     Cancelled,
 }
 
@@ -215,23 +222,25 @@ impl Generator {
 
     /// Bytes of the cache of keys and values, where it has a fixed length.
     pub fn cache_bytes(&self) -> Option<u64> {
-        self.decoder.cache_bytes()
+        self.decoder.cache().map(KeyValueCache::bytes)
     }
 
     /// What the settings ask for that is not done, and what makes this model slow.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.folder.config.remarks.clone();
-        if self.decoder.cache_bytes().is_none() {
-            remarks.push(
-                "the graph appends to its cache: each token is planned anew; export it with GroupQueryAttention for a cache of \
-                 a fixed length"
-                    .to_owned(),
-            );
-        }
+        let slow = match self.decoder.cache() {
+            None => "the graph appends to its cache: each token is planned anew; export it with GroupQueryAttention for a cache \
+                     of a fixed length",
+            Some(cache) if !cache.is_in_place() => {
+                "the cache cannot be updated in place: each token copies it, and there are two of it"
+            }
+            Some(_) => return remarks,
+        };
+        remarks.push(slow.to_owned());
         remarks
     }
 
-    /// Makes a text; `told` gets it in pieces of whole characters. Equal prompts and options give equal texts on a device.
+    /// Makes a text; `told` gets it in pieces of whole characters, and may end it. Equal prompts and options give equal texts on a device.
     ///
     /// # Errors
     /// [`GenerateError`]. The text so far was told; the next call begins anew.
@@ -239,7 +248,7 @@ impl Generator {
         &mut self,
         prompt: Prompt<'_>,
         options: &GenerateOptions,
-        mut told: impl FnMut(&str),
+        mut told: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Generated, GenerateError> {
         let prompt = self.folder.tokens(prompt)?;
         let (tokens, capacity) = (prompt.len(), self.decoder.capacity());
@@ -279,13 +288,12 @@ impl Generator {
         if !matches!(made.finish, Finish::Stop(_)) {
             let rest = text.stream.finish(&self.folder.tokenizer)?;
             let (piece, stop) = text.stops.push(&rest);
-            tell(&mut made, &piece, &mut told);
-            match stop {
-                Some(stop) => made.finish = Finish::Stop(stop),
-                None => {
-                    let piece = text.stops.finish();
-                    tell(&mut made, &piece, &mut told);
-                }
+            let rest = if stop.is_none() { text.stops.finish() } else { String::new() };
+            if let Some(stop) = stop {
+                made.finish = Finish::Stop(stop);
+            }
+            if tell(&mut made, &(piece + &rest), &mut told).is_break() {
+                made.finish = Finish::Cancelled;
             }
         }
         Ok(made)
@@ -299,7 +307,7 @@ impl Generator {
         sampler: &mut Sampler,
         options: &GenerateOptions,
         run: Option<&RunOptions>,
-        told: &mut impl FnMut(&str),
+        told: &mut impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Finish, GenerateError> {
         let most = options.max_tokens.unwrap_or(usize::MAX);
         while made.tokens.len() < most {
@@ -312,11 +320,11 @@ impl Generator {
             sampler.see(token);
             let piece = text.stream.push(&self.folder.tokenizer, token)?;
             let (piece, stop) = text.stops.push(&piece);
-            tell(made, &piece, told);
+            let goes_on = tell(made, &piece, told);
             if let Some(stop) = stop {
                 return Ok(Finish::Stop(stop));
             }
-            if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+            if goes_on.is_break() || options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Ok(Finish::Cancelled);
             }
             if made.tokens.len() == most {
@@ -340,11 +348,16 @@ struct Text {
     stops: StopStrings,
 }
 
-fn tell(made: &mut Generated, piece: &str, told: &mut impl FnMut(&str)) {
-    if !piece.is_empty() {
-        made.text.push_str(piece);
-        told(piece);
+fn tell(
+    made: &mut Generated,
+    piece: &str,
+    told: &mut impl FnMut(&str) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    if piece.is_empty() {
+        return ControlFlow::Continue(());
     }
+    made.text.push_str(piece);
+    told(piece)
 }
 
 /// Whether a run came to its end instead of being cancelled.
