@@ -164,6 +164,8 @@ fn sinks_take_part_in_the_softmax() {
         (3, 6, Some(2), 0.0, true),
         (70, 0, Some(33), 0.5, true),
         (6, 4, None, 0.0, false),
+        (2, 90, None, 0.7, true),
+        (1, 80, Some(33), 0.0, true),
     ] {
         let op = GroupQueryAttention {
             heads: 4,
