@@ -131,7 +131,10 @@ fn prompts_in_pieces_give_the_tokens_of_whole_ones() {
     let mut roomy = fixed();
     let prompt = roomy.folder().tokens(Prompt::Text(text)).unwrap();
     let make = |generator: &mut Generator, prompt: &[u32], most: usize| {
-        generator.generate(Prompt::Tokens(prompt), &exactly(most), |_| ControlFlow::Continue(())).unwrap().tokens
+        generator
+            .generate(Prompt::Tokens(prompt), &exactly(most), |_| ControlFlow::Continue(()))
+            .unwrap()
+            .tokens
     };
     let whole = make(&mut roomy, &prompt, 24);
     // Without room for a filled up run the prompt runs in pieces of a power of two.
@@ -149,7 +152,8 @@ fn prompts_in_pieces_give_the_tokens_of_whole_ones() {
 fn seeds_reproduce_and_differ() {
     let mut generator = fixed();
     let mut with = |seed| {
-        let sampling = Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, seed, ..Sampling::GREEDY };
+        let sampling =
+            Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, seed, ..Sampling::GREEDY };
         generate(&mut generator, "Hello", &GenerateOptions { sampling, ..exactly(40) }).tokens
     };
     let first = with(1);
@@ -177,7 +181,10 @@ fn texts_end_where_they_are_told_to() {
     let at = text.find(&text[from..to]).unwrap();
     let options = GenerateOptions { stop: vec![text[from..to].to_owned()], ..exactly(200) };
     let stopped = generate(&mut generator, &case.prompt, &options);
-    assert_eq!((stopped.text.as_str(), stopped.finish), (&text[..at], Finish::Stop(text[from..to].to_owned())));
+    assert_eq!(
+        (stopped.text.as_str(), stopped.finish),
+        (&text[..at], Finish::Stop(text[from..to].to_owned()))
+    );
     // The end mark.
     let dir = copy("fixed");
     let config = std::fs::read_to_string(dir.path().join("genai_config.json")).unwrap();
@@ -220,8 +227,10 @@ fn chats_are_given_in_the_models_own_form() {
     let written = generator.folder().tokens(Prompt::Text(text)).unwrap();
     assert_eq!(tokens, written[1..], "a text gets its begin mark from the tokenizer");
     assert_eq!((tokens[0], tokens[1]), (1, 3));
-    let chat = generator.generate(Prompt::Chat(&messages), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
-    let same = generator.generate(Prompt::Tokens(&tokens), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
+    let chat =
+        generator.generate(Prompt::Chat(&messages), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
+    let same =
+        generator.generate(Prompt::Tokens(&tokens), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(chat.tokens, same.tokens);
 }
 
@@ -253,7 +262,10 @@ fn said(file: &str, from: &str, to: &str) -> String {
 fn folders_that_do_not_fit_their_graph_say_why() {
     let config = "genai_config.json";
     let has = |said: String, phrase: &str| assert!(said.contains(phrase), "{phrase:?} is not in {said:?}");
-    has(said(config, "\"input_ids\": \"input_ids\"", "\"input_ids\": \"tokens\""), "name the input \"tokens\"");
+    has(
+        said(config, "\"input_ids\": \"input_ids\"", "\"input_ids\": \"tokens\""),
+        "name the input \"tokens\"",
+    );
     has(said(config, "\"logits\": \"logits\"", "\"logits\": \"scores\""), "name the output \"scores\"");
     has(said(config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"), "past_key_values.2.key");
     has(said(config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"), "nothing is known to give");
@@ -267,7 +279,8 @@ fn folders_that_do_not_fit_their_graph_say_why() {
     let dir = copy("fixed");
     std::fs::remove_file(dir.path().join("tokenizer_config.json")).unwrap();
     let mut silent = open(dir.path(), &cpu(), None).unwrap();
-    let chat = silent.generate(Prompt::Chat(&[Message::new("user", "x")]), &exactly(1), |_| ControlFlow::Continue(()));
+    let chat = silent
+        .generate(Prompt::Chat(&[Message::new("user", "x")]), &exactly(1), |_| ControlFlow::Continue(()));
     assert!(matches!(chat, Err(GenerateError::NoTemplate)));
 }
 
@@ -307,6 +320,9 @@ fn logits_that_are_no_numbers_are_an_error() {
     }
     std::fs::write(&path, bytes).unwrap();
     let mut generator = open(dir.path(), &cpu(), None).unwrap();
-    let e = generator.generate(Prompt::Text("Hello"), &exactly(4), |_| ControlFlow::Continue(())).unwrap_err().to_string();
+    let e = generator
+        .generate(Prompt::Text("Hello"), &exactly(4), |_| ControlFlow::Continue(()))
+        .unwrap_err()
+        .to_string();
     assert!(e.starts_with("the logits after 6 tokens have NaN"), "{e}");
 }

@@ -190,11 +190,16 @@ impl Config {
             return Err(wrong(format!("num_hidden_layers is {}: expected 1 to {MAX_LAYERS}", config.layers)));
         }
         if !(2..=MAX_CONTEXT).contains(&config.context) {
-            return Err(wrong(format!("a context of {} tokens: expected 2 to {MAX_CONTEXT}", config.context)));
+            return Err(wrong(format!(
+                "a context of {} tokens: expected 2 to {MAX_CONTEXT}",
+                config.context
+            )));
         }
         for pattern in config.names.past.iter().chain(&config.names.present) {
             if pattern.matches("%d").count() != 1 {
-                return Err(wrong(format!("the name {pattern:?} has not one %d, which stands for the layer")));
+                return Err(wrong(format!(
+                    "the name {pattern:?} has not one %d, which stands for the layer"
+                )));
             }
         }
         config.sampling.check()?;
@@ -211,7 +216,8 @@ impl Config {
             ("a pipeline of decoders", &decoder.pipeline),
         ] {
             if part.is_some() {
-                let what = format!("{} describes {what}: only decoders of text generate here", path.display());
+                let what =
+                    format!("{} describes {what}: only decoders of text generate here", path.display());
                 return Err(GenerateError::Unsupported(what));
             }
         }
@@ -384,16 +390,17 @@ mod tests {
 
     #[test]
     fn bad_settings_say_what_is_wrong() {
-        let said = |text: &str| {
-            Config::read(folder(&[("genai_config.json", text)]).path()).unwrap_err().to_string()
-        };
+        let said =
+            |text: &str| Config::read(folder(&[("genai_config.json", text)]).path()).unwrap_err().to_string();
         for end in 0..GENAI.len() {
             let said = said(&GENAI[..end]);
             assert!(said.contains("genai_config.json"), "{said}");
         }
         assert!(said(&GENAI.replace("k.%d", "k")).contains("has not one %d"));
         assert!(said(&GENAI.replace("k.%d", "k.%d.%d")).contains("has not one %d"));
-        assert!(said(&GENAI.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 0")).contains("1 to"));
+        assert!(
+            said(&GENAI.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 0")).contains("1 to")
+        );
         assert!(said(&GENAI.replace("128", "99999999999")).contains("99999999999"));
         assert!(said(&GENAI.replace("128", "-1")).contains("line 1"));
         assert!(said(&GENAI.replace("0.9", "7")).contains("top-p is 7"));
@@ -416,7 +423,8 @@ mod tests {
         assert_eq!(file, Some(("F".into(), tokens)));
         let named = r#"{"chat_template": [{"name": "tool_use", "template": "A"}, {"name": "default", "template": "B"}]}"#;
         assert_eq!(found(&[("tokenizer_config.json", named)]).unwrap().unwrap().0, "B");
-        let said = found(&[("tokenizer_config.json", &named.replace("default", "x"))]).unwrap_err().to_string();
+        let said =
+            found(&[("tokenizer_config.json", &named.replace("default", "x"))]).unwrap_err().to_string();
         assert!(said.contains("no entry named \"default\""), "{said}");
         assert!(found(&[("tokenizer_config.json", "{\"chat_template\": 3}")]).is_err());
     }

@@ -445,7 +445,8 @@ impl Decoder {
             context.create_buffer(&BufferDesc { bytes, placement, label })
         };
         let all = buffer(io.info.bytes(), Placement::Device, "logits")?;
-        let row = buffer(io.info.dtype.bytes() * self.vocabulary, Placement::Readback, "logits of one token")?;
+        let row =
+            buffer(io.info.dtype.bytes() * self.vocabulary, Placement::Readback, "logits of one token")?;
         Ok(Some(Rows { device, all, row }))
     }
 
@@ -519,7 +520,8 @@ impl Decoder {
         let mut builder = self.growing_inputs(tensors, memory.as_deref(), tokens, self.len)?;
         let mut grown = Vec::new();
         for tensor in tensors {
-            let bytes = TensorInfo::new(tensor.info.dtype, of_length(&tensor.info, self.len + tokens.len())?).bytes();
+            let bytes =
+                TensorInfo::new(tensor.info.dtype, of_length(&tensor.info, self.len + tokens.len())?).bytes();
             let region = HostRegion::new(bytes.max(16))?.into_shared();
             builder = builder.output(&tensor.present, Memory::region(&region));
             grown.push(CacheMemory::Region(region));
@@ -533,7 +535,8 @@ impl Decoder {
             let info = binding.output_info(&self.logits)?.clone();
             let row = TensorInfo::new(info.dtype, Shape::new([self.vocabulary])?);
             let start = info.bytes().saturating_sub(row.bytes());
-            self.last = Tensor::build(row, |bytes| copy_row(&binding, &self.logits, start, bytes))?.to_f32s()?;
+            self.last =
+                Tensor::build(row, |bytes| copy_row(&binding, &self.logits, start, bytes))?.to_f32s()?;
         }
         if let Form::Growing { memory, .. } = &mut self.form {
             *memory = Some(grown);

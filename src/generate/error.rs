@@ -48,7 +48,9 @@ pub enum GenerateError {
     #[error("unsupported: {0}")]
     Unsupported(String),
     /// The settings name an input or output that the graph does not have.
-    #[error("the settings name the {what} {name:?}, but the graph has {known:?}: correct the names in genai_config.json")]
+    #[error(
+        "the settings name the {what} {name:?}, but the graph has {known:?}: correct the names in genai_config.json"
+    )]
     NoSuchName {
         /// "input" or "output".
         what: &'static str,
@@ -58,7 +60,9 @@ pub enum GenerateError {
         known: Vec<String>,
     },
     /// The graph has an input that a decoder of text is not given.
-    #[error("nothing is known to give to the graph's input {name:?}: a decoder takes token numbers, a mask, positions and its cache")]
+    #[error(
+        "nothing is known to give to the graph's input {name:?}: a decoder takes token numbers, a mask, positions and its cache"
+    )]
     UnknownInput {
         /// The name.
         name: String,
@@ -84,7 +88,9 @@ pub enum GenerateError {
         got: String,
     },
     /// There is no chat template.
-    #[error("the folder has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): give the whole prompt as text")]
+    #[error(
+        "the folder has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): give the whole prompt as text"
+    )]
     NoTemplate,
     /// The chat template could not be read or run.
     #[error("the chat template: {0}")]
@@ -96,7 +102,9 @@ pub enum GenerateError {
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
     /// The prompt does not leave room for a token in the cache.
-    #[error("the prompt has {tokens} tokens and the cache has room for {capacity}, one of them for the first new token: shorten it, or ask for a longer context (the model takes {context})")]
+    #[error(
+        "the prompt has {tokens} tokens and the cache has room for {capacity}, one of them for the first new token: shorten it, or ask for a longer context (the model takes {context})"
+    )]
     PromptTooLong {
         /// Tokens of the prompt.
         tokens: usize,
@@ -122,7 +130,9 @@ pub enum GenerateError {
         vocabulary: usize,
     },
     /// The model computed no usable number.
-    #[error("the logits after {position} tokens have {what}: the weights are damaged, or the precision is too low for them")]
+    #[error(
+        "the logits after {position} tokens have {what}: the weights are damaged, or the precision is too low for them"
+    )]
     NotFinite {
         /// Tokens before it.
         position: usize,

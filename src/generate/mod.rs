@@ -196,11 +196,7 @@ impl Generator {
     ///
     /// # Errors
     /// [`GenerateError`] for a graph that is no decoder of the settings' kind, and what the session says.
-    pub fn new(
-        folder: ModelFolder,
-        session: Session,
-        context: Option<usize>,
-    ) -> Result<Self, GenerateError> {
+    pub fn new(folder: ModelFolder, session: Session, context: Option<usize>) -> Result<Self, GenerateError> {
         let decoder = Decoder::new(session, &folder.config, context)?;
         Ok(Generator { folder, decoder })
     }
@@ -229,8 +225,10 @@ impl Generator {
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.folder.config.remarks.clone();
         let slow = match self.decoder.cache() {
-            None => "the graph appends to its cache: each token is planned anew; export it with GroupQueryAttention for a cache \
-                     of a fixed length",
+            None => {
+                "the graph appends to its cache: each token is planned anew; export it with GroupQueryAttention for a cache \
+                     of a fixed length"
+            }
             Some(cache) if !cache.is_in_place() => {
                 "the cache cannot be updated in place: each token copies it, and there are two of it"
             }

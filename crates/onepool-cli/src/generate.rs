@@ -88,8 +88,7 @@ struct SamplingArgs {
 impl SamplingArgs {
     fn over(&self, settings: Sampling) -> Sampling {
         let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
-        let temperature =
-            if samples && settings.temperature == 0.0 { 1.0 } else { settings.temperature };
+        let temperature = if samples && settings.temperature == 0.0 { 1.0 } else { settings.temperature };
         Sampling {
             temperature: self.temperature.unwrap_or(temperature),
             top_k: self.top_k.unwrap_or(settings.top_k),
@@ -283,7 +282,10 @@ mod tests {
         assert_eq!(none.over(settings), Sampling { seed: 3, ..settings });
         assert_eq!(none.over(Sampling::GREEDY).temperature, 0.0);
         let top_k = SamplingArgs { top_k: Some(4), ..none.clone() };
-        assert_eq!(top_k.over(Sampling::GREEDY), Sampling { temperature: 1.0, top_k: 4, seed: 3, ..Sampling::GREEDY });
+        assert_eq!(
+            top_k.over(Sampling::GREEDY),
+            Sampling { temperature: 1.0, top_k: 4, seed: 3, ..Sampling::GREEDY }
+        );
         assert_eq!(top_k.over(settings).temperature, 0.7);
         let greedy = SamplingArgs { temperature: Some(0.0), ..top_k };
         assert_eq!(greedy.over(settings).temperature, 0.0);

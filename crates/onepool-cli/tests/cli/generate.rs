@@ -33,7 +33,8 @@ fn text_and_figures_are_printed() {
 
 #[test]
 fn several_prompts_share_their_plans_and_seeds_repeat() {
-    let sampled = ["-p", "Hello", "-p", "World", "-p", "Hello", "-n", "16", "--temperature", "1.2", "--ignore-end"];
+    let sampled =
+        ["-p", "Hello", "-p", "World", "-p", "Hello", "-n", "16", "--temperature", "1.2", "--ignore-end"];
     let made = json(&[&sampled[..], &["--seed", "5"]].concat());
     let tokens = |made: &serde_json::Value, at: usize| made["texts"][at]["tokens"].clone();
     assert_eq!(tokens(&made, 0), tokens(&made, 2));
