@@ -1,6 +1,6 @@
 //! The settings of a model: `genai_config.json`, or `config.json` with `generation_config.json`.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -194,6 +194,9 @@ impl Config {
                 "a context of {} tokens: expected 2 to {MAX_CONTEXT}",
                 config.context
             )));
+        }
+        if !config.graph.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(wrong(format!("the graph {:?} is not in the folder", config.graph)));
         }
         for pattern in config.names.past.iter().chain(&config.names.present) {
             if pattern.matches("%d").count() != 1 {
@@ -402,6 +405,9 @@ mod tests {
             said(&GENAI.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 0")).contains("1 to")
         );
         assert!(said(&GENAI.replace("128", "99999999999")).contains("99999999999"));
+        for outside in ["../d.onnx", "/d.onnx", "a/../../d.onnx"] {
+            assert!(said(&GENAI.replace("d.onnx", outside)).contains("is not in the folder"));
+        }
         assert!(said(&GENAI.replace("128", "-1")).contains("line 1"));
         assert!(said(&GENAI.replace("0.9", "7")).contains("top-p is 7"));
         assert!(said(&GENAI.replace("\"type\"", "\"vision\"")).contains("a vision part"));
