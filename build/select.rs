@@ -70,7 +70,7 @@ pub(super) fn module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     Ok(text)
 }
 
-/// Types, then numbers, then flags. A flag that follows from those before it is none of them.
+/// Types, then numbers, then flags. A flag that the fields before it imply is left out.
 fn fields(variants: &[Variant]) -> Result<Vec<Field>, String> {
     let mut macros: Vec<&str> = Vec::new();
     for (name, _) in variants.iter().flat_map(|variant| &variant.defines) {

@@ -114,7 +114,7 @@ fn binding_row(binding: &BindingInfo) -> String {
         format!("Some(Element {{ scalar: {scalar}, components: {}, stride: {} }})", e.components, e.stride)
     });
     format!(
-        "BindingInfo {{ set: {}, binding: {}, kind: BindingKind::{:?}, access: Access::{:?}, name: \
+        "BindingInfo {{ set: {}, binding: {}, kind: BindingKind::{:?}, access: BindingAccess::{:?}, name: \
          Cow::Borrowed({:?}), element: {element} }},",
         binding.set, binding.binding, binding.kind, binding.access, binding.name
     )

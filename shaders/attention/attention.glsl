@@ -1,4 +1,4 @@
-// What the kernels of scaled dot product attention share: sizes, distances, and what a query sees of a key.
+// What the kernels of scaled dot product attention share: sizes, strides, and what a query sees of a key.
 // Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another.
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
@@ -40,7 +40,7 @@ layout(push_constant) uniform Params
     uint q_len, kv_len, q_heads;
     uint share;                                 // heads of queries that read the same keys
     uint head, v_head;                          // elements of a key and of a value
-    uint q_first, q_batch, q_head, q_row;       // distances in elements
+    uint q_first, q_batch, q_head, q_row;       // strides in elements
     uint k_first, k_batch, k_head, k_row;
     uint v_first, v_batch, v_head_step, v_row;
     uint y_batch, y_head, y_row;

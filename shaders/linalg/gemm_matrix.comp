@@ -1,6 +1,6 @@
 // Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of four
 // subgroups: 128 x 128 elements each, a subgroup 64 x 64, or (small) 32 x 64 elements, a subgroup 16 x 32. Read in
-// groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all distances are multiples of that.
+// groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all strides are multiples of that.
 // variant: f16x8        T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8
 // variant: f16x4        T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4
 // variant: f16x8_small  T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL

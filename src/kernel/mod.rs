@@ -122,7 +122,7 @@ pub fn grid_1d(n: u64, local: u32, max_groups_x: u32) -> [u32; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spirv::{Access, BindingKind, SpirvErrorKind};
+    use crate::spirv::{BindingAccess, BindingKind, SpirvErrorKind};
 
     #[test]
     fn ids_and_names_are_the_same() {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(info.local_size_spec[0], Some(spec::axpb::LOCAL_SIZE_X));
         let bindings: Vec<_> = info.bindings.iter().map(|b| (b.kind, b.access)).collect();
         let buffer = BindingKind::StorageBuffer;
-        assert_eq!(bindings, [(buffer, Access::Read), (buffer, Access::Write)]);
+        assert_eq!(bindings, [(buffer, BindingAccess::Read), (buffer, BindingAccess::Write)]);
     }
 
     #[test]

@@ -84,7 +84,7 @@ const ONNX_TYPES: &[(i64, DType)] = &[
 /// A node's attributes by name.
 pub type AttrMap = BTreeMap<String, AttrValue>;
 
-/// Reads attributes by name and type; what nobody read is reported.
+/// Reads attributes by name and type; unread ones are reported.
 #[derive(Debug)]
 pub struct AttrReader<'a> {
     attrs: &'a AttrMap,

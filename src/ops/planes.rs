@@ -130,13 +130,13 @@ impl Planes {
         SCRATCH.set(scratch);
     }
 
-    /// Elements of the padded plane, and those behind it that vectors read.
+    /// Elements of the padded plane, with those after it that vectors read.
     fn len(&self) -> usize {
         self.lead + self.rows * self.pitch + 2 * PAIRS
     }
 
     /// Copies the plane that `x` begins with. What a vector has beyond the end of a row is put right by the
-    /// padding behind it and by the next row.
+    /// padding after it and by the next row.
     #[inline(always)]
     fn fill<S: Simd>(&self, simd: S, padding: f32, x: &[f32], padded: &mut [f32]) {
         let (h, w) = (&self.h, &self.w);

@@ -23,11 +23,11 @@ pub struct Attention {
     pub heads: Option<(usize, usize)>,
     /// Factor of the products; one over the root of the size of a head where there is none.
     pub scale: Option<f32>,
-    /// Whether a query sees no key behind its own position.
+    /// Whether a query sees no key after its own position.
     pub causal: bool,
     /// Scores become `cap * tanh(score / cap)`; 0 is none.
     pub softcap: f32,
-    /// How many keys before and behind its own position a query sees, where that is bounded.
+    /// How many keys before and after its own position a query sees, where that is bounded.
     pub window: [Option<usize>; 2],
     /// Which stage of the scores the fourth output shows, as ONNX counts them.
     pub shown: u8,
@@ -39,7 +39,7 @@ pub struct Attention {
 /// `[batch, length, heads, size]` to `[batch, heads, length, size]`, and back.
 const HEADS: [i64; 4] = [0, 2, 1, 3];
 
-// Positions of the inputs; `turned` has Y behind the first three.
+// Positions of the inputs; `turned` has Y after the first three.
 const Y: usize = 3;
 const Q: usize = 0;
 const K: usize = 1;
@@ -112,8 +112,8 @@ pub(super) fn mask_steps(cx: &OpCx, i: usize, sizes: [usize; 4]) -> Result<MaskS
     Ok(MaskSteps { batch, head, row, key, len: keys, elements: shape.elements() })
 }
 
-/// The pieces that write past and new keys (or values) one behind the other as output `to`; `past` is an
-/// input of `[batch, heads, length, size]`.
+/// The pieces that write output `to`: past keys (or values), then new ones; `past` is an input of
+/// `[batch, heads, length, size]`.
 pub(super) fn present(
     cx: &OpCx,
     past: Option<usize>,
@@ -204,7 +204,7 @@ impl Attention {
         check_sizes(batch, [q_heads, kv_heads], [q_len, kv_len], [head, v_head])?;
         if cx.has(LENS) {
             if past {
-                return Err(OpError::unsupported("past keys beside numbers of valid keys"));
+                return Err(OpError::unsupported("past keys in addition to numbers of valid keys"));
             }
             if cx.shape(LENS)?.dims() != [batch] {
                 return Err(cx.shape_error(LENS, format!("[{batch}]")));
@@ -301,7 +301,7 @@ impl Operator for Attention {
             _ => Shape::new([s.batch, s.q_heads, s.q_len, s.v_head])?,
         };
         let mut outputs = vec![TensorInfo::new(dtype, y)];
-        // The cache is written also where nobody wants it, because attention reads it from there.
+        // The cache is written even if it is no output, because attention reads it from there.
         if cx.output_count() > 1 || resolved.past {
             for size in [s.head, s.v_head] {
                 let shape = Shape::new([s.batch, s.kv_heads, s.kv_len, size])?;
@@ -389,7 +389,7 @@ impl RealKernel for Run {
     }
 }
 
-/// Writes past and new vectors of `size` elements one behind the other, heads first.
+/// Writes past vectors of `size` elements, then new ones, heads first.
 pub(super) fn fill_cache<T: Real>(
     s: &Scaled,
     past_len: usize,

@@ -41,7 +41,7 @@ impl CacheCodes {
         scales.get(at).copied().unwrap_or(T::ZERO)
     }
 
-    /// The cache of what `past` stands for, zeros behind it.
+    /// The past elements, then zeros.
     pub(super) fn decode<T: Real>(&self, past: &[u8], scales: &[T]) -> Vec<T> {
         let (per, row) = (self.per(), self.size / self.per());
         let mut cache = vec![T::ZERO; self.batch * self.heads * self.rows * self.size];

@@ -120,7 +120,7 @@ fn padding_and_a_bias_are_one_mask() {
     }
 }
 
-/// Attention of one sequence by its definition: what takes part in the softmax beside keys has no value.
+/// Attention of one sequence by its definition: sinks take part in the softmax like keys without a value.
 fn with_sinks(op: &GroupQueryAttention, inputs: &[Option<Tensor>], sinks: &[f64], past: usize) -> Vec<f64> {
     let wide = |i: usize| wide(inputs[i].as_ref().unwrap());
     let (q, k, v) = (wide(0), wide(1), wide(2));

@@ -53,7 +53,7 @@ pub struct GroupQueryAttention {
     pub window: Option<usize>,
     /// Whether queries and keys are rotated, and whether pairs are neighbours.
     pub rotary: Option<bool>,
-    /// Whether a query sees no key behind its own position.
+    /// Whether a query sees no key after its own position.
     pub causal: bool,
     /// Whether zero takes part in the softmax, where no sinks are given.
     pub smooth: bool,
@@ -279,7 +279,7 @@ impl Resolved {
         self.moves[1].positions == Positions::Place
     }
 
-    /// Whether the numbers of valid keys bound what is seen: behind a causal prompt's own keys none are.
+    /// Whether the numbers of valid keys limit the visible keys: a causal prompt has no keys after its own.
     fn bounded(&self) -> bool {
         !self.prompt() || !self.scaled.causal
     }

@@ -388,7 +388,7 @@ mod tests {
         let wide = |i: usize| inputs[i].as_ref().map(|t: &Tensor| t.to_f32s().unwrap());
         let (a, scales) = (wide(0).unwrap(), wide(2).unwrap());
         let bias = wide(5);
-        // Codes one behind the other from the lowest bits on.
+        // Contiguous codes, the first one in the lowest bits.
         let code = |row: &[u8], i: usize| -> f64 {
             f64::from(if bits == 8 { row[i] } else { (row[i / 2] >> (i % 2 * 4)) & 15 })
         };

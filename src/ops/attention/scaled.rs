@@ -38,8 +38,8 @@ impl Steps {
     }
 }
 
-/// How a mask is read: element `batch * b + head * h + row * i + key * j`, for keys `j < len` only; the keys
-/// behind are hidden.
+/// How a mask is read: element `batch * b + head * h + row * i + key * j`, for keys `j < len` only; later keys
+/// are hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MaskSteps {
     pub batch: usize,
@@ -73,11 +73,11 @@ pub(super) struct Scaled {
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)`; 0 is none.
     pub softcap: f32,
-    /// Whether a query sees no key behind its own position, which is `i + offset`.
+    /// Whether a query sees no key after its own position, which is `i + offset`.
     pub causal: bool,
     /// How many keys before its own position a query sees, if there is a bound.
     pub left: Option<usize>,
-    /// How many keys behind its own position.
+    /// How many keys after its own position.
     pub right: Option<usize>,
     /// Position of the first query; where the numbers of valid keys are given it is that number less `q_len`.
     pub offset: usize,
@@ -125,8 +125,8 @@ struct Job<'a, T> {
     scores: Option<&'a mut [T]>,
 }
 
-/// Checks that tensors of these sizes can be: batch, heads of queries and of keys, queries and keys, elements
-/// of a key and of a value. Distances are computed behind it.
+/// Checks that tensors of these sizes can exist: batch, heads of queries and of keys, queries and keys, elements
+/// of a key and of a value. Strides computed afterwards do not overflow.
 ///
 /// # Errors
 /// [`OpError::Shape`].

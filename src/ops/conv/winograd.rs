@@ -331,7 +331,7 @@ impl Output<'_> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "taps and points are counted alike in several arrays")]
     fn transform_taps<S: Simd>(&mut self, simd: S, channels: usize) {
-        /// Pairs that are taken apart together, so that no vector is loaded right behind its elements' stores.
+        /// Pairs transformed together, so that no vector is loaded right after the stores of its elements.
         const PAIRS: usize = 4;
         let ic = self.of.ic;
         for (block, to) in self.scratch.taps.chunks_mut(PAIRS * POINTS * GROUP).enumerate() {
@@ -504,7 +504,7 @@ impl Output<'_> {
 mod tests {
     use super::*;
     use crate::expr::Function;
-    use crate::ops::Window;
+    use crate::ops::WindowAttrs;
     use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
     use crate::ops::test_util::{assert_near, facts, run_f32, tensor};
@@ -527,7 +527,7 @@ mod tests {
         ];
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for (x, oc, pads) in sizes {
-            let window = Window { pads: pads.to_vec(), ..Window::default() };
+            let window = WindowAttrs { pads: pads.to_vec(), ..WindowAttrs::default() };
             let op = Conv { window, ..Conv::default() };
             let (x, w, b) = (tensor(&x, 1), tensor(&[oc, x[1], 3, 3], 2), tensor(&[oc], 3));
             let inputs = [Some(x.clone()), Some(w.clone()), Some(b.clone())];
@@ -551,7 +551,7 @@ mod tests {
     #[test]
     fn convolutions_in_groups_use_tiles() {
         let op = Conv {
-            window: Window { pads: vec![1, 1, 1, 1], ..Window::default() },
+            window: WindowAttrs { pads: vec![1, 1, 1, 1], ..WindowAttrs::default() },
             group: 2,
             ..Conv::default()
         };

@@ -193,7 +193,7 @@ impl<T: Number> First<T> {
                 false => block.iter().fold(0u32, |any, v| any | u32::from(!(*v >= last))),
             };
             if any != 0 {
-                // What is equal comes behind what lies before it.
+                // Equal elements keep their order.
                 let bound = (last, at);
                 let before = |v: &(T, u32)| order(self.largest, v, &bound) == Ordering::Less;
                 self.found.extend(block.iter().copied().zip(at..).filter(before));

@@ -77,7 +77,7 @@ impl NllLoss {
     ) -> Result<(), KernelError> {
         let Along { len, inner, .. } = along;
         let x = args.read::<T>(0)?;
-        // Behind the last input the outputs begin.
+        // After the last input the outputs begin.
         let weights = if inputs > 2 { args.read_opt::<T>(2)? } else { None };
         let labels = mapped(args, 1, label_type, |c| match usize::try_from(c).ok().filter(|c| *c < len) {
             _ if self.ignore == Some(c) => Ok(None),

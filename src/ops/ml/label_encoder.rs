@@ -22,7 +22,7 @@ pub struct LabelEncoder {
     values: DType,
     /// The position of each key's value; keys are what [`float_key`] makes of floats, else the integers.
     places: Arc<HashMap<i64, usize>>,
-    /// Values one behind the other; the last one is the default.
+    /// Contiguous values; the last one is the default.
     bytes: Arc<[u8]>,
 }
 

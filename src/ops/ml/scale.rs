@@ -9,7 +9,7 @@ use crate::kernel::NativeKernel;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, OpCx, OpError, Operator};
 
-/// `(x - offset) * scale`, for every feature or all of them.
+/// `(x - offset) * scale`, with parameters for each feature or for all.
 #[derive(Clone, Debug)]
 pub struct Scaler {
     /// What is subtracted: a number for every feature, or one.

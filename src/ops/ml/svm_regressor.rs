@@ -16,7 +16,7 @@ use crate::shape::Shape;
 #[derive(Clone, Debug)]
 pub struct SvmRegressor {
     kernel: SvmKernel,
-    /// Support vectors, one behind the other.
+    /// Contiguous support vectors.
     vectors: Vec<f64>,
     /// Factor of each.
     coefficients: Vec<f64>,

@@ -1,4 +1,4 @@
-//! Pad: elements before and behind each axis, or fewer where pads are negative.
+//! Pad: elements before and after each axis, or fewer where pads are negative.
 
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ fn source(mode: PadMode, i: i64, n: i64) -> i64 {
     }
 }
 
-/// The most elements a mirrored or repeated axis may gain: they are placed one by one.
+/// The most elements a mirrored or repeated axis may gain: each is placed separately.
 const MAX_REPEATED: i64 = 1 << 24;
 
 /// The most blocks that an input is moved in.
@@ -136,7 +136,7 @@ fn runs(mode: PadMode, n: usize, begin: i64, out: usize) -> Vec<Run> {
 }
 
 impl Pad {
-    /// Elements added before and behind each axis.
+    /// Elements added before and after each axis.
     fn pads(&self, cx: &OpCx) -> Result<Vec<(i64, i64)>, OpError> {
         let rank = cx.shape(0)?.rank();
         let (pads, axes) = match &self.fixed {

@@ -282,7 +282,7 @@ impl Resize {
         };
         if !sizes.is_empty() {
             if !scales.is_empty() {
-                return Err(value_error(3, "sizes are given beside scales".into()));
+                return Err(value_error(3, "both sizes and scales are given".into()));
             }
             if sizes.len() != input.len() {
                 return Err(value_error(3, format!("{} sizes for {} axes", sizes.len(), input.len())));

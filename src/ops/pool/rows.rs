@@ -293,11 +293,11 @@ mod tests {
     use crate::graph::Tensor;
     use crate::ops::pool::Pool;
     use crate::ops::test_util::{assert_near, attrs, read_op, run_cpu, run_f32, tensor, tensor_of, values};
-    use crate::ops::{AttrValue, AutoPad, Window};
+    use crate::ops::{AttrValue, AutoPad, WindowAttrs};
 
     #[derive(Clone, Debug)]
     struct Problem {
-        window: Window,
+        window: WindowAttrs,
         x: Vec<usize>,
     }
 
@@ -306,7 +306,7 @@ mod tests {
         let auto = prop_oneof![3 => Just(AutoPad::NotSet), 1 => Just(AutoPad::SameUpper), 1 => Just(AutoPad::SameLower)];
         (proptest::collection::vec(axis, 1..4), 1usize..3, 1usize..3, auto, any::<bool>()).prop_map(
             |(axes, n, c, auto_pad, ceil_mode)| Problem {
-                window: Window {
+                window: WindowAttrs {
                     kernel: axes.iter().map(|a| a.1).collect(),
                     strides: axes.iter().map(|a| a.2).collect(),
                     dilations: axes.iter().map(|a| a.3).collect(),

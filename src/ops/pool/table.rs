@@ -129,7 +129,7 @@ fn kernel(first: i64, taps: usize, fraction: f64, stretch: f64, f: impl Fn(f64) 
     (0..taps as i64).map(|t| f(((first + t) as f64 - fraction).abs() * stretch)).collect()
 }
 
-/// Keys' cubic at distance `d`.
+/// Keys' cubic kernel at distance `d`.
 fn cubic(d: f64, a: f64) -> f64 {
     if d <= 1.0 {
         ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0

@@ -20,13 +20,13 @@ pub(super) struct Grain {
     pub along: Along,
     /// Places of the axis that have one scale.
     pub block: usize,
-    /// Distances among the scales.
+    /// Strides of the scales.
     pub steps: [usize; 3],
     /// How many scales there are.
     pub scales: usize,
 }
 
-/// Elements behind one another whose scales are behind one another, or one.
+/// Contiguous elements whose scales are contiguous, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     /// How many elements.

@@ -68,7 +68,7 @@ impl Resolved {
         let mut gated = one;
         if let Some(third) = third {
             gated = self.lower_product(cx, third, Operand::Input(X), &of, lower)?;
-            lower.join();
+            lower.no_barrier();
         }
         let inner = lower.scratch(pairs * self.inner * 4);
         self.lower_gate(one, gated, inner, lower)?;

@@ -85,7 +85,7 @@ pub struct ExpertCodes {
 
 /// `sum over the chosen experts e of factor_e * fc2_e(activation(fc1_e(x)))`. MoE's inputs: tokens, the router's
 /// numbers, then weights (`[experts, rows, columns]`) and biases of three products; QMoE has scales between them,
-/// and zero points and factors of its own behind. Factors are the softmax of the router's numbers, over all experts
+/// and zero points and factors of its own after them. Factors are the softmax of the router's numbers, over all experts
 /// or over those that are chosen where they are normalized, as the schema says of both operators.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MixtureOfExperts {
@@ -283,7 +283,9 @@ impl MixtureOfExperts {
         let first = self.places(0)[0];
         let fused = matches!(gated, Gated::Interleaved | Gated::Halves);
         if fused && cx.has(third) {
-            return Err(OpError::unsupported("experts with a third product beside one that has its part"));
+            return Err(OpError::unsupported(
+                "experts with a third product in addition to a first one that contains it",
+            ));
         }
         let parts = if fused { 2 } else { 1 };
         let n = cx.shape(first)?.get(1).copied().unwrap_or(0);

@@ -62,7 +62,7 @@ impl Resolved {
         chosen
     }
 
-    /// The second operand of the gate beside the first, which it is applied to: rows of `inner` elements.
+    /// Applies the gate to rows of `inner` elements of `first`, with the second operand from `first` or `third`.
     fn gate<T: Real>(&self, first: &[T], third: Option<&[T]>, out: &mut [T]) {
         let inner = self.inner.max(1);
         let both = |row: usize, i: usize| {

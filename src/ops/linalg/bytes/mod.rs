@@ -69,7 +69,7 @@ pub(crate) struct Around<'a> {
 
 /// A product, of `groups` times four bytes for each sum.
 pub(crate) struct Product<'a, R> {
-    /// Rows of `groups` times four bytes, one behind the other.
+    /// Rows of `groups` times four bytes, contiguous.
     pub(crate) left: &'a [u8],
     pub(crate) groups: usize,
     pub(crate) right: &'a R,

@@ -1,4 +1,4 @@
-//! A right operand that is packed: strips of columns, one behind the other.
+//! A packed right operand: contiguous strips of columns.
 
 use super::Right;
 use crate::dot::Unit;
@@ -11,7 +11,7 @@ pub(crate) struct Strips {
     /// Vectors of the first strips, and how many of these there are.
     most: usize,
     full: usize,
-    /// Vectors of each strip behind them, and how many.
+    /// Vectors of each strip after them, and how many.
     less: usize,
     rest: usize,
 }
@@ -35,7 +35,7 @@ impl Strips {
         self.full + self.rest
     }
 
-    /// The first column of strip `i`; behind the last one, the end of its vectors.
+    /// The first column of strip `i`; after the last one, the end of its vectors.
     pub(crate) fn first(&self, i: usize) -> usize {
         let rest = i.saturating_sub(self.full);
         (self.most * (i - rest) + self.less * rest) * self.lanes
@@ -47,7 +47,7 @@ impl Strips {
     }
 }
 
-/// How a matrix of `k` rows of `n` bytes is packed: strips of columns of signed bytes, one behind the other, and behind
+/// How a matrix of `k` rows of `n` bytes is packed: contiguous strips of columns of signed bytes, and after
 /// them the sums of all columns as 32-bit integers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing {

@@ -1,4 +1,4 @@
-//! One or two operands summed over the labels that nobody needs afterwards.
+//! One or two operands summed over the labels that later steps do not need.
 
 use super::equation::{Label, View, Views};
 use crate::ops::Cost;
@@ -113,12 +113,12 @@ fn product(axes: &[Axis]) -> usize {
     axes.iter().fold(1, |n, a| n.saturating_mul(a.size))
 }
 
-/// One operand as matrices one behind the other.
+/// One operand as contiguous matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Walks the operand in that order.
     pub(super) nest: Nest,
-    /// Distances of rows and columns where it lies like that already, or like that transposed.
+    /// Strides of rows and columns where it already has that layout, possibly transposed.
     pub(super) direct: Option<[usize; 2]>,
 }
 
