@@ -1,4 +1,4 @@
-// What the kernels of scaled dot product attention share: sizes, strides, and what a query sees of a key.
+// The common part of the kernels of scaled dot product attention: sizes, strides, and masking.
 // Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another.
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
@@ -95,7 +95,7 @@ ivec2 seen(uint i, uint to)
     return ivec2(low, high);
 }
 
-// What is added to the score of query `i` and key `j`; HIDDEN where it is not seen.
+// The summand of the score of query `i` and key `j`; HIDDEN for a hidden key.
 float bias(uint i, uint j)
 {
     int at = offset + int(i);
@@ -121,7 +121,7 @@ float capped(float s)
     return p.softcap > 0.0 ? p.softcap * f_tanh(s / p.softcap) : s;
 }
 
-// The score with what is added to it; hidden whatever the score is, also where it is no number.
+// The score plus its summand; hidden whatever the score is, even NaN.
 float masked(float s, float add)
 {
     return is_hidden(add) ? add : s + add;
@@ -133,7 +133,7 @@ float weight(float s, float top)
     return is_hidden(s) ? 0.0 : exp(s - top);
 }
 
-// Lets the sink take part in sums of weights relative to `top`: the factor of all that was summed so far.
+// Adds the sink to sums of weights relative to `top`; returns the factor of the sums so far.
 float sink_into(inout float top, inout float total)
 {
     if (SINK == SINK_NONE) {

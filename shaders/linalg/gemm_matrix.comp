@@ -53,7 +53,7 @@ const uint LINE = 40u / EACH;
 // Tiles of A and of B; after the last step, a block of sums for every subgroup.
 shared QUAD tile[max(A_SIZE + B_SIZE, 4u * 16u * LINE)];
 
-// Group number `i` of those of a tile that this invocation loads: (place across, place along k). Lines have a number
+// Group number `i` of the groups of a tile that this invocation loads: (place across, place along k). Lines have a number
 // of groups that divides THREADS.
 uvec2 place(bool along_k, uint across, uint i)
 {
@@ -68,7 +68,7 @@ uint slot(bool along_k, uint line, uvec2 at)
     return along_k ? at.x * ALONG_K + at.y / EACH : at.y * line + at.x / EACH;
 }
 
-// What one step loads, before it is put into the tiles: whole words, as a compiler may give each half a register.
+// The words that one step loads before it fills the tiles: a compiler may give each half a register.
 QUAD a_next[A_LOADS];
 QUAD b_next[B_LOADS];
 

@@ -28,7 +28,7 @@ use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 pub struct KernelId(u16);
 
 impl KernelId {
-    /// What is known about the kernel.
+    /// The reflection of the kernel.
     pub fn info(self) -> &'static KernelInfo {
         &table::KERNELS[usize::from(self.0)]
     }
@@ -70,7 +70,7 @@ pub struct KernelInfo {
     pub spec: &'static [SpecInfo],
     /// Bytes of workgroup memory with every specialization constant at its default.
     pub shared_bytes: u32,
-    /// What a device must have to run it.
+    /// The device features that it requires.
     pub requires: Requires,
     /// Whether the work-group size is given by `OpExecutionModeId LocalSizeId`.
     pub local_size_id: bool,

@@ -1,4 +1,4 @@
-//! What an operator's device lowering is made of: dispatches as plain data.
+//! The steps of an operator's device lowering: dispatches as plain data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Packed {
     pub pack: Arc<PackFn>,
     /// As `pack`, line by line, where the layout allows that.
     pub lines: Option<PackLines>,
-    /// What undoes that, where the layout has every element of the constant: the constant need not be kept then.
+    /// The inverse, where the layout has every element of the constant: the constant need not be kept then.
     pub unpack: Option<Arc<UnpackFn>>,
 }
 

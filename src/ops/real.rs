@@ -117,7 +117,7 @@ pub(crate) struct RealIo<'a, T: Real> {
 
 enum Output<'a, T> {
     Absent,
-    /// Of a type that is no float.
+    /// An argument whose type is no float.
     Bytes(&'a mut [u8]),
     Direct(&'a mut [T]),
     F32(Vec<T>, &'a mut [f32]),

@@ -75,7 +75,13 @@ fn access_is_what_the_code_does_where_nothing_is_declared() {
         )
         .replace("e: ", ""),
     );
-    let expected = [BindingAccess::Read, BindingAccess::Write, BindingAccess::ReadWrite, BindingAccess::Read, BindingAccess::Write];
+    let expected = [
+        BindingAccess::Read,
+        BindingAccess::Write,
+        BindingAccess::ReadWrite,
+        BindingAccess::Read,
+        BindingAccess::Write,
+    ];
     assert_eq!(access(&r), expected);
 }
 

@@ -27,12 +27,12 @@ pub struct Attention {
     pub causal: bool,
     /// Scores become `cap * tanh(score / cap)`; 0 is none.
     pub softcap: f32,
-    /// How many keys before and after its own position a query sees, where that is bounded.
+    /// Numbers of keys before and after its own position that a query sees, where bounded.
     pub window: [Option<usize>; 2],
     /// Which stage of the scores the fourth output shows, as ONNX counts them.
     pub shown: u8,
-    /// Which of Q, K, V and Y of four dimensions are `[batch, length, heads, size]`. No model says so; the planner
-    /// takes transposes of heads in.
+    /// Which of Q, K, V and Y of four dimensions are `[batch, length, heads, size]`. Only the planner sets it, where
+    /// it absorbs transposes of heads.
     pub turned: [bool; 4],
 }
 
@@ -64,7 +64,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     if !(0..=3).contains(&shown) {
         return Err(bad("qk_matmul_output_mode", format!("is {shown}, expected 0 to 3")));
     }
-    // Softmax is computed in 32 bits, or in 64 where inputs have them, whatever is asked for.
+    // Softmax is computed in 32 bits, or in 64 for inputs of 64 bits, whatever the attribute.
     attrs.int_opt("softmax_precision")?;
     Ok(Arc::new(Attention {
         heads: count("q_num_heads")?.zip(count("kv_num_heads")?),
@@ -98,7 +98,7 @@ pub(super) fn operand(cx: &OpCx, i: usize, heads: Option<usize>) -> Result<Opera
     }
 }
 
-/// How input `i` is read as a mask of `[batch, heads, queries, keys]`; it may be short in keys.
+/// The strides of input `i` as a mask of `[batch, heads, queries, keys]`; it may be short in keys.
 pub(super) fn mask_steps(cx: &OpCx, i: usize, sizes: [usize; 4]) -> Result<MaskSteps, OpError> {
     let shape = cx.shape(i)?;
     let len = shape.last().copied().unwrap_or(1);
@@ -253,7 +253,7 @@ impl Attention {
         }
     }
 
-    /// What writes the present keys and values.
+    /// The pieces that write the present keys and values.
     fn cache(&self, cx: &OpCx, resolved: &Resolved) -> Result<Vec<Piece>, OpError> {
         let mut pieces = Vec::new();
         if cx.outputs().len() > 2 {

@@ -49,7 +49,7 @@ pub struct GroupQueryAttention {
     pub scale: Option<f32>,
     /// Scores become `cap * tanh(score / cap)`; 0 is none.
     pub softcap: f32,
-    /// How many keys a query sees, its own included, where that is bounded.
+    /// Number of keys that a query sees, its own included, where bounded.
     pub window: Option<usize>,
     /// Whether queries and keys are rotated, and whether pairs are neighbours.
     pub rotary: Option<bool>,
@@ -397,7 +397,7 @@ impl Operator for GroupQueryAttention {
             }
             let to = Operand::Output(n);
             if s.kv_len > resolved.past_len {
-                // Rows that no sequence has reached are not left as they were.
+                // Rows that no sequence has reached become zeros.
                 region::zeros(lower, cx, n)?;
             }
             if resolved.past_len > 0 {
@@ -431,7 +431,7 @@ impl Operator for GroupQueryAttention {
 /// Tables of cosines and sines, given positions, and the last key of each sequence.
 type Turning<'a, T> = ([&'a [T]; 2], &'a [i64], &'a [i64]);
 
-/// What errors call the result.
+/// The position of the result in errors.
 const Y: usize = 16;
 
 impl Resolved {

@@ -22,7 +22,7 @@ use crate::simd::wide;
 
 /// Columns that a task of the native function makes at once.
 const COLUMNS: usize = 32;
-/// With at most so many rows the native function takes codes as they are, instead of making columns of them.
+/// Up to this many rows the native function multiplies by codes directly, instead of decoding columns.
 const FEW_ROWS: usize = 4;
 /// Sums side by side; the shortest blocks have 8 bytes.
 const LANES: usize = 8;

@@ -26,7 +26,7 @@ pub enum WeightLayout {
     Conv,
     /// `[ic, oc / group, ...]`, as ConvTranspose has them.
     Transposed {
-        /// How many groups the channels are split into.
+        /// Number of groups of channels.
         group: usize,
     },
 }

@@ -13,7 +13,7 @@ use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::strided::Nest;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
-/// What an update does to the element it meets.
+/// The effect of an update on its element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// Replaces it; of several updates of one element the last one stays on the CPU, any one on a device.
@@ -51,7 +51,7 @@ pub enum Naming {
 pub struct Scatter {
     /// How input 1 names places.
     pub naming: Naming,
-    /// What updates do.
+    /// The effect of updates.
     pub reduction: Reduction,
 }
 

@@ -118,7 +118,7 @@ impl Dims {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pairs {
     count: usize,
-    /// Of each axis that is not 1: its stride and size in the batch, and its strides in matrices of A and of B.
+    /// For each axis that is not 1: its stride and size in the batch, and its strides in matrices of A and of B.
     axes: Vec<[usize; 4]>,
 }
 
@@ -144,7 +144,7 @@ impl Pairs {
         Ok(Pairs { count: batch.elements(), axes })
     }
 
-    /// How many products there are.
+    /// Number of products.
     pub(crate) fn len(&self) -> usize {
         self.count
     }

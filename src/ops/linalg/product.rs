@@ -204,7 +204,7 @@ pub(crate) fn product<T: Real>(
     Ok(())
 }
 
-/// What the `gemm` crates export for one type: `dst = alpha * dst + beta * lhs * rhs`, each matrix with the strides of its
+/// The function of the `gemm` crates for one type: `dst = alpha * dst + beta * lhs * rhs`, each matrix with the strides of its
 /// columns and rows, and three flags that are of complex numbers.
 type General<T> = unsafe fn(
     usize,

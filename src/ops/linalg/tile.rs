@@ -59,7 +59,7 @@ impl Columns for Rows<'_> {
         for (to, from) in to.chunks_exact_mut(pitch).zip(self.data.chunks(self.row)) {
             let from = &from[first..];
             if from.len() >= pitch {
-                // Of a length that is known where this is inlined.
+                // The length is a constant after inlining.
                 to.copy_from_slice(&from[..pitch]);
             } else {
                 to[..n].copy_from_slice(&from[..n]);
@@ -68,12 +68,12 @@ impl Columns for Rows<'_> {
     }
 }
 
-/// What the products are added to.
+/// The initial value of the sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start<'a> {
-    /// Nothing.
+    /// Zero.
     Zero,
-    /// What the output holds.
+    /// The elements of the output.
     Output,
     /// One number for every row of the output.
     PerRow(&'a [f32]),

@@ -16,7 +16,7 @@ use crate::ops::real::FLOATS;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
-/// What becomes of the losses of all places.
+/// The reduction of the losses of all positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// They are the output.
@@ -35,7 +35,7 @@ pub struct NllLoss {
     /// Whether input 0 are scores, whose softmax over the classes are the probabilities, rather than logarithms
     /// of probabilities. These logarithms are then output 1.
     pub scores: bool,
-    /// What becomes of the losses.
+    /// The reduction of the losses.
     pub reduction: Reduction,
     /// Places with this label have no loss and no weight.
     pub ignore: Option<i64>,

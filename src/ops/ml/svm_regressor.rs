@@ -22,7 +22,7 @@ pub struct SvmRegressor {
     coefficients: Vec<f64>,
     /// Features of a row.
     features: usize,
-    /// What is added.
+    /// The summand.
     rho: f64,
     /// Whether only the sign is wanted: 1 above 0, else -1.
     one_class: bool,

@@ -17,7 +17,7 @@ use crate::ops::{OpError, par};
 /// Elements that are widened at once.
 const WIDENED: usize = 512;
 
-/// How a function runs over `f32`.
+/// The implementation of a function over `f32`.
 #[derive(Clone)]
 enum Floats {
     /// By its own loop.

@@ -15,7 +15,7 @@ use crate::ops::window::{bad, three};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, WindowAttrs, WindowAxis};
 use crate::shape::Shape;
 
-/// What a pool makes of the elements of a window.
+/// The reduction of the elements of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
     /// The largest; with a second output, where it lies in the input.
@@ -38,7 +38,7 @@ pub enum PoolKind {
 /// A pool over windows of the input `[n, c, ...]`.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// What is made of a window.
+    /// The reduction of a window.
     pub kind: PoolKind,
     /// Kernel, strides, dilations and padding.
     pub window: WindowAttrs,

@@ -101,7 +101,7 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
     })
 }
 
-/// What `f` makes of each column of a window, then of those, beginning with `start`.
+/// The reduction by `f` of each column of a window, then of the results, beginning with `start`.
 #[inline(always)]
 fn plane<T: Copy>([d, h, w]: &[WindowAxis; 3], x: &[T], y: &mut [T], start: T, f: impl Fn(T, T) -> T) {
     let mut columns = vec![start; w.input];
@@ -270,12 +270,12 @@ pub(super) fn root<T: Real>(x: T, p: u32) -> T {
     }
 }
 
-/// How many elements the window of every output counts along one axis.
+/// Number of elements in the window of every output along one axis.
 fn counts<T: Real>(axis: &WindowAxis, include_pad: bool) -> Vec<T> {
     (0..axis.output).map(|o| T::from_f64(count(axis, o, include_pad) as f64)).collect()
 }
 
-/// How many elements the window of output `o` counts along one axis.
+/// Number of elements in the window of output `o` along one axis.
 pub(super) fn count(axis: &WindowAxis, o: usize, include_pad: bool) -> usize {
     if !include_pad {
         return axis.taps(o).len();

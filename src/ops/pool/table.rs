@@ -2,7 +2,7 @@
 
 use super::resize::{CoordinateMode, Interpolation, NearestMode};
 
-/// How one axis is resampled.
+/// The resampling of one axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AxisDesc {
     /// Elements of the input.
@@ -13,9 +13,9 @@ pub(super) struct AxisDesc {
     pub(super) scale: f64,
     /// Start and end of the region of interest, as parts of the input.
     pub(super) roi: [f64; 2],
-    /// How a place in the output becomes one in the input.
+    /// The mapping of positions in the output to positions in the input.
     pub(super) coordinates: CoordinateMode,
-    /// What is made of neighbouring elements.
+    /// The interpolation of neighbouring elements.
     pub(super) mode: Interpolation,
     /// Whether a smaller output averages over all that it covers.
     pub(super) antialias: bool,

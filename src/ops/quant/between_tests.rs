@@ -1,4 +1,4 @@
-//! What takes the place of operators between DequantizeLinear and QuantizeLinear: against these, everywhere.
+//! Operators on bytes against the operators between DequantizeLinear and QuantizeLinear that they replace, on every
 
 use proptest::prelude::*;
 

@@ -22,14 +22,14 @@ pub(super) struct Grain {
     pub block: usize,
     /// Strides of the scales.
     pub steps: [usize; 3],
-    /// How many scales there are.
+    /// Number of scales.
     pub scales: usize,
 }
 
 /// Contiguous elements whose scales are contiguous, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// How many elements.
+    /// Number of elements.
     pub len: usize,
     /// The scale of the first one.
     pub scale: usize,

@@ -15,7 +15,7 @@ pub(super) struct Run {
     pub(super) dims: Dims,
 }
 
-/// What one direction reads.
+/// The operands of one direction.
 struct Weights<'a, T> {
     w: &'a [T],
     r: &'a [T],
@@ -23,7 +23,7 @@ struct Weights<'a, T> {
     peepholes: Option<&'a [T]>,
 }
 
-/// What one direction writes, in rows of a state's elements: Y in the order of X's rows, then the last states.
+/// The results of one direction, in rows of a state's elements: Y in the order of X's rows, then the last states.
 struct Written<'a, T> {
     y: Vec<&'a mut [T]>,
     last_h: Vec<&'a mut [T]>,

@@ -75,10 +75,10 @@ fn project(d: &Dims, cx: &OpCx, dtype: DType, lower: &mut Lowering<'_>) -> Resul
 
 /// Strides in the input's products, in Y and in states that are inputs or outputs.
 struct Distances {
-    /// Of time steps, sequences and directions.
+    /// Strides of time steps, sequences and directions.
     x: [u32; 3],
     y: [u32; 3],
-    /// Of directions and sequences.
+    /// Strides of directions and sequences.
     state: [usize; 2],
 }
 

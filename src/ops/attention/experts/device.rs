@@ -9,7 +9,7 @@ use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
-/// With fewer pairs for each expert than so many, each is done alone.
+/// With fewer pairs for each expert than this, each pair is computed alone.
 const FEW: usize = 4;
 
 /// Which pairs a product is of.

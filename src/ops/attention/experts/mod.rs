@@ -91,7 +91,7 @@ pub struct ExpertCodes {
 pub struct MixtureOfExperts {
     /// Experts of a token.
     pub top: usize,
-    /// What is done between the products.
+    /// The function between the products.
     pub activation: ExpertActivation,
     /// How SwiGLU's operands lie; others are gated where there is a third product.
     pub gated: Gated,
@@ -114,7 +114,7 @@ pub(super) fn read_coded(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<
     if kind != "int" {
         return Err(OpError::unsupported(format!("QMoE of {kind} weights")));
     }
-    // What is left to the device is the layout that the schema describes.
+    // Prepacked weights have a layout of their own; the schema describes the other one.
     if attrs.int("weights_prepacked", -1)? > 0 {
         return Err(OpError::unsupported("QMoE of weights in another device's layout"));
     }
