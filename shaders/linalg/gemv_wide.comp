@@ -43,10 +43,12 @@ void store(uint batch, uint row, uint col, float sum)
     }
 }
 
-// The sum over `parts` neighbours `apart` invocations from each other, in the first of them.
-vec4 total(vec4 own, uint part, uint parts, uint apart)
+// Puts the sum over `parts` neighbours `apart` invocations from each other into `sums` of the first of them.
+void total(vec4 own, uint part, uint parts, uint apart)
 {
     uint t = gl_LocalInvocationIndex;
+    // The sums of the row before have been read.
+    barrier();
     sums[t] = own;
     barrier();
     for (uint step = parts / 2u; step > 0u; step /= 2u) {
@@ -55,9 +57,6 @@ vec4 total(vec4 own, uint part, uint parts, uint apart)
         }
         barrier();
     }
-    vec4 all = sums[t];
-    barrier();
-    return all;
 }
 
 void main()
@@ -86,8 +85,9 @@ void main()
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         if (r < p.m) {
-            vec4 all = total(own[r], part, TEAM, 1u);
+            total(own[r], part, TEAM, 1u);
             if (part == 0u) {
+                vec4 all = sums[t];
                 store(batch, r, col, all.x + all.y + all.z + all.w);
             }
         }
@@ -127,8 +127,9 @@ void main()
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         if (r < p.m) {
-            vec4 all = total(own[r], part, parts, ACROSS);
+            total(own[r], part, parts, ACROSS);
             if (part == 0u) {
+                vec4 all = sums[t];
                 [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                     store(batch, r, col + i, all[i]);
                 }

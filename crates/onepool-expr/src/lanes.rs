@@ -1,6 +1,6 @@
 //! The arithmetic of pointwise expressions over slices, one loop for each function, so that each is vectorized.
 
-use super::eval::Operand;
+use super::eval::InputData;
 use super::lane::Lane;
 use super::pointwise::{BinaryOp, CompareOp, Term, UnaryOp};
 use super::value::{Plain, Value as _};
@@ -15,7 +15,7 @@ pub(super) enum Value<'a> {
 
 /// Reads a broadcast input for the elements `first..`, run by run: within one, every term but those that
 /// step with each element stands still.
-pub(super) fn gather(to: &mut [f32], operand: Operand<'_>, first: usize) {
+pub(super) fn gather(to: &mut [f32], operand: InputData<'_>, first: usize) {
     struct Counter {
         div: usize,
         modulo: usize,

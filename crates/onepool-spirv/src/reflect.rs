@@ -34,7 +34,7 @@ pub enum BindingKind {
 
 /// How a kernel uses a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
+pub enum BindingAccess {
     /// It only reads.
     Read,
     /// It only writes, and may leave some elements as they were.
@@ -43,7 +43,7 @@ pub enum Access {
     ReadWrite,
 }
 
-impl Access {
+impl BindingAccess {
     /// Whether the kernel may read.
     pub const fn reads(self) -> bool {
         !matches!(self, Self::Write)
@@ -73,7 +73,7 @@ pub struct BindingInfo {
     /// What it is.
     pub kind: BindingKind,
     /// How it is used.
-    pub access: Access,
+    pub access: BindingAccess,
     /// Its name in the source; empty if the module carries none.
     pub name: Cow<'static, str>,
     /// The element of a buffer that ends in a runtime array, or the texel.
@@ -417,7 +417,7 @@ fn bindings(index: &Index<'_>) -> Result<Vec<BindingInfo>, SpirvError> {
             set: set.ok_or_else(|| missing("DescriptorSet"))?,
             binding: binding.ok_or_else(|| missing("Binding"))?,
             kind,
-            access: declared.or(used).unwrap_or(Access::Read),
+            access: declared.or(used).unwrap_or(BindingAccess::Read),
             name: Cow::Owned(name.to_owned()),
             element,
         };
@@ -449,7 +449,7 @@ fn merge(bindings: &mut Vec<BindingInfo>, info: BindingInfo, variable: &Inst) ->
     Ok(())
 }
 
-type Resource = (BindingKind, Option<Element>, Option<Access>);
+type Resource = (BindingKind, Option<Element>, Option<BindingAccess>);
 
 fn resource(
     index: &Index<'_>,
@@ -483,7 +483,7 @@ fn resource(
                     || (members > 0 && (0..members).all(|m| index.has(type_id, Some(m), decoration)))
             };
             let declared = match kind {
-                BindingKind::UniformBuffer => Some(Access::Read),
+                BindingKind::UniformBuffer => Some(BindingAccess::Read),
                 _ => declared(all(Decoration::NonWritable), all(Decoration::NonReadable)),
             };
             Ok((kind, element, declared))
@@ -494,7 +494,7 @@ fn resource(
                 Dim::DimBuffer => BindingKind::UniformTexelBuffer,
                 _ => BindingKind::SampledImage,
             };
-            Ok((kind, Some(index.texel(image)?), Some(Access::Read)))
+            Ok((kind, Some(index.texel(image)?), Some(BindingAccess::Read)))
         }
         Op::TypeImage => {
             let declared = declared(
@@ -503,7 +503,9 @@ fn resource(
             );
             let element = Some(index.texel(ty)?);
             match (image_dim(ty)?, ty.literal(5)?) {
-                (Dim::DimBuffer, 1) => Ok((BindingKind::UniformTexelBuffer, element, Some(Access::Read))),
+                (Dim::DimBuffer, 1) => {
+                    Ok((BindingKind::UniformTexelBuffer, element, Some(BindingAccess::Read)))
+                }
                 (Dim::DimBuffer, 2) => Ok((BindingKind::StorageTexelBuffer, element, declared)),
                 (_, 2) => Ok((BindingKind::StorageImage, element, declared)),
                 _ => Err(unsupported(variable, "an image without its sampler")),
@@ -515,10 +517,10 @@ fn resource(
     }
 }
 
-fn declared(non_writable: bool, non_readable: bool) -> Option<Access> {
+fn declared(non_writable: bool, non_readable: bool) -> Option<BindingAccess> {
     match (non_writable, non_readable) {
-        (true, _) => Some(Access::Read),
-        (false, true) => Some(Access::Write),
+        (true, _) => Some(BindingAccess::Read),
+        (false, true) => Some(BindingAccess::Write),
         (false, false) => None,
     }
 }

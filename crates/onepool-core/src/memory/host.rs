@@ -23,7 +23,7 @@ use bytemuck::Pod;
 
 use super::dma_buf::{DmaBufSystem, MemoryFile};
 use super::fill;
-use super::import::Window;
+use super::import::PageWindow;
 use super::lease::{Busy, Occupancy, Ticket, Use};
 use super::os::{self, Advice, Backing, MapEntry, Mapping, OsError};
 use super::range::ByteRange;
@@ -195,8 +195,8 @@ impl Pages {
         self.mapping.as_ref().map_or(0, Mapping::bytes)
     }
 
-    fn window(&self) -> Window {
-        Window { addr: self.start.addr().get() as u64, bytes: self.mapped_bytes() as u64, offset: 0 }
+    fn window(&self) -> PageWindow {
+        PageWindow { addr: self.start.addr().get() as u64, bytes: self.mapped_bytes() as u64, offset: 0 }
     }
 
     /// Start and length of a range that lies inside, for a slice.
@@ -407,7 +407,7 @@ impl HostRegion {
     }
 
     /// The whole pages of the region, as an import takes them.
-    pub fn window(&self) -> Window {
+    pub fn window(&self) -> PageWindow {
         self.pages.window()
     }
 
@@ -471,7 +471,7 @@ impl SharedRegion {
     }
 
     /// The whole pages of the region, as an import takes them.
-    pub fn window(&self) -> Window {
+    pub fn window(&self) -> PageWindow {
         self.pages.window()
     }
 
