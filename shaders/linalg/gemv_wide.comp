@@ -43,12 +43,10 @@ void store(uint batch, uint row, uint col, float sum)
     }
 }
 
-// Puts the sum over `parts` neighbours `apart` invocations from each other into `sums` of the first of them.
-void total(vec4 own, uint part, uint parts, uint apart)
+// The sum over `parts` neighbours `apart` invocations from each other, in the first of them.
+vec4 total(vec4 own, uint part, uint parts, uint apart)
 {
     uint t = gl_LocalInvocationIndex;
-    // The sums of the row before have been read.
-    barrier();
     sums[t] = own;
     barrier();
     for (uint step = parts / 2u; step > 0u; step /= 2u) {
@@ -57,6 +55,20 @@ void total(vec4 own, uint part, uint parts, uint apart)
         }
         barrier();
     }
+    vec4 all = sums[t];
+    barrier();
+    return all;
+}
+
+// The first of the sums; the others move up. So a loop over the rows there are names no element by a variable, and no
+// barrier is in a condition, which PoCL compiles wrongly.
+vec4 next(inout vec4 own[ROWS])
+{
+    vec4 first = own[0];
+    [[unroll]] for (uint r = 1u; r < ROWS; ++r) {
+        own[r - 1u] = own[r];
+    }
+    return first;
 }
 
 void main()
@@ -83,13 +95,10 @@ void main()
             }
         }
     }
-    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        if (r < p.m) {
-            total(own[r], part, TEAM, 1u);
-            if (part == 0u) {
-                vec4 all = sums[t];
-                store(batch, r, col, all.x + all.y + all.z + all.w);
-            }
+    for (uint r = 0u; r < p.m; ++r) {
+        vec4 all = total(next(own), part, TEAM, 1u);
+        if (part == 0u) {
+            store(batch, r, col, all.x + all.y + all.z + all.w);
         }
     }
 #else
@@ -125,14 +134,11 @@ void main()
             }
         }
     }
-    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        if (r < p.m) {
-            total(own[r], part, parts, ACROSS);
-            if (part == 0u) {
-                vec4 all = sums[t];
-                [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                    store(batch, r, col + i, all[i]);
-                }
+    for (uint r = 0u; r < p.m; ++r) {
+        vec4 all = total(next(own), part, parts, ACROSS);
+        if (part == 0u) {
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                store(batch, r, col + i, all[i]);
             }
         }
     }
