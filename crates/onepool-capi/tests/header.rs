@@ -182,6 +182,6 @@ fn versions_are_one() {
     assert!(manifest.contains(&format!("version = \"{version}\"")));
     let metadata = fs::read_to_string(folder().join("Cargo.toml")).unwrap();
     assert!(
-        metadata.contains("from = \"../../include/onepool.h\"") && metadata.contains("name = \"onepool\"")
+        metadata.contains("from = \"include/onepool.h\"") && metadata.contains("name = \"onepool\"")
     );
 }
