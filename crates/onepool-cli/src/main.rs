@@ -14,6 +14,7 @@ mod devices;
 mod error;
 mod explain;
 mod generate;
+mod input_file;
 mod inspect;
 mod npy;
 mod open;
