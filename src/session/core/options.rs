@@ -46,6 +46,7 @@ pub(in crate::session) trait NodePlacer: Debug + Send + Sync {
         graph: &Graph,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
+        updates: &[(usize, usize)],
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error>;
 }
