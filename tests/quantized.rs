@@ -353,7 +353,7 @@ enum Odd {
     Nothing,
     /// What it makes is an output of the graph.
     Seen,
-    /// Somebody else reads what it makes.
+    /// Another node reads its output.
     Shared,
     /// The weights' scales are those of the other channels.
     OtherAxis,
@@ -440,7 +440,7 @@ fn only_what_is_certain_computes_with_bytes() {
     }
 }
 
-/// Unless told, a device with kernels keeps numbers, and a CPU that is placed beside it does as it would alone.
+/// Unless told, a device with kernels keeps numbers, and a CPU in the same session does as it would alone.
 #[cfg(feature = "vulkan")]
 #[test]
 fn devices_decide() {

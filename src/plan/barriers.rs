@@ -113,7 +113,7 @@ fn order_segment(
         }
         if let Some(first) = group.first_mut() {
             first.barrier = if first.full_barrier_before {
-                Some(tracker.command_behind_all(&touches))
+                Some(tracker.command_after_all(&touches))
             } else {
                 tracker.command(&touches)
             };

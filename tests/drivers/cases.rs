@@ -156,13 +156,13 @@ fn bound(device: &Context, graph: &Graph, cases: [&'static str; 2], at: u64) -> 
     assert!(measured.0 == told.0 && measured.1 >= told.1, "{}: {measured:?}, {told:?}", device.info().name);
     let verdicts: Vec<&Verdict> = binding.verdicts().collect();
     assert_eq!(verdicts.len(), 2);
-    let beside = (measured.1 - told.1) / 2;
+    let extra = (measured.1 - told.1) / 2;
     let outcome = |verdict: &Verdict, case: &'static str| {
         let (cpu, moved) = claims([verdict].into_iter());
         let path = path(verdict).to_owned();
         // Both tensors are alike.
         let resident = Some(BYTES + own / 2);
-        Outcome { case, path, cpu, device: moved + beside, resident, bytes: BYTES, said: verdict.to_string() }
+        Outcome { case, path, cpu, device: moved + extra, resident, bytes: BYTES, said: verdict.to_string() }
     };
     let pairs = verdicts.into_iter().zip(cases).filter(|(_, case)| !case.is_empty());
     pairs.map(|(verdict, case)| outcome(verdict, case)).collect()

@@ -1,20 +1,12 @@
 //! Pointwise expressions on the CPU, a cache-sized chunk at a time.
 
+pub use super::lanes::InputData;
 use super::lanes::{Value, binary, gather, mul_add, positive_binary, select, unary};
 use super::pointwise::{BinaryOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term};
 use crate::simd::wide;
 
 /// Elements of intermediate values that stay in a first-level cache together with what is read and written.
 const CACHED: usize = 4096;
-
-/// An input while it is evaluated.
-#[derive(Clone, Copy, Debug)]
-pub struct InputData<'a> {
-    /// All of its elements.
-    pub data: &'a [f32],
-    /// How it is indexed; empty for a full input, and for a scalar.
-    pub terms: &'a [Term],
-}
 
 /// A [`PointwiseDesc`] ready to run: which expression goes to which register, and when registers are free.
 #[derive(Clone, Debug)]

@@ -1,10 +1,18 @@
 //! The arithmetic of pointwise expressions over slices, one loop for each function, so that each is vectorized.
 
-use super::eval::InputData;
 use super::lane::Lane;
 use super::pointwise::{BinaryOp, CompareOp, Term, UnaryOp};
 use super::value::{Plain, Value as _};
 use crate::simd;
+
+/// An input while it is evaluated.
+#[derive(Clone, Copy, Debug)]
+pub struct InputData<'a> {
+    /// All of its elements.
+    pub data: &'a [f32],
+    /// How it is indexed; empty for a full input, and for a scalar.
+    pub terms: &'a [Term],
+}
 
 /// A value during one chunk.
 #[derive(Clone, Copy)]

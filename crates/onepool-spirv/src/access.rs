@@ -12,7 +12,37 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Op, StorageClass};
 
 use super::parse::{Inst, Module, SpirvError, SpirvErrorKind};
-use super::reflect::BindingAccess;
+
+/// How a kernel uses a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BindingAccess {
+    /// It only reads.
+    Read,
+    /// It only writes, and may leave some elements as they were.
+    Write,
+    /// It reads and writes.
+    ReadWrite,
+}
+
+impl BindingAccess {
+    /// Whether the kernel may read.
+    pub const fn reads(self) -> bool {
+        !matches!(self, Self::Write)
+    }
+
+    /// Whether the kernel may write.
+    pub const fn writes(self) -> bool {
+        !matches!(self, Self::Read)
+    }
+
+    pub(super) const fn union(self, other: Self) -> Self {
+        match (self.reads() || other.reads(), self.writes() || other.writes()) {
+            (true, true) => Self::ReadWrite,
+            (false, true) => Self::Write,
+            _ => Self::Read,
+        }
+    }
+}
 
 /// The access of each global resource variable that is used at all, by the variable's id.
 pub(super) fn uses(module: &Module) -> Result<HashMap<u32, BindingAccess>, SpirvError> {

@@ -9,6 +9,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{BuiltIn, Capability, Decoration, Dim, ExecutionMode, ExecutionModel, Op, StorageClass};
 
 use super::access;
+pub use super::access::BindingAccess;
 use super::parse::{Inst, Module, SpirvError, SpirvErrorKind, parse};
 use super::types::{Element, Index, SIZE_CAP, ScalarType, TypeBudget, ValueType, unsupported};
 
@@ -30,37 +31,6 @@ pub enum BindingKind {
     SampledImage,
     /// An image without a sampler (`image2D`).
     StorageImage,
-}
-
-/// How a kernel uses a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BindingAccess {
-    /// It only reads.
-    Read,
-    /// It only writes, and may leave some elements as they were.
-    Write,
-    /// It reads and writes.
-    ReadWrite,
-}
-
-impl BindingAccess {
-    /// Whether the kernel may read.
-    pub const fn reads(self) -> bool {
-        !matches!(self, Self::Write)
-    }
-
-    /// Whether the kernel may write.
-    pub const fn writes(self) -> bool {
-        !matches!(self, Self::Read)
-    }
-
-    pub(super) const fn union(self, other: Self) -> Self {
-        match (self.reads() || other.reads(), self.writes() || other.writes()) {
-            (true, true) => Self::ReadWrite,
-            (false, true) => Self::Write,
-            _ => Self::Read,
-        }
-    }
 }
 
 /// One resource binding.

@@ -25,7 +25,7 @@ pub struct Left {
 impl Left {
     /// What is left where a recording wrote `writes`, of which it did not show `hidden`, and `invalidated` is invalidated
     /// after it.
-    pub fn behind(
+    pub fn after(
         writes: impl Iterator<Item = ByteRange>,
         hidden: Vec<(ByteRange, Access)>,
         invalidated: impl Iterator<Item = ByteRange>,

@@ -19,7 +19,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// The window that would hold all of them, once the live imports are given up.
+    /// The window that would hold every one, once the live imports are given up.
     pub fn hull(&self) -> ByteRange {
         self.live.iter().fold(self.wanted, |hull, range| hull.union_hull(*range))
     }

@@ -37,7 +37,7 @@ pub(super) fn devices() -> Result<Vec<OpenableDevice>, DeviceError> {
     for id in platforms {
         let listed = match device::get_device_ids(id, device::CL_DEVICE_TYPE_ALL) {
             Ok(listed) => listed,
-            // A platform without devices is none of anybody's concern.
+            // A platform may have no devices.
             Err(code) => {
                 tracing::debug!(target: "onepool::opencl", code, "a platform has no devices");
                 continue;

@@ -92,18 +92,18 @@ enum Event {
 impl Naive {
     /// The stages after the event at `at`, whether its write is available, and to whom it is visible.
     fn reach(&self, at: usize, kind: Access) -> (Access, bool, Access) {
-        let (mut behind, mut available, mut visible) = (Access::NONE, false, Access::NONE);
+        let (mut dependent, mut available, mut visible) = (Access::NONE, false, Access::NONE);
         for (event, _) in &self.history[at + 1..] {
             let Event::Barrier(barrier) = event else { continue };
-            if barrier.src.of_stages().intersects(kind.of_stages() | behind) {
-                behind |= barrier.dst.of_stages();
+            if barrier.src.of_stages().intersects(kind.of_stages() | dependent) {
+                dependent |= barrier.dst.of_stages();
                 available |= barrier.src.contains(kind);
                 if available {
                     visible |= barrier.dst;
                 }
             }
         }
-        (behind, available, visible)
+        (dependent, available, visible)
     }
 
     fn last_write(&self) -> Option<(usize, Access)> {
@@ -287,7 +287,7 @@ fn the_host_learns_of_a_completion_late_and_of_a_misuse_at_once() {
 }
 
 #[test]
-fn what_the_host_wrote_and_did_not_flush_is_lost_behind_an_invalidate() {
+fn what_the_host_wrote_and_did_not_flush_is_lost_dependent_an_invalidate() {
     let context = open(SimConfig::noncoherent());
     let queue = context.create_queue().unwrap();
     let mut region = HostRegion::new(4096).unwrap();

@@ -134,7 +134,7 @@ impl Mapped {
         let named = writes.iter().map(|range| atoms(*range, ATOM, BYTES as u64));
         let invalidated: Vec<_> = named.filter(|_| invalidates && !self.coherent).collect();
         invalidated.iter().for_each(|range| self.invalidate(*range));
-        let left = Left::behind(
+        let left = Left::after(
             writes.iter().copied(),
             unseen.of(A).collect(),
             invalidated.into_iter(),
@@ -209,7 +209,7 @@ proptest! {
         for _ in 0..3 {
             for segment in &segments {
                 views.segment(segment, &mut sight);
-                prop_assert_eq!(views.host, views.truth, "the host, behind a segment");
+                prop_assert_eq!(views.host, views.truth, "the host, after a segment");
             }
             if !private {
                 for range in &between {

@@ -212,7 +212,7 @@ fn listed_types(raw: &Raw) -> Result<Vec<(u64, MemoryType)>, Wrong> {
         let heap = small(&field("heap"), ty.heap, MAX_HEAPS)? as u32;
         let bits = ty.flags.iter().fold(0, |bits, flag| bits | bit(*flag));
         if ty.bits != u64::from(bits) {
-            let problem = format!("it is {}, and the flags beside it are {bits}; correct one", ty.bits);
+            let problem = format!("it is {}, and its flags are {bits}; correct one", ty.bits);
             return wrong(field("bits"), problem);
         }
         let needs = TypeFlags(bits);
