@@ -8,7 +8,7 @@ use onepool::loader::{read_params, write_params};
 use onepool::memory::import::{Path, Verdict};
 use onepool::memory::range::ByteRange;
 use onepool::ops::pool::{Pool, PoolKind};
-use onepool::ops::{self, Operator, Window};
+use onepool::ops::{self, Operator, WindowAttrs};
 use onepool::session::Binding;
 use onepool::{DType, Graph, GraphBuilder, HostRegion, Memory, Session, SharedRegion, Tensor};
 
@@ -290,7 +290,7 @@ fn image(device: &Context) -> Outcome {
     let x = g.input("x", DType::F32, DIMS.map(Into::into));
     let t = g.op(op("Abs"), &[x]);
     g.set_scope(t, StorageScope::Planes);
-    let window = Window { kernel: vec![3, 3], pads: vec![1; 4], ..Window::default() };
+    let window = WindowAttrs { kernel: vec![3, 3], pads: vec![1; 4], ..WindowAttrs::default() };
     let pool = Pool { kind: PoolKind::Max { column_major: false }, window };
     let y = g.op(Arc::new(pool) as Arc<dyn Operator>, &[t]);
     g.output("y", y);

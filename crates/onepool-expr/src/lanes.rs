@@ -7,7 +7,7 @@ use crate::simd;
 
 /// An input while it is evaluated.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand<'a> {
+pub struct InputData<'a> {
     /// All of its elements.
     pub data: &'a [f32],
     /// How it is indexed; empty for a full input, and for a scalar.
@@ -23,7 +23,7 @@ pub(super) enum Value<'a> {
 
 /// Reads a broadcast input for the elements `first..`, run by run: within one, every term but those that
 /// step with each element stands still.
-pub(super) fn gather(to: &mut [f32], operand: Operand<'_>, first: usize) {
+pub(super) fn gather(to: &mut [f32], operand: InputData<'_>, first: usize) {
     struct Counter {
         div: usize,
         modulo: usize,

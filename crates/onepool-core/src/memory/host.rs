@@ -23,7 +23,7 @@ use bytemuck::Pod;
 
 use super::fill;
 pub use super::host_error::HostError;
-use super::import::Window;
+use super::import::PageWindow;
 use super::lease::{Occupancy, Ticket, Use};
 use super::memory_file::MemoryFile;
 use super::os::{self, Advice, Backing, DmaBufSystem, MapEntry, Mapping};
@@ -107,8 +107,8 @@ impl Pages {
         self.mapping.as_ref().map_or(0, Mapping::bytes)
     }
 
-    fn window(&self) -> Window {
-        Window { addr: self.start.addr().get() as u64, bytes: self.mapped_bytes() as u64, offset: 0 }
+    fn window(&self) -> PageWindow {
+        PageWindow { addr: self.start.addr().get() as u64, bytes: self.mapped_bytes() as u64, offset: 0 }
     }
 
     /// Start and length of a range that lies inside, for a slice.
@@ -319,7 +319,7 @@ impl HostRegion {
     }
 
     /// The whole pages of the region, as an import takes them.
-    pub fn window(&self) -> Window {
+    pub fn window(&self) -> PageWindow {
         self.pages.window()
     }
 
@@ -383,7 +383,7 @@ impl SharedRegion {
     }
 
     /// The whole pages of the region, as an import takes them.
-    pub fn window(&self) -> Window {
+    pub fn window(&self) -> PageWindow {
         self.pages.window()
     }
 

@@ -32,7 +32,7 @@ pub mod range;
 pub mod stream;
 
 use host::SharedRegion;
-use import::{ImportRules, ReadWrite, Refusal, Window, enclosing, plan_window};
+use import::{ImportRules, PageWindow, ReadWrite, Refusal, enclosing, plan_window};
 
 /// The pages around `bytes` bytes at `addr`, if a device with these rules can import each of them: pages of `owner`
 /// by what the runtime made them, any others by the process's own map.
@@ -47,7 +47,7 @@ pub fn window_of(
     access: ReadWrite,
     rules: &ImportRules,
     owner: Option<&SharedRegion>,
-) -> Result<Window, Refusal> {
+) -> Result<PageWindow, Refusal> {
     let page = os::page_size() as u64;
     let pages = enclosing(addr, bytes, rules, page)?;
     let own = owner.map(SharedRegion::map_entry).filter(|own| own.range.contains(pages));

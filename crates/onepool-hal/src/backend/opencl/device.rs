@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use super::handle::{self, DeviceId};
 use super::image::{Images, try_images};
 use super::info::with_images;
-use super::platform::Found;
+use super::platform::OpenableDevice;
 use super::share::{self, Shared};
 use crate::backend::pace::Waiters;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
@@ -25,7 +25,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(found: Found) -> Result<Self, DeviceError> {
+    pub(super) fn open(found: OpenableDevice) -> Result<Self, DeviceError> {
         let shared = share::share(found.device)?;
         let limits = &found.info.limits;
         let images = shared

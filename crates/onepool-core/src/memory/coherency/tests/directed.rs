@@ -157,7 +157,7 @@ fn what_is_left_is_what_was_not_shown_or_not_invalidated() {
 
 #[test]
 fn the_host_is_shown_what_a_submission_hid() {
-    let mut view = HostView::new(true, 64, 64);
+    let mut view = HostTracker::new(true, 64, 64);
     assert_eq!(view.access(r(0, 64)), go(&[]));
     view.submitted(&left(&[(r(0, 8), KW), (r(8, 16), TW)], &[]), ONE);
     assert_eq!(view.access(r(16, 64)), go(&[]), "nothing is hidden there");
@@ -174,7 +174,7 @@ fn the_host_is_shown_what_a_submission_hid() {
 
 #[test]
 fn a_barrier_shows_nothing_that_came_after_it() {
-    let mut view = HostView::new(true, 1, 64);
+    let mut view = HostTracker::new(true, 1, 64);
     view.submitted(&left(&[(r(0, 8), KW)], &[]), ONE);
     view.submitted(&left(&[(r(0, 4), KW)], &[]), Origin { submission: 3, ..ONE });
     view.shown(ONE);
@@ -184,7 +184,7 @@ fn a_barrier_shows_nothing_that_came_after_it() {
 
 #[test]
 fn only_atoms_that_a_device_wrote_are_invalidated_and_once() {
-    let mut view = HostView::new(false, 16, 100);
+    let mut view = HostTracker::new(false, 16, 100);
     view.submitted(&left(&[], &[r(4, 8), r(12, 13), r(97, 99)]), ONE);
     assert_eq!(view.access(r(20, 30)), go(&[]));
     assert_eq!(view.access(r(0, 100)), go(&[r(0, 16), r(96, 100)]));
@@ -193,7 +193,7 @@ fn only_atoms_that_a_device_wrote_are_invalidated_and_once() {
     // A byte next to it concerns its atom.
     assert_eq!(view.access(r(99, 100)), go(&[r(96, 100)]));
     assert_eq!(view.written(r(20, 30)), Some(r(16, 32)));
-    assert_eq!(HostView::new(true, 16, 100).written(r(20, 30)), None);
+    assert_eq!(HostTracker::new(true, 16, 100).written(r(20, 30)), None);
 }
 
 fn exchange(flush: bool, invalidate: bool) -> Exchange {
