@@ -12,7 +12,16 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[(&str, &[(&str, u8)])] = &[
     (
         "crates/onepool-core/",
-        &[("dtype", 0), ("sync", 0), ("limits", 1), ("shape", 2), ("files", 3), ("memory", 4), ("tensor", 5)],
+        &[
+            ("dtype", 0),
+            ("sync", 0),
+            ("dlpack", 1),
+            ("limits", 1),
+            ("shape", 2),
+            ("files", 3),
+            ("memory", 4),
+            ("tensor", 5),
+        ],
     ),
     (
         "crates/onepool-hal/",

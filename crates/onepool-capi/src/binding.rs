@@ -4,12 +4,13 @@ use std::ffi::c_void;
 use std::slice;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use onepool::dlpack::ManagedTensor;
 use onepool::plan::PlannedIo;
 use onepool::session::{Binding, SessionError};
 use onepool::{DType, Shape};
 
 use crate::arg::{In, Out, Text, null};
-use crate::dlpack::{self, ManagedTensor};
+use crate::dlpack;
 use crate::handle::{Handle, Object, publish};
 use crate::memory::{Holds, Side, bound, builder};
 use crate::region::View;
