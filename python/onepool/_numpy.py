@@ -21,7 +21,8 @@ def dtype(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        known: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return known
     except (ImportError, AttributeError):
         message = f"NumPy has no {name}: install the package ml_dtypes, or give an onepool.Tensor for it and use DLPack"
         raise DTypeError(message) from None
@@ -29,4 +30,4 @@ def dtype(name: str) -> np.dtype[Any]:
 
 def view(pages: Pages, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The array over these bytes, which keeps them."""
-    return np.ndarray(shape, dtype(name), pages)
+    return np.ndarray(shape, dtype(name), memoryview(pages))

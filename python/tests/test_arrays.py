@@ -197,7 +197,7 @@ def test_pandas() -> None:
 
 def test_torch() -> None:
     if os.environ.get("ONEPOOL_TEST_TORCH") != "1":
-        pytest.skip("PyTorch is 0.5 GB: `scripts/test doors` has it")
+        pytest.skip("PyTorch is several GB: `scripts/test doors` has it")
     import torch
 
     session = onepool.Session(double(), device="cpu", strict=True)
