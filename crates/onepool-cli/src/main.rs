@@ -13,6 +13,7 @@ mod demo;
 mod devices;
 mod error;
 mod explain;
+mod input_file;
 mod inspect;
 mod npy;
 mod open;

@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyString};
 use crate::array::{Array, Packed, Side};
 use crate::errors::{Class, raised, raised_of};
 use crate::run::{Cancel, Verdicts, options};
-use crate::session::Shared;
+use crate::shared::Shared;
 use crate::tensor::Tensor;
 
 /// An output of a binding.

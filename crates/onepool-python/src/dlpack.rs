@@ -16,7 +16,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
 use crate::errors::{Class, raised_of};
-use crate::tensor::Tensor;
 
 /// The device of the process's memory: type and number.
 pub(crate) const HERE: (i32, i32) = (CPU, 0);
@@ -152,15 +151,14 @@ struct Kept<T> {
 /// A capsule over the bytes of a tensor.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
-    tensor: &Tensor,
+    (region, info): (&Arc<HostRegion>, &TensorInfo),
     versioned: bool,
     copied: bool,
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    let info = tensor.info();
     let signed = |sizes: &[usize]| sizes.iter().map(|s| i64::try_from(*s).unwrap_or(i64::MAX)).collect();
     let dtype = DataType::of(info.dtype);
     let plain = DlTensor {
-        data: tensor.region().as_ptr().as_ptr().cast(),
+        data: region.as_ptr().as_ptr().cast(),
         device: Device { device_type: HERE.0, device_id: HERE.1 },
         ndim: info.shape.rank() as i32,
         dtype,
@@ -169,7 +167,7 @@ pub(crate) fn capsule<'py>(
         byte_offset: 0,
     };
     let (dims, strides): (Vec<i64>, Vec<i64>) = (signed(&info.shape), signed(&info.shape.strides()));
-    let _region = Arc::clone(tensor.region());
+    let _region = Arc::clone(region);
     if versioned {
         let copied = if copied { COPIED } else { 0 };
         let padded = if dtype.bits < 8 { PADDED } else { 0 };

@@ -11,6 +11,7 @@ mod errors;
 mod run;
 mod sequence;
 mod session;
+mod shared;
 mod tensor;
 
 use pyo3::prelude::*;

@@ -13,15 +13,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use crate::binding::{Binding, Lending};
 use crate::errors::{Class, raised};
 use crate::run::{Cancel, Verdicts, options};
-
-/// A session and what it declares.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) session: onepool::Session,
-    pub(crate) inputs: Vec<IoInfo>,
-    pub(crate) outputs: Vec<IoInfo>,
-    pub(crate) strict: bool,
-}
+use crate::shared::Shared;
 
 /// A model made ready on devices.
 #[pyclass(frozen, module = "onepool._onepool")]

@@ -141,9 +141,9 @@ impl Tensor {
         let versioned = max_version.is_some_and(|(major, _)| major >= onepool::dlpack::MAJOR);
         if copy == Some(true) {
             let bytes = HostRegion::from_bytes(self.region.as_slice()).map_err(|e| raised(py, e))?;
-            return dlpack::capsule(py, &Tensor::over(bytes, self.info.clone()), versioned, true);
+            return dlpack::capsule(py, (&Arc::new(bytes), &self.info), versioned, true);
         }
-        dlpack::capsule(py, self, versioned, false)
+        dlpack::capsule(py, (&self.region, &self.info), versioned, false)
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

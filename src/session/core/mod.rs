@@ -1,4 +1,4 @@
-//! What the bindings of one session have in common: graph, devices, options, parameters and plans.
+//! State shared by the bindings of one session: graph, devices, options, parameters and plans.
 
 pub(in crate::session) mod arena;
 pub(in crate::session) mod cancel;
@@ -53,7 +53,7 @@ impl SessionCore {
         SessionCore { graph, devices, options, params, sources, plans, queue }
     }
 
-    /// Copies from or to bound memory. Where in-flight runs of the session use it, waits for them and copies again.
+    /// Calls `copy`. Where in-flight runs of the session use the memory, waits for them and calls it again.
     pub(in crate::session) fn after_runs(
         &self,
         copy: impl Fn(&[Device]) -> Result<(), Error>,
@@ -143,7 +143,7 @@ pub(in crate::session) fn check_declared(t: &TensorDecl, got: &TensorInfo) -> Re
     Ok(())
 }
 
-/// The shape that a caller gives or the model fixes.
+/// The caller's shape, else the model's.
 pub(in crate::session) fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Shape> {
     given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
 }
