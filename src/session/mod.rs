@@ -19,6 +19,7 @@ pub mod tvm;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use self::bind::binding::check_info;
 pub use self::bind::binding::{Binding, HostView};
@@ -129,6 +130,11 @@ impl Session {
     /// [`Error::Plan`].
     pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
         Ok(self.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?.plan.clone())
+    }
+
+    /// How many plans were made so far. A run that finds its plan makes none.
+    pub fn plans_made(&self) -> u64 {
+        self.core.plans_made.load(Ordering::Relaxed)
     }
 
     /// Returns a builder that binds memory to inputs and outputs.

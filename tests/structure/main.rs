@@ -54,6 +54,7 @@ const LAYERS: &[(&str, &[(&str, u8)])] = &[
             ("loader", 5),
             ("plan", 6),
             ("session", 7),
+            ("generate", 8),
         ],
     ),
 ];

@@ -4,7 +4,7 @@ use crate::backend::{BufferDesc, Placement};
 use crate::device::{Buffer, Context, Error, Queue};
 use crate::memory::import::{DevicePolicy, ImportRules};
 use crate::memory::model::TypeFlags;
-use crate::recording::{BufferRange, Command, Recording};
+use crate::recording::BufferRange;
 
 /// One entry of the device table.
 #[derive(Clone, Debug)]
@@ -87,9 +87,7 @@ impl Device {
 
     /// Fills `buffer` with zeros.
     pub(in crate::session) fn clear(&self, buffer: &Buffer) -> Result<(), Error> {
-        let mut recording = Recording::default();
-        recording.commands.push(Command::Fill { dst: buffer.range(), value: 0 });
-        self.queue.submit(recording)?.wait()
+        self.queue.enqueue_fill(buffer, 0)?.wait()
     }
 
     /// Reads the start of `buffer` into `bytes`.

@@ -16,6 +16,7 @@ pub(in crate::session) mod staged;
 pub(in crate::session) mod unify;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use self::compiled::Compiled;
@@ -38,6 +39,8 @@ pub(in crate::session) struct SessionCore {
     pub(in crate::session) params: Arc<ParamStore>,
     pub(in crate::session) sources: Arc<KernelSources>,
     plans: Mutex<Vec<(Signature, CopiedPerRun, Arc<Compiled>)>>,
+    /// Plans made so far, those that were dropped included.
+    pub(in crate::session) plans_made: AtomicU64,
     pub(in crate::session) queue: Arc<RunQueue>,
 }
 
@@ -50,7 +53,7 @@ impl SessionCore {
         sources: Arc<KernelSources>,
     ) -> Self {
         let (plans, queue) = (Mutex::default(), Arc::default());
-        SessionCore { graph, devices, options, params, sources, plans, queue }
+        SessionCore { graph, devices, options, params, sources, plans, plans_made: AtomicU64::new(0), queue }
     }
 
     /// Calls `copy`. Where in-flight runs of the session use the memory, waits for them and calls it again.

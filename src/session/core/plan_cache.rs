@@ -1,6 +1,7 @@
 //! The plans of a session: one for each distinct set of input types, shapes and deciding values.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::SessionCore;
@@ -118,6 +119,7 @@ impl SessionCore {
         compiled: Compiled,
     ) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
+        self.plans_made.fetch_add(1, Ordering::Relaxed);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= CACHED_PLANS {
             plans.remove(0);
