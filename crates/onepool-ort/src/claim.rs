@@ -24,6 +24,8 @@ const SAMPLE: usize = 4;
 pub(crate) struct Target {
     pub(crate) devices: Vec<Context>,
     pub(crate) options: PlanOptions,
+    /// Whether onnxruntime hands a part of a single node what the graphs of that node read: 1.24 does not.
+    pub(crate) captures: bool,
 }
 
 /// What became of a node.
@@ -107,8 +109,7 @@ pub(crate) fn claim(
         };
         supported.push(verdict.is_ok());
         if let Err(failure) = verdict {
-            let node = format!("{} {:?}", node.operator()?, node.name()?);
-            declined.push(Declined { node, why: failure.message });
+            declined.push(Declined { node: label(node)?, why: failure.message });
         }
     }
     let edges = Edges::read(graph, nodes)?;
@@ -123,7 +124,7 @@ pub(crate) fn claim(
             supported[node] = false;
             let of = &nodes[node];
             let why = "a sequence, a text or packed elements would cross the border of the part".to_owned();
-            declined.push(Declined { node: format!("{} {:?}", of.operator()?, of.name()?), why });
+            declined.push(Declined { node: label(of)?, why });
         }
     }
     // What was compiled before stays as it was.
@@ -134,7 +135,39 @@ pub(crate) fn claim(
     }
     groups.retain(|group| !group.is_empty());
     groups.extend(apart);
+    if !target.captures {
+        let mut kept = Vec::new();
+        for group in groups {
+            match &group[..] {
+                [node] if reads_only_inside(&nodes[*node])? => {
+                    let why = "this onnxruntime does not hand over what its graphs read".to_owned();
+                    declined.push(Declined { node: label(&nodes[*node])?, why });
+                }
+                _ => kept.push(group),
+            }
+        }
+        groups = kept;
+    }
     Ok((groups, declined))
+}
+
+/// Operator and name of a node, for messages.
+fn label(node: &Node<'_>) -> Result<String, Failure> {
+    Ok(format!("{} {:?}", node.operator()?, node.name()?))
+}
+
+/// Whether graphs of a node read a value that the node itself does not.
+fn reads_only_inside(node: &Node<'_>) -> Result<bool, Failure> {
+    let mut own = HashSet::new();
+    for value in node.inputs()?.into_iter().flatten() {
+        own.insert(value.name()?);
+    }
+    for value in node.implicit_inputs()? {
+        if !value.is_constant()? && !own.contains(&value.name()?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Who makes and reads which values.

@@ -124,7 +124,7 @@ impl Ep {
             GetDefaultMemoryDevice: None,
             ReleaseCapturedGraph: None,
         };
-        let target = Target { devices, options: plan };
+        let target = Target { devices, options: plan, captures: host.version >= 28 };
         Ok(Box::new(Ep { table, host, logger, options, target, params: Arc::default() }))
     }
 

@@ -171,6 +171,9 @@ impl Writer {
         for value in graph.outputs()? {
             body.message(field::graph::OUTPUT, &value_proto(&value.name()?, &value.kind()?));
         }
+        if main {
+            missed_inputs(graph, &mut body, constants)?;
+        }
         Ok(body)
     }
 
@@ -337,6 +340,29 @@ impl Writer {
     }
 }
 
+/// Declares what nodes read and neither a node makes nor the graph lists: onnxruntime 1.24 leaves out what a node reads
+/// both itself and in its graphs.
+fn missed_inputs(graph: &Graph<'_>, body: &mut Message, mut known: HashSet<String>) -> Result<(), Failure> {
+    let nodes = graph.nodes()?;
+    for value in graph.inputs()? {
+        known.insert(value.name()?);
+    }
+    for node in &nodes {
+        for value in node.outputs()?.into_iter().flatten() {
+            known.insert(value.name()?);
+        }
+    }
+    for node in &nodes {
+        for value in node.inputs()?.into_iter().flatten().chain(node.implicit_inputs()?) {
+            let name = value.name()?;
+            if !name.is_empty() && known.insert(name.clone()) {
+                body.message(field::graph::INPUT, &value_proto(&name, &value.kind()?));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// onnxruntime writes out the default of RNN's `activations`, which names the functions of two directions.
 fn one_direction(operator: &str, attributes: &mut [(String, Attribute<'_>)]) {
     let both = |(name, value): &(String, Attribute<'_>)| {
@@ -364,7 +390,7 @@ pub(crate) fn known(dims: &[Size]) -> Option<Vec<i64>> {
 fn tensor_proto(name: &str, element: u32, dims: &[i64]) -> Message {
     let mut proto = Message::default();
     dims.iter().for_each(|d| proto.int(field::tensor::DIM, *d));
-    proto.int(field::tensor::TYPE, i64::from(element));
+    proto.int(field::tensor::TYPE, types::in_file(element));
     proto.text(field::tensor::NAME, name);
     proto
 }
@@ -405,7 +431,7 @@ fn value_proto(name: &str, kind: &ValueType) -> Message {
 
 fn tensor_type(of: &TensorType) -> Message {
     let mut tensor = Message::default();
-    tensor.int(1, i64::from(of.element));
+    tensor.int(1, types::in_file(of.element));
     if let Some(dims) = &of.dims {
         let mut shape = Message::default();
         for dim in dims {

@@ -54,4 +54,5 @@ def session(model, options=None, *, fallback=False, entries=None, **settings) ->
         made.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     made.add_provider_for_devices(register(), {"device": "cpu", **(options or {})})
     model = model if isinstance(model, (str, bytes)) else model.SerializeToString()
-    return ort.InferenceSession(model, sess_options=made)
+    # Without its own second attempt, on the CPU provider, which would hide the error.
+    return ort.InferenceSession(model, sess_options=made, enable_fallback=0)
