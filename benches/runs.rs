@@ -120,7 +120,8 @@ fn planning(c: &mut Criterion) {
                 b.iter(|| {
                     let (graph, devices, cache) = (&graph, &devices[..], PlanCache::default());
                     let (options, assignment) = (&options, Assignment::default());
-                    let compiler = Compiler { graph, devices, options, assignment, cache: &cache };
+                    let compiler =
+                        Compiler { graph, devices, options, assignment, cache: &cache, updates: &[] };
                     let outcome = compiler.compile(std::slice::from_ref(&info), &BTreeMap::new());
                     outcome.unwrap().plan().unwrap()
                 });

@@ -1,5 +1,6 @@
 // What the kernels of scaled dot product attention share: sizes, distances, and what a query sees of a key.
-// Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another.
+// Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another. With ONLY_SINKS
+// there are no masks and no numbers of valid keys.
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
 
@@ -26,12 +27,14 @@ SPEC(4, int, LEN_ADD, 0);      // added to it
 SPEC(5, uint, STAGE, 0u);
 SPEC(8, uint, SINK, 0u);
 
+#ifndef ONLY_SINKS
 #ifdef BOOL_MASK
 layout(set = 0, binding = 3, std430) readonly buffer Mask { uint8_t mask[]; };
 #else
 layout(set = 0, binding = 3, std430) readonly buffer Mask { T mask[]; };
 #endif
 layout(set = 0, binding = 4, std430) readonly buffer Lens { int lens[]; };
+#endif
 layout(set = 0, binding = SINKS, std430) readonly buffer Sinks { T sinks[]; };
 
 layout(push_constant) uniform Params
@@ -70,11 +73,13 @@ void begin(uint b, uint h)
     head = h;
     valid = int(p.kv_len);
     offset = p.offset;
+#ifndef ONLY_SINKS
     if (LEN_WORDS != 0u) {
         int len = clamp(lens[b * LEN_WORDS], -0x20000000, 0x20000000) + LEN_ADD;
         valid = clamp(len, 0, int(p.kv_len));
         offset = len - int(p.q_len);
     }
+#endif
 }
 
 // The first key that queries from row `i` on see, and after the last that queries before row `to` see.
@@ -95,6 +100,7 @@ ivec2 seen(uint i, uint to)
     return ivec2(low, high);
 }
 
+#ifndef ONLY_SINKS
 // What is added to the score of query `i` and key `j`; HIDDEN where it is not seen.
 float bias(uint i, uint j)
 {
@@ -115,6 +121,7 @@ float bias(uint i, uint j)
     return float(mask[from]);
 #endif
 }
+#endif
 
 float capped(float s)
 {

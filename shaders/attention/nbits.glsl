@@ -12,8 +12,13 @@ SPEC(1, uint, BITS, 4u);     // 4 or 8
 SPEC(2, uint, ZEROS, 0u);
 SPEC(3, uint, BIASED, 0u);
 
+#ifdef WHOLE_UNITS
+layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b[]; };
+#else
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { uint b[]; };
+#endif
 layout(set = 0, binding = 2, std430) readonly buffer Scales { T scales[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Codes { uint8_t zero_codes[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Zeros { T zeros[]; };

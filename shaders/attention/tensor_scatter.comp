@@ -12,6 +12,7 @@
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, GIVEN, 1u);      // whether there are places, of int64
 SPEC(2, uint, CIRCULAR, 0u);
+SPEC(3, uint, IN_PLACE, 0u);   // whether the output has the cache already, and invocations are those of the update
 
 layout(set = 0, binding = 0, std430) readonly buffer Past { T past[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Update { T update[]; };
@@ -26,6 +27,19 @@ layout(push_constant) uniform Params
     uint inner;
 } p;
 
+// Where the update of a prefix begins; in a circle that is a row of the cache.
+int row_of(uint prefix)
+{
+    int first = GIVEN != 0u ? at[prefix / p.prefixes * 2u] : 0;
+    int size = int(p.size);
+    if (CIRCULAR != 0u) {
+        first -= first / size * size;
+        return first < 0 ? first + size : first;
+    }
+    // A place that is far out of range must not wrap around.
+    return clamp(first, -size, size);
+}
+
 void main()
 {
     uint i = linear_id();
@@ -34,19 +48,18 @@ void main()
     }
     uint inner = i % p.inner;
     uint rest = i / p.inner;
+    if (IN_PLACE != 0u) {
+        int to = row_of(rest / p.len) + int(rest % p.len);
+        to -= CIRCULAR != 0u && to >= int(p.size) ? int(p.size) : 0;
+        if (to >= 0 && to < int(p.size)) {
+            y[(rest / p.len * p.size + uint(to)) * p.inner + inner] = update[i];
+        }
+        return;
+    }
     int place = int(rest % p.size);
     uint prefix = rest / p.size;
-    int first = GIVEN != 0u ? at[prefix / p.prefixes * 2u] : 0;
-    int size = int(p.size);
-    if (CIRCULAR != 0u) {
-        first -= first / size * size;
-        place -= first;
-        place += place < 0 ? size : 0;
-        place -= place >= size ? size : 0;
-    } else {
-        // A place that is far out of range must not wrap around.
-        place -= clamp(first, -size, size);
-    }
+    place -= row_of(prefix);
+    place += CIRCULAR != 0u && place < 0 ? int(p.size) : 0;
     if (place >= 0 && place < int(p.len)) {
         y[i] = update[(prefix * p.len + uint(place)) * p.inner + inner];
     } else {

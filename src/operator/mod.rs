@@ -77,6 +77,19 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
+    /// The same operator for memory that is an input and an output: of each pair `(i, o)` it finds the bytes of input `i`
+    /// in output `o`, writes the elements that differ, and is given no input `i`. `None` where it cannot.
+    fn updating(&self, pairs: &[(usize, usize)], cx: &OpCx) -> Option<Arc<dyn Operator>> {
+        let _ = (pairs, cx);
+        None
+    }
+
+    /// Whether it finds earlier bytes in output `output`, as [`Operator::updating`] says.
+    fn updates(&self, output: usize) -> bool {
+        let _ = output;
+        false
+    }
+
     /// The native function: arguments are all inputs in order (absent ones and value inputs
     /// [`crate::kernel::NativeArg::Absent`]), then all outputs. It may use rayon, allocates only
     /// scratch memory, and writes every byte of its outputs.

@@ -101,6 +101,12 @@ pub(crate) trait RealKernel: Send + Sync + 'static {
     /// Inputs that are not widened where they are `float16`: those of [`RealInputs::half`].
     const HALF: &'static [usize] = &[];
 
+    /// Whether it finds earlier elements in output `output` and keeps those that it does not write: [`RealIo::updated`].
+    fn updates(&self, output: usize) -> bool {
+        let _ = output;
+        false
+    }
+
     /// Computes the outputs from the inputs.
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError>;
 }
@@ -123,6 +129,55 @@ enum Output<'a, T> {
     F32(Vec<T>, &'a mut [f32]),
     F16(Vec<T>, &'a mut [f16]),
     Bf16(Vec<T>, &'a mut [bf16]),
+    /// One that is updated, of 16 bits.
+    Updated(Halves<'a>),
+}
+
+/// Elements of 16 bits, as they lie in memory.
+pub(crate) enum Halves<'a> {
+    F16(&'a mut [f16]),
+    Bf16(&'a mut [bf16]),
+}
+
+impl Halves<'_> {
+    fn again(&mut self) -> Halves<'_> {
+        match self {
+            Halves::F16(s) => Halves::F16(s),
+            Halves::Bf16(s) => Halves::Bf16(s),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Halves::F16(s) => s.len(),
+            Halves::Bf16(s) => s.len(),
+        }
+    }
+
+    /// Rounds `from` to the elements from `at` on. Returns whether there are so many.
+    pub(crate) fn store<T: Real>(&mut self, at: usize, from: &[T]) -> bool {
+        let range = at..at.saturating_add(from.len());
+        match self {
+            Halves::F16(s) => s.get_mut(range).map(|to| round(from, to, f16::from_f64)).is_some(),
+            Halves::Bf16(s) => s.get_mut(range).map(|to| round(from, to, bf16::from_f64)).is_some(),
+        }
+    }
+
+    /// Widens the elements from `at` on to `to`. Returns whether there are so many.
+    pub(crate) fn load<T: Real>(&self, at: usize, to: &mut [T]) -> bool {
+        let range = at..at.saturating_add(to.len());
+        match self {
+            Halves::F16(s) => s.get(range).map(|from| widen(from, to)).is_some(),
+            Halves::Bf16(s) => s.get(range).map(|from| widen(from, to)).is_some(),
+        }
+    }
+}
+
+/// An output that a kernel updates.
+pub(crate) enum Updated<'a, T> {
+    /// In the type that is computed in.
+    Whole(&'a mut [T]),
+    Halves(Halves<'a>),
 }
 
 impl<T: Real> RealIo<'_, T> {
@@ -155,6 +210,19 @@ impl<T: Real> RealIo<'_, T> {
             _ => None,
         });
         (first, bytes, RealInputs { floats: &self.inputs, halves: &self.halves, others: &self.others })
+    }
+
+    /// The first output, the two after it, which are updated, and the inputs.
+    pub(crate) fn output_and_updated(
+        &mut self,
+    ) -> (Option<&mut [T]>, [Option<Updated<'_, T>>; 2], RealInputs<'_, T>) {
+        let mut outputs = self.outputs.iter_mut();
+        let first = outputs.next().and_then(Output::slice);
+        let updated = std::array::from_fn(|_| match outputs.next() {
+            Some(Output::Updated(halves)) => Some(Updated::Halves(halves.again())),
+            other => other.and_then(Output::slice).map(Updated::Whole),
+        });
+        (first, updated, RealInputs { floats: &self.inputs, halves: &self.halves, others: &self.others })
     }
 
     /// The first `N` outputs, absent ones `None`, with the inputs.
@@ -215,7 +283,7 @@ impl<'c, T: Real> RealInputs<'c, T> {
 impl<T> Output<'_, T> {
     fn slice(&mut self) -> Option<&mut [T]> {
         match self {
-            Output::Absent | Output::Bytes(_) => None,
+            Output::Absent | Output::Bytes(_) | Output::Updated(_) => None,
             Output::Direct(s) => Some(s),
             Output::F32(s, _) | Output::F16(s, _) | Output::Bf16(s, _) => Some(s),
         }
@@ -311,6 +379,10 @@ fn call<T: Real, K: RealKernel>(
             Output::Absent
         } else if !dtype.is_float() {
             Output::Bytes(args.take_write::<u8>(index)?)
+        } else if dtype == DType::F16 && kernel.updates(o) {
+            Output::Updated(Halves::F16(args.take_write::<f16>(index)?))
+        } else if dtype == DType::BF16 && kernel.updates(o) {
+            Output::Updated(Halves::Bf16(args.take_write::<bf16>(index)?))
         } else if dtype == DType::F16 {
             let raw = args.take_write::<f16>(index)?;
             Output::F16(vec![T::ZERO; raw.len()], raw)
@@ -332,7 +404,7 @@ fn call<T: Real, K: RealKernel>(
             }
             Output::F16(values, raw) => round(&values, raw, f16::from_f64),
             Output::Bf16(values, raw) => round(&values, raw, bf16::from_f64),
-            Output::Absent | Output::Bytes(_) | Output::Direct(_) => {}
+            Output::Absent | Output::Bytes(_) | Output::Direct(_) | Output::Updated(_) => {}
         }
     }
     Ok(())
@@ -341,11 +413,15 @@ fn call<T: Real, K: RealKernel>(
 /// All of `from` as the type that is computed in.
 pub(crate) fn widened<'a, T: Real, H: Half>(from: &[H]) -> Cow<'a, [T]> {
     let mut to = vec![T::ZERO; from.len()];
-    match as_f32s_mut(&mut to) {
+    widen(from, &mut to);
+    Cow::Owned(to)
+}
+
+fn widen<T: Real, H: Half>(from: &[H], to: &mut [T]) {
+    match as_f32s_mut(to) {
         Some(to) => halves::widen(from, to),
         None => to.iter_mut().zip(from).for_each(|(to, from)| *to = T::from_f64(from.widen().into())),
     }
-    Cow::Owned(to)
 }
 
 /// Rounds once: `one` is for what is computed in `f64`.

@@ -18,7 +18,7 @@ pub struct Bound<'a> {
     /// Which spaces share memory.
     pub resolve: &'a ResourceMap<'a>,
     /// Whether a device works on a copy of its own: it copies an input in before its first segment's commands, an
-    /// output out after its last one's.
+    /// output out after its last one's; one that is updated both.
     pub is_copied: &'a dyn Fn(Space, u32) -> bool,
 }
 
@@ -37,6 +37,10 @@ pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'
         ios.iter().enumerate().map(whole).collect()
     };
     let (inputs, outputs) = (all(&plan.inputs, Space::Input), all(&plan.outputs, Space::Output));
+    let updated: Vec<Location> = (outputs.iter().zip(&plan.outputs))
+        .filter(|(_, io)| io.updated.is_some())
+        .map(|(loc, _)| *loc)
+        .collect();
     let copied = |of: &[Location], d: u32| -> Vec<Location> {
         of.iter().filter(|loc| (bound.is_copied)(loc.space, d)).copied().collect()
     };
@@ -51,7 +55,7 @@ pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'
         } else {
             let first = !on.iter().take(s).any(|other| *other == Some(d));
             let last = !on.iter().skip(s + 1).any(|other| *other == Some(d));
-            let before = if first { copied(&inputs, d) } else { Vec::new() };
+            let before = if first { [copied(&inputs, d), copied(&updated, d)].concat() } else { Vec::new() };
             let after = if last { copied(&outputs, d) } else { Vec::new() };
             order_segment(segment, &shared, bound.resolve, &before, &after);
         }
@@ -181,7 +185,16 @@ pub(super) fn ios(
     let mut ios = Vec::new();
     for (space, name, info) in named {
         at.insert(space, ios.len());
-        ios.push(PlannedIo { name, info, devices: Vec::new(), reads: 0, writes: 0, first: None, last: None });
+        ios.push(PlannedIo {
+            name,
+            info,
+            devices: Vec::new(),
+            reads: 0,
+            writes: 0,
+            updated: None,
+            first: None,
+            last: None,
+        });
     }
     for (s, segment) in segments.iter().enumerate() {
         for (c, command) in segment.commands.iter().enumerate() {

@@ -26,6 +26,8 @@ pub struct Compiler<'a> {
     pub assignment: Assignment,
     /// State shared by plans.
     pub cache: &'a PlanCache,
+    /// Inputs and outputs, by position, that are one memory.
+    pub updates: &'a [(usize, usize)],
 }
 
 impl Compiler<'_> {
@@ -53,7 +55,13 @@ impl Compiler<'_> {
     }
 
     pub(super) fn cx<'c>(&'c self, assignment: &'c Assignment) -> PlanCx<'c> {
-        PlanCx { devices: self.devices, options: self.options, assignment, cache: self.cache }
+        PlanCx {
+            devices: self.devices,
+            options: self.options,
+            assignment,
+            cache: self.cache,
+            updates: self.updates,
+        }
     }
 
     /// Completes the report of `plan`.

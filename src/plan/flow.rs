@@ -64,6 +64,8 @@ pub struct Flow {
     pub images: BTreeMap<ValueId, ImageDesc>,
     /// Reports on values that the graph requests in images.
     pub image_reports: Vec<ImageReport>,
+    /// Inputs and outputs, by position, that are one memory, which one node updates.
+    pub updates: Vec<(usize, usize)>,
     /// Cost of the constants folded so far.
     pub known: FoldedConstants,
     /// There are more control dependencies than [`limits::MAX_DEPENDENCIES`]: some are missing, and there is no plan.
@@ -103,6 +105,8 @@ pub struct Signature {
     pub inputs: Vec<(crate::dtype::DType, Vec<usize>)>,
     /// Bytes of inputs that decide shapes, by position.
     pub values: BTreeMap<usize, Vec<u8>>,
+    /// Inputs and outputs, by position, that are one memory.
+    pub updates: Vec<(usize, usize)>,
 }
 
 impl Flow {

@@ -21,6 +21,8 @@ pub(super) struct PlanCx<'a> {
     pub(super) assignment: &'a Assignment,
     /// State shared by plans.
     pub(super) cache: &'a PlanCache,
+    /// Inputs and outputs, by position, that are one memory.
+    pub(super) updates: &'a [(usize, usize)],
 }
 
 /// The work of a lowered node.

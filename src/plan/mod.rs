@@ -238,6 +238,8 @@ pub struct PlannedIo {
     pub reads: u32,
     /// Number of commands that write it.
     pub writes: u32,
+    /// Of an output, the input that is the same memory and whose bytes a command updates; of that input, the output.
+    pub updated: Option<u32>,
     /// Position (segment, command) of the first command that touches it, if one does.
     pub first: Option<(u32, u32)>,
     /// Position (segment, command) of the last command that touches it, if one does.

@@ -62,6 +62,8 @@ pub struct BindingBuilder<'e> {
     core: Arc<SessionCore>,
     inputs: BTreeMap<String, Memory<'e>>,
     outputs: BTreeMap<String, Memory<'e>>,
+    /// Inputs and outputs that must be one memory.
+    updates: Vec<(String, String)>,
     strict: Option<bool>,
 }
 
@@ -71,6 +73,7 @@ impl<'e> BindingBuilder<'e> {
             core: Arc::clone(core),
             inputs: BTreeMap::new(),
             outputs: BTreeMap::new(),
+            updates: Vec::new(),
             strict: None,
         }
     }
@@ -87,6 +90,21 @@ impl<'e> BindingBuilder<'e> {
         self
     }
 
+    /// Binds one memory to input `input` and output `output`: the graph writes the elements that change where they lie,
+    /// and moves nothing else. So a decoder extends a cache of keys and values of fixed length, as
+    /// GroupQueryAttention and TensorScatter do. [`Memory::own`] is memory of the session's own: it begins as zeros, keeps
+    /// its elements between runs, and is set by the name of the input.
+    ///
+    /// Binding equal memory to both by [`BindingBuilder::input`] and [`BindingBuilder::output`] does the same where the
+    /// graph allows it.
+    pub fn update(mut self, input: impl Into<String>, output: impl Into<String>, memory: Memory<'e>) -> Self {
+        let (input, output) = (input.into(), output.into());
+        self.inputs.insert(input.clone(), memory.again());
+        self.outputs.insert(output.clone(), memory);
+        self.updates.push((input, output));
+        self
+    }
+
     /// Makes every copy by the CPU of a bound tensor an error, or not, for this binding.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = Some(strict);
@@ -100,7 +118,8 @@ impl<'e> BindingBuilder<'e> {
     /// As [`BindingBuilder::build`], those about memory excepted.
     pub fn plan(&self) -> Result<Plan, Error> {
         let (infos, values) = self.signature()?;
-        Ok(self.core.compiled(&infos, &deciding(&values), self.copied())?.plan.clone())
+        let updates = self.updates()?;
+        Ok(self.core.compiled(&infos, &deciding(&values), &updates, self.copied())?.plan.clone())
     }
 
     /// Plans for the shapes given, imports the memory, records the commands.
@@ -111,7 +130,9 @@ impl<'e> BindingBuilder<'e> {
     pub fn build(mut self) -> Result<Binding<'e>, Error> {
         let core = Arc::clone(&self.core);
         let (infos, values) = self.signature()?;
-        let compiled = core.compiled(&infos, &deciding(&values), self.copied())?;
+        let updates = self.updates()?;
+        let compiled = core.compiled(&infos, &deciding(&values), &updates, self.copied())?;
+        self.check_updated(&compiled.plan)?;
         let mut policy = core.options.bind;
         policy.strict = self.strict.unwrap_or(policy.strict);
         let sources = |names: Vec<&String>, map: &mut BTreeMap<String, Memory<'e>>| -> Vec<Source<'e>> {
@@ -137,6 +158,39 @@ impl<'e> BindingBuilder<'e> {
             binding.write_input(*i, value.bytes())?;
         }
         Ok(binding)
+    }
+
+    /// Inputs and outputs, by position, that are one memory.
+    fn updates(&self) -> Result<Vec<(usize, usize)>, SessionError> {
+        let mut updates = Vec::new();
+        for (input, output) in &self.updates {
+            updates.push((self.core.input_position(input)?, self.core.output_position(output)?));
+        }
+        for (output, memory) in &self.outputs {
+            let Some(key) = memory.source().key() else { continue };
+            let same = self.inputs.iter().find(|(_, input)| input.source().key() == Some(key));
+            if let Some((input, _)) = same {
+                updates.push((self.core.input_position(input)?, self.core.output_position(output)?));
+            }
+        }
+        updates.sort_unstable();
+        updates.dedup();
+        Ok(updates)
+    }
+
+    /// Checks that `plan` updates what [`BindingBuilder::update`] asked for.
+    fn check_updated(&self, plan: &Plan) -> Result<(), SessionError> {
+        let updated = |(input, output): &&(String, String)| {
+            let io = plan.outputs.iter().find(|io| io.name == *output);
+            let by = io.and_then(|io| plan.inputs.get(io.updated? as usize));
+            by.is_some_and(|io| io.name == *input)
+        };
+        match self.updates.iter().find(|pair| !updated(pair)) {
+            Some((input, output)) => {
+                Err(SessionError::NotUpdated { input: input.clone(), output: output.clone() })
+            }
+            None => Ok(()),
+        }
     }
 
     /// What each run will copy: all inputs, or outputs, unless memory is given for one of them.

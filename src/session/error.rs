@@ -179,6 +179,18 @@ pub enum SessionError {
         /// The other.
         second: String,
     },
+    /// An output cannot be written over an input.
+    #[error(
+        "{output:?} cannot be written over {input:?} in place: that takes an operator that alone reads the input and \
+         changes elements of it (GroupQueryAttention with a cache of full length, TensorScatter), and equal shapes; bind \
+         them apart"
+    )]
+    NotUpdated {
+        /// The input.
+        input: String,
+        /// The output.
+        output: String,
+    },
     /// A buffer is of another context than the device that uses it.
     #[error("the memory of {name:?} is a buffer of another context than {device}; make it on that one")]
     OtherContext {

@@ -128,7 +128,7 @@ impl Session {
     /// # Errors
     /// [`Error::Plan`].
     pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
-        Ok(self.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?.plan.clone())
+        Ok(self.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?.plan.clone())
     }
 
     /// Begins to bind memory to inputs and outputs.
@@ -235,7 +235,7 @@ impl SharedArena {
     /// # Errors
     /// [`Error::Plan`], [`Error::Device`].
     pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
-        let compiled = session.core.compiled(infos, &BTreeMap::new(), CopiedPerRun::ALL)?;
+        let compiled = session.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?;
         self.grow_for(&compiled.plan, &session.core.devices)
     }
 }

@@ -272,7 +272,8 @@ fn closed(
     let prepared = prepare(&mut graph, &GraphCx { options, devices: &devices, free: false });
     loop {
         let assignment = Assignment::default();
-        let compiler = Compiler { graph: &graph, devices: &devices, options, assignment, cache: &cache };
+        let compiler =
+            Compiler { graph: &graph, devices: &devices, options, assignment, cache: &cache, updates: &[] };
         match compiler.compile(infos, &BTreeMap::new())? {
             PlanOutcome::Choose { node, then } => graph = choose(&graph, node, then)?,
             outcome => {

@@ -164,6 +164,8 @@ fn sinks_take_part_in_the_softmax() {
         (3, 6, Some(2), 0.0, true),
         (70, 0, Some(33), 0.5, true),
         (6, 4, None, 0.0, false),
+        (2, 90, None, 0.7, true),
+        (1, 80, Some(33), 0.0, true),
     ] {
         let op = GroupQueryAttention {
             heads: 4,
@@ -175,6 +177,7 @@ fn sinks_take_part_in_the_softmax() {
             causal,
             smooth: false,
             cache_bits: None,
+            updates: None,
         };
         let total = (past_len + q_len) as i32;
         let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
@@ -218,6 +221,7 @@ fn given_positions_turn_queries_and_keys() {
             causal: true,
             smooth: false,
             cache_bits: None,
+            updates: None,
         };
         let total = (past_len + q_len) as i32;
         let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
@@ -256,6 +260,7 @@ fn caches_may_be_codes() {
             causal: true,
             smooth: true,
             cache_bits: Some(bits),
+            updates: None,
         };
         let (total, half) = (past_len + q_len, 1i32 << (bits - 1));
         let whole = |v: f32| (v * half as f32) as i32;
@@ -371,6 +376,7 @@ fn group_query_attention_rotates_and_appends() {
             causal: true,
             smooth: false,
             cache_bits: None,
+            updates: None,
         };
         let total = past_len + q_len;
         let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(w, s)| tensor(&[1, q_len, w], s));
@@ -443,6 +449,7 @@ fn sequences_have_lengths_of_their_own() {
         causal: true,
         smooth: false,
         cache_bits: None,
+        updates: None,
     };
     let [q, k, v] = [(8, 1), (4, 2), (4, 3)].map(|(w, s)| tensor(&[2, 1, w], s));
     let past = [4, 5].map(|s| tensor(&[2, 1, 7, 4], s));
@@ -479,6 +486,7 @@ fn a_cache_may_be_an_odd_number_of_halves() {
         causal: true,
         smooth: false,
         cache_bits: None,
+        updates: None,
     };
     let half = |shape: &[usize], seed| {
         Some(tensor_of(shape, &tensor(shape, seed).to_f32s().unwrap(), half::f16::from_f32))

@@ -3,7 +3,7 @@
 use super::scaled::{MaskSteps, Scaled, Sink};
 use crate::dtype::DType;
 use crate::kernel::codes::attention::{self, Stage};
-use crate::kernel::codes::{attention_tile, attention_vector};
+use crate::kernel::codes::{attention_split, attention_tile, attention_vector};
 use crate::kernel::grid_1d;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
@@ -140,6 +140,11 @@ pub(super) fn lower_scaled(
     let max_x = lower.device().limits.max_groups[0];
     let vector =
         s.q_len <= VECTOR_ROWS && s.head <= attention_vector::HEAD_MAX && s.v_head <= attention_vector::KEYS;
+    if places.scores.is_none()
+        && let Some(parts) = parts(s, lower)
+    {
+        return lower_parts(s, places, bool_mask, (&constants, parts), lower);
+    }
     if vector && places.scores.is_none() {
         let kernel = variants::AttentionVector { t, bool_mask }.id()?;
         let cols = s.v_head.next_power_of_two().max(32) as u32;
@@ -156,6 +161,60 @@ pub(super) fn lower_scaled(
     let groups = groups(if small { attention_tile::SMALL_ROWS } else { attention_tile::ROWS });
     let params = params(s, groups);
     lower.dispatch(kernel, &constants, &all, &params, grid_1d(groups as u64, 1, max_x))
+}
+
+/// In how many parts work-groups do the keys of few queries; `None` where the kernel for that does not fit.
+fn parts(s: &Scaled, lower: &Lowering<'_>) -> Option<usize> {
+    /// So many work-groups keep a large device busy.
+    const GROUPS: usize = 256;
+    let small = s.head.max(s.v_head) <= attention_split::HEAD_MAX;
+    let quads = [s.head, s.v_head].iter().all(|n| n.is_multiple_of(4));
+    let steps = [s.q, s.k, s.v].iter().all(|t| [t.first, t.batch, t.head, t.row].iter().all(|n| n % 4 == 0));
+    let few = s.q_len <= VECTOR_ROWS && s.kv_len >= 2 * attention_split::LEAST_KEYS;
+    let least = s.kv_len.div_ceil(attention_split::KEYS);
+    let bands = (s.share() * s.q_len).div_ceil(queries(s));
+    let wanted = GROUPS.div_ceil(s.batch * s.kv_heads * bands);
+    let parts = wanted.min(s.kv_len / attention_split::LEAST_KEYS).max(least);
+    (small && quads && steps && few && !lower.device().prefers_texels).then_some(parts)
+}
+
+/// Queries of one of those work-groups.
+fn queries(s: &Scaled) -> usize {
+    (s.share() * s.q_len).next_power_of_two().min(attention_split::QUERIES_MAX)
+}
+
+/// Emits `s` with its keys in parts.
+fn lower_parts(
+    s: &Scaled,
+    places: &Places,
+    bool_mask: bool,
+    (constants, parts): (&[(u32, u32)], usize),
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    let (t, rows) = (places.dtype, s.batch * s.q_heads * s.q_len);
+    let sinks = if let Sink::Heads(sinks) = places.sink { sinks } else { Operand::Unused };
+    let partial = lower.scratch(rows * parts * (s.v_head + 4) * 4);
+    let max_x = lower.device().limits.max_groups[0];
+    let bands = (s.share() * s.q_len).div_ceil(queries(s));
+    let groups = s.batch * s.kv_heads * bands * parts;
+    let own = [
+        (spec::attention_split::COLS, (s.v_head / 4).next_power_of_two() as u32),
+        (spec::attention_split::QUERIES, queries(s) as u32),
+        (spec::attention_split::PARTS, parts as u32),
+    ];
+    let args = [places.q, places.k, places.v, places.mask, places.lens, partial, sinks];
+    let split = variants::AttentionSplit { t, bool_mask }.id()?;
+    let spec = [constants, &own].concat();
+    lower.dispatch(split, &spec, &args, &params(s, groups), grid_1d(groups as u64, 1, max_x))?;
+    let merge = variants::AttentionMerge { t }.id()?;
+    let spec = [constants, &[(spec::attention_merge::PARTS, parts as u32)]].concat();
+    lower.dispatch(
+        merge,
+        &spec,
+        &[partial, sinks, places.y],
+        &params(s, rows),
+        grid_1d(rows as u64, 1, max_x),
+    )
 }
 
 /// Whether every vector is whole texels, and views of them are long enough.

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use super::attention_op::mask_steps;
 use super::cache::CacheCodes;
 use super::device::{Places, lower_scaled};
-use super::rotary::{Positions, Rotation};
+use super::rotary::{Positions, Rotation, Tables};
 use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region;
-use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, check_len, mixed_kernel, real_kernel};
+use crate::ops::real::{
+    Halves, Real, RealInputs, RealIo, RealKernel, Updated, check_len, mixed_kernel, real_kernel,
+};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
@@ -59,6 +61,8 @@ pub struct GroupQueryAttention {
     pub smooth: bool,
     /// Bits of the codes that caches are of, 4 or 8.
     pub cache_bits: Option<usize>,
+    /// Rows of the caches that outputs 1 and 2 hold, where they are updated in place.
+    pub updates: Option<usize>,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -97,6 +101,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         causal,
         smooth: attrs.int("smooth_softmax", -1)? > 0,
         cache_bits,
+        updates: None,
     }))
 }
 
@@ -114,6 +119,8 @@ struct Resolved {
     smooth: bool,
     /// The codes of keys and of values.
     codes: Option<[CacheCodes; 2]>,
+    /// Whether the caches are updated in place.
+    updates: bool,
 }
 
 impl GroupQueryAttention {
@@ -142,9 +149,10 @@ impl GroupQueryAttention {
                 }
             }
         }
-        let past_len = match cx.has(PAST_K) {
-            true => cx.shape(PAST_K)?.get(2).copied().unwrap_or(0),
-            false => 0,
+        let past_len = match (self.updates, cx.has(PAST_K)) {
+            (Some(rows), _) => rows,
+            (None, true) => cx.shape(PAST_K)?.get(2).copied().unwrap_or(0),
+            (None, false) => 0,
         };
         let stored = self.stored(size);
         for i in [PAST_K, PAST_V].into_iter().filter(|i| cx.has(*i)) {
@@ -265,7 +273,17 @@ impl GroupQueryAttention {
             }
             None => None,
         };
-        Ok(Resolved { scaled, from, moves, past_len, sizes, turned, smooth: self.smooth, codes })
+        Ok(Resolved {
+            scaled,
+            from,
+            moves,
+            past_len,
+            sizes,
+            turned,
+            smooth: self.smooth,
+            codes,
+            updates: self.updates.is_some(),
+        })
     }
 
     /// The last axis of a cache of vectors of `size` elements.
@@ -304,6 +322,17 @@ impl Operator for GroupQueryAttention {
 
     fn value_inputs(&self) -> &'static [usize] {
         &[TOTAL]
+    }
+
+    fn updating(&self, pairs: &[(usize, usize)], cx: &OpCx) -> Option<Arc<dyn Operator>> {
+        let both = matches!(pairs, [(PAST_K, 1), (PAST_V, 2)] | [(PAST_V, 2), (PAST_K, 1)]);
+        let rows = *cx.shape(PAST_K).ok()?.get(2)?;
+        let op = GroupQueryAttention { updates: Some(rows), ..*self };
+        (both && self.cache_bits.is_none()).then(|| Arc::new(op) as _)
+    }
+
+    fn updates(&self, output: usize) -> bool {
+        self.updates.is_some() && output > 0
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -396,11 +425,11 @@ impl Operator for GroupQueryAttention {
                 continue;
             }
             let to = Operand::Output(n);
-            if s.kv_len > resolved.past_len {
+            if !resolved.updates && s.kv_len > resolved.past_len {
                 // Rows that no sequence has reached are not left as they were.
                 region::zeros(lower, cx, n)?;
             }
-            if resolved.past_len > 0 {
+            if !resolved.updates && resolved.past_len > 0 {
                 resolved.past().lower(dtype, 1, args(Operand::Input(past), to), lower)?;
             }
             resolved.moves[n].lower(dtype, 1, args(from[n], to), lower)?;
@@ -429,7 +458,7 @@ impl Operator for GroupQueryAttention {
 }
 
 /// Tables of cosines and sines, given positions, and the last key of each sequence.
-type Turning<'a, T> = ([&'a [T]; 2], &'a [i64], &'a [i64]);
+type Turning<'a, T> = (Tables<'a, T>, &'a [i64], &'a [i64]);
 
 /// What errors call the result.
 const Y: usize = 16;
@@ -440,14 +469,26 @@ impl Resolved {
         inputs: &RealInputs<'a, T>,
         last: &'a [i64],
     ) -> Result<Turning<'a, T>, KernelError> {
-        let table = |i: usize| Ok::<&'a [T], KernelError>(inputs.get_opt(i, self.sizes[i])?.unwrap_or(&[]));
+        let tables = Tables::of(inputs, [COS, SIN], [self.sizes[COS], self.sizes[SIN]])?;
         let ids = inputs.raw_opt::<i64>(IDS, self.sizes[IDS])?.unwrap_or(&[]);
-        Ok(([table(COS)?, table(SIN)?], ids, last))
+        Ok((tables, ids, last))
     }
 
     /// Writes the new keys or values (`n` is 1 or 2) into `cache`.
     fn append<T: Real>(
         &self,
+        n: usize,
+        inputs: &RealInputs<'_, T>,
+        (tables, ids, last): Turning<'_, T>,
+        cache: &mut [T],
+    ) -> Result<(), KernelError> {
+        self.append_as(&self.moves[n], n, inputs, (tables, ids, last), cache)
+    }
+
+    /// As [`Resolved::append`], by another move.
+    fn append_as<T: Real>(
+        &self,
+        moves: &Rotation,
         n: usize,
         inputs: &RealInputs<'_, T>,
         (tables, ids, last): Turning<'_, T>,
@@ -461,7 +502,7 @@ impl Resolved {
             turn.run(new, tables, ids, &mut turned)?;
             new = &turned;
         }
-        self.moves[n].fill(new, tables, last, cache)
+        moves.fill(new, tables, last, cache)
     }
 
     /// The result, from whole keys and values.
@@ -493,7 +534,87 @@ impl Resolved {
     }
 }
 
+impl Resolved {
+    /// Writes the new keys or values (`n` is 1 or 2) into a cache of 16 bits and widens what is valid of it: of each
+    /// sequence and head `rows` rows.
+    fn update<T: Real>(
+        &self,
+        n: usize,
+        inputs: &RealInputs<'_, T>,
+        (tables, ids, last): Turning<'_, T>,
+        cache: &mut Halves<'_>,
+        rows: usize,
+    ) -> Result<Vec<T>, KernelError> {
+        let (s, moves) = (&self.scaled, &self.moves[n]);
+        check_len(Y + n, cache.len(), s.batch * s.kv_heads * s.kv_len * s.head)?;
+        let place = |b: usize, h: usize, row: usize| ((b * s.kv_heads + h) * s.kv_len + row) * s.head;
+        let beyond = |row: usize| KernelError::Value {
+            what: format!("row {row} is beyond a cache of {} rows", s.kv_len),
+        };
+        let mut new = vec![T::ZERO; s.batch * s.kv_heads * s.q_len * s.head];
+        // The vectors one after the other, as a cache of the new rows alone.
+        let aside = Rotation {
+            append: false,
+            y_rows: s.q_len,
+            y: Steps::heads_first(s.kv_heads, s.q_len, s.head),
+            ..*moves
+        };
+        self.append_as(&aside, n, inputs, (tables, ids, last), &mut new)?;
+        let vectors = new.chunks(s.head.max(1)).enumerate();
+        for (at, vector) in vectors {
+            let (b, h, i) = (at / (s.kv_heads * s.q_len), at / s.q_len % s.kv_heads, at % s.q_len);
+            let row = moves.row(last, b, i)?;
+            if row >= s.kv_len || !cache.store(place(b, h, row), vector) {
+                return Err(beyond(row));
+            }
+        }
+        let mut valid = vec![T::ZERO; s.batch * s.kv_heads * rows * s.head];
+        for (at, rows) in valid.chunks_mut((rows * s.head).max(1)).enumerate() {
+            if !cache.load(place(at / s.kv_heads, at % s.kv_heads, 0), rows) {
+                return Err(beyond(rows.len() / s.head.max(1)));
+            }
+        }
+        Ok(valid)
+    }
+
+    /// As [`RealKernel::run`], where the caches are updated in place.
+    fn run_in_place<T: Real>(&self, io: &mut RealIo<'_, T>, last: &[i64]) -> Result<(), KernelError> {
+        let s = &self.scaled;
+        let (y, caches, inputs) = io.output_and_updated();
+        let places = self.places(&inputs, last)?;
+        let (Some(y), [Some(keys), Some(values)]) = (y, caches) else {
+            return Err(KernelError::Absent { index: Y });
+        };
+        match (keys, values) {
+            (Updated::Whole(keys), Updated::Whole(values)) => {
+                for (n, cache) in [(1, &mut *keys), (2, &mut *values)] {
+                    check_len(Y + n, cache.len(), s.batch * s.kv_heads * s.kv_len * s.head)?;
+                    self.append(n, &inputs, places, cache)?;
+                }
+                self.attend(&inputs, places, [keys, values], y)
+            }
+            (Updated::Halves(mut keys), Updated::Halves(mut values)) => {
+                let longest = last.iter().max().map_or(0, |n| (*n + 1).max(0) as usize);
+                let rows = if self.bounded() { longest } else { s.q_len }.min(s.kv_len);
+                let keys = self.update(1, &inputs, places, &mut keys, rows)?;
+                let values = self.update(2, &inputs, places, &mut values, rows)?;
+                let at = Steps::heads_first(s.kv_heads, rows, s.head);
+                let scaled = Scaled { kv_len: rows, k: at, v: at, ..s.clone() };
+                Resolved { scaled, ..self.clone() }.attend(&inputs, places, [&keys, &values], y)
+            }
+            _ => Err(KernelError::Absent { index: Y }),
+        }
+    }
+}
+
 impl RealKernel for Resolved {
+    // Of tables for all positions few rows are read.
+    const HALF: &'static [usize] = &[COS, SIN];
+
+    fn updates(&self, output: usize) -> bool {
+        self.updates && output > 0
+    }
+
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let s = &self.scaled;
         let inputs = io.inputs();
@@ -505,6 +626,9 @@ impl RealKernel for Resolved {
                 let what = format!("the last key of a sequence is {n}, expected one of {rows:?}");
                 return Err(KernelError::Value { what });
             }
+        }
+        if self.updates {
+            return self.run_in_place(io, &last);
         }
         let size = s.batch * s.kv_heads * s.kv_len * s.head;
         if let Some(codes) = &self.codes {

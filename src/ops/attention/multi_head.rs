@@ -8,7 +8,7 @@ use super::attention_op::mask_steps;
 use super::count;
 use super::device::{Places, lower_scaled};
 use super::gate::add_bias;
-use super::rotary::{Positions, Rotation};
+use super::rotary::{Positions, Rotation, Tables};
 use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -418,9 +418,9 @@ impl RealKernel for Resolved {
             check_len(8 + n, cache.len(), s.batch * s.kv_heads * s.kv_len * o.size)?;
             let [old, new] = self.append(o);
             if let Some(past) = inputs.get_opt(past, self.sizes[past])? {
-                old.fill(past, [&[], &[]], &[], cache)?;
+                old.fill(past, Tables::Whole([&[]; 2]), &[], cache)?;
             }
-            new.fill(from[n], [&[], &[]], &[], cache)?;
+            new.fill(from[n], Tables::Whole([&[]; 2]), &[], cache)?;
             if self.past_len > 0 {
                 from[n] = cache;
             }

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::nbits::Zeros;
 use crate::kernel::codes::nbits_tile::TILE;
-use crate::kernel::codes::nbits_vector;
+use crate::kernel::codes::{nbits_vector, nbits_wide};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::linalg::product::{Mat, Threads, product};
@@ -94,6 +94,25 @@ impl MatMulNBits {
         (self.blocks() * self.bits).div_ceil(8)
     }
 
+    /// Codes in 16 bytes.
+    fn unit(&self) -> usize {
+        128 / self.bits
+    }
+
+    /// Whether every block is whole units of 16 bytes, and every column whole blocks.
+    fn is_whole(&self) -> bool {
+        self.block.is_multiple_of(self.unit()) && self.k.is_multiple_of(self.block)
+    }
+
+    /// Columns of a team of the wide kernel, and teams that share columns: enough teams to keep a large device busy.
+    fn teams(&self) -> (usize, usize) {
+        const MIN_TEAMS: usize = 1024;
+        let cols = [4, 2].into_iter().find(|cols| self.n / cols >= MIN_TEAMS).unwrap_or(1);
+        let units = self.k / self.unit();
+        let split = [4, 2].into_iter().find(|split| units >= split * 64 && self.n / cols < 2 * MIN_TEAMS);
+        (cols, split.unwrap_or(1))
+    }
+
     fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
         let a = cx.shape(A)?;
         let Some((_, outer)) = a.split_last().filter(|(k, _)| **k == self.k) else {
@@ -163,8 +182,15 @@ impl Operator for MatMulNBits {
         let Sizes { m, zeros, .. } = self.resolve(cx)?;
         let vector = m <= nbits_vector::ROWS;
         let t = cx.dtype(A)?;
-        let kernel =
-            if vector { variants::NbitsVector { t }.id()? } else { variants::NbitsTile { t }.id()? };
+        let wide = variants::NbitsWide { t }
+            .id()
+            .ok()
+            .filter(|kernel| vector && self.is_whole() && lower.can_run(*kernel));
+        let kernel = match wide {
+            Some(kernel) => kernel,
+            None if vector => variants::NbitsVector { t }.id()?,
+            None => variants::NbitsTile { t }.id()?,
+        };
         word(m.saturating_mul(self.k.max(self.n)))?;
         word(self.n * self.bytes())?;
         let bias = u32::from(cx.has(BIAS));
@@ -184,12 +210,19 @@ impl Operator for MatMulNBits {
         if m == 0 {
             return Ok(());
         }
-        let spec = [
+        let mut spec = vec![
             (spec::nbits::BITS, self.bits as u32),
             (spec::nbits::ZEROS, zeros as u32),
             (spec::nbits::BIASED, bias),
         ];
         let params = params::Nbits { m, n, k, block, blocks, words, zero_bytes };
+        if wide.is_some() {
+            let (cols, split) = self.teams();
+            spec.extend([(spec::nbits_wide::COLS, cols as u32), (spec::nbits_wide::SPLIT, split as u32)]);
+            let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
+            let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
+            return lower.dispatch(kernel, &spec, &args, &params, grid);
+        }
         if vector {
             let groups = self.n.div_ceil(nbits_vector::COLS) as u64;
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
@@ -424,6 +457,15 @@ mod tests {
         check(op(100, 5, 8, 32), 2, 1, true);
         check(op(33, 5, 8, 16), 6, 2, false);
         check(op(64, 5, 4, 16), 5, 2, true);
+        // Whole units of 16 bytes, one, two and four columns for each team, and teams that share them.
+        for m in [1, 4] {
+            check(op(160, 7, 4, 32), m, 1, true);
+            check(op(128, 5, 8, 64), m, 2, false);
+            check(op(32, 2050, 4, 32), m, 0, true);
+            check(op(64, 4099, 8, 16), m, 1, false);
+            check(op(4160, 6, 4, 32), m, 1, true);
+            check(op(8192, 3, 4, 128), m, 0, false);
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! RotaryEmbedding, of ONNX and of com.microsoft: pairs of elements rotated by the angle of their position
 //! (RoFormer, arXiv 2104.09864).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use half::f16;
 use rayon::prelude::*;
 
 use super::FLOATS_TO_32;
@@ -14,7 +16,7 @@ pub(super) use crate::kernel::codes::rotary::Positions;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
-use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, real_kernel, widened};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
@@ -60,6 +62,38 @@ fn read_as(attrs: &AttrReader<'_>, contrib: bool) -> Result<Arc<dyn Operator>, O
     }))
 }
 
+/// Cosines and sines, in the type that is computed in or as they lie in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tables<'a, T> {
+    Whole([&'a [T]; 2]),
+    Halves([&'a [f16]; 2]),
+}
+
+impl<'a, T: Real> Tables<'a, T> {
+    /// Inputs `at` of `sizes` elements each; nothing where they are absent.
+    pub(super) fn of(
+        inputs: &RealInputs<'a, T>,
+        at: [usize; 2],
+        sizes: [usize; 2],
+    ) -> Result<Self, KernelError> {
+        let [cos, sin] = at;
+        if let (Some(cos), Some(sin)) = (inputs.half(cos, sizes[0])?, inputs.half(sin, sizes[1])?) {
+            return Ok(Tables::Halves([cos, sin]));
+        }
+        let table = |at, size| Ok::<_, KernelError>(inputs.get_opt(at, size)?.unwrap_or(&[]));
+        Ok(Tables::Whole([table(cos, sizes[0])?, table(sin, sizes[1])?]))
+    }
+
+    /// Row `at` of both, of `pairs` elements.
+    fn row(&self, at: usize, pairs: usize) -> Option<[Cow<'a, [T]>; 2]> {
+        let range = at * pairs..(at + 1) * pairs;
+        Some(match self {
+            Tables::Whole([c, s]) => [Cow::Borrowed(c.get(range.clone())?), Cow::Borrowed(s.get(range)?)],
+            Tables::Halves([c, s]) => [widened(c.get(range.clone())?), widened(s.get(range)?)],
+        })
+    }
+}
+
 /// A rotation with everything resolved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rotation {
@@ -97,14 +131,14 @@ impl Rotation {
         }
     }
 
-    /// Writes the rotated vectors; `tables` are cosines and sines.
+    /// Writes the rotated vectors.
     ///
     /// # Errors
     /// [`KernelError::Value`] where a position has no row in the tables or an operand is too short.
     pub(super) fn run<T: Real>(
         &self,
         x: &[T],
-        tables: [&[T]; 2],
+        tables: Tables<'_, T>,
         ids: &[i64],
         y: &mut [T],
     ) -> Result<(), KernelError> {
@@ -129,7 +163,7 @@ impl Rotation {
     pub(super) fn fill<T: Real>(
         &self,
         x: &[T],
-        tables: [&[T]; 2],
+        tables: Tables<'_, T>,
         ids: &[i64],
         cache: &mut [T],
     ) -> Result<(), KernelError> {
@@ -155,7 +189,7 @@ impl Rotation {
     fn turn<T: Real>(
         &self,
         x: &[T],
-        tables: [&[T]; 2],
+        tables: Tables<'_, T>,
         [b, h, i]: [usize; 3],
         at: usize,
         y: &mut [T],
@@ -165,9 +199,8 @@ impl Rotation {
         let x = x.get(from..from + self.head).ok_or_else(short)?;
         let pairs = self.rotated / 2;
         if pairs > 0 {
-            let [c, s] = tables.map(|t| t.get(at * pairs..(at + 1) * pairs));
-            let (c, s) = c.zip(s).ok_or_else(short)?;
-            for (pair, (c, s)) in c.iter().zip(s).enumerate() {
+            let [c, s] = tables.row(at, pairs).ok_or_else(short)?;
+            for (pair, (c, s)) in c.iter().zip(s.iter()).enumerate() {
                 let (one, two) =
                     if self.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
                 y[one] = *c * x[one] - *s * x[two];
@@ -178,7 +211,7 @@ impl Rotation {
         Ok(())
     }
 
-    fn row(&self, ids: &[i64], b: usize, i: usize) -> Result<usize, KernelError> {
+    pub(super) fn row(&self, ids: &[i64], b: usize, i: usize) -> Result<usize, KernelError> {
         let id = |n: usize| ids.get(n).copied().unwrap_or(0);
         let at = match self.positions {
             Positions::Rows => (b * self.len + i) as i64,
@@ -354,11 +387,14 @@ struct Run {
 }
 
 impl RealKernel for Run {
+    // Of tables for all positions few rows are read.
+    const HALF: &'static [usize] = &[1, 2, 3];
+
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let [cos, sin, ids] = self.places;
         let n = self.rotation.elements();
         let (y, inputs) = io.output(0, n)?;
-        let tables = [inputs.get(cos, self.table)?, inputs.get(sin, self.table)?];
+        let tables = Tables::of(&inputs, [cos, sin], [self.table; 2])?;
         let ids = inputs.raw_opt::<i64>(ids, self.rotation.ids())?.unwrap_or(&[]);
         self.rotation.run(inputs.get(0, n)?, tables, ids, y)
     }
@@ -462,8 +498,8 @@ mod tests {
             [Some(tensor(&[1, 1, 1, 4], 1)), Some(tensor(&[3, 2], 2)), Some(tensor(&[3, 2], 3)), Some(ids)];
         let cx = facts(&rotation, &inputs, 1).unwrap();
         let run = rotation.resolve(&cx).unwrap();
-        assert!(run.run(&[0.0f32; 4], [&[0.0; 6], &[0.0; 6]], &[9], &mut [0.0; 4]).is_err());
-        assert!(run.run(&[0.0f32; 4], [&[0.0; 6], &[0.0; 6]], &[-1], &mut [0.0; 4]).is_err());
-        assert!(run.run(&[0.0f32; 4], [&[0.0; 6], &[0.0; 6]], &[2], &mut [0.0; 4]).is_ok());
+        assert!(run.run(&[0.0f32; 4], Tables::Whole([&[0.0; 6]; 2]), &[9], &mut [0.0; 4]).is_err());
+        assert!(run.run(&[0.0f32; 4], Tables::Whole([&[0.0; 6]; 2]), &[-1], &mut [0.0; 4]).is_err());
+        assert!(run.run(&[0.0f32; 4], Tables::Whole([&[0.0; 6]; 2]), &[2], &mut [0.0; 4]).is_ok());
     }
 }

@@ -11,12 +11,14 @@ use crate::ops::real::check_len;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Inputs: the cache, the update, and optionally where the update begins in each element of the batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TensorScatter {
     /// The axis of the sequence, negative ones counted from the end; not the first.
     pub axis: i64,
     /// Whether places wrap around at the end of the axis.
     pub circular: bool,
+    /// The cache, where it is updated in place: it is the output and no input.
+    pub updates: Option<Arc<TensorInfo>>,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -24,6 +26,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     Ok(Arc::new(TensorScatter {
         axis: attrs.int("axis", -2)?,
         circular: attrs.choice("mode", false, &modes)?,
+        updates: None,
     }))
 }
 
@@ -38,8 +41,12 @@ struct Sizes {
 }
 
 impl TensorScatter {
+    fn cache<'a>(&'a self, cx: &'a OpCx) -> Result<&'a TensorInfo, OpError> {
+        self.updates.as_deref().map_or_else(|| cx.input(0), Ok)
+    }
+
     fn sizes(&self, cx: &OpCx) -> Result<Sizes, OpError> {
-        let (cache, update) = (cx.shape(0)?, cx.shape(1)?);
+        let (cache, update) = (&self.cache(cx)?.shape, cx.shape(1)?);
         let axis = cache.axis(self.axis)?;
         if axis == 0 {
             return Err(OpError::unsupported("TensorScatter along the batch"));
@@ -65,9 +72,18 @@ impl Operator for TensorScatter {
         "TensorScatter"
     }
 
+    fn updating(&self, pairs: &[(usize, usize)], cx: &OpCx) -> Option<Arc<dyn Operator>> {
+        let cache = Arc::new(cx.input_opt(0)?.clone());
+        (*pairs == [(0, 0)]).then(|| Arc::new(TensorScatter { updates: Some(cache), ..self.clone() }) as _)
+    }
+
+    fn updates(&self, _: usize) -> bool {
+        self.updates.is_some()
+    }
+
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(2..=3, 1..=1)?;
-        let cache = cx.input(0)?;
+        let cache = self.cache(cx)?;
         cx.expect_dtype(1, cache.dtype)?;
         let sizes = self.sizes(cx)?;
         if cx.has(2) {
@@ -85,15 +101,18 @@ impl Operator for TensorScatter {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let Sizes { batch, prefixes, size, len, inner } = self.sizes(cx)?;
-        let row = inner * cx.dtype(0)?.bytes();
-        let (circular, out) = (self.circular, cx.input_count());
+        let row = inner * self.cache(cx)?.dtype.bytes();
+        let (circular, out, in_place) = (self.circular, cx.input_count(), self.updates.is_some());
         Ok(NativeKernel::new("TensorScatter", move |args| {
-            let (past, update) = (args.read::<u8>(0)?, args.read::<u8>(1)?);
+            let (past, update) = (args.read_opt::<u8>(0)?, args.read::<u8>(1)?);
             let at = if out > 2 { args.read_opt::<i64>(2)? } else { None };
             let y = args.take_write::<u8>(out)?;
-            check_len(0, past.len(), y.len())?;
+            if !in_place {
+                let past = past.ok_or(KernelError::Absent { index: 0 })?;
+                check_len(0, past.len(), y.len())?;
+                y.copy_from_slice(past);
+            }
             check_len(1, update.len(), batch * prefixes * len * row)?;
-            y.copy_from_slice(past);
             if update.is_empty() {
                 return Ok(());
             }
@@ -113,13 +132,14 @@ impl Operator for TensorScatter {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { batch, prefixes, size, len, mut inner } = self.sizes(cx)?;
-        let mut bytes = cx.dtype(0)?.bytes();
+        let mut bytes = self.cache(cx)?.dtype.bytes();
         while bytes < 16 && inner % 2 == 0 {
             inner /= 2;
             bytes *= 2;
         }
         let kernel = variants::TensorScatter { t: Unit::Bytes(bytes) }.id()?;
-        let n = batch * prefixes * size * inner;
+        let in_place = self.updates.is_some();
+        let n = batch * prefixes * if in_place { len } else { size } * inner;
         if n == 0 {
             return Ok(());
         }
@@ -131,10 +151,12 @@ impl Operator for TensorScatter {
             inner: word(inner)?,
         };
         let at = if cx.has(2) { Operand::Input(2) } else { Operand::Unused };
-        let args = [Operand::Input(0), Operand::Input(1), at, Operand::Output(0)];
+        let past = if in_place { Operand::Unused } else { Operand::Input(0) };
+        let args = [past, Operand::Input(1), at, Operand::Output(0)];
         let spec = [
             (spec::tensor_scatter::GIVEN, u32::from(cx.has(2))),
             (spec::tensor_scatter::CIRCULAR, u32::from(self.circular)),
+            (spec::tensor_scatter::IN_PLACE, u32::from(in_place)),
         ];
         lower.dispatch_1d(kernel, &spec, &args, &params, n)
     }
@@ -169,7 +191,7 @@ mod tests {
         for (circular, inner, at) in
             [(false, 3, Some([1i64, 3])), (true, 4, Some([4, -2])), (false, 5, None), (true, 1, Some([7, 0]))]
         {
-            let op = TensorScatter { axis: -2, circular };
+            let op = TensorScatter { axis: -2, circular, updates: None };
             let (cache, update) = (tensor(&[2, 2, 5, inner], 1), tensor(&[2, 2, 2, inner], 2));
             let mut want = cache.to_f32s().unwrap();
             for (n, v) in update.to_f32s().unwrap().into_iter().enumerate() {
@@ -186,7 +208,7 @@ mod tests {
 
     #[test]
     fn without_a_third_input_the_update_begins_at_0() {
-        let op = TensorScatter { axis: 1, circular: false };
+        let op = TensorScatter { axis: 1, circular: false, updates: None };
         let inputs = [Some(tensor(&[1, 2, 1], 1)), Some(tensor(&[1, 1, 1], 2))];
         let y = run_cpu(&op, &inputs, 1).unwrap();
         let value = |i: usize, at: usize| inputs[i].as_ref().unwrap().to_f32s().unwrap()[at];
@@ -200,7 +222,7 @@ mod tests {
         assert!(place(4, 5, 2, false).is_err());
         assert!(place(-1, 5, 2, false).is_err());
         assert!(place(i64::MIN, 5, 2, true).is_ok());
-        let op = |axis| TensorScatter { axis, circular: false };
+        let op = |axis| TensorScatter { axis, circular: false, updates: None };
         let infers = |axis, update: &[usize]| {
             facts(&op(axis), &[Some(tensor(&[2, 5, 3], 1)), Some(tensor(update, 2))], 1).is_ok()
         };
@@ -215,7 +237,7 @@ mod tests {
     #[test]
     fn devices_write_nothing_out_of_range() {
         use crate::ops::testing::{Check, devices};
-        let op = TensorScatter { axis: 1, circular: false };
+        let op = TensorScatter { axis: 1, circular: false, updates: None };
         let cache = tensor(&[2, 3, 2], 1);
         let inputs = [
             Some(cache.clone()),

@@ -383,6 +383,9 @@ impl Product {
 
     /// Sums in parts, for few rows.
     fn vectors(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        if self.lower_wide_vectors(lower)? {
+            return Ok(());
+        }
         let kernel = variants::Gemv { t: self.dtype }.id()?;
         let columns = self.b.col != 1;
         let (code, _) = self.activation.code();

@@ -48,9 +48,10 @@ impl Emitter<'_> {
             };
             args.push(loc.map(|loc| (loc, Access::KERNEL_READ)));
         }
-        for &v in &node.outputs {
+        for (o, &v) in node.outputs.iter().enumerate() {
             let loc = self.native_arg(v, device, args.len(), &mut images)?;
-            args.push(Some((loc, Access::KERNEL_WRITE)));
+            let earlier = if node.op.updates(o) { Access::KERNEL_READ } else { Access::NONE };
+            args.push(Some((loc, Access::KERNEL_WRITE.and(earlier))));
         }
         let kernel = self.kernels.native(device, native.kernel.clone());
         Ok(Work::Dispatch { kernel, args, params: Vec::new(), groups: [1; 3], images })

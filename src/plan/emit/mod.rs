@@ -174,7 +174,10 @@ impl Emitter<'_> {
         let outputs = flow.outputs.iter().enumerate();
         let outputs = outputs.map(|(o, (name, v))| (Space::Output(o as u32), name.clone(), named(*v).1));
         let mut inputs = ios(&segments, &report.nodes, inputs.chain(outputs));
-        let outputs = inputs.split_off(flow.inputs.len());
+        let mut outputs = inputs.split_off(flow.inputs.len());
+        for &(i, o) in &flow.updates {
+            (inputs[i].updated, outputs[o].updated) = (Some(o as u32), Some(i as u32));
+        }
         let (kernels, arenas) = (self.kernels.all, self.memory.arenas.clone());
         Plan { inputs, outputs, kernels, constants, arenas, images, segments, report }
     }

@@ -19,6 +19,7 @@ mod run;
 mod select;
 #[cfg(test)]
 mod tests;
+mod update_in_place;
 mod weights_to_f16;
 
 #[cfg(test)]
@@ -198,6 +199,14 @@ pub const PIPELINE: &[Pass] = &[
         when: |o| o.fuse && o.chains,
         counts: Counts::Fused,
         run: Run::Flow(|flow, cx| Ok(fuse_chains::fuse_chains(flow, cx))),
+    },
+    Pass {
+        name: "update_in_place",
+        does: "Lets operators write into memory that is bound to an input and an output, where nothing else reads it.",
+        needed: None,
+        when: always,
+        counts: Counts::Changes,
+        run: Run::Flow(|flow, cx| Ok(update_in_place::update_in_place(flow, cx.updates))),
     },
     Pass {
         name: "assign_devices",

@@ -47,7 +47,7 @@ fn with_cx<R>(
     f: impl FnOnce(&PlanCx<'_>) -> R,
 ) -> R {
     let (devices, cache): (Vec<&DeviceInfo>, _) = (devices.iter().collect(), PlanCache::default());
-    f(&PlanCx { devices: &devices, options: &options, assignment: &assignment, cache: &cache })
+    f(&PlanCx { devices: &devices, options: &options, assignment: &assignment, cache: &cache, updates: &[] })
 }
 
 fn names(flow: &Flow) -> Vec<&str> {

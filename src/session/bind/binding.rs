@@ -126,7 +126,12 @@ impl<'e> Binding<'e> {
     /// Whether the next run sees a value written to input `i`; a plan may depend on values.
     pub(in crate::session) fn takes_value(&self, i: usize) -> bool {
         self.stage_inputs.contains_key(&i)
-            || self.compiled.plan.inputs.get(i).is_some_and(|io| !io.devices.is_empty())
+            || self
+                .compiled
+                .plan
+                .inputs
+                .get(i)
+                .is_some_and(|io| !io.devices.is_empty() || io.updated.is_some())
     }
 
     /// Waits for the last run, whose devices may not have all of its work yet.
@@ -139,7 +144,7 @@ impl<'e> Binding<'e> {
     /// Writes a value to input `i` of the session's own memory.
     pub(in crate::session) fn write_input(&self, i: usize, bytes: &[u8]) -> Result<(), Error> {
         self.wait_for_last_run();
-        match (self.stage_inputs.get(&i), self.inputs.get(i)) {
+        match (self.stage_inputs.get(&i), self.input_slot(i)) {
             (Some(region), _) => {
                 region.write_range(ByteRange::up_to(bytes.len() as u64))?.copy_from_slice(bytes);
                 Ok(())
@@ -147,6 +152,12 @@ impl<'e> Binding<'e> {
             (None, Some(slot)) => slot.write(&self.core.devices, bytes),
             (None, None) => Ok(()),
         }
+    }
+
+    /// The slot of input `i`: that of the output, where the two are one memory.
+    fn input_slot(&self, i: usize) -> Option<&Slot<'e>> {
+        let updated = self.compiled.plan.inputs.get(i).and_then(|io| io.updated);
+        updated.map_or(self.inputs.get(i), |o| self.outputs.get(o as usize))
     }
 
     /// How each bound tensor reaches the devices, and why. What a later stage does with it is in that stage's
@@ -258,7 +269,8 @@ impl<'e> Binding<'e> {
     /// As there.
     pub fn host_view_input(&self, name: &str) -> Result<HostView, Error> {
         let i = position(&self.compiled.plan.inputs, "input", name)?;
-        self.view_of(&self.inputs[i], &self.compiled.plan.inputs[i].info)
+        let slot = self.input_slot(i).unwrap_or(&self.inputs[i]);
+        self.view_of(slot, &self.compiled.plan.inputs[i].info)
     }
 
     fn view_of(&self, slot: &Slot<'_>, info: &TensorInfo) -> Result<HostView, Error> {

@@ -83,9 +83,11 @@ impl HostVisibility<'_, '_> {
         let on = |other: &Segment| other.device == d && !other.by_session;
         // The device copies before its first segment and after its last.
         if own && !self.plan.segments[..s].iter().any(on) {
-            for (i, io) in self.plan.inputs.iter().enumerate() {
+            let inputs = self.plan.inputs.iter().enumerate().map(|(i, io)| (Space::Input(i as u32), io));
+            let outputs = self.plan.outputs.iter().enumerate().map(|(o, io)| (Space::Output(o as u32), io));
+            for (space, io) in inputs.chain(outputs.filter(|(_, io)| io.updated.is_some())) {
                 let bytes = ByteRange::up_to(io.info.bytes() as u64);
-                access(RunMemory::CopiedPerRun(Space::Input(i as u32)), bytes, Access::TRANSFER_READ);
+                access(RunMemory::CopiedPerRun(space), bytes, Access::TRANSFER_READ);
             }
         }
         for command in &segment.commands {

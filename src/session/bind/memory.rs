@@ -112,6 +112,11 @@ impl<'e> Memory<'e> {
         self
     }
 
+    /// The same memory, for another name.
+    pub(in crate::session) fn again(&self) -> Self {
+        Memory { source: self.source.clone(), shape: self.shape.clone() }
+    }
+
     pub(in crate::session) fn given_shape(&self) -> Option<&Shape> {
         self.shape.as_ref()
     }

@@ -19,7 +19,7 @@ pub(in crate::session) struct MemoryChange<'e> {
 }
 
 impl<'e> Binding<'e> {
-    /// Binds input `name` to other memory of the same shape. Memory that this binding had before is still
+    /// Binds input `name` to other memory of the same shape, and the output with it that is the same memory. Memory that this binding had before is still
     /// imported and its commands still recorded, so going back to it is cheap.
     ///
     /// # Errors
@@ -89,7 +89,13 @@ impl<'e> Binding<'e> {
         if let Some(value) = &value {
             check_info(io, value.info())?;
         }
-        self.rebind(vec![MemoryChange { side, at, source }])?;
+        let mut changes = vec![MemoryChange { side, at, source: source.clone() }];
+        if let Some(other) = self.planned(side, at).updated {
+            // One memory under two names.
+            let side = if side == Side::Input { Side::Output } else { Side::Input };
+            changes.push(MemoryChange { side, at: other as usize, source });
+        }
+        self.rebind(changes)?;
         match (side, value) {
             (Side::Input, Some(value)) => self.write_input(at, value.bytes()),
             _ => Ok(()),

@@ -271,6 +271,10 @@ impl Binding<'_> {
         let copy =
             |(slot, io): (&Slot<'_>, &PlannedIo)| slot.transfer_command(d, io.info.bytes() as u64, side);
         r.commands.extend(slots.iter().zip(ios).filter_map(copy));
+        if side == Side::Input {
+            let updated = self.outputs.iter().zip(&plan.outputs).filter(|(_, io)| io.updated.is_some());
+            r.commands.extend(updated.filter_map(copy));
+        }
     }
 
     fn command(&self, work: &Work, d: u32) -> Result<Command, Error> {

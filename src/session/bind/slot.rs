@@ -54,6 +54,14 @@ impl<'e> Slot<'e> {
             stage: None,
             verdicts: Vec::new(),
         };
+        if let (Side::Input, Some(_)) = (side, io.updated) {
+            // The slot of the output is the memory.
+            let choice = Choice { path: Path::Direct, reason: Reason::Updated, window: None };
+            let bytes = io.info.bytes() as u64;
+            let request = Request::new(0, bytes, ReadWrite::ReadWrite, Err(Refusal::NotSupported));
+            slot.verdicts.push(choice.verdict(&io.name, &request));
+            return Ok(slot);
+        }
         if io.info.bytes() == 0 || io.devices.is_empty() {
             return Ok(slot);
         }
@@ -139,6 +147,12 @@ impl<'e> Slot<'e> {
         let bytes = io.info.bytes() as u64;
         let access = access(io, side);
         match &self.source {
+            Source::Own(_) if io.updated.is_some() => {
+                let own = device.buffer(bytes, Placement::Device, "updated tensor")?;
+                device.clear(&own)?;
+                self.compute.insert(d, own);
+                return Ok(());
+            }
             Source::Own(_) => {
                 self.stage(d, device, bytes, side)?;
                 return Ok(());
@@ -343,8 +357,10 @@ impl<'e> Slot<'e> {
 
     /// Writes a value (an input of the session's own memory).
     pub(in crate::session) fn write(&self, devices: &[Device], bytes: &[u8]) -> Result<(), Error> {
-        match &self.stage {
-            Some((d, buffer)) => Ok(devices[*d as usize].write(buffer, bytes)?),
+        let own =
+            || self.compute.first_key_value().filter(|_| self.source.is_own()).map(|(d, b)| (*d, b.clone()));
+        match self.stage.clone().or_else(own) {
+            Some((d, buffer)) => Ok(devices[d as usize].write(&buffer, bytes)?),
             None => Ok(()),
         }
     }
@@ -371,7 +387,7 @@ impl<'e> Slot<'e> {
 fn access(io: &PlannedIo, side: Side) -> ReadWrite {
     match side {
         Side::Input => ReadWrite::Read,
-        Side::Output if io.reads > 0 => ReadWrite::ReadWrite,
+        Side::Output if io.reads > 0 || io.updated.is_some() => ReadWrite::ReadWrite,
         Side::Output => ReadWrite::Write,
     }
 }

@@ -4,7 +4,7 @@ use crate::backend::{BufferDesc, Placement};
 use crate::device::{Buffer, Context, Error, Queue};
 use crate::memory::import::{DevicePolicy, ImportRules};
 use crate::memory::model::TypeFlags;
-use crate::recording::BufferRange;
+use crate::recording::{BufferRange, Command, Recording};
 
 /// One entry of the device table.
 #[derive(Clone, Debug)]
@@ -83,6 +83,13 @@ impl Device {
         let from = upload.sub_buffer(0, len)?;
         from.map_write()?.copy_from_slice(bytes);
         self.queue.enqueue_copy(&from, &buffer.sub_buffer(0, len)?)?.wait()
+    }
+
+    /// Fills `buffer` with zeros.
+    pub(in crate::session) fn clear(&self, buffer: &Buffer) -> Result<(), Error> {
+        let mut recording = Recording::default();
+        recording.commands.push(Command::Fill { dst: buffer.range(), value: 0 });
+        self.queue.submit(recording)?.wait()
     }
 
     /// Reads the start of `buffer` into `bytes`.

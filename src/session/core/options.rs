@@ -45,6 +45,7 @@ pub(in crate::session) trait Place: Debug + Send + Sync {
         graph: &Graph,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
+        updates: &[(usize, usize)],
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error>;
 }

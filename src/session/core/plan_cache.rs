@@ -19,16 +19,17 @@ impl SessionCore {
     /// The plan of a signature with its device objects, from the cache or made now.
     ///
     /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan. What is
-    /// `copied` in every run counts where the placement is automatic.
+    /// `copied` in every run counts where the placement is automatic. `updates` are inputs and outputs that are one memory.
     pub(in crate::session) fn compiled(
         &self,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
+        updates: &[(usize, usize)],
         copied: CopiedPerRun,
     ) -> Result<Arc<Compiled>, Error> {
         let copied = if self.options.placer.is_some() { copied } else { CopiedPerRun::default() };
         let inputs = infos.iter().map(|i| (i.dtype, i.shape.to_vec())).collect::<Vec<_>>();
-        let mut signature = Signature { inputs, values: BTreeMap::new() };
+        let mut signature = Signature { inputs, values: BTreeMap::new(), updates: updates.to_vec() };
         let mut known: BTreeMap<usize, Tensor> = BTreeMap::new();
         let mut graph = Arc::clone(&self.graph);
         loop {
@@ -39,7 +40,7 @@ impl SessionCore {
             let remarks = self.sources.remarks().len();
             // At most once for each device, because plans avoid what it refused.
             let refused = || self.sources.remarks().len() > remarks;
-            let outcome = match self.compile(&graph, infos, &known, copied) {
+            let outcome = match self.compile(&graph, infos, &known, updates, copied) {
                 Err(_) if refused() => continue,
                 outcome => outcome?,
             };
@@ -70,7 +71,7 @@ impl SessionCore {
                     };
                     // Outputs of the head stay on their device.
                     let copied = CopiedPerRun { outputs: false, ..copied };
-                    let head = match self.compile(&split.head, infos, &known, copied) {
+                    let head = match self.compile(&split.head, infos, &known, &[], copied) {
                         Err(_) if refused() => continue,
                         head => head?.plan()?,
                     };
@@ -87,16 +88,17 @@ impl SessionCore {
         graph: &Graph,
         infos: &[TensorInfo],
         known: &BTreeMap<usize, Tensor>,
+        updates: &[(usize, usize)],
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error> {
         if let Some(placer) = &self.options.placer {
-            return placer.compile(self, graph, infos, known, copied);
+            return placer.compile(self, graph, infos, known, updates, copied);
         }
         let usable = self.sources.usable(&self.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
         let (options, cache) = (&self.options.plan, self.sources.cache(&self.devices));
         let compiler =
-            Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache };
+            Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache, updates };
         compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
     }
 

@@ -174,7 +174,7 @@ fn alone(core: &SessionCore, device: &Device, graph: Graph) -> Result<Binding<'s
     let scalar = || TensorInfo::new(DType::F32, Shape::scalar());
     let infos: Vec<TensorInfo> =
         (0..core.graph.inputs().len()).map(|i| core.fixed_info(i).unwrap_or_else(scalar)).collect();
-    let compiled = core.compiled(&infos, &BTreeMap::new(), CopiedPerRun::default())?;
+    let compiled = core.compiled(&infos, &BTreeMap::new(), &[], CopiedPerRun::default())?;
     bound(&core, compiled, CopiedPerRun::default())
 }
 

@@ -124,11 +124,12 @@ impl Place for Placer {
         graph: &Graph,
         infos: &[TensorInfo],
         values: &BTreeMap<usize, Tensor>,
+        updates: &[(usize, usize)],
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error> {
         let began = Instant::now();
         let devices: Vec<String> = core.devices.iter().map(|d| key::device(d.context.info())).collect();
-        let work = PlacementTask { placer: self, core, graph, infos, values, devices, copied };
+        let work = PlacementTask { placer: self, core, graph, infos, values, updates, devices, copied };
         work.draft()?.try_map(|draft| self.place(&work, draft, began))
     }
 }
@@ -148,6 +149,7 @@ struct PlacementTask<'a> {
     graph: &'a Graph,
     infos: &'a [TensorInfo],
     values: &'a BTreeMap<usize, Tensor>,
+    updates: &'a [(usize, usize)],
     /// Names of the devices in the cache.
     devices: Vec<String>,
     copied: CopiedPerRun,
@@ -159,7 +161,7 @@ impl PlacementTask<'_> {
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
         let (options, cache) = (&self.core.options.plan, self.core.sources.cache(&self.core.devices));
         let (graph, assignment) = (self.graph, assignment.clone());
-        f(&Compiler { graph, devices: &devices, options, assignment, cache })
+        f(&Compiler { graph, devices: &devices, options, assignment, cache, updates: self.updates })
     }
 
     fn draft(&self) -> Result<PlanOutcome<UnplacedPlan>, PlanError> {

@@ -350,8 +350,14 @@ fn entry_one_can_have_everything_an_output_that_is_a_copy_included() {
     let infos = [TensorInfo::new(DType::F32, Shape::new([8]).unwrap())];
     let (options, cache) = (PlanOptions::default(), PlanCache::default());
     let compile = |assignment: Assignment| {
-        let compiler =
-            Compiler { graph: &graph, devices: &devices, options: &options, assignment, cache: &cache };
+        let compiler = Compiler {
+            graph: &graph,
+            devices: &devices,
+            options: &options,
+            assignment,
+            cache: &cache,
+            updates: &[],
+        };
         compiler.compile(&infos, &BTreeMap::new())?.plan()
     };
     for device in 0..2 {

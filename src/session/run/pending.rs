@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::pending_run::PendingRun;
 use crate::device::Event;
-use crate::plan::PlannedIo;
+use crate::plan::{Plan, PlannedIo};
 use crate::session::bind::binding::Binding;
 use crate::session::bind::launch::{SegmentLaunch, SegmentTrace, Started};
 use crate::session::bind::slot::{Side, Slot};
@@ -92,7 +92,7 @@ impl<'e> Binding<'e> {
         let turn = turn.map(|turn| self.enter_arena(turn)).transpose()?;
         self.cut_again(&watch)?;
         let plan = &self.compiled.plan;
-        for (slot, io) in self.inputs.iter().zip(&plan.inputs) {
+        for (slot, io) in staged_in(&self.inputs, &self.outputs, plan) {
             self.core.after_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         let mut pending_run = None;
@@ -181,7 +181,7 @@ impl<'e> Binding<'e> {
             }
         }
         self.policy = policy;
-        for (slot, io) in self.inputs.iter().zip(&compiled.plan.inputs) {
+        for (slot, io) in staged_in(&self.inputs, &self.outputs, &compiled.plan) {
             core.after_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         Ok(true)
@@ -216,6 +216,16 @@ impl<'e> Binding<'e> {
         }
         Ok(turn)
     }
+}
+
+/// The slots whose bytes a run reads: inputs, and outputs that are inputs too.
+fn staged_in<'s, 'e>(
+    inputs: &'s [Slot<'e>],
+    outputs: &'s [Slot<'e>],
+    plan: &'s Plan,
+) -> impl Iterator<Item = (&'s Slot<'e>, &'s PlannedIo)> {
+    let updated = outputs.iter().zip(&plan.outputs).filter(|(_, io)| io.updated.is_some());
+    inputs.iter().zip(&plan.inputs).chain(updated)
 }
 
 impl Pending<'_, '_> {

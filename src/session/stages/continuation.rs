@@ -113,7 +113,7 @@ impl<'e> Continuation<'e> {
                 values.insert(i, value.tensor(&tail.devices)?);
             }
         }
-        let compiled = tail.compiled(&infos, &values, CopiedPerRun::default())?;
+        let compiled = tail.compiled(&infos, &values, &[], CopiedPerRun::default())?;
         match &mut self.child {
             Some(child) if Arc::ptr_eq(&child.compiled, &compiled) => {
                 child.rebind_values(inputs, &[])?;

@@ -41,7 +41,7 @@ impl<'e> LoopBody<'e> {
         watch: &Watch,
     ) -> Result<Vec<StageValue<'e>>, Error> {
         let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
-        let compiled = self.core.compiled(&infos, &BTreeMap::new(), CopiedPerRun::default())?;
+        let compiled = self.core.compiled(&infos, &BTreeMap::new(), &[], CopiedPerRun::default())?;
         let planned: BTreeMap<&str, &TensorInfo> =
             compiled.plan.outputs.iter().map(|io| (io.name.as_str(), &io.info)).collect();
         let mut outputs = Vec::new();
@@ -213,7 +213,7 @@ fn truth<'e>(value: bool) -> StageValue<'e> {
 /// Types and shapes of the body's outputs from `skip` on, where the plan has them.
 fn planned(inputs: &[StageValue<'_>], body: &LoopBody<'_>, skip: usize) -> Vec<Option<TensorInfo>> {
     let infos: Vec<TensorInfo> = inputs.iter().map(|h| h.info.clone()).collect();
-    let Ok(compiled) = body.core.compiled(&infos, &BTreeMap::new(), CopiedPerRun::default()) else {
+    let Ok(compiled) = body.core.compiled(&infos, &BTreeMap::new(), &[], CopiedPerRun::default()) else {
         return Vec::new();
     };
     let info_of =

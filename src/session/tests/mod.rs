@@ -4,6 +4,7 @@ mod cancel;
 mod recover;
 mod removal;
 mod stages;
+mod updates;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -282,8 +283,14 @@ fn a_device_without_16_bit_storage_refuses_half_precision() {
     info.features = info.features.missing(crate::kernel::Requires::STORAGE_16);
     let options = PlanOptions { precision: Precision::F16, ..PlanOptions::default() };
     let (assignment, cache) = (Assignment::default(), PlanCache::default());
-    let compiler =
-        Compiler { graph: &graph, devices: &[&info], options: &options, assignment, cache: &cache };
+    let compiler = Compiler {
+        graph: &graph,
+        devices: &[&info],
+        options: &options,
+        assignment,
+        cache: &cache,
+        updates: &[],
+    };
     let infos = [TensorInfo::new(DType::F32, Shape::new([4]).unwrap())];
     let refused = compiler.compile(&infos, &BTreeMap::new());
     assert!(matches!(refused, Err(PlanError::NoHalf { .. })), "{refused:?}");

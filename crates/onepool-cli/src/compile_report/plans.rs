@@ -121,7 +121,8 @@ fn planned(
     let mut known = BTreeMap::new();
     loop {
         let assignment = Assignment::default();
-        let compiler = Compiler { graph: &graph, devices: table, options, assignment, cache: &cache };
+        let compiler =
+            Compiler { graph: &graph, devices: table, options, assignment, cache: &cache, updates: &[] };
         match compiler.compile(infos, &known)? {
             PlanOutcome::Choose { node, then } => graph = plan::choose(&graph, node, then)?,
             PlanOutcome::NeedsValues { inputs, .. }

@@ -3,7 +3,7 @@
 
 use super::{Product, Source};
 use crate::kernel::KernelId;
-use crate::kernel::codes::{gemm_matrix, gemm_wide};
+use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide};
 use crate::kernel::table::{spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
@@ -14,6 +14,8 @@ const MATRIX_TILE: [usize; 2] = [gemm_matrix::ROWS, gemm_matrix::COLS];
 const SMALL_TILE: [usize; 2] = [gemm_matrix::SMALL_ROWS, gemm_matrix::SMALL_COLS];
 /// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
 const MIN_GROUPS: usize = 64;
+/// With fewer work-groups of products of few rows, narrower ones use more of the device's bandwidth.
+const MIN_VECTOR_GROUPS: usize = 256;
 /// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
 const MIN_WIDE: usize = 64;
 const MIN_MATRIX: usize = 16;
@@ -62,6 +64,45 @@ impl Product {
         let kernel = variants::GemmWide { t }.id().ok()?;
         let fits = least >= MIN_WIDE && groups >= MIN_GROUPS && lower.can_run(kernel);
         fits.then_some(Wide { kernel, local: None, tile: TILE })
+    }
+
+    /// Emits the product of few rows with a matrix that can be read four elements at a time, if it is one, else nothing.
+    pub(super) fn lower_wide_vectors(&self, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+        let columns = self.b.col != 1;
+        let kernel = variants::GemvWide { t: self.dtype, columns }.id();
+        let Some(kernel) = kernel.ok().filter(|kernel| lower.can_run(*kernel)) else { return Ok(false) };
+        // With these the distances between matrices are multiples too.
+        let left = self.a.col == 1 && self.a.row.is_multiple_of(4) && self.k.is_multiple_of(4);
+        let fits = self.m <= gemv_wide::ROWS && self.k > 0 && self.b.in_groups_of(4, self.k, self.n);
+        if !fits || columns && !left {
+            return Ok(false);
+        }
+        let across = self.across();
+        let cols = if columns { gemv_wide::COLS } else { 4 * across };
+        let (code, _) = self.activation.code();
+        let spec = [
+            (spec::gemv_wide::BIASED, u32::from(self.c.is_some())),
+            (spec::gemv_wide::ACTIVATION, code),
+            (spec::gemv_wide::ACROSS, across as u32),
+        ];
+        let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
+        let mut joined = false;
+        self.batches(|batch, y_first| {
+            let params = self.distances(batch, y_first, c_strides);
+            let groups = [self.n.div_ceil(cols), 1, batch.count].map(|g| g as u32);
+            lower.dispatch(kernel, &spec, &[self.a.operand, self.b.operand, c, self.y], &params, groups)?;
+            if std::mem::replace(&mut joined, true) {
+                lower.join();
+            }
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Invocations side by side along a row: as many as leave work-groups for a large device.
+    fn across(&self) -> usize {
+        let groups = |across: usize| self.n.div_ceil(4 * across) * self.pairs.len();
+        [32, 16, 8].into_iter().find(|across| groups(*across) >= MIN_VECTOR_GROUPS).unwrap_or(4)
     }
 
     /// Emits it if a kernel of wide tiles or of cooperative matrices fits, else nothing.

@@ -68,6 +68,8 @@ pub enum Reason {
     HostBackend,
     /// The runtime placed the tensor where the device sees it.
     Resident,
+    /// The graph updates it in place: its bytes are those of an output.
+    Updated,
     /// Every page passed the rules.
     Importable,
     /// Every page passed; the kernel is told where in its binding the tensor starts.
@@ -109,6 +111,7 @@ impl Reason {
             Reason::Empty => "the tensor has no bytes".into(),
             Reason::HostBackend => "the device is the CPU".into(),
             Reason::Resident => "the runtime owns this memory".into(),
+            Reason::Updated => "it is an output too, which the graph updates in place".into(),
             Reason::Importable => "every page can be imported".into(),
             Reason::OffsetInParams { remainder } => {
                 format!("every page can be imported; the kernel adds {remainder} bytes to its binding").into()

@@ -1,0 +1,181 @@
+// Attention of few queries to many keys, as in decoding: a work-group does QUERIES queries that read the same keys, and
+// one of PARTS parts of those keys. attention_merge.comp makes one of the parts. Vectors are whole groups of four.
+// variant: f32       T=f32 VEC=vec4
+// variant: f32_bool  T=f32 VEC=vec4 BOOL_MASK EXT_INT8
+// variant: f16       T=f16 VEC=f16vec4 EXT_STORAGE16
+// variant: f16_bool  T=f16 VEC=f16vec4 EXT_STORAGE16 BOOL_MASK EXT_INT8
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+layout(local_size_x = 128) in;
+
+layout(set = 0, binding = 0, std430) readonly buffer Q { VEC q[]; };
+layout(set = 0, binding = 1, std430) readonly buffer K { VEC k[]; };
+layout(set = 0, binding = 2, std430) readonly buffer V { VEC v[]; };
+#define SINKS 6
+#include "attention.glsl"
+layout(set = 0, binding = 5, std430) writeonly buffer Parts { float parts[]; };
+SPEC(6, uint, COLS, 16u);     // groups of four in a value, rounded up to a power of two of 1 to 64
+SPEC(7, uint, QUERIES, 1u);   // of a work-group, 1 to QUERIES_MAX
+SPEC(9, uint, PARTS, 1u);     // of the keys
+
+const uint QUERIES_MAX = 8u;  // rust: the most queries of a work-group
+const uint KEYS = 256u;       // rust: the most keys of a part
+const uint HEAD_MAX = 256u;   // rust: the largest head
+const uint LEAST_KEYS = 32u;  // rust: the fewest keys of a part but the last
+const uint LANES = 4u;        // invocations that share the product with one key
+const uint ABREAST = 128u / LANES;
+
+shared vec4 query[QUERIES_MAX * HEAD_MAX / 4u];
+shared float scores[QUERIES_MAX * KEYS];
+shared vec4 sums[128];
+
+void main()
+{
+    uint group = linear_group();
+    if (group >= p.count) {
+        return;
+    }
+    uint t = gl_LocalInvocationIndex;
+    uint each = p.share * p.q_len;
+    uint bands = (each + QUERIES - 1u) / QUERIES;
+    uint part = group % PARTS;
+    uint rest = group / PARTS;
+    uint first_query = rest % bands * QUERIES;
+    rest /= bands;
+    uint kv_heads = p.q_heads / p.share;
+    uint kv = rest % kv_heads;
+    begin(rest / kv_heads, 0u);
+    uint k_first = p.k_first + batch * p.k_batch + kv * p.k_head;
+    uint v_first = p.v_first + batch * p.v_batch + kv * p.v_head_step;
+    uint count = min(QUERIES, each - first_query);
+    uint quads = p.head / 4u;
+    for (uint i = t; i < count * quads; i += 128u) {
+        uint n = first_query + i / quads;
+        uint from = p.q_first + batch * p.q_batch + (kv * p.share + n % p.share) * p.q_head + n / p.share * p.q_row;
+        query[i] = vec4(q[from / 4u + i % quads]);
+    }
+    // The keys that any of the queries sees, in equal parts.
+    ivec2 range = seen(first_query / p.share, (first_query + count - 1u) / p.share + 1u);
+    uint all = uint(max(range.y - range.x, 0));
+    uint span = max((all + PARTS - 1u) / PARTS, LEAST_KEYS);
+    uint begins = min(part * span, all);
+    uint keys = min(span, all - begins);
+    uint first = uint(range.x) + begins;
+    barrier();
+
+    uint lane = t % LANES;
+    for (uint key = t / LANES; key < (keys + ABREAST - 1u) / ABREAST * ABREAST; key += ABREAST) {
+        float own[QUERIES_MAX];
+        [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
+            own[n] = 0.0;
+        }
+        if (key < keys) {
+            uint from = (k_first + (first + key) * p.k_row) / 4u;
+            for (uint i = lane; i < quads; i += LANES) {
+                vec4 quad = vec4(k[from + i]);
+                [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
+                    if (n < QUERIES) {
+                        own[n] += dot(query[n * quads + i], quad);
+                    }
+                }
+            }
+        }
+        [[unroll]] for (uint n = 0u; n < QUERIES_MAX / 4u; ++n) {
+            if (4u * n < QUERIES) {
+                sums[t] = vec4(own[4u * n], own[4u * n + 1u], own[4u * n + 2u], own[4u * n + 3u]);
+                barrier();
+                // Lane `l` finishes query `4 n + l`.
+                uint from = t - lane;
+                float s = sums[from][lane] + sums[from + 1u][lane] + sums[from + 2u][lane] + sums[from + 3u][lane];
+                uint own_query = 4u * n + lane;
+                if (key < keys && own_query < count) {
+                    uint i = first_query + own_query;
+                    head = kv * p.share + i % p.share;
+                    scores[own_query * KEYS + key] = masked(capped(s * p.scale), bias(i / p.share, first + key));
+                }
+                barrier();
+            }
+        }
+    }
+
+    // Weights relative to the largest score of each query, and their sum.
+    uint strip = t / COLS;
+    uint strips = 128u / COLS;
+    uint col = t % COLS;
+    vec4 result[QUERIES_MAX];
+    [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
+        result[n] = vec4(0.0);
+        if (n < QUERIES) {
+            bool inside = n < count;
+            float top = HIDDEN;
+            for (uint key = t; inside && key < keys; key += 128u) {
+                top = max(top, scores[n * KEYS + key]);
+            }
+            sums[t].x = top;
+            barrier();
+            for (uint step = 64u; step > 0u; step /= 2u) {
+                if (t < step) {
+                    sums[t].x = max(sums[t].x, sums[t + step].x);
+                }
+                barrier();
+            }
+            top = sums[0].x;
+            barrier();
+            float total = 0.0;
+            for (uint key = t; inside && key < keys; key += 128u) {
+                float w = weight(scores[n * KEYS + key], top);
+                scores[n * KEYS + key] = w;
+                total += w;
+            }
+            sums[t].x = total;
+            barrier();
+            for (uint step = 64u; step > 0u; step /= 2u) {
+                if (t < step) {
+                    sums[t].x += sums[t + step].x;
+                }
+                barrier();
+            }
+            if (t == 0u && inside) {
+                uint i = first_query + n;
+                uint row = (batch * p.q_heads + kv * p.share + i % p.share) * p.q_len + i / p.share;
+                uint to = (row * PARTS + part) * (p.v_head + 4u);
+                parts[to] = top;
+                parts[to + 1u] = sums[0].x;
+            }
+            barrier();
+        }
+    }
+    for (uint key = strip; key < keys && 4u * col < p.v_head; key += strips) {
+        vec4 quad = vec4(v[(v_first + (first + key) * p.v_row) / 4u + col]);
+        [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
+            if (n < count) {
+                result[n] = fma(vec4(scores[n * KEYS + key]), quad, result[n]);
+            }
+        }
+    }
+    [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
+        if (n < QUERIES) {
+            sums[t] = result[n];
+            barrier();
+            for (uint step = strips / 2u; step > 0u; step /= 2u) {
+                if (strip < step) {
+                    sums[t] += sums[t + step * COLS];
+                }
+                barrier();
+            }
+            if (strip == 0u && 4u * col < p.v_head && n < count) {
+                uint i = first_query + n;
+                uint row = (batch * p.q_heads + kv * p.share + i % p.share) * p.q_len + i / p.share;
+                uint to = (row * PARTS + part) * (p.v_head + 4u) + 4u + 4u * col;
+                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                    parts[to + e] = sums[t][e];
+                }
+            }
+            barrier();
+        }
+    }
+}

@@ -1,0 +1,104 @@
+// Few rows times weights of few bits that are read 16 bytes at a time: a team of 32 invocations computes COLS columns,
+// SPLIT teams sum parts of the same ones. Blocks are whole units of 16 bytes, and every column is whole blocks.
+// variant: f32  T=f32 VEC=vec4 EXT_INT8
+// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16 EXT_INT8
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+layout(local_size_x = 128) in;
+
+#define WHOLE_UNITS
+#include "nbits.glsl"
+SPEC(4, uint, COLS, 1u);    // 1 to COLS_MAX
+SPEC(5, uint, SPLIT, 1u);   // 1, 2 or 4
+
+const uint ROWS = 4u;      // rust: the most rows
+const uint COLS_MAX = 4u;  // rust: the most columns of a team
+const uint LANES = 32u;
+const uint TEAMS = 4u;     // rust: of a work-group
+const uint UNIT = 4u * CODES;
+
+shared float sums[ROWS * COLS_MAX * LANES * TEAMS];
+
+void main()
+{
+    uint t = gl_LocalInvocationIndex;
+    uint lane = t % LANES;
+    uint team = t / LANES;
+    uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * COLS;
+    uint units = p.words / 4u;
+    float own[ROWS][COLS_MAX];
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+            own[r][c] = 0.0;
+        }
+    }
+    for (uint u = team % SPLIT * LANES + lane; u < units; u += LANES * SPLIT) {
+        uvec4 codes[COLS_MAX];
+        vec2 block[COLS_MAX];
+        [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+            if (c < COLS) {
+                uint column = min(first + c, p.n - 1u);
+                codes[c] = b[column * units + u];
+                block[c] = block_of(column, u * UNIT);
+            }
+        }
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+            if (r < p.m) {
+                vec4 x[UNIT / 4u];
+                vec4 all = vec4(0.0);
+                [[unroll]] for (uint i = 0u; i < UNIT / 4u; ++i) {
+                    x[i] = vec4(a[(r * p.k + u * UNIT) / 4u + i]);
+                    all += x[i];
+                }
+                float plain = all.x + all.y + all.z + all.w;
+                [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+                    if (c < COLS) {
+                        vec4 sum = vec4(0.0);
+                        [[unroll]] for (uint i = 0u; i < UNIT / 4u; ++i) {
+                            uint word = codes[c][i * 4u / CODES] >> (i * 4u % CODES * BITS);
+                            uvec4 four = uvec4(word, word >> BITS, word >> (2u * BITS), word >> (3u * BITS)) & MASK;
+                            sum = fma(x[i], vec4(four) - (BITS > 4u ? block[c].y : 0.0), sum);
+                        }
+                        // Sums of products with large codes would lose digits that the zero point takes away.
+                        float product = sum.x + sum.y + sum.z + sum.w - (BITS > 4u ? 0.0 : block[c].y * plain);
+                        own[r][c] = fma(block[c].x, product, own[r][c]);
+                    }
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+            if (r < p.m && c < COLS) {
+                sums[(r * COLS_MAX + c) * LANES * TEAMS + t] = own[r][c];
+            }
+        }
+    }
+    barrier();
+    for (uint step = LANES / 2u; step > 0u; step /= 2u) {
+        if (lane < step) {
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+                    if (r < p.m && c < COLS) {
+                        uint at = (r * COLS_MAX + c) * LANES * TEAMS + t;
+                        sums[at] += sums[at + step];
+                    }
+                }
+            }
+        }
+        barrier();
+    }
+    uint r = lane / COLS_MAX;
+    uint c = lane % COLS_MAX;
+    if (team % SPLIT == 0u && r < p.m && r < ROWS && c < COLS && first + c < p.n) {
+        float v = BIASED != 0u ? float(bias[first + c]) : 0.0;
+        for (uint s = 0u; s < SPLIT; ++s) {
+            v += sums[((r * COLS_MAX + c) * TEAMS + team + s) * LANES];
+        }
+        y[r * p.n + first + c] = T(v);
+    }
+}

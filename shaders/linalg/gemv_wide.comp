@@ -1,0 +1,139 @@
+// Few rows times a matrix that is read four elements at a time: sizes along its contiguous axis and all its distances are
+// multiples of four. With columns of B contiguous a team of 32 invocations sums one column, else an invocation sums a
+// part of four columns.
+// variant: f32          T=f32 VEC=vec4
+// variant: f16          T=f16 VEC=f16vec4 EXT_STORAGE16
+// variant: f32_columns  T=f32 VEC=vec4 COLUMNS
+// variant: f16_columns  T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "activation.glsl"
+#include "product.glsl"
+
+layout(local_size_x = 256) in;
+SPEC(2, uint, BIASED, 0u);
+SPEC(3, uint, ACTIVATION, 0u);
+SPEC(4, uint, ACROSS, 8u);     // invocations side by side along rows of B
+
+#ifdef COLUMNS
+layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
+#else
+layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
+#endif
+layout(set = 0, binding = 1, std430) readonly buffer B { VEC b[]; };
+layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
+
+const uint ROWS = 4u;     // rust: the most rows
+const uint TEAM = 32u;
+const uint COLS = 8u;     // rust: columns of a work-group, where columns of B are contiguous
+
+shared vec4 sums[256];
+
+void store(uint batch, uint row, uint col, float sum)
+{
+    if (col < p.n) {
+        float v = p.alpha * sum;
+        if (BIASED != 0u) {
+            v += p.beta * float(c[row * p.c_row + col * p.c_col]);
+        }
+        y[p.y_first + (batch * p.m + row) * p.n + col] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+    }
+}
+
+// The sum over `parts` neighbours `apart` invocations from each other, in the first of them.
+vec4 total(vec4 own, uint part, uint parts, uint apart)
+{
+    uint t = gl_LocalInvocationIndex;
+    sums[t] = own;
+    barrier();
+    for (uint step = parts / 2u; step > 0u; step /= 2u) {
+        if (part < step) {
+            sums[t] += sums[t + step * apart];
+        }
+        barrier();
+    }
+    vec4 all = sums[t];
+    barrier();
+    return all;
+}
+
+void main()
+{
+    uint t = gl_LocalInvocationIndex;
+    uint batch = gl_WorkGroupID.z;
+    uint a_at = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
+    uint b_at = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
+    vec4 own[ROWS];
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        own[r] = vec4(0.0);
+    }
+#ifdef COLUMNS
+    uint col = gl_WorkGroupID.x * COLS + t / TEAM;
+    uint part = t % TEAM;
+    if (col < p.n) {
+        uint from = (b_at + col * p.b_col) / 4u;
+        for (uint k = part; k < p.k / 4u; k += TEAM) {
+            vec4 weights = vec4(b[from + k]);
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                if (r < p.m) {
+                    own[r] = fma(vec4(a[(a_at + r * p.a_row) / 4u + k]), weights, own[r]);
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        if (r < p.m) {
+            vec4 all = total(own[r], part, TEAM, 1u);
+            if (part == 0u) {
+                store(batch, r, col, all.x + all.y + all.z + all.w);
+            }
+        }
+    }
+#else
+    uint parts = 256u / ACROSS;
+    uint col = (gl_WorkGroupID.x * ACROSS + t % ACROSS) * 4u;
+    uint part = t / ACROSS;
+    if (col < p.n) {
+        uint step = parts * p.b_row / 4u;
+        uint from = (b_at + part * p.b_row + col) / 4u;
+        uint k = part;
+        // Four rows are under way at once.
+        for (; k + 3u * parts < p.k; k += 4u * parts) {
+            vec4 weights[4];
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                weights[i] = vec4(b[from + i * step]);
+            }
+            from += 4u * step;
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                if (r < p.m) {
+                    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                        own[r] += float(a[a_at + r * p.a_row + (k + i * parts) * p.a_col]) * weights[i];
+                    }
+                }
+            }
+        }
+        for (; k < p.k; k += parts) {
+            vec4 weights = vec4(b[from]);
+            from += step;
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                if (r < p.m) {
+                    own[r] += float(a[a_at + r * p.a_row + k * p.a_col]) * weights;
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        if (r < p.m) {
+            vec4 all = total(own[r], part, parts, ACROSS);
+            if (part == 0u) {
+                [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                    store(batch, r, col + i, all[i]);
+                }
+            }
+        }
+    }
+#endif
+}
