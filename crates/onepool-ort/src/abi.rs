@@ -138,6 +138,7 @@ table! {
         247 Logger_LogMessage(logger: *const OrtLogger, severity: c_int, message: *const c_char, file: *const PathChar, line: c_int, function: *const c_char) -> StatusPtr;
         248 Logger_GetLoggingSeverityLevel(logger: *const OrtLogger, out: *mut c_int) -> StatusPtr;
         272 ReadOpAttr(attr: *const OrtOpAttr, kind: u32, data: *mut c_void, len: usize, out: *mut usize) -> StatusPtr;
+        286 ReleaseNode(node: *mut OrtNode);
         289 GetValueInfoName(info: *const OrtValueInfo, out: *mut *const c_char) -> StatusPtr;
         290 GetValueInfoTypeInfo(info: *const OrtValueInfo, out: *mut *const OrtTypeInfo) -> StatusPtr;
         291 GetModelEditorApi() -> *const c_void;

@@ -47,6 +47,7 @@ impl Target {
             options: &self.options,
             assignment: Assignment::default(),
             cache: &PlanCache::default(),
+            updates: &[],
         };
         match compiler.compile(&infos, &BTreeMap::new()) {
             Ok(_) => Ok(()),

@@ -199,7 +199,7 @@ impl Ep {
         for info in session.devices() {
             self.log().info(|| format!("onepool runs {} on {}", fused.name().unwrap_or_default(), info.name));
         }
-        let part = Part::new(session, ports, run, self.options.keep_imports);
+        let part = Part::new(session, ports, run, &self.options);
         let table = OrtNodeComputeInfo {
             ort_version_supported: self.host.version,
             CreateState: create_state,
@@ -347,17 +347,30 @@ unsafe extern "system" fn compile(
     // SAFETY: as in `capability`.
     let ep = unsafe { &*this.cast::<Ep>() };
     status(ep.host, || {
+        let mut all = Vec::with_capacity(count);
         for i in 0..count {
             // SAFETY: the lists have that length; what they name is onnxruntime's for this call.
-            let (graph, fused) =
-                unsafe { (Graph::new(ep.host, *graphs.add(i)), Node::new(ep.host, *fused.add(i))) };
-            let compiled = ep.compile(&graph, &fused)?;
-            if let Some(wanted) = ep.options.context.as_ref().filter(|_| !context_nodes.is_null()) {
-                let node = ep.context_node(&graph, &fused, wanted)?;
-                // SAFETY: as above.
-                unsafe { *context_nodes.add(i) = node };
+            let part = unsafe { (Graph::new(ep.host, *graphs.add(i)), Node::new(ep.host, *fused.add(i))) };
+            all.push((ep.compile(&part.0, &part.1)?, part));
+        }
+        let wanted = ep.options.context.as_ref().filter(|_| !context_nodes.is_null());
+        let mut made = Vec::new();
+        for (_, (graph, fused)) in all.iter().filter(|_| wanted.is_some()) {
+            match wanted.map(|wanted| ep.context_node(graph, fused, wanted)).transpose() {
+                Ok(node) => made.extend(node),
+                Err(failure) => {
+                    // SAFETY: made above, and no one took them.
+                    made.into_iter().for_each(|node| unsafe { ep.host.api.ReleaseNode(node) });
+                    return Err(failure);
+                }
             }
-            // SAFETY: as above. What is there when a later one fails, onnxruntime releases.
+        }
+        for (i, node) in made.into_iter().enumerate() {
+            // SAFETY: the list has that length; onnxruntime takes the node.
+            unsafe { *context_nodes.add(i) = node };
+        }
+        for (i, (compiled, _)) in all.into_iter().enumerate() {
+            // SAFETY: the list has that length; `release_infos` takes it back.
             unsafe { *out.add(i) = Box::into_raw(compiled).cast() };
         }
         Ok(())

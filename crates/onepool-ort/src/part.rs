@@ -13,11 +13,12 @@ use std::sync::{Mutex, PoisonError};
 
 use onepool::device::Lent;
 use onepool::memory::import::ReadWrite;
-use onepool::session::{Binding, Memory, RunOptions};
+use onepool::session::{Binding, Error, Memory, RunOptions, SessionError};
 use onepool::{DType, Session, Shape};
 
 use crate::failure::Failure;
 use crate::host::{Kernel, Place};
+use crate::options::Options;
 use crate::stats::{self, Moved};
 use crate::types;
 
@@ -40,6 +41,7 @@ pub(crate) struct Part {
     run: RunOptions,
     /// Whether bindings outlive their run.
     kept: bool,
+    strict: bool,
     idle: Mutex<HashMap<Shapes, Vec<Bound>>>,
 }
 
@@ -58,14 +60,17 @@ struct Bound {
     inputs: Vec<At>,
     outputs: Vec<At>,
     moved: Moved,
+    /// Outputs would overwrite what is still read, so the session has memory for them.
+    apart: bool,
 }
 
 impl Part {
-    pub(crate) fn new(session: Session, ports: [Vec<Port>; 2], run: RunOptions, keep_imports: bool) -> Self {
+    pub(crate) fn new(session: Session, ports: [Vec<Port>; 2], run: RunOptions, options: &Options) -> Self {
         let on_pointers =
             session.devices().all(|info| info.import.as_ref().is_some_and(|rules| rules.alignment <= 1));
         let [inputs, outputs] = ports;
-        Part { session, inputs, outputs, run, kept: on_pointers || keep_imports, idle: Mutex::default() }
+        let kept = on_pointers || options.keep_imports;
+        Part { session, inputs, outputs, run, kept, strict: options.strict, idle: Mutex::default() }
     }
 
     /// Runs on the memory of a kernel's context.
@@ -88,11 +93,8 @@ impl Part {
         let shapes: Shapes = places.iter().map(|place| place.dims.clone()).collect();
         let idle = self.lock().get_mut(&shapes).and_then(Vec::pop);
         let mut bound = match idle {
-            Some(mut bound) => {
-                self.rebind(&mut bound, &places, kernel)?;
-                bound
-            }
-            None => self.bind(&places, kernel)?,
+            Some(bound) => self.rebind(bound, &places, kernel)?,
+            None => self.bind(&places, kernel, false)?,
         };
         bound.binding.run_with(&self.run)?;
         let mut moved = bound.moved;
@@ -100,7 +102,7 @@ impl Part {
             self.hand_out(&bound.binding, kernel, &mut moved)?;
         }
         stats::ran(moved);
-        if self.kept {
+        if self.kept && !bound.apart {
             self.keep(shapes, bound);
         }
         Ok(())
@@ -123,7 +125,8 @@ impl Part {
         }
     }
 
-    fn bind(&self, places: &[Place], kernel: &Kernel) -> Result<Bound, Failure> {
+    /// Makes a binding; with `apart` the session has memory for the outputs.
+    fn bind(&self, places: &[Place], kernel: &Kernel, apart: bool) -> Result<Bound, Failure> {
         let inputs = self.input_places(places)?;
         let mut builder = self.session.bind();
         for ((port, at), place) in self.inputs.iter().zip(&inputs).zip(places) {
@@ -137,7 +140,7 @@ impl Part {
         };
         let known: Option<Vec<(DType, Vec<i64>)>> = self.outputs.iter().map(dims_of).collect();
         let (mut dims, mut outputs) = (None, Vec::new());
-        if let Some(known) = known {
+        if let Some(known) = known.filter(|_| !apart) {
             for (port, (dtype, _)) in self.outputs.iter().zip(&known) {
                 check_type(port, *dtype)?;
             }
@@ -148,24 +151,34 @@ impl Part {
             }
             dims = Some(sizes);
         }
-        let binding = builder.build()?;
+        let binding = match builder.build() {
+            Err(Error::Session(SessionError::Overlap { .. })) if !self.strict && !apart => {
+                return self.bind(places, kernel, true);
+            }
+            built => built?,
+        };
         stats::bound();
         let moved = moved(&binding);
         for verdict in binding.verdicts() {
             kernel.log(|| format!("onepool: {verdict}"));
         }
-        Ok(Bound { binding, dims, inputs, outputs, moved })
+        Ok(Bound { binding, dims, inputs, outputs, moved, apart })
     }
 
-    /// Gives a binding the addresses of this run.
-    fn rebind(&self, bound: &mut Bound, places: &[Place], kernel: &Kernel) -> Result<(), Failure> {
+    /// Gives a binding the addresses of this run; a new one where other inputs are one memory with outputs, which is part
+    /// of a plan.
+    fn rebind(&self, mut bound: Bound, places: &[Place], kernel: &Kernel) -> Result<Bound, Failure> {
         let inputs = self.input_places(places)?;
         let outputs = match &bound.dims {
             Some(dims) => self.output_places(dims, kernel)?,
             None => Vec::new(),
         };
         if inputs == bound.inputs && outputs == bound.outputs {
-            return Ok(());
+            return Ok(bound);
+        }
+        if shared(&inputs, &outputs) != shared(&bound.inputs, &bound.outputs) {
+            drop(bound);
+            return self.bind(places, kernel, false);
         }
         let changed = |now: &[At], before: &[At], i: usize| now[i] != before[i];
         let of_inputs = (self.inputs.iter().enumerate())
@@ -174,10 +187,13 @@ impl Part {
         let of_outputs = (self.outputs.iter().enumerate())
             .filter(|(i, _)| !outputs.is_empty() && changed(&outputs, &bound.outputs, *i))
             .map(|(i, port)| (port.name.as_str(), lend(outputs[i], ReadWrite::ReadWrite)));
-        bound.binding.rebind_all(of_inputs, of_outputs)?;
+        match bound.binding.rebind_all(of_inputs, of_outputs) {
+            Err(Error::Session(SessionError::Overlap { .. })) => return self.bind(places, kernel, false),
+            result => result?,
+        }
         bound.moved = moved(&bound.binding);
         (bound.inputs, bound.outputs) = (inputs, outputs);
-        Ok(())
+        Ok(bound)
     }
 
     fn input_places(&self, places: &[Place]) -> Result<Vec<At>, Failure> {
@@ -224,6 +240,12 @@ impl Part {
         }
         Ok(())
     }
+}
+
+/// Inputs and outputs, by position, that are one memory.
+fn shared(inputs: &[At], outputs: &[At]) -> Vec<(usize, usize)> {
+    let same = |i: usize, at: &At| outputs.iter().position(|other| other == at).map(|o| (i, o));
+    inputs.iter().enumerate().filter_map(|(i, at)| same(i, at)).collect()
 }
 
 fn check_type(port: &Port, dtype: DType) -> Result<(), Failure> {

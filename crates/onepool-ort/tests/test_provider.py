@@ -123,6 +123,19 @@ def test_ort_values_are_used_where_they_are():
     assert (stats() - before).bytes_copied == 0
 
 
+def test_an_output_may_lie_where_an_input_does():
+    run = session(chain())
+    a, b, other = (aligned((16, 64)) for _ in range(3))
+    for place in (other, a, other, a):
+        a[:], b[:] = 2, 3
+        binding = run.io_binding()
+        for name, array in (("a", a), ("b", b)):
+            binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.float32, place.shape, place.ctypes.data)
+        run.run_with_iobinding(binding)
+        assert (place == 5).all()
+
+
 def test_runs_in_parallel_are_not_mixed_up():
     run, made = session(network()), network()
     wanted = {}
@@ -273,6 +286,23 @@ def test_verdicts_are_in_the_log():
     ).stderr
     assert "onepool takes 2 of 2 nodes in 1 parts" in said
     assert "a: used in place by the CPU, 1024 bytes" in said
+
+
+def test_the_library_can_be_unloaded_and_loaded_again():
+    program = (
+        "import gc, time, numpy as np, onnxruntime as ort, provider, test_provider as t\n"
+        "for _ in range(3):\n"
+        "    s = t.session(t.network())\n"
+        "    s.run(None, {'x': np.zeros((2, 3, 32, 32), np.float32)})\n"
+        "    del s\n"
+        "    gc.collect()\n"
+        "    ort.unregister_execution_provider_library('onepool')\n"
+        "    time.sleep(0.1)\n"
+        "print('done')\n"
+    )
+    folder = pathlib.Path(__file__).parent
+    said = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (0, "done\n"), said.stderr
 
 
 def test_the_program_of_the_page_runs(tmp_path):
