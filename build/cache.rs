@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::compile::{self, Form};
 use super::source::{Source, Variant};
 
-/// What decides how a source is compiled: this script's own part of it, and the version of the compiler.
+/// The fingerprint of the compilation: this script's own part of it, and the version of the compiler.
 const BUILD: [&str; 3] =
     [include_str!("compile.rs"), include_str!("source.rs"), include_str!("../Cargo.lock")];
 

@@ -57,7 +57,7 @@ pub(super) fn compare(words: &[u32], kernel: &Reflection) -> Result<(), String> 
     Ok(())
 }
 
-/// What spirv-reflect sees, in the order of our own reflection.
+/// The results of spirv-reflect, in the order of our own reflection.
 struct Seen {
     /// Set, binding, kind.
     bindings: Vec<(u32, u32, Option<BindingKind>)>,

@@ -11,7 +11,7 @@ use glslang::{
 
 use super::source::{Files, Source, SpirvTarget, Variant, resolve};
 
-/// What a kernel is compiled for.
+/// The target of a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Form {
     /// To be shipped.

@@ -31,7 +31,7 @@ pub struct Kernel<'s> {
     reflection: Reflection,
 }
 
-/// What a build did.
+/// The results of a build.
 #[derive(Debug)]
 pub struct Summary {
     /// Kernels in the table.

@@ -6,7 +6,7 @@ use super::Kernel;
 use super::source::Variant;
 use super::table::{camel, field, line};
 
-/// What tells variants of one file apart.
+/// A dimension in which variants of one file differ.
 #[derive(Debug)]
 struct Field {
     name: String,
@@ -70,7 +70,7 @@ pub(super) fn module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     Ok(text)
 }
 
-/// Types, then numbers, then flags. A flag that follows from those before it is none of them.
+/// Types, then numbers, then flags. A flag that the fields before it imply is left out.
 fn fields(variants: &[Variant]) -> Result<Vec<Field>, String> {
     let mut macros: Vec<&str> = Vec::new();
     for (name, _) in variants.iter().flat_map(|variant| &variant.defines) {
@@ -118,7 +118,7 @@ fn first_pair<'v>(
     })
 }
 
-/// What macro `name` is, if it chooses.
+/// The field of macro `name`, if it distinguishes variants.
 fn kind(variants: &[Variant], name: &str) -> Option<Kind> {
     let types: Vec<_> =
         variants.iter().flat_map(|variant| &variant.types).filter(|(key, _)| key == name).collect();

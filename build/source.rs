@@ -29,7 +29,7 @@ pub(super) struct Variant {
 pub(super) struct Type {
     /// The word in a `variant:` line.
     pub(super) word: &'static str,
-    /// What the macro becomes.
+    /// The value of the macro.
     glsl: &'static str,
     /// The Rust expression that stands for it: a `DType`, or bytes of an element that is only moved.
     pub(super) rust: &'static str,
@@ -61,7 +61,7 @@ const TYPES: &[Type] = &[
     number("b128", "uvec4", "Unit::Bytes(16)"),
 ];
 
-/// What the leading comment lines of a source say.
+/// The directives of a source's leading comment lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Directives {
     /// The kernels.

@@ -13,7 +13,7 @@ use super::shared::{Group, Member};
 use super::source::Files;
 use super::{Kernel, select, shared};
 
-/// How hard the SPIR-V is compressed, of 10.
+/// The compression level of the SPIR-V, from 0 to 10.
 const LEVEL: u8 = 8;
 
 /// Writes `kernels.rs`, `kernels.spv.deflate` and `reflect_skipped.txt` into `out`.
@@ -114,7 +114,7 @@ fn binding_row(binding: &BindingInfo) -> String {
         format!("Some(Element {{ scalar: {scalar}, components: {}, stride: {} }})", e.components, e.stride)
     });
     format!(
-        "BindingInfo {{ set: {}, binding: {}, kind: BindingKind::{:?}, access: Access::{:?}, name: \
+        "BindingInfo {{ set: {}, binding: {}, kind: BindingKind::{:?}, access: BindingAccess::{:?}, name: \
          Cow::Borrowed({:?}), element: {element} }},",
         binding.set, binding.binding, binding.kind, binding.access, binding.name
     )
@@ -186,7 +186,7 @@ fn spec_module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     let mut files: BTreeMap<&str, BTreeMap<u32, (&str, &Kernel<'_>)>> = BTreeMap::new();
     for kernel in kernels {
         for constant in &kernel.reflection.spec {
-            // What an included file declares is under the names of both.
+            // Declarations of an included file have the names of both.
             let declared = kernel.source.declaring(&format!("SPEC({},", constant.id));
             for stem in BTreeSet::from([kernel.source.stem.as_str(), declared]) {
                 let constants = files.entry(stem).or_default();

@@ -132,8 +132,11 @@
 //! |---|---|---|
 //! | `vulkan` | yes | the Vulkan backend |
 //! | `opencl` | yes | the OpenCL backend |
+//! | `generate` | no | `generate`: text from language models |
 
 mod dot;
+#[cfg(feature = "generate")]
+pub mod generate;
 pub mod graph;
 pub mod kernel;
 pub mod loader;

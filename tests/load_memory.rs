@@ -215,11 +215,11 @@ fn check_packed(device: &str, net: &Net) {
         "{bytes} bytes of weights take {stays} on {device}"
     );
     let usage = context.usage();
-    let (lies, beside) = match device {
+    let (lies, other) = match device {
         "vulkan-copying" => (usage.allocated, usage.imported),
         _ => (usage.imported, usage.allocated),
     };
-    assert!(lies >= bytes as u64 && beside < net.bytes() as u64, "{usage:?}");
+    assert!(lies >= bytes as u64 && other < net.bytes() as u64, "{usage:?}");
     // Weights, and where those are folded a bias.
     assert_eq!(session.graph().constants().count(), net.layers * if net.normalized { 2 } else { 1 });
 }

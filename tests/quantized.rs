@@ -15,7 +15,7 @@ use onepool::ops::pointwise::{Clip, Function, Pointwise};
 use onepool::ops::pool::{Pool, PoolKind};
 use onepool::ops::quant::{DequantizeLinear, QuantizeLinear};
 use onepool::ops::shape_ops::Reshape;
-use onepool::ops::{self, Operator, Window};
+use onepool::ops::{self, Operator, WindowAttrs};
 use onepool::plan::Integers;
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
@@ -168,7 +168,7 @@ impl Builder {
             0..=3 => {
                 let group = if kind < 2 { 1 } else { 4 };
                 let (w, scales, sum) = self.weights(&[4, 4 / group, 3, 3], 0, q);
-                let window = Window { pads: vec![1; 4], ..Window::default() };
+                let window = WindowAttrs { pads: vec![1; 4], ..WindowAttrs::default() };
                 let mut inputs = vec![a.id, w];
                 if !q.seed.is_multiple_of(4) {
                     inputs.push(self.bias(4, a.most / 255.0, &scales, q));
@@ -194,7 +194,7 @@ impl Builder {
                 Value { id, most: a.most, off: a.off * (1.0 + 0.2 * a.most) }
             }
             8 => {
-                let window = Window { kernel: vec![3, 3], pads: vec![1; 4], ..Window::default() };
+                let window = WindowAttrs { kernel: vec![3, 3], pads: vec![1; 4], ..WindowAttrs::default() };
                 same(self.op(Pool { kind: PoolKind::Max { column_major: false }, window }, &[a.id]))
             }
             9 => {
@@ -353,7 +353,7 @@ enum Odd {
     Nothing,
     /// What it makes is an output of the graph.
     Seen,
-    /// Somebody else reads what it makes.
+    /// Another node reads its output.
     Shared,
     /// The weights' scales are those of the other channels.
     OtherAxis,
@@ -440,7 +440,7 @@ fn only_what_is_certain_computes_with_bytes() {
     }
 }
 
-/// Unless told, a device with kernels keeps numbers, and a CPU that is placed beside it does as it would alone.
+/// Unless told, a device with kernels keeps numbers, and a CPU in the same session does as it would alone.
 #[cfg(feature = "vulkan")]
 #[test]
 fn devices_decide() {

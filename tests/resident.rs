@@ -237,6 +237,6 @@ fn measure(device: &str) {
     });
     assert!(
         told,
-        "{device}: the intermediate tensors of smaller batches are resident beside the largest one's"
+        "{device}: the intermediate tensors of smaller batches are resident in addition to the largest one's"
     );
 }

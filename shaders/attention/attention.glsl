@@ -1,6 +1,6 @@
-// What the kernels of scaled dot product attention share: sizes, distances, and what a query sees of a key.
-// Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another. With ONLY_SINKS
-// there are no masks and no numbers of valid keys.
+// The common part of the kernels of scaled dot product attention: sizes, strides, and masking.
+// Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another. With
+// ONLY_SINKS there are no masks and no numbers of valid keys.
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
 
@@ -43,7 +43,7 @@ layout(push_constant) uniform Params
     uint q_len, kv_len, q_heads;
     uint share;                                 // heads of queries that read the same keys
     uint head, v_head;                          // elements of a key and of a value
-    uint q_first, q_batch, q_head, q_row;       // distances in elements
+    uint q_first, q_batch, q_head, q_row;       // strides in elements
     uint k_first, k_batch, k_head, k_row;
     uint v_first, v_batch, v_head_step, v_row;
     uint y_batch, y_head, y_row;
@@ -101,7 +101,7 @@ ivec2 seen(uint i, uint to)
 }
 
 #ifndef ONLY_SINKS
-// What is added to the score of query `i` and key `j`; HIDDEN where it is not seen.
+// The summand of the score of query `i` and key `j`; HIDDEN for a hidden key.
 float bias(uint i, uint j)
 {
     int at = offset + int(i);
@@ -128,7 +128,7 @@ float capped(float s)
     return p.softcap > 0.0 ? p.softcap * f_tanh(s / p.softcap) : s;
 }
 
-// The score with what is added to it; hidden whatever the score is, also where it is no number.
+// The score plus its summand; hidden whatever the score is, even NaN.
 float masked(float s, float add)
 {
     return is_hidden(add) ? add : s + add;
@@ -140,7 +140,7 @@ float weight(float s, float top)
     return is_hidden(s) ? 0.0 : exp(s - top);
 }
 
-// Lets the sink take part in sums of weights relative to `top`: the factor of all that was summed so far.
+// Adds the sink to sums of weights relative to `top`; returns the factor of the sums so far.
 float sink_into(inout float top, inout float total)
 {
     if (SINK == SINK_NONE) {

@@ -32,7 +32,7 @@ SPEC(7, uint, TEXELS, 4u);    // texels of a value that an invocation does
 
 const uint KEYS = 8u;
 
-// What to do with every texel `d`. An array that is indexed by a variable is memory on any device, so few are written out.
+// Runs a statement for every texel `d`. An array indexed by a variable is in memory on every device, so few are unrolled.
 const uint REGISTER_TEXELS = 4u;
 #define EACH_TEXEL(WORK)                                \
     if (TEXELS <= REGISTER_TEXELS) {                    \

@@ -1,4 +1,4 @@
-// A cache of keys or values as codes: past codes to numbers, or numbers to codes and what they stand for.
+// A cache of keys or values as codes: decodes past codes, or encodes numbers and writes the decoded ones back.
 // variant: f32  T=f32 EXT_STORAGE8
 // variant: f16  T=f16 EXT_STORAGE16 EXT_STORAGE8
 #version 450

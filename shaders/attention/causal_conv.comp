@@ -1,4 +1,4 @@
-// Depthwise convolution of each position with those before it; what is before the first comes from a state.
+// Depthwise convolution of each position with earlier ones; positions before the first come from a state.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450

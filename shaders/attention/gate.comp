@@ -8,7 +8,7 @@
 #include "functions.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, GATED, 0u);        // whether the function is of a, and b a factor; else it is of the sum
+SPEC(1, uint, GATED, 0u);        // function(a) * b, else function(a + b)
 SPEC(2, uint, ACTIVATION, 0u);   // the function
 
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };

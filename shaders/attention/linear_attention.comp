@@ -18,7 +18,7 @@
 layout(local_size_x = 256) in;
 SPEC(1, uint, PER, 16u);     // elements of a key for each invocation
 SPEC(2, uint, DECAY, 0u);
-SPEC(3, uint, DELTA, 0u);    // whether what the state holds of the key is taken out of the value
+SPEC(3, uint, DELTA, 0u);    // whether the state's value for the key is subtracted from the value
 SPEC(4, uint, PAST, 0u);     // whether there is a state to begin with
 
 layout(set = 0, binding = 0, std430) readonly buffer Q { T q[]; };

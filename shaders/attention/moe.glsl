@@ -1,11 +1,11 @@
 // What the products with experts share. A pair is a token and one of its experts. The weights of an expert are `n`
-// rows of `k`: numbers, or with BITS codes of so many bits in words, which blocks share a scale and a zero point for.
+// rows of `k`: numbers, or with BITS codes of BITS bits in words, in blocks that share a scale and a zero point.
 #ifndef ONEPOOL_MOE_GLSL
 #define ONEPOOL_MOE_GLSL
 
 SPEC(1, uint, BIASED, 0u);
 SPEC(2, uint, BITS, 4u);    // 2, 4 or 8
-SPEC(3, uint, ZEROS, 0u);   // whether zero points are given, else it is the middle code
+SPEC(3, uint, ZEROS, 0u);   // whether zero points are given; else the middle code is zero
 
 layout(set = 0, binding = 0, std430) readonly buffer X { S x[]; };
 #ifdef CODED
@@ -36,7 +36,7 @@ layout(push_constant) uniform Params
 // Codes of one word.
 #define CODES (32u / BITS)
 
-// Scale and zero point of the block that code `k` of row `row` of all experts lies in.
+// Scale and zero point of the block of code `k` of row `row` of all experts.
 vec2 block_of(uint row, uint k)
 {
     uint block = k / p.block;

@@ -1,4 +1,4 @@
-// Sums of what the experts of a token answered, each times its factor.
+// Weighted sums of the results of a token's experts.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450

@@ -15,7 +15,7 @@
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, ACTIVATION, 0u);
 SPEC(2, uint, SECOND, 0u);
-SPEC(3, uint, LIMITED, 0u);  // whether both parts are bounded, as those of swiglu
+SPEC(3, uint, LIMITED, 0u);  // whether both parts are clamped, as in SwiGLU
 
 layout(set = 0, binding = 0, std430) readonly buffer A { float a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { float b[]; };

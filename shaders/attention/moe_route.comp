@@ -20,7 +20,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Factors { float factors[];
 
 layout(push_constant) uniform Params { uint tokens, experts; float sparse; } p;
 
-// The number of an expert, or its factor where that is given; the least for what is no number.
+// The number of an expert, or its given factor; the least number for NaN.
 float number(uint at)
 {
     float v = float(router[at]);

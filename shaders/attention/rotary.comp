@@ -10,7 +10,7 @@
 // Which row of the tables a vector takes.
 // enum: Positions
 #define POSITIONS_ROWS 0u   // its own: one row for each element of the batch and place in the sequence
-#define POSITIONS_EACH 1u   // what is given for it
+#define POSITIONS_EACH 1u   // the position given for it
 #define POSITIONS_FROM 2u   // the given number and its place
 #define POSITIONS_LAST 3u   // so that the last of each sequence takes the given number
 #define POSITIONS_PLACE 4u  // its place in the sequence

@@ -52,7 +52,7 @@ const uint LINE = 10u;
 // Tiles of weights and of the input; after the last step, a block of sums for every subgroup.
 shared uvec2 tile[max(W_SIZE + X_SIZE, 4u * 16u * LINE)];
 
-// What one step loads, before it is put into the tiles: quads as words, as a compiler may give each half a register.
+// The words that one step loads before it fills the tiles: a compiler may give each half a register.
 uvec2 w_next[W_LOADS];
 uvec2 x_next[X_LOADS];
 

@@ -60,7 +60,7 @@ layout(push_constant) uniform Params
     int sd, sh;         // strides
     int dd, dh;         // dilations
     int pd, ph, pw;     // padding at the beginning
-    uint yc, yd, yh, yw;  // distances in the output of channels, planes, rows, elements
+    uint yc, yd, yh, yw;  // strides in the output of channels, planes, rows, elements
     uint y_first;       // where the output begins
     int last;           // the last element or texel of x
     float act_a, act_b;

@@ -48,7 +48,7 @@ int tapped(uint k, ivec3 first)
     return inside ? ((int(channel) * p.id + at.z) * p.ih + at.y) * p.iw + at.x : -1;
 }
 
-// Loads the elements of a step. The guards select what is loaded: loads in branches wait for one another.
+// Loads the elements of a step. Guards select among loaded values: loads in branches wait for one another.
 void load(uint k0, uint depth, uint channels, uint w_first, uint element, uint plane, ivec3 first, int x_first)
 {
     uint t = gl_LocalInvocationIndex;

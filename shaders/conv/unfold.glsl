@@ -10,7 +10,7 @@ layout(push_constant) uniform Params
     uint oc, groups;    // output channels of a group, groups
     uint ic;            // input channels of a group
     WINDOW_3D(uint)
-    uint yc, yd, yh, yw;  // distances in the output of channels, planes, rows, elements
+    uint yc, yd, yh, yw;  // strides in the output of channels, planes, rows, elements
     uint y_first;       // where the output begins
     float act_a, act_b;
 } p;

@@ -9,7 +9,7 @@ const float B = 1.5;     // rust: another one
 const float A2 = A * A;
 const float B2 = B * B;
 
-// A line of a transformed tile: in points 1 to 4 what A, -A, B and -B give.
+// A line of a transformed tile: points 1 to 4 are A, -A, B and -B.
 struct Line {
     float first;
     vec4 middle;

@@ -17,7 +17,7 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint ic;
-    uint row;     // input channels with those of zeros
+    uint row;     // input channels, zero padding included
 } p;
 
 void main()

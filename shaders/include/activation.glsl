@@ -1,4 +1,4 @@
-// Activations that kernels apply to what they store; `code`, `a` and `b` are those of ops::Activation::code().
+// Activations that kernels apply to their results; `code`, `a` and `b` are those of ops::Activation::code().
 // Declare `code` as a specialization constant, so that the driver folds the choice:
 //     SPEC(k, uint, ACTIVATION, 0);
 //     y[i] = activate(v, ACTIVATION, p.act_a, p.act_b);

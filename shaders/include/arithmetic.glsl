@@ -1,12 +1,12 @@
-// What the arithmetic of two elements of type `C` needs that GLSL lacks or leaves open. FLOAT says that C is a float, FLOAT64
-// that it is a double, SIGNED that it is an integer with a sign; SHIFT_WIDTH is how many bits the elements have.
+// Arithmetic of two elements of type `C` that GLSL lacks or leaves undefined. FLOAT: C is a float. FLOAT64: C is a double.
+// SIGNED: C is a signed integer. SHIFT_WIDTH: the number of bits of an element.
 #ifndef ONEPOOL_ARITHMETIC_GLSL
 #define ONEPOOL_ARITHMETIC_GLSL
 
 #include "math.glsl"
 
 #if defined(FLOAT) || defined(FLOAT64)
-// Nothing is contracted.
+// No contraction to fma.
 #define EXACT precise
 
 C quotient(C v, C w)
@@ -23,7 +23,7 @@ bool no_number(float v)
     return is_nan(v);
 }
 
-// pow as C defines it; GLSL leaves negative bases open.
+// pow as C defines it; in GLSL negative bases are undefined.
 float power(float v, float e)
 {
     if (e == 0.0 || v == 1.0) {
@@ -32,7 +32,7 @@ float power(float v, float e)
     if (is_nan(v) || is_nan(e)) {
         return is_nan(v) ? v : e;
     }
-    // Small whole exponents are the usual ones, and must be exact.
+    // Small whole exponents are frequent, and must be exact.
     if (e == 1.0) {
         return v;
     }
@@ -127,7 +127,7 @@ C power(C v, C e)
     return r;
 }
 
-// Shifts by less than 0 or by the width or more leave nothing but copies of the sign.
+// Shifts by less than 0, or by the width or more, leave only copies of the sign.
 C shift_left(C v, C w)
 {
 #ifdef SIGNED

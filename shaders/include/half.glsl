@@ -15,7 +15,7 @@ uint half_bits(float v)
         return sign | 0x7c00u;
     }
     if (size < 0x38800000u) {
-        // Subnormal: one unit is 2^-24, which is what the sum with 1/2 is rounded to.
+        // Subnormal: one unit is 2^-24, to which the sum with 1/2 is rounded.
         return sign | (floatBitsToUint(uintBitsToFloat(size) + 0.5) - 0x3f000000u);
     }
     return sign | ((size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13);

@@ -1,9 +1,9 @@
-// What GLSL lacks around NaN. Functions of one float are in functions.glsl, which the build makes from the table in
+// Functions of NaN that GLSL lacks. Functions of one float are in functions.glsl, which the build makes from the table in
 // crates/onepool-expr/src/functions.rs.
 #ifndef ONEPOOL_MATH_GLSL
 #define ONEPOOL_MATH_GLSL
 
-// Bits are tested, because compilers may assume that floats are no NaN.
+// These test bits, because compilers may assume that floats are not NaN.
 bool is_nan(float x)
 {
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;

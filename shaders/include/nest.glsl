@@ -2,8 +2,7 @@
 #ifndef ONEPOOL_NEST_GLSL
 #define ONEPOOL_NEST_GLSL
 
-// Dimensions that kernel parameters hold.
-#define NEST_MAX 6
+#define NEST_MAX 6  // rust RANK: dimensions that kernel parameters hold
 
 // Splits `index` into coordinates, innermost first, and runs `BODY(d, c)` for coordinate c of dimension d.
 #define FOR_EACH_COORDINATE(RANK, index, BODY)                   \

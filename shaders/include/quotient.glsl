@@ -1,5 +1,5 @@
-// A quotient that is rounded once: a device's own may be off by some units in the last place, and its fma may
-// round twice.
+// A correctly rounded quotient: a device's own may be off by some units in the last place, and its fma may round
+// twice.
 #ifndef ONEPOOL_QUOTIENT_GLSL
 #define ONEPOOL_QUOTIENT_GLSL
 

@@ -1,5 +1,5 @@
 // Sums of products over tiles in workgroup memory, of TILE x TILE elements and DEPTH along k: 256 invocations, each of
-// 4 x 4 elements. With SMALL four parts of the work-group each sum a slice of the depth, and are summed at the end:
+// 4 x 4 elements. With SMALL four parts of the work-group each sum a slice of the depth, and their sums are added:
 // a product of few elements then keeps as many invocations busy.
 #ifndef ONEPOOL_SLICES_GLSL
 #define ONEPOOL_SLICES_GLSL
@@ -24,7 +24,7 @@ shared vec4 b_tile[DEPTH][SIDE + 1u];
 shared vec4 slices[4][SLICES / 2u * SIDE * SIDE];
 #endif
 
-// Element number `i` of a tile, as (place across, depth): neighbours along k, or across.
+// Element number `i` of a tile, as (position across, depth): contiguous along k, or across.
 uvec2 place(bool along_k, uint i)
 {
     return along_k ? uvec2(i / DEPTH, i % DEPTH) : uvec2(i % TILE, i / TILE);
@@ -61,7 +61,7 @@ void sum_step(inout vec4 sums[4])
     }
 }
 
-// Adds the slices up; whether this invocation has the sums.
+// Adds the slices; returns whether this invocation has the sums.
 bool sum_slices(inout vec4 sums[4])
 {
 #ifdef SMALL

@@ -16,7 +16,7 @@ float total(float v)
         barrier();
     }
     float sum = parts[0];
-    // The parts are written again.
+    // The parts are reused.
     barrier();
     return sum;
 }

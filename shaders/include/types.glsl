@@ -1,4 +1,4 @@
-// Enables what the element type of a variant needs. A variant line defines T (and VEC where there is one)
+// Enables the extensions of a variant's element type. A variant line defines T (and VEC where there is one)
 // and the EXT_* macros below; all arithmetic types are spelled as GLSL spells them.
 #ifndef ONEPOOL_TYPES_GLSL
 #define ONEPOOL_TYPES_GLSL

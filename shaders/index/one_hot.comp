@@ -27,7 +27,7 @@ layout(push_constant) uniform Params
     uint inner;
 } p;
 
-// The position that an index means, or the length where it is out of range.
+// The position of an index, or the length where it is out of range.
 uint place(uint at)
 {
     int size = int(p.len);

@@ -20,7 +20,7 @@
 // enum: Mode
 #define MODE_UPDATE 0u   // one for each update: nothing is reduced
 #define MODE_LINE 1u     // one for each line, which takes the line's updates in order
-#define MODE_ELEMENT 2u  // one for each element, which takes those of the line's updates that meet it, in order
+#define MODE_ELEMENT 2u  // one for each element, which applies its updates of the line in order
 
 // What an update does to the element that it meets.
 // enum: Reduction

@@ -1,6 +1,6 @@
 // Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of four
 // subgroups: 128 x 128 elements each, a subgroup 64 x 64, or (small) 32 x 64 elements, a subgroup 16 x 32. Read in
-// groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all distances are multiples of that.
+// groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all strides are multiples of that.
 // variant: f16x8        T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8
 // variant: f16x4        T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4
 // variant: f16x8_small  T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
@@ -53,7 +53,7 @@ const uint LINE = 40u / EACH;
 // Tiles of A and of B; after the last step, a block of sums for every subgroup.
 shared QUAD tile[max(A_SIZE + B_SIZE, 4u * 16u * LINE)];
 
-// Group number `i` of those of a tile that this invocation loads: (place across, place along k). Lines have a number
+// Group number `i` of the groups of a tile that this invocation loads: (place across, place along k). Lines have a number
 // of groups that divides THREADS.
 uvec2 place(bool along_k, uint across, uint i)
 {
@@ -68,7 +68,7 @@ uint slot(bool along_k, uint line, uvec2 at)
     return along_k ? at.x * ALONG_K + at.y / EACH : at.y * line + at.x / EACH;
 }
 
-// What one step loads, before it is put into the tiles: whole words, as a compiler may give each half a register.
+// The words that one step loads before it fills the tiles: a compiler may give each half a register.
 QUAD a_next[A_LOADS];
 QUAD b_next[B_LOADS];
 

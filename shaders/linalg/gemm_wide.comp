@@ -1,6 +1,6 @@
 // Product of large matrices for devices with fast workgroup memory: a work-group computes 128 x 128 elements, an
 // invocation 8 x 8. Everything is read and written four elements at a time: sizes along contiguous axes and all
-// distances are multiples of four.
+// strides are multiples of four.
 // variant: f32  T=f32 VEC=vec4
 // variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16
 #version 450

@@ -1,4 +1,4 @@
-// The sum of sums of losses, over the sum of their weights where it is the mean; one work-group.
+// The sum of partial losses, divided by the sum of their weights for the mean; one work-group.
 // variant: f32  T=f32
 // variant: f16  T=f16  EXT_FLOAT16=1
 #version 450

@@ -1,4 +1,4 @@
-// Every element divided by what its neighbours in other channels sum up to.
+// Every element divided by a sum over neighbouring channels.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450

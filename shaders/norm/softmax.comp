@@ -53,7 +53,7 @@ float total(float v)
     return sum;
 }
 
-// The largest value and the first place it is at.
+// The largest value and its first position.
 void largest(inout float v, inout uint at)
 {
     uint t = gl_LocalInvocationIndex;
@@ -63,7 +63,7 @@ void largest(inout float v, inout uint at)
     for (uint step = STEP / 2u; step > 0u; step /= 2u) {
         if (t < step) {
             float other = parts[t + step];
-            // The first of what is no number is above all numbers.
+            // The first NaN is above all numbers.
             bool here = is_nan(parts[t]);
             bool lower = places[t + step] < places[t];
             bool above = !here && (other > parts[t] || (other == parts[t] && lower));

@@ -1,4 +1,4 @@
-// Which statistics of rows are stored: the sum of what is wanted.
+// The statistics of rows to store: a sum of these flags.
 #ifndef ONEPOOL_STATS_GLSL
 #define ONEPOOL_STATS_GLSL
 

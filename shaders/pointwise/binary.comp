@@ -1,7 +1,8 @@
-// y = binary(a, b) over n elements with broadcasting; OP is the number of a BinaryFunction (src/expr/functions.rs).
-// A_KIND and B_KIND say how an operand is read: 0 element i, 1 always element 0, 2 through its strides.
-// SWAP computes binary(b, a); MEAN divides the result by a count. The x4 variants work on four neighbours: in f32x4 both operands are read so, in
-// f32x4s b is one element for the four.
+// y = binary(a, b) over n elements with broadcasting; OP is the number of a BinaryFunction
+// (crates/onepool-expr/src/functions.rs).
+// A_KIND and B_KIND select how an operand is read: 0 element i, 1 always element 0, 2 through its strides.
+// SWAP computes binary(b, a); MEAN divides the result by a count. The x4 variants compute four contiguous elements: f32x4 reads
+// four of each operand, f32x4s one of b.
 // variant: f32    T=float TB=float C=float FLOAT
 // variant: f32x4  T=vec4 TB=vec4 C=float FLOAT LANES4
 // variant: f32x4s T=vec4 TB=float C=float FLOAT LANES4 SPLAT

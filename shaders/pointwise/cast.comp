@@ -1,4 +1,4 @@
-// y = x in another element type: numbers to integers are cut off and kept within the type's range, integers to
+// y = x in another element type: floats to integers are truncated and clamped to the type's range, integers to
 // narrower ones lose their upper bits, everything but zero is true.
 // variant: f32_f16  S=f32 D=f16:uint16_t C=float FROM_f32 TO_f16 EXT_STORAGE16
 // variant: f32_bf16  S=f32 D=bf16 C=float FROM_f32 TO_bf16 EXT_STORAGE16
@@ -97,7 +97,7 @@
 #include "half.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, BOUNDED, 0u);   // whether numbers beyond the range of float16 become ones inside that stand for them
+SPEC(1, uint, BOUNDED, 0u);   // whether numbers beyond the range of float16 become representatives inside it
 
 layout(set = 0, binding = 0, std430) readonly buffer X { S x[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Y { D y[]; };
@@ -122,7 +122,7 @@ C load(uint i)
 #endif
 }
 
-// The number v cut off, within [low, high]; `over` is the first number above the type's range.
+// v truncated, within [low, high]; `over` is the first number above the type's range.
 #ifdef FROM_FLOAT
 #define TO_INT(TYPE, v, low, over, high) \
     ((v) >= C(over) ? TYPE(high) : ((v) > C(low) ? TYPE(v) : ((v) <= C(low) ? TYPE(low) : TYPE(0))))
@@ -130,7 +130,7 @@ C load(uint i)
 #define TO_INT(TYPE, v, low, over, high) TYPE(v)
 #endif
 
-// Rounding once(v) again rounds as v would be: v itself, or a float next to it whose last bit is odd.
+// A float that rounds as v does: v itself, or a neighbour whose last bit is odd.
 #if (defined(TO_f16) || defined(TO_bf16)) && defined(FROM_f64)
 float once(double v)
 {
@@ -153,7 +153,7 @@ float once(C v)
     uint size = v < 0 ? 0u - uint(v) : uint(v);
     int top = findMSB(size);
 #endif
-    // The upper 24 bits, which a float holds, and whether anything is below them.
+    // The upper 24 bits, which a float holds, and whether any lower bit is set.
     int shift = max(top - 23, 0);
     uint held = uint(size >> shift);
     uint rest = (size >> shift) << shift != size ? 1u : 0u;
@@ -175,7 +175,7 @@ void main()
     y[i] = D(v);
 #elif defined(TO_f16)
 #ifdef FROM_f32
-    // Infinities and what is no number have a larger exponent, 65504 is 0x477fe000.
+    // Infinities and NaN have a larger exponent; 65504 is 0x477fe000.
     uint size = floatBitsToUint(v) & 0x7fffffffu;
     if (BOUNDED != 0u && size > 0x477fe000u && size < 0x7f800000u) {
         v = v < 0.0 ? -32768.0 : 32768.0;

@@ -1,4 +1,5 @@
-// y = compare(a, b) as bytes 0 or 1, with broadcasting; OP is the number of a BinaryFunction (src/expr/functions.rs).
+// y = compare(a, b) as bytes 0 or 1, with broadcasting; OP is the number of a BinaryFunction
+// (crates/onepool-expr/src/functions.rs).
 // Operands are read as in binary.comp.
 // variant: f32  T=float C=float
 // variant: f16  T=float16_t C=float EXT_STORAGE16

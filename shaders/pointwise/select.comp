@@ -1,5 +1,5 @@
-// y = condition ? a : b over n elements of one size, with broadcasting; b64 moves words, so that it needs no
-// 64-bit integers.
+// y = condition ? a : b over n elements of one size, with broadcasting; b64 moves words, so it needs no 64-bit
+// integers.
 // variant: b8   T=b8
 // variant: b16  T=b16 EXT_STORAGE16
 // variant: b32  T=b32

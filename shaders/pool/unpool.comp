@@ -15,7 +15,7 @@ layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Index { ivec2 index[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Y { T y[]; };
 
-// Sizes of what the indices count in, and strides of the output.
+// Sizes of the tensor that the indices refer to, and strides of the output.
 layout(push_constant) uniform Params
 {
     uint sizes[6];

@@ -17,7 +17,7 @@ SPEC(1, uint, PRODUCT, 0);
 SPEC(2, uint, A_KIND, 0);
 SPEC(3, uint, B_KIND, 0);
 SPEC(4, int, RANK, 1);
-SPEC(5, uint, A_FLIP, 0);   // what makes unsigned bytes of the elements
+SPEC(5, uint, A_FLIP, 0);   // mask that makes elements unsigned bytes
 SPEC(6, uint, B_FLIP, 0);
 
 layout(set = 0, binding = 0, std430) readonly buffer A { uint8_t a[]; };

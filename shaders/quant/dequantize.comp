@@ -22,7 +22,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;
-    uint len, inner, block;  // the axis, what lies after it, places with one scale
+    uint len, inner, block;  // sizes of the axis and of later axes, positions with one scale
     uint steps[3];           // strides of scales: before the axis, along it, after it
 } p;
 

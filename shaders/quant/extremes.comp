@@ -1,4 +1,4 @@
-// The smallest and the largest of the numbers and 0: each work-group leaves those of its share.
+// The smallest and the largest of the numbers and 0: each work-group writes those of its share.
 #version 450
 #include "spec.glsl"
 

@@ -1,5 +1,5 @@
 // Ones with the probabilities x (Bernoulli), or x scaled where a random number is not below a ratio and 0
-// elsewhere, with the mask of what stays (Dropout): four elements to an invocation.
+// elsewhere, with the mask of kept elements (Dropout): four elements to an invocation.
 // variant: f32  T=f32      EXT_INT8=1
 // variant: f16  T=f16  EXT_INT8=1  EXT_FLOAT16=1
 #version 450

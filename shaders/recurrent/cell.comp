@@ -38,8 +38,8 @@ layout(push_constant) uniform Params
     uint batch, hidden;
     uint steps, step;
     uint reversed;                   // bit d: whether direction d goes from last to first
-    uint x_step, x_batch, x_dir;     // distances in XW
-    uint r_dir, r_gate, r_batch;     // distances in HR
+    uint x_step, x_batch, x_dir;     // strides in XW
+    uint r_dir, r_gate, r_batch;     // strides in HR
     uint state_row;
     uint y_step, y_batch, y_dir;
     float clip;

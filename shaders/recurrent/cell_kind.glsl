@@ -7,6 +7,6 @@
 #define KIND_LSTM 1u          // an LSTM's states
 #define KIND_GRU 2u           // a GRU's state, reset after the product with it
 #define KIND_GRU_BEFORE 3u    // a GRU that resets its state before: of a single cell the gates and the scaled state
-#define KIND_GRU_COMBINED 4u  // what a single cell of that makes of the product with the scaled state
+#define KIND_GRU_COMBINED 4u  // a single cell with the product of the scaled state
 
 #endif

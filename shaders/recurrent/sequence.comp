@@ -42,7 +42,7 @@ layout(push_constant) uniform Params
     uint batch, hidden;            // hidden is at most MAX_HIDDEN
     uint steps;
     uint reversed;                 // bit d: whether direction d goes from last to first
-    uint x_step, x_batch, x_dir;   // distances in XW
+    uint x_step, x_batch, x_dir;   // strides in XW
     uint s_batch, s_dir;           // in the states
     uint y_step, y_batch, y_dir;
     float clip;

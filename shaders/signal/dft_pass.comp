@@ -1,5 +1,5 @@
 // One pass of discrete Fourier transforms (Stockham's autosort form for any factors): an invocation computes
-// one element. Before a pass, row r holds `done` transforms, element k of that of every n / done-th sample
+// one element. Before a pass, row r holds `done` transforms, element k of the transform of every n / done-th sample
 // from j on at k * (n / done) + j; the pass multiplies `done` by `radix`.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16

@@ -84,11 +84,11 @@ pub enum GraphError {
     /// More of something than [`crate::limits`] allows.
     #[error("the graph has {found} {what}, at most {limit} are supported")]
     Limit {
-        /// What there is too much of.
+        /// The kind of object that exceeds its limit.
         what: &'static str,
-        /// How many.
+        /// Their number.
         found: usize,
-        /// How many are allowed.
+        /// The limit.
         limit: usize,
     },
     /// The graph has no output.
@@ -101,7 +101,7 @@ pub enum GraphError {
         node: String,
         /// Its operator.
         op: String,
-        /// What is wrong.
+        /// The problem.
         source: OpError,
     },
 }
@@ -153,7 +153,7 @@ pub struct TensorDecl {
     pub shape: Option<SymShape>,
     /// Where it comes from.
     pub origin: Origin,
-    /// How it is stored.
+    /// Its storage.
     pub scope: StorageScope,
 }
 
@@ -162,11 +162,11 @@ pub struct TensorDecl {
 pub struct Node {
     /// Its name, for messages; may be empty, need not be unique.
     pub name: String,
-    /// What it computes.
+    /// Its operator.
     pub op: Arc<dyn Operator>,
-    /// What it reads; `None` where an optional input is left out.
+    /// Its inputs; `None` for an omitted optional input.
     pub inputs: Vec<Option<TensorId>>,
-    /// What it writes; `None` where no one wants an output.
+    /// Its outputs; `None` for an unused output.
     pub outputs: Vec<Option<TensorId>>,
     /// The entry of the session's device table it is placed on; `None` leaves it to placement.
     pub device: Option<u32>,
@@ -202,7 +202,7 @@ impl Graph {
         &self.tensors
     }
 
-    /// What the caller binds, in order.
+    /// The inputs that the caller binds, in order.
     pub fn inputs(&self) -> &[TensorId] {
         &self.inputs
     }
@@ -213,7 +213,7 @@ impl Graph {
         self.captured
     }
 
-    /// What the caller gets, in order. One tensor may be several outputs, and an input may be one.
+    /// The outputs, in order. One tensor may be several outputs, and an input may be one.
     pub fn outputs(&self) -> &[(String, TensorId)] {
         &self.outputs
     }

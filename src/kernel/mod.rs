@@ -28,7 +28,7 @@ use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 pub struct KernelId(u16);
 
 impl KernelId {
-    /// What is known about the kernel.
+    /// The reflection of the kernel.
     pub fn info(self) -> &'static KernelInfo {
         &table::KERNELS[usize::from(self.0)]
     }
@@ -70,7 +70,7 @@ pub struct KernelInfo {
     pub spec: &'static [SpecInfo],
     /// Bytes of workgroup memory with every specialization constant at its default.
     pub shared_bytes: u32,
-    /// What a device must have to run it.
+    /// The device features that it requires.
     pub requires: Requires,
     /// Whether the work-group size is given by `OpExecutionModeId LocalSizeId`.
     pub local_size_id: bool,
@@ -122,7 +122,7 @@ pub fn grid_1d(n: u64, local: u32, max_groups_x: u32) -> [u32; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spirv::{Access, BindingKind, SpirvErrorKind};
+    use crate::spirv::{BindingAccess, BindingKind, SpirvErrorKind};
 
     #[test]
     fn ids_and_names_are_the_same() {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(info.local_size_spec[0], Some(spec::axpb::LOCAL_SIZE_X));
         let bindings: Vec<_> = info.bindings.iter().map(|b| (b.kind, b.access)).collect();
         let buffer = BindingKind::StorageBuffer;
-        assert_eq!(bindings, [(buffer, Access::Read), (buffer, Access::Write)]);
+        assert_eq!(bindings, [(buffer, BindingAccess::Read), (buffer, BindingAccess::Write)]);
     }
 
     #[test]

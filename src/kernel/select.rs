@@ -1,13 +1,13 @@
-//! What the choice of a kernel among the variants of its file takes and answers.
+//! Arguments and results of the choice among the variants of a kernel's file.
 
 use std::fmt;
 
 use crate::dtype::DType;
 
-/// What one element is to a kernel: bytes that it moves, or a number that it computes with.
+/// One element of a kernel: bytes that it moves, or a number that it computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// So many bytes.
+    /// Its number of bytes.
     Bytes(usize),
     /// A number of this type.
     Of(DType),

@@ -7,7 +7,9 @@ use rspirv::spirv::Capability;
 
 use super::{KernelId, KernelInfo, NoKernel, Requires, Unit};
 use crate::dtype::DType;
-use crate::spirv::{Access, BindingInfo, BindingKind, Element, ParamInfo, ScalarType, SpecInfo, ValueType};
+use crate::spirv::{
+    BindingAccess, BindingInfo, BindingKind, Element, ParamInfo, ScalarType, SpecInfo, ValueType,
+};
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 

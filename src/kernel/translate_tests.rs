@@ -5,7 +5,7 @@ use super::table::KERNELS;
 use crate::spirv::opencl_c::{OpenClError, OpenClImages, OpenClOptions, Planes, TexelFormats, translate};
 use crate::spirv::{BindingKind, ScalarType};
 
-/// What a kernel of the table may ask for that has no translation.
+/// Features of kernels of the table that have no translation.
 fn untranslated() -> Requires {
     [
         Requires::SUBGROUP_BASIC,

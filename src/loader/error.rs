@@ -12,7 +12,7 @@ use crate::shape::ShapeError;
 /// Where in a file something is wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Location {
+pub enum ErrorLocation {
     /// The file as a whole.
     #[default]
     File,
@@ -31,21 +31,21 @@ pub enum Location {
     Tensor(String),
 }
 
-impl Location {
+impl ErrorLocation {
     pub(crate) fn node(name: &str, op: &str) -> Self {
-        Location::Node { name: name.to_owned(), op: op.to_owned() }
+        ErrorLocation::Node { name: name.to_owned(), op: op.to_owned() }
     }
 }
 
-impl fmt::Display for Location {
+impl fmt::Display for ErrorLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Location::File => Ok(()),
-            Location::ByteOffset(at) => write!(f, "at byte {at}: "),
-            Location::JsonPointer(at) if at.is_empty() => write!(f, "at the top level: "),
-            Location::JsonPointer(at) => write!(f, "at {at}: "),
-            Location::Node { name, op } => write!(f, "node {name:?} ({op}): "),
-            Location::Tensor(name) => write!(f, "tensor {name:?}: "),
+            ErrorLocation::File => Ok(()),
+            ErrorLocation::ByteOffset(at) => write!(f, "at byte {at}: "),
+            ErrorLocation::JsonPointer(at) if at.is_empty() => write!(f, "at the top level: "),
+            ErrorLocation::JsonPointer(at) => write!(f, "at {at}: "),
+            ErrorLocation::Node { name, op } => write!(f, "node {name:?} ({op}): "),
+            ErrorLocation::Tensor(name) => write!(f, "tensor {name:?}: "),
         }
     }
 }
@@ -228,7 +228,7 @@ impl LoadErrorKind {
         LoadErrorKind::Unexpected { expected: expected.into(), found: found.into() }
     }
 
-    pub(crate) fn at(self, at: Location) -> LoadError {
+    pub(crate) fn at(self, at: ErrorLocation) -> LoadError {
         LoadError { inner: Box::new(Inner { file: None, at, kind: self }) }
     }
 }
@@ -254,7 +254,7 @@ pub struct LoadError {
 #[derive(Debug)]
 struct Inner {
     file: Option<PathBuf>,
-    at: Location,
+    at: ErrorLocation,
     kind: LoadErrorKind,
 }
 
@@ -265,7 +265,7 @@ impl LoadError {
     }
 
     /// Where in the file.
-    pub fn at(&self) -> &Location {
+    pub fn at(&self) -> &ErrorLocation {
         &self.inner.at
     }
 
@@ -313,7 +313,7 @@ impl std::error::Error for LoadError {
 
 impl From<LoadErrorKind> for LoadError {
     fn from(kind: LoadErrorKind) -> Self {
-        kind.at(Location::File)
+        kind.at(ErrorLocation::File)
     }
 }
 
@@ -374,7 +374,8 @@ mod tests {
             opset: 13,
             candidates: nearest("Rellu", ["Relu", "PRelu", "Conv"]),
         };
-        let e = e.at(Location::node("n1", "Rellu")).in_file(Path::new("m.onnx")).in_file(Path::new("other"));
+        let e =
+            e.at(ErrorLocation::node("n1", "Rellu")).in_file(Path::new("m.onnx")).in_file(Path::new("other"));
         let text = e.to_string();
         assert_eq!(
             text,

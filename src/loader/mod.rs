@@ -18,7 +18,7 @@ pub mod onnx;
 pub mod params;
 pub mod tvm;
 
-pub use error::{LoadError, LoadErrorKind, Location};
+pub use error::{ErrorLocation, LoadError, LoadErrorKind};
 pub use onnx::{load_onnx, load_onnx_bytes, load_onnx_parts};
 pub use options::LoadOptions;
 pub use params::{Params, load_params, read_params, save_params, write_params};

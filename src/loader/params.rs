@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::error::{LoadError, LoadErrorKind, Location};
+use super::error::{ErrorLocation, LoadError, LoadErrorKind};
 use super::pack::pack;
 use super::source::Source;
 use crate::dtype::DType;
@@ -131,7 +131,7 @@ fn read_list(s: &mut Source<'_>, progress: Option<&dyn Fn(u64, u64)>) -> Result<
 }
 
 fn magic(s: &mut Source<'_>, what: &'static str, expected: u64) -> Result<(), LoadError> {
-    let at = Location::ByteOffset(s.at());
+    let at = ErrorLocation::ByteOffset(s.at());
     let found = s.u64(what)?;
     if found != expected {
         return Err(LoadErrorKind::Magic { what, expected, found }.at(at));
@@ -152,7 +152,7 @@ fn text(s: &mut Source<'_>, what: &'static str, limit: u64) -> Result<String, Lo
     if bytes > limit {
         return Err(s.error(LoadErrorKind::TooMany { what: "bytes in one name", found: bytes, limit }));
     }
-    let at = Location::ByteOffset(s.at());
+    let at = ErrorLocation::ByteOffset(s.at());
     let raw = s.take(what, bytes)?;
     String::from_utf8(raw).map_err(|_| LoadErrorKind::unexpected("UTF-8 text", "other bytes").at(at))
 }
@@ -195,7 +195,7 @@ fn header(s: &mut Source<'_>) -> Result<Array, LoadError> {
     let device = s.i32("the device type")?;
     if device != CPU {
         let kind = LoadErrorKind::unexpected("device type 1 (the host)", format!("{device}"));
-        return Err(kind.at(Location::ByteOffset(at)));
+        return Err(kind.at(ErrorLocation::ByteOffset(at)));
     }
     s.i32("the device number")?;
     let rank = s.i32("the rank")?;

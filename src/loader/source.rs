@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::error::{LoadError, LoadErrorKind, Location};
+use super::error::{ErrorLocation, LoadError, LoadErrorKind};
 use crate::files::open;
 
 /// What a [`Source`] reads.
@@ -58,7 +58,7 @@ impl<'a> Source<'a> {
 
     /// An error at the position.
     pub(super) fn error(&self, kind: LoadErrorKind) -> LoadError {
-        kind.at(Location::ByteOffset(self.at))
+        kind.at(ErrorLocation::ByteOffset(self.at))
     }
 
     /// Checks that `bytes` more are there.
@@ -99,7 +99,8 @@ impl<'a> Source<'a> {
 
     /// Moves to byte `at`.
     pub(super) fn seek(&mut self, at: u64) -> Result<(), LoadError> {
-        let io = |source| LoadErrorKind::Io { action: "read the file", source }.at(Location::ByteOffset(at));
+        let io =
+            |source| LoadErrorKind::Io { action: "read the file", source }.at(ErrorLocation::ByteOffset(at));
         // A relative move keeps what is buffered.
         match i64::try_from(i128::from(at).saturating_sub(i128::from(self.at))) {
             Ok(by) => self.bytes.seek_relative(by).map_err(io)?,
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(s.i32("number").unwrap(), 1);
         let e = s.take("text", u64::MAX).unwrap_err();
         assert!(matches!(e.kind(), LoadErrorKind::Truncated { needed: u64::MAX, left: 1, .. }));
-        assert_eq!(*e.at(), Location::ByteOffset(4));
+        assert_eq!(*e.at(), ErrorLocation::ByteOffset(4));
         s.skip("byte", 1).unwrap();
         assert!(s.u8("byte").is_err());
         s.seek(4).unwrap();

@@ -84,7 +84,7 @@ const ONNX_TYPES: &[(i64, DType)] = &[
 /// A node's attributes by name.
 pub type AttrMap = BTreeMap<String, AttrValue>;
 
-/// Reads attributes by name and type; what nobody read is reported.
+/// Reads attributes by name and type; unread ones are reported.
 #[derive(Debug)]
 pub struct AttrReader<'a> {
     attrs: &'a AttrMap,
@@ -99,12 +99,12 @@ impl<'a> AttrReader<'a> {
         AttrReader { attrs, read: RefCell::default(), inputs, outputs }
     }
 
-    /// How many inputs the node has, absent ones counted.
+    /// Number of inputs of the node, absent ones counted.
     pub fn input_count(&self) -> usize {
         self.inputs
     }
 
-    /// How many outputs the node has.
+    /// Number of outputs of the node.
     pub fn output_count(&self) -> usize {
         self.outputs
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::graph::Graph;
 
-/// What a session does in place of a node of control flow.
+/// The session's replacement for a node of control flow.
 #[derive(Clone, Copy, Debug)]
 pub enum Control<'a> {
     /// Puts one of two graphs in the node's place, `then` where input 0 is true. Their inputs are the node's
@@ -29,7 +29,7 @@ pub enum Control<'a> {
 pub struct Loop {
     /// The graph.
     pub body: Arc<Graph>,
-    /// How many states are carried from one iteration to the next.
+    /// Number of states carried from one iteration to the next.
     pub states: usize,
     /// Which of the stacks are lists.
     pub lists: Vec<usize>,
@@ -51,7 +51,7 @@ pub struct ScanAxis {
 pub struct Scan {
     /// The graph.
     pub body: Arc<Graph>,
-    /// How many states are carried from one slice to the next.
+    /// Number of states carried from one slice to the next.
     pub states: usize,
     /// The inputs that are sliced.
     pub inputs: Vec<ScanAxis>,

@@ -1,4 +1,4 @@
-//! What an operator knows of its inputs and outputs, and what it says of itself.
+//! The facts of an operator's inputs and outputs, and its cost.
 
 use super::OpError;
 use crate::dtype::DType;
@@ -6,7 +6,7 @@ use crate::memory::image::ImageDesc;
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorInfo};
 
-/// What is known of one input.
+/// Facts of one input.
 #[derive(Clone, Debug)]
 pub struct Fact {
     /// Type and shape.
@@ -67,12 +67,12 @@ impl OpCx {
         self.output_images.get(i)?.as_ref()
     }
 
-    /// How many inputs there are, absent ones counted.
+    /// Number of inputs, absent ones counted.
     pub fn input_count(&self) -> usize {
         self.inputs.len()
     }
 
-    /// How many outputs are wanted.
+    /// Number of requested outputs.
     pub fn output_count(&self) -> usize {
         self.output_count
     }
@@ -222,7 +222,7 @@ impl OpCx {
     }
 }
 
-/// What one execution of an operator costs, for placement, the roofline and benchmarks.
+/// Cost of one execution of an operator, for placement, the roofline and benchmarks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Cost {
     /// Arithmetic operations; a multiply-add counts two.

@@ -1,4 +1,4 @@
-//! What an operator's device lowering is made of: dispatches as plain data.
+//! The steps of an operator's device lowering: dispatches as plain data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Packed {
     pub pack: Arc<PackFn>,
     /// As `pack`, line by line, where the layout allows that.
     pub lines: Option<PackLines>,
-    /// What undoes that, where the layout has every element of the constant: the constant need not be kept then.
+    /// The inverse, where the layout has every element of the constant: the constant need not be kept then.
     pub unpack: Option<Arc<UnpackFn>>,
 }
 
@@ -115,8 +115,8 @@ pub struct Lowered {
     pub scratch: Vec<usize>,
     /// Packed constants.
     pub packed: Vec<Packed>,
-    /// Steps that need no order behind the step before them ([`Lowering::join`]).
-    pub joined: BTreeSet<usize>,
+    /// Steps that may run in parallel with the previous step ([`Lowering::no_barrier`]).
+    pub no_barrier_before: BTreeSet<usize>,
 }
 
 /// Collects the lowering of one operator for one device.
@@ -300,10 +300,10 @@ impl<'a> Lowering<'a> {
         self.dispatch(kernel, spec, args, params, groups)
     }
 
-    /// Says that the last step needs no order behind the one before it although both write one operand:
+    /// Lets the last step run in parallel with the previous one although both write one operand:
     /// they write different elements.
-    pub fn join(&mut self) {
-        self.out.joined.extend(self.out.steps.len().checked_sub(1));
+    pub fn no_barrier(&mut self) {
+        self.out.no_barrier_before.extend(self.out.steps.len().checked_sub(1));
     }
 
     /// Adds a copy of bytes.

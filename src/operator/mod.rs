@@ -1,4 +1,4 @@
-//! What an operator is to everything else: a contract that [`crate::ops`] implements and the planner asks.
+//! The contract of operators: [`crate::ops`] implements it and the planner queries it.
 //!
 //! An operator's `infer` is where every check of its inputs lives; `cpu` gives a native function, `gpu` emits
 //! dispatches. Both get the same resolved facts (types, shapes and, where they are known, values), so neither checks
@@ -59,7 +59,7 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// [`OpError`]; [`OpError::NeedsValue`] where a value is needed that is not known yet.
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError>;
 
-    /// What it costs. The default counts every tensor once and one operation for each output element.
+    /// Its cost. The default counts every tensor once and one operation for each output element.
     fn cost(&self, cx: &OpCx) -> Cost {
         Cost { flops: cx.outputs().iter().map(|o| o.elements() as u64).sum(), bytes: cx.bytes_touched() }
     }
@@ -128,7 +128,7 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
-    /// What the session does in its place, for control flow: nothing else of it is called then.
+    /// The session's replacement, for control flow: no other method is called then.
     fn control(&self) -> Option<Control<'_>> {
         None
     }
@@ -144,7 +144,7 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         false
     }
 
-    /// What it computes, where passes of the planner look for that.
+    /// Its computation, in the terms of the planner's passes.
     fn structure(&self) -> Option<Structure<'_>> {
         None
     }
@@ -165,7 +165,7 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
-    /// How it takes part where a graph of `float32` computes in `float16`.
+    /// Its behaviour where a graph of `float32` computes in `float16`.
     fn half_rule(&self) -> HalfRule {
         HalfRule::Half
     }

@@ -13,7 +13,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// What is passed in the place of input `input`.
+    /// The argument in place of input `input`.
     pub(crate) fn packed(&self, input: usize) -> Option<&Packed> {
         self.packed.iter().find(|(i, _)| *i == input).map(|(_, packed)| packed)
     }

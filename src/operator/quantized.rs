@@ -1,11 +1,11 @@
-//! How operators compute with bytes that stand for numbers.
+//! Operators on bytes that represent numbers.
 
 use std::sync::Arc;
 
 use super::Operator;
 use crate::dtype::DType;
 
-/// How all bytes of a tensor stand for numbers: `(byte - zero point) * scale`.
+/// The numbers that the bytes of a tensor represent: `(byte - zero point) * scale`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
     /// `int8` or `uint8`.
@@ -26,17 +26,17 @@ impl Scaling {
     pub fn element(&self, v: f32) -> i32 {
         let [low, high] = self.range();
         let whole = (v / self.scale).round_ties_even() + self.zero as f32;
-        // What is no number becomes 0.
+        // NaN becomes 0.
         whole.clamp(low as f32, high as f32) as i32
     }
 }
 
-/// What is known where bytes take the place of an operator's numbers ([`Operator::quantized`]).
+/// The facts for a form of an operator on bytes ([`Operator::quantized`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Quantized<'a> {
-    /// How the inputs stand for numbers. Of products it is only said of input 0: weights may have several scales.
+    /// The scalings of the inputs; of products only that of input 0, because weights may have several scales.
     pub inputs: &'a [Scaling],
-    /// How the output does.
+    /// The scaling of the output.
     pub output: Scaling,
     /// The smallest and the largest element of the output, where an activation keeps it within fewer than there are.
     pub clamp: Option<[i32; 2]>,

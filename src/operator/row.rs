@@ -1,4 +1,4 @@
-//! How operators are made from files: one row for every name.
+//! Construction of operators from files: one row for every name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{AttrReader, OpError, Operator};
 use crate::dtype::DType;
 
-/// How ONNX operators are made: one row for every operator name.
+/// Construction of ONNX operators: one row for every operator name.
 #[derive(Clone, Copy)]
 pub struct OpDef {
     /// The operator's name.

@@ -1,9 +1,9 @@
-//! What an operator computes, in the terms that passes of the planner look for.
+//! Computations of operators, in the terms of the planner's passes.
 
 use super::Activation;
 use crate::dtype::DType;
 
-/// What an operator computes ([`super::Operator::structure`]). One that does more than a variant says, such as apply an
+/// The computation of an operator ([`super::Operator::structure`]). One that does more than a variant says, such as apply an
 /// activation to a product, is not of that structure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What operators absorb: an activation, or what goes into their own constants, a normalization or a bias.
+//! Absorption into operators: of an activation, or of a normalization or bias that changes their constants.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::conv::fold::{BatchNorm, WeightLayout, fold_batch_norm};
 use super::{Absorbed, AbsorbedInput, Activation, Elementwise, OpCx, Operator, Structure};
 use crate::graph::Tensor;
 
-/// `op` with the activation that `next` is, where its kernels can.
+/// `op` with activation `next`, where its kernels support that.
 pub(super) fn with_activation(
     op: &dyn Operator,
     cx: &OpCx,
@@ -101,7 +101,7 @@ mod tests {
         let input = Tensor::new([1, 3, 5, 6], &values(90, 3)).unwrap();
         let infos: Vec<TensorInfo> = vec![input.info().clone()];
         let known = [(0, input)].into();
-        // Everything known: folding runs each operator by itself.
+        // With all inputs known, folding runs each operator alone.
         let plain = specialize(&graph, &infos, &known).unwrap().plan().unwrap();
         let want = plain.values[plain.outputs[0].1].constant.clone().unwrap();
         let mut flow = specialize(&graph, &infos, &Default::default()).unwrap().plan().unwrap();

@@ -10,10 +10,10 @@ use crate::kernel::{KernelSource, NativeKernel, grid_1d};
 use crate::memory::image::{Filter, ImageDesc};
 use crate::spirv::BindingKind;
 
-/// How many work-groups a caller's kernel is dispatched over.
+/// The work-groups of a caller's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grid {
-    /// So many along x, y and z.
+    /// Their numbers along x, y and z.
     Groups([u32; 3]),
     /// Enough for one work-item for each element of output 0; beyond the device's limit along x the grid
     /// continues along y, and the last group may have work-items without an element.

@@ -69,8 +69,8 @@ impl Operator for ImageCopy {
     }
 }
 
-/// A native function for tensors some of which lie in images: it is called with rows one behind another, in the
-/// image's own memory where they lie so there.
+/// A native function for tensors some of which lie in images: it is called with contiguous rows, in the
+/// image's own memory where they are contiguous there.
 pub fn compact(kernel: NativeKernel, cx: &OpCx) -> NativeKernel {
     let inputs = (0..cx.input_count()).map(|i| cx.image(i).copied());
     let images: Vec<Option<ImageDesc>> =
@@ -89,7 +89,7 @@ fn call(
 ) -> Result<(), KernelError> {
     let params = args.params();
     let padded = |i: usize| images.get(i).copied().flatten().filter(|image| !image.is_dense());
-    // Rows one behind another, for images that have gaps between theirs.
+    // Contiguous rows, for images with gaps between rows.
     let mut rows: Vec<Vec<u128>> = (0..args.len())
         .map(|i| {
             let bytes = padded(i).map_or(0, |image| image.row_bytes() * u64::from(image.height));

@@ -51,7 +51,7 @@ pub use pointwise::{
     BinaryFunction, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
 };
 pub(crate) use strided::reaches_all;
-pub use window::{AutoPad, Window, WindowAxis};
+pub use window::{AutoPad, WindowAttrs, WindowAxis};
 
 /// Every operator, by family.
 pub static FAMILIES: &[Family] = &[

@@ -12,7 +12,7 @@ const PART: usize = 16 << 10;
 /// Below this many elements one thread is faster.
 const PARALLEL: usize = 2 * PART;
 
-/// How long a thread that is done polls for the others: to sleep and be woken takes longer than most parts.
+/// Duration for which a finished thread polls for the others: sleeping and waking take longer than most parts.
 const POLLED: Duration = Duration::from_micros(500);
 
 /// Calls `f` with every item, in no order; each thread of the pool takes one more when it is free, so that a

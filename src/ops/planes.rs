@@ -24,9 +24,9 @@ thread_local! {
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// What is made of the elements under a window.
+/// The reduction of the elements under a window.
 pub(crate) trait Gather: Copy {
-    /// What padding holds.
+    /// The value of padding.
     const PADDING: f32;
     /// The value before the first element.
     fn first(self) -> f32;
@@ -87,7 +87,7 @@ pub(crate) struct Planes {
 }
 
 impl Planes {
-    /// Nothing for windows over three axes, and those that move by more than two columns.
+    /// `None` for windows over three axes, and for strides above two columns.
     pub(crate) fn new(&[d, h, w]: &[WindowAxis; 3]) -> Option<Planes> {
         if d.kernel != 1 || d.input != 1 || d.output != 1 || d.pads != [0, 0] || w.stride > 2 {
             return None;
@@ -124,19 +124,19 @@ impl Planes {
         }
         let aligned = scratch.as_ptr().align_offset(LANES * size_of::<f32>()).min(LANES);
         let padded = &mut scratch[aligned..][..len];
-        // What is padding stays so for every plane.
+        // Padding is the same for every plane.
         padded.fill(G::PADDING);
         pulp::Arch::new().dispatch(Run { planes: self, of, activation, padded, y, kind: PhantomData });
         SCRATCH.set(scratch);
     }
 
-    /// Elements of the padded plane, and those behind it that vectors read.
+    /// Elements of the padded plane, with those after it that vectors read.
     fn len(&self) -> usize {
         self.lead + self.rows * self.pitch + 2 * PAIRS
     }
 
     /// Copies the plane that `x` begins with. What a vector has beyond the end of a row is put right by the
-    /// padding behind it and by the next row.
+    /// padding after it and by the next row.
     #[inline(always)]
     fn fill<S: Simd>(&self, simd: S, padding: f32, x: &[f32], padded: &mut [f32]) {
         let (h, w) = (&self.h, &self.w);

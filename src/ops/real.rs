@@ -123,7 +123,7 @@ pub(crate) struct RealIo<'a, T: Real> {
 
 enum Output<'a, T> {
     Absent,
-    /// Of a type that is no float.
+    /// An argument whose type is no float.
     Bytes(&'a mut [u8]),
     Direct(&'a mut [T]),
     F32(Vec<T>, &'a mut [f32]),
@@ -199,7 +199,7 @@ impl<T: Real> RealIo<'_, T> {
         RealInputs { floats: &self.inputs, halves: &self.halves, others: &self.others }
     }
 
-    /// The first output, bytes of the two behind it, which are of types that are no floats, and the inputs.
+    /// The first output, the bytes of the next two, whose types are no floats, and the inputs.
     pub(crate) fn output_and_bytes(
         &mut self,
     ) -> (Option<&mut [T]>, [Option<&mut [u8]>; 2], RealInputs<'_, T>) {

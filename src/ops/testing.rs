@@ -1,4 +1,4 @@
-//! Runs any operator's device lowering beside its native function and compares: for the tests of all families.
+//! Compares any operator's device lowering with its native function, for the tests of all families.
 
 #![cfg(feature = "vulkan")]
 
@@ -16,9 +16,9 @@ use crate::memory::coherency::{Access, Barrier};
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 use std::sync::Arc;
 
-/// What buffers hold before the operator runs, and what must be left behind the bytes of each.
+/// The contents of buffers before the operator runs; the part after each buffer's bytes must stay.
 const POISON: u8 = 0xC7;
-/// Poison behind the bytes of each buffer.
+/// Poison after the bytes of each buffer.
 const TAIL: usize = 64;
 
 /// The devices that operators are checked on, with validation.
@@ -275,7 +275,7 @@ fn numbers(t: &Tensor) -> Vec<f64> {
     }
 }
 
-/// A buffer with poison behind its bytes.
+/// A buffer with poison after its bytes.
 struct Slot {
     buffer: Buffer,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! What TVM's graphs have beside operators: views and copies of a tensor.
+//! Nodes of TVM's graphs that are no operators: views and copies of a tensor.
 
 use super::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::graph::TensorInfo;

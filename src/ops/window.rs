@@ -24,12 +24,12 @@ pub enum AutoPad {
 
 /// The window attributes of one operator; empty lists take their defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Window {
+pub struct WindowAttrs {
     /// Sizes of the window; empty where the weights tell them.
     pub kernel: Vec<i64>,
     /// Steps of the window; 1 where empty.
     pub strides: Vec<i64>,
-    /// Distances of neighbouring taps; 1 where empty.
+    /// Strides of neighbouring taps; 1 where empty.
     pub dilations: Vec<i64>,
     /// Elements added at all beginnings, then at all ends; 0 where empty, negative ones crop.
     pub pads: Vec<i64>,
@@ -50,19 +50,19 @@ pub struct WindowAxis {
     pub kernel: usize,
     /// Step of the window.
     pub stride: usize,
-    /// Distance of neighbouring taps.
+    /// Stride of neighbouring taps.
     pub dilation: usize,
     /// Elements added at the beginning and at the end.
     pub pads: [i64; 2],
 }
 
-impl Window {
+impl WindowAttrs {
     /// Reads the attributes that convolutions and pools share.
     ///
     /// # Errors
     /// [`OpError::Attr`] for attributes of a wrong type.
     pub fn read(attrs: &AttrReader<'_>) -> Result<Self, OpError> {
-        Ok(Window {
+        Ok(WindowAttrs {
             kernel: attrs.ints_opt("kernel_shape")?.unwrap_or_default(),
             strides: attrs.ints_opt("strides")?.unwrap_or_default(),
             dilations: attrs.ints_opt("dilations")?.unwrap_or_default(),
@@ -298,8 +298,8 @@ impl From<[WindowAxis; 2]> for params::Window2d {
 /// [`OpError::Unsupported`] for none or more than three.
 pub(crate) fn three(what: &str, axes: &[WindowAxis]) -> Result<[WindowAxis; 3], OpError> {
     const U: WindowAxis = WindowAxis::UNIT;
-    let joined = if axes.len() > 3 { joined(axes) } else { axes.to_vec() };
-    match *joined {
+    let merged = if axes.len() > 3 { merged(axes) } else { axes.to_vec() };
+    match *merged {
         [w] => Ok([U, U, w]),
         [h, w] => Ok([U, h, w]),
         [d, h, w] => Ok([d, h, w]),
@@ -308,7 +308,7 @@ pub(crate) fn three(what: &str, axes: &[WindowAxis]) -> Result<[WindowAxis; 3], 
 }
 
 /// The axes with neighbours of windows of one tap that takes every element as one.
-fn joined(axes: &[WindowAxis]) -> Vec<WindowAxis> {
+fn merged(axes: &[WindowAxis]) -> Vec<WindowAxis> {
     let still = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0];
     let mut all: Vec<WindowAxis> = Vec::new();
     for a in axes {
@@ -329,17 +329,17 @@ mod tests {
 
     use super::*;
 
-    fn window(kernel: i64, stride: i64, dilation: i64, pads: [i64; 2]) -> Window {
-        Window {
+    fn window(kernel: i64, stride: i64, dilation: i64, pads: [i64; 2]) -> WindowAttrs {
+        WindowAttrs {
             kernel: vec![kernel],
             strides: vec![stride],
             dilations: vec![dilation],
             pads: pads.to_vec(),
-            ..Window::default()
+            ..WindowAttrs::default()
         }
     }
 
-    fn axis(w: &Window, input: usize) -> Result<WindowAxis, OpError> {
+    fn axis(w: &WindowAttrs, input: usize) -> Result<WindowAxis, OpError> {
         let kernel = w.kernel_sizes(1, None)?;
         Ok(w.axes(&[input], &kernel)?[0])
     }
@@ -358,36 +358,36 @@ mod tests {
         // Almost all windows would be over padding alone.
         assert!(axis(&window(3, 1, 1, [1 << 23, 0]), 8).is_err());
         assert!(axis(&window(3, 1, 1, [1 << 20, 0]), 8).is_ok());
-        let three = Window { pads: vec![1 << 20; 6], strides: vec![], ..window(3, 1, 1, [0, 0]) };
-        assert!(Window { dilations: vec![], ..three }.axes(&[8; 3], &[3; 3]).is_err());
-        assert!(Window { pads: vec![1], ..window(3, 1, 1, [0, 0]) }.axes(&[8], &[3]).is_err());
-        assert!(Window { strides: vec![1, 1], ..window(3, 1, 1, [0, 0]) }.axes(&[8], &[3]).is_err());
+        let three = WindowAttrs { pads: vec![1 << 20; 6], strides: vec![], ..window(3, 1, 1, [0, 0]) };
+        assert!(WindowAttrs { dilations: vec![], ..three }.axes(&[8; 3], &[3; 3]).is_err());
+        assert!(WindowAttrs { pads: vec![1], ..window(3, 1, 1, [0, 0]) }.axes(&[8], &[3]).is_err());
+        assert!(WindowAttrs { strides: vec![1, 1], ..window(3, 1, 1, [0, 0]) }.axes(&[8], &[3]).is_err());
     }
 
     #[test]
     fn same_padding_puts_the_odd_element_where_it_says() {
-        let w = Window { auto_pad: AutoPad::SameUpper, ..window(4, 2, 1, [0, 0]) };
+        let w = WindowAttrs { auto_pad: AutoPad::SameUpper, ..window(4, 2, 1, [0, 0]) };
         let a = axis(&w, 5).unwrap();
         assert_eq!((a.output, a.pads), (3, [1, 2]));
-        let w = Window { auto_pad: AutoPad::SameLower, ..w };
+        let w = WindowAttrs { auto_pad: AutoPad::SameLower, ..w };
         assert_eq!(axis(&w, 5).unwrap().pads, [2, 1]);
     }
 
     #[test]
     fn ceil_mode_drops_a_window_that_starts_in_the_end_padding() {
-        let w = Window { ceil_mode: true, ..window(1, 2, 1, [0, 0]) };
+        let w = WindowAttrs { ceil_mode: true, ..window(1, 2, 1, [0, 0]) };
         assert_eq!(axis(&w, 2).unwrap().output, 1);
-        let w = Window { ceil_mode: true, ..window(3, 2, 1, [0, 0]) };
+        let w = WindowAttrs { ceil_mode: true, ..window(3, 2, 1, [0, 0]) };
         assert_eq!(axis(&w, 4).unwrap().output, 2);
     }
 
     #[test]
     fn ceil_mode_keeps_the_only_window_where_it_reaches_beyond_the_end() {
-        let w = Window { ceil_mode: true, ..window(2, 2, 1, [0, 0]) };
+        let w = WindowAttrs { ceil_mode: true, ..window(2, 2, 1, [0, 0]) };
         assert_eq!(axis(&w, 1).unwrap().output, 1);
         assert!(axis(&w, 0).is_err());
         assert!(axis(&window(2, 2, 1, [0, 0]), 1).is_err());
-        assert!(axis(&Window { ceil_mode: true, ..window(3, 2, 1, [0, 0]) }, 1).is_err());
+        assert!(axis(&WindowAttrs { ceil_mode: true, ..window(3, 2, 1, [0, 0]) }, 1).is_err());
     }
 
     proptest! {
@@ -396,7 +396,7 @@ mod tests {
             input in 0usize..12, kernel in 1i64..5, stride in 1i64..4, dilation in 1i64..4,
             begin in -2i64..5, end in -2i64..5, ceil in any::<bool>(),
         ) {
-            let w = Window { ceil_mode: ceil, ..window(kernel, stride, dilation, [begin, end]) };
+            let w = WindowAttrs { ceil_mode: ceil, ..window(kernel, stride, dilation, [begin, end]) };
             let Ok(a) = axis(&w, input) else { return Ok(()) };
             for tap in 0..a.kernel {
                 let valid: Vec<usize> = (0..a.output).filter(|&o| a.at(o, tap).is_some()).collect();

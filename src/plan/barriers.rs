@@ -9,7 +9,7 @@ use crate::graph::TensorInfo;
 use crate::memory::coherency::{Access, Barrier, ResourceId, Touch, Tracker};
 use crate::memory::range::ByteRange;
 
-/// Says which memory backs a space: places with one name share bytes, at the offsets given.
+/// Tells which memory backs a space: spaces with one name share bytes, at the offsets given.
 pub type ResourceMap<'a> = dyn Fn(Space) -> (Space, u64) + 'a;
 
 /// Facts about bound memory that barriers depend on.
@@ -22,7 +22,7 @@ pub struct Bound<'a> {
     pub is_copied: &'a dyn Fn(Space, u32) -> bool,
 }
 
-/// Decides every barrier of `plan` on the memory of `bound`.
+/// Decides every barrier of `plan`, given the memory of `bound`.
 ///
 /// Constants are never written, so they are not tracked. A run is ordered after earlier ones by the
 /// device layer, so a plan begins with none. Devices that run commands in order on coherent memory need none.
@@ -63,7 +63,7 @@ pub fn insert_barriers(plan: &mut Plan, devices: &[&DeviceInfo], bound: &Bound<'
 }
 
 /// Decides the barriers of a segment: the spaces `before` are copied in before it, `after` are copied out after it. A
-/// copy counts as one access to both its sides.
+/// copy counts as one access on both sides.
 fn order_segment(
     segment: &mut Segment,
     shared: &[bool],
@@ -113,7 +113,7 @@ fn order_segment(
         }
         if let Some(first) = group.first_mut() {
             first.barrier = if first.full_barrier_before {
-                Some(tracker.command_behind_all(&touches))
+                Some(tracker.command_after_all(&touches))
             } else {
                 tracker.command(&touches)
             };
@@ -174,8 +174,8 @@ impl Work {
     }
 }
 
-/// Who touches the memory bound at places, and when: `named` are the places with names, types and shapes, `nodes`
-/// those that commands belong to.
+/// The access of commands to the bound memory: `named` are inputs or outputs with names, types and shapes, `nodes`
+/// the nodes that commands belong to.
 pub(super) fn ios(
     segments: &[Segment],
     nodes: &[NodeReport],

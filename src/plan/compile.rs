@@ -1,4 +1,4 @@
-//! Makes a plan of a graph: runs the passes, orders what they leave, places its values in memory, emits its commands.
+//! Compiles a graph to a plan: runs the passes, orders nodes, places values in memory, emits commands.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 
-/// Makes plans of one graph for one device table.
+/// Compiles plans of one graph for one device table.
 #[derive(Debug)]
 pub struct Compiler<'a> {
     /// The graph.

@@ -55,7 +55,7 @@ pub enum PlanError {
         /// Nodes in all.
         nodes: usize,
     },
-    /// Control dependencies, looked through nodes that do nothing, are too many.
+    /// Control dependencies, followed through aliases, are too many.
     #[error(
         "control dependencies put nodes behind one another more than {limit} times; leave out those that follow from others"
     )]

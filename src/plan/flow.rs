@@ -67,8 +67,8 @@ pub struct Flow {
     /// Inputs and outputs, by position, that are one memory, which one node updates.
     pub updates: Vec<(usize, usize)>,
     /// Cost of the constants folded so far.
-    pub known: FoldedConstants,
-    /// There are more control dependencies than [`limits::MAX_DEPENDENCIES`]: some are missing, and there is no plan.
+    pub folded: FoldedConstants,
+    /// The control dependencies exceed [`limits::MAX_DEPENDENCIES`]: some are missing, and planning fails.
     pub overgrown: bool,
 }
 
@@ -76,9 +76,9 @@ pub struct Flow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FoldedConstants {
     /// Bytes of the model's constants.
-    pub given: u64,
+    pub model_bytes: u64,
     /// Bytes of folded constants.
-    pub made: u64,
+    pub bytes: u64,
     /// Operations of folding.
     pub work: u64,
 }
@@ -86,13 +86,13 @@ pub struct FoldedConstants {
 impl FoldedConstants {
     /// Adds a constant of `bytes` and `work` operations. Returns whether it is within the bounds.
     fn add(&mut self, bytes: u64, work: u64) -> bool {
-        let made = self.made.saturating_add(bytes);
+        let bytes = self.bytes.saturating_add(bytes);
         let work = self.work.saturating_add(work);
-        let most = limits::MAX_ALL_FOLDED_BYTES.saturating_add(self.given.saturating_mul(8));
-        let fits =
-            made <= most && work <= limits::MAX_FOLDED_WORK.saturating_add(self.given.saturating_mul(64));
+        let most = limits::MAX_ALL_FOLDED_BYTES.saturating_add(self.model_bytes.saturating_mul(8));
+        let fits = bytes <= most
+            && work <= limits::MAX_FOLDED_WORK.saturating_add(self.model_bytes.saturating_mul(64));
         if fits {
-            (self.made, self.work) = (made, work);
+            (self.bytes, self.work) = (bytes, work);
         }
         fits
     }
@@ -184,7 +184,7 @@ impl Flow {
         self.values.len() - 1
     }
 
-    /// Computes node `n` on the host if all it reads is known and the result is not too large.
+    /// Computes node `n` on the host if all its inputs are constant and the result is not too large.
     ///
     /// # Errors
     /// [`PlanError::Fold`] where the operator fails on the values.
@@ -198,7 +198,7 @@ impl Flow {
             return Ok(false);
         }
         let cx = self.cx(n);
-        if !self.known.add(bytes as u64, node.op.cost(&cx).flops) {
+        if !self.folded.add(bytes as u64, node.op.cost(&cx).flops) {
             return Ok(false);
         }
         let kernel = match node.op.cpu(&cx) {
@@ -228,7 +228,7 @@ pub fn evaluate(
     kernel: &crate::kernel::NativeKernel,
 ) -> Result<Vec<Tensor>, KernelError> {
     let by_value = op.value_inputs();
-    // A large parameter may be kept only in the layout that a device reads.
+    // A large parameter may exist only in the layout that a device reads.
     let inputs: Vec<Option<Tensor>> = (0..cx.input_count())
         .map(|i| cx.value(i).filter(|_| !by_value.contains(&i)).map(Tensor::unkept).transpose())
         .collect::<Result<_, _>>()
@@ -294,26 +294,26 @@ pub fn specialize(
     infos: &[TensorInfo],
     values: &BTreeMap<usize, Tensor>,
 ) -> Result<PlanOutcome<Flow>, PlanError> {
-    let mut walk = Walk::begin(graph, infos, values)?;
+    let mut walk = Specializer::begin(graph, infos, values)?;
     for n in walk.live_nodes() {
         match walk.node(n)? {
-            Step::Done => {}
-            Step::Choose(then) => return Ok(PlanOutcome::Choose { node: n, then }),
-            Step::Wait { input } if walk.is_dynamic(n) => {
+            NodeOutcome::Done => {}
+            NodeOutcome::Choose(then) => return Ok(PlanOutcome::Choose { node: n, then }),
+            NodeOutcome::Wait { input } if walk.is_dynamic(n) => {
                 let node = graph.node(n);
                 return Ok(PlanOutcome::Dynamic { node: node.name.clone(), op: node.op.name(), input });
             }
-            Step::Wait { input } => return Ok(needs_values(graph, n, input)),
+            NodeOutcome::Wait { input } => return Ok(needs_values(graph, n, input)),
         }
     }
     Ok(PlanOutcome::Plan(walk.finish()?))
 }
 
-/// The result of specializing a node.
-pub(super) enum Step {
-    /// It is part of the flow.
+/// The result of specializing one node.
+pub(super) enum NodeOutcome {
+    /// The node is part of the flow.
     Done,
-    /// It is replaced by one of its graphs: the one for true, or not.
+    /// One of the node's graphs replaces it: the one for true, or the one for false.
     Choose(bool),
     /// The value of an input must be known first.
     Wait {
@@ -323,19 +323,19 @@ pub(super) enum Step {
 }
 
 /// A graph being specialized.
-pub(super) struct Walk<'g> {
+pub(super) struct Specializer<'g> {
     graph: &'g Graph,
     pub(super) flow: Flow,
     /// The value of each tensor specialized so far.
     pub(super) value_of: Vec<Option<ValueId>>,
     flow_node: Vec<Option<usize>>,
-    /// Of each tensor, how many live nodes and outputs still read it, or do when the graph runs.
+    /// For each tensor, the number of live nodes and outputs that still read it.
     reads: Vec<usize>,
-    /// Nodes of the flow that were computed.
+    /// For each node of the flow, whether it was folded.
     computed: Vec<bool>,
 }
 
-impl<'g> Walk<'g> {
+impl<'g> Specializer<'g> {
     pub(super) fn begin(
         graph: &'g Graph,
         infos: &[TensorInfo],
@@ -346,7 +346,7 @@ impl<'g> Walk<'g> {
         for (t, decl) in graph.tensors().iter().enumerate() {
             if let Origin::Constant(c) = &decl.origin {
                 value_of[t] = Some(flow.values.len());
-                flow.known.given = flow.known.given.saturating_add(c.info().bytes() as u64);
+                flow.folded.model_bytes = flow.folded.model_bytes.saturating_add(c.info().bytes() as u64);
                 let (name, info, scope) = (decl.name.clone(), c.info().clone(), decl.scope);
                 flow.values.push(Value { name, info, constant: Some(c.clone()), scope });
             }
@@ -367,7 +367,7 @@ impl<'g> Walk<'g> {
         let read = nodes.flat_map(|(node, _)| node.inputs.iter().flatten());
         read.chain(graph.outputs().iter().map(|(_, id)| id)).for_each(|id| reads[id.index()] += 1);
         let flow_node = vec![None; graph.nodes().len()];
-        Ok(Walk { graph, flow, value_of, flow_node, reads, computed: Vec::new() })
+        Ok(Specializer { graph, flow, value_of, flow_node, reads, computed: Vec::new() })
     }
 
     /// The nodes that outputs depend on, producers first.
@@ -376,14 +376,14 @@ impl<'g> Walk<'g> {
         (0..self.graph.nodes().len()).filter(|n| live[*n]).map(|n| NodeId(n as u32)).collect()
     }
 
-    /// Whether the shapes of what node `n` computes are known only once it has run.
+    /// Whether the shapes of node `n`'s outputs are known only after it has run.
     pub(super) fn is_dynamic(&self, n: NodeId) -> bool {
         let op = &self.graph.node(n).op;
         op.control().is_some_and(|c| !matches!(c, Control::If { .. })) || op.host(&OpCx::default()).is_some()
     }
 
-    /// Infers node `n`, whose inputs are all known, and computes it where it can be.
-    pub(super) fn node(&mut self, n: NodeId) -> Result<Step, PlanError> {
+    /// Infers node `n`, whose inputs are all known, and folds it where possible.
+    pub(super) fn node(&mut self, n: NodeId) -> Result<NodeOutcome, PlanError> {
         let node = self.graph.node(n);
         let flow = &mut self.flow;
         let inputs: Vec<Option<ValueId>> =
@@ -392,27 +392,27 @@ impl<'g> Walk<'g> {
         let cx = OpCx::for_infer(facts, node.outputs.len());
         match node.op.control() {
             Some(Control::If { .. }) => {
-                let Some(value) = cx.value(0) else { return Ok(Step::Wait { input: 0 }) };
+                let Some(value) = cx.value(0) else { return Ok(NodeOutcome::Wait { input: 0 }) };
                 let then = value.to_i64s().ok().and_then(|v| v.first().copied());
                 let then = then.ok_or_else(|| {
                     let source = cx.shape_error(0, "one bool");
                     node_error(&node.name, node.op.as_ref(), source)
                 })?;
-                return Ok(Step::Choose(then != 0));
+                return Ok(NodeOutcome::Choose(then != 0));
             }
-            Some(Control::Loop(_) | Control::Scan(_)) => return Ok(Step::Wait { input: 0 }),
+            Some(Control::Loop(_) | Control::Scan(_)) => return Ok(NodeOutcome::Wait { input: 0 }),
             None => {}
         }
         let results = match node.op.host(&cx).transpose() {
             Ok(results) => results,
-            Err(OpError::NeedsValue { input }) => return Ok(Step::Wait { input }),
+            Err(OpError::NeedsValue { input }) => return Ok(NodeOutcome::Wait { input }),
             Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
         };
         let infos = match &results {
             Some(results) => results.iter().map(|t| t.info().clone()).collect(),
             None => match node.op.infer(&cx) {
                 Ok(infos) => infos,
-                Err(OpError::NeedsValue { input }) => return Ok(Step::Wait { input }),
+                Err(OpError::NeedsValue { input }) => return Ok(NodeOutcome::Wait { input }),
                 Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
             },
         };
@@ -454,7 +454,7 @@ impl<'g> Walk<'g> {
         if computed {
             self.release(n);
         }
-        Ok(Step::Done)
+        Ok(NodeOutcome::Done)
     }
 
     /// Frees the folded inputs of node `n` that nothing else reads.
@@ -566,7 +566,7 @@ mod tests {
         assert_eq!(deps, [("first", &[][..]), ("last", &[0])]);
     }
 
-    /// A small file may not make very much memory of constants.
+    /// A small file cannot cause large constants.
     #[test]
     fn what_is_computed_is_bounded_for_all_nodes_together() {
         let mut g = GraphBuilder::new("g");
@@ -588,7 +588,7 @@ mod tests {
         assert_eq!(flow.nodes.len(), 40 + 24);
     }
 
-    /// Constants on the way to another one are not kept with it.
+    /// Constants that only folded nodes read are dropped.
     #[test]
     fn what_only_computed_nodes_read_is_given_back() {
         let mut g = GraphBuilder::new("g");

@@ -1,4 +1,4 @@
-//! Outputs that take over the bytes of inputs.
+//! Outputs that reuse the bytes of inputs.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use super::alias_classes::{AliasClasses, Backing};
 use super::flow::ValueId;
 use super::lowering::{LoweredFlow, NodeWork, PlanCx};
 
-/// Lets outputs take over the bytes of inputs that die with the node.
+/// Lets outputs reuse the bytes of inputs whose lifetime ends with the node.
 pub(super) fn merge_in_place(
     cx: &PlanCx<'_>,
     LoweredFlow { flow, nodes: lowered, .. }: &LoweredFlow,
@@ -44,7 +44,7 @@ pub(super) fn merge_in_place(
         if from == to || !same || !both || !read_once || last_use.get(&from) != Some(&step) {
             continue;
         }
-        // Another device could still be reading what is written over.
+        // Another device could still be reading the bytes that are overwritten.
         if devices.get(&from) != devices.get(&to) || devices.get(&from).is_some_and(|d| d.len() > 1) {
             continue;
         }

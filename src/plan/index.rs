@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::flow::{Flow, FlowNode, ValueId};
 use crate::graph::Graph;
 
-/// Producers and users of values. It is a snapshot: a pass that goes on while it rewrites notes what changes.
+/// Producers and users of values. It is a snapshot: a pass that uses it while it rewrites tracks its own changes.
 ///
 /// Of a [`Graph`] the values are its tensors, by [`crate::graph::TensorId::index`].
 #[derive(Clone, Debug, Default)]
@@ -85,7 +85,7 @@ impl FlowIndex {
         self.is_output.get(v).copied().unwrap_or(false)
     }
 
-    /// The node that alone reads `v`, as one of its inputs, where the caller does not ask for `v`.
+    /// The only user of `v`, through one input, where `v` is no output of the graph.
     pub fn only_user(&self, v: ValueId) -> Option<usize> {
         match self.users(v) {
             [user] if !self.is_output(v) => Some(*user),
@@ -108,63 +108,63 @@ impl FlowIndex {
         self.is_awaited(n) || self.waits.get(n).copied().unwrap_or(false)
     }
 
-    /// The nodes that make what `node` reads, once for each input, and those that its control dependencies name.
+    /// The producers of `node`'s inputs, once for each input, and the nodes of its control dependencies.
     pub fn before<'a>(&'a self, node: &'a FlowNode) -> impl Iterator<Item = usize> + 'a {
         let producers = node.inputs.iter().flatten().filter_map(|&v| self.producer(v));
         producers.chain(node.control_deps.iter().copied())
     }
 
-    /// The nodes of `flow` with those before them first, and of those that may come next the first one.
+    /// The nodes of `flow` in topological order; of several ready nodes the first comes next.
     pub fn in_order(&self, flow: &Flow) -> Vec<usize> {
         let before: Vec<BTreeSet<usize>> = flow.nodes.iter().map(|n| self.before(n).collect()).collect();
         topological(&before, &mut BTreeSet::new())
     }
 
-    /// Makes room for values up to `count`, which nothing makes or reads yet.
+    /// Extends the index to `count` values; the new ones have no producer and no users.
     pub(super) fn grow(&mut self, count: usize) {
         self.producer.resize(count, None);
         self.users.resize(count, Vec::new());
         self.is_output.resize(count, false);
     }
 
-    /// Node `n` reads `v` once more.
+    /// Adds a read of `v` by node `n`.
     pub(super) fn add_user(&mut self, v: ValueId, n: usize) {
         let users = &mut self.users[v];
         users.insert(users.partition_point(|u| *u <= n), n);
     }
 
-    /// Node `n` reads `v` once less.
+    /// Removes a read of `v` by node `n`.
     pub(super) fn remove_user(&mut self, v: ValueId, n: usize) {
         if let Some(at) = self.users[v].iter().position(|u| *u == n) {
             self.users[v].remove(at);
         }
     }
 
-    /// Node `to` reads `v` wherever `from` did.
+    /// Makes node `to` the reader of `v` wherever `from` was.
     pub(super) fn replace_user(&mut self, v: ValueId, from: usize, to: usize) {
         self.users[v].iter_mut().filter(|u| **u == from).for_each(|u| *u = to);
     }
 
-    /// Nothing reads `v` any more.
+    /// Removes all readers of `v`.
     pub(super) fn clear_users(&mut self, v: ValueId) {
         self.users[v].clear();
     }
 
-    /// Whether nothing reads `v`, the caller included.
+    /// Whether neither a node nor the caller reads `v`.
     pub(super) fn is_unread(&self, v: ValueId) -> bool {
         self.users(v).is_empty() && !self.is_output(v)
     }
 }
 
-/// Nodes that may come next in a topological order.
+/// Nodes that are ready in a topological sort.
 pub(super) trait ReadyNodes {
-    /// Node `n` may come next.
+    /// Adds ready node `n`.
     fn push(&mut self, n: usize);
-    /// The node that does.
+    /// Removes the node that comes next.
     fn pop(&mut self) -> Option<usize>;
 }
 
-/// The first one comes next.
+/// The lowest index comes next.
 impl ReadyNodes for BTreeSet<usize> {
     fn push(&mut self, n: usize) {
         self.insert(n);
@@ -175,7 +175,7 @@ impl ReadyNodes for BTreeSet<usize> {
     }
 }
 
-/// An order in which the nodes `before[n]` come before each node n; `ready` decides between those that may come next.
+/// A topological order: the nodes `before[n]` come before each node n, and `ready` picks one of several ready nodes.
 /// Nodes of a cycle, and those after them, are left out.
 pub(super) fn topological(before: &[BTreeSet<usize>], ready: &mut dyn ReadyNodes) -> Vec<usize> {
     let mut after: Vec<Vec<usize>> = vec![Vec::new(); before.len()];
@@ -205,7 +205,7 @@ mod tests {
     use crate::graph::StorageScope;
     use crate::plan::Value;
 
-    /// Node n reads the first values and makes the second ones.
+    /// Node n reads the first values and writes the second ones.
     fn flow(nodes: &[(&[ValueId], &[ValueId], &[usize])], outputs: &[ValueId]) -> Flow {
         let info = crate::graph::TensorInfo::new(crate::DType::F32, crate::Shape::scalar());
         let value = |v| Value {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_order_has_producers_first_and_ties_by_position() {
-        // Node 0 reads what node 3 makes, and node 1 waits for node 2.
+        // Node 0 reads the output of node 3, and node 1 waits for node 2.
         let flow = flow(&[(&[4], &[5], &[]), (&[0], &[6], &[2]), (&[0], &[1], &[]), (&[0], &[4], &[])], &[5]);
         assert_eq!(FlowIndex::new(&flow).in_order(&flow), [2, 1, 3, 0]);
         let cycle = [BTreeSet::from([1]), BTreeSet::from([0]), BTreeSet::new()];

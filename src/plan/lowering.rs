@@ -46,7 +46,7 @@ pub(super) struct LoweredNode {
     pub(super) device: u32,
     /// Why it is not the requested device.
     pub(super) fallback: Option<String>,
-    /// What runs there.
+    /// Its work.
     pub(super) work: NodeWork,
 }
 
@@ -64,7 +64,7 @@ impl LoweredNode {
         }
     }
 
-    /// The device that reads what the node reads.
+    /// The device from whose memory the node reads.
     pub(super) fn reads_on(&self) -> u32 {
         match self.work {
             NodeWork::Session { from } => from,
@@ -85,7 +85,7 @@ pub(super) struct LoweredFlow {
 }
 
 impl LoweredFlow {
-    /// Lowers all nodes; how many have something to run.
+    /// Lowers all nodes; returns how many have work.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -95,7 +95,7 @@ impl LoweredFlow {
         Ok(self.nodes.iter().filter(|n| !n.is_alias()).count())
     }
 
-    /// For each node the input whose bytes it passes on, if it does nothing else.
+    /// For each node the input whose bytes are its output, if it has no other work.
     pub(super) fn aliases(&self) -> Vec<Option<usize>> {
         let alias = |(n, node): (usize, &LoweredNode)| match node.work {
             NodeWork::Alias => self.flow.nodes[n].op.alias(&self.flow.cx(n)),
@@ -116,7 +116,8 @@ impl PlanCx<'_> {
         node.device.unwrap_or(self.assignment.rest())
     }
 
-    /// Lowers node `n` on its device, or on the first other native one where that one has no kernel and this is allowed.
+    /// Lowers node `n` on its device, or on the first other native one where its device has no kernel and fallback is
+    /// allowed.
     ///
     /// # Errors
     /// [`PlanError::NoKernel`], [`PlanError::Graph`].
@@ -161,7 +162,7 @@ impl PlanCx<'_> {
         })
     }
 
-    /// What runs for `node` on `device`.
+    /// The work of `node` on `device`.
     ///
     /// # Errors
     /// [`OpError::Unsupported`] where the device has no kernel for it.

@@ -174,7 +174,7 @@ fn lifetimes(
     life
 }
 
-/// For each output that is written by a copy the device that copies: the one that made it.
+/// For each output that is written by a copy, the device that copies: its producer's.
 fn copied_on(lowered: &LoweredFlow, storage: &AliasClasses, otherwise: u32) -> Vec<u32> {
     if storage.copies.is_empty() {
         return Vec::new();

@@ -140,8 +140,7 @@ pub struct Segment {
     pub device: u32,
     /// Its commands are [`Work::Move`]: the session does them itself.
     pub by_session: bool,
-    /// Earlier segments that must be over before it starts. Those that others of them wait for are left out, and
-    /// so are those of its own device.
+    /// Earlier segments of other devices that must finish before it starts. Transitive ones are left out.
     pub waits: Vec<u32>,
     /// Earlier segments that the graph's control dependencies put before it.
     pub after: BTreeSet<u32>,

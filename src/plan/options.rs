@@ -11,10 +11,9 @@ use crate::ops::pointwise::Programs;
 /// Options of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Lets operators absorb their bias, normalization and activation, and makes one operator of chains of
-    /// pointwise ones.
+    /// Lets operators absorb their bias, normalization and activation, and fuses chains of pointwise operators.
     pub fuse: bool,
-    /// Whether `fuse` makes one operator of chains of pointwise ones.
+    /// Whether `fuse` includes chains of pointwise operators.
     pub chains: bool,
     /// Lets outputs overwrite inputs that are dead afterwards.
     pub in_place: bool,
@@ -24,15 +23,15 @@ pub struct PlanOptions {
     pub precision: Precision,
     /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
     pub integers: Integers,
-    /// Lets the hardware interpolate between texels of images even where its weights of a few bits are not exact.
+    /// Lets the hardware interpolate between texels of images even where its weights have too few bits to be exact.
     pub coarse_filter: bool,
-    /// Devices by node name; beats everything else.
+    /// Devices by node name; overrides everything else.
     pub place_nodes: BTreeMap<String, u32>,
-    /// Devices by operator name; beats the graph.
+    /// Devices by operator name; overrides the graph.
     pub place_ops: BTreeMap<String, u32>,
-    /// The device of all nodes that neither these nor the graph place; it beats automatic placement.
+    /// The device of all nodes that neither these nor the graph place; overrides automatic placement.
     pub place_rest: Option<u32>,
-    /// Lets devices use tensors between them in place, where they can; else the session copies them.
+    /// Lets devices access tensors between them in place, where they can; else the session copies them.
     pub share: bool,
     /// Which passes of [`PIPELINE`](super::PIPELINE) are left out.
     pub passes: PassSelection,
@@ -60,12 +59,12 @@ impl Default for PlanOptions {
 /// The devices of the nodes that neither the caller nor the graph places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assignment {
-    /// All of them go to one entry of the device table.
+    /// Every node runs on one entry of the device table.
     All(u32),
-    /// Nothing is decided: no plan is made, but an [`UnplacedPlan`](super::UnplacedPlan).
+    /// Undecided: the result is an [`UnplacedPlan`](super::UnplacedPlan) instead of a plan.
     Open,
-    /// The device of each node of the [`UnplacedPlan`](super::UnplacedPlan) that was made with the same options.
-    /// Those of nodes that the caller or the graph places are not read.
+    /// The device of each node of the [`UnplacedPlan`](super::UnplacedPlan) of the same options. Entries of nodes
+    /// that the caller or the graph places are ignored.
     Each(Arc<[u32]>),
 }
 

@@ -6,7 +6,7 @@ use crate::graph::NodeId;
 /// The outcome of planning, or of a pass on the way to a plan.
 #[derive(Clone, Debug)]
 pub enum PlanOutcome<T = Plan> {
-    /// It is complete.
+    /// The complete plan.
     Plan(T),
     /// A node is one of two graphs, and which one is known now: put it in the node's place
     /// ([`choose`](super::choose)) and ask again.

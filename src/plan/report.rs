@@ -1,4 +1,4 @@
-//! What a plan decided, for people and for JSON.
+//! A plan's decisions, for people and for JSON.
 
 use super::passes::{PassLog, PassReport};
 use super::place::Roofline;
@@ -14,9 +14,9 @@ pub struct NodeReport {
     pub op: &'static str,
     /// The device it runs on.
     pub device: u32,
-    /// Why it does not run where it was asked to.
+    /// Why it does not run on the requested device.
     pub fallback: Option<String>,
-    /// What it costs.
+    /// Its cost.
     pub cost: Cost,
     /// Number of its commands.
     pub commands: u32,
@@ -24,20 +24,20 @@ pub struct NodeReport {
     pub output: String,
 }
 
-/// What a plan decided.
+/// A plan's decisions.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct PlanReport {
     /// Nodes in order.
     pub nodes: Vec<NodeReport>,
     /// Nodes of the graph before folding and fusion.
     pub graph_nodes: usize,
-    /// Nodes that went into others.
+    /// Nodes that were fused into others.
     pub fused: usize,
-    /// Operators of bytes that took the place of others between DequantizeLinear and QuantizeLinear.
+    /// Operators on bytes that replaced others between DequantizeLinear and QuantizeLinear.
     pub quantized: usize,
-    /// Nodes that compute in `float16` where the graph says `float32`.
+    /// Nodes that compute in `float16` where the graph declares `float32`.
     pub halved: usize,
-    /// What drivers said that the plan takes into account.
+    /// Driver behaviour that the plan takes into account.
     pub remarks: Vec<String>,
     /// Dispatches, copies and fills.
     pub commands: usize,
@@ -45,17 +45,17 @@ pub struct PlanReport {
     pub barriers: usize,
     /// Arenas.
     pub arenas: Vec<PlannedArena>,
-    /// Tensors that the graph wants in images.
+    /// Tensors that the graph requests in images.
     pub images: Vec<ImageReport>,
-    /// Tensors that go from one device to another.
+    /// Tensors that cross between devices.
     pub crossings: Vec<CrossingReport>,
     /// Nodes that run on entry 0 because the device that the graph names is not in the table.
     pub foreign: Vec<String>,
     /// Bytes of constants on all devices.
     pub constant_bytes: u64,
-    /// What all nodes cost.
+    /// The cost of all nodes.
     pub cost: Cost,
-    /// What each pass did, in their order.
+    /// Reports of the passes, in their order.
     #[serde(skip)]
     pub passes: Vec<PassReport>,
     /// How devices were chosen, where they were chosen automatically.
@@ -64,7 +64,7 @@ pub struct PlanReport {
 }
 
 impl PlanReport {
-    /// Counts what the passes of `log` did. Those over the graph, which ran before it was planned, come first.
+    /// Adds the counts of the passes of `log`. Those over the graph, which ran before it was planned, come first.
     pub fn add_passes(&mut self, log: PassLog) {
         self.fused += log.fused();
         self.quantized += log.quantized();
@@ -72,8 +72,8 @@ impl PlanReport {
         self.passes.extend(log.passes);
     }
 
-    /// Counts what the passes over the graph did ([`prepare`](super::prepare)): the report is then about the graph as
-    /// it was before them.
+    /// Adds the counts of the passes over the graph ([`prepare`](super::prepare)): the report then counts from the
+    /// graph as it was before them.
     pub fn add_prepared(&mut self, log: &PassLog) {
         let own = std::mem::take(&mut self.passes);
         self.graph_nodes += log.removed();
@@ -85,45 +85,45 @@ impl PlanReport {
 /// How the devices of nodes were chosen.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct PlacementReport {
-    /// What there was to choose from.
+    /// The candidates.
     pub candidates: Vec<CandidateReport>,
-    /// Which of them was chosen.
+    /// The index of the chosen candidate.
     pub chosen: usize,
-    /// The choice was made before and kept.
+    /// The choice comes from the cache.
     pub cached: bool,
-    /// The runs that were measured copied values into the inputs, as runs by value do.
+    /// The measured runs copied values into the inputs, as runs by value do.
     pub copied_in: bool,
     /// They copied the results out.
     pub copied_out: bool,
     /// Speeds of the devices.
     pub devices: Vec<Roofline>,
-    /// Operators that were timed for this choice.
+    /// Operators measured for this choice.
     pub timed: usize,
-    /// For each node of [`PlanReport::nodes`] what was known of it; nothing of copies of outputs.
+    /// For each node of [`PlanReport::nodes`] its estimate; without nodes that copy outputs.
     pub nodes: Vec<NodeEstimate>,
-    /// Nanoseconds that the choice took.
+    /// Duration of the choice in nanoseconds.
     pub nanos: u64,
 }
 
-/// One placement that could be chosen.
+/// A candidate placement.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct CandidateReport {
-    /// The entry of the device table that has every node that can run there and is not placed elsewhere; `None` for the
-    /// placement that is cheapest by the estimates.
+    /// The entry of the device table that runs every node that it can and that is not placed elsewhere; `None` for
+    /// the placement that is cheapest by the estimates.
     pub device: Option<u32>,
-    /// Nanoseconds of a run by the estimates.
+    /// Estimated nanoseconds of a run.
     pub estimate_ns: u64,
-    /// Nanoseconds of the fastest run of several, where it was run.
+    /// Nanoseconds of the fastest of several runs, where it was run.
     pub measured_ns: Option<u64>,
 }
 
-/// What was known of a node when its device was chosen.
+/// The times of a node when its device was chosen.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct NodeEstimate {
-    /// For each device the nanoseconds expected there; `None` where the node must not or cannot run.
+    /// Expected nanoseconds on each device; `None` where the node must not or cannot run.
     pub nanos: Vec<Option<u64>>,
-    /// The times come from runs of the operator, not from the device's speeds.
+    /// The times are measurements of the operator, not estimates from the device's speeds.
     pub timed: bool,
-    /// It was placed by the caller or the graph.
+    /// The caller or the graph placed it.
     pub fixed: bool,
 }

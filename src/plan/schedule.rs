@@ -1,4 +1,4 @@
-//! In which order nodes run, and in which segments.
+//! The order of nodes, and their segments.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,11 +9,11 @@ use super::lowering::LoweredFlow;
 use super::segments::{Lane, SegmentAssignment};
 use crate::limits::MAX_DEPENDENCIES;
 
-/// The order of a flow's nodes, and the segments that they are in.
+/// The order of a flow's nodes, and their segments.
 pub(super) struct Schedule {
-    /// What is known of each node.
-    steps: Vec<Step>,
-    /// What must come before each node.
+    /// Facts of each node.
+    steps: Vec<NodeFacts>,
+    /// The predecessors of each node.
     pub(super) dependencies: Dependencies,
     /// The node of each step.
     pub(super) order: Vec<usize>,
@@ -30,9 +30,13 @@ impl Schedule {
         let step = |n: usize| {
             let cost = lowered.cost(n, &lowered.flow.cx(n));
             let node = &lowered.nodes[n];
-            Step { lane: node.lane(), alias: node.is_alias(), work: cost.flops.saturating_add(cost.bytes) }
+            NodeFacts {
+                lane: node.lane(),
+                alias: node.is_alias(),
+                work: cost.flops.saturating_add(cost.bytes),
+            }
         };
-        let steps: Vec<Step> = (0..lowered.nodes.len()).map(step).collect();
+        let steps: Vec<NodeFacts> = (0..lowered.nodes.len()).map(step).collect();
         let dependencies = Dependencies::new(&lowered.flow, &steps)?;
         let order = schedule(&lowered.flow, &steps, &dependencies);
         let segments = SegmentAssignment::new(&order, &steps, &dependencies);
@@ -57,32 +61,32 @@ impl Schedule {
     }
 }
 
-/// What is known of one node before it gets its place in the order.
+/// Facts of one node before it is ordered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct NodeFacts {
     /// Where it runs.
     pub(super) lane: Lane,
-    /// It passes bytes on and does nothing.
+    /// It has no work: its output is an input's bytes.
     pub(super) alias: bool,
     /// Flops and bytes.
     pub(super) work: u64,
 }
 
-/// For each node the nodes that must be over before it starts: producers of what it reads, and those that control
-/// dependencies name. Nodes that do nothing are looked through.
+/// For each node its predecessors: producers of its inputs, and control dependencies. Aliases are replaced by their
+/// own predecessors.
 pub(super) struct Dependencies {
-    /// All of them.
+    /// All predecessors.
     pub(super) all: Vec<BTreeSet<usize>>,
-    /// Those that control dependencies name.
+    /// Predecessors by control dependency.
     pub(super) control: Vec<BTreeSet<usize>>,
-    /// All nodes, with those before them first.
+    /// All nodes in topological order.
     in_order: Vec<usize>,
-    /// Who makes and reads each value.
+    /// Producers and users of each value.
     index: FlowIndex,
 }
 
 impl Dependencies {
-    pub(super) fn new(flow: &Flow, steps: &[Step]) -> Result<Self, PlanError> {
+    pub(super) fn new(flow: &Flow, steps: &[NodeFacts]) -> Result<Self, PlanError> {
         let index = FlowIndex::new(flow);
         let none = || vec![BTreeSet::new(); flow.nodes.len()];
         let mut dependencies =
@@ -118,9 +122,8 @@ impl Dependencies {
     }
 }
 
-/// An order of the nodes in which producers come first, the device changes seldom, and what other devices wait
-/// for comes early.
-pub(super) fn schedule(flow: &Flow, steps: &[Step], dependencies: &Dependencies) -> Vec<usize> {
+/// A topological order in which the device changes seldom, and nodes that other devices wait for come early.
+pub(super) fn schedule(flow: &Flow, steps: &[NodeFacts], dependencies: &Dependencies) -> Vec<usize> {
     let count = flow.nodes.len();
     let lanes: BTreeSet<Lane> = steps.iter().map(|s| s.lane).collect();
     if lanes.len() < 2 {
@@ -136,9 +139,9 @@ pub(super) fn schedule(flow: &Flow, steps: &[Step], dependencies: &Dependencies)
     topological(&before, &mut ByLane { steps, awaited, ready: BTreeSet::new(), idle: Vec::new(), lane: None })
 }
 
-/// Nodes that may come next: those that do nothing, then those of the lane of the last one, then others.
+/// Ready nodes: aliases first, then those on the lane of the last node, then others.
 struct ByLane<'a> {
-    steps: &'a [Step],
+    steps: &'a [NodeFacts],
     awaited: Vec<bool>,
     ready: BTreeSet<(Lane, bool, usize)>,
     idle: Vec<usize>,
@@ -168,8 +171,8 @@ impl ReadyNodes for ByLane<'_> {
     }
 }
 
-/// Nodes that some node of another lane needs, directly or not.
-fn awaited(steps: &[Step], dependencies: &Dependencies) -> Vec<bool> {
+/// Nodes that a node of another lane depends on, directly or not.
+fn awaited(steps: &[NodeFacts], dependencies: &Dependencies) -> Vec<bool> {
     let mut awaited = vec![false; steps.len()];
     for &n in dependencies.in_order.iter().rev() {
         for &p in &dependencies.all[n] {

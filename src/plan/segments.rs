@@ -1,19 +1,19 @@
 //! Which nodes run in one submission, in which order, and which submissions wait for which. Pure.
 //!
-//! A segment is a run of nodes on one device. Segments of one device follow one another in its queue; those
-//! of different devices run at the same time unless one waits for the other.
+//! A segment is a sequence of nodes on one device. Segments of one device run in order in its queue; those of
+//! different devices run in parallel unless one waits for the other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::barriers::ResourceMap;
-use super::schedule::{Dependencies, Step};
+use super::schedule::{Dependencies, NodeFacts};
 use super::{Plan, Segment, Space};
 use crate::memory::range::{ByteRange, RangeMap};
 
-/// Segments beyond which it is not followed what comes before what through others, which takes a bit for every pair.
+/// Above this many segments the transitive closure, one bit per pair, is skipped.
 const MAX_FOLLOWED: usize = 1 << 13;
 
-/// Flops and bytes that make a submission of their own worth while: some ten microseconds on a processor.
+/// Flops and bytes that justify a submission of their own: some ten microseconds on a processor.
 const WORTH_A_SUBMISSION: u64 = 4 << 20;
 
 /// Where a node runs.
@@ -21,24 +21,24 @@ const WORTH_A_SUBMISSION: u64 = 4 << 20;
 pub(super) enum Lane {
     /// On the queue of a device.
     Device(u32),
-    /// The session does it itself, for a device.
+    /// In the session, for a device.
     Session(u32),
 }
 
-/// How the steps of an order are shared out to segments.
+/// The assignment of an order's steps to segments.
 pub(super) struct SegmentAssignment {
-    /// The segment of each step of the order; of a node that does nothing that of whatever is before it.
+    /// The segment of each step of the order; an alias has that of the step before it.
     pub(super) of: Vec<u32>,
-    /// For each segment the first and last step of everything that may run while it runs, its own included.
+    /// For each segment the first and last step of everything that may run in parallel with it, its own included.
     concurrent: Vec<(u32, u32)>,
 }
 
 impl SegmentAssignment {
-    /// Shares out the steps of `order`.
-    pub(super) fn new(order: &[usize], steps: &[Step], dependencies: &Dependencies) -> Self {
+    /// Assigns the steps of `order` to segments.
+    pub(super) fn new(order: &[usize], steps: &[NodeFacts], dependencies: &Dependencies) -> Self {
         let mut at = vec![0usize; steps.len()];
         order.iter().enumerate().for_each(|(step, &n)| at[n] = step);
-        // Steps after which a node of another lane lacks nothing of this lane any more.
+        // Steps after which a node of another lane needs nothing more of this lane.
         let mut wanted = vec![false; order.len()];
         for (n, before) in dependencies.all.iter().enumerate().filter(|(n, _)| !steps[*n].alias) {
             let mut last: HashMap<Lane, usize> = HashMap::new();
@@ -84,8 +84,8 @@ impl SegmentAssignment {
         SegmentAssignment { of, concurrent }
     }
 
-    /// The steps within which a range of host memory must be kept for values that the steps `touched` touch: any of
-    /// them may run in parallel with segments that come before or after it in the order.
+    /// The steps within which a range of host memory must be kept for values that the steps `touched` access: each of
+    /// them may run in parallel with segments before or after it in the order.
     pub(super) fn lifetime(&self, touched: &BTreeSet<u32>) -> Option<(u32, u32)> {
         let segments = touched.iter().filter_map(|&step| self.of.get(step as usize));
         let spans = segments.filter_map(|&s| self.concurrent.get(s as usize)).copied();
@@ -106,7 +106,7 @@ struct OpenSegment {
 }
 
 /// For each step, the work after it until the lane changes.
-fn work_left(order: &[usize], steps: &[Step]) -> Vec<u64> {
+fn work_left(order: &[usize], steps: &[NodeFacts]) -> Vec<u64> {
     let mut left = vec![0u64; order.len()];
     let (mut lane, mut sum) = (None, 0u64);
     for (step, &n) in order.iter().enumerate().rev().filter(|(_, n)| !steps[**n].alias) {
@@ -121,7 +121,7 @@ fn work_left(order: &[usize], steps: &[Step]) -> Vec<u64> {
 
 fn concurrent(
     order: &[usize],
-    steps: &[Step],
+    steps: &[NodeFacts],
     dependencies: &Dependencies,
     of: &[u32],
     at: &[usize],
@@ -154,14 +154,14 @@ fn concurrent(
         .collect()
 }
 
-/// Which segments come before which, through any number of others.
+/// The transitive order of segments.
 struct Reach {
     words: usize,
     bits: Vec<u64>,
 }
 
 impl Reach {
-    /// `before` names for each segment earlier ones.
+    /// `before` gives the direct predecessors of each segment, all earlier ones.
     fn new(before: &[BTreeSet<usize>]) -> Option<Self> {
         let mut reach = Reach::empty(before.len())?;
         for (s, direct) in before.iter().enumerate() {
@@ -170,13 +170,13 @@ impl Reach {
         Some(reach)
     }
 
-    /// Nothing is known of `count` segments; `None` where they are too many.
+    /// No order among `count` segments; `None` where they are too many.
     fn empty(count: usize) -> Option<Self> {
         let words = count.div_ceil(64);
         (count <= MAX_FOLLOWED).then(|| Reach { words, bits: vec![0; words * count] })
     }
 
-    /// Puts `p`, and all before it, before `s`.
+    /// Puts `p`, and all its predecessors, before `s`.
     fn add(&mut self, s: usize, p: usize) {
         for w in 0..self.words {
             self.bits[s * self.words + w] |= self.bits[p * self.words + w];
@@ -194,13 +194,13 @@ impl Reach {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LastAccesses {
     writer: Option<usize>,
-    /// The last reader of each lane since then.
+    /// The last reader of each lane since that write.
     readers: BTreeMap<Lane, usize>,
 }
 
-/// Decides the waits of every segment: earlier segments of other lanes that touch the same bytes, where one of the two
-/// writes. `resolve` tells which bound spaces share memory. Transitive waits are omitted, unless there are very many
-/// segments.
+/// Decides the waits of every segment: earlier segments of other lanes that access the same bytes, where one of the
+/// two writes. `resolve` tells which bound spaces share memory. Transitive waits are omitted, unless there are very
+/// many segments.
 pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
     let mut seen: HashMap<Space, RangeMap<LastAccesses>> = HashMap::new();
     let count = plan.segments.len();
@@ -240,7 +240,7 @@ pub fn order_segments(plan: &mut Plan, resolve: &ResourceMap<'_>) {
         if let (Some(previous), Some(reach)) = (last_of.insert(lanes[s], s), &mut reach) {
             reach.add(s, previous);
         }
-        // The latest first: what comes before it need not be named.
+        // The latest first: its predecessors need no wait of their own.
         let mut waits = Vec::new();
         for p in found.into_iter().rev() {
             let known = reach.as_ref().is_some_and(|reach| reach.has(s, p));
@@ -294,8 +294,8 @@ mod tests {
         })
     }
 
-    fn steps(devices: [u32; 4], work: u64) -> Vec<Step> {
-        devices.iter().map(|&d| Step { lane: Lane::Device(d), alias: false, work }).collect()
+    fn steps(devices: [u32; 4], work: u64) -> Vec<NodeFacts> {
+        devices.iter().map(|&d| NodeFacts { lane: Lane::Device(d), alias: false, work }).collect()
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         assert!(dependencies.control.iter().all(BTreeSet::is_empty));
     }
 
-    /// A row of nodes that do nothing, each after one more node by control, read by many.
+    /// A sequence of aliases, each after one more node by control dependency, with many readers.
     #[test]
     fn dependencies_are_bounded() {
         const ROW: usize = 2100;
@@ -347,8 +347,11 @@ mod tests {
         let info = TensorInfo::new(DType::F32, Shape::new([4]).unwrap());
         let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
         let alias = |n: &crate::plan::FlowNode| n.name.starts_with('n');
-        let steps: Vec<Step> =
-            flow.nodes.iter().map(|n| Step { lane: Lane::Device(0), alias: alias(n), work: 1 }).collect();
+        let steps: Vec<NodeFacts> = flow
+            .nodes
+            .iter()
+            .map(|n| NodeFacts { lane: Lane::Device(0), alias: alias(n), work: 1 })
+            .collect();
         let e = Dependencies::new(&flow, &steps).err();
         assert_eq!(e, Some(PlanError::TooManyDependencies { limit: MAX_DEPENDENCIES }));
         let keep: Vec<bool> = flow.nodes.iter().map(|n| !alias(n)).collect();
@@ -362,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_cut_only_where_that_is_worth_while() {
-        // Entry 1 waits for the first node, and entry 0 can go on with the second.
+        // Entry 1 waits for the first node, and entry 0 can continue with the second.
         let early = flow_of(|g, x| {
             let a = g.op(ops::unary(Function::Abs), &[x]);
             let b = g.op(ops::unary(Function::Neg), &[a]);

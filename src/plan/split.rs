@@ -1,9 +1,9 @@
-//! Splits a graph where sizes are known only in the run.
+//! Splits a graph whose sizes are known only in the run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::flow::{Step, Walk};
+use super::flow::{NodeOutcome, Specializer};
 use super::{PlanError, PlanOutcome};
 use crate::graph::{Graph, NodeId, Origin, Tensor, TensorId, TensorInfo, free_name};
 use crate::ops::Operator;
@@ -19,9 +19,9 @@ pub enum StageInput {
     Head(usize),
     /// An output of a step.
     Step {
-        /// Which step.
+        /// The index of the step.
         step: usize,
-        /// Which of its outputs.
+        /// The index of its output.
         output: usize,
     },
 }
@@ -35,7 +35,7 @@ pub enum StepInput {
     Stage(StageInput),
 }
 
-/// A node that the session itself runs, on the host or as runs of a graph.
+/// A node that the session runs itself, on the host or as runs of a graph.
 #[derive(Clone, Debug)]
 pub struct StageStep {
     /// The node's name.
@@ -48,24 +48,24 @@ pub struct StageStep {
     pub outputs: usize,
 }
 
-/// A graph in parts: the head can be planned, then come the steps, and the tail can be planned once their
-/// results are known.
+/// A graph in parts: the head is planned first, then the steps run, and the tail is planned once their results are
+/// known.
 #[derive(Clone, Debug)]
 pub struct SplitGraph {
-    /// What can be planned now. Its inputs are those of the whole graph, its first outputs are outputs of the
-    /// whole graph under their names.
+    /// The part that can be planned now. Its inputs are those of the whole graph, its first outputs are outputs of
+    /// the whole graph under their names.
     pub head: Graph,
-    /// What the session runs after it.
+    /// The nodes that the session runs after the head.
     pub steps: Vec<StageStep>,
-    /// What remains. Its outputs are the other outputs of the whole graph.
+    /// The part after the steps. Its outputs are the other outputs of the whole graph.
     pub tail: Graph,
-    /// Where each input of the tail comes from.
+    /// The source of each input of the tail.
     pub tail_inputs: Vec<StageInput>,
     /// Inputs of the tail whose values its plan needs.
     pub needed: Vec<usize>,
 }
 
-/// The graph with the chosen one of a node's graphs in its place ([`PlanOutcome::Choose`]).
+/// `graph` with a node replaced by the chosen one of its graphs ([`PlanOutcome::Choose`]).
 ///
 /// # Errors
 /// [`PlanError::Graph`].
@@ -91,7 +91,7 @@ pub fn split(
     infos: &[TensorInfo],
     values: &BTreeMap<usize, Tensor>,
 ) -> Result<PlanOutcome<SplitGraph>, PlanError> {
-    let mut walk = Walk::begin(graph, infos, values)?;
+    let mut walk = Specializer::begin(graph, infos, values)?;
     let live = walk.live_nodes();
     let mut waits: BTreeSet<NodeId> = BTreeSet::new();
     let mut needed: BTreeSet<TensorId> = BTreeSet::new();
@@ -104,9 +104,9 @@ pub fn split(
             continue;
         }
         match walk.node(n)? {
-            Step::Done => {}
-            Step::Choose(then) => return Ok(PlanOutcome::Choose { node: n, then }),
-            Step::Wait { input } => {
+            NodeOutcome::Done => {}
+            NodeOutcome::Choose(then) => return Ok(PlanOutcome::Choose { node: n, then }),
+            NodeOutcome::Wait { input } => {
                 waits.insert(n);
                 if walk.is_dynamic(n) {
                     steps.push(n);
@@ -121,10 +121,10 @@ pub fn split(
 
 struct Parts<'a> {
     graph: &'a Graph,
-    walk: &'a Walk<'a>,
-    /// Nodes that are not in the head.
+    walk: &'a Specializer<'a>,
+    /// Nodes outside the head.
     waits: BTreeSet<NodeId>,
-    /// Those of them that are steps.
+    /// Nodes outside the head that are steps.
     steps: Vec<NodeId>,
 }
 
@@ -132,7 +132,7 @@ impl Parts<'_> {
     fn make(&self, needed: &BTreeSet<TensorId>) -> SplitGraph {
         let graph = self.graph;
         let mut head = graph.clone();
-        // Outputs of the whole graph that the head makes keep their names and come first.
+        // Outputs of the whole graph that the head writes keep their names and come first.
         head.outputs.retain(|(_, id)| self.walk.value_of[id.index()].is_some());
         let mut names: HashSet<String> = graph.outputs.iter().map(|(name, _)| name.clone()).collect();
         let mut head_output: HashMap<TensorId, usize> = HashMap::new();
@@ -207,7 +207,7 @@ impl Parts<'_> {
         SplitGraph { head, steps, tail, tail_inputs, needed }
     }
 
-    /// Tensors that the nodes of the tail, which `stays` tells, and its outputs read.
+    /// Tensors that the tail's nodes, selected by `stays`, and its outputs read.
     fn tail_reads(&self, stays: &dyn Fn(NodeId) -> bool) -> Vec<TensorId> {
         let nodes = self.graph.nodes.iter().enumerate().filter(|(n, _)| stays(NodeId(*n as u32)));
         let read = nodes.flat_map(|(_, node)| node.inputs.iter().flatten().copied());
@@ -216,7 +216,7 @@ impl Parts<'_> {
     }
 }
 
-/// Keeps the nodes that `stays` names, and renumbers.
+/// Keeps the nodes that `stays` selects, and renumbers.
 fn keep_nodes(graph: &mut Graph, stays: impl Fn(NodeId) -> bool) {
     let mut position: Vec<Option<NodeId>> = Vec::with_capacity(graph.nodes.len());
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! What placement knows of a graph before its nodes have devices.
+//! A graph before its nodes have devices, as placement sees it.
 
 use std::collections::BTreeMap;
 
@@ -11,39 +11,39 @@ use crate::backend::DeviceInfo;
 use crate::graph::{Tensor, TensorInfo};
 use crate::ops::{Cost, OpCx, OpError};
 
-/// A graph specialized and fused, with what each device can run of it.
+/// A graph specialized and fused, with the nodes that each device can run.
 #[derive(Clone, Debug)]
 pub struct UnplacedPlan {
     /// The graph.
     pub flow: Flow,
-    /// What is known of each node of [`UnplacedPlan::flow`].
+    /// Facts of each node of [`UnplacedPlan::flow`].
     pub nodes: Vec<UnplacedNode>,
 }
 
-/// A node that is to be placed.
+/// A node to be placed.
 #[derive(Clone, Debug)]
 pub struct UnplacedNode {
-    /// Nothing runs for it: its output is an input's bytes.
+    /// It has no work: its output is an input's bytes.
     pub alias: bool,
-    /// It is placed by the caller or the graph.
+    /// The caller or the graph placed it.
     pub fixed: bool,
-    /// For each device how many commands it becomes; `None` where it must not or cannot run.
+    /// For each device the number of its commands; `None` where it must not or cannot run.
     pub commands: Vec<Option<u32>>,
-    /// What it costs.
+    /// Its cost.
     pub cost: Cost,
 }
 
-/// What a boundary costs on one device, in nanoseconds.
+/// The cost of a boundary on one device, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BoundaryCost {
-    /// For one submission more.
+    /// For one more submission.
     pub submit: u64,
-    /// For each byte that lies in memory of the host.
+    /// For each byte in host memory.
     pub byte: f64,
 }
 
 impl Compiler<'_> {
-    /// The graph for inputs of types and shapes `infos`, with `values` given by value, before it is placed.
+    /// The graph for inputs of types and shapes `infos`, with `values` given by value, before placement.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -99,18 +99,18 @@ impl PlanCx<'_> {
 }
 
 impl UnplacedPlan {
-    /// Whether there is anything to decide: a node that may run on several devices.
+    /// Whether there is a choice: a node that may run on several devices.
     pub fn is_open(&self) -> bool {
         let choices = |n: &UnplacedNode| n.commands.iter().flatten().count();
         self.nodes.iter().any(|n| !n.alias && choices(n) > 1)
     }
 
-    /// The problem of placing the nodes: `times` are their nanoseconds by node and device, `boundary` what each device
-    /// pays for a boundary.
+    /// The placement problem: `times` are nanoseconds by node and device, `boundary` the cost of a boundary on each
+    /// device.
     ///
-    /// A tensor that devices share costs each of them a submission more and the way of its bytes. That counts a
-    /// submission for every tensor although those that cross together need only one: a boundary is never
-    /// thought cheaper than it is.
+    /// A tensor that devices share costs each of them one more submission and the transfer of its bytes. This counts
+    /// a submission for every tensor, although those that cross together need only one: a boundary is never
+    /// underestimated.
     pub fn problem(&self, times: Vec<Vec<Option<u64>>>, boundary: &[BoundaryCost]) -> Problem {
         let root = self.roots();
         let flow = &self.flow;
@@ -136,7 +136,7 @@ impl UnplacedPlan {
         for (v, nodes) in touching {
             let bytes = flow.values[v].info.bytes() as f64;
             let way: Vec<u64> = boundary.iter().map(|b| (bytes * b.byte) as u64).collect();
-            // What is bound by the caller lies outside of all devices, and only what a node writes is waited for.
+            // Bound memory lies outside of all devices, and only written tensors are waited for.
             let moved = way.iter().any(|w| *w > 0);
             if outside[v] && moved {
                 nets.push(Net { nodes: nodes.clone(), costs: way.clone(), always: true });
@@ -168,7 +168,7 @@ impl UnplacedPlan {
     }
 }
 
-/// Whether nothing runs for a node: its output is an input's bytes.
+/// Whether a node has no work: its output is an input's bytes.
 pub(super) fn is_alias(node: &FlowNode, cx: &OpCx) -> bool {
     node.op.alias(cx).is_some_and(|i| node.inputs.get(i).copied().flatten().is_some())
 }

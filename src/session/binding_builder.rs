@@ -1,4 +1,4 @@
-//! How a binding is built.
+//! Builders of bindings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::session::core::{SessionCore, chosen_shape};
 use crate::session::error::{Error, SessionError};
 use crate::session::stages::continuation::bind;
 
-/// Where borrowed memory can be bound; made by [`crate::session::Session::scope`].
+/// A scope in which borrowed memory can be bound; made by [`crate::session::Session::scope`].
 #[derive(Clone, Debug)]
 pub struct SessionScope<'s, 'env> {
     core: Arc<SessionCore>,
@@ -27,7 +27,7 @@ impl<'s, 'env> SessionScope<'s, 'env> {
         SessionScope { core: Arc::clone(core), scope }
     }
 
-    /// Begins to bind memory to inputs and outputs.
+    /// Returns a builder that binds memory to inputs and outputs.
     pub fn bind(&self) -> BindingBuilder<'s> {
         BindingBuilder::new(&self.core)
     }
@@ -38,7 +38,7 @@ impl<'s, 'env> SessionScope<'s, 'env> {
         Memory::placed(Source::Lent(Arc::new(self.scope.lend(slice)), ByteRange::up_to(bytes)))
     }
 
-    /// A borrowed slice to write to. What was written is seen once the scope has ended, or before through
+    /// A borrowed slice to write to. The results are visible after the scope, or inside it through
     /// [`Binding::host_view`].
     pub fn output<T: bytemuck::Pod>(&self, slice: &'env mut [T]) -> Memory<'s> {
         let bytes = size_of_val(slice) as u64;
@@ -46,17 +46,16 @@ impl<'s, 'env> SessionScope<'s, 'env> {
     }
 }
 
-/// The largest value of an input, in bytes, that a plan is made for.
+/// The largest input value, in bytes, that can be part of a plan's key.
 const MAX_DECIDING_BYTES: usize = 64 << 10;
 
-/// The values that may decide shapes and become part of a plan. Larger ones decide in the run.
+/// The values that may decide shapes and become part of a plan. Larger ones take effect in the run.
 pub(in crate::session) fn deciding(values: &BTreeMap<usize, Tensor>) -> BTreeMap<usize, Tensor> {
     let small = values.iter().filter(|(_, t)| t.bytes().len() <= MAX_DECIDING_BYTES);
     small.map(|(i, t)| (*i, t.clone())).collect()
 }
 
-/// Ties memory to a session's inputs and outputs. Inputs and outputs that are not named get memory of the
-/// session's own.
+/// Ties memory to a session's inputs and outputs. Those that are not named get the session's own memory.
 #[derive(Debug)]
 pub struct BindingBuilder<'e> {
     core: Arc<SessionCore>,
@@ -105,24 +104,24 @@ impl<'e> BindingBuilder<'e> {
         self
     }
 
-    /// Makes every copy by the CPU of a bound tensor an error, or not, for this binding.
+    /// Whether every copy of a bound tensor by the CPU is an error, for this binding.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = Some(strict);
         self
     }
 
-    /// What would be planned for the shapes given, with nothing imported and nothing allocated for them: tells
-    /// the types and shapes of the outputs before there is memory for them.
+    /// The plan for the given shapes, without imports or allocations: types and shapes of the outputs before they
+    /// have memory.
     ///
     /// # Errors
-    /// As [`BindingBuilder::build`], those about memory excepted.
+    /// As [`BindingBuilder::build`], except those about memory.
     pub fn plan(&self) -> Result<Plan, Error> {
         let (infos, values) = self.signature()?;
         let updates = self.updates()?;
         Ok(self.core.compiled(&infos, &deciding(&values), &updates, self.copied())?.plan.clone())
     }
 
-    /// Plans for the shapes given, imports the memory, records the commands.
+    /// Plans for the given shapes, imports the memory, records the commands.
     ///
     /// # Errors
     /// [`SessionError`] for names, shapes, capacity, shared memory and strict mode; [`Error::Plan`];
@@ -193,7 +192,7 @@ impl<'e> BindingBuilder<'e> {
         }
     }
 
-    /// What each run will copy: all inputs, or outputs, unless memory is given for one of them.
+    /// The copies of each run: all inputs, or outputs, unless memory is bound to one of them.
     fn copied(&self) -> CopiedPerRun {
         let own = |memory: &BTreeMap<String, Memory<'e>>| memory.values().all(|m| m.source().is_own());
         CopiedPerRun { inputs: own(&self.inputs), outputs: own(&self.outputs) }

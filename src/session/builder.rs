@@ -1,4 +1,4 @@
-//! How a session is built.
+//! Builders of sessions.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::session::core::SessionCore;
 use crate::session::core::arena::SharedArena;
 use crate::session::core::cancel::RunOptions;
 use crate::session::core::device::Device;
-use crate::session::core::options::{BindPolicy, Options, Place};
+use crate::session::core::options::{BindPolicy, NodePlacer, Options};
 use crate::session::core::params::ParamStore;
 use crate::session::core::pieces::SubmissionLimit;
 use crate::session::error::{Error, SessionError};
@@ -81,14 +81,14 @@ impl SessionBuilder {
     }
 
     /// Whether nodes of a graph JSON whose device is not in the table run on entry 0, which the plan's report then
-    /// says of them, instead of being an error.
+    /// states, instead of being an error.
     pub fn any_device(mut self, any: bool) -> Self {
         self.any_device = any;
         self
     }
 
-    /// Names of nodes that were placed on entry 0 because their device is not in the table, as
-    /// [`crate::loader::load_on`] tells them: the plan's report says so.
+    /// Names of nodes that run on entry 0 because their device is not in the table ([`crate::loader::load_on`]), for
+    /// the plan's report.
     pub fn foreign_nodes(mut self, names: impl IntoIterator<Item = String>) -> Self {
         self.foreign.extend(names);
         self
@@ -100,15 +100,15 @@ impl SessionBuilder {
         self
     }
 
-    /// Adds a device by name ("auto", "cpu", "vulkan", "vulkan:1", "sim", ...; see [`Registry::open`]). The
-    /// first one added is entry 0: the device of nodes that nothing else places. Without any, the device is taken that the
-    /// environment variable `ONEPOOL_DEVICE` names, else "auto".
+    /// Adds a device by name ("auto", "cpu", "vulkan", "vulkan:1", "sim", ...; see [`Registry::open`]). The first one
+    /// is entry 0: the device of nodes that nothing else places. Without any, the environment variable
+    /// `ONEPOOL_DEVICE` names the device, else it is "auto".
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.devices.push(Choice::Named(name.into()));
         self
     }
 
-    /// Adds a device that is open already; sessions on one context share its memory and kernels.
+    /// Adds an open device; sessions on one context share its memory and kernels.
     pub fn context(mut self, context: Context) -> Self {
         self.devices.push(Choice::Opened(context));
         self
@@ -126,65 +126,65 @@ impl SessionBuilder {
         self
     }
 
-    /// Makes every copy by the CPU of a bound tensor an error, small ones included.
+    /// Whether every copy of a bound tensor by the CPU is an error, however small.
     pub fn strict(mut self, strict: bool) -> Self {
         self.bind.strict = strict;
         self
     }
 
-    /// Bytes below which a bound tensor is copied instead of imported; what was measured on the device
-    /// ([`Context::import_costs`]) unless told.
+    /// Bytes below which a bound tensor is copied instead of imported; by default the measurement of the device
+    /// ([`Context::import_costs`]).
     pub fn copy_threshold(mut self, bytes: u64) -> Self {
         self.bind.copy_threshold = Some(bytes);
         self
     }
 
-    /// Whether operators absorb their bias, normalization and activation, and chains of pointwise operators
-    /// become one.
+    /// Whether operators absorb their bias, normalization and activation, and chains of pointwise operators are
+    /// fused.
     pub fn fuse(mut self, fuse: bool) -> Self {
         self.plan.fuse = fuse;
         self
     }
 
-    /// What a `float32` model computes in. Its inputs and outputs stay as they are; a device without 16-bit storage
-    /// refuses half precision when the plan is made. With [`Precision::F16`] large weights are kept in `float16`
-    /// alone; an operator that a device has no such kernel for reads them widened.
+    /// The precision of a `float32` model. Its inputs and outputs keep their types; a device without 16-bit storage
+    /// refuses half precision when the plan is made. With [`Precision::F16`] large weights are kept only in
+    /// `float16`; an operator without a `float16` kernel reads them widened.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.plan.precision = precision;
         self
     }
 
-    /// Whether operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves, as
-    /// onnxruntime's do, instead of in `float32`; what each makes of equal bytes differs by one unit at most. Unless
-    /// told, those do that run on a CPU whose vectors multiply bytes; with [`NodePlacement::Auto`] where all devices
-    /// of the table are such.
+    /// Whether operators between DequantizeLinear and QuantizeLinear compute on the bytes themselves, as
+    /// onnxruntime's do, instead of in `float32`; each result differs by one unit at most. By default those do that
+    /// run on a CPU whose vectors multiply bytes; with [`NodePlacement::Auto`], where every device of the table is
+    /// such a CPU.
     pub fn integers(mut self, integers: Integers) -> Self {
         self.plan.integers = integers;
         self
     }
 
-    /// Whether a Resize that reads an image may leave interpolation to the hardware even where that has weights of
-    /// some 8 bits only, so that results differ by up to 1/256 of the difference of neighbours. Without it
-    /// the hardware interpolates where its weights are exact.
+    /// Whether a Resize that reads an image may leave interpolation to the hardware even where its weights have only
+    /// some 8 bits, so that results differ by up to 1/256 of the difference of neighbours. By default the hardware
+    /// interpolates where its weights are exact.
     pub fn coarse_filter(mut self, coarse_filter: bool) -> Self {
         self.plan.coarse_filter = coarse_filter;
         self
     }
 
-    /// Whether chains of pointwise operators become one, where operators are fused at all.
+    /// Whether chains of pointwise operators are fused, where operators are fused at all.
     pub fn chains(mut self, chains: bool) -> Self {
         self.plan.chains = chains;
         self
     }
 
-    /// Leaves out passes between the graph and its plans, to find the one that a difference comes from.
+    /// Leaves out passes between the graph and its plans, to find the one that causes a difference.
     pub fn passes(mut self, passes: PassSelection) -> Self {
         self.plan.passes = passes;
         self
     }
 
-    /// Whether an operator without a kernel on its device may run on the CPU. A CPU is then added to the
-    /// table if it has none.
+    /// Whether an operator without a kernel on its device may run on the CPU. A CPU is then added to the table if
+    /// there is none.
     pub fn fallback(mut self, fallback: bool) -> Self {
         self.plan.fallback = fallback;
         self
@@ -197,69 +197,69 @@ impl SessionBuilder {
         self
     }
 
-    /// What automatic placement knows from before, and keeps what it learns in. Without one it is in the folder of
-    /// [`ContextDesc::cache_dir`], or in memory for this session alone.
+    /// The cache of automatic placement. By default it is in the folder of [`ContextDesc::cache_dir`], or in memory
+    /// for this session alone.
     pub fn placement_cache(mut self, cache: Arc<PlacementCache>) -> Self {
         self.placement_cache = Some(cache);
         self
     }
 
-    /// The most time that automatic placement spends on measurements, all plans of the session together; 2 s unless
-    /// told. Measuring the speeds of a device, once for all sessions with one cache, is not counted. With no time
-    /// estimates decide.
+    /// The maximum time that automatic placement spends on measurements, for all plans of the session together; 2 s
+    /// by default. Measuring the speeds of a device, once for all sessions with one cache, is not counted. With no
+    /// time, estimates decide.
     pub fn placement_budget(mut self, budget: Duration) -> Self {
         self.placement_budget = budget;
         self
     }
 
-    /// How long one submission may keep a device busy: a display on the same device waits for so long. Unless told,
-    /// what the environment variable `ONEPOOL_SUBMISSION_LIMIT` says, else [`SubmissionLimit::Auto`].
+    /// Maximum duration of one submission, for which a display on the same device has to wait. By default the
+    /// environment variable `ONEPOOL_SUBMISSION_LIMIT`, else [`SubmissionLimit::Auto`].
     pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// What may end runs before they are over, where a run is given nothing else.
+    /// Default options of runs: what may end them early.
     pub fn run_options(mut self, run: RunOptions) -> Self {
         self.run = run;
         self
     }
 
-    /// Whether devices use tensors between them in place where they can, which they do unless this says otherwise:
-    /// without, the session copies them, and what that costs can be measured.
+    /// Whether devices access tensors between them in place where they can, the default; otherwise the session copies
+    /// them, so that the cost can be measured.
     pub fn share_memory(mut self, share: bool) -> Self {
         self.plan.share = share;
         self
     }
 
-    /// OutputBuffers every node named `name` on entry `device` of the table.
+    /// Places every node named `name` on entry `device` of the table.
     pub fn place_node(mut self, name: impl Into<String>, device: u32) -> Self {
         self.plan.place_nodes.insert(name.into(), device);
         self
     }
 
-    /// OutputBuffers every node of operator `op` on entry `device` of the table.
+    /// Places every node of operator `op` on entry `device` of the table.
     pub fn place_op(mut self, op: impl Into<String>, device: u32) -> Self {
         self.plan.place_ops.insert(op.into(), device);
         self
     }
 
-    /// OutputBuffers every node on entry `device` of the table that nothing else places: neither the graph nor
-    /// [`SessionBuilder::place_node`] nor [`SessionBuilder::place_op`]. It beats [`NodePlacement::Auto`].
+    /// Places every node on entry `device` of the table that neither the graph nor [`SessionBuilder::place_node`] nor
+    /// [`SessionBuilder::place_op`] places. Overrides [`NodePlacement::Auto`].
     pub fn place_rest(mut self, device: u32) -> Self {
         self.plan.place_rest = Some(device);
         self
     }
 
-    /// Parameters that are shared with other sessions: those of equal bytes are held once, wherever they were
-    /// loaded from ([`ParamStore::unify`]).
+    /// Parameters shared with other sessions: those of equal bytes are held once, whatever they were loaded from
+    /// ([`ParamStore::unify`]).
     pub fn params(mut self, params: Arc<ParamStore>) -> Self {
         self.params = Some(params);
         self
     }
 
-    /// Puts intermediate tensors in a pool that other sessions use too, one at a time. Only sessions on one
-    /// context ([`SessionBuilder::context`]) have memory of a device in common.
+    /// Puts intermediate tensors in a pool that other sessions use too, one at a time. Only sessions on one context
+    /// ([`SessionBuilder::context`]) share device memory.
     pub fn shared_arena(mut self, arena: Arc<SharedArena>) -> Self {
         self.arena = Some(arena);
         self
@@ -269,8 +269,8 @@ impl SessionBuilder {
     ///
     /// # Errors
     /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::UnknownPlace`] and
-    /// [`SessionError::NoEntry`] for what [`SessionBuilder::place_node`], [`SessionBuilder::place_op`] and
-    /// [`SessionBuilder::place_rest`] say.
+    /// [`SessionError::NoEntry`] for invalid arguments of [`SessionBuilder::place_node`],
+    /// [`SessionBuilder::place_op`] and [`SessionBuilder::place_rest`].
     pub fn build(self) -> Result<Session, Error> {
         if self.graph.is_none() && self.path.is_none() {
             return Err(SessionError::NoModel.into());
@@ -323,7 +323,7 @@ impl SessionBuilder {
         let placer = (self.placement == NodePlacement::Auto).then(|| {
             let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();
-            Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn Place>
+            Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn NodePlacer>
         });
         let options = Options {
             plan,

@@ -1,4 +1,4 @@
-//! Everything that can go wrong, and what can go wrong with a session.
+//! Errors of the library, and errors of sessions.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::plan::PlanError;
 use crate::registry::OpenError;
 use crate::shape::ShapeError;
 
-/// A text that is no [`SubmissionLimit`](crate::session::SubmissionLimit).
+/// The text is no [`SubmissionLimit`](crate::session::SubmissionLimit).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is no limit of a submission: expected `auto`, `off` or a number of milliseconds up to 3600000"
@@ -23,21 +23,24 @@ pub struct NoLimit {
     pub text: String,
 }
 
-/// How far a run came.
+/// The progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Operators that were over.
+    /// Operators that were finished.
     pub done: usize,
-    /// Of so many. Where sizes are known only in the run, and in a loop, those of the part that was running.
+    /// Their total. Where sizes are known only in the run, and in a loop, the total of the current part.
     pub of: usize,
-    /// The turns that were running, outermost first: the node's name, and the turn counted from 0.
-    pub turns: Vec<(String, u64)>,
+    /// The current iterations, outermost first: the node's name, and the iteration counted from 0.
+    pub iterations: Vec<(String, u64)>,
 }
 
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} operators", self.done, self.of)?;
-        self.turns.iter().rev().try_for_each(|(node, turn)| write!(f, " in turn {turn} of {node:?}"))
+        self.iterations
+            .iter()
+            .rev()
+            .try_for_each(|(node, iteration)| write!(f, " in iteration {iteration} of {node:?}"))
     }
 }
 
@@ -45,10 +48,10 @@ impl fmt::Display for Progress {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file is no sound model, or holds what is not supported.
+    /// A file is no valid model, or uses unsupported features.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A graph is not sound.
+    /// A graph is invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// There is no plan for a graph.
@@ -57,10 +60,10 @@ pub enum Error {
     /// A device call failed or was misused.
     #[error(transparent)]
     Device(#[from] device::Error),
-    /// No such device, or it cannot be opened.
+    /// A device does not exist, or cannot be opened.
     #[error(transparent)]
     Registry(#[from] OpenError),
-    /// Host memory could not be had or is in use.
+    /// Host memory cannot be allocated or is in use.
     #[error(transparent)]
     Host(#[from] HostError),
     /// Bytes do not make a tensor.
@@ -87,12 +90,12 @@ impl From<crate::backend::DeviceError> for Error {
 }
 
 impl Error {
-    /// Whether a device stopped: [`Session::recover`](crate::session::Session::recover) goes on on a new one.
+    /// Whether a device was lost: [`Session::recover`](crate::session::Session::recover) continues on a new one.
     pub fn is_lost(&self) -> bool {
         matches!(self, Error::Device(device::Error::Device(DeviceError::Lost { .. })))
     }
 
-    /// Whether memory ran out, of the host or of a device.
+    /// Whether memory of the host or of a device ran out.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Error::Device(device::Error::Device(e)) => {
@@ -113,7 +116,7 @@ impl Error {
     }
 }
 
-/// What is wrong with a call of a session or a binding.
+/// Errors of calls of a session or a binding.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -122,9 +125,9 @@ pub enum SessionError {
     Unknown {
         /// "input" or "output".
         what: &'static str,
-        /// The name asked for.
+        /// The name given.
         name: String,
-        /// The names there are.
+        /// The names that exist.
         known: Vec<String>,
     },
     /// Inputs have no value and no memory.
@@ -138,9 +141,9 @@ pub enum SessionError {
     DType {
         /// The input or output.
         name: String,
-        /// What the model declares.
+        /// The declared type.
         expected: DType,
-        /// What was given.
+        /// The given type.
         got: DType,
     },
     /// A shape does not fit the model's declaration.
@@ -148,15 +151,15 @@ pub enum SessionError {
     Shape {
         /// The input or output.
         name: String,
-        /// What does not fit.
+        /// The mismatch.
         source: ShapeError,
     },
-    /// The sizes of an input must be told, because the model leaves them open.
+    /// The sizes of an input must be given, because the model leaves them open.
     #[error("the shape of {name:?} is {declared}: give the shape with the memory")]
     OpenShape {
         /// The input.
         name: String,
-        /// What the model declares.
+        /// The model's declaration.
         declared: String,
     },
     /// Memory is too small for its tensor.
@@ -169,7 +172,7 @@ pub enum SessionError {
         /// Bytes given.
         got: u64,
     },
-    /// Memory bound to an output is read by an input later than it is written, or written by another output.
+    /// The memory of an output is read by an input after it is written, or written by another output.
     #[error(
         "{first:?} and {second:?} share memory, and the graph writes one before it is done with the other; bind them apart"
     )]
@@ -191,7 +194,7 @@ pub enum SessionError {
         /// The output.
         output: String,
     },
-    /// A buffer is of another context than the device that uses it.
+    /// A buffer belongs to another context than the device that uses it.
     #[error("the memory of {name:?} is a buffer of another context than {device}; make it on that one")]
     OtherContext {
         /// The input or output.
@@ -199,7 +202,7 @@ pub enum SessionError {
         /// The device's name.
         device: String,
     },
-    /// A tensor does not lie compactly in its memory.
+    /// A tensor is not contiguous in its memory.
     #[error("{name:?} must be compact, with strides {expected:?}; got {got:?}")]
     Strides {
         /// The input or output.
@@ -214,7 +217,7 @@ pub enum SessionError {
         "the modules are not on the same contexts, so they have no memory in common; create them on the same ones"
     )]
     OtherDevices,
-    /// Strict mode forbids the copy that a tensor would need.
+    /// Strict mode forbids a copy that a tensor needs.
     #[error("strict mode: {verdict}")]
     Strict {
         /// The verdict, in words.
@@ -223,19 +226,19 @@ pub enum SessionError {
     /// A run was cancelled. Its outputs are undefined; the session can run again.
     #[error("the run was cancelled after {at}")]
     Cancelled {
-        /// How far it came.
+        /// The progress of the run.
         at: Progress,
     },
-    /// A run took longer than it was given ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its
+    /// A run exceeded its time limit ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its
     /// outputs are undefined; the session can run again.
     #[error("the time limit of {} ms was up after {at}", limit.as_millis())]
     TimeLimit {
         /// The limit.
         limit: Duration,
-        /// How far it came.
+        /// The progress of the run.
         at: Progress,
     },
-    /// A device was opened by the caller, who alone knows how.
+    /// The caller opened a device, so that the session cannot open it again.
     #[error(
         "entry {entry} of the device table, {device}, was opened by the caller; give a new context to `recover_on`"
     )]
@@ -245,10 +248,10 @@ pub enum SessionError {
         /// The device's name.
         device: String,
     },
-    /// A result was asked for before there was one.
+    /// A result was requested before the first run.
     #[error("there is no result yet: run first")]
     NotRun,
-    /// A node or operator is placed that the model does not have.
+    /// A placement names a node or operator that the model does not have.
     #[error(
         "{what} {name:?} is placed on entry {device} of the device table, but the model has none of that name; it has \
          {known:?}"
@@ -260,10 +263,10 @@ pub enum SessionError {
         name: String,
         /// The entry.
         device: u32,
-        /// Names there are: the most alike of nodes, all of operators.
+        /// Existing names: the most similar ones of nodes, all of operators.
         known: Vec<String>,
     },
-    /// A node or operator is placed on a device that is not in the table.
+    /// A placement names a device that is not in the table.
     #[error(
         "{what} {name:?} is placed on entry {device} of the device table, which has {devices}: place it on an entry below \
          that, or add the device"
@@ -284,7 +287,7 @@ pub enum SessionError {
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,
-    /// A device of a table must import host memory for what two devices share.
+    /// A device of a table must import host memory, for tensors that two devices share.
     #[error(
         "{device} cannot import host memory, so it cannot share tensors with the other devices of the session"
     )]

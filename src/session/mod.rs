@@ -1,9 +1,9 @@
-//! Sessions: a graph made ready on a table of devices, bound to memory, run many times.
+//! Sessions: a graph compiled for a table of devices, bound to memory, run many times.
 //!
-//! A [`Session`] owns a graph, opened devices and a bounded cache of plans, one for each distinct set of
-//! input shapes. [`Session::bind`] ties memory to inputs and outputs: what can be imported is, and
-//! [`Binding::verdicts`] says of every tensor what was done and why. [`Session::set_input`],
-//! [`Session::run`] and [`Session::get_output`] are the by-value way: they copy.
+//! A [`Session`] owns a graph, opened devices and a bounded cache of plans, one for each distinct set of input
+//! shapes. [`Session::bind`] ties memory to inputs and outputs: it imports what it can, and [`Binding::verdicts`]
+//! tells how every tensor reaches the devices and why. [`Session::set_input`], [`Session::run`] and
+//! [`Session::get_output`] work by value: they copy.
 
 mod bind;
 mod binding_builder;
@@ -19,6 +19,7 @@ pub mod tvm;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use self::bind::binding::check_info;
 pub use self::bind::binding::{Binding, HostView};
@@ -60,7 +61,7 @@ impl From<&TensorDecl> for IoInfo {
     }
 }
 
-/// A graph made ready on devices.
+/// A graph compiled for devices.
 ///
 /// ```
 /// use onepool::{DType, GraphBuilder, Session, Tensor, ops};
@@ -85,7 +86,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins a session: a model or graph, devices, options.
+    /// Returns a builder of a session: a model or graph, devices, options.
     pub fn builder() -> SessionBuilder {
         SessionBuilder::default()
     }
@@ -131,20 +132,25 @@ impl Session {
         Ok(self.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?.plan.clone())
     }
 
-    /// Begins to bind memory to inputs and outputs.
+    /// How many plans were made so far. A run that finds its plan makes none.
+    pub fn plans_made(&self) -> u64 {
+        self.core.plans_made.load(Ordering::Relaxed)
+    }
+
+    /// Returns a builder that binds memory to inputs and outputs.
     pub fn bind(&self) -> BindingBuilder<'static> {
         BindingBuilder::new(&self.core)
     }
 
-    /// Calls `f` with a scope in which borrowed memory can be bound. Returns once every device has finished
-    /// with it, also when `f` panics.
+    /// Calls `f` with a scope in which borrowed memory can be bound. Returns once every device has finished with the
+    /// memory, even when `f` panics.
     pub fn scope<'env, R>(&self, f: impl for<'s> FnOnce(SessionScope<'s, 'env>) -> R) -> R {
         let contexts: Vec<crate::device::Context> =
             self.core.devices.iter().map(|d| d.context.clone()).collect();
         crate::device::scope(&contexts, |scope| f(SessionScope::new(&self.core, scope)))
     }
 
-    /// Gives input `name` a value, by copy.
+    /// Sets the value of input `name`, by copy.
     ///
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
@@ -156,7 +162,7 @@ impl Session {
             check_info(&binding.plan().inputs[i], value.info()).is_ok() && binding.takes_value(i)
         });
         if fits && let Some((binding, missing)) = &mut self.current {
-            // Until all of it is written.
+            // The input counts as missing until it is written.
             missing.push(i);
             binding.set_input(name, value)?;
             missing.retain(|m| *m != i);
@@ -167,7 +173,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs on the values given to the inputs and waits.
+    /// Runs on the values of the inputs and waits.
     ///
     /// # Errors
     /// [`SessionError::Unbound`] names the inputs without a value; [`Error::Plan`], [`Error::Device`].
@@ -230,7 +236,7 @@ impl Session {
 
 impl SharedArena {
     /// Makes the pool large enough for `session` with inputs of these types and shapes, in the order of
-    /// [`Session::inputs`]. Where sizes are known only in the run, only what is known before it counts.
+    /// [`Session::inputs`]. Where sizes are known only in the run, this covers only the part before them.
     ///
     /// # Errors
     /// [`Error::Plan`], [`Error::Device`].

@@ -1,4 +1,4 @@
-//! What the caller places must be there.
+//! Checks of the caller's placements.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::session::error::SessionError;
 /// Names that an error quotes.
 const QUOTED: usize = 8;
 
-/// Checks the places that `options` give by name against the model and the number of devices.
+/// Checks the placements by name in `options` against the model and the number of devices.
 ///
 /// # Errors
 /// [`SessionError::UnknownPlace`], [`SessionError::NoEntry`].
@@ -55,7 +55,7 @@ fn collect<'g>(graph: &'g Graph, nodes: &mut BTreeSet<&'g str>, operators: &mut 
     }
 }
 
-/// The names that have most at their beginning in common with `name`.
+/// The names with the longest common prefixes with `name`.
 fn alike(name: &str, known: &BTreeSet<&str>) -> Vec<String> {
     let lower = |c: char| c.to_ascii_lowercase();
     let common = |other: &str| {

@@ -1,4 +1,4 @@
-//! Sessions that go on after a device was lost or memory ran out.
+//! Sessions that continue after a device was lost or memory ran out.
 
 use std::sync::Arc;
 
@@ -21,27 +21,26 @@ pub(super) struct Origins {
 }
 
 impl Session {
-    /// Goes on on new devices after one was lost ([`Error::is_lost`]) or memory ran out: opens each device again by the
-    /// name it was given by. Devices that run native functions cannot be lost and stay.
+    /// Continues on new devices after one was lost ([`Error::is_lost`]) or memory ran out: opens each device again by
+    /// its name. Devices that run native functions cannot be lost and stay.
     ///
-    /// Plans, kernels and parameters are made again at the next run, parameters from the memory that they are in, in one
-    /// layout or another; no file is read. Most are in the host's own pages. Those that a device keeps in memory that it
-    /// shares with the host are read back from there, and compared with a checksum. Values of
-    /// [`Session::set_input`] stay set. Bindings made before hold the old devices and their memory: drop them, and bind
-    /// the memory again.
+    /// The next run makes plans, kernels and parameters again. Parameters come from their current memory, in any
+    /// layout; no file is read. Most are in the host's own pages. Those that a device keeps in memory shared with the
+    /// host are read back from there, and compared with a checksum. Values of [`Session::set_input`] stay set.
+    /// Earlier bindings hold the old devices and their memory: drop them, and bind the memory again.
     ///
     /// # Errors
     /// [`SessionError::NotReopened`] for a device that the caller opened: use [`Session::recover_on`];
-    /// [`Error::Registry`] where one cannot be opened; [`Error::Host`] where a parameter is gone with its device
-    /// ([`HostError::Unreadable`]): load the model again. The session is as it was then.
+    /// [`Error::Registry`] where one cannot be opened; [`Error::Host`] where a parameter is lost with its device
+    /// ([`HostError::Unreadable`]): load the model again. The session is then unchanged.
     ///
     /// [`HostError::Unreadable`]: crate::memory::host::HostError::Unreadable
     pub fn recover(&mut self) -> Result<(), Error> {
         self.recover_on(Vec::new())
     }
 
-    /// As [`Session::recover`], with contexts of the caller's for the first entries of the device table; the others are
-    /// opened again. A context may be of another device: plans are made again.
+    /// As [`Session::recover`], with contexts of the caller's for the first entries of the device table; the others
+    /// are opened again. A context may belong to another device: plans are made again.
     ///
     /// # Errors
     /// As there, and [`SessionError::NoEntry`] for more contexts than the table has entries.
@@ -52,7 +51,7 @@ impl Session {
             let device = contexts.len() as u32 - 1;
             return Err(SessionError::NoEntry { what, name, device, devices: entries }.into());
         }
-        // What it holds of the old devices goes before the new ones are asked for as much.
+        // The memory on the old devices is released before the new ones allocate as much.
         self.current = None;
         let mut contexts = contexts.into_iter();
         let registry = Registry::with_defaults();
@@ -77,14 +76,14 @@ impl Session {
             self.core.devices.iter().for_each(|old| arena.forget(old.context.id()));
         }
         let (graph, params) = (Arc::clone(&self.core.graph), Arc::clone(&self.core.params));
-        // Drivers are asked again for kernels that they refused.
+        // Drivers get another chance with kernels that they rejected.
         let sources = Arc::default();
         self.core = Arc::new(SessionCore::new(graph, devices, self.core.options.clone(), params, sources));
         Ok(())
     }
 }
 
-/// Brings parameters back that only the memory of a device has, those of graphs in nodes too.
+/// Reads parameters back that only device memory holds, those of graphs in nodes too.
 fn recall(graph: &Graph) -> Result<(), Error> {
     for (_, constant) in graph.constants() {
         constant.recall()?;

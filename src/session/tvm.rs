@@ -1,10 +1,10 @@
-//! A session by the names that users of TVM's graph executor know.
+//! A session with the names of TVM's graph executor.
 //!
-//! [`GraphModule`] has `set_input`, `set_input_zero_copy`, `share_params` and the others with their meaning there.
-//! Different is what went wrong there: type, shape, strides and length of foreign memory are checked; an unknown
-//! name is an error; memory is kept as long as the module uses it; `set_input` after `set_input_zero_copy` gives
-//! the input memory of its own again and leaves the caller's alone; an output that is an input, or a reshape of one,
-//! is written like any other.
+//! [`GraphModule`] has `set_input`, `set_input_zero_copy`, `share_params` and the others with their meaning there. It
+//! differs where TVM does not check: type, shape, strides and length of foreign memory are checked; an unknown name
+//! is an error; memory is kept as long as the module uses it; `set_input` after `set_input_zero_copy` gives the input
+//! its own memory again and leaves the caller's unchanged; an output that is an input, or a reshape of one, is
+//! written like any other.
 //!
 //! Memory comes with its `Arc`: a region of the process ([`SharedRegion`]) or a device's [`Buffer`]. The two directions
 //! between addresses are [`Context::device_ptr_from_host`] and [`Context::host_ptr_from_device`].
@@ -56,7 +56,7 @@ impl<'a> From<&'a str> for Key<'a> {
     }
 }
 
-/// A tensor in memory of the caller's, as a `DLTensor` describes one.
+/// A tensor in the caller's memory, as a `DLTensor` describes one.
 #[derive(Clone, Debug)]
 pub struct ExternalTensor {
     memory: External,
@@ -92,7 +92,7 @@ impl ExternalTensor {
         self
     }
 
-    /// Where in the memory the tensor begins, in bytes.
+    /// The start of the tensor in the memory, in bytes.
     pub fn byte_offset(mut self, bytes: u64) -> Self {
         self.byte_offset = bytes;
         self
@@ -103,7 +103,7 @@ impl ExternalTensor {
         &self.info
     }
 
-    /// Checks strides, length, and whose memory it is.
+    /// Checks strides, length and context.
     fn check(&self, name: &str, contexts: &[Context]) -> Result<(), SessionError> {
         if let External::Buffer(buffer) = &self.memory
             && contexts.iter().all(|c| c.id() != buffer.context_id())
@@ -143,7 +143,7 @@ impl ExternalTensor {
                 let range = ByteRange::new(self.byte_offset, self.byte_offset.saturating_add(bytes));
                 Source::Region(Arc::clone(region), range)
             }
-            // Nothing is read or written of an empty tensor, wherever it is.
+            // The memory of an empty tensor is never accessed.
             External::Buffer(buffer) if bytes == 0 => Source::Buffer(buffer.clone()),
             External::Buffer(buffer) => Source::Buffer(buffer.sub_buffer(self.byte_offset, bytes)?),
         })
@@ -154,7 +154,7 @@ impl ExternalTensor {
     }
 }
 
-/// What an input was given.
+/// The value or memory of an input.
 #[derive(Clone, Debug)]
 enum Given {
     Value(Tensor),
@@ -237,14 +237,14 @@ impl GraphModule {
         self
     }
 
-    /// Makes every copy by the CPU of memory that is set without a copy an error of [`GraphModule::run`].
+    /// Whether every copy of zero-copy memory by the CPU is an error of [`GraphModule::run`].
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self.rebuild();
         self
     }
 
-    /// Bytes below which even memory that is set without a copy is copied, because that is faster.
+    /// Bytes below which even zero-copy memory is copied, because that is faster.
     pub fn copy_threshold(mut self, bytes: u64) -> Self {
         self.copy_threshold = Some(bytes);
         self.rebuild();
@@ -261,12 +261,12 @@ impl GraphModule {
         self.graph.outputs().iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The inputs that are no parameters.
+    /// The inputs that are not parameters.
     pub fn get_input_info(&self) -> Vec<IoInfo> {
         self.inputs().into_iter().filter(|io| !self.params.contains_key(&io.name)).collect()
     }
 
-    /// The outputs as planned for the inputs that are set; those whose sizes only the run decides are left out.
+    /// The outputs as planned for the inputs that are set; those whose sizes are known only in the run are left out.
     ///
     /// # Errors
     /// [`SessionError::Unbound`], [`Error::Plan`].
@@ -300,8 +300,8 @@ impl GraphModule {
         self.graph.output(name)
     }
 
-    /// Gives an input a value, by copy. Memory set before is let go of and stays as it is. A parameter becomes
-    /// an input again.
+    /// Sets the value of an input, by copy. Memory set before is released and unchanged. A parameter becomes an input
+    /// again.
     ///
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`].
@@ -309,9 +309,9 @@ impl GraphModule {
         self.give(key.into(), Given::Value(value.clone()))
     }
 
-    /// Makes an input read the caller's memory at every run, in place where the device can
-    /// ([`GraphModule::verdicts`] says so). The memory is kept until [`GraphModule::set_input`] sets the input, and
-    /// stays imported together with the memory that follows it, so that two buffers in turn cost no import.
+    /// Makes an input read the caller's memory in every run, in place where the device can ([`GraphModule::verdicts`]
+    /// tells). The memory is kept until [`GraphModule::set_input`] sets the input, and stays imported together with
+    /// the next memory, so that alternating between two buffers costs no import.
     ///
     /// # Errors
     /// As [`GraphModule::set_input`], and [`SessionError::Strides`], [`SessionError::Capacity`],
@@ -324,8 +324,8 @@ impl GraphModule {
         self.give(key.into(), Given::Placed(tensor.clone()))
     }
 
-    /// Makes an output write the caller's memory at every run, in place where the device can. What type and shape it
-    /// has is known once all inputs are set or have fixed shapes; before that, the run checks it.
+    /// Makes an output write the caller's memory in every run, in place where the device can. Its type and shape are
+    /// known once all inputs are set or have fixed shapes; before that, the run checks it.
     ///
     /// # Errors
     /// As [`GraphModule::set_input_zero_copy`].
@@ -350,7 +350,7 @@ impl GraphModule {
         Ok(())
     }
 
-    /// Gives an output memory of the module's own again.
+    /// Gives an output the module's own memory again.
     ///
     /// # Errors
     /// [`SessionError::Unknown`].
@@ -376,8 +376,8 @@ impl GraphModule {
         Ok(())
     }
 
-    /// Makes parameters of the inputs that a `.params` blob names, and returns how many there are. Names that are no
-    /// inputs are passed over.
+    /// Makes parameters of the inputs that a `.params` blob names, and returns how many there are. Other names are
+    /// skipped.
     ///
     /// # Errors
     /// [`Error::Load`] for a damaged blob; as [`GraphModule::set_input`], with nothing changed.
@@ -391,7 +391,7 @@ impl GraphModule {
     }
 
     /// Makes the parameters of `other` the parameters of this module's inputs of the same names, and returns how many
-    /// there are. Both modules hold them once from then on, in the store of `other`.
+    /// there are. Both modules share them from then on, in the store of `other`.
     ///
     /// # Errors
     /// [`SessionError::OtherDevices`] for modules on other contexts, which have no memory in common; as
@@ -410,8 +410,8 @@ impl GraphModule {
         Ok(adopted)
     }
 
-    /// Puts the intermediate tensors of `modules` in one pool, as large as the largest of them needs; they run one at a
-    /// time. Inputs whose shapes the graph leaves open must be set before.
+    /// Puts the intermediate tensors of `modules` in one pool, as large as the largest of them needs; they run one at
+    /// a time. Inputs whose shapes the graph leaves open must be set first.
     ///
     /// # Errors
     /// [`SessionError::Unbound`], [`SessionError::OpenShape`], [`Error::Plan`], [`Error::Device`].
@@ -441,7 +441,7 @@ impl GraphModule {
     /// Runs and waits.
     ///
     /// # Errors
-    /// [`SessionError::Unbound`] names the inputs that were not set; [`SessionError::Overlap`] where one memory is an
+    /// [`SessionError::Unbound`] names the inputs without a value; [`SessionError::Overlap`] where one memory is an
     /// input and an output and the graph writes it before it has read it; [`Error::Plan`], [`Error::Device`].
     pub fn run(&mut self) -> Result<(), Error> {
         self.submit()?.wait()
@@ -455,7 +455,7 @@ impl GraphModule {
         self.bind()?.submit()
     }
 
-    /// The binding of what was set, made where there is none.
+    /// The current binding, made where there is none.
     fn bind(&mut self) -> Result<&mut Binding<'static>, Error> {
         if self.binding.is_none() {
             let mut builder = self.builder()?;
@@ -477,7 +477,7 @@ impl GraphModule {
         self.inputs.iter().filter_map(|(name, given)| Some((name.clone(), value(given)?))).collect()
     }
 
-    /// Copies an output of the last run out, also from the caller's memory.
+    /// Copies an output of the last run out, even from the caller's memory.
     ///
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::NotRun`], [`Error::Device`].
@@ -486,7 +486,7 @@ impl GraphModule {
         self.bound()?.get_output(&name)
     }
 
-    /// Copies what an input holds, also from the caller's memory.
+    /// Copies the value of an input, even from the caller's memory.
     ///
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::Unbound`], [`Error::Device`].
@@ -514,7 +514,7 @@ impl GraphModule {
         self.bound()?.read_output(&name, bytes)
     }
 
-    /// Lends an output in place, where the host can see its memory ([`Binding::host_view`]).
+    /// A view of an output in place, where the host can access its memory ([`Binding::host_view`]).
     ///
     /// # Errors
     /// As there, and [`SessionError::NotRun`].
@@ -523,8 +523,7 @@ impl GraphModule {
         self.bound()?.host_view(&name)
     }
 
-    /// Lends an input in place, to write it there ([`Binding::host_view_input`]). There is one once the module has
-    /// run.
+    /// A view of an input in place, to write it ([`Binding::host_view_input`]). It exists after the first run.
     ///
     /// # Errors
     /// As there, and [`SessionError::NotRun`].
@@ -533,7 +532,7 @@ impl GraphModule {
         self.bound()?.host_view_input(&name)
     }
 
-    /// How each tensor in memory of the caller's reaches the devices, as of the last run.
+    /// How each tensor in the caller's memory reaches the devices, as of the last run.
     pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.binding.iter().flat_map(Binding::verdicts)
     }
@@ -577,8 +576,8 @@ impl GraphModule {
         Ok(())
     }
 
-    /// Gives the binding there is other memory or another value. Where that fails the next run makes a new
-    /// one, and says what is wrong.
+    /// Gives the current binding other memory or another value. Where that fails, the next run makes a new binding
+    /// and returns the error.
     fn rebind(&mut self, name: &str, given: &Given) -> bool {
         let Some(binding) = &mut self.binding else { return false };
         // A value that decides shapes is part of the plan.
@@ -587,7 +586,7 @@ impl GraphModule {
         }
         match (self.inputs.get(name), given) {
             (Some(Given::Value(_)), Given::Value(value)) => binding.set_input(name, value).is_ok(),
-            // A new binding lets go of all memory that was bound before.
+            // A new binding releases all memory that was bound before.
             (_, Given::Value(_)) => false,
             (_, Given::Placed(tensor)) => {
                 tensor.memory().and_then(|memory| binding.rebind_input(name, memory)).is_ok()
@@ -595,7 +594,7 @@ impl GraphModule {
         }
     }
 
-    /// The inputs as a binding needs them.
+    /// A builder with the inputs.
     fn builder(&mut self) -> Result<BindingBuilder<'static>, Error> {
         let session = self.ready()?;
         let mut builder = session.bind();
@@ -628,7 +627,7 @@ impl GraphModule {
                 graph.set_constant(id, tensor.clone())?;
             }
         }
-        // Tensors that the store knows from elsewhere are kept there alone.
+        // Tensors that the store already holds are kept only there.
         let names: Vec<String> = std::mem::take(&mut self.params).into_keys().collect();
         let unified = self.store.unify(&mut graph);
         for (name, tensor) in graph.constants().filter(|(name, _)| names.iter().any(|n| n == name)) {
@@ -662,7 +661,7 @@ impl GraphModule {
         find("input", key, &names)
     }
 
-    /// TVM's `set_output_zero_copy` names an output "node:number"; that is taken as well as the name alone.
+    /// TVM's `set_output_zero_copy` names an output "node:number"; both that and the name alone are accepted.
     fn output_name(&self, key: Key<'_>) -> Result<String, SessionError> {
         let names = self.outputs();
         find("output", key, &names).or_else(|e| match key {
@@ -705,7 +704,7 @@ fn find(what: &'static str, key: Key<'_>, names: &[&str]) -> Result<String, Sess
     })
 }
 
-/// Checks memory for an output against what is planned; outputs that only the run decides are checked there.
+/// Checks memory for an output against the plan; outputs whose sizes are known only in the run are checked there.
 fn check_output(builder: &BindingBuilder<'_>, name: &str, tensor: &ExternalTensor) -> Result<(), Error> {
     let plan = builder.plan()?;
     match plan.outputs.iter().find(|io| io.name == name) {

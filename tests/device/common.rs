@@ -4,6 +4,9 @@
 mod disguise;
 #[path = "../support/foreign.rs"]
 mod foreign;
+#[cfg(not(without_glslang))]
+#[path = "../support/glsl.rs"]
+mod glsl;
 
 use std::sync::Arc;
 
@@ -23,23 +26,35 @@ pub(crate) fn sim(config: SimConfig) -> Context {
     registry.open("sim:0", &ContextDesc::default()).unwrap()
 }
 
-/// The CPU, the simulated devices, the CPU with memory of its own, and OpenCL.
+/// The CPU, the simulated devices, the CPU with memory of its own, OpenCL, and Vulkan with its validation layer.
 pub(crate) fn contexts() -> Vec<Context> {
     let own = [cpu(), sim(SimConfig::coherent()), sim(SimConfig::noncoherent()), sim(SimConfig::discrete())];
     let real =
         Registry::with_defaults().open_backend("cpu", &ContextDesc { threads: 2, ..ContextDesc::default() });
-    own.into_iter().chain([behind_a_bus(real.unwrap())]).chain(opencl()).collect()
+    own.into_iter().chain([behind_a_bus(real.unwrap())]).chain(opencl()).chain(vulkan()).collect()
 }
 
-/// A device of OpenCL; without one the test fails where `REQUIRE_BACKENDS` names it.
 pub(crate) fn opencl() -> Option<Context> {
-    let opened = Registry::with_defaults().open("opencl", &ContextDesc::default());
-    let required = std::env::var("REQUIRE_BACKENDS").is_ok_and(|names| names.contains("opencl"));
+    installed("opencl", &ContextDesc::default())
+}
+
+/// The layer checks synchronization too. Kernels are compiled from GLSL, so a build without that has none.
+fn vulkan() -> Option<Context> {
+    if cfg!(without_glslang) {
+        return None;
+    }
+    installed("vulkan", &ContextDesc { validation: true, ..ContextDesc::default() })
+}
+
+/// A device of an interface; without one the test fails where `REQUIRE_BACKENDS` names it.
+fn installed(api: &str, desc: &ContextDesc) -> Option<Context> {
+    let opened = Registry::with_defaults().open(api, desc);
+    let required = std::env::var("REQUIRE_BACKENDS").is_ok_and(|names| names.contains(api));
     match opened {
         Ok(context) => Some(context),
         Err(error) => {
             assert!(!required, "{error}");
-            eprintln!("not tested on OpenCL: {error}");
+            eprintln!("not tested on {api}: {error}");
             None
         }
     }
@@ -53,26 +68,59 @@ pub(crate) fn buffer(context: &Context, bytes: u64) -> Buffer {
     context.create_buffer(&BufferDesc { bytes, placement: Placement::Shared, label: "test" }).unwrap()
 }
 
-/// Adds a constant from the parameters to every f32: a native function, and a work-item for each element.
+/// A kernel in each form that a device may take, a work-item for each element.
+struct Forms {
+    native: NativeKernel,
+    opencl_c: &'static str,
+    glsl: &'static str,
+}
+
+impl Forms {
+    fn create(self, context: &Context) -> Kernel {
+        let source = match context.info().api {
+            "vulkan" => compiled(self.native.name(), self.glsl),
+            _ => foreign::with_opencl_c(KernelSource::from_native(self.native), self.opencl_c),
+        };
+        context.create_kernel(&Arc::new(source), &[]).unwrap()
+    }
+}
+
+#[cfg(not(without_glslang))]
+fn compiled(name: &str, glsl: &str) -> KernelSource {
+    foreign::spirv(name.to_owned(), glsl::compile(glsl)).unwrap()
+}
+
+#[cfg(without_glslang)]
+fn compiled(name: &str, _: &str) -> KernelSource {
+    unreachable!("no device takes kernel {name} of GLSL in this build")
+}
+
+/// Adds a constant from the parameters to every f32.
 pub(crate) fn add_on(context: &Context) -> Kernel {
-    const TEXT: &str = "__kernel void add(__global const float *x, __global float *y, float by) {
+    let opencl_c = "__kernel void add(__global const float *x, __global float *y, float by) {
         y[get_global_id(0)] = x[get_global_id(0)] + by;
     }";
-    create(context, foreign::with_opencl_c(KernelSource::from_native(add()), TEXT))
+    let glsl = "#version 450
+        layout(local_size_x = 1) in;
+        layout(set = 0, binding = 0, std430) readonly buffer X { float x[]; };
+        layout(set = 0, binding = 1, std430) writeonly buffer Y { float y[]; };
+        layout(push_constant) uniform P { float by; };
+        void main() { y[gl_GlobalInvocationID.x] = x[gl_GlobalInvocationID.x] + by; }";
+    Forms { native: add(), opencl_c, glsl }.create(context)
 }
 
 /// Adds 1 to every f32 of one argument.
 pub(crate) fn increment_on(context: &Context) -> Kernel {
-    const TEXT: &str = "__kernel void in_place(__global float *x) { x[get_global_id(0)] += 1.0f; }";
     let native = NativeKernel::new("in_place", |args| {
         args.take_write::<f32>(0)?.iter_mut().for_each(|x| *x += 1.0);
         Ok(())
     });
-    create(context, foreign::with_opencl_c(KernelSource::from_native(native), TEXT))
-}
-
-fn create(context: &Context, source: KernelSource) -> Kernel {
-    context.create_kernel(&Arc::new(source), &[]).unwrap()
+    let opencl_c = "__kernel void in_place(__global float *x) { x[get_global_id(0)] += 1.0f; }";
+    let glsl = "#version 450
+        layout(local_size_x = 1) in;
+        layout(set = 0, binding = 0, std430) buffer X { float x[]; };
+        void main() { x[gl_GlobalInvocationID.x] += 1.0; }";
+    Forms { native, opencl_c, glsl }.create(context)
 }
 
 pub(crate) fn add() -> NativeKernel {

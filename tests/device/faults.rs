@@ -53,7 +53,7 @@ fn a_lost_device_ends_a_scope() {
         let lost = |result| matches!(result, Err(Error::Device(DeviceError::Lost { .. })));
         assert!(lost(queue.flush()) && lost(second.wait()) && lost(first.wait()));
     });
-    // The second fill never ran; of the first, the device was lost before anybody waited.
+    // The second fill never ran; of the first, the device was lost before a wait.
     assert!(words.iter().all(|word| *word == 1));
     words.fill(2);
 }

@@ -236,8 +236,8 @@ fn addresses_are_translated_both_ways() {
         assert_eq!((found.buffer, found.offset, found.bytes), (import.range().buffer, 5000, 3192));
         let part = import.sub_buffer(5000, 8).unwrap();
         assert_eq!(context.host_ptr_from_device(&part), Some(at));
-        let behind = region.as_ptr().as_ptr().wrapping_add(8192);
-        assert_eq!(context.device_ptr_from_host(behind), None);
+        let end = region.as_ptr().as_ptr().wrapping_add(8192);
+        assert_eq!(context.device_ptr_from_host(end), None);
         let elsewhere = 0u8;
         assert_eq!(context.device_ptr_from_host(&elsewhere), None);
         drop((part, import));

@@ -1,4 +1,4 @@
-//! The device interface over the CPU backend, the simulated devices and OpenCL.
+//! The device interface over every backend.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

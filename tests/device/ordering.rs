@@ -25,7 +25,7 @@ fn two_recordings_in_flight_share_scratch_memory() {
                     unary(&kernel, scratch.range(), y.range(), &1.0f32.to_ne_bytes()),
                     onepool::recording::Command::Barrier(SHOWN),
                 ];
-                let lists = |range| if context.info().name == "noncoherent" { vec![range] } else { vec![] };
+                let lists = |range| if x.info().coherent { vec![] } else { vec![range] };
                 let (flush, invalidate) = (lists(x.range()), lists(y.range()));
                 queue.prepare(Recording { commands, flush, invalidate, ..Recording::default() }).unwrap()
             })

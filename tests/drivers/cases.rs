@@ -8,7 +8,7 @@ use onepool::loader::{read_params, write_params};
 use onepool::memory::import::{Path, Verdict};
 use onepool::memory::range::ByteRange;
 use onepool::ops::pool::{Pool, PoolKind};
-use onepool::ops::{self, Operator, Window};
+use onepool::ops::{self, Operator, WindowAttrs};
 use onepool::session::Binding;
 use onepool::{DType, Graph, GraphBuilder, HostRegion, Memory, Session, SharedRegion, Tensor};
 
@@ -156,13 +156,13 @@ fn bound(device: &Context, graph: &Graph, cases: [&'static str; 2], at: u64) -> 
     assert!(measured.0 == told.0 && measured.1 >= told.1, "{}: {measured:?}, {told:?}", device.info().name);
     let verdicts: Vec<&Verdict> = binding.verdicts().collect();
     assert_eq!(verdicts.len(), 2);
-    let beside = (measured.1 - told.1) / 2;
+    let extra = (measured.1 - told.1) / 2;
     let outcome = |verdict: &Verdict, case: &'static str| {
         let (cpu, moved) = claims([verdict].into_iter());
         let path = path(verdict).to_owned();
         // Both tensors are alike.
         let resident = Some(BYTES + own / 2);
-        Outcome { case, path, cpu, device: moved + beside, resident, bytes: BYTES, said: verdict.to_string() }
+        Outcome { case, path, cpu, device: moved + extra, resident, bytes: BYTES, said: verdict.to_string() }
     };
     let pairs = verdicts.into_iter().zip(cases).filter(|(_, case)| !case.is_empty());
     pairs.map(|(verdict, case)| outcome(verdict, case)).collect()
@@ -290,7 +290,7 @@ fn image(device: &Context) -> Outcome {
     let x = g.input("x", DType::F32, DIMS.map(Into::into));
     let t = g.op(op("Abs"), &[x]);
     g.set_scope(t, StorageScope::Planes);
-    let window = Window { kernel: vec![3, 3], pads: vec![1; 4], ..Window::default() };
+    let window = WindowAttrs { kernel: vec![3, 3], pads: vec![1; 4], ..WindowAttrs::default() };
     let pool = Pool { kind: PoolKind::Max { column_major: false }, window };
     let y = g.op(Arc::new(pool) as Arc<dyn Operator>, &[t]);
     g.output("y", y);

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use onepool::backend::ContextDesc;
-use onepool::backend::sim::Profile;
+use onepool::backend::sim::DriverProfile;
 use onepool::device::Context;
 use onepool::registry::Registry;
 
@@ -39,7 +39,7 @@ fn rows() -> Vec<Row> {
         assert_eq!(context.validation_messages(), [""; 0], "{name}");
         Row { name, context, outcomes }
     };
-    Profile::names().map(row).collect()
+    DriverProfile::names().map(row).collect()
 }
 
 /// The page is generated: this compares it, and the promises of the README are checked on what it says.

@@ -91,10 +91,10 @@ fn kernels_on_two_devices_run_at_the_same_time() {
 /// The GPU works between the beginning and the end of a native function: what comes before its work waits until the function has
 /// begun, and the function waits for what comes after.
 #[test]
-fn a_native_function_runs_beside_vulkan() {
+fn a_native_function_runs_in_parallel_with_vulkan() {
     const SIDE: usize = 64;
     let contexts: Vec<Context> = open_all(&["vulkan", "cpu", "cpu"]);
-    let mut g = GraphBuilder::new("beside");
+    let mut g = GraphBuilder::new("parallel");
     let x = g.input("x", DType::F32, [SIDE.into(), SIDE.into()]);
     let turn: Vec<f32> = (0..SIDE * SIDE).map(|i| f32::from(u8::from(i / SIDE == (i + 1) % SIDE))).collect();
     let w = g.constant("w", tensor(&[SIDE, SIDE], &turn));
@@ -117,8 +117,8 @@ fn a_native_function_runs_beside_vulkan() {
         gpu = g.op(op("MatMul"), &[gpu, w]);
     }
     let after = g.op(waits("after", Some(&arrived), None), &[gpu]);
-    let beside = g.op(waits("beside", Some(&begun), Some(&arrived)), &[x]);
-    let y = g.op(ops::add(), &[after, beside]);
+    let parallel = g.op(waits("parallel", Some(&begun), Some(&arrived)), &[x]);
+    let y = g.op(ops::add(), &[after, parallel]);
     g.output("y", y);
     let mut graph = g.build().unwrap();
     for (n, device) in [2, 0, 0, 0, 0, 2, 1, 1].into_iter().enumerate() {

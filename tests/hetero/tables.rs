@@ -160,7 +160,7 @@ fn several_devices_of_one_type_are_told_apart() {
     assert_eq!(on, [2, 0, 0, 2, 2]);
 }
 
-/// Copies and reshapes in a row between two devices: all of them views.
+/// Copies and reshapes in a row between two devices: views only.
 #[test]
 fn chains_of_copies_and_reshapes_are_no_commands() {
     for table in [["cpu", "vulkan"], ["cpu", "sim:noncoherent"], ["vulkan", "vulkan"], ["cpu", "alone"]] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onepool::graph::StorageScope;
 use onepool::ops::conv::Conv;
 use onepool::ops::custom::{CustomKernel, Grid, KernelCall};
-use onepool::ops::{self, Activation, Function, Operator, Window};
+use onepool::ops::{self, Activation, Function, Operator, WindowAttrs};
 use onepool::plan::{Plan, Space, Work};
 use onepool::session::ParamStore;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor, TensorInfo};
@@ -89,7 +89,7 @@ fn a_texture_of_weights_is_filled_when_it_is_loaded() {
 
 #[test]
 fn a_constant_lies_in_an_image_on_every_device() {
-    let window = Window { kernel: vec![3, 3], pads: vec![1; 4], ..Window::default() };
+    let window = WindowAttrs { kernel: vec![3, 3], pads: vec![1; 4], ..WindowAttrs::default() };
     let graph = |scope: StorageScope| {
         let mut g = GraphBuilder::new("constant");
         let w = g.input("x", DType::F32, [2, 3, 3, 3].map(Into::into));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onepool::graph::StorageScope;
 use onepool::ops::pool::{Pool, PoolKind};
-use onepool::ops::{self, Function, Operator, Window};
+use onepool::ops::{self, Function, Operator, WindowAttrs};
 use onepool::plan::Space;
 use onepool::session::SharedArena;
 use onepool::{DType, Graph, GraphBuilder, Session};
@@ -25,7 +25,7 @@ fn chain(dims: [usize; 4], stages: usize, images: bool) -> Graph {
         } else {
             PoolKind::Max { column_major: false }
         };
-        let window = Window { kernel: vec![3, 3], pads: vec![1; 4], ..Window::default() };
+        let window = WindowAttrs { kernel: vec![3, 3], pads: vec![1; 4], ..WindowAttrs::default() };
         at = g.op(Arc::new(Pool { kind, window }) as Arc<dyn Operator>, &[at]);
     }
     g.output("y", at);
@@ -92,7 +92,7 @@ fn a_graph_input_and_an_output_may_be_wanted_in_images() {
             let mut g = GraphBuilder::new("ends");
             let x = g.input("x", DType::F32, [1, 1, 5, 6].map(Into::into));
             g.set_scope(x, scope);
-            let window = Window { kernel: vec![2, 2], ..Window::default() };
+            let window = WindowAttrs { kernel: vec![2, 2], ..WindowAttrs::default() };
             let pool = Pool { kind: PoolKind::Max { column_major: false }, window };
             let y = g.op(Arc::new(pool) as Arc<dyn Operator>, &[x]);
             g.set_scope(y, scope);

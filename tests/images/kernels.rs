@@ -6,7 +6,7 @@ use onepool::graph::StorageScope;
 use onepool::memory::image::Texel;
 use onepool::ops::conv::Conv;
 use onepool::ops::pool::{CoordinateMode, Interpolation, NearestMode, Pool, PoolKind, Resize, ResizeDesc};
-use onepool::ops::{Activation, Function, Operator, Window};
+use onepool::ops::{Activation, Function, Operator, WindowAttrs};
 use onepool::plan::{KernelCode, Plan};
 use onepool::{DType, Session, Tensor};
 
@@ -151,9 +151,9 @@ fn window(
     pads: [i64; 4],
     dilations: [i64; 2],
     ceil_mode: bool,
-) -> Window {
+) -> WindowAttrs {
     let (kernel, strides, pads) = (kernel.to_vec(), strides.to_vec(), pads.to_vec());
-    Window { kernel, strides, pads, dilations: dilations.to_vec(), ceil_mode, ..Window::default() }
+    WindowAttrs { kernel, strides, pads, dilations: dilations.to_vec(), ceil_mode, ..WindowAttrs::default() }
 }
 
 #[test]

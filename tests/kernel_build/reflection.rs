@@ -5,7 +5,7 @@ use std::process::Command;
 
 use onepool::kernel::Requires;
 use onepool::spirv::{
-    Access, BindingKind, Reflection, ScalarType, SpirvErrorKind, check_module, reflect, shared_bytes,
+    BindingAccess, BindingKind, Reflection, ScalarType, SpirvErrorKind, check_module, reflect, shared_bytes,
 };
 
 use super::{Project, shader};
@@ -39,7 +39,7 @@ fn requires(r: &Reflection) -> Requires {
     Requires::of(r.version, r.local_size_id, &r.capabilities)
 }
 
-fn access(r: &Reflection) -> Vec<Access> {
+fn access(r: &Reflection) -> Vec<BindingAccess> {
     r.bindings.iter().map(|binding| binding.access).collect()
 }
 
@@ -55,7 +55,7 @@ fn access_is_what_the_declaration_says() {
          layout(binding = 2) buffer C { uint c[]; };",
         "b[0] = a[0]; c[0] += 1u;",
     ));
-    assert_eq!(access(&r), [Access::Read, Access::Write, Access::ReadWrite]);
+    assert_eq!(access(&r), [BindingAccess::Read, BindingAccess::Write, BindingAccess::ReadWrite]);
     let names: Vec<_> = r.bindings.iter().map(|binding| binding.name.as_ref()).collect();
     assert_eq!(names, ["A", "B", "C"]);
 }
@@ -75,7 +75,13 @@ fn access_is_what_the_code_does_where_nothing_is_declared() {
         )
         .replace("e: ", ""),
     );
-    let expected = [Access::Read, Access::Write, Access::ReadWrite, Access::Read, Access::Write];
+    let expected = [
+        BindingAccess::Read,
+        BindingAccess::Write,
+        BindingAccess::ReadWrite,
+        BindingAccess::Read,
+        BindingAccess::Write,
+    ];
     assert_eq!(access(&r), expected);
 }
 
@@ -105,7 +111,7 @@ fn aliased_variables_are_one_binding() {
     );
     let r = built(&text);
     assert_eq!(r.bindings.len(), 1);
-    assert_eq!(r.bindings[0].access, Access::ReadWrite);
+    assert_eq!(r.bindings[0].access, BindingAccess::ReadWrite);
     assert_eq!(r.bindings[0].element.map(|element| element.stride), Some(4));
 }
 
@@ -135,8 +141,8 @@ fn texel_buffers_and_images() {
             StorageImage
         ]
     );
-    let (read, write) = (Access::Read, Access::Write);
-    assert_eq!(access(&r), [read, write, Access::ReadWrite, read, read, read, write]);
+    let (read, write) = (BindingAccess::Read, BindingAccess::Write);
+    assert_eq!(access(&r), [read, write, BindingAccess::ReadWrite, read, read, read, write]);
     let strides: Vec<_> = r.bindings.iter().map(|b| b.element.map(|e| (e.components, e.stride))).collect();
     let wide = Some((4, 16));
     assert_eq!(strides, [wide, wide, Some((1, 4)), wide, Some((4, 8)), None, Some((1, 4))]);
@@ -269,7 +275,7 @@ fn cooperative_matrices_dot_products_and_float_atomics() {
          atomicAdd(b[0], 1.0);
          c[0] = dotPacked4x8EXT(c[1], c[2]);",
     ));
-    assert_eq!(access(&r), [Access::Read, Access::ReadWrite, Access::ReadWrite]);
+    assert_eq!(access(&r), [BindingAccess::Read, BindingAccess::ReadWrite, BindingAccess::ReadWrite]);
     for feature in [
         Requires::COOPERATIVE_MATRIX,
         Requires::FLOAT16,
@@ -304,7 +310,7 @@ fn control_flow_calls_and_composites_pass_the_check() {
          while (sum < 100.0) { do { twice(sum); s.m[0] = vec3(sum); } while (sum < 50.0); }
          a[0] = sum > 3.0 ? a[1].wzyx : vec4(sum); a[2].y = s.m[0].x; a[3] = clamp(a[4], 0.0, 1.0);",
     ));
-    assert_eq!(access(&r), [Access::ReadWrite]);
+    assert_eq!(access(&r), [BindingAccess::ReadWrite]);
 }
 
 #[test]

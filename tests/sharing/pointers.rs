@@ -45,7 +45,10 @@ fn run_at(device: &str, at: u64, n: usize) -> (Path, Path) {
     let y = y.read().unwrap();
     let (before, rest) = y.split_at(at as usize);
     let (got, after) = rest.split_at(bytes as usize);
-    assert!(before.iter().chain(after).all(|b| *b == 0xAB), "{device}: bytes beside the tensor were written");
+    assert!(
+        before.iter().chain(after).all(|b| *b == 0xAB),
+        "{device}: bytes outside the tensor were written"
+    );
     let got: Vec<f32> = bytemuck::pod_collect_to_vec(got);
     assert_eq!(got, values.iter().map(|v| v.abs()).collect::<Vec<_>>(), "{device} at {at}");
     check_messages(&context);

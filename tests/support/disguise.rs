@@ -22,7 +22,7 @@ pub(crate) struct Disguised {
     info: DeviceInfo,
     /// Mapped memory that is copied from and to the device's by flush and invalidate, by buffer; `None` where the
     /// device's own is mapped.
-    beside: Option<Mutex<HashMap<BufferId, Vec<u64>>>>,
+    separate: Option<Mutex<HashMap<BufferId, Vec<u64>>>>,
     /// Kernels that it does not build: those in whose names this is.
     refused: Option<&'static str>,
 }
@@ -32,7 +32,7 @@ impl Disguised {
     pub(crate) fn new(real: Arc<dyn ContextBackend>, change: impl FnOnce(&mut DeviceInfo)) -> Disguised {
         let mut info = real.info().clone();
         change(&mut info);
-        Disguised { real, info, beside: None, refused: None }
+        Disguised { real, info, separate: None, refused: None }
     }
 
     /// The same as a device whose driver builds no kernel in whose name `part` is.
@@ -41,15 +41,15 @@ impl Disguised {
         self
     }
 
-    fn beside(&self) -> Option<MutexGuard<'_, HashMap<BufferId, Vec<u64>>>> {
-        self.beside.as_ref().map(|beside| beside.lock().unwrap())
+    fn separate(&self) -> Option<MutexGuard<'_, HashMap<BufferId, Vec<u64>>>> {
+        self.separate.as_ref().map(|separate| separate.lock().unwrap())
     }
 
     /// The addresses of a range in the device's memory and in what lies next to it.
     fn both(&self, range: &BufferRange) -> Result<Option<[NonNull<u8>; 2]>, DeviceError> {
         let at = range.offset as usize;
-        let Some(mut beside) = self.beside() else { return Ok(None) };
-        let Some(copy) = beside.get_mut(&range.buffer) else { return Ok(None) };
+        let Some(mut separate) = self.separate() else { return Ok(None) };
+        let Some(copy) = separate.get_mut(&range.buffer) else { return Ok(None) };
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(copy);
         let copy = NonNull::from(&mut bytes[at..at + range.bytes as usize]).cast();
         let real = self.real.buffer_info(range.buffer)?.host.unwrap().0;
@@ -67,7 +67,7 @@ pub(crate) fn behind_a_bus(real: Arc<dyn ContextBackend>) -> Context {
             MemoryModel::two_pools(DeviceKind::Discrete, 1 << 32, 1 << 32).importing(ImportTypes::None);
         info.name = format!("{} behind a bus", info.name);
     });
-    disguised.beside = Some(Mutex::default());
+    disguised.separate = Some(Mutex::default());
     Context::new(Arc::new(disguised))
 }
 
@@ -78,10 +78,10 @@ impl ContextBackend for Disguised {
 
     fn create_buffer(&self, desc: &BufferDesc) -> Result<BufferId, DeviceError> {
         let buffer = self.real.create_buffer(desc)?;
-        if let Some(mut beside) = self.beside()
+        if let Some(mut separate) = self.separate()
             && desc.placement != Placement::Device
         {
-            beside.insert(buffer, vec![0x7ff8_dead_7ff8_dead; desc.bytes.div_ceil(8) as usize]);
+            separate.insert(buffer, vec![0x7ff8_dead_7ff8_dead; desc.bytes.div_ceil(8) as usize]);
         }
         Ok(buffer)
     }
@@ -93,8 +93,8 @@ impl ContextBackend for Disguised {
 
     fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {
         let info = self.real.buffer_info(buffer)?;
-        let Some(mut beside) = self.beside() else { return Ok(info) };
-        let address = beside.get_mut(&buffer).map(|copy| HostAddress(NonNull::from(&mut copy[..]).cast()));
+        let Some(mut separate) = self.separate() else { return Ok(info) };
+        let address = separate.get_mut(&buffer).map(|copy| HostAddress(NonNull::from(&mut copy[..]).cast()));
         Ok(BufferInfo { host: address, coherent: address.is_none(), cached: true, ..info })
     }
 
@@ -122,8 +122,8 @@ impl ContextBackend for Disguised {
 
     fn destroy_buffer(&self, buffer: BufferId) {
         self.real.destroy_buffer(buffer);
-        if let Some(mut beside) = self.beside() {
-            beside.remove(&buffer);
+        if let Some(mut separate) = self.separate() {
+            separate.remove(&buffer);
         }
     }
 

@@ -3,11 +3,13 @@
 #![allow(unsafe_code, reason = "code of the caller's enters by unsafe functions")]
 #![allow(dead_code, reason = "not every suite has both forms")]
 
+use std::borrow::Cow;
+
 use onepool::kernel::KernelSource;
 use onepool::spirv::SpirvError;
 
 /// A module of the tests' own.
-pub(crate) fn spirv(name: &'static str, words: Vec<u32>) -> Result<KernelSource, SpirvError> {
+pub(crate) fn spirv(name: impl Into<Cow<'static, str>>, words: Vec<u32>) -> Result<KernelSource, SpirvError> {
     // SAFETY: the tests bind what their kernels touch, and where one reaches beyond on purpose, its device was opened to stop it.
     unsafe { KernelSource::from_spirv(name, words) }
 }

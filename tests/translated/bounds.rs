@@ -96,10 +96,8 @@ fn a_kernel_that_reaches_beyond_reads_zeros_and_writes_nothing() {
         }
         for whole in &memories {
             // Inside, over the end, right after it, far after, right before the beginning.
-            let behind = PART.len() as u32;
-            for first in
-                [0, behind - 6, behind, behind + 100, 1 << 20, 1 << 29, 0u32.wrapping_sub(64), u32::MAX - 9]
-            {
+            let end = PART.len() as u32;
+            for first in [0, end - 6, end, end + 100, 1 << 20, 1 << 29, 0u32.wrapping_sub(64), u32::MAX - 9] {
                 reach(&context, whole, first);
             }
         }

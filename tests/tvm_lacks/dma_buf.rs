@@ -310,8 +310,8 @@ fn a_run_that_writes_a_dma_buf_keeps_the_host_from_all_of_it() {
     let kernel = context
         .create_native_kernel(NativeKernel::new("look", move |args| {
             args.take_write::<u8>(0)?.fill(1);
-            let beside = inner.write_range(ByteRange::new(4096, 4160)).is_err();
-            flag.store(beside, Ordering::Release);
+            let neighbour = inner.write_range(ByteRange::new(4096, 4160)).is_err();
+            flag.store(neighbour, Ordering::Release);
             Ok(())
         }))
         .unwrap();
@@ -322,7 +322,7 @@ fn a_run_that_writes_a_dma_buf_keeps_the_host_from_all_of_it() {
     let commands = vec![Command::Dispatch(run), Command::Barrier(shown)];
     let recording = Recording { commands, flush: vec![part], invalidate: vec![part], ..Recording::default() };
     context.queue().unwrap().submit(recording).unwrap().wait().unwrap();
-    assert!(seen.load(Ordering::Acquire), "the host could write beside what the device wrote");
+    assert!(seen.load(Ordering::Acquire), "the host could write next to what the device wrote");
     assert!(region.read_range(ByteRange::up_to(4096)).unwrap().iter().all(|byte| *byte == 1));
     drop(region.write().unwrap());
     check_messages(&context);

@@ -62,7 +62,7 @@ fn n_executors_in_one_pool_hold_their_intermediate_tensors_once() {
         let (pooled, pool) = bytes(device, true);
         let pool = pool.unwrap();
         assert!(pool >= (4 * BATCH * WIDTH) as u64, "{device}: {pool}");
-        // What each executor holds in addition to tensors is there once the pool is set up, so all of them are compared.
+        // What each executor holds in addition to tensors is there once the pool is set up, so everything is compared.
         assert_eq!(apart[3] - pooled[3], 3 * pool, "{device}: {apart:?} {pooled:?}, pool {pool}");
     }
 }

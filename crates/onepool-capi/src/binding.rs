@@ -9,11 +9,12 @@ use onepool::session::{Binding, SessionError};
 use onepool::{DType, Shape};
 
 use crate::arg::{In, Out, Text, null};
+use crate::caller::Side;
+use crate::cancel::options;
 use crate::dlpack::{self, ManagedTensor};
 use crate::handle::{Handle, Object, publish};
-use crate::memory::{Holds, Side, bound, builder};
+use crate::memory::{Holds, bound, builder};
 use crate::region::View;
-use crate::run::options;
 use crate::session::SessionObject;
 use crate::status::{Failure, Status, guard};
 use crate::types::{Memory, RunOptions, TensorInfoC, VALUE, unknown};
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn onepool_binding_create(
         let session = session.get::<SessionObject>("session")?;
         let mut expected = Vec::new();
         let outputs = Some(((outputs, output_count), &mut expected));
-        let (mut builder, holds) = builder(&session, (inputs, input_count), outputs)?;
+        let (mut builder, holds) = builder(&session.session, session.io(), (inputs, input_count), outputs)?;
         builder = match strict {
             0 => builder,
             1 => builder.strict(true),

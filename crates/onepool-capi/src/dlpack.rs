@@ -6,7 +6,7 @@ use std::ptr;
 use onepool::{DType, Shape, Tensor, TensorInfo};
 
 use crate::arg::{In, null};
-use crate::memory::{Foreign, Side, check_strides};
+use crate::caller::{Foreign, Side, check_strides};
 use crate::region::View;
 use crate::status::{Failure, Status};
 use crate::types::MAX_RANK;

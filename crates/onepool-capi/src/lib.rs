@@ -10,6 +10,8 @@
 
 pub mod arg;
 pub mod binding;
+mod caller;
+pub mod cancel;
 pub mod dlpack;
 pub mod handle;
 mod io;

@@ -10,33 +10,18 @@ use onepool::device::Lent;
 use onepool::memory::import::ReadWrite;
 use onepool::memory::range::ByteRange;
 use onepool::session::{BindingBuilder, Memory, SessionError};
-use onepool::{DType, Shape, Tensor, TensorInfo};
+use onepool::{DType, Session, Shape, Tensor, TensorInfo};
 
 use crate::arg::{In, null};
+use crate::caller::{Foreign, Side, check_strides};
 use crate::dlpack::Managed;
 use crate::io::Declared;
 use crate::region::RegionObject;
-use crate::session::SessionObject;
 use crate::status::Failure;
 use crate::types::{self, DLPACK, MAX_RANK, OWN, POINTER, REGION, VALUE, dtype_of, unknown};
 
 /// The most inputs or outputs that one call names.
 const MOST: usize = 1 << 16;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Input,
-    Output,
-}
-
-impl Side {
-    fn access(self) -> ReadWrite {
-        match self {
-            Side::Input => ReadWrite::Read,
-            Side::Output => ReadWrite::ReadWrite,
-        }
-    }
-}
 
 /// Memory of the caller's that a call takes. The caller is told of its end only where the call succeeded.
 #[derive(Debug, Default)]
@@ -65,21 +50,6 @@ impl Holds {
         // SAFETY: the caller promised that the bytes stay as the header says until the binding is freed or the release
         // function was called, and that no one touches them while a call uses them.
         unsafe { Lent::raw(address, bytes as u64, access, release) }
-    }
-}
-
-/// A pointer of the caller's that goes to another thread, where only the caller's functions use it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Foreign<T>(pub(crate) *mut T);
-
-// SAFETY: it is handed back to functions of the caller's, who promised that any thread may call them.
-unsafe impl<T> Send for Foreign<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Foreign<T> {}
-
-impl<T> Foreign<T> {
-    pub(crate) fn pointer(self) -> *mut T {
-        self.0
     }
 }
 
@@ -203,18 +173,6 @@ fn shape_of(given: &types::Memory, name: &str, argument: &str) -> Result<Option<
     Ok(Some(shape))
 }
 
-/// Checks that a tensor lies compactly in its memory: there is no other way in Rust either.
-pub(crate) fn check_strides(name: &str, shape: &Shape, strides: &[i64]) -> Result<(), Failure> {
-    let expected: Vec<i64> = shape.strides().iter().map(|s| i64::try_from(*s).unwrap_or(i64::MAX)).collect();
-    let same =
-        strides.iter().zip(&expected).zip(shape.iter()).all(|((got, want), dim)| got == want || *dim == 1);
-    if same || shape.elements() == 0 {
-        return Ok(());
-    }
-    let (name, got) = (name.to_owned(), strides.to_vec());
-    Err(SessionError::Strides { name, expected, got }.into())
-}
-
 /// A list of `onepool_memory` and its length.
 pub(crate) type List = (In<types::Memory>, usize);
 
@@ -223,11 +181,12 @@ pub(crate) type Said = (String, Option<DType>, Option<Shape>);
 
 /// Memory for the inputs, and for the outputs, as a builder takes it; and what to check once there is a plan.
 pub(crate) fn builder(
-    session: &SessionObject,
+    session: &Session,
+    (declared_inputs, declared_outputs): (&[Declared], &[Declared]),
     inputs: List,
     outputs: Option<(List, &mut Vec<Said>)>,
 ) -> Result<(BindingBuilder<'static>, Holds), Failure> {
-    let mut builder = session.session.bind();
+    let mut builder = session.bind();
     let mut holds = Holds::default();
     let mut names: Vec<String> = Vec::new();
     let mut twice = |name: &str, argument: String| match names.iter().any(|known| known == name) {
@@ -239,14 +198,14 @@ pub(crate) fn builder(
     };
     for (i, given) in inputs.0.list(inputs.1, MOST, "inputs")?.iter().enumerate() {
         let argument = format!("inputs[{i}]");
-        let bound = bound(given, &session.inputs, Side::Input, &argument, &mut holds)?;
+        let bound = bound(given, declared_inputs, Side::Input, &argument, &mut holds)?;
         twice(&format!("input {}", bound.name), argument)?;
         builder = builder.input(bound.name, bound.memory);
     }
     let Some((outputs, expected)) = outputs else { return Ok((builder, holds)) };
     for (i, given) in outputs.0.list(outputs.1, MOST, "outputs")?.iter().enumerate() {
         let argument = format!("outputs[{i}]");
-        let bound = bound(given, &session.outputs, Side::Output, &argument, &mut holds)?;
+        let bound = bound(given, declared_outputs, Side::Output, &argument, &mut holds)?;
         twice(&format!("output {}", bound.name), argument)?;
         expected.push((bound.name.clone(), bound.dtype, bound.shape));
         builder = builder.output(bound.name, bound.memory);

@@ -10,8 +10,8 @@ use onepool::session::HostView;
 use onepool::{HostRegion, SharedRegion};
 
 use crate::arg::Out;
+use crate::caller::Foreign;
 use crate::handle::{Handle, Object, free, publish};
-use crate::memory::Foreign;
 use crate::status::{Failure, Status, guard};
 use crate::types::unknown;
 

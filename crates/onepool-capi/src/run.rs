@@ -5,12 +5,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use onepool::session::{self, CancelToken};
+use onepool::session::CancelToken;
 
 use crate::arg::{In, Out};
 use crate::binding::BindingObject;
+use crate::caller::Foreign;
+use crate::cancel::options;
 use crate::handle::{Handle, Object, free, publish};
-use crate::memory::Foreign;
 use crate::status::{Failure, Status, caught, guard};
 use crate::types::RunOptions;
 
@@ -19,14 +20,6 @@ pub const FOREVER: u64 = u64::MAX;
 
 /// `onepool_callback` of the header.
 pub type Callback = extern "C" fn(user: *mut c_void, status: Status, message: *const c_char);
-
-/// What an `onepool_cancel` stands for.
-#[derive(Debug)]
-struct Cancel(CancelToken);
-
-impl Object for Cancel {
-    const KIND: &'static str = "onepool_cancel";
-}
 
 /// What an `onepool_run` stands for.
 #[derive(Debug)]
@@ -87,22 +80,6 @@ impl Progress {
             };
         }
     }
-}
-
-/// The options of a run, where there are any, and what cancels it, where that is the caller's.
-pub(crate) fn options(
-    options: In<RunOptions>,
-) -> Result<Option<(session::RunOptions, Option<CancelToken>)>, Failure> {
-    let Some(options) = options.optional("options")? else { return Ok(None) };
-    let mut run = session::RunOptions::new();
-    if options.time_limit_ns > 0 {
-        run = run.time_limit(Duration::from_nanos(options.time_limit_ns));
-    }
-    if options.cancel.is_null() {
-        return Ok(Some((run, None)));
-    }
-    let token = options.cancel.get::<Cancel>("options.cancel")?.0.clone();
-    Ok(Some((run.cancel(&token), Some(token))))
 }
 
 /// `onepool_binding_start` of the header.
@@ -180,31 +157,4 @@ pub extern "C" fn onepool_run_cancel(run: Handle) -> Status {
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_run_free(run: Handle) -> Status {
     free::<Run>(run, "run")
-}
-
-/// `onepool_cancel_create` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn onepool_cancel_create(cancel: Out<Handle>) -> Status {
-    guard(|| {
-        publish(Cancel(CancelToken::new()), cancel.place("cancel")?);
-        Ok(())
-    })
-}
-
-/// `onepool_cancel_trigger` of the header.
-#[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
-pub extern "C" fn onepool_cancel_trigger(cancel: Handle) -> Status {
-    guard(|| {
-        cancel.get::<Cancel>("cancel")?.0.cancel();
-        Ok(())
-    })
-}
-
-/// `onepool_cancel_free` of the header.
-#[unsafe(no_mangle)] // SAFETY: as above.
-pub extern "C" fn onepool_cancel_free(cancel: Handle) -> Status {
-    free::<Cancel>(cancel, "cancel")
 }

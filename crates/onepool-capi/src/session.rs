@@ -10,9 +10,10 @@ use onepool::session::{NodePlacement, SessionBuilder};
 use onepool::{Session, loader};
 
 use crate::arg::{In, Out, Text, flag, null};
+use crate::caller::Side;
 use crate::handle::{Handle, Object, free, publish};
 use crate::io::{Declared, text};
-use crate::memory::{Side, builder};
+use crate::memory::builder;
 use crate::status::{Failure, Status, guard};
 use crate::types::{IoInfo, Memory, SessionOptions, TensorInfoC, unknown};
 
@@ -23,8 +24,8 @@ const MOST_DEVICES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct SessionObject {
     pub(crate) session: Session,
-    pub(crate) inputs: Vec<Declared>,
-    pub(crate) outputs: Vec<Declared>,
+    inputs: Vec<Declared>,
+    outputs: Vec<Declared>,
     devices: Vec<std::ffi::CString>,
 }
 
@@ -40,6 +41,11 @@ impl SessionObject {
             (declared(session.inputs()), declared(session.outputs()));
         let devices = session.devices().map(|info| text(&info.name)).collect();
         Ok(SessionObject { inputs: inputs?, outputs: outputs?, devices, session })
+    }
+
+    /// The inputs and the outputs.
+    pub(crate) fn io(&self) -> (&[Declared], &[Declared]) {
+        (&self.inputs, &self.outputs)
     }
 
     /// The inputs or the outputs.
@@ -239,7 +245,7 @@ pub unsafe extern "C" fn onepool_session_plan_output(
         let session = session.get::<SessionObject>("session")?;
         let name = name.required("name")?;
         // What is bound for a plan alone stays the caller's: the holds are dropped.
-        let (builder, _holds) = builder(&session, (inputs, input_count), None)?;
+        let (builder, _holds) = builder(&session.session, session.io(), (inputs, input_count), None)?;
         let plan = builder.plan()?;
         let io = plan.outputs.iter().find(|io| io.name == name);
         let io = io.ok_or_else(|| match session.outputs.iter().any(|io| io.is(&name)) {

@@ -24,7 +24,7 @@ use onepool::session::{Error, Session};
 use onepool::{DType, Graph, GraphBuilder, Tensor};
 
 /// The model of `--filter denoise`: `models/README.md` says what it is and how it was trained.
-static MODEL: &[u8] = include_bytes!("../../../models/denoise.onnx");
+static MODEL: &[u8] = include_bytes!("../models/denoise.onnx");
 
 /// Arguments of `onepool demo`.
 #[derive(Clone, Debug, clap::Args)]

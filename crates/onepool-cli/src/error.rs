@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use onepool::backend::DeviceError;
 use onepool::device;
+use onepool::generate::GenerateError;
 use onepool::graph::{GraphError, TensorError};
 use onepool::loader::{LoadError, LoadErrorKind};
 use onepool::memory::host::HostError;
@@ -34,6 +35,9 @@ pub(super) enum CliError {
     /// The library refused or failed.
     #[error(transparent)]
     Library(#[from] Error),
+    /// A text could not be generated.
+    #[error(transparent)]
+    Generate(GenerateError),
     /// A file could not be read or written.
     #[error("cannot {action} {}", path.display())]
     File {
@@ -96,6 +100,8 @@ impl CliError {
             CliError::Library(Error::Session(SessionError::Cancelled { .. })) | CliError::Interrupted => {
                 Some(INTERRUPTED)
             }
+            CliError::Generate(GenerateError::Unsupported(_)) => Some(UNSUPPORTED),
+            CliError::Generate(e) => asked(e).then_some(USAGE),
             CliError::Library(Error::Session(e)) => misuse(e).then_some(USAGE),
             // Sizes that an argument names.
             CliError::Library(Error::Shape(_)) => Some(USAGE),
@@ -105,6 +111,27 @@ impl CliError {
             _ => None,
         }
     }
+}
+
+impl From<GenerateError> for CliError {
+    fn from(e: GenerateError) -> Self {
+        match e {
+            GenerateError::Session(e) => CliError::Library(e),
+            e => CliError::Generate(e),
+        }
+    }
+}
+
+/// Errors of a generation that come from the arguments.
+fn asked(e: &GenerateError) -> bool {
+    matches!(
+        e,
+        GenerateError::NoTemplate
+            | GenerateError::EmptyPrompt
+            | GenerateError::PromptTooLong { .. }
+            | GenerateError::Context { .. }
+            | GenerateError::Setting { .. }
+    )
 }
 
 /// Errors of the session that come from what was asked of it.

@@ -30,7 +30,7 @@ use onepool::shape::{Dim, Shape, SymShape};
 pub(super) struct Args {
     /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
     model: PathBuf,
-    /// The parameters of a TVM graph, where they are not beside it.
+    /// The parameters of a TVM graph, where they are not in its folder.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
     /// The shape of an input that the model leaves open: NAME=1,3,224,224, or only the sizes where there

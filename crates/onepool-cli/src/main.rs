@@ -13,6 +13,8 @@ mod demo;
 mod devices;
 mod error;
 mod explain;
+mod generate;
+mod input_file;
 mod inspect;
 mod npy;
 mod open;
@@ -58,6 +60,8 @@ enum Command {
     Devices(devices::Args),
     /// Run a model on tensors or pictures from files.
     Run(Box<run::Args>),
+    /// Generate text with a language model.
+    Generate(Box<generate::Args>),
     /// Show what a model is made of.
     Inspect(inspect::Args),
     /// Check models against the outputs that ONNX test cases hold.
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Devices(args) => devices::run(args, &mut out),
         Command::Run(args) => run::run(args, &mut out),
+        Command::Generate(args) => generate::run(args, &mut out),
         Command::Inspect(args) => inspect::run(args, &mut out),
         Command::Verify(args) => verify::run(args, &mut out),
         Command::Operators(args) => operators::run(args, &mut out),

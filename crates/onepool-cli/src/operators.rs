@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 
 use super::error::CliError;
+use super::input_file::read_json;
 use super::output::Output;
 use super::table::Table;
-use super::tensor_io::read_json;
 use onepool::dtype::DType;
 use onepool::loader::onnx::{NEWEST_OPSET, composed_operators};
 use onepool::ops::{FAMILIES, OpDef};

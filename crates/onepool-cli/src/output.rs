@@ -49,6 +49,18 @@ impl Output {
         writeln!(self.stdout, "{text}").map_err(CliError::Stdout)
     }
 
+    /// Prints part of a line for people, at once.
+    ///
+    /// # Errors
+    /// [`CliError::Stdout`].
+    pub(super) fn piece(&mut self, text: &str) -> Result<(), CliError> {
+        if self.json {
+            return Ok(());
+        }
+        write!(self.stdout, "{text}").map_err(CliError::Stdout)?;
+        self.flush()
+    }
+
     /// Prints a line also with `--json`, at once: for protocols.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use image::imageops::FilterType;
 use image::{DynamicImage, ImageBuffer, ImageFormat, ImageReader};
 
 use super::error::CliError;
-use super::tensor_io::read_bytes;
+use super::input_file::read_bytes;
 use onepool::dtype::DType;
 use onepool::graph::TensorInfo;
 use onepool::memory::host::HostRegion;

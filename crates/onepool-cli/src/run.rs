@@ -165,7 +165,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         }
     }
     for stage in binding.stages().skip(1).filter(|_| args.explain) {
-        out.line("behind it, with sizes that the run decided")?;
+        out.line("after it, with sizes that the run decided")?;
         explain::plan(stage.plan(), &devices, out.verbose() > 0, out)?;
         out.line("")?;
     }

@@ -8,6 +8,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::error::CliError;
+use super::input_file::{open, read_bytes};
 use super::npy::Header;
 use super::picture::{self, Frame, PictureOptions};
 use onepool::dtype::DType;
@@ -15,7 +16,6 @@ use onepool::graph::{Tensor, TensorInfo};
 use onepool::loader::onnx::{read_tensor_pb, write_tensor_pb};
 use onepool::memory::host::HostRegion;
 use onepool::shape::{Shape, SymShape};
-use onepool_core::files;
 
 /// What kind of file it is, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,36 +214,6 @@ fn read_pb(path: &Path) -> Result<Loaded, CliError> {
 /// [`CliError::File`]; [`CliError::Library`] for what is no tensor.
 pub(super) fn read_pb_tensor(path: &Path) -> Result<(String, Tensor), CliError> {
     Ok(read_tensor_pb(&read_bytes(path)?)?)
-}
-
-/// Reads a whole file. A pipe or a device, which may never end, is refused.
-///
-/// # Errors
-/// [`CliError::File`], [`CliError::Content`].
-pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes).map_err(|e| CliError::file("read", path, e))?;
-    Ok(bytes)
-}
-
-/// Reads a JSON file.
-///
-/// # Errors
-/// [`CliError::File`], [`CliError::Content`].
-pub(super) fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> Result<T, CliError> {
-    let text = read_bytes(path)?;
-    serde_json::from_slice(&text).map_err(|e| CliError::content(path, e.to_string()))
-}
-
-/// Opens a regular file.
-fn open(path: &Path) -> Result<File, CliError> {
-    match files::open::regular(path) {
-        Ok((file, _)) => Ok(file),
-        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
-            Err(CliError::content(path, "this is no regular file"))
-        }
-        Err(e) => Err(CliError::file("read", path, e)),
-    }
 }
 
 fn read_raw(path: &Path, declared: Declared<'_>) -> Result<Loaded, CliError> {

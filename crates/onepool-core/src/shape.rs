@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflowing_shape_is_an_error_even_behind_a_zero() {
+    fn an_overflowing_shape_is_an_error_even_after_a_zero() {
         assert!(matches!(Shape::new([usize::MAX, 2]), Err(ShapeError::Overflow { .. })));
         assert!(matches!(Shape::new([0, usize::MAX, 2]), Err(ShapeError::Overflow { .. })));
         assert_eq!(s(&[0, 3]).elements(), 0);

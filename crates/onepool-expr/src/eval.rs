@@ -1,20 +1,12 @@
 //! Pointwise expressions on the CPU, a cache-sized chunk at a time.
 
+pub use super::lanes::InputData;
 use super::lanes::{Value, binary, gather, mul_add, positive_binary, select, unary};
 use super::pointwise::{BinaryOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, Term};
 use crate::simd::wide;
 
 /// Elements of intermediate values that stay in a first-level cache together with what is read and written.
 const CACHED: usize = 4096;
-
-/// An input while it is evaluated.
-#[derive(Clone, Copy, Debug)]
-pub struct Operand<'a> {
-    /// All of its elements.
-    pub data: &'a [f32],
-    /// How it is indexed; empty for a full input, and for a scalar.
-    pub terms: &'a [Term],
-}
 
 /// A [`PointwiseDesc`] ready to run: which expression goes to which register, and when registers are free.
 #[derive(Clone, Debug)]
@@ -213,7 +205,7 @@ impl Evaluator {
     pub fn eval_chunk(
         &self,
         first: usize,
-        inputs: &[Operand<'_>],
+        inputs: &[InputData<'_>],
         outputs: &mut [&mut [f32]],
         scratch: &mut Scratch,
     ) -> Result<(), PointwiseError> {
@@ -231,7 +223,7 @@ impl Evaluator {
     }
 
     /// Decides how each input is seen from element `first` on, and for how many of `len` elements.
-    fn look(&self, first: usize, len: usize, inputs: &[Operand<'_>], views: &mut Vec<View>) -> usize {
+    fn look(&self, first: usize, len: usize, inputs: &[InputData<'_>], views: &mut Vec<View>) -> usize {
         views.clear();
         let mut run = len;
         for (operand, indexing) in inputs.iter().zip(self.desc.inputs()) {
@@ -342,7 +334,7 @@ impl Evaluator {
     fn check(
         &self,
         first: usize,
-        inputs: &[Operand<'_>],
+        inputs: &[InputData<'_>],
         outputs: &[&mut [f32]],
     ) -> Result<usize, PointwiseError> {
         let wrong = |what, found, expected| Err(PointwiseError::WrongCount { what, found, expected });
@@ -395,7 +387,7 @@ struct Run<'a> {
     /// The first of them in the chunk.
     start: usize,
     len: usize,
-    inputs: &'a [Operand<'a>],
+    inputs: &'a [InputData<'a>],
     views: &'a [View],
 }
 
@@ -420,8 +412,8 @@ mod tests {
     use super::super::pointwise::{CompareOp, UnaryOp, broadcast_terms};
     use super::*;
 
-    fn full(data: &[f32]) -> Operand<'_> {
-        Operand { data, terms: &[] }
+    fn full(data: &[f32]) -> InputData<'_> {
+        InputData { data, terms: &[] }
     }
 
     /// One output of one full input.
@@ -516,7 +508,7 @@ mod tests {
         let evaluator = Evaluator::new(desc).unwrap();
         let (data, mut out) = ([0.0; 8], [0.0; 4]);
         let mut run = |first, a: &[f32], terms: &[Term]| {
-            let inputs = [full(a), Operand { data: &data, terms }];
+            let inputs = [full(a), InputData { data: &data, terms }];
             evaluator.eval_chunk(first, &inputs, &mut [&mut out], &mut Scratch::default())
         };
         let term = |div, modulo, stride| [Term { div, modulo, stride }];
@@ -600,7 +592,7 @@ mod tests {
             let scalar = [1.25];
             let table: Vec<f32> = (0..9).map(|i| 2.0 - i as f32 * 0.5).collect();
             let operands =
-                [full(&x), full(&scalar), Operand { data: &table, terms: &row }];
+                [full(&x), full(&scalar), InputData { data: &table, terms: &row }];
             let mut out = vec![vec![f32::NAN; len]; outputs.len()];
             let mut slices: Vec<&mut [f32]> = out.iter_mut().map(Vec::as_mut_slice).collect();
             let evaluator = Evaluator::new(desc.clone()).unwrap();
@@ -640,7 +632,7 @@ mod tests {
             }
             let mut to = vec![0.0; len as usize];
             let data: Vec<f32> = (0..input.iter().product()).map(|i| i as f32).collect();
-            gather(&mut to, Operand { data: &data, terms: &terms }, 0);
+            gather(&mut to, InputData { data: &data, terms: &terms }, 0);
             let found: Vec<u32> = to.iter().map(|value| *value as u32).collect();
             let expected: Vec<u32> =
                 (0..len).map(|i| terms.iter().map(|t| i / t.div % t.modulo * t.stride).sum()).collect();

@@ -9,30 +9,12 @@
 //! A row of two elements says how it is computed after the types: `fused` is one of numbers, in chains too; `alone` is one
 //! that only nodes of its own have; `bits` is one of integers; `test` is a comparison.
 
+use super::formula::{FloatFormula, NumberFormula, TestFormula};
 use super::loops::{Loops, TestLoops};
 use super::pointwise::{Expr, ExprId, Indexing, PointwiseDesc, PointwiseError};
 pub use super::row::{HalfRule, OperatorName, Parameter, Types, Use};
 use super::row::{column, functions, functions_of_two, tests_of_one};
 use super::value::{Arithmetic, Bits, Plain, Sym, Value};
-
-/// A function of floats with at most two parameters.
-pub(super) trait FloatFormula {
-    /// Its value at `x` with parameters `p`.
-    fn of<V: Value>(x: V, p: [V; 2]) -> V;
-}
-
-/// A function of any numbers.
-pub(super) trait NumberFormula {
-    /// Its value at `x` with parameters `p`.
-    fn of<V: Plain>(x: V, p: [V; 2]) -> V;
-}
-
-impl<F: NumberFormula> FloatFormula for F {
-    #[inline(always)]
-    fn of<V: Value>(x: V, p: [V; 2]) -> V {
-        <F as NumberFormula>::of(x, p)
-    }
-}
 
 type Write = for<'s> fn(Sym<'s>, [Sym<'s>; 2]) -> Sym<'s>;
 
@@ -129,12 +111,6 @@ pub struct BinaryRow {
     /// The element types.
     pub types: Types,
     pub(super) kind: Kind,
-}
-
-/// A question about one float.
-pub(super) trait TestFormula {
-    /// Whether it holds at `x` with parameters `p`.
-    fn of<V: Value>(x: V, p: [V; 2]) -> V::Truth;
 }
 
 /// A row of the table of questions.

@@ -1,10 +1,18 @@
 //! The arithmetic of pointwise expressions over slices, one loop for each function, so that each is vectorized.
 
-use super::eval::Operand;
 use super::lane::Lane;
 use super::pointwise::{BinaryOp, CompareOp, Term, UnaryOp};
 use super::value::{Plain, Value as _};
 use crate::simd;
+
+/// An input while it is evaluated.
+#[derive(Clone, Copy, Debug)]
+pub struct InputData<'a> {
+    /// All of its elements.
+    pub data: &'a [f32],
+    /// How it is indexed; empty for a full input, and for a scalar.
+    pub terms: &'a [Term],
+}
 
 /// A value during one chunk.
 #[derive(Clone, Copy)]
@@ -15,7 +23,7 @@ pub(super) enum Value<'a> {
 
 /// Reads a broadcast input for the elements `first..`, run by run: within one, every term but those that
 /// step with each element stands still.
-pub(super) fn gather(to: &mut [f32], operand: Operand<'_>, first: usize) {
+pub(super) fn gather(to: &mut [f32], operand: InputData<'_>, first: usize) {
     struct Counter {
         div: usize,
         modulo: usize,

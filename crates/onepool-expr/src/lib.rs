@@ -1,7 +1,7 @@
 //! Functions of one and two elements: the table that defines them, and what is made of a row.
 //!
 //! ```text
-//! functions.rs   one formula for each function, over value.rs; row.rs has the columns
+//! functions.rs   one formula (formula.rs) for each function, over value.rs; row.rs has the columns
 //!   lane.rs      .. of numbers: loops.rs compiles it for each element type
 //!   text.rs      .. as GLSL of any element type, for the kernel of nodes of two inputs
 //!   value.rs     .. of expressions: a pointwise::PointwiseDesc, alone or as part of a chain
@@ -15,6 +15,7 @@
 
 mod device;
 pub mod eval;
+mod formula;
 mod functions;
 pub mod glsl;
 mod lane;

@@ -1,6 +1,6 @@
 //! The loops that the CPU runs for a function of the table: one for each element type, compiled from its formula.
 
-use super::functions::{FloatFormula, NumberFormula, TestFormula};
+use super::formula::{FloatFormula, NumberFormula, TestFormula};
 use super::lane::Lane;
 use crate::simd::wide;
 

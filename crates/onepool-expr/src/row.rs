@@ -7,13 +7,13 @@ pub enum Types {
     Floats,
     /// Floating point and integers.
     Numbers,
-    /// Those of them that have a sign.
+    /// Numbers with a sign.
     Signed,
     /// Integers.
     Integers,
     /// Truth values, as bytes 0 and 1.
     Bool,
-    /// All of them.
+    /// Every type.
     Any,
 }
 

@@ -27,7 +27,7 @@ pub fn default_selector() -> String {
 /// A selector is `API`, `API:INDEX` or `API:NAME` (part of a device's name, in any case), or `auto`: the
 /// first usable integrated or discrete device of any API, else the CPU backend. An API alone is its first
 /// usable device and never a device of another API. `sim:NAME` and `sim:FILE` are simulated devices that play a
-/// recorded driver: one that is part of the library, or the [profile](crate::backend::sim::Profile) in a file.
+/// recorded driver: one that is part of the library, or the [profile](crate::backend::sim::DriverProfile) in a file.
 ///
 /// ```
 /// use onepool::backend::ContextDesc;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use onepool::Graph as Loaded;
 use onepool::loader;
 
-use crate::EP_NAME;
 use crate::failure::Failure;
 use crate::host::{Attribute, Graph, Node};
+use crate::options::EP_NAME;
 
 /// The operator and its domain.
 pub(crate) const OPERATOR: &str = "EPContext";

@@ -23,9 +23,9 @@ use crate::context;
 use crate::failure::{Failure, caught};
 use crate::host::{Graph, Host, Kernel, Log, Node, ValueType, c_text};
 use crate::model::{Weights, Writer};
-use crate::options::{ContextModel, Options};
+use crate::options::{ContextModel, EP_NAME, Options};
 use crate::part::{Part, Port};
-use crate::{EP_NAME, stats, types};
+use crate::{stats, types};
 
 /// The provider of one session. onnxruntime sees its first field.
 #[repr(C)]

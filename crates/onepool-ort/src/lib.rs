@@ -38,11 +38,8 @@ use abi::{
 use ep::{Ep, status};
 use failure::Failure;
 use host::Host;
-use options::Options;
+use options::{EP_NAME, Options};
 use stats::OnepoolOrtStats;
-
-/// The provider's name.
-pub const EP_NAME: &CStr = c"OnepoolExecutionProvider";
 
 /// The oldest version of the interface that has what is used, and the newest whose structures are declared here.
 const VERSIONS: std::ops::RangeInclusive<u32> = 24..=28;

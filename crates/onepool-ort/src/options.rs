@@ -1,5 +1,6 @@
 //! Options of a session, which onnxruntime gives as texts under `ep.onepool.` or `ep.onepoolexecutionprovider.`.
 
+use std::ffi::CStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,9 @@ use onepool::registry::default_selector;
 use onepool::session::NodePlacement;
 
 use crate::failure::Failure;
+
+/// The provider's name.
+pub(crate) const EP_NAME: &CStr = c"OnepoolExecutionProvider";
 
 /// What keys of the provider's options begin with; the second is where `add_provider_for_devices` puts them.
 const PREFIXES: [&str; 2] = ["ep.onepool.", "ep.onepoolexecutionprovider."];

@@ -12,10 +12,40 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Op, StorageClass};
 
 use super::parse::{Inst, Module, SpirvError, SpirvErrorKind};
-use super::reflect::Access;
+
+/// How a kernel uses a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BindingAccess {
+    /// It only reads.
+    Read,
+    /// It only writes, and may leave some elements as they were.
+    Write,
+    /// It reads and writes.
+    ReadWrite,
+}
+
+impl BindingAccess {
+    /// Whether the kernel may read.
+    pub const fn reads(self) -> bool {
+        !matches!(self, Self::Write)
+    }
+
+    /// Whether the kernel may write.
+    pub const fn writes(self) -> bool {
+        !matches!(self, Self::Read)
+    }
+
+    pub(super) const fn union(self, other: Self) -> Self {
+        match (self.reads() || other.reads(), self.writes() || other.writes()) {
+            (true, true) => Self::ReadWrite,
+            (false, true) => Self::Write,
+            _ => Self::Read,
+        }
+    }
+}
 
 /// The access of each global resource variable that is used at all, by the variable's id.
-pub(super) fn uses(module: &Module) -> Result<HashMap<u32, Access>, SpirvError> {
+pub(super) fn uses(module: &Module) -> Result<HashMap<u32, BindingAccess>, SpirvError> {
     let mut uses = Uses { module, roots: HashMap::new(), images: HashMap::new(), found: HashMap::new() };
     let mut in_function = false;
     for inst in &module.insts {
@@ -63,7 +93,7 @@ struct Uses<'m> {
     roots: HashMap<u32, Root>,
     /// Ids of image values that were loaded from a resource.
     images: HashMap<u32, u32>,
-    found: HashMap<u32, Access>,
+    found: HashMap<u32, BindingAccess>,
 }
 
 impl Uses<'_> {
@@ -88,24 +118,24 @@ impl Uses<'_> {
                         self.images.insert(id, variable);
                     }
                 }
-                Some(Root { variable, image: false, .. }) => self.mark(variable, Access::Read),
+                Some(Root { variable, image: false, .. }) => self.mark(variable, BindingAccess::Read),
                 None => {}
             },
             Op::Store => {
-                self.pointer(inst.id(0)?, Access::Write);
+                self.pointer(inst.id(0)?, BindingAccess::Write);
                 self.value(inst.id(1)?);
             }
             Op::CopyMemory => {
-                self.pointer(inst.id(0)?, Access::Write);
-                self.pointer(inst.id(1)?, Access::Read);
+                self.pointer(inst.id(0)?, BindingAccess::Write);
+                self.pointer(inst.id(1)?, BindingAccess::Read);
             }
-            Op::AtomicLoad => self.pointer(inst.id(0)?, Access::Read),
-            Op::AtomicStore => self.pointer(inst.id(0)?, Access::Write),
+            Op::AtomicLoad => self.pointer(inst.id(0)?, BindingAccess::Read),
+            Op::AtomicStore => self.pointer(inst.id(0)?, BindingAccess::Write),
             Op::CooperativeMatrixLoadKHR | Op::CooperativeMatrixLoadTensorNV => {
-                self.pointer(inst.id(0)?, Access::Read);
+                self.pointer(inst.id(0)?, BindingAccess::Read);
             }
             Op::CooperativeMatrixStoreKHR | Op::CooperativeMatrixStoreTensorNV => {
-                self.pointer(inst.id(0)?, Access::Write);
+                self.pointer(inst.id(0)?, BindingAccess::Write);
             }
             Op::ArrayLength
             | Op::ImageQuerySize
@@ -125,7 +155,7 @@ impl Uses<'_> {
                     let rule = Cow::Borrowed("a write to an image that is read through a sampler");
                     return Err(inst.error(SpirvErrorKind::Invalid { rule }));
                 }
-                self.image(inst.id(0)?, Access::Write);
+                self.image(inst.id(0)?, BindingAccess::Write);
             }
             Op::ImageRead
             | Op::ImageFetch
@@ -136,7 +166,7 @@ impl Uses<'_> {
             | Op::ImageSampleDrefExplicitLod
             | Op::ImageSampleDrefImplicitLod
             | Op::ImageSampleProjExplicitLod
-            | Op::ImageSampleProjImplicitLod => self.image(inst.id(0)?, Access::Read),
+            | Op::ImageSampleProjImplicitLod => self.image(inst.id(0)?, BindingAccess::Read),
             _ => {
                 for operand in &inst.inst.operands {
                     if let Operand::IdRef(id) = operand {
@@ -151,23 +181,23 @@ impl Uses<'_> {
     /// A pointer or image used in a way that is not followed.
     fn value(&mut self, id: u32) {
         let sampled = self.roots.get(&id).is_some_and(|root| root.sampled);
-        self.pointer(id, if sampled { Access::Read } else { Access::ReadWrite });
-        self.image(id, Access::ReadWrite);
+        self.pointer(id, if sampled { BindingAccess::Read } else { BindingAccess::ReadWrite });
+        self.image(id, BindingAccess::ReadWrite);
     }
 
-    fn pointer(&mut self, id: u32, access: Access) {
+    fn pointer(&mut self, id: u32, access: BindingAccess) {
         if let Some(root) = self.roots.get(&id).copied() {
             self.mark(root.variable, access);
         }
     }
 
-    fn image(&mut self, id: u32, access: Access) {
+    fn image(&mut self, id: u32, access: BindingAccess) {
         if let Some(variable) = self.images.get(&id).copied() {
             self.mark(variable, access);
         }
     }
 
-    fn mark(&mut self, variable: u32, access: Access) {
+    fn mark(&mut self, variable: u32, access: BindingAccess) {
         self.found.entry(variable).and_modify(|found| *found = found.union(access)).or_insert(access);
     }
 }

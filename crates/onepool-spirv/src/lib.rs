@@ -21,7 +21,7 @@ pub use builder::build_pointwise;
 pub use check::check_module;
 pub use layout::{Fetch, KernelLayout, Walk, Walked};
 pub use parse::{SpirvError, SpirvErrorKind};
-pub use reflect::{Access, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
+pub use reflect::{BindingAccess, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};
 pub use requires::Requires;
 pub use specialize::shared_bytes;
 pub use types::{Element, ScalarType, ValueType};

@@ -9,6 +9,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{BuiltIn, Capability, Decoration, Dim, ExecutionMode, ExecutionModel, Op, StorageClass};
 
 use super::access;
+pub use super::access::BindingAccess;
 use super::parse::{Inst, Module, SpirvError, SpirvErrorKind, parse};
 use super::types::{Element, Index, SIZE_CAP, ScalarType, TypeBudget, ValueType, unsupported};
 
@@ -32,37 +33,6 @@ pub enum BindingKind {
     StorageImage,
 }
 
-/// How a kernel uses a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
-    /// It only reads.
-    Read,
-    /// It only writes, and may leave some elements as they were.
-    Write,
-    /// It reads and writes.
-    ReadWrite,
-}
-
-impl Access {
-    /// Whether the kernel may read.
-    pub const fn reads(self) -> bool {
-        !matches!(self, Self::Write)
-    }
-
-    /// Whether the kernel may write.
-    pub const fn writes(self) -> bool {
-        !matches!(self, Self::Read)
-    }
-
-    pub(super) const fn union(self, other: Self) -> Self {
-        match (self.reads() || other.reads(), self.writes() || other.writes()) {
-            (true, true) => Self::ReadWrite,
-            (false, true) => Self::Write,
-            _ => Self::Read,
-        }
-    }
-}
-
 /// One resource binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindingInfo {
@@ -73,7 +43,7 @@ pub struct BindingInfo {
     /// What it is.
     pub kind: BindingKind,
     /// How it is used.
-    pub access: Access,
+    pub access: BindingAccess,
     /// Its name in the source; empty if the module carries none.
     pub name: Cow<'static, str>,
     /// The element of a buffer that ends in a runtime array, or the texel.
@@ -417,7 +387,7 @@ fn bindings(index: &Index<'_>) -> Result<Vec<BindingInfo>, SpirvError> {
             set: set.ok_or_else(|| missing("DescriptorSet"))?,
             binding: binding.ok_or_else(|| missing("Binding"))?,
             kind,
-            access: declared.or(used).unwrap_or(Access::Read),
+            access: declared.or(used).unwrap_or(BindingAccess::Read),
             name: Cow::Owned(name.to_owned()),
             element,
         };
@@ -449,7 +419,7 @@ fn merge(bindings: &mut Vec<BindingInfo>, info: BindingInfo, variable: &Inst) ->
     Ok(())
 }
 
-type Resource = (BindingKind, Option<Element>, Option<Access>);
+type Resource = (BindingKind, Option<Element>, Option<BindingAccess>);
 
 fn resource(
     index: &Index<'_>,
@@ -483,7 +453,7 @@ fn resource(
                     || (members > 0 && (0..members).all(|m| index.has(type_id, Some(m), decoration)))
             };
             let declared = match kind {
-                BindingKind::UniformBuffer => Some(Access::Read),
+                BindingKind::UniformBuffer => Some(BindingAccess::Read),
                 _ => declared(all(Decoration::NonWritable), all(Decoration::NonReadable)),
             };
             Ok((kind, element, declared))
@@ -494,7 +464,7 @@ fn resource(
                 Dim::DimBuffer => BindingKind::UniformTexelBuffer,
                 _ => BindingKind::SampledImage,
             };
-            Ok((kind, Some(index.texel(image)?), Some(Access::Read)))
+            Ok((kind, Some(index.texel(image)?), Some(BindingAccess::Read)))
         }
         Op::TypeImage => {
             let declared = declared(
@@ -503,7 +473,9 @@ fn resource(
             );
             let element = Some(index.texel(ty)?);
             match (image_dim(ty)?, ty.literal(5)?) {
-                (Dim::DimBuffer, 1) => Ok((BindingKind::UniformTexelBuffer, element, Some(Access::Read))),
+                (Dim::DimBuffer, 1) => {
+                    Ok((BindingKind::UniformTexelBuffer, element, Some(BindingAccess::Read)))
+                }
                 (Dim::DimBuffer, 2) => Ok((BindingKind::StorageTexelBuffer, element, declared)),
                 (_, 2) => Ok((BindingKind::StorageImage, element, declared)),
                 _ => Err(unsupported(variable, "an image without its sampler")),
@@ -515,10 +487,10 @@ fn resource(
     }
 }
 
-fn declared(non_writable: bool, non_readable: bool) -> Option<Access> {
+fn declared(non_writable: bool, non_readable: bool) -> Option<BindingAccess> {
     match (non_writable, non_readable) {
-        (true, _) => Some(Access::Read),
-        (false, true) => Some(Access::Write),
+        (true, _) => Some(BindingAccess::Read),
+        (false, true) => Some(BindingAccess::Write),
         (false, false) => None,
     }
 }

@@ -8,7 +8,7 @@ use super::proto::{
     AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_type as kind,
     data_type,
 };
-use crate::loader::error::{LoadError, LoadErrorKind, Location};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 
 type Compose = fn(&mut Parts<'_>) -> Result<(), LoadErrorKind>;
 
@@ -94,7 +94,7 @@ fn expand_nodes(
         };
         let is_newer = OF_NEWER.contains(&node.op_type.as_str());
         let mut parts = Parts { node: &node, opset: if is_newer { NEWER } else { opset }, nodes: Vec::new() };
-        compose(&mut parts).map_err(|kind| kind.at(Location::node(&node.name, &node.op_type)))?;
+        compose(&mut parts).map_err(|kind| kind.at(ErrorLocation::node(&node.name, &node.op_type)))?;
         if is_newer {
             let (call, function) = function_of(&node, parts.nodes, newer.len());
             all.push(call);

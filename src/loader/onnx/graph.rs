@@ -22,7 +22,7 @@ use super::{Opsets, legacy};
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::limits;
 use crate::loader::Find;
-use crate::loader::error::{LoadError, LoadErrorKind, Location, nearest};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind, nearest};
 use crate::ops::{self, AttrMap, AttrReader, AttrValue, OpDef, OpError};
 
 /// Makes graphs of one model.
@@ -201,7 +201,7 @@ impl<'m, 's> Importer<'m, 's> {
         let tables = zip_maps(proto);
         let read = |o: &&ValueInfoProto| !tables.contains_key(o.name.as_str()) && list_of(o).is_none();
         for output in proto.output.iter().filter(read) {
-            type_of(output).map_err(|kind| kind.at(Location::Tensor(output.name.clone())))?;
+            type_of(output).map_err(|kind| kind.at(ErrorLocation::Tensor(output.name.clone())))?;
         }
         let attrs = AttrMap::new();
         Ok(self.graph(proto, &[], &[], Scope::outermost(self.opsets, &attrs))?.0)
@@ -233,7 +233,7 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let (mut listed, mut times) = (Vec::new(), HashMap::new());
         for (o, output) in proto.output.iter().enumerate() {
-            let at = |kind: LoadErrorKind| kind.at(Location::Tensor(output.name.clone()));
+            let at = |kind: LoadErrorKind| kind.at(ErrorLocation::Tensor(output.name.clone()));
             if let Some(sequence) = scope.sequences.get(output.name.as_str()).cloned() {
                 let made = Packed::of(&output.name, sequence, making).map_err(|e| e.at(at))?;
                 for (name, id) in packed::names(&output.name).into_iter().zip([made.values, made.table]) {
@@ -278,7 +278,7 @@ impl<'m, 's> Importer<'m, 's> {
             .collect();
         let main = scope.depth == 0;
         for (i, input) in proto.input.iter().enumerate() {
-            let at = |kind: LoadErrorKind| kind.at(Location::Tensor(input.name.clone()));
+            let at = |kind: LoadErrorKind| kind.at(ErrorLocation::Tensor(input.name.clone()));
             if main && constants.contains(input.name.as_str()) {
                 continue;
             }
@@ -299,7 +299,9 @@ impl<'m, 's> Importer<'m, 's> {
             if !main && scope.slots.contains_key(name) {
                 return Ok(());
             }
-            scope.constant(making, name, value).map_err(|kind| kind.at(Location::Tensor(name.to_owned())))
+            scope
+                .constant(making, name, value)
+                .map_err(|kind| kind.at(ErrorLocation::Tensor(name.to_owned())))
         };
         for t in &proto.initializer {
             constant(&t.name, self.store.tensor(t)?)?;
@@ -322,7 +324,7 @@ impl<'m, 's> Importer<'m, 's> {
                 if is_constant(node) == constants {
                     self.count_node()?;
                     self.node(node, making, scope).map_err(|e| match e {
-                        Failure::Here(kind) => kind.at(Location::node(&node.name, &node.op_type)),
+                        Failure::Here(kind) => kind.at(ErrorLocation::node(&node.name, &node.op_type)),
                         Failure::Inside(e) => e,
                     })?;
                 }

@@ -7,7 +7,7 @@
 
 use super::proto::HELD_TAG;
 use crate::limits;
-use crate::loader::error::{LoadError, LoadErrorKind, Location};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 use crate::loader::source::Source;
 
 /// Raw data at least this long stays in the file.
@@ -188,7 +188,7 @@ impl Walk<'_, '_> {
 }
 
 fn bad(at: u64, problem: String) -> LoadError {
-    LoadErrorKind::Decode { what: "ONNX file", problem }.at(Location::ByteOffset(at))
+    LoadErrorKind::Decode { what: "ONNX file", problem }.at(ErrorLocation::ByteOffset(at))
 }
 
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {

@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::files;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
-use crate::loader::error::{LoadError, LoadErrorKind, Location};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 use crate::loader::pack::pack;
 use crate::loader::source::Source;
 use crate::memory::os;
@@ -302,7 +302,7 @@ impl<'a> Store<'a> {
         self.keep_open(file, source);
         match self.open.last_mut() {
             Some((_, source)) => Ok(source),
-            None => Err(LoadErrorKind::missing("the file").at(Location::File)),
+            None => Err(LoadErrorKind::missing("the file").at(ErrorLocation::File)),
         }
     }
 

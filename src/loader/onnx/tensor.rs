@@ -8,7 +8,7 @@ use super::store::Store;
 use crate::dtype::{DType, pack_bits, unpack_bits};
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
-use crate::loader::error::{LoadError, LoadErrorKind, Location};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 use crate::loader::source::Source;
 use crate::shape::Shape;
 
@@ -312,8 +312,8 @@ pub(super) fn entry<'a>(entries: &'a [StringStringEntryProto], key: &str) -> Opt
 }
 
 /// Where errors about `proto` are.
-pub(super) fn location(proto: &TensorProto) -> Location {
-    Location::Tensor(proto.name.clone())
+pub(super) fn location(proto: &TensorProto) -> ErrorLocation {
+    ErrorLocation::Tensor(proto.name.clone())
 }
 
 #[cfg(test)]

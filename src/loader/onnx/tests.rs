@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::proto::*;
 use super::*;
 use crate::graph::{GraphError, NodeId, Origin, Tensor};
-use crate::loader::Location;
+use crate::loader::ErrorLocation;
 use crate::loader::testing::{fake, find, int};
 use crate::ops::AttrValue;
 use crate::{DType, Dim, limits};
@@ -154,7 +154,7 @@ fn an_absent_input_between_others_stays() {
 fn unknown_operators_are_named_with_their_opset() {
     let e =
         fails(graph(&["x"], vec![node("Transposse", &["x"], &["y"])], &["y"]), "no operator \"Transposse\"");
-    assert_eq!(*e.at(), Location::Node { name: "Transposse_y".into(), op: "Transposse".into() });
+    assert_eq!(*e.at(), ErrorLocation::Node { name: "Transposse_y".into(), op: "Transposse".into() });
     assert!(e.is_unsupported());
     let text = e.to_string();
     assert!(text.contains("domain \"\" at opset 13") && text.contains("did you mean Transpose"), "{text}");
@@ -375,7 +375,7 @@ fn nested_graphs_may_shadow_and_dangle() {
     let bad = graph(&[], vec![node("Nope", &["x"], &["t"])], &["t"]);
     let n = with(node("If", &["c"], &["y"]), [graph_attr("then_branch", bad)]);
     let e = fails(graph(&["c", "x"], vec![n], &["y"]), "Nope");
-    assert_eq!(*e.at(), Location::node("Nope_t", "Nope"));
+    assert_eq!(*e.at(), ErrorLocation::node("Nope_t", "Nope"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::pointer::At;
 use crate::limits;
-use crate::loader::error::{LoadError, LoadErrorKind, Location};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 
 /// One output of one node, as inputs and heads name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl GraphJson {
     /// [`LoadError`] with a JSON pointer to what is wrong.
     pub fn parse(text: &[u8]) -> Result<Self, LoadError> {
         let value: Value = serde_json::from_slice(text).map_err(|e| {
-            let at = Location::ByteOffset(byte_of(text, e.line(), e.column()));
+            let at = ErrorLocation::ByteOffset(byte_of(text, e.line(), e.column()));
             LoadErrorKind::Json(e).at(at)
         })?;
         let root = At::root(&value);
@@ -171,7 +171,7 @@ impl GraphJson {
                     format!("device type {device}, id {id} for entry {entry}"),
                 );
                 let at = format!("{}/storage_id/1/{entry}", columns.pointer());
-                return Err(kind.at(Location::JsonPointer(at)));
+                return Err(kind.at(ErrorLocation::JsonPointer(at)));
             }
         }
         Ok(())

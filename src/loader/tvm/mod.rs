@@ -19,7 +19,7 @@ pub use functions::FunctionTable;
 
 use std::path::Path;
 
-use super::error::{LoadError, LoadErrorKind, Location};
+use super::error::{ErrorLocation, LoadError, LoadErrorKind};
 use super::params::{Params, load_params};
 use super::source::Source;
 use crate::graph::{Graph, NodeId, TensorId};
@@ -138,7 +138,7 @@ impl TvmGraph {
                 None => {
                     let count = wanted.map_or(0, |w| of_type(w).count());
                     let column = if count == 0 { "device_index" } else { "device_id" };
-                    let at = Location::JsonPointer(format!("/attrs/{column}/1/{row}"));
+                    let at = ErrorLocation::JsonPointer(format!("/attrs/{column}/1/{row}"));
                     let found = format!("device type {}, id {id}", wanted.unwrap_or(0));
                     let expected = format!(
                         "one of the session's devices, which are of types {table:?} (give it such a device, or let \

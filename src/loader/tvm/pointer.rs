@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::loader::error::{LoadError, LoadErrorKind, Location};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 
 #[derive(Clone, Copy)]
 enum Key<'a> {
@@ -40,7 +40,7 @@ impl<'a> At<'a> {
 
     /// An error about it.
     pub(super) fn error(&self, kind: LoadErrorKind) -> LoadError {
-        kind.at(Location::JsonPointer(self.pointer()))
+        kind.at(ErrorLocation::JsonPointer(self.pointer()))
     }
 
     /// An error that it should be something else.

@@ -10,7 +10,7 @@ use super::{FunctionTable, TvmGraph, device_type, relay};
 use crate::dtype::DType;
 use crate::graph::{GraphBuilder, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo};
 use crate::loader::Find;
-use crate::loader::error::{LoadError, LoadErrorKind, Location, nearest};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind, nearest};
 use crate::loader::params::Params;
 use crate::ops::custom::CustomKernel;
 use crate::ops::tvm::{TvmView, ViewKind};
@@ -68,8 +68,10 @@ pub(super) enum Failure {
 impl Failure {
     fn at(self, node: usize) -> LoadError {
         match self {
-            Failure::Node(kind) => kind.at(Location::JsonPointer(format!("/nodes/{node}"))),
-            Failure::Column(entry, kind) => kind.at(Location::JsonPointer(format!("/attrs/shape/1/{entry}"))),
+            Failure::Node(kind) => kind.at(ErrorLocation::JsonPointer(format!("/nodes/{node}"))),
+            Failure::Column(entry, kind) => {
+                kind.at(ErrorLocation::JsonPointer(format!("/attrs/shape/1/{entry}")))
+            }
         }
     }
 }
@@ -125,7 +127,7 @@ impl<'a> Resolver<'a> {
         let mut seen = HashSet::new();
         for &arg in &self.json.arg_nodes {
             let Some(node) = self.json.node(arg) else { continue };
-            let at = |kind: LoadErrorKind| kind.at(Location::JsonPointer(format!("/nodes/{arg}/name")));
+            let at = |kind: LoadErrorKind| kind.at(ErrorLocation::JsonPointer(format!("/nodes/{arg}/name")));
             if !seen.insert(node.name.as_str()) {
                 return Err(at(LoadErrorKind::Duplicate { what: "inputs", name: node.name.clone() }));
             }
@@ -204,7 +206,7 @@ impl<'a> Resolver<'a> {
                 "global.texture-weight" => StorageScope::TextureWeight,
                 "global.texture-nhwc" => StorageScope::TextureNhwc,
                 other => {
-                    let at = Location::JsonPointer(format!("/attrs/storage_scope/1/{entry}"));
+                    let at = ErrorLocation::JsonPointer(format!("/attrs/storage_scope/1/{entry}"));
                     return Err(LoadErrorKind::unsupported(format!("storage scope {other:?}")).at(at));
                 }
             };
@@ -474,7 +476,7 @@ fn unknown(name: &str, problem: String, candidates: Vec<String>) -> LoadErrorKin
 fn entry_infos(json: &GraphJson) -> Result<Vec<TensorInfo>, LoadError> {
     let info = |(entry, (sizes, name)): (usize, (&Vec<i64>, &String))| {
         let at = |column: &str, kind: LoadErrorKind| {
-            kind.at(Location::JsonPointer(format!("/attrs/{column}/1/{entry}")))
+            kind.at(ErrorLocation::JsonPointer(format!("/attrs/{column}/1/{entry}")))
         };
         let (dtype, lanes) = parse_dtype(name)
             .ok_or_else(|| at("dltype", LoadErrorKind::unsupported(format!("element type {name:?}"))))?;

@@ -44,7 +44,7 @@ fn load_value(value: &Value) -> TvmGraph {
 fn error_of(value: &Value) -> (String, String) {
     let e = make(value, &FunctionTable::new()).unwrap_err();
     match e.at() {
-        Location::JsonPointer(at) => (at.clone(), e.to_string()),
+        ErrorLocation::JsonPointer(at) => (at.clone(), e.to_string()),
         other => panic!("{other:?}: {e}"),
     }
 }
@@ -108,7 +108,7 @@ fn the_example_becomes_a_graph_with_its_devices() {
     );
     assert_eq!(devices(&g), [Some(1), Some(0), Some(0)], "the first of its type");
     let e = g.place(&[device_type::VULKAN], false).unwrap_err();
-    assert_eq!(*e.at(), Location::JsonPointer("/attrs/device_index/1/3".into()));
+    assert_eq!(*e.at(), ErrorLocation::JsonPointer("/attrs/device_index/1/3".into()));
     assert!(e.to_string().contains("found device type 1"), "{e}");
     assert_eq!(g.place(&[device_type::VULKAN], true).unwrap(), ["__copy_0", "exp_0"]);
     assert_eq!(devices(&g), [Some(0); 3]);
@@ -286,7 +286,7 @@ fn errors_point_at_the_value() {
     v["attrs"]["lazy_init_input"] = json!(["list_str", ["nobody"]]);
     assert_eq!(error_of(&v).0, "/attrs/lazy_init_input/1/0");
     let e = GraphJson::parse(b"{\n \"nodes\": [,]").unwrap_err();
-    assert_eq!(*e.at(), Location::ByteOffset(13));
+    assert_eq!(*e.at(), ErrorLocation::ByteOffset(13));
     assert!(matches!(e.kind(), LoadErrorKind::Json(_)));
     let deep = "[".repeat(100_000);
     assert!(GraphJson::parse(deep.as_bytes()).is_err());

@@ -23,23 +23,23 @@ pub struct Attention {
     pub heads: Option<(usize, usize)>,
     /// Factor of the products; one over the root of the size of a head where there is none.
     pub scale: Option<f32>,
-    /// Whether a query sees no key behind its own position.
+    /// Whether a query sees no key after its own position.
     pub causal: bool,
     /// Scores become `cap * tanh(score / cap)`; 0 is none.
     pub softcap: f32,
-    /// How many keys before and behind its own position a query sees, where that is bounded.
+    /// Numbers of keys before and after its own position that a query sees, where bounded.
     pub window: [Option<usize>; 2],
     /// Which stage of the scores the fourth output shows, as ONNX counts them.
     pub shown: u8,
-    /// Which of Q, K, V and Y of four dimensions are `[batch, length, heads, size]`. No model says so; the planner
-    /// takes transposes of heads in.
+    /// Which of Q, K, V and Y of four dimensions are `[batch, length, heads, size]`. Only the planner sets it, where
+    /// it absorbs transposes of heads.
     pub turned: [bool; 4],
 }
 
 /// `[batch, length, heads, size]` to `[batch, heads, length, size]`, and back.
 const HEADS: [i64; 4] = [0, 2, 1, 3];
 
-// Positions of the inputs; `turned` has Y behind the first three.
+// Positions of the inputs; `turned` has Y after the first three.
 const Y: usize = 3;
 const Q: usize = 0;
 const K: usize = 1;
@@ -64,7 +64,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     if !(0..=3).contains(&shown) {
         return Err(bad("qk_matmul_output_mode", format!("is {shown}, expected 0 to 3")));
     }
-    // Softmax is computed in 32 bits, or in 64 where inputs have them, whatever is asked for.
+    // Softmax is computed in 32 bits, or in 64 for inputs of 64 bits, whatever the attribute.
     attrs.int_opt("softmax_precision")?;
     Ok(Arc::new(Attention {
         heads: count("q_num_heads")?.zip(count("kv_num_heads")?),
@@ -98,7 +98,7 @@ pub(super) fn operand(cx: &OpCx, i: usize, heads: Option<usize>) -> Result<Opera
     }
 }
 
-/// How input `i` is read as a mask of `[batch, heads, queries, keys]`; it may be short in keys.
+/// The strides of input `i` as a mask of `[batch, heads, queries, keys]`; it may be short in keys.
 pub(super) fn mask_steps(cx: &OpCx, i: usize, sizes: [usize; 4]) -> Result<MaskSteps, OpError> {
     let shape = cx.shape(i)?;
     let len = shape.last().copied().unwrap_or(1);
@@ -112,8 +112,8 @@ pub(super) fn mask_steps(cx: &OpCx, i: usize, sizes: [usize; 4]) -> Result<MaskS
     Ok(MaskSteps { batch, head, row, key, len: keys, elements: shape.elements() })
 }
 
-/// The pieces that write past and new keys (or values) one behind the other as output `to`; `past` is an
-/// input of `[batch, heads, length, size]`.
+/// The pieces that write output `to`: past keys (or values), then new ones; `past` is an input of
+/// `[batch, heads, length, size]`.
 pub(super) fn present(
     cx: &OpCx,
     past: Option<usize>,
@@ -204,7 +204,7 @@ impl Attention {
         check_sizes(batch, [q_heads, kv_heads], [q_len, kv_len], [head, v_head])?;
         if cx.has(LENS) {
             if past {
-                return Err(OpError::unsupported("past keys beside numbers of valid keys"));
+                return Err(OpError::unsupported("past keys in addition to numbers of valid keys"));
             }
             if cx.shape(LENS)?.dims() != [batch] {
                 return Err(cx.shape_error(LENS, format!("[{batch}]")));
@@ -253,7 +253,7 @@ impl Attention {
         }
     }
 
-    /// What writes the present keys and values.
+    /// The pieces that write the present keys and values.
     fn cache(&self, cx: &OpCx, resolved: &Resolved) -> Result<Vec<Piece>, OpError> {
         let mut pieces = Vec::new();
         if cx.outputs().len() > 2 {
@@ -301,7 +301,7 @@ impl Operator for Attention {
             _ => Shape::new([s.batch, s.q_heads, s.q_len, s.v_head])?,
         };
         let mut outputs = vec![TensorInfo::new(dtype, y)];
-        // The cache is written also where nobody wants it, because attention reads it from there.
+        // The cache is written even if it is no output, because attention reads it from there.
         if cx.output_count() > 1 || resolved.past {
             for size in [s.head, s.v_head] {
                 let shape = Shape::new([s.batch, s.kv_heads, s.kv_len, size])?;
@@ -389,7 +389,7 @@ impl RealKernel for Run {
     }
 }
 
-/// Writes past and new vectors of `size` elements one behind the other, heads first.
+/// Writes past vectors of `size` elements, then new ones, heads first.
 pub(super) fn fill_cache<T: Real>(
     s: &Scaled,
     past_len: usize,

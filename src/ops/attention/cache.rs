@@ -31,7 +31,7 @@ impl CacheCodes {
         self.batch * self.heads * self.rows * self.size / self.per()
     }
 
-    /// How many scales there are.
+    /// Number of scales.
     pub(super) fn scales(&self) -> usize {
         if self.channels { self.heads * self.size } else { 1 }
     }
@@ -41,7 +41,7 @@ impl CacheCodes {
         scales.get(at).copied().unwrap_or(T::ZERO)
     }
 
-    /// The cache of what `past` stands for, zeros behind it.
+    /// The past elements, then zeros.
     pub(super) fn decode<T: Real>(&self, past: &[u8], scales: &[T]) -> Vec<T> {
         let (per, row) = (self.per(), self.size / self.per());
         let mut cache = vec![T::ZERO; self.batch * self.heads * self.rows * self.size];
@@ -59,7 +59,7 @@ impl CacheCodes {
         cache
     }
 
-    /// Writes the codes of `cache`, which becomes what they stand for.
+    /// Writes the codes of `cache`, and replaces its elements by the decoded ones.
     pub(super) fn encode<T: Real>(&self, cache: &mut [T], scales: &[T], codes: &mut [u8]) {
         let per = self.per();
         let half = f64::from(1u32 << (self.bits - 1));

@@ -47,7 +47,7 @@ fn sizes(cx: &OpCx) -> Result<[usize; 4], OpError> {
 }
 
 impl CausalConv {
-    /// What writes the state: the last positions of the old state and X one behind the other.
+    /// The pieces that write the state: the last positions of the old state followed by X.
     fn state(cx: &OpCx) -> Result<Vec<Piece>, OpError> {
         let [batch, channels, len, taps] = sizes(cx)?;
         let (rows, keep) = (batch * channels, taps - 1);

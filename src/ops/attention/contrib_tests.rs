@@ -1,4 +1,4 @@
-//! com.microsoft's attention operators against ONNX's on what they are made of.
+//! com.microsoft's attention operators against compositions of ONNX's.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ fn padding_and_a_bias_are_one_mask() {
     }
 }
 
-/// Attention of one sequence by its definition: what takes part in the softmax beside keys has no value.
+/// Attention of one sequence by its definition: sinks take part in the softmax like keys without a value.
 fn with_sinks(op: &GroupQueryAttention, inputs: &[Option<Tensor>], sinks: &[f64], past: usize) -> Vec<f64> {
     let wide = |i: usize| wide(inputs[i].as_ref().unwrap());
     let (q, k, v) = (wide(0), wide(1), wide(2));
@@ -200,14 +200,14 @@ fn sinks_take_part_in_the_softmax() {
         inputs.resize(11, None);
         inputs.push(Some(sinks.clone()));
         check(&op, &inputs, &wide(&sinks));
-        // What is given stands before the attribute.
+        // The input takes precedence over the attribute.
         check(&GroupQueryAttention { smooth: true, ..op }, &inputs, &wide(&sinks));
         inputs[11] = Some(tensor(&[3], 8));
         assert!(facts(&op, &inputs, 3).is_err());
     }
 }
 
-/// Positions that are given turn queries and keys; keys lie in the cache where they come.
+/// Given positions rotate queries and keys; keys are appended to the cache in order.
 #[test]
 fn given_positions_turn_queries_and_keys() {
     for (q_len, past_len) in [(4, 0), (1, 5), (3, 5)] {
@@ -244,7 +244,7 @@ fn given_positions_turn_queries_and_keys() {
     }
 }
 
-/// A cache of codes gives what a cache of the numbers that they stand for does.
+/// A cache of codes gives the same results as a cache of the decoded numbers.
 #[test]
 fn caches_may_be_codes() {
     for (bits, channels, q_len, past_len) in

@@ -8,16 +8,16 @@ use crate::kernel::grid_1d;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
-/// At most so many queries are done one work-group each rather than in tiles.
+/// Up to this many queries get a work-group each instead of tiles.
 const VECTOR_ROWS: usize = 4;
-/// With fewer work-groups than so many, small ones keep a large device busier.
+/// With fewer work-groups than this, small ones keep a large device busier.
 const MIN_TILES: usize = 512;
 /// Queries of one invocation of `attention_row.comp`.
 const ROWS: usize = 4;
 /// The most texels of a value that an invocation of it does.
 const ROW_TEXELS: usize = 64;
 
-/// The parameters of all kernels, for so many work-groups or invocations.
+/// The parameters of all kernels, for `count` work-groups or invocations.
 fn params(s: &Scaled, count: usize) -> params::Attention {
     let none = MaskSteps { batch: 0, head: 0, row: 0, key: 0, len: 0, elements: 0 };
     let mask = s.mask.unwrap_or(none);

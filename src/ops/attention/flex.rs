@@ -22,7 +22,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
             "FlexAttention with graphs in a place where they are not put apart",
         ));
     }
-    // Softmax is computed in 32 bits, or in 64 where inputs have them, whatever is asked for.
+    // Softmax is computed in 32 bits, or in 64 for inputs of 64 bits, whatever the attribute.
     attrs.dtype_opt("softmax_precision")?;
     Ok(Arc::new(Attention { scale: attrs.float_opt("scale")?, ..Attention::default() }))
 }

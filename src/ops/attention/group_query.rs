@@ -51,11 +51,11 @@ pub struct GroupQueryAttention {
     pub scale: Option<f32>,
     /// Scores become `cap * tanh(score / cap)`; 0 is none.
     pub softcap: f32,
-    /// How many keys a query sees, its own included, where that is bounded.
+    /// Number of keys that a query sees, its own included, where bounded.
     pub window: Option<usize>,
     /// Whether queries and keys are rotated, and whether pairs are neighbours.
     pub rotary: Option<bool>,
-    /// Whether a query sees no key behind its own position.
+    /// Whether a query sees no key after its own position.
     pub causal: bool,
     /// Whether zero takes part in the softmax, where no sinks are given.
     pub smooth: bool,
@@ -297,7 +297,7 @@ impl Resolved {
         self.moves[1].positions == Positions::Place
     }
 
-    /// Whether the numbers of valid keys bound what is seen: behind a causal prompt's own keys none are.
+    /// Whether the numbers of valid keys limit the visible keys: a causal prompt has no keys after its own.
     fn bounded(&self) -> bool {
         !self.prompt() || !self.scaled.causal
     }
@@ -426,7 +426,7 @@ impl Operator for GroupQueryAttention {
             }
             let to = Operand::Output(n);
             if !resolved.updates && s.kv_len > resolved.past_len {
-                // Rows that no sequence has reached are not left as they were.
+                // Rows that no sequence has reached become zeros.
                 region::zeros(lower, cx, n)?;
             }
             if !resolved.updates && resolved.past_len > 0 {
@@ -460,7 +460,7 @@ impl Operator for GroupQueryAttention {
 /// Tables of cosines and sines, given positions, and the last key of each sequence.
 type Turning<'a, T> = (Tables<'a, T>, &'a [i64], &'a [i64]);
 
-/// What errors call the result.
+/// The position of the result in errors.
 const Y: usize = 16;
 
 impl Resolved {

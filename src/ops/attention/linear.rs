@@ -209,7 +209,7 @@ impl Operator for LinearAttention {
     }
 }
 
-/// What one head of keys reads.
+/// The operands of one head of keys.
 struct Given<'a, T> {
     q: &'a [T],
     k: &'a [T],

@@ -41,7 +41,7 @@ pub struct MultiHeadAttention {
     pub heads: usize,
     /// Factor of the products; one over the root of the size of a head where there is none.
     pub scale: Option<f32>,
-    /// Whether a query sees no key behind its own position.
+    /// Whether a query sees no key after its own position.
     pub causal: bool,
 }
 
@@ -87,7 +87,7 @@ struct Resolved {
 struct Joined {
     added: MaskSteps,
     sizes: [usize; 4],
-    /// Distances of the batch and of rows in the padding mask.
+    /// Strides of the batch and of rows in the padding mask.
     padding: [usize; 2],
 }
 
@@ -365,7 +365,7 @@ impl Operator for MultiHeadAttention {
                 }
                 new.lower(dtype, 1, args(from[n]), lower)?;
                 if resolved.past_len > 0 {
-                    lower.join();
+                    lower.no_barrier();
                     from[n] = to;
                 }
             }

@@ -22,7 +22,7 @@ use crate::simd::wide;
 
 /// Columns that a task of the native function makes at once.
 const COLUMNS: usize = 32;
-/// With at most so many rows the native function takes codes as they are, instead of making columns of them.
+/// Up to this many rows the native function multiplies by codes directly, instead of decoding columns.
 const FEW_ROWS: usize = 4;
 /// Sums side by side; the shortest blocks have 8 bytes.
 const LANES: usize = 8;
@@ -421,7 +421,7 @@ mod tests {
         let wide = |i: usize| inputs[i].as_ref().map(|t: &Tensor| t.to_f32s().unwrap());
         let (a, scales) = (wide(0).unwrap(), wide(2).unwrap());
         let bias = wide(5);
-        // Codes one behind the other from the lowest bits on.
+        // Contiguous codes, the first one in the lowest bits.
         let code = |row: &[u8], i: usize| -> f64 {
             f64::from(if bits == 8 { row[i] } else { (row[i / 2] >> (i % 2 * 4)) & 15 })
         };

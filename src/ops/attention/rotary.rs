@@ -26,7 +26,7 @@ use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 pub struct RotaryEmbedding {
     /// Whether a pair is two neighbours, not one element of each half.
     pub interleaved: bool,
-    /// How many elements of a vector are rotated; all where there is none.
+    /// Number of elements of a vector that are rotated; `None` for all.
     pub rotated: Option<usize>,
     /// Heads, where X has three dimensions.
     pub heads: Option<usize>,
@@ -116,12 +116,12 @@ pub(super) struct Rotation {
 }
 
 impl Rotation {
-    /// How many elements are written.
+    /// Number of elements written.
     pub(super) fn elements(&self) -> usize {
         self.batch * self.heads * self.len * self.head
     }
 
-    /// How many positions are read.
+    /// Number of positions read.
     pub(super) fn ids(&self) -> usize {
         match self.positions {
             Positions::Rows | Positions::Place => 0,

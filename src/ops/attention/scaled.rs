@@ -38,8 +38,8 @@ impl Steps {
     }
 }
 
-/// How a mask is read: element `batch * b + head * h + row * i + key * j`, for keys `j < len` only; the keys
-/// behind are hidden.
+/// How a mask is read: element `batch * b + head * h + row * i + key * j`, for keys `j < len` only; later keys
+/// are hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MaskSteps {
     pub batch: usize,
@@ -47,7 +47,7 @@ pub(super) struct MaskSteps {
     pub row: usize,
     pub key: usize,
     pub len: usize,
-    /// How many elements it has.
+    /// Number of its elements.
     pub elements: usize,
 }
 
@@ -73,11 +73,11 @@ pub(super) struct Scaled {
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)`; 0 is none.
     pub softcap: f32,
-    /// Whether a query sees no key behind its own position, which is `i + offset`.
+    /// Whether a query sees no key after its own position, which is `i + offset`.
     pub causal: bool,
-    /// How many keys before its own position a query sees, if there is a bound.
+    /// Number of keys before its own position that a query sees, if bounded.
     pub left: Option<usize>,
-    /// How many keys behind its own position.
+    /// The same after its own position.
     pub right: Option<usize>,
     /// Position of the first query; where the numbers of valid keys are given it is that number less `q_len`.
     pub offset: usize,
@@ -104,7 +104,7 @@ pub(super) enum Sink<T> {
     Heads(T),
 }
 
-/// What [`Scaled::attend`] reads.
+/// The operands of [`Scaled::attend`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attended<'a, T> {
     pub q: &'a [T],
@@ -125,8 +125,8 @@ struct Job<'a, T> {
     scores: Option<&'a mut [T]>,
 }
 
-/// Checks that tensors of these sizes can be: batch, heads of queries and of keys, queries and keys, elements
-/// of a key and of a value. Distances are computed behind it.
+/// Checks that tensors of these sizes can exist: batch, heads of queries and of keys, queries and keys, elements
+/// of a key and of a value. Strides computed afterwards do not overflow.
 ///
 /// # Errors
 /// [`OpError::Shape`].
@@ -144,7 +144,7 @@ pub(super) fn check_sizes(
 }
 
 impl Scaled {
-    /// How many heads of queries share one head of keys.
+    /// Number of heads of queries that share one head of keys.
     pub(super) fn share(&self) -> usize {
         self.q_heads / self.kv_heads.max(1)
     }

@@ -10,7 +10,7 @@ use crate::ops::Operator;
 use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, tensor, tensor_of, values};
 use crate::shape::Shape;
 
-/// What one test attends with.
+/// The operator and sizes of one test.
 #[derive(Clone, Default)]
 struct Case {
     op: Attention,
@@ -186,7 +186,7 @@ fn cases() -> Vec<Case> {
         plain([1, 4, 2, 3, 300, 0, 16, 36]),
         plain([1, 2, 2, 9, 11, 0, 7, 5]),
         plain([1, 1, 1, 6, 40, 0, 8, 132]),
-        // So many that a work-group takes more queries.
+        // Enough work that a work-group takes more queries.
         plain([16, 32, 8, 33, 70, 0, 3, 5]),
     ];
     all.push(Case { op: heads(6, 2), rows_first: true, ..plain([2, 6, 2, 5, 9, 4, 8, 4]) });

@@ -13,7 +13,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
     let slices = attrs.int("num_scan_inputs", 0)?;
     let given = attrs.input_count().saturating_sub(body.captured() + usize::from(batched));
     let slices = usize::try_from(slices).ok().filter(|n| (1..=given).contains(n)).ok_or_else(|| {
-        attrs.error("num_scan_inputs", format!("is {slices}, the node has {given} inputs besides"))
+        attrs.error("num_scan_inputs", format!("is {slices}, the node has {given} more inputs"))
     })?;
     let states = given - slices;
     let count = |what, found, expected: String| Err(OpError::Count { what, found, expected });

@@ -6,7 +6,7 @@ use crate::ops::WindowAxis;
 use crate::ops::linalg::product::Threads;
 use crate::ops::real::Real;
 
-/// How many columns of `depth` elements of `size` bytes are unfolded at a time: as many as fit `bytes`, but
+/// Number of columns of `depth` elements of `size` bytes that are unfolded at a time: as many as fit `bytes`, but
 /// enough for a product to be efficient.
 pub(crate) fn block(depth: usize, plane: usize, size: usize, bytes: usize) -> usize {
     let fit = bytes / (depth * size).max(1);

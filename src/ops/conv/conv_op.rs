@@ -13,8 +13,8 @@ use crate::ops::quant::QuantizedConv;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
 use crate::ops::{
-    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Quantized, Structure, Window,
-    WindowAxis, absorb,
+    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Quantized, Structure,
+    WindowAttrs, WindowAxis, absorb,
 };
 use crate::shape::Shape;
 
@@ -22,7 +22,7 @@ use crate::shape::Shape;
 #[derive(Clone, Debug)]
 pub struct Conv {
     /// Kernel, strides, dilations and padding.
-    pub window: Window,
+    pub window: WindowAttrs,
     /// How many independent convolutions the channels are split into.
     pub group: usize,
     /// Applied to the output.
@@ -31,12 +31,12 @@ pub struct Conv {
 
 impl Default for Conv {
     fn default() -> Self {
-        Conv { window: Window::default(), group: 1, activation: Activation::None }
+        Conv { window: WindowAttrs::default(), group: 1, activation: Activation::None }
     }
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    let window = Window { ceil_mode: false, ..Window::read(attrs)? };
+    let window = WindowAttrs { ceil_mode: false, ..WindowAttrs::read(attrs)? };
     Ok(Arc::new(Conv { window, group: read_group(attrs)?, activation: Activation::None }))
 }
 
@@ -107,7 +107,7 @@ impl ConvDims {
 }
 
 impl Conv {
-    /// Whether a bias could be added as third input: there is none and nothing comes behind the sum.
+    /// Whether a bias can be added as third input: there is neither a bias nor an activation.
     pub fn accepts_bias(&self, cx: &OpCx) -> bool {
         !cx.has(2) && self.activation == Activation::None
     }
@@ -146,7 +146,7 @@ impl Conv {
     /// The convolution over three dimensions, and the shape of its output.
     ///
     /// # Errors
-    /// Where it has more, besides what [`Operator::infer`] returns.
+    /// Errors of [`Operator::infer`], and one for more than three spatial dimensions.
     pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
         let (Many { batch, group, ic, oc, axes, .. }, output) = self.sizes(cx)?;
         Ok((ConvDims { batch, group, ic, oc, axes: three("Conv", &axes)? }, output))

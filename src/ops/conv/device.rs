@@ -29,10 +29,10 @@ struct Plain {
     ic: usize,
     oc: usize,
     axes: [WindowAxis; 3],
-    /// Distances in the output of channels, planes, rows, elements, and where it begins.
+    /// Strides of channels, planes, rows and elements in the output, and its first element.
     y: [usize; 4],
     y_first: usize,
-    /// How the weights lie: distances of groups, output channels, input channels and taps.
+    /// How the weights lie: strides of groups, output channels, input channels and taps.
     first: i64,
     strides: [i64; 3],
     taps: [i64; 3],
@@ -50,7 +50,7 @@ impl Plain {
         self.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0] && a.input == a.output)
     }
 
-    /// Whether the weights lie as `[group][channel][ic][kd][kh][kw]`, one behind the other.
+    /// Whether the weights lie as `[group][channel][ic][kd][kh][kw]`, contiguous.
     fn has_plain_weights(&self) -> bool {
         let [kd, kh, kw] = self.axes.map(|a| a.kernel as i64);
         let of_ic = kd * kh * kw;
@@ -149,7 +149,7 @@ pub(super) fn transpose(
                 };
                 target.emit(&plain, lower)?;
                 if std::mem::replace(&mut joined, true) && cx.value(1).is_some() {
-                    lower.join();
+                    lower.no_barrier();
                 }
             }
         }
@@ -370,7 +370,7 @@ impl<'c> Target<'c> {
     }
 }
 
-/// Sizes and distances as kernels over plain buffers take them.
+/// Sizes and strides as parameters of kernels over plain buffers.
 fn product_params(c: &Plain, activation: Activation) -> params::Unfold {
     let (_, [act_a, act_b]) = activation.code();
     let [d, h, w] = c.axes;
@@ -523,17 +523,17 @@ mod tests {
         use crate::ops::conv::{Conv, ConvTranspose};
         use crate::ops::test_util::{tensor, tensor_of, values};
         use crate::ops::testing::{Check, as_is, devices, no_texels, short_texels};
-        use crate::ops::{Operator, Window};
+        use crate::ops::{Operator, WindowAttrs};
 
         const RELU: Activation = Activation::of(Function::Relu);
 
-        fn window(strides: &[i64], dilations: &[i64], pads: &[i64]) -> Window {
+        fn window(strides: &[i64], dilations: &[i64], pads: &[i64]) -> WindowAttrs {
             let list = |l: &[i64]| l.to_vec();
-            Window {
+            WindowAttrs {
                 strides: list(strides),
                 dilations: list(dilations),
                 pads: list(pads),
-                ..Window::default()
+                ..WindowAttrs::default()
             }
         }
 
@@ -550,15 +550,15 @@ mod tests {
 
         #[test]
         fn conv_is_the_same() {
-            let conv = |window: Window, group: usize| Conv { window, group, activation: RELU };
+            let conv = |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU };
             let same = window(&[], &[], &[1, 1, 1, 1]);
             // Rows of whole texels, then odd ones, then more channels than a tile.
             check(&conv(same.clone(), 1), &[1, 3, 12, 16], &[8, 3, 3, 3], 8, true);
             check(&conv(same.clone(), 1), &[2, 5, 7, 13], &[11, 5, 3, 3], 11, true);
             check(&conv(same.clone(), 2), &[1, 8, 9, 9], &[70, 4, 3, 3], 70, false);
             // Pointwise: whole texels and not.
-            check(&conv(Window::default(), 1), &[2, 20, 6, 6], &[9, 20, 1, 1], 9, true);
-            check(&conv(Window::default(), 3), &[1, 9, 5, 7], &[6, 3, 1, 1], 6, false);
+            check(&conv(WindowAttrs::default(), 1), &[2, 20, 6, 6], &[9, 20, 1, 1], 9, true);
+            check(&conv(WindowAttrs::default(), 3), &[1, 9, 5, 7], &[6, 3, 1, 1], 6, false);
             // Strides, dilations, long and wide windows, a patch embedding.
             check(&conv(window(&[2, 2], &[], &[3, 3, 2, 2]), 1), &[1, 3, 20, 21], &[8, 3, 7, 7], 8, false);
             check(&conv(window(&[1, 2], &[2, 3], &[0, 1, 2, 0]), 1), &[1, 2, 9, 20], &[3, 2, 3, 3], 3, false);
@@ -571,7 +571,7 @@ mod tests {
 
         #[test]
         fn depthwise_is_the_same() {
-            let conv = |window: Window, group: usize| Conv { window, group, activation: RELU };
+            let conv = |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU };
             check(&conv(window(&[], &[], &[1, 1, 1, 1]), 5), &[2, 5, 7, 12], &[5, 1, 3, 3], 5, true);
             check(&conv(window(&[2, 2], &[], &[0, 1, 1, 0]), 3), &[1, 3, 9, 11], &[6, 1, 3, 3], 6, false);
             check(&conv(window(&[1, 1], &[2, 1], &[2, 2, 2, 2]), 4), &[1, 4, 8, 9], &[4, 1, 3, 5], 4, false);
@@ -579,7 +579,7 @@ mod tests {
 
         #[test]
         fn transposed_is_the_same() {
-            let op = |window: Window, group: usize, padding: &[i64]| ConvTranspose {
+            let op = |window: WindowAttrs, group: usize, padding: &[i64]| ConvTranspose {
                 window,
                 group,
                 output_padding: padding.to_vec(),
@@ -640,7 +640,7 @@ mod tests {
             let strided =
                 Conv { window: window(&[1, 2], &[2, 1], &[0, 2, 1, 0]), group: 2, activation: RELU };
             check(&strided, &[2, 20, 44, 47], &[130, 10, 3, 3], 130);
-            let pointwise = Conv { window: Window::default(), group: 1, activation: RELU };
+            let pointwise = Conv { window: WindowAttrs::default(), group: 1, activation: RELU };
             check(&pointwise, &[1, 17, 91, 91], &[131, 17, 1, 1], 131);
             let up = ConvTranspose {
                 window: window(&[2, 2], &[], &[]),

@@ -112,7 +112,7 @@ pub(super) mod tests {
     use crate::ops::conv::Conv;
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
     use crate::ops::window::AutoPad;
-    use crate::ops::{AttrValue, OpError, Operator, Window};
+    use crate::ops::{AttrValue, OpError, Operator, WindowAttrs};
 
     /// The definition, in `f64`: every output element by itself, over any number of dimensions.
     pub(crate) fn reference(op: &Conv, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> (Vec<usize>, Vec<f64>) {
@@ -198,7 +198,7 @@ pub(super) mod tests {
             any::<bool>(),
         )
             .prop_map(|(axes, (batch, group, ic, oc), auto_pad, biased)| {
-                let window = Window {
+                let window = WindowAttrs {
                     kernel: Vec::new(),
                     strides: axes.iter().map(|a| a.2).collect(),
                     dilations: axes.iter().map(|a| a.3).collect(),
@@ -235,7 +235,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_large_convolution_in_several_blocks_matches() {
-        let op = Conv { window: Window { pads: vec![1, 1, 1, 1], ..Window::default() }, ..Conv::default() };
+        let op = Conv {
+            window: WindowAttrs { pads: vec![1, 1, 1, 1], ..WindowAttrs::default() },
+            ..Conv::default()
+        };
         let (x, w) = (tensor(&[1, 40, 61, 47], 1), tensor(&[3, 40, 3, 3], 2));
         assert!(columns::block(360, 61 * 47, 4, BLOCK_BYTES) < 61 * 47, "one block only");
         let got = run_f32(&op, &[Some(x.clone()), Some(w.clone())]).unwrap();

@@ -26,7 +26,7 @@ pub enum WeightLayout {
     Conv,
     /// `[ic, oc / group, ...]`, as ConvTranspose has them.
     Transposed {
-        /// How many groups the channels are split into.
+        /// Number of groups of channels.
         group: usize,
     },
 }
@@ -83,7 +83,7 @@ pub fn fold_batch_norm(
     Ok((weights, Tensor::new([channels], &folded_bias)?))
 }
 
-/// A constant that is added behind a convolution whose output is `output`, as a bias `[oc]`: only where it is
+/// A constant that is added to a convolution's output `output`, as a bias `[oc]`: only where it is
 /// one number for each channel, or one for all.
 ///
 /// # Errors
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::ops::conv::{Conv, ConvTranspose};
     use crate::ops::test_util::{assert_near, run_f32, tensor, values};
-    use crate::ops::{Operator, Window};
+    use crate::ops::{Operator, WindowAttrs};
 
     fn check(op: &dyn Operator, x: &Tensor, w: &Tensor, channels: usize, layout: WeightLayout) {
         let var: Vec<f32> = values(channels, 9).iter().map(|v| v.abs() + 0.1).collect();
@@ -144,7 +144,7 @@ mod tests {
         let (x, w) = (tensor(&[2, 4, 5, 6], 1), tensor(&[6, 2, 3, 3], 2));
         check(&Conv { group: 2, ..Conv::default() }, &x, &w, 6, WeightLayout::Conv);
         let w = tensor(&[4, 3, 3, 3], 2);
-        let op = ConvTranspose { group: 2, window: Window::default(), ..ConvTranspose::default() };
+        let op = ConvTranspose { group: 2, window: WindowAttrs::default(), ..ConvTranspose::default() };
         check(&op, &x, &w, 6, WeightLayout::Transposed { group: 2 });
     }
 

@@ -78,7 +78,7 @@ impl Many {
     }
 }
 
-/// A [`Many`] with what comes behind it.
+/// A [`Many`] with its activation.
 pub(super) struct Run {
     pub(super) dims: Many,
     pub(super) activation: Activation,

@@ -9,7 +9,7 @@ use crate::graph::Tensor;
 use crate::kernel::table::{params, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, PackLines, reaches_all};
 
-/// `[group][channel / tile][ic][kd][kh][kw][tile]`, zeros behind the last channel, read from weights at
+/// `[group][channel / tile][ic][kd][kh][kw][tile]`, zeros after the last channel, read from weights at
 /// `first + group * group_stride + channel * oc_stride + ...`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pack {
@@ -110,8 +110,8 @@ impl Pack {
         });
     }
 
-    /// Weights of a line, where those of the output channels of a tile are lines, one behind the other. The layout has
-    /// all weights.
+    /// Weights of a line, where those of the output channels of a tile are contiguous lines. The layout has all
+    /// weights.
     fn line(&self) -> Option<usize> {
         let of_channel = self.ic * self.taps.iter().product::<usize>();
         let by_channels =
@@ -227,7 +227,7 @@ mod tests {
         ) {
             let [kd, kh, kw] = taps.map(|t| t as i64);
             let of_ic = kd * kh * kw;
-            // As Conv has them, as ConvTranspose has them, and with distances that reach no element twice.
+            // As Conv has them, as ConvTranspose has them, and with strides that reach no element twice.
             let (oc_stride, ic_stride) = match order {
                 0 => (of_ic * ic as i64, of_ic),
                 1 => (of_ic, of_ic * oc as i64),

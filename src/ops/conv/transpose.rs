@@ -11,8 +11,8 @@ use crate::kernel::NativeKernel;
 use crate::ops::real::real_kernel;
 use crate::ops::window::{bad, step, three};
 use crate::ops::{
-    Absorbed, Activation, AttrReader, AutoPad, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis,
-    absorb,
+    Absorbed, Activation, AttrReader, AutoPad, Cost, Lowering, OpCx, OpError, Operator, WindowAttrs,
+    WindowAxis, absorb,
 };
 use crate::shape::Shape;
 
@@ -24,7 +24,7 @@ const MAX_SIZE: i64 = i32::MAX as i64;
 #[derive(Clone, Debug)]
 pub struct ConvTranspose {
     /// Kernel, strides, dilations and padding.
-    pub window: Window,
+    pub window: WindowAttrs,
     /// Elements added at the end of each axis; 0 where empty.
     pub output_padding: Vec<i64>,
     /// Sizes of the output, from which padding is found; empty where padding is given.
@@ -38,7 +38,7 @@ pub struct ConvTranspose {
 impl Default for ConvTranspose {
     fn default() -> Self {
         ConvTranspose {
-            window: Window::default(),
+            window: WindowAttrs::default(),
             output_padding: Vec::new(),
             output_shape: Vec::new(),
             group: 1,
@@ -49,7 +49,7 @@ impl Default for ConvTranspose {
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     Ok(Arc::new(ConvTranspose {
-        window: Window { ceil_mode: false, ..Window::read(attrs)? },
+        window: WindowAttrs { ceil_mode: false, ..WindowAttrs::read(attrs)? },
         output_padding: attrs.ints_opt("output_padding")?.unwrap_or_default(),
         output_shape: attrs.ints_opt("output_shape")?.unwrap_or_default(),
         group: read_group(attrs)?,
@@ -106,7 +106,7 @@ impl TransposeDims {
 }
 
 impl ConvTranspose {
-    /// Whether a bias could be added as third input: there is none and nothing comes behind the sum.
+    /// Whether a bias can be added as third input: there is neither a bias nor an activation.
     pub fn accepts_bias(&self, cx: &OpCx) -> bool {
         !cx.has(2) && self.activation == Activation::None
     }
@@ -150,7 +150,7 @@ impl ConvTranspose {
     /// The convolution over three dimensions, and the shape of its output.
     ///
     /// # Errors
-    /// Where it has more, besides what [`Operator::infer`] returns.
+    /// Errors of [`Operator::infer`], and one for more than three spatial dimensions.
     pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(TransposeDims, Shape), OpError> {
         let (Many { batch, group, ic, oc, axes, .. }, output) = self.sizes(cx)?;
         Ok((TransposeDims { batch, group, ic, oc, axes: three("ConvTranspose", &axes)? }, output))
@@ -322,11 +322,11 @@ mod tests {
             batch in 1usize..3, group in 1usize..4, ic in 1usize..4, oc in 1usize..4,
         ) {
             let op = ConvTranspose {
-                window: Window {
+                window: WindowAttrs {
                     strides: axes.iter().map(|a| a.2).collect(),
                     dilations: axes.iter().map(|a| a.3).collect(),
                     pads: axes.iter().map(|a| a.4).chain(axes.iter().map(|a| a.5)).collect(),
-                    ..Window::default()
+                    ..WindowAttrs::default()
                 },
                 output_padding: axes.iter().map(|a| a.6).collect(),
                 group,
@@ -378,11 +378,11 @@ mod tests {
     #[test]
     fn an_image_larger_than_one_block_matches() {
         let op = ConvTranspose {
-            window: Window {
+            window: WindowAttrs {
                 strides: vec![2, 2],
                 dilations: vec![1, 1],
                 pads: vec![1, 1, 1, 1],
-                ..Window::default()
+                ..WindowAttrs::default()
             },
             ..ConvTranspose::default()
         };

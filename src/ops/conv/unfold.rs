@@ -1,4 +1,4 @@
-//! What a convolution multiplies its weights by, made a few columns at a time.
+//! The columns that a convolution multiplies by its weights, unfolded a few at a time.
 
 use crate::ops::WindowAxis;
 use crate::ops::linalg::tile::Columns;
@@ -60,7 +60,7 @@ impl Columns for Unfold<'_> {
             for (row, x) in rows.zip(self.x.chunks_exact(plane)) {
                 let mut done = 0;
                 for piece in &pieces {
-                    // What a vector has beyond the end of the piece before is put right here, and padding made.
+                    // This overwrites elements beyond the end of the previous piece, and fills padding.
                     row[done..piece.at].fill(0.0);
                     done = piece.at + piece.len;
                     let (to, x) = (&mut row[piece.at..], &x[piece.from..]);

@@ -49,13 +49,13 @@ pub(super) struct Winograd {
     /// Tiles in a row of tiles, and rows of tiles.
     across: usize,
     down: usize,
-    /// Of a group of tiles: how many rows of tiles it has, or into how many groups a row is cut.
+    /// Number of rows of tiles in a group, or of groups in a row.
     rows: usize,
     cuts: usize,
 }
 
 impl Winograd {
-    /// Nothing where it would not be faster.
+    /// `None` where it would not be faster.
     pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Winograd> {
         let this = Winograd::of(ic, axes)?;
         // Instructions for each pair of channels, in vectors of a group: the plain sum, the products, and what
@@ -66,7 +66,7 @@ impl Winograd {
         (oc >= CHANNELS && ours < plain * 4 / 5).then_some(this)
     }
 
-    /// Nothing where the window is not 3 by 3 neighbours that move by one.
+    /// `None` unless the window is 3 by 3 with strides and dilations of 1.
     fn of(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Winograd> {
         let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
         if !flat || [h, w].iter().any(|a| a.kernel != 3 || a.stride != 1 || a.dilation != 1 || a.input == 0) {
@@ -145,7 +145,7 @@ impl Winograd {
     }
 }
 
-/// `1D` transform of the input.
+/// 1D transform of the input.
 #[inline(always)]
 fn of_input<S: Simd>(simd: S, d: [S::f32s; IN]) -> [S::f32s; IN] {
     let [both, sum] = [A2 * B2, -(A2 + B2)].map(
@@ -168,7 +168,7 @@ fn of_input<S: Simd>(simd: S, d: [S::f32s; IN]) -> [S::f32s; IN] {
     ]
 }
 
-/// The same of the taps.
+/// 1D transform of the taps.
 #[inline(always)]
 fn of_taps<S: Simd>(simd: S, g: [S::f32s; 3]) -> [S::f32s; IN] {
     const ZERO: f32 = 1.0 / (A2 * B2);
@@ -185,7 +185,7 @@ fn of_taps<S: Simd>(simd: S, g: [S::f32s; 3]) -> [S::f32s; IN] {
     [simd.mul_f32s(simd.splat_f32s(ZERO), g[0]), a, minus_a, b, minus_b, g[2]]
 }
 
-/// The way back.
+/// Transform of the products, back to the output.
 #[inline(always)]
 fn of_products<S: Simd>(simd: S, m: [S::f32s; IN]) -> [S::f32s; OUT] {
     let (sum_a, odd_a) = (simd.add_f32s(m[1], m[2]), simd.sub_f32s(m[1], m[2]));
@@ -285,9 +285,9 @@ impl Winograd {
 }
 
 struct Scratch<'a> {
-    /// Of every pair of input channels and every point, a number for each of them and every output channel.
+    /// For every pair of input channels and every point, a number for each of the two and every output channel.
     taps: &'a mut [f32],
-    /// Of every output channel, group and point, a number for every tile.
+    /// For every output channel, group and point, a number for every tile.
     products: &'a mut [f32],
 }
 
@@ -331,7 +331,7 @@ impl Output<'_> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "taps and points are counted alike in several arrays")]
     fn transform_taps<S: Simd>(&mut self, simd: S, channels: usize) {
-        /// Pairs that are taken apart together, so that no vector is loaded right behind its elements' stores.
+        /// Pairs transformed together, so that no vector is loaded right after the stores of its elements.
         const PAIRS: usize = 4;
         let ic = self.of.ic;
         for (block, to) in self.scratch.taps.chunks_mut(PAIRS * POINTS * GROUP).enumerate() {
@@ -490,7 +490,7 @@ impl Output<'_> {
             for v in 0..OUT.min(height - (row + r) * OUT) {
                 let to = &mut plane[((row + r) * OUT + v) * width + column..];
                 let from = &lines[v][r * columns * OUT..];
-                // What a row of one group has beyond its end is put right by the next row.
+                // The next row overwrites elements beyond the end of this one.
                 match (to.first_chunk_mut::<GROUP>(), from.first_chunk::<GROUP>()) {
                     (Some(to), Some(from)) if of.cuts == 1 && n <= GROUP => *to = *from,
                     _ => to[..n].copy_from_slice(&from[..n]),
@@ -504,7 +504,7 @@ impl Output<'_> {
 mod tests {
     use super::*;
     use crate::expr::Function;
-    use crate::ops::Window;
+    use crate::ops::WindowAttrs;
     use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
     use crate::ops::test_util::{assert_near, facts, run_f32, tensor};
@@ -527,7 +527,7 @@ mod tests {
         ];
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for (x, oc, pads) in sizes {
-            let window = Window { pads: pads.to_vec(), ..Window::default() };
+            let window = WindowAttrs { pads: pads.to_vec(), ..WindowAttrs::default() };
             let op = Conv { window, ..Conv::default() };
             let (x, w, b) = (tensor(&x, 1), tensor(&[oc, x[1], 3, 3], 2), tensor(&[oc], 3));
             let inputs = [Some(x.clone()), Some(w.clone()), Some(b.clone())];
@@ -551,7 +551,7 @@ mod tests {
     #[test]
     fn convolutions_in_groups_use_tiles() {
         let op = Conv {
-            window: Window { pads: vec![1, 1, 1, 1], ..Window::default() },
+            window: WindowAttrs { pads: vec![1, 1, 1, 1], ..WindowAttrs::default() },
             group: 2,
             ..Conv::default()
         };

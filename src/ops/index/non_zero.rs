@@ -9,7 +9,7 @@ use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::{AttrReader, OpCx, OpError, Operator};
 
 /// `[rank, count]` int64: a column of coordinates for each element that is not zero, in row-major order.
-/// How many there are is known from the elements only, so the host computes it.
+/// Their number depends on the elements, so the host computes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonZero;
 

@@ -27,7 +27,7 @@ pub(crate) fn position(i: i64, size: usize) -> Result<usize, KernelError> {
 /// The integers of argument `arg`, of type `dtype`, each mapped by `f`.
 ///
 /// # Errors
-/// Those of `f`; [`KernelError`] where the argument is absent.
+/// Errors of `f`; [`KernelError`] where the argument is absent.
 pub(crate) fn mapped<T>(
     args: &NativeArgs<'_, '_>,
     arg: usize,
@@ -49,9 +49,9 @@ pub(crate) fn index_words(dtype: DType) -> u32 {
 /// Tuples of indices, each of which names a slice of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tuples {
-    /// How many there are.
+    /// Their number.
     pub count: usize,
-    /// How many of them share one element of the batch.
+    /// Number of tuples that share one element of the batch.
     pub per_batch: usize,
     /// Slices of one element of the batch.
     pub batch_slices: usize,

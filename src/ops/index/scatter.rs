@@ -13,7 +13,7 @@ use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::strided::Nest;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
-/// What an update does to the element it meets.
+/// The effect of an update on its element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// Replaces it; of several updates of one element the last one stays on the CPU, any one on a device.
@@ -51,7 +51,7 @@ pub enum Naming {
 pub struct Scatter {
     /// How input 1 names places.
     pub naming: Naming,
-    /// What updates do.
+    /// The effect of updates.
     pub reduction: Reduction,
 }
 
@@ -158,7 +158,7 @@ impl Lines {
         let slice = self.nest.elements();
         let steps = [0, 1, 2].map(|k| self.nest.inner_stride(k));
         if slice > 1 && self.nest.rank() == 1 && steps == [1, 0, 1] && self.steps[2] == slice {
-            // Whole slices, one update behind the other.
+            // Whole slices, one update after the other.
             for (&at, updates) in at.iter().zip(updates.chunks_exact(slice)) {
                 if let Some(y) = y.get_mut(at * self.steps[0]..).and_then(|y| y.get_mut(..slice)) {
                     y.iter_mut().zip(updates).for_each(|(y, u)| *y = f(*y, *u));

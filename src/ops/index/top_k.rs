@@ -23,7 +23,7 @@ const PART: usize = 32 << 10;
 /// int64. Of equal elements those at lower positions come first; NaNs are above all numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopK {
-    /// How many, where it is an attribute; else input 1 holds it.
+    /// Number of elements, where it is an attribute; else input 1 holds it.
     pub k: Option<usize>,
     /// The axis, negative ones counted from the end.
     pub axis: i64,
@@ -167,8 +167,8 @@ impl<T: Number> First<T> {
         if self.k == 0 {
             return;
         }
-        // So many are collected before all but the first are left out; then only what comes before the last one of
-        // these counts.
+        // Elements collected before all but the first `k` are dropped; then only elements before the last of those
+        // count.
         let room = self.k + (self.k / 2).max(16);
         let (begin, rest) = line.split_at(room.min(line.len()));
         self.found.extend(begin.iter().copied().zip(from..));
@@ -193,7 +193,7 @@ impl<T: Number> First<T> {
                 false => block.iter().fold(0u32, |any, v| any | u32::from(!(*v >= last))),
             };
             if any != 0 {
-                // What is equal comes behind what lies before it.
+                // Equal elements keep their order.
                 let bound = (last, at);
                 let before = |v: &(T, u32)| order(self.largest, v, &bound) == Ordering::Less;
                 self.found.extend(block.iter().copied().zip(at..).filter(before));

@@ -12,7 +12,7 @@ use crate::ops::{AttrReader, OpCx, OpError, Operator};
 
 /// Outputs: the different slices; for each the position of its first occurrence; for each slice of the input
 /// the position of its equal in output 0; how often each occurs. All but the first are int64.
-/// How many there are is known from the elements only, so the host computes them. NaNs are equal here, and
+/// Their number depends on the elements, so the host computes them. NaNs are equal here, and
 /// above all numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unique {

@@ -20,7 +20,7 @@ pub(super) fn read(_: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, 
     Ok(Arc::new(Det))
 }
 
-/// How many matrices and their rows.
+/// Number of matrices, and of their rows.
 fn sizes(cx: &OpCx) -> Result<[usize; 2], OpError> {
     match cx.shape(0)?.dims() {
         [batch @ .., m, n] if m == n => Ok([batch.iter().product(), *m]),

@@ -27,7 +27,7 @@ pub(crate) fn tile_of(
     if is_few && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
 }
 
-/// One operand: matrices one behind the other.
+/// One operand: contiguous matrices.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// Where it lies.
@@ -36,9 +36,9 @@ pub(crate) struct Source {
     pub value: Option<Tensor>,
     /// How many matrices there are.
     pub matrices: usize,
-    /// Distance of rows.
+    /// Stride of rows.
     pub row: usize,
-    /// Distance of columns.
+    /// Stride of columns.
     pub col: usize,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Product {
     pub a: Source,
     /// The right operand.
     pub b: Source,
-    /// The summand and the distances of its rows and columns.
+    /// The summand and the strides of its rows and columns.
     pub c: Option<(Operand, [usize; 2])>,
     /// Factor of the product.
     pub alpha: f32,
@@ -82,13 +82,13 @@ pub(crate) struct Product {
     pub activation: Activation,
     /// The element type.
     pub dtype: DType,
-    /// Where the products lie, one behind the other.
+    /// The contiguous products.
     pub y: Operand,
     /// The right operand as the row kernel reads it, where [`Product::prepare`] made it.
     pub prepared: Option<Layout>,
 }
 
-/// Products whose operands lie at regular distances: number `i` reads matrix
+/// Products whose operands have regular strides: number `i` reads matrix
 /// `first + i / inner * outer_step + i % inner * inner_step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Batch {
@@ -153,8 +153,7 @@ pub(crate) struct Layout {
 }
 
 impl Source {
-    /// The matrices of `rows` by `cols`, of `f32`, one behind the other and every one with its rows one behind the
-    /// other.
+    /// Contiguous matrices of `rows` by `cols`, of `f32`, with contiguous rows.
     ///
     /// # Errors
     /// As [`Product::lower`].
@@ -328,7 +327,7 @@ impl Product {
             let args = [a.operand, b.operand, c, self.y];
             lower.dispatch_1d(kernel, spec, &args, &params, count)?;
             if std::mem::replace(&mut joined, true) {
-                lower.join();
+                lower.no_barrier();
             }
             Ok(())
         })
@@ -337,7 +336,7 @@ impl Product {
     /// A as rows of whole texels.
     fn left(&self, lower: &mut Lowering<'_>) -> Result<Layout, OpError> {
         let row = self.k.next_multiple_of(4);
-        // Elements behind the last of a row are read and not used.
+        // Elements after the last of a row are read but unused.
         let direct = self.a.col == 1 && self.a.row == row && self.k > 0;
         let pack = Pack { tile: row.max(4), rows: self.m, cols: self.k, source: &self.a, dtype: self.dtype };
         let operand = if direct { self.a.operand } else { pack.emit(lower)? };
@@ -403,13 +402,13 @@ impl Product {
             let groups = [self.n.div_ceil(cols), self.m, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
-                lower.join();
+                lower.no_barrier();
             }
             Ok(())
         })
     }
 
-    /// Sizes and distances in elements, as kernels over plain buffers take them.
+    /// Sizes and strides in elements, as parameters of kernels over plain buffers.
     fn distances(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::Product {
         let (a_matrix, b_matrix) = (self.m * self.k, self.k * self.n);
         let (_, [act_a, act_b]) = self.activation.code();
@@ -459,14 +458,14 @@ impl Product {
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
-                lower.join();
+                lower.no_barrier();
             }
             Ok(())
         })
     }
 }
 
-/// Matrices laid out as `[matrix][column / tile][row][tile]`, zeros behind the last column.
+/// Matrices laid out as `[matrix][column / tile][row][tile]`, zeros after the last column.
 struct Pack<'s> {
     tile: usize,
     rows: usize,
@@ -529,7 +528,7 @@ impl Pack<'_> {
     }
 }
 
-/// The sizes of a [`Pack`] and the distances in its source.
+/// The sizes of a [`Pack`] and the strides in its source.
 #[derive(Clone, Copy)]
 struct Fill {
     tile: usize,

@@ -62,12 +62,12 @@ pub(crate) struct Dims {
     pub n: usize,
     /// Length of the sums.
     pub k: usize,
-    /// Distances in elements with which C is read as rows and columns, if it is given and has a factor.
+    /// Strides in elements with which C is read as rows and columns, if it is given and has a factor.
     pub c: Option<[usize; 2]>,
 }
 
 impl Gemm {
-    /// Whether C could be added as an input: it has none, so that a bias behind it can become one.
+    /// Whether C could be added as an input: it has none, so that a bias after it can become one.
     pub fn accepts_bias(&self, cx: &OpCx) -> bool {
         !cx.has(2) && self.beta == 1.0 && self.activation == Activation::None
     }

@@ -78,7 +78,7 @@ impl Columns for HalfRows<'_> {
         for (to, from) in to.chunks_exact_mut(pitch).zip(self.data.chunks(self.row)) {
             let from = &from[first..];
             if from.len() >= pitch {
-                // Of a length that is known where this is inlined.
+                // The length is a constant after inlining.
                 widen_row(&from[..pitch], &mut to[..pitch]);
             } else {
                 widen_row(&from[..n], &mut to[..n]);

@@ -97,7 +97,7 @@ impl Dims {
         Ok(Dims { m, n, k, batch, pairs, output }.folded(&a_batch, &b_batch))
     }
 
-    /// One larger product where every product reads the same B and A's matrices lie one behind the other.
+    /// One larger product where every product reads the same B and A's matrices are contiguous.
     fn folded(mut self, a_batch: &Shape, b_batch: &Shape) -> Dims {
         if b_batch.elements() == 1 && a_batch.elements() == self.batch.elements() && !self.pairs.is_empty() {
             self.m *= self.pairs.len();
@@ -118,7 +118,7 @@ impl Dims {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pairs {
     count: usize,
-    /// Of each axis that is not 1: its stride and size in the batch, and its strides in matrices of A and of B.
+    /// For each axis that is not 1: its stride and size in the batch, and its strides in matrices of A and of B.
     axes: Vec<[usize; 4]>,
 }
 
@@ -144,7 +144,7 @@ impl Pairs {
         Ok(Pairs { count: batch.elements(), axes })
     }
 
-    /// How many products there are.
+    /// Number of products.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -167,7 +167,7 @@ impl Pairs {
         (0..self.count).map(|i| self.at(i))
     }
 
-    /// All of them, for a device, which is given no more than it may have commands for.
+    /// The products as a list, for a device, whose number of commands is bounded.
     pub(crate) fn listed(&self) -> Result<Vec<(usize, usize)>, OpError> {
         const MOST: usize = 1 << 24;
         if self.count > MOST {

@@ -16,14 +16,14 @@ use crate::simd::wide;
 pub(crate) struct Mat<'a, T> {
     /// The elements.
     pub data: &'a [T],
-    /// Distance of rows.
+    /// Stride of rows.
     pub row: usize,
-    /// Distance of columns.
+    /// Stride of columns.
     pub col: usize,
 }
 
 impl<'a, T> Mat<'a, T> {
-    /// Rows of `row` elements each, one behind the other.
+    /// Rows of `row` elements each, contiguous.
     pub(crate) fn rows(data: &'a [T], row: usize) -> Self {
         Mat { data, row, col: 1 }
     }
@@ -38,7 +38,7 @@ impl<'a, T> Mat<'a, T> {
     }
 }
 
-/// How many elements a matrix of these sizes and distances reaches over.
+/// The extent in elements of a matrix of these sizes and strides.
 fn span(rows: usize, cols: usize, row: usize, col: usize) -> Option<usize> {
     if rows == 0 || cols == 0 {
         return Some(0);
@@ -71,7 +71,7 @@ impl Threads {
     }
 }
 
-/// What is done with a product beside storing it.
+/// The operations on a product before it is stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a, T> {
     /// Added to the rows of the product: one number for every column.
@@ -204,7 +204,7 @@ pub(crate) fn product<T: Real>(
     Ok(())
 }
 
-/// What the `gemm` crates export for one type: `dst = alpha * dst + beta * lhs * rhs`, each matrix with the strides of its
+/// The function of the `gemm` crates for one type: `dst = alpha * dst + beta * lhs * rhs`, each matrix with the strides of its
 /// columns and rows, and three flags that are of complex numbers.
 type General<T> = unsafe fn(
     usize,

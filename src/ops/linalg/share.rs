@@ -1,4 +1,4 @@
-//! How a product is shared out among threads: rows in bands, columns in strips, a task for each of both.
+//! Division of a product among threads: rows in bands, columns in strips, one task for each pair of both.
 
 use super::product::Threads;
 use crate::ops::par;
@@ -6,14 +6,14 @@ use crate::ops::par;
 /// Tasks for each thread, so that all are done at about the same time.
 const TASKS: usize = 4;
 
-/// What the sizes of tasks depend on. Numbers are of multiplications where nothing else is said.
+/// Bounds of the sizes of tasks, in multiplications unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    /// Of the whole product.
+    /// The whole product.
     pub(super) work: usize,
     /// Below which one thread is faster.
     pub(super) parallel: usize,
-    /// Of one task at least.
+    /// Minimum of one task.
     pub(super) task: usize,
     /// Rows that one task has at least.
     pub(super) band: usize,

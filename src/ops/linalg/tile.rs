@@ -19,7 +19,7 @@ const VECTORS: usize = 3;
 /// Elements of columns that are multiplied together, if more than one strip of them: they stay in the first cache,
 /// and rows of the output are written in longer pieces.
 const TOGETHER: usize = 4 << 10;
-/// Columns behind the last whole vector, at most, that are computed by themselves, as products of a row and a column.
+/// Maximum number of columns after the last whole vector that are computed as products of a row and a column.
 const DOTS: usize = 4;
 /// Columns of the left operand from which on that is faster than one more vector.
 const DOTS_FROM: usize = 64;
@@ -59,7 +59,7 @@ impl Columns for Rows<'_> {
         for (to, from) in to.chunks_exact_mut(pitch).zip(self.data.chunks(self.row)) {
             let from = &from[first..];
             if from.len() >= pitch {
-                // Of a length that is known where this is inlined.
+                // The length is a constant after inlining.
                 to.copy_from_slice(&from[..pitch]);
             } else {
                 to[..n].copy_from_slice(&from[..n]);
@@ -68,12 +68,12 @@ impl Columns for Rows<'_> {
     }
 }
 
-/// What the products are added to.
+/// The initial value of the sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start<'a> {
-    /// Nothing.
+    /// Zero.
     Zero,
-    /// What the output holds.
+    /// The elements of the output.
     Output,
     /// One number for every row of the output.
     PerRow(&'a [f32]),
@@ -81,7 +81,7 @@ pub(crate) enum Start<'a> {
     PerColumn(&'a [f32]),
 }
 
-/// `activation(start + a * columns)`, of rows that lie one behind the other.
+/// `activation(start + a * columns)`, of contiguous rows.
 pub(crate) struct Tiled<'a, C> {
     /// The left operand; row `r` begins at `r * a_row`.
     pub(crate) a: &'a [f32],

@@ -16,7 +16,7 @@ use crate::ops::real::FLOATS;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
-/// What becomes of the losses of all places.
+/// The reduction of the losses of all positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// They are the output.
@@ -35,7 +35,7 @@ pub struct NllLoss {
     /// Whether input 0 are scores, whose softmax over the classes are the probabilities, rather than logarithms
     /// of probabilities. These logarithms are then output 1.
     pub scores: bool,
-    /// What becomes of the losses.
+    /// The reduction of the losses.
     pub reduction: Reduction,
     /// Places with this label have no loss and no weight.
     pub ignore: Option<i64>,
@@ -77,7 +77,7 @@ impl NllLoss {
     ) -> Result<(), KernelError> {
         let Along { len, inner, .. } = along;
         let x = args.read::<T>(0)?;
-        // Behind the last input the outputs begin.
+        // After the last input the outputs begin.
         let weights = if inputs > 2 { args.read_opt::<T>(2)? } else { None };
         let labels = mapped(args, 1, label_type, |c| match usize::try_from(c).ok().filter(|c| *c < len) {
             _ if self.ignore == Some(c) => Ok(None),

@@ -20,9 +20,9 @@ pub struct TreeEnsembleClassifier {
     pub labels: Vec<i64>,
     /// Added to the scores.
     pub base: Vec<f64>,
-    /// What is made of the scores of a row.
+    /// The transformation of the scores of a row.
     pub post: PostTransform,
-    /// Of two classes the only one that leaves speak of; the other one's score follows from it.
+    /// The only one of two classes with leaves; it determines the other one's score.
     pub only: Option<usize>,
     /// Whether leaves' weights are all 0 or above.
     pub positive: bool,
@@ -48,9 +48,9 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
 }
 
 impl TreeEnsembleClassifier {
-    /// The class is that of the best score before it is transformed, the first of equal ones; as in onnxruntime one
-    /// that no leaf speaks of is none of them. Of two classes the second one is it where its score is above one half,
-    /// if scores are parts of a probability, and else above 0.
+    /// The class is that of the best score before it is transformed, the first of equal ones; as in onnxruntime a
+    /// class without a leaf is never chosen. Of two classes the second is chosen where its score is above one half if
+    /// scores are probabilities, and above 0 otherwise.
     fn row(&self, x: &[f64], scores: &mut [f64]) -> i64 {
         let spoken = self.forest.scores(x, Aggregate::Sum, scores);
         scores.iter_mut().zip(&self.base).for_each(|(s, b)| *s += b);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::ops::OpError;
 use crate::ops::window::bad;
 
-/// How a feature is compared with the number of a node.
+/// The comparison of a feature with the threshold of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Compare {
     /// `<=`.
@@ -63,7 +63,7 @@ impl ForestNode {
     }
 }
 
-/// How what leaves say of one target is put together.
+/// The aggregation of the leaves' weights for one target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aggregate {
     /// The mean over all trees.
@@ -82,11 +82,11 @@ pub enum Aggregate {
 pub struct Forest {
     /// All nodes.
     pub nodes: Vec<ForestNode>,
-    /// What every leaf says: targets and weights.
+    /// The targets and weights of every leaf.
     pub leaves: Vec<Vec<(usize, f64)>>,
     /// Where the trees begin.
     pub roots: Vec<Child>,
-    /// How many targets there are.
+    /// Number of targets.
     pub targets: usize,
 }
 
@@ -133,7 +133,7 @@ impl Forest {
         Ok(self)
     }
 
-    /// How many features a row must have.
+    /// Minimum number of features of a row.
     pub fn features(&self) -> usize {
         self.nodes.iter().map(|n| n.feature.saturating_add(1)).max().unwrap_or(0)
     }

@@ -22,7 +22,7 @@ pub struct LabelEncoder {
     values: DType,
     /// The position of each key's value; keys are what [`float_key`] makes of floats, else the integers.
     places: Arc<HashMap<i64, usize>>,
-    /// Values one behind the other; the last one is the default.
+    /// Contiguous values; the last one is the default.
     bytes: Arc<[u8]>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
         DType::F32 | DType::F64 => super::doubles(&keys)?.into_iter().map(float_key).collect(),
         _ => keys.to_i64s()?,
     };
-    // Of a key that is there twice the last one counts.
+    // The last of equal keys counts.
     let places = numbers.into_iter().zip(0..).collect();
     let bytes = [values.bytes(), default.bytes()].concat();
     Ok(Arc::new(LabelEncoder {

@@ -104,7 +104,7 @@ pub struct LinearClassifier {
 pub(super) fn read_classifier(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     attrs.value("multi_class");
     let labels = labels(attrs, "classlabels_ints")?;
-    // Of two classes one score may do, which the intercepts tell; without them there is one for each class.
+    // Two classes may have a single score, as the number of intercepts tells; without intercepts each has its own.
     let count = match numbers(attrs, "intercepts")?.len() {
         0 => labels.len(),
         count => count,

@@ -105,7 +105,7 @@ fn cost_of_rows(cx: &OpCx, each: usize) -> Cost {
     Cost { flops: rows.saturating_mul(each as u64), bytes: cx.bytes_touched() }
 }
 
-/// What a classifier gives: a label for each of `rows` rows, and `columns` scores.
+/// The outputs of a classifier: a label for each of `rows` rows, and `columns` scores.
 fn classified(cx: &OpCx, rows: usize, columns: usize) -> Result<Vec<TensorInfo>, OpError> {
     let labels = TensorInfo::new(DType::I64, Shape::new([rows])?);
     let scores = TensorInfo::new(DType::F32, Shape::new([rows, columns])?);

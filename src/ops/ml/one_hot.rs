@@ -29,7 +29,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
         return Err(bad("cats_int64s", "is missing".into()));
     }
     let categories = list.len();
-    // Of a category that is there twice the last one counts.
+    // The last of equal categories counts.
     let places = Arc::new(list.into_iter().zip(0..).collect());
     Ok(Arc::new(OneHotEncoder { places, categories, zeros: attrs.flag("zeros", true)? }))
 }

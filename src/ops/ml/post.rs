@@ -1,4 +1,4 @@
-//! What is made of the scores of one row.
+//! Transformations of the scores of one row.
 
 use crate::ops::{AttrError, AttrReader};
 

@@ -18,11 +18,11 @@ use crate::shape::Shape;
 pub struct TreeEnsembleRegressor {
     /// The trees.
     pub forest: Arc<Forest>,
-    /// How what they say is put together.
+    /// The aggregation of their weights.
     pub aggregate: Aggregate,
     /// Added to the targets.
     pub base: Vec<f64>,
-    /// What is made of the numbers of a row.
+    /// The transformation of the scores of a row.
     pub post: PostTransform,
 }
 

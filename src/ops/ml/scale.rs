@@ -9,10 +9,10 @@ use crate::kernel::NativeKernel;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, OpCx, OpError, Operator};
 
-/// `(x - offset) * scale`, for every feature or all of them.
+/// `(x - offset) * scale`, with parameters for each feature or for all.
 #[derive(Clone, Debug)]
 pub struct Scaler {
-    /// What is subtracted: a number for every feature, or one.
+    /// The subtrahend: a number for every feature, or one.
     pub offset: Vec<f32>,
     /// Factors: one for every feature, or one.
     pub scale: Vec<f32>,
@@ -57,7 +57,7 @@ impl Operator for Scaler {
     }
 }
 
-/// What a row is divided by.
+/// The divisor of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Norm {
     /// Its largest element, which may be negative: as ONNX defines it and onnxruntime computes it. scikit-learn, whose

@@ -4,7 +4,7 @@ use super::numbers;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, OpError};
 
-/// How alike two rows of features are.
+/// The kernel function of two rows of features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SvmKernel {
     /// `x . y`.
@@ -13,7 +13,7 @@ pub enum SvmKernel {
     Poly {
         /// Factor of the product.
         gamma: f64,
-        /// What is added to it.
+        /// Its summand.
         coef0: f64,
         /// The exponent.
         degree: f64,
@@ -27,7 +27,7 @@ pub enum SvmKernel {
     Sigmoid {
         /// Factor of the product.
         gamma: f64,
-        /// What is added to it.
+        /// Its summand.
         coef0: f64,
     },
 }
@@ -54,7 +54,7 @@ impl SvmKernel {
         Ok(attrs.choice("kernel_type", SvmKernel::Linear, words)?)
     }
 
-    /// Of two rows of one length.
+    /// Its value for two rows of one length.
     pub(super) fn of(self, x: &[f64], y: &[f64]) -> f64 {
         match self {
             SvmKernel::Linear => dot(x, y),
@@ -68,7 +68,7 @@ impl SvmKernel {
     }
 }
 
-/// How many features each of `rows` rows of `list` has; at least one.
+/// Number of features of each of `rows` rows of `list`; at least one.
 pub(super) fn features_of(name: &str, list: &[f64], rows: usize) -> Result<usize, OpError> {
     match list.len().checked_div(rows) {
         Some(features) if features > 0 && list.len().is_multiple_of(rows) => Ok(features),

@@ -40,13 +40,13 @@ struct Pairs {
     starts: Vec<usize>,
     /// `[classes - 1, vectors]`: of a vector of class i against class j, in row j below i and j - 1 above.
     coefficients: Vec<f64>,
-    /// What is added to each pair's sum.
+    /// The summand of each pair.
     rho: Vec<f64>,
-    /// Of each pair the two parameters of its probability; none where there are no probabilities.
+    /// The two parameters of each pair's probability; empty without probabilities.
     sigmoid: Vec<[f64; 2]>,
 }
 
-/// How many pairs of `classes` there are.
+/// Number of pairs of `classes`.
 fn pair_count(classes: usize) -> usize {
     classes.saturating_mul(classes.saturating_sub(1)) / 2
 }
@@ -112,7 +112,7 @@ impl Pairs {
         pairs.zip(&self.rho).map(|((i, j), rho)| rho + part(j - 1, i) + part(i, j)).collect()
     }
 
-    /// How many pairs each class wins.
+    /// Number of pairs that each class wins.
     fn votes(&self, sums: &[f64]) -> Vec<f64> {
         let classes = self.starts.len() - 1;
         let mut votes = vec![0.0; classes];

@@ -16,13 +16,13 @@ use crate::shape::Shape;
 #[derive(Clone, Debug)]
 pub struct SvmRegressor {
     kernel: SvmKernel,
-    /// Support vectors, one behind the other.
+    /// Contiguous support vectors.
     vectors: Vec<f64>,
     /// Factor of each.
     coefficients: Vec<f64>,
     /// Features of a row.
     features: usize,
-    /// What is added.
+    /// The summand.
     rho: f64,
     /// Whether only the sign is wanted: 1 above 0, else -1.
     one_class: bool,

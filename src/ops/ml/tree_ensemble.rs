@@ -18,9 +18,9 @@ use crate::shape::Shape;
 pub struct TreeEnsemble {
     /// The trees.
     pub forest: Arc<Forest>,
-    /// How what they say is put together.
+    /// The aggregation of their weights.
     pub aggregate: Aggregate,
-    /// What is made of the scores of a row.
+    /// The transformation of the scores of a row.
     pub post: PostTransform,
 }
 

@@ -14,7 +14,7 @@ use crate::shape::Shape;
 /// (`SummaryIo::classes` of the loader has them), in the order of the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZipMap {
-    /// How many labels there are.
+    /// Number of labels.
     pub classes: usize,
 }
 

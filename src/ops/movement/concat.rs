@@ -1,4 +1,4 @@
-//! Concat: inputs one behind the other along an axis.
+//! Concat: inputs in sequence along an axis.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
-/// How the channels of a block are numbered.
+/// The order of the channels of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DepthMode {
     /// Depth, column, row: the block's position is the slower index.
@@ -35,7 +35,7 @@ impl DepthMode {
 pub struct DepthToSpace {
     /// Edge of a block.
     pub block: usize,
-    /// How channels are numbered.
+    /// The order of channels.
     pub mode: DepthMode,
 }
 
@@ -44,7 +44,7 @@ pub struct DepthToSpace {
 pub struct SpaceToDepth {
     /// Edge of a block.
     pub block: usize,
-    /// How channels are numbered.
+    /// The order of channels.
     pub mode: DepthMode,
 }
 

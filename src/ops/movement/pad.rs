@@ -1,4 +1,4 @@
-//! Pad: elements before and behind each axis, or fewer where pads are negative.
+//! Pad: elements before and after each axis, or fewer where pads are negative.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, ZeroFill};
 use crate::shape::{Shape, ShapeError, normalize_axis};
 
-/// What the new elements are.
+/// The values of the new elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PadMode {
     /// One value.
@@ -27,7 +27,7 @@ pub enum PadMode {
 /// Pads its input. Pads are an attribute before opset 11 and input 1 from then on.
 #[derive(Clone, Debug, Default)]
 pub struct Pad {
-    /// What the new elements are.
+    /// The values of the new elements.
     pub mode: PadMode,
     /// Begins then ends, and the value, where they are attributes.
     pub fixed: Option<(Vec<i64>, f32)>,
@@ -79,7 +79,7 @@ fn source(mode: PadMode, i: i64, n: i64) -> i64 {
     }
 }
 
-/// The most elements a mirrored or repeated axis may gain: they are placed one by one.
+/// The most elements a mirrored or repeated axis may gain: each is placed separately.
 const MAX_REPEATED: i64 = 1 << 24;
 
 /// The most blocks that an input is moved in.
@@ -97,7 +97,7 @@ fn most_runs(mode: PadMode, n: i64, gained: i64) -> i64 {
 /// The runs of an axis of `n` elements padded by `begin` and to `out` elements.
 fn runs(mode: PadMode, n: usize, begin: i64, out: usize) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    // What is repeated is what negative pads leave.
+    // Only the elements left by negative pads are repeated.
     let cut = begin.saturating_neg().max(0);
     let lost = (n as i64).saturating_add(begin).saturating_sub(out as i64).max(0);
     let left = (n as i64).saturating_sub(cut).saturating_sub(lost);
@@ -136,7 +136,7 @@ fn runs(mode: PadMode, n: usize, begin: i64, out: usize) -> Vec<Run> {
 }
 
 impl Pad {
-    /// Elements added before and behind each axis.
+    /// Elements added before and after each axis.
     fn pads(&self, cx: &OpCx) -> Result<Vec<(i64, i64)>, OpError> {
         let rank = cx.shape(0)?.rank();
         let (pads, axes) = match &self.fixed {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(runs(PadMode::Edge, 3, 2, 7).len(), 3);
         assert_eq!(runs(PadMode::Constant, 3, -1, 1), [Run { to: 0, from: 1, step: 1, len: 1 }]);
         assert_eq!(runs(PadMode::Wrap, 2, 4, 7).len(), 4);
-        // What negative pads cut off is not repeated.
+        // Elements that negative pads remove are not repeated.
         let from: Vec<usize> =
             runs(PadMode::Wrap, 4, -1, 5).iter().flat_map(|r| r.from..r.from + r.len).collect();
         assert_eq!(from, [1, 2, 3, 1, 2]);

@@ -178,7 +178,7 @@ pub(crate) fn gpu(lower: &mut Lowering<'_>, cx: &OpCx, pieces: &[Piece]) -> Resu
         };
         dispatch(lower, piece, source, Operand::Output(piece.output), info.dtype.bytes())?;
         if !background {
-            lower.join();
+            lower.no_barrier();
         }
         background = matches!(piece.source, Source::Element(_));
     }
@@ -197,7 +197,7 @@ fn element(lower: &mut Lowering<'_>, t: &Tensor) -> Operand {
 /// Emits zeros for all of output `output`.
 pub(crate) fn zeros(lower: &mut Lowering<'_>, cx: &OpCx, output: usize) -> Result<(), OpError> {
     let info = cx.output(output)?;
-    // A fill is of whole words; behind a part of one there may be another tensor.
+    // A fill writes whole words; another tensor may follow a partial word.
     if info.bytes().is_multiple_of(4) {
         lower.fill(Operand::Output(output), 0);
         return Ok(());

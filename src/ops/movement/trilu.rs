@@ -67,7 +67,7 @@ impl Operator for Trilu {
             let y = args.take_write::<u8>(inputs)?;
             let row = (cols * size).max(1);
             for (r, (y, x)) in y.chunks_mut(row).zip(x.chunks(row)).enumerate() {
-                // The diagonal's column in this row, or the one behind it.
+                // The diagonal's column in this row, or the one after it.
                 let at = (r % rows) as isize + k + isize::from(!upper);
                 let cut = at.clamp(0, cols as isize) as usize * size;
                 y.copy_from_slice(x);

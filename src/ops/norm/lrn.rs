@@ -47,7 +47,7 @@ impl Lrn {
         Ok([*n, *c, rest.iter().product()])
     }
 
-    /// Channels summed over before and behind one.
+    /// Numbers of channels before and after an element's own that are summed.
     pub(crate) fn reach(&self) -> (usize, usize) {
         ((self.size - 1) / 2, self.size / 2)
     }

@@ -27,7 +27,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     Ok(Arc::new(MeanVarianceNormalization { axes: attrs.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]) }))
 }
 
-/// The places of the elements: one group begins at each of `bases`, its elements lie `offsets` behind it.
+/// The positions of the elements: one group begins at each of `bases`, its elements are at `offsets` from there.
 #[derive(Clone, Debug)]
 struct Groups {
     bases: Vec<usize>,

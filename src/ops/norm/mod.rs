@@ -60,7 +60,7 @@ pub(crate) struct Along {
     pub outer: usize,
     /// Size of the axis.
     pub len: usize,
-    /// Product of the sizes behind it.
+    /// Product of the sizes of later axes.
     pub inner: usize,
 }
 

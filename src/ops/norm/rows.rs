@@ -22,7 +22,7 @@ pub(crate) struct Affine {
 }
 
 impl Affine {
-    /// How many parameters there are.
+    /// Number of parameters.
     pub(crate) fn len(&self, row_len: usize) -> usize {
         if self.stride == 0 { row_len / self.run.max(1) } else { self.rows * self.stride }
     }
@@ -31,7 +31,7 @@ impl Affine {
 /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` over rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RowNorm {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
     /// Elements of one row.
     pub len: usize,

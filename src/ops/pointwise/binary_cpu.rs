@@ -8,7 +8,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::strided::Nest;
 use crate::ops::{OpCx, OpError};
 
-/// What one call works on.
+/// The operands of one call.
 struct Call {
     nest: Nest,
     /// Elements of both inputs and the output.

@@ -17,7 +17,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::halves::{self, Half};
 use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator, Structure};
 
-/// What narrow floats do that others do not.
+/// The behaviour of narrow floats that others lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NarrowRules {
     /// Numbers beyond the largest one.
@@ -49,7 +49,7 @@ impl NarrowRules {
 pub struct Cast {
     /// The output's type; `None` takes that of input 1 (CastLike).
     pub to: Option<DType>,
-    /// What narrow floats do.
+    /// The behaviour of narrow floats.
     pub rules: NarrowRules,
     /// Whether finite `float32` numbers beyond the range of `float16` become ones well inside it, with their signs.
     pub bounded: bool,
@@ -194,7 +194,7 @@ fn convert<S: Element, D: Element>(f: impl Fn(S) -> D + Send + Sync + 'static) -
     })
 }
 
-/// How the elements of a narrow type are coded.
+/// The encoding of a narrow type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Code {
     /// A float.

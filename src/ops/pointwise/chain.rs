@@ -125,9 +125,9 @@ impl Operator for Chain {
 impl Chain {
     fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
         let n = self.output.elements();
-        let inputs: Vec<eval::Operand<'_>> = (0..self.inputs.len())
+        let inputs: Vec<eval::InputData<'_>> = (0..self.inputs.len())
             .map(|i| {
-                Ok(eval::Operand {
+                Ok(eval::InputData {
                     data: super::apply::input(args, i, self.inputs[i].elements())?,
                     terms: &self.terms[i],
                 })

@@ -8,7 +8,7 @@ use super::apply::{input, output};
 use super::function::Pointwise;
 use super::program::unsupported;
 use crate::dtype::DType;
-use crate::expr::eval::{Evaluator, Operand, Scratch};
+use crate::expr::eval::{Evaluator, InputData, Scratch};
 use crate::expr::{Expr, UnaryOp};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::halves::Half;
@@ -17,7 +17,7 @@ use crate::ops::{OpError, par};
 /// Elements that are widened at once.
 const WIDENED: usize = 512;
 
-/// How a function runs over `f32`.
+/// The implementation of a function over `f32`.
 #[derive(Clone)]
 enum Floats {
     /// By its own loop.
@@ -44,7 +44,7 @@ impl Floats {
                 let (chunk, mut scratch) = (evaluator.chunk(), Scratch::default());
                 for (x, y) in x.chunks(chunk).zip(y.chunks_mut(chunk)) {
                     evaluator
-                        .eval_chunk(0, &[Operand { data: x, terms: &[] }], &mut [y], &mut scratch)
+                        .eval_chunk(0, &[InputData { data: x, terms: &[] }], &mut [y], &mut scratch)
                         .map_err(|e| KernelError::Value { what: e.to_string() })?;
                 }
             }

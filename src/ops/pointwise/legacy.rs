@@ -1,4 +1,4 @@
-//! Broadcasting as it was before opset 7: the second input beside some dimensions of the first.
+//! Broadcasting before opset 7: the second input is aligned with some dimensions of the first.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::kernel::NativeKernel;
 use crate::ops::{AttrReader, Fact, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
-/// A [`Binary`] whose second input stands beside the dimensions of the first from `axis` on.
+/// A [`Binary`] whose second input is aligned with the dimensions of the first from `axis` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BinaryBeside {
     op: Binary,

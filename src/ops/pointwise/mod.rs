@@ -109,7 +109,7 @@ const BINARY_READERS: [Reader; 64] = readers!(read_binary BinaryFunction::ALL);
 const ALIAS_READERS: [Reader; 64] = readers!(read_alias ALIASES);
 const TEST_READERS: [Reader; 64] = readers!(read_test ElementTest::ALL);
 
-/// How many functions of the table are operators.
+/// Number of functions of the table that are operators.
 const fn count() -> usize {
     let (mut at, mut found) = (0, ElementTest::ALL.len() + ALIASES.len());
     while at < Function::ALL.len() {

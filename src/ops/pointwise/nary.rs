@@ -13,7 +13,7 @@ use crate::ops::strided::Nest;
 use crate::ops::{Cost, Elementwise, Lowering, OpCx, OpError, Operand, Operator, Structure};
 use crate::shape::Shape;
 
-/// What is made of the elements at one place.
+/// The reduction of the elements at one position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NaryOp {
     /// Their sum.

@@ -12,7 +12,7 @@ use crate::ops::{Lowering, OpError, Operand};
 use crate::spirv::{KernelLayout, ScalarType, build_pointwise};
 use crate::sync::lock;
 
-/// What was prepared of expressions: equal ones, of all chains that share this, are prepared once.
+/// Prepared expressions: equal ones, of all chains that share this, are prepared once.
 #[derive(Debug, Default)]
 pub struct Programs {
     known: Mutex<HashMap<PointwiseKey, Arc<Program>>>,
@@ -37,7 +37,7 @@ impl Programs {
         Programs::default()
     }
 
-    /// How many expressions are known.
+    /// Number of prepared expressions.
     pub fn len(&self) -> usize {
         lock(&self.known).len()
     }

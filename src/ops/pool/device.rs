@@ -142,12 +142,12 @@ mod tests {
     use crate::ops::pool::{GlobalPool, Pool, PoolKind};
     use crate::ops::test_util::{tensor, tensor_of, values};
     use crate::ops::testing::{Check, as_is, no_texels};
-    use crate::ops::{AutoPad, Window};
+    use crate::ops::{AutoPad, WindowAttrs};
 
-    fn window(kernel: &[i64], strides: &[i64], pads: &[i64], ceil_mode: bool) -> Window {
+    fn window(kernel: &[i64], strides: &[i64], pads: &[i64], ceil_mode: bool) -> WindowAttrs {
         let list = |l: &[i64]| l.to_vec();
         let (kernel, strides, pads) = (list(kernel), list(strides), list(pads));
-        Window { kernel, strides, pads, ceil_mode, ..Window::default() }
+        WindowAttrs { kernel, strides, pads, ceil_mode, ..WindowAttrs::default() }
     }
 
     #[test]
@@ -155,9 +155,9 @@ mod tests {
         let max = PoolKind::Max { column_major: false };
         let mean = PoolKind::Average { include_pad: false };
         let padded = PoolKind::Average { include_pad: true };
-        let same = Window { auto_pad: AutoPad::SameLower, ..window(&[2, 4], &[1, 2], &[], false) };
-        let dilated = Window { dilations: vec![2, 3], ..window(&[2, 2], &[1, 1], &[], false) };
-        let cases: &[(PoolKind, Window, &[usize])] = &[
+        let same = WindowAttrs { auto_pad: AutoPad::SameLower, ..window(&[2, 4], &[1, 2], &[], false) };
+        let dilated = WindowAttrs { dilations: vec![2, 3], ..window(&[2, 2], &[1, 1], &[], false) };
+        let cases: &[(PoolKind, WindowAttrs, &[usize])] = &[
             (max, window(&[3, 3], &[2, 2], &[1, 1, 1, 1], false), &[2, 3, 12, 16]),
             (max, window(&[3, 3], &[2, 2], &[0, 0, 0, 0], true), &[1, 2, 9, 13]),
             (max, dilated, &[1, 2, 7, 11]),

@@ -14,7 +14,7 @@ use crate::shape::Shape;
 /// A pool over all of `[n, c, ...]` but its first two dimensions, which become one element each.
 #[derive(Clone, Debug)]
 pub struct GlobalPool {
-    /// What is made of a channel; padding and places have no meaning here.
+    /// The reduction of a channel; padding and positions have no meaning here.
     pub kind: PoolKind,
 }
 

@@ -12,10 +12,10 @@ use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::{bad, three};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, WindowAttrs, WindowAxis};
 use crate::shape::Shape;
 
-/// What a pool makes of the elements of a window.
+/// The reduction of the elements of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
     /// The largest; with a second output, where it lies in the input.
@@ -38,24 +38,24 @@ pub enum PoolKind {
 /// A pool over windows of the input `[n, c, ...]`.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// What is made of a window.
+    /// The reduction of a window.
     pub kind: PoolKind,
     /// Kernel, strides, dilations and padding.
-    pub window: Window,
+    pub window: WindowAttrs,
 }
 
 pub(super) fn max(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let column_major = attrs.flag("storage_order", false)?;
-    Ok(Arc::new(Pool { kind: PoolKind::Max { column_major }, window: Window::read(attrs)? }))
+    Ok(Arc::new(Pool { kind: PoolKind::Max { column_major }, window: WindowAttrs::read(attrs)? }))
 }
 
 pub(super) fn average(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let include_pad = attrs.flag("count_include_pad", false)?;
-    Ok(Arc::new(Pool { kind: PoolKind::Average { include_pad }, window: Window::read(attrs)? }))
+    Ok(Arc::new(Pool { kind: PoolKind::Average { include_pad }, window: WindowAttrs::read(attrs)? }))
 }
 
 pub(super) fn lp(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
-    Ok(Arc::new(Pool { kind: PoolKind::Lp { p: read_p(attrs, opset)? }, window: Window::read(attrs)? }))
+    Ok(Arc::new(Pool { kind: PoolKind::Lp { p: read_p(attrs, opset)? }, window: WindowAttrs::read(attrs)? }))
 }
 
 /// The attribute `p`, a number before opset 2.

@@ -153,7 +153,7 @@ impl Run {
         y.copy_from_slice(x);
     }
 
-    /// Resamples the axis behind which `inner` elements lie.
+    /// Resamples the axis after which `inner` elements lie.
     fn pass<T: Real>(&self, table: &AxisTable, inner: usize, x: &[T], y: &mut [T]) {
         let (input, output, taps) = (table.input, table.output(), table.taps);
         let outside = T::from_f64(self.outside.into());

@@ -13,7 +13,7 @@ use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
-/// How a place between elements is rounded.
+/// The rounding of a position between elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NearestMode {
     /// To the nearest, halves down.
@@ -29,7 +29,7 @@ pub enum NearestMode {
     FloorOrCeil,
 }
 
-/// What is made of neighbouring elements.
+/// The interpolation of neighbouring elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Interpolation {
     /// One of them.
@@ -43,7 +43,7 @@ pub enum Interpolation {
     },
 }
 
-/// How a place in the output becomes one in the input.
+/// The mapping of positions in the output to positions in the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CoordinateMode {
     /// Centres of elements on centres.
@@ -63,7 +63,7 @@ pub enum CoordinateMode {
     TfCropAndResize,
 }
 
-/// What sizes mean where the ratio of the axes is kept.
+/// The meaning of sizes where the aspect ratio is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AspectPolicy {
     /// They are the output's.
@@ -90,11 +90,11 @@ pub enum ResizeInputs {
 /// The attributes of a resampling.
 #[derive(Clone, Debug)]
 pub struct ResizeDesc {
-    /// What is made of neighbouring elements.
+    /// The interpolation of neighbouring elements.
     pub mode: Interpolation,
-    /// How a place in the output becomes one in the input.
+    /// The mapping of positions in the output to positions in the input.
     pub coordinates: CoordinateMode,
-    /// What sizes mean.
+    /// The meaning of sizes.
     pub policy: AspectPolicy,
     /// Whether a smaller output averages over all that it covers.
     pub antialias: bool,
@@ -160,7 +160,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Ope
             ("pytorch_half_pixel", C::PytorchHalfPixel),
             ("align_corners", C::AlignCorners),
             ("asymmetric", C::Asymmetric),
-            // Of opset 11 only, but exporters write it with all.
+            // Defined only in opset 11, but exporters write it in all.
             ("tf_half_pixel_for_nn", C::TfHalfPixelForNearest),
             ("tf_crop_and_resize", C::TfCropAndResize),
         ],
@@ -214,7 +214,7 @@ fn simple(mode: i32, inputs: ResizeInputs, scales: Vec<f32>) -> Arc<dyn Operator
 }
 
 impl Resize {
-    /// How every axis is resampled, outermost first.
+    /// The resampling of every axis, outermost first.
     ///
     /// # Errors
     /// [`OpError`], naming the input or attribute.
@@ -282,7 +282,7 @@ impl Resize {
         };
         if !sizes.is_empty() {
             if !scales.is_empty() {
-                return Err(value_error(3, "sizes are given beside scales".into()));
+                return Err(value_error(3, "both sizes and scales are given".into()));
             }
             if sizes.len() != input.len() {
                 return Err(value_error(3, format!("{} sizes for {} axes", sizes.len(), input.len())));

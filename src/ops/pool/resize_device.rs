@@ -10,7 +10,7 @@ use crate::kernel::Unit;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
 
-/// One dispatch: the axes before, one or two that are resampled, those behind.
+/// One dispatch: the axes before, one or two that are resampled, those after.
 struct Pass<'t> {
     outer: usize,
     rows: &'t AxisTable,

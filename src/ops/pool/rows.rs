@@ -101,7 +101,7 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
     })
 }
 
-/// What `f` makes of each column of a window, then of those, beginning with `start`.
+/// The reduction by `f` of each column of a window, then of the results, beginning with `start`.
 #[inline(always)]
 fn plane<T: Copy>([d, h, w]: &[WindowAxis; 3], x: &[T], y: &mut [T], start: T, f: impl Fn(T, T) -> T) {
     let mut columns = vec![start; w.input];
@@ -270,12 +270,12 @@ pub(super) fn root<T: Real>(x: T, p: u32) -> T {
     }
 }
 
-/// How many elements the window of every output counts along one axis.
+/// Number of elements in the window of every output along one axis.
 fn counts<T: Real>(axis: &WindowAxis, include_pad: bool) -> Vec<T> {
     (0..axis.output).map(|o| T::from_f64(count(axis, o, include_pad) as f64)).collect()
 }
 
-/// How many elements the window of output `o` counts along one axis.
+/// Number of elements in the window of output `o` along one axis.
 pub(super) fn count(axis: &WindowAxis, o: usize, include_pad: bool) -> usize {
     if !include_pad {
         return axis.taps(o).len();
@@ -293,11 +293,11 @@ mod tests {
     use crate::graph::Tensor;
     use crate::ops::pool::Pool;
     use crate::ops::test_util::{assert_near, attrs, read_op, run_cpu, run_f32, tensor, tensor_of, values};
-    use crate::ops::{AttrValue, AutoPad, Window};
+    use crate::ops::{AttrValue, AutoPad, WindowAttrs};
 
     #[derive(Clone, Debug)]
     struct Problem {
-        window: Window,
+        window: WindowAttrs,
         x: Vec<usize>,
     }
 
@@ -306,7 +306,7 @@ mod tests {
         let auto = prop_oneof![3 => Just(AutoPad::NotSet), 1 => Just(AutoPad::SameUpper), 1 => Just(AutoPad::SameLower)];
         (proptest::collection::vec(axis, 1..4), 1usize..3, 1usize..3, auto, any::<bool>()).prop_map(
             |(axes, n, c, auto_pad, ceil_mode)| Problem {
-                window: Window {
+                window: WindowAttrs {
                     kernel: axes.iter().map(|a| a.1).collect(),
                     strides: axes.iter().map(|a| a.2).collect(),
                     dilations: axes.iter().map(|a| a.3).collect(),

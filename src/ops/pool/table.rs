@@ -2,7 +2,7 @@
 
 use super::resize::{CoordinateMode, Interpolation, NearestMode};
 
-/// How one axis is resampled.
+/// The resampling of one axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AxisDesc {
     /// Elements of the input.
@@ -13,9 +13,9 @@ pub(super) struct AxisDesc {
     pub(super) scale: f64,
     /// Start and end of the region of interest, as parts of the input.
     pub(super) roi: [f64; 2],
-    /// How a place in the output becomes one in the input.
+    /// The mapping of positions in the output to positions in the input.
     pub(super) coordinates: CoordinateMode,
-    /// What is made of neighbouring elements.
+    /// The interpolation of neighbouring elements.
     pub(super) mode: Interpolation,
     /// Whether a smaller output averages over all that it covers.
     pub(super) antialias: bool,
@@ -129,7 +129,7 @@ fn kernel(first: i64, taps: usize, fraction: f64, stretch: f64, f: impl Fn(f64) 
     (0..taps as i64).map(|t| f(((first + t) as f64 - fraction).abs() * stretch)).collect()
 }
 
-/// Keys' cubic at distance `d`.
+/// Keys' cubic kernel at distance `d`.
 fn cubic(d: f64, a: f64) -> f64 {
     if d <= 1.0 {
         ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0

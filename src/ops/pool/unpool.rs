@@ -14,14 +14,14 @@ use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 
 /// Input 0 at the places that input 1 (MaxPool's second output) names, 0 elsewhere. The places are those in a
-/// tensor of the size that the pool's window had; where input 2 gives a larger one, it is filled up behind.
+/// tensor of the size that the pool's window had; where input 2 gives a larger one, zeros follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaxUnpool {
     /// Sizes of the window.
     pub kernel: Vec<usize>,
     /// Its steps, 1 where empty.
     pub strides: Vec<usize>,
-    /// Elements of padding before each axis, then behind each; none where empty.
+    /// Elements of padding before each axis, then after each; none where empty.
     pub pads: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! What takes the place of operators between DequantizeLinear and QuantizeLinear: against these, everywhere.
+//! Operators on bytes against the operators between DequantizeLinear and QuantizeLinear that they replace, on every
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::{ByteTable, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling}
 use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::ops::test_util::run_cpu;
-use crate::ops::{OpError, Window};
+use crate::ops::{OpError, WindowAttrs};
 
 fn scaling(signed: bool, scale: f32, zero: i32) -> Scaling {
     let dtype = if signed { DType::I8 } else { DType::U8 };
@@ -119,7 +119,7 @@ proptest! {
         let x = bytes(xt, &[batch, group, h, w], seed);
         let taps = bytes(wt, &[group * many, 1, kernel, kernel], seed ^ 3);
         let (zx, zw) = (bytes(xt, &[], seed ^ 5), bytes(wt, &[group * many], seed ^ 7));
-        let window = Window { strides: vec![stride; 2], pads: vec![pad; 4], ..Window::default() };
+        let window = WindowAttrs { strides: vec![stride; 2], pads: vec![pad; 4], ..WindowAttrs::default() };
         let clamp = bounded.then_some([5, 77]);
         let op = QuantizedConv { window, group, linear: true, clamp };
         let bias: Vec<i32> = (0..(group * many) as i32).map(|i| i.wrapping_mul(300_000_001)).collect();

@@ -19,14 +19,14 @@ const CHUNK: usize = 256;
 pub struct QuantizedBinary {
     /// Whether it multiplies.
     pub product: bool,
-    /// How A, B and the output stand for numbers.
+    /// The scalings of A, B and the output.
     pub scalings: [Scaling; 3],
     /// The smallest and the largest element of the output, where an activation keeps it within fewer than there are.
     pub clamp: Option<[i32; 2]>,
 }
 
 impl QuantizedBinary {
-    /// What the bytes of A and B are multiplied with once their zero points are taken off.
+    /// The factors of the bytes of A and B less their zero points.
     pub(super) fn factors(&self) -> [f32; 2] {
         let [a, b, y] = self.scalings.map(|s| s.scale);
         if self.product { [1.0, a * b / y] } else { [a / y, b / y] }
@@ -151,7 +151,7 @@ impl Call {
                 wide(
                     #[inline(always)]
                     || {
-                        // What is the same throughout; runs may be very short.
+                        // Loop invariants, because runs may be very short.
                         let n = len.min(CHUNK);
                         if step_a == 0 {
                             left[..n].fill(a.first().map_or(0.0, |a| of_a.number(*a)));
@@ -175,7 +175,7 @@ impl Call {
     }
 }
 
-/// How unsigned bytes of an operand become numbers.
+/// The conversion of unsigned bytes of an operand to numbers.
 #[derive(Clone, Copy)]
 struct Numbers {
     flip: u8,

@@ -10,7 +10,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::conv::Conv;
 use crate::ops::conv::conv_op::{ConvDims, read_group};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, Window};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, WindowAttrs};
 use crate::shape::Shape;
 
 /// A convolution of bytes less their zero points; padding is the input's zero point.
@@ -20,7 +20,7 @@ use crate::shape::Shape;
 #[derive(Clone, Debug)]
 pub struct QuantizedConv {
     /// The window and its steps.
-    pub window: Window,
+    pub window: WindowAttrs,
     /// Independent convolutions.
     pub group: usize,
     /// Whether it is QLinearConv.
@@ -39,7 +39,7 @@ pub(super) fn read_linear(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<
 }
 
 fn read(attrs: &mut AttrReader<'_>, _: i64, linear: bool) -> Result<Arc<dyn Operator>, OpError> {
-    let window = Window { ceil_mode: false, ..Window::read(attrs)? };
+    let window = WindowAttrs { ceil_mode: false, ..WindowAttrs::read(attrs)? };
     Ok(Arc::new(QuantizedConv { window, group: read_group(attrs)?, linear, clamp: None }))
 }
 

@@ -15,8 +15,8 @@ use crate::ops::planes::Planes;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, PackKey, Packed, par};
 
-/// How weights are packed: signed bytes, a row for every output channel, in the order of the image that they are
-/// multiplied with, and behind them the sums of all rows as 32-bit integers.
+/// How weights are packed: signed bytes, a row for every output channel, in the order of the image to
+/// multiply with, and after them the sums of all rows as 32-bit integers.
 #[derive(Clone, Copy, Debug)]
 struct Packing {
     order: Order,
@@ -309,7 +309,7 @@ mod tests {
     use crate::kernel::NativeArg;
     use crate::ops::quant::QuantizedConv;
     use crate::ops::test_util::facts;
-    use crate::ops::{AutoPad, Window};
+    use crate::ops::{AutoPad, WindowAttrs};
     use crate::shape::Shape;
 
     fn bytes(dtype: DType, shape: Vec<usize>, seed: u64) -> Tensor {
@@ -352,7 +352,7 @@ mod tests {
             (batch, group, ic, oc) in (1usize..3, 1usize..4, 1usize..7, 1usize..11),
             signed in any::<[bool; 2]>(), zeros in 0usize..3, known in any::<bool>(), seed in any::<u64>(),
         ) {
-            let window = Window {
+            let window = WindowAttrs {
                 kernel: Vec::new(),
                 strides: axes.iter().map(|a| a.2).collect(),
                 dilations: axes.iter().map(|a| a.3).collect(),
@@ -389,8 +389,11 @@ mod tests {
 
     #[test]
     fn windows_of_mostly_padding_are_not_unfolded() {
-        let window =
-            Window { dilations: vec![1 << 28, 1], pads: vec![1 << 28, 0, 0, 0], ..Window::default() };
+        let window = WindowAttrs {
+            dilations: vec![1 << 28, 1],
+            pads: vec![1 << 28, 0, 0, 0],
+            ..WindowAttrs::default()
+        };
         let op = QuantizedConv { window, group: 1, linear: false, clamp: None };
         let inputs =
             [Some(bytes(DType::U8, vec![1, 1, 3, 1], 1)), Some(bytes(DType::I8, vec![1, 1, 2, 1], 2))];

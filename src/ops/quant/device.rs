@@ -105,7 +105,7 @@ struct Rows<'c> {
     dtype: DType,
     /// Matrices, their rows, bytes of a row.
     sizes: [usize; 3],
-    /// Distances of rows and of the bytes of a row.
+    /// Strides of rows and of the bytes of a row.
     steps: [usize; 2],
     operand: Operand,
     value: Option<&'c Tensor>,

@@ -20,16 +20,16 @@ pub(super) struct Grain {
     pub along: Along,
     /// Places of the axis that have one scale.
     pub block: usize,
-    /// Distances among the scales.
+    /// Strides of the scales.
     pub steps: [usize; 3],
-    /// How many scales there are.
+    /// Number of scales.
     pub scales: usize,
 }
 
-/// Elements behind one another whose scales are behind one another, or one.
+/// Contiguous elements whose scales are contiguous, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// How many elements.
+    /// Number of elements.
     pub len: usize,
     /// The scale of the first one.
     pub scale: usize,

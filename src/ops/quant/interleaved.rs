@@ -13,7 +13,7 @@ use crate::ops::linalg::product::Threads;
 use crate::ops::{WindowAxis, par};
 use crate::simd::wide;
 
-/// Bytes behind the last plane that vectors read.
+/// Bytes after the last plane that vectors read.
 pub(super) const SLACK: usize = 256;
 /// Bytes of one part of the work.
 const PART: usize = 32 << 10;

@@ -399,7 +399,7 @@ mod tests {
                 assert_eq!(run(&op.call(&cx, Some(packed.bytes)).unwrap(), &read, sums), plain);
             }
         }
-        // What is not known, or empty, is read as it is.
+        // Unknown or empty matrices are read unpacked.
         let unknown = [&[2usize, 3][..], &[3, 4]]
             .map(|shape| Some(crate::ops::Fact::of(TensorInfo::new(DType::U8, Shape::new(shape).unwrap()))));
         assert!(op.pack_right(&OpCx::for_infer(unknown.to_vec(), 1)).unwrap().is_none());

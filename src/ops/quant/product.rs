@@ -1,4 +1,4 @@
-//! What quantized products have in common: their inputs, and how sums become bytes.
+//! The common part of quantized products: their inputs, and the conversion of sums to bytes.
 
 use super::elements::all;
 use super::scaling::rounded_byte;
@@ -26,7 +26,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Those of QLinearConv and QLinearMatMul where `linear`, else of ConvInteger and MatMulInteger.
+    /// The inputs of QLinearConv and QLinearMatMul if `linear`, else of ConvInteger and MatMulInteger.
     pub(super) fn of(linear: bool) -> Places {
         let given = |i: usize| linear.then_some(i);
         let (b, b_zero) = if linear { (3, 5) } else { (1, 3) };
@@ -55,7 +55,7 @@ impl Places {
     }
 }
 
-/// What makes bytes of `dtype` signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
+/// The mask that makes bytes of `dtype` signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
 pub(super) fn flip(dtype: DType, sign: u8) -> u8 {
     if dtype == DType::I8 { FLIP ^ sign } else { sign }
 }
@@ -100,7 +100,7 @@ impl Inputs {
         Inputs((0..cx.input_count()).map(|i| cx.input_opt(i).cloned()).collect())
     }
 
-    /// How many there are, absent ones counted: the position of the output.
+    /// Number of inputs, absent ones counted: the position of the output.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
@@ -141,7 +141,7 @@ impl Inputs {
         Ok((bytes, flip(info.dtype, sign)))
     }
 
-    /// What makes the bytes of input `i` signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
+    /// The mask that makes the bytes of input `i` signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
     pub(super) fn flip(&self, i: usize, sign: u8) -> Result<u8, KernelError> {
         self.get(i).map(|info| flip(info.dtype, sign)).ok_or(KernelError::Absent { index: i })
     }

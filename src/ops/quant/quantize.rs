@@ -20,7 +20,7 @@ pub struct QuantizeLinear {
     pub axis: i64,
     /// Places of the axis with one scale; 0 for one scale in all or one for each place.
     pub block_size: i64,
-    /// What 8-bit floats do with numbers beyond their largest.
+    /// The conversion of numbers beyond the largest 8-bit float.
     pub overflow: Overflow,
     /// The output's type; `None` takes that of the zero point, without one `uint8`.
     pub dtype: Option<DType>,

@@ -1,4 +1,4 @@
-//! What one scale and one zero point make of bytes.
+//! Bytes with one scale and one zero point.
 
 use super::elements::{integers, low_byte};
 use crate::dtype::DType;
@@ -6,7 +6,7 @@ pub use crate::operator::Scaling;
 use crate::ops::linalg::bytes::FLIP;
 
 impl Scaling {
-    /// What makes unsigned bytes of the elements.
+    /// The mask that makes the elements unsigned bytes.
     pub(super) fn flip(&self) -> u8 {
         if self.dtype == DType::I8 { FLIP } else { 0 }
     }

@@ -8,7 +8,7 @@ use crate::ops::real::check_len;
 use crate::ops::{Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
-/// How many bytes there are.
+/// Number of bytes.
 pub(super) const ENTRIES: usize = 256;
 
 /// Bytes (input 0) as what a table (input 1, 256 bytes) has at their place; a negative `int8` has that of its bits.

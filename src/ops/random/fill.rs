@@ -13,7 +13,7 @@ use crate::ops::real::FLOATS;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
-/// How numbers are distributed.
+/// The distribution of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Evenly from `low` to below `high`.

@@ -35,7 +35,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
 }
 
 impl Multinomial {
-    /// So many samples of each row, as int64 where `wide`; the same in every run where there is a seed.
+    /// `samples` samples of each row, as int64 where `wide`; the same in every run where there is a seed.
     pub fn new(samples: usize, wide: bool, seed: Option<f32>) -> Self {
         Multinomial { samples, wide, seed: Seed::of(seed) }
     }

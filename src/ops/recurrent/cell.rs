@@ -15,7 +15,7 @@ pub(super) struct Run {
     pub(super) dims: Dims,
 }
 
-/// What one direction reads.
+/// The operands of one direction.
 struct Weights<'a, T> {
     w: &'a [T],
     r: &'a [T],
@@ -23,7 +23,7 @@ struct Weights<'a, T> {
     peepholes: Option<&'a [T]>,
 }
 
-/// What one direction writes, in rows of a state's elements: Y in the order of X's rows, then the last states.
+/// The results of one direction, in rows of a state's elements: Y in the order of X's rows, then the last states.
 struct Written<'a, T> {
     y: Vec<&'a mut [T]>,
     last_h: Vec<&'a mut [T]>,
@@ -185,7 +185,7 @@ impl Run {
         let mut projected = vec![T::ZERO; rows * width];
         if let Some(bias) = weights.bias {
             let (own, recurrent) = bias.split_at(width);
-            // The recurrent bias of a GRU's last gate is scaled with it where the reset comes behind the product.
+            // The recurrent bias of a GRU's last gate is scaled with it where the reset comes after the product.
             let merged = if self.op.kind == LINEAR { 2 * d.hidden } else { width };
             let mut sum = own.to_vec();
             sum.iter_mut().zip(&recurrent[..merged]).for_each(|(s, r)| *s += *r);
@@ -244,7 +244,8 @@ const LINEAR: Kind = Kind::Gru { linear_before_reset: true };
 /// Elements of gates that one task computes at least.
 const PARALLEL: usize = 1 << 14;
 
-/// So few rows are multiplied one by one: the library would copy the matrix into its own layout every time.
+/// Maximum number of rows that are multiplied separately: the library would copy the matrix into its own layout
+/// every time.
 const FEW_ROWS: usize = 3;
 
 /// The transpose of a matrix of rows of `row` elements.
@@ -318,7 +319,7 @@ impl<T: Real> Cell<'_, T> {
         }
     }
 
-    /// A GRU's sums where the reset comes behind the product.
+    /// A GRU's sums where the reset comes after the product.
     fn reset(&self, gates: &mut [T], recurrent: &[T]) {
         let (zr, new) = gates.split_at_mut(2 * self.hidden);
         let (from_zr, from_new) = recurrent.split_at(2 * self.hidden);

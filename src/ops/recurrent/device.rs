@@ -73,12 +73,12 @@ fn project(d: &Dims, cx: &OpCx, dtype: DType, lower: &mut Lowering<'_>) -> Resul
     Ok(product)
 }
 
-/// Distances in the input's products, in Y and in states that are inputs or outputs.
+/// Strides in the input's products, in Y and in states that are inputs or outputs.
 struct Distances {
-    /// Of time steps, sequences and directions.
+    /// Strides of time steps, sequences and directions.
     x: [u32; 3],
     y: [u32; 3],
-    /// Of directions and sequences.
+    /// Strides of directions and sequences.
     state: [usize; 2],
 }
 
@@ -289,7 +289,7 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// Distances of directions and sequences in a state in scratch memory.
+    /// Strides of directions and sequences in a state in scratch memory.
     fn inside(&self, state: &State) -> [usize; 2] {
         [self.d.batch * state.row, state.row]
     }
@@ -318,7 +318,7 @@ impl<'a> Layer<'a> {
         let Dims { batch, hidden, .. } = *self.d;
         let width = self.d.width();
         let dense = [batch * width, hidden, width];
-        // The products of single gates lie one behind the other.
+        // The products of single gates are contiguous.
         let single = |gates: usize| [gates * batch * hidden, batch * hidden, hidden];
         let codes: &[(CellKind, [usize; 3], Operand)] = match self.op.kind {
             Kind::Rnn => &[(CellKind::Rnn, dense, Operand::Output(0))],

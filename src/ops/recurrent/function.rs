@@ -6,7 +6,7 @@ use crate::ops::real::Real;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, OpError};
 
-/// Those that a layer may name.
+/// The functions that a layer may name.
 const FUNCTIONS: [Function; 11] = [
     Function::Affine,
     Function::Relu,

@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How many gates it has.
+    /// Number of its gates.
     pub fn gates(self) -> usize {
         match self {
             Kind::Rnn => 1,
@@ -64,7 +64,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// How many directions there are.
+    /// Number of directions.
     pub fn count(self) -> usize {
         if self == Direction::Bidirectional { 2 } else { 1 }
     }

@@ -35,7 +35,7 @@ pub struct ArgReduce {
     pub axis: i64,
     /// Whether the axis stays, with size 1.
     pub keep_dims: bool,
-    /// Of equal elements the last, rather than the first.
+    /// Whether the last of equal elements counts, rather than the first.
     pub last: bool,
 }
 

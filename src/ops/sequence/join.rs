@@ -21,8 +21,8 @@ pub struct Join {
 }
 
 impl Join {
-    /// Sizes of the result and their strides in the input, before an axis takes in the one behind it; the place of
-    /// that one.
+    /// Sizes of the result and their strides in the input, before an axis merges with the next one; the position
+    /// of the latter.
     fn resolve(&self, cx: &OpCx) -> Result<(Vec<usize>, Vec<isize>, usize), OpError> {
         let shape = cx.shape(0)?;
         let cut = shape.axis(self.cut)?;
@@ -93,7 +93,7 @@ mod tests {
                 .collect();
             assert_eq!(got.to_f32s().unwrap(), want);
         };
-        // Pieces of [2, 4] one behind the other, side by side, and in an axis of their own.
+        // Pieces of [2, 4] along the first axis, along the second, and along a new one.
         check(run(0, false, 0, false), &[6, 4], &|i| at(i[0] / 2, i[0] % 2, i[1]));
         check(run(0, false, -1, false), &[2, 12], &|i| at(i[1] / 4, i[0], i[1] % 4));
         check(run(0, false, 1, true), &[2, 3, 4], &|i| at(i[1], i[0], i[2]));

@@ -1,5 +1,5 @@
-//! Lists that are known only in the run, as two tensors: the elements one behind the other, row by row, and a
-//! table with a row for each that says its rank and sizes.
+//! Lists that are known only in the run, as two tensors: the contiguous elements, row by row, and a table with the
+//! rank and sizes of each.
 
 use super::piece::Cuts;
 use crate::dtype::DType;
@@ -18,7 +18,7 @@ pub const MAX_ELEMENTS: usize = 1 << 16;
 /// Which of the two tensors of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The elements one behind the other.
+    /// The contiguous elements.
     Values,
     /// Their ranks and sizes: int64 `[length, COLUMNS]`.
     Table,
@@ -44,7 +44,7 @@ fn shapes(table: &[i64]) -> Option<Vec<Shape>> {
     if rows.remainder().is_empty() { rows.map(one).collect() } else { None }
 }
 
-/// The two tensors of a list, as a session takes a sequence: the elements one behind the other, and the table of
+/// The two tensors of a list, as a session takes a sequence: the contiguous elements, and the table of
 /// their ranks and sizes. `dtype` is the elements' type where there are none.
 ///
 /// # Errors
@@ -108,7 +108,7 @@ fn few(count: usize) -> Result<(), OpError> {
     Err(OpError::unsupported(format!("a list of {count} elements, more than {MAX_ELEMENTS}")))
 }
 
-/// The position in input `input`, of a list of `len` elements and `more` places behind them.
+/// The position in input `input`, of a list of `len` elements and `more` places after them.
 pub(super) fn place(cx: &OpCx, input: usize, len: usize, more: usize) -> Result<usize, OpError> {
     let value = cx.need_i64s(input)?;
     let &[at] = value.as_slice() else { return Err(cx.shape_error(input, "one position")) };

@@ -9,7 +9,7 @@ use crate::ops::movement::region::{self, Block, Piece as Move, Source, signed_st
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
-/// How an axis of input 0 is cut up; `at` cuts are asked for one by one, so that a long axis costs nothing.
+/// How an axis of input 0 is cut up; `at` computes single cuts, so that a long axis costs nothing.
 pub(super) enum Cuts {
     /// Pieces of so many elements, the last maybe of fewer.
     Even(usize),

@@ -15,7 +15,7 @@ use crate::shape::Shape;
 pub struct ShapeOf {
     /// The first dimension.
     pub start: i64,
-    /// The dimension behind the last; `None` takes all.
+    /// The dimension after the last; `None` takes all.
     pub end: Option<i64>,
 }
 

@@ -90,7 +90,7 @@ impl Reshape {
         }
         let partial = Shape::new(dims.clone())?;
         if let Some(i) = rest {
-            // With a size of 0 beside it, -1 could be anything; 0 by 0 is left at 0.
+            // With another size of 0, -1 could be any number; it becomes 0.
             let known = partial.elements();
             let left = x.elements().checked_div(known).unwrap_or(0);
             if left.checked_mul(known) != Some(x.elements()) {

@@ -12,7 +12,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::window::three;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Window, WindowAxis};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, WindowAttrs, WindowAxis};
 use crate::shape::Shape;
 
 /// Adds the blocks in the columns of `[n, channels * elements of a block, blocks]` to images of the sizes of
@@ -20,16 +20,16 @@ use crate::shape::Shape;
 #[derive(Clone, Debug, Default)]
 pub struct Col2Im {
     /// Strides, dilations and padding.
-    pub window: Window,
+    pub window: WindowAttrs,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     Ok(Arc::new(Col2Im {
-        window: Window {
+        window: WindowAttrs {
             strides: attrs.ints_opt("strides")?.unwrap_or_default(),
             dilations: attrs.ints_opt("dilations")?.unwrap_or_default(),
             pads: attrs.ints_opt("pads")?.unwrap_or_default(),
-            ..Window::default()
+            ..WindowAttrs::default()
         },
     }))
 }
@@ -213,11 +213,11 @@ mod tests {
 
     fn op(strides: &[i64], dilations: &[i64], pads: &[i64]) -> Col2Im {
         Col2Im {
-            window: Window {
+            window: WindowAttrs {
                 strides: strides.to_vec(),
                 dilations: dilations.to_vec(),
                 pads: pads.to_vec(),
-                ..Window::default()
+                ..WindowAttrs::default()
             },
         }
     }

@@ -9,7 +9,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Window, WindowAxis};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, WindowAttrs, WindowAxis};
 use crate::shape::Shape;
 
 /// Convolution of X `[n, c, h, w]` with W `[oc, c / groups, kh, kw]` whose taps are moved by input 2
@@ -18,7 +18,7 @@ use crate::shape::Shape;
 #[derive(Clone, Debug)]
 pub struct DeformConv {
     /// Kernel, strides, dilations and padding.
-    pub window: Window,
+    pub window: WindowAttrs,
     /// How many independent convolutions the channels are split into.
     pub groups: usize,
     /// Into how many parts with offsets of their own the input channels are split.
@@ -32,12 +32,12 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         fits.ok_or_else(|| bad(name, format!("is {v}, expected at least 1")))
     };
     Ok(Arc::new(DeformConv {
-        window: Window {
+        window: WindowAttrs {
             kernel: attrs.ints_opt("kernel_shape")?.unwrap_or_default(),
             strides: attrs.ints_opt("strides")?.unwrap_or_default(),
             dilations: attrs.ints_opt("dilations")?.unwrap_or_default(),
             pads: attrs.ints_opt("pads")?.unwrap_or_default(),
-            ..Window::default()
+            ..WindowAttrs::default()
         },
         groups: count("group")?,
         offset_groups: count("offset_group")?,
@@ -263,7 +263,7 @@ mod tests {
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_f32, tensor, values};
 
     fn op(groups: usize, offset_groups: usize) -> DeformConv {
-        let window = Window { pads: vec![1, 0, 2, 1], strides: vec![2, 1], ..Window::default() };
+        let window = WindowAttrs { pads: vec![1, 0, 2, 1], strides: vec![2, 1], ..WindowAttrs::default() };
         DeformConv { window, groups, offset_groups }
     }
 
@@ -287,7 +287,7 @@ mod tests {
         let cols = [0.0f32, 0.5, 0.0, 1.0, 0.0, f32::NAN];
         let offset = Tensor::new([1, 2, 2, 3], &[rows, cols].concat()).unwrap();
         let mask = Tensor::new([1, 1, 2, 3], &[1.0f32, 1.0, 1.0, 1.0, 0.5, 1.0]).unwrap();
-        let op = DeformConv { window: Window::default(), groups: 1, offset_groups: 1 };
+        let op = DeformConv { window: WindowAttrs::default(), groups: 1, offset_groups: 1 };
         let y = run_f32(&op, &[Some(x), Some(w), Some(offset), None, Some(mask)]).unwrap();
         assert_near(&y, &[8.0, 5.0, 9.0, 4.0, 3.5, 0.0], 1e-6);
     }

@@ -146,7 +146,7 @@ impl SampledAxis {
     }
 }
 
-/// Weights of the four elements around a place `f` behind the second (Keys 1981, equation 4, a = -0.75).
+/// Weights of the four elements around position `f` from the second (Keys 1981, equation 4, a = -0.75).
 fn cubic<T: Real>(f: T) -> [T; 4] {
     let c = |v: f64| T::from_f64(v);
     let a = c(-0.75);

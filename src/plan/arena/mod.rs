@@ -54,16 +54,16 @@ const VISITS: u64 = 1 << 24;
 /// Visits of one order beyond which one pass over the steps is tried before it.
 const CHEAP: u64 = 1 << 20;
 
-/// Packs `requests`: those alive at one step never overlap. The peak is never above the blocks of [`tvm_rule`] laid
+/// Packs `requests`: those alive at one step never overlap. The peak never exceeds the blocks of [`tvm_rule`] laid
 /// contiguously.
 ///
-/// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by the room that
-/// a request takes over its life, by length of life, and by the steps with most bytes alive (the "greedy by breadth"
-/// of Pisarchyk and Lee). Then the best one is improved for a bounded time, by moving what lies on top and what is in
-/// its way.
+/// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by size times
+/// lifetime, by lifetime, and by the steps with most bytes alive ("greedy by breadth" of Pisarchyk and Lee). A
+/// bounded local search then improves the best one: it moves the topmost request, or one that overlaps it in time, to
+/// another position.
 ///
-/// An order takes time for every two requests that live at the same time. Where those are too many, one pass over the
-/// steps decides instead, in n log n.
+/// An order takes time for every two requests that live at the same time. Where there are too many of those, one pass
+/// over the steps decides instead, in O(n log n).
 pub fn pack(requests: &[ArenaRequest]) -> Packing {
     let lower_bound = lower_bound(requests);
     let packing = |placed: Placed| Packing { offsets: placed.offsets, peak: placed.peak, lower_bound };
@@ -93,7 +93,7 @@ pub fn pack(requests: &[ArenaRequest]) -> Packing {
         }
     }
     let ordered = found.map(|(order, placed)| improve(&placer, order, placed, lower_bound));
-    // Filling gaps is nearly always smaller, but not always.
+    // The blocks of TVM's rule are rarely the smallest packing, but sometimes are.
     for other in ordered.into_iter().chain([in_blocks(requests)]) {
         if best.as_ref().is_none_or(|best| other.peak < best.peak) {
             best = Some(other);
@@ -112,8 +112,8 @@ struct Placed {
     peak: u64,
 }
 
-/// Tries orders in which a request that lies on top, or one that is alive with it, is placed at another time, for a
-/// bounded number of visits.
+/// Moves the topmost request, or one that is alive with it, to another position of the order, for a bounded number of
+/// visits.
 fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_bound: u64) -> Placed {
     const VISITS: u64 = 4_000_000;
     const ROUNDS: u64 = 1000;
@@ -121,7 +121,7 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
     let all = order.len() as u64;
     let each = placer.visits().saturating_add(4 * all).min(all.saturating_mul(all));
     let rounds = (VISITS / each.max(1)).min(ROUNDS);
-    // A sequence of numbers without a pattern, the same in every run (xorshift; Marsaglia, "Xorshift RNGs", 2003).
+    // A pseudorandom sequence, the same in every run (xorshift; Marsaglia, "Xorshift RNGs", 2003).
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut below = |n: usize| {
         state ^= state << 13;
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(p.peak, p.lower_bound);
     }
 
-    /// Four layers of a transformer: by size alone they take a tenth more than is alive at once.
+    /// Four layers of a transformer: greedy by size alone needs a tenth more than the lower bound.
     #[test]
     fn layers_of_a_transformer_take_no_more_than_is_alive_at_once() {
         const S: u64 = 65_536;
@@ -260,7 +260,7 @@ mod tests {
         assert!(again.iter().all(|p| *p == packing));
     }
 
-    /// As `order.rs` says it, by comparing everything with everything.
+    /// The order of `order.rs`, by comparing every pair.
     fn plain_breadth(requests: &[ArenaRequest]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
         let mut steps: Vec<u32> = order.iter().map(|&i| requests[i].first).collect();
@@ -300,7 +300,7 @@ mod tests {
         })
     }
 
-    /// Very many requests: in a chain, all alive at once, each to the end, and without a pattern.
+    /// Very many requests: in a chain, all alive at once, each to the end, and pseudorandom.
     #[test]
     fn a_hundred_thousand_requests() {
         const N: u32 = 100_000;
@@ -344,8 +344,8 @@ mod tests {
         assert_eq!(b.blocks, [100, 1]);
     }
 
-    /// Values that nodes pass on: (bytes, the node that makes it, the last node that reads it). What TVM calls a
-    /// storage id is a block here; inputs keep theirs to the end.
+    /// Values that nodes pass on: (bytes, the node that makes it, the last node that reads it). A storage id of TVM
+    /// is a block here; inputs keep theirs to the end.
     fn case(values: &[(u64, u32, u32)]) -> (Vec<u64>, Packing) {
         let requests: Vec<ArenaRequest> =
             values.iter().map(|&(bytes, first, last)| r(bytes, first, last)).collect();
@@ -403,7 +403,7 @@ mod tests {
         let (blocks, packing) = case(&[(large, 0, 1), (small, 1, 2), (large, 2, 3), (small, 3, 4)]);
         assert_eq!(blocks, [576_000, 140_800]);
         assert_eq!(packing.peak, 716_800);
-        // Two small ones lie in what was one large block; whole blocks cannot be shared out.
+        // Two small ones fit into what was one large block; whole blocks cannot be divided.
         let (blocks, packing) = case(&[(large, 0, 0), (small, 1, 2), (small, 1, 2), (small, 2, 2)]);
         assert_eq!(blocks.iter().sum::<u64>(), 576_000 + 2 * 140_800);
         assert_eq!(packing.peak, 576_000);

@@ -40,7 +40,7 @@ pub(super) fn by_breadth(requests: &[ArenaRequest]) -> Vec<usize> {
     ranked.sort_unstable_by_key(|&s| (Reverse(alive[s]), s));
     let mut rank = vec![0usize; steps.len()];
     ranked.iter().enumerate().for_each(|(r, &s)| rank[s] = r);
-    let least = Least::new(rank);
+    let least = RangeMin::new(rank);
     // The rank of the fullest step that a request lives through.
     let ranks: Vec<Option<usize>> = requests
         .iter()
@@ -69,9 +69,9 @@ fn alive(requests: &[ArenaRequest], some: &[usize], steps: &[u32]) -> Vec<u64> {
 }
 
 /// Sparse table for range minima: row `k` has the minimum of every range of length 2^k.
-struct Least(Vec<Vec<usize>>);
+struct RangeMin(Vec<Vec<usize>>);
 
-impl Least {
+impl RangeMin {
     fn new(numbers: Vec<usize>) -> Self {
         let mut rows = vec![numbers];
         let mut half = 1;
@@ -80,7 +80,7 @@ impl Least {
             rows.push(row);
             half *= 2;
         }
-        Least(rows)
+        RangeMin(rows)
     }
 
     /// The minimum of `from..to`; `None` for an empty range.

@@ -23,7 +23,7 @@ impl<'a> Placer<'a> {
         Placer { requests, sorted, leaf, leaves }
     }
 
-    /// Visits of placed requests when all are placed, in any order: one for every two that are live at the same time.
+    /// Visits of placed requests when all are placed, in any order: one for every pair that is live at the same time.
     pub(super) fn visits(&self) -> u64 {
         let mut ends: Vec<u32> = self.sorted.iter().map(|&i| self.requests[i].last).collect();
         ends.sort_unstable();
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// In a chain a request is looked at by its neighbours alone.
+    /// In a chain, only the neighbours of a request are visited.
     #[test]
     fn the_work_for_a_chain_grows_with_its_length() {
         let chain = |n: u32| -> Vec<ArenaRequest> {

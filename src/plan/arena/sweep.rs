@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::{ArenaRequest, Placed, align_up};
 
-/// Hands out memory step by step as an allocator would: what begins gets the smallest free range that is large enough,
-/// the lowest of equal ones, the largest of a step first; what has ended goes back. Takes n log n.
+/// Allocates memory step by step: each request that begins gets the smallest free range that is large enough (the
+/// lowest of equal ones, the largest request of a step first); a request that ends frees its range. Takes O(n log n).
 pub(super) fn sweep(requests: &[ArenaRequest]) -> Placed {
     let alignment = requests.iter().map(|r| r.alignment).max().unwrap_or(1);
     let mut order = super::order::some(requests);
     order.sort_by_key(|&i| (requests[i].first, Reverse(requests[i].bytes), i));
     let mut offsets = vec![0u64; requests.len()];
     let mut peak = 0;
-    let mut free = Free::default();
+    let mut free = FreeRanges::default();
     let mut busy: BinaryHeap<Reverse<(u32, u64, u64)>> = BinaryHeap::new();
     for i in order {
         let r = &requests[i];
@@ -33,9 +33,9 @@ pub(super) fn sweep(requests: &[ArenaRequest]) -> Placed {
     Placed { offsets, peak }
 }
 
-/// Free ranges below the end of all that was handed out.
+/// FreeRanges ranges below the end of all allocations.
 #[derive(Default)]
-struct Free {
+struct FreeRanges {
     /// Length by start.
     by_start: BTreeMap<u64, u64>,
     /// Length and start.
@@ -43,7 +43,7 @@ struct Free {
     end: u64,
 }
 
-impl Free {
+impl FreeRanges {
     fn take(&mut self, bytes: u64) -> u64 {
         if let Some((length, start)) = self.by_length.range((bytes, 0)..).next().copied() {
             self.remove(start, length);

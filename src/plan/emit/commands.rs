@@ -97,7 +97,7 @@ impl Emitter<'_> {
                 let mut dst = self.part(n, device, l, (*dst, 0), operand_bytes(*dst, l, &flow.cx(n)))?;
                 let node = &flow.nodes[n];
                 if !dst.bytes.is_multiple_of(4) && matches!(dst.space, Space::Output(_)) {
-                    // After an application's tensor comes its memory.
+                    // The memory of an application's tensor follows it.
                     let what = OpError::unsupported("fills a part of a word");
                     return Err(node_error(&node.name, node.op.as_ref(), what));
                 }

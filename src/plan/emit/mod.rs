@@ -87,17 +87,17 @@ impl Emitter<'_> {
             let by_session = matches!(at.lane(), Lane::Session(_));
             self.segments.push(Segment { by_session, ..Segment::new(at.device) });
         }
-        let joined = match &at.work {
-            NodeWork::Device(lowered) => Some(&lowered.joined),
+        let no_barrier_before = match &at.work {
+            NodeWork::Device(lowered) => Some(&lowered.no_barrier_before),
             _ => None,
         };
-        self.push(works, reported, joined);
+        self.push(works, reported, no_barrier_before);
         self.segment_of[n] = Some(self.segments.len() as u32 - 1);
         self.order_by_control(n);
         Ok(true)
     }
 
-    /// Adds copy `at` of those that write outputs, after all nodes.
+    /// Adds the copy at index `at` of those that write outputs, after all nodes.
     fn copy_to_output(&mut self, at: usize) -> Result<(), PlanError> {
         let ((o, v), device) = (self.memory.classes.copies[at], self.memory.copied_on[at]);
         let flow = &self.lowered.flow;
@@ -126,10 +126,10 @@ impl Emitter<'_> {
     }
 
     /// Adds commands to the last segment.
-    fn push(&mut self, works: Vec<Work>, node: u32, joined: Option<&BTreeSet<usize>>) {
+    fn push(&mut self, works: Vec<Work>, node: u32, no_barrier_before: Option<&BTreeSet<usize>>) {
         if let Some(segment) = self.segments.last_mut() {
             segment.commands.extend(works.into_iter().enumerate().map(|(i, work)| {
-                let no_barrier_before = joined.is_some_and(|j| j.contains(&i));
+                let no_barrier_before = no_barrier_before.is_some_and(|j| j.contains(&i));
                 PlannedCommand { barrier: None, work, node, no_barrier_before, full_barrier_before: false }
             }));
         }

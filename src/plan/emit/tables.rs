@@ -16,8 +16,8 @@ pub(super) struct Kernels {
     index: HashMap<KernelKey, u32>,
 }
 
-/// Device, code and specialization of a kernel; a module is known by the address of its source, which the
-/// kernel that has it keeps.
+/// Device, code and specialization of a kernel. The address of its source identifies a module; the kernel keeps the
+/// source alive.
 type KernelKey = (u32, CodeKey, Vec<(u32, u32)>);
 
 #[derive(PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ impl Kernels {
         index
     }
 
-    /// The number of a native function, which is always a new one.
+    /// Adds a native function; each is a kernel of its own.
     pub(super) fn native(&mut self, device: u32, kernel: NativeKernel) -> u32 {
         self.all.push(PlannedKernel { device, code: KernelCode::Native(kernel), spec: Vec::new() });
         (self.all.len() - 1) as u32
@@ -60,7 +60,8 @@ pub(super) struct Constants {
 type ConstantKey = (u32, TensorIdentity, Option<PackKey>, Option<ImageDesc>);
 
 impl Constants {
-    /// The number of constant `tensor` on `device`; `image` is the image that it is read through, and its bytes.
+    /// The number of constant `tensor` on `device`; `image` is the image through which it is read, with its size in
+    /// bytes.
     pub(super) fn add(
         &mut self,
         device: u32,

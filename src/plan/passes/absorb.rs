@@ -1,14 +1,14 @@
-//! Operators absorb their only reader: a bias, a normalization, an activation.
+//! Operators absorb their only user: a bias, a normalization, an activation.
 
 use crate::ops::AbsorbedInput;
 use crate::plan::PlanError;
 use crate::plan::flow::{Flow, drop_folded};
 use crate::plan::index::FlowIndex;
 
-/// No operator with more inputs is absorbed, which is not asked for each of them.
+/// Operators with more inputs than this are not absorbed, which bounds the search.
 const MOST_INPUTS: usize = 16;
 
-/// Lets operators absorb their only reader until nothing changes; how many were absorbed.
+/// Lets operators absorb their only user until nothing changes; returns how many were absorbed.
 ///
 /// # Errors
 /// [`PlanError::Fold`] where a constant that appeared cannot be computed.
@@ -31,13 +31,13 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
     let mut dead = vec![false; flow.nodes.len()];
     let mut count = 0;
     for first in 0..flow.nodes.len() {
-        // Who waits for `first` may stand before `next`, where the pair would stand.
+        // Nodes that wait for `first` may come before `next`, the position of the merged node.
         if dead[first] || index.is_awaited(first) {
             continue;
         }
         let out = flow.nodes[first].outputs[0];
         let Some(next) = index.only_user(out) else { continue };
-        // A second output that is read must stay.
+        // Another output that is read must stay.
         let others_read = flow.nodes[first].outputs[1..].iter().any(|&v| !index.is_unread(v));
         if others_read || dead[next] || flow.nodes[next].outputs.len() != 1 {
             continue;
@@ -46,7 +46,7 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
         if b.inputs.len() > MOST_INPUTS {
             continue;
         }
-        // A node that is placed nowhere goes with the one before it.
+        // A node without a requested device moves to the device of the one before it.
         if b.device.is_some() && a.device != b.device || flow.values[out].scope != Default::default() {
             continue;
         }
@@ -70,7 +70,7 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
             .collect();
         index.grow(flow.values.len());
         control_deps.extend(&flow.nodes[next].control_deps);
-        // The pair stands where its second part stood: all it reads has been produced there.
+        // The merged node takes the position of its second part: all its inputs are produced before that.
         let merged = &mut flow.nodes[next];
         merged.name = name;
         merged.op = absorbed.op;

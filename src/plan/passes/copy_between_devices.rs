@@ -1,8 +1,8 @@
 //! Tensors that cross from one device to another. It calls no driver.
 //!
-//! Devices that import host memory see the same bytes there: nothing is copied, a barrier and an event order the two
-//! sides. A device that reads a tensor more often than it costs to copy it gets a copy that it makes itself. Where
-//! one side can import nothing, the session carries the bytes over.
+//! Devices that import host memory access the same bytes there: nothing is copied, a barrier and an event order the
+//! two sides. A device that reads a tensor so often that a copy is cheaper makes the copy itself. Where one side
+//! cannot import, the session copies the bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,9 +38,9 @@ pub struct CrossingReport {
     pub to: u32,
     /// Its bytes.
     pub bytes: u64,
-    /// The way.
+    /// How it crosses.
     pub path: Crossing,
-    /// Why that way.
+    /// Why it crosses like that.
     pub reason: &'static str,
 }
 
@@ -54,7 +54,7 @@ impl CrossingReport {
     }
 }
 
-/// A node that was added for a crossing: the last ones of the flow, in order.
+/// A node added for a crossing. These are the last nodes of the flow, in order.
 #[derive(Clone, Copy, Debug)]
 enum Carrier {
     /// Device `0` copies.
@@ -68,7 +68,7 @@ enum Carrier {
     },
 }
 
-/// Adds a node for each copy that crossings take, lowered; how many.
+/// Adds a lowered node for each copy that crossings need; returns how many.
 ///
 /// # Errors
 /// [`PlanError::Graph`] where a device cannot copy.
@@ -91,8 +91,8 @@ pub(super) fn copy_between_devices(lowered: &mut LoweredFlow, cx: &PlanCx<'_>) -
     Ok(copies)
 }
 
-/// Decides the crossings of `flow`, whose nodes run on `devices` and whose node `n` passes its input `alias[n]` on.
-/// Adds a node for each copy at the end of the flow.
+/// Decides the crossings of `flow`, whose nodes run on `devices`; `alias[n]` is the input whose bytes node `n` passes
+/// on. Adds a node for each copy at the end of the flow.
 fn cross(
     flow: &mut Flow,
     devices: &[u32],
@@ -125,7 +125,7 @@ fn classes(flow: &Flow, alias: &[Option<usize>]) -> Vec<ValueId> {
     class
 }
 
-/// Who reads a class of values that share their bytes: by device, (node, input).
+/// The users of a class of values that share their bytes: by device, (node, input).
 type Readers = BTreeMap<u32, Vec<(usize, usize)>>;
 
 struct Boundary<'a> {
@@ -156,7 +156,7 @@ impl Boundary<'_> {
         let mut members = vec![0u32; self.class.len()];
         self.class.iter().for_each(|&root| members[root] += 1);
         for (root, mut readers) in std::mem::take(&mut self.reads) {
-            // An input is where the first device that can use host memory has it.
+            // The memory of an input belongs to the first device that can use host memory.
             let shares = |d: &u32| self.cx.devices.get(*d as usize).is_some_and(|i| i.import.is_some());
             let first = readers.keys().copied().find(shares).or(readers.keys().copied().next());
             let maker = index.producer(root).filter(|&n| alias[n].is_none());
@@ -167,7 +167,7 @@ impl Boundary<'_> {
                 continue;
             }
             let bytes = self.flow.values[root].info.bytes() as u64;
-            // Its own kernels would write and read it in the host's memory.
+            // Its own kernels would access the tensor in host memory.
             let leaves = readers.keys().any(|d| self.shares(from, *d));
             let keeps = made.is_some() && !own.is_empty() && leaves;
             let mut outside = root;
@@ -232,7 +232,7 @@ impl Boundary<'_> {
         info.is_some_and(|info| !info.memory.shares_host_memory())
     }
 
-    /// Whether a device that touches each of `bytes` bytes so often is faster with a copy.
+    /// Whether a device that accesses `bytes` bytes `touches` times is faster with a copy of its own.
     fn copy_pays(&self, d: u32, bytes: u64, touches: u32) -> bool {
         let info = self.cx.devices.get(d as usize);
         info.map(|info| self.cx.cache.costs(d, info))
@@ -245,7 +245,7 @@ impl Boundary<'_> {
         passes.fold(0, u32::saturating_add)
     }
 
-    /// Adds a copy of `v` that device `device` has.
+    /// Adds a copy of `v` in memory of `device`.
     fn copy(&mut self, v: ValueId, carrier: Carrier, device: u32) -> ValueId {
         let value = &self.flow.values[v];
         let name = format!("{} for device {device}", value.name);

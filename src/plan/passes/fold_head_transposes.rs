@@ -1,4 +1,4 @@
-//! Attention takes in the transposes that put heads in front of rows, and the one that puts them back.
+//! Attention absorbs the transposes that put heads before rows, and the one that puts them back.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::operator::{Operator, Port, Structure};
 use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
 
-/// Lets attention read and write heads where they lie; how many transposes went.
+/// Lets attention read and write heads in their original layout; returns how many transposes were removed.
 pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
     if !flow.nodes.iter().any(|node| matches!(node.op.structure(), Some(Structure::Transpose { .. }))) {
         return 0;
@@ -29,7 +29,7 @@ pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
             && let Some((source, op)) = taken_in(flow, t, n, Port::Output(0))
             && source == y
         {
-            // Nothing reads what the transpose gives now.
+            // Nothing reads the output of the transpose now.
             let to = std::mem::replace(&mut flow.nodes[t].outputs[0], y);
             flow.nodes[t].inputs = vec![flow.nodes[n].inputs[0]];
             flow.nodes[n].outputs[0] = to;
@@ -40,8 +40,8 @@ pub(super) fn fold_head_transposes(flow: &mut Flow) -> usize {
     before - flow.nodes.len()
 }
 
-/// What node `t` transposes, if it does that where node `n` runs, in plain memory, and the operator of node `n` with the
-/// transpose taken in at `port`.
+/// The input of transpose `t`, if it is on the device of node `n` and in plain memory, and the operator of node `n`
+/// with the transpose absorbed at `port`.
 fn taken_in(flow: &Flow, t: usize, n: usize, port: Port) -> Option<(ValueId, Arc<dyn Operator>)> {
     let node = &flow.nodes[t];
     let Structure::Transpose { perm: Some(perm) } = node.op.structure()? else { return None };
@@ -67,7 +67,7 @@ mod tests {
         Arc::new(Transpose { perm: Some(vec![0, 2, 1, 3]) })
     }
 
-    /// Attention of turned heads; with `shown` also what it gives before its own turn is an output.
+    /// Attention of transposed heads; with `shown` the value before the last transpose is an output too.
     fn flow(shown: bool) -> Flow {
         let mut g = GraphBuilder::new("g");
         let inputs = ["q", "k", "v"].into_iter().zip(SHAPES);

@@ -1,7 +1,7 @@
-//! What follows from a graph's parameters alone is computed once, before any shape is known, and takes their place.
+//! Values that depend only on parameters are computed once, before any shape is known.
 //!
-//! A plan folds constants too, but the graph keeps what it folds, for the plans of other shapes. Parameters whose
-//! only reader is folded here leave the graph, and their memory is given back where no one else has them.
+//! A plan folds constants too, but the graph keeps the folded inputs, for the plans of other shapes. Here parameters
+//! whose only user is folded leave the graph, and their memory is released where no one else holds them.
 
 use std::collections::HashSet;
 
@@ -18,22 +18,22 @@ use crate::plan::flow::evaluate;
 use crate::plan::index::FlowIndex;
 use crate::shape::Shape;
 
-/// How much larger than what it is made from a constant may be: integers of 4 bits become `float32`.
+/// Maximum growth of a constant relative to its inputs: 4-bit integers become `float32`.
 const MOST_GROWTH: usize = 8;
-/// Operations for each byte beyond which a constant is left to the plan.
+/// Operations per byte above which a constant is left to the plan.
 const MOST_WORK: u64 = 64;
 
-/// Computes large parameters that other parameters alone decide; how many nodes that were.
+/// Folds nodes whose inputs are large parameters; returns how many.
 pub(super) fn fold_weights(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
     fold(graph, cx, |folder, n| folder.compute(n))
 }
 
-/// Lets convolutions of large weights take in the normalization after them; how many there were.
+/// Lets convolutions with large weights absorb the normalization after them; returns how many.
 pub(super) fn fold_normalizations(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
     fold(graph, cx, |folder, n| folder.normalize(n))
 }
 
-/// Asks `each` to fold every node, and removes what is not needed any more; how many nodes folded.
+/// Calls `each` on every node and removes what is unused afterwards; returns how many nodes were folded.
 fn fold(graph: &mut Graph, cx: &GraphCx<'_>, each: impl Fn(&mut Folder<'_>, usize) -> Option<()>) -> usize {
     if graph.constants().all(|(_, t)| t.info().bytes() < WEIGHT_BYTES) {
         return 0;
@@ -72,7 +72,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// The only output of node `n`, where it is a plain tensor between nodes.
+    /// The only output of node `n`, where it is neither a graph output nor in an image.
     fn between(&self, n: usize) -> Option<TensorId> {
         let node = &self.graph.nodes[n];
         let mut outputs = node.outputs.iter().flatten();
@@ -85,7 +85,7 @@ impl<'a> Folder<'a> {
         (plain && !self.index.is_ordered(n) && !self.gone[n]).then_some(id)
     }
 
-    /// Computes node `n`, where it reads large constants and nothing else.
+    /// Computes node `n`, where all its inputs are large constants.
     fn compute(&mut self, n: usize) -> Option<()> {
         let id = self.between(n)?;
         let node = &self.graph.nodes[n];
@@ -112,7 +112,7 @@ impl<'a> Folder<'a> {
             return None;
         }
         let result = match op.alias(&cx) {
-            // The bytes are those of an input.
+            // The output has the bytes of an input.
             Some(i) => cx.value(i)?.reshaped(info.shape.clone()).ok().filter(|t| t.info() == info)?,
             None => evaluate(op.as_ref(), &cx, &op.cpu(&cx).ok()?).ok()?.pop()?,
         };
@@ -121,7 +121,7 @@ impl<'a> Folder<'a> {
         Some(())
     }
 
-    /// Lets node `n` take in the normalization that alone reads what it computes.
+    /// Lets node `n` absorb the normalization that is its only user.
     fn normalize(&mut self, n: usize) -> Option<()> {
         let between = self.between(n)?;
         let next = self.index.only_user(between.index())?;
@@ -129,7 +129,7 @@ impl<'a> Folder<'a> {
         matches!(b.op.structure(), Some(Structure::BatchNormalization { .. })).then_some(())?;
         let output = b.outputs.first().copied().flatten()?;
         let alone = b.outputs.iter().skip(1).all(Option::is_none);
-        // Of what the caller places by name the plan knows more.
+        // The plan knows more about nodes that the caller places by name.
         let placed = [a, b].iter().any(|node| {
             self.options.place_nodes.contains_key(&node.name)
                 || self.options.place_ops.contains_key(node.op.name())
@@ -186,13 +186,13 @@ impl<'a> Folder<'a> {
         decl.origin = Origin::Constant(value);
     }
 
-    /// Node `n` is gone.
+    /// Removes node `n`.
     fn drop_node(&mut self, n: usize) {
         self.release(n);
         self.gone[n] = true;
     }
 
-    /// Node `n` reads nothing any more: constants that were its alone are given back.
+    /// Removes the inputs of node `n`; constants without another user are released.
     fn release(&mut self, n: usize) {
         for id in std::mem::take(&mut self.graph.nodes[n].inputs).into_iter().flatten() {
             self.index.remove_user(id.index(), n);
@@ -205,7 +205,7 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// What is known of `node`: the constants among its inputs, and of others only that they are there.
+/// The facts of `node`: its constant inputs; for other inputs only whether they are present.
 pub(super) fn known_facts<'t>(node: &Node, constant: impl Fn(TensorId) -> Option<&'t Tensor>) -> OpCx {
     let fact = |id: TensorId| match constant(id) {
         Some(t) => Fact::known(t.clone()),
@@ -248,8 +248,7 @@ mod tests {
         Arc::new(BatchNormalization { epsilon: 1e-3, activation: Activation::None, by_element: false })
     }
 
-    /// A convolution that is normalized, another one of the same weight where `other` says so, and a product with a
-    /// turned weight.
+    /// A normalized convolution, another one with the same weight if `other`, and a product with a transposed weight.
     fn graph(w: Tensor, turned: Tensor, other: bool) -> Graph {
         let mut g = GraphBuilder::new("g");
         let x = g.input("x", DType::F32, ["n".into(), 64.into(), 2.into(), 2.into()]);
@@ -277,7 +276,7 @@ mod tests {
         g.build().unwrap()
     }
 
-    /// What the graph computes of some numbers, by folding it whole.
+    /// The outputs of the graph for fixed inputs, by constant folding.
     fn results(graph: &Graph) -> Vec<Vec<f32>> {
         let inputs = [weight(&[2, 64, 2, 2], 5), weight(&[3, 100], 6)];
         let infos: Vec<TensorInfo> = inputs.iter().map(|t| t.info().clone()).collect();
@@ -314,11 +313,11 @@ mod tests {
         let names: Vec<&str> = g.nodes().iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Conv", "Relu", "MatMul"]);
         assert!(left.upgrade().is_none() && left_turned.upgrade().is_none());
-        // Weights and bias of the convolution, and what was turned.
+        // Weights and bias of the convolution, and the transposed weight.
         assert_eq!(g.constants().count(), 3);
         assert_eq!(g.input("r").map(|r| g.tensor(r).name.as_str()), Some("r"));
         check(&g, &want);
-        // There is nothing more to do.
+        // A second pass changes nothing.
         let again = g.nodes().len();
         assert_eq!(folded(&mut g, &PlanOptions::default()), [0, 0]);
         assert_eq!(g.nodes().len(), again);

@@ -1,8 +1,8 @@
 //! Chains of pointwise operators become one node each.
 //!
-//! A group is a connected set of nodes with outputs of one shape on one device. Its values that others read become
-//! outputs of the one node; the rest is never stored. Two groups are joined only where no path leads from one to the
-//! other through a third node, which would then have to run both before and after them.
+//! A group is a connected set of nodes on one device whose outputs have one shape. Values that are read outside
+//! become outputs of the fused node; the others are never stored. Two groups merge only where no path leads from one
+//! to the other through a third node, which would have to run both before and after them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,20 +25,20 @@ struct ChainLimits {
     exprs: usize,
 }
 
-/// Expressions of one chain: beyond some dozens registers run out, and nothing is saved.
+/// Expressions of one chain: above some dozens, registers spill and fusion saves nothing.
 const CHAIN_EXPRS: usize = 64;
-/// Tensors that one chain reads and writes, where devices allow so many.
+/// Tensors that one chain reads and writes, where devices allow as many.
 const CHAIN_BINDINGS: usize = 16;
-/// Edges followed in search of a path between two groups before they are left apart.
+/// Edges followed in search of a path between two groups before they stay separate.
 const SEARCHED: usize = 4096;
-/// Edges followed for all groups of a graph: beyond them nothing more is joined.
+/// Edges followed for all groups of a graph: above this number no more groups merge.
 const SEARCHED_IN_ALL: usize = 1 << 26;
 
-/// Makes chains of `flow`'s pointwise nodes, within what all devices take; how many nodes went into others.
+/// Fuses chains of `flow`'s pointwise nodes, within the limits of all devices; returns how many nodes were absorbed.
 pub(super) fn fuse_chains(flow: &mut Flow, cx: &PlanCx<'_>) -> usize {
     let device = |node: &FlowNode| match cx.assignment {
         Assignment::All(device) => Some(node.device.unwrap_or(*device)),
-        // A node that is still open goes with others that are.
+        // A node without a device may fuse with others that have none.
         Assignment::Open | Assignment::Each(_) => node.device,
     };
     let devices: Vec<Option<u32>> = flow.nodes.iter().map(device).collect();
@@ -47,7 +47,7 @@ pub(super) fn fuse_chains(flow: &mut Flow, cx: &PlanCx<'_>) -> usize {
     fuse_within(flow, &devices, limits, &cx.cache.programs)
 }
 
-/// Makes chains of nodes that run on one device, by `devices`; how many nodes went into others.
+/// Fuses chains of nodes that run on one device, given `devices`; returns how many nodes were absorbed.
 fn fuse_within(flow: &mut Flow, devices: &[Option<u32>], limits: ChainLimits, programs: &Programs) -> usize {
     if !is_in_order(flow) {
         return 0;
@@ -75,7 +75,7 @@ fn fuse_within(flow: &mut Flow, devices: &[Option<u32>], limits: ChainLimits, pr
     before - flow.nodes.len()
 }
 
-/// Whether every node comes after those that make what it reads and those it waits for.
+/// Whether every node comes after its producers and its control dependencies.
 fn is_in_order(flow: &Flow) -> bool {
     let mut made = vec![true; flow.values.len()];
     flow.nodes.iter().flat_map(|n| &n.outputs).for_each(|&v| made[v] = false);
@@ -87,11 +87,11 @@ fn is_in_order(flow: &Flow) -> bool {
     })
 }
 
-/// What is known of a node that can be part of a chain.
+/// Facts of a node that can be part of a chain.
 struct Member {
-    /// Values it reads that are not built in.
+    /// The values it reads, built-in constants excluded.
     reads: Vec<ValueId>,
-    /// Expressions it adds.
+    /// The expressions it adds.
     exprs: usize,
 }
 
@@ -104,9 +104,9 @@ struct Groups<'a> {
     /// The group of each node: its first node.
     group: Vec<usize>,
     of: BTreeMap<usize, Vec<usize>>,
-    /// Nodes visited so far; later nodes are still ungrouped.
+    /// Nodes visited so far; later nodes are ungrouped.
     begun: usize,
-    /// A number for each group that is above those of all groups before it. Known of nodes that were looked at.
+    /// A level for each group, higher than those of all groups before it. Defined for visited nodes.
     level: Vec<u32>,
     /// Edges that may still be followed.
     left: usize,
@@ -138,7 +138,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Looks at node `n`, the one after those that were looked at.
+    /// Visits node `n`, the next one after the visited nodes.
     fn begin(&mut self, n: usize) {
         self.begun = n + 1;
         let node = &self.flow.nodes[n];
@@ -146,7 +146,7 @@ impl<'a> Groups<'a> {
         self.level[n] = above.max().unwrap_or(0);
     }
 
-    /// Joins the groups of `a` and `b` where that is possible.
+    /// Merges the groups of `a` and `b` where possible.
     fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.group[a], self.group[b]);
         if a == b || self.devices[a] != self.devices[b] {
@@ -176,7 +176,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// What a group of these nodes reads and writes.
+    /// The inputs and outputs of a group of nodes.
     fn ends(&self, nodes: &[usize]) -> (Vec<ValueId>, Vec<ValueId>) {
         let inside = |n: &usize| nodes.binary_search(n).is_ok();
         let mut reads = Vec::new();
@@ -191,9 +191,9 @@ impl<'a> Groups<'a> {
         (reads, writes.collect())
     }
 
-    /// Gives the group `to` that `low` and `high` would make a level, and those after it higher ones. Nothing changes
-    /// where a path leads from `low` to `high` through other nodes, or finding out takes too long; none leads back,
-    /// because levels rise.
+    /// Gives the group `to` that merges `low` and `high` a level, and later groups higher ones. Nothing changes where
+    /// a path leads from `low` to `high` through other nodes, or the search is too long. None leads back, because
+    /// levels rise.
     fn raise(&mut self, low: usize, high: usize, to: usize) -> bool {
         let mut edges = SEARCHED.min(self.left);
         let given = edges;
@@ -223,7 +223,7 @@ impl<'a> Groups<'a> {
             Some(())
         })?;
         while let Some(g) = stack.pop() {
-            // What is no higher than `low` has nothing of it before it.
+            // Groups no higher than `low` have nothing of it before them.
             if self.level[g] > floor && seen.insert(g) {
                 self.each_before(g, &mut |p| {
                     *edges = edges.checked_sub(1)?;
@@ -235,11 +235,11 @@ impl<'a> Groups<'a> {
         Some(level)
     }
 
-    /// The levels that groups after `groups` must have where these are at `level`.
+    /// The new levels of the groups after `groups`, where these are at `level`.
     fn levels_after(&self, groups: [usize; 2], level: u32, edges: &mut usize) -> Option<HashMap<usize, u32>> {
         let [low, _] = groups;
         let mut above: HashMap<usize, u32> = HashMap::new();
-        // What is after `high` is above it already.
+        // Groups after `high` are already above it.
         let mut stack: Vec<(usize, u32)> =
             Some((low, level)).filter(|_| level > self.level[low]).into_iter().collect();
         while let Some((g, level)) = stack.pop() {
@@ -260,8 +260,7 @@ impl<'a> Groups<'a> {
         Some(above)
     }
 
-    /// Calls `f` with the groups that must run before group `g`, nodes of no group standing for themselves, until it
-    /// returns `None`.
+    /// Calls `f` with the groups before group `g`, until it returns `None`; an ungrouped node is its own group.
     fn each_before(&self, g: usize, f: &mut dyn FnMut(usize) -> Option<()>) -> Option<()> {
         for &n in self.of.get(&g).map_or(std::slice::from_ref(&g), Vec::as_slice) {
             let node = &self.flow.nodes[n];
@@ -272,7 +271,7 @@ impl<'a> Groups<'a> {
         Some(())
     }
 
-    /// The group of `nodes` as one node; `None` where its kernel cannot be made.
+    /// Fuses the group of `nodes` into one node; `None` where it has no kernel.
     fn build(&self, nodes: &[usize], programs: &Programs) -> Option<FusedGroup> {
         let (flow, last) = (self.flow, *nodes.last()?);
         let output = &flow.values[flow.nodes[last].outputs[0]].info;
@@ -292,7 +291,7 @@ impl<'a> Groups<'a> {
                 let value = v.and_then(|v| known.get(&v).copied().or_else(|| built_in(flow, v, &mut desc)));
                 args.push(match value {
                     Some(value) => value,
-                    // What is absent or not read may have any value.
+                    // Absent and unused inputs may have any value.
                     None => desc.constant(0.0).ok()?,
                 });
             }
@@ -326,7 +325,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The one element of a value that is known before the run.
+/// The value of a constant of one element.
 fn built_in(flow: &Flow, v: ValueId, desc: &mut PointwiseDesc) -> Option<ExprId> {
     let constant = flow.values[v].constant.as_ref().filter(|c| c.shape().elements() == 1)?;
     match constant.as_slice::<f32>().ok()? {
@@ -347,7 +346,7 @@ fn member(flow: &Flow, n: usize, limits: ChainLimits) -> Option<Member> {
     if node.inputs.len() > limits.exprs {
         return None;
     }
-    // Which inputs the expression needs, tried on inputs of one shape.
+    // The inputs that the expression needs, determined with inputs of one shape.
     let mut desc = PointwiseDesc::new(vec![Indexing::Full; node.inputs.len()]);
     let args: Vec<ExprId> = (0..node.inputs.len()).map(|i| desc.input(i).ok()).collect::<Option<_>>()?;
     let expr = node.op.pointwise_expr(&flow.cx(n), &mut desc, &args)?;
@@ -374,7 +373,7 @@ fn replace(flow: &mut Flow, made: Vec<FusedGroup>) {
         nodes.iter().for_each(|&n| stands_for[n] = last);
         flow.nodes[last] = node;
     }
-    // Members of a fused node are removed; the rest is compacted.
+    // Members of a fused node are removed; the others are compacted.
     let mut position = Vec::with_capacity(stands_for.len());
     let mut kept = 0;
     for (n, stands_for) in stands_for.iter().enumerate() {
@@ -453,7 +452,7 @@ mod tests {
 
     #[test]
     fn no_chain_leads_through_another_node_to_itself() {
-        // x - mean(|x|) needs |x| before, and |x| is needed after: one chain would wait for itself.
+        // x - mean(|x|) needs |x| before, and |x| is needed after: one chain would be its own producer.
         let mut flow = flow(|g, x| {
             let a = g.op(ops::unary(Function::Abs), &[x]);
             let m = g.op(row_mean(), &[a]);
@@ -470,7 +469,7 @@ mod tests {
 
     #[test]
     fn two_chains_do_not_wait_for_each_other() {
-        // Softmax has no expression. a -> s -> d and b -> t -> c: {a, c} and {b, d} would be a circle.
+        // Softmax has no expression. a -> s -> d and b -> t -> c: {a, c} and {b, d} would be a cycle.
         let mut flow = flow(|g, x| {
             let a = g.op(ops::unary(Function::Abs), &[x]);
             let b = g.op(ops::unary(Function::Neg), &[x]);
@@ -484,7 +483,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is joined, an order is left in which producers come first.
+        /// Producers come first in some order, whatever groups merge.
         #[test]
         fn joined_groups_never_wait_for_each_other(
             nodes in prop::collection::vec((0u8..4, 0usize..8, 0usize..8, 0usize..12), 2..60),
@@ -519,7 +518,7 @@ mod tests {
         }
     }
 
-    /// A value that every later node reads, and a mask that joins what is far apart.
+    /// A value that every later node reads, and a mask that connects distant nodes.
     #[test]
     fn chains_of_a_long_graph_are_those_of_a_short_one() {
         let count = |layers: usize| {
@@ -550,7 +549,7 @@ mod tests {
         let b = g.op(ops::unary(Function::Tanh), &[a]);
         let m = g.op(row_mean(), &[x]);
         let late = g.op(softmax(), &[x]);
-        // The mean waits for the chain's first part, the chain's second part for the mean.
+        // The mean is between the chain's first part and its second part.
         let node = |g: &GraphBuilder, t| g.producer(t).unwrap();
         let (of_a, of_b, of_m, of_late) = (node(&g, a), node(&g, b), node(&g, m), node(&g, late));
         g.control_dep(of_m, of_a);
@@ -580,7 +579,7 @@ mod tests {
         let devices: Vec<Option<u32>> = (0..12).map(|n| Some(n / 4)).collect();
         assert_eq!(fuse_within(&mut apart, &devices, LIMITS, &Programs::new()), 9);
         assert!(apart.nodes.iter().map(|n| n.device).eq([Some(0), Some(1), Some(2)]));
-        // What is computed for a row is not computed again for each element of it.
+        // Values of one row are not computed again for each element of it.
         let mut rows = flow(|g, x| {
             let m = g.op(row_mean(), &[x]);
             let s = g.op(ops::unary(Function::Sigmoid), &[m]);

@@ -1,8 +1,8 @@
 //! Makes a `float32` flow compute in `float16` where its devices can.
 //!
-//! Activations and constants become half as long; kernels accumulate in `float32` all the same. A node stays as
-//! it is where its device has no kernel for it, where its numbers tend to leave the range of `float16`, or
-//! where nothing is won; conversions stand at the edges.
+//! Activations and constants take half the bytes; kernels still accumulate in `float32`. A node stays in `float32`
+//! where its device has no kernel for `float16`, where its values tend to exceed the range of `float16`, or where
+//! nothing is gained. Conversions are inserted between the two.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use crate::sync::lock;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// What it says.
+    /// `float32`, as the model declares.
     #[default]
     F32,
     /// `float16`, with sums in `float32`, where the devices have kernels for it.
@@ -33,17 +33,17 @@ pub enum Precision {
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 /// Largest number of elements of a constant that is checked for tiny values, such as epsilons.
 const FEW: usize = 16;
-/// Operations for each element of the output from which a node is worth conversions of its inputs.
+/// Operations per output element above which conversions of a node's inputs pay.
 const WORTHWHILE: u64 = 16;
 
-/// Constants in `float16`, made once for all plans of a session. Large ones of the graph are in `float16` before any
-/// plan is made; these are others.
+/// Constants in `float16`, converted once for all plans of a session. Large constants of the graph are in `float16`
+/// before any plan is made; these are the others.
 #[derive(Debug, Default)]
 pub struct HalfConstants(Mutex<HashMap<(TensorIdentity, bool), (Tensor, Tensor)>>);
 
 impl HalfConstants {
-    /// `t` in `float16`; what is beyond its range becomes its largest number, or stays a mask ([`within`])
-    /// where `t` only masks.
+    /// `t` in `float16`. Values beyond its range become its largest number, or stay infinite where `t` is only a mask
+    /// ([`within`]).
     fn get(&self, t: &Tensor, masks: bool) -> Option<Tensor> {
         if let Some(half) = t.narrowed() {
             return Some(half);
@@ -64,13 +64,13 @@ impl HalfConstants {
             Ok::<(), bytemuck::PodCastError>(())
         });
         let half = half.ok()?;
-        // The source is kept: its identity is that of no other tensor while it lives.
+        // The map holds the source, so its identity stays unique.
         made.insert((t.identity(), masks), (t.clone(), half.clone()));
         Some(half)
     }
 }
 
-/// Lets nodes of `flow` compute in `float16` where their devices can; how many do.
+/// Lets nodes of `flow` compute in `float16` where their devices can; returns how many do.
 ///
 /// # Errors
 /// [`PlanError::NoHalf`].
@@ -87,8 +87,8 @@ pub(super) fn mixed_precision(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize,
     Ok(count)
 }
 
-/// Rewrites `flow`; `lowers` says whether the device of a node (by its position) has a kernel for an operator
-/// with such facts. Returns how many nodes compute in `float16` now.
+/// Rewrites `flow`; `lowers` says whether the device of a node has a kernel for given facts. Returns how many nodes
+/// compute in `float16` now.
 fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode, &OpCx) -> bool) -> usize {
     let nodes = std::mem::take(&mut flow.nodes);
     let mut masks = vec![true; flow.values.len()];
@@ -99,7 +99,8 @@ fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode
     for node in &nodes {
         node.outputs.iter().for_each(|v| made[*v] = flow.values[*v].constant.is_some());
     }
-    let mut half = Halves { flow, constants, masks, full: made, half: HashMap::new(), nodes: Vec::new() };
+    let mut half =
+        HalfRewriter { flow, constants, masks, full: made, half: HashMap::new(), nodes: Vec::new() };
     let mut position = Vec::with_capacity(nodes.len());
     let mut count = 0;
     for mut node in nodes {
@@ -127,19 +128,19 @@ fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode
 }
 
 /// Rewrites a flow.
-struct Halves<'a> {
+struct HalfRewriter<'a> {
     flow: &'a mut Flow,
     constants: &'a HalfConstants,
-    /// Whether only masks are made of a value.
+    /// Whether a value is used only as a mask.
     masks: Vec<bool>,
-    /// Whether a value exists in its own type.
+    /// Whether a value exists in its original type.
     full: Vec<bool>,
-    /// The `float16` twins of values.
+    /// The `float16` copies of values.
     half: HashMap<ValueId, ValueId>,
     nodes: Vec<FlowNode>,
 }
 
-impl Halves<'_> {
+impl HalfRewriter<'_> {
     fn is_f32(&self, v: ValueId) -> bool {
         self.flow.values[v].info.dtype == DType::F32
     }
@@ -149,7 +150,7 @@ impl Halves<'_> {
         self.flow.values[v].constant.as_ref().and_then(|t| self.constants.get(t, masks))
     }
 
-    /// The facts with which `node` might compute in `float16`, the better ones first.
+    /// The facts with which `node` might compute in `float16`, the preferred ones first.
     fn candidates(&self, node: &FlowNode) -> Vec<OpCx> {
         if node.op.half_rule() == HalfRule::Full || node.op.shape_only() {
             return Vec::new();
@@ -170,7 +171,7 @@ impl Halves<'_> {
         if !all_plain || values().any(tiny) || !reads {
             return Vec::new();
         }
-        // A conversion of every input costs more than a cheap operator saves.
+        // Converting every input costs more than a cheap operator saves.
         let has_half = values().any(is_half);
         let elements: usize = node.outputs.iter().map(|&v| self.flow.values[v].info.elements()).sum();
         let facts = |in_half: &dyn Fn(usize) -> bool| {
@@ -194,13 +195,13 @@ impl Halves<'_> {
         let by_value = node.op.value_inputs();
         let mut found = vec![facts(&|_| true)];
         if !by_value.is_empty() {
-            // Scales of Resize, say, are always `float32`.
+            // Scales of Resize, for example, are always `float32`.
             found.push(facts(&|i| !by_value.contains(&i)));
         }
         found
     }
 
-    /// The outputs' infos where `node` takes the facts and turns all its `float32` outputs to `float16`.
+    /// The outputs' infos, where `node` accepts the facts and all its `float32` outputs become `float16`.
     fn accepts(&self, node: &FlowNode, cx: &OpCx) -> Option<Vec<TensorInfo>> {
         let outputs = node.op.infer(cx).ok()?;
         let fits = |(v, info): (&ValueId, &TensorInfo)| {
@@ -231,7 +232,7 @@ impl Halves<'_> {
         self.nodes.push(node);
     }
 
-    /// Adds `node` as it is.
+    /// Adds `node` unchanged.
     fn keep(&mut self, node: FlowNode) {
         for &v in node.inputs.iter().flatten() {
             self.full_of(v, node.device);
@@ -248,7 +249,7 @@ impl Halves<'_> {
         self.flow.values.len() - 1
     }
 
-    /// The `float16` twin of `v`, converted where it is not there yet.
+    /// The `float16` copy of `v`, converted at the first use.
     fn half_of(&mut self, v: ValueId, device: Option<u32>) -> ValueId {
         if let Some(twin) = self.half.get(&v) {
             return *twin;
@@ -264,7 +265,7 @@ impl Halves<'_> {
         twin
     }
 
-    /// `v` itself, converted back where only its twin is there.
+    /// `v` itself, converted back where only its `float16` copy exists.
     fn full_of(&mut self, v: ValueId, device: Option<u32>) -> ValueId {
         if !self.full[v]
             && let Some(twin) = self.half.get(&v).copied()
@@ -277,7 +278,7 @@ impl Halves<'_> {
 
     fn convert(&mut self, from: ValueId, to: ValueId, dtype: DType, device: Option<u32>) {
         let name = format!("{}:{dtype}", self.flow.values[from].name);
-        // A mask that was made in `float32` is still one.
+        // The conversion keeps a `float32` mask a mask.
         let conversion = if dtype == DType::F16 { cast_within() } else { cast(dtype) };
         let (op, control_deps): (Arc<dyn Operator>, _) = (conversion, Vec::new());
         let (inputs, outputs) = (vec![Some(from)], vec![to]);

@@ -1,7 +1,8 @@
 //! Everything between a loaded graph and its lowered nodes, as one ordered list of passes: [`PIPELINE`].
 //!
-//! Passes over the graph run once, when a session is built ([`prepare`]). The others run for every set of input shapes, over the
-//! [`Flow`] that `specialize` makes. A pass returns how much it changed; [`PassReport`] says it for people.
+//! Passes over the graph run once, when a session is built ([`prepare`]). The others run for every set of input
+//! shapes, over the [`Flow`] that `specialize` returns. A pass returns its number of changes; [`PassReport`] holds
+//! it.
 
 mod absorb;
 mod copy_between_devices;
@@ -49,36 +50,36 @@ pub struct Pass {
     pub needed: Option<&'static str>,
     /// Whether it applies.
     when: fn(&PlanOptions) -> bool,
-    /// Which sum of the plan's report it adds to.
+    /// The sum of the plan's report to which its changes are added.
     counts: Counts,
-    run: Run,
+    run: PassFn,
 }
 
-/// What the changes of a pass are in the plan's report.
+/// The meaning of a pass's changes in the plan's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counts {
-    /// Nothing of their own.
+    /// No sum.
     Changes,
-    /// The nodes that are gone went into others.
+    /// Removed nodes were fused into others.
     Fused,
-    /// Operators of bytes.
+    /// Operators that compute on bytes.
     Quantized,
     /// Nodes in `float16`.
     Halved,
 }
 
-/// How a pass runs, by what it works on. They come in this order.
+/// The form of a pass, by what it works on, in pipeline order.
 #[derive(Clone, Copy, Debug)]
-enum Run {
+enum PassFn {
     /// On the graph, once.
     Graph(fn(&mut Graph, &GraphCx<'_>) -> usize),
-    /// On the graph, by whoever keeps parameters of several graphs.
+    /// On the graph, by the owner of parameters of several graphs.
     Share,
-    /// Makes a flow of the graph.
+    /// From the graph to a flow.
     Specialize,
     /// On the flow, while nodes may have no device yet.
     Flow(fn(&mut Flow, &PlanCx<'_>) -> Result<usize, PlanError>),
-    /// On the flow, whose nodes have their devices.
+    /// On the flow, after its nodes have devices.
     Placed(fn(&mut Flow, &PlanCx<'_>) -> Result<usize, PlanError>),
     /// Lowers the flow.
     Lower,
@@ -94,7 +95,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: always,
         counts: Counts::Changes,
-        run: Run::Share,
+        run: PassFn::Share,
     },
     Pass {
         name: "quantize",
@@ -102,7 +103,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.integers != Integers::Never,
         counts: Counts::Quantized,
-        run: Run::Graph(quantize::quantize),
+        run: PassFn::Graph(quantize::quantize),
     },
     Pass {
         name: "fold_weights",
@@ -110,7 +111,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: always,
         counts: Counts::Changes,
-        run: Run::Graph(fold_weights::fold_weights),
+        run: PassFn::Graph(fold_weights::fold_weights),
     },
     Pass {
         name: "fold_normalizations",
@@ -118,7 +119,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,
-        run: Run::Graph(fold_weights::fold_normalizations),
+        run: PassFn::Graph(fold_weights::fold_normalizations),
     },
     Pass {
         name: "weights_to_f16",
@@ -126,7 +127,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.precision == Precision::F16,
         counts: Counts::Changes,
-        run: Run::Graph(|graph, _| weights_to_f16::weights_to_f16(graph)),
+        run: PassFn::Graph(|graph, _| weights_to_f16::weights_to_f16(graph)),
     },
     Pass {
         name: "share_new_parameters",
@@ -134,7 +135,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: always,
         counts: Counts::Changes,
-        run: Run::Share,
+        run: PassFn::Share,
     },
     Pass {
         name: "specialize",
@@ -142,7 +143,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: Some("plans are made of concrete shapes"),
         when: always,
         counts: Counts::Changes,
-        run: Run::Specialize,
+        run: PassFn::Specialize,
     },
     Pass {
         name: "place_nodes",
@@ -150,7 +151,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: Some("nodes run where they are asked to"),
         when: always,
         counts: Counts::Changes,
-        run: Run::Flow(place_nodes::place_nodes),
+        run: PassFn::Flow(place_nodes::place_nodes),
     },
     Pass {
         name: "recognize_activations",
@@ -158,7 +159,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,
-        run: Run::Flow(|flow, _| Ok(recognize_activations::recognize_activations(flow))),
+        run: PassFn::Flow(|flow, _| Ok(recognize_activations::recognize_activations(flow))),
     },
     Pass {
         name: "recognize_attention",
@@ -166,7 +167,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,
-        run: Run::Flow(|flow, _| Ok(recognize_attention::recognize_attention(flow))),
+        run: PassFn::Flow(|flow, _| Ok(recognize_attention::recognize_attention(flow))),
     },
     Pass {
         name: "fold_head_transposes",
@@ -174,7 +175,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,
-        run: Run::Flow(|flow, _| Ok(fold_head_transposes::fold_head_transposes(flow))),
+        run: PassFn::Flow(|flow, _| Ok(fold_head_transposes::fold_head_transposes(flow))),
     },
     Pass {
         name: "absorb",
@@ -182,7 +183,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,
-        run: Run::Flow(|flow, _| absorb::absorb(flow)),
+        run: PassFn::Flow(|flow, _| absorb::absorb(flow)),
     },
     Pass {
         name: "mixed_precision",
@@ -190,7 +191,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.precision == Precision::F16,
         counts: Counts::Halved,
-        run: Run::Flow(mixed_precision::mixed_precision),
+        run: PassFn::Flow(mixed_precision::mixed_precision),
     },
     Pass {
         name: "fuse_chains",
@@ -198,7 +199,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse && o.chains,
         counts: Counts::Fused,
-        run: Run::Flow(|flow, cx| Ok(fuse_chains::fuse_chains(flow, cx))),
+        run: PassFn::Flow(|flow, cx| Ok(fuse_chains::fuse_chains(flow, cx))),
     },
     Pass {
         name: "update_in_place",
@@ -206,7 +207,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: always,
         counts: Counts::Changes,
-        run: Run::Flow(|flow, cx| Ok(update_in_place::update_in_place(flow, cx.updates))),
+        run: PassFn::Flow(|flow, cx| Ok(update_in_place::update_in_place(flow, cx.updates))),
     },
     Pass {
         name: "assign_devices",
@@ -214,7 +215,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: Some("every node runs on a device"),
         when: always,
         counts: Counts::Changes,
-        run: Run::Flow(place_nodes::assign_devices),
+        run: PassFn::Flow(place_nodes::assign_devices),
     },
     Pass {
         name: "place_in_images",
@@ -222,7 +223,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: always,
         counts: Counts::Changes,
-        run: Run::Placed(place_in_images::place_in_images),
+        run: PassFn::Placed(place_in_images::place_in_images),
     },
     Pass {
         name: "lower",
@@ -230,7 +231,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: Some("plans run commands"),
         when: always,
         counts: Counts::Changes,
-        run: Run::Lower,
+        run: PassFn::Lower,
     },
     Pass {
         name: "copy_between_devices",
@@ -238,7 +239,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: Some("devices read only memory that they reach"),
         when: always,
         counts: Counts::Changes,
-        run: Run::Lowered(copy_between_devices::copy_between_devices),
+        run: PassFn::Lowered(copy_between_devices::copy_between_devices),
     },
 ];
 

@@ -1,9 +1,9 @@
-//! Tensors that the graph wants in images: which get one, where, and what must be copied for it.
+//! Tensors that the graph requests in images: which get one, on which device, and which copies that needs.
 //!
-//! An image is a view of a range of an arena, so a tensor whose row stride is the driver's already is an
-//! image at no cost. One whose rows must be padded, or whose memory is the caller's, is copied into one by an
-//! [`ImageCopy`] in front of the operators that read images; all others read the tensor itself. A constant is placed in an
-//! image once, where parameters are placed on devices.
+//! An image is a view of a range of an arena, so a tensor whose row stride is already the driver's is an image at no
+//! cost. One whose rows need padding, or whose memory is the caller's, is copied into an image by an [`ImageCopy`]
+//! before the operators that read images; the others read the tensor itself. A constant is placed in an image once,
+//! when parameters are placed on devices.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::plan::images::ImageReport;
 use crate::plan::index::FlowIndex;
 use crate::plan::lowering::PlanCx;
 
-/// Puts tensors into the images that the graph asks for, unless that would tear one apart because a node falls back
-/// to another device; how many images there are.
+/// Puts tensors into the images that the graph requests, unless several devices would then access one image because a
+/// node falls back to another device; returns the number of images.
 ///
 /// # Errors
 /// As lowering a node that touches an image.
@@ -45,7 +45,7 @@ pub(super) fn place_in_images(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize,
     Ok(flow.images.len())
 }
 
-/// What TVM calls a scope.
+/// The name of a scope in TVM.
 fn scope_name(scope: StorageScope) -> &'static str {
     match scope {
         StorageScope::Buffer => "global",
@@ -58,8 +58,8 @@ fn scope_name(scope: StorageScope) -> &'static str {
 
 /// Texel, width and height of a tensor in an image of scope `scope`.
 ///
-/// TVM's scopes split the dimensions in front of the last, which is the channels of a texel, at an axis
-/// (`ApplyTexture2DFlattening` of TVM's `texture.h`): the dimensions before it are rows, those from it on columns.
+/// TVM's scopes split the dimensions before the last (the channels of a texel) at an axis (`ApplyTexture2DFlattening`
+/// of TVM's `texture.h`): the dimensions before the axis are rows, the others columns.
 fn extent(scope: StorageScope, info: &TensorInfo) -> Result<(Texel, u64, u64), ImageRefusal> {
     let dims = info.shape.dims();
     let refuse = |what: String| ImageRefusal::Texel { what };
@@ -89,14 +89,14 @@ fn describe(scope: StorageScope, info: &TensorInfo, device: &DeviceInfo) -> Resu
     device.images.as_ref().ok_or(ImageRefusal::NoImages)?.describe(texel, width, height)
 }
 
-/// A copy to insert after node `after`, or in front of all nodes.
+/// A copy to insert after node `after`, or before all nodes.
 struct Insert {
     after: Option<usize>,
     node: FlowNode,
 }
 
-/// Puts tensors into the images that the graph asks for, where operators read or write those; `wanted` are
-/// the devices of the nodes. Inserts the copies that this takes.
+/// Puts tensors into the images that the graph requests, where operators read or write images; `wanted` are the
+/// devices of the nodes. Inserts the necessary copies.
 fn make_images(flow: &mut Flow, devices: &[&DeviceInfo], wanted: &[u32]) -> Vec<ImageReport> {
     let scoped: Vec<ValueId> =
         (0..flow.values.len()).filter(|&v| flow.values[v].scope != StorageScope::Buffer).collect();
@@ -118,11 +118,11 @@ struct Images<'a> {
     wanted: &'a [u32],
     classes: AliasClasses,
     index: FlowIndex,
-    /// For each value that is wanted in an image, the nodes that read it and as which inputs.
+    /// For each value requested in an image, the (node, input) pairs that read it.
     readers: HashMap<ValueId, Vec<(usize, usize)>>,
-    /// The outputs of the flow that each such value is.
+    /// The positions of each such value among the flow's outputs.
     outputs: HashMap<ValueId, Vec<usize>>,
-    /// The devices of the nodes that touch a class.
+    /// The devices of the nodes that access a class.
     touching: HashMap<ValueId, BTreeSet<u32>>,
     reports: Vec<ImageReport>,
     inserts: Vec<Insert>,
@@ -226,7 +226,7 @@ impl<'a> Images<'a> {
         }
     }
 
-    /// Whether node `n` reads its input `i` through an image; `facts` are those of the node that was asked for last.
+    /// Whether node `n` reads its input `i` through an image; `facts` caches the facts of the last node.
     fn reads(&self, (n, i): (usize, usize), image: &ImageDesc, facts: &mut Option<(usize, OpCx)>) -> bool {
         let device = self.devices[self.wanted[n] as usize];
         let known = facts.take().filter(|(of, _)| *of == n);
@@ -234,8 +234,8 @@ impl<'a> Images<'a> {
         self.flow.nodes[n].op.reads_image(cx, i, image, device)
     }
 
-    /// Node `n` writes value `v` through an image: those that do not read it so get a copy, unless the bytes are
-    /// theirs as they are.
+    /// Records that node `n` writes value `v` through an image: users that read a buffer get a copy, unless the bytes
+    /// have the same layout.
     fn written(&mut self, v: ValueId, n: usize, d: u32, image: ImageDesc) {
         self.flow.images.insert(v, image);
         let root = self.classes.root(v);
@@ -258,7 +258,7 @@ impl<'a> Images<'a> {
         self.report(v, d, Some(image), copied, None);
     }
 
-    /// A constant of the bytes of `v`, which is one: it is placed in an image once, when it is loaded.
+    /// A constant with the bytes of constant `v`, placed in an image once, when it is loaded.
     fn constant(&mut self, v: ValueId) -> Option<ValueId> {
         let value = &self.flow.values[v];
         let constant = Some(value.constant.clone()?);
@@ -267,7 +267,7 @@ impl<'a> Images<'a> {
         Some(self.flow.values.len() - 1)
     }
 
-    /// A new value that a copy of `v` on device `d` makes, after node `after`.
+    /// A new value: the copy of `v` on device `d`, after node `after`.
     fn copy(&mut self, v: ValueId, after: Option<usize>, d: u32, what: &str) -> ValueId {
         let value = &self.flow.values[v];
         let name = format!("{}:{what}", value.name);
@@ -302,7 +302,7 @@ impl<'a> Images<'a> {
     }
 }
 
-/// Puts the copies where they belong and renumbers control dependencies.
+/// Inserts the copies and renumbers control dependencies.
 fn insert(flow: &mut Flow, inserts: Vec<Insert>) {
     if inserts.is_empty() {
         return;
@@ -322,7 +322,7 @@ fn insert(flow: &mut Flow, inserts: Vec<Insert>) {
     }
 }
 
-/// Whether some image would be touched by several devices, because a node does not stay where it was wanted.
+/// Whether several devices would access one image, because a node is lowered on another device than wanted.
 fn is_torn(flow: &Flow, cx: &PlanCx<'_>) -> Result<bool, PlanError> {
     let mut on: HashMap<ValueId, u32> = HashMap::new();
     for (n, node) in flow.nodes.iter().enumerate() {

@@ -1,10 +1,11 @@
-//! Which device each node runs on, as far as that is decided before it is lowered.
+//! The device of each node, as far as it is decided before lowering.
 
 use super::Flow;
 use crate::plan::lowering::PlanCx;
 use crate::plan::{Assignment, PlanError};
 
-/// Checks the devices that the graph asks for, and writes those of the options over them; how many nodes have one.
+/// Checks the devices that the graph requests, and overrides them by those of the options; returns how many nodes
+/// have one.
 ///
 /// # Errors
 /// [`PlanError::UnknownDevice`].
@@ -23,7 +24,7 @@ pub(super) fn place_nodes(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, Pla
     Ok(flow.nodes.iter().filter(|n| n.device.is_some()).count())
 }
 
-/// Gives nodes that nothing placed their devices, if those are decided one by one; how many got one.
+/// Assigns devices to nodes that nothing else places, if the assignment is by node; returns how many got one.
 ///
 /// # Errors
 /// [`PlanError::Assignment`], [`PlanError::UnknownDevice`].

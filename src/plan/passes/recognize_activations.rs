@@ -1,4 +1,4 @@
-//! Functions that a graph spells out in simple operators become one operator each ([`whole_function`]).
+//! Functions that a graph decomposes into simple operators become one operator each ([`whole_function`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::ops::pointwise::{Pointwise, may_end_function, whole_function};
 use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
 
-/// Operators of the longest spelling.
+/// Operators of the longest decomposition.
 const LONGEST: usize = 9;
-/// Operators in a row that are looked through.
+/// Consecutive operators that the search looks through.
 const DEEPEST: usize = 2 * LONGEST;
 
-/// Replaces what is spelled out; how many functions were found.
+/// Replaces decomposed functions; returns how many.
 pub(crate) fn recognize_activations(flow: &mut Flow) -> usize {
     let index = FlowIndex::new(flow);
     let mut found = 0;
@@ -37,7 +37,7 @@ pub(crate) fn recognize_activations(flow: &mut Flow) -> usize {
     found
 }
 
-/// The search for a function that node `last` ends.
+/// The search for a function whose last node is `last`.
 struct Search<'a> {
     flow: &'a Flow,
     index: &'a FlowIndex,
@@ -45,7 +45,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Whether the value is one of the function's: of its shape, and not known before the run.
+    /// Whether the value can be part of the function: of its shape, and no constant.
     fn fits(&self, v: ValueId) -> bool {
         let output = &self.flow.values[self.flow.nodes[self.last].outputs[0]].info;
         let value = &self.flow.values[v];
@@ -71,7 +71,7 @@ impl Search<'_> {
         found
     }
 
-    /// The function of `x`, if it is one.
+    /// The function of `x`, if there is one.
     fn function(&self, x: ValueId) -> Option<Pointwise> {
         let mut desc = PointwiseDesc::new([Indexing::Full]);
         let mut known = HashMap::from([(x, desc.input(0).ok()?)]);
@@ -130,7 +130,7 @@ mod tests {
         let a = g.op(ops::unary(Function::Softplus), &[x]);
         let gate = g.op(ops::unary(Function::Sigmoid), &[a]);
         let y = g.op(ops::binary(BinaryFunction::Mul), &[gate, a]);
-        // Spelled with an argument that another operator of one element made.
+        // The argument is the output of another pointwise operator.
         let six = g.constant("six", Tensor::scalar(6f32));
         let by = g.op(ops::binary(BinaryFunction::Mul), &[y, six]);
         let gate = g.op(ops::unary(Function::Sigmoid), &[by]);
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(names, ["Softplus", "Swish", "Mul", "Swish"]);
     }
 
-    /// What is long before a product is not looked at.
+    /// The search depth before a product is bounded.
     #[test]
     fn very_many_gates() {
         const N: usize = 20_000;

@@ -1,4 +1,4 @@
-//! Attention that a graph spells out (product, scale, mask, softmax, product) becomes one operator.
+//! Attention that a graph decomposes (product, scale, mask, softmax, product) becomes one operator.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
 use crate::shape::{Shape, normalize_axis};
 
-/// Replaces what is spelled out; how many there were.
+/// Replaces decomposed attention; returns how many.
 pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
-    // Most graphs have none, and then nothing else is looked at.
+    // Most graphs have no softmax, and the search ends here.
     if !flow.nodes.iter().any(|n| matches!(n.op.structure(), Some(Structure::Softmax { .. }))) {
         return 0;
     }
@@ -20,14 +20,14 @@ pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
     let mut found = Vec::new();
     for last in 0..flow.nodes.len() {
         if let Some(attention) = search.attention(last) {
-            // What is attention is no product any more.
+            // A product that became attention is no longer a product.
             search.taken[last] = true;
             found.push(attention);
         }
     }
     let count = found.len();
-    for Found { last, inputs, op, turn } in found {
-        if let Some(Turn { node, perm, shape }) = turn {
+    for Match { last, inputs, op, turn } in found {
+        if let Some(KeyTranspose { node, perm, shape }) = turn {
             let output = flow.nodes[node].outputs[0];
             flow.nodes[node].op = Arc::new(Transpose { perm: Some(perm.to_vec()) });
             flow.values[output].info.shape = shape;
@@ -43,15 +43,15 @@ pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
 }
 
 /// What takes the place of node `last`.
-struct Found {
+struct Match {
     last: usize,
     inputs: Vec<Option<ValueId>>,
     op: Attention,
-    turn: Option<Turn>,
+    turn: Option<KeyTranspose>,
 }
 
-/// A transpose that gives the keys as rows instead of columns.
-struct Turn {
+/// A transpose of the keys: rows instead of columns.
+struct KeyTranspose {
     node: usize,
     perm: [i64; 4],
     shape: Shape,
@@ -62,7 +62,7 @@ struct Search<'a> {
     index: FlowIndex,
     /// By value: how many nodes read its type alone.
     type_reads: Vec<usize>,
-    /// Products that become attention.
+    /// Products that became attention.
     taken: Vec<bool>,
 }
 
@@ -75,13 +75,13 @@ impl<'a> Search<'a> {
         Search { flow, index: FlowIndex::new(flow), type_reads, taken: vec![false; flow.nodes.len()] }
     }
 
-    /// Whether the elements of `v` are read once, by a node, and the caller does not ask for them.
+    /// Whether only one node reads `v`, its elements once, and `v` is no output.
     fn is_passing(&self, v: ValueId) -> bool {
         let plain = self.flow.values[v].scope == StorageScope::default();
         plain && self.index.users(v).len() == self.type_reads[v] + 1 && !self.index.is_output(v)
     }
 
-    /// The operator that computes `v` alone and the node it is, if it may disappear.
+    /// The producer of `v` and its operator, if it may be removed.
     fn maker(&self, v: ValueId) -> Option<(usize, &'a dyn Operator)> {
         let n = self.index.producer(v).filter(|&n| self.is_passing(v) && !self.index.is_awaited(n))?;
         let node = &self.flow.nodes[n];
@@ -106,7 +106,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What `v` is but for steps that change no value: conversions between floats, and choices that are made.
+    /// `v` before operators that preserve its values: conversions between floats, and chosen branches.
     fn through(&self, mut v: ValueId) -> ValueId {
         while let Some(next) = self.step(v) {
             v = next;
@@ -129,7 +129,7 @@ impl<'a> Search<'a> {
         (from.dtype.is_float() && to.dtype.is_float() && from.shape == to.shape).then_some(next)
     }
 
-    /// `v` without factors that are constants of one element, and their product.
+    /// `v` without constant factors of one element, and their product.
     fn unscaled(&self, v: ValueId) -> (ValueId, f32) {
         let (mut v, mut scale) = (self.through(v), 1.0);
         while let Some((inner, factor)) = self.factor(v) {
@@ -154,7 +154,7 @@ impl<'a> Search<'a> {
         &self.flow.values[v].info.shape
     }
 
-    /// The product that makes `v`, if it is nothing but a product.
+    /// The product that writes `v`, if it has no other effect.
     fn product(&self, v: ValueId) -> Option<(usize, [ValueId; 2])> {
         let (n, op) = self.maker(v)?;
         (is_product(op) && !self.taken[n]).then_some(())?;
@@ -177,7 +177,7 @@ impl<'a> Search<'a> {
         is_scores(b).then_some((b, Some(a)))
     }
 
-    fn attention(&self, last: usize) -> Option<Found> {
+    fn attention(&self, last: usize) -> Option<Match> {
         let flow = self.flow;
         let node = &flow.nodes[last];
         let [probabilities, v] = self.inputs(last)?;
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
             [0, 2, 3, 1] => {
                 let &[batch, head, size, len] = self.shape(columns).dims() else { return None };
                 let shape = Shape::new([batch, head, len, size]).ok()?;
-                (columns, Some(Turn { node: turned, perm: [0, 2, 1, 3], shape }))
+                (columns, Some(KeyTranspose { node: turned, perm: [0, 2, 1, 3], shape }))
             }
             _ => return None,
         };
@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
         }
         let op = Attention { scale: Some(scale * q_scale * k_scale), ..Attention::default() };
         let inputs: Vec<Option<ValueId>> = [q, k, v].map(Some).into_iter().chain(mask.map(Some)).collect();
-        // Whatever else must hold is what the operator itself asks for.
+        // The operator's own inference checks everything else.
         let mut infos: Vec<_> = inputs.iter().flatten().map(|&v| flow.values[v].info.clone()).collect();
         if let Some(turn) = &turn {
             infos[1].shape = turn.shape.clone();
@@ -225,13 +225,13 @@ impl<'a> Search<'a> {
         let facts = infos.iter().cloned().map(|info| Some(crate::ops::Fact::of(info))).collect();
         let inferred = op.infer(&OpCx::for_infer(facts, 1)).ok()?;
         let fits = same && floats && inferred.first() == Some(output);
-        // The softmax is over as many keys as there are.
+        // The softmax covers all keys.
         let whole = self.shape(scores).dims().get(3) == infos[1].shape.dims().get(2);
-        (fits && whole).then_some(Found { last, inputs, op, turn })
+        (fits && whole).then_some(Match { last, inputs, op, turn })
     }
 }
 
-/// Whether `op` multiplies matrices and does nothing else.
+/// Whether `op` is a matrix product without any other effect.
 fn is_product(op: &dyn Operator) -> bool {
     op.structure() == Some(Structure::MatMul { alpha: 1.0, beta: 1.0, transposed: [false; 2] })
 }
@@ -258,7 +258,7 @@ mod tests {
         Arc::new(Transpose { perm: Some(perm.to_vec()) })
     }
 
-    /// A graph of attention with a scale after the product, its mask added in front of it in order.
+    /// A graph of attention with a scale after the product and a mask added before or after it.
     fn flow(perm: [i64; 4], k: [usize; 4], shown: bool) -> Flow {
         let mut g = GraphBuilder::new("g");
         let shapes = [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]];
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!((op.scale, op.causal), (Some(0.125), false));
         let names: Vec<&str> = node.inputs.iter().flatten().map(|&v| plain.values[v].name.as_str()).collect();
         assert_eq!(names, ["q", "k", "v", "mask"]);
-        // Keys with the heads after their place.
+        // Keys with the heads after their positions.
         let mut turned = flow([0, 2, 3, 1], [2, 7, 3, 8], false);
         assert_eq!(recognize_attention(&mut turned), 1);
         let names: Vec<&str> = turned.nodes.iter().map(|n| n.op.name()).collect();

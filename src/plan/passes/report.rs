@@ -28,7 +28,7 @@ pub struct PassReport {
     pub nodes_before: usize,
     /// Nodes after it.
     pub nodes_after: usize,
-    /// What it changed, in its own unit: nodes, tensors, copies.
+    /// Its number of changes, in its own unit: nodes, tensors, copies.
     pub changes: usize,
     /// Duration in nanoseconds.
     pub nanos: u64,
@@ -42,8 +42,8 @@ pub struct PassLog {
 }
 
 impl PassLog {
-    /// Runs `run` on `work` as what `pass` does, where the options ask for it, and notes what became of it; `nodes`
-    /// counts the nodes of `work`, `run` returns its changes.
+    /// Runs `run` on `work` for `pass`, where the options request it, and records the result; `nodes` counts the
+    /// nodes of `work`, `run` returns its changes.
     pub(super) fn run<W, E>(
         &mut self,
         pass: &Pass,
@@ -70,35 +70,35 @@ impl PassLog {
         Ok(())
     }
 
-    /// `pass` ran.
+    /// Records that `pass` ran.
     pub(super) fn note(&mut self, pass: &Pass, nodes: [usize; 2], changes: usize, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let ([nodes_before, nodes_after], status) = (nodes, PassStatus::Ran);
         self.passes.push(PassReport { name: pass.name, status, nodes_before, nodes_after, changes, nanos });
     }
 
-    /// `pass` did not run.
+    /// Records that `pass` did not run.
     pub(super) fn skip(&mut self, pass: &Pass, nodes: usize, status: PassStatus) {
         let (nodes_before, nodes_after, changes, nanos) = (nodes, nodes, 0, 0);
         self.passes.push(PassReport { name: pass.name, status, nodes_before, nodes_after, changes, nanos });
     }
 
-    /// Nodes that are gone since the first pass.
+    /// Nodes removed since the first pass.
     pub fn removed(&self) -> usize {
         self.passes.iter().map(PassReport::removed).sum()
     }
 
-    /// Nodes that went into others.
+    /// Nodes that were fused into others.
     pub fn fused(&self) -> usize {
         self.of(Counts::Fused).map(PassReport::removed).sum()
     }
 
-    /// Operators of bytes in the place of others.
+    /// Operators on bytes that replaced others.
     pub fn quantized(&self) -> usize {
         self.of(Counts::Quantized).map(|p| p.changes).sum()
     }
 
-    /// Nodes that compute in `float16` where the graph says `float32`.
+    /// Nodes that compute in `float16` where the graph declares `float32`.
     pub fn halved(&self) -> usize {
         self.of(Counts::Halved).map(|p| p.changes).sum()
     }
@@ -110,7 +110,7 @@ impl PassLog {
 }
 
 impl PassReport {
-    /// Nodes that are gone.
+    /// Nodes that the pass removed.
     pub fn removed(&self) -> usize {
         self.nodes_before.saturating_sub(self.nodes_after)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Instant;
 
-use super::{PIPELINE, PassLog, PassStatus, Run};
+use super::{PIPELINE, PassFn, PassLog, PassStatus};
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::limits::MAX_DEPENDENCIES;
@@ -31,10 +31,10 @@ pub fn prepare(graph: &mut Graph, cx: &GraphCx<'_>) -> PassLog {
     }
 }
 
-/// Makes parameters of a graph one with equal ones of other graphs; returns how many.
+/// Unifies parameters of a graph with equal ones of other graphs; returns how many.
 pub type Share<'a, E> = dyn Fn(&mut Graph) -> Result<usize, E> + 'a;
 
-/// As [`prepare`], for a graph that shares its parameters by `share`.
+/// As [`prepare`], for a graph that shares its parameters through `share`.
 ///
 /// # Errors
 /// Errors of `share`.
@@ -47,9 +47,9 @@ pub fn prepare_and_share<E>(
     let nodes = |graph: &Graph| graph.nodes().len();
     for pass in PIPELINE {
         match (pass.run, share) {
-            (Run::Graph(run), _) => log.run(pass, cx.options, graph, nodes, |graph| Ok(run(graph, cx)))?,
-            (Run::Share, Some(share)) => log.run(pass, cx.options, graph, nodes, share)?,
-            (Run::Share, None) => log.skip(pass, graph.nodes().len(), PassStatus::NotAskedFor),
+            (PassFn::Graph(run), _) => log.run(pass, cx.options, graph, nodes, |graph| Ok(run(graph, cx)))?,
+            (PassFn::Share, Some(share)) => log.run(pass, cx.options, graph, nodes, share)?,
+            (PassFn::Share, None) => log.skip(pass, graph.nodes().len(), PassStatus::NotAskedFor),
             _ => {}
         }
     }
@@ -71,7 +71,7 @@ pub(in crate::plan) fn rewritten(
     let nodes = |flow: &Flow| flow.nodes.len();
     for pass in PIPELINE {
         match pass.run {
-            Run::Specialize => {
+            PassFn::Specialize => {
                 let began = Instant::now();
                 match specialize(graph, infos, values)? {
                     PlanOutcome::Plan(made) => flow = made,
@@ -80,7 +80,7 @@ pub(in crate::plan) fn rewritten(
                 let (before, after) = (graph.nodes().len(), flow.nodes.len());
                 log.note(pass, [before, after], before.saturating_sub(after), began.elapsed());
             }
-            Run::Flow(run) => log.run(pass, cx.options, &mut flow, nodes, |flow| run(flow, cx))?,
+            PassFn::Flow(run) => log.run(pass, cx.options, &mut flow, nodes, |flow| run(flow, cx))?,
             _ => {}
         }
     }
@@ -101,7 +101,7 @@ pub(in crate::plan) fn lowered(
 ) -> Result<LoweredFlow, PlanError> {
     let nodes = |flow: &Flow| flow.nodes.len();
     for pass in PIPELINE {
-        if let Run::Placed(run) = pass.run {
+        if let PassFn::Placed(run) = pass.run {
             log.run(pass, cx.options, &mut flow, nodes, |flow| run(flow, cx))?;
         }
     }
@@ -109,8 +109,8 @@ pub(in crate::plan) fn lowered(
     let nodes = |lowered: &LoweredFlow| lowered.flow.nodes.len();
     for pass in PIPELINE {
         match pass.run {
-            Run::Lower => log.run(pass, cx.options, &mut lowered, nodes, |lowered| lowered.lower(cx))?,
-            Run::Lowered(run) => {
+            PassFn::Lower => log.run(pass, cx.options, &mut lowered, nodes, |lowered| lowered.lower(cx))?,
+            PassFn::Lowered(run) => {
                 log.run(pass, cx.options, &mut lowered, nodes, |lowered| run(lowered, cx))?;
             }
             _ => {}

@@ -18,17 +18,17 @@ pub enum PassError {
     /// There is no such pass.
     #[error("there is no pass {name:?}; in their order they are {}", known.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The name given.
         name: String,
         /// All passes.
         known: Vec<&'static str>,
     },
-    /// No plan can do without it.
+    /// The pass is necessary for every plan.
     #[error("pass {name:?} cannot be left out, because {reason}; those that can be are {}", optional.join(", "))]
     Needed {
         /// The pass.
         name: &'static str,
-        /// Why.
+        /// Why it is necessary.
         reason: &'static str,
         /// Passes that may be left out.
         optional: Vec<&'static str>,
@@ -53,7 +53,7 @@ impl PassSelection {
         Ok(self)
     }
 
-    /// Leaves out every pass after `name` that a plan can do without.
+    /// Leaves out every optional pass after `name`.
     ///
     /// # Errors
     /// [`PassError::Unknown`].

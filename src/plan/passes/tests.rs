@@ -39,7 +39,7 @@ fn flow(graph: &Graph) -> Flow {
     specialize(graph, &infos, &BTreeMap::new()).unwrap().plan().unwrap()
 }
 
-/// Calls `f` with what passes know on `devices`.
+/// Calls `f` with the context of passes for `devices`.
 fn with_cx<R>(
     devices: &[DeviceInfo],
     options: PlanOptions,
@@ -73,8 +73,8 @@ fn quantized(g: &mut GraphBuilder, x: TensorId, name: &str) -> TensorId {
     op(g, DequantizeLinear { axis: 1, block_size: 0, dtype: None }, &[bytes, scale, zero])
 }
 
-/// Something for every pass: attention with turned heads, a Swish and a chain, a normalized convolution of large
-/// weights, a turned weight, sums of bytes.
+/// A graph with work for every pass: attention with transposed heads, a Swish and a chain, a normalized convolution
+/// of large weights, a transposed weight, sums of bytes.
 fn everything() -> Graph {
     let mut g = GraphBuilder::new("everything");
     let image = g.input("image", DType::F32, [1.into(), 64.into(), 4.into(), 4.into()]);
@@ -121,7 +121,7 @@ fn everything() -> Graph {
     g.build().unwrap()
 }
 
-/// The outputs of `graph`, and what its passes did.
+/// The outputs of `graph`, and the reports of its passes.
 fn run(graph: &Graph, precision: Precision, passes: PassSelection) -> (Vec<Vec<f32>>, Vec<PassReport>) {
     let builder = Session::builder().graph(graph.clone()).device("cpu").passes(passes).precision(precision);
     let mut session = builder.integers(Integers::Always).build().unwrap();
@@ -138,7 +138,7 @@ fn run(graph: &Graph, precision: Precision, passes: PassSelection) -> (Vec<Vec<f
 #[test]
 fn results_are_equal_without_any_pass_that_may_be_left_out() {
     let graph = everything();
-    // What is quantized may be off by a unit of 0.02, and by two after a sum.
+    // Quantized values may differ by one unit of 0.02, and by two after a sum.
     for (precision, off) in [(Precision::F32, 1e-4), (Precision::F16, 1e-2)] {
         let (want, reports) = run(&graph, precision, PassSelection::default());
         let ran: BTreeSet<&str> = reports.iter().filter(|r| r.changes > 0).map(|r| r.name).collect();
@@ -163,7 +163,7 @@ fn results_are_equal_without_any_pass_that_may_be_left_out() {
                 }
             }
         }
-        // All but those of images and of other graphs have something to do here.
+        // All passes but those of images and of other graphs have work here.
         assert_eq!(left_out, if precision == Precision::F16 { 9 } else { 8 }, "{ran:?}");
     }
 }
@@ -173,13 +173,13 @@ fn the_pipeline_is_in_order_and_every_pass_is_told_apart() {
     let names: BTreeSet<&str> = PIPELINE.iter().map(|p| p.name).collect();
     assert_eq!(names.len(), PIPELINE.len());
     assert!(PIPELINE.iter().all(|p| p.does.ends_with('.') && p.does.len() < 110));
-    let rank = |run: &Run| match run {
-        Run::Graph(_) | Run::Share => 0,
-        Run::Specialize => 1,
-        Run::Flow(_) => 2,
-        Run::Placed(_) => 3,
-        Run::Lower => 4,
-        Run::Lowered(_) => 5,
+    let rank = |run: &PassFn| match run {
+        PassFn::Graph(_) | PassFn::Share => 0,
+        PassFn::Specialize => 1,
+        PassFn::Flow(_) => 2,
+        PassFn::Placed(_) => 3,
+        PassFn::Lower => 4,
+        PassFn::Lowered(_) => 5,
     };
     assert!(PIPELINE.is_sorted_by_key(|p| rank(&p.run)));
     for once in [1, 4] {
@@ -352,7 +352,7 @@ fn place_in_images_takes_tensors_whose_readers_read_images() {
     g.output("y", y);
     g.output("e", e);
     let mut flow = flow(&g.build().unwrap());
-    // How rows lie is known only of an open device.
+    // Row strides are known only for an open device.
     let open = Registry::with_defaults().open("sim", &Default::default()).unwrap();
     let count = with_cx(&[open.info().clone()], PlanOptions::default(), Assignment::default(), |cx| {
         place_in_images::place_in_images(&mut flow, cx)
@@ -471,7 +471,7 @@ fn operators_say_whether_they_move_bytes_as_numbers() {
     for name in ["DepthToSpace", "SpaceToDepth"] {
         assert!(read_op(name, 13, &two()).unwrap().quantized_move(&OpCx::default()), "{name}");
     }
-    // What is put around must have a byte, and places are asked of the numbers themselves.
+    // Padding must have a byte, and positions are those of the values themselves.
     let pad = read_op("Pad", 13, &attrs(&[])).unwrap();
     let with = |value: f32| vec![None, None, Some(Fact::known(Tensor::scalar(value)))];
     assert!(pad.quantized_move(&OpCx::for_infer(with(0.0), 1)));

@@ -1,4 +1,4 @@
-//! Weights of a graph that computes in `float16` are kept in `float16` alone.
+//! A graph that computes in `float16` keeps its weights only in `float16`.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use crate::ops::HalfRule;
 use crate::ops::control::with_graphs;
 use crate::ops::pointwise::cast::LARGEST;
 
-/// Keeps large `float32` constants of `graph`, and of the graphs inside its nodes, in `float16`, unless a reader
-/// needs `float32`; how many. What plans still read in `float32`, because a device has no other kernel, is widened
-/// for them. Constants beyond the range of `float16` stay as they are, and so does what other graphs have of them.
+/// Converts large `float32` constants of `graph`, and of the graphs inside its nodes, to `float16`, unless a user
+/// needs `float32`; returns how many. Plans widen them again where a device has no `float16` kernel. Constants beyond
+/// the range of `float16` stay unchanged, and so do other graphs that share them.
 pub(super) fn weights_to_f16(graph: &mut Graph) -> usize {
     narrow_in(graph, &mut HashMap::new())
 }
 
-/// `made` has what became of constants that several graphs have in common. An identity in it is used for nothing else:
-/// every constant that it may be looked up for was there before the first was given back.
+/// `made` holds the conversions of constants that several graphs share. Identities in it stay unique: every constant
+/// it is looked up for exists before the first is released.
 fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor>>) -> usize {
     let mut count = 0;
     let mut narrows = vec![true; graph.tensors.len()];
@@ -35,7 +35,7 @@ fn narrow_in(graph: &mut Graph, made: &mut HashMap<TensorIdentity, Option<Tensor
     }
     for (decl, narrows) in graph.tensors.iter_mut().zip(narrows) {
         let Origin::Constant(t) = &decl.origin else { continue };
-        // The `float16` one has pages of its own too.
+        // The `float16` constant has pages of its own too.
         let large = t.dtype() == DType::F32 && t.info().bytes() >= 2 * WEIGHT_BYTES;
         if !narrows || !large || decl.scope != StorageScope::Buffer || t.narrowed().is_some() {
             continue;
@@ -80,7 +80,7 @@ mod tests {
     use crate::ops::linalg::MatMul;
     use crate::ops::{self, Function, Operator};
 
-    /// A product with a weight for each of `weights`, one after the other, of `n` rows and columns.
+    /// Successive products with each of `weights`, of `n` rows and columns.
     fn products(n: usize, weights: &[Tensor]) -> (GraphBuilder, TensorId) {
         let mut g = GraphBuilder::new("g");
         let mut y = g.input("x", DType::F32, [1.into(), n.into()]);
@@ -112,16 +112,16 @@ mod tests {
         assert_eq!(weights_to_f16(&mut g), 2);
         assert_eq!(narrowed(&g), [true, false, true]);
         let first = g.constants().next().map(|(_, t)| t.clone()).unwrap();
-        // 2^-11 of the value at most, and the range of the smallest ones.
+        // A relative error of 2^-11 at most, and the spacing of the smallest numbers.
         for (got, want) in first.to_f32s().unwrap().iter().zip(weights[0].to_f32s().unwrap()) {
             assert!((got - want).abs() <= want / 2048.0 + 3e-8, "{got} for {want}");
         }
-        // What somebody else has of it is as it was.
+        // Another holder's tensor is unchanged.
         assert_eq!(weights[0].as_slice::<f32>().unwrap()[1], 1.0 / 16383.0);
-        // There is nothing more to do.
+        // A second pass changes nothing.
         assert_eq!(weights_to_f16(&mut g), 0);
         assert_eq!(first.identity(), g.constants().next().unwrap().1.identity());
-        // Where its pages would hold less than they are.
+        // Smaller constants would not fill their pages.
         let mut small = finish(products(64, &weights[3..]));
         assert_eq!(weights_to_f16(&mut small), 0);
         assert_eq!(narrowed(&small), [false]);

@@ -21,7 +21,7 @@ struct Arc {
 }
 
 impl Network {
-    /// `vertices` without arcs.
+    /// A network of `vertices` without arcs.
     pub(super) fn new(vertices: usize) -> Self {
         Network { arcs: Vec::new(), leaving: vec![Vec::new(); vertices] }
     }
@@ -32,7 +32,7 @@ impl Network {
         self.leaving.len() - 1
     }
 
-    /// Adds an arc of `capacity`, and one of `back` against it.
+    /// Adds an arc of `capacity`, and one of capacity `back` in the other direction.
     pub(super) fn arc(&mut self, from: usize, to: usize, capacity: u64, back: u64) {
         if capacity == 0 && back == 0 {
             return;
@@ -43,7 +43,7 @@ impl Network {
         }
     }
 
-    /// The vertices on the side of `source` of a cheapest cut between it and `sink` (the smallest such side).
+    /// The vertices on the side of `source` of a minimum cut between it and `sink` (the smallest such side).
     ///
     /// Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation", 1970:
     /// flows are pushed along shortest paths, found level by level.
@@ -58,7 +58,7 @@ impl Network {
         }
     }
 
-    /// Distances from `from` over arcs with room; none where no path leads.
+    /// Distances from `from` over arcs with residual capacity; `None` where no path leads.
     fn levels(&self, from: usize) -> Vec<Option<usize>> {
         let mut level = vec![None; self.leaving.len()];
         let mut queue = VecDeque::from([from]);

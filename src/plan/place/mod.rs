@@ -1,4 +1,4 @@
-//! Which device each node runs on: the cheapest placement by given times of nodes and costs of boundaries. Pure.
+//! Which device each node runs on: the cheapest placement for given times of nodes and costs of boundaries. Pure.
 
 mod cut;
 mod roofline;
@@ -7,17 +7,17 @@ pub use self::roofline::Roofline;
 
 use self::cut::{NEVER, Network};
 
-/// The longest time or cost that is told from longer ones, in nanoseconds: a quarter of an hour.
+/// The largest time or cost, in nanoseconds (a quarter of an hour); longer ones count as this.
 const LONGEST: u64 = 1_000_000_000_000;
 
-/// Nodes that touch one tensor, or wait for one another.
+/// Nodes that access one tensor, or wait for one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Net {
-    /// The nodes, by position; none twice.
+    /// The nodes, by position, without duplicates.
     pub nodes: Vec<usize>,
-    /// For each device what it pays in nanoseconds where any of the nodes runs on it.
+    /// For each device its cost in nanoseconds where any of the nodes runs on it.
     pub costs: Vec<u64>,
-    /// Whether a device pays also where all of the nodes run on it: the tensor lies elsewhere.
+    /// Whether a device pays even where all of the nodes run on it: the tensor lies elsewhere.
     pub always: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Nanoseconds of a placement; `None` where it puts a node where that must not run.
+    /// Nanoseconds of a placement; `None` where a node must not run on its device.
     pub fn total(&self, places: &[u32]) -> Option<u64> {
         let mut sum = 0u64;
         for (times, place) in self.times.iter().zip(places) {
@@ -49,7 +49,7 @@ impl Problem {
         Some(sum)
     }
 
-    /// All nodes on `device` that may run there, the others where they are fastest.
+    /// All nodes on `device` where they may run there, the others where they are fastest.
     pub fn uniform(&self, device: u32) -> Vec<u32> {
         let place = |times: &Vec<Option<u64>>| {
             let there = times.get(device as usize).copied().flatten().map(|_| device);
@@ -59,8 +59,8 @@ impl Problem {
         self.times.iter().map(place).collect()
     }
 
-    /// A placement that is cheapest for two devices. For more it is no dearer than any of [`Problem::uniform`],
-    /// and no exchange of nodes between two devices makes it cheaper.
+    /// A placement that is optimal for two devices. For more it costs no more than any of [`Problem::uniform`], and
+    /// no exchange of nodes between two devices improves it.
     ///
     /// Swap moves, each an exact minimum cut: Boykov, Veksler, Zabih, "Fast approximate energy minimization via
     /// graph cuts", 2001, section 3. A net is a clique potential that a cut can express: Kohli, Kumar, Torr,
@@ -116,8 +116,8 @@ impl Problem {
             let (if_any_a, if_any_b) = if net.always || inside.len() < net.nodes.len() {
                 (on_a, on_b)
             } else {
-                // Paid for either side that has nodes, so twice where both have and once, which is no choice,
-                // where one has.
+                // Both sides pay where both have nodes; the one side that has them pays otherwise, which no cut
+                // changes.
                 (on_a + on_b, on_a + on_b)
             };
             let any_a = network.vertex();

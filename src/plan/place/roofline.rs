@@ -1,4 +1,4 @@
-//! What a device is thought to need for an operator that was not timed on it.
+//! Estimated times of operators that were not measured on a device.
 
 use crate::ops::Cost;
 use crate::plan::unplaced::BoundaryCost;
@@ -9,7 +9,7 @@ use crate::plan::unplaced::BoundaryCost;
 /// "Roofline", 2009.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Roofline {
-    /// From a submission to the end of the wait for it, without what it runs.
+    /// From a submission to the end of the wait for it, without its commands.
     pub submit_ns: f64,
     /// For each command.
     pub launch_ns: f64,
@@ -59,7 +59,7 @@ mod tests {
         assert!(r.is_sound());
         assert!(!Roofline { flops: 0.0, ..r }.is_sound());
         assert!(!Roofline { bus_ns: f64::NAN, ..r }.is_sound());
-        // What no device is that slow for is still a number.
+        // A time beyond all devices is still a number.
         assert_eq!(Roofline { flops: 1e-300, ..r }.estimate(Cost { flops: u64::MAX, bytes: 0 }, 1), u64::MAX);
     }
 }

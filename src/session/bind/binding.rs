@@ -22,8 +22,8 @@ use crate::session::core::in_flight::LastRun;
 use crate::session::core::options::BindPolicy;
 use crate::session::error::{Error, SessionError};
 
-/// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run is one
-/// submission for each segment of the plan (one, on one device), once the segments it depends on are over.
+/// One set of memory for a session's inputs and outputs. Its commands are recorded once; a run submits each segment
+/// of the plan (one, on one device) after the segments it depends on.
 #[derive(Debug)]
 pub struct Binding<'e> {
     pub(in crate::session) core: Arc<SessionCore>,
@@ -40,19 +40,19 @@ pub struct Binding<'e> {
     pub(in crate::session) spare: Vec<(Side, usize, Slot<'e>)>,
     /// Launches recorded for earlier memory, newest last.
     pub(in crate::session) recorded: Vec<(Vec<BufferRange>, Arc<[SegmentLaunch]>)>,
-    /// Inputs in memory of the session's own that later stages read.
+    /// Inputs in the session's own memory that later stages read.
     pub(in crate::session) stage_inputs: BTreeMap<usize, Arc<SharedRegion>>,
-    /// What runs after the plan, where sizes are known only then.
+    /// Runs after the plan, where sizes are known only then.
     pub(in crate::session) continuation: Option<Box<dyn Continue<'e> + 'e>>,
     /// The token of the latest run.
     pub(in crate::session) cancel: CancelToken,
-    /// Runs may end early, so that the work of every device is in pieces.
+    /// Whether runs may end early, so that the work of every device is in pieces.
     pub(in crate::session) may_end: bool,
 }
 
-/// Runs after the plan of a binding, where sizes are known only then.
+/// The parts of a graph that are planned and run after the plan of a binding, where sizes are known only then.
 pub(in crate::session) trait Continue<'e>: Debug + Send + Sync {
-    /// Runs what comes after the plan, which has run.
+    /// Runs the parts after the plan, which has run.
     fn run(&mut self, watch: &Watch) -> Result<(), Error>;
 
     /// The binding of the tail, once it has run.
@@ -88,7 +88,7 @@ impl<'e> Binding<'e> {
         let BoundSources { inputs, outputs, allocated, stage_inputs } = sources;
         let plan = &compiled.plan;
         let slot = |source, io, side, at| {
-            // Strict mode concerns memory of the caller alone.
+            // Strict mode applies only to the caller's memory.
             let strict = policy.strict && !allocated.contains(&(side, at));
             Slot::new(source, io, side, &core.devices, BindPolicy { strict, ..policy })
         };
@@ -123,7 +123,7 @@ impl<'e> Binding<'e> {
         Ok(binding)
     }
 
-    /// Whether the next run sees a value written to input `i`; a plan may depend on values.
+    /// Whether a value written to input `i` takes effect in the next run: a plan may depend on values.
     pub(in crate::session) fn takes_value(&self, i: usize) -> bool {
         self.stage_inputs.contains_key(&i)
             || self
@@ -134,7 +134,7 @@ impl<'e> Binding<'e> {
                 .is_some_and(|io| !io.devices.is_empty() || io.updated.is_some())
     }
 
-    /// Waits for the last run, whose devices may not have all of its work yet.
+    /// Waits for the last run, which may have work that is not submitted yet.
     pub(in crate::session) fn wait_for_last_run(&self) {
         if let Some(last) = &self.last {
             last.wait_quietly();
@@ -160,8 +160,7 @@ impl<'e> Binding<'e> {
         updated.map_or(self.inputs.get(i), |o| self.outputs.get(o as usize))
     }
 
-    /// How each bound tensor reaches the devices, and why. What a later stage does with it is in that stage's
-    /// verdicts.
+    /// How each bound tensor reaches the devices, and why. Later stages have verdicts of their own.
     pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.inputs.iter().chain(&self.outputs).flat_map(|s| &s.verdicts)
     }
@@ -196,7 +195,7 @@ impl<'e> Binding<'e> {
         Ok(&stage.compiled.plan.outputs[o].info)
     }
 
-    /// Type and shape of input `name`, and whether a value written to it is seen by the next run.
+    /// Type and shape of input `name`, and whether a value written to it takes effect in the next run.
     pub(in crate::session) fn input_info(&self, name: &str) -> Option<(&TensorInfo, bool)> {
         let i = self.compiled.plan.inputs.iter().position(|io| io.name == name)?;
         Some((&self.compiled.plan.inputs[i].info, self.takes_value(i)))
@@ -210,8 +209,8 @@ impl<'e> Binding<'e> {
     /// Copies a value into input `name` of the session's own memory.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`] where the value has another
-    /// type or shape than this binding was made for.
+    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`] where the value's type or shape
+    /// differs from the binding's.
     pub fn set_input(&mut self, name: &str, value: &Tensor) -> Result<(), Error> {
         let i = position(&self.compiled.plan.inputs, "input", name)?;
         let io = &self.compiled.plan.inputs[i];
@@ -219,7 +218,7 @@ impl<'e> Binding<'e> {
         self.write_input(i, value.bytes())
     }
 
-    /// The stage that wrote output `name`, in a run that is over.
+    /// The stage that wrote output `name`, in a finished run.
     fn written_by(&self, name: &str) -> Result<(&Binding<'e>, usize), SessionError> {
         let (stage, o) = self.stage_of(name)?;
         if !stage.has_run {
@@ -253,11 +252,11 @@ impl<'e> Binding<'e> {
         stage.outputs[o].read(&self.core.devices, bytes)
     }
 
-    /// Lends output `name` in place, where its memory can be seen by the host. Submissions that touch it are
-    /// refused while the view lives.
+    /// A view of output `name` in place, where the host can access its memory. Submissions that access it are refused
+    /// while a guard of the view lives.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], and `NotMapped` for memory of a device alone.
+    /// [`SessionError::Unknown`], and `NotMapped` for device-local memory.
     pub fn host_view(&self, name: &str) -> Result<HostView, Error> {
         let (stage, o) = self.stage_of(name)?;
         self.view_of(&stage.outputs[o], &stage.compiled.plan.outputs[o].info)
@@ -282,7 +281,7 @@ impl<'e> Binding<'e> {
     }
 }
 
-/// A tensor of a binding as the host sees it in place; [`HostView::read`] and [`HostView::write`] lend it.
+/// A tensor of a binding in place, as the host sees it; [`HostView::read`] and [`HostView::write`] return guards.
 #[derive(Clone, Debug)]
 pub struct HostView {
     buffer: Buffer,
@@ -295,7 +294,7 @@ impl HostView {
         &self.info
     }
 
-    /// Waits for the device and lends the bytes for reading.
+    /// Waits for the device and returns the bytes for reading.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -303,7 +302,7 @@ impl HostView {
         Ok(self.buffer.map_read()?)
     }
 
-    /// Waits for the device and lends the bytes for writing; the next run sees them.
+    /// Waits for the device and returns the bytes for writing; the next run sees them.
     ///
     /// # Errors
     /// [`Error::Device`].

@@ -17,8 +17,8 @@ pub(in crate::session) struct HostRanges {
 }
 
 impl Binding<'_> {
-    /// For each segment of `plan`, in order, what [`Sight`] says that it flushes and invalidates. Memory that the
-    /// session copies through is flushed and invalidated by those copies.
+    /// For each segment of `plan`, in order, the ranges that [`Sight`] flushes and invalidates. Copies by the session
+    /// flush and invalidate their own memory.
     pub(in crate::session) fn host_ranges(&self, plan: &Plan) -> Vec<HostRanges> {
         let imports =
             self.arenas.buffers().chain(self.inputs.iter().chain(&self.outputs).flat_map(Slot::buffers));
@@ -27,7 +27,7 @@ impl Binding<'_> {
         }
         let atom = (0..self.core.devices.len() as u32).map(|d| self.non_coherent_atom(d)).max();
         let mut passing = HostVisibility { binding: self, plan, sight: Sight::new(atom.unwrap_or(1)) };
-        // A run finds its arenas as the previous run left them; the host may have written everything else.
+        // Arenas are unchanged since the previous run; the host may have written everything else.
         if self.core.options.arena.is_none() {
             (0..plan.segments.len()).for_each(|s| drop(passing.segment(s)));
             passing.sight.keep(|memory| matches!(memory, RunMemory::Own(Space::Arena(_))));
@@ -35,7 +35,7 @@ impl Binding<'_> {
         (0..plan.segments.len()).map(|s| passing.segment(s)).collect()
     }
 
-    /// The non-coherent memory at `spot` on device `d`.
+    /// The non-coherent memory of `spot` on device `d`.
     fn view(&self, spot: RunMemory, d: u32) -> Option<&Buffer> {
         let slot = |space| match space {
             Space::Input(i) => self.inputs.get(i as usize),
@@ -141,7 +141,7 @@ mod tests {
         graph
     }
 
-    /// Two runs give what they must; what is flushed and invalidated, as bytes of each range.
+    /// Runs twice and checks the results; returns the flushed and invalidated ranges, as bytes.
     fn ranges(config: SimConfig) -> Vec<[Vec<u64>; 2]> {
         let mut registry = Registry::with_defaults();
         registry.register(Box::new(SimDriver::with(vec![config])));
@@ -154,7 +154,7 @@ mod tests {
         let mut binding = bind.build().unwrap();
         for round in [3.0f32, 4.0] {
             x.write().unwrap().as_mut_slice_of::<f32>().unwrap().fill(round);
-            // What the host leaves in an output must not come back.
+            // Bytes that the host writes to an output must not reappear.
             y.write().unwrap().as_mut_slice_of::<f32>().unwrap().fill(round);
             binding.run().unwrap();
             assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap(), [5.0 * round; N]);

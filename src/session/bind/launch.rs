@@ -12,13 +12,13 @@ use crate::session::error::Error;
 /// One segment, ready to be submitted.
 #[derive(Clone, Debug)]
 pub(in crate::session) struct SegmentLaunch {
-    /// Launches of other lanes that must be over first.
+    /// Launches of other lanes that must finish before it.
     pub(in crate::session) waits: Vec<u32>,
     pub(in crate::session) work: LaunchWork,
     pub(in crate::session) footprint: Footprint,
     /// Number of nodes.
     pub(in crate::session) nodes: usize,
-    /// How it is cut into pieces, where submissions of its device have a limit.
+    /// Its pieces, where submissions of its device have a limit.
     pub(in crate::session) cut: Option<Arc<PieceCuts>>,
 }
 
@@ -77,7 +77,7 @@ impl SegmentLaunch {
         self.cut.as_ref().is_none_or(|cut| cut.pieces.len() <= 1)
     }
 
-    /// Begins it; copies of the session's are finished on return.
+    /// Begins the launch; copies by the session are finished on return.
     pub(in crate::session) fn begin(&self, devices: &[Device]) -> Result<Started, Error> {
         match &self.work {
             LaunchWork::Commands(prepared) => {
@@ -90,7 +90,7 @@ impl SegmentLaunch {
         }
     }
 
-    /// Nodes that are over with the first `pieces` pieces.
+    /// Nodes finished after the first `pieces` pieces.
     pub(in crate::session) fn nodes_done(&self, pieces: usize) -> usize {
         let cut = self.cut.as_ref().map_or(&[][..], |cut| &cut.pieces);
         pieces.checked_sub(1).and_then(|last| cut.get(last)).map_or(0, |piece| piece.nodes_done)
@@ -113,7 +113,7 @@ impl SegmentLaunch {
             return schedule.record_wall_time(cut, Duration::from_nanos(longest), clock);
         }
         let by_clock = |event: &Event| {
-            // A run does not fail for want of times.
+            // Missing times do not fail a run.
             let ticks = event.timestamps().ok()?;
             Some(ticks.last()?.saturating_sub(*ticks.first()?))
         };
@@ -128,7 +128,7 @@ impl SegmentLaunch {
 /// Times of one launch of a run.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct SegmentTrace {
-    /// When it began, and when the host knew that it was over.
+    /// When it began, and when the host saw its end.
     pub(in crate::session) times: Option<(Instant, Instant)>,
     /// One event for each piece.
     pub(in crate::session) events: Vec<Event>,

@@ -1,4 +1,4 @@
-//! Where a tensor lies.
+//! The memory of a tensor.
 
 use std::sync::Arc;
 
@@ -12,11 +12,10 @@ use crate::session::core::host_memory::shared;
 use crate::session::error::Error;
 use crate::shape::Shape;
 
-/// Where a tensor lies.
+/// The memory of a tensor.
 #[derive(Clone, Debug)]
 pub(in crate::session) enum Source<'e> {
-    /// Memory of the session's own, which `set_input` and `get_output` copy to and from; the value is to be written
-    /// to it.
+    /// The session's own memory, which `set_input` and `get_output` copy to and from, with the value to write to it.
     Own(Option<Tensor>),
     /// Part of an owned region.
     Region(Arc<SharedRegion>, ByteRange),
@@ -26,7 +25,7 @@ pub(in crate::session) enum Source<'e> {
     Buffer(Buffer),
 }
 
-/// Identifies the memory of a source that is alive.
+/// Identifies the live memory of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::session) enum SourceKey {
     /// Bytes of the process: address and length.
@@ -36,7 +35,7 @@ pub(in crate::session) enum SourceKey {
 }
 
 impl<'e> Source<'e> {
-    /// Memory of the session's own, without a value.
+    /// The session's own memory, without a value.
     pub(in crate::session) const OWN: Self = Source::Own(None);
 
     pub(in crate::session) fn is_own(&self) -> bool {
@@ -83,25 +82,24 @@ impl<'e> Memory<'e> {
         Memory::placed(Source::Region(Arc::clone(region), range))
     }
 
-    /// Memory of a device: a buffer of the context that the session runs on.
+    /// Device memory: a buffer of the context that the session runs on.
     pub fn buffer(buffer: &Buffer) -> Self {
         Memory::placed(Source::Buffer(buffer.clone()))
     }
 
-    /// Memory that was lent to all devices of the session: in a scope of its own, or by a foreign caller
-    /// ([`Lent::raw`]).
+    /// Memory lent to all devices of the session: in a scope, or by a foreign caller ([`Lent::raw`]).
     pub fn lent(lent: Lent<'e>) -> Self {
         let whole = ByteRange::up_to(lent.bytes());
         Memory::placed(Source::Lent(Arc::new(lent), whole))
     }
 
-    /// A value that is copied into memory of the session's own.
+    /// A value, copied into the session's own memory.
     pub fn value(value: Tensor) -> Self {
         let shape = Some(value.shape().clone());
         Memory { source: Source::Own(Some(value)), shape }
     }
 
-    /// Memory of the session's own, set and read by copy.
+    /// The session's own memory, set and read by copy.
     pub fn own() -> Self {
         Memory { source: Source::Own(None), shape: None }
     }

@@ -8,7 +8,7 @@ use crate::plan::{PlannedIo, StageInput};
 use crate::recording::BufferRange;
 use crate::session::error::Error;
 
-/// Sets of memory that a binding keeps imported and recorded in addition to the current one.
+/// Former sets of memory that a binding keeps imported and recorded.
 const KEPT: usize = 8;
 
 /// New memory for one input or output.
@@ -19,11 +19,11 @@ pub(in crate::session) struct MemoryChange<'e> {
 }
 
 impl<'e> Binding<'e> {
-    /// Binds input `name` to other memory of the same shape, and the output with it that is the same memory. Memory that this binding had before is still
-    /// imported and its commands still recorded, so going back to it is cheap.
+    /// Binds input `name` to other memory of the same shape, and the output that is the same memory with it. The former
+    /// memory stays imported and its commands stay recorded, so rebinding it is cheap.
     ///
     /// # Errors
-    /// As [`crate::session::BindingBuilder::build`]; after an error the memory is as it was.
+    /// As [`crate::session::BindingBuilder::build`]; after an error the memory is unchanged.
     pub fn rebind_input(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
         let i = position(&self.compiled.plan.inputs, "input", name)?;
         self.rebind_one(Side::Input, i, memory)
@@ -113,7 +113,7 @@ impl<'e> Binding<'e> {
             let current = &self.inputs[at].source;
             let (source, value) = value.source.clone().split();
             let fits = match value {
-                // A value is written to memory of the session's own, never to borrowed memory.
+                // A value is written to the session's own memory, never to borrowed memory.
                 Some(_) => current.is_own() || self.stage_inputs.contains_key(&at),
                 None => source.key() == current.key() && source.key().is_some(),
             };
@@ -132,7 +132,7 @@ impl<'e> Binding<'e> {
         self.write_values(values)
     }
 
-    /// Writes inputs that are values.
+    /// Writes the inputs that are values.
     pub(in crate::session) fn write_values(&self, values: &[StageValue<'e>]) -> Result<(), Error> {
         for (i, stage_value) in values.iter().enumerate() {
             if let Source::Own(Some(value)) = &stage_value.source {
@@ -182,7 +182,7 @@ impl<'e> Binding<'e> {
         Ok(())
     }
 
-    /// Puts slots for other memory in place; what they replace goes to `old`, what later stages read to `stage_inputs`.
+    /// Replaces slots by those of other memory; replaced slots go to `old`, inputs of later stages to `stage_inputs`.
     fn exchange(
         &mut self,
         changes: Vec<MemoryChange<'e>>,
@@ -225,7 +225,7 @@ impl<'e> Binding<'e> {
     }
 }
 
-/// New memory that later stages read, and its region where the session allocated it.
+/// New memory that later stages read, with its region where the session allocated it.
 type StageInputChange<'e> =
     (StageInput, Source<'e>, Option<std::sync::Arc<crate::memory::host::SharedRegion>>);
 

@@ -33,7 +33,7 @@ impl Binding<'_> {
                 let (labelled, pieces) = self.timed_record(&plan, s, &host[s])?;
                 let LabelledRecording { recording, .. } = labelled;
                 let bytes = |r: &BufferRange| ByteRange::new(r.offset, r.offset.saturating_add(r.bytes));
-                // A flush of bytes that the device wrote would overwrite them with old bytes of the host.
+                // A flush of bytes that the device wrote would overwrite them with the host's old bytes.
                 let own =
                     recording.flush.iter().filter_map(|r| Some((shown.get(&(device, r.buffer))?, bytes(r))));
                 waits.extend(own.flat_map(|(of, bytes)| of.overlapping(bytes).map(|(_, last)| *last)).max());
@@ -54,8 +54,8 @@ impl Binding<'_> {
         plan.segments.iter().enumerate().map(launch).collect()
     }
 
-    /// Copies by the session. Of a tensor that a device copies in or out, the session uses the host's side: the
-    /// device's side is valid only between its first and its last segment.
+    /// Copies by the session. For a tensor that a device copies in or out, the session uses the host's memory: the
+    /// device's is valid only between its first and its last segment.
     fn moves(&self, segment: &Segment) -> Result<Vec<Move>, Error> {
         let base = |space: Space, d: u32| match space {
             Space::Input(i) => self.inputs.get(i as usize).and_then(|slot| slot.buffer(d)),
@@ -85,7 +85,7 @@ impl Binding<'_> {
         Ok(moves)
     }
 
-    /// Spans of the process's memory that a segment touches, and whether it writes them.
+    /// Ranges of the process's memory that a segment accesses, and whether it writes them.
     fn spans(&self, segment: &Segment) -> Vec<(ByteRange, bool)> {
         let mut spans = Vec::new();
         for command in &segment.commands {
@@ -116,7 +116,7 @@ impl Binding<'_> {
         &self.core.devices[d as usize]
     }
 
-    /// The plan with barriers that know which bound tensors share memory and which are copied.
+    /// The plan with barriers for the bound memory: which tensors share memory and which are copied.
     pub(in crate::session) fn ordered_plan(&self) -> Result<Plan, Error> {
         let mut plan = self.compiled.plan.clone();
         let mut shared: BTreeMap<Space, (Space, u64)> = BTreeMap::new();
@@ -156,8 +156,8 @@ impl Binding<'_> {
         Ok(plan)
     }
 
-    /// Checks two bound tensors that overlap: both are read, or every read of the input is before the first write of
-    /// the output.
+    /// Checks two bound tensors that overlap: both are read-only, or every read of the input is before the first
+    /// write of the output.
     fn check_shared(&self, plan: &Plan, a: Space, b: Space) -> Result<(), Error> {
         let fine = match (a, b) {
             (Space::Input(_), Space::Input(_)) => true,
@@ -228,7 +228,7 @@ impl Binding<'_> {
     ) -> Result<LabelledRecording, Error> {
         let segment = &plan.segments[s];
         let d = segment.device;
-        // Copies by the session are no part of a recording.
+        // Copies by the session are not part of a recording.
         let on = |segment: &Segment| segment.device == d && !segment.by_session;
         let mut r = Recording::default();
         // Arenas hold nothing between runs, so the first segment of a device creates the images again.
@@ -345,7 +345,7 @@ fn through_images(mut args: Vec<Arg>, images: &[(u32, ImageView)]) -> Vec<Arg> {
     args
 }
 
-/// The input or output that lies at `space`, if one does.
+/// The input or output at `space`, if there is one.
 fn io(plan: &Plan, space: Space) -> Option<&PlannedIo> {
     match space {
         Space::Output(o) => plan.outputs.get(o as usize),

@@ -8,7 +8,7 @@ use crate::backend::Placement;
 use crate::device::{self, Buffer};
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::import::{
-    Choice, DevicePolicy, ImportError, Path, ReadWrite, Reason, Refusal, Request, Verdict, Window, choose,
+    Choice, DevicePolicy, ImportError, PageWindow, Path, ReadWrite, Reason, Refusal, Request, Verdict, choose,
 };
 use crate::memory::range::ByteRange;
 use crate::memory::window_of;
@@ -66,7 +66,7 @@ impl<'e> Slot<'e> {
             return Ok(slot);
         }
         if slot.source.is_own() && io.devices.len() > 1 {
-            // Several devices share host memory of the session's own.
+            // Several devices share the session's own host memory.
             let region = shared(io.info.bytes() as u64, devices)?;
             for &d in &io.devices {
                 slot.compute.insert(d, import_shared(&devices[d as usize], &region)?);
@@ -89,8 +89,8 @@ impl<'e> Slot<'e> {
         Ok(slot)
     }
 
-    /// Where one of several devices cannot use the caller's memory in place, all of them share host memory of the
-    /// session's own, which the CPU copies from or to. Returns whether they do.
+    /// Where one of several devices cannot access the caller's memory in place, all devices share the session's own
+    /// host memory, which the CPU copies from or to. Returns whether they do.
     fn meet_in_host_memory(
         &mut self,
         io: &PlannedIo,
@@ -125,7 +125,7 @@ impl<'e> Slot<'e> {
         Ok(false)
     }
 
-    /// Address and length of the caller's memory, where it is the process's.
+    /// Address and length of the caller's memory, where it is mapped in the process.
     fn host_bytes(&self) -> Option<(u64, u64)> {
         match &self.source {
             Source::Own(_) | Source::Buffer(_) => None,
@@ -158,7 +158,7 @@ impl<'e> Slot<'e> {
                 return Ok(());
             }
             Source::Buffer(buffer) => {
-                // Buffer numbers are per context: a foreign buffer would name another one here.
+                // Buffer numbers are per context: a foreign buffer's number means another buffer here.
                 if buffer.context_id() != device.context.id() {
                     let (name, device) = (io.name.clone(), device.context.info().name.clone());
                     return Err(SessionError::OtherContext { name, device }.into());
@@ -219,13 +219,13 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
-    /// The dma-buf of a memory file whose pages are refused, or the refusal of that.
+    /// The dma-buf of a memory file whose pages are refused, or why there is none.
     fn offer_dma_buf(&self, request: &mut Request, ladder: &DevicePolicy) -> Option<Arc<DmaBuf>> {
         let Source::Region(region, range) = &self.source else { return None };
         let wanted = ladder.dma_buf_supported && (request.window.is_err() || ladder.import_refusal.is_some());
         match region.memory_file().filter(|_| wanted)?.dma_buf() {
             Ok(pages) => {
-                request.dma_buf = Some(Window { offset: range.start, ..region.window() });
+                request.dma_buf = Some(PageWindow { offset: range.start, ..region.window() });
                 Some(pages)
             }
             Err(refusal) => {
@@ -268,10 +268,10 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
-    /// Whether it is imported and could be copied instead.
+    /// Whether the tensor is imported and could be copied instead.
     pub(in crate::session) fn could_copy(&self) -> bool {
         let imports = |verdict: &Verdict| verdict.path.imports() || verdict.path == Path::DmaBuf;
-        // Borrowed memory is out of the host's reach once it is imported.
+        // The host cannot access borrowed memory once it is imported.
         matches!(self.source, Source::Region(..)) && self.verdicts.iter().any(imports)
     }
 
@@ -285,8 +285,8 @@ impl<'e> Slot<'e> {
         self.compute.get(&d).map(Buffer::range)
     }
 
-    /// The memory that the slot stands for, for telling whether two slots share it: bytes of the process where it
-    /// is mapped (a device may import one pointer several times), else those of a buffer.
+    /// The slot's memory, to tell whether two slots share it: bytes of the process where it is mapped (a device may
+    /// import one pointer several times), else those of a buffer.
     pub(in crate::session) fn memory(&self, d: u32) -> Option<(Option<BufferId>, ByteRange)> {
         let buffer = self.transfer.get(&d).or(self.compute.get(&d))?;
         let range = buffer.range();
@@ -297,7 +297,7 @@ impl<'e> Slot<'e> {
         Some((base, ByteRange::new(start, start.saturating_add(range.bytes))))
     }
 
-    /// Ranges of its buffers; equal ranges give equal recordings.
+    /// The ranges of its buffers; equal ranges give equal recordings.
     pub(in crate::session) fn ranges(&self) -> impl Iterator<Item = BufferRange> {
         self.buffers().map(Buffer::range)
     }
@@ -317,7 +317,7 @@ impl<'e> Slot<'e> {
         self.transfer.get(&d)
     }
 
-    /// Every buffer of the slot that commands name.
+    /// Every buffer of the slot that commands use.
     pub(in crate::session) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.compute.values().chain(self.transfer.values())
     }
@@ -355,7 +355,7 @@ impl<'e> Slot<'e> {
         }
     }
 
-    /// Writes a value (an input of the session's own memory).
+    /// Writes a value (an input in the session's own memory).
     pub(in crate::session) fn write(&self, devices: &[Device], bytes: &[u8]) -> Result<(), Error> {
         let own =
             || self.compute.first_key_value().filter(|_| self.source.is_own()).map(|(d, b)| (*d, b.clone()));
@@ -425,13 +425,13 @@ fn window(
     address: u64,
     bytes: u64,
     access: ReadWrite,
-) -> Result<Window, Refusal> {
+) -> Result<PageWindow, Refusal> {
     let info = device.context.info();
     let Some(rules) = &info.import else {
         return Err(info.import_refusal().unwrap_or(Refusal::NotSupported));
     };
     if rules.alignment <= 1 {
-        return Ok(Window { addr: address, bytes, offset: 0 });
+        return Ok(PageWindow { addr: address, bytes, offset: 0 });
     }
     let owner = if let Source::Region(region, _) = source { Some(region.as_ref()) } else { None };
     window_of(address, bytes, access, rules, owner)

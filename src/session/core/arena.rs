@@ -12,7 +12,7 @@ use crate::memory::host::SharedRegion;
 use crate::plan::{Domain, Plan};
 use crate::session::error::Error;
 
-/// The arenas of one binding: a buffer for each arena and each device that touches it.
+/// The arenas of one binding: a buffer for each arena and each device that accesses it.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Arenas {
     buffers: Vec<BTreeMap<u32, Buffer>>,
@@ -60,24 +60,24 @@ impl Arenas {
     }
 }
 
-/// One pool for the intermediate tensors of several sessions, as large as the largest of them needs: builds of
-/// one model for several batch sizes, say. Given to [`crate::session::SessionBuilder::shared_arena`].
+/// One pool for the intermediate tensors of several sessions, as large as the largest of them needs: for example,
+/// sessions of one model for several batch sizes. Pass it to [`crate::session::SessionBuilder::shared_arena`].
 ///
-/// It is used by one run at a time. A run waits until the run before it, of whichever session, has finished on
-/// its devices; inputs, outputs and parameters are not in the pool, so results stay until the session's own
-/// next run. Submissions of several threads run one at a time, in no particular order.
+/// One run uses it at a time. A run waits until the previous run, of whichever session, has finished on its devices;
+/// inputs, outputs and parameters are not in the pool, so results stay until the session's own next run. Submissions
+/// of several threads run one at a time, in no particular order.
 ///
-/// Each context has a pool of its own, because devices have no memory in common; one more lies in host memory
-/// for tensors that several devices of a session touch.
+/// Each context has a pool of its own, because devices share no memory; one more lies in host memory, for tensors
+/// that several devices of a session access.
 ///
-/// The pool grows when a binding needs more than there is. A binding made before then keeps the smaller
-/// memory until its next run, which records its commands again; [`SharedArena::reserve`] avoids that.
+/// The pool grows when a binding needs more. An earlier binding keeps the smaller memory until its next run, which
+/// records its commands again; [`SharedArena::reserve`] avoids that.
 #[derive(Debug, Default)]
 pub struct SharedArena {
     state: Mutex<State>,
 }
 
-/// What a [`SharedArena`] holds.
+/// Memory of a [`SharedArena`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ArenaUsage {
     /// Bytes of the pools.
@@ -98,7 +98,7 @@ struct State {
     last: Option<InFlight>,
 }
 
-/// Whose memory a pool is. A context that is in a session's table several times has a pool for each.
+/// The owner of a pool's memory. A context that is in a session's table several times has a pool for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     Context(usize, usize),
@@ -132,7 +132,7 @@ impl SharedArena {
         Arc::default()
     }
 
-    /// What is held now.
+    /// Its memory now.
     pub fn usage(&self) -> ArenaUsage {
         let state = self.lock();
         let members: Vec<Arc<Member>> = state.members.iter().filter_map(Weak::upgrade).collect();
@@ -245,7 +245,7 @@ impl State {
                 pools.push(Some(at));
                 continue;
             }
-            // Bindings of the smaller pool record again.
+            // Bindings of the smaller pool record their commands again.
             self.version += 1;
             let pool = match arena.domain {
                 Domain::Device(d) => Pool::Device(devices[d as usize].buffer(

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::session::error::{Error, Progress, SessionError};
 
-/// Cancels runs: those that were given it ([`RunOptions::cancel`]), or the one that it came from
-/// ([`Pending::canceller`](crate::session::Pending::canceller)). A clone is another handle of it; any thread may use
-/// one.
+/// Cancels runs: those that were given the token ([`RunOptions::cancel`]), or the one that it came from
+/// ([`Pending::canceller`](crate::session::Pending::canceller)). Clones share one state and may be used on any
+/// thread.
 #[derive(Clone, Debug)]
 pub struct CancelToken {
-    /// The latest cancelled run of those that share it.
+    /// The latest cancelled run of those that share the token.
     cancelled: Arc<AtomicU64>,
     run: u64,
 }
@@ -23,7 +23,7 @@ impl Default for CancelToken {
 }
 
 impl CancelToken {
-    /// A token that cancels nothing yet.
+    /// A token that is not cancelled.
     pub fn new() -> Self {
         CancelToken::default()
     }
@@ -44,12 +44,12 @@ impl CancelToken {
     }
 }
 
-/// What may end a run before it is over. The run looks before each submission to a device and before each turn of a
-/// Loop or Scan; what was submitted is waited for. Where nothing else limits submissions, runs with one of these are
-/// cut into submissions of about 100 ms.
+/// Conditions that end a run early. The run checks them before each submission to a device and before each iteration
+/// of a Loop or Scan; it waits for submitted work. Where nothing else limits submissions, such runs are cut into
+/// submissions of about 100 ms.
 ///
-/// A run that was ended returns [`SessionError::Cancelled`] or [`SessionError::TimeLimit`]. Its outputs are
-/// undefined, its inputs as they were, and the session can run again.
+/// A run that ends early returns [`SessionError::Cancelled`] or [`SessionError::TimeLimit`]. Its outputs are
+/// undefined, its inputs unchanged, and the session can run again.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     time_limit: Option<Duration>,
@@ -57,12 +57,12 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// Nothing ends the run.
+    /// Nothing ends the run early.
     pub fn new() -> Self {
         RunOptions::default()
     }
 
-    /// Ends the run `limit` after its start. A run that is over by then is unaffected.
+    /// Ends the run `limit` after its start. A finished run is unaffected.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
         self
@@ -74,13 +74,13 @@ impl RunOptions {
         self
     }
 
-    /// Whether anything may end the run.
+    /// Whether anything may end the run early.
     pub(in crate::session) fn may_end(&self) -> bool {
         self.time_limit.is_some() || self.cancel.is_some()
     }
 }
 
-/// Checks whether one run is to end early.
+/// Checks whether one run must end early.
 #[derive(Clone, Debug)]
 pub(in crate::session) struct Watch {
     began: Instant,
@@ -93,7 +93,7 @@ impl Watch {
         Watch { began: Instant::now(), options, own }
     }
 
-    /// Whether anything but [`Pending::cancel`](crate::session::Pending::cancel) may end the run.
+    /// Whether anything but [`Pending::cancel`](crate::session::Pending::cancel) may end the run early.
     pub(in crate::session) fn may_end(&self) -> bool {
         self.options.may_end()
     }
@@ -123,9 +123,9 @@ impl Watch {
 }
 
 /// Adds the iteration of a loop to an error that ended it early.
-pub(in crate::session) fn in_turn(mut error: Error, node: &str, turn: u64) -> Error {
+pub(in crate::session) fn in_iteration(mut error: Error, node: &str, iteration: u64) -> Error {
     if let Error::Session(SessionError::Cancelled { at } | SessionError::TimeLimit { at, .. }) = &mut error {
-        at.turns.insert(0, (node.to_owned(), turn));
+        at.iterations.insert(0, (node.to_owned(), iteration));
     }
     error
 }
@@ -153,11 +153,11 @@ mod tests {
         let token = CancelToken::new();
         token.cancel();
         let watch = Watch::new(RunOptions::new().cancel(&token), CancelToken::new());
-        let at = || Progress { done: 3, of: 12, turns: Vec::new() };
-        let error = in_turn(in_turn(watch.check(at).unwrap_err(), "inner", 2), "outer", 5);
+        let at = || Progress { done: 3, of: 12, iterations: Vec::new() };
+        let error = in_iteration(in_iteration(watch.check(at).unwrap_err(), "inner", 2), "outer", 5);
         assert_eq!(
             error.to_string(),
-            "the run was cancelled after 3 of 12 operators in turn 2 of \"inner\" in turn 5 of \"outer\""
+            "the run was cancelled after 3 of 12 operators in iteration 2 of \"inner\" in iteration 5 of \"outer\""
         );
         let late = Watch::new(RunOptions::new().time_limit(Duration::ZERO), CancelToken::new());
         let said = late.check(at).unwrap_err().to_string();

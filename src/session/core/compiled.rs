@@ -6,7 +6,7 @@ use super::device::Device;
 use super::params::{Param, ParamStore};
 use super::pieces::PieceSchedule;
 use super::sources::KernelSources;
-use super::staged::StagedRest;
+use super::staged::LaterStages;
 use crate::backend::Placement;
 use crate::device::{Buffer, Kernel};
 use crate::kernel::KernelSource;
@@ -22,8 +22,8 @@ pub(in crate::session) struct Compiled {
     pub(in crate::session) constants: Vec<Arc<Param>>,
     /// A small buffer on each device, bound to unused arguments.
     pub(in crate::session) unused: Vec<Buffer>,
-    /// What comes after the plan, where it is the head of a split graph.
-    pub(in crate::session) stage: Option<Arc<StagedRest>>,
+    /// The parts after the plan, where it is the head of a split graph.
+    pub(in crate::session) stage: Option<Arc<LaterStages>>,
     /// Measured times of its segments.
     pub(in crate::session) schedule: PieceSchedule,
 }
@@ -49,7 +49,7 @@ impl Compiled {
     }
 }
 
-/// Creates the kernels on several threads, because drivers compile slowly.
+/// Compiles the kernels on several threads, because drivers are slow.
 fn build_kernels(plan: &Plan, devices: &[Device], sources: &KernelSources) -> Result<Vec<Kernel>, Error> {
     use rayon::prelude::*;
     let build = |k: &PlannedKernel| -> Result<Kernel, Error> {

@@ -4,7 +4,7 @@ use crate::backend::{BufferDesc, Placement};
 use crate::device::{Buffer, Context, Error, Queue};
 use crate::memory::import::{DevicePolicy, ImportRules};
 use crate::memory::model::TypeFlags;
-use crate::recording::{BufferRange, Command, Recording};
+use crate::recording::BufferRange;
 
 /// One entry of the device table.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl Device {
         self.context.info().memory.shares_host_memory()
     }
 
-    /// Whether kernels read imported pages in place, however many times they read them.
+    /// Whether kernels read imported pages in place, however often they read them.
     pub(in crate::session) fn reads_imports_in_place(&self) -> bool {
         let info = self.context.info();
         let model = &info.memory;
@@ -35,10 +35,10 @@ impl Device {
             && self.context.import_costs().direct_reads == u32::MAX
     }
 
-    /// How the device gets memory of the application.
+    /// How the device accesses memory of the application.
     pub(in crate::session) fn policy(&self, copy_threshold: Option<u64>, strict: bool) -> DevicePolicy {
         let info = self.context.info();
-        // Without an alignment rule the device works on the pointer itself.
+        // Without an alignment rule the device uses the pointer itself.
         let on_pointers = info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
         if on_pointers {
             return DevicePolicy { strict, ..DevicePolicy::host() };
@@ -87,9 +87,7 @@ impl Device {
 
     /// Fills `buffer` with zeros.
     pub(in crate::session) fn clear(&self, buffer: &Buffer) -> Result<(), Error> {
-        let mut recording = Recording::default();
-        recording.commands.push(Command::Fill { dst: buffer.range(), value: 0 });
-        self.queue.submit(recording)?.wait()
+        self.queue.enqueue_fill(buffer, 0)?.wait()
     }
 
     /// Reads the start of `buffer` into `bytes`.
@@ -98,7 +96,7 @@ impl Device {
             return Ok(());
         }
         let len = bytes.len() as u64;
-        // A readback buffer helps only where the host reads it through its caches.
+        // A readback buffer helps only where the host's reads of it are cached.
         let cached =
             buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
         if buffer.info().host.is_some() && cached {

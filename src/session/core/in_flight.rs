@@ -11,7 +11,7 @@ use crate::session::error::Error;
 pub(in crate::session) enum InFlight {
     /// One submission.
     One(Event),
-    /// Several submissions, each made once those it depends on are over.
+    /// Several submissions, each made after those it depends on.
     Several(Arc<RunState>),
 }
 
@@ -19,7 +19,7 @@ impl InFlight {
     /// Waits for the run.
     ///
     /// # Errors
-    /// Those of the run; where it has several submissions, the first call returns them.
+    /// Errors of the run; where it has several submissions, only the first call returns them.
     pub(in crate::session) fn wait(&self) -> Result<(), Error> {
         match self {
             InFlight::One(event) => Ok(event.wait()?),
@@ -27,7 +27,7 @@ impl InFlight {
         }
     }
 
-    /// Waits for the run; its submitter gets its errors.
+    /// Waits for the run and discards its errors, which its submitter gets.
     pub(in crate::session) fn wait_quietly(&self) {
         match self {
             InFlight::One(event) => drop(event.wait()),
@@ -82,7 +82,7 @@ impl RunState {
 pub(in crate::session) struct LastRun(pub(in crate::session) Arc<RunState>);
 
 impl LastRun {
-    /// Waits for the run; its submitter gets its errors.
+    /// Waits for the run and discards its errors, which its submitter gets.
     pub(in crate::session) fn wait_quietly(&self) {
         drop(self.0.wait());
     }

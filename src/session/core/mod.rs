@@ -1,4 +1,4 @@
-//! What the bindings of one session have in common: graph, devices, options, parameters and plans.
+//! State shared by the bindings of one session: graph, devices, options, parameters and plans.
 
 pub(in crate::session) mod arena;
 pub(in crate::session) mod cancel;
@@ -16,6 +16,7 @@ pub(in crate::session) mod staged;
 pub(in crate::session) mod unify;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use self::compiled::Compiled;
@@ -38,6 +39,8 @@ pub(in crate::session) struct SessionCore {
     pub(in crate::session) params: Arc<ParamStore>,
     pub(in crate::session) sources: Arc<KernelSources>,
     plans: Mutex<Vec<(Signature, CopiedPerRun, Arc<Compiled>)>>,
+    /// Plans made so far, those that were dropped included.
+    pub(in crate::session) plans_made: AtomicU64,
     pub(in crate::session) queue: Arc<RunQueue>,
 }
 
@@ -50,10 +53,10 @@ impl SessionCore {
         sources: Arc<KernelSources>,
     ) -> Self {
         let (plans, queue) = (Mutex::default(), Arc::default());
-        SessionCore { graph, devices, options, params, sources, plans, queue }
+        SessionCore { graph, devices, options, params, sources, plans, plans_made: AtomicU64::new(0), queue }
     }
 
-    /// Copies from or to bound memory. Where in-flight runs of the session use it, waits for them and copies again.
+    /// Calls `copy`. Where in-flight runs of the session use the memory, waits for them and calls it again.
     pub(in crate::session) fn after_runs(
         &self,
         copy: impl Fn(&[Device]) -> Result<(), Error>,
@@ -143,7 +146,7 @@ pub(in crate::session) fn check_declared(t: &TensorDecl, got: &TensorInfo) -> Re
     Ok(())
 }
 
-/// The shape that a caller gives or the model fixes.
+/// The caller's shape, else the model's.
 pub(in crate::session) fn chosen_shape(given: Option<&Shape>, fixed: Option<&TensorInfo>) -> Option<Shape> {
     given.cloned().or_else(|| fixed.map(|f| f.shape.clone()))
 }

@@ -26,7 +26,7 @@ pub(in crate::session) struct Options {
     pub(in crate::session) bind: BindPolicy,
     pub(in crate::session) arena: Option<Arc<SharedArena>>,
     /// Places nodes, where placement is automatic.
-    pub(in crate::session) placer: Option<Arc<dyn Place>>,
+    pub(in crate::session) placer: Option<Arc<dyn NodePlacer>>,
     /// Limit of the duration of one submission.
     pub(in crate::session) limit: SubmissionLimit,
     /// Default options of a run.
@@ -34,11 +34,12 @@ pub(in crate::session) struct Options {
 }
 
 /// Chooses the device of each node of a session's plans.
-pub(in crate::session) trait Place: Debug + Send + Sync {
-    /// The plan of `graph` on the devices that suit it, with its device objects.
+pub(in crate::session) trait NodePlacer: Debug + Send + Sync {
+    /// The fastest plan of `graph` on the devices, with its device objects.
     ///
     /// # Errors
-    /// As [`Compiler::compile`](crate::plan::Compiler::compile), and what devices say when their speeds are measured.
+    /// As [`Compiler::compile`](crate::plan::Compiler::compile), and errors of devices while their speeds are
+    /// measured.
     fn compile(
         &self,
         core: &SessionCore,
@@ -50,7 +51,7 @@ pub(in crate::session) trait Place: Debug + Send + Sync {
     ) -> Result<PlanOutcome<Compiled>, Error>;
 }
 
-/// Whether each run copies values of inputs into the session's memory, and of outputs out of it.
+/// Whether each run copies values of inputs into the session's memory, and values of outputs out of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::session) struct CopiedPerRun {
     pub(in crate::session) inputs: bool,

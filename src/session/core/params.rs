@@ -15,24 +15,24 @@ use crate::plan::{PlanError, PlannedConstant};
 use crate::recording::Recording;
 use crate::session::error::Error;
 
-/// Holds each parameter once for each device and layout, however many sessions read it.
+/// Holds each parameter once for each device and layout, for any number of sessions.
 ///
-/// A device that shares the host's memory reads parameters where they are; a large one that only a packed layout of
-/// is read is kept in that layout alone, once for all such devices and stores, and its bytes are made again for
-/// its readers.
+/// A device that shares the host's memory reads parameters in place. A large one that is read only in a packed layout
+/// is kept only in that layout, once for all such devices and stores; its original bytes are unpacked for their
+/// readers.
 ///
-/// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs made from one
-/// loaded file, or given one tensor, do, and [`ParamStore::unify`] makes those share them that were loaded apart. A
-/// parameter is held as long as a plan of a session reads it.
+/// Two constants are the same parameter when they share their bytes ([`Tensor::identity`]): graphs from one loaded
+/// file, or with one tensor, do, and [`ParamStore::unify`] makes constants that were loaded separately share them. A
+/// parameter lives as long as a plan of a session reads it.
 #[derive(Debug, Default)]
 pub struct ParamStore {
     held: Mutex<WeakMap<Key, Param>>,
-    /// Regions that parameters are read in, by context and address.
+    /// Regions in which parameters are read, by context and address.
     regions: Mutex<WeakMap<(usize, usize), Buffer>>,
     pub(in crate::session) known: Mutex<KnownConstants>,
 }
 
-/// Constants of graphs that a store has seen.
+/// Constants of graphs that the store has unified.
 #[derive(Debug, Default)]
 pub(in crate::session) struct KnownConstants {
     pub(in crate::session) by_identity: HashMap<TensorIdentity, WeakTensor>,
@@ -86,7 +86,7 @@ impl<K: Eq + Hash, V> WeakMap<K, V> {
     }
 }
 
-/// What a store holds.
+/// Memory of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ParamUsage {
     /// Number of parameters; each device and layout counts.
@@ -101,14 +101,14 @@ impl ParamStore {
         Arc::default()
     }
 
-    /// What is held.
+    /// Its memory now.
     pub fn usage(&self) -> ParamUsage {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let params: Vec<Arc<Param>> = held.map.values().filter_map(Weak::upgrade).collect();
         ParamUsage { count: params.len(), bytes: params.iter().map(|p| p.buffer.bytes()).sum() }
     }
 
-    /// The buffer that holds `constant` on `device`, made at its first use.
+    /// The buffer that holds `constant` on `device`, made at the first use.
     pub(in crate::session) fn param(
         &self,
         device: &Device,
@@ -154,8 +154,8 @@ impl ParamStore {
         Ok(param)
     }
 
-    /// Parameters that lie in pages of their own are read where they are, if the device works in that memory and was
-    /// not measured to read it slower than its own; those that are packed lie there in their layout.
+    /// Parameters in pages of their own are read in place, if the device can access that memory and, by measurement,
+    /// reads it no slower than its own; packed ones lie there in their layout.
     fn in_place(&self, device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
         if !device.reads_imports_in_place() {
             return Ok(None);
@@ -210,8 +210,8 @@ impl WeightStore for InDevice {
     }
 }
 
-/// On shared memory that takes no pages of the application's, or reads them slower than its own, a large parameter is
-/// written to memory that the device has and the host maps, and is kept there alone.
+/// On shared memory where the device takes no pages of the application, or reads them slower than its own, a large
+/// parameter moves to host-visible memory of the device and is kept only there.
 fn move_to_device(device: &Device, constant: &PlannedConstant) -> Result<Option<Buffer>, Error> {
     let form = constant.packed.as_ref().map(Packed::form);
     let (tensor, packed) = (&constant.tensor, form.as_ref());
@@ -244,7 +244,7 @@ struct InPlace {
     part: Buffer,
 }
 
-/// Size in bytes with padding: a texel view rounds the end up.
+/// Size in bytes with padding for a texel view.
 fn padded(bytes: u64) -> u64 {
     bytes.max(16).next_multiple_of(16)
 }

@@ -1,8 +1,8 @@
 //! Segments in pieces: short submissions, so that a display on the same device stays responsive.
 //!
-//! A recording is cut between commands, first by what they are estimated to take, then by what earlier runs took. One
-//! command that takes longer than the limit is a piece of its own: kernels have no base of their work-groups, so one
-//! dispatch cannot become several.
+//! A recording is cut between commands, first by estimated times, then by those of earlier runs. One command that
+//! takes longer than the limit is a piece of its own: kernels have no base for their work-groups, so one dispatch
+//! cannot be split.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,19 +19,19 @@ use crate::session::error::NoLimit;
 /// runs that may end early. People notice a tenth of a second.
 const LIMIT: Duration = Duration::from_millis(100);
 
-/// Estimates are no measurements: pieces are planned for this part of the limit.
+/// Pieces are planned for this part of the limit, because estimates are inexact.
 const PART: (u64, u64) = (3, 4);
 
-/// Bytes below which a copy stays whole, whatever it is estimated to take.
+/// Copies of fewer bytes are not split, whatever their estimate.
 const LEAST_COPY: u64 = 16 << 20;
 
-/// A segment is cut again at most this many times, because times of a busy machine vary.
+/// The maximum number of cuts of a segment, because times vary on a busy machine.
 const MOST_CUTS: u32 = 24;
 
 /// Runs after a cut whose times are recorded, unless one seems too long.
 const CALM: u32 = 8;
 
-/// Speeds of an unmeasured device: slow, so that estimates are too long rather than too short.
+/// Speeds of an unmeasured device: low, so that estimates are too long rather than too short.
 const PROCESSOR: Roofline =
     Roofline { submit_ns: 20_000.0, launch_ns: 5_000.0, flops: 10.0, bytes: 4.0, bus_ns: 0.0 };
 const GPU: Roofline =
@@ -46,12 +46,11 @@ pub enum SubmissionLimit {
     Auto,
     /// No limit.
     Off,
-    /// This on every device. One command that takes longer is a submission of its own.
+    /// The duration, on every device. One command that takes longer is a submission of its own.
     AtMost(Duration),
 }
 
-/// The environment variable that says, as [`SubmissionLimit`] is written, how long a submission may be where a program
-/// does not.
+/// The environment variable with the default limit of submissions, in the syntax of [`SubmissionLimit`].
 pub const LIMIT_VARIABLE: &str = "ONEPOOL_SUBMISSION_LIMIT";
 
 impl FromStr for SubmissionLimit {
@@ -72,10 +71,10 @@ impl FromStr for SubmissionLimit {
 }
 
 impl SubmissionLimit {
-    /// What the environment says, else [`SubmissionLimit::Auto`].
+    /// The limit of the environment variable, else [`SubmissionLimit::Auto`].
     ///
     /// # Errors
-    /// The variable [`LIMIT_VARIABLE`] is no limit.
+    /// The value of [`LIMIT_VARIABLE`] is no limit.
     pub(in crate::session) fn of_environment() -> Result<Self, NoLimit> {
         match std::env::var(LIMIT_VARIABLE) {
             Ok(text) => text.trim().parse(),
@@ -83,7 +82,7 @@ impl SubmissionLimit {
         }
     }
 
-    /// The limit on a device, in nanoseconds. Runs that may be ended early have one on every device, because they end
+    /// The limit on a device, in nanoseconds. Runs that may end early have one on every device, because they end
     /// between submissions.
     pub(in crate::session) fn on(self, info: &DeviceInfo, may_end: bool) -> Option<u64> {
         let limit = match self {
@@ -109,7 +108,7 @@ pub(in crate::session) fn speeds(plan: &Plan, device: u32, info: &DeviceInfo) ->
 /// Measured times of the segments of a plan, shared by all its bindings.
 #[derive(Debug, Default)]
 pub(in crate::session) struct PieceSchedule {
-    /// Increases when recordings have to be cut again.
+    /// Increases when recordings must be cut again.
     version: AtomicU64,
     /// Runs since the last change.
     calm: AtomicU32,
@@ -126,7 +125,7 @@ struct SegmentTimes {
     cuts: u32,
 }
 
-/// A recording with the node of the plan that each command belongs to, where it belongs to one.
+/// A recording with the plan's node of each command, where it belongs to one.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct LabelledRecording {
     pub(in crate::session) recording: Recording,
@@ -235,7 +234,7 @@ impl PieceSchedule {
         self.changed();
     }
 
-    /// Records the host's time of an uncut segment, waits included. If it is too long, later runs have timestamps.
+    /// Records the host's time of an uncut segment, waits included. If it is too long, later runs get timestamps.
     pub(in crate::session) fn record_wall_time(&self, cut: &PieceCuts, time: Duration, clock: bool) {
         let [piece] = &cut.pieces[..] else { return };
         if nanos(time) <= cut.limit || piece.commands <= 1 || cut.timed {
@@ -307,7 +306,7 @@ fn parts(range: &BufferRange, most: u64) -> impl Iterator<Item = BufferRange> + 
     })
 }
 
-/// Fills each piece with commands up to `most` nanoseconds, at least one.
+/// Fills each piece with commands for at most `most` nanoseconds, at least one command.
 fn pieces(
     labelled: &LabelledRecording,
     dispatches: &[u64],
@@ -326,7 +325,7 @@ fn pieces(
             Command::Barrier(_) | Command::Timestamp { .. } => continue,
         };
         if piece.commands > 0 && nanos.saturating_add(time) > most {
-            // With the barriers before it.
+            // Its barriers move with it.
             let before = commands[..at].iter().rev();
             let barriers = before.take_while(|command| matches!(command, Command::Barrier(_))).count();
             starts.push(at - barriers);
@@ -357,7 +356,7 @@ fn pieces(
 struct TimestampWriter {
     labelled: LabelledRecording,
     starts: Vec<usize>,
-    /// The node that each timestamp is before.
+    /// The node after each timestamp.
     slots: Vec<Option<u32>>,
 }
 
@@ -368,8 +367,8 @@ impl TimestampWriter {
         self.slots.push(node);
     }
 
-    /// Writes `labelled` again: `next` comes before each command, with its node and whether it begins a piece, `end`
-    /// after the last one of each piece.
+    /// Writes `labelled` again: `next` runs before each command, with its node and whether it begins a piece, `end`
+    /// after the last command of each piece.
     fn write(
         labelled: &mut LabelledRecording,
         cut: &mut PieceCuts,
@@ -409,8 +408,8 @@ pub(in crate::session) fn time_pieces(labelled: &mut LabelledRecording, cut: &mu
     TimestampWriter::write(labelled, cut, first, |timed| timed.stamp(None));
 }
 
-/// Puts a timestamp before every node and after the last one of each piece. Returns the node that each timestamp is
-/// before; a timestamp at the end of a piece is before none.
+/// Puts a timestamp before every node and after the last command of each piece. Returns the node after each
+/// timestamp; there is none after the end of a piece.
 pub(in crate::session) fn time_nodes(
     labelled: &mut LabelledRecording,
     cut: &mut PieceCuts,
@@ -518,7 +517,7 @@ mod tests {
         assert_eq!(end, 64 + bytes);
     }
 
-    /// As a session does: cut, run, learn.
+    /// The loop of a session: cut, run, record times.
     fn turns(schedule: &PieceSchedule, truth: &[u64], limit: u64) -> Vec<usize> {
         let mut counts = Vec::new();
         for _ in 0..MOST_CUTS {
@@ -535,12 +534,12 @@ mod tests {
 
     #[test]
     fn what_takes_longer_than_thought_is_cut_until_it_fits() {
-        // Nothing is known of the nodes, so everything is thought to be short.
+        // Without node costs every dispatch counts as short.
         let schedule = PieceSchedule::default();
         let counts = turns(&schedule, &[10, 10, 5000, 10], 100);
         assert_eq!(counts.first(), Some(&1));
         let cut = schedule.cut(&mut four(), &[], 0, 100, &GPU, true);
-        // The long one is alone: it cannot be cut.
+        // The long command is alone: it cannot be split.
         assert!(cut.pieces.iter().any(|p| p.dispatches == (2..3)), "{cut:?} {counts:?}");
         assert!(cut.pieces.len() < 4 || counts.len() < 6, "{counts:?}");
     }
@@ -562,10 +561,10 @@ mod tests {
         schedule.record_wall_time(&cut, Duration::from_micros(9), true);
         let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, true);
         assert!(cut.timed && cut.pieces.len() == 1);
-        // The device says that it waited for others.
+        // The device waited for others.
         schedule.record_times(&cut, &[Some(400)]);
         assert_eq!(schedule.version(), cut.version);
-        // Without a clock the host's has to do.
+        // Without a device clock, the host's is used.
         let schedule = PieceSchedule::default();
         let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
         schedule.record_wall_time(&cut, Duration::from_micros(4), false);

@@ -1,12 +1,13 @@
 //! The plans of a session: one for each distinct set of input types, shapes and deciding values.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::SessionCore;
 use super::compiled::Compiled;
 use super::options::CopiedPerRun;
-use super::staged::StagedRest;
+use super::staged::LaterStages;
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
@@ -18,8 +19,8 @@ const CACHED_PLANS: usize = 16;
 impl SessionCore {
     /// The plan of a signature with its device objects, from the cache or made now.
     ///
-    /// `values` are inputs that the caller knows; those of them that decide shapes become part of the plan. What is
-    /// `copied` in every run counts where the placement is automatic. `updates` are inputs and outputs that are one memory.
+    /// `values` are inputs that the caller knows; those that decide shapes become part of the plan. The copies of
+    /// each run, `copied`, matter for automatic placement. `updates` are inputs and outputs that are one memory.
     pub(in crate::session) fn compiled(
         &self,
         infos: &[TensorInfo],
@@ -38,7 +39,7 @@ impl SessionCore {
                 return Ok(found);
             }
             let remarks = self.sources.remarks().len();
-            // At most once for each device, because plans avoid what it refused.
+            // At most once for each device, because later plans avoid rejected features.
             let refused = || self.sources.remarks().len() > remarks;
             let outcome = match self.compile(&graph, infos, &known, updates, copied) {
                 Err(_) if refused() => continue,
@@ -75,7 +76,7 @@ impl SessionCore {
                         Err(_) if refused() => continue,
                         head => head?.plan()?,
                     };
-                    Compiled { stage: Some(Arc::new(StagedRest::new(self, split))), ..head }
+                    Compiled { stage: Some(Arc::new(LaterStages::new(self, split))), ..head }
                 }
             };
             return Ok(self.keep(signature, copied, compiled));
@@ -102,7 +103,7 @@ impl SessionCore {
         compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
     }
 
-    /// A plan with its device objects; its report gets what the session knows.
+    /// A plan with its device objects; the session completes its report.
     pub(in crate::session) fn ready(&self, mut plan: Plan) -> Result<Compiled, Error> {
         plan.report.remarks = self.sources.remarks();
         plan.report.foreign = self.options.foreign.to_vec();
@@ -118,6 +119,7 @@ impl SessionCore {
         compiled: Compiled,
     ) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
+        self.plans_made.fetch_add(1, Ordering::Relaxed);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= CACHED_PLANS {
             plans.remove(0);

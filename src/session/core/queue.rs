@@ -1,11 +1,11 @@
-//! Order among the runs of one session that span several devices.
+//! The order of runs of one session that span several devices.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::device::Event;
 use crate::memory::range::ByteRange;
 
-/// The bound memory that one submission touches, and the device that touches it.
+/// The bound memory that one submission accesses, and its device.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct Footprint {
     pub(in crate::session) device: u32,
@@ -14,7 +14,7 @@ pub(in crate::session) struct Footprint {
 }
 
 /// Unfinished runs over several devices, in the order of their submission. A device orders its own work; this queue
-/// orders work of different devices on the same memory.
+/// orders accesses of different devices to the same memory.
 #[derive(Debug, Default)]
 pub(in crate::session) struct RunQueue {
     state: Mutex<State>,
@@ -28,7 +28,7 @@ struct State {
     in_flight: Vec<QueuedLaunch>,
 }
 
-/// An unfinished launch that touches bound memory.
+/// An unfinished launch that accesses bound memory.
 #[derive(Debug)]
 struct QueuedLaunch {
     run: u64,
@@ -39,8 +39,8 @@ struct QueuedLaunch {
 }
 
 impl QueuedLaunch {
-    /// Whether `later`, of a later run, must wait: both touch the same bytes, one of the two writes, and they run on
-    /// different devices or this one is not submitted.
+    /// Whether `later`, a launch of a later run, must wait: both access the same bytes, one of the two writes, and
+    /// they run on different devices or this one is not submitted.
     fn blocks(&self, later: &Footprint) -> bool {
         let own = &self.footprint;
         let conflicts = |(range, write): &(ByteRange, bool)| {
@@ -50,7 +50,7 @@ impl QueuedLaunch {
     }
 }
 
-/// One run's place in the queue; dropping it gives the place up.
+/// One run's place in the queue, released on drop.
 #[derive(Debug)]
 pub(in crate::session) struct Ticket {
     queue: Arc<RunQueue>,
@@ -58,7 +58,7 @@ pub(in crate::session) struct Ticket {
 }
 
 impl RunQueue {
-    /// Puts a run of launches with these footprints after all earlier ones.
+    /// Enqueues a run of launches with these footprints after all earlier ones.
     pub(in crate::session) fn enqueue<'f>(
         self: &Arc<Self>,
         footprints: impl Iterator<Item = &'f Footprint>,

@@ -38,7 +38,7 @@ impl KernelSources {
         &self.cache
     }
 
-    /// The source of a shipped kernel; the same one at every call.
+    /// The source of a shipped kernel, one for all calls.
     pub(in crate::session) fn shipped(&self, id: KernelId) -> Arc<KernelSource> {
         let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(id.source())))

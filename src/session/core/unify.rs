@@ -1,4 +1,4 @@
-//! Parameters of equal bytes that were loaded apart become one.
+//! Parameters of equal bytes from separate files become one.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -9,29 +9,29 @@ use crate::graph::{Graph, Origin, Tensor, TensorIdentity, WeakTensor};
 use crate::loader::pack::pack;
 use crate::session::error::Error;
 
-/// Smaller constants (shapes, axes, biases) are not worth a look.
+/// Smaller constants (shapes, axes, biases) are skipped.
 const MIN_BYTES: usize = 4096;
 
-/// What [`ParamStore::unify`] found.
+/// The result of [`ParamStore::unify`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Unified {
     /// Constants that share the bytes of an earlier one.
     pub tensors: usize,
-    /// Their bytes, which are not held a second time.
+    /// Their bytes, which are freed.
     pub bytes: u64,
 }
 
 impl ParamStore {
-    /// Makes the constants of `graph` share their bytes with constants of equal type and bytes in graphs that
-    /// this store has seen before and that are still alive: on the host, and so on every device. A parameter
-    /// may come from another file, another format, or have another name and shape. Bytes are compared, not
-    /// only their hash. What is left of a file's memory moves together, so that the copies' memory is given back
-    /// where nothing else uses it. Constants below 4 KiB and those of the graphs inside nodes stay as they are.
+    /// Makes the constants of `graph` share their bytes with constants of equal type and bytes in live graphs that
+    /// this store has seen before: on the host, and so on every device. A parameter may come from another file,
+    /// another format, or have another name and shape. Bytes are compared, not only their hash. The remaining
+    /// constants of a file are moved together, so that the memory of the duplicates is released where nothing else
+    /// uses it. Constants below 4 KiB and those of the graphs inside nodes stay unchanged.
     ///
     /// [`crate::session::SessionBuilder::params`] does this for the graph of its session.
     ///
     /// # Errors
-    /// [`Error::Load`] where there is no memory for what is left of a file.
+    /// [`Error::Load`] where there is no memory for the remaining constants of a file.
     pub fn unify(&self, graph: &mut Graph) -> Result<Unified, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.by_identity.retain(|_, t| t.upgrade().is_some());
@@ -41,7 +41,7 @@ impl ParamStore {
         let mut hashes: HashMap<TensorIdentity, u64> = HashMap::new();
         let mut left: Vec<Tensor> = Vec::new();
         for tensor in constants(graph).filter(|t| t.info().bytes() >= MIN_BYTES) {
-            // What is kept of it.
+            // The form in which it is kept.
             let narrowed = tensor.narrowed();
             let is_narrow = narrowed.is_some();
             let stored = narrowed.unwrap_or_else(|| tensor.clone());
@@ -97,9 +97,10 @@ fn hash(tensor: &Tensor) -> u64 {
     hasher.finish()
 }
 
-/// Moves what is left of the regions of `dropped` together. Gives the tensors that moved, by what they were.
+/// Moves the remaining constants of the regions of `dropped` together. Returns the moved tensors with their former
+/// identities.
 fn repack(graph: &mut Graph, dropped: Vec<Tensor>) -> Result<Vec<(TensorIdentity, Tensor)>, Error> {
-    // The pages of a weight go with it.
+    // The pages of a weight are freed with it.
     let small = dropped.iter().filter(|t| !t.is_weight());
     let mut regions: Vec<_> = small.filter_map(|t| t.region().map(|(r, _)| r)).collect();
     drop(dropped);
@@ -109,7 +110,7 @@ fn repack(graph: &mut Graph, dropped: Vec<Tensor>) -> Result<Vec<(TensorIdentity
     for region in regions {
         let is_in = |t: &Tensor| t.region().is_some_and(|(r, _)| Arc::ptr_eq(&r, &region));
         let users: Vec<Tensor> = constants(graph).filter(|t| is_in(t)).map(|t| t.clone()).collect();
-        // Someone else keeps it anyway. The clones and `region` are ours.
+        // The region has another owner, so that a move frees nothing. The clones and `region` are ours.
         if users.is_empty() || Arc::strong_count(&region) > 2 * users.len() + 1 {
             continue;
         }
@@ -175,11 +176,11 @@ mod tests {
         assert!(Arc::ptr_eq(&region, &three.region().unwrap().0) && region.bytes() < 4 * 8192);
         assert_eq!(three.as_slice::<f32>().unwrap(), [3.0; 2048]);
         assert_eq!(four.as_slice::<f32>().unwrap(), [4.0; 2048]);
-        // What moved is known where it is now.
+        // Moved tensors are known by their new identity.
         let mut c = graph(&[4.0]);
         assert_eq!(store.unify(&mut c).unwrap().tensors, 1);
         assert_eq!(constant(&c, 0).identity(), four.identity());
-        // Seen before: nothing to do.
+        // The tensors are known: nothing changes.
         assert_eq!(store.unify(&mut c).unwrap(), Unified::default());
     }
 

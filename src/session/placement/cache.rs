@@ -78,7 +78,7 @@ impl Choice {
 }
 
 impl PlacementCache {
-    /// A cache in memory alone.
+    /// A cache only in memory.
     pub fn in_memory() -> Arc<Self> {
         Arc::default()
     }
@@ -95,7 +95,7 @@ impl PlacementCache {
         self.known().times.len()
     }
 
-    /// Whether no time of an operator is known.
+    /// Whether it holds no time of an operator.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -289,7 +289,7 @@ mod tests {
             let file = &file;
             cases.push(Box::new(move || fs::write(file, &text).unwrap()));
         }
-        // What is whole and makes no sense.
+        // A well-formed file with senseless contents.
         let senseless =
             [r#"{"clock":1}"#, &body.replace("30.0", "0.0"), &body.replace("10.5", "-1.0"), "[]", ""];
         for text in senseless.map(str::to_owned) {
@@ -351,7 +351,7 @@ mod tests {
         }
         assert!(cache.len() <= MAX_TIMES);
         assert_eq!((cache.time("d", 1), cache.time("d", MAX_TIMES as u64)), (None, Some(MAX_TIMES as u64)));
-        // Nowhere to keep it.
+        // The folder cannot be written.
         cache.save();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");

@@ -17,8 +17,8 @@ pub(super) fn device(info: &DeviceInfo) -> String {
     hash.digest().short_hex()
 }
 
-/// An operator with its attributes, the types and sizes of its inputs and outputs (in classes of nearly equal
-/// sizes where `exact` does not hold), and the values that it is made for.
+/// An operator with its attributes, the types and sizes of its inputs and outputs (in classes of similar sizes unless
+/// `exact`), and its constant values.
 pub(super) fn operator(flow: &Flow, n: usize, exact: bool) -> u64 {
     let (node, cx) = (&flow.nodes[n], flow.cx(n));
     let mut hash = Hash::new();

@@ -1,4 +1,4 @@
-//! Times of graphs on devices: small ones for a device's speeds, single operators, whole plans.
+//! Measured times of graphs on devices: small ones for a device's speeds, single operators, whole plans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::session::error::Error;
 use crate::session::stages::continuation::bind;
 use crate::shape::Shape;
 
-/// Operators in a row that measure the cost of one more.
+/// Consecutive operators that measure the cost of one more.
 const ROW: usize = 16;
 /// Elements of the tensors that measure memory bandwidth: 8 MiB each, beyond most caches of one core.
 const LONG: usize = 2 << 20;
@@ -29,7 +29,8 @@ const SQUARE: usize = 256;
 /// The smallest time in nanoseconds, because a difference of two times may be 0.
 const LEAST_NS: f64 = 1.0;
 
-/// Runs a binding until it has run `most` times or `limit` is over, at least once; the fastest run in nanoseconds.
+/// Runs a binding until it has run `most` times or `limit` is over, at least once; returns the fastest run in
+/// nanoseconds.
 pub(super) fn fastest(binding: &mut Binding<'_>, most: usize, limit: Duration) -> Result<u64, Error> {
     let begin = Instant::now();
     let mut best = u64::MAX;
@@ -42,7 +43,7 @@ pub(super) fn fastest(binding: &mut Binding<'_>, most: usize, limit: Duration) -
     Ok(best)
 }
 
-/// Nanoseconds of one run with what is `copied`: zeros to the inputs, the results to new tensors.
+/// Nanoseconds of one run with the copies of `copied`: zeros to the inputs, the results to new tensors.
 pub(super) fn once_with_copies(
     binding: &mut Binding<'_>,
     copied: CopiedPerRun,
@@ -101,7 +102,7 @@ pub(super) fn roofline(core: &SessionCore, device: &Device) -> Result<Roofline, 
     Ok(Roofline { submit_ns, launch_ns, flops, bytes, bus_ns })
 }
 
-/// `count` sums in a row over `len` elements each.
+/// `count` successive sums over `len` elements each.
 fn sums(len: usize, count: usize) -> Result<Graph, GraphError> {
     let mut g = GraphBuilder::new("sums");
     let mut x = g.input("x", DType::F32, [len.into()]);
@@ -120,8 +121,8 @@ fn product() -> Result<Graph, GraphError> {
     g.build()
 }
 
-/// Nanoseconds of node `n` of `flow` on `device` beyond those of a submission, on inputs of zeros. The first run
-/// does not count, because drivers compile in it; `limit` is the time for others, of which there is always one.
+/// Nanoseconds of node `n` of `flow` on `device`, without those of the submission, on inputs of zeros. The first run
+/// does not count, because drivers compile in it; `limit` is the time for the others, of which there is at least one.
 ///
 /// # Errors
 /// Errors of its function or of the device.
@@ -184,8 +185,8 @@ pub(super) fn measuring(plan: PlanOptions, of: &Options) -> Options {
     Options { plan, bind, arena: None, placer: None, ..of.clone() }
 }
 
-/// A plan bound to memory of zeros that devices may import, as a caller's would be, and to memory of the session's own
-/// for what is `copied`.
+/// A plan bound to importable memory of zeros, like a caller's, and to the session's own memory for the inputs and
+/// outputs of `copied`.
 pub(super) fn bound(
     core: &Arc<SessionCore>,
     compiled: Arc<Compiled>,

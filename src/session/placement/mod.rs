@@ -1,5 +1,5 @@
-//! Automatic placement: measures devices and operators, chooses a device for each node, and runs the choice against
-//! the placements on one device.
+//! Automatic placement: measures devices and operators, chooses a device for each node, and compares the choice in
+//! runs with the placements on one device.
 
 mod cache;
 mod key;
@@ -23,7 +23,7 @@ use crate::plan::{
 };
 use crate::session::core::SessionCore;
 use crate::session::core::compiled::Compiled;
-use crate::session::core::options::{CopiedPerRun, Place};
+use crate::session::core::options::{CopiedPerRun, NodePlacer};
 use crate::session::error::Error;
 
 /// The placement of nodes that neither the caller nor the graph places.
@@ -34,22 +34,22 @@ pub enum NodePlacement {
     Manual,
     /// The fastest placement by measurements, boundaries between devices included.
     ///
-    /// A plan is then made with runs on inputs of zeros, by value or on bound memory as it is made for, unless it
-    /// holds a kernel of the caller's ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always among
-    /// what is run, so no choice is slower than that as far as runs within the time allowed
-    /// ([`crate::session::SessionBuilder::placement_budget`]) can tell; beyond that time estimates decide.
+    /// The plan is made with runs on inputs of zeros, by value or on bound memory like those of the caller, unless it
+    /// holds a kernel of the caller's ([`crate::ops::custom::CustomKernel`]). All nodes on one device is always a
+    /// candidate, so no choice is slower than that, as far as runs within
+    /// [`crate::session::SessionBuilder::placement_budget`] can tell; after that time estimates decide.
     Auto,
 }
 
-/// The default time for the measurements of a session. The speeds of a device, measured once for all sessions, are not
+/// The default time for measurements of a session. Measuring the speeds of a device, once for all sessions, is not
 /// counted.
 pub(super) const BUDGET: Duration = Duration::from_secs(2);
 
 /// Operators below this fraction of a run are estimated, not timed.
 const LIGHT: u64 = 50;
-/// The longest that runs of one operator on one device take, after the first.
+/// Maximum time for runs of one operator on one device, after the first run.
 const OPERATOR_LIMIT: Duration = Duration::from_millis(20);
-/// Bytes of an operator's tensors, or of a graph's inputs and outputs, beyond which it is not run for a measurement.
+/// Bytes of an operator's tensors, or of a graph's inputs and outputs, above which it is not run for a measurement.
 const MAX_MEASURED_BYTES: u64 = 1 << 30;
 
 /// Places the nodes of a session and of its stages.
@@ -97,7 +97,7 @@ impl Placer {
         let places = Choice::runs(mixed.map_or(&[], |c| &c.places));
         self.cache.set_choice(&graph_key, Choice { candidates: reports.clone(), chosen, places });
         self.cache.save();
-        // Free the memory of the losers before the next allocation.
+        // Frees the memory of the other candidates before the next allocation.
         let winner = candidates.swap_remove(chosen);
         drop(candidates);
         let compiled = match winner.compiled.and_then(Arc::into_inner) {
@@ -117,7 +117,7 @@ impl Placer {
     }
 }
 
-impl Place for Placer {
+impl NodePlacer for Placer {
     fn compile(
         &self,
         core: &SessionCore,
@@ -134,7 +134,7 @@ impl Place for Placer {
     }
 }
 
-/// Times of the nodes of a plan without places.
+/// Times of the nodes of an unplaced plan.
 struct NodeTimes {
     problem: Problem,
     timed: Vec<bool>,
@@ -210,7 +210,7 @@ impl PlacementTask<'_> {
         self.ready(&assignment).ok()
     }
 
-    /// Times of all nodes: those measured before, those measured now within `budget`, the rest by estimate.
+    /// Times of all nodes: cached ones, those measured now within `budget`, estimates for the others.
     fn known(&self, draft: &UnplacedPlan, rooflines: &[Roofline], budget: Duration) -> NodeTimes {
         let estimate = |node: &crate::plan::UnplacedNode| -> Vec<Option<u64>> {
             let on = |(r, commands): (&Roofline, &Option<u32>)| commands.map(|c| r.estimate(node.cost, c));
@@ -253,13 +253,13 @@ impl PlacementTask<'_> {
                 }
             }
         }
-        // A driver that compiles for longer than that leaves the time for whole runs as it is.
+        // If a driver compiles for longer than the budget, the time for whole runs is unaffected.
         self.placer.spend(began.elapsed().min(budget));
         let boundaries: Vec<_> = rooflines.iter().map(Roofline::boundary).collect();
         NodeTimes { problem: draft.problem(times, &boundaries), timed, count }
     }
 
-    /// The times of an operator on all devices where it may run, if all are known.
+    /// The cached times of an operator on all devices where it may run, if all are known.
     fn times_before(&self, key: u64, allowed: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
         let on = |(device, allowed): (&String, &Option<u64>)| match allowed {
             Some(_) => self.placer.cache.time(device, key).map(Some),
@@ -268,7 +268,7 @@ impl PlacementTask<'_> {
         self.devices.iter().zip(allowed).map(on).collect()
     }
 
-    /// Times node `n` on all devices where it may run, if that can be done in the time `left`.
+    /// Measures node `n` on all devices where it may run, if the time `left` suffices.
     fn times_now(
         &self,
         draft: &UnplacedPlan,
@@ -291,7 +291,7 @@ impl PlacementTask<'_> {
             }
             let submit = rooflines.get(d)?.submit_ns;
             let limit = OPERATOR_LIMIT.min(left);
-            // An operator may refuse zeros, which is no failure of the session's.
+            // An operator may reject zeros, which is no failure of the session.
             let nanos = measure::operator(self.core, device, (&draft.flow, n), submit, limit).ok()?;
             self.placer.cache.set_time(self.devices.get(d)?, key, nanos);
             found.push(Some(nanos));
@@ -299,7 +299,7 @@ impl PlacementTask<'_> {
         Some(found)
     }
 
-    /// All nodes on each of the devices, and the cheapest placement where it is none of these.
+    /// All nodes on each of the devices, and the cheapest placement if it is none of these.
     fn candidates(&self, problem: &Problem, rooflines: &[Roofline]) -> Vec<Candidate> {
         // Every placement submits the last segment and waits for it.
         let estimate = |places: &[u32]| {
@@ -346,7 +346,7 @@ fn report(
     }
 }
 
-/// Adds to the plan's report how it was chosen.
+/// Adds the choice to the plan's report.
 fn explained(
     mut compiled: Compiled,
     draft: &UnplacedPlan,
@@ -354,7 +354,7 @@ fn explained(
     mut report: PlacementReport,
     began: Instant,
 ) -> Compiled {
-    // Nodes come in another order, and names need not be unique.
+    // Nodes are in another order, and names need not be unique.
     let mut named: HashMap<&str, VecDeque<usize>> = HashMap::new();
     for (n, node) in draft.flow.nodes.iter().enumerate() {
         named.entry(&node.name).or_default().push_back(n);

@@ -11,17 +11,17 @@ use crate::session::core::SessionCore;
 use crate::session::core::compiled::Compiled;
 use crate::session::error::Error;
 
-/// Runs of each candidate, and of short ones.
+/// Number of runs of each candidate, and of short candidates.
 const ROUNDS: usize = 7;
 const SHORT_ROUNDS: usize = 60;
-/// How long runs beyond the first are made of candidates that are short.
+/// Total duration of the further runs of a short candidate.
 const SHORT: Duration = Duration::from_millis(30);
-/// A placement over several devices must save this part of a run on one device, because runs of the same commands
-/// differ by as much.
+/// The minimum gain of a placement over several devices, as a fraction of a run on one device: runs of the same
+/// commands vary by as much.
 const NOISE: u64 = 30;
-/// The same where neither was run.
+/// The minimum gain where neither was run.
 const DOUBT: u64 = 5;
-/// A candidate that takes this many times as long as the best one is not run again.
+/// A candidate that is slower than the best one by this factor is not run again.
 const BEATEN: u64 = 2;
 
 /// A candidate placement.
@@ -37,8 +37,8 @@ pub(super) struct Candidate {
 }
 
 impl PlacementTask<'_> {
-    /// Runs the candidates in turn on inputs of zeros as the caller will, with what that copies, as far as the time of
-    /// the session allows, those first that are thought fastest.
+    /// Runs the candidates in turn on inputs of zeros, with the caller's copies, within the session's time; the
+    /// fastest by estimate first.
     pub(super) fn race(&self, draft: &UnplacedPlan, candidates: &mut [Candidate]) {
         let began = Instant::now();
         let left = || self.placer.left().saturating_sub(began.elapsed());
@@ -57,7 +57,7 @@ impl PlacementTask<'_> {
         let zeros = vec![0; if self.copied.inputs { largest.unwrap_or(0) } else { 0 }];
         let mut running: Vec<(usize, Binding<'static>)> = Vec::new();
         for c in order {
-            // A warm-up run and one that counts.
+            // A warm-up run and a measured run.
             let expected = Duration::from_nanos(candidates[c].report.estimate_ns).saturating_mul(2);
             if expected > left() {
                 continue;
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(choose(&all(Some(500), Some(900), Some(499))), 0);
         assert_eq!(choose(&all(Some(500), Some(900), Some(400))), 2);
         assert_eq!(choose(&all(Some(500), None, Some(400))), 2);
-        // One run alone tells nothing of the others.
+        // A single measured candidate tells nothing about the others.
         assert_eq!(choose(&all(None, None, Some(1))), 1);
     }
 

@@ -113,7 +113,7 @@ fn what_is_placed_stays_there() {
         let placement = plan_report(&session).placement.as_ref().unwrap();
         let fixed: Vec<bool> = placement.nodes.iter().map(|n| n.fixed).collect();
         assert_eq!(fixed.iter().filter(|f| **f).count(), 1, "{placement:?}");
-        // By operator, although the product would take its activation with it.
+        // By operator, although the product would absorb its activation.
         let mut session = builder(&graph(), &["vulkan", "cpu"])
             .place_op("Softmax", d)
             .place_op("MatMul", 1 - d)
@@ -134,7 +134,7 @@ fn what_is_placed_stays_there() {
         assert!(devices(&session).iter().any(|(n, on)| (n == "sum" || n == "scaled") && *on == d));
         check_messages(&session);
     }
-    // All that is not placed otherwise.
+    // All nodes that nothing else places.
     for d in 0..2 {
         for auto in [NodePlacement::Auto, NodePlacement::Manual] {
             let builder = builder(&graph(), &["vulkan", "cpu"]).placement(auto);
@@ -148,7 +148,7 @@ fn what_is_placed_stays_there() {
     }
     let e = builder(&graph(), &["vulkan", "cpu"]).place_rest(2).build().unwrap_err();
     assert!(e.to_string().contains("entry 2 of the device table, which has 2"), "{e}");
-    // With everything placed there is nothing to choose.
+    // If everything is placed there is no choice.
     let mut session = builder(&graph(), &["vulkan", "cpu"]);
     for (name, d) in [("product", 1), ("soft", 0), ("sum", 1), ("scaled", 0)] {
         session = session.place_node(name, d);
@@ -207,7 +207,7 @@ fn a_choice_is_kept_on_disk() {
     assert_eq!((a.candidates, a.chosen, a.devices), (b.candidates, b.chosen, b.devices.clone()));
     let devices = |r: &crate::plan::PlanReport| r.nodes.iter().map(|n| n.device).collect::<Vec<_>>();
     assert_eq!(devices(&first.1), devices(&then.1));
-    // Other sizes and other constraints are other questions.
+    // Other sizes and other constraints need other choices.
     assert!(!placement(&run(&graph(), &values(9)).1).cached);
     let mut g = graph();
     g.nodes[0].device = Some(0);
@@ -218,7 +218,7 @@ fn a_choice_is_kept_on_disk() {
 
 #[test]
 fn runs_are_measured_as_the_caller_makes_them() {
-    // A row of many: copying all of them in takes many times as long as the run.
+    // Very long rows: copying all of them in takes many times as long as the run.
     const ROWS: usize = 2 << 20;
     let gather = (ops::find("", "Gather").unwrap().read)(&mut AttrReader::new(&AttrMap::new(), 2, 1), 17);
     let mut g = GraphBuilder::new("g");
@@ -238,7 +238,7 @@ fn runs_are_measured_as_the_caller_makes_them() {
     by_value.run().unwrap();
     let copied = placement(by_value.binding().unwrap());
     assert_eq!((copied.copied_in, copied.copied_out, copied.cached), (true, true, false));
-    // What is bound is another question, in one session too.
+    // The bound memory is part of the key, in one session too.
     let bind = |session: &Session, input: Memory<'static>, output: Option<Memory<'static>>| {
         let builder = session.bind().input("x", input);
         let builder = output.into_iter().fold(builder, |b, memory| b.output("y", memory));
@@ -254,7 +254,7 @@ fn runs_are_measured_as_the_caller_makes_them() {
     let best =
         |report: &PlacementReport| report.candidates.iter().filter_map(|c| c.measured_ns).min().unwrap();
     assert!(best(&copied) > 2 * best(&bound), "{copied:?} {bound:?}");
-    // Each is kept for itself.
+    // Each choice is kept separately.
     let (mixed, _) = bind(&session(), Memory::value(value.clone()), Some(Memory::region(&memory())));
     assert_eq!((mixed.copied_in, mixed.copied_out, mixed.cached), (true, false, false));
     let (again, _) = bind(&session(), Memory::region(&memory()), Some(Memory::region(&memory())));
@@ -312,7 +312,7 @@ fn a_callers_function_is_called_for_results_alone_and_where_it_can_run() {
         assert!(known.nanos[0].is_none() && known.nanos[1].is_some());
         check_messages(&session);
     }
-    // A choice is kept, also where a node without a kernel must not be asked to run elsewhere.
+    // A choice is cached even where a node without a kernel cannot run elsewhere.
     let cache = PlacementCache::in_memory();
     let cached = [(); 2].map(|()| {
         let builder = builder(&graph, &["vulkan", "cpu"]).fallback(false).placement_cache(Arc::clone(&cache));
@@ -322,7 +322,7 @@ fn a_callers_function_is_called_for_results_alone_and_where_it_can_run() {
         plan_report(&session).placement.as_ref().unwrap().cached
     });
     assert_eq!(cached, [false, true]);
-    // With no device that can run it there is no plan.
+    // Without a device that can run it there is no plan.
     let mut session = builder(&graph, &["vulkan", "vulkan"]).fallback(false).build().unwrap();
     session.set_input("x", &Tensor::new([64], &[0.5f32; 64]).unwrap()).unwrap();
     let e = session.run().unwrap_err();

@@ -15,9 +15,9 @@ use crate::session::core::options::BindPolicy;
 use crate::session::core::pieces::nanos;
 use crate::session::error::{Error, Progress};
 
-/// A submitted run. The host must not touch bound memory before [`Pending::wait`] has returned: borrowed memory
-/// is out of reach, an owned region refuses guards while a device uses it, and a device that finds a guard in
-/// its way is an error of the run.
+/// A submitted run. The host must not access bound memory before [`Pending::wait`] has returned: borrowed memory is
+/// out of reach, an owned region refuses guards while a device uses it, and a guard held during the run is an error
+/// of the run.
 #[derive(Debug)]
 #[must_use = "results are complete only after `wait`"]
 pub struct Pending<'b, 'e> {
@@ -27,10 +27,10 @@ pub struct Pending<'b, 'e> {
 }
 
 impl<'e> Binding<'e> {
-    /// Runs once and waits until the results are where they were bound.
+    /// Runs once and waits until the results are in the bound memory.
     ///
     /// # Errors
-    /// [`Error::Device`]; memory that the host holds through a guard, a kernel that failed, a lost device.
+    /// [`Error::Device`]: memory that the host holds through a guard, a kernel that failed, a lost device.
     pub fn run(&mut self) -> Result<(), Error> {
         self.run_with(&self.core.options.run.clone())
     }
@@ -45,7 +45,7 @@ impl<'e> Binding<'e> {
         self.start(false, watch)?.wait()
     }
 
-    /// Runs once as part of a run that `watch` may end.
+    /// Runs once as part of a run with the limits of `watch`.
     pub(in crate::session) fn run_within(&mut self, watch: &Watch) -> Result<(), Error> {
         self.start(false, watch.clone())?.wait()
     }
@@ -55,10 +55,10 @@ impl<'e> Binding<'e> {
     /// Before it returns, it waits for the previous run of this binding, where that has several submissions; for the
     /// previous run in a shared arena; and for the run itself, where sizes are known only in the run.
     ///
-    /// A run has several submissions over several devices, or where one would be too long. Its own thread makes each of
-    /// them once those it depends on are over, and after those of earlier runs of the session on the same memory;
-    /// [`Pending::wait`] returns its errors. A run that no one waits for is over before the next one of its binding
-    /// begins, and before its binding is dropped.
+    /// A run has several submissions over several devices, or where one would be too long. Its own thread makes each
+    /// of them after those it depends on, and after those of earlier runs of the session on the same memory;
+    /// [`Pending::wait`] returns its errors. A run without a wait finishes before the next one of its binding begins,
+    /// and before its binding is dropped.
     ///
     /// # Errors
     /// As [`Binding::run`].
@@ -80,7 +80,7 @@ impl<'e> Binding<'e> {
         Watch::new(options.clone(), self.cancel.clone())
     }
 
-    /// Submits a run, several submissions by a new thread if `on_thread`, else before it returns.
+    /// Submits a run: several submissions on a new thread if `on_thread`, else before it returns.
     fn start(&mut self, on_thread: bool, watch: Watch) -> Result<Pending<'_, 'e>, Error> {
         self.last = None;
         watch.check(|| Progress {
@@ -127,7 +127,8 @@ impl<'e> Binding<'e> {
         Ok(pending)
     }
 
-    /// Submits the only segment. Where memory runs out, frees caches and tries again, then replaces imports by copies.
+    /// Submits the only segment. Where memory runs out, frees caches and tries again, then replaces imports by
+    /// copies.
     fn submit_one(&mut self) -> Result<Option<Event>, Error> {
         let submit = |binding: &Self| match binding.segments.first() {
             None => Ok(None),
@@ -187,8 +188,8 @@ impl<'e> Binding<'e> {
         Ok(true)
     }
 
-    /// Records again where the times of earlier runs call for other pieces, or where this is the first run that may end
-    /// early.
+    /// Records again where the times of earlier runs require other pieces, or where this is the first run that may
+    /// end early.
     fn cut_again(&mut self, watch: &Watch) -> Result<(), Error> {
         let ends_now = watch.may_end() && !self.may_end;
         let version = self.compiled.schedule.version();
@@ -229,7 +230,7 @@ fn staged_in<'s, 'e>(
 }
 
 impl Pending<'_, '_> {
-    /// Waits until the results are where they were bound.
+    /// Waits until the results are in the bound memory.
     ///
     /// # Errors
     /// As [`Binding::run`].
@@ -241,11 +242,11 @@ impl Pending<'_, '_> {
     }
 
     /// Ends the run before its next submission to a device; submitted work continues. [`Pending::wait`] waits for
-    /// that and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless everything is
-    /// submitted. Outputs are then undefined.
+    /// that and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless everything was
+    /// submitted. The outputs are then undefined.
     ///
-    /// Devices that may drive a display are given submissions of about 100 ms
-    /// ([`SubmissionLimit`](crate::session::SubmissionLimit)), others all of a segment unless the run has a
+    /// Devices that may drive a display get submissions of about 100 ms
+    /// ([`SubmissionLimit`](crate::session::SubmissionLimit)), others whole segments unless the run has a
     /// [`CancelToken`] or a time limit from the start ([`RunOptions`]).
     pub fn cancel(&self) {
         self.watch.token().cancel();

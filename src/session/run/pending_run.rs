@@ -29,7 +29,7 @@ impl PendingRun {
     /// Enqueues a run of `launches` after all earlier ones.
     ///
     /// # Errors
-    /// As [`SegmentLaunch::begin`], of the only one.
+    /// Errors of [`SegmentLaunch::begin`], where there is only one launch.
     pub(in crate::session) fn new(
         core: &Arc<SessionCore>,
         compiled: &Arc<Compiled>,
@@ -63,7 +63,7 @@ impl PendingRun {
             let each = launches.iter().zip(&traces);
             each.for_each(|(launch, trace)| launch.record_times(trace, &compiled.schedule, &core.devices));
         });
-        // A waiter may release memory and devices next.
+        // The next action of a waiter may be to release memory and devices.
         drop((ticket, launches, compiled, core));
         completion.complete(result.err());
     }
@@ -71,7 +71,7 @@ impl PendingRun {
     /// Runs on a new thread.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// The system cannot start a thread.
     pub(in crate::session) fn spawn(self) -> Result<(), Error> {
         let spawned = std::thread::Builder::new().name("onepool-run".to_owned()).spawn(move || self.run());
         let failed = |e: std::io::Error| {

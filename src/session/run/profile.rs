@@ -38,7 +38,7 @@ pub struct SegmentTime {
     pub device: u32,
     /// When it was submitted.
     pub begin_nanos: u64,
-    /// When the host knew that it was over.
+    /// When the host saw its end.
     pub end_nanos: u64,
 }
 
@@ -62,7 +62,7 @@ pub struct Profile {
     pub host_nanos: u64,
     /// Bytes of inputs, outputs and tensors between devices that are copied in each run.
     pub bytes_moved: u64,
-    /// Bytes of such tensors that are used where they are.
+    /// Bytes of such tensors that are accessed in place.
     pub bytes_not_moved: u64,
 }
 
@@ -82,7 +82,7 @@ impl Profile {
 
     /// Adds the segments of `plan` and their nodes.
     fn add_segments(&mut self, plan: &Plan, measured: &[MeasuredSegment]) {
-        // Offset from each device's clock to the host's: no work ends later than the host knows of its end.
+        // Offset from each device's clock to the host's: no work ends after the host sees its end.
         let mut ahead: BTreeMap<u32, i128> = BTreeMap::new();
         for (segment, measured) in plan.segments.iter().zip(measured) {
             let Some(last) = measured.ticks.last() else { continue };
@@ -128,13 +128,13 @@ struct MeasuredSegment {
     end: u64,
     /// Timestamps of the device in nanoseconds; empty where it has no clock.
     ticks: Vec<u64>,
-    /// The node that each timestamp is before.
+    /// The node after each timestamp.
     nodes: Vec<Option<u32>>,
 }
 
 impl Binding<'_> {
     /// Runs once with a timestamp around every operator. A timestamp waits for earlier commands, so operators of one
-    /// device run in sequence; devices work in parallel as in any run.
+    /// device run in sequence; devices run in parallel as in any run.
     ///
     /// # Errors
     /// As [`Binding::run`].
@@ -195,7 +195,7 @@ impl Binding<'_> {
         Ok(profile)
     }
 
-    /// Bytes of inputs, outputs and tensors between devices that each run copies, and those that it does not.
+    /// Bytes of inputs, outputs and tensors between devices: those that each run copies, and those accessed in place.
     pub fn bytes_moved(&self) -> (u64, u64) {
         let verdicts = self.verdicts().map(|v| {
             let copies = v.path.copies_on_cpu() || v.copies_on_device();

@@ -1,4 +1,4 @@
-//! Runs the segments of a plan, each once those it depends on are over, so that devices work in parallel.
+//! Runs the segments of a plan, each after those it depends on, so that devices work in parallel.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::session::error::{Error, Progress};
 const SHORTEST_LOOK: Duration = Duration::from_micros(20);
 const LONGEST_LOOK: Duration = Duration::from_micros(500);
 
-/// Submitted pieces of one segment at a time, so that the device has work while the host waits for one.
+/// Maximum number of submitted pieces of one segment, so that the device has work while the host waits for one.
 const AHEAD: usize = 2;
 
-/// Starts each launch by `begin` once those it depends on are over and `ticket` has no conflict, and waits for all of
-/// them, after an error too.
+/// Starts each launch by `begin` after those it depends on and once `ticket` has no conflict, and waits for all
+/// launches, even after an error.
 ///
 /// # Errors
 /// The first error of a launch, or that of `watch`.
@@ -80,7 +80,7 @@ pub(in crate::session) fn run_segments(
 struct SegmentRun<'a> {
     launches: &'a [SegmentLaunch],
     free_memory: &'a dyn Fn(),
-    /// Started launches that are not known to be over.
+    /// Started launches that may be unfinished.
     launched: Vec<Option<PartialLaunch>>,
     over: Vec<bool>,
     traces: Vec<SegmentTrace>,
@@ -91,9 +91,9 @@ struct SegmentRun<'a> {
 struct PartialLaunch {
     /// `None` once every piece is submitted.
     submission: Option<Submission>,
-    /// Submitted pieces that are not known to be over, with the time of their submission.
+    /// Submitted pieces that may be unfinished, with the time of their submission.
     in_flight: VecDeque<(Event, Instant)>,
-    /// When the host knew the end of the previous piece.
+    /// When the host saw the end of the previous piece.
     previous_end: Instant,
 }
 
@@ -195,7 +195,7 @@ impl SegmentRun<'_> {
         Progress {
             done: done.sum(),
             of: self.launches.iter().map(|launch| launch.nodes).sum(),
-            turns: Vec::new(),
+            iterations: Vec::new(),
         }
     }
 
@@ -219,7 +219,7 @@ impl SegmentRun<'_> {
         }
     }
 
-    /// The oldest piece of launch `s` is over.
+    /// Records the end of the oldest piece of launch `s`.
     fn piece_is_over(&mut self, s: usize, result: Result<(), device::Error>) {
         let Some(launched) = &mut self.launched[s] else { return };
         if let Some((_, submitted)) = launched.in_flight.pop_front() {

@@ -1,4 +1,4 @@
-//! Graphs whose sizes are known only in the run: results of one plan decide the next one.
+//! Graphs whose sizes are known only in the run: results of one plan determine the next one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::session::core::cancel::Watch;
 use crate::session::core::compiled::Compiled;
 use crate::session::core::device::Device;
 use crate::session::core::options::{BindPolicy, CopiedPerRun};
-use crate::session::core::staged::StagedRest;
+use crate::session::core::staged::LaterStages;
 use crate::session::error::{Error, Progress};
 
 /// Binds the memory `inputs` and `outputs` to the inputs and outputs of the graph of `core`, in order, with a
@@ -66,7 +66,7 @@ pub(in crate::session) fn bind<'e>(
 /// The steps and the tail of a split graph.
 #[derive(Debug)]
 pub(in crate::session) struct Continuation<'e> {
-    stage: Arc<StagedRest>,
+    stage: Arc<LaterStages>,
     /// Inputs of the whole graph and outputs of the head that steps or the tail read.
     stage_inputs: BTreeMap<StageInput, StageValue<'e>>,
     /// Memory that the caller bound to outputs of the tail, by name.
@@ -78,7 +78,7 @@ pub(in crate::session) struct Continuation<'e> {
 
 impl<'e> Continuation<'e> {
     pub(in crate::session) fn new(
-        stage: &Arc<StagedRest>,
+        stage: &Arc<LaterStages>,
         stage_inputs: BTreeMap<StageInput, StageValue<'e>>,
         outputs: BTreeMap<String, Source<'e>>,
         policy: BindPolicy,

@@ -14,7 +14,7 @@ use crate::plan::StageStep;
 use crate::session::bind::binding::Binding;
 use crate::session::bind::memory::{Source, StageValue, owned};
 use crate::session::core::SessionCore;
-use crate::session::core::cancel::{Watch, in_turn};
+use crate::session::core::cancel::{Watch, in_iteration};
 use crate::session::core::options::{BindPolicy, CopiedPerRun};
 use crate::session::error::Error;
 use crate::shape::Shape;
@@ -29,12 +29,12 @@ pub(in crate::session) struct LoopBody<'e> {
 
 impl<'e> LoopBody<'e> {
     pub(in crate::session) fn new(core: &Arc<SessionCore>, policy: BindPolicy) -> Self {
-        // Its outputs are in memory of the session's own.
+        // Its outputs are in the session's own memory.
         LoopBody { core: Arc::clone(core), policy: BindPolicy { strict: false, ..policy }, binding: None }
     }
 
     /// Runs the body once, with `buffers` as memory for its outputs.
-    fn turn(
+    fn iteration(
         &mut self,
         inputs: &[StageValue<'e>],
         buffers: &mut OutputBuffers<'e>,
@@ -82,7 +82,7 @@ impl<'e> LoopBody<'e> {
     }
 }
 
-/// Double-buffered memory of outputs: one iteration reads what the one before wrote.
+/// Double-buffered memory of outputs: each iteration reads the outputs of the previous one.
 #[derive(Default)]
 struct OutputBuffers<'e> {
     odd: bool,
@@ -158,17 +158,17 @@ fn run_loop<'e>(
     let stacked = op.body.outputs().len().saturating_sub(1 + op.states);
     let mut stacks: Vec<Stack> = (0..stacked).map(|_| Stack::default()).collect();
     let mut buffers = OutputBuffers::default();
-    let mut turn = 0i64;
-    while goes_on && trips.is_none_or(|t| turn < t) {
-        if turn >= limits::MAX_ITERATIONS {
+    let mut iteration = 0i64;
+    while goes_on && trips.is_none_or(|t| iteration < t) {
+        if iteration >= limits::MAX_ITERATIONS {
             let what = format!("a loop of more than {} iterations", limits::MAX_ITERATIONS);
             return Err(node_error(step, OpError::unsupported(what)));
         }
-        let mut all = vec![StageValue::value(Tensor::scalar(turn)), truth(true)];
+        let mut all = vec![StageValue::value(Tensor::scalar(iteration)), truth(true)];
         all.extend(states.iter().cloned());
         all.extend(captured.iter().cloned());
-        let results = body.turn(&all, &mut buffers, watch);
-        let mut results = results.map_err(|e| in_turn(e, &step.name, turn as u64))?.into_iter();
+        let results = body.iteration(&all, &mut buffers, watch);
+        let mut results = results.map_err(|e| in_iteration(e, &step.name, iteration as u64))?.into_iter();
         let next = results.next();
         states = results.by_ref().take(op.states).collect();
         for (k, (stack, value)) in stacks.iter_mut().zip(results).enumerate() {
@@ -180,10 +180,10 @@ fn run_loop<'e>(
             None => false,
         };
         buffers.next();
-        turn += 1;
+        iteration += 1;
     }
     let mut shapes = Vec::new();
-    if turn == 0 && stacked > 0 {
+    if iteration == 0 && stacked > 0 {
         let mut all = vec![StageValue::value(Tensor::scalar(0i64)), truth(true)];
         all.extend(states.iter().chain(&captured).cloned());
         shapes = planned(&all, body, 1 + op.states);
@@ -242,25 +242,25 @@ fn run_scan<'e>(
         let at = tensor.shape().axis(axis.axis).map_err(|e| node_error(step, e.into()))?;
         sliced.push((input, tensor, at, axis.reverse));
     }
-    let turns = sliced.first().map_or(0, |(_, t, at, _)| t.shape()[*at]);
-    if let Some((input, t, at, _)) = sliced.iter().find(|(_, t, at, _)| t.shape()[*at] != turns) {
+    let iterations = sliced.first().map_or(0, |(_, t, at, _)| t.shape()[*at]);
+    if let Some((input, t, at, _)) = sliced.iter().find(|(_, t, at, _)| t.shape()[*at] != iterations) {
         let (input, got) = (*input, t.shape().to_string());
-        let expected = format!("{turns} slices along axis {at}, as the first one has");
+        let expected = format!("{iterations} slices along axis {at}, as the first one has");
         return Err(node_error(step, OpError::InputShape { input, got, expected }));
     }
-    let turns = count.unwrap_or(turns).min(turns);
+    let iterations = count.unwrap_or(iterations).min(iterations);
     let mut stacks: Vec<Stack> = op.outputs.iter().map(|_| Stack::default()).collect();
     let mut buffers = OutputBuffers::default();
-    for turn in 0..turns {
+    for iteration in 0..iterations {
         let slices = sliced.iter().map(|(_, tensor, at, reverse)| {
-            let k = if *reverse { turns - 1 - turn } else { turn };
+            let k = if *reverse { iterations - 1 - iteration } else { iteration };
             slice(tensor, *at, k).map(StageValue::value).map_err(|e| node_error(step, e))
         });
         let slices = slices.collect::<Result<Vec<_>, _>>()?;
         let all: Vec<StageValue<'e>> =
             states.iter().cloned().chain(slices).chain(captured.iter().cloned()).collect();
-        let results = body.turn(&all, &mut buffers, watch);
-        let mut results = results.map_err(|e| in_turn(e, &step.name, turn as u64))?.into_iter();
+        let results = body.iteration(&all, &mut buffers, watch);
+        let mut results = results.map_err(|e| in_iteration(e, &step.name, iteration as u64))?.into_iter();
         states = results.by_ref().take(op.states).collect();
         for (stack, value) in stacks.iter_mut().zip(results) {
             stack.push(step, value.tensor(&body.core.devices)?)?;
@@ -268,7 +268,7 @@ fn run_scan<'e>(
         buffers.next();
     }
     let mut shapes = Vec::new();
-    if turns == 0 && !stacks.is_empty() {
+    if iterations == 0 && !stacks.is_empty() {
         let empty = sliced.iter().map(|(_, tensor, at, _)| {
             let mut dims = tensor.shape().to_vec();
             dims.remove(*at);
@@ -334,7 +334,7 @@ fn batched<'e>(
     stacks.into_iter().map(finish).collect()
 }
 
-/// `tensor` with zeros after it, so that its first axis has `len` elements.
+/// `tensor` padded with zeros to `len` elements along its first axis.
 fn longer(tensor: &Tensor, len: usize) -> Result<Tensor, OpError> {
     let mut dims = tensor.shape().to_vec();
     match dims.first_mut() {

@@ -1,4 +1,4 @@
-//! Runs that end early, and what is left of them.
+//! Runs that end early, and the state after them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn chain(f: impl Fn() + Send + Sync + 'static) -> Graph {
     g.build().unwrap()
 }
 
-/// On `device`, where one native operator runs on a CPU next to it unless it is native itself.
+/// A session on `device`; one native operator runs on a CPU as well, unless the device is native itself.
 fn session(device: &str, graph: Graph, limit: SubmissionLimit) -> Session {
     let builder = Session::builder().graph(graph).context(open(device)).fuse(false).copy_threshold(0);
     builder.submission_limit(limit).build().unwrap()
@@ -84,10 +84,10 @@ fn a_cancelled_run_ends_between_submissions_and_the_session_goes_on() {
         let error = binding.run_with(&RunOptions::new().cancel(&token)).unwrap_err();
         let at = progress(&error);
         assert!(matches!(error, Error::Session(SessionError::Cancelled { .. })), "{device}: {error}");
-        // The device was given one piece more than what was known to be over.
+        // The device was given one piece more than those known to be finished.
         assert!((CHAIN / 2..CHAIN).contains(&at.done) && at.of == CHAIN, "{device}: {at}");
         assert_eq!(values(&x), [3.0; N], "{device}");
-        // What is cancelled already does not begin.
+        // A cancelled run does not begin.
         let at = progress(&binding.run_with(&RunOptions::new().cancel(&token)).unwrap_err());
         assert_eq!((at.done, at.of), (0, CHAIN), "{device}");
         for _ in 0..2 {
@@ -120,7 +120,7 @@ fn a_submitted_run_is_cancelled_by_its_handle_and_no_other_is() {
         go.send(()).unwrap();
         let error = pending.wait().unwrap_err();
         assert!(progress(&error).done < CHAIN, "{device}: {error}");
-        // A handle of the run before cancels nothing any more.
+        // A handle of the previous run cancels nothing any more.
         let pending = binding.submit().unwrap();
         canceller.cancel();
         pending.wait().unwrap();
@@ -157,7 +157,7 @@ fn a_run_has_a_time_limit() {
     }
 }
 
-/// Without a limit of submissions a run that may be ended early is given to devices in pieces all the same.
+/// Without a limit of submissions, a run that may end early is still submitted in pieces.
 #[test]
 fn every_device_obeys_where_a_run_may_be_ended() {
     for device in DEVICES {
@@ -172,7 +172,7 @@ fn every_device_obeys_where_a_run_may_be_ended() {
     }
 }
 
-/// A body that adds 1 to its state and goes on; `f` is called in each turn.
+/// A body that adds 1 to its state and continues; it calls `f` in each iteration.
 fn endless(f: impl Fn() + Send + Sync + 'static) -> Graph {
     let mut g = GraphBuilder::new("body");
     let _turn = g.input("turn", DType::I64, []);
@@ -198,9 +198,9 @@ fn endless(f: impl Fn() + Send + Sync + 'static) -> Graph {
 fn loops_obey_between_turns() {
     for device in DEVICES {
         let token = CancelToken::new();
-        let (cancelled, turns) = (token.clone(), std::sync::atomic::AtomicU64::new(0));
+        let (cancelled, iterations) = (token.clone(), std::sync::atomic::AtomicU64::new(0));
         let graph = endless(move || {
-            if turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 5 {
+            if iterations.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 5 {
                 cancelled.cancel();
             }
         });
@@ -208,11 +208,11 @@ fn loops_obey_between_turns() {
         let x = region(2.0);
         let mut binding = session.bind().input("x", Memory::region(&x)).build().unwrap();
         let at = progress(&binding.run_with(&RunOptions::new().cancel(&token)).unwrap_err());
-        assert!(matches!(&at.turns[..], [(node, 5 | 6)] if node == "forever"), "{device}: {at}");
+        assert!(matches!(&at.iterations[..], [(node, 5 | 6)] if node == "forever"), "{device}: {at}");
         let at = progress(
             &binding.run_with(&RunOptions::new().time_limit(Duration::from_millis(50))).unwrap_err(),
         );
-        assert!(!at.turns.is_empty(), "{device}: {at}");
+        assert!(!at.iterations.is_empty(), "{device}: {at}");
         assert_eq!(values(&x), [2.0; N], "{device}");
         check_messages(&session);
     }

@@ -185,9 +185,9 @@ fn devices_that_share_an_output_see_the_same_bytes() {
     }
 }
 
-/// `softmax(relu(x w) + mask) w2`, an exponential that stays in full precision, and what comes out.
+/// `softmax(relu(x w) + mask) w2`, with an exponential that stays in full precision, and the expected results.
 fn halved(device: &str) {
-    // Of -0.5 to 0.5, in no order.
+    // From -0.5 to 0.5, unordered.
     let values = |n: usize, seed: usize| -> Vec<f32> {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 1009.0 - 0.5).collect()
     };
@@ -209,7 +209,7 @@ fn halved(device: &str) {
     let w2 = g.constant("w2", Tensor::new([32, 8], &values(32 * 8, 2)).unwrap());
     let d = g.op(op("MatMul"), &[c, w2]);
     let e = g.op(op("Exp"), &[d]);
-    // Rows of which everything is masked, with scores that lead beyond the range.
+    // Rows that are masked completely, with scores beyond the range.
     let none = g.input("none", DType::Bool, [32.into()]);
     let [zero, least] =
         [("zero", 0.0f32), ("least", f32::MIN)].map(|(n, v)| g.constant(n, Tensor::scalar(v)));
@@ -296,7 +296,7 @@ fn a_device_without_16_bit_storage_refuses_half_precision() {
     assert!(matches!(refused, Err(PlanError::NoHalf { .. })), "{refused:?}");
 }
 
-/// A parameter that lies in pages of its own is read there: no device memory is allocated for it, except on a card.
+/// A parameter in pages of its own is read in place: no device memory is allocated for it, except on a card.
 #[test]
 fn parameters_are_read_in_place() {
     let n = 1 << 18;
@@ -318,8 +318,8 @@ fn parameters_are_read_in_place() {
         assert_eq!(session.get_output("y").unwrap().as_slice::<f32>().unwrap()[n - 1], n as f32 - 0.5);
         let after = context.usage();
         assert_eq!(session.params().usage().bytes, (n * 4) as u64);
-        // The output alone is memory of the device. A card has a copy of the parameter too, and so has a device that
-        // the host's writes must be flushed for.
+        // Only the output is device memory. A card also has a copy of the parameter, and so has a device on which the
+        // host's writes must be flushed.
         let copied = device == "sim:1" || !context.info().memory.shares_host_memory();
         let least = (n * if copied { 8 } else { 4 }) as u64;
         let grown = after.allocated - before.allocated;
@@ -338,7 +338,7 @@ fn the_environment_names_the_device() {
         let session = builder.build().unwrap();
         session.devices().map(|d| d.api).collect::<Vec<_>>()
     };
-    // The environment of this process is not changed: the test runs itself with another one.
+    // The environment of this process stays unchanged: the test runs itself with another one.
     if std::env::var(DEVICE_VARIABLE).as_deref() == Ok("sim:0") {
         assert_eq!(apis(None)[0], "sim");
         assert_eq!(apis(Some("cpu")), ["cpu"]);
@@ -384,7 +384,7 @@ fn tensors_at_odd_addresses() {
     }
 }
 
-/// A product reads its operands again and again, which over a bus is dearer than a copy; a sum reads them once.
+/// A product reads its operands repeatedly, which over a bus costs more than a copy; a sum reads them once.
 #[test]
 fn what_an_operator_reads_again_is_copied_over_the_bus_once() {
     const N: usize = 256;

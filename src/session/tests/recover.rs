@@ -1,5 +1,5 @@
-//! Each call of a whole run of a model fails in turn: a typed error, the caller's bytes as they were, a session that
-//! goes on on a new device, and nothing left over.
+//! Each call of a complete run of a model fails in turn: a typed error, the caller's bytes unchanged, a session that
+//! continues on a new device, and no leaks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +19,19 @@ const MOST: usize = 4000;
 trait Rig {
     type Fault: Copy + std::fmt::Debug;
 
-    /// Opens it. From then on call `n` of `fail` on it fails, counted from 0.
+    /// Opens it. Call `n` after that fails with `fail`, counted from 0.
     fn open(&self, fail: Option<(usize, Self::Fault)>) -> Context;
 
-    /// Nothing fails any more. The calls since the last device was opened, and whether one of them was made to fail.
+    /// Disables failures. Returns the calls since the last device was opened, and whether one of them was made to
+    /// fail.
     fn disarm(&self) -> (Vec<&'static str>, bool);
 
-    /// Whether a call of this name may fail so.
+    /// Whether a call of this name can fail like this.
     fn may(&self, _call: &str, _fault: Self::Fault) -> bool {
         true
     }
 
-    /// Objects of the API that live, by kind.
+    /// Live objects of the API, by kind.
     fn live(&self) -> BTreeMap<&'static str, i64>;
 }
 
@@ -89,7 +90,7 @@ impl Caller {
     }
 }
 
-/// A whole life of a session: built, bound in place, run twice, run by value.
+/// The complete life of a session: built, bound in place, run twice, run by value.
 fn live(context: Context, caller: &Caller, session: &mut Option<Session>) -> Result<(), Error> {
     let builder = Session::builder().graph(graph()).context(context).fuse(false).copy_threshold(0);
     let session = session.insert(builder.fallback(false).build()?);
@@ -108,11 +109,10 @@ fn again(caller: &Caller, session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// How call `n` fails, and how often calls that failed so were told at least, of so many.
+/// How call `n` fails, and the least number of reported errors for a number of failed calls.
 type Way<'w, F> = (&'w dyn Fn(usize) -> F, fn(usize) -> usize);
 
-/// Fails each call in turn in each of `ways`, which say how call `n` fails. A way has failures that were told: at least
-/// as many as `least` says of how often a call failed so.
+/// Fails each call in turn in each of `ways`. The number of reported errors is at least that of `least`.
 fn each_call_fails<R: Rig>(rig: &R, ways: &[Way<'_, R::Fault>]) {
     let caller = Caller::new();
     let before = rig.live();
@@ -152,7 +152,7 @@ fn each_call_fails<R: Rig>(rig: &R, ways: &[Way<'_, R::Fault>]) {
     }
 }
 
-/// What finds memory at the second try, or another way, is not told.
+/// Failures with a retry or an alternative are not reported.
 fn some(failed: usize) -> usize {
     failed / 4
 }
@@ -206,7 +206,7 @@ mod sim {
         );
     }
 
-    /// A driver that has no room for a submission with imports: the run goes on with copies, and says so.
+    /// A driver without room for a submission with imports: the run continues with copies and reports it.
     #[test]
     fn imports_that_a_submission_has_no_room_for_become_copies() {
         for config in [SimConfig::coherent(), SimConfig::noncoherent(), SimConfig::discrete()] {
@@ -234,7 +234,7 @@ mod sim {
                     assert!(verdict.to_string().contains("ran out of memory with the import"), "{verdict}");
                 }
             }
-            // Who forbids copies is told.
+            // A caller that forbids copies gets the error.
             let strict = session.bind().strict(true).input("x", Memory::region(&caller.x));
             let error = strict.output("y", Memory::region(&caller.y)).build().unwrap().run().unwrap_err();
             assert!(error.is_out_of_memory(), "{error}");
@@ -290,7 +290,7 @@ mod vulkan {
         }
     }
 
-    /// The table counts for the whole process.
+    /// The table is shared by the whole process.
     static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -331,7 +331,7 @@ mod opencl {
     #[test]
     #[ignore = "calls of the whole process fail; the test below runs it in a process of its own"]
     fn alone() {
-        // What opening a device leaves is there from now on.
+        // Objects that opening a device leaves behind do not count.
         drop(OpenCl.open(None));
         OpenCl.disarm();
         let once =

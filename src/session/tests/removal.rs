@@ -1,5 +1,5 @@
-//! Each barrier, flush and invalidate of what the product records is removed in turn, and the simulated device shows
-//! what it was for.
+//! Each barrier, flush and invalidate that the product records is removed in turn, and the simulated device shows its
+//! purpose.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::session::tests::{check_messages, desc};
 use crate::session::{Memory, Session};
 use crate::shape::Shape;
 
-/// What the host leaves in an output.
+/// Junk that the host writes to an output.
 const JUNK: f32 = -7.0;
 
 /// One part of the recording of one segment.
@@ -66,7 +66,7 @@ impl Trial {
         own.then(|| self.binding.record(&self.plan, s, &self.host[s]).unwrap().recording)
     }
 
-    /// Everything that could be missing.
+    /// Every part that can be removed.
     fn parts(&self) -> Vec<Part> {
         let mut parts = Vec::new();
         for s in 0..self.plan.segments.len() {
@@ -79,7 +79,7 @@ impl Trial {
         parts
     }
 
-    /// Two runs on different inputs without one part; gives both results and what the device reported.
+    /// Two runs on different inputs without one part; returns both results and the device's reports.
     fn run(&self, without: Option<Part>) -> (Vec<Vec<f32>>, Vec<String>) {
         let mut results = Vec::new();
         for round in 0..2 {
@@ -116,7 +116,7 @@ impl Trial {
         (results, contexts.flat_map(|context| context.validation_messages()).collect())
     }
 
-    /// Removes each part in turn; gives how many barriers, flushes and invalidates there were.
+    /// Removes each part in turn; returns the number of barriers, flushes and invalidates.
     fn remove_each(&self) -> [usize; 3] {
         let (right, messages) = self.run(None);
         assert_eq!(messages, Vec::<String>::new());
@@ -131,7 +131,7 @@ impl Trial {
             }
             assert!(results != right || !messages.is_empty(), "nobody misses {part:?}");
         }
-        // The device is as it was.
+        // The device is unchanged.
         assert_eq!(self.run(None), (right, Vec::new()));
         counts
     }
@@ -198,7 +198,7 @@ fn nothing_of_copies_in_and_out_can_be_left_out() {
     }
 }
 
-/// The barrier at the head of a recording orders it after the run before, which no one waited for.
+/// The barrier at the head of a recording orders it after the previous run, which had no wait.
 #[test]
 fn the_barrier_before_a_recording_cannot_be_left_out() {
     let trial = Trial::new(denoiser(0..0, 0), &[1, 3, 8, 8], &["sim:0"], SimConfig::coherent());

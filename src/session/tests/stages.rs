@@ -14,7 +14,7 @@ use crate::shape::Shape;
 
 const DEVICES: [&str; 3] = ["cpu", "sim", "vulkan"];
 
-/// The elements above zero, as many as there are.
+/// The elements above zero, however many there are.
 #[derive(Debug)]
 struct Positive;
 
@@ -116,7 +116,7 @@ fn memory_of_the_caller_is_used_in_every_stage() {
             let kept = binding.output_info("y").unwrap().elements();
             assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap()[..kept], want_y, "{device}");
         }
-        // Memory too short for what the run found.
+        // Memory that is too short for the run's results.
         let short = HostRegion::new(64).unwrap().into_shared();
         binding.rebind_output("y", Memory::region(&short)).unwrap();
         let error = binding.run().unwrap_err();
@@ -167,7 +167,7 @@ fn a_condition_chooses_in_the_run() {
             let want = if less { [3.0, 4.0, 7.0] } else { [3.0, 5.0, 11.0] };
             assert_eq!(binding.get_output("z").unwrap().as_slice::<f32>().unwrap(), want, "{device}");
         }
-        // Given by value the condition is known when the plan is made: one stage.
+        // Given by value, the condition is known when the plan is made: one stage.
         let mut session = open(device, choosing());
         for (name, value) in [("a", 0.0f32), ("b", 1.0)] {
             session.set_input(name, &Tensor::scalar(value)).unwrap();
@@ -282,7 +282,7 @@ fn scans_slice_and_stack_along_any_axis_and_direction() {
     }
 }
 
-/// Every turn keeps the positive elements and takes one from each: the body's own sizes depend on the run.
+/// Every iteration keeps the positive elements and removes one from each: the body's own sizes depend on the run.
 #[test]
 fn a_body_may_have_stages_and_states_may_shrink() {
     let mut g = GraphBuilder::new("body");

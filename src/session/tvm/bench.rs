@@ -1,4 +1,4 @@
-//! Runs of a module that are measured.
+//! Measured runs of a module.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use super::GraphModule;
 use crate::graph::Tensor;
 use crate::session::{Error, Profile};
 
-/// How [`GraphModule::benchmark`] measures, by TVM's names.
+/// How [`GraphModule::benchmark`] measures, with TVM's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchmarkDesc {
     /// Number of measurements.
     pub repeat: usize,
-    /// Runs of each, of which the time is the mean; at least one.
+    /// Runs of each, whose mean is its time; at least one.
     pub number: usize,
-    /// The least time that the runs of one take together: `number` grows until they do.
+    /// The minimum total time of the runs of one measurement: `number` grows until they reach it.
     pub min_repeat: Duration,
-    /// Whether inputs that were given by value are copied in and all outputs copied out in every run.
+    /// Whether every run copies inputs given by value in and all outputs out.
     pub end_to_end: bool,
 }
 
@@ -28,11 +28,11 @@ impl Default for BenchmarkDesc {
 /// Times of runs in seconds.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Benchmark {
-    /// For each repetition the mean of its runs.
+    /// For each repetition the mean time of its runs.
     pub results: Vec<f64>,
 }
 
-/// A repetition is of no more runs than that, however short they are.
+/// Maximum number of runs of a repetition, however short they are.
 const MOST_RUNS: usize = 1 << 20;
 
 impl Benchmark {
@@ -41,7 +41,7 @@ impl Benchmark {
         self.results.iter().sum::<f64>() / self.results.len().max(1) as f64
     }
 
-    /// The middle, or the mean of both middles; 0 without results.
+    /// The median; 0 without results.
     pub fn median(&self) -> f64 {
         let mut sorted = self.results.clone();
         sorted.sort_by(f64::total_cmp);
@@ -68,7 +68,7 @@ impl Benchmark {
 }
 
 impl GraphModule {
-    /// Gives inputs values, runs, and copies all outputs out, in order.
+    /// Sets inputs, runs, and copies all outputs out, in order.
     ///
     /// # Errors
     /// As [`GraphModule::set_input`] and [`GraphModule::run`].
@@ -80,7 +80,7 @@ impl GraphModule {
         (0..self.get_num_outputs()).map(|o| self.get_output(o)).collect()
     }
 
-    /// Times runs with the inputs that are set, after one that does not count. Each run is waited for.
+    /// Times runs with the inputs that are set, after an unmeasured one. Each run is waited for.
     ///
     /// # Errors
     /// As [`GraphModule::run`].
@@ -110,7 +110,7 @@ impl GraphModule {
                     results.push(took.as_secs_f64() / number as f64);
                     break;
                 }
-                // As many as are needed by this, and always more.
+                // The estimated number for the minimum time, and always more than before.
                 let needed = desc.min_repeat.as_secs_f64() / took.as_secs_f64().max(1e-9) * number as f64;
                 number = (needed as usize).max(number * 2).min(MOST_RUNS);
             }

@@ -17,7 +17,7 @@ pub(crate) fn folder() -> &'static Path {
 }
 
 pub(crate) fn include() -> PathBuf {
-    folder().join("../../include")
+    folder().join("include")
 }
 
 pub(crate) fn model() -> PathBuf {

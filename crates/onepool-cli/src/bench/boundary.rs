@@ -178,8 +178,8 @@ fn graph(shape: &Shape, nanos: &Arc<AtomicU64>, middle: Middle) -> Result<Graph,
     let y = g.op(conv, &[b, w]);
     g.output("y", y);
     let mut graph = g.build().map_err(Error::from)?;
-    let beside = u32::from(middle != Middle::OnDevice);
-    for (n, device) in [0, beside, 0].into_iter().enumerate() {
+    let middle_device = u32::from(middle != Middle::OnDevice);
+    for (n, device) in [0, middle_device, 0].into_iter().enumerate() {
         graph.place(NodeId(n as u32), Some(device));
     }
     Ok(graph)
@@ -284,7 +284,7 @@ fn print(report: &Report, out: &mut Output) -> Result<(), CliError> {
         ]);
     }
     out.table(&t)?;
-    out.line("a convolution on the device, a function on the CPU, a convolution on the device: what a run takes beside")?;
+    out.line("a convolution on the device, a function on the CPU, a convolution on the device: what a run takes besides")?;
     out.line("its kernels, above what one takes that stays on the device (alone): where both use the same memory, and where")?;
     out.line("tensors are copied from one to the other")
 }

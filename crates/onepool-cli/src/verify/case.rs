@@ -8,11 +8,12 @@ use std::time::Instant;
 use super::compare::{Difference, Tolerance, compare, compare_info};
 use super::suite::Case;
 use crate::error::{CliError, UNSUPPORTED, chain};
+use crate::input_file::read_bytes;
 use crate::place::Places;
 use crate::precision::PrecisionArgs;
 use crate::stop::StopArgs;
 use crate::table;
-use crate::tensor_io::{read_bytes, read_pb_tensor};
+use crate::tensor_io::read_pb_tensor;
 use onepool::device::Context;
 use onepool::dtype::DType;
 use onepool::graph::Tensor;
@@ -169,13 +170,13 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
 /// # Errors
 /// There is none.
 pub(crate) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
-    let beside = |extension: &str| {
+    let sibling = |extension: &str| {
         // Without the separators at its end.
         let mut path = dir.components().as_path().as_os_str().to_owned();
         path.push(extension);
         PathBuf::from(path)
     };
-    let places = [dir.join("model.onnx"), beside(".onnx"), dir.join("model.json"), beside(".json")];
+    let places = [dir.join("model.onnx"), sibling(".onnx"), dir.join("model.json"), sibling(".json")];
     let found = places.into_iter().find(|path| path.exists());
     found.ok_or_else(|| CliError::content(dir, "there is no model.onnx and no model.json"))
 }

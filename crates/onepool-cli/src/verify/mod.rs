@@ -15,13 +15,13 @@ use self::case::{Outcome, Status};
 use self::report::{Expect, Report};
 use self::suite::{Case, Filter};
 use super::error::{CliError, FAILED, UNSUPPORTED};
+use super::input_file::read_json;
 use super::open::{CacheArgs, open_table};
 use super::output::{Output, Progress};
 use super::place::{PlaceArgs, Places};
 use super::precision::PrecisionArgs;
 use super::stop::{self, StopArgs};
 use super::table::Table;
-use super::tensor_io::read_json;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::CliError;
-use crate::tensor_io::read_json;
+use crate::input_file::read_json;
 
 /// Element types that every device should have; a case over others may be unsupported.
 const CORE: [&str; 6] = ["float32", "int32", "int64", "uint8", "int8", "bool"];

@@ -109,7 +109,7 @@ fn what_is_no_cache_is_passed_over_and_replaced() {
             fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
         }),
         ("damaged, or made by another version", |file| {
-            fs::write(file, "onepool cache 1 of nobody\n").unwrap();
+            fs::write(file, "onepool cache 1 of no one\n").unwrap();
         }),
     ];
     for file in &files {

@@ -7,6 +7,7 @@ mod caches;
 #[cfg(all(target_os = "linux", feature = "vulkan"))]
 mod compiler;
 mod formats;
+mod generate;
 mod onnx;
 
 use std::path::Path;

@@ -6,12 +6,13 @@
 //! A reader sees an old file or a new one, whole, whoever writes meanwhile.
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+pub use super::entry::CacheError;
+use super::entry::{DRAFT_ENDING, Entry};
 use super::hash::Digest;
 use super::system;
 use crate::sync::lock;
@@ -27,83 +28,9 @@ const STALE: Duration = Duration::from_secs(3600);
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
 const ENDING: &str = ".onepool";
-pub(super) const DRAFT_ENDING: &str = ".onepool-draft";
 const LOCK_ENDING: &str = ".onepool-lock";
 /// What a file begins with, before the hashes of what it is of and of what it holds.
 const FORMAT: &str = "onepool cache 1";
-
-/// Why a cache is not used, or one of its files is not.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CacheError {
-    /// The system refused.
-    #[error("{}: cannot {action}: {cause}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        cause: io::Error,
-    },
-    /// Something else is there under the folder's name.
-    #[error("{}: this is no folder; name one for caches, or one that does not exist yet", path.display())]
-    NoFolder {
-        /// The name.
-        path: PathBuf,
-    },
-    /// A folder or file that another user owns.
-    #[error("{}: user {owner} owns it, this process runs as user {user}, and caches hold code; name a folder of your own", path.display())]
-    #[cfg_attr(not(unix), expect(dead_code, reason = "owners and modes are those of Unix systems"))]
-    Foreign {
-        /// Its name.
-        path: PathBuf,
-        /// Who owns it.
-        owner: u32,
-        /// Who asks.
-        user: u32,
-    },
-    /// A folder or file that others may write to.
-    #[error("{}: others may write to it (mode {mode:03o}), and caches hold code; `chmod go-w` it, or name another folder", path.display())]
-    #[cfg_attr(not(unix), expect(dead_code, reason = "owners and modes are those of Unix systems"))]
-    Writable {
-        /// Its name.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u64,
-    },
-    /// No regular file under a file's name.
-    #[error("{}: {found}, not a regular file; remove it", path.display())]
-    NotRegular {
-        /// The name.
-        path: PathBuf,
-        /// What is there.
-        found: &'static str,
-    },
-    /// A file of more bytes than any that is written.
-    #[error("{}: {bytes} bytes, and no file here has more than {limit}; remove it", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-        /// The most there may be.
-        limit: u64,
-    },
-    /// A file whose contents are not those that were written, or are of something else.
-    #[error("{}: damaged, or made by another version or for something else; it is passed over and will be replaced", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
-/// A file of a cache folder.
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) bytes: u64,
-    pub(super) modified: SystemTime,
-}
 
 /// Bounds of a folder.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+mod entry;
 pub mod hash;
 pub mod open;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-use super::cache::{CacheError, DRAFT_ENDING, Entry};
+use super::entry::{CacheError, DRAFT_ENDING, Entry};
 
 /// Drafts of one process that may be left over from another one of the same number.
 const TRIES: usize = 64;

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::cache::{CacheError, DRAFT_ENDING, Entry};
+use super::entry::{CacheError, DRAFT_ENDING, Entry};
 
 /// No link is followed, nothing is waited for, no child process inherits it.
 const FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);

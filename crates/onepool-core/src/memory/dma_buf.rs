@@ -1,83 +1,15 @@
 //! Memory files as dma-bufs: how pages reach a device whose driver takes no pointer to them.
 //!
-//! A [`MemoryFile`] is the file of a region ([`super::host::HostRegion::in_memory_file`]); a [`DmaBuf`] is
-//! what the kernel makes of its pages for devices. The kernel is reached through [`DmaBufSystem`] alone, so that
+//! A [`MemoryFile`](super::memory_file::MemoryFile) is the file of a region
+//! ([`super::host::HostRegion::in_memory_file`]); a [`DmaBuf`] is what the kernel makes of its pages for devices. The kernel is reached through [`DmaBufSystem`] alone, so that
 //! everything around its calls runs against a fake too.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
-use super::import::Refusal;
 use super::os::{Descriptor, OsError};
-use crate::sync::lock;
+pub use super::os::{DmaBufSystem, Turn};
 
-/// The host's turn on the pages of a dma-buf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// The host is about to read or write: what devices wrote arrives.
-    Begins,
-    /// The host is done: what it wrote leaves for the devices.
-    Ends,
-}
-
-/// What a system does to make dma-bufs.
-///
-/// [`super::os::dma_bufs`] is the one of this machine.
-pub trait DmaBufSystem: fmt::Debug + Send + Sync {
-    /// A dma-buf of the first `bytes` bytes (whole pages) of a memory file that cannot shrink.
-    ///
-    /// # Errors
-    /// The system has no such facility, does not let this process use it, or refuses the size.
-    fn create(&self, file: &Descriptor, bytes: u64) -> Result<Descriptor, OsError>;
-
-    /// Tells whose turn it is.
-    ///
-    /// # Errors
-    /// What the system says.
-    fn sync(&self, buffer: &Descriptor, turn: Turn) -> Result<(), OsError>;
-
-    /// Gives a dma-buf back.
-    fn close(&self, buffer: Descriptor) {
-        drop(buffer);
-    }
-}
-
-/// The file of a region.
-#[derive(Debug)]
-pub struct MemoryFile {
-    file: Descriptor,
-    bytes: u64,
-    system: Arc<dyn DmaBufSystem>,
-    made: Mutex<Weak<DmaBuf>>,
-}
-
-impl MemoryFile {
-    /// A file of `bytes` bytes (whole pages) that cannot shrink.
-    pub(super) fn new(file: Descriptor, bytes: u64, system: Arc<dyn DmaBufSystem>) -> MemoryFile {
-        MemoryFile { file, bytes, system, made: Mutex::default() }
-    }
-
-    /// The dma-buf of all its pages; the same one as long as someone keeps it.
-    ///
-    /// # Errors
-    /// [`Refusal::NoDmaBuf`] with what the system said.
-    pub fn dma_buf(&self) -> Result<Arc<DmaBuf>, Refusal> {
-        let mut made = lock(&self.made);
-        if let Some(buffer) = made.upgrade() {
-            return Ok(buffer);
-        }
-        let refused = |error: OsError| Refusal::NoDmaBuf { cause: error.to_string() };
-        let handle = self.system.create(&self.file, self.bytes).map_err(refused)?;
-        let (system, bytes) = (Arc::clone(&self.system), self.bytes);
-        let buffer = Arc::new(DmaBuf { handle: Some(handle), bytes, system });
-        // The pages are the host's now, and the kernel has to hear so before their turn may end.
-        buffer.sync(Turn::Begins).map_err(refused)?;
-        *made = Arc::downgrade(&buffer);
-        Ok(buffer)
-    }
-}
-
-/// Pages that the kernel hands to devices by a descriptor. They are kept as long as anybody has it, mapped or not.
+/// Pages that the kernel hands to devices by a descriptor. They are kept as long as anyone has it, mapped or not.
 #[derive(Debug)]
 pub struct DmaBuf {
     // `None` only while it is given back.
@@ -87,6 +19,11 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
+    /// `bytes` bytes (whole pages) that `system` made.
+    pub(super) fn new(handle: Descriptor, bytes: u64, system: Arc<dyn DmaBufSystem>) -> DmaBuf {
+        DmaBuf { handle: Some(handle), bytes, system }
+    }
+
     /// The descriptor.
     pub fn descriptor(&self) -> Option<&Descriptor> {
         self.handle.as_ref()
@@ -120,8 +57,11 @@ impl Drop for DmaBuf {
 #[cfg(test)]
 #[cfg(all(target_os = "linux", not(miri)))]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
     use crate::memory::host::HostRegion;
+    use crate::memory::import::Refusal;
     use crate::memory::os;
 
     /// Makes a dma-buf of anything, or of nothing, and tells what it was asked.

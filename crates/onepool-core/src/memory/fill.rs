@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use super::host::HostError;
+use super::host_error::HostError;
 use super::os::{self, DIRECT_BLOCK};
 use crate::files;
 

@@ -5,7 +5,7 @@
 //! * [`import`]: pure policy; which window of pages a device may import, by which path a tensor goes,
 //!   and why.
 //! * [`host`]: owned, page-aligned memory that a device may import.
-//! * [`dma_buf`]: memory files as dma-bufs, where a driver takes no pointer to their pages.
+//! * [`dma_buf`], [`memory_file`]: memory files as dma-bufs, where a driver takes no pointer to their pages.
 //! * [`image`]: pure; images that lie in buffers, by the numbers a driver gives.
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
 //! * [`model`]: pure; what a device's memory is, the one place that decisions ask.
@@ -21,16 +21,18 @@ pub mod coherency;
 pub mod dma_buf;
 mod fill;
 pub mod host;
+mod host_error;
 pub mod image;
 pub mod import;
 pub mod lease;
+pub mod memory_file;
 pub mod model;
 pub mod os;
 pub mod range;
 pub mod stream;
 
 use host::SharedRegion;
-use import::{ImportRules, ReadWrite, Refusal, Window, enclosing, plan_window};
+use import::{ImportRules, PageWindow, ReadWrite, Refusal, enclosing, plan_window};
 
 /// The pages around `bytes` bytes at `addr`, if a device with these rules can import each of them: pages of `owner`
 /// by what the runtime made them, any others by the process's own map.
@@ -45,7 +47,7 @@ pub fn window_of(
     access: ReadWrite,
     rules: &ImportRules,
     owner: Option<&SharedRegion>,
-) -> Result<Window, Refusal> {
+) -> Result<PageWindow, Refusal> {
     let page = os::page_size() as u64;
     let pages = enclosing(addr, bytes, rules, page)?;
     let own = owner.map(SharedRegion::map_entry).filter(|own| own.range.contains(pages));

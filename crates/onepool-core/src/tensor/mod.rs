@@ -313,7 +313,7 @@ impl Tensor {
     }
 
     /// Moves the bytes of a large constant into a layout, so that they are hardly there twice meanwhile; `bytes` is the
-    /// size of the region that the layout begins. Nothing where somebody holds them, or the layout is not made so.
+    /// size of the region that the layout begins. Nothing where they are held, or the layout is not made so.
     ///
     /// # Errors
     /// There is no memory for the layout.

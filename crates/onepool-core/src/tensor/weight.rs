@@ -30,7 +30,7 @@ pub(crate) struct Weight {
 struct Forms {
     /// All others follow from it.
     kept: Kept,
-    /// Forms that somebody else may still hold.
+    /// Forms that another owner may still hold.
     plain: Weak<HostRegion>,
     packed: Vec<(PackKey, Weak<HostRegion>)>,
 }
@@ -98,13 +98,13 @@ impl Weight {
         }
     }
 
-    /// The layout `key`, where somebody holds it.
+    /// The layout `key`, where it is held.
     pub(super) fn packed(&self, key: &PackKey) -> Option<Arc<HostRegion>> {
         let forms = self.lock();
         forms.packed.iter().find(|(found, _)| found == key).and_then(|(_, region)| region.upgrade())
     }
 
-    /// Keeps the bytes as they are, which `region` holds and somebody reads, unless a packed layout is read too.
+    /// Keeps the bytes as they are, which `region` holds and which are read, unless a packed layout is read too.
     pub(super) fn keep_plain(&self, region: &Arc<HostRegion>) {
         let mut forms = self.lock();
         match &forms.kept {
@@ -114,7 +114,7 @@ impl Weight {
         forms.plain = Arc::downgrade(region);
     }
 
-    /// Keeps the bytes only in the layout `key`, which `region` holds and `unpack` turns into all of them. What was
+    /// Keeps the bytes only in the layout `key`, which `region` holds and `unpack` turns into the bytes. What was
     /// lent stays too.
     pub(super) fn keep_packed(&self, key: PackKey, region: &Arc<HostRegion>, unpack: &Arc<UnpackFn>) {
         let mut forms = self.lock();
@@ -126,7 +126,7 @@ impl Weight {
     }
 
     /// Moves the bytes into the layout `key` of `packed` bytes, lines at a time: what has moved is given back. Nothing
-    /// where somebody holds the bytes, or where they are few.
+    /// where the bytes are held, or where they are few.
     ///
     /// # Errors
     /// There is no memory for the layout.
@@ -152,7 +152,7 @@ impl Weight {
     }
 
     /// Moves the bytes to memory that `store` reads from then on and that `write` lends for writing, as they are or in a
-    /// layout: what has moved is given back meanwhile. `false`, and nothing done, where somebody holds the bytes.
+    /// layout: what has moved is given back meanwhile. `false`, and nothing done, where the bytes are held.
     ///
     /// # Errors
     /// Those of `write`, which leave the bytes where they are.
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_bytes_are_the_only_ones_until_somebody_asks() {
+    fn packed_bytes_are_the_only_ones_until_asked_for() {
         let weight = weight();
         let before = Arc::downgrade(&weight.plain().unwrap());
         let packed = pack(&weight);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn large_bytes_are_moved_part_by_part_where_nobody_holds_them() {
+    fn large_bytes_are_moved_part_by_part_where_they_are_not_held() {
         // Lines of a number that does not divide a part.
         let (line, count) = (3 * 4096 + 8, 900);
         let bytes: Vec<u8> = (0..line * count).map(|i| (i % 251) as u8).collect();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_somebody_holds_or_that_cannot_be_written_stay() {
+    fn bytes_that_are_held_or_that_cannot_be_written_stay() {
         let weight = weight();
         let held = weight.plain().unwrap();
         assert!(!move_to(&weight, None, BYTES.len()).0);

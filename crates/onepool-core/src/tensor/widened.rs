@@ -15,7 +15,7 @@ pub(super) struct Widened {
     half: Tensor,
     /// Bytes that were lent as a slice stay for as long as the constant.
     lent: OnceLock<Arc<HostRegion>>,
-    /// Bytes that somebody may still hold.
+    /// Bytes that may still be held.
     plain: Mutex<Weak<HostRegion>>,
 }
 

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_of_another_systems_tools() {
+    fn no_one_is_told_of_another_systems_tools() {
         use Missing::*;
         for missing in [VulkanLoader, VulkanDriver, ValidationLayer, OpenClLoader, OpenClDriver] {
             assert!(!words(System::OtherUnix, missing).contains("apt "));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_goes_once_there_are_many() {
+    fn what_no_one_uses_goes_once_there_are_many() {
         let (mut kept, mut gone) = (Kept::default(), Vec::new());
         let held: Vec<Lease> = (0..10).map(|key| get(&mut kept, key, &mut gone)).collect();
         for key in 10..10_000 {

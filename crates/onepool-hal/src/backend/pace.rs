@@ -1,4 +1,4 @@
-//! Waiting for a device: polling for as long as the runs before took, then sleeping.
+//! Points in a queue's time and waiting for them: polling for as long as earlier runs took, then sleeping.
 //!
 //! Being woken by the driver costs up to a hundred microseconds, which short runs feel; polling costs a core.
 
@@ -52,9 +52,70 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// The points of one queue: what is submitted, what is known to be reached, and how long its waits take.
+#[derive(Debug, Default)]
+pub(crate) struct Points {
+    // The latest point submitted; written under the queue's lock.
+    submitted: AtomicU64,
+    // The latest point known to be reached.
+    reached: AtomicU64,
+    pace: Pace,
+}
+
+impl Points {
+    /// The point of the submission after those so far. Under the queue's lock.
+    pub(crate) fn next(&self) -> u64 {
+        self.submitted.load(Ordering::Relaxed) + 1
+    }
+
+    /// `point` is submitted. Under the queue's lock.
+    pub(crate) fn submit(&self, point: u64) {
+        self.submitted.store(point, Ordering::Release);
+    }
+
+    /// The latest point submitted.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    /// `point` is reached. Gives the latest one that is.
+    pub(crate) fn reach(&self, point: u64) -> u64 {
+        self.reached.fetch_max(point, Ordering::AcqRel).max(point)
+    }
+
+    /// Whether `point` is known to be reached, without asking the driver.
+    pub(crate) fn is_known(&self, point: u64) -> bool {
+        self.reached.load(Ordering::Acquire) >= point
+    }
+
+    /// Waits until `point` is reached, as [`Pace::wait`] does: `alive` is asked first, `poll` gives the latest point
+    /// reached.
+    ///
+    /// # Errors
+    /// [`DeviceError::Stale`] for a point that is not submitted, [`DeviceError::Timeout`], and those of the functions.
+    pub(crate) fn wait(
+        &self,
+        point: u64,
+        (waiters, policy, timeout): (&Waiters, WaitPolicy, Option<Duration>),
+        alive: impl FnOnce() -> Result<(), DeviceError>,
+        poll: impl Fn() -> Result<u64, DeviceError>,
+        block: impl FnOnce(Option<Duration>) -> Result<bool, DeviceError>,
+    ) -> Result<(), DeviceError> {
+        if self.is_known(point) {
+            return Ok(());
+        }
+        alive()?;
+        if point > self.submitted() {
+            // Nothing would ever reach it.
+            return Err(DeviceError::Stale { object: "timepoint" });
+        }
+        self.pace.wait(waiters, policy, timeout, || Ok(poll()? >= point), block)
+    }
+}
+
 /// How long the waits of one queue were.
 #[derive(Debug)]
-pub(crate) struct Pace {
+struct Pace {
     nanos: AtomicU64,
 }
 
@@ -70,7 +131,7 @@ impl Pace {
     ///
     /// # Errors
     /// [`DeviceError::Timeout`], and those of `is_over` and `block`.
-    pub(crate) fn wait(
+    fn wait(
         &self,
         waiters: &Waiters,
         policy: WaitPolicy,
@@ -153,6 +214,27 @@ mod tests {
     const MICROS: fn(u64) -> Duration = Duration::from_micros;
 
     #[test]
+    fn a_point_is_waited_for_once_it_is_submitted() {
+        let waiters = Waiters { may_poll: true, waiting: AtomicU32::new(0) };
+        let how = (&waiters, WaitPolicy::Block, None);
+        let points = Points::default();
+        let wait = |point, alive: Result<(), DeviceError>, poll: u64| {
+            points.wait(point, how, || alive, || Ok(points.reach(poll)), |_| Ok(true))
+        };
+        let stale = DeviceError::Stale { object: "timepoint" };
+        assert_eq!(wait(1, Ok(()), 0), Err(stale));
+        assert_eq!(points.next(), 1);
+        points.submit(1);
+        let lost = DeviceError::Lost { detail: "gone".to_owned() };
+        assert_eq!(wait(1, Err(lost.clone()), 0), Err(lost.clone()));
+        assert_eq!(wait(1, Ok(()), 1), Ok(()));
+        // What is reached stays so, also on a device that is lost.
+        assert!(points.is_known(1) && !points.is_known(2));
+        assert_eq!(wait(1, Err(lost), 0), Ok(()));
+        assert_eq!((points.reach(0), points.submitted()), (1, 1));
+    }
+
+    #[test]
     fn polling_follows_the_runs_and_is_bounded() {
         let waiters = Waiters { may_poll: true, waiting: AtomicU32::new(0) };
         let pace = Pace::default();
@@ -176,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_polls_beside_others_or_on_the_devices_core() {
+    fn no_one_polls_in_parallel_with_others_or_on_the_devices_core() {
         let waiters = Waiters { may_poll: true, waiting: AtomicU32::new(0) };
         let pace = Pace::default();
         let one = waiters.enter();

@@ -53,7 +53,7 @@ impl Open {
         Open {
             checker: Checker::new(&queue.core, "enqueue", 0),
             recording: Recording::default(),
-            tracker: Tracker::behind_others(),
+            tracker: Tracker::after_others(),
             in_order: queue.core.info.in_order,
             ticket: Arc::default(),
         }

@@ -10,7 +10,7 @@ use super::error::{Problem, UsageError};
 use crate::backend::{BufferInfo, HostAddress};
 use crate::recording::{BufferId, BufferRange};
 use onepool_core::memory::budget::Reservation;
-use onepool_core::memory::coherency::HostView;
+use onepool_core::memory::coherency::HostTracker;
 use onepool_core::memory::dma_buf::DmaBuf;
 use onepool_core::memory::host::{HostRegion, SharedRegion};
 use onepool_core::memory::import::{ImportKey, ReadWrite};
@@ -28,7 +28,7 @@ pub(super) struct Memory {
     /// The region whose pages it is, from their start.
     pub(super) region: Option<Arc<SharedRegion>>,
     /// What the host has to do before it uses its own pointer.
-    pub(super) host: Mutex<HostView>,
+    pub(super) host: Mutex<HostTracker>,
     pins: Mutex<Vec<Pin>>,
     destroyed: AtomicBool,
     _reservation: Reservation,
@@ -53,7 +53,7 @@ impl Memory {
         reservation: Reservation,
         region: Option<Arc<SharedRegion>>,
     ) -> Arc<Memory> {
-        let host = HostView::new(info.coherent, core.info.limits.non_coherent_atom, info.bytes);
+        let host = HostTracker::new(info.coherent, core.info.limits.non_coherent_atom, info.bytes);
         let memory = Arc::new(Memory {
             core: Arc::clone(core),
             id,

@@ -184,7 +184,7 @@ impl Checker {
             let invalidated = recording.invalidate.iter().filter(|range| range.buffer == *id);
             let invalidated =
                 invalidated.filter_map(|range| ByteRange::from_offset(range.offset, range.bytes));
-            let left = Left::behind(self.writes(resource), hidden, invalidated, memory.info.coherent);
+            let left = Left::after(self.writes(resource), hidden, invalidated, memory.info.coherent);
             if !left.is_empty() {
                 all.push((Arc::clone(memory), left));
             }

@@ -12,7 +12,7 @@ use crate::backend::{DeviceError, HostAddress};
 use onepool_core::memory::dma_buf::DmaBuf;
 use onepool_core::memory::host::SharedRegion;
 use onepool_core::memory::import::window::enclosing;
-use onepool_core::memory::import::{AcquireError, ImportKey, ImportMap, ReadWrite, Refusal, Window};
+use onepool_core::memory::import::{AcquireError, ImportKey, ImportMap, PageWindow, ReadWrite, Refusal};
 use onepool_core::memory::os::page_size;
 use onepool_core::memory::range::ByteRange;
 use onepool_core::memory::window_of;
@@ -64,7 +64,7 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
     };
     if rules.alignment <= 1 {
         // The device is the process: a pointer needs no pages of its own, and sharing them is no matter.
-        let window = Window { addr, bytes: source.bytes, offset: 0 };
+        let window = PageWindow { addr, bytes: source.bytes, offset: 0 };
         let memory = create(core, source, window)?;
         return Ok(open(memory, source, None, 0));
     }
@@ -72,7 +72,7 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
     let imports = lock(&core.imports);
     let window = if imports.holds(pages) {
         // Checked when it was imported; reading the process's map again would cost more than the import.
-        Window { addr: pages.start, bytes: pages.bytes(), offset: addr - pages.start }
+        PageWindow { addr: pages.start, bytes: pages.bytes(), offset: addr - pages.start }
     } else {
         window_of(addr, source.bytes, source.access, rules, source.region.as_deref())?
     };
@@ -84,7 +84,7 @@ fn share(
     core: &Arc<Core>,
     source: &mut Source,
     mut imports: MutexGuard<'_, ImportMap<Arc<Memory>>>,
-    window: Window,
+    window: PageWindow,
 ) -> Result<Buffer, Error> {
     let pages = window.range();
     let acquired = imports.acquire(window, |window| create(core, source, window));
@@ -112,7 +112,7 @@ fn open(memory: Arc<Memory>, source: &mut Source, key: Option<ImportKey>, offset
 }
 
 /// One import of whole pages.
-fn create(core: &Arc<Core>, source: &Source, window: Window) -> Result<Arc<Memory>, Error> {
+fn create(core: &Arc<Core>, source: &Source, window: PageWindow) -> Result<Arc<Memory>, Error> {
     // A device that works on pointers holds nothing of what is imported.
     let on_pointers = core.info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
     let held = if on_pointers { 0 } else { window.bytes };

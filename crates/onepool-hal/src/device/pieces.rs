@@ -20,7 +20,7 @@ pub struct Submission {
     next: usize,
     /// The latest piece's.
     point: Timepoint,
-    /// Keeps others away, where there are several pieces and not all of them are submitted.
+    /// Keeps others away while some of several pieces are not submitted.
     reservation: Option<u64>,
 }
 
@@ -135,7 +135,7 @@ impl Drop for Submission {
             let writes = touches.filter(|touch| !touch.access.writes().is_empty());
             let hidden = writes.clone().map(|touch| (touch.range, touch.access.writes())).collect();
             let left =
-                Left::behind(writes.map(|touch| touch.range), hidden, [].into_iter(), memory.info.coherent);
+                Left::after(writes.map(|touch| touch.range), hidden, [].into_iter(), memory.info.coherent);
             if memory.info.host.is_some() && !queue.core.info.in_order {
                 lock(&memory.host).submitted(&left, by);
             }

@@ -256,7 +256,7 @@ impl QueueInner {
         let opens = matches!(recording.commands.first(),
             Some(Command::Barrier(barrier)) if barrier.settles().contains(Access::DEVICE));
         if !opens && !self.core.info.in_order {
-            let barrier = Tracker::behind_others().command(&work.touches);
+            let barrier = Tracker::after_others().command(&work.touches);
             recording.commands.splice(0..0, barrier.map(Command::Barrier));
         }
     }

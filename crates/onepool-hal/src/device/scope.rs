@@ -87,7 +87,7 @@ impl Context {
 }
 
 /// Calls `f` with a scope in which borrowed slices can be lent to devices. Returns once the devices have
-/// finished with all of them and let go of their memory, also when `f` panics; handles of the buffers that
+/// finished with them and let go of their memory, also when `f` panics; handles of the buffers that
 /// were cloned out of the scope are refused from then on.
 ///
 /// If a driver can neither finish the work nor declare its device lost, the process is aborted: the borrow

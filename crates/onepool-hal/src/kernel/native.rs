@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_read_beside_a_taken_output() {
+    fn arguments_are_read_next_to_a_taken_output() {
         let x = [1.0f32, 2.0];
         let mut y = [0.0f32; 2];
         let mut args = [

@@ -154,11 +154,11 @@ impl KernelSource {
 }
 
 /// A reflected access as the coherency tracker names it.
-pub fn touch(access: onepool_spirv::Access) -> Access {
+pub fn touch(access: onepool_spirv::BindingAccess) -> Access {
     match access {
-        onepool_spirv::Access::Read => Access::KERNEL_READ,
-        onepool_spirv::Access::Write => Access::KERNEL_WRITE,
-        onepool_spirv::Access::ReadWrite => Access::KERNEL_READ | Access::KERNEL_WRITE,
+        onepool_spirv::BindingAccess::Read => Access::KERNEL_READ,
+        onepool_spirv::BindingAccess::Write => Access::KERNEL_WRITE,
+        onepool_spirv::BindingAccess::ReadWrite => Access::KERNEL_READ | Access::KERNEL_WRITE,
     }
 }
 

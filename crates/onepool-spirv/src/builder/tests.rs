@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::super::{Access, BindingKind, check_module, reflect};
+use super::super::{BindingAccess, BindingKind, check_module, reflect};
 use super::*;
 use onepool_expr::{Function, Indexing};
 
@@ -80,7 +80,7 @@ fn a_built_module_keeps_the_conventions() {
     assert_eq!((r.local_size, r.local_size_spec), ([64, 1, 1], [Some(0), None, None]));
     let bindings: Vec<_> = r.bindings.iter().map(|b| (b.set, b.binding, b.kind, b.access)).collect();
     let at = |binding, access| (0, binding, BindingKind::StorageBuffer, access);
-    let (read, write) = (Access::Read, Access::Write);
+    let (read, write) = (BindingAccess::Read, BindingAccess::Write);
     assert_eq!(bindings, [at(0, read), at(1, read), at(2, read), at(3, write), at(4, write)]);
     let params: Vec<_> = r.params.iter().map(|p| (p.name.as_ref(), p.offset_bytes)).collect();
     assert_eq!((params, r.params_bytes), (vec![("n", 0)], 4));
@@ -103,7 +103,7 @@ fn every_operation_is_valid_in_both_widths_and_through_views() {
         let r = check_module(&words).unwrap();
         assert_eq!(
             (r.bindings[0].kind, r.bindings[0].access),
-            (BindingKind::UniformTexelBuffer, Access::Read)
+            (BindingKind::UniformTexelBuffer, BindingAccess::Read)
         );
     }
 }

@@ -15,7 +15,7 @@ use super::module::{Function, Global, MAX_SOURCE, Needs, Translator, too_long, u
 use super::pointer::{Pointer, Space};
 use super::types::{Num, Type};
 use crate::parse::Inst;
-use crate::reflect::Access;
+use crate::reflect::BindingAccess;
 
 /// The function that is being written.
 pub(super) struct Body<'t, 'm> {
@@ -123,7 +123,7 @@ impl<'t, 'm> Body<'t, 'm> {
             _ => match *self.t.types.get(to) {
                 Type::Image(image) if class == StorageClass::UniformConstant => {
                     let (form, base) = (self.t.form_of_param(param, &image)?, format!("v{id}"));
-                    let text = self.t.image_param(&base, form, Access::Read, self.t.samples(&image));
+                    let text = self.t.image_param(&base, form, BindingAccess::Read, self.t.samples(&image));
                     self.pointers.insert(id, Pointer::Image { base, image, form });
                     return Ok(text);
                 }

@@ -15,7 +15,7 @@ use super::module::{Global, Translator, unsupported};
 use super::pointer::Pointer;
 use super::types::{ImageType, Num};
 use crate::parse::Inst;
-use crate::reflect::Access;
+use crate::reflect::BindingAccess;
 use crate::types::{Element, ScalarType};
 
 /// A format of texels that OpenCL and kernels agree on.
@@ -179,13 +179,13 @@ impl Translator<'_> {
         &self,
         user: &Inst,
         image: &ImageType,
-        access: Access,
+        access: BindingAccess,
         alone: bool,
     ) -> Result<Form, OpenClError> {
         if image.plane {
             return match self.images.planes {
                 Planes::None => Err(unsupported(user, "an image, on a device without images in buffers,")),
-                _ if access == Access::ReadWrite => {
+                _ if access == BindingAccess::ReadWrite => {
                     Err(unsupported(user, "an image that is both read and written"))
                 }
                 _ if !alone => Err(unsupported(user, "one binding declared as two kinds of image")),
@@ -194,7 +194,7 @@ impl Translator<'_> {
             };
         }
         let known = TexelFormat::of(&image.element).is_some_and(|f| self.images.texels.contains(f));
-        match known && alone && access != Access::ReadWrite {
+        match known && alone && access != BindingAccess::ReadWrite {
             true => Ok(Form::Line),
             false if image.element.scalar == Some(image.value.scalar) => Ok(Form::Pointer),
             false => Err(unsupported(user, "a buffer of texels of this format, on this device,")),
@@ -204,13 +204,13 @@ impl Translator<'_> {
     /// The form of an image that is the parameter of a function.
     pub(super) fn form_of_param(&self, user: &Inst, image: &ImageType) -> Result<Form, OpenClError> {
         // One that is handed on may be read and written there.
-        let access = if image.storage { Access::ReadWrite } else { Access::Read };
+        let access = if image.storage { BindingAccess::ReadWrite } else { BindingAccess::Read };
         self.form_of(user, image, access, true)
     }
 
-    fn access_of(&self, binding: u32) -> Access {
+    fn access_of(&self, binding: u32) -> BindingAccess {
         let info = self.reflection.bindings.iter().find(|info| info.binding == binding);
-        info.map_or(Access::Read, |info| info.access)
+        info.map_or(BindingAccess::Read, |info| info.access)
     }
 
     /// A binding as the parameter of the kernel or a function, with what belongs to it.
@@ -226,7 +226,7 @@ impl Translator<'_> {
     }
 
     /// An image as a parameter.
-    pub(super) fn image_param(&self, name: &str, form: Form, access: Access, sampled: bool) -> String {
+    pub(super) fn image_param(&self, name: &str, form: Form, access: BindingAccess, sampled: bool) -> String {
         let qualifier = if access.writes() { "write_only" } else { "read_only" };
         match form {
             Form::Pointer => format!("__global uchar* {name}"),

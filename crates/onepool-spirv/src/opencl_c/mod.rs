@@ -52,7 +52,7 @@ pub use image::{OpenClForm, OpenClImages, Planes, TexelFormat, TexelFormats};
 
 use super::check_module;
 use super::parse;
-use super::reflect::{Access, BindingKind};
+use super::reflect::{BindingAccess, BindingKind};
 use crate::Requires;
 
 /// What the build of the source must be given.
@@ -102,7 +102,7 @@ pub struct OpenClArg {
     /// Its number in set 0.
     pub binding: u32,
     /// How the kernel uses it.
-    pub access: Access,
+    pub access: BindingAccess,
     /// What is bound: a storage or uniform buffer's bytes, an image, or a texel buffer's texels as its declared
     /// format says (RGBA32 where it says none).
     pub kind: BindingKind,

@@ -9,7 +9,7 @@ use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::movement::region::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
-/// With fewer pairs for each expert than so many, each is done alone.
+/// With fewer pairs for each expert than this, each pair is computed alone.
 const FEW: usize = 4;
 
 /// Which pairs a product is of.
@@ -68,7 +68,7 @@ impl Resolved {
         let mut gated = one;
         if let Some(third) = third {
             gated = self.lower_product(cx, third, Operand::Input(X), &of, lower)?;
-            lower.join();
+            lower.no_barrier();
         }
         let inner = lower.scratch(pairs * self.inner * 4);
         self.lower_gate(one, gated, inner, lower)?;

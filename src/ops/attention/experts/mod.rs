@@ -85,13 +85,13 @@ pub struct ExpertCodes {
 
 /// `sum over the chosen experts e of factor_e * fc2_e(activation(fc1_e(x)))`. MoE's inputs: tokens, the router's
 /// numbers, then weights (`[experts, rows, columns]`) and biases of three products; QMoE has scales between them,
-/// and zero points and factors of its own behind. Factors are the softmax of the router's numbers, over all experts
+/// and zero points and factors of its own after them. Factors are the softmax of the router's numbers, over all experts
 /// or over those that are chosen where they are normalized, as the schema says of both operators.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MixtureOfExperts {
     /// Experts of a token.
     pub top: usize,
-    /// What is done between the products.
+    /// The function between the products.
     pub activation: ExpertActivation,
     /// How SwiGLU's operands lie; others are gated where there is a third product.
     pub gated: Gated,
@@ -114,7 +114,7 @@ pub(super) fn read_coded(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<
     if kind != "int" {
         return Err(OpError::unsupported(format!("QMoE of {kind} weights")));
     }
-    // What is left to the device is the layout that the schema describes.
+    // Prepacked weights have a layout of their own; the schema describes the other one.
     if attrs.int("weights_prepacked", -1)? > 0 {
         return Err(OpError::unsupported("QMoE of weights in another device's layout"));
     }
@@ -283,7 +283,9 @@ impl MixtureOfExperts {
         let first = self.places(0)[0];
         let fused = matches!(gated, Gated::Interleaved | Gated::Halves);
         if fused && cx.has(third) {
-            return Err(OpError::unsupported("experts with a third product beside one that has its part"));
+            return Err(OpError::unsupported(
+                "experts with a third product in addition to a first one that contains it",
+            ));
         }
         let parts = if fused { 2 } else { 1 };
         let n = cx.shape(first)?.get(1).copied().unwrap_or(0);

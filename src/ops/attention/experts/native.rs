@@ -8,7 +8,7 @@ use crate::ops::real::{Real, RealInputs, RealIo, RealKernel};
 
 /// Rows of codes that are made numbers at once.
 const ROWS: usize = 32;
-/// What the router's numbers are held between, so that differences of them are numbers.
+/// Bound of the router's numbers, so that their differences are finite.
 const LARGEST: f64 = f32::MAX as f64;
 
 /// A token that chose an expert, and the factor of the answer.
@@ -62,7 +62,7 @@ impl Resolved {
         chosen
     }
 
-    /// The second operand of the gate beside the first, which it is applied to: rows of `inner` elements.
+    /// Applies the gate to rows of `inner` elements of `first`, with the second operand from `first` or `third`.
     fn gate<T: Real>(&self, first: &[T], third: Option<&[T]>, out: &mut [T]) {
         let inner = self.inner.max(1);
         let both = |row: usize, i: usize| {

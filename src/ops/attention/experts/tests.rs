@@ -5,7 +5,7 @@ use crate::graph::Tensor;
 use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
 use crate::ops::{AttrValue, find};
 
-/// A product's weights as they are meant, and the inputs that say so.
+/// A product's decoded weights, and the inputs that encode them.
 struct Made {
     weights: Vec<f64>,
     bias: Option<Vec<f32>>,

@@ -22,7 +22,7 @@ const MIN_MATRIX: usize = 16;
 /// The least input channels: those of one tap are summed in steps of 8, by cooperative matrices of 32.
 const MIN_CHANNELS: [usize; 2] = [8, 16];
 
-/// A kernel of wide tiles or of cooperative matrices, and its constants beside those that all have.
+/// A kernel of wide tiles or of cooperative matrices, and its additional constants.
 struct Wide {
     kernel: KernelId,
     local: Option<u32>,
@@ -34,7 +34,7 @@ impl Plain {
         self.axes.iter().map(|a| a.output).product()
     }
 
-    /// Whether the elements of an output channel lie one behind the other.
+    /// Whether the elements of an output channel are contiguous.
     fn is_plain(&self) -> bool {
         let [d, h, w] = self.axes;
         // The distance along an axis of one element does not matter.

@@ -24,7 +24,7 @@ const BAND: usize = 32;
 /// The most columns of a tile.
 pub(crate) const WIDTH: usize = 48;
 
-/// What makes an unsigned byte of a signed one that is 128 less, and back.
+/// Converts a signed byte to the unsigned byte that is 128 larger, and back.
 pub(crate) const FLIP: u8 = 0x80;
 
 /// A right operand: of every column groups of four bytes, one from each of four rows.
@@ -40,7 +40,7 @@ pub(crate) trait Right: Sync {
         None
     }
 
-    /// How many elements of a row of the output come before column `column`.
+    /// Number of elements of a row of the output before column `column`.
     fn elements_before(&self, column: usize) -> usize {
         column
     }
@@ -52,7 +52,7 @@ pub(crate) trait Right: Sync {
     }
 }
 
-/// What is added to the sum of products of row `r` and column `c`:
+/// The summand of the sum of products of row `r` and column `c`:
 /// `rows[r] - left_zeros[r] * (sum of the column) + right_zeros[c] * factors[r]`.
 ///
 /// With zero points `a` of the row and `b` of the column over a depth of `k`, the sum of `(x - a) * (y - b)` is the sum
@@ -63,13 +63,13 @@ pub(crate) struct Around<'a> {
     pub(crate) rows: &'a [i32],
     /// One for every row, one for all, or none.
     pub(crate) left_zeros: &'a [i32],
-    /// Of every column, and the factors of every row; or none.
+    /// One for every column, and the factors of every row; or none.
     pub(crate) right_zeros: Option<(&'a [i32], &'a [i32])>,
 }
 
 /// A product, of `groups` times four bytes for each sum.
 pub(crate) struct Product<'a, R> {
-    /// Rows of `groups` times four bytes, one behind the other.
+    /// Rows of `groups` times four bytes, contiguous.
     pub(crate) left: &'a [u8],
     pub(crate) groups: usize,
     pub(crate) right: &'a R,

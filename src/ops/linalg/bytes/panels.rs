@@ -1,23 +1,23 @@
-//! A right operand that is packed: strips of columns, one behind the other.
+//! A packed right operand: contiguous strips of columns.
 
 use super::Right;
 use crate::dot::Unit;
 use crate::simd::wide;
 
-/// How `n` columns are cut into strips of whole vectors.
+/// The division of `n` columns into strips of whole vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strips {
     lanes: usize,
     /// Vectors of the first strips, and how many of these there are.
     most: usize,
     full: usize,
-    /// Vectors of each strip behind them, and how many.
+    /// Vectors of each strip after them, and how many.
     less: usize,
     rest: usize,
 }
 
 impl Strips {
-    /// Of vectors of `lanes` columns, `most` in a strip. A single vector at the end would make poor use of the
+    /// Strips of vectors of `lanes` columns, at most `most` in a strip. A single vector at the end would make poor use of the
     /// registers: it and the strip before it become two of the same width.
     pub(crate) fn new(n: usize, [lanes, most]: [usize; 2]) -> Strips {
         let vectors = n.div_ceil(lanes);
@@ -30,12 +30,12 @@ impl Strips {
         }
     }
 
-    /// How many.
+    /// Number of strips.
     pub(crate) fn count(&self) -> usize {
         self.full + self.rest
     }
 
-    /// The first column of strip `i`; behind the last one, the end of its vectors.
+    /// The first column of strip `i`; after the last one, the end of its vectors.
     pub(crate) fn first(&self, i: usize) -> usize {
         let rest = i.saturating_sub(self.full);
         (self.most * (i - rest) + self.less * rest) * self.lanes
@@ -47,7 +47,7 @@ impl Strips {
     }
 }
 
-/// How a matrix of `k` rows of `n` bytes is packed: strips of columns of signed bytes, one behind the other, and behind
+/// The packed layout of a matrix of `k` rows of `n` bytes: contiguous strips of columns of signed bytes, and after
 /// them the sums of all columns as 32-bit integers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing {
@@ -58,13 +58,13 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// Of matrices of `k` rows and `n` columns, for `unit`.
+    /// The layout of matrices of `k` rows and `n` columns, for `unit`.
     pub(crate) fn new([k, n]: [usize; 2], unit: Unit) -> Packing {
         let tile = unit.tile();
         Packing { k, n, tile, strips: Strips::new(n, tile) }
     }
 
-    /// What the layout depends on; nothing where that does not fit 32 bits.
+    /// The numbers that determine the layout; `None` where they do not fit 32 bits.
     pub(crate) fn numbers(&self) -> Option<[u32; 3]> {
         let [k, n] = [self.k, self.n].map(|n| u32::try_from(n).ok());
         Some([k?, n?, (self.tile[0] << 8 | self.tile[1]) as u32])
@@ -157,7 +157,7 @@ pub(crate) struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// What [`Packing::pack`] wrote.
+    /// The output of [`Packing::pack`].
     pub(crate) fn new(packing: &Packing, packed: &'a [i32]) -> Panels<'a> {
         let (data, sums) = packed.split_at_checked(packing.groups() * packing.width()).unwrap_or_default();
         Panels { groups: packing.groups(), data: bytemuck::cast_slice(data), sums }

@@ -25,7 +25,7 @@ fn bytes(n: usize, seed: u64) -> Vec<u8> {
 
 fn packed(shape: [usize; 2], rows: &[u8], flip: u8, unit: Unit) -> (Packing, Vec<i32>) {
     let packing = Packing::new(shape, unit);
-    // What is behind the last column must not count.
+    // Bytes after the last column must not count.
     let mut words = vec![-1; packing.bytes() / 4];
     packing.pack(rows, flip, bytemuck::cast_slice_mut(&mut words));
     (packing, words)

@@ -17,7 +17,7 @@ pub(super) struct Tiles<'t, 'y, 'a, R, T, F> {
     pub(super) rows: &'t mut [&'y mut [T]],
 }
 
-/// Which part, and what is made of its sums.
+/// Which part, and the function that stores its sums.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'t, 'a, R, F> {
     pub(super) of: &'t Product<'a, R>,
@@ -137,7 +137,7 @@ where
                     for (i, (to, sums)) in rows.iter_mut().zip(&mut sums).enumerate() {
                         let known = known.get(first - origin..).unwrap_or(&[]);
                         let to = to.get_mut(at..).unwrap_or_default();
-                        // Of a length that is known where this is inlined.
+                        // The length is a constant after inlining.
                         if n == WIDTH {
                             self.part.row(row + i, first, known, sums, runs, to);
                         } else if let Some(sums) = sums.get_mut(..n) {
@@ -153,7 +153,7 @@ where
 }
 
 impl<R: Right> Product<'_, R> {
-    /// Adds to the sums of row `row`, of columns from `first` on, what comes around the products.
+    /// Adds the summands of [`Around`] to the sums of row `row`, of columns from `first` on.
     #[inline(always)]
     fn complete(&self, row: usize, first: usize, column_sums: &[i32], sums: &mut [i32]) {
         let around = &self.around;

@@ -20,7 +20,7 @@ const MIN_VECTOR_GROUPS: usize = 256;
 const MIN_WIDE: usize = 64;
 const MIN_MATRIX: usize = 16;
 
-/// A kernel of wide tiles or of cooperative matrices, and its constants beside those that all have.
+/// A kernel of wide tiles or of cooperative matrices, and its additional constants.
 struct Wide {
     kernel: KernelId,
     local: Option<u32>,
@@ -41,7 +41,7 @@ impl Source {
 impl Product {
     /// The kernel of wide tiles or of cooperative matrices for it, if one fits.
     fn wide(&self, lower: &Lowering<'_>) -> Option<Wide> {
-        // With k, the distances between matrices are multiples too.
+        // With k, the strides between matrices are multiples too.
         let groups_of = |n: usize| {
             self.k.is_multiple_of(n)
                 && self.a.in_groups_of(n, self.m, self.k)
@@ -92,7 +92,7 @@ impl Product {
             let groups = [self.n.div_ceil(cols), 1, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &[self.a.operand, self.b.operand, c, self.y], &params, groups)?;
             if std::mem::replace(&mut joined, true) {
-                lower.join();
+                lower.no_barrier();
             }
             Ok(())
         })?;
@@ -130,7 +130,7 @@ impl Product {
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(wide.kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
-                lower.join();
+                lower.no_barrier();
             }
             Ok(())
         })

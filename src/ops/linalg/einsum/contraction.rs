@@ -1,4 +1,4 @@
-//! One or two operands summed over the labels that nobody needs afterwards.
+//! One or two operands summed over the labels that later steps do not need.
 
 use super::equation::{Label, View, Views};
 use crate::ops::Cost;
@@ -28,7 +28,7 @@ pub(super) struct Contraction {
 pub(super) enum Origin {
     /// An input.
     Input(usize),
-    /// The result of the step before.
+    /// The result of the previous step.
     Before,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn steps(views: &Views) -> Vec<Step> {
         };
         let axis = |l: Label| {
             let stride = |v: &View| v.axes.iter().find(|(o, _)| *o == l).map_or(0, |(_, s)| *s);
-            // What neither operand has is repeated by a later one.
+            // A label of neither operand is a broadcast of a later one.
             let here = labels(&view, b).contains(&l);
             let size = if here || rest.is_empty() { views.size(l) } else { 1 };
             Axis { size, strides: [stride(&view), b.map_or(0, stride)] }
@@ -98,9 +98,9 @@ fn labels(a: &View, b: Option<&View>) -> Vec<Label> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Matrices {
     pub(super) batch: Vec<Axis>,
-    /// Of the first operand only.
+    /// Axes of the first operand only.
     pub(super) rows: Vec<Axis>,
-    /// Of the second operand only.
+    /// Axes of the second operand only.
     pub(super) cols: Vec<Axis>,
     pub(super) summed: Vec<Axis>,
     /// Strides of the result along batch, rows and columns.
@@ -113,12 +113,12 @@ fn product(axes: &[Axis]) -> usize {
     axes.iter().fold(1, |n, a| n.saturating_mul(a.size))
 }
 
-/// One operand as matrices one behind the other.
+/// One operand as contiguous matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Walks the operand in that order.
     pub(super) nest: Nest,
-    /// Distances of rows and columns where it lies like that already, or like that transposed.
+    /// Strides of rows and columns where it already has that layout, possibly transposed.
     pub(super) direct: Option<[usize; 2]>,
 }
 
@@ -191,7 +191,7 @@ impl Contraction {
         product(&self.kept)
     }
 
-    /// How many terms each element of the result has.
+    /// Number of terms of each element of the result.
     pub(super) fn sums(&self) -> usize {
         product(&self.summed)
     }

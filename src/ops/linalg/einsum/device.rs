@@ -55,7 +55,7 @@ fn products(
     dtype: DType,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    // Columns before rows in the result: the transposed products need no pass behind them.
+    // Columns before rows in the result: transposed products need no further pass.
     let turned = m.turned();
     let (m, [a, b]) = match !m.result().is_dense(0) && turned.result().is_dense(0) {
         true => (&turned, [operands[1], operands[0]]),

@@ -9,7 +9,7 @@ pub(super) enum Label {
     Letter(u8),
 }
 
-/// One term's labels before and behind its ellipsis, if it has one.
+/// One term's labels before and after its ellipsis, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
     before: Vec<u8>,

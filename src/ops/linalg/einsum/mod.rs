@@ -69,7 +69,7 @@ impl Operator for Einsum {
         }
         let (steps, output) = self.steps(cx)?;
         for step in &steps {
-            // What is between two operands has to fit as well.
+            // Intermediate results must fit as well.
             Shape::new(step.contraction.kept_sizes())?;
         }
         Ok(vec![TensorInfo::new(dtype, Shape::new(output)?)])

@@ -3,7 +3,7 @@
 use super::unary::float_functions;
 use super::{near, no_attrs, samples, typed, wide};
 use crate::dtype::DType;
-use crate::expr::eval::{Evaluator, Operand, Scratch};
+use crate::expr::eval::{Evaluator, InputData, Scratch};
 use crate::expr::{Indexing, PointwiseDesc};
 use crate::graph::Tensor;
 use crate::ops::Operator;
@@ -20,8 +20,11 @@ fn evaluated(op: &dyn Operator, inputs: &[Option<Tensor>]) -> Option<Vec<f32>> {
     let args: Vec<_> = (0..inputs.len()).map(|i| desc.input(i).unwrap()).collect();
     let y = op.pointwise_expr(&cx, &mut desc, &args)?;
     desc.output(y).unwrap();
-    let operands: Vec<Operand<'_>> =
-        inputs.iter().flatten().map(|t| Operand { data: t.as_slice::<f32>().unwrap(), terms: &[] }).collect();
+    let operands: Vec<InputData<'_>> = inputs
+        .iter()
+        .flatten()
+        .map(|t| InputData { data: t.as_slice::<f32>().unwrap(), terms: &[] })
+        .collect();
     let mut out = vec![0.0; cx.outputs()[0].elements()];
     let evaluator = Evaluator::new(desc).unwrap();
     evaluator.eval_chunk(0, &operands, &mut [&mut out], &mut Scratch::default()).unwrap();

@@ -82,7 +82,7 @@ fn wide(t: &Tensor) -> Vec<f64> {
     }
 }
 
-/// How far results of `dtype` may be from the definition.
+/// Tolerance for results of `dtype`.
 fn precision(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 2e-6,

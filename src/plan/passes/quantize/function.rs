@@ -1,4 +1,4 @@
-//! Functions of single elements become tables of what they make of all bytes.
+//! Functions of single elements become lookup tables over all bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::ops::quant::ByteTable;
 use crate::plan::evaluate;
 use crate::shape::Shape;
 
-/// Operators of the longest function.
+/// Operators of the longest function that becomes a table.
 const LONGEST: usize = 16;
 
 /// A function of one tensor's elements.
 struct Function {
-    /// What it is of.
+    /// Its argument.
     x: TensorId,
     /// Its nodes, producers first.
     nodes: BTreeSet<usize>,
     /// Constants that it reads.
     constants: BTreeMap<TensorId, f32>,
-    /// The highest rank of a constant that its elements are computed with.
+    /// The highest rank of its constants.
     rank: usize,
 }
 
 impl Walk<'_> {
-    /// Puts a table in the place of node `n`, which quantizes `y` to `to`, where `y` is a function of one view.
+    /// Replaces node `n`, which quantizes `y` to `to`, by a table, where `y` is a function of one view.
     pub(super) fn table(&mut self, n: usize, y: TensorId, to: &View) -> Option<()> {
         let function = self.function(y)?;
         let from = self.views.get(&function.x).copied()?;
@@ -44,12 +44,12 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// The table that turns elements of `from` into those of `to`.
+    /// The table that converts elements of `from` to those of `to`.
     pub(super) fn conversion(&self, from: &Scaling, to: &Scaling) -> Option<Tensor> {
         quantize(&numbers(from), to)
     }
 
-    /// `y` as a function of one view, where all that leads to it is known to map elements.
+    /// `y` as a function of one view, where every operator on the way maps elements.
     fn function(&self, y: TensorId) -> Option<Function> {
         let mut found = Function { x: y, nodes: BTreeSet::new(), constants: BTreeMap::new(), rank: 0 };
         let mut x = None;
@@ -74,7 +74,7 @@ impl Walk<'_> {
             if found.nodes.len() > LONGEST {
                 return None;
             }
-            // Of other operators constants are parameters.
+            // Constants of other operators are parameters.
             if let Some(Structure::Elementwise(_)) = node.op.structure() {
                 let constants = node.inputs.iter().flatten().filter_map(|id| self.constant(*id));
                 found.rank = constants.map(|t| t.shape().rank()).fold(found.rank, usize::max);
@@ -85,7 +85,7 @@ impl Walk<'_> {
         Some(found)
     }
 
-    /// The only number of constant `id`, which may be quantized.
+    /// The value of constant `id` of one element, which may be quantized.
     fn single(&self, id: TensorId) -> Option<f32> {
         let one = |t: &&Tensor| t.shape().elements() == 1;
         if let Some(t) = self.constant(id) {
@@ -96,7 +96,7 @@ impl Walk<'_> {
         Some((element - i64::from(scaling.zero)) as f32 * scaling.scale)
     }
 
-    /// What `function` makes of all bytes of `from`, as bytes of `to`.
+    /// The values of `function` for all bytes of `from`, as bytes of `to`.
     fn evaluated(&self, function: &Function, y: TensorId, from: &Scaling, to: &Scaling) -> Option<Tensor> {
         let x = Tensor::new([256], &numbers(from)).ok()?;
         let mut values: BTreeMap<TensorId, Tensor> =
@@ -124,7 +124,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether `op` computes each element from those at its place.
+/// Whether each output element of `op` depends only on the input elements at its position.
 fn maps_elements(op: &dyn Operator, inputs: &[Option<&Tensor>]) -> bool {
     let mut desc = PointwiseDesc::new([Indexing::Full]);
     let mut expr = |t: &Option<&Tensor>| match t {
@@ -145,7 +145,7 @@ fn maps_elements(op: &dyn Operator, inputs: &[Option<&Tensor>]) -> bool {
     op.pointwise_expr(&cx, &mut desc, &args).is_some()
 }
 
-/// What each byte of `from` stands for.
+/// The value of each byte of `from`.
 fn numbers(from: &Scaling) -> Vec<f32> {
     let element = |byte: u8| if from.dtype == DType::I8 { i32::from(byte as i8) } else { i32::from(byte) };
     (0..=u8::MAX).map(|byte| (element(byte) - from.zero) as f32 * from.scale).collect()

@@ -1,10 +1,10 @@
-//! Operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves.
+//! Operators between DequantizeLinear and QuantizeLinear compute on the bytes themselves.
 //!
-//! Every tensor that stands for bytes by one known scale and zero point has a [`View`]: what a DequantizeLinear makes,
-//! and what moves of such tensors make, which commute with it. At a QuantizeLinear the walk looks back: where all
-//! that is computed in between has an operator of bytes, that takes its place. What nothing reads any more goes.
+//! Every tensor that represents bytes by one known scale and zero point has a [`View`]: the output of a
+//! DequantizeLinear, and data movements of such tensors, which commute with it. At a QuantizeLinear the walk looks
+//! back: where all operators in between have a form on bytes, that replaces them. Unused nodes are removed.
 //!
-//! Results are those of `float32` but for the last unit, where a number lies in the middle between two elements.
+//! Results equal those of `float32` up to one unit, where a value lies halfway between two elements.
 
 mod function;
 mod moves;
@@ -28,21 +28,21 @@ use crate::plan::PlanOptions;
 use crate::plan::index::FlowIndex;
 use crate::shape::Shape;
 
-/// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
+/// Whether operators between DequantizeLinear and QuantizeLinear compute on bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Integers {
-    /// Where that was measured to be faster: on CPUs whose vectors multiply bytes.
+    /// Where it is faster by measurement: on CPUs whose vectors multiply bytes.
     #[default]
     Auto,
     /// On every device.
     Always,
-    /// Nowhere: they compute in `float32`, as the model spells it out.
+    /// Nowhere: they compute in `float32`, as the model declares.
     Never,
 }
 
-/// Puts operators of bytes in the place of those that `graph`, and the graphs inside its nodes, have between
-/// DequantizeLinear and QuantizeLinear, on devices where they are fast; how many.
+/// Replaces operators between DequantizeLinear and QuantizeLinear by operators on bytes, in `graph` and the graphs
+/// inside its nodes, on devices where they are faster; returns how many.
 pub(super) fn quantize(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
     if !quantizes(graph) {
         return 0;
@@ -53,7 +53,7 @@ pub(super) fn quantize(graph: &mut Graph, cx: &GraphCx<'_>) -> usize {
     if !fast.contains(&true) {
         return 0;
     }
-    rewrite(graph, &Where { options: cx.options, fast: &fast, free: cx.free })
+    rewrite(graph, &Targets { options: cx.options, fast: &fast, free: cx.free })
 }
 
 fn quantizes(graph: &Graph) -> bool {
@@ -65,16 +65,16 @@ fn quantizes(graph: &Graph) -> bool {
     })
 }
 
-/// Where operators of bytes are wanted.
+/// The nodes that should compute on bytes.
 #[derive(Clone, Copy)]
-struct Where<'a> {
+struct Targets<'a> {
     options: &'a PlanOptions,
     fast: &'a [bool],
     free: bool,
 }
 
-impl Where<'_> {
-    /// The device of `node`, where somebody places it.
+impl Targets<'_> {
+    /// The requested device of `node`, if there is one.
     fn device(&self, node: &Node) -> Option<u32> {
         let by_name = self.options.place_nodes.get(&node.name);
         let by_op = || self.options.place_ops.get(node.op.name());
@@ -86,17 +86,17 @@ impl Where<'_> {
         match self.device(node) {
             Some(device) => fast(device),
             None if self.free => !self.fast.contains(&false),
-            // What nothing places goes to entry 0.
+            // Nodes that nothing else places run on entry 0.
             None => fast(0),
         }
     }
 }
 
-// How deep graphs are nested is bounded by the loader.
-fn rewrite(graph: &mut Graph, wanted: &Where<'_>) -> usize {
+// The loader bounds the nesting depth of graphs.
+fn rewrite(graph: &mut Graph, targets: &Targets<'_>) -> usize {
     let mut made = 0;
     for node in &mut graph.nodes {
-        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| made += rewrite(inner, wanted)) {
+        if let Some(op) = with_graphs(node.op.as_ref(), &mut |inner| made += rewrite(inner, targets)) {
             node.op = op;
         }
     }
@@ -105,7 +105,7 @@ fn rewrite(graph: &mut Graph, wanted: &Where<'_>) -> usize {
     }
     let index = FlowIndex::of_graph(graph);
     let old = std::mem::take(&mut graph.nodes);
-    let mut walk = Walk::new(graph, &old, index, wanted);
+    let mut walk = Walk::new(graph, &old, index, targets);
     for n in 0..old.len() {
         if walk.quantized(n).is_none() {
             walk.keep(n);
@@ -114,16 +114,16 @@ fn rewrite(graph: &mut Graph, wanted: &Where<'_>) -> usize {
     made + walk.finish()
 }
 
-/// Where the bytes of a tensor are.
+/// The source of a tensor's bytes.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// They are a tensor.
+    /// A tensor.
     In(TensorId),
-    /// Node `node` gives them as its first input's bytes, moved.
+    /// Node `node` returns its first input's bytes, moved.
     Moved { node: usize },
 }
 
-/// A tensor of numbers that bytes stand for.
+/// A tensor of values that bytes represent.
 #[derive(Clone, Copy, Debug)]
 struct View {
     bytes: Bytes,
@@ -136,31 +136,31 @@ struct View {
 struct Walk<'a> {
     graph: &'a mut Graph,
     old: &'a [Node],
-    wanted: &'a Where<'a>,
+    targets: &'a Targets<'a>,
     nodes: Vec<Node>,
-    /// Where the nodes of `old` are among `nodes`, or what stands for them.
+    /// The position of each node of `old` among `nodes`, or of its replacement.
     position: Vec<NodeId>,
-    /// Of the nodes of `old`.
+    /// The index of `old`.
     index: FlowIndex,
     views: HashMap<TensorId, View>,
-    /// What is read in place of a tensor of bytes.
+    /// The replacement for reads of a tensor of bytes.
     instead: HashMap<TensorId, TensorId>,
-    /// The outputs of moves of bytes that were added, by node of `old`.
+    /// The outputs of added data movements on bytes, by node of `old`.
     moved: HashMap<usize, Vec<Option<TensorId>>>,
-    /// Zero points that were added.
+    /// Added zero points.
     zeros: HashMap<(DType, i32), TensorId>,
     names: HashSet<String>,
-    /// Which of `nodes` took the place of others.
+    /// The nodes of `nodes` that replace others.
     made: Vec<usize>,
 }
 
 impl<'a> Walk<'a> {
-    fn new(graph: &'a mut Graph, old: &'a [Node], index: FlowIndex, wanted: &'a Where<'a>) -> Self {
+    fn new(graph: &'a mut Graph, old: &'a [Node], index: FlowIndex, targets: &'a Targets<'a>) -> Self {
         let names = graph.tensors.iter().map(|t| t.name.clone()).collect();
         Walk {
             graph,
             old,
-            wanted,
+            targets,
             nodes: Vec::with_capacity(old.len()),
             position: Vec::with_capacity(old.len()),
             index,
@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
         let node = &self.old[n];
         let plain = |id: &TensorId| self.graph.tensor(*id).scope == StorageScope::Buffer;
         let tensors = || node.inputs.iter().chain(&node.outputs).flatten();
-        !self.index.is_ordered(n) && self.wanted.wants(node) && tensors().all(plain)
+        !self.index.is_ordered(n) && self.targets.wants(node) && tensors().all(plain)
     }
 
     fn constant(&self, id: TensorId) -> Option<&Tensor> {
@@ -188,13 +188,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The number that constant `id` is, where it is one of at most one dimension.
+    /// The value of constant `id`, where it has one element and at most one dimension.
     fn number(&self, id: TensorId) -> Option<f32> {
         let t = self.constant(id).filter(|t| t.dtype() == DType::F32 && t.shape().rank() <= 1)?;
         if t.shape().elements() == 1 { t.as_slice::<f32>().ok()?.first().copied() } else { None }
     }
 
-    /// The view that a scale, a zero point and the type of the bytes give.
+    /// The view of a scale, a zero point and the type of the bytes.
     fn view(&self, bytes: Bytes, scale: TensorId, zero: Option<TensorId>, dtype: DType) -> Option<View> {
         if !matches!(dtype, DType::I8 | DType::U8) {
             return None;
@@ -210,7 +210,7 @@ impl<'a> Walk<'a> {
         Some(View { bytes, scaling: Scaling { dtype, scale: number, zero: value }, scale, zero })
     }
 
-    /// Keeps node `n`, and notes what it makes stands for.
+    /// Keeps node `n`, and records the view of its output.
     fn keep(&mut self, n: usize) {
         let node = &self.old[n];
         self.note(n);
@@ -249,14 +249,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The type of a tensor that constants, declarations of inputs or quantization decide.
+    /// The type of a tensor that constants, input declarations or quantization determine.
     fn type_of(&self, id: TensorId) -> Option<DType> {
         if let Some(t) = self.constant(id) {
             return Some(t.dtype());
         }
         let decl = self.graph.tensors.get(id.index())?;
         if matches!(decl.origin, Origin::Input) {
-            // What is bound is checked against it.
+            // Bound inputs are checked against the declaration.
             return decl.dtype;
         }
         let node = &self.old[self.index.producer(id.index())?];
@@ -267,13 +267,12 @@ impl<'a> Walk<'a> {
         self.instead.get(&id).copied().unwrap_or(id)
     }
 
-    /// Whether one node alone reads `id`, which a node makes.
+    /// Whether `id` is a node's output with only one user.
     fn is_inner(&self, id: TensorId) -> bool {
         self.index.only_user(id.index()).is_some()
     }
 
-    /// Puts an operator of bytes in the place of node `n`, where it is a QuantizeLinear that such an operator can
-    /// stand before.
+    /// Replaces node `n`, where it is a QuantizeLinear after operators with a form on bytes.
     fn quantized(&mut self, n: usize) -> Option<()> {
         let node = &self.old[n];
         let Structure::Quantize { blocks, precision, .. } = node.op.structure()? else { return None };
@@ -296,16 +295,16 @@ impl<'a> Walk<'a> {
         self.table(n, x, &to).or_else(|| self.operator(n, x, &to))
     }
 
-    /// Adds a node in the place of node `n`, named after node `like` and on its device.
+    /// Adds a node in place of node `n`, named after node `like` and on its device.
     fn emit_like(&mut self, like: usize, op: Arc<dyn Operator>, inputs: Vec<Option<TensorId>>, y: TensorId) {
         let like = &self.old[like];
-        let device = self.wanted.device(like);
+        let device = self.targets.device(like);
         let (name, outputs, control_deps) = (like.name.clone(), vec![Some(y)], Vec::new());
         self.made.push(self.nodes.len());
         self.nodes.push(Node { name, op, inputs, outputs, device, control_deps });
     }
 
-    /// As [`Walk::emit_like`], where it is all that stands for node `n`.
+    /// As [`Walk::emit_like`], where it alone replaces node `n`.
     fn emit(&mut self, n: usize, op: Arc<dyn Operator>, inputs: Vec<Option<TensorId>>, y: TensorId) {
         self.position.push(NodeId(self.nodes.len() as u32));
         self.emit_like(n, op, inputs, y);
@@ -326,10 +325,10 @@ impl<'a> Walk<'a> {
         self.add(like, Origin::Constant(value), Some(&info))
     }
 
-    /// A tensor that a node makes.
+    /// A new tensor that a node writes.
     fn add_result(&mut self, like: TensorId) -> TensorId {
         let name = self.graph.tensor(like).name.clone();
-        // `finish` knows the node.
+        // `finish` sets the node.
         self.add(&name, Origin::Unmade, None)
     }
 
@@ -353,8 +352,8 @@ impl<'a> Walk<'a> {
         known_facts(&self.old[n], |id| self.constant(id))
     }
 
-    /// Leaves the graph with the new nodes that somebody needs; how many of them are operators of bytes in the place
-    /// of others.
+    /// Replaces the graph's nodes by the new ones that are used; returns how many of them are operators on bytes that
+    /// replaced others.
     fn finish(self) -> usize {
         let Walk { graph, nodes, index, made, .. } = self;
         let mut read: Vec<bool> = (0..graph.tensors.len()).map(|v| index.is_output(v)).collect();
@@ -369,7 +368,7 @@ impl<'a> Walk<'a> {
         for (n, node) in nodes.iter().enumerate() {
             for (output, id) in node.outputs.iter().enumerate() {
                 if let Some(id) = id {
-                    // Outputs that nothing reads belong to their nodes all the same.
+                    // Unused outputs still belong to their nodes.
                     read[id.index()] |= live[n];
                     let node = NodeId(n as u32);
                     graph.tensors[id.index()].origin = Origin::Node { node, output: output as u32 };

@@ -1,4 +1,4 @@
-//! Operators that move elements, and so do the same to bytes and to the numbers that these stand for.
+//! Operators that move elements: the same on bytes and on the values they represent.
 
 use std::sync::Arc;
 
@@ -8,13 +8,14 @@ use crate::operator::{Operator, ZeroFill};
 use crate::shape::Shape;
 
 impl Walk<'_> {
-    /// Whether node `n` moves elements of its first input. The largest number has the largest byte: scales are above 0.
+    /// Whether node `n` moves elements of its first input. Scales are positive, so the largest value has the largest
+    /// byte.
     pub(super) fn moves(&self, n: usize) -> bool {
         let node = &self.old[n];
         node.op.quantized_move(&known_facts(node, |id| self.constant(id)))
     }
 
-    /// The bytes of `x`, which `view` says about, in a tensor.
+    /// The bytes of `x`, whose view is `view`, in a tensor.
     pub(super) fn bytes_of(&mut self, x: TensorId, view: View) -> Option<TensorId> {
         let mut chain = Vec::new();
         let (mut at, mut bytes) = (x, view.bytes);
@@ -42,7 +43,7 @@ impl Walk<'_> {
             let op = self.filled(node, &view, &mut inputs)?;
             let outputs: Vec<Option<TensorId>> =
                 node.outputs.iter().map(|id| id.map(|id| self.add_result(id))).collect();
-            let (name, device) = (node.name.clone(), self.wanted.device(node));
+            let (name, device) = (node.name.clone(), self.targets.device(node));
             let own = outputs.clone();
             self.nodes.push(Node { name, op, inputs, outputs: own, device, control_deps: Vec::new() });
             tensor = outputs.get(output).copied().flatten()?;
@@ -51,7 +52,7 @@ impl Walk<'_> {
         Some(tensor)
     }
 
-    /// The operator of `node` for bytes: where it puts zeros it puts the zero point.
+    /// The form of `node` on bytes: its fill value is the zero point.
     fn filled(
         &mut self,
         node: &Node,

@@ -10,11 +10,11 @@ use crate::ops::movement::Transpose;
 use crate::ops::quant::ByteTable;
 use crate::plan::evaluate;
 
-/// Activations in a row that are looked through.
+/// Consecutive activations that the walk looks through.
 const MOST_CLAMPS: usize = 4;
-/// The longest sums whose 32 bits hold any bytes.
+/// The longest sums that 32 bits hold for any bytes.
 const DEEPEST: usize = (i32::MAX as usize / 2) / (255 * 255);
-/// How much of a unit of the output a bias may be off by, because it is rounded to a unit of the sums.
+/// Maximum rounding error of a bias, in units of the output.
 const MOST_OFF: f32 = 1.0 / 16.0;
 
 /// Weights: constant bytes, with one scale or one for each channel.
@@ -26,14 +26,14 @@ struct Weights {
 }
 
 impl Walk<'_> {
-    /// Puts an operator of bytes in the place of node `n`, which quantizes `y` to `to`.
+    /// Replaces node `n`, which quantizes `y` to `to`, by an operator on bytes.
     pub(super) fn operator(&mut self, n: usize, y: TensorId, to: &View) -> Option<()> {
         let (maker, clamp) = self.unclamped(y, to)?;
         let op = self.old[maker].op.clone();
         let (op, inputs) = match op.structure()? {
             Structure::Conv => self.conv(maker, op.as_ref(), to, clamp)?,
-            Structure::MatMul { transposed: [false, turned], .. } => {
-                self.product(maker, op.as_ref(), turned, to, clamp)?
+            Structure::MatMul { transposed: [false, is_transposed], .. } => {
+                self.product(maker, op.as_ref(), is_transposed, to, clamp)?
             }
             Structure::Elementwise(_) => self.elementwise(maker, op.as_ref(), to, clamp)?,
             Structure::Concat => self.concat(maker, op.as_ref(), to, clamp)?,
@@ -45,7 +45,7 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// The node that makes `y` but for activations that keep elements within bounds, and those bounds as elements.
+    /// The producer of `y` before activations that clamp elements, and the bounds as elements.
     fn unclamped(&self, y: TensorId, to: &View) -> Option<(usize, Option<[i32; 2]>)> {
         let all = to.scaling.range();
         let mut clamp = all;
@@ -59,14 +59,14 @@ impl Walk<'_> {
                 Some(activation) => activation.bounds().filter(|[low, high]| low <= high)?,
                 None => return Some((n, (clamp != all).then_some(clamp))),
             };
-            // Those after it keep these bounds within theirs.
+            // Later clamps keep these bounds within theirs.
             clamp = bounds.map(|bound| to.scaling.element(bound).clamp(clamp[0], clamp[1]));
             at = input(&self.old[n], 0)?;
         }
         None
     }
 
-    fn conv(&mut self, n: usize, op: &dyn Operator, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+    fn conv(&mut self, n: usize, op: &dyn Operator, to: &View, clamp: Option<[i32; 2]>) -> Option<NewNode> {
         let node = &self.old[n];
         let x = input(node, 0)?;
         let view = self.views.get(&x).copied()?;
@@ -87,37 +87,37 @@ impl Walk<'_> {
         Some((op, inputs))
     }
 
-    /// A product of matrices; `turned` says whether the second is given transposed.
+    /// A matrix product; `is_transposed` tells whether the second matrix is transposed.
     fn product(
         &mut self,
         n: usize,
         op: &dyn Operator,
-        turned: bool,
+        is_transposed: bool,
         to: &View,
         clamp: Option<[i32; 2]>,
-    ) -> Option<Made> {
+    ) -> Option<NewNode> {
         let node = &self.old[n];
         let (a, b) = (input(node, 0)?, input(node, 1)?);
         let view = self.views.get(&a).copied()?;
         let (scalings, biased) = ([view.scaling], input(node, 2).is_some());
         let op = op.quantized(&Quantized { inputs: &scalings, output: to.scaling, clamp, biased })?;
         let Some(weight) = self.weight(b) else {
-            // A product of two tensors that are computed.
-            let other = self.views.get(&b).copied().filter(|_| !turned && !biased)?;
+            // A product of two computed tensors.
+            let other = self.views.get(&b).copied().filter(|_| !is_transposed && !biased)?;
             let bytes = [self.bytes_of(a, view)?, self.bytes_of(b, other)?];
             let zero = self.zero_of(other.zero, &other.scaling)?;
             let w = Weights { bytes: bytes[1], scale: other.scale, zero, scales: Vec::new() };
             return Some((op, self.parameters(bytes, &view, &w, to)?));
         };
         let &[rows, columns] = weight.shape().dims() else { return None };
-        let (depth, channels) = if turned { (columns, rows) } else { (rows, columns) };
+        let (depth, channels) = if is_transposed { (columns, rows) } else { (rows, columns) };
         if depth > DEEPEST {
             return None;
         }
-        let w = self.weights(b, if turned { 0 } else { 1 }, channels)?;
+        let w = self.weights(b, if is_transposed { 0 } else { 1 }, channels)?;
         let bias = self.bias(input(node, 2), channels, &view, &w, to)?;
         let mut weight = w.bytes;
-        if turned {
+        if is_transposed {
             let value = transposed(self.constant(weight)?)?;
             let name = node.name.clone();
             weight = self.add_constant(&name, value);
@@ -128,7 +128,7 @@ impl Walk<'_> {
         Some((op, inputs))
     }
 
-    /// The inputs of node `n`, all of which stand for bytes.
+    /// The inputs of node `n`, all of which have views.
     fn input_views(&self, n: usize) -> Option<Vec<(TensorId, View)>> {
         self.old[n].inputs.iter().map(|id| Some(((*id)?, self.views.get(&(*id)?).copied()?))).collect()
     }
@@ -139,7 +139,7 @@ impl Walk<'_> {
         op: &dyn Operator,
         to: &View,
         clamp: Option<[i32; 2]>,
-    ) -> Option<Made> {
+    ) -> Option<NewNode> {
         let views = self.input_views(n)?;
         let scalings: Vec<Scaling> = views.iter().map(|(_, view)| view.scaling).collect();
         let form = Quantized { inputs: &scalings, output: to.scaling, clamp, biased: false };
@@ -148,9 +148,9 @@ impl Walk<'_> {
         Some((op, bytes.collect::<Option<_>>()?))
     }
 
-    fn concat(&mut self, n: usize, op: &dyn Operator, to: &View, clamp: Option<[i32; 2]>) -> Option<Made> {
+    fn concat(&mut self, n: usize, op: &dyn Operator, to: &View, clamp: Option<[i32; 2]>) -> Option<NewNode> {
         let views = self.input_views(n)?;
-        // All bytes are made those of the output before they are joined.
+        // All bytes are converted to those of the output before concatenation.
         let scalings = vec![to.scaling; views.len()];
         let form = Quantized { inputs: &scalings, output: to.scaling, clamp, biased: false };
         let op = op.quantized(&form)?;
@@ -184,14 +184,14 @@ impl Walk<'_> {
         Some(all.map(Some).to_vec())
     }
 
-    /// The constant bytes that `id` is made of.
+    /// The constant bytes from which `id` is dequantized.
     fn weight(&self, id: TensorId) -> Option<&Tensor> {
         let node = &self.old[self.index.producer(id.index())?];
         matches!(node.op.structure(), Some(Structure::Dequantize { .. })).then_some(())?;
         self.constant(input(node, 0)?).filter(|t| matches!(t.dtype(), DType::I8 | DType::U8))
     }
 
-    /// The weights that `id` stands for, with one scale or one for each of `channels` places of `axis`.
+    /// The weights that `id` represents, with one scale or one for each of `channels` positions of `axis`.
     fn weights(&mut self, id: TensorId, axis: i64, channels: usize) -> Option<Weights> {
         let maker = self.index.producer(id.index())?;
         let node = &self.old[maker];
@@ -249,7 +249,7 @@ impl Walk<'_> {
         for (c, number) in numbers.iter().enumerate() {
             let sum = (number / unit(c)).round();
             let off = (sum * unit(c) - number).abs() / f64::from(to.scaling.scale);
-            // Half of what 32 bits hold is left to the products.
+            // Half of the 32-bit range is left to the products.
             if !(sum.abs() < f64::from(i32::MAX / 2) && off <= f64::from(MOST_OFF)) {
                 return None;
             }
@@ -260,7 +260,7 @@ impl Walk<'_> {
         Some(Some(self.add_constant(&name, sums)))
     }
 
-    /// The numbers of constant `id`, which may be quantized to `int32`.
+    /// The values of constant `id`, which may be quantized to `int32`.
     fn numbers(&self, id: TensorId) -> Option<Vec<f64>> {
         if let Some(t) = self.constant(id) {
             let numbers = if t.dtype() == DType::F32 { t.as_slice::<f32>().ok()? } else { return None };
@@ -288,7 +288,7 @@ impl Walk<'_> {
 }
 
 /// An operator and its inputs.
-type Made = (Arc<dyn Operator>, Vec<Option<TensorId>>);
+type NewNode = (Arc<dyn Operator>, Vec<Option<TensorId>>);
 
 fn transposed(weight: &Tensor) -> Option<Tensor> {
     let op = Transpose { perm: Some(vec![1, 0]) };

@@ -166,7 +166,7 @@ fn the_oldest_go_where_there_are_too_many() {
     let dir = tempfile::tempdir().unwrap();
     let mut cache = CacheFolder::new(dir.path());
     cache.bounds = Bounds { bytes: 1 << 20, files: 8 };
-    fs::write(dir.path().join("of somebody else"), vec![0; 2 << 20]).unwrap();
+    fs::write(dir.path().join("of another program"), vec![0; 2 << 20]).unwrap();
     let age = |name: &str, hours: u64| {
         let file = fs::File::options().write(true).open(dir.path().join(name)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
@@ -181,7 +181,7 @@ fn the_oldest_go_where_there_are_too_many() {
     let kept = |from: usize, to: usize| {
         let mut all: Vec<_> = (from..=to).map(|i| format!("f{i}.onepool")).collect();
         all.insert(0, "1-1.onepool-draft".to_owned());
-        all.push("of somebody else".to_owned());
+        all.push("of another program".to_owned());
         all
     };
     assert_eq!(names(dir.path()), kept(0, 7));
@@ -198,7 +198,7 @@ fn the_oldest_go_where_there_are_too_many() {
     let mut small = CacheFolder::new(dir.path());
     small.bounds = Bounds { bytes: 1000, files: 8 };
     small.try_save("h", key("1"), &[0; 10]).unwrap();
-    assert_eq!(names(dir.path()), ["1-1.onepool-draft", "h.onepool", "of somebody else"]);
+    assert_eq!(names(dir.path()), ["1-1.onepool-draft", "h.onepool", "of another program"]);
 }
 
 #[test]

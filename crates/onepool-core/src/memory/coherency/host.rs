@@ -25,7 +25,7 @@ pub struct Left {
 impl Left {
     /// What is left where a recording wrote `writes`, of which it did not show `hidden`, and `invalidated` is invalidated
     /// after it.
-    pub fn behind(
+    pub fn after(
         writes: impl Iterator<Item = ByteRange>,
         hidden: Vec<(ByteRange, Access)>,
         invalidated: impl Iterator<Item = ByteRange>,
@@ -50,14 +50,14 @@ impl Left {
 /// What comes before an access by the host, when no submission touches the bytes any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostStep {
-    /// Submit this barrier alone, on the queue of `by`, wait for it, tell [`HostView::shown`], and ask again.
+    /// Submit this barrier alone, on the queue of `by`, wait for it, tell [`HostTracker::shown`], and ask again.
     Show {
         /// The last submission whose writes it shows.
         by: Origin,
         /// The barrier.
         barrier: Barrier,
     },
-    /// Invalidate these ranges, tell [`HostView::refreshed`], and go on.
+    /// Invalidate these ranges, tell [`HostTracker::refreshed`], and go on.
     Go {
         /// Whole atoms; none in coherent memory.
         invalidate: Vec<ByteRange>,
@@ -66,7 +66,7 @@ pub enum HostStep {
 
 /// One mapped memory as the host sees it.
 #[derive(Clone, Debug)]
-pub struct HostView {
+pub struct HostTracker {
     coherent: bool,
     atom: u64,
     bytes: u64,
@@ -76,11 +76,11 @@ pub struct HostView {
     stale: RangeSet,
 }
 
-impl HostView {
+impl HostTracker {
     /// Memory of `bytes` bytes, flushed and invalidated in atoms of `atom` unless it is coherent, as the *granted*
     /// memory type says.
     pub fn new(coherent: bool, atom: u64, bytes: u64) -> Self {
-        HostView { coherent, atom, bytes, hidden: RangeMap::new(), stale: RangeSet::new() }
+        HostTracker { coherent, atom, bytes, hidden: RangeMap::new(), stale: RangeSet::new() }
     }
 
     /// The bytes that the host's access to `range` concerns: whole atoms where the memory is not coherent.

@@ -7,7 +7,7 @@
 //!   results. Plans and the commands that an application enqueues one by one ask it.
 //! * [`Unseen`]: what a recording that someone else made leaves hidden from the host.
 //! * [`Sight`]: what each submission of a run flushes before and invalidates after it.
-//! * [`HostView`]: what the host does before and after an access through its own pointer.
+//! * [`HostTracker`]: what the host does before and after an access through its own pointer.
 //!
 //! Invariants:
 //! * A [`ResourceId`] names *memory*, not a view of it: two views that alias must carry one id.
@@ -31,7 +31,7 @@ mod tests;
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
-pub use host::{HostStep, HostView, Left, Origin};
+pub use host::{HostStep, HostTracker, Left, Origin};
 pub use sight::{Exchange, Exchanged, Sight, atoms};
 pub use tracker::{Tracker, Unseen};
 

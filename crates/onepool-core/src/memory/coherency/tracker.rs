@@ -22,7 +22,7 @@ impl Tracker {
 
     /// A recording after others on its queue, of which nothing is known: the first of its commands that touches
     /// anything gets [`Barrier::FULL`].
-    pub fn behind_others() -> Self {
+    pub fn after_others() -> Self {
         Tracker { earlier: Access::DEVICE, ..Tracker::default() }
     }
 
@@ -37,7 +37,7 @@ impl Tracker {
     }
 
     /// Takes a command that waits for everything before it, whatever that touches, and gives the barrier before it.
-    pub fn command_behind_all(&mut self, touches: &[Touch]) -> Barrier {
+    pub fn command_after_all(&mut self, touches: &[Touch]) -> Barrier {
         self.settle();
         self.note(touches);
         Barrier::FULL

@@ -1,8 +1,9 @@
 //! What regions promise.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use super::*;
+use crate::memory::lease::Busy;
 
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 255) as u8).collect()

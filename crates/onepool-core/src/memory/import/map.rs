@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::refusal::Refusal;
-use super::window::Window;
+use super::window::PageWindow;
 use crate::memory::range::ByteRange;
 
 /// The wanted pages are partly, not wholly, inside live imports.
@@ -19,7 +19,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// The window that would hold all of them, once the live imports are given up.
+    /// The window that would hold every one, once the live imports are given up.
     pub fn hull(&self) -> ByteRange {
         self.live.iter().fold(self.wanted, |hull, range| hull.union_hull(*range))
     }
@@ -93,8 +93,8 @@ impl<H> ImportMap<H> {
     /// caller may copy, or import [`Conflict::hull`] once the others are released.
     pub fn acquire<E: fmt::Display + std::error::Error + 'static>(
         &mut self,
-        window: Window,
-        create: impl FnOnce(Window) -> Result<H, E>,
+        window: PageWindow,
+        create: impl FnOnce(PageWindow) -> Result<H, E>,
     ) -> Result<(ImportKey, u64), AcquireError<E>> {
         let wanted = window.range();
         let overlapping = self.overlapping(wanted);
@@ -179,11 +179,11 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    fn pages(from: u64, to: u64, offset: u64) -> Window {
-        Window { addr: from * PAGE, bytes: (to - from) * PAGE, offset }
+    fn pages(from: u64, to: u64, offset: u64) -> PageWindow {
+        PageWindow { addr: from * PAGE, bytes: (to - from) * PAGE, offset }
     }
 
-    fn make(window: Window) -> Result<ByteRange, Refusal> {
+    fn make(window: PageWindow) -> Result<ByteRange, Refusal> {
         Ok(window.range())
     }
 

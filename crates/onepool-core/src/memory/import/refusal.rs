@@ -17,7 +17,7 @@ const USE_REGION: &str = "keep the tensor in a HostRegion";
 pub enum Refusal {
     /// There are no bytes.
     Empty,
-    /// The addresses do not exist, or not all of them.
+    /// Some of the addresses do not exist.
     NotMapped {
         /// The first address with nothing at it.
         addr: u64,

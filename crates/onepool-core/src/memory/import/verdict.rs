@@ -7,7 +7,7 @@ use super::ImportError;
 use super::costs::ImportCosts;
 use super::refusal::Refusal;
 use super::rules::ImportRules;
-use super::window::{ReadWrite, Window};
+use super::window::{PageWindow, ReadWrite};
 
 /// How a tensor's bytes reach the device, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
@@ -209,13 +209,13 @@ pub struct Request {
     /// What the device does with it.
     pub access: ReadWrite,
     /// The answer of [`plan_window`](super::plan_window), or of the driver if that refused.
-    pub window: Result<Window, Refusal>,
+    pub window: Result<PageWindow, Refusal>,
     /// It lies in memory the runtime made device-visible.
     pub resident: bool,
     /// Its pages are imported already, so that a share costs nothing.
     pub imported: bool,
     /// The pages of the dma-buf that the memory can be had as.
-    pub dma_buf: Option<Window>,
+    pub dma_buf: Option<PageWindow>,
     /// How often the graph touches each byte.
     pub touches: u32,
     /// Most bytes a kernel sees at once.
@@ -226,7 +226,12 @@ pub struct Request {
 
 impl Request {
     /// A tensor of bytes, touched once, bound whole, with nothing special about it.
-    pub const fn new(addr: u64, bytes: u64, access: ReadWrite, window: Result<Window, Refusal>) -> Request {
+    pub const fn new(
+        addr: u64,
+        bytes: u64,
+        access: ReadWrite,
+        window: Result<PageWindow, Refusal>,
+    ) -> Request {
         Request {
             addr,
             bytes,
@@ -251,7 +256,7 @@ pub struct Choice {
     /// Why this one.
     pub reason: Reason,
     /// The pages to import, for the paths that import.
-    pub window: Option<Window>,
+    pub window: Option<PageWindow>,
 }
 
 impl Choice {
@@ -330,7 +335,7 @@ pub fn choose(request: &Request, policy: &DevicePolicy) -> Result<Choice, Import
 fn in_place_or_dma(
     request: &Request,
     policy: &DevicePolicy,
-    window: Window,
+    window: PageWindow,
     misaligned_element: Option<u64>,
 ) -> (Path, Reason) {
     if request.touches > policy.direct_reads {
@@ -432,8 +437,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn window(offset: u64) -> Result<Window, Refusal> {
-        Ok(Window { addr: 0x10_0000, bytes: 2 * MIB, offset })
+    fn window(offset: u64) -> Result<PageWindow, Refusal> {
+        Ok(PageWindow { addr: 0x10_0000, bytes: 2 * MIB, offset })
     }
 
     fn tensor(offset: u64) -> Request {

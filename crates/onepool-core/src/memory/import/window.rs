@@ -31,7 +31,7 @@ impl ReadWrite {
 
 /// Whole pages that an import takes, and where in them the tensor starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Window {
+pub struct PageWindow {
     /// Address of the first page.
     pub addr: u64,
     /// Bytes of whole pages.
@@ -40,7 +40,7 @@ pub struct Window {
     pub offset: u64,
 }
 
-impl Window {
+impl PageWindow {
     /// The addresses of the pages.
     pub const fn range(self) -> ByteRange {
         ByteRange::new(self.addr, self.addr.saturating_add(self.bytes))
@@ -85,7 +85,7 @@ pub fn plan_window(
     rules: &ImportRules,
     maps: &[MapEntry],
     page: u64,
-) -> Result<Window, Refusal> {
+) -> Result<PageWindow, Refusal> {
     let range = enclosing(addr, bytes, rules, page)?;
     if range.bytes() > rules.max_bytes {
         return Err(Refusal::TooLarge { bytes: range.bytes(), max: rules.max_bytes });
@@ -101,7 +101,7 @@ pub fn plan_window(
     if covered < range.end {
         return Err(Refusal::NotMapped { addr: covered });
     }
-    Ok(Window { addr: range.start, bytes: range.bytes(), offset: addr - range.start })
+    Ok(PageWindow { addr: range.start, bytes: range.bytes(), offset: addr - range.start })
 }
 
 /// The whole pages around `bytes` bytes at `addr`, in the unit that the page size and the rules ask for.
@@ -164,18 +164,18 @@ mod tests {
         }
     }
 
-    fn plan(addr: u64, bytes: u64, maps: &[MapEntry]) -> Result<Window, Refusal> {
+    fn plan(addr: u64, bytes: u64, maps: &[MapEntry]) -> Result<PageWindow, Refusal> {
         plan_window(addr, bytes, ReadWrite::ReadWrite, &ImportRules::strict(), maps, PAGE)
     }
 
     #[test]
     fn any_offset_and_length_gets_its_pages() {
         let maps = [entry(0x1_0000, 0x2_0000)];
-        assert_eq!(plan(0x1_0034, 1, &maps), Ok(Window { addr: 0x1_0000, bytes: 4096, offset: 0x34 }));
-        assert_eq!(plan(0x1_0fff, 2, &maps), Ok(Window { addr: 0x1_0000, bytes: 8192, offset: 0xfff }));
+        assert_eq!(plan(0x1_0034, 1, &maps), Ok(PageWindow { addr: 0x1_0000, bytes: 4096, offset: 0x34 }));
+        assert_eq!(plan(0x1_0fff, 2, &maps), Ok(PageWindow { addr: 0x1_0000, bytes: 8192, offset: 0xfff }));
         assert_eq!(
             plan(0x1_0000, 0x1_0000, &maps),
-            Ok(Window { addr: 0x1_0000, bytes: 0x1_0000, offset: 0 })
+            Ok(PageWindow { addr: 0x1_0000, bytes: 0x1_0000, offset: 0 })
         );
     }
 
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn non_coherent_memory_is_for_pages_of_ones_own() {
-        let window = Window { addr: 0x1000, bytes: 4096, offset: 52 };
+        let window = PageWindow { addr: 0x1000, bytes: 4096, offset: 52 };
         let rules = ImportRules::strict();
         assert!(window.accepts_granted(true, 100, &rules).is_ok());
         assert_eq!(

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 
 use super::OsError;
-use crate::memory::dma_buf::{DmaBufSystem, Turn};
+use super::dma_bufs::{DmaBufSystem, Turn};
 
 /// An open file of the system, closed when dropped.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! family with no file of its own (and Miri) gets `portable`: aligned heap memory, and no process map, so that
 //! nothing can be imported there by a borrowed pointer. Owned memory needs no map.
 
+mod dma_bufs;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux;
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -29,9 +30,9 @@ compile_error!("the memory of this system is not known: src/memory/os knows Unix
 
 use std::sync::Arc;
 
-use super::dma_buf::DmaBufSystem;
 use super::range::ByteRange;
 
+pub use dma_bufs::{DmaBufSystem, Turn};
 pub use system::{Descriptor, Mapping};
 pub use system::{FIXES, open_direct, read_at};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::OsError;
-use crate::memory::dma_buf::{DmaBufSystem, Turn};
+use super::dma_bufs::{DmaBufSystem, Turn};
 
 /// An open file of the system; there is none that a dma-buf could be made of.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! What holds of every system's memory, and what the tests of each ask.
 
 use super::Mapping;
-use crate::memory::import::{DriverKind, ImportRules, ReadWrite, Refusal, Window};
+use crate::memory::import::{DriverKind, ImportRules, PageWindow, ReadWrite, Refusal};
 use crate::memory::window_of;
 
 pub(super) fn plan(
@@ -9,7 +9,7 @@ pub(super) fn plan(
     bytes: usize,
     access: ReadWrite,
     rules: &ImportRules,
-) -> Result<Window, Refusal> {
+) -> Result<PageWindow, Refusal> {
     window_of(addr as u64, bytes as u64, access, rules, None)
 }
 
@@ -17,7 +17,7 @@ pub(super) fn plan_mapping(
     mapping: &Mapping,
     access: ReadWrite,
     driver: DriverKind,
-) -> Result<Window, Refusal> {
+) -> Result<PageWindow, Refusal> {
     let addr = mapping.as_ptr().addr().get();
     plan(addr + 52, mapping.bytes() - 60, access, &ImportRules::for_driver(driver))
 }

@@ -79,7 +79,7 @@ pub(super) fn physical_memory() -> Option<u64> {
     is_known.then(|| job_limit().map_or(status.ullTotalPhys, |limit| status.ullTotalPhys.min(limit)))
 }
 
-/// The lower of the memory limits that the process's job sets for a process and for all of them.
+/// The lower of the memory limits that the process's job sets for one process and for all together.
 fn job_limit() -> Option<u64> {
     let mut info = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
     // SAFETY: no job's handle means that of the process; the structure is of the class and as long as is said.

@@ -1,18 +1,16 @@
-//! The context: tables of blocks and kernels.
+//! The context.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::memory::Block;
 use super::queue::CpuQueue;
-use crate::backend::slots::SlotTable;
+use super::tables::Tables;
 use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, DeviceError, DeviceInfo, HostAddress, KernelDesc, MemoryUsage,
     QueueBackend, WaitPolicy,
 };
-use crate::kernel::NativeKernel;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
-use onepool_core::sync::lock;
 
 /// The CPU device, opened.
 #[derive(Debug)]
@@ -21,38 +19,6 @@ pub(super) struct CpuContext {
     threads: usize,
     wait: WaitPolicy,
     tables: Arc<Tables>,
-}
-
-/// What a context and its queues share.
-#[derive(Debug, Default)]
-pub(super) struct Tables {
-    buffers: Mutex<SlotTable<BufferId, Arc<Block>>>,
-    kernels: Mutex<SlotTable<DeviceKernelId, NativeKernel>>,
-    allocated: AtomicU64,
-    imported: AtomicU64,
-    allocations: AtomicU64,
-    imports: AtomicU64,
-}
-
-impl Tables {
-    pub(super) fn buffers(&self) -> MutexGuard<'_, SlotTable<BufferId, Arc<Block>>> {
-        lock(&self.buffers)
-    }
-
-    pub(super) fn kernels(&self) -> MutexGuard<'_, SlotTable<DeviceKernelId, NativeKernel>> {
-        lock(&self.kernels)
-    }
-
-    fn add(&self, block: Block) -> BufferId {
-        let (live, ever) = if block.is_imported() {
-            (&self.imported, &self.imports)
-        } else {
-            (&self.allocated, &self.allocations)
-        };
-        live.fetch_add(block.bytes(), Ordering::Relaxed);
-        ever.fetch_add(1, Ordering::Relaxed);
-        self.buffers().insert(Arc::new(block))
-    }
 }
 
 impl CpuContext {

@@ -9,6 +9,7 @@
 mod context;
 mod memory;
 mod queue;
+mod tables;
 
 #[cfg(test)]
 mod tests;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::context::Tables;
 use super::memory::{ArgSource, Program};
+use super::tables::Tables;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint, WaitPolicy};
 use crate::recording::{Arg, Command, Dispatch, PreparedId, Recording};

@@ -1,11 +1,11 @@
 //! A recording as calls, everything checked and every argument set.
 
-use super::context::Tables;
 use super::device::Device;
 use super::handle::{self, Event, Queue, RawMem};
 use super::image::{format_of, line_of};
 use super::kernel::{Interface, Kernel, Passed, Taken};
 use super::memory::{Buffer, Part};
+use super::tables::Tables;
 use crate::backend::DeviceError;
 use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;

@@ -9,10 +9,10 @@ use super::device::Device;
 use super::kernel::Kernel;
 use super::memory::Buffer;
 use super::queue::Queue;
-use crate::backend::slots::SlotTable;
+use super::tables::Tables;
 use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
-    MemoryUsage, QueueBackend, WaitPolicy,
+    MemoryUsage, QueueBackend,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 use onepool_core::sync::{lock, read, write};
@@ -20,19 +20,6 @@ use onepool_core::sync::{lock, read, write};
 /// A device opened; its queues share what is in it and may outlive it.
 pub(super) struct Context {
     pub(super) tables: Arc<Tables>,
-}
-
-/// What a context and its queues have in common.
-pub(super) struct Tables {
-    pub(super) buffers: RwLock<SlotTable<BufferId, Buffer>>,
-    pub(super) kernels: RwLock<SlotTable<DeviceKernelId, Kernel>>,
-    pub(super) wait: WaitPolicy,
-    usage: Mutex<MemoryUsage>,
-    // Counts destroyed buffers and kernels, so that a prepared recording knows when to look whether
-    // its own are still there.
-    destroyed: AtomicU64,
-    cache: Option<BinaryCache>,
-    pub(super) device: Device,
 }
 
 impl Context {
@@ -143,23 +130,6 @@ impl ContextBackend for Context {
 
     fn shared_device(&self) -> Option<&str> {
         Some(&self.info().uuid)
-    }
-}
-
-impl Tables {
-    /// How many buffers and kernels were destroyed so far.
-    pub(super) fn destroyed(&self) -> u64 {
-        self.destroyed.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Tables {
-    fn drop(&mut self) {
-        // Queues hold the tables, and have waited for their work.
-        for buffer in write(&self.buffers).drain() {
-            // SAFETY: no one has the context any more.
-            unsafe { buffer.destroy(&self.device) };
-        }
     }
 }
 

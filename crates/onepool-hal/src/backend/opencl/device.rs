@@ -1,29 +1,14 @@
 //! A device opened: its context, and the memory of its loss.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use super::handle::{self, DeviceId};
 use super::image::{Images, try_images};
 use super::info::with_images;
-use super::platform::Found;
-use super::program::Programs;
+use super::platform::OpenableDevice;
+use super::share::{self, Shared};
 use crate::backend::pace::Waiters;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
-use onepool_core::sync::lock;
-
-/// What all contexts of one device in this process share: programs are compiled once.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) programs: Programs,
-    /// Tried when the device is first opened.
-    images: OnceLock<Images>,
-    // Goes after its programs.
-    pub(super) context: handle::Context,
-}
-
-/// Those in use, kept while the process runs: programs stay compiled, and drivers race when their last context
-/// goes while another one is made (PoCL 3.1 does).
-static OPEN: Mutex<Vec<(DeviceId, Arc<Shared>)>> = Mutex::new(Vec::new());
 
 /// A device opened.
 #[derive(Debug)]
@@ -40,8 +25,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(found: Found) -> Result<Self, DeviceError> {
-        let shared = share(found.device)?;
+    pub(super) fn open(found: OpenableDevice) -> Result<Self, DeviceError> {
+        let shared = share::share(found.device)?;
         let limits = &found.info.limits;
         let images = shared
             .images
@@ -78,33 +63,9 @@ impl Device {
     /// Remembers an error that is a loss, and passes it on.
     pub(super) fn note(&self, error: DeviceError) -> DeviceError {
         if let DeviceError::Lost { detail } = &error {
-            // Whoever opens the device from now on gets a context of their own.
-            lock(&OPEN).retain(|(_, shared)| !Arc::ptr_eq(shared, &self.shared));
+            share::forget(&self.shared);
             let _ = self.lost.set(detail.clone());
         }
         error
     }
-}
-
-/// The device's context, which may be in use already.
-pub(super) fn share(device: DeviceId) -> Result<Arc<Shared>, DeviceError> {
-    let mut open = lock(&OPEN);
-    if let Some((_, shared)) = open.iter().find(|(known, _)| *known == device) {
-        return Ok(Arc::clone(shared));
-    }
-    let shared = Arc::new(Shared {
-        programs: Programs::default(),
-        images: OnceLock::new(),
-        context: handle::Context::new(device)?,
-    });
-    open.push((device, Arc::clone(&shared)));
-    Ok(shared)
-}
-
-/// As [`share`], where no image is tried: that takes a while.
-#[cfg(any(test, feature = "testing"))]
-pub(super) fn share_without_images(device: DeviceId) -> Result<Arc<Shared>, DeviceError> {
-    let shared = share(device)?;
-    shared.images.get_or_init(Images::default);
-    Ok(shared)
 }

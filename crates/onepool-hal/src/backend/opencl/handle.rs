@@ -14,11 +14,12 @@ use cl3::types::{
 #[cfg(not(any(test, feature = "testing")))]
 use cl3::{command_queue, context, event, kernel, memory, program, sampler};
 
+use super::answer::{number, sizes, text};
 use super::error;
-use super::image::api_format;
 #[cfg(any(test, feature = "testing"))]
 use super::shim::{command_queue, context, event, kernel, memory, program, sampler};
 use crate::backend::DeviceError;
+use onepool_spirv::ScalarType;
 use onepool_spirv::opencl_c::TexelFormat;
 
 /// A device of a platform; devices live as long as the process.
@@ -104,6 +105,20 @@ pub(super) enum Backing {
     Host,
     /// The caller's memory.
     Use(NonNull<u8>),
+}
+
+/// A format as the API says it.
+pub(super) fn api_format(format: TexelFormat) -> cl_image_format {
+    let (scalar, components) = format.components();
+    cl_image_format {
+        image_channel_order: if components == 1 { memory::CL_R } else { memory::CL_RGBA },
+        image_channel_data_type: match scalar {
+            ScalarType::F16 => memory::CL_HALF_FLOAT,
+            ScalarType::I32 => memory::CL_SIGNED_INT32,
+            ScalarType::U32 => memory::CL_UNSIGNED_INT32,
+            _ => memory::CL_FLOAT,
+        },
+    }
 }
 
 /// An image over a buffer.
@@ -279,7 +294,7 @@ impl Program {
                 return said;
             }
             let log = program::get_program_build_data(self.0, device.0, program::CL_PROGRAM_BUILD_LOG);
-            let log = super::info::text(&log.unwrap_or_default());
+            let log = text(&log.unwrap_or_default());
             let name = cl3::error_codes::ClError(code);
             let log = if log.is_empty() { name.to_string() } else { format!("{name}\n{log}") };
             DeviceError::Program { kernel: kernel.to_owned(), log }
@@ -299,7 +314,7 @@ impl Program {
     pub(super) fn kernels(&self) -> Result<Vec<String>, DeviceError> {
         let names = program::get_program_data(self.0, program::CL_PROGRAM_KERNEL_NAMES)
             .map_err(|code| error("clGetProgramInfo", code, 0))?;
-        let names = super::info::text(&names);
+        let names = text(&names);
         Ok(names.split(';').filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
@@ -313,7 +328,7 @@ impl Kernel {
     pub(super) fn arguments(&self) -> Result<u32, DeviceError> {
         let data = kernel::get_kernel_data(self.0, kernel::CL_KERNEL_NUM_ARGS)
             .map_err(|code| error("clGetKernelInfo", code, 0))?;
-        Ok(super::info::number(&data) as u32)
+        Ok(number(&data) as u32)
     }
 
     /// The work-group size that the source prescribes; zeros where it does not.
@@ -321,14 +336,14 @@ impl Kernel {
         let what = kernel::CL_KERNEL_COMPILE_WORK_GROUP_SIZE;
         let data = kernel::get_kernel_work_group_data(self.0, device.0, what)
             .map_err(|code| error("clGetKernelWorkGroupInfo", code, 0))?;
-        Ok(super::info::sizes(&data))
+        Ok(sizes(&data))
     }
 
     /// The most work-items that a group of it may have here.
     pub(super) fn most_items(&self, device: DeviceId) -> Result<u64, DeviceError> {
         let data = kernel::get_kernel_work_group_data(self.0, device.0, kernel::CL_KERNEL_WORK_GROUP_SIZE)
             .map_err(|code| error("clGetKernelWorkGroupInfo", code, 0))?;
-        Ok(super::info::number(&data))
+        Ok(number(&data))
     }
 
     pub(super) fn set_memory(&mut self, index: u32, memory: RawMem) -> Result<(), DeviceError> {
@@ -575,7 +590,7 @@ impl Event {
     pub(super) fn is_done(&self) -> Result<bool, DeviceError> {
         let data = event::get_event_data(self.0, event::CL_EVENT_COMMAND_EXECUTION_STATUS)
             .map_err(|code| error("clGetEventInfo", code, 0))?;
-        match super::info::number(&data) as u32 as i32 {
+        match number(&data) as u32 as i32 {
             event::CL_COMPLETE => Ok(true),
             code if code < 0 => Err(failed(code)),
             _ => Ok(false),
@@ -605,7 +620,7 @@ impl Event {
     }
 
     fn time(&self, what: u32) -> Option<u64> {
-        event::get_event_profiling_data(self.0, what).ok().map(|data| super::info::number(&data))
+        event::get_event_profiling_data(self.0, what).ok().map(|data| number(&data))
     }
 }
 

@@ -5,7 +5,6 @@
 //! lists is not believed: PoCL 3.1 lists half-precision images of one channel and neither reads nor writes them.
 
 use cl3::memory as cl;
-use cl3::types::cl_image_format;
 
 use super::handle::{Backing, Context, DeviceId, ImageCall, Kernel, Mem, Queue, RawMem, Sampler, Shape};
 use crate::backend::{DeviceError, Limits};
@@ -126,20 +125,6 @@ pub(super) fn format_of(texel: Texel) -> TexelFormat {
         Texel::R32F => TexelFormat::R32F,
         Texel::Rgba16F => TexelFormat::Rgba16F,
         Texel::Rgba32F => TexelFormat::Rgba32F,
-    }
-}
-
-/// A format as the API says it.
-pub(super) fn api_format(format: TexelFormat) -> cl_image_format {
-    let (scalar, components) = format.components();
-    cl_image_format {
-        image_channel_order: if components == 1 { cl::CL_R } else { cl::CL_RGBA },
-        image_channel_data_type: match scalar {
-            ScalarType::F16 => cl::CL_HALF_FLOAT,
-            ScalarType::I32 => cl::CL_SIGNED_INT32,
-            ScalarType::U32 => cl::CL_UNSIGNED_INT32,
-            _ => cl::CL_FLOAT,
-        },
     }
 }
 

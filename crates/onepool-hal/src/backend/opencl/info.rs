@@ -4,6 +4,7 @@ use cl3::device as cl;
 use cl3::platform;
 use cl3::types::{cl_device_info, cl_platform_id};
 
+use super::answer::{number, sizes, text};
 use super::handle::DeviceId;
 use super::image::{ImageFacts, Images};
 use super::probe::Findings;
@@ -295,30 +296,6 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// A number of one, four or eight bytes, as this machine has it.
-pub(super) fn number(data: &[u8]) -> u64 {
-    match (data.try_into(), data.try_into()) {
-        (Ok(bytes), _) => u64::from_ne_bytes(bytes),
-        (_, Ok(bytes)) => u64::from(u32::from_ne_bytes(bytes)),
-        _ => data.first().map_or(0, |byte| u64::from(*byte)),
-    }
-}
-
-/// The first three of a list of sizes; zeros where there are fewer.
-pub(super) fn sizes(data: &[u8]) -> [usize; 3] {
-    let mut sizes = [0; 3];
-    for (size, bytes) in sizes.iter_mut().zip(data.chunks_exact(size_of::<usize>())) {
-        *size = number(bytes) as usize;
-    }
-    sizes
-}
-
-/// Text up to its terminator.
-pub(super) fn text(data: &[u8]) -> String {
-    let bytes = data.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(bytes).trim().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -430,16 +407,5 @@ mod tests {
         let offer = OpenClImages { texels: TexelFormats::ALL, planes: Planes::None };
         let rows = Images { offer, max_texels: 1 << 16, ..Images::default() };
         assert_eq!(with_images(listed, &rows).limits.max_texels, 1 << 16);
-    }
-
-    #[test]
-    fn answers_are_read_as_the_machine_has_them() {
-        assert_eq!(number(&7u64.to_ne_bytes()), 7);
-        assert_eq!(number(&(-14i32).to_ne_bytes()) as u32 as i32, -14);
-        assert_eq!(number(&[1]), 1);
-        assert_eq!(number(&[]), 0);
-        let list: Vec<u8> = [4usize, 5].iter().flat_map(|size| size.to_ne_bytes()).collect();
-        assert_eq!(sizes(&list), [4, 5, 0]);
-        assert_eq!(text(b" a b \0rest"), "a b");
     }
 }

@@ -88,7 +88,7 @@ impl Kernel {
             // Before the driver sees it.
             check_group(size.map(|size| size as usize), limits, u64::MAX).map_err(refuse)?;
         }
-        let program = device.shared.programs.get(device, cache, source.name(), code.text)?;
+        let program = device.shared.program(device.id, cache, source.name(), code.text)?;
         let entry = match code.entry {
             Some(entry) => entry,
             None => only(program.kernels()?, source.name()).map_err(refuse)?,

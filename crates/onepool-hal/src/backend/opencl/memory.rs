@@ -48,7 +48,7 @@ enum Host {
     /// The device's memory, mapped as long as it lives.
     Mapped(HostAddress),
     /// Host memory of the driver's next to the device's, copied by flush and invalidate. No kernel uses it.
-    Beside(Mem, HostAddress),
+    Separate(Mem, HostAddress),
     /// The caller's pages.
     Imported,
 }
@@ -79,17 +79,17 @@ impl Buffer {
             Host::Unmapped
         } else {
             // SAFETY: memory of the driver's.
-            let beside = unsafe { context.buffer(Backing::Host, bytes)? };
-            let address = HostAddress(queue.map(&beside, bytes)?);
-            Host::Beside(beside, address)
+            let separate = unsafe { context.buffer(Backing::Host, bytes)? };
+            let address = HostAddress(queue.map(&separate, bytes)?);
+            Host::Separate(separate, address)
         };
         let info = BufferInfo {
             bytes: desc.bytes,
             host: match &host {
-                Host::Mapped(address) | Host::Beside(_, address) => Some(*address),
+                Host::Mapped(address) | Host::Separate(_, address) => Some(*address),
                 Host::Unmapped | Host::Imported => None,
             },
-            coherent: !matches!(host, Host::Beside(..)),
+            coherent: !matches!(host, Host::Separate(..)),
             cached: true,
             device_local: true,
             heap: model.heap_of(near).unwrap_or_default(),
@@ -265,7 +265,7 @@ impl Buffer {
 
     /// Gives the device what the host wrote.
     pub(super) fn flush(&self, device: &Device, range: &BufferRange) -> Result<(), DeviceError> {
-        match self.beside(range)? {
+        match self.separate(range)? {
             // SAFETY: both are as long as the buffer; that no unfinished command uses the bytes, and no one
             // writes them meanwhile, is the duty of whoever flushes.
             Some((address, offset, bytes)) => unsafe {
@@ -277,7 +277,7 @@ impl Buffer {
 
     /// Gives the host what the device wrote.
     pub(super) fn invalidate(&self, device: &Device, range: &BufferRange) -> Result<(), DeviceError> {
-        match self.beside(range)? {
+        match self.separate(range)? {
             // SAFETY: as in `flush`.
             Some((address, offset, bytes)) => unsafe {
                 device.transfers.read(&self.memory, offset, address, bytes)
@@ -287,10 +287,10 @@ impl Buffer {
     }
 
     /// The host's side of a range, where it is memory of its own: address, offset, length.
-    fn beside(&self, range: &BufferRange) -> Result<Option<(NonNull<u8>, usize, usize)>, DeviceError> {
+    fn separate(&self, range: &BufferRange) -> Result<Option<(NonNull<u8>, usize, usize)>, DeviceError> {
         let (offset, bytes) = self.check(range)?;
         match &self.host {
-            Host::Beside(_, address) if bytes > 0 => {
+            Host::Separate(_, address) if bytes > 0 => {
                 // SAFETY: `offset` is inside the mapping, which is as long as the buffer.
                 Ok(Some((unsafe { address.0.add(offset) }, offset, bytes)))
             }
@@ -308,7 +308,7 @@ impl Buffer {
         let objects = (images, parts, copies);
         let (mapped, address) = match &host {
             Host::Mapped(address) => (&memory, address),
-            Host::Beside(beside, address) => (beside, address),
+            Host::Separate(separate, address) => (separate, address),
             Host::Unmapped | Host::Imported => return drop((objects, memory)),
         };
         // SAFETY: as the caller promises; mapped when it was made.

@@ -1,9 +1,10 @@
 //! The OpenCL backend: any device of any installable driver of OpenCL 1.2 and up, through `cl3`, which loads
 //! the library at run time.
 //!
-//! * `handle`: the API's objects, released when they go, and the calls on them.
+//! * `handle`: the API's objects, released when they go, and the calls on them; `answer`: reading what they say.
 //! * `platform`: what there is; `info`: what a device says of itself; `probe`: what is found by trying it.
-//! * `device`: a device opened, and the memory of its loss; `context`: its tables.
+//! * `share`: what all contexts of a device share; `device`: a device opened, and the memory of its loss.
+//! * `context`: what callers hold; `tables`: what it has in common with its queues.
 //! * `memory`: buffers, parts of them, mapped memory and its copies; `image`: images over them.
 //! * `program`: OpenCL C, compiled once in the process; `cache`: binaries on disk; `kernel`: kernels.
 //! * `command`: a recording as calls; `queue`: submission; `timeline`: waiting and times.
@@ -15,6 +16,7 @@
 
 #![allow(unsafe_code, reason = "calls of a C interface; each block names what makes it valid")]
 
+mod answer;
 mod cache;
 mod command;
 mod context;
@@ -28,6 +30,8 @@ mod platform;
 mod probe;
 mod program;
 mod queue;
+mod share;
+mod tables;
 mod timeline;
 
 #[cfg(any(test, feature = "testing"))]
@@ -41,7 +45,10 @@ use cl3::error_codes as codes;
 
 use self::context::Context;
 use self::device::Device;
-use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
+#[cfg(any(test, feature = "testing"))]
+use super::DeviceKind;
+use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
+#[cfg(any(test, feature = "testing"))]
 use onepool_core::memory::model::{ImportTypes, MemoryModel};
 
 const NAME: &str = "opencl";
@@ -78,19 +85,26 @@ impl OpenClDriver {
     }
 
     /// Opens a device as one that shares no memory with the host and imports nothing, so that tests run what is done there.
+    #[cfg(any(test, feature = "testing"))]
+    fn open_apart(self, index: usize, desc: &ContextDesc) -> Result<Arc<Context>, DeviceError> {
+        self.open_with(index, desc, |info| {
+            let apart = MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30);
+            (info.memory, info.import) = (apart.importing(ImportTypes::None), None);
+        })
+    }
+
+    /// Opens a device as one that shares no memory with the host and imports nothing.
     ///
     /// # Errors
     /// As [`Driver::open`].
+    #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn open_as_discrete(
         self,
         index: usize,
         desc: &ContextDesc,
     ) -> Result<Arc<dyn ContextBackend>, DeviceError> {
-        Ok(self.open_with(index, desc, |info| {
-            let apart = MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30);
-            (info.memory, info.import) = (apart.importing(ImportTypes::None), None);
-        })?)
+        Ok(self.open_apart(index, desc)?)
     }
 }
 

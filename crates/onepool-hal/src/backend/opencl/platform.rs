@@ -15,17 +15,17 @@ use onepool_core::sync::lock;
 
 /// A device with what opening it needs.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct OpenableDevice {
     pub(super) device: DeviceId,
     pub(super) facts: Facts,
     pub(super) info: DeviceInfo,
 }
 
 /// What trying the devices of this process gave: it takes a context and a compilation each.
-static TRIED: Mutex<Vec<Found>> = Mutex::new(Vec::new());
+static TRIED: Mutex<Vec<OpenableDevice>> = Mutex::new(Vec::new());
 
 /// Every device of every platform, the usable first, in the order of [`DeviceKind`].
-pub(super) fn devices() -> Result<Vec<Found>, DeviceError> {
+pub(super) fn devices() -> Result<Vec<OpenableDevice>, DeviceError> {
     // Held meanwhile: no device is tried twice, and drivers that are asked for the first time by two threads
     // at once may say that they have none (PoCL 3.1 does).
     let mut known = lock(&TRIED);
@@ -37,7 +37,7 @@ pub(super) fn devices() -> Result<Vec<Found>, DeviceError> {
     for id in platforms {
         let listed = match device::get_device_ids(id, device::CL_DEVICE_TYPE_ALL) {
             Ok(listed) => listed,
-            // A platform without devices is none of anybody's concern.
+            // A platform may have no devices.
             Err(code) => {
                 tracing::debug!(target: "onepool::opencl", code, "a platform has no devices");
                 continue;
@@ -61,7 +61,11 @@ pub(super) fn devices() -> Result<Vec<Found>, DeviceError> {
     Ok(found)
 }
 
-fn tried(tried: &mut Vec<Found>, id: cl_platform_id, device: DeviceId) -> Result<Found, DeviceError> {
+fn tried(
+    tried: &mut Vec<OpenableDevice>,
+    id: cl_platform_id,
+    device: DeviceId,
+) -> Result<OpenableDevice, DeviceError> {
     if let Some(known) = tried.iter().find(|known| known.device == device) {
         return Ok(known.clone());
     }
@@ -73,7 +77,7 @@ fn tried(tried: &mut Vec<Found>, id: cl_platform_id, device: DeviceId) -> Result
     };
     let info = facts.describe(&findings);
     tracing::debug!(target: "onepool::opencl", device = info.name, ?findings, "tried");
-    let found = Found { device, facts, info };
+    let found = OpenableDevice { device, facts, info };
     tried.push(found.clone());
     Ok(found)
 }

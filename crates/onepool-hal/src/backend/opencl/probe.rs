@@ -6,8 +6,8 @@
 
 use std::ptr::NonNull;
 
-use super::device::share;
 use super::handle::{Backing, Context, DeviceId, Mem, Queue};
+use super::share::share;
 use crate::backend::DeviceError;
 use onepool_core::memory::host::HostRegion;
 
@@ -111,7 +111,7 @@ fn try_import(
     let intact = margins
         .iter()
         .all(|start| unsafe { (0..MARGIN).all(|at| region.as_ptr().add(start + at).read_volatile() == 0) });
-    Ok(if intact { shared } else { Err("a kernel wrote beside the memory it was given".to_owned()) })
+    Ok(if intact { shared } else { Err("a kernel wrote outside the memory it was given".to_owned()) })
 }
 
 /// Whether the words at `address` are those of `memory`, both ways.

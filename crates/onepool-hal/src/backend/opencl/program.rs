@@ -5,8 +5,7 @@ use std::ffi::CString;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::cache::BinaryCache;
-use super::device::Device;
-use super::handle::Program;
+use super::handle::{Context, DeviceId, Program};
 use crate::backend::DeviceError;
 use onepool_core::sync::lock;
 
@@ -33,7 +32,8 @@ impl Programs {
     /// are built meanwhile.
     pub(super) fn get(
         &self,
-        device: &Device,
+        context: &Context,
+        device: DeviceId,
         cache: Option<&BinaryCache>,
         name: &str,
         text: ProgramText,
@@ -49,7 +49,7 @@ impl Programs {
             }
             Arc::clone(known.entry(text.clone()).or_default())
         };
-        let built = entry.get_or_init(|| build(device, cache, name, &text).map(Arc::new)).clone();
+        let built = entry.get_or_init(|| build(context, device, cache, name, &text).map(Arc::new)).clone();
         if matches!(&built, Err(error) if !matches!(error, DeviceError::Program { .. })) {
             // No fault of the program's: it may be built another time.
             let mut known = lock(&self.known);
@@ -74,7 +74,8 @@ impl Programs {
 }
 
 fn build(
-    device: &Device,
+    context: &Context,
+    device: DeviceId,
     cache: Option<&BinaryCache>,
     name: &str,
     text: &ProgramText,
@@ -82,18 +83,17 @@ fn build(
     let refuse = |log: String| DeviceError::Program { kernel: name.to_owned(), log };
     let options =
         CString::new(text.options.as_str()).map_err(|_| refuse("its options hold a zero byte".to_owned()))?;
-    let context = &device.shared.context;
     let key = format!("{}\0{}", text.options, text.source);
     if let Some(binary) = cache.and_then(|cache| cache.load(&key)) {
         // A driver may refuse what it wrote itself; from the source it has no reason to.
-        let program = context.program_from_binary(device.id, &binary);
-        match program.map(|program| program.build(name, device.id, &options).map(|()| program)) {
+        let program = context.program_from_binary(device, &binary);
+        match program.map(|program| program.build(name, device, &options).map(|()| program)) {
             Ok(Ok(program)) => return Ok(program),
             refused => tracing::debug!(target: "onepool::opencl", name, ?refused, "binary refused"),
         }
     }
     let program = context.program_from_source(&text.source)?;
-    program.build(name, device.id, &options)?;
+    program.build(name, device, &options)?;
     if let Some(cache) = cache
         && let Some(binary) = program.binary()
     {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use super::command::{Calls, Enqueued};
-use super::context::Tables;
 use super::handle::{self, Event};
+use super::tables::Tables;
 use super::timeline::Timeline;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint};

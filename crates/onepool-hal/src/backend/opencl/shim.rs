@@ -11,8 +11,9 @@ use cl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MEM_OBJECT_ALLOCATION_FAILURE
 use cl3::types::*;
 
 use super::context::Context;
-use super::device::{Device, share_without_images};
+use super::device::Device;
 use super::platform;
+use super::share::share_without_images;
 use crate::backend::{ContextBackend, ContextDesc};
 use onepool_core::sync::lock;
 

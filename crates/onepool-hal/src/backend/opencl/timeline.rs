@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::command::{Enqueued, Stamp};
 use super::device::Device;
 use super::handle::Event;
-use crate::backend::pace::Pace;
+use crate::backend::pace::Points;
 use crate::backend::{DeviceError, WaitPolicy};
 use onepool_core::sync::lock;
 
@@ -21,11 +20,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     state: Mutex<State>,
-    // The latest point submitted; written under the queue's lock.
-    submitted: AtomicU64,
-    // The latest point known to be reached.
-    reached: AtomicU64,
-    pace: Pace,
+    points: Points,
 }
 
 #[derive(Debug, Default)]
@@ -47,19 +42,15 @@ impl Timeline {
     /// Counts what was enqueued after everything before it. Under the queue's lock.
     pub(super) fn push(&self, enqueued: Enqueued) -> u64 {
         let mut state = lock(&self.state);
-        let point = self.submitted.load(Ordering::Relaxed) + 1;
+        let point = self.points.next();
         state.pending.push_back(Pending { point, event: enqueued.last, stamps: enqueued.stamps });
-        self.submitted.store(point, Ordering::Release);
+        self.points.submit(point);
         point
     }
 
     /// The latest point submitted.
     pub(super) fn submitted(&self) -> u64 {
-        self.submitted.load(Ordering::Acquire)
-    }
-
-    fn is_known(&self, point: u64) -> bool {
-        self.reached.load(Ordering::Acquire) >= point
+        self.points.submitted()
     }
 
     /// The latest point reached.
@@ -73,7 +64,7 @@ impl Timeline {
             }
             now = first.point;
             let times: Vec<u64> = first.stamps.iter().map_while(Stamp::nanos).collect();
-            // All of them, or none: a driver may have no times for some kind of command.
+            // Every time or none: a driver may have none for some kind of command.
             let whole = times.len() == first.stamps.len() && !times.is_empty();
             state.pending.pop_front();
             if whole {
@@ -84,7 +75,7 @@ impl Timeline {
             }
         }
         drop(state);
-        Ok(self.reached.fetch_max(now, Ordering::AcqRel).max(now))
+        Ok(self.points.reach(now))
     }
 
     /// The times of a finished submission; empty where there are none any more.
@@ -101,19 +92,17 @@ impl Timeline {
         policy: WaitPolicy,
         timeout: Option<Duration>,
     ) -> Result<(), DeviceError> {
-        if self.is_known(point) {
-            return Ok(());
-        }
-        device.alive()?;
-        if point > self.submitted() {
-            // Nothing would ever reach it.
-            return Err(DeviceError::Stale { object: "timepoint" });
-        }
-        let is_over = || Ok(self.poll(device)? >= point);
-        self.pace.wait(&device.waiters, policy, timeout, is_over, |left| match left {
-            Some(left) => self.doze(device, point, left),
-            None => self.block(device, point),
-        })
+        let how = (&device.waiters, policy, timeout);
+        self.points.wait(
+            point,
+            how,
+            || device.alive(),
+            || self.poll(device),
+            |left| match left {
+                Some(left) => self.doze(device, point, left),
+                None => self.block(device, point),
+            },
+        )
     }
 
     /// Sleeps in the driver, without a limit.

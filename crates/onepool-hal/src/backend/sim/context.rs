@@ -27,11 +27,6 @@ pub(super) struct SimContext {
     world: Arc<Mutex<World>>,
 }
 
-/// The world, whatever panicked in it: kernels' panics are caught, and assertions of tests come later.
-pub(super) fn enter(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    lock(world)
-}
-
 impl SimContext {
     pub(super) fn new(info: DeviceInfo, config: SimConfig) -> Result<SimContext, DeviceError> {
         let world = World::new(config, info.memory.clone())?;
@@ -39,7 +34,7 @@ impl SimContext {
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        enter(&self.world)
+        lock(&self.world)
     }
 }
 

@@ -21,12 +21,12 @@
 //! * *Unwritten memory* (Device Memory) holds poison: all bits one, which is NaN in every float format.
 //! * *Allocations* lie in the memory type that the device's [`MemoryModel`](onepool_core::memory::model::MemoryModel) chooses
 //!   for their placement: mapped, cached and coherent as that type is, charged to its heap.
-//! * *Imports* (`VK_EXT_external_memory_host`) are taken or refused as the kernel of the device's [`Profile`] does, with
+//! * *Imports* (`VK_EXT_external_memory_host`) are taken or refused as the kernel of the device's [`DriverProfile`] does, with
 //!   its codes; no page twice. They lie in the best type that the driver grants and are charged to its heap.
 //! * *Too much* is found where the profile says so: at the next submission, which loses the device, or where the
 //!   memory is asked for.
 //!
-//! A device plays a [`Profile`]: `coherent`, `noncoherent` and `discrete` are made up and as strict as the rules allow,
+//! A device plays a [`DriverProfile`]: `coherent`, `noncoherent` and `discrete` are made up and as strict as the rules allow,
 //! the others are recorded drivers. Not played are what kernels can do (they are native functions) and the count of
 //! allocations.
 //!
@@ -53,7 +53,7 @@ use std::sync::{Arc, Mutex};
 
 use self::context::SimContext;
 pub use self::faults::{SimFault, SimFaults};
-pub use self::profile::{Codes, HostImport, Profile, Takes};
+pub use self::profile::{Codes, DriverProfile, HostImport, Takes};
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
 use onepool_core::memory::image::{Grain, ImageRules, TexelSet};
 use onepool_core::sync::lock;
@@ -63,14 +63,14 @@ use onepool_spirv::Requires;
 #[derive(Clone, Debug)]
 pub struct SimConfig {
     /// What it plays.
-    pub profile: Profile,
+    pub profile: DriverProfile,
     /// What goes wrong, and when.
     pub faults: SimFaults,
 }
 
-impl From<Profile> for SimConfig {
+impl From<DriverProfile> for SimConfig {
     /// The device of a profile, with nothing that goes wrong.
-    fn from(profile: Profile) -> SimConfig {
+    fn from(profile: DriverProfile) -> SimConfig {
         SimConfig { profile, faults: SimFaults::default() }
     }
 }
@@ -78,17 +78,17 @@ impl From<Profile> for SimConfig {
 impl SimConfig {
     /// A device that shares coherent memory with the host.
     pub fn coherent() -> SimConfig {
-        Profile::one_pool("coherent", true).into()
+        DriverProfile::one_pool("coherent", true).into()
     }
 
     /// A device that shares memory with the host that must be flushed and invalidated.
     pub fn noncoherent() -> SimConfig {
-        Profile::one_pool("noncoherent", false).into()
+        DriverProfile::one_pool("noncoherent", false).into()
     }
 
     /// A device with memory of its own.
     pub fn discrete() -> SimConfig {
-        Profile::two_pools("discrete").into()
+        DriverProfile::two_pools("discrete").into()
     }
 
     /// The same device with heaps of `bytes` bytes.
@@ -193,14 +193,14 @@ impl Driver for SimDriver {
     }
 
     fn names(&self) -> Vec<String> {
-        Profile::names().map(str::to_owned).collect()
+        DriverProfile::names().map(str::to_owned).collect()
     }
 
     fn by_name(&self, name: &str) -> Result<Option<DeviceInfo>, DeviceError> {
         let is_path = name.contains(['/', '\\']) || Path::new(name).extension().is_some_and(|e| e == "json");
-        let profile = match Profile::built_in(name) {
+        let profile = match DriverProfile::built_in(name) {
             Some(profile) => profile?,
-            None if is_path => Profile::read(name)?,
+            None if is_path => DriverProfile::read(name)?,
             None => return Ok(None),
         };
         Ok(Some(self.keep(profile.into())))

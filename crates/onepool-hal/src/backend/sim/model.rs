@@ -50,7 +50,7 @@ struct Write {
     available: bool,
     visible: Access,
     /// Stages with an execution dependency on it.
-    behind: Access,
+    dependent: Access,
     /// The submission whose barrier showed it to the host.
     shown_by: Option<Origin>,
     /// What the host side was told.
@@ -73,23 +73,22 @@ enum Told {
 struct Reads {
     by: Origin,
     kinds: Access,
-    behind_kernel: Access,
-    behind_transfer: Access,
+    after_kernel: Access,
+    after_transfer: Access,
 }
 
 impl Reads {
     /// The kinds of reads that a write of `stage` is not ordered after.
     fn unordered(&self, stage: Access, now: Origin) -> Access {
         let other_queue = self.by.queue != now.queue;
-        let pending = |kind: Access, behind: Access| {
-            if self.kinds.contains(kind) && (other_queue || !behind.intersects(stage)) {
+        let pending = |kind: Access, after: Access| {
+            if self.kinds.contains(kind) && (other_queue || !after.intersects(stage)) {
                 kind
             } else {
                 Access::NONE
             }
         };
-        pending(Access::KERNEL_READ, self.behind_kernel)
-            | pending(Access::TRANSFER_READ, self.behind_transfer)
+        pending(Access::KERNEL_READ, self.after_kernel) | pending(Access::TRANSFER_READ, self.after_transfer)
     }
 }
 
@@ -102,11 +101,11 @@ impl Write {
         if self.by.queue != now.queue && !self.waited {
             return;
         }
-        let covered = barrier.src.of_stages().intersects(self.kind.of_stages() | self.behind);
+        let covered = barrier.src.of_stages().intersects(self.kind.of_stages() | self.dependent);
         if !covered {
             return;
         }
-        self.behind |= barrier.dst.of_stages();
+        self.dependent |= barrier.dst.of_stages();
         self.available |= barrier.src.contains(self.kind);
         if self.available {
             self.visible |= barrier.dst;
@@ -153,16 +152,16 @@ impl DeviceBytes {
             let mut reads = known.filter(|reads| reads.by.queue == now.queue).cloned().unwrap_or(Reads {
                 by: now,
                 kinds: Access::NONE,
-                behind_kernel: Access::NONE,
-                behind_transfer: Access::NONE,
+                after_kernel: Access::NONE,
+                after_transfer: Access::NONE,
             });
             reads.by = now;
             reads.kinds |= access;
             if access.contains(Access::KERNEL_READ) {
-                reads.behind_kernel = Access::NONE;
+                reads.after_kernel = Access::NONE;
             }
             if access.contains(Access::TRANSFER_READ) {
-                reads.behind_transfer = Access::NONE;
+                reads.after_transfer = Access::NONE;
             }
             Some(reads)
         });
@@ -211,7 +210,7 @@ impl DeviceBytes {
             waited: false,
             available: false,
             visible: Access::NONE,
-            behind: Access::NONE,
+            dependent: Access::NONE,
             shown_by: None,
             host: Told::Nothing,
         };
@@ -226,15 +225,15 @@ impl DeviceBytes {
             write.barrier(barrier, now);
             Some(write)
         });
-        let (stages, behind) = (barrier.src.of_stages(), barrier.dst.of_stages());
+        let (stages, after) = (barrier.src.of_stages(), barrier.dst.of_stages());
         self.reads.update_all(|reads| {
             let mut reads = reads.clone();
             if reads.by.queue == now.queue {
-                if stages.intersects(Access::KERNEL_READ | reads.behind_kernel) {
-                    reads.behind_kernel |= behind;
+                if stages.intersects(Access::KERNEL_READ | reads.after_kernel) {
+                    reads.after_kernel |= after;
                 }
-                if stages.intersects(Access::TRANSFER_READ | reads.behind_transfer) {
-                    reads.behind_transfer |= behind;
+                if stages.intersects(Access::TRANSFER_READ | reads.after_transfer) {
+                    reads.after_transfer |= after;
                 }
             }
             let left =

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::context::enter;
 use super::world::World;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
@@ -32,11 +31,11 @@ impl SimQueue {
 
 impl QueueBackend for SimQueue {
     fn submit(&self, recording: &Recording) -> Result<Timepoint, DeviceError> {
-        enter(&self.world).submit(self.index, recording).map(Timepoint)
+        lock(&self.world).submit(self.index, recording).map(Timepoint)
     }
 
     fn prepare(&self, recording: &Recording) -> Result<PreparedId, DeviceError> {
-        enter(&self.world).alive()?;
+        lock(&self.world).alive()?;
         Ok(self.prepared().insert(Arc::new(recording.clone())))
     }
 
@@ -52,7 +51,7 @@ impl QueueBackend for SimQueue {
     }
 
     fn wait(&self, point: Timepoint, _: Option<Duration>) -> Result<(), DeviceError> {
-        let mut world = enter(&self.world);
+        let mut world = lock(&self.world);
         world.alive()?;
         let stale = DeviceError::Stale { object: "timepoint" };
         if world.queues.get(self.index as usize).is_none_or(|queue| queue.submitted < point.0) {
@@ -74,7 +73,7 @@ impl QueueBackend for SimQueue {
 
     fn completed(&self) -> Result<Timepoint, DeviceError> {
         let mut announced = lock(&self.announced);
-        let mut world = enter(&self.world);
+        let mut world = lock(&self.world);
         world.alive()?;
         let Some(queue) = world.queues.get(self.index as usize) else { return Ok(Timepoint(0)) };
         let now = (*announced).max(queue.waited);
@@ -85,7 +84,7 @@ impl QueueBackend for SimQueue {
     }
 
     fn timestamps(&self, point: Timepoint) -> Result<Vec<u64>, DeviceError> {
-        let world = enter(&self.world);
+        let world = lock(&self.world);
         let queue = world.queues.get(self.index as usize);
         let times = queue.and_then(|queue| queue.times.iter().find(|(at, _)| *at == point.0));
         Ok(times.map(|(_, times)| times.clone()).unwrap_or_default())

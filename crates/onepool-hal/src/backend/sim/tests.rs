@@ -92,18 +92,18 @@ enum Event {
 impl Naive {
     /// The stages after the event at `at`, whether its write is available, and to whom it is visible.
     fn reach(&self, at: usize, kind: Access) -> (Access, bool, Access) {
-        let (mut behind, mut available, mut visible) = (Access::NONE, false, Access::NONE);
+        let (mut dependent, mut available, mut visible) = (Access::NONE, false, Access::NONE);
         for (event, _) in &self.history[at + 1..] {
             let Event::Barrier(barrier) = event else { continue };
-            if barrier.src.of_stages().intersects(kind.of_stages() | behind) {
-                behind |= barrier.dst.of_stages();
+            if barrier.src.of_stages().intersects(kind.of_stages() | dependent) {
+                dependent |= barrier.dst.of_stages();
                 available |= barrier.src.contains(kind);
                 if available {
                     visible |= barrier.dst;
                 }
             }
         }
-        (behind, available, visible)
+        (dependent, available, visible)
     }
 
     fn last_write(&self) -> Option<(usize, Access)> {
@@ -287,7 +287,7 @@ fn the_host_learns_of_a_completion_late_and_of_a_misuse_at_once() {
 }
 
 #[test]
-fn what_the_host_wrote_and_did_not_flush_is_lost_behind_an_invalidate() {
+fn what_the_host_wrote_and_did_not_flush_is_lost_dependent_an_invalidate() {
     let context = open(SimConfig::noncoherent());
     let queue = context.create_queue().unwrap();
     let mut region = HostRegion::new(4096).unwrap();
@@ -312,7 +312,7 @@ fn what_the_host_wrote_and_did_not_flush_is_lost_behind_an_invalidate() {
 
 /// The device of a recorded driver whose heaps hold `bytes` each.
 fn recorded(name: &str, bytes: u64) -> Arc<dyn ContextBackend> {
-    open(SimConfig::from(Profile::built_in(name).unwrap().unwrap()).holding(bytes))
+    open(SimConfig::from(DriverProfile::built_in(name).unwrap().unwrap()).holding(bytes))
 }
 
 #[allow(unsafe_code, reason = "the regions outlive the context's use of them")]
@@ -368,7 +368,7 @@ fn kernels_judge_pages_by_what_is_mapped_there() {
     };
     let file = || Backing::File { path: "/w.bin".to_owned(), deleted: false };
     let judge = |name: &str, maps: &[MapEntry]| {
-        let import = Profile::built_in(name).unwrap().unwrap().import.unwrap();
+        let import = DriverProfile::built_in(name).unwrap().unwrap().import.unwrap();
         import.judge(ByteRange::new(1 << 12, 3 << 12), maps)
     };
     let (external, unknown, device_memory, lost) = (Err(-1_000_072_003), Err(-13), Err(-2), Err(-4));
@@ -424,7 +424,7 @@ fn kernels_judge_pages_by_what_is_mapped_there() {
             assert_eq!(judge(name, &maps), verdict, "{name}: {what}");
         }
     }
-    let radv = Profile::built_in("radv-phoenix-780m").unwrap().unwrap().import.unwrap();
+    let radv = DriverProfile::built_in("radv-phoenix-780m").unwrap().unwrap().import.unwrap();
     let maps = [entry(0, 9, true, false, Backing::Anonymous)];
     for (start, end) in [(4097, 8192), (4096, 8191), (4096, 4096)] {
         assert_eq!(radv.judge(ByteRange::new(start, end), &maps), external, "{start} to {end}");
@@ -435,7 +435,7 @@ fn kernels_judge_pages_by_what_is_mapped_there() {
 #[cfg_attr(not(target_os = "linux"), ignore = "Linux alone has memory files")]
 fn a_driver_that_reports_a_refusal_as_a_lost_device_is_lost() {
     let file = HostRegion::in_memory_file(4096).unwrap();
-    let mut profile = Profile::built_in("anv-lunarlake").unwrap().unwrap();
+    let mut profile = DriverProfile::built_in("anv-lunarlake").unwrap().unwrap();
     profile.import.as_mut().unwrap().takes.memfd = false;
     let context = open(profile.into());
     assert!(matches!(import(&*context, &file), Err(DeviceError::Lost { .. })));

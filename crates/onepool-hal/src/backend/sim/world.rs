@@ -450,7 +450,7 @@ impl World {
             HazardKind::WriteAfterRead => "write-after-read",
         };
         self.say(format!(
-            "{kind} hazard: {who} ({access:?}) on bytes {} of buffer {} with no order behind {:?}",
+            "{kind} hazard: {who} ({access:?}) on bytes {} of buffer {} that is not ordered after {:?}",
             hazard.range, buffer.index, hazard.earlier
         ));
     }

@@ -2,10 +2,10 @@
 
 use ash::vk;
 
-use super::context::Shared;
 use super::device::Device;
 use super::kernel::{Binding, Kernel};
 use super::memory::Buffer;
+use super::shared::Shared;
 use crate::backend::DeviceError;
 use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;

@@ -1,4 +1,4 @@
-//! A device opened: its tables of buffers and kernels.
+//! A device opened: what callers ask of it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use super::device::Device;
 use super::dma_buf;
 use super::import::import;
 use super::kernel::Kernel;
-use super::memory::{Buffer, Pool};
+use super::memory::Pool;
 use super::queue::Queue;
-use crate::backend::slots::SlotTable;
+use super::shared::Shared;
 use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
-    MemoryUsage, QueueBackend, WaitPolicy,
+    MemoryUsage, QueueBackend,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 use onepool_core::memory::budget::HeapBudget;
@@ -26,21 +26,6 @@ use onepool_core::sync::{lock, read, write};
 /// The context that callers hold; its queues share what is in it and may outlive it.
 pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
-}
-
-/// What a context and its queues have in common.
-pub(super) struct Shared {
-    pub(super) buffers: RwLock<SlotTable<BufferId, Buffer>>,
-    pub(super) kernels: RwLock<SlotTable<DeviceKernelId, Kernel>>,
-    pub(super) wait: WaitPolicy,
-    usage: Mutex<MemoryUsage>,
-    // Counts destroyed buffers and kernels, so that a prepared recording knows when to look whether
-    // its own are still there.
-    destroyed: AtomicU64,
-    cache: PipelineCache,
-    // Frees its blocks before the device goes.
-    pool: Pool,
-    pub(super) device: Device,
 }
 
 impl Context {
@@ -200,30 +185,6 @@ impl ContextBackend for Context {
             Some(messages) => std::mem::take(&mut *lock(messages)),
             None => Vec::new(),
         }
-    }
-}
-
-impl Shared {
-    /// How many buffers and kernels were destroyed so far.
-    pub(super) fn destroyed(&self) -> u64 {
-        self.destroyed.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // Queues hold the context and are gone; a submission of theirs may be unfinished only if waiting failed.
-        self.device.wait_idle();
-        for kernel in write(&self.kernels).drain() {
-            // SAFETY: the device is idle.
-            unsafe { kernel.destroy(&self.device) };
-        }
-        for buffer in write(&self.buffers).drain() {
-            // SAFETY: the device is idle.
-            unsafe { self.pool.destroy(&self.device, buffer) };
-        }
-        // SAFETY: no one else has the context, so no one is making a pipeline.
-        unsafe { self.cache.close(&self.device) };
     }
 }
 

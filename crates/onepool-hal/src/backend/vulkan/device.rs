@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use ash::vk;
 
 use super::features::Extensions;
-use super::import::import_types;
+use super::importable::{import_types, takes_dma_bufs};
 use super::instance::Instance;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
-use super::{Without, error, image};
+use super::{Without, error, image_rules};
 use crate::backend::pace::Waiters;
 use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
 use onepool_core::memory::budget::HeapBudget;
@@ -106,11 +106,11 @@ impl Device {
                 info.advice.push(refusal.to_string());
             }
         }
-        let dma_bufs = super::dma_buf::is_importable(calls, physical, &extensions)
+        let dma_bufs = takes_dma_bufs(calls, physical, &extensions)
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
         // Drivers that only compile were seen to crash on an image.
         let samplers =
-            if only_compiles(&info) { None } else { image::probe(calls, physical, &raw, &mut info) };
+            if only_compiles(&info) { None } else { image_rules::probe(calls, physical, &raw, &mut info) };
         Ok(Device {
             physical,
             dma_bufs,

@@ -3,35 +3,11 @@
 use ash::vk;
 
 use super::device::Device;
-use super::features::Extensions;
 use super::import::{external_buffer, refuse};
+use super::importable::DMA_BUF;
 use super::memory::{Buffer, Memory};
-use super::types::BUFFER_USAGE;
 use crate::backend::{BufferInfo, DeviceError, HostAddress};
 use onepool_core::memory::dma_buf::DmaBuf;
-
-const HANDLE: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
-
-/// Whether buffers of ours can be made of a dma-buf, with other buffers in the same memory.
-pub(super) fn is_importable(
-    instance: &ash::Instance,
-    physical: vk::PhysicalDevice,
-    extensions: &Extensions,
-) -> bool {
-    if ![ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME]
-        .iter()
-        .all(|name| extensions.has(name))
-    {
-        return false;
-    }
-    let buffer = vk::PhysicalDeviceExternalBufferInfo::default().usage(BUFFER_USAGE).handle_type(HANDLE);
-    let mut found = vk::ExternalBufferProperties::default();
-    // SAFETY: the handle is of this instance and the device speaks 1.1 and has the extension of the handle type.
-    unsafe { instance.get_physical_device_external_buffer_properties(physical, &buffer, &mut found) };
-    let features = found.external_memory_properties.external_memory_features;
-    features.contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
-        && !features.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
-}
 
 /// A buffer of all pages. The kernel keeps them as long as the buffer lives; `address` is where the process sees
 /// them, which the driver is not told.
@@ -49,10 +25,10 @@ pub(super) fn import(device: &Device, pages: &DmaBuf, address: HostAddress) -> R
     let turn = device.turn();
     // SAFETY: the extension is enabled and the descriptor is open and a dma-buf's, or the driver refuses it
     // (VUID-vkGetMemoryFdPropertiesKHR-fd-00673, -handleType-00674).
-    unsafe { functions.get_memory_fd_properties(HANDLE, descriptor.number(), &mut properties) }
+    unsafe { functions.get_memory_fd_properties(DMA_BUF, descriptor.number(), &mut properties) }
         .map_err(|code| refuse(device, "vkGetMemoryFdPropertiesKHR", code))?;
     drop(turn);
-    let raw = external_buffer(device, HANDLE, bytes)?;
+    let raw = external_buffer(device, DMA_BUF, bytes)?;
     let memory = back(device, raw, pages, properties.memory_type_bits).inspect_err(|_| {
         // SAFETY: nothing uses the buffer.
         unsafe { device.raw().destroy_buffer(raw, None) };
@@ -88,7 +64,7 @@ fn back(
     let (Some(index), true) = (index, requirements.size <= bytes) else { return Err(refused) };
     // The driver closes what it takes.
     let own = pages.descriptor().and_then(|descriptor| descriptor.duplicate().ok()).ok_or(refused)?;
-    let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(HANDLE).fd(own.number());
+    let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(DMA_BUF).fd(own.number());
     let info = vk::MemoryAllocateInfo::default()
         .allocation_size(bytes)
         .memory_type_index(index)

@@ -3,13 +3,11 @@
 use ash::vk;
 
 use super::device::Device;
+use super::importable::{HOST_PAGES, granted};
 use super::memory::{Buffer, Memory};
 use super::types::BUFFER_USAGE;
 use crate::backend::{BufferInfo, DeviceError, HostAddress};
-use onepool_core::memory::host::HostRegion;
-use onepool_core::memory::model::{ImportTypes, TypeFlags};
-
-const HANDLE: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+use onepool_core::memory::model::TypeFlags;
 
 /// A buffer that is `[address, address + bytes)`.
 ///
@@ -35,7 +33,7 @@ pub(super) unsafe fn import(
     // SAFETY: the pointer has the alignment, and the caller vouches for the pages.
     let bits = unsafe { granted(functions, &device.raw(), address) }
         .map_err(|code| refuse(device, "vkGetMemoryHostPointerPropertiesEXT", code))?;
-    let raw = external_buffer(device, HANDLE, bytes)?;
+    let raw = external_buffer(device, HOST_PAGES, bytes)?;
     // SAFETY: as the caller promises; the buffer is fresh.
     let result = unsafe { bind(device, raw, address, bytes, bits) };
     if result.is_err() {
@@ -43,54 +41,6 @@ pub(super) unsafe fn import(
         unsafe { device.raw().destroy_buffer(raw, None) };
     }
     result
-}
-
-/// The memory types that the driver grants to a pointer, one bit each.
-///
-/// # Safety
-/// The pointer has the alignment of imports and points to memory of the process.
-unsafe fn granted(
-    functions: &ash::ext::external_memory_host::Device,
-    raw: &ash::Device,
-    address: HostAddress,
-) -> Result<u32, vk::Result> {
-    let mut properties = vk::MemoryHostPointerPropertiesEXT::default();
-    // SAFETY: the extension is enabled, the pointer has its alignment
-    // (VUID-vkGetMemoryHostPointerPropertiesEXT-pHostPointer-01753) and the caller vouches for the pages.
-    let result = unsafe {
-        (functions.fp().get_memory_host_pointer_properties_ext)(
-            raw.handle(),
-            HANDLE,
-            address.0.as_ptr().cast(),
-            &mut properties,
-        )
-    };
-    if result == vk::Result::SUCCESS { Ok(properties.memory_type_bits) } else { Err(result) }
-}
-
-/// Which types the driver grants to anonymous pages, asked with pages of our own.
-pub(super) fn import_types(
-    functions: &ash::ext::external_memory_host::Device,
-    raw: &ash::Device,
-    alignment: u64,
-) -> ImportTypes {
-    let room = usize::try_from(alignment).ok().and_then(|alignment| alignment.checked_mul(2));
-    let Some(region) = room.and_then(|bytes| HostRegion::new(bytes).ok()) else {
-        return ImportTypes::Unknown;
-    };
-    let base = region.as_ptr();
-    let pad = base.as_ptr().align_offset((alignment as usize).max(1));
-    if pad >= region.as_slice().len() {
-        return ImportTypes::Unknown;
-    }
-    // SAFETY: `pad` lies inside the region, which lives until the call is over, and gives the alignment asked for.
-    match unsafe { granted(functions, raw, HostAddress(base.add(pad))) } {
-        Ok(bits) => ImportTypes::Bits(bits),
-        Err(code) => {
-            tracing::debug!(target: "onepool::vulkan", ?code, "no types for host pointers");
-            ImportTypes::Bits(0)
-        }
-    }
 }
 
 /// A buffer of `bytes` bytes (not 0) that memory of a kind is to be bound to, of which buffers were found importable
@@ -132,7 +82,7 @@ unsafe fn bind(
     let index = *model.import_candidates(bits & requirements.memory_type_bits).first().ok_or(refused)?;
     let flags = model.flags(index);
     let mut pointer = vk::ImportMemoryHostPointerInfoEXT::default()
-        .handle_type(HANDLE)
+        .handle_type(HOST_PAGES)
         .host_pointer(address.0.as_ptr().cast());
     let info = vk::MemoryAllocateInfo::default()
         .allocation_size(bytes)

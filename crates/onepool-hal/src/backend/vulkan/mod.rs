@@ -3,7 +3,10 @@
 //! * `instance`: the loader, the instance, why there is none.
 //! * `probe`: physical devices, their limits and what may be imported; `features`: features.
 //! * `device`: the logical device, its queues, and the memory of its loss.
-//! * `memory`: buffers; `import`: buffers over the application's pages; `types`: choosing memory types.
+//! * `context`: what callers hold; `shared`: what it has in common with its queues.
+//! * `memory`: buffers; `import`, `dma_buf`: buffers over the application's pages; `importable`: what a driver takes;
+//!   `types`: choosing memory types.
+//! * `image`: images in buffers; `image_rules`: what the driver asks of them.
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk; `compiler`: what pipelines became.
 //! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
 //! * `bare`: the submission that ours is measured against.
@@ -24,13 +27,16 @@ mod device;
 mod dma_buf;
 mod features;
 mod image;
+mod image_rules;
 mod import;
+mod importable;
 mod instance;
 mod kernel;
 mod layer;
 mod memory;
 mod probe;
 mod queue;
+mod shared;
 mod timeline;
 mod types;
 mod wine;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use super::command::Recorded;
-use super::context::Shared;
+use super::shared::Shared;
 use super::timeline::Timeline;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint};

@@ -1,14 +1,13 @@
 //! Points in a queue's time: by a timeline semaphore, or by counted fences where there is none.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ash::vk;
 
 use super::device::{Device, TimelineFunctions};
-use crate::backend::pace::Pace;
+use crate::backend::pace::Points;
 use crate::backend::{DeviceError, WaitPolicy};
 use onepool_core::sync::lock;
 
@@ -21,11 +20,8 @@ pub(super) struct Timeline {
     // Without a semaphore; and in addition to it under validation, because layers before 1.4 do not take a host's
     // wait for a timeline semaphore as the end of the work and report hazards that are none.
     fences: Option<Mutex<Fences>>,
-    // The latest point submitted; written under the lock of the VkQueue.
-    submitted: AtomicU64,
-    // The latest point known to be reached.
-    reached: AtomicU64,
-    pace: Pace,
+    // Submitted to under the lock of the VkQueue.
+    points: Points,
 }
 
 #[derive(Default)]
@@ -51,13 +47,7 @@ impl Timeline {
             None => None,
         };
         let has_fences = semaphore.is_none() || device.instance.messages().is_some();
-        Ok(Timeline {
-            semaphore,
-            fences: has_fences.then(Mutex::default),
-            submitted: AtomicU64::new(0),
-            reached: AtomicU64::new(0),
-            pace: Pace::default(),
-        })
+        Ok(Timeline { semaphore, fences: has_fences.then(Mutex::default), points: Points::default() })
     }
 
     /// Submits command buffers to queue `lane` and gives the point that is reached when they are done.
@@ -71,7 +61,7 @@ impl Timeline {
         commands: &[vk::CommandBuffer],
     ) -> Result<u64, DeviceError> {
         device.with_queue(lane, |queue| {
-            let point = self.submitted.load(Ordering::Relaxed) + 1;
+            let point = self.points.next();
             let mut fences = self.fences.as_ref().map(lock);
             let fence = fences.as_mut().map(|fences| fences.take(device)).transpose()?;
             let raw_fence = fence.as_deref().copied().unwrap_or_default();
@@ -93,19 +83,19 @@ impl Timeline {
                 }
             }
             result.map_err(|code| device.error("vkQueueSubmit", code, 0))?;
-            self.submitted.store(point, Ordering::Release);
+            self.points.submit(point);
             Ok(point)
         })
     }
 
     /// The latest point submitted.
     pub(super) fn submitted(&self) -> u64 {
-        self.submitted.load(Ordering::Acquire)
+        self.points.submitted()
     }
 
     /// Whether `point` is known to be reached, without asking the driver.
     pub(super) fn is_known(&self, point: u64) -> bool {
-        self.reached.load(Ordering::Acquire) >= point
+        self.points.is_known(point)
     }
 
     /// The latest point reached.
@@ -128,7 +118,7 @@ impl Timeline {
             (None, Some(fences)) => lock(fences).poll(device)?,
             (None, None) => 0,
         };
-        Ok(self.reached.fetch_max(now, Ordering::AcqRel).max(now))
+        Ok(self.points.reach(now))
     }
 
     /// Waits until `point` is reached.
@@ -139,23 +129,21 @@ impl Timeline {
         policy: WaitPolicy,
         timeout: Option<Duration>,
     ) -> Result<(), DeviceError> {
-        if self.is_known(point) {
-            return Ok(());
-        }
-        device.alive()?;
-        if point > self.submitted() {
-            // Nothing would ever reach it.
-            return Err(DeviceError::Stale { object: "timepoint" });
-        }
-        let is_over = || Ok(self.poll(device)? >= point);
-        self.pace.wait(&device.waiters, policy, timeout, is_over, |left| {
-            let nanos = left.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-            let reached = self.block(device, point, nanos)?;
-            if reached {
-                self.reached.fetch_max(point, Ordering::AcqRel);
-            }
-            Ok(reached)
-        })
+        let how = (&device.waiters, policy, timeout);
+        self.points.wait(
+            point,
+            how,
+            || device.alive(),
+            || self.poll(device),
+            |left| {
+                let nanos = left.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+                let reached = self.block(device, point, nanos)?;
+                if reached {
+                    self.points.reach(point);
+                }
+                Ok(reached)
+            },
+        )
     }
 
     /// Sleeps in the driver for at most `nanos`; whether the point was reached.

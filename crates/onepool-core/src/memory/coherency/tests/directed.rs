@@ -80,8 +80,8 @@ fn host_kinds_in_a_command_are_ignored() {
 }
 
 #[test]
-fn the_first_touch_behind_unknown_work_waits_for_all_of_it() {
-    let mut tracker = Tracker::behind_others();
+fn the_first_touch_after_unknown_work_waits_for_all_of_it() {
+    let mut tracker = Tracker::after_others();
     assert_eq!(tracker.command(&[]), None, "nothing is touched");
     assert_eq!(tracker.command(&[Touch::new(A, r(8, 8), KW)]), None, "nor here");
     assert_eq!(tracker.command(&[touch(A, KR)]), Some(Barrier::FULL));
@@ -90,16 +90,16 @@ fn the_first_touch_behind_unknown_work_waits_for_all_of_it() {
 }
 
 #[test]
-fn a_command_behind_all_settles_what_it_does_not_touch() {
+fn a_command_after_all_settles_what_it_does_not_touch() {
     let mut tracker = Tracker::new();
     tracker.command(&[touch(A, KW)]);
-    assert_eq!(tracker.command_behind_all(&[touch(B, KW)]), Barrier::FULL);
+    assert_eq!(tracker.command_after_all(&[touch(B, KW)]), Barrier::FULL);
     assert_eq!(tracker.command(&[touch(A, KR)]), None);
     assert!(tracker.command(&[touch(B, KR)]).is_some());
 }
 
 #[test]
-fn the_host_reads_behind_one_barrier() {
+fn the_host_reads_after_one_barrier() {
     let mut tracker = Tracker::new();
     tracker.command(&[Touch::new(A, r(0, 32), KW)]);
     tracker.command(&[touch(B, TW)]);
@@ -144,20 +144,20 @@ fn go(invalidate: &[ByteRange]) -> HostStep {
 #[test]
 fn what_is_left_is_what_was_not_shown_or_not_invalidated() {
     let writes = [r(0, 8), r(16, 24)];
-    let behind = |hidden: &[(ByteRange, Access)], invalidated: &[ByteRange], coherent| {
-        Left::behind(writes.into_iter(), hidden.to_vec(), invalidated.iter().copied(), coherent)
+    let after = |hidden: &[(ByteRange, Access)], invalidated: &[ByteRange], coherent| {
+        Left::after(writes.into_iter(), hidden.to_vec(), invalidated.iter().copied(), coherent)
     };
-    assert!(behind(&[], &[], true).is_empty(), "shown and coherent");
-    assert!(behind(&[], &[r(0, 64)], false).is_empty(), "shown and invalidated");
-    assert_eq!(behind(&[], &[r(0, 8)], false), left(&[], &[r(16, 24)]));
+    assert!(after(&[], &[], true).is_empty(), "shown and coherent");
+    assert!(after(&[], &[r(0, 64)], false).is_empty(), "shown and invalidated");
+    assert_eq!(after(&[], &[r(0, 8)], false), left(&[], &[r(16, 24)]));
     let hidden = [(r(16, 24), KW)];
-    assert_eq!(behind(&hidden, &[r(0, 64)], false), left(&hidden, &[r(16, 24)]), "invalidated too early");
-    assert_eq!(behind(&hidden, &[], true), left(&hidden, &[]));
+    assert_eq!(after(&hidden, &[r(0, 64)], false), left(&hidden, &[r(16, 24)]), "invalidated too early");
+    assert_eq!(after(&hidden, &[], true), left(&hidden, &[]));
 }
 
 #[test]
 fn the_host_is_shown_what_a_submission_hid() {
-    let mut view = HostView::new(true, 64, 64);
+    let mut view = HostTracker::new(true, 64, 64);
     assert_eq!(view.access(r(0, 64)), go(&[]));
     view.submitted(&left(&[(r(0, 8), KW), (r(8, 16), TW)], &[]), ONE);
     assert_eq!(view.access(r(16, 64)), go(&[]), "nothing is hidden there");
@@ -173,8 +173,8 @@ fn the_host_is_shown_what_a_submission_hid() {
 }
 
 #[test]
-fn a_barrier_shows_nothing_that_came_behind_it() {
-    let mut view = HostView::new(true, 1, 64);
+fn a_barrier_shows_nothing_that_came_after_it() {
+    let mut view = HostTracker::new(true, 1, 64);
     view.submitted(&left(&[(r(0, 8), KW)], &[]), ONE);
     view.submitted(&left(&[(r(0, 4), KW)], &[]), Origin { submission: 3, ..ONE });
     view.shown(ONE);
@@ -184,7 +184,7 @@ fn a_barrier_shows_nothing_that_came_behind_it() {
 
 #[test]
 fn only_atoms_that_a_device_wrote_are_invalidated_and_once() {
-    let mut view = HostView::new(false, 16, 100);
+    let mut view = HostTracker::new(false, 16, 100);
     view.submitted(&left(&[], &[r(4, 8), r(12, 13), r(97, 99)]), ONE);
     assert_eq!(view.access(r(20, 30)), go(&[]));
     assert_eq!(view.access(r(0, 100)), go(&[r(0, 16), r(96, 100)]));
@@ -193,7 +193,7 @@ fn only_atoms_that_a_device_wrote_are_invalidated_and_once() {
     // A byte next to it concerns its atom.
     assert_eq!(view.access(r(99, 100)), go(&[r(96, 100)]));
     assert_eq!(view.written(r(20, 30)), Some(r(16, 32)));
-    assert_eq!(HostView::new(true, 16, 100).written(r(20, 30)), None);
+    assert_eq!(HostTracker::new(true, 16, 100).written(r(20, 30)), None);
 }
 
 fn exchange(flush: bool, invalidate: bool) -> Exchange {

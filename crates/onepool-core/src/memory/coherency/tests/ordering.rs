@@ -145,8 +145,8 @@ proptest! {
 
     /// Whatever came before on the queue, be it the recording itself.
     #[test]
-    fn recordings_one_behind_another_are_ordered(programs in prop::collection::vec(commands(5), 1..5)) {
-        let all = programs.iter().flat_map(|commands| record_by(Tracker::behind_others(), commands));
+    fn recordings_one_after_another_are_ordered(programs in prop::collection::vec(commands(5), 1..5)) {
+        let all = programs.iter().flat_map(|commands| record_by(Tracker::after_others(), commands));
         prop_assert!(is_sound(&all.collect::<Vec<_>>()));
     }
 }

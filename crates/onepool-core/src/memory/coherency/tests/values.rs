@@ -82,7 +82,7 @@ enum Op {
 
 /// One memory of which the host has a view, and what was made available of it.
 struct Mapped {
-    view: HostView,
+    view: HostTracker,
     coherent: bool,
     device: [u32; BYTES],
     /// The queue that wrote last.
@@ -97,7 +97,7 @@ const SHOW: Barrier = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_REA
 
 impl Mapped {
     fn new(coherent: bool) -> Mapped {
-        let view = HostView::new(coherent, ATOM, BYTES as u64);
+        let view = HostTracker::new(coherent, ATOM, BYTES as u64);
         let zero = [0; BYTES];
         let by = [0; BYTES];
         Mapped { view, coherent, device: zero, by, shown: zero, host: zero, stamp: 0, submissions: 0 }
@@ -134,7 +134,7 @@ impl Mapped {
         let named = writes.iter().map(|range| atoms(*range, ATOM, BYTES as u64));
         let invalidated: Vec<_> = named.filter(|_| invalidates && !self.coherent).collect();
         invalidated.iter().for_each(|range| self.invalidate(*range));
-        let left = Left::behind(
+        let left = Left::after(
             writes.iter().copied(),
             unseen.of(A).collect(),
             invalidated.into_iter(),
@@ -209,7 +209,7 @@ proptest! {
         for _ in 0..3 {
             for segment in &segments {
                 views.segment(segment, &mut sight);
-                prop_assert_eq!(views.host, views.truth, "the host, behind a segment");
+                prop_assert_eq!(views.host, views.truth, "the host, after a segment");
             }
             if !private {
                 for range in &between {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn memory_beside_the_devices_is_not_coherent() {
+fn memory_apart_from_the_devices_is_not_coherent() {
     for placement in [Placement::Device, Placement::Upload, Placement::Readback, Placement::Shared] {
         let discrete = Fixture::discrete();
         let info = discrete.context.buffer_info(discrete.buffer(1000, placement)).unwrap();
@@ -18,7 +18,7 @@ fn memory_beside_the_devices_is_not_coherent() {
 }
 
 #[test]
-fn memory_beside_the_devices_follows_flush_and_invalidate_only() {
+fn memory_apart_from_the_devices_follows_flush_and_invalidate_only() {
     let fixture = Fixture::discrete();
     let buffer = fixture.upload(&[1u32; 64]);
     let host = fixture.context.buffer_info(buffer).unwrap().host.unwrap().0.cast::<u32>();

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
+use super::super::device::Device;
 use super::super::program::{ProgramText, Programs};
 use super::*;
 
@@ -72,13 +73,15 @@ fn contexts_of_one_process_share_programs() {
     let options = onepool_spirv::opencl_c::BUILD_OPTIONS.to_owned();
     let text = ProgramText { source: unique(3).to_owned(), options };
     let got: Vec<_> = std::thread::scope(|scope| {
-        let get = |device| programs.get(device, None, "own", text.clone()).unwrap();
+        let get = |device: &Device| {
+            programs.get(&device.shared.context, device.id, None, "own", text.clone()).unwrap()
+        };
         let threads = [one, two, one].map(|device| scope.spawn(move || get(device)));
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(got.iter().all(|program| Arc::ptr_eq(program, &got[0])));
     assert_eq!(programs.len(), 1);
     let other = ProgramText { options: format!("{} -DSPEC_0=1", text.options), ..text };
-    assert!(!Arc::ptr_eq(&programs.get(one, None, "own", other).unwrap(), &got[0]));
+    assert!(!Arc::ptr_eq(&programs.get(&one.shared.context, one.id, None, "own", other).unwrap(), &got[0]));
     assert_eq!(programs.len(), 2);
 }

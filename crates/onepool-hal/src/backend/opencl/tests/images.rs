@@ -80,7 +80,7 @@ fn run_words(fixture: &Fixture, words: &[u32], images: &OpenClImages, args: &[Ra
     assert!(!translated.memory_follows);
     let options = opencl_c::BUILD_OPTIONS.to_owned();
     let text = ProgramText { source: translated.source.clone(), options };
-    let program = device.shared.programs.get(device, None, "images", text).unwrap();
+    let program = device.shared.program(device.id, None, "images", text).unwrap();
     for linear in [true, false] {
         let mut kernel = program.kernel(c"onepool_kernel").unwrap();
         let sampler = device.shared.context.sampler(linear).unwrap();

@@ -18,7 +18,6 @@ use crate::kernel::{KernelSource, NativeKernel};
 use crate::recording::*;
 use onepool::kernel::{grid_1d, params};
 use onepool_core::memory::coherency::Access;
-use onepool_core::memory::model::{ImportTypes, MemoryModel};
 
 const READ: Access = Access::KERNEL_READ;
 const WRITE: Access = Access::KERNEL_WRITE;
@@ -49,10 +48,7 @@ impl Fixture {
 
     /// A context that believes its device shares no memory with the host.
     fn discrete() -> Self {
-        let apart = MemoryModel::two_pools(DeviceKind::Discrete, 1 << 30, 1 << 30);
-        let context = OpenClDriver.open_with(0, &ContextDesc::default(), |info| {
-            (info.memory, info.import) = (apart.importing(ImportTypes::None), None);
-        });
+        let context = OpenClDriver.open_apart(0, &ContextDesc::default());
         Fixture { context: context.unwrap() }
     }
 

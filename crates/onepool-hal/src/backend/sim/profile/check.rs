@@ -1,7 +1,9 @@
 //! A file's fields checked and turned into what is played.
 
 use super::raw::{Accepts, HeapFlag, HostImport as RawImport, Kind, Raw, Refusal, TypeFlag};
-use super::{Codes, DEVICE_LOST, HostImport, INVALID_EXTERNAL_HANDLE, OUT_OF_DEVICE_MEMORY, Profile, Takes};
+use super::{
+    Codes, DEVICE_LOST, DriverProfile, HostImport, INVALID_EXTERNAL_HANDLE, OUT_OF_DEVICE_MEMORY, Takes,
+};
 use crate::backend::{DeviceKind, Limits};
 use onepool_core::memory::budget::HeapBudget;
 use onepool_core::memory::import::rules::DriverKind;
@@ -59,7 +61,7 @@ impl Choices {
     }
 }
 
-pub(super) fn profile(raw: &Raw) -> Result<Profile, Wrong> {
+pub(super) fn profile(raw: &Raw) -> Result<DriverProfile, Wrong> {
     if raw.name.trim().is_empty() {
         return wrong("name", "it is empty; give the device a name");
     }
@@ -87,7 +89,7 @@ pub(super) fn profile(raw: &Raw) -> Result<Profile, Wrong> {
         true => budgets(raw, &heaps),
         false => Vec::new(),
     };
-    Ok(Profile {
+    Ok(DriverProfile {
         name: raw.name.clone(),
         title: raw.title.clone(),
         kind: match device.kind {
@@ -210,7 +212,7 @@ fn listed_types(raw: &Raw) -> Result<Vec<(u64, MemoryType)>, Wrong> {
         let heap = small(&field("heap"), ty.heap, MAX_HEAPS)? as u32;
         let bits = ty.flags.iter().fold(0, |bits, flag| bits | bit(*flag));
         if ty.bits != u64::from(bits) {
-            let problem = format!("it is {}, and the flags beside it are {bits}; correct one", ty.bits);
+            let problem = format!("it is {}, and its flags are {bits}; correct one", ty.bits);
             return wrong(field("bits"), problem);
         }
         let needs = TypeFlags(bits);

@@ -1,8 +1,8 @@
 //! A driver's memory as it was recorded: what it lists, and how it treats host memory that is imported.
 //!
 //! A profile is a JSON file of one device; those in `profiles/` are part of the library, any other is read from its
-//! path. `raw` is the file's form, `check` turns it into a [`Profile`] or into an error that names the field. What a
-//! file does not know (`null`) takes the strict choice, and [`Profile::choices`] says which.
+//! path. `raw` is the file's form, `check` turns it into a [`DriverProfile`] or into an error that names the field. What a
+//! file does not know (`null`) takes the strict choice, and [`DriverProfile::choices`] says which.
 
 mod check;
 mod raw;
@@ -30,7 +30,7 @@ const GIB: u64 = 1 << 30;
 
 /// What a simulated device plays: a driver's lists and its ways.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub struct DriverProfile {
     /// What selectors call it.
     pub name: String,
     /// One line for people.
@@ -170,12 +170,12 @@ impl Codes {
     };
 }
 
-impl Profile {
+impl DriverProfile {
     /// The profile that is written in `text`; `file` is what errors call it.
     ///
     /// # Errors
     /// [`DeviceError::Profile`] with the field that is wrong.
-    pub fn parse(file: &str, text: &str) -> Result<Profile, DeviceError> {
+    pub fn parse(file: &str, text: &str) -> Result<DriverProfile, DeviceError> {
         let error =
             |field: String, problem: String| DeviceError::Profile { file: file.to_owned(), field, problem };
         let mut json = serde_json::Deserializer::from_str(text);
@@ -191,7 +191,7 @@ impl Profile {
     ///
     /// # Errors
     /// [`DeviceError::Profile`].
-    pub fn read(path: impl AsRef<Path>) -> Result<Profile, DeviceError> {
+    pub fn read(path: impl AsRef<Path>) -> Result<DriverProfile, DeviceError> {
         let path = path.as_ref();
         let file = path.display().to_string();
         let error =
@@ -211,7 +211,7 @@ impl Profile {
         if text.len() as u64 > MAX_BYTES {
             return Err(error(format!("it has more than {MAX_BYTES} bytes, the most that a profile has")));
         }
-        Profile::parse(&file, &text)
+        DriverProfile::parse(&file, &text)
     }
 
     /// The names of the recorded drivers that are part of the library, in order.
@@ -222,22 +222,22 @@ impl Profile {
     /// The recorded driver of this name, in any case; `None` for another name.
     ///
     /// # Errors
-    /// As [`Profile::parse`].
-    pub fn built_in(name: &str) -> Option<Result<Profile, DeviceError>> {
+    /// As [`DriverProfile::parse`].
+    pub fn built_in(name: &str) -> Option<Result<DriverProfile, DeviceError>> {
         let (name, text) = FILES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?;
-        Some(Profile::parse(name, text))
+        Some(DriverProfile::parse(name, text))
     }
 
     /// A device that shares one pool of memory with the host: coherent, or such that it must be flushed and invalidated.
-    pub(super) fn one_pool(name: &str, coherent: bool) -> Profile {
+    pub(super) fn one_pool(name: &str, coherent: bool) -> DriverProfile {
         let mapped = TypeFlags::DEVICE_LOCAL.with(TypeFlags::HOST_VISIBLE).with(TypeFlags::HOST_CACHED);
         let flags = if coherent { mapped.with(TypeFlags::HOST_COHERENT) } else { mapped };
         let heaps = vec![Heap { bytes: own_bytes(), device_local: true }];
-        Profile::made(name, DeviceKind::Integrated, heaps, vec![MemoryType { heap: 0, flags }], 1)
+        DriverProfile::made(name, DeviceKind::Integrated, heaps, vec![MemoryType { heap: 0, flags }], 1)
     }
 
     /// A device with memory of its own, without a clock.
-    pub(super) fn two_pools(name: &str) -> Profile {
+    pub(super) fn two_pools(name: &str) -> DriverProfile {
         let mapped = TypeFlags::HOST_VISIBLE.with(TypeFlags::HOST_CACHED).with(TypeFlags::HOST_COHERENT);
         let heap = |device_local| Heap { bytes: own_bytes(), device_local };
         let types = vec![
@@ -245,7 +245,10 @@ impl Profile {
             MemoryType { heap: 1, flags: mapped },
         ];
         let heaps = vec![heap(true), heap(false)];
-        Profile { timestamp_ns: 0.0, ..Profile::made(name, DeviceKind::Discrete, heaps, types, 0b10) }
+        DriverProfile {
+            timestamp_ns: 0.0,
+            ..DriverProfile::made(name, DeviceKind::Discrete, heaps, types, 0b10)
+        }
     }
 
     fn made(
@@ -254,10 +257,10 @@ impl Profile {
         heaps: Vec<Heap>,
         types: Vec<MemoryType>,
         type_bits: u32,
-    ) -> Profile {
+    ) -> DriverProfile {
         let largest = 2 * GIB;
         let alignment = 256;
-        Profile {
+        DriverProfile {
             name: name.to_owned(),
             title: "no recorded driver: as strict as the rules allow".to_owned(),
             kind,

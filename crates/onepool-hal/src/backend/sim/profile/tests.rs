@@ -9,15 +9,15 @@ use super::check::{HEAP, strictest};
 use super::*;
 use onepool_core::memory::model::Placement;
 
-fn all() -> Vec<(&'static str, Value, Profile)> {
+fn all() -> Vec<(&'static str, Value, DriverProfile)> {
     let parse = |(name, text): &(&'static str, &str)| {
-        (*name, serde_json::from_str(text).unwrap(), Profile::parse(name, text).unwrap())
+        (*name, serde_json::from_str(text).unwrap(), DriverProfile::parse(name, text).unwrap())
     };
     FILES.iter().map(parse).collect()
 }
 
 /// The recorded driver `name`, with a field that `path` (a JSON pointer) names set to `value`.
-fn altered(name: &str, path: &str, value: Value) -> Result<Profile, (String, String)> {
+fn altered(name: &str, path: &str, value: Value) -> Result<DriverProfile, (String, String)> {
     let (_, text) = FILES.iter().find(|(known, _)| *known == name).unwrap();
     let mut json: Value = serde_json::from_str(text).unwrap();
     match json.pointer_mut(path) {
@@ -27,7 +27,7 @@ fn altered(name: &str, path: &str, value: Value) -> Result<Profile, (String, Str
             json.pointer_mut(parent).unwrap()[field] = value;
         }
     }
-    Profile::parse("some.json", &json.to_string()).map_err(|error| match error {
+    DriverProfile::parse("some.json", &json.to_string()).map_err(|error| match error {
         DeviceError::Profile { file, field, problem } => {
             assert_eq!(file, "some.json");
             (field, problem)
@@ -58,15 +58,15 @@ fn every_recorded_driver_is_played_under_the_name_of_its_file() {
         }
         assert_eq!(profile.import.is_some(), json["host_import"]["present"] == true, "{name}");
     }
-    let names: Vec<&str> = Profile::names().collect();
+    let names: Vec<&str> = DriverProfile::names().collect();
     assert!(names.is_sorted() && names.len() == all.len());
-    assert_eq!(Profile::built_in("RADV-Phoenix-780M").unwrap().unwrap().name, "radv-phoenix-780m");
-    assert!(Profile::built_in("radv").is_none());
+    assert_eq!(DriverProfile::built_in("RADV-Phoenix-780M").unwrap().unwrap().name, "radv-phoenix-780m");
+    assert!(DriverProfile::built_in("radv").is_none());
 }
 
 #[test]
 fn an_apu_is_what_was_recorded() {
-    let apu = Profile::built_in("radv-phoenix-780m").unwrap().unwrap();
+    let apu = DriverProfile::built_in("radv-phoenix-780m").unwrap().unwrap();
     let memory = apu.memory();
     assert!(memory.shares_host_memory() && apu.overcommits && apu.dma_bufs);
     assert_eq!((memory.import_type(), memory.import_heap()), (Some(5), Some(0)));
@@ -77,11 +77,11 @@ fn an_apu_is_what_was_recorded() {
     assert_eq!(apu.choices, [""; 0]);
     // The size of a buffer is not that of an argument.
     assert_eq!((apu.limits.max_buffer_bytes, apu.limits.max_argument_bytes), (4_294_967_292, 4_294_967_292));
-    let older = Profile::built_in("radv-cezanne-512m").unwrap().unwrap();
+    let older = DriverProfile::built_in("radv-cezanne-512m").unwrap().unwrap();
     assert_eq!(older.import.unwrap().codes.kind, -13);
-    let arc = Profile::built_in("anv-lunarlake").unwrap().unwrap().import.unwrap();
+    let arc = DriverProfile::built_in("anv-lunarlake").unwrap().unwrap().import.unwrap();
     assert_eq!((arc.codes.kind, arc.codes.heap_full, arc.counted), (DEVICE_LOST, -2, true));
-    let none = Profile::built_in("radv-apu-unified-heap").unwrap().unwrap();
+    let none = DriverProfile::built_in("radv-apu-unified-heap").unwrap().unwrap();
     assert_eq!((none.import.as_ref().unwrap().type_bits, none.memory().import_type()), (0, None));
 }
 
@@ -159,10 +159,10 @@ fn what_is_not_known_takes_the_strict_choice_and_says_so() {
             );
         }
     }
-    let bare = Profile::built_in("adreno-windows-x1").unwrap().unwrap();
+    let bare = DriverProfile::built_in("adreno-windows-x1").unwrap().unwrap();
     assert_eq!(bare.heaps, [Heap { bytes: HEAP, device_local: true }]);
     assert!(bare.import.is_none() && bare.types.len() == 2);
-    let unknown = Profile::built_in("amd-windows-apu-2g").unwrap().unwrap().import.unwrap();
+    let unknown = DriverProfile::built_in("amd-windows-apu-2g").unwrap().unwrap().import.unwrap();
     assert_eq!(unknown.takes, Takes::STRICT);
 }
 
@@ -186,9 +186,9 @@ fn a_broken_field_is_named_with_what_to_do() {
         ("/types/0/heap", json!(2), "types[0].heap", "names heap 2"),
         ("/types/0/heap", json!(u64::MAX), "types[0].heap", "at most 16"),
         ("/types/4/index", json!(5), "types[4].index", "in order"),
-        ("/types/4/bits", json!(15), "types[4].bits", "the flags beside it are 7"),
+        ("/types/4/bits", json!(15), "types[4].bits", "its flags are 7"),
         ("/types/4/flags", json!(["HOST_VISIBEL"]), "types[4].flags[0]", "unknown variant"),
-        ("/types/0/flags", json!(["HOST_CACHED"]), "types[0].bits", "flags beside it are 8"),
+        ("/types/0/flags", json!(["HOST_CACHED"]), "types[0].bits", "its flags are 8"),
         ("/host_import/memory_type_bits", json!(1 << 11), "host_import.memory_type_bits", "11 types"),
         ("/host_import/best_type", json!(2), "host_import.best_type", "not among the bits"),
         ("/host_import/best_type", json!(99), "host_import.best_type", "there are 11 types"),
@@ -253,19 +253,19 @@ fn a_field_may_be_missing_where_it_may_be_unknown() {
             let null = altered("radv-phoenix-780m", &format!("/{section}/{field}"), Value::Null);
             let mut without = json.clone();
             without[section].as_object_mut().unwrap().remove(field);
-            let without = Profile::parse("some.json", &without.to_string());
+            let without = DriverProfile::parse("some.json", &without.to_string());
             assert_eq!(without.is_ok(), null.is_ok(), "{section}.{field}: {without:?}, {null:?}");
             assert!(null.is_ok_and(|null| without.is_ok_and(|without| without == null)), "{section}.{field}");
         }
     }
-    let error = Profile::parse("some.json", "{\"name\": \"a\"}").unwrap_err().to_string();
+    let error = DriverProfile::parse("some.json", "{\"name\": \"a\"}").unwrap_err().to_string();
     assert!(error.contains("some.json") && error.contains("missing field `title`"), "{error}");
 }
 
 #[test]
 fn files_that_are_no_profile_are_errors_and_no_hang() {
     let folder = tempfile::tempdir().unwrap();
-    let read = |name: &str| Profile::read(folder.path().join(name)).map(|profile| profile.name);
+    let read = |name: &str| DriverProfile::read(folder.path().join(name)).map(|profile| profile.name);
     let says = |name: &str, what: &str| {
         let error = read(name).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(what), "{error}");

@@ -30,7 +30,7 @@ fn the_bare_submission_can_be_repeated() {
 }
 
 #[test]
-fn an_unfinished_recording_is_submitted_again_only_behind_a_barrier() {
+fn an_unfinished_recording_is_submitted_again_only_after_a_barrier() {
     let fixture = Fixture::new();
     let queue = fixture.queue();
     let (prepared, error) = unfinished(&fixture, |work| {

@@ -1,0 +1,293 @@
+//! `onepool generate`: text from a language model.
+
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::error::CliError;
+use super::open::{CacheArgs, load_on, open_table};
+use super::output::Output;
+use super::place::PlaceArgs;
+use super::precision::PrecisionArgs;
+use super::stop::StopArgs;
+use super::table::bytes;
+use onepool::generate::{
+    Finish, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
+};
+use onepool::session::{Session, SharedArena};
+
+/// Arguments of `onepool generate`.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// The model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
+    model: PathBuf,
+    /// The text to go on from; several run one after another.
+    #[arg(short, long, required = true, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// Gives each prompt as a user's message to the model's chat template.
+    #[arg(long)]
+    chat: bool,
+    /// A message of the system before each prompt.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// The most new tokens of a text.
+    #[arg(short = 'n', long, default_value_t = 128, value_name = "TOKENS")]
+    max_tokens: usize,
+    /// Tokens that prompt and text may have together. Without it as many as the longest prompt and --max-tokens need.
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<usize>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// A string that ends a text; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Go on after a token that ends texts, to measure.
+    #[arg(long)]
+    ignore_end: bool,
+    /// A device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
+    /// ONEPOOL_DEVICE, then `auto`.
+    #[arg(short, long)]
+    device: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
+    precision: PrecisionArgs,
+    #[command(flatten)]
+    ending: StopArgs,
+}
+
+/// How tokens are chosen. What is not given is as the model's settings say.
+#[derive(Clone, Debug, clap::Args)]
+struct SamplingArgs {
+    /// 0 takes the most likely token, 1 each as often as it is likely, more the unlikely ones more often. Where the
+    /// settings are greedy, any other option of sampling makes it 1.
+    #[arg(long, value_name = "NUMBER")]
+    temperature: Option<f32>,
+    /// Choose among so many of the most likely tokens; 0 is all.
+    #[arg(long, value_name = "TOKENS")]
+    top_k: Option<usize>,
+    /// Choose among the most likely tokens that have this share of the probability together.
+    #[arg(long, value_name = "SHARE")]
+    top_p: Option<f32>,
+    /// Choose among tokens that have this share of the most likely one's probability.
+    #[arg(long, value_name = "SHARE")]
+    min_p: Option<f32>,
+    /// Makes tokens that were there less likely, above 1.
+    #[arg(long, value_name = "FACTOR")]
+    repetition_penalty: Option<f32>,
+    /// Another seed gives another text, the same one the same.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl SamplingArgs {
+    fn over(&self, settings: Sampling) -> Sampling {
+        let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
+        let temperature = if samples && settings.temperature == 0.0 { 1.0 } else { settings.temperature };
+        Sampling {
+            temperature: self.temperature.unwrap_or(temperature),
+            top_k: self.top_k.unwrap_or(settings.top_k),
+            top_p: self.top_p.unwrap_or(settings.top_p),
+            min_p: self.min_p.unwrap_or(settings.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(settings.repetition_penalty),
+            seed: self.seed,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    model: String,
+    device: String,
+    /// Tokens that a prompt and its text may have.
+    context: usize,
+    /// Of keys and values; nothing where they grow.
+    cache_bytes: Option<u64>,
+    /// Plans that were made for all texts.
+    plans: u64,
+    remarks: &'a [String],
+    texts: &'a [Text],
+}
+
+#[derive(Serialize)]
+struct Text {
+    prompt: String,
+    text: String,
+    tokens: Vec<u32>,
+    prompt_tokens: usize,
+    /// "end", "stop", "length", "context", "cancelled".
+    finish: &'static str,
+    /// Planning and binding.
+    prepare_ms: f64,
+    prompt_ms: f64,
+    prompt_tokens_per_s: f64,
+    generation_ms: f64,
+    /// Of the tokens after the first one.
+    tokens_per_s: f64,
+}
+
+impl Text {
+    fn new(prompt: &str, made: &Generated) -> Self {
+        Text {
+            prompt: prompt.to_owned(),
+            text: made.text.clone(),
+            tokens: made.tokens.clone(),
+            prompt_tokens: made.prompt_tokens,
+            finish: match made.finish {
+                Finish::End(_) => "end",
+                Finish::Stop(_) => "stop",
+                Finish::Length => "length",
+                Finish::Context => "context",
+                Finish::Cancelled => "cancelled",
+            },
+            prepare_ms: made.prepare_time.as_secs_f64() * 1e3,
+            prompt_ms: made.prompt_time.as_secs_f64() * 1e3,
+            prompt_tokens_per_s: made.prompt_tokens_per_s(),
+            generation_ms: made.generation_time.as_secs_f64() * 1e3,
+            tokens_per_s: made.tokens_per_s(),
+        }
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "prompt: {} tokens, {:.1} tokens/s; text: {} tokens, {:.1} tokens/s; ended by {}; {:.0} ms to plan",
+            self.prompt_tokens,
+            self.prompt_tokens_per_s,
+            self.tokens.len(),
+            self.tokens_per_s,
+            self.finish,
+            self.prepare_ms
+        )
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError`].
+pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let folder = ModelFolder::open(&args.model)?;
+    let chats: Vec<Vec<Message>> = args.prompt.iter().map(|text| messages(args, text)).collect();
+    let prompts: Vec<Prompt<'_>> = match args.chat {
+        true => chats.iter().map(|messages| Prompt::Chat(messages)).collect(),
+        false => args.prompt.iter().map(|text| Prompt::Text(text)).collect(),
+    };
+    let sampling = args.sampling.over(folder.sampling());
+    sampling.check()?;
+    let mut longest = 0;
+    for prompt in &prompts {
+        longest = longest.max(folder.tokens(*prompt)?.len());
+    }
+    let needed = longest.saturating_add(args.max_tokens).saturating_add(1).max(2);
+    // Sizes that similar prompts share.
+    let needed = needed.checked_next_multiple_of(256).unwrap_or(needed).min(folder.context());
+    let session = session(args, &folder, out)?;
+    let device = session.devices().next().map(|d| d.name.clone()).unwrap_or_default();
+    let spinner = out.progress("planning", None);
+    let mut generator = Generator::new(folder, session, Some(args.context.unwrap_or(needed)))?;
+    drop(spinner);
+    let remarks = generator.remarks();
+    for remark in &remarks {
+        note(out, remark);
+    }
+    if let Some(size) = generator.cache_bytes().filter(|_| out.verbose() > 0) {
+        note(out, &format!("{} tokens of context, {} of keys and values", generator.context(), bytes(size)));
+    }
+    let options = GenerateOptions {
+        max_tokens: Some(args.max_tokens),
+        sampling,
+        stop: args.stop.clone(),
+        ignore_end: args.ignore_end,
+        cancel: None,
+    };
+    let mut texts = Vec::new();
+    for (text, prompt) in args.prompt.iter().zip(prompts) {
+        if !texts.is_empty() {
+            out.line("")?;
+        }
+        let mut written = Ok(());
+        let made = generator.generate(prompt, &options, |piece| {
+            written = out.piece(piece);
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        written?;
+        out.line("")?;
+        out.flush()?;
+        let made = Text::new(text, &made);
+        note(out, &made.line());
+        let is_cancelled = made.finish == "cancelled";
+        texts.push(made);
+        if is_cancelled {
+            break;
+        }
+    }
+    let is_cancelled = texts.last().is_some_and(|text| text.finish == "cancelled");
+    out.json(&Report {
+        model: args.model.display().to_string(),
+        device,
+        context: generator.context(),
+        cache_bytes: generator.cache_bytes(),
+        plans: generator.session().plans_made(),
+        remarks: &remarks,
+        texts: &texts,
+    })?;
+    if is_cancelled { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
+}
+
+fn messages(args: &Args, text: &str) -> Vec<Message> {
+    let system = args.system.iter().map(|system| Message::new("system", system));
+    system.chain([Message::new("user", text)]).collect()
+}
+
+/// Says something about the texts where it does not mix with them.
+fn note(out: &Output, text: &str) {
+    if !out.is_json() {
+        // No one may be reading any more.
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+}
+
+fn session(args: &Args, folder: &ModelFolder, out: &Output) -> Result<Session, CliError> {
+    let desc = args.cache.desc()?;
+    let table = open_table(&args.device, true, &desc)?;
+    let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
+    let (graph, _) = load_on(&folder.graph(), None, &apis, false, out)?;
+    let _spinner = out.progress("preparing", None);
+    let builder = Session::builder().graph(graph).context_desc(desc.clone()).shared_arena(SharedArena::new());
+    let builder = args.precision.apply(args.ending.apply(builder));
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
+    Ok(table.into_iter().fold(builder, |b, context| b.context(context)).build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_sampling_are_over_the_settings() {
+        let none = SamplingArgs {
+            temperature: None,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: None,
+            seed: 3,
+        };
+        let settings = Sampling { temperature: 0.7, top_k: 50, ..Sampling::GREEDY };
+        assert_eq!(none.over(settings), Sampling { seed: 3, ..settings });
+        assert_eq!(none.over(Sampling::GREEDY).temperature, 0.0);
+        let top_k = SamplingArgs { top_k: Some(4), ..none.clone() };
+        assert_eq!(
+            top_k.over(Sampling::GREEDY),
+            Sampling { temperature: 1.0, top_k: 4, seed: 3, ..Sampling::GREEDY }
+        );
+        assert_eq!(top_k.over(settings).temperature, 0.7);
+        let greedy = SamplingArgs { temperature: Some(0.0), ..top_k };
+        assert_eq!(greedy.over(settings).temperature, 0.0);
+    }
+}

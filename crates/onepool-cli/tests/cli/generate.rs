@@ -1,0 +1,124 @@
+//! `onepool generate` on the tiny models of the repository.
+
+use std::path::Path;
+
+use super::{ends, fails, folder, onepool, says, text};
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+const MODEL: &str = "models/tiny_llm/fixed";
+
+/// Runs it in the repository's root on the CPU and gives its JSON.
+fn json(args: &[&str]) -> serde_json::Value {
+    let given = ["generate", MODEL, "-d", "cpu", "--json"];
+    serde_json::from_str(&ends(root(), 0, &[&given, args].concat())).unwrap()
+}
+
+#[test]
+fn text_and_figures_are_printed() {
+    let out = onepool(root(), &["generate", MODEL, "-d", "cpu", "-p", "Hello", "-n", "12", "--ignore-end"]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    says(&text(&out.stderr), &["prompt: 6 tokens, ", " tokens/s; text: 12 tokens, ", "ended by length"]);
+    let made = json(&["-p", "Hello", "-n", "12", "--ignore-end"]);
+    assert_eq!(text(&out.stdout), format!("{}\n", made["texts"][0]["text"].as_str().unwrap()));
+    let expected = std::fs::read_to_string(root().join("models/tiny_llm/expected.json")).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(&expected).unwrap();
+    let tokens = expected["fixed"][0]["tokens"].as_array().unwrap();
+    assert_eq!(made["texts"][0]["tokens"].as_array().unwrap()[..], tokens[..12]);
+    assert_eq!((made["context"].as_u64(), made["remarks"].as_array().unwrap().len()), (Some(256), 0));
+    assert!(made["texts"][0]["tokens_per_s"].as_f64().unwrap() > 0.0, "{made}");
+}
+
+#[test]
+fn several_prompts_share_their_plans_and_seeds_repeat() {
+    let sampled =
+        ["-p", "Hello", "-p", "World", "-p", "Hello", "-n", "16", "--temperature", "1.2", "--ignore-end"];
+    let made = json(&[&sampled[..], &["--seed", "5"]].concat());
+    let tokens = |made: &serde_json::Value, at: usize| made["texts"][at]["tokens"].clone();
+    assert_eq!(tokens(&made, 0), tokens(&made, 2));
+    assert_ne!(tokens(&made, 0), tokens(&made, 1));
+    assert!(made["plans"].as_u64().unwrap() <= 3, "{}", made["plans"]);
+    let other = json(&[&sampled[..], &["--seed", "6"]].concat());
+    assert_ne!(tokens(&made, 0), tokens(&other, 0));
+}
+
+#[test]
+fn bad_arguments_and_folders_are_errors_with_a_sentence() {
+    let d = root();
+    let with = |args: &[&'static str]| [&["generate", MODEL, "-d", "cpu"][..], args].concat();
+    fails(d, 2, &with(&[]), &["--prompt"]);
+    fails(d, 2, &with(&["-p", "x", "--top-p", "3"]), &["top-p is 3: expected"]);
+    fails(d, 2, &with(&["-p", "x", "--context", "9999"]), &["the model takes 2 to 512"]);
+    fails(d, 2, &with(&["-p", "Hello", "--context", "4"]), &["the prompt has 6 tokens", "room for 4"]);
+    fails(d, 2, &with(&["-p", "x", "--system", "y"]), &["--chat"]);
+    let empty = folder();
+    fails(empty.path(), 1, &["generate", ".", "-p", "x"], &["genai_config.json, config.json"]);
+    fails(empty.path(), 1, &["generate", "none", "-p", "x"], &["none", "genai_config.json"]);
+}
+
+/// Every command of the page runs as it stands there.
+#[test]
+fn the_commands_of_the_page_run() {
+    let page = std::fs::read_to_string(root().join("docs/GENERATE.md")).unwrap();
+    let shell = page.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut commands = 0;
+    for line in shell.lines() {
+        // Words in quotes have spaces.
+        let mut words: Vec<String> = Vec::new();
+        for (at, part) in line.split('"').enumerate() {
+            if at % 2 == 1 {
+                words.push(part.to_owned());
+            } else {
+                words.extend(part.split_whitespace().map(str::to_owned));
+            }
+        }
+        assert_eq!(words.remove(0), "onepool", "{line}");
+        let mut args: Vec<&str> = words.iter().map(String::as_str).collect();
+        args.extend(["-d", "cpu"]);
+        assert!(!ends(root(), 0, &args).trim().is_empty(), "{line}");
+        commands += 1;
+    }
+    assert!(commands >= 3, "{shell}");
+}
+
+/// A reader that goes away ends the text.
+#[test]
+fn a_reader_that_goes_away_ends_the_text() {
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"))
+        .current_dir(root())
+        .args(["generate", MODEL, "-d", "cpu", "-p", "Hello", "-n", "400", "--ignore-end"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+}
+
+/// The first Ctrl-C ends a text cleanly.
+#[test]
+#[cfg(target_os = "linux")]
+fn ctrl_c_ends_a_text() {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"))
+        .current_dir(root())
+        .args(["generate", MODEL, "-d", "cpu", "-n", "450", "--ignore-end"])
+        .args(["-p", "Hello"].repeat(200))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begun = [0; 4];
+    child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let out = child.wait_with_output().unwrap();
+    let stderr = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(130), "{stderr}");
+    says(&stderr, &["ended by cancelled", "onepool: interrupted"]);
+}

@@ -1,0 +1,30 @@
+//! Text from a language model, as it comes: `cargo run --features generate --example generate -- FOLDER PROMPT`.
+
+use std::io::Write as _;
+use std::ops::ControlFlow;
+
+use onepool::Session;
+use onepool::generate::{GenerateError, GenerateOptions, Generator, ModelFolder, Prompt};
+
+/// Goes on from `prompt`, at most 40 tokens.
+fn go_on(folder: &str, prompt: &str) -> Result<String, GenerateError> {
+    let folder = ModelFolder::open(folder)?;
+    let session = Session::builder().model(folder.graph()).build()?;
+    let mut generator = Generator::new(folder, session, None)?;
+    let options = GenerateOptions { max_tokens: Some(40), ..GenerateOptions::default() };
+    let made = generator.generate(Prompt::Text(prompt), &options, |piece| {
+        print!("{piece}");
+        // `Break` ends the text.
+        std::io::stdout().flush().map_or(ControlFlow::Break(()), ControlFlow::Continue)
+    })?;
+    Ok(made.text)
+}
+
+fn main() -> Result<(), GenerateError> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().unwrap_or_else(|| "models/tiny_llm/fixed".to_owned());
+    let prompt = arguments.next().unwrap_or_else(|| "Hello".to_owned());
+    go_on(&folder, &prompt)?;
+    println!();
+    Ok(())
+}

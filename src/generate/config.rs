@@ -1,0 +1,437 @@
+//! The settings of a model: `genai_config.json`, or `config.json` with `generation_config.json`.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::error::GenerateError;
+use super::files::{read_optional, read_text};
+use super::sampling::Sampling;
+
+/// Names of the graph's inputs and outputs; `%d` stands for the layer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Names {
+    pub(super) ids: String,
+    pub(super) mask: String,
+    pub(super) positions: String,
+    pub(super) past: [String; 2],
+    pub(super) logits: String,
+    pub(super) present: [String; 2],
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let text = str::to_owned;
+        Names {
+            ids: text("input_ids"),
+            mask: text("attention_mask"),
+            positions: text("position_ids"),
+            past: [text("past_key_values.%d.key"), text("past_key_values.%d.value")],
+            logits: text("logits"),
+            present: [text("present.%d.key"), text("present.%d.value")],
+        }
+    }
+}
+
+/// What is known of a model without its graph.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub(super) graph: PathBuf,
+    pub(super) names: Names,
+    pub(super) layers: usize,
+    /// Heads of the cache and elements of each, where told.
+    pub(super) heads: [Option<usize>; 2],
+    /// Tokens that the model takes.
+    pub(super) context: usize,
+    /// Tokens that the settings want a cache for.
+    pub(super) max_length: usize,
+    /// Tokens that end a text.
+    pub(super) ends: Vec<u32>,
+    pub(super) sampling: Sampling,
+    /// What is asked for and not done.
+    pub(super) remarks: Vec<String>,
+}
+
+/// More layers than any model has.
+const MAX_LAYERS: usize = 4096;
+
+/// Longer contexts than any model has.
+const MAX_CONTEXT: usize = 1 << 27;
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(u32),
+    More(Vec<u32>),
+}
+
+impl OneOrMore {
+    fn into_vec(self) -> Vec<u32> {
+        match self {
+            OneOrMore::One(token) => vec![token],
+            OneOrMore::More(tokens) => tokens,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Genai {
+    model: GenaiModel,
+    #[serde(default)]
+    search: Search,
+}
+
+#[derive(Deserialize)]
+struct GenaiModel {
+    context_length: usize,
+    eos_token_id: Option<OneOrMore>,
+    decoder: GenaiDecoder,
+    encoder: Option<serde_json::Value>,
+    vision: Option<serde_json::Value>,
+    speech: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct GenaiDecoder {
+    filename: Option<PathBuf>,
+    num_hidden_layers: usize,
+    num_key_value_heads: Option<usize>,
+    head_size: Option<usize>,
+    #[serde(default)]
+    inputs: GenaiInputs,
+    #[serde(default)]
+    outputs: GenaiOutputs,
+    pipeline: Option<serde_json::Value>,
+}
+
+#[derive(Default, Deserialize)]
+struct GenaiInputs {
+    input_ids: Option<String>,
+    attention_mask: Option<String>,
+    position_ids: Option<String>,
+    past_key_names: Option<String>,
+    past_value_names: Option<String>,
+    past_names: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct GenaiOutputs {
+    logits: Option<String>,
+    present_key_names: Option<String>,
+    present_value_names: Option<String>,
+}
+
+/// Settings of a search; those of `generation_config.json` have the same names.
+#[derive(Default, Deserialize)]
+struct Search {
+    eos_token_id: Option<OneOrMore>,
+    max_length: Option<usize>,
+    num_beams: Option<usize>,
+    do_sample: Option<bool>,
+    temperature: Option<f32>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+}
+
+impl Search {
+    fn sampling(&self) -> Sampling {
+        let greedy = Sampling::GREEDY;
+        let repetition_penalty = self.repetition_penalty.unwrap_or(greedy.repetition_penalty);
+        if self.do_sample != Some(true) {
+            return Sampling { repetition_penalty, ..greedy };
+        }
+        Sampling {
+            repetition_penalty,
+            temperature: self.temperature.unwrap_or(1.0),
+            top_k: self.top_k.unwrap_or(greedy.top_k),
+            top_p: self.top_p.unwrap_or(greedy.top_p),
+            min_p: self.min_p.unwrap_or(greedy.min_p),
+            seed: 0,
+        }
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let beams = self.num_beams.filter(|n| *n > 1);
+        beams
+            .map(|n| format!("the settings ask for {n} beams: there is no beam search, one token is chosen"))
+            .into_iter()
+            .collect()
+    }
+}
+
+/// What `config.json` of the transformers library says.
+#[derive(Deserialize)]
+struct Transformers {
+    num_hidden_layers: usize,
+    num_key_value_heads: Option<usize>,
+    num_attention_heads: Option<usize>,
+    head_dim: Option<usize>,
+    hidden_size: Option<usize>,
+    max_position_embeddings: usize,
+    eos_token_id: Option<OneOrMore>,
+}
+
+impl Config {
+    /// Reads the settings of the model in `folder`.
+    ///
+    /// # Errors
+    /// [`GenerateError`] for files that cannot be read, hold something else, or describe another kind of model.
+    pub(super) fn read(folder: &Path) -> Result<Self, GenerateError> {
+        let path = folder.join("genai_config.json");
+        let config = match read_optional(&path)? {
+            Some(text) => Config::of_genai(&path, &text)?,
+            None => Config::of_transformers(folder)?,
+        };
+        let wrong = |problem: String| GenerateError::Content { path: path.clone(), problem };
+        if !(1..=MAX_LAYERS).contains(&config.layers) {
+            return Err(wrong(format!("num_hidden_layers is {}: expected 1 to {MAX_LAYERS}", config.layers)));
+        }
+        if !(2..=MAX_CONTEXT).contains(&config.context) {
+            return Err(wrong(format!(
+                "a context of {} tokens: expected 2 to {MAX_CONTEXT}",
+                config.context
+            )));
+        }
+        if !config.graph.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(wrong(format!("the graph {:?} is not in the folder", config.graph)));
+        }
+        for pattern in config.names.past.iter().chain(&config.names.present) {
+            if pattern.matches("%d").count() != 1 {
+                return Err(wrong(format!(
+                    "the name {pattern:?} has not one %d, which stands for the layer"
+                )));
+            }
+        }
+        config.sampling.check()?;
+        Ok(config)
+    }
+
+    fn of_genai(path: &Path, text: &str) -> Result<Self, GenerateError> {
+        let Genai { model, search } = parse(path, text)?;
+        let decoder = model.decoder;
+        for (what, part) in [
+            ("an encoder", &model.encoder),
+            ("a vision part", &model.vision),
+            ("a speech part", &model.speech),
+            ("a pipeline of decoders", &decoder.pipeline),
+        ] {
+            if part.is_some() {
+                let what =
+                    format!("{} describes {what}: only decoders of text generate here", path.display());
+                return Err(GenerateError::Unsupported(what));
+            }
+        }
+        if let Some(name) = &decoder.inputs.past_names {
+            let what = format!("keys and values in one input ({name:?}): export the model with two");
+            return Err(GenerateError::Unsupported(what));
+        }
+        let defaults = Names::default();
+        let [key, value] = defaults.past;
+        let [new_key, new_value] = defaults.present;
+        let (inputs, outputs) = (decoder.inputs, decoder.outputs);
+        let names = Names {
+            ids: inputs.input_ids.unwrap_or(defaults.ids),
+            mask: inputs.attention_mask.unwrap_or(defaults.mask),
+            positions: inputs.position_ids.unwrap_or(defaults.positions),
+            past: [inputs.past_key_names.unwrap_or(key), inputs.past_value_names.unwrap_or(value)],
+            logits: outputs.logits.unwrap_or(defaults.logits),
+            present: [
+                outputs.present_key_names.unwrap_or(new_key),
+                outputs.present_value_names.unwrap_or(new_value),
+            ],
+        };
+        Ok(Config {
+            graph: decoder.filename.unwrap_or_else(|| PathBuf::from("model.onnx")),
+            names,
+            layers: decoder.num_hidden_layers,
+            heads: [decoder.num_key_value_heads, decoder.head_size],
+            context: model.context_length,
+            max_length: search.max_length.unwrap_or(model.context_length).min(model.context_length),
+            sampling: search.sampling(),
+            remarks: search.remarks(),
+            ends: model.eos_token_id.or(search.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
+        })
+    }
+
+    fn of_transformers(folder: &Path) -> Result<Self, GenerateError> {
+        let path = folder.join("config.json");
+        let Some(text) = read_optional(&path)? else {
+            let expected = vec!["genai_config.json", "config.json"];
+            return Err(GenerateError::NoFile { folder: folder.to_owned(), expected });
+        };
+        let model: Transformers = parse(&path, &text)?;
+        let path = folder.join("generation_config.json");
+        let search: Search = match read_optional(&path)? {
+            Some(text) => parse(&path, &text)?,
+            None => Search::default(),
+        };
+        let files = ["model.onnx", "onnx/model.onnx"];
+        let graph = files.iter().find(|file| folder.join(file).is_file()).unwrap_or(&files[0]);
+        let per_head = model.hidden_size.zip(model.num_attention_heads);
+        let head = model.head_dim.or(per_head.and_then(|(hidden, heads)| hidden.checked_div(heads)));
+        Ok(Config {
+            graph: PathBuf::from(graph),
+            names: Names::default(),
+            layers: model.num_hidden_layers,
+            heads: [model.num_key_value_heads.or(model.num_attention_heads), head],
+            context: model.max_position_embeddings,
+            max_length: model.max_position_embeddings,
+            sampling: search.sampling(),
+            remarks: search.remarks(),
+            ends: search.eos_token_id.or(model.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
+        })
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, GenerateError> {
+    serde_json::from_str(text)
+        .map_err(|e| GenerateError::Content { path: path.to_owned(), problem: e.to_string() })
+}
+
+/// The chat template of the folder and the tokens that it may print: (template, first, last).
+///
+/// # Errors
+/// As [`Config::read`].
+pub(super) fn chat_template(folder: &Path) -> Result<Option<(String, [String; 2])>, GenerateError> {
+    #[derive(Default, Deserialize)]
+    struct TokenizerConfig {
+        chat_template: Option<Templates>,
+        bos_token: Option<Token>,
+        eos_token: Option<Token>,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Templates {
+        One(String),
+        Named(Vec<Named>),
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+        template: String,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Token {
+        Text(String),
+        Object { content: String },
+    }
+    let path = folder.join("tokenizer_config.json");
+    let config: TokenizerConfig = match read_optional(&path)? {
+        Some(text) => parse(&path, &text)?,
+        None => TokenizerConfig::default(),
+    };
+    let token = |token: Option<Token>| match token {
+        Some(Token::Text(text) | Token::Object { content: text }) => text,
+        None => String::new(),
+    };
+    let tokens = [token(config.bos_token), token(config.eos_token)];
+    if let Some(template) = read_optional(&folder.join("chat_template.jinja"))? {
+        return Ok(Some((template, tokens)));
+    }
+    let template = match config.chat_template {
+        None => return Ok(None),
+        Some(Templates::One(template)) => template,
+        Some(Templates::Named(all)) => match all.into_iter().find(|named| named.name == "default") {
+            Some(named) => named.template,
+            None => {
+                let problem = "chat_template has no entry named \"default\"".to_owned();
+                return Err(GenerateError::Content { path, problem });
+            }
+        },
+    };
+    Ok(Some((template, tokens)))
+}
+
+/// The bytes of `tokenizer.json`.
+///
+/// # Errors
+/// As [`Config::read`].
+pub(super) fn tokenizer(folder: &Path) -> Result<String, GenerateError> {
+    read_text(&folder.join("tokenizer.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    const GENAI: &str = r#"{"model": {"context_length": 128, "eos_token_id": [2, 7], "type": "llama",
+        "decoder": {"filename": "d.onnx", "num_hidden_layers": 2, "num_key_value_heads": 2, "head_size": 16,
+        "inputs": {"input_ids": "ids", "past_key_names": "k.%d"}, "outputs": {"logits": "l"}}},
+        "search": {"do_sample": true, "top_k": 50, "top_p": 0.9, "max_length": 4096, "num_beams": 4}}"#;
+
+    #[test]
+    fn settings_of_both_kinds_are_read() {
+        let dir = folder(&[("genai_config.json", GENAI)]);
+        let config = Config::read(dir.path()).unwrap();
+        assert_eq!((config.graph.as_path(), config.layers, config.context), (Path::new("d.onnx"), 2, 128));
+        assert_eq!((config.max_length, config.ends), (128, vec![2, 7]));
+        assert_eq!(config.names.past, ["k.%d", "past_key_values.%d.value"]);
+        assert_eq!((config.names.ids.as_str(), config.names.mask.as_str()), ("ids", "attention_mask"));
+        let wanted = Sampling { temperature: 1.0, top_k: 50, top_p: 0.9, ..Sampling::GREEDY };
+        assert_eq!(config.sampling, wanted);
+        assert!(config.remarks[0].contains("4 beams"), "{:?}", config.remarks);
+
+        let model = r#"{"num_hidden_layers": 1, "num_attention_heads": 4, "hidden_size": 32,
+            "max_position_embeddings": 64, "eos_token_id": 1}"#;
+        let dir = folder(&[("config.json", model), ("generation_config.json", r#"{"eos_token_id": [3]}"#)]);
+        let config = Config::read(dir.path()).unwrap();
+        assert_eq!((config.heads, config.context, config.ends), ([Some(4), Some(8)], 64, vec![3]));
+        assert_eq!(config.sampling, Sampling::GREEDY);
+    }
+
+    #[test]
+    fn bad_settings_say_what_is_wrong() {
+        let said =
+            |text: &str| Config::read(folder(&[("genai_config.json", text)]).path()).unwrap_err().to_string();
+        for end in 0..GENAI.len() {
+            let said = said(&GENAI[..end]);
+            assert!(said.contains("genai_config.json"), "{said}");
+        }
+        assert!(said(&GENAI.replace("k.%d", "k")).contains("has not one %d"));
+        assert!(said(&GENAI.replace("k.%d", "k.%d.%d")).contains("has not one %d"));
+        assert!(
+            said(&GENAI.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 0")).contains("1 to")
+        );
+        assert!(said(&GENAI.replace("128", "99999999999")).contains("99999999999"));
+        for outside in ["../d.onnx", "/d.onnx", "a/../../d.onnx"] {
+            assert!(said(&GENAI.replace("d.onnx", outside)).contains("is not in the folder"));
+        }
+        assert!(said(&GENAI.replace("128", "-1")).contains("line 1"));
+        assert!(said(&GENAI.replace("0.9", "7")).contains("top-p is 7"));
+        assert!(said(&GENAI.replace("\"type\"", "\"vision\"")).contains("a vision part"));
+        assert!(said(&GENAI.replace("past_key_names", "past_names")).contains("in one input"));
+        let none = Config::read(folder(&[]).path()).unwrap_err().to_string();
+        assert!(none.contains("genai_config.json, config.json"), "{none}");
+        let broken = Config::read(folder(&[("config.json", "{}")]).path()).unwrap_err().to_string();
+        assert!(broken.contains("config.json: missing field"), "{broken}");
+    }
+
+    #[test]
+    fn a_template_may_be_in_three_places() {
+        let found = |files: &[(&str, &str)]| chat_template(folder(files).path());
+        assert!(found(&[]).unwrap().is_none());
+        let one = r#"{"chat_template": "T", "bos_token": "<s>", "eos_token": {"content": "</s>"}}"#;
+        let tokens = ["<s>".to_owned(), "</s>".to_owned()];
+        assert_eq!(found(&[("tokenizer_config.json", one)]).unwrap(), Some(("T".into(), tokens.clone())));
+        let file = found(&[("tokenizer_config.json", one), ("chat_template.jinja", "F")]).unwrap();
+        assert_eq!(file, Some(("F".into(), tokens)));
+        let named = r#"{"chat_template": [{"name": "tool_use", "template": "A"}, {"name": "default", "template": "B"}]}"#;
+        assert_eq!(found(&[("tokenizer_config.json", named)]).unwrap().unwrap().0, "B");
+        let said =
+            found(&[("tokenizer_config.json", &named.replace("default", "x"))]).unwrap_err().to_string();
+        assert!(said.contains("no entry named \"default\""), "{said}");
+        assert!(found(&[("tokenizer_config.json", "{\"chat_template\": 3}")]).is_err());
+    }
+}

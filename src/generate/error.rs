@@ -1,0 +1,174 @@
+//! What can go wrong with a generation.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::dtype::DType;
+use crate::session::Error;
+
+/// Why a model folder cannot be read, or a text cannot be generated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// A file of the folder could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file of the folder is larger than any sound one.
+    #[error("{} has {bytes} bytes, and {limit} are read at most", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A file does not hold what it should.
+    #[error("{}: {problem}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// The folder lacks a file.
+    #[error("{} has none of {}: a model folder has a graph, its settings and tokenizer.json", folder.display(), expected.join(", "))]
+    NoFile {
+        /// The folder.
+        folder: PathBuf,
+        /// Files of which it needs one.
+        expected: Vec<&'static str>,
+    },
+    /// The folder's model is of a kind that is not supported.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// The settings name an input or output that the graph does not have.
+    #[error(
+        "the settings name the {what} {name:?}, but the graph has {known:?}: correct the names in genai_config.json"
+    )]
+    NoSuchName {
+        /// "input" or "output".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Names there are.
+        known: Vec<String>,
+    },
+    /// The graph has an input that a decoder of text is not given.
+    #[error(
+        "nothing is known to give to the graph's input {name:?}: a decoder takes token numbers, a mask, positions and its cache"
+    )]
+    UnknownInput {
+        /// The name.
+        name: String,
+    },
+    /// An input or output has a type that it cannot have here.
+    #[error("{name:?} holds {got}: expected {expected}")]
+    DType {
+        /// The input or output.
+        name: String,
+        /// Types it may have.
+        expected: &'static str,
+        /// The declared one.
+        got: DType,
+    },
+    /// An input or output has another shape than a decoder's.
+    #[error("{name:?} is declared as {got}: expected {expected}")]
+    Shape {
+        /// The input or output.
+        name: String,
+        /// The shape it should have.
+        expected: &'static str,
+        /// The declared one.
+        got: String,
+    },
+    /// There is no chat template.
+    #[error(
+        "the folder has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): give the whole prompt as text"
+    )]
+    NoTemplate,
+    /// The chat template could not be read or run.
+    #[error("the chat template: {0}")]
+    Template(String),
+    /// The tokenizer refused a text or tokens.
+    #[error("the tokenizer: {0}")]
+    Tokenizer(String),
+    /// The prompt has no token.
+    #[error("the prompt is empty: give at least one token")]
+    EmptyPrompt,
+    /// The prompt does not leave room for a token in the cache.
+    #[error(
+        "the prompt has {tokens} tokens and the cache has room for {capacity}, one of them for the first new token: shorten it, or ask for a longer context (the model takes {context})"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens that the cache holds.
+        capacity: usize,
+        /// Tokens that the model takes.
+        context: usize,
+    },
+    /// More tokens of context are asked for than the model takes, or too few.
+    #[error("a context of {asked} tokens: the model takes 2 to {context}")]
+    Context {
+        /// Asked for.
+        asked: usize,
+        /// The model's limit.
+        context: usize,
+    },
+    /// A token that the model does not have.
+    #[error("token {token} is not among the model's {vocabulary}: tokenizer.json belongs to another model")]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// How many there are.
+        vocabulary: usize,
+    },
+    /// The model computed no usable number.
+    #[error(
+        "the logits after {position} tokens have {what}: the weights are damaged, or the precision is too low for them"
+    )]
+    NotFinite {
+        /// Tokens before it.
+        position: usize,
+        /// What they hold.
+        what: &'static str,
+    },
+    /// A setting of sampling is out of its range.
+    #[error("{name} is {value}: expected {expected}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// The range.
+        expected: &'static str,
+    },
+    /// The session refused or failed.
+    #[error(transparent)]
+    Session(#[from] Error),
+}
+
+macro_rules! from_session {
+    ($($kind:ty),*) => {$(
+        impl From<$kind> for GenerateError {
+            fn from(e: $kind) -> Self {
+                GenerateError::Session(e.into())
+            }
+        }
+    )*};
+}
+
+from_session!(
+    crate::device::Error,
+    crate::device::UsageError,
+    crate::memory::host::HostError,
+    crate::session::SessionError,
+    crate::shape::ShapeError,
+    crate::tensor::TensorError
+);

@@ -1,0 +1,37 @@
+//! Small files of a model's folder, read with a limit.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use super::error::GenerateError;
+use crate::files::open::regular;
+
+/// The largest settings, template or tokenizer that is read.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// The text of the file `path`.
+///
+/// # Errors
+/// [`GenerateError::Read`], [`GenerateError::TooLarge`].
+pub(super) fn read_text(path: &Path) -> Result<String, GenerateError> {
+    let failed = |source| GenerateError::Read { path: path.to_owned(), source };
+    let (file, found) = regular(path).map_err(failed)?;
+    if found.len() > MAX_BYTES {
+        let (bytes, limit) = (found.len(), MAX_BYTES);
+        return Err(GenerateError::TooLarge { path: path.to_owned(), bytes, limit });
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// As [`read_text`]; nothing where there is no such file.
+///
+/// # Errors
+/// As there.
+pub(super) fn read_optional(path: &Path) -> Result<Option<String>, GenerateError> {
+    match read_text(path) {
+        Err(GenerateError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}

@@ -1,0 +1,275 @@
+//! The next token from the logits of the last one.
+
+use super::error::GenerateError;
+
+/// How the next token is chosen. The settings apply in the order of the fields.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the positive logits of tokens that were there before, and multiplies the negative ones; 1 leaves them.
+    pub repetition_penalty: f32,
+    /// Divides all logits; 0 takes the most likely token, and nothing after this field matters.
+    pub temperature: f32,
+    /// Keeps so many of the most likely tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keeps the fewest of the most likely tokens whose probabilities sum up to this; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens of at least this share of the most likely one's probability; 0 keeps all.
+    pub min_p: f32,
+    /// Chooses the sequence of random numbers: equal logits and seeds give equal tokens.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// The most likely token, always; of several the one of the lowest number.
+    pub const GREEDY: Sampling =
+        Sampling { repetition_penalty: 1.0, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+
+    /// Checks the range of each setting.
+    ///
+    /// # Errors
+    /// [`GenerateError::Setting`].
+    pub fn check(&self) -> Result<(), GenerateError> {
+        let wrong = |name, value: f32, expected| {
+            Err(GenerateError::Setting { name, value: value.to_string(), expected })
+        };
+        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
+            return wrong("the repetition penalty", self.repetition_penalty, "a number above 0; 1 is none");
+        }
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return wrong("the temperature", self.temperature, "0 (greedy) or a number above 0");
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return wrong("top-p", self.top_p, "a number above 0 and up to 1");
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return wrong("min-p", self.min_p, "a number from 0 to 1");
+        }
+        Ok(())
+    }
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling::GREEDY
+    }
+}
+
+/// Random numbers: SplitMix64.
+#[derive(Clone, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// At least 0 and below 1, in steps of 2^-53.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Chooses tokens, one after another.
+#[derive(Clone, Debug)]
+pub(super) struct Sampler {
+    settings: Sampling,
+    random: Random,
+    /// Tokens that may still be chosen.
+    candidates: Vec<(u32, f32)>,
+    weights: Vec<f64>,
+    /// The tokens so far, each once, ascending.
+    seen: Vec<u32>,
+}
+
+impl Sampler {
+    /// # Errors
+    /// [`GenerateError::Setting`].
+    pub(super) fn new(settings: Sampling) -> Result<Self, GenerateError> {
+        settings.check()?;
+        let random = Random(settings.seed);
+        Ok(Sampler { settings, random, candidates: Vec::new(), weights: Vec::new(), seen: Vec::new() })
+    }
+
+    /// Counts a token for the repetition penalty.
+    pub(super) fn see(&mut self, token: u32) {
+        if let Err(at) = self.seen.binary_search(&token) {
+            self.seen.insert(at, token);
+        }
+    }
+
+    /// The next token; `position` is how many came before. The penalty is written to `logits`.
+    ///
+    /// # Errors
+    /// [`GenerateError::NotFinite`].
+    pub(super) fn choose(&mut self, logits: &mut [f32], position: usize) -> Result<u32, GenerateError> {
+        let bad = |what| GenerateError::NotFinite { position, what };
+        if logits.iter().any(|v| v.is_nan()) {
+            return Err(bad("NaN"));
+        }
+        let penalty = self.settings.repetition_penalty;
+        if penalty != 1.0 {
+            for &token in &self.seen {
+                if let Some(v) = logits.get_mut(token as usize) {
+                    *v = if *v > 0.0 { *v / penalty } else { *v * penalty };
+                }
+            }
+        }
+        let mut best: Option<(u32, f32)> = None;
+        for (token, &v) in (0u32..).zip(logits.iter()) {
+            if best.is_none_or(|(_, most)| v > most) {
+                best = Some((token, v));
+            }
+        }
+        let (token, most) = best.ok_or(bad("no element"))?;
+        if !most.is_finite() {
+            return Err(bad(if most > 0.0 { "infinity" } else { "minus infinity alone" }));
+        }
+        if self.settings.temperature == 0.0 {
+            return Ok(token);
+        }
+        Ok(self.sample(logits, token, most))
+    }
+
+    /// A random token; `first` is the most likely one and `most` its logit.
+    fn sample(&mut self, logits: &[f32], first: u32, most: f32) -> u32 {
+        let Sampling { temperature, top_k, top_p, min_p, .. } = self.settings;
+        let likely = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        self.candidates.clear();
+        self.candidates.extend((0u32..).zip(logits.iter().copied()));
+        if top_k > 0 && top_k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(top_k - 1, likely);
+            self.candidates.truncate(top_k);
+        }
+        self.candidates.sort_unstable_by(likely);
+        let weight = |v: f32| ((f64::from(v) - f64::from(most)) / f64::from(temperature)).exp();
+        self.weights.clear();
+        self.weights.extend(self.candidates.iter().map(|(_, v)| weight(*v)));
+        let sum: f64 = self.weights.iter().sum();
+        let mut before = 0.0;
+        let mut kept = 0;
+        for w in &self.weights {
+            if kept > 0 && (before >= f64::from(top_p) * sum || *w < f64::from(min_p)) {
+                break;
+            }
+            before += w;
+            kept += 1;
+        }
+        let mut left = self.random.unit() * before;
+        for ((token, _), w) in self.candidates.iter().zip(&self.weights).take(kept) {
+            left -= w;
+            if left < 0.0 {
+                return *token;
+            }
+        }
+        // Rounding may leave a rest after the last one.
+        self.candidates.get(kept.saturating_sub(1)).map_or(first, |(token, _)| *token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(settings: Sampling, logits: &[f32], draws: usize) -> Vec<usize> {
+        let mut sampler = Sampler::new(settings).unwrap();
+        let mut counts = vec![0; logits.len()];
+        for at in 0..draws {
+            counts[sampler.choose(&mut logits.to_vec(), at).unwrap() as usize] += 1;
+        }
+        counts
+    }
+
+    fn at(temperature: f32) -> Sampling {
+        Sampling { temperature, seed: 7, ..Sampling::GREEDY }
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_most_likely() {
+        assert_eq!(counts(Sampling::GREEDY, &[1.0, 3.0, 3.0, -5.0], 3), [0, 3, 0, 0]);
+        assert_eq!(counts(Sampling::GREEDY, &[f32::NEG_INFINITY, -3.0], 2), [0, 2]);
+    }
+
+    #[test]
+    fn tokens_come_as_often_as_their_probabilities_say() {
+        // Probabilities 1/2, 1/4, 1/4.
+        let logits = [2f32.ln(), 0.0, 0.0];
+        let n = 40_000;
+        let got = counts(at(1.0), &logits, n);
+        for (count, share) in got.iter().zip([0.5, 0.25, 0.25]) {
+            assert!((*count as f64 / n as f64 - share).abs() < 0.01, "{got:?}");
+        }
+        // At half the temperature the ratios are squared: 4/6, 1/6, 1/6.
+        let got = counts(at(0.5), &logits, n);
+        assert!((got[0] as f64 / n as f64 - 4.0 / 6.0).abs() < 0.01, "{got:?}");
+    }
+
+    #[test]
+    fn each_filter_keeps_what_it_says() {
+        let logits = [0.5f32.ln(), 0.3f32.ln(), 0.15f32.ln(), 0.05f32.ln()];
+        let kept = |settings: Sampling| -> Vec<bool> {
+            counts(settings, &logits, 2000).iter().map(|n| *n > 0).collect()
+        };
+        assert_eq!(kept(at(1.0)), [true; 4]);
+        assert_eq!(kept(Sampling { top_k: 2, ..at(1.0) }), [true, true, false, false]);
+        assert_eq!(kept(Sampling { top_k: 9, ..at(1.0) }), [true; 4]);
+        assert_eq!(kept(Sampling { top_p: 0.6, ..at(1.0) }), [true, true, false, false]);
+        assert_eq!(kept(Sampling { top_p: 0.4, ..at(1.0) }), [true, false, false, false]);
+        assert_eq!(kept(Sampling { min_p: 0.29, ..at(1.0) }), [true, true, true, false]);
+        assert_eq!(kept(Sampling { min_p: 1.0, ..at(1.0) }), [true, false, false, false]);
+    }
+
+    #[test]
+    fn tokens_that_were_there_become_less_likely() {
+        let settings = Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY };
+        let mut sampler = Sampler::new(settings).unwrap();
+        sampler.see(1);
+        sampler.see(1);
+        sampler.see(2);
+        sampler.see(400);
+        let mut logits = [1.5, 2.0, -1.0, -1.5];
+        assert_eq!(sampler.choose(&mut logits, 0).unwrap(), 0);
+        assert_eq!(logits, [1.5, 1.0, -2.0, -1.5]);
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_tokens_and_another_one_others() {
+        let logits: Vec<f32> = (0..50).map(|i| (i as f32 * 0.7).sin()).collect();
+        let draw = |seed| {
+            let mut sampler = Sampler::new(Sampling { seed, ..at(1.5) }).unwrap();
+            (0..64).map(|i| sampler.choose(&mut logits.clone(), i).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(3), draw(3));
+        assert_ne!(draw(3), draw(4));
+    }
+
+    #[test]
+    fn the_random_numbers_are_those_of_the_published_generator() {
+        let mut random = Random(1_234_567);
+        assert_eq!([random.next(), random.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+    }
+
+    #[test]
+    fn what_is_no_number_and_what_is_out_of_range_are_errors() {
+        let mut sampler = Sampler::new(at(1.0)).unwrap();
+        let mut said = |logits: &[f32]| sampler.choose(&mut logits.to_vec(), 5).unwrap_err().to_string();
+        assert!(said(&[0.0, f32::NAN]).starts_with("the logits after 5 tokens have NaN"));
+        assert!(said(&[0.0, f32::INFINITY]).contains("infinity"));
+        assert!(said(&[f32::NEG_INFINITY; 3]).contains("minus infinity alone"));
+        assert!(said(&[]).contains("no element"));
+        for bad in [
+            Sampling { temperature: -1.0, ..Sampling::GREEDY },
+            Sampling { temperature: f32::NAN, ..Sampling::GREEDY },
+            Sampling { top_p: 0.0, ..Sampling::GREEDY },
+            Sampling { top_p: 1.5, ..Sampling::GREEDY },
+            Sampling { min_p: -0.1, ..Sampling::GREEDY },
+            Sampling { repetition_penalty: 0.0, ..Sampling::GREEDY },
+        ] {
+            let said = bad.check().unwrap_err().to_string();
+            assert!(said.contains("expected"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Text from the tiny models of `models/tiny_llm`: the tokens are those of onnxruntime on every device.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use onepool::Session;
+use onepool::backend::ContextDesc;
+use onepool::device::Context;
+use onepool::generate::{
+    Finish, GenerateError, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
+};
+use onepool::registry::Registry;
+use onepool::session::CancelToken;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_llm").join(name)
+}
+
+/// The devices under test. One that `REQUIRE_BACKENDS` names must be there.
+fn devices() -> Vec<Context> {
+    let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
+    let mut opened = Vec::new();
+    for device in ["cpu", "sim", "sim:discrete", "vulkan", "opencl"] {
+        match Registry::with_defaults().open(device, &ContextDesc::default()) {
+            Ok(context) => opened.push(context),
+            Err(e) => assert!(!required.contains(device), "{device}: {e}"),
+        }
+    }
+    opened
+}
+
+fn cpu() -> Context {
+    Registry::with_defaults().open("cpu", &ContextDesc::default()).unwrap()
+}
+
+fn open(folder: &Path, context: &Context, tokens: Option<usize>) -> Result<Generator, GenerateError> {
+    let folder = ModelFolder::open(folder)?;
+    let session = Session::builder().model(folder.graph()).context(context.clone()).build()?;
+    Generator::new(folder, session, tokens)
+}
+
+fn fixed() -> Generator {
+    open(&folder("fixed"), &cpu(), None).unwrap()
+}
+
+struct Case {
+    prompt: String,
+    prompt_tokens: Vec<u32>,
+    tokens: Vec<u32>,
+}
+
+fn expected(model: &str) -> Vec<Case> {
+    let text = std::fs::read_to_string(folder("expected.json")).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let tokens = |v: &serde_json::Value| -> Vec<u32> {
+        v.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect()
+    };
+    let case = |v: &serde_json::Value| Case {
+        prompt: v["prompt"].as_str().unwrap().to_owned(),
+        prompt_tokens: tokens(&v["prompt_tokens"]),
+        tokens: tokens(&v["tokens"]),
+    };
+    all[model].as_array().unwrap().iter().map(case).collect()
+}
+
+/// Goes on for exactly so many tokens.
+fn exactly(tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens: Some(tokens), ignore_end: true, ..GenerateOptions::default() }
+}
+
+fn generate(generator: &mut Generator, prompt: &str, options: &GenerateOptions) -> Generated {
+    let mut told = String::new();
+    let made = generator.generate(Prompt::Text(prompt), options, |piece| {
+        told.push_str(piece);
+        ControlFlow::Continue(())
+    });
+    let made = made.unwrap();
+    assert_eq!(made.text, told);
+    made
+}
+
+#[test]
+fn greedy_tokens_are_those_of_onnxruntime_on_every_device() {
+    for context in devices() {
+        let mut generator = open(&folder("fixed"), &context, None).unwrap();
+        assert!(generator.remarks().is_empty() && generator.cache_bytes().is_some());
+        for case in expected("fixed") {
+            let name = context.info().name.clone();
+            assert_eq!(generator.folder().tokens(Prompt::Text(&case.prompt)).unwrap(), case.prompt_tokens);
+            let made = generate(&mut generator, &case.prompt, &exactly(case.tokens.len()));
+            assert_eq!(made.tokens, case.tokens, "{name}, after {:?}", case.prompt);
+            assert_eq!(made.finish, Finish::Length);
+            assert!(made.tokens_per_s() > 0.0 && made.prompt_tokens_per_s() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_graph_that_appends_to_its_cache_gives_the_same_tokens_and_says_that_it_is_slow() {
+    for context in devices() {
+        let mut generator = open(&folder("growing"), &context, None).unwrap();
+        assert!(generator.remarks()[0].contains("planned anew"), "{:?}", generator.remarks());
+        for case in expected("growing") {
+            let made = generate(&mut generator, &case.prompt, &exactly(case.tokens.len()));
+            let name = &context.info().name;
+            assert_eq!(made.tokens, case.tokens, "{name}, after {:?}", case.prompt);
+        }
+    }
+}
+
+#[test]
+fn many_tokens_need_a_handful_of_plans() {
+    let mut generator = fixed();
+    let long = &expected("fixed")[0];
+    let text = "the quick brown fox jumps over the lazy dog ".repeat(8);
+    assert_eq!(generate(&mut generator, &text, &exactly(200)).tokens.len(), 200);
+    let before = generator.session().plans_made();
+    assert!((2..=4).contains(&before), "{before} plans");
+    assert_eq!(generate(&mut generator, &text, &exactly(200)).tokens.len(), 200);
+    assert_eq!(generator.session().plans_made(), before, "the second time all is there");
+    generate(&mut generator, &long.prompt, &exactly(200));
+    assert_eq!(generator.session().plans_made(), before + 1, "another size of prompts is one more plan");
+}
+
+/// The rows that fill up a run are not seen by the tokens after it.
+#[test]
+fn prompts_in_pieces_give_the_tokens_of_whole_ones() {
+    let text = "there is nothing more than this in the whole story and the river runs into the forest";
+    let mut roomy = fixed();
+    let prompt = roomy.folder().tokens(Prompt::Text(text)).unwrap();
+    let make = |generator: &mut Generator, prompt: &[u32], most: usize| {
+        generator
+            .generate(Prompt::Tokens(prompt), &exactly(most), |_| ControlFlow::Continue(()))
+            .unwrap()
+            .tokens
+    };
+    let whole = make(&mut roomy, &prompt, 24);
+    // Without room for a filled up run the prompt runs in pieces of a power of two.
+    let mut tight = open(&folder("fixed"), &cpu(), Some(prompt.len() + 1)).unwrap();
+    assert_eq!(make(&mut tight, &prompt, 2), whole[..2]);
+    // Token by token: what was generated becomes the prompt.
+    let longer: Vec<u32> = prompt.iter().chain(&whole[..20]).copied().collect();
+    assert_eq!(make(&mut roomy, &longer, 4), whole[20..]);
+    // A longer prompt before leaves rows that a shorter one must not see.
+    make(&mut roomy, &[5; 300], 3);
+    assert_eq!(make(&mut roomy, &prompt, 24), whole);
+}
+
+#[test]
+fn seeds_reproduce_and_differ() {
+    let mut generator = fixed();
+    let mut with = |seed| {
+        let sampling =
+            Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, seed, ..Sampling::GREEDY };
+        generate(&mut generator, "Hello", &GenerateOptions { sampling, ..exactly(40) }).tokens
+    };
+    let first = with(1);
+    assert_eq!(first, with(1));
+    assert_ne!(first, with(2));
+    let mut generator = fixed();
+    let sampling = Sampling { repetition_penalty: 100.0, ..Sampling::GREEDY };
+    let made = generate(&mut generator, "Hello", &GenerateOptions { sampling, ..exactly(60) }).tokens;
+    let distinct: std::collections::BTreeSet<u32> = made.iter().copied().collect();
+    assert_eq!(distinct.len(), made.len(), "no token comes twice");
+}
+
+#[test]
+fn texts_end_where_they_are_told_to() {
+    let mut generator = fixed();
+    let case = &expected("fixed")[0];
+    // Longer than the text before the end of the cache.
+    let all = generate(&mut generator, &case.prompt, &exactly(usize::MAX));
+    assert_eq!(all.finish, Finish::Context);
+    assert_eq!(all.prompt_tokens + all.tokens.len(), generator.context() + 1);
+    // A string in the middle of it.
+    let text = generate(&mut generator, &case.prompt, &exactly(200)).text;
+    let from = text.char_indices().nth(20).unwrap().0;
+    let to = text.char_indices().nth(24).unwrap().0;
+    let at = text.find(&text[from..to]).unwrap();
+    let options = GenerateOptions { stop: vec![text[from..to].to_owned()], ..exactly(200) };
+    let stopped = generate(&mut generator, &case.prompt, &options);
+    assert_eq!(
+        (stopped.text.as_str(), stopped.finish),
+        (&text[..at], Finish::Stop(text[from..to].to_owned()))
+    );
+    // The end mark.
+    let dir = copy("fixed");
+    let config = std::fs::read_to_string(dir.path().join("genai_config.json")).unwrap();
+    let end = case.tokens[5];
+    let first = case.tokens.iter().position(|t| *t == end).unwrap();
+    let config = config.replace("\"eos_token_id\": 2", &format!("\"eos_token_id\": [2, {end}]"));
+    std::fs::write(dir.path().join("genai_config.json"), config).unwrap();
+    let mut ending = open(dir.path(), &cpu(), None).unwrap();
+    let made = generate(&mut ending, &case.prompt, &GenerateOptions::default());
+    assert_eq!((made.tokens.as_slice(), made.finish), (&case.tokens[..first], Finish::End(end)));
+    // A token of cancellation, before and amid.
+    let cancel = CancelToken::new();
+    let options = GenerateOptions { cancel: Some(cancel.clone()), ..exactly(100) };
+    let mut pieces = 0;
+    let made = generator.generate(Prompt::Text("Hello"), &options, |_| {
+        pieces += 1;
+        if pieces == 5 {
+            cancel.cancel();
+        }
+        ControlFlow::Continue(())
+    });
+    let made = made.unwrap();
+    assert!(made.finish == Finish::Cancelled && made.tokens.len() < 100, "{made:?}");
+    assert_eq!(made.tokens, case.tokens[..made.tokens.len()]);
+    let made = generate(&mut generator, "Hello", &options);
+    assert_eq!((made.finish, made.tokens.len()), (Finish::Cancelled, 0));
+    // No one who listens.
+    let made = generator.generate(Prompt::Text("Hello"), &exactly(100), |_| ControlFlow::Break(())).unwrap();
+    assert!(made.finish == Finish::Cancelled && !made.text.is_empty() && made.tokens.len() <= 4, "{made:?}");
+    // The cache is whole after it.
+    assert_eq!(generate(&mut generator, "Hello", &exactly(200)).tokens, case.tokens);
+}
+
+#[test]
+fn chats_are_given_in_the_models_own_form() {
+    let mut generator = fixed();
+    let messages = [Message::new("system", "be brief"), Message::new("user", " Hello ")];
+    let tokens = generator.folder().tokens(Prompt::Chat(&messages)).unwrap();
+    let text = "<s><|system|>be brief</s><|user|>Hello</s><|assistant|>";
+    let written = generator.folder().tokens(Prompt::Text(text)).unwrap();
+    assert_eq!(tokens, written[1..], "a text gets its begin mark from the tokenizer");
+    assert_eq!((tokens[0], tokens[1]), (1, 3));
+    let chat =
+        generator.generate(Prompt::Chat(&messages), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
+    let same =
+        generator.generate(Prompt::Tokens(&tokens), &exactly(8), |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(chat.tokens, same.tokens);
+}
+
+/// A copy of a model that a test may change.
+fn copy(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(folder(name)).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
+    }
+    dir
+}
+
+/// What opening a copy of `fixed` says once `file` has `from` replaced by `to`.
+#[track_caller]
+fn said(file: &str, from: &str, to: &str) -> String {
+    let dir = copy("fixed");
+    let path = dir.path().join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{file} has no {from:?}");
+    std::fs::write(path, text.replace(from, to)).unwrap();
+    match open(dir.path(), &cpu(), None) {
+        Ok(_) => String::new(),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[test]
+fn folders_that_do_not_fit_their_graph_say_why() {
+    let config = "genai_config.json";
+    let has = |said: String, phrase: &str| assert!(said.contains(phrase), "{phrase:?} is not in {said:?}");
+    has(
+        said(config, "\"input_ids\": \"input_ids\"", "\"input_ids\": \"tokens\""),
+        "name the input \"tokens\"",
+    );
+    has(said(config, "\"logits\": \"logits\"", "\"logits\": \"scores\""), "name the output \"scores\"");
+    has(said(config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"), "past_key_values.2.key");
+    has(said(config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"), "nothing is known to give");
+    has(said(config, "model.onnx", "other.onnx"), "other.onnx");
+    has(said(config, "\"head_size\": 16", "\"head_size\": []"), "genai_config.json: invalid type");
+    has(said("tokenizer.json", "\"BPE\"", "\"XYZ\""), "the tokenizer: ");
+    has(said("tokenizer_config.json", "{% for", "{% fro"), "the chat template: syntax error");
+    let dir = copy("fixed");
+    std::fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
+    has(open(dir.path(), &cpu(), None).unwrap_err().to_string(), "cannot read");
+    let dir = copy("fixed");
+    std::fs::remove_file(dir.path().join("tokenizer_config.json")).unwrap();
+    let mut silent = open(dir.path(), &cpu(), None).unwrap();
+    let chat = silent
+        .generate(Prompt::Chat(&[Message::new("user", "x")]), &exactly(1), |_| ControlFlow::Continue(()));
+    assert!(matches!(chat, Err(GenerateError::NoTemplate)));
+}
+
+#[test]
+fn prompts_and_options_that_make_no_sense_are_errors() {
+    let mut generator = fixed();
+    let mut fails = |prompt: Prompt<'_>, options: GenerateOptions| {
+        generator.generate(prompt, &options, |_| ControlFlow::Continue(())).unwrap_err()
+    };
+    assert!(matches!(fails(Prompt::Tokens(&[]), exactly(1)), GenerateError::EmptyPrompt));
+    let long = fails(Prompt::Tokens(&[7; 512]), exactly(1)).to_string();
+    assert!(long.contains("512 tokens") && long.contains("room for 512"), "{long}");
+    let unknown = fails(Prompt::Tokens(&[1, 320]), exactly(1)).to_string();
+    assert!(unknown.contains("token 320 is not among the model's 320"), "{unknown}");
+    let sampling = Sampling { top_p: 2.0, ..Sampling::GREEDY };
+    let setting = fails(Prompt::Text("x"), GenerateOptions { sampling, ..exactly(1) });
+    assert!(matches!(setting, GenerateError::Setting { name: "top-p", .. }));
+    for asked in [0, 1, 513] {
+        let e = open(&folder("fixed"), &cpu(), Some(asked)).unwrap_err().to_string();
+        assert!(e.contains(&format!("a context of {asked} tokens")), "{e}");
+    }
+    assert_eq!(generate(&mut generator, "x", &exactly(0)).tokens, [0u32; 0]);
+}
+
+/// Weights that are no numbers.
+#[test]
+fn logits_that_are_no_numbers_are_an_error() {
+    let dir = copy("growing");
+    let path = dir.path().join("model.onnx");
+    let mut bytes = std::fs::read(&path).unwrap();
+    // In the list of weights the name of one is before its bytes, of which a tag and a length of two bytes come first.
+    let name = b"out.weight";
+    let at = bytes.windows(name.len()).rposition(|w| w == name).unwrap();
+    let start = at + name.len() + 3;
+    for value in bytes[start..start + 256].chunks_exact_mut(4) {
+        value.copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let mut generator = open(dir.path(), &cpu(), None).unwrap();
+    let e = generator
+        .generate(Prompt::Text("Hello"), &exactly(4), |_| ControlFlow::Continue(()))
+        .unwrap_err()
+        .to_string();
+    assert!(e.starts_with("the logits after 6 tokens have NaN"), "{e}");
+}
